@@ -1,0 +1,2 @@
+//! The program `limiter`.
+fn main() {}

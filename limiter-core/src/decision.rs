@@ -1,0 +1,182 @@
+//! Facts into decisions.
+
+use std::time::Duration;
+
+use crate::{Facts, Limit, Mode, Op, Outcome, PerLimit, Receipt, Timestamp};
+
+/// The answer to an operation. All times are from the operation's own time on, in whole microseconds.
+///
+/// [`limit`](Self::limit), [`used`](Self::used), [`remaining`](Self::remaining) and
+/// [`refill_after`](Self::refill_after) are those of the *binding* limit: of a denied operation the one to wait longest
+/// for, else the one with the least remaining, and the first in the policy's order among equals.
+/// [`limits`](Self::limits) has every limit's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a decision says whether to go on"]
+pub struct Decision {
+    allowed: bool,
+    denied: bool,
+    binding: u8,
+    at: Timestamp,
+    retry_after: u64,
+    reset_after: u64,
+    receipt: Option<Receipt>,
+    limits: PerLimit<LimitDecision>,
+}
+
+/// One limit's part in a [`Decision`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitDecision {
+    limit: Limit,
+    used: u64,
+    retry_after: u64,
+    refill_after: u64,
+}
+
+impl LimitDecision {
+    /// The limit.
+    #[must_use]
+    pub const fn limit(&self) -> Limit {
+        self.limit
+    }
+
+    /// The cost that counts in the window, at most the limit's maximum.
+    #[must_use]
+    pub const fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// What is left of the maximum.
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.limit.max() - self.used
+    }
+
+    /// How long this limit denies the operation; zero if it does not.
+    #[must_use]
+    pub const fn retry_after(&self) -> Duration {
+        Duration::from_micros(self.retry_after)
+    }
+
+    /// Until the next unit of this limit frees; zero if nothing is used.
+    #[must_use]
+    pub const fn refill_after(&self) -> Duration {
+        Duration::from_micros(self.refill_after)
+    }
+}
+
+impl Decision {
+    /// Whether the operation fitted every limit. For a record: whether it would have.
+    #[inline]
+    #[must_use]
+    pub const fn allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// The time of the decision: the operation's, but no earlier than the newest entry of the log.
+    #[must_use]
+    pub const fn at(&self) -> Timestamp {
+        self.at
+    }
+
+    /// The limit that binds.
+    #[must_use]
+    pub fn limit(&self) -> Limit {
+        self.binding().limit
+    }
+
+    /// The cost that counts in the binding limit's window after the operation, at most the limit's maximum.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.binding().used
+    }
+
+    /// What is left of the binding limit after the operation.
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        self.binding().remaining()
+    }
+
+    /// Of a denied acquire or peek: how long to wait until the same operation fits, if nothing else is recorded
+    /// meanwhile. Waiting exactly that long succeeds, one microsecond less does not. `None` otherwise.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.denied.then(|| Duration::from_micros(self.retry_after))
+    }
+
+    /// Until the next unit of the binding limit frees; zero if nothing is used.
+    #[must_use]
+    pub fn refill_after(&self) -> Duration {
+        self.binding().refill_after()
+    }
+
+    /// Until nothing counts in any window any more; zero if nothing counts now.
+    #[must_use]
+    pub const fn reset_after(&self) -> Duration {
+        Duration::from_micros(self.reset_after)
+    }
+
+    /// Names the appended entry, or for a repeated id the original one; `None` if the log holds none for the operation.
+    #[must_use]
+    pub const fn receipt(&self) -> Option<Receipt> {
+        self.receipt
+    }
+
+    /// Every limit's own part, in the policy's order.
+    #[must_use]
+    pub fn limits(&self) -> &[LimitDecision] {
+        &self.limits
+    }
+
+    /// The index of the binding limit in [`limits`](Self::limits).
+    #[must_use]
+    pub const fn binding_index(&self) -> usize {
+        self.binding as usize
+    }
+
+    #[inline]
+    fn binding(&self) -> &LimitDecision {
+        self.limits.get(usize::from(self.binding)).unwrap_or(&self.limits[0])
+    }
+}
+
+/// Computes the decision on an operation from a store's facts. Pure; every decision of every backend is computed here.
+///
+/// `facts` must be about `op`: [`Facts::verify`] tells.
+#[inline]
+pub fn decide(op: &Op<'_>, facts: &Facts) -> Decision {
+    let now = facts.now;
+    let denied = !facts.admitted && op.mode != Mode::Record;
+    let limits = PerLimit::map(op.policy.limits(), |i, &limit| {
+        // A store with fewer facts than limits is caught by `verify`; here it must not panic.
+        let usage = facts.usage.get(i).copied().unwrap_or_default();
+        let blocked = denied && usage.used.saturating_add(op.cost) > limit.max();
+        LimitDecision {
+            limit,
+            used: usage.used.min(limit.max()),
+            retry_after: if blocked { limit.window().micros_left(usage.blocker, now) } else { 0 },
+            refill_after: if usage.used > 0 { limit.window().micros_left(usage.oldest, now) } else { 0 },
+        }
+    });
+    let mut binding = 0;
+    for i in 1..limits.len() {
+        let (best, this) = (&limits[binding], &limits[i]);
+        let binds = if denied { this.retry_after > best.retry_after } else { this.remaining() < best.remaining() };
+        binding = if binds { i } else { binding };
+    }
+    let longest = op.policy.longest_window();
+    let receipt = match facts.outcome {
+        Outcome::Nothing => None,
+        Outcome::Appended(entry) | Outcome::Repeated(entry) => Some(Receipt::new(entry.id, entry.at, longest)),
+    };
+    Decision {
+        allowed: facts.admitted,
+        denied,
+        binding: binding as u8,
+        at: now,
+        // A repeated denial may find room by now; the soonest retry is still a microsecond away.
+        retry_after: limits[binding].retry_after.max(1),
+        reset_after: facts.newest.map_or(0, |newest| longest.micros_left(newest, now)),
+        receipt,
+        limits,
+    }
+}

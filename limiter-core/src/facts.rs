@@ -1,0 +1,93 @@
+//! What a store answers.
+
+use crate::{EntryId, Error, ErrorKind, Op, PerLimit, Timestamp};
+
+/// What a store found and did: everything that [`decide`](crate::decide) needs and a store alone can know.
+///
+/// All of it describes the log *after* the operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The operation's time: the given or the store's, but no earlier than the newest entry before the operation.
+    pub now: Timestamp,
+    /// Whether it fitted every limit (for a record: it would have). For a repeated operation the original verdict.
+    pub admitted: bool,
+    /// What became of the entry.
+    pub outcome: Outcome,
+    /// The time of the newest entry, whether it still counts or not; `None` if the log is empty.
+    pub newest: Option<Timestamp>,
+    /// For each limit of the policy, in its order.
+    pub usage: PerLimit<Usage>,
+}
+
+/// What became of an operation's entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing was appended.
+    Nothing,
+    /// The entry was appended.
+    Appended(Entry),
+    /// The log held an entry with the operation's id: this one.
+    Repeated(Entry),
+}
+
+/// An entry of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The store's name of it: the caller's id where there is one.
+    pub id: EntryId,
+    /// The time at which it counts.
+    pub at: Timestamp,
+}
+
+/// How much of one limit is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// The sum of the costs of the entries that count in the window. Where it is above the limit's maximum, a store
+    /// that has dropped older entries may report less, but not less than the maximum.
+    pub used: u64,
+    /// The entry whose leaving frees the next unit: the newest one such that it and all older ones that count hold more
+    /// cost than `used` exceeds the maximum by. This is the oldest that counts unless usage is above the maximum.
+    /// Anything if `used` is 0.
+    pub oldest: Timestamp,
+    /// The first entry whose leaving makes room for the operation: it and all older ones that count hold at least
+    /// `used + cost - max`. Anything if the operation fits this limit on the log as it is now.
+    pub blocker: Timestamp,
+}
+
+impl Facts {
+    /// Checks that the verdict follows from the usage and that the outcome follows from the verdict.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Inconsistent`] if not: the store is broken, or something else writes to it.
+    #[inline]
+    pub fn verify(&self, op: &Op<'_>) -> Result<(), Error> {
+        let consistent = match self.outcome {
+            Outcome::Repeated(_) => op.id.is_some(),
+            Outcome::Appended(entry) => {
+                op.appends(self.admitted)
+                    && entry.at == self.now
+                    && self.newest == Some(self.now)
+                    && self.admitted == self.fits(op, 0)
+            }
+            Outcome::Nothing => !op.appends(self.admitted) && self.admitted == self.fits(op, op.cost),
+        };
+        let ordered = self.newest.is_none_or(|newest| newest <= self.now);
+        if consistent && ordered && self.usage.len() == op.policy.limits().len() {
+            return Ok(());
+        }
+        Err(self.inconsistent(op))
+    }
+
+    /// Whether `more` fits every limit on top of what is used.
+    #[inline]
+    fn fits(&self, op: &Op<'_>, more: u64) -> bool {
+        let pairs = self.usage.iter().zip(op.policy.limits().iter());
+        pairs.fold(true, |fits, (usage, limit)| fits & (usage.used.saturating_add(more) <= limit.max()))
+    }
+
+    #[cold]
+    fn inconsistent(&self, op: &Op<'_>) -> Error {
+        let text = format!("the store's facts contradict {} for cost {}: {self:?}", op.policy, op.cost);
+        Error::new(ErrorKind::Inconsistent, text)
+    }
+}

@@ -1,0 +1,116 @@
+//! The contract of a backend.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::{Error, Facts, Op, Settlement};
+
+/// Keeps one log per key and applies operations to it.
+///
+/// Implement this for a backend, and run `limiter_testkit::conformance` over it: the suite checks every sentence below.
+/// There are no default methods, so a wrapper cannot forget to forward one.
+///
+/// # The log
+/// A log is a sequence of entries `(at, cost)` in the order in which they were appended, `at` never decreasing.
+///
+/// - An operation happens at `now`: its given time or the store's, but no earlier than the newest entry of the log,
+///   even if that entry has long expired.
+/// - It fits iff for every limit the sum of the costs of the entries younger than the window, plus its own, is at most
+///   the maximum. It is admitted or not as a whole.
+/// - [`Op::appends`] says whether it appends its entry. An operation that appends nothing changes nothing.
+/// - An append under a policy drops what that policy can never see again: the entries aged at least its longest window,
+///   and all entries older than the newest ones that together reach its largest maximum (the appended one included).
+///   Nothing else drops entries, so the history survives a change of policy as far as the last appending policy reached.
+/// - An operation whose id an entry carries that is younger than the policy's longest window appends nothing: the
+///   outcome is [`Repeated`](crate::Outcome::Repeated), with the verdict the entry was appended with.
+/// - Each [`apply`](Self::apply), [`settle`](Self::settle) and [`reset`](Self::reset) is atomic for its key.
+///
+/// A store may forget a key altogether once nothing in it can count, which only shows when time runs backwards.
+///
+/// # What is checked before
+/// A store may rely on [`Op::checked`]: the front end calls it.
+///
+/// # Cancel safety
+/// Dropping a future that has not finished may or may not have had the operation's effect, never a part of it.
+pub trait WindowStore: Debug + Send + Sync + 'static {
+    /// Applies an operation.
+    ///
+    /// # Errors
+    /// Whatever keeps the store from answering; never a denial.
+    fn apply(&self, op: Op<'_>) -> impl Future<Output = Result<Facts, Error>> + Send;
+
+    /// Sets the cost of one entry where it stands, or removes it if the cost is 0; `false`, without a change, if the
+    /// log no longer holds it or it [has left](crate::Receipt::has_left) at the settlement's (clamped) time.
+    /// A removed entry's id is forgotten.
+    ///
+    /// # Errors
+    /// Whatever keeps the store from answering.
+    fn settle(&self, settlement: Settlement<'_>) -> impl Future<Output = Result<bool, Error>> + Send;
+
+    /// Removes the whole log of a key; `false` if there was none.
+    ///
+    /// # Errors
+    /// Whatever keeps the store from answering. A damaged log is no error: it is removed.
+    fn reset(&self, key: &[u8]) -> impl Future<Output = Result<bool, Error>> + Send;
+}
+
+/// The object-safe twin of [`WindowStore`], implemented for every store: `Arc<dyn DynWindowStore>` is a store too.
+///
+/// Its futures are boxed. Do not implement it; implement [`WindowStore`].
+#[async_trait]
+pub trait DynWindowStore: Debug + Send + Sync + 'static {
+    /// [`WindowStore::apply`].
+    async fn dyn_apply(&self, op: Op<'_>) -> Result<Facts, Error>;
+    /// [`WindowStore::settle`].
+    async fn dyn_settle(&self, settlement: Settlement<'_>) -> Result<bool, Error>;
+    /// [`WindowStore::reset`].
+    async fn dyn_reset(&self, key: &[u8]) -> Result<bool, Error>;
+}
+
+#[async_trait]
+impl<S: WindowStore> DynWindowStore for S {
+    async fn dyn_apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        self.apply(op).await
+    }
+
+    async fn dyn_settle(&self, settlement: Settlement<'_>) -> Result<bool, Error> {
+        self.settle(settlement).await
+    }
+
+    async fn dyn_reset(&self, key: &[u8]) -> Result<bool, Error> {
+        self.reset(key).await
+    }
+}
+
+impl WindowStore for dyn DynWindowStore {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        self.dyn_apply(op).await
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<bool, Error> {
+        self.dyn_settle(settlement).await
+    }
+
+    async fn reset(&self, key: &[u8]) -> Result<bool, Error> {
+        self.dyn_reset(key).await
+    }
+}
+
+impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
+    #[inline]
+    fn apply(&self, op: Op<'_>) -> impl Future<Output = Result<Facts, Error>> + Send {
+        (**self).apply(op)
+    }
+
+    #[inline]
+    fn settle(&self, settlement: Settlement<'_>) -> impl Future<Output = Result<bool, Error>> + Send {
+        (**self).settle(settlement)
+    }
+
+    #[inline]
+    fn reset(&self, key: &[u8]) -> impl Future<Output = Result<bool, Error>> + Send {
+        (**self).reset(key)
+    }
+}

@@ -1,0 +1,2 @@
+//! limiter
+pub use limiter_core::*;
