@@ -33,7 +33,7 @@ pub enum Outcome {
 /// An entry of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The store's name of it: the caller's id where there is one.
+    /// The store's name of it, unique among the entries of the key at this time; the caller's id or not, as the store likes.
     pub id: EntryId,
     /// The time at which it counts.
     pub at: Timestamp,

@@ -203,7 +203,7 @@ impl Receipt {
         Self { entry, at, window }
     }
 
-    /// The store's name of the entry: the caller's id where it chose one, else one that the store made up.
+    /// The store's name of the entry.
     #[must_use]
     pub const fn entry(&self) -> EntryId {
         self.entry

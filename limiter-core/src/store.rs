@@ -23,11 +23,14 @@ use crate::{Error, Facts, Op, Settlement};
 /// - An append under a policy drops what that policy can never see again: the entries aged at least its longest window,
 ///   and all entries older than the newest ones that together reach its largest maximum (the appended one included).
 ///   Nothing else drops entries, so the history survives a change of policy as far as the last appending policy reached.
+/// - A settlement drops all entries older than the newest ones that together reach [`MAX_COST`](crate::MAX_COST), which
+///   no policy can see.
 /// - An operation whose id an entry carries that is younger than the policy's longest window appends nothing: the
 ///   outcome is [`Repeated`](crate::Outcome::Repeated), with the verdict the entry was appended with.
 /// - Each [`apply`](Self::apply), [`settle`](Self::settle) and [`reset`](Self::reset) is atomic for its key.
 ///
-/// A store may forget a key altogether once nothing in it can count, which only shows when time runs backwards.
+/// A store may forget a key altogether once nothing in it counts in the longest window of the policy that appended last.
+/// A given time says nothing about the store's own clock: a log appended to at a given time is kept well beyond that.
 ///
 /// # What is checked before
 /// A store may rely on [`Op::checked`]: the front end calls it.
