@@ -1,0 +1,75 @@
+//! The store's own clock: monotonic, in microseconds, anchored to the Unix epoch once per process.
+//!
+//! All stores of a process share the anchor. A wall clock that is set later does not move it: windows keep their length.
+
+use std::sync::LazyLock;
+use std::time::SystemTime;
+
+use limiter_core::Timestamp;
+
+static CLOCK: LazyLock<AnchoredClock> = LazyLock::new(AnchoredClock::new);
+
+#[cfg(feature = "quanta")]
+struct AnchoredClock {
+    unix_micros: u64,
+    ticks: quanta::Clock,
+    start: u64,
+}
+
+#[cfg(feature = "quanta")]
+impl AnchoredClock {
+    fn new() -> Self {
+        let ticks = quanta::Clock::new();
+        Self { unix_micros: unix_micros(), start: ticks.raw(), ticks }
+    }
+
+    #[inline]
+    fn elapsed_micros(&self) -> u64 {
+        self.ticks.delta_as_nanos(self.start, self.ticks.raw()) / 1000
+    }
+}
+
+#[cfg(not(feature = "quanta"))]
+struct AnchoredClock {
+    unix_micros: u64,
+    start: std::time::Instant,
+}
+
+#[cfg(not(feature = "quanta"))]
+impl AnchoredClock {
+    fn new() -> Self {
+        Self { unix_micros: unix_micros(), start: std::time::Instant::now() }
+    }
+
+    #[inline]
+    fn elapsed_micros(&self) -> u64 {
+        let elapsed = self.start.elapsed();
+        elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros())
+    }
+}
+
+fn unix_micros() -> u64 {
+    Timestamp::try_from(SystemTime::now()).map_or(0, Timestamp::as_micros)
+}
+
+#[inline]
+pub(crate) fn now() -> Timestamp {
+    let clock = &*CLOCK;
+    Timestamp::from_micros_saturating(clock.unix_micros + clock.elapsed_micros())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn agrees_with_the_wall_clock_and_advances() {
+        let (first, wall) = (now(), unix_micros());
+        assert!(first.as_micros().abs_diff(wall) < 100_000, "{first:?} beside {wall}");
+        std::thread::sleep(Duration::from_millis(50));
+        let passed = now().micros_since(first);
+        assert!((50_000..5_000_000).contains(&passed), "{passed} µs");
+    }
+}

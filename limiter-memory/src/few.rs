@@ -1,0 +1,148 @@
+//! A log of at most three entries of cost 1, held in the map itself.
+
+use limiter_core::{Entry, EntryId, Facts, Op, Outcome, Timestamp, Window};
+
+use crate::keep::Keep;
+use crate::survey::{Entries, facts, fits, spans};
+
+/// An enum rather than an integer: its unused values are where [`Log`](crate::log::Log) keeps its tag.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Count {
+    Zero,
+    One,
+    Two,
+    Three,
+}
+
+const COUNTS: [Count; 4] = [Count::Zero, Count::One, Count::Two, Count::Three];
+
+/// The number of the first entry in its 48 bits, the time of the first entry, and how much later the others are.
+pub(crate) struct Few {
+    count: Count,
+    keep: Keep,
+    number_high: u16,
+    number_low: u32,
+    first: Timestamp,
+    later: [u32; 2],
+}
+
+impl Few {
+    pub(crate) const CAPACITY: usize = 3;
+
+    /// An empty log whose first entry will have this number, of 48 bits.
+    pub(crate) fn new(number: u64) -> Self {
+        Self {
+            count: Count::Zero,
+            keep: Keep::default(),
+            number_high: (number >> 32) as u16,
+            number_low: number as u32,
+            first: Timestamp::EPOCH,
+            later: [0; 2],
+        }
+    }
+
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    pub(crate) fn keep(&self) -> Keep {
+        self.keep
+    }
+
+    /// The number of the first entry; the others follow on.
+    #[inline]
+    pub(crate) fn number(&self) -> u64 {
+        u64::from(self.number_high) << 32 | u64::from(self.number_low)
+    }
+
+    #[inline]
+    pub(crate) fn newest(&self) -> Option<Timestamp> {
+        self.len().checked_sub(1).map(|last| self.at(last))
+    }
+
+    /// The facts, or `None`, with nothing changed, if the operation appends an entry that does not fit in here.
+    #[inline]
+    pub(crate) fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
+        let now = self.newest().map_or(now, |newest| newest.max(now));
+        let mut spans = spans(self, op, now);
+        let admitted = fits(&spans, op);
+        let mut outcome = Outcome::Nothing;
+        if op.appends(admitted) {
+            let expired = spans.iter().map(|span| span.start).min().unwrap_or(0);
+            let first = if expired < self.len() { self.at(expired) } else { now };
+            let later = now.micros_since(first);
+            let len = self.len() - expired;
+            // At most three entries, of which a limit of 1 or 2 keeps fewer: those need the log that can drop them.
+            let fits_here = op.cost == 1 && op.id.is_none() && len < Self::CAPACITY && later <= u64::from(u32::MAX);
+            if !fits_here || len as u64 >= op.policy.largest_max() {
+                return None;
+            }
+            self.drop_front(expired);
+            self.push(first, later as u32);
+            self.keep = Keep::for_append(op);
+            let number = self.number() + len as u64;
+            outcome = Outcome::Appended(Entry { id: EntryId::from_u128(u128::from(number)), at: now });
+            for span in spans.iter_mut() {
+                span.start -= expired;
+                span.used += 1;
+            }
+        }
+        Some(facts(self, &spans, op, now, self.newest(), (admitted, outcome)))
+    }
+
+    #[inline]
+    fn drop_front(&mut self, dropped: usize) {
+        if dropped == 0 {
+            return;
+        }
+        let len = self.len();
+        let first = self.at(dropped.min(len - 1));
+        let shift = first.micros_since(self.first) as u32;
+        self.later = match dropped {
+            1 => [self.later[1].wrapping_sub(shift), 0],
+            _ => [0; 2],
+        };
+        self.first = first;
+        self.count = COUNTS[len - dropped];
+        let number = self.number() + dropped as u64;
+        (self.number_high, self.number_low) = ((number >> 32) as u16, number as u32);
+    }
+
+    #[inline]
+    fn push(&mut self, first: Timestamp, later: u32) {
+        let len = self.len();
+        match len {
+            0 => self.first = first,
+            _ => self.later[(len - 1) & 1] = later,
+        }
+        self.count = COUNTS[(len + 1) & 3];
+    }
+}
+
+impl Entries for Few {
+    #[inline]
+    fn at(&self, i: usize) -> Timestamp {
+        match i {
+            0 => self.first,
+            _ => Timestamp::from_micros_saturating(self.first.as_micros() + u64::from(self.later[(i - 1) & 1])),
+        }
+    }
+
+    #[inline]
+    fn start(&mut self, _: usize, window: Window, now: Timestamp) -> usize {
+        let len = self.len();
+        (0..len).find(|&i| window.counts(self.at(i), now)).unwrap_or(len)
+    }
+
+    #[inline]
+    fn cost_from(&self, start: usize) -> u64 {
+        (self.len() - start) as u64
+    }
+
+    #[inline]
+    fn reaching(&self, start: usize, cost: u64) -> usize {
+        (start + cost as usize - 1).min(self.len() - 1)
+    }
+}

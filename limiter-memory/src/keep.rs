@@ -1,0 +1,30 @@
+//! How long a log must be kept.
+
+use limiter_core::{At, Op, Timestamp};
+
+/// How long a log must be kept after its newest entry, in one byte: the exponent of the power of two, in microseconds,
+/// that the longest window of the last append is at most; or for ever, if that append was at a given time, which tells
+/// nothing about the store's own clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Keep(u8);
+
+impl Keep {
+    const GIVEN: u8 = 0x80;
+
+    #[inline]
+    pub(crate) fn for_append(op: &Op<'_>) -> Self {
+        let micros = op.policy.longest_window().as_micros();
+        let exponent = u64::BITS - (micros - 1).leading_zeros();
+        Self(exponent as u8 | if op.at == At::StoreClock { 0 } else { Self::GIVEN })
+    }
+
+    /// Whether the store may forget a log with this newest entry.
+    pub(crate) fn is_over(self, newest: Timestamp, now: Timestamp) -> bool {
+        self.0 & Self::GIVEN == 0 && now.micros_since(newest) >= 1 << self.0
+    }
+
+    /// Whether a log with this newest entry has expired at a time of the caller's, who answers for the windows.
+    pub(crate) fn is_over_at(self, newest: Timestamp, given: Timestamp) -> bool {
+        given.micros_since(newest) >= 1 << (self.0 & !Self::GIVEN)
+    }
+}

@@ -1,0 +1,62 @@
+//! Keys, the short ones inline.
+
+use std::hash::{Hash, Hasher};
+
+/// How many bytes fit beside the length in the three words of a boxed slice and its tag.
+const INLINE: usize = 22;
+
+/// The bytes of a key. One that fits inline saves an allocation, and a cache miss on every comparison.
+pub(crate) enum Key {
+    Inline { len: u8, bytes: [u8; INLINE] },
+    Heap(Box<[u8]>),
+}
+
+impl Key {
+    pub(crate) fn new(key: &[u8]) -> Self {
+        if key.len() <= INLINE {
+            let mut bytes = [0; INLINE];
+            bytes[..key.len()].copy_from_slice(key);
+            Self::Inline { len: key.len() as u8, bytes }
+        } else {
+            Self::Heap(key.into())
+        }
+    }
+
+    #[inline]
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Inline { len, bytes } => &bytes[..usize::from(*len).min(INLINE)],
+            Self::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(self.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_any_bytes() {
+        for len in [0, 1, 21, 22, 23, 24, 1000] {
+            let bytes: Vec<u8> = (0..len).map(|i| (i * 37) as u8).collect();
+            let key = Key::new(&bytes);
+            assert_eq!(key.as_bytes(), bytes);
+            assert_eq!(matches!(key, Key::Inline { .. }), len <= INLINE);
+        }
+        assert_eq!(size_of::<Key>(), 24);
+    }
+}
