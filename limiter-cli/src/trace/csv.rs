@@ -1,0 +1,212 @@
+//! CSV with a header row.
+
+use std::io::{self, Read};
+
+use csv_core::ReadRecordResult;
+use limiter_core::Timestamp;
+
+use super::source::Source;
+use super::time::parse_at;
+use super::{Action, MAX_ROW, Row, TraceError, malformed, shown, unreadable};
+
+/// The most columns of a row.
+const MAX_COLUMNS: usize = 4096;
+
+#[derive(Debug)]
+pub(super) struct CsvRows {
+    record: Record,
+    columns: Columns,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Columns {
+    at: usize,
+    key: usize,
+    cost: Option<usize>,
+    op: Option<usize>,
+    count: usize,
+}
+
+impl CsvRows {
+    /// Reads the header row.
+    pub(super) fn new<R: Read>(source: &mut Source<R>) -> Result<Self, TraceError> {
+        let mut record = Record::new();
+        let columns = match record.read(source)? {
+            Found::Record => Columns::from_header(&record),
+            Found::End => Err("found nothing".to_owned()),
+            Found::TooLong => Err("found a row that is too long".to_owned()),
+            Found::OpenQuote => Err("found a quote that is never closed".to_owned()),
+        };
+        let columns = columns.map_err(|found| {
+            let expected = "expected a header row with the columns at and key, optionally cost and op";
+            unreadable(record.line.max(1), format!("{expected}: {found}"))
+        })?;
+        Ok(Self { record, columns })
+    }
+
+    #[inline]
+    pub(super) fn next<'a, R: Read>(&'a mut self, source: &mut Source<R>) -> Option<Result<Row<'a>, TraceError>> {
+        match self.record.read(source) {
+            Ok(Found::Record) => Some(self.row()),
+            Ok(Found::End) => None,
+            Ok(Found::TooLong) => {
+                let most =
+                    format!("expected a row of at most {MAX_ROW} bytes and {MAX_COLUMNS} columns; is a quote open?");
+                Some(Err(malformed(self.record.line, most)))
+            }
+            Ok(Found::OpenQuote) => {
+                Some(Err(malformed(self.record.line, "expected a closing quote, found the end of the trace")))
+            }
+            Err(error) => Some(Err(error.into())),
+        }
+    }
+
+    #[inline]
+    fn row(&self) -> Result<Row<'_>, TraceError> {
+        let (record, columns) = (&self.record, &self.columns);
+        if record.len() != columns.count {
+            let text = format!("expected {} columns as in the header, found {}", columns.count, record.len());
+            return Err(malformed(record.line, text));
+        }
+        let at = record.get(columns.at);
+        let at: Timestamp = parse_at(at).map_err(|expected| self.wrong("at", expected, at))?;
+        let cost = match columns.cost.map(|i| record.get(i).trim_ascii()) {
+            None | Some(b"") => 1,
+            Some(text) => {
+                parse_cost(text).ok_or_else(|| self.wrong("cost", "expected a whole number below 2^64", text))?
+            }
+        };
+        let action = match columns.op.map(|i| record.get(i).trim_ascii()) {
+            None | Some(b"" | b"acquire") => Action::Acquire,
+            Some(b"peek") => Action::Peek,
+            Some(b"record") => Action::Record,
+            Some(b"reset") => Action::Reset,
+            Some(other) => return Err(self.wrong("op", "expected acquire, peek, record or reset", other)),
+        };
+        Ok(Row { at, key: record.get(columns.key), action, cost })
+    }
+
+    #[cold]
+    fn wrong(&self, column: &str, expected: &str, found: &[u8]) -> TraceError {
+        malformed(self.record.line, format!("column {column}: {expected}, found {}", shown(found)))
+    }
+}
+
+fn parse_cost(text: &[u8]) -> Option<u64> {
+    // A plus sign, which the standard library takes, is not part of a whole number here.
+    text.first()?.is_ascii_digit().then(|| std::str::from_utf8(text).ok()?.parse().ok())?
+}
+
+impl Columns {
+    fn from_header(header: &Record) -> Result<Self, String> {
+        let find = |name: &str| {
+            let mut found =
+                (0..header.len()).filter(|&i| header.get(i).trim_ascii().eq_ignore_ascii_case(name.as_bytes()));
+            match (found.next(), found.next()) {
+                (_, Some(_)) => Err(format!("found {name} twice")),
+                (first, None) => Ok(first),
+            }
+        };
+        let need = |name: &str| find(name)?.ok_or_else(|| format!("found no {name} in {}", shown(header.bytes())));
+        Ok(Self { at: need("at")?, key: need("key")?, cost: find("cost")?, op: find("op")?, count: header.len() })
+    }
+}
+
+/// Whether a line is a header row with the two columns that must be there.
+pub(super) fn looks_like_header(line: &[u8]) -> bool {
+    let mut source = Source::new(line);
+    let mut record = Record::new();
+    matches!(record.read(&mut source), Ok(Found::Record)) && {
+        let has = |name: &[u8]| (0..record.len()).any(|i| record.get(i).trim_ascii().eq_ignore_ascii_case(name));
+        has(b"at") && has(b"key")
+    }
+}
+
+/// One record and the parser's state. Its buffers are reused.
+#[derive(Debug)]
+struct Record {
+    parser: csv_core::Reader,
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    fields: usize,
+    /// The line in which the record begins.
+    line: u64,
+    /// Line feeds that the parser has not seen.
+    lines_skipped: u64,
+}
+
+/// What reading a record came to.
+enum Found {
+    Record,
+    End,
+    TooLong,
+    OpenQuote,
+}
+
+impl Record {
+    fn new() -> Self {
+        let (bytes, ends) = (vec![0; 1 << 10], vec![0; 16]);
+        Self { parser: csv_core::Reader::new(), bytes, ends, fields: 0, line: 0, lines_skipped: 0 }
+    }
+
+    fn len(&self) -> usize {
+        self.fields
+    }
+
+    #[inline]
+    fn get(&self, i: usize) -> &[u8] {
+        let start = if i == 0 { 0 } else { self.ends[i - 1] };
+        &self.bytes[start..self.ends[i]]
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.ends[..self.fields].last().copied().unwrap_or(0)]
+    }
+
+    /// Reads the next record that is not an empty line.
+    fn read<R: Read>(&mut self, source: &mut Source<R>) -> io::Result<Found> {
+        loop {
+            if !source.fill()? {
+                return Ok(Found::End);
+            }
+            match source.data()[0] {
+                b'\n' => self.lines_skipped += 1,
+                b'\r' => {}
+                _ => break,
+            }
+            source.consume(1);
+        }
+        self.line = self.parser.line() + self.lines_skipped;
+        let (mut written, mut too_long, mut at_end) = (0, false, false);
+        self.fields = 0;
+        loop {
+            // At the end of the input a line feed ends the last record, unless a quote is open.
+            at_end = at_end || !source.fill()?;
+            let input = if at_end { &b"\n"[..] } else { source.data() };
+            let (result, read, wrote, ended) =
+                self.parser.read_record(input, &mut self.bytes[written..], &mut self.ends[self.fields..]);
+            if !at_end {
+                source.consume(read);
+            }
+            written += wrote;
+            self.fields += ended;
+            match result {
+                ReadRecordResult::Record if too_long => return Ok(Found::TooLong),
+                ReadRecordResult::Record => return Ok(Found::Record),
+                ReadRecordResult::End => return Ok(Found::End),
+                ReadRecordResult::InputEmpty if at_end => return Ok(Found::OpenQuote),
+                ReadRecordResult::InputEmpty => {}
+                ReadRecordResult::OutputFull if self.bytes.len() < MAX_ROW => {
+                    self.bytes.resize(2 * self.bytes.len(), 0)
+                }
+                ReadRecordResult::OutputEndsFull if self.ends.len() < MAX_COLUMNS => {
+                    self.ends.resize(2 * self.ends.len(), 0);
+                }
+                // From here on the record is read only to find its end.
+                ReadRecordResult::OutputFull | ReadRecordResult::OutputEndsFull => {
+                    (written, self.fields, too_long) = (0, 0, true);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Input in chunks, with a look ahead.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Read};
+
+/// The longest row, in bytes. A longer one is malformed: most likely a quote that is never closed.
+pub const MAX_ROW: usize = 16 << 20;
+
+const CHUNK: usize = 128 << 10;
+
+/// A reader with a buffer that grows on demand, to at most [`MAX_ROW`].
+pub(super) struct Source<R> {
+    input: R,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    consumed: u64,
+}
+
+impl<R> fmt::Debug for Source<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("consumed", &self.consumed).finish_non_exhaustive()
+    }
+}
+
+impl<R: Read> Source<R> {
+    pub(super) fn new(input: R) -> Self {
+        Self { input, buffer: vec![0; CHUNK], start: 0, end: 0, consumed: 0 }
+    }
+
+    /// What has been read and not consumed yet.
+    #[inline]
+    pub(super) fn data(&self) -> &[u8] {
+        &self.buffer[self.start..self.end]
+    }
+
+    #[inline]
+    pub(super) fn consume(&mut self, bytes: usize) {
+        self.start = (self.start + bytes).min(self.end);
+        self.consumed += bytes as u64;
+    }
+
+    pub(super) fn consumed(&self) -> u64 {
+        self.consumed
+    }
+
+    /// Reads more behind what is there; `false` at the end of the input or if [`MAX_ROW`] bytes wait already.
+    pub(super) fn read_more(&mut self) -> io::Result<bool> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        if self.end == self.buffer.len() {
+            if self.end >= MAX_ROW {
+                return Ok(false);
+            }
+            self.buffer.resize((2 * self.end).min(MAX_ROW), 0);
+        }
+        loop {
+            match self.input.read(&mut self.buffer[self.end..]) {
+                Ok(read) => {
+                    self.end += read;
+                    return Ok(read > 0);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Makes sure that there is a byte to look at; `false` at the end of the input.
+    #[inline]
+    pub(super) fn fill(&mut self) -> io::Result<bool> {
+        Ok(self.start < self.end || self.read_more()?)
+    }
+
+    /// The length of the line that waits, with its line feed if it has one; 0 at the end of the input; `None` if it is
+    /// longer than [`MAX_ROW`].
+    pub(super) fn line_length(&mut self) -> io::Result<Option<usize>> {
+        let mut searched = 0;
+        loop {
+            if let Some(found) = memchr::memchr(b'\n', &self.data()[searched..]) {
+                return Ok(Some(searched + found + 1));
+            }
+            searched = self.data().len();
+            if !self.read_more()? {
+                return Ok((searched < MAX_ROW).then_some(searched));
+            }
+        }
+    }
+
+    /// Consumes up to and with the next line feed.
+    pub(super) fn skip_line(&mut self) -> io::Result<()> {
+        while self.fill()? {
+            if let Some(found) = memchr::memchr(b'\n', self.data()) {
+                self.consume(found + 1);
+                return Ok(());
+            }
+            self.consume(self.data().len());
+        }
+        Ok(())
+    }
+}
