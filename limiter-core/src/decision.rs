@@ -144,21 +144,24 @@ impl Decision {
 /// `facts` must be about `op`: [`Facts::verify`] tells.
 #[inline]
 pub fn decide(op: &Op<'_>, facts: &Facts) -> Decision {
+    crate::sized_by_limits!(op.policy, decide_sized(op, facts))
+}
+
+#[inline]
+fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
     let now = facts.now;
     let denied = !facts.admitted && op.mode != Mode::Record;
-    let limits = PerLimit::map(op.policy.limits(), |i, &limit| {
-        // A store with fewer facts than limits is caught by `verify`; here it must not panic.
-        let usage = facts.usage.get(i).copied().unwrap_or_default();
+    let all = &op.policy.limits()[..];
+    let mut limits = [LimitDecision { limit: all[0], used: 0, retry_after: 0, refill_after: 0 }; N];
+    let mut binding = 0;
+    for (i, (&limit, usage)) in all.iter().zip(facts.usage.iter()).enumerate().take(N) {
         let blocked = denied && usage.used.saturating_add(op.cost) > limit.max();
-        LimitDecision {
+        limits[i] = LimitDecision {
             limit,
             used: usage.used.min(limit.max()),
             retry_after: if blocked { limit.window().micros_left(usage.blocker, now) } else { 0 },
             refill_after: if usage.used > 0 { limit.window().micros_left(usage.oldest, now) } else { 0 },
-        }
-    });
-    let mut binding = 0;
-    for i in 1..limits.len() {
+        };
         let (best, this) = (&limits[binding], &limits[i]);
         let binds = if denied { this.retry_after > best.retry_after } else { this.remaining() < best.remaining() };
         binding = if binds { i } else { binding };
@@ -177,6 +180,6 @@ pub fn decide(op: &Op<'_>, facts: &Facts) -> Decision {
         retry_after: limits[binding].retry_after.max(1),
         reset_after: facts.newest.map_or(0, |newest| longest.micros_left(newest, now)),
         receipt,
-        limits,
+        limits: PerLimit::from_array(limits, all.len()),
     }
 }

@@ -45,7 +45,7 @@ pub struct Usage {
     /// The sum of the costs of the entries that count in the window. Where it is above the limit's maximum, a store
     /// that has dropped older entries may report less, but not less than the maximum.
     pub used: u64,
-    /// The entry whose leaving frees the next unit: the newest one such that it and all older ones that count hold more
+    /// The entry whose leaving frees the next unit: the first one such that it and all older ones that count hold more
     /// cost than `used` exceeds the maximum by. This is the oldest that counts unless usage is above the maximum.
     /// Anything if `used` is 0.
     pub oldest: Timestamp,
@@ -67,7 +67,8 @@ impl Facts {
                 op.appends(self.admitted)
                     && entry.at == self.now
                     && self.newest == Some(self.now)
-                    && self.admitted == self.fits(op, 0)
+                    // What made a denied attempt exceed the maximum may have been dropped, so that it is reached only.
+                    && self.fits(op, u64::from(!self.admitted)) == self.admitted
             }
             Outcome::Nothing => !op.appends(self.admitted) && self.admitted == self.fits(op, op.cost),
         };

@@ -1,21 +1,40 @@
 //! One value for each limit of a policy, without allocation.
 
+use std::array;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 
 /// How many limits a policy may have.
 pub const MAX_LIMITS: usize = 8;
 
 /// One `T` for each limit of a policy, in the policy's order; a slice of 1 to [`MAX_LIMITS`] items.
 ///
-/// A policy of one limit, the common case, writes and copies one item only.
+/// Held in place, in as few bytes as the number of limits allows: copying what is not there would be a good part of a
+/// decision's cost.
 #[derive(Clone, Copy)]
 pub struct PerLimit<T>(Items<T>);
 
 #[derive(Clone, Copy)]
 enum Items<T> {
     One([T; 1]),
-    Many { len: u8, items: [T; MAX_LIMITS] },
+    Some { len: u8, items: [T; SOME] },
+    Most { len: u8, items: [T; MAX_LIMITS] },
+}
+
+const SOME: usize = 4;
+
+/// Calls a function whose const parameter is the smallest size of array that has room for each limit of a policy: 1, 4
+/// or 8. So the common case of one limit compiles to code without loops, from the same source as the others.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! sized_by_limits {
+    ($policy:expr, $($f:ident).+ ($($args:expr),*)) => {
+        match $policy.limits().len() {
+            1 => $($f).+::<1>($($args),*),
+            2..=4 => $($f).+::<4>($($args),*),
+            _ => $($f).+::<8>($($args),*),
+        }
+    };
 }
 
 impl<T: Copy> PerLimit<T> {
@@ -26,36 +45,29 @@ impl<T: Copy> PerLimit<T> {
         Self(Items::One([item]))
     }
 
-    /// `f` of each item of `limits`, in order.
+    /// The first `len` of `items`; all of them if there are fewer, and at least one.
     ///
-    /// Takes the first [`MAX_LIMITS`] of `limits`; a [`Policy`](crate::Policy) never has more.
+    /// # Panics
+    /// Does not compile for an array of no items.
     #[inline]
-    pub fn map<U: Copy>(limits: &PerLimit<U>, mut f: impl FnMut(usize, &U) -> T) -> Self {
-        match &limits.0 {
-            Items::One([limit]) => Self::one(f(0, limit)),
-            Items::Many { len, items: from } => {
-                let mut items = [f(0, &from[0]); MAX_LIMITS];
-                for (i, limit) in from.iter().enumerate().take(usize::from(*len)).skip(1) {
-                    items[i] = f(i, limit);
-                }
-                Self(Items::Many { len: *len, items })
-            }
+    #[must_use]
+    pub fn from_array<const N: usize>(items: [T; N], len: usize) -> Self {
+        const { assert!(N > 0) };
+        let len = len.clamp(1, if N < MAX_LIMITS { N } else { MAX_LIMITS });
+        if len == 1 {
+            Self(Items::One([items[0]]))
+        } else if len <= SOME {
+            Self(Items::Some { len: len as u8, items: array::from_fn(|i| items[i.min(N - 1)]) })
+        } else {
+            Self(Items::Most { len: len as u8, items: array::from_fn(|i| items[i.min(N - 1)]) })
         }
     }
 
     /// The items of a slice, or `None` if there are none or more than [`MAX_LIMITS`].
     #[must_use]
     pub fn from_slice(slice: &[T]) -> Option<Self> {
-        match slice {
-            [] => None,
-            [item] => Some(Self::one(*item)),
-            [first, ..] if slice.len() <= MAX_LIMITS => {
-                let mut items = [*first; MAX_LIMITS];
-                items[..slice.len()].copy_from_slice(slice);
-                Some(Self(Items::Many { len: slice.len() as u8, items }))
-            }
-            _ => None,
-        }
+        let last = slice.len().checked_sub(1).filter(|last| *last < MAX_LIMITS)?;
+        Some(Self::from_array::<MAX_LIMITS>(array::from_fn(|i| slice[i.min(last)]), slice.len()))
     }
 }
 
@@ -66,17 +78,8 @@ impl<T> Deref for PerLimit<T> {
     fn deref(&self) -> &[T] {
         match &self.0 {
             Items::One(item) => item,
-            Items::Many { len, items } => &items[..usize::from(*len)],
-        }
-    }
-}
-
-impl<T> DerefMut for PerLimit<T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut [T] {
-        match &mut self.0 {
-            Items::One(item) => item,
-            Items::Many { len, items } => &mut items[..usize::from(*len)],
+            Items::Some { len, items } => &items[..usize::from(*len).min(SOME)],
+            Items::Most { len, items } => &items[..usize::from(*len).min(MAX_LIMITS)],
         }
     }
 }
@@ -107,8 +110,6 @@ mod tests {
             let slice: Vec<usize> = (0..len).collect();
             let items = PerLimit::from_slice(&slice).unwrap();
             assert_eq!(*items, *slice);
-            let doubled = PerLimit::map(&items, |i, item| i + item);
-            assert_eq!(*doubled, *slice.iter().map(|i| 2 * i).collect::<Vec<_>>());
         }
     }
 }

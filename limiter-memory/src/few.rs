@@ -3,7 +3,7 @@
 use limiter_core::{Entry, EntryId, Facts, Op, Outcome, Timestamp, Window};
 
 use crate::keep::Keep;
-use crate::survey::{Entries, facts, fits, spans};
+use crate::survey::{Entries, appended, facts, fits, spans};
 
 /// An enum rather than an integer: its unused values are where [`Log`](crate::log::Log) keeps its tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,32 +64,28 @@ impl Few {
 
     /// The facts, or `None`, with nothing changed, if the operation appends an entry that does not fit in here.
     #[inline]
-    pub(crate) fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
+    pub(crate) fn apply<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
         let now = self.newest().map_or(now, |newest| newest.max(now));
-        let mut spans = spans(self, op, now);
+        let spans = spans::<N>(self, op, now);
         let admitted = fits(&spans, op);
-        let mut outcome = Outcome::Nothing;
-        if op.appends(admitted) {
-            let expired = spans.iter().map(|span| span.start).min().unwrap_or(0);
-            let first = if expired < self.len() { self.at(expired) } else { now };
-            let later = now.micros_since(first);
-            let len = self.len() - expired;
-            // At most three entries, of which a limit of 1 or 2 keeps fewer: those need the log that can drop them.
-            let fits_here = op.cost == 1 && op.id.is_none() && len < Self::CAPACITY && later <= u64::from(u32::MAX);
-            if !fits_here || len as u64 >= op.policy.largest_max() {
-                return None;
-            }
-            self.drop_front(expired);
-            self.push(first, later as u32);
-            self.keep = Keep::for_append(op);
-            let number = self.number() + len as u64;
-            outcome = Outcome::Appended(Entry { id: EntryId::from_u128(u128::from(number)), at: now });
-            for span in spans.iter_mut() {
-                span.start -= expired;
-                span.used += 1;
-            }
+        if !op.appends(admitted) {
+            return Some(facts(self, &spans, op, now, self.newest(), (admitted, Outcome::Nothing)));
         }
-        Some(facts(self, &spans, op, now, self.newest(), (admitted, outcome)))
+        let (expired, spans) = appended(spans, op);
+        let len = self.len() - expired;
+        let first = if len > 0 { self.at(expired) } else { now };
+        let later = now.micros_since(first);
+        let fits_here = op.cost == 1 && op.id.is_none() && len < Self::CAPACITY && later <= u64::from(u32::MAX);
+        // A log of attempts may have to drop more than what has expired.
+        if !fits_here || len as u64 >= op.policy.largest_max() {
+            return None;
+        }
+        self.drop_front(expired);
+        self.push(first, later as u32);
+        self.keep = Keep::for_append(op);
+        let number = self.number() + len as u64;
+        let outcome = Outcome::Appended(Entry { id: EntryId::from_u128(u128::from(number)), at: now });
+        Some(facts(self, &spans, op, now, Some(now), (admitted, outcome)))
     }
 
     #[inline]

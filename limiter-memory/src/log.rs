@@ -1,12 +1,12 @@
 //! One key's log.
 
-use limiter_core::{Entry, EntryId, Facts, MAX_COST, Op, Outcome, Receipt, Timestamp};
+use limiter_core::{Entry, EntryId, Facts, MAX_COST, Op, Outcome, Receipt, Timestamp, sized_by_limits};
 
 use crate::deep::Deep;
 use crate::few::Few;
 use crate::ids::{Ids, Named};
 use crate::keep::Keep;
-use crate::survey::{Entries, facts, fits, spans};
+use crate::survey::{Entries, appended, facts, fits, spans};
 
 /// A key's entries: three words in the map, and more elsewhere once there are more than a few.
 pub(crate) enum Log {
@@ -30,12 +30,17 @@ impl Log {
 
     #[inline]
     pub(crate) fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
+        sized_by_limits!(op.policy, self.apply_sized(op, now))
+    }
+
+    #[inline]
+    fn apply_sized<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
         match self {
-            Self::Few(few) => match few.apply(op, now) {
+            Self::Few(few) => match few.apply::<N>(op, now) {
                 Some(facts) => facts,
-                None => self.outgrow().apply(op, now),
+                None => self.outgrow().apply::<N>(op, now),
             },
-            Self::Many(many) => many.apply(op, now),
+            Self::Many(many) => many.apply::<N>(op, now),
         }
     }
 
@@ -94,25 +99,20 @@ impl Log {
 
 impl Many {
     #[inline]
-    fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
-        let now = self.entries.newest().map_or(now, |newest| newest.max(now));
-        let mut spans = spans(&mut self.entries, op, now);
+    fn apply<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
+        let newest = self.entries.newest();
+        let now = newest.map_or(now, |newest| newest.max(now));
+        let spans = spans::<N>(&mut self.entries, op, now);
         if let Some((verdict, entry)) = op.id.and_then(|id| self.named(id, op, now)) {
-            let outcome = Outcome::Repeated(entry);
-            return facts(&self.entries, &spans, op, now, self.entries.newest(), (verdict, outcome));
+            return facts(&self.entries, &spans, op, now, newest, (verdict, Outcome::Repeated(entry)));
         }
         let admitted = fits(&spans, op);
         if !op.appends(admitted) {
-            let verdict = (admitted, Outcome::Nothing);
-            return facts(&self.entries, &spans, op, now, self.entries.newest(), verdict);
+            return facts(&self.entries, &spans, op, now, newest, (admitted, Outcome::Nothing));
         }
-        let expired = spans.iter().map(|span| span.start).min().unwrap_or(0);
+        let (expired, spans) = appended(spans, op);
         self.entries.drop_front(expired);
         let number = self.entries.push(now, op.cost);
-        for span in spans.iter_mut() {
-            span.start -= expired;
-            span.used += op.cost;
-        }
         let outcome = Outcome::Appended(Entry { id: EntryId::from_u128(u128::from(number)), at: now });
         let facts = facts(&self.entries, &spans, op, now, Some(now), (admitted, outcome));
         self.entries.drop_beyond(op.policy.largest_max());

@@ -23,44 +23,62 @@ pub(crate) struct Span {
     pub(crate) used: u64,
 }
 
-/// Each limit's window at `now`.
+/// Each limit's window at `now`. The array has room for each limit of the policy; what is beyond them stays zero.
 #[inline]
-pub(crate) fn spans(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> PerLimit<Span> {
-    PerLimit::map(op.policy.limits(), |i, limit| {
-        let start = entries.start(i, limit.window(), now);
-        Span { start, used: entries.cost_from(start) }
-    })
+pub(crate) fn spans<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> [Span; N] {
+    let mut spans = [Span { start: 0, used: 0 }; N];
+    for (i, (span, limit)) in spans.iter_mut().zip(op.policy.limits().iter()).enumerate() {
+        span.start = entries.start(i, limit.window(), now);
+        span.used = entries.cost_from(span.start);
+    }
+    spans
 }
 
 /// Whether the operation fits every limit.
 #[inline]
-pub(crate) fn fits(spans: &PerLimit<Span>, op: &Op<'_>) -> bool {
-    spans.iter().zip(op.policy.limits().iter()).all(|(span, limit)| span.used + op.cost <= limit.max())
+pub(crate) fn fits(spans: &[Span], op: &Op<'_>) -> bool {
+    spans
+        .iter()
+        .zip(op.policy.limits().iter())
+        .fold(true, |fits, (span, limit)| fits & (span.used + op.cost <= limit.max()))
+}
+
+/// How many of the first entries count in no window, and the windows when those are dropped and the operation's entry
+/// is appended.
+#[inline]
+pub(crate) fn appended<const N: usize>(mut spans: [Span; N], op: &Op<'_>) -> (usize, [Span; N]) {
+    let limits = op.policy.limits().len().min(N);
+    let expired = spans[..limits].iter().fold(usize::MAX, |first, span| first.min(span.start));
+    for span in &mut spans[..limits] {
+        span.start -= expired;
+        span.used += op.cost;
+    }
+    (expired, spans)
 }
 
 /// The facts about a log as `spans` describes it.
 #[inline]
-pub(crate) fn facts(
+pub(crate) fn facts<const N: usize>(
     entries: &impl Entries,
-    spans: &PerLimit<Span>,
+    spans: &[Span; N],
     op: &Op<'_>,
     now: Timestamp,
     newest: Option<Timestamp>,
     (admitted, outcome): (bool, Outcome),
 ) -> Facts {
-    let usage = PerLimit::map(op.policy.limits(), |i, limit| {
-        let Span { start, used } = spans[i];
-        let mut usage = Usage { used, ..Usage::default() };
+    let mut usage = [Usage::default(); N];
+    for ((usage, &Span { start, used }), limit) in usage.iter_mut().zip(spans).zip(op.policy.limits().iter()) {
+        usage.used = used;
         if used > 0 {
             let excess = used.saturating_sub(limit.max());
             usage.oldest = entries.at(entries.reaching(start, excess + 1));
             if used + op.cost > limit.max() {
                 // At most `used`: a store relies on costs that are no higher than the maximum.
                 let room = (used + op.cost - limit.max()).min(used);
-                usage.blocker = if room == excess + 1 { usage.oldest } else { entries.at(entries.reaching(start, room)) };
+                usage.blocker =
+                    if room == excess + 1 { usage.oldest } else { entries.at(entries.reaching(start, room)) };
             }
         }
-        usage
-    });
-    Facts { now, admitted, outcome, newest, usage }
+    }
+    Facts { now, admitted, outcome, newest, usage: PerLimit::from_array(usage, op.policy.limits().len()) }
 }
