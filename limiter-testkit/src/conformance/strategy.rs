@@ -1,0 +1,88 @@
+//! Sequences at random, which shrink.
+
+use std::ops::RangeInclusive;
+
+use limiter_core::{Counting, Limit, Mode, Policy, Window};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::case::{Case, Operation, Step};
+
+/// The keys of a case.
+const KEYS: u8 = 2;
+/// Few and small, so that entries meet the ends of windows all the time.
+const WINDOWS: [u64; 8] = [10, 1, 2, 3, 5, 12, 25, 60];
+/// The last two are refused, or saturate.
+const COSTS: [u64; 14] = [1, 1, 1, 1, 2, 2, 3, 4, 5, 7, 8, 9, 0, u64::MAX];
+/// The time of a log: today, at the beginning, and at the very end of time.
+const STARTS: [u64; 8] = [START, START, START, START, START, START, 0, limiter_core::Timestamp::MAX.as_micros() - 150];
+pub(super) const START: u64 = 1_700_000_000_000_000;
+
+/// Limits of 1 to 8 units within windows of 1 to 60 µs.
+pub fn limits() -> impl Strategy<Value = Limit> {
+    (1..=8_u64, 0..WINDOWS.len()).prop_map(|(max, window)| limit(max, WINDOWS[window]))
+}
+
+/// A valid limit; the strategies ask for no other.
+pub(super) fn limit(max: u64, window: u64) -> Limit {
+    let window = Window::from_micros(window).unwrap_or(Window::MIN);
+    Limit::over(max, window).unwrap_or(Limit::meter(window))
+}
+
+/// Policies of 1 to 3 limits, seldom of 8, in both counting modes.
+pub fn policies() -> impl Strategy<Value = Policy> {
+    let several = prop_oneof![15 => vec(limits(), 1..=3), 1 => vec(limits(), 8)];
+    (several, any::<bool>()).prop_map(|(limits, attempts)| policy(&limits, attempts))
+}
+
+pub(super) fn policy(limits: &[Limit], attempts: bool) -> Policy {
+    let counting = if attempts { Counting::Attempts } else { Counting::Admitted };
+    let policy = Policy::new(limits.iter().copied());
+    policy.unwrap_or_else(|_| Policy::from(Limit::meter(Window::MIN))).counting(counting)
+}
+
+/// Sequences of this many operations on two keys, under 1 to 3 policies: all operations, weights up to and above the
+/// maximum, repeated ids, settlements of any receipt so far, time that stands still, moves to just before, to and just
+/// after the end of a window, and steps back.
+pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case> {
+    let raw = (0..20_u8, 0..KEYS, 0..3_u8, 0..COSTS.len(), 0..8_u8, 0..12_u8, 0..9_u8, any::<u8>());
+    (vec(policies(), 1..=3), 0..STARTS.len(), vec(raw, steps)).prop_map(|(policies, start, raw)| {
+        let windows: Vec<u64> =
+            policies.iter().flat_map(|policy| policy.limits().iter().map(|limit| limit.window().as_micros())).collect();
+        let step = |(kind, key, policy, cost, id, time, some, receipt)| {
+            let window = windows[usize::from(receipt) % windows.len()] as i64;
+            Step {
+                after: after(time, i64::from(some), window),
+                operation: operation(kind, key, policy, COSTS[cost], id, receipt),
+            }
+        };
+        let steps = raw.into_iter().map(step).collect();
+        Case { policies, start: STARTS[start], steps }
+    })
+}
+
+fn after(time: u8, some: i64, window: i64) -> i64 {
+    match time {
+        0..=3 => 0,
+        4 => 1,
+        5 => some,
+        6 => window - 1,
+        7 => window,
+        8 => window + 1,
+        9 => -1,
+        10 => -some,
+        _ => -window,
+    }
+}
+
+fn operation(kind: u8, key: u8, policy: u8, cost: u64, id: u8, receipt: u8) -> Operation {
+    let mode = match kind {
+        0..=9 => Mode::Acquire,
+        10 | 11 => Mode::Peek,
+        12 | 13 => Mode::Record,
+        14 | 15 => return Operation::Settle { receipt, cost: 0 },
+        16..=18 => return Operation::Settle { receipt, cost },
+        _ => return Operation::Reset { key },
+    };
+    Operation::Run { mode, key, policy, cost, id: (id > 4).then_some(id) }
+}

@@ -1,0 +1,76 @@
+//! Worked examples, decided by hand: every backend and every front end gives exactly these answers.
+
+mod text;
+mod traces;
+
+use std::time::Duration;
+
+use limiter_core::{Counting, Decision, Error, Limit, Mode, Policy};
+
+pub use traces::traces;
+
+/// A sequence of operations on one key that is new, and the answer to each.
+#[derive(Clone, Copy, Debug)]
+pub struct Trace {
+    /// What it shows.
+    pub name: &'static str,
+    /// The limits of the policy, in order, each as `max` and the window in microseconds.
+    pub limits: &'static [(u64, u64)],
+    /// What an acquire appends.
+    pub counting: Counting,
+    /// The operations.
+    pub rows: &'static [Row],
+}
+
+/// An operation of a [`Trace`] and its answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The time given with the operation, in microseconds.
+    pub at: u64,
+    /// What it appends.
+    pub mode: Mode,
+    /// Its cost.
+    pub cost: u64,
+    /// The answer; `None` if the operation is refused because its cost can never fit.
+    pub answer: Option<RowAnswer>,
+}
+
+/// The decision on a [`Row`]: that of the binding limit, times in microseconds from the operation's time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields are the decision's")]
+pub struct RowAnswer {
+    pub allowed: bool,
+    /// The maximum of the binding limit.
+    pub limit: u64,
+    pub used: u64,
+    pub remaining: u64,
+    pub retry_after: Option<u64>,
+    pub refill_after: u64,
+    pub reset_after: u64,
+}
+
+impl Trace {
+    /// The policy.
+    ///
+    /// # Errors
+    /// None for the traces of this module, whose limits are valid.
+    pub fn policy(&self) -> Result<Policy, Error> {
+        let limits = self.limits.iter().map(|&(max, window)| Limit::new(max, Duration::from_micros(window)));
+        Ok(Policy::new(limits.collect::<Result<Vec<_>, _>>()?)?.counting(self.counting))
+    }
+}
+
+impl From<&Decision> for RowAnswer {
+    fn from(decision: &Decision) -> Self {
+        let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        Self {
+            allowed: decision.allowed(),
+            limit: decision.limit().max(),
+            used: decision.used(),
+            remaining: decision.remaining(),
+            retry_after: decision.retry_after().map(micros),
+            refill_after: micros(decision.refill_after()),
+            reset_after: micros(decision.reset_after()),
+        }
+    }
+}
