@@ -90,6 +90,8 @@ pub fn is_relative(at: Timestamp) -> bool {
 /// How exactly a time is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
+    /// The month and the year.
+    Month,
     /// The day.
     Day,
     /// Hour and minute.
@@ -104,9 +106,10 @@ pub enum Precision {
 #[must_use]
 pub fn clock(at: Timestamp, precision: Precision, relative: bool) -> String {
     if relative {
-        return if at.as_micros() == 0 { "0".to_owned() } else { relative_clock(at.as_micros(), precision) };
+        return if at.as_micros() == 0 { "0".to_owned() } else { relative_clock(at.as_micros()) };
     }
     match precision {
+        Precision::Month => strftime(at, "%b %Y"),
         Precision::Day => strftime(at, "%-d %b"),
         Precision::Minute => strftime(at, "%H:%M"),
         Precision::Second => strftime(at, "%H:%M:%S"),
@@ -114,35 +117,21 @@ pub fn clock(at: Timestamp, precision: Precision, relative: bool) -> String {
     }
 }
 
-fn relative_clock(micros: u64, precision: Precision) -> String {
-    if precision == Precision::Micro || micros < 60 * SECOND {
-        let unit = if micros < 1_000 {
-            1
-        } else if micros < SECOND {
-            1_000
-        } else {
-            SECOND
+fn relative_clock(micros: u64) -> String {
+    if micros < 60 * SECOND || !micros.is_multiple_of(SECOND) {
+        let (unit, name) = match micros {
+            0..1_000 => (1, "µs"),
+            1_000..SECOND => (1_000, "ms"),
+            _ => (SECOND, "s"),
         };
-        let name = [(1, "µs"), (1_000, "ms"), (SECOND, "s")].iter().find(|(u, _)| *u == unit).map_or("s", |u| u.1);
-        let text = format!("{}.{:06}", micros / unit, micros % unit * (SECOND / unit));
+        let digits = format!("{:06}", micros % unit * (SECOND / unit));
+        let text = format!("{}.{digits}", micros / unit);
         return format!("{} {name}", text.trim_end_matches('0').trim_end_matches('.'));
     }
-    let (days, seconds) = (micros / DAY, micros % DAY / SECOND);
-    let (h, m, s) = (seconds / 3_600, seconds % 3_600 / 60, seconds % 60);
-    let mut text = String::new();
-    if days > 0 {
-        let _ = write!(text, "{days}d ");
-    }
-    if h > 0 || days > 0 {
-        let _ = write!(text, "{h}h");
-    }
-    if precision != Precision::Day && (m > 0 || s > 0 || h == 0) {
-        let _ = write!(text, "{m:02}m");
-    }
-    if precision == Precision::Second && s > 0 {
-        let _ = write!(text, "{s:02}s");
-    }
-    text
+    let seconds = micros % DAY / SECOND;
+    let parts = [(micros / DAY, "d"), (seconds / 3_600, "h"), (seconds % 3_600 / 60, "m"), (seconds % 60, "s")];
+    let parts = parts.iter().filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count}{unit}"));
+    parts.collect::<Vec<_>>().join(" ")
 }
 
 /// Date and time, `17 May 2015 10:05:03 UTC`, or a relative time.

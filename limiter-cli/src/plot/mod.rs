@@ -1,26 +1,21 @@
-//! stub
-use crate::replay::{Answer, Observer};
-use crate::summary::Summary;
-use crate::trace::Row;
-use limiter_core::Policy;
-pub struct View;
-impl View {
-    pub fn new(_: &Summary, _: &Policy, _: Option<&[u8]>) -> Result<Self, String> {
-        Ok(Self)
-    }
-}
-pub struct Collector;
-impl Collector {
-    pub fn new(_: View, _: &Policy) -> Self {
-        Self
-    }
-    pub fn finish(self) -> () {}
-}
-impl Observer for Collector {
-    fn row(&mut self, _: &Row<'_>, _: &Answer) -> anyhow::Result<()> {
-        Ok(())
-    }
-}
-pub fn draw(_: &(), _: &Policy) -> anyhow::Result<String> {
-    Ok(String::new())
-}
+//! A picture of a replay: one key's usage against the limit, and everybody's denials over time.
+//!
+//! The picture needs to know its key and its span of time before it can begin, so a trace is replayed twice: once for
+//! the [`Summary`](crate::summary::Summary), then, into a [`Collector`], for what the [`View`] asks for. Memory is
+//! bounded by the size of the picture and the usage of its one key.
+
+mod axis;
+mod canvas;
+mod collect;
+mod draw;
+mod sliding;
+mod steps;
+mod usage;
+mod view;
+
+pub use collect::{Collector, Picture};
+pub use draw::draw;
+pub use view::View;
+
+/// How many columns of pixels a panel has.
+const COLUMNS: u32 = 1_000;

@@ -93,6 +93,12 @@ impl Summary {
         self.keys.len()
     }
 
+    /// How many keys were denied at least once.
+    #[must_use]
+    pub fn keys_denied(&self) -> usize {
+        self.keys.values().filter(|count| count.denied > 0).count()
+    }
+
     /// What was counted for a key.
     #[must_use]
     pub fn key(&self, key: &[u8]) -> Option<&KeyCount> {

@@ -116,7 +116,8 @@ impl std::error::Error for TraceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Io(error) => Some(error),
-            Self::Malformed(malformed) => Some(malformed),
+            // Its text is this error's own.
+            Self::Malformed(_) => None,
         }
     }
 }
