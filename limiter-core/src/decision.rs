@@ -151,10 +151,12 @@ pub fn decide(op: &Op<'_>, facts: &Facts) -> Decision {
 fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
     let now = facts.now;
     let denied = !facts.admitted && op.mode != Mode::Record;
-    let all = &op.policy.limits()[..];
+    let (all, len) = op.policy.limits().to_array::<N>();
+    let (usage, _) = facts.usage.to_array::<N>();
     let mut limits = [LimitDecision { limit: all[0], used: 0, retry_after: 0, refill_after: 0 }; N];
     let mut binding = 0;
-    for (i, (&limit, usage)) in all.iter().zip(facts.usage.iter()).enumerate().take(N) {
+    for i in 0..len {
+        let (limit, usage) = (all[i], usage[i]);
         let blocked = denied && usage.used.saturating_add(op.cost) > limit.max();
         limits[i] = LimitDecision {
             limit,
@@ -180,6 +182,6 @@ fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
         retry_after: limits[binding].retry_after.max(1),
         reset_after: facts.newest.map_or(0, |newest| longest.micros_left(newest, now)),
         receipt,
-        limits: PerLimit::from_array(limits, all.len()),
+        limits: PerLimit::from_array(limits, len),
     }
 }

@@ -32,7 +32,7 @@ macro_rules! sized_by_limits {
         match $policy.limits().len() {
             1 => $($f).+::<1>($($args),*),
             2..=4 => $($f).+::<4>($($args),*),
-            _ => $($f).+::<8>($($args),*),
+            _ => $($f).+::<{ $crate::MAX_LIMITS }>($($args),*),
         }
     };
 }
@@ -54,12 +54,34 @@ impl<T: Copy> PerLimit<T> {
     pub fn from_array<const N: usize>(items: [T; N], len: usize) -> Self {
         const { assert!(N > 0) };
         let len = len.clamp(1, if N < MAX_LIMITS { N } else { MAX_LIMITS });
-        if len == 1 {
+        if N == 1 || len == 1 {
             Self(Items::One([items[0]]))
         } else if len <= SOME {
             Self(Items::Some { len: len as u8, items: array::from_fn(|i| items[i.min(N - 1)]) })
         } else {
             Self(Items::Most { len: len as u8, items: array::from_fn(|i| items[i.min(N - 1)]) })
+        }
+    }
+
+    /// The first `N` items and how many of them there are; what is beyond those repeats the last one.
+    #[inline]
+    #[must_use]
+    pub fn to_array<const N: usize>(&self) -> ([T; N], usize) {
+        if N == 1 {
+            return ([*self.first(); N], 1);
+        }
+        let len = self.len().min(N);
+        (array::from_fn(|i| self[i.min(len - 1)]), len)
+    }
+
+    /// The first item.
+    #[inline]
+    #[must_use]
+    pub const fn first(&self) -> &T {
+        match &self.0 {
+            Items::One([first]) | Items::Some { items: [first, ..], .. } | Items::Most { items: [first, ..], .. } => {
+                first
+            }
         }
     }
 

@@ -1,9 +1,9 @@
 //! A log of at most three entries of cost 1, held in the map itself.
 
-use limiter_core::{Entry, EntryId, Facts, Op, Outcome, Timestamp, Window};
+use limiter_core::{Entry, EntryId, Facts, Op, Outcome, Timestamp};
 
 use crate::keep::Keep;
-use crate::survey::{Entries, appended, facts, fits, spans};
+use crate::survey::{Entries, survey};
 
 /// An enum rather than an integer: its unused values are where [`Log`](crate::log::Log) keeps its tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,39 +42,22 @@ impl Few {
         }
     }
 
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.count as usize
-    }
-
     pub(crate) fn keep(&self) -> Keep {
         self.keep
-    }
-
-    /// The number of the first entry; the others follow on.
-    #[inline]
-    pub(crate) fn number(&self) -> u64 {
-        u64::from(self.number_high) << 32 | u64::from(self.number_low)
-    }
-
-    #[inline]
-    pub(crate) fn newest(&self) -> Option<Timestamp> {
-        self.len().checked_sub(1).map(|last| self.at(last))
     }
 
     /// The facts, or `None`, with nothing changed, if the operation appends an entry that does not fit in here.
     #[inline]
     pub(crate) fn apply<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
-        let now = self.newest().map_or(now, |newest| newest.max(now));
-        let spans = spans::<N>(self, op, now);
-        let admitted = fits(&spans, op);
+        let survey = survey::<N>(self, op, now, |_| 0);
+        let admitted = survey.admitted;
         if !op.appends(admitted) {
-            return Some(facts(self, &spans, op, now, self.newest(), (admitted, Outcome::Nothing)));
+            return Some(survey.facts(self, op.cost, admitted, Outcome::Nothing));
         }
-        let (expired, spans) = appended(spans, op);
+        let expired = survey.expired();
         let len = self.len() - expired;
-        let first = if len > 0 { self.at(expired) } else { now };
-        let later = now.micros_since(first);
+        let first = if len > 0 { self.at(expired) } else { survey.now };
+        let later = survey.now.micros_since(first);
         let fits_here = op.cost == 1 && op.id.is_none() && len < Self::CAPACITY && later <= u64::from(u32::MAX);
         // A log of attempts may have to drop more than what has expired.
         if !fits_here || len as u64 >= op.policy.largest_max() {
@@ -83,9 +66,49 @@ impl Few {
         self.drop_front(expired);
         self.push(first, later as u32);
         self.keep = Keep::for_append(op);
-        let number = self.number() + len as u64;
-        let outcome = Outcome::Appended(Entry { id: EntryId::from_u128(u128::from(number)), at: now });
-        Some(facts(self, &spans, op, now, Some(now), (admitted, outcome)))
+        let survey = survey.appended(op.cost, expired);
+        let id = EntryId::from_u128(u128::from(self.first_number()) + len as u128);
+        Some(survey.facts(self, op.cost, admitted, Outcome::Appended(Entry { id, at: survey.now })))
+    }
+
+    #[inline]
+    fn push(&mut self, first: Timestamp, later: u32) {
+        let len = self.len();
+        match len {
+            0 => self.first = first,
+            _ => self.later[(len - 1) & 1] = later,
+        }
+        self.count = COUNTS[(len + 1) & 3];
+    }
+}
+
+impl Entries for Few {
+    #[inline]
+    fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    #[inline]
+    fn at(&self, i: usize) -> Timestamp {
+        match i {
+            0 => self.first,
+            _ => Timestamp::from_micros_saturating(self.first.as_micros() + u64::from(self.later[(i - 1) & 1])),
+        }
+    }
+
+    #[inline]
+    fn first_number(&self) -> u64 {
+        u64::from(self.number_high) << 32 | u64::from(self.number_low)
+    }
+
+    #[inline]
+    fn cost_from(&self, start: usize) -> u64 {
+        (self.len() - start) as u64
+    }
+
+    #[inline]
+    fn reaching(&self, start: usize, cost: u64) -> usize {
+        (start + cost as usize).saturating_sub(1).min(self.len().saturating_sub(1))
     }
 
     #[inline]
@@ -102,43 +125,7 @@ impl Few {
         };
         self.first = first;
         self.count = COUNTS[len - dropped];
-        let number = self.number() + dropped as u64;
+        let number = self.first_number() + dropped as u64;
         (self.number_high, self.number_low) = ((number >> 32) as u16, number as u32);
-    }
-
-    #[inline]
-    fn push(&mut self, first: Timestamp, later: u32) {
-        let len = self.len();
-        match len {
-            0 => self.first = first,
-            _ => self.later[(len - 1) & 1] = later,
-        }
-        self.count = COUNTS[(len + 1) & 3];
-    }
-}
-
-impl Entries for Few {
-    #[inline]
-    fn at(&self, i: usize) -> Timestamp {
-        match i {
-            0 => self.first,
-            _ => Timestamp::from_micros_saturating(self.first.as_micros() + u64::from(self.later[(i - 1) & 1])),
-        }
-    }
-
-    #[inline]
-    fn start(&mut self, _: usize, window: Window, now: Timestamp) -> usize {
-        let len = self.len();
-        (0..len).find(|&i| window.counts(self.at(i), now)).unwrap_or(len)
-    }
-
-    #[inline]
-    fn cost_from(&self, start: usize) -> u64 {
-        (self.len() - start) as u64
-    }
-
-    #[inline]
-    fn reaching(&self, start: usize, cost: u64) -> usize {
-        (start + cost as usize - 1).min(self.len() - 1)
     }
 }

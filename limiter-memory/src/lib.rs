@@ -3,14 +3,17 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod clock;
-mod deep;
+
 mod few;
 mod ids;
 mod keep;
 mod key;
 mod log;
+mod many;
 mod store;
 mod survey;
 mod sweep;
+mod units;
+mod weighted;
 
 pub use store::MemoryStore;

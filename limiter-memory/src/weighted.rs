@@ -1,0 +1,103 @@
+//! A log of entries of any cost.
+
+use std::collections::VecDeque;
+
+use limiter_core::Timestamp;
+
+use crate::survey::{Entries, drop_from, gallop};
+
+#[derive(Clone, Copy, Debug)]
+struct Weight {
+    at: u64,
+    /// The sum of the costs of all entries up to this one. It may wrap: only differences count, and those are below
+    /// 2^54, since the log drops what is beyond the largest cost.
+    total: u64,
+    number: u64,
+}
+
+/// Entries with their number and running total, so that the cost of any stretch is a difference.
+#[derive(Debug)]
+pub(crate) struct Weighted {
+    entries: VecDeque<Weight>,
+    /// The total before the first entry.
+    before: u64,
+    /// The number of the next entry.
+    next: u64,
+}
+
+impl Weighted {
+    /// The same log, of entries of cost 1.
+    pub(crate) fn from_units(units: &impl Entries) -> Self {
+        let first = units.first_number();
+        let weight = |i| Weight { at: units.at(i).as_micros(), total: i as u64 + 1, number: first + i as u64 };
+        // Room for the entry for which the log takes this form.
+        let mut entries = VecDeque::with_capacity(units.len() + 1);
+        entries.extend((0..units.len()).map(weight));
+        Self { entries, before: 0, next: first + units.len() as u64 }
+    }
+
+    #[inline]
+    fn total(&self) -> u64 {
+        self.entries.back().map_or(self.before, |entry| entry.total)
+    }
+
+    /// Appends an entry and returns its number.
+    #[inline]
+    pub(crate) fn push(&mut self, at: Timestamp, cost: u64) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.entries.push_back(Weight { at: at.as_micros(), total: self.total().wrapping_add(cost), number });
+        number
+    }
+
+    /// The index of the entry with this number.
+    pub(crate) fn find(&self, number: u64) -> Option<usize> {
+        self.entries.binary_search_by_key(&number, |entry| entry.number).ok()
+    }
+
+    /// Sets the cost of the `i`-th entry where it stands, or removes it if the cost is 0.
+    pub(crate) fn settle(&mut self, i: usize, cost: u64) {
+        let before = self.cost_from(i) - self.cost_from(i + 1);
+        for entry in self.entries.range_mut(i..) {
+            entry.total = entry.total.wrapping_sub(before).wrapping_add(cost);
+        }
+        if cost == 0 {
+            self.entries.remove(i);
+        }
+    }
+}
+
+impl Entries for Weighted {
+    #[inline]
+    fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    #[inline]
+    fn at(&self, i: usize) -> Timestamp {
+        Timestamp::from_micros_saturating(self.entries.get(i).map_or(0, |entry| entry.at))
+    }
+
+    fn first_number(&self) -> u64 {
+        self.entries.front().map_or(self.next, |entry| entry.number)
+    }
+
+    #[inline]
+    fn cost_from(&self, start: usize) -> u64 {
+        let before = start.checked_sub(1).and_then(|i| self.entries.get(i)).map_or(self.before, |entry| entry.total);
+        self.total().wrapping_sub(before)
+    }
+
+    #[inline]
+    fn reaching(&self, start: usize, cost: u64) -> usize {
+        let all = self.cost_from(start);
+        gallop(start, self.entries.len().saturating_sub(1), |i| all - self.cost_from(i + 1) < cost)
+    }
+
+    #[inline]
+    fn drop_front(&mut self, dropped: usize) {
+        let last = dropped.checked_sub(1).and_then(|i| self.entries.get(i));
+        self.before = last.map_or(self.before, |last| last.total);
+        drop_from(&mut self.entries, dropped);
+    }
+}
