@@ -17,7 +17,7 @@ mod suite;
 
 pub use case::{Case, Operation, Step};
 pub use plan::Plan;
-pub use replay::{Mismatch, replay};
+pub use replay::{Mismatch, replay, replay_blocking};
 pub use spawn::Task;
 pub use strategy::{cases, limits, policies};
 pub use suite::{Failure, Phase, Report, Suite};

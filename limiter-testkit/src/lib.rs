@@ -9,6 +9,8 @@ mod clock;
 pub mod conformance;
 pub mod golden;
 mod oracle;
+#[cfg(feature = "redis-server")]
+pub mod server;
 
 pub use answer::{Answer, LimitAnswer};
 pub use clock::MockClock;

@@ -129,6 +129,7 @@ pub(super) fn keys(prefix: &str) -> Vec<[Vec<u8>; 3]> {
         [key(b""), key(b":"), key(b"::")],
         [key(b"{a}"), key(b"{a}b"), key(b"{}{a}")],
         [key(b"\0"), key(b"\0\0"), key(b"\xff\xfe\r\n")],
+        [key(b"\xff"), key(b"\xfe"), key("\u{fffd}".as_bytes())],
         [key(b"A"), key(b"a"), key("a\u{308}".as_bytes())],
         [key(b"*"), key(b"?"), key(b"[a]")],
         [key(&long), key(&long[1..]), key(&other)],

@@ -65,6 +65,17 @@ where
     Ok(())
 }
 
+/// [`replay`] for a store that needs no runtime, on keys of its own that begin with `prefix`.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_blocking<S>(limiter: &Limiter<Arc<S>>, plan: &Plan, prefix: &str) -> Result<(), Mismatch>
+where
+    S: WindowStore + ?Sized,
+{
+    futures::executor::block_on(replay(limiter, plan, |key| format!("{prefix}/{key}").into_bytes()))
+}
+
 async fn put<S>(
     limiter: &Limiter<Arc<S>>,
     plan: &Plan,

@@ -1,0 +1,68 @@
+//! The memory store does what every store must do.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use limiter_core::{DynWindowStore, Limit, Limiter, Window};
+use limiter_memory::MemoryStore;
+use limiter_testkit::conformance::{Phase, Plan, Suite, cases, replay_blocking};
+use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
+
+/// `LIMITER_SEQUENCES` of them; unless set, as many as a test may take time for.
+fn sequences(unless_set: u32) -> u32 {
+    match std::env::var("LIMITER_SEQUENCES") {
+        Ok(text) => text.parse().unwrap_or_else(|e| panic!("LIMITER_SEQUENCES={text}: expected a number: {e}")),
+        Err(_) => unless_set,
+    }
+}
+
+#[test]
+fn the_store_conforms() {
+    let report = Suite::new().depth(2).run_blocking(Arc::new(MemoryStore::new())).unwrap();
+    assert_eq!(report.random_sequences, 1_000);
+    assert!(report.operations > 30_000, "{report:?}");
+}
+
+#[test]
+fn the_store_conforms_behind_its_object_safe_twin() {
+    let store: Arc<dyn DynWindowStore> = Arc::new(MemoryStore::new());
+    let report = Suite::new().run_blocking(store).unwrap();
+    assert_eq!(report.random_sequences, 1_000);
+}
+
+#[test]
+fn every_sequence_of_three_conforms() {
+    let suite = Suite::new().depth(3).phases(&[Phase::Exhaustive]);
+    let report = suite.run_blocking(Arc::new(MemoryStore::new())).unwrap();
+    assert!(report.short_sequences > 200_000, "{report:?}");
+}
+
+#[test]
+fn many_tasks_on_a_key_conform() {
+    for tasks in [2, 4, 8] {
+        let suite = Suite::new().contention(tasks, 2_000 / tasks, 5).phases(&[Phase::Contention]);
+        let report = suite.run_blocking(Arc::new(MemoryStore::new())).unwrap();
+        assert!(report.contended >= 5 * 5 * 2_000, "{report:?}");
+    }
+}
+
+#[test]
+fn random_sequences_agree_with_the_oracle() {
+    let count = sequences(5_000);
+    let limiter = Limiter::new(Arc::new(MemoryStore::new()), Limit::meter(Window::MIN));
+    let tried = AtomicU64::new(0);
+    let mut runner = TestRunner::new(Config {
+        cases: count,
+        source_file: Some(file!()),
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..Config::default()
+    });
+    let result = runner.run(&cases(1..=40), |case| {
+        let prefix = tried.fetch_add(1, Ordering::Relaxed).to_string();
+        let plan = Plan::of(&case).map_err(TestCaseError::fail)?;
+        replay_blocking(&limiter, &plan, &prefix).map_err(|mismatch| TestCaseError::fail(mismatch.to_string()))
+    });
+    result.unwrap_or_else(|e| panic!("{e}"));
+    assert!(tried.into_inner() >= u64::from(count));
+    assert_eq!(limiter.store().len(), 0, "every sequence ends with a reset of its keys");
+}

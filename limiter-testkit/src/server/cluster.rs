@@ -1,0 +1,101 @@
+//! A Redis Cluster.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::Server;
+
+const SLOTS: usize = 16_384;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A Redis Cluster of masters without replicas; it ends when it is dropped.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Server>,
+}
+
+impl Cluster {
+    /// Starts a cluster of three masters that share the slots evenly, and waits until it serves.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start() -> io::Result<Self> {
+        let arguments = ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000"];
+        let starting: Vec<_> = (0..3).map(|_| std::thread::spawn(move || Server::start_with(&arguments))).collect();
+        let mut nodes = Vec::new();
+        for node in starting {
+            nodes.push(node.join().map_err(|_| io::Error::other("a node could not be started"))??);
+        }
+        let cluster = Self { nodes };
+        cluster.join()?;
+        Ok(cluster)
+    }
+
+    fn join(&self) -> io::Result<()> {
+        let count = self.nodes.len();
+        for (i, node) in self.nodes.iter().enumerate() {
+            node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &(i + 1).to_string()])?;
+            let slots = (SLOTS * i / count)..(SLOTS * (i + 1) / count);
+            let mut add = vec!["CLUSTER".to_owned(), "ADDSLOTS".to_owned()];
+            add.extend(slots.map(|slot| slot.to_string()));
+            node.command(&add)?;
+            for other in &self.nodes[..i] {
+                node.command(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()])?;
+            }
+        }
+        let until = Instant::now() + PATIENCE;
+        for node in &self.nodes {
+            loop {
+                let info = node.command(&["CLUSTER", "INFO"])?.text();
+                let known = format!("cluster_known_nodes:{count}\r");
+                if info.contains("cluster_state:ok") && info.contains(&known) && info.contains("slots_ok:16384") {
+                    break;
+                }
+                if Instant::now() > until {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, format!("the cluster does not serve: {info}")));
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        Ok(())
+    }
+
+    /// The nodes.
+    #[must_use]
+    pub fn nodes(&self) -> &[Server] {
+        &self.nodes
+    }
+
+    /// The nodes, to kill or restart one.
+    #[must_use]
+    pub fn nodes_mut(&mut self) -> &mut [Server] {
+        &mut self.nodes
+    }
+
+    /// The cluster's URL, which names all nodes.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let nodes: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
+        format!("redis+cluster://{}", nodes.join(","))
+    }
+
+    /// The node that serves `slot`.
+    ///
+    /// # Errors
+    /// If a node does not answer, or none serves it.
+    pub fn owner(&self, slot: u16) -> io::Result<&Server> {
+        for node in &self.nodes {
+            let nodes = node.command(&["CLUSTER", "NODES"])?.text();
+            let own = nodes.lines().find(|line| line.contains("myself")).unwrap_or_default();
+            let serves = own.split(' ').skip(8).filter(|range| !range.starts_with('[')).any(|range| {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                first.parse().is_ok_and(|first: u16| first <= slot)
+                    && last.trim().parse().is_ok_and(|last: u16| slot <= last)
+            });
+            if serves {
+                return Ok(node);
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::NotFound, format!("no node serves slot {slot}")))
+    }
+}

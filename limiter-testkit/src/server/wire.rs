@@ -1,0 +1,73 @@
+//! As much of the Redis protocol as it takes to start and steer a server.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// A server's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// A status or an error's text; an error starts with its code.
+    Text(String),
+    /// A number.
+    Int(i64),
+    /// Bytes; `None` if there are none.
+    Bytes(Option<Vec<u8>>),
+    /// A list.
+    List(Vec<Reply>),
+}
+
+impl Reply {
+    /// The answer as text, a list's items separated by new lines.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Int(number) => number.to_string(),
+            Self::Bytes(bytes) => String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).into_owned(),
+            Self::List(items) => items.iter().map(Self::text).collect::<Vec<_>>().join("\n"),
+        }
+    }
+
+    /// The answer as a number; 0 if it is none.
+    #[must_use]
+    pub fn int(&self) -> i64 {
+        self.text().parse().unwrap_or(0)
+    }
+}
+
+/// Sends one command over a connection of its own.
+pub(super) fn command(port: u16, args: &[&[u8]], patience: Duration) -> io::Result<Reply> {
+    let stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    let mut request = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args {
+        request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+        request.extend_from_slice(arg);
+        request.extend_from_slice(b"\r\n");
+    }
+    (&stream).write_all(&request)?;
+    read(&mut BufReader::new(&stream))
+}
+
+fn read(stream: &mut impl BufRead) -> io::Result<Reply> {
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    let malformed = || io::Error::new(io::ErrorKind::InvalidData, format!("unexpected answer {line:?}"));
+    let (sort, rest) = line.trim_end().split_at_checked(1).ok_or_else(malformed)?;
+    let number = || rest.parse::<i64>().map_err(|_| malformed());
+    match sort {
+        "+" | "-" => Ok(Reply::Text(rest.to_owned())),
+        ":" => Ok(Reply::Int(number()?)),
+        "$" => {
+            let Ok(len) = usize::try_from(number()?) else { return Ok(Reply::Bytes(None)) };
+            let mut bytes = vec![0; len + 2];
+            stream.read_exact(&mut bytes)?;
+            bytes.truncate(len);
+            Ok(Reply::Bytes(Some(bytes)))
+        }
+        "*" => (0..number()?.max(0)).map(|_| read(stream)).collect::<io::Result<_>>().map(Reply::List),
+        _ => Err(malformed()),
+    }
+}
