@@ -46,51 +46,48 @@ impl<T: Copy> PerLimit<T> {
     }
 
     /// The first `len` of `items`; all of them if there are fewer, and at least one.
-    ///
-    /// # Panics
-    /// Does not compile for an array of no items.
     #[inline]
     #[must_use]
     pub fn from_array<const N: usize>(items: [T; N], len: usize) -> Self {
         const { assert!(N > 0) };
-        let len = len.clamp(1, if N < MAX_LIMITS { N } else { MAX_LIMITS });
-        if N == 1 || len == 1 {
+        let len = len.clamp(1, if N < MAX_LIMITS { N } else { MAX_LIMITS }) as u8;
+        if N == 1 {
             Self(Items::One([items[0]]))
-        } else if len <= SOME {
-            Self(Items::Some { len: len as u8, items: array::from_fn(|i| items[i.min(N - 1)]) })
+        } else if N <= SOME {
+            Self(Items::Some { len, items: resize(&items) })
         } else {
-            Self(Items::Most { len: len as u8, items: array::from_fn(|i| items[i.min(N - 1)]) })
+            Self(Items::Most { len, items: resize(&items) })
         }
     }
 
-    /// The first `N` items and how many of them there are; what is beyond those repeats the last one.
+    /// The first `N` items and how many of them there are; what is beyond those is any of them.
     #[inline]
     #[must_use]
     pub fn to_array<const N: usize>(&self) -> ([T; N], usize) {
-        if N == 1 {
-            return ([*self.first(); N], 1);
-        }
-        let len = self.len().min(N);
-        (array::from_fn(|i| self[i.min(len - 1)]), len)
-    }
-
-    /// The first item.
-    #[inline]
-    #[must_use]
-    pub const fn first(&self) -> &T {
         match &self.0 {
-            Items::One([first]) | Items::Some { items: [first, ..], .. } | Items::Most { items: [first, ..], .. } => {
-                first
-            }
+            Items::One(item) => (resize(item), 1),
+            Items::Some { len, items } => (resize(items), usize::from(*len).min(N)),
+            Items::Most { len, items } => (resize(items), usize::from(*len).min(N)),
         }
     }
 
     /// The items of a slice, or `None` if there are none or more than [`MAX_LIMITS`].
     #[must_use]
     pub fn from_slice(slice: &[T]) -> Option<Self> {
-        let last = slice.len().checked_sub(1).filter(|last| *last < MAX_LIMITS)?;
-        Some(Self::from_array::<MAX_LIMITS>(array::from_fn(|i| slice[i.min(last)]), slice.len()))
+        let last = slice.len().checked_sub(1)?;
+        match slice.len() {
+            1 => Some(Self::one(slice[0])),
+            2..=SOME => Some(Self::from_array::<SOME>(array::from_fn(|i| slice[i.min(last)]), slice.len())),
+            ..=MAX_LIMITS => Some(Self::from_array::<MAX_LIMITS>(array::from_fn(|i| slice[i.min(last)]), slice.len())),
+            _ => None,
+        }
     }
+}
+
+/// The first `N` items; the last one again and again where there are fewer.
+#[inline]
+fn resize<T: Copy, const M: usize, const N: usize>(items: &[T; M]) -> [T; N] {
+    array::from_fn(|i| items[if i < M { i } else { M - 1 }])
 }
 
 impl<T> Deref for PerLimit<T> {

@@ -1,9 +1,9 @@
 //! A log of at most three entries of cost 1, held in the map itself.
 
-use limiter_core::{Entry, EntryId, Facts, Op, Outcome, Timestamp};
+use limiter_core::{Op, Timestamp, Window};
 
+use crate::entries::Entries;
 use crate::keep::Keep;
-use crate::survey::{Entries, survey};
 
 /// An enum rather than an integer: its unused values are where [`Log`](crate::log::Log) keeps its tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ const COUNTS: [Count; 4] = [Count::Zero, Count::One, Count::Two, Count::Three];
 /// The number of the first entry in its 48 bits, the time of the first entry, and how much later the others are.
 pub(crate) struct Few {
     count: Count,
-    keep: Keep,
+    pub(crate) keep: Keep,
     number_high: u16,
     number_low: u32,
     first: Timestamp,
@@ -41,45 +41,6 @@ impl Few {
             later: [0; 2],
         }
     }
-
-    pub(crate) fn keep(&self) -> Keep {
-        self.keep
-    }
-
-    /// The facts, or `None`, with nothing changed, if the operation appends an entry that does not fit in here.
-    #[inline]
-    pub(crate) fn apply<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
-        let survey = survey::<N>(self, op, now, |_| 0);
-        let admitted = survey.admitted;
-        if !op.appends(admitted) {
-            return Some(survey.facts(self, op.cost, admitted, Outcome::Nothing));
-        }
-        let expired = survey.expired();
-        let len = self.len() - expired;
-        let first = if len > 0 { self.at(expired) } else { survey.now };
-        let later = survey.now.micros_since(first);
-        let fits_here = op.cost == 1 && op.id.is_none() && len < Self::CAPACITY && later <= u64::from(u32::MAX);
-        // A log of attempts may have to drop more than what has expired.
-        if !fits_here || len as u64 >= op.policy.largest_max() {
-            return None;
-        }
-        self.drop_front(expired);
-        self.push(first, later as u32);
-        self.keep = Keep::for_append(op);
-        let survey = survey.appended(op.cost, expired);
-        let id = EntryId::from_u128(u128::from(self.first_number()) + len as u128);
-        Some(survey.facts(self, op.cost, admitted, Outcome::Appended(Entry { id, at: survey.now })))
-    }
-
-    #[inline]
-    fn push(&mut self, first: Timestamp, later: u32) {
-        let len = self.len();
-        match len {
-            0 => self.first = first,
-            _ => self.later[(len - 1) & 1] = later,
-        }
-        self.count = COUNTS[(len + 1) & 3];
-    }
 }
 
 impl Entries for Few {
@@ -99,6 +60,16 @@ impl Entries for Few {
     #[inline]
     fn first_number(&self) -> u64 {
         u64::from(self.number_high) << 32 | u64::from(self.number_low)
+    }
+
+    fn find(&self, number: u64) -> Option<usize> {
+        number.checked_sub(self.first_number()).map(|i| i as usize).filter(|&i| i < self.len())
+    }
+
+    #[inline]
+    fn start(&mut self, _: usize, window: Window, now: Timestamp) -> usize {
+        let len = self.len();
+        (0..len).find(|&i| window.counts(self.at(i), now)).unwrap_or(len)
     }
 
     #[inline]
@@ -127,5 +98,23 @@ impl Entries for Few {
         self.count = COUNTS[len - dropped];
         let number = self.first_number() + dropped as u64;
         (self.number_high, self.number_low) = ((number >> 32) as u16, number as u32);
+    }
+
+    #[inline]
+    fn takes(&self, op: &Op<'_>, at: Timestamp, expired: usize) -> bool {
+        let len = self.len() - expired;
+        let later = if len > 0 { at.micros_since(self.at(expired)) } else { 0 };
+        op.cost == 1 && op.id.is_none() && len < Self::CAPACITY && later <= u64::from(u32::MAX)
+    }
+
+    #[inline]
+    fn push(&mut self, at: Timestamp, _: u64) -> u64 {
+        let len = self.len();
+        match len {
+            0 => self.first = at,
+            _ => self.later[(len - 1) & 1] = at.micros_since(self.first) as u32,
+        }
+        self.count = COUNTS[(len + 1) & 3];
+        self.first_number() + len as u64
     }
 }

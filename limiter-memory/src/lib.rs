@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod apply;
 mod clock;
+mod entries;
 
 mod few;
 mod ids;
@@ -11,7 +13,6 @@ mod key;
 mod log;
 mod many;
 mod store;
-mod survey;
 mod sweep;
 mod units;
 mod weighted;

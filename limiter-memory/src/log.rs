@@ -1,11 +1,12 @@
 //! One key's log.
 
-use limiter_core::{Facts, Op, Receipt, Timestamp, sized_by_limits};
+use limiter_core::{Facts, Op, Outcome, Receipt, Timestamp, sized_by_limits};
 
+use crate::apply::apply;
+use crate::entries::Entries;
 use crate::few::Few;
 use crate::keep::Keep;
 use crate::many::Many;
-use crate::survey::Entries;
 
 /// A key's entries: three words in the map, and more elsewhere once there are more than a few.
 pub(crate) enum Log {
@@ -27,10 +28,15 @@ impl Log {
     #[inline]
     fn apply_sized<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
         match self {
-            Self::Few(few) => match few.apply::<N>(op, now) {
-                Some(facts) => facts,
-                None => self.outgrow().apply::<N>(op, now),
-            },
+            Self::Few(few) => {
+                if let Some(facts) = apply::<N>(few, op, now) {
+                    if matches!(facts.outcome, Outcome::Appended(_)) {
+                        few.keep = Keep::for_append(op);
+                    }
+                    return facts;
+                }
+                self.outgrow().apply::<N>(op, now)
+            }
             Self::Many(many) => many.apply::<N>(op, now),
         }
     }
@@ -56,7 +62,7 @@ impl Log {
 
     pub(crate) fn keep(&self) -> Keep {
         match self {
-            Self::Few(few) => few.keep(),
+            Self::Few(few) => few.keep,
             Self::Many(many) => many.keep,
         }
     }

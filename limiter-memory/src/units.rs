@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use limiter_core::Timestamp;
+use limiter_core::{Op, Timestamp, Window};
 
-use crate::survey::{Entries, drop_from};
+use crate::entries::{Entries, Hints, drop_from};
 
 /// Times as offsets from a base, in 32 bits while they all fit (71 minutes), else in 64.
 #[derive(Debug)]
@@ -14,6 +14,7 @@ pub(crate) struct Units<T> {
     /// The number of the first entry; the others follow on.
     first: u64,
     offsets: VecDeque<T>,
+    hints: Hints,
 }
 
 /// An unsigned integer that an offset of its size fits in.
@@ -52,40 +53,29 @@ impl Offset for u64 {
 }
 
 impl<T: Offset> Units<T> {
-    /// A log whose first entry will have this number.
-    pub(crate) fn new(first: u64, capacity: usize) -> Self {
-        Self { base: 0, first, offsets: VecDeque::with_capacity(capacity) }
-    }
-
-    /// Whether an entry at this time can be appended as things are.
-    #[inline]
-    pub(crate) fn takes(&self, at: Timestamp) -> bool {
-        self.offsets.is_empty() || at.as_micros() - self.base <= T::MAX
-    }
-
-    /// Appends an entry that the log [takes](Self::takes), and returns its number.
-    #[inline]
-    pub(crate) fn push(&mut self, at: Timestamp) -> u64 {
-        if self.offsets.is_empty() {
-            self.base = at.as_micros();
+    /// The same log, with room for so many entries.
+    pub(crate) fn from_entries(entries: &impl Entries, capacity: usize) -> Self {
+        let mut units = Self::new(entries.first_number(), capacity);
+        for i in 0..entries.len() {
+            units.push(entries.at(i), 1);
         }
-        self.offsets.push_back(T::pack(at.as_micros() - self.base));
-        self.first + self.offsets.len() as u64 - 1
+        units
     }
 
-    /// Moves the base to the first entry if that gains at least half the range: so the work is constant per entry on
-    /// average.
-    pub(crate) fn rebase(&mut self) {
+    fn new(first: u64, capacity: usize) -> Self {
+        Self { base: 0, first, offsets: VecDeque::with_capacity(capacity), hints: Hints::default() }
+    }
+
+    /// Moves the base to the first entry if that gains at least half the range, and tells whether it did: so the work
+    /// is constant per entry on average.
+    pub(crate) fn rebase(&mut self) -> bool {
         let shift = self.offsets.front().map_or(0, |front| front.unpack());
-        if shift > T::MAX / 2 {
-            self.base += shift;
-            self.offsets.iter_mut().for_each(|offset| *offset = T::pack(offset.unpack() - shift));
+        if shift <= T::MAX / 2 {
+            return false;
         }
-    }
-
-    /// The index of the entry with this number.
-    pub(crate) fn find(&self, number: u64) -> Option<usize> {
-        number.checked_sub(self.first).map(|i| i as usize).filter(|&i| i < self.offsets.len())
+        self.base += shift;
+        self.offsets.iter_mut().for_each(|offset| *offset = T::pack(offset.unpack() - shift));
+        true
     }
 }
 
@@ -106,6 +96,17 @@ impl<T: Offset> Entries for Units<T> {
         self.first
     }
 
+    fn find(&self, number: u64) -> Option<usize> {
+        number.checked_sub(self.first).map(|i| i as usize).filter(|&i| i < self.offsets.len())
+    }
+
+    #[inline]
+    fn start(&mut self, limit: usize, window: Window, now: Timestamp) -> usize {
+        let (base, offsets) = (self.base, &self.offsets);
+        let at = |i| Timestamp::from_micros_saturating(base + offsets.get(i).copied().unwrap_or_default().unpack());
+        self.hints.start(limit, offsets.len(), |i| window.counts(at(i), now))
+    }
+
     #[inline]
     fn cost_from(&self, start: usize) -> u64 {
         (self.offsets.len() - start) as u64
@@ -119,7 +120,23 @@ impl<T: Offset> Entries for Units<T> {
     #[inline]
     fn drop_front(&mut self, dropped: usize) {
         self.first += dropped as u64;
+        self.hints.drop_front(dropped);
         drop_from(&mut self.offsets, dropped);
+    }
+
+    #[inline]
+    fn takes(&self, op: &Op<'_>, at: Timestamp, expired: usize) -> bool {
+        let range = if expired < self.offsets.len() { at.as_micros() - self.base } else { 0 };
+        op.cost == 1 && range <= T::MAX
+    }
+
+    #[inline]
+    fn push(&mut self, at: Timestamp, _: u64) -> u64 {
+        if self.offsets.is_empty() {
+            self.base = at.as_micros();
+        }
+        self.offsets.push_back(T::pack(at.as_micros() - self.base));
+        self.first + self.offsets.len() as u64 - 1
     }
 }
 
@@ -131,7 +148,7 @@ mod tests {
     fn buffers_shrink_when_they_empty() {
         let mut log = Units::<u32>::new(0, 8);
         for micros in 0..100_000 {
-            log.push(Timestamp::from_micros(micros).unwrap());
+            log.push(Timestamp::from_micros(micros).unwrap(), 1);
         }
         for _ in 0..99_990 {
             log.drop_front(1);

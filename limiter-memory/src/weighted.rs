@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use limiter_core::Timestamp;
+use limiter_core::{Op, Timestamp, Window};
 
-use crate::survey::{Entries, drop_from, gallop};
+use crate::entries::{Entries, Hints, drop_from, gallop};
 
 #[derive(Clone, Copy, Debug)]
 struct Weight {
@@ -23,6 +23,7 @@ pub(crate) struct Weighted {
     before: u64,
     /// The number of the next entry.
     next: u64,
+    hints: Hints,
 }
 
 impl Weighted {
@@ -33,26 +34,12 @@ impl Weighted {
         // Room for the entry for which the log takes this form.
         let mut entries = VecDeque::with_capacity(units.len() + 1);
         entries.extend((0..units.len()).map(weight));
-        Self { entries, before: 0, next: first + units.len() as u64 }
+        Self { entries, before: 0, next: first + units.len() as u64, hints: Hints::default() }
     }
 
     #[inline]
     fn total(&self) -> u64 {
         self.entries.back().map_or(self.before, |entry| entry.total)
-    }
-
-    /// Appends an entry and returns its number.
-    #[inline]
-    pub(crate) fn push(&mut self, at: Timestamp, cost: u64) -> u64 {
-        let number = self.next;
-        self.next += 1;
-        self.entries.push_back(Weight { at: at.as_micros(), total: self.total().wrapping_add(cost), number });
-        number
-    }
-
-    /// The index of the entry with this number.
-    pub(crate) fn find(&self, number: u64) -> Option<usize> {
-        self.entries.binary_search_by_key(&number, |entry| entry.number).ok()
     }
 
     /// Sets the cost of the `i`-th entry where it stands, or removes it if the cost is 0.
@@ -82,6 +69,17 @@ impl Entries for Weighted {
         self.entries.front().map_or(self.next, |entry| entry.number)
     }
 
+    fn find(&self, number: u64) -> Option<usize> {
+        self.entries.binary_search_by_key(&number, |entry| entry.number).ok()
+    }
+
+    #[inline]
+    fn start(&mut self, limit: usize, window: Window, now: Timestamp) -> usize {
+        let entries = &self.entries;
+        let at = |i| Timestamp::from_micros_saturating(entries.get(i).map_or(0, |entry: &Weight| entry.at));
+        self.hints.start(limit, entries.len(), |i| window.counts(at(i), now))
+    }
+
     #[inline]
     fn cost_from(&self, start: usize) -> u64 {
         let before = start.checked_sub(1).and_then(|i| self.entries.get(i)).map_or(self.before, |entry| entry.total);
@@ -98,6 +96,20 @@ impl Entries for Weighted {
     fn drop_front(&mut self, dropped: usize) {
         let last = dropped.checked_sub(1).and_then(|i| self.entries.get(i));
         self.before = last.map_or(self.before, |last| last.total);
+        self.hints.drop_front(dropped);
         drop_from(&mut self.entries, dropped);
+    }
+
+    #[inline]
+    fn takes(&self, _: &Op<'_>, _: Timestamp, _: usize) -> bool {
+        true
+    }
+
+    #[inline]
+    fn push(&mut self, at: Timestamp, cost: u64) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.entries.push_back(Weight { at: at.as_micros(), total: self.total().wrapping_add(cost), number });
+        number
     }
 }

@@ -1,0 +1,117 @@
+//! What every form of a log computes alike: which entries count, whether an operation fits, and the facts.
+
+use limiter_core::{Entry, EntryId, Facts, Limit, Op, Outcome, PerLimit, Timestamp, Usage};
+
+use crate::entries::Entries;
+
+/// Applies an operation to a log. `None`, with nothing changed, if it appends an entry that this form of log does not
+/// take.
+#[inline]
+pub(crate) fn apply<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
+    let mut survey = Survey::<N>::new(entries, op, now);
+    let admitted = survey.admitted;
+    if !op.appends(admitted) {
+        return Some(survey.facts(entries, op, admitted, Outcome::Nothing));
+    }
+    let expired = survey.expired();
+    if !entries.takes(op, survey.now, expired) {
+        return None;
+    }
+    entries.drop_front(expired);
+    let number = entries.push(survey.now, op.cost);
+    survey.append(op.cost, expired);
+    let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: survey.now };
+    let facts = survey.facts(entries, op, admitted, Outcome::Appended(entry));
+    if !admitted {
+        // Nothing that was admitted takes a log beyond its largest maximum.
+        entries.drop_beyond(op.policy.largest_max());
+    }
+    Some(facts)
+}
+
+/// The facts for an operation whose entry is in the log already.
+pub(crate) fn repeat<const N: usize>(
+    entries: &mut impl Entries,
+    op: &Op<'_>,
+    now: Timestamp,
+    (verdict, entry): (bool, Entry),
+) -> Facts {
+    Survey::<N>::new(entries, op, now).facts(entries, op, verdict, Outcome::Repeated(entry))
+}
+
+/// One limit's window in a log.
+#[derive(Clone, Copy)]
+struct Span {
+    /// The index of the first entry that counts.
+    start: usize,
+    used: u64,
+}
+
+/// What an operation finds.
+struct Survey<const N: usize> {
+    now: Timestamp,
+    newest: Option<Timestamp>,
+    /// Each limit's window; the array has room for each limit of the policy, and what is beyond them stays zero.
+    spans: [Span; N],
+    admitted: bool,
+    limits: [Limit; N],
+    len: usize,
+}
+
+impl<const N: usize> Survey<N> {
+    #[inline]
+    fn new(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> Self {
+        let newest = entries.newest();
+        let now = newest.map_or(now, |newest| newest.max(now));
+        let mut spans = [Span { start: 0, used: 0 }; N];
+        let mut admitted = true;
+        let (limits, len) = op.policy.limits().to_array::<N>();
+        for i in 0..len {
+            let start = entries.start(i, limits[i].window(), now);
+            spans[i] = Span { start, used: entries.cost_from(start) };
+            admitted &= spans[i].used + op.cost <= limits[i].max();
+        }
+        Self { now, newest, spans, admitted, limits, len }
+    }
+
+    /// How many of the first entries count in no window.
+    #[inline]
+    fn expired(&self) -> usize {
+        self.spans[..self.len].iter().fold(usize::MAX, |first, span| first.min(span.start))
+    }
+
+    /// Describes the log as it is when the `expired` first entries have been dropped and one of this cost appended.
+    #[inline]
+    fn append(&mut self, cost: u64, expired: usize) {
+        for span in &mut self.spans[..self.len] {
+            span.start -= expired;
+            span.used += cost;
+        }
+        self.newest = Some(self.now);
+    }
+
+    /// The facts about the log as the survey describes it.
+    #[inline]
+    fn facts(&self, entries: &impl Entries, op: &Op<'_>, admitted: bool, outcome: Outcome) -> Facts {
+        let cost = op.cost;
+        let mut usage = [Usage::default(); N];
+        for (i, usage) in usage.iter_mut().enumerate().take(self.len) {
+            let (Span { start, used }, max) = (self.spans[i], self.limits[i].max());
+            usage.used = used;
+            if used > 0 {
+                let excess = used.saturating_sub(max);
+                // No entry costs less than 1, so the first one frees a unit.
+                let first = if excess == 0 { start } else { entries.reaching(start, excess + 1) };
+                usage.oldest = entries.at(first);
+                usage.blocker = usage.oldest;
+                if used + cost > max + excess + 1 {
+                    // At most `used`: the cost is no higher than the maximum.
+                    let room = (used + cost - max).min(used);
+                    usage.blocker = entries.at(entries.reaching(start, room));
+                }
+            }
+        }
+        let usage = PerLimit::from_array(usage, self.len);
+        Facts { now: self.now, admitted, outcome, newest: self.newest, usage }
+    }
+}
