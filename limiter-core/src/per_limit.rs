@@ -65,6 +65,11 @@ impl<T: Copy> PerLimit<T> {
     #[must_use]
     pub fn to_array<const N: usize>(&self) -> ([T; N], usize) {
         match &self.0 {
+            Items::One([item]) | Items::Some { items: [item, ..], .. } | Items::Most { items: [item, ..], .. }
+                if N == 1 =>
+            {
+                ([*item; N], 1)
+            }
             Items::One(item) => (resize(item), 1),
             Items::Some { len, items } => (resize(items), usize::from(*len).min(N)),
             Items::Most { len, items } => (resize(items), usize::from(*len).min(N)),

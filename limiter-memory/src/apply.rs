@@ -4,21 +4,17 @@ use limiter_core::{Entry, EntryId, Facts, Limit, Op, Outcome, PerLimit, Timestam
 
 use crate::entries::Entries;
 
-/// Applies an operation to a log. `None`, with nothing changed, if it appends an entry that this form of log does not
-/// take.
+/// Applies an operation to a log that does not [outgrow](outgrows) its form by it.
 #[inline]
-pub(crate) fn apply<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
+pub(crate) fn apply<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> Facts {
     let mut survey = Survey::<N>::new(entries, op, now);
     let admitted = survey.admitted;
     if !op.appends(admitted) {
-        return Some(survey.facts(entries, op, admitted, Outcome::Nothing));
+        return survey.facts(entries, op, admitted, Outcome::Nothing);
     }
     let expired = survey.expired();
-    if !entries.takes(op, survey.now, expired) {
-        return None;
-    }
     entries.drop_front(expired);
-    let number = entries.push(survey.now, op.cost);
+    let number = entries.push(op, survey.now);
     survey.append(op.cost, expired);
     let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: survey.now };
     let facts = survey.facts(entries, op, admitted, Outcome::Appended(entry));
@@ -26,7 +22,20 @@ pub(crate) fn apply<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now
         // Nothing that was admitted takes a log beyond its largest maximum.
         entries.drop_beyond(op.policy.largest_max());
     }
-    Some(facts)
+    facts
+}
+
+/// Whether the operation appends an entry that this form of log does not take.
+#[inline]
+pub(crate) fn outgrows<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> bool {
+    let now = entries.newest().map_or(now, |newest| newest.max(now));
+    !entries.takes(op, now, 0) && outgrows_in_spite_of_expiry::<N>(entries, op, now)
+}
+
+#[inline(never)]
+fn outgrows_in_spite_of_expiry<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> bool {
+    let survey = Survey::<N>::new(entries, op, now);
+    op.appends(survey.admitted) && !entries.takes(op, now, survey.expired())
 }
 
 /// The facts for an operation whose entry is in the log already.
@@ -59,6 +68,12 @@ struct Survey<const N: usize> {
 }
 
 impl<const N: usize> Survey<N> {
+    /// How many limits there are, which the compiler knows where there is one.
+    #[inline]
+    fn len(&self) -> usize {
+        if N == 1 { 1 } else { self.len }
+    }
+
     #[inline]
     fn new(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> Self {
         let newest = entries.newest();
@@ -77,13 +92,13 @@ impl<const N: usize> Survey<N> {
     /// How many of the first entries count in no window.
     #[inline]
     fn expired(&self) -> usize {
-        self.spans[..self.len].iter().fold(usize::MAX, |first, span| first.min(span.start))
+        self.spans[..self.len()].iter().fold(usize::MAX, |first, span| first.min(span.start))
     }
 
     /// Describes the log as it is when the `expired` first entries have been dropped and one of this cost appended.
     #[inline]
     fn append(&mut self, cost: u64, expired: usize) {
-        for span in &mut self.spans[..self.len] {
+        for span in &mut self.spans[..self.len()] {
             span.start -= expired;
             span.used += cost;
         }
@@ -95,8 +110,9 @@ impl<const N: usize> Survey<N> {
     fn facts(&self, entries: &impl Entries, op: &Op<'_>, admitted: bool, outcome: Outcome) -> Facts {
         let cost = op.cost;
         let mut usage = [Usage::default(); N];
-        for (i, usage) in usage.iter_mut().enumerate().take(self.len) {
+        for i in 0..self.len() {
             let (Span { start, used }, max) = (self.spans[i], self.limits[i].max());
+            let usage = &mut usage[i];
             usage.used = used;
             if used > 0 {
                 let excess = used.saturating_sub(max);
@@ -111,7 +127,7 @@ impl<const N: usize> Survey<N> {
                 }
             }
         }
-        let usage = PerLimit::from_array(usage, self.len);
+        let usage = PerLimit::from_array(usage, self.len());
         Facts { now: self.now, admitted, outcome, newest: self.newest, usage }
     }
 }

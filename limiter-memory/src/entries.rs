@@ -22,8 +22,8 @@ pub(crate) trait Entries {
     fn drop_front(&mut self, dropped: usize);
     /// Whether the operation's entry can be appended at this time, when the `expired` first ones have been dropped.
     fn takes(&self, op: &Op<'_>, at: Timestamp, expired: usize) -> bool;
-    /// Appends an entry that the log [takes](Self::takes), and returns its number.
-    fn push(&mut self, at: Timestamp, cost: u64) -> u64;
+    /// Appends the operation's entry, which the log [takes](Self::takes), and returns its number.
+    fn push(&mut self, op: &Op<'_>, at: Timestamp) -> u64;
 
     #[inline]
     fn newest(&self) -> Option<Timestamp> {

@@ -108,7 +108,7 @@ impl Entries for Few {
     }
 
     #[inline]
-    fn push(&mut self, at: Timestamp, _: u64) -> u64 {
+    fn push(&mut self, _: &Op<'_>, at: Timestamp) -> u64 {
         let len = self.len();
         match len {
             0 => self.first = at,

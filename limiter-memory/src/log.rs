@@ -2,7 +2,7 @@
 
 use limiter_core::{Facts, Op, Outcome, Receipt, Timestamp, sized_by_limits};
 
-use crate::apply::apply;
+use crate::apply::{apply, outgrows};
 use crate::entries::Entries;
 use crate::few::Few;
 use crate::keep::Keep;
@@ -29,16 +29,17 @@ impl Log {
     fn apply_sized<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
         match self {
             Self::Few(few) => {
-                if let Some(facts) = apply::<N>(few, op, now) {
+                if !outgrows::<N>(few, op, now) {
+                    let facts = apply::<N>(few, op, now);
                     if matches!(facts.outcome, Outcome::Appended(_)) {
                         few.keep = Keep::for_append(op);
                     }
                     return facts;
                 }
-                self.outgrow().apply::<N>(op, now)
             }
-            Self::Many(many) => many.apply::<N>(op, now),
+            Self::Many(many) => return many.apply::<N>(op, now),
         }
+        self.outgrow().apply::<N>(op, now)
     }
 
     /// Moves the entries out of the map.

@@ -2,7 +2,7 @@
 
 use limiter_core::{Entry, EntryId, Facts, MAX_COST, Op, Outcome, Timestamp};
 
-use crate::apply::{apply, repeat};
+use crate::apply::{apply, outgrows, repeat};
 use crate::entries::Entries;
 use crate::few::Few;
 use crate::ids::{Ids, Named};
@@ -60,16 +60,14 @@ impl Many {
 
     #[inline]
     fn apply_unnamed<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
-        loop {
-            let facts = each_form!(&mut self.form, entries => apply::<N>(entries, op, now));
-            if let Some(facts) = facts {
-                if matches!(facts.outcome, Outcome::Appended(_)) {
-                    self.keep = Keep::for_append(op);
-                }
-                return facts;
-            }
+        while each_form!(&mut self.form, entries => outgrows::<N>(entries, op, now)) {
             self.outgrow(op.cost);
         }
+        let facts = each_form!(&mut self.form, entries => apply::<N>(entries, op, now));
+        if matches!(facts.outcome, Outcome::Appended(_)) {
+            self.keep = Keep::for_append(op);
+        }
+        facts
     }
 
     /// Takes a form that takes more: the next entry has this cost.

@@ -57,13 +57,22 @@ impl<T: Offset> Units<T> {
     pub(crate) fn from_entries(entries: &impl Entries, capacity: usize) -> Self {
         let mut units = Self::new(entries.first_number(), capacity);
         for i in 0..entries.len() {
-            units.push(entries.at(i), 1);
+            units.append(entries.at(i));
         }
         units
     }
 
     fn new(first: u64, capacity: usize) -> Self {
         Self { base: 0, first, offsets: VecDeque::with_capacity(capacity), hints: Hints::default() }
+    }
+
+    #[inline]
+    fn append(&mut self, at: Timestamp) -> u64 {
+        if self.offsets.is_empty() {
+            self.base = at.as_micros();
+        }
+        self.offsets.push_back(T::pack(at.as_micros() - self.base));
+        self.first + self.offsets.len() as u64 - 1
     }
 
     /// Moves the base to the first entry if that gains at least half the range, and tells whether it did: so the work
@@ -131,12 +140,8 @@ impl<T: Offset> Entries for Units<T> {
     }
 
     #[inline]
-    fn push(&mut self, at: Timestamp, _: u64) -> u64 {
-        if self.offsets.is_empty() {
-            self.base = at.as_micros();
-        }
-        self.offsets.push_back(T::pack(at.as_micros() - self.base));
-        self.first + self.offsets.len() as u64 - 1
+    fn push(&mut self, _: &Op<'_>, at: Timestamp) -> u64 {
+        self.append(at)
     }
 }
 
@@ -148,7 +153,7 @@ mod tests {
     fn buffers_shrink_when_they_empty() {
         let mut log = Units::<u32>::new(0, 8);
         for micros in 0..100_000 {
-            log.push(Timestamp::from_micros(micros).unwrap(), 1);
+            log.append(Timestamp::from_micros(micros).unwrap());
         }
         for _ in 0..99_990 {
             log.drop_front(1);

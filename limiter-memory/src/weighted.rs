@@ -106,10 +106,10 @@ impl Entries for Weighted {
     }
 
     #[inline]
-    fn push(&mut self, at: Timestamp, cost: u64) -> u64 {
+    fn push(&mut self, op: &Op<'_>, at: Timestamp) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.entries.push_back(Weight { at: at.as_micros(), total: self.total().wrapping_add(cost), number });
+        self.entries.push_back(Weight { at: at.as_micros(), total: self.total().wrapping_add(op.cost), number });
         number
     }
 }

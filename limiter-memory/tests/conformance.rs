@@ -1,5 +1,6 @@
 //! The memory store does what every store must do.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -48,7 +49,15 @@ fn many_tasks_on_a_key_conform() {
 
 #[test]
 fn random_sequences_agree_with_the_oracle() {
-    let count = sequences(5_000);
+    agree_with_the_oracle(sequences(5_000), 1..=40);
+}
+
+#[test]
+fn long_random_sequences_agree_with_the_oracle() {
+    agree_with_the_oracle(sequences(5_000) / 20, 100..=400);
+}
+
+fn agree_with_the_oracle(count: u32, steps: RangeInclusive<usize>) {
     let limiter = Limiter::new(Arc::new(MemoryStore::new()), Limit::meter(Window::MIN));
     let tried = AtomicU64::new(0);
     let mut runner = TestRunner::new(Config {
@@ -57,7 +66,7 @@ fn random_sequences_agree_with_the_oracle() {
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
         ..Config::default()
     });
-    let result = runner.run(&cases(1..=40), |case| {
+    let result = runner.run(&cases(steps), |case| {
         let prefix = tried.fetch_add(1, Ordering::Relaxed).to_string();
         let plan = Plan::of(&case).map_err(TestCaseError::fail)?;
         replay_blocking(&limiter, &plan, &prefix).map_err(|mismatch| TestCaseError::fail(mismatch.to_string()))
