@@ -7,6 +7,8 @@
 
 mod case;
 mod contention;
+#[cfg(test)]
+mod coverage;
 mod edges;
 mod exhaustive;
 mod plan;

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use limiter_core::{Counting, Limit, Mode, Policy, Window};
+use limiter_core::{Counting, Limit, MAX_COST, Mode, Policy, Timestamp, Window};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -15,12 +15,13 @@ const WINDOWS: [u64; 8] = [10, 1, 2, 3, 5, 12, 25, 60];
 /// The last two are refused, or saturate.
 const COSTS: [u64; 14] = [1, 1, 1, 1, 2, 2, 3, 4, 5, 7, 8, 9, 0, u64::MAX];
 /// The time of a log: today, at the beginning, and at the very end of time.
-const STARTS: [u64; 8] = [START, START, START, START, START, START, 0, limiter_core::Timestamp::MAX.as_micros() - 150];
+const STARTS: [u64; 8] = [START, START, START, START, START, START, 0, Timestamp::MAX.as_micros() - 150];
 pub(super) const START: u64 = 1_700_000_000_000_000;
 
-/// Limits of 1 to 8 units within windows of 1 to 60 µs.
+/// Limits of 1 to 8 units within windows of 1 to 60 µs; seldom of up to 100 units, or meters.
 pub fn limits() -> impl Strategy<Value = Limit> {
-    (1..=8_u64, 0..WINDOWS.len()).prop_map(|(max, window)| limit(max, WINDOWS[window]))
+    let max = prop_oneof![14 => 1..=8_u64, 1 => 9..=100_u64, 1 => Just(MAX_COST)];
+    (max, 0..WINDOWS.len()).prop_map(|(max, window)| limit(max, WINDOWS[window]))
 }
 
 /// A valid limit; the strategies ask for no other.

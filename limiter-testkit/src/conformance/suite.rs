@@ -310,8 +310,10 @@ impl<S: WindowStore + ?Sized> Run<'_, S> {
         seed[..8].copy_from_slice(&self.suite.seed.to_le_bytes());
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
         let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-        let cases = strategy::cases(1..=30);
+        let (short, long) = (strategy::cases(1..=30).boxed(), strategy::cases(60..=200).boxed());
         for number in 0..self.suite.sequences {
+            // A few long ones, for logs that have grown beyond what a store may hold in another form.
+            let cases = if number % 20 == 19 { &long } else { &short };
             let mut tree = cases.new_tree(&mut runner).map_err(|e| e.to_string())?;
             let Err(mut story) = self.sequence(&tree.current()).await else {
                 self.report.random_sequences += 1;

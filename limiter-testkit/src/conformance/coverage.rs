@@ -1,0 +1,126 @@
+//! Random sequences reach what they are there to reach: a strategy that never makes a case of a kind checks nothing.
+
+use std::collections::BTreeMap;
+
+use limiter_core::{Counting, ErrorKind, MAX_COST, Mode};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+
+use super::plan::{Call, Expected, Plan};
+use super::strategy::cases;
+
+fn kinds(plan: &Plan) -> Vec<&'static str> {
+    let mut kinds = Vec::new();
+    let mut latest = 0;
+    for (call, expected) in &plan.calls {
+        let kind = match (call, expected) {
+            (Call::Run { mode, policy, at, id, cost, .. }, Expected::Answer(answer)) => {
+                let policy = &plan.policies[*policy];
+                if at.as_micros() < latest {
+                    kinds.push("steps back");
+                }
+                if *at < answer.at {
+                    kinds.push("clamped");
+                }
+                if id.is_some() && answer.receipt.is_some_and(|(appended, _)| appended < answer.at) {
+                    kinds.push("repeated later");
+                }
+                if answer.retry_after == Some(1) {
+                    kinds.push("one microsecond early");
+                }
+                if answer.binding > 0 {
+                    kinds.push("a later limit binds");
+                }
+                if answer.limits.iter().any(|limit| limit.limit.max() == *cost && answer.allowed) {
+                    kinds.push("the whole maximum");
+                }
+                latest = at.as_micros();
+                match (mode, answer.allowed, policy.counts()) {
+                    (Mode::Acquire, true, _) => "admitted",
+                    (Mode::Acquire, false, Counting::Attempts) => "denied attempt",
+                    (Mode::Acquire, false, _) => "denied",
+                    (Mode::Peek, allowed, _) => {
+                        if allowed {
+                            "peek"
+                        } else {
+                            "peek at a full log"
+                        }
+                    }
+                    (Mode::Record, ..) if *cost > MAX_COST => "saturating record",
+                    (Mode::Record, allowed, _) => {
+                        if allowed {
+                            "record"
+                        } else {
+                            "record over the maximum"
+                        }
+                    }
+                }
+            }
+            (_, Expected::Refused(ErrorKind::InvalidCost)) => "cost of 0",
+            (_, Expected::Refused(_)) => "cost above the maximum",
+            (Call::Settle { cost: 0, .. }, Expected::Changed(done)) => {
+                if *done {
+                    "refund"
+                } else {
+                    "stale refund"
+                }
+            }
+            (Call::Settle { .. }, Expected::Changed(done)) => {
+                if *done {
+                    "settlement"
+                } else {
+                    "stale settlement"
+                }
+            }
+            (_, Expected::Changed(done)) => {
+                if *done {
+                    "reset"
+                } else {
+                    "reset of nothing"
+                }
+            }
+            (_, Expected::Answer(_)) => "an answer to no question",
+        };
+        kinds.push(kind);
+    }
+    kinds
+}
+
+#[test]
+fn random_sequences_reach_every_kind_of_call() {
+    let mut runner = TestRunner::deterministic();
+    let mut counts = BTreeMap::new();
+    for _ in 0..1_000 {
+        let case = cases(1..=30).new_tree(&mut runner).unwrap().current();
+        for kind in kinds(&Plan::of(&case).unwrap()) {
+            *counts.entry(kind).or_insert(0_u32) += 1;
+        }
+    }
+    println!("{counts:#?}");
+    let expected = [
+        "a later limit binds",
+        "admitted",
+        "clamped",
+        "cost above the maximum",
+        "cost of 0",
+        "denied",
+        "denied attempt",
+        "one microsecond early",
+        "peek",
+        "peek at a full log",
+        "record",
+        "record over the maximum",
+        "refund",
+        "repeated later",
+        "reset",
+        "reset of nothing",
+        "saturating record",
+        "settlement",
+        "stale refund",
+        "stale settlement",
+        "steps back",
+        "the whole maximum",
+    ];
+    assert_eq!(counts.keys().copied().collect::<Vec<_>>(), expected);
+    assert!(counts.values().all(|&count| count >= 40), "{counts:#?}");
+}

@@ -1,0 +1,95 @@
+//! The mock clock, and what it is for: waiting without waiting.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures::executor::block_on;
+use limiter_core::{Clock, Limit, Limiter, Timer, Timestamp};
+use limiter_testkit::{MockClock, OracleStore};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MICRO: Duration = Duration::from_micros(1);
+
+fn time(micros: u64) -> Timestamp {
+    Timestamp::from_micros(micros).unwrap()
+}
+
+#[test]
+fn clones_share_their_time() {
+    let clock = MockClock::starting_at(time(10));
+    let other = clock.clone();
+    other.advance(5 * MICRO);
+    assert_eq!(clock.now(), time(15));
+    other.step_back(7 * MICRO);
+    assert_eq!(clock.now(), time(8));
+    clock.set(time(100));
+    assert_eq!(other.now(), time(100));
+}
+
+#[test]
+fn time_ends_at_both_ends() {
+    let clock = MockClock::new();
+    clock.step_back(Duration::MAX);
+    assert_eq!(clock.now(), Timestamp::EPOCH);
+    clock.advance(Duration::MAX);
+    assert_eq!(clock.now(), Timestamp::MAX);
+}
+
+#[test]
+fn a_sleep_ends_when_the_clock_has_reached_its_end_and_not_before() {
+    let clock = MockClock::new();
+    let mut sleep = pin!(clock.sleep(SECOND));
+    block_on(poll_fn(|context| {
+        assert_eq!(sleep.as_mut().poll(context), Poll::Pending);
+        assert_eq!(clock.sleepers(), 1);
+        clock.advance(SECOND - MICRO);
+        assert_eq!(sleep.as_mut().poll(context), Poll::Pending);
+        assert_eq!(clock.sleepers(), 1);
+        clock.advance(MICRO);
+        sleep.as_mut().poll(context)
+    }));
+}
+
+#[test]
+fn advancing_wakes_a_sleeping_thread() {
+    let clock = MockClock::new();
+    let sleeper = clock.clone();
+    let thread = std::thread::spawn(move || block_on(sleeper.sleep(SECOND)));
+    while clock.sleepers() == 0 {
+        std::thread::yield_now();
+    }
+    clock.advance(SECOND);
+    thread.join().unwrap();
+    assert_eq!(clock.sleepers(), 0);
+}
+
+#[test]
+fn a_dropped_sleep_is_forgotten() {
+    let clock = MockClock::new();
+    {
+        let mut sleep = pin!(clock.sleep(SECOND));
+        block_on(poll_fn(|context| {
+            assert_eq!(sleep.as_mut().poll(context), Poll::Pending);
+            Poll::Ready(())
+        }));
+        assert_eq!(clock.sleepers(), 1);
+    }
+    assert_eq!(clock.sleepers(), 0);
+}
+
+#[test]
+fn ready_waits_exactly_as_long_as_it_must() {
+    let clock = MockClock::new().auto_advancing();
+    let limiter = Limiter::new(OracleStore::new(), Limit::per_second(2).unwrap()).with_clock(clock.clone());
+    let start = clock.now();
+    let at = |decision: limiter_core::Decision| (decision.allowed(), decision.at().micros_since(start));
+    let next = || at(block_on(limiter.ready(&clock, "key", 10 * SECOND)).unwrap());
+    assert_eq!([next(), next(), next(), next(), next()].map(|(allowed, _)| allowed), [true; 5]);
+    assert_eq!(clock.now().micros_since(start), 2_000_000);
+    let impatient = at(block_on(limiter.ready(&clock, "key", SECOND / 2)).unwrap());
+    assert_eq!(impatient, (true, 2_000_000));
+    let denied = at(block_on(limiter.ready(&clock, "key", SECOND / 2)).unwrap());
+    assert_eq!(denied, (false, 2_000_000));
+}

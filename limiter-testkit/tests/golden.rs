@@ -1,0 +1,78 @@
+//! The golden traces: complete, as the definitions have them, and the same as text.
+
+use limiter_core::{Limiter, Mode, NowStore, Op, Timestamp, decide};
+use limiter_testkit::golden::{Row, RowAnswer, traces};
+use limiter_testkit::{Answer, OracleStore};
+
+fn op<'a>(row: &Row, policy: &'a limiter_core::Policy) -> Op<'a> {
+    Op::new(row.mode, "key", policy).cost(row.cost).at(Timestamp::from_micros(row.at).unwrap())
+}
+
+#[test]
+fn the_definitions_give_every_field() {
+    let mut rows = 0;
+    for trace in traces() {
+        let (oracle, policy) = (OracleStore::new(), trace.policy().unwrap());
+        for row in trace.rows {
+            let Ok(op) = op(row, &policy).checked() else {
+                assert_eq!(row.answer, None, "{}: {row:?}", trace.name);
+                continue;
+            };
+            let facts = oracle.apply_now(&op);
+            let receipt = oracle.entries(b"key").last().map(|entry| entry.at);
+            let answer = Answer::by_definition(&op, &oracle.entries(b"key"), facts.now, facts.admitted, receipt);
+            let defined = RowAnswer {
+                allowed: answer.allowed,
+                limit: answer.limit.max(),
+                used: answer.used,
+                remaining: answer.remaining,
+                retry_after: answer.retry_after,
+                refill_after: answer.refill_after,
+                reset_after: answer.reset_after,
+            };
+            assert_eq!(row.answer, Some(defined), "{}: {row:?}", trace.name);
+            assert_eq!(row.answer, Some(RowAnswer::from(&decide(&op, &facts))), "{}: {row:?}", trace.name);
+            rows += 1;
+        }
+    }
+    assert_eq!((traces().len(), rows), (12, 110));
+}
+
+#[test]
+fn waiting_as_long_as_a_denial_says_succeeds_and_a_microsecond_less_does_not() {
+    let mut denials = 0;
+    for trace in traces() {
+        let limiter = Limiter::new(OracleStore::new(), trace.policy().unwrap());
+        for row in trace.rows {
+            let policy = limiter.policy().clone();
+            let Ok(decision) = limiter.run_now(op(row, &policy)) else { continue };
+            let Some(retry) = decision.retry_after() else { continue };
+            let at = |late| decision.at().saturating_add(retry).as_micros() - late;
+            let peek = |late| {
+                let at = Timestamp::from_micros(at(late)).unwrap();
+                limiter.run_now(Op::new(Mode::Peek, "key", &policy).cost(row.cost).at(at)).unwrap().allowed()
+            };
+            assert_eq!((peek(0), peek(1)), (true, false), "{}: {row:?}", trace.name);
+            denials += 1;
+        }
+    }
+    assert_eq!(denials, 23);
+}
+
+#[test]
+fn a_trace_as_text() {
+    let trace = traces().iter().find(|trace| trace.name == "weights").unwrap();
+    let csv: Vec<String> = trace.csv("k").lines().take(4).map(str::to_owned).collect();
+    assert_eq!(csv, ["at,key,cost,op", "0.000000,k,11,acquire", "0.000000,k,5,acquire", "1.900000,k,1,acquire"]);
+    let jsonl: Vec<String> = trace.jsonl("k").lines().map(str::to_owned).collect();
+    assert_eq!(jsonl.len(), trace.rows.len());
+    assert_eq!(jsonl[0], r#"{"at_us":0,"key":"k","op":"acquire","cost":11,"error":"cost_exceeds_limit"}"#);
+    assert_eq!(
+        jsonl[6],
+        r#"{"at_us":1900000,"key":"k","op":"acquire","cost":2,"allowed":false,"limit":10,"used":9,"remaining":1,"retry_after_us":100000,"refill_after_us":100000,"reset_after_us":2000000}"#
+    );
+    let steady = traces().iter().find(|trace| trace.name == "in-process log").unwrap().jsonl("k");
+    assert!(steady.contains(
+        r#"{"at_us":75000000,"key":"k","op":"acquire","cost":1,"allowed":false,"limit":3,"used":3,"remaining":0,"retry_after_us":5000000,"refill_after_us":5000000,"reset_after_us":55000000}"#
+    ));
+}
