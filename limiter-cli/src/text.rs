@@ -51,6 +51,12 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// How many requests.
+#[must_use]
+pub fn requests(count: u64) -> String {
+    format!("{} request{}", grouped(count), if count == 1 { "" } else { "s" })
+}
+
 /// A length of time with the two largest units that matter: `3 d 11 h`, `1.5 s`.
 #[must_use]
 pub fn length(micros: u64) -> String {

@@ -12,6 +12,8 @@ const STRIPS: usize = 8;
 /// The most buckets that the span of the trace is cut into.
 const BUCKETS: u64 = 124;
 
+const HOUR: u64 = 3_600_000_000;
+
 /// The key, the span of time and the resolution of a picture.
 #[derive(Clone, Debug)]
 pub struct View {
@@ -52,12 +54,15 @@ impl View {
             },
         };
         let (first, last) = (first.as_micros(), last.as_micros());
-        let bucket = round_step(last - first, BUCKETS);
+        let window = policy.longest_window().as_micros();
+        // A trace of a single moment has some length, too.
+        let end = last.max(first.saturating_add(window.min(HOUR)));
+        let bucket = round_step(end - first, BUCKETS);
         Ok(Self {
             key: key.into(),
             count,
-            whole: Span::new(first / bucket * bucket, (last / bucket + 1) * bucket),
-            close: close(&count, first, last, policy.longest_window().as_micros()),
+            whole: Span::new(first / bucket * bucket, (end / bucket + 1) * bucket),
+            close: close(&count, first, last, window),
             bucket,
             strips: top.into_iter().map(|(key, count)| (key.into(), count)).collect(),
             relative: text::is_relative(Timestamp::from_micros_saturating(last)),
@@ -73,22 +78,31 @@ impl View {
         self.close.length() * 10 < self.whole.length() * 8
     }
 
+    /// Whether the key's worst stretch is longer than what is shown of it.
+    pub(super) fn is_cut(&self) -> bool {
+        self.count.denied > 0 && self.close.to < self.count.worst.to.as_micros()
+    }
+
     pub(super) fn buckets(&self) -> usize {
         usize::try_from(self.whole.length() / self.bucket).unwrap_or(0)
     }
 }
 
-/// The span around a key's worst stretch, or its peak. All of a trace that is short next to the window.
+/// The span around a key's worst stretch, or its peak, so narrow that the steps can be seen; all of a trace that is
+/// short next to the window.
 fn close(count: &KeyCount, first: u64, last: u64, window: u64) -> Span {
-    const SHORT: u64 = 12;
+    const SHORT: u64 = 16;
+    const LONG: u64 = 40;
     let all = Span::new(first, last.saturating_add(window).saturating_add(window / 10));
+    if all.length() <= window.saturating_mul(SHORT) {
+        return all;
+    }
     let (from, to) = match count.worst.denied {
         0 => (count.peak.1, count.peak.1),
         _ => (count.worst.from, count.worst.to),
     };
-    let (before, after) = (window.saturating_mul(3) / 2, window.saturating_mul(2));
-    let from = from.as_micros().saturating_sub(before).max(first);
-    let near = Span::new(from, to.as_micros().saturating_add(after).min(all.to));
-    let short = last - first <= window.saturating_mul(SHORT);
-    if short || near.length() >= all.length() / 10 * 8 { all } else { near }
+    let from = from.as_micros().saturating_sub(window.saturating_mul(3) / 2).max(first);
+    let to = to.as_micros().saturating_add(window.saturating_mul(2)).min(all.to);
+    let near = Span::new(from, to.min(from.saturating_add(window.saturating_mul(LONG))));
+    if near.length() >= all.length() / 10 * 8 { all } else { near }
 }

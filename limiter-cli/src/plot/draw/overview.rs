@@ -51,7 +51,7 @@ fn bars(canvas: &Canvas<'_>, picture: &Picture) -> Drawn {
     }
     let keys =
         if view.keys == 1 { "The one key".to_owned() } else { format!("All {} keys", text::grouped(view.keys as u64)) };
-    let counts = format!("{} requests allowed, {} denied", text::grouped(view.allowed), text::grouped(view.denied));
+    let counts = format!("{} allowed, {} denied", text::requests(view.allowed), text::grouped(view.denied));
     heading(canvas, &format!("{keys}: {counts}"), &format!("per {}", text::length(view.bucket)), BARS.0 - 18)
 }
 

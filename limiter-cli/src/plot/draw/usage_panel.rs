@@ -68,11 +68,11 @@ pub(super) fn draw(canvas: &Canvas<'_>, picture: &Picture, policy: &Policy) -> D
 fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> Drawn {
     let (key, count) = (text::key(&view.key, 40), view.count);
     let title = if count.denied > 0 {
-        let (denied, rows) = (text::grouped(count.denied), text::grouped(count.rows));
-        format!("{key} is over the limit {policy}: {denied} of {rows} requests denied")
+        let (denied, rows) = (text::grouped(count.denied), text::requests(count.rows));
+        format!("{key} is over the limit {policy}: {denied} of {rows} denied")
     } else {
         let peak = 100.0 * count.peak.0;
-        format!("{key} stays within {policy}: at most {peak:.0} % used, {} requests", text::grouped(count.rows))
+        format!("{key} stays within {policy}: at most {peak:.0} % used, {}", text::requests(count.rows))
     };
     // A policy of eight limits is a long title.
     let size = if title.chars().count() > 95 { 14 } else { 20 };
@@ -88,7 +88,11 @@ fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> Drawn
         format!("{} to {}", text::date_time(at(from), false), text::date_time(at(to), false))
     };
     if view.is_close() {
-        let what = if count.denied > 0 { "its worst stretch" } else { "around its peak" };
+        let what = match count.denied {
+            0 => "around its peak",
+            _ if view.is_cut() => "the beginning of its worst stretch",
+            _ => "its worst stretch",
+        };
         when = format!("{what}: {when}");
     }
     if asked > MOST_SHOWN {

@@ -1,0 +1,65 @@
+//! Runs the real program.
+
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "every test file uses a part of it")]
+
+use std::io::Write;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs `limiter` with these arguments and this standard input.
+pub fn limiter(args: &[&str], input: impl AsRef<[u8]>) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_limiter"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.as_ref().to_vec();
+    // A program that refuses its arguments does not read; that is not this thread's business.
+    let feeder = thread::spawn(move || drop(stdin.write_all(&input)));
+    let id = child.id();
+    let output = within_patience(child, args);
+    feeder.join().unwrap();
+    assert_ne!(output.status.code(), None, "process {id} was killed by a signal: {args:?}");
+    output
+}
+
+fn within_patience(child: Child, args: &[&str]) -> Output {
+    let (started, id) = (Instant::now(), child.id());
+    let waiter = thread::spawn(move || child.wait_with_output().unwrap());
+    while !waiter.is_finished() {
+        assert!(started.elapsed() < PATIENCE, "limiter {args:?} (process {id}) hangs");
+        thread::sleep(Duration::from_millis(1));
+    }
+    waiter.join().unwrap()
+}
+
+/// Its standard output, given that it succeeds.
+pub fn stdout_of(args: &[&str], input: impl AsRef<[u8]>) -> String {
+    let output = limiter(args, input);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Its lines of JSON for a trace.
+pub fn jsonl(limit: &str, trace: impl AsRef<[u8]>) -> Vec<serde_json::Value> {
+    let out = stdout_of(&["replay", "--limit", limit, "--output", "jsonl"], trace);
+    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// Its exit status and its standard error.
+pub fn failure(args: &[&str], input: impl AsRef<[u8]>) -> (i32, String) {
+    let output = limiter(args, input);
+    (output.status.code().unwrap(), text(&output.stderr))
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+pub const REAL_TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/access.csv");

@@ -1,0 +1,78 @@
+//! What must hold for any input at all. Shared by the fuzz targets and by a test on the inputs beside this file.
+
+#![allow(dead_code, reason = "every user uses a part of it")]
+
+use std::io::Read;
+
+use limiter_cli::trace::{Format, Trace, TraceError, parse_access_log_time, parse_at};
+use limiter_core::{Limit, Policy, Timestamp, Window};
+
+/// Whatever parses as a limit, window or policy prints as text that parses to the same.
+pub(crate) fn limits(input: &[u8]) {
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    match text.parse::<Limit>() {
+        Ok(limit) => assert_eq!(limit.to_string().parse::<Limit>().unwrap(), limit, "{text:?}"),
+        Err(error) => assert!(error.to_string().chars().count() < 600, "{text:?}: {error}"),
+    }
+    if let Ok(window) = text.parse::<Window>() {
+        assert_eq!(window.to_string().parse::<Window>().unwrap(), window, "{text:?}");
+    }
+    if let Ok(policy) = text.parse::<Policy>() {
+        assert_eq!(policy.to_string().parse::<Policy>().unwrap(), policy, "{text:?}");
+    }
+}
+
+/// Every format reads to the end or stops at an error that is not to be skipped, with rows and lines that exist, and
+/// the same ones however the input arrives.
+pub(crate) fn traces(input: &[u8]) {
+    for format in [None, Some(Format::Csv), Some(Format::Combined)] {
+        let whole = read(input, input.len(), format);
+        let trickled = read(Trickle(input), input.len(), format);
+        assert_eq!(whole, trickled, "{format:?}");
+    }
+    for parse in [parse_at, parse_access_log_time] {
+        if let Ok(at) = parse(input) {
+            assert!(at <= Timestamp::MAX);
+        }
+    }
+}
+
+fn read(input: impl Read, length: usize, format: Option<Format>) -> Vec<String> {
+    let mut seen = Vec::new();
+    let mut trace = match Trace::new(input, format) {
+        Ok(trace) => trace,
+        Err(error) => return vec![error.to_string()],
+    };
+    assert!(format.is_none_or(|format| format == trace.format()));
+    let mut last_line = 0;
+    while let Some(row) = trace.next() {
+        match row {
+            Ok(row) => {
+                assert!(row.at <= Timestamp::MAX && row.key.len() <= length);
+                seen.push(format!("{row:?}"));
+            }
+            Err(TraceError::Malformed(malformed)) => {
+                assert!(malformed.line > last_line && malformed.line <= length as u64 + 1, "{malformed}");
+                assert!(malformed.message.contains("expected") && malformed.message.len() < 1_000, "{malformed}");
+                assert!(malformed.skippable, "{malformed}");
+                last_line = malformed.line;
+                seen.push(malformed.to_string());
+            }
+            Err(TraceError::Io(error)) => panic!("reading from memory failed: {error}"),
+        }
+        assert!(seen.len() <= length, "more rows than bytes");
+    }
+    assert!(trace.next().is_none(), "a row after the end");
+    assert_eq!(trace.bytes_read(), length as u64);
+    seen
+}
+
+/// Input that arrives a few bytes at a time.
+struct Trickle<'a>(&'a [u8]);
+
+impl Read for Trickle<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let most = buffer.len().min(3);
+        self.0.read(&mut buffer[..most])
+    }
+}
