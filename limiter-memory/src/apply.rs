@@ -98,7 +98,8 @@ impl<const N: usize> Survey<N> {
     /// Describes the log as it is when the `expired` first entries have been dropped and one of this cost appended.
     #[inline]
     fn append(&mut self, cost: u64, expired: usize) {
-        for span in &mut self.spans[..self.len()] {
+        let len = self.len();
+        for span in &mut self.spans[..len] {
             span.start -= expired;
             span.used += cost;
         }
