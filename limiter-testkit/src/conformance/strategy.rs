@@ -19,9 +19,15 @@ const STARTS: [u64; 8] = [START, START, START, START, START, START, 0, Timestamp
 pub(super) const START: u64 = 1_700_000_000_000_000;
 
 /// Limits of 1 to 8 units within windows of 1 to 60 µs; seldom of up to 100 units, or meters.
-pub fn limits() -> impl Strategy<Value = Limit> {
-    let max = prop_oneof![14 => 1..=8_u64, 1 => 9..=100_u64, 1 => Just(MAX_COST)];
-    (max, 0..WINDOWS.len()).prop_map(|(max, window)| limit(max, WINDOWS[window]))
+pub fn limits() -> impl Strategy<Value = Limit, Tree: Send> {
+    (0..16_u8, 1..=8_u64, 0..WINDOWS.len()).prop_map(|(kind, max, window)| {
+        let max = match kind {
+            14 => 8 + max * 11,
+            15 => MAX_COST,
+            _ => max,
+        };
+        limit(max, WINDOWS[window])
+    })
 }
 
 /// A valid limit; the strategies ask for no other.
@@ -31,9 +37,14 @@ pub(super) fn limit(max: u64, window: u64) -> Limit {
 }
 
 /// Policies of 1 to 3 limits, seldom of 8, in both counting modes.
-pub fn policies() -> impl Strategy<Value = Policy> {
-    let several = prop_oneof![15 => vec(limits(), 1..=3), 1 => vec(limits(), 8)];
-    (several, any::<bool>()).prop_map(|(limits, attempts)| policy(&limits, attempts))
+pub fn policies() -> impl Strategy<Value = Policy, Tree: Send> {
+    (vec(limits(), 1..=3), 0..16_u8, any::<bool>()).prop_map(|(mut limits, kind, attempts)| {
+        for i in 0..if kind == 15 { 8 - limits.len() } else { 0 } {
+            let (max, window) = (limits[i].max(), limits[i].window().as_micros());
+            limits.push(limit(max.min(MAX_COST - 1) + 1, window + 2));
+        }
+        policy(&limits, attempts)
+    })
 }
 
 pub(super) fn policy(limits: &[Limit], attempts: bool) -> Policy {
@@ -45,16 +56,17 @@ pub(super) fn policy(limits: &[Limit], attempts: bool) -> Policy {
 /// Sequences of this many operations on two keys, under 1 to 3 policies: all operations, weights up to and above the
 /// maximum, repeated ids, settlements of any receipt so far, time that stands still, moves to just before, to and just
 /// after the end of a window, and steps back.
-pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case> {
-    let raw = (0..20_u8, 0..KEYS, 0..3_u8, 0..COSTS.len(), 0..8_u8, 0..12_u8, 0..9_u8, any::<u8>());
+pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, Tree: Send> {
+    let raw = (0..20_u8, 0..KEYS, 0..3_u8, 0..COSTS.len(), 0..8_u8, 0..16_u8, 0..9_u8, any::<u8>());
     (vec(policies(), 1..=3), 0..STARTS.len(), vec(raw, steps)).prop_map(|(policies, start, raw)| {
         let windows: Vec<u64> =
             policies.iter().flat_map(|policy| policy.limits().iter().map(|limit| limit.window().as_micros())).collect();
         let step = |(kind, key, policy, cost, id, time, some, receipt)| {
+            let smallest = policies[usize::from(policy) % policies.len()].smallest_max();
             let window = windows[usize::from(receipt) % windows.len()] as i64;
             Step {
                 after: after(time, i64::from(some), window),
-                operation: operation(kind, key, policy, COSTS[cost], id, receipt),
+                operation: operation(kind, key, policy, cost_near(smallest, COSTS[cost]), id, receipt),
             }
         };
         let steps = raw.into_iter().map(step).collect();
@@ -64,16 +76,21 @@ pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case> {
 
 fn after(time: u8, some: i64, window: i64) -> i64 {
     match time {
-        0..=3 => 0,
-        4 => 1,
-        5 => some,
-        6 => window - 1,
-        7 => window,
-        8 => window + 1,
-        9 => -1,
-        10 => -some,
+        0..=6 => 0,
+        7 => 1,
+        8 | 9 => some,
+        10 => window - 1,
+        11 => window,
+        12 => window + 1,
+        13 => -1,
+        14 => -some,
         _ => -window,
     }
+}
+
+/// The cost, brought down to `max + 1` at most: a higher one is refused just the same.
+fn cost_near(max: u64, cost: u64) -> u64 {
+    if cost > max + 1 && cost < u64::MAX { 1 + cost % (max + 1) } else { cost }
 }
 
 fn operation(kind: u8, key: u8, policy: u8, cost: u64, id: u8, receipt: u8) -> Operation {
@@ -85,5 +102,5 @@ fn operation(kind: u8, key: u8, policy: u8, cost: u64, id: u8, receipt: u8) -> O
         16..=18 => return Operation::Settle { receipt, cost },
         _ => return Operation::Reset { key },
     };
-    Operation::Run { mode, key, policy, cost, id: (id > 4).then_some(id) }
+    Operation::Run { mode, key, policy, cost, id: (id > 4).then_some(id % 2) }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::executor::block_on;
 use limiter_core::{Limit, Limiter, Op, Window, WindowStore};
-use proptest::strategy::{Strategy, ValueTree};
+use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::contention::{Contention, Crowd};
@@ -154,8 +154,11 @@ impl Suite {
     /// How a task is started, unless said on a thread of its own: `spawn` starts it and returns a future that ends when
     /// the task has. A store that needs its runtime starts tasks there:
     ///
-    /// ```ignore
-    /// Suite::new().spawn(|task| Box::pin(async { _ = tokio::spawn(task).await; }))
+    /// ```
+    /// # use limiter_testkit::conformance::Suite;
+    /// # let suite =
+    /// Suite::new().spawn(|task| Box::pin(async { _ = tokio::spawn(task).await }))
+    /// # ;
     /// ```
     pub fn spawn(mut self, spawn: impl Fn(Task) -> Task + Send + Sync + 'static) -> Self {
         self.spawner = Spawner::new(spawn);
@@ -310,7 +313,7 @@ impl<S: WindowStore + ?Sized> Run<'_, S> {
         seed[..8].copy_from_slice(&self.suite.seed.to_le_bytes());
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
         let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-        let (short, long) = (strategy::cases(1..=30).boxed(), strategy::cases(60..=200).boxed());
+        let (short, long) = (strategy::cases(1..=30), strategy::cases(60..=200));
         for number in 0..self.suite.sequences {
             // A few long ones, for logs that have grown beyond what a store may hold in another form.
             let cases = if number % 20 == 19 { &long } else { &short };
