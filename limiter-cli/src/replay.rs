@@ -45,6 +45,7 @@ impl<S: NowStore> Decider for Immediate<S> {
 
 /// What became of a row.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one exists at a time, and a box would cost every row an allocation")]
 pub enum Answer {
     /// It was decided on.
     Decided(Decision),

@@ -19,6 +19,8 @@ const TRACES: &[(&[u8], u64, &str)] = &[
     (b"at,key\n0\n", 2, "expected 2 columns as in the header, found 1"),
     (b"at,key\n0,k\n1,k,2\n", 3, "expected 2 columns as in the header, found 3"),
     (b"at,key\n\n\r\n\nx,k\n", 5, "column at: expected seconds with up to six decimals"),
+    (b"at,key\r0,k\r\r1,k\rx,k\r", 5, "found \"x\""),
+    (b"at,key\r\n0,k\r\n\r\nx,k\r\n", 4, "found \"x\""),
     (b"at,key\n,k\n", 2, "column at: expected seconds"),
     (b"at,key\n-1,k\n", 2, "found \"-1\""),
     (b"at,key\n+1,k\n", 2, "found \"+1\""),

@@ -15,15 +15,20 @@ const UNITS: [(u64, &[&str]); 6] = [
     (1, &["us", "µs", "μs", "microsecond", "microseconds"]),
 ];
 
-fn invalid(what: &str, text: &str, why: impl fmt::Display) -> Error {
+/// The beginning of a text, as errors quote it.
+fn excerpt(text: &str) -> String {
     let shown: String = text.chars().take(60).collect();
     let dots = if shown.len() < text.len() { "…" } else { "" };
-    Error::new(ErrorKind::InvalidLimit, format!("{what} \"{}{dots}\": {why}", shown.escape_debug()))
+    format!("\"{}{dots}\"", shown.escape_debug())
+}
+
+fn invalid(what: &str, text: &str, why: impl fmt::Display) -> Error {
+    Error::new(ErrorKind::InvalidLimit, format!("{what} {}: {why}", excerpt(text)))
 }
 
 fn whole_number(text: &str) -> Result<u64, String> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(format!("expected a whole number, found \"{}\"", text.escape_debug()));
+        return Err(format!("expected a whole number, found {}", excerpt(text)));
     }
     text.parse().map_err(|_| "the number is out of range".to_owned())
 }
@@ -150,6 +155,7 @@ mod tests {
         }
         let long = "9".repeat(100_000);
         assert!(long.parse::<Limit>().unwrap_err().to_string().len() < 200);
+        assert!(format!("{long}x/s").parse::<Limit>().unwrap_err().to_string().len() < 300);
         assert!(format!("{long}/s").parse::<Limit>().unwrap_err().to_string().len() < 300);
     }
 

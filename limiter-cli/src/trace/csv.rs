@@ -131,8 +131,10 @@ struct Record {
     fields: usize,
     /// The line in which the record begins.
     line: u64,
-    /// Line feeds that the parser has not seen.
+    /// Ends of lines that the parser has not counted.
     lines_skipped: u64,
+    /// A carriage return came last: an end of a line, unless a line feed follows, which then is counted.
+    after_return: bool,
 }
 
 /// What reading a record came to.
@@ -146,7 +148,7 @@ enum Found {
 impl Record {
     fn new() -> Self {
         let (bytes, ends) = (vec![0; 1 << 10], vec![0; 16]);
-        Self { parser: csv_core::Reader::new(), bytes, ends, fields: 0, line: 0, lines_skipped: 0 }
+        Self { parser: csv_core::Reader::new(), bytes, ends, fields: 0, line: 0, lines_skipped: 0, after_return: false }
     }
 
     fn len(&self) -> usize {
@@ -170,12 +172,16 @@ impl Record {
                 return Ok(Found::End);
             }
             match source.data()[0] {
-                b'\n' => self.lines_skipped += 1,
-                b'\r' => {}
+                b'\n' => (self.lines_skipped, self.after_return) = (self.lines_skipped + 1, false),
+                b'\r' => {
+                    self.lines_skipped += u64::from(self.after_return);
+                    self.after_return = true;
+                }
                 _ => break,
             }
             source.consume(1);
         }
+        self.lines_skipped += u64::from(std::mem::take(&mut self.after_return));
         self.line = self.parser.line() + self.lines_skipped;
         let (mut written, mut too_long, mut at_end) = (0, false, false);
         self.fields = 0;
@@ -186,6 +192,7 @@ impl Record {
             let (result, read, wrote, ended) =
                 self.parser.read_record(input, &mut self.bytes[written..], &mut self.ends[self.fields..]);
             if !at_end {
+                self.after_return = read > 0 && input[read - 1] == b'\r';
                 source.consume(read);
             }
             written += wrote;
@@ -197,7 +204,7 @@ impl Record {
                 ReadRecordResult::InputEmpty if at_end => return Ok(Found::OpenQuote),
                 ReadRecordResult::InputEmpty => {}
                 ReadRecordResult::OutputFull if self.bytes.len() < MAX_ROW => {
-                    self.bytes.resize(2 * self.bytes.len(), 0)
+                    self.bytes.resize(2 * self.bytes.len(), 0);
                 }
                 ReadRecordResult::OutputEndsFull if self.ends.len() < MAX_COLUMNS => {
                     self.ends.resize(2 * self.ends.len(), 0);

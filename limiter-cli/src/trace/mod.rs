@@ -130,6 +130,7 @@ pub struct Trace<R> {
 }
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one per trace")]
 enum Rows {
     Csv(CsvRows),
     Combined(CombinedRows),
