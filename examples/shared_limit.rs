@@ -1,0 +1,55 @@
+//! Two processes share one limit through Redis: `cargo run --example shared_limit --features redis`.
+//!
+//! It starts a server of its own, and itself a second time. With `REDIS_URL=redis://…` it uses that server. `cargo test`
+//! runs it too.
+
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use limiter::{Limit, Limiter, RedisStore};
+
+/// Tells the second process that it is the second one, and where the server is.
+const SECOND: &str = "SHARED_LIMIT_SECOND";
+const LIMIT: u64 = 100;
+const TRIES: u64 = 80;
+
+/// Tries to get through eighty times and says how often it did.
+async fn work(url: &str) -> Result<u64, limiter::Error> {
+    let store = RedisStore::builder().prefix("shared-limit-example").connect(url).await?;
+    let limiter = Limiter::new(store, Limit::new(LIMIT, Duration::from_secs(600))?);
+    let mut allowed = 0;
+    for _ in 0..TRIES {
+        allowed += u64::from(limiter.acquire("customer 7").await?.allowed());
+    }
+    Ok(allowed)
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    if let Ok(url) = std::env::var(SECOND) {
+        println!("{}", work(&url).await?);
+        return Ok(());
+    }
+
+    let (_server, url) = match std::env::var("REDIS_URL") {
+        Ok(url) => (None, url),
+        Err(_) => {
+            let server = limiter_testkit::server::Server::start()?;
+            let url = server.url();
+            (Some(server), url)
+        }
+    };
+    let other = Command::new(std::env::current_exe()?).env(SECOND, &url).stdout(Stdio::piped()).spawn()?;
+    let here = work(&url).await?;
+    let there: u64 = String::from_utf8(other.wait_with_output()?.stdout)?.trim().parse()?;
+    println!("this process was allowed {here} of {TRIES}, the other one {there} of {TRIES}: together {}", here + there);
+    assert_eq!(here + there, LIMIT);
+
+    let store = RedisStore::builder().prefix("shared-limit-example").connect(&url).await?;
+    let limiter = Limiter::new(store, Limit::new(LIMIT, Duration::from_secs(600))?);
+    let denied = limiter.peek("customer 7").await?;
+    println!("the next request fits in {:?}", denied.retry_after());
+    limiter.reset("customer 7").await?;
+    println!("reset: {} remaining", limiter.peek("customer 7").await?.remaining());
+    Ok(())
+}
