@@ -34,5 +34,9 @@ fn reader_left(error: &anyhow::Error) -> bool {
 }
 
 fn is_usage(error: &anyhow::Error) -> bool {
+    #[cfg(feature = "redis")]
+    if error.is::<limiter_cli::redis::Invalid>() {
+        return true;
+    }
     error.is::<run::Usage>() || matches!(error.downcast_ref(), Some(TraceError::Malformed(_)))
 }

@@ -7,7 +7,7 @@ use limiter_core::{Decision, Error, ErrorKind, Mode, NowStore, Op, Policy, decid
 
 use crate::trace::{Action, Malformed, Row, Trace, TraceError};
 
-/// Decides on operations. A store that has to be waited for joins by waiting in here.
+/// Decides on operations, one at a time.
 pub trait Decider {
     /// Runs one operation.
     ///
@@ -130,21 +130,33 @@ pub fn replay<R: Read>(
 
 #[inline]
 fn answer(row: &Row<'_>, policy: &Policy, decider: &mut impl Decider) -> Result<Answer, Error> {
-    let mode = match row.action {
-        Action::Acquire => Mode::Acquire,
-        Action::Peek => Mode::Peek,
-        Action::Record => Mode::Record,
-        Action::Reset => {
-            decider.reset(row.key)?;
-            return Ok(Answer::Reset);
+    match mode(row.action) {
+        Some(mode) => Answer::from_result(decider.decide(Op::new(mode, row.key, policy).cost(row.cost).at(row.at))),
+        None => decider.reset(row.key).map(|()| Answer::Reset),
+    }
+}
+
+/// The mode of an action; none of a reset.
+#[inline]
+pub(crate) fn mode(action: Action) -> Option<Mode> {
+    match action {
+        Action::Acquire => Some(Mode::Acquire),
+        Action::Peek => Some(Mode::Peek),
+        Action::Record => Some(Mode::Record),
+        Action::Reset => None,
+    }
+}
+
+impl Answer {
+    #[inline]
+    pub(crate) fn from_result(result: Result<Decision, Error>) -> Result<Self, Error> {
+        match result {
+            Ok(decision) => Ok(Self::Decided(decision)),
+            Err(error) => match error.kind() {
+                ErrorKind::InvalidCost => Ok(Self::Refused(Refusal::InvalidCost)),
+                ErrorKind::CostExceedsLimit => Ok(Self::Refused(Refusal::CostExceedsLimit)),
+                _ => Err(error),
+            },
         }
-    };
-    match decider.decide(Op::new(mode, row.key, policy).cost(row.cost).at(row.at)) {
-        Ok(decision) => Ok(Answer::Decided(decision)),
-        Err(error) => match error.kind() {
-            ErrorKind::InvalidCost => Ok(Answer::Refused(Refusal::InvalidCost)),
-            ErrorKind::CostExceedsLimit => Ok(Answer::Refused(Refusal::CostExceedsLimit)),
-            _ => Err(error),
-        },
     }
 }

@@ -9,6 +9,8 @@ use anyhow::Context;
 use limiter_cli::generate::{Shape, generate as generate_trace};
 use limiter_cli::jsonl::JsonLines;
 use limiter_cli::plot::{Collector, View, draw};
+#[cfg(feature = "redis")]
+use limiter_cli::redis::RedisRun;
 use limiter_cli::replay::{Answer, Immediate, Observer, replay as replay_trace};
 use limiter_cli::summary::{Summary, print};
 use limiter_cli::trace::{Malformed, Row, Trace};
@@ -34,57 +36,111 @@ impl std::error::Error for Usage {}
 pub(crate) fn replay(args: &Replay) -> anyhow::Result<()> {
     let policy = Policy::new(args.limits.iter().copied()).map_err(|error| Usage(error.to_string()))?;
     let policy = policy.counting(args.count.into());
-    let mut input = Input::open(args.file.as_deref(), args.plot.is_some())?;
+    let input = Input::open(args.file.as_deref(), args.plot.is_some())?;
+    let mut logs = Logs::open(&args.store, &policy)?;
+    let result = replay_in(args, &policy, input, &mut logs);
+    // Whatever has come of the replay, nothing of it is left.
+    match (result, logs.remove()) {
+        (Ok(()), removed) => removed,
+        (Err(error), removed) => {
+            if let Err(also) = removed {
+                eprintln!("limiter: {also:#}");
+            }
+            Err(error)
+        }
+    }
+}
+
+fn replay_in(args: &Replay, policy: &Policy, mut input: Input, logs: &mut Logs) -> anyhow::Result<()> {
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
-    let mut summary = Summary::new(&policy);
+    let mut summary = Summary::new(policy);
     let start = Instant::now();
     match args.output {
-        Output::Summary => pass(args, &mut input, &policy, "replaying", &mut summary)?,
+        Output::Summary => pass(args, logs, &mut input, policy, "replaying", &mut summary)?,
         Output::Jsonl => {
             let mut both = Both(&mut summary, JsonLines(&mut out));
-            pass(args, &mut input, &policy, "replaying", &mut both)?;
+            pass(args, logs, &mut input, policy, "replaying", &mut both)?;
         }
     }
     let elapsed = start.elapsed();
     if args.output == Output::Summary {
-        print(&mut out, &summary, &policy, elapsed)?;
+        print(&mut out, &summary, policy, elapsed)?;
     }
     out.flush()?;
     if let Some(first) = &summary.first_skipped {
         eprintln!("limiter: {}: skipped {} malformed rows, the first: {first}", input.name, summary.skipped);
     }
     match &args.plot {
-        Some(path) => plot(args, input, &policy, &summary, path),
+        Some(path) => plot(args, logs, input, policy, &summary, path),
         None => Ok(()),
     }
 }
 
 /// Replays once more, now that the key and the span of time to draw are known.
-fn plot(args: &Replay, input: Input, policy: &Policy, summary: &Summary, path: &Path) -> anyhow::Result<()> {
+fn plot(
+    args: &Replay,
+    logs: &mut Logs,
+    input: Input,
+    policy: &Policy,
+    summary: &Summary,
+    path: &Path,
+) -> anyhow::Result<()> {
     let view = View::new(summary, policy, args.key.as_deref().map(str::as_bytes)).map_err(Usage)?;
     let mut input = input.rewind()?;
     let mut collector = Collector::new(view, policy);
-    pass(args, &mut input, policy, "plotting", &mut collector)?;
+    logs.remove()?;
+    pass(args, logs, &mut input, policy, "plotting", &mut collector)?;
     let svg = draw(&collector.finish(), policy)?;
     std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
     eprintln!("limiter: wrote {}", path.display());
     Ok(())
 }
 
+/// Where the logs of the replay are.
+enum Logs {
+    Memory(Immediate<MemoryStore>),
+    #[cfg(feature = "redis")]
+    Redis(Box<RedisRun>),
+}
+
+impl Logs {
+    fn open(store: &Store, policy: &Policy) -> anyhow::Result<Self> {
+        let _ = policy;
+        Ok(match store {
+            Store::Memory => Self::Memory(Immediate(MemoryStore::new())),
+            #[cfg(feature = "redis")]
+            Store::Redis(url) => Self::Redis(RedisRun::connect(url, policy)?.into()),
+        })
+    }
+
+    fn remove(&mut self) -> anyhow::Result<()> {
+        match self {
+            Self::Memory(store) => store.0 = MemoryStore::new(),
+            #[cfg(feature = "redis")]
+            Self::Redis(run) => run.remove()?,
+        }
+        Ok(())
+    }
+}
+
 fn pass(
     args: &Replay,
+    logs: &mut Logs,
     input: &mut Input,
     policy: &Policy,
     what: &'static str,
     observer: &mut impl Observer,
 ) -> anyhow::Result<()> {
     let (name, length) = (input.name.clone(), input.length());
-    let mut decider = match args.store {
-        Store::Memory => Immediate(MemoryStore::new()),
-    };
     let mut observer = WithProgress::new(observer, what, length);
     let mut trace = Trace::new(input, args.format.map(Into::into)).with_context(|| name.clone())?;
-    replay_trace(&mut trace, policy, &mut decider, args.skip_invalid, &mut observer).map_err(|error| {
+    let skip = args.skip_invalid;
+    let result = match logs {
+        Logs::Memory(store) => replay_trace(&mut trace, policy, store, skip, &mut observer),
+        #[cfg(feature = "redis")]
+        Logs::Redis(run) => limiter_cli::redis::replay(&mut trace, policy, run, skip, &mut observer),
+    };
+    result.map_err(|error| {
         // Output that nobody reads any more is not the trace's fault.
         if error.is::<io::Error>() { error } else { error.context(name) }
     })

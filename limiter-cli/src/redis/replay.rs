@@ -1,0 +1,56 @@
+//! The rows of a trace, batch by batch.
+
+use std::io::Read;
+
+use anyhow::Context;
+use limiter_core::Policy;
+
+use super::RedisRun;
+use super::batch::Batch;
+use crate::replay::Observer;
+use crate::trace::{Trace, TraceError};
+
+/// Runs every row of a trace at the row's own time, as [`crate::replay::replay`] does. Rows of one key are decided in
+/// their order, and the observer is told of all rows in the order of the trace.
+///
+/// # Errors
+/// As there. The rows before the one that fails are told to the observer; some after it may have been decided.
+pub fn replay<R: Read>(
+    trace: &mut Trace<R>,
+    policy: &Policy,
+    run: &mut RedisRun,
+    skip_invalid: bool,
+    observer: &mut impl Observer,
+) -> anyhow::Result<()> {
+    let mut batch = Batch::default();
+    let mut rows = 0_u64;
+    loop {
+        batch.clear();
+        let end = loop {
+            if batch.is_full() {
+                break None;
+            }
+            match trace.next() {
+                None => break Some(Ok(())),
+                Some(Ok(row)) => batch.push(rows + 1, &row),
+                Some(Err(TraceError::Malformed(malformed))) if skip_invalid && malformed.skippable => {
+                    observer.skipped(malformed);
+                }
+                Some(Err(error)) => break Some(Err(error.into())),
+            }
+            rows += 1;
+        };
+        let (answers, failure) = run.decide(policy, &batch);
+        for (index, answer) in answers.iter().enumerate() {
+            observer.row(&batch.row(index), answer)?;
+        }
+        if let Some(error) = failure {
+            let number = batch.number(answers.len());
+            return Err(error).with_context(|| format!("deciding on row {number} of the trace"));
+        }
+        if let Some(end) = end {
+            return end;
+        }
+        observer.progress(trace.bytes_read(), rows);
+    }
+}

@@ -1,0 +1,206 @@
+//! One replay's part of a Redis.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use foldhash::fast::RandomState as Foldhash;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use limiter_core::{Error, Limiter, Op, Policy, Timestamp};
+use limiter_redis::RedisStore;
+use tokio::runtime::Runtime;
+
+use super::batch::Batch;
+use super::{connect, failed, interrupt, runtime};
+use crate::replay::{Answer, mode};
+use crate::trace::{Action, Row};
+
+/// How many keys are worked on at a time.
+const TASKS: usize = 64;
+/// How long a log appended to at a given time outlives its window: the store's minute, less what clocks may differ by.
+const SPARE: Duration = Duration::from_secs(59);
+
+/// The keys that the run may have written.
+type Written = HashMap<Box<[u8]>, Option<Append>, Foldhash>;
+
+/// The newest append to a log.
+#[derive(Clone, Copy, Debug)]
+struct Append {
+    at: Timestamp,
+    /// When it was sent at the earliest.
+    sent: Instant,
+}
+
+/// A place in Redis for one replay: a prefix that nobody else has, and what was written under it.
+#[derive(Debug)]
+pub struct RedisRun {
+    prefix: String,
+    runtime: Runtime,
+    limiter: Limiter<RedisStore>,
+    written: Arc<Mutex<Written>>,
+}
+
+impl RedisRun {
+    /// Connects to a URL. From now on the process, asked to end by Ctrl-C, first removes the keys of the run.
+    ///
+    /// # Errors
+    /// As [`connect`].
+    pub fn connect(url: &str, policy: &Policy) -> anyhow::Result<Self> {
+        let prefix = format!("limiter-replay:{:016x}", RandomState::new().hash_one(std::process::id()));
+        let runtime = runtime()?;
+        let limiter = Limiter::new(runtime.block_on(connect(url, &prefix))?, policy.clone());
+        let written = Arc::new(Mutex::new(Written::default()));
+        let (url, shared) = (url.to_owned(), (prefix.clone(), Arc::clone(&written)));
+        interrupt::on_interrupt(move || {
+            // No operation is under way while the keys are locked.
+            let (prefix, mut written) = (&shared.0, lock(&shared.1));
+            let removed = super::runtime().map_err(anyhow::Error::from).and_then(|runtime| {
+                runtime.block_on(async { remove(&connect(&url, prefix).await?, &mut written).await.map_err(failed) })
+            });
+            match removed {
+                Ok(()) => eprintln!("limiter: interrupted"),
+                Err(error) => eprintln!("limiter: interrupted; {}: {error:#}", left(prefix)),
+            }
+            // Locked until the end.
+            std::mem::forget(written);
+        });
+        Ok(Self { prefix, runtime, limiter, written })
+    }
+
+    /// The prefix of the run's keys.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Removes the run's keys.
+    ///
+    /// # Errors
+    /// Whatever keeps the store from answering; the keys expire by themselves.
+    pub fn remove(&mut self) -> anyhow::Result<()> {
+        let removed = self.runtime.block_on(remove(self.limiter.store(), &mut lock(&self.written)));
+        removed.map_err(|error| failed(error).context(left(&self.prefix)))
+    }
+
+    /// Decides on all rows, or on those before the first that fails.
+    pub(crate) fn decide(&mut self, policy: &Policy, batch: &Batch) -> (Vec<Answer>, Option<anyhow::Error>) {
+        let mut written = lock(&self.written);
+        let stop = Cell::new(usize::MAX);
+        let work = Work { limiter: &self.limiter, policy, batch, stop: &stop };
+        let chains: Vec<_> = batch
+            .chains()
+            .into_iter()
+            .map(|(key, rows)| {
+                if rows.iter().any(|row| matches!(batch.row(*row).action, Action::Acquire | Action::Record))
+                    && !written.contains_key(key)
+                {
+                    written.insert(key.into(), None);
+                }
+                (key, written.get(key).copied().flatten(), rows)
+            })
+            .collect();
+        let mut answers: Vec<Option<Answer>> = (0..batch.len()).map(|_| None).collect();
+        let mut failure = None;
+        self.runtime.block_on(async {
+            let mut done = stream::iter(chains)
+                .map(|(key, newest, rows)| async move { (key, work.chain(newest, &rows).await) })
+                .buffer_unordered(TASKS);
+            while let Some((key, chain)) = done.next().await {
+                if let Some(written) = written.get_mut(key) {
+                    *written = chain.newest;
+                }
+                for (row, answer) in chain.answers {
+                    answers[row] = Some(answer);
+                }
+                if let Some((row, error)) = chain.failure
+                    && row == stop.get()
+                {
+                    failure = Some(error);
+                }
+            }
+        });
+        answers.truncate(stop.get());
+        (answers.into_iter().flatten().collect(), failure)
+    }
+}
+
+/// What happened to the rows of one key.
+struct Chain {
+    newest: Option<Append>,
+    answers: Vec<(usize, Answer)>,
+    failure: Option<(usize, anyhow::Error)>,
+}
+
+#[derive(Clone, Copy)]
+struct Work<'a> {
+    limiter: &'a Limiter<RedisStore>,
+    policy: &'a Policy,
+    batch: &'a Batch,
+    /// The first row that failed: none behind it matters.
+    stop: &'a Cell<usize>,
+}
+
+impl Work<'_> {
+    async fn chain(&self, newest: Option<Append>, rows: &[usize]) -> Chain {
+        let mut chain = Chain { newest, answers: Vec::with_capacity(rows.len()), failure: None };
+        for index in rows.iter().copied() {
+            if index > self.stop.get() {
+                break;
+            }
+            match self.row(&self.batch.row(index), &mut chain.newest).await {
+                Ok(answer) => chain.answers.push((index, answer)),
+                Err(error) => {
+                    self.stop.set(self.stop.get().min(index));
+                    chain.failure = Some((index, error));
+                    break;
+                }
+            }
+        }
+        chain
+    }
+
+    async fn row(&self, row: &Row<'_>, newest: &mut Option<Append>) -> anyhow::Result<Answer> {
+        let Some(mode) = mode(row.action) else {
+            self.limiter.reset(row.key).await.map_err(failed)?;
+            *newest = None;
+            return Ok(Answer::Reset);
+        };
+        let sent = Instant::now();
+        let op = Op::new(mode, row.key, self.policy).cost(row.cost).at(row.at);
+        let answer = Answer::from_result(self.limiter.run(op).await).map_err(failed)?;
+        if let (Answer::Decided(decision), Some(append)) = (&answer, *newest) {
+            let window = self.policy.longest_window();
+            let expired = append.sent.elapsed() >= window.as_duration().saturating_add(SPARE);
+            // A log that counts nowhere any more is not missed.
+            anyhow::ensure!(
+                !expired || !window.counts(append.at, decision.at()),
+                "the replay is slower than the trace: Redis kept the log of this key for {} s only",
+                (window.as_duration() + SPARE).as_secs()
+            );
+        }
+        if let Answer::Decided(decision) = &answer
+            && decision.receipt().is_some()
+        {
+            *newest = Some(Append { at: decision.at(), sent });
+        }
+        Ok(answer)
+    }
+}
+
+fn lock(written: &Mutex<Written>) -> MutexGuard<'_, Written> {
+    written.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn remove(store: &RedisStore, written: &mut Written) -> Result<(), Error> {
+    use limiter_core::WindowStore;
+    let keys = stream::iter(written.keys()).map(Ok::<_, Error>);
+    keys.try_for_each_concurrent(TASKS, |key| async { store.reset(key).await.map(drop) }).await?;
+    written.clear();
+    Ok(())
+}
+
+fn left(prefix: &str) -> String {
+    format!("keys that start with {prefix} are left, until they expire by themselves")
+}
