@@ -1,0 +1,51 @@
+//! Memory, Redis and the oracle, driven by the same random operations, agree in every field.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use limiter_core::{Limit, Limiter, Window};
+use limiter_memory::MemoryStore;
+use limiter_redis::RedisStore;
+use limiter_testkit::conformance::{Plan, cases, replay, replay_blocking};
+use limiter_testkit::server::Server;
+use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
+
+/// How many sequences: `LIMITER_SEQUENCES`, or as many as a test may take time for.
+fn sequences() -> u32 {
+    match std::env::var("LIMITER_SEQUENCES") {
+        Ok(text) => text.parse().unwrap_or_else(|e| panic!("LIMITER_SEQUENCES={text}: expected a number: {e}")),
+        Err(_) => 2_000,
+    }
+}
+
+#[test]
+fn memory_redis_and_the_oracle_agree_in_every_field() {
+    let server = Server::start().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let patient = RedisStore::builder().response_timeout(Duration::from_secs(10));
+    let redis = runtime.block_on(patient.connect(&server.url())).unwrap();
+    let redis = Limiter::new(Arc::new(redis), Limit::meter(Window::MIN));
+    let memory = Limiter::new(Arc::new(MemoryStore::new()), Limit::meter(Window::MIN));
+
+    let count = sequences();
+    let tried = AtomicU32::new(0);
+    let mut runner = TestRunner::new(Config {
+        cases: count,
+        source_file: Some(file!()),
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..Config::default()
+    });
+    // The plan holds the oracle's answers; whoever agrees with it agrees with everybody who does.
+    let result = runner.run(&cases(1..=40), |case| {
+        let prefix = tried.fetch_add(1, Ordering::Relaxed).to_string();
+        let plan = Plan::of(&case).map_err(TestCaseError::fail)?;
+        replay_blocking(&memory, &plan, &prefix).map_err(|e| TestCaseError::fail(format!("memory: {e}")))?;
+        runtime
+            .block_on(replay(&redis, &plan, |key| format!("{prefix}/{key}").into_bytes()))
+            .map_err(|e| TestCaseError::fail(format!("Redis: {e}")))
+    });
+    result.unwrap_or_else(|e| panic!("{e}"));
+    assert!(tried.into_inner() >= count);
+    assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 0, "every sequence ends with a reset of its keys");
+}
