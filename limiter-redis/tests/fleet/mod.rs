@@ -1,0 +1,103 @@
+//! A test that runs itself again in several processes at once.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// The worker's number and its URL, in the environment of the processes that a test starts.
+const WORKER: &str = "LIMITER_TEST_WORKER";
+/// How long the processes may take in all.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Before every line that a process reports; the test harness prints lines of its own.
+const MARK: &str = "worker:";
+
+/// What this process is to do.
+pub(crate) struct Worker {
+    pub(crate) number: u64,
+    pub(crate) url: String,
+}
+
+impl Worker {
+    /// The part that this process plays, if it was started as a part of a test.
+    pub(crate) fn of_this_process() -> Option<Self> {
+        let text = std::env::var(WORKER).ok()?;
+        let (number, url) = text.split_once(' ').expect("a number and a URL");
+        Some(Self { number: number.parse().expect("the worker's number"), url: url.to_owned() })
+    }
+
+    /// Says that all is ready, and waits until all other processes are.
+    pub(crate) fn wait_for_all(&self) {
+        self.report("ready");
+        std::io::stdin().lock().read_line(&mut String::new()).expect("the start");
+    }
+
+    /// Hands one line to the parent.
+    pub(crate) fn report(&self, line: impl std::fmt::Display) {
+        // Begins with a new line: the harness leaves the name of the test without one.
+        writeln!(std::io::stdout().lock(), "\n{MARK}{line}").expect("the parent listens");
+    }
+}
+
+struct Process {
+    child: Child,
+    start: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    fn start(test: &str, number: usize, url: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().expect("the program of the test"))
+            .args([test, "--exact", "--nocapture"])
+            .env(WORKER, format!("{number} {url}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("another process");
+        let (sender, lines) = channel();
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                if let Some(line) = line.strip_prefix(MARK) {
+                    let _ = sender.send(line.to_owned());
+                }
+            }
+        });
+        Self { start: child.stdin.take().expect("a pipe"), child, lines }
+    }
+
+    /// The lines that it reports until it ends.
+    fn finish(&mut self, until: Instant) -> Vec<String> {
+        let left = || until.saturating_duration_since(Instant::now());
+        let lines = std::iter::from_fn(|| self.lines.recv_timeout(left()).ok()).collect();
+        while Instant::now() < until {
+            if let Some(status) = self.child.try_wait().expect("the state of the process") {
+                assert!(status.success(), "a process failed: {status}");
+                return lines;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("a process did not end within {PATIENCE:?}");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs `test` in `count` processes against `url`, which start their work at the same time, and returns what they report.
+pub(crate) fn run(test: &str, count: usize, url: &str) -> Vec<String> {
+    let until = Instant::now() + PATIENCE;
+    let mut processes: Vec<Process> = (0..count).map(|number| Process::start(test, number, url)).collect();
+    for process in &processes {
+        let ready = process.lines.recv_timeout(until.saturating_duration_since(Instant::now()));
+        assert_eq!(ready.expect("every process gets ready"), "ready");
+    }
+    for process in &mut processes {
+        process.start.write_all(b"\n").expect("the process waits for the start");
+    }
+    processes.iter_mut().flat_map(|process| process.finish(until)).collect()
+}

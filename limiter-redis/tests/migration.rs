@@ -1,0 +1,273 @@
+//! A cluster that changes under load: slots that move, masters that die.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use limiter_core::{Error, ErrorKind, Limit, Limiter, Op, Policy, Timestamp, Window};
+use limiter_redis::RedisStore;
+use limiter_testkit::server::{Cluster, Reply, Server};
+use redis::cluster_routing::Slot;
+use tokio::task::JoinHandle;
+
+/// What an operation may take with the default time-outs: two attempts of 250 ms and the pauses.
+const BOUND: Duration = Duration::from_millis(540);
+/// How late a busy machine may notice that the time is up.
+const SLACK: Duration = Duration::from_millis(250);
+
+/// The slot of a key, which is all of the tag in the Redis key.
+fn slot(cluster: &Cluster, key: &str) -> u16 {
+    let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", key]).unwrap().int();
+    u16::try_from(slot).unwrap()
+}
+
+/// Keys of this slot.
+fn keys_of(wanted: u16, count: usize) -> Vec<String> {
+    let wanted = Slot::new(wanted).unwrap();
+    (0..).map(|i: u64| format!("key {i}")).filter(|key| Slot::for_key(key) == wanted).take(count).collect()
+}
+
+fn ok(node: &Server, command: &[&str]) {
+    assert_eq!(node.command(command).unwrap().text(), "OK", "{command:?}");
+}
+
+/// Moves a slot with all its keys, one at a time, as `redis-cli --cluster reshard` does.
+fn migrate(cluster: &Cluster, slot: u16, from: &Server, to: &Server) {
+    let number = slot.to_string();
+    let id = |node: &Server| node.command(&["CLUSTER", "MYID"]).unwrap().text();
+    ok(to, &["CLUSTER", "SETSLOT", &number, "IMPORTING", &id(from)]);
+    ok(from, &["CLUSTER", "SETSLOT", &number, "MIGRATING", &id(to)]);
+    loop {
+        let Reply::List(keys) = from.command(&["CLUSTER", "GETKEYSINSLOT", &number, "1"]).unwrap() else {
+            panic!("no list of keys");
+        };
+        let Some(key) = keys.first() else { break };
+        ok(from, &["MIGRATE", "127.0.0.1", &to.port().to_string(), &key.text(), "0", "5000"]);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    std::thread::sleep(Duration::from_millis(30));
+    let id = id(to);
+    ok(to, &["CLUSTER", "SETSLOT", &number, "NODE", &id]);
+    ok(from, &["CLUSTER", "SETSLOT", &number, "NODE", &id]);
+    for node in cluster.nodes() {
+        ok(node, &["CLUSTER", "SETSLOT", &number, "NODE", &id]);
+    }
+}
+
+/// What became of the operations of one task.
+#[derive(Default)]
+struct Tally {
+    admitted: u64,
+    failed: u64,
+    longest: Duration,
+}
+
+impl Tally {
+    /// Runs one operation and says whether it was allowed, or `None` if it failed.
+    async fn run(&mut self, limiter: &Limiter<RedisStore>, op: Op<'_>) -> Option<bool> {
+        let begun = Instant::now();
+        let decision = limiter.run(op).await;
+        self.longest = self.longest.max(begun.elapsed());
+        match decision {
+            Ok(decision) => {
+                self.admitted += u64::from(decision.allowed());
+                Some(decision.allowed())
+            }
+            Err(error) => {
+                assert_passing(&error);
+                self.failed += 1;
+                None
+            }
+        }
+    }
+}
+
+/// The only errors that a cluster in trouble may cause.
+fn assert_passing(error: &Error) {
+    let passing = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) && error.is_retryable();
+    assert!(passing, "{error:?}");
+}
+
+fn assert_bounded(longest: Duration) {
+    assert!(longest <= BOUND + SLACK, "an operation took {longest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operations_on_a_slot_that_moves_count_once() {
+    const TASKS: u64 = 16;
+    const MAX: u64 = 400;
+    let cluster = Arc::new(Cluster::start().unwrap());
+    let moving = slot(&cluster, "key 0");
+    let keys = keys_of(moving, 8);
+    let (limited, metered): (Vec<_>, Vec<_>) = (keys[..4].to_vec(), keys[4..].to_vec());
+    let at = Timestamp::from_micros(1_700_000_000_000_000).unwrap();
+    let meter = Policy::from(Limit::meter(Window::from_micros(60_000_000).unwrap()));
+    let store = RedisStore::connect(&cluster.url()).await.unwrap();
+    let limiter = Arc::new(Limiter::new(store, Policy::from(Limit::per_minute(MAX).unwrap())));
+
+    let over = Arc::new(AtomicBool::new(false));
+    let tasks: Vec<JoinHandle<(Vec<Tally>, BTreeSet<u128>, Tally)>> = (0..TASKS)
+        .map(|task| {
+            let (limiter, meter, over) = (limiter.clone(), meter.clone(), over.clone());
+            let (limited, metered) = (limited.clone(), metered.clone());
+            tokio::spawn(async move {
+                let mut tallies: Vec<Tally> = limited.iter().map(|_| Tally::default()).collect();
+                let (mut ids, mut recorded) = (BTreeSet::new(), Tally::default());
+                let mut round = 0;
+                while !over.load(Ordering::Relaxed) {
+                    for (i, key) in limited.iter().enumerate() {
+                        tallies[i].run(&limiter, Op::acquire(key, limiter.policy()).at(at)).await;
+                        // An operation with an id is repeated until it is answered, and once more.
+                        let id = u128::from(task) << 64 | round;
+                        let op = Op::record(&metered[i], &meter).at(at).id(id);
+                        while recorded.run(&limiter, op).await.is_none() {}
+                        if round % 4 == 0 {
+                            recorded.run(&limiter, op).await;
+                        }
+                        ids.insert(id);
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                    round += 1;
+                }
+                (tallies, ids, recorded)
+            })
+        })
+        .collect();
+
+    let mover = cluster.clone();
+    let moved = tokio::task::spawn_blocking(move || {
+        let mut owner =
+            mover.nodes().iter().position(|node| node.port() == mover.owner(moving).unwrap().port()).unwrap();
+        for _ in 0..6 {
+            std::thread::sleep(Duration::from_millis(100));
+            let next = (owner + 1) % 3;
+            migrate(&mover, moving, &mover.nodes()[owner], &mover.nodes()[next]);
+            assert_eq!(mover.owner(moving).unwrap().port(), mover.nodes()[next].port());
+            owner = next;
+        }
+    });
+    moved.await.unwrap();
+    for redirection in ["errorstat_ASK:", "errorstat_MOVED:"] {
+        let seen = |node: &Server| node.info("errorstats").unwrap().contains(redirection);
+        assert!(cluster.nodes().iter().all(seen), "{redirection} nothing was redirected");
+    }
+    over.store(true, Ordering::Relaxed);
+
+    let (mut admitted, mut unknown, mut ids) = (vec![0; limited.len()], vec![0; limited.len()], BTreeSet::new());
+    let (mut longest, mut failed) = (Duration::ZERO, 0);
+    for task in tasks {
+        let (tallies, own, recorded) = task.await.unwrap();
+        for (i, tally) in tallies.iter().enumerate() {
+            (admitted[i], unknown[i]) = (admitted[i] + tally.admitted, unknown[i] + tally.failed);
+        }
+        for tally in tallies.iter().chain([&recorded]) {
+            (longest, failed) = (longest.max(tally.longest), failed + tally.failed);
+        }
+        ids.extend(own);
+    }
+    eprintln!("longest {longest:?}, {failed} failed, {} recorded per key", ids.len());
+    assert_bounded(longest);
+    for (i, key) in limited.iter().enumerate() {
+        let decision = limiter.run(Op::peek(key, limiter.policy()).at(at)).await.unwrap();
+        assert_eq!((decision.allowed(), decision.used()), (false, MAX), "{key}");
+        // An answer that was lost may have been an admission.
+        let range = admitted[i]..=admitted[i] + unknown[i];
+        assert!(range.contains(&MAX), "{key}: {range:?} admitted");
+    }
+    for key in &metered {
+        let decision = limiter.run(Op::peek(key, &meter).at(at)).await.unwrap();
+        assert_eq!(decision.used(), ids.len() as u64, "{key}");
+    }
+    let left: i64 = cluster.nodes().iter().map(|node| node.command(&["DBSIZE"]).unwrap().int()).sum();
+    assert_eq!(left, keys.len() as i64, "every key is on one node");
+}
+
+/// Operations on one key every few milliseconds, as (when it began, how long it took, whether it was answered).
+fn hammer(limiter: &Arc<Limiter<RedisStore>>, key: &str, over: &Arc<AtomicBool>) -> JoinHandle<Vec<Outcome>> {
+    let (limiter, key, over) = (limiter.clone(), key.to_owned(), over.clone());
+    tokio::spawn(async move {
+        let mut outcomes = Vec::new();
+        while !over.load(Ordering::Relaxed) {
+            let begun = Instant::now();
+            let answer = limiter.record(&key, 1).await;
+            outcomes.push(Outcome { begun, took: begun.elapsed(), answered: answer.is_ok() });
+            if let Err(error) = answer {
+                assert_passing(&error);
+            }
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+        outcomes
+    })
+}
+
+struct Outcome {
+    begun: Instant,
+    took: Duration,
+    answered: bool,
+}
+
+/// What the loss of a master does, from its death on until it is there again. Meanwhile `stand_in` has its port.
+async fn a_master_is_lost(stand_in: impl FnOnce(u16) -> Box<dyn Send>) {
+    let mut cluster = Cluster::start().unwrap();
+    for node in cluster.nodes() {
+        // Or all slots are refused as soon as one is not served.
+        ok(node, &["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let ports: Vec<u16> = cluster.nodes().iter().map(Server::port).collect();
+    let owned_by = |port: u16| {
+        let mut keys = (0..).map(|i| format!("key {i}"));
+        keys.find(|key| cluster.owner(slot(&cluster, key)).unwrap().port() == port).unwrap()
+    };
+    let keys: Vec<String> = ports.iter().map(|port| owned_by(*port)).collect();
+    let store = RedisStore::connect(&cluster.url()).await.unwrap();
+    let meter = Limit::meter(Window::from_micros(60_000_000).unwrap());
+    let limiter = Arc::new(Limiter::new(store, meter));
+    let over = Arc::new(AtomicBool::new(false));
+    let tasks: Vec<_> = keys.iter().map(|key| hammer(&limiter, key, &over)).collect();
+
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let killed = Instant::now();
+    cluster.nodes_mut()[0].kill();
+    let stand_in = stand_in(ports[0]);
+    tokio::time::sleep(Duration::from_millis(3_500)).await;
+    drop(stand_in);
+    let restarting = Instant::now();
+    cluster.nodes_mut()[0].restart().unwrap();
+    let until = Instant::now() + Duration::from_secs(15);
+    while limiter.record(&keys[0], 1).await.is_err() {
+        assert!(Instant::now() < until, "the restarted master is not used again");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let recovered = Instant::now();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    over.store(true, Ordering::Relaxed);
+
+    for (i, task) in tasks.into_iter().enumerate() {
+        let outcomes = task.await.unwrap();
+        let longest = outcomes.iter().map(|outcome| outcome.took).max().unwrap();
+        let failed = outcomes.iter().filter(|outcome| !outcome.answered).count();
+        eprintln!(
+            "node {i}: {} operations, {failed} failed, longest {longest:?}, recovered after {:?}",
+            outcomes.len(),
+            recovered - restarting
+        );
+        assert_bounded(longest);
+        if i == 0 {
+            let lost = |outcome: &&Outcome| outcome.begun > killed && outcome.begun + outcome.took < restarting;
+            assert!(outcomes.iter().filter(lost).count() > 3, "no operation was tried meanwhile");
+            assert!(outcomes.iter().filter(lost).all(|outcome| !outcome.answered), "a dead master answered");
+            let after: Vec<_> = outcomes.iter().filter(|outcome| outcome.begun > recovered).collect();
+            assert!(after.len() > 10 && after.iter().all(|outcome| outcome.answered), "it is there again");
+        } else {
+            assert_eq!(failed, 0, "operations on node {i}, which lives, failed");
+            let used = limiter.peek(&keys[i]).await.unwrap().used();
+            assert_eq!(used, outcomes.len() as u64, "node {i}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_master_fails_its_own_slots_only() {
+    a_master_is_lost(|_| Box::new(())).await;
+}
