@@ -7,7 +7,9 @@ local byte, sub, format = string.byte, string.sub, string.format
 local pack, unpack_struct = struct.pack, struct.unpack
 
 local function damaged(member)
-  error('DAMAGED not an entry of a log: ' .. format('%q', sub(member, 1, 40)), 0)
+  -- An error is a line of text to the client.
+  local shown = sub(member, 1, 40):gsub('[^ -~]', function(char) return format('\\x%02x', byte(char)) end)
+  error('DAMAGED not an entry of a log: "' .. shown .. '"', 0)
 end
 
 -- The cost of an entry. Refuses what no limiter wrote.
