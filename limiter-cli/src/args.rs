@@ -18,6 +18,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Replay(Replay),
     Generate(Generate),
+    #[cfg(feature = "redis")]
+    Key(crate::key::Key),
 }
 
 /// Runs a trace against limits: who is over them, and when.

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::io::Write;
 use std::time::Duration;
 
+use limiter_core::Decision;
 use serde::Serialize;
 
 use crate::replay::{Answer, Observer};
@@ -29,15 +30,37 @@ struct Line<'a> {
     error: Option<&'static str>,
 }
 
-#[derive(Serialize)]
-struct Decided {
-    allowed: bool,
-    limit: u64,
-    used: u64,
-    remaining: u64,
-    retry_after_us: Option<u64>,
-    refill_after_us: u64,
-    reset_after_us: u64,
+/// A decision, of the binding limit, in the order of the JSON; times in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Decided {
+    /// Whether it fitted every limit.
+    pub allowed: bool,
+    /// The maximum.
+    pub limit: u64,
+    /// What counts in the window.
+    pub used: u64,
+    /// What is left of the maximum.
+    pub remaining: u64,
+    /// How long to wait, if it was denied.
+    pub retry_after_us: Option<u64>,
+    /// Until the next unit frees.
+    pub refill_after_us: u64,
+    /// Until nothing counts any more.
+    pub reset_after_us: u64,
+}
+
+impl From<&Decision> for Decided {
+    fn from(decision: &Decision) -> Self {
+        Self {
+            allowed: decision.allowed(),
+            limit: decision.limit().max(),
+            used: decision.used(),
+            remaining: decision.remaining(),
+            retry_after_us: decision.retry_after().map(micros),
+            refill_after_us: micros(decision.refill_after()),
+            reset_after_us: micros(decision.reset_after()),
+        }
+    }
 }
 
 impl<W: Write> Observer for JsonLines<W> {
@@ -45,17 +68,7 @@ impl<W: Write> Observer for JsonLines<W> {
         let (at_us, key, op) = (row.at.as_micros(), String::from_utf8_lossy(row.key), row.action.name());
         let mut line = Line { at_us, key, op, cost: Some(row.cost), decided: None, error: None };
         match answer {
-            Answer::Decided(decision) => {
-                line.decided = Some(Decided {
-                    allowed: decision.allowed(),
-                    limit: decision.limit().max(),
-                    used: decision.used(),
-                    remaining: decision.remaining(),
-                    retry_after_us: decision.retry_after().map(micros),
-                    refill_after_us: micros(decision.refill_after()),
-                    reset_after_us: micros(decision.reset_after()),
-                });
-            }
+            Answer::Decided(decision) => line.decided = Some(decision.into()),
             Answer::Refused(refusal) => line.error = Some(refusal.name()),
             Answer::Reset => line.cost = None,
         }
@@ -65,6 +78,8 @@ impl<W: Write> Observer for JsonLines<W> {
     }
 }
 
-fn micros(time: Duration) -> u64 {
+/// A length of time in whole microseconds.
+#[must_use]
+pub fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

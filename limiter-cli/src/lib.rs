@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod escape;
 pub mod generate;
 pub mod jsonl;
 pub mod plot;

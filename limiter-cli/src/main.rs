@@ -4,6 +4,8 @@
 
 mod args;
 mod input;
+#[cfg(feature = "redis")]
+mod key;
 mod progress;
 mod run;
 
@@ -17,6 +19,8 @@ fn main() -> ExitCode {
     let result = match args::Cli::parse().command {
         args::Command::Replay(replay) => run::replay(&replay),
         args::Command::Generate(generate) => run::generate(&generate),
+        #[cfg(feature = "redis")]
+        args::Command::Key(key) => key::key(&key),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

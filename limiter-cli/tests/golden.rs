@@ -2,26 +2,8 @@
 
 mod common;
 
-use std::fmt::Write;
-
-use limiter_core::{Counting, Mode};
-use limiter_testkit::golden::{Row, Trace, traces};
-
-fn csv(trace: &Trace) -> String {
-    let mut csv = "op,cost,key,at\n".to_owned();
-    for row in trace.rows {
-        writeln!(csv, "{},{},k,{}.{:06}", op(row), row.cost, row.at / 1_000_000, row.at % 1_000_000).unwrap();
-    }
-    csv
-}
-
-fn op(row: &Row) -> &'static str {
-    match row.mode {
-        Mode::Acquire => "acquire",
-        Mode::Peek => "peek",
-        Mode::Record => "record",
-    }
-}
+use common::{golden_csv, op};
+use limiter_testkit::golden::{Row, traces};
 
 fn line(row: &Row) -> String {
     let start = format!(r#"{{"at_us":{},"key":"k","op":"{}","cost":{}"#, row.at, op(row), row.cost);
@@ -40,13 +22,9 @@ fn line(row: &Row) -> String {
 fn golden_traces() {
     let mut rows = 0;
     for trace in traces() {
-        let limits: Vec<String> = trace.limits.iter().map(|(max, window)| format!("{max}/{window}us")).collect();
-        let count = if trace.counting == Counting::Attempts { "attempts" } else { "admitted" };
-        let mut args = vec!["replay", "--output", "jsonl", "--count", count];
-        for limit in &limits {
-            args.extend(["--limit", limit]);
-        }
-        let printed = common::stdout_of(&args, csv(trace));
+        let args = common::golden_args(trace);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        let printed = common::stdout_of(&args, golden_csv(trace));
         let expected: Vec<String> = trace.rows.iter().map(line).collect();
         assert_eq!(printed.lines().collect::<Vec<_>>(), expected, "{}", trace.name);
         rows += expected.len();

@@ -45,10 +45,10 @@ pub async fn connect(url: &str, prefix: &str) -> anyhow::Result<RedisStore> {
     builder.connect(url).await.map_err(failed)
 }
 
-/// The error without its sources, which its text tells already.
+/// The error on one line, without its sources, which its text tells already.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub fn failed(error: Error) -> anyhow::Error {
-    anyhow::Error::msg(error.to_string())
+    anyhow::Error::msg(error.to_string().trim_end().replace('\n', "; "))
 }
 
 /// A runtime for one thread.

@@ -2,10 +2,14 @@
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "every test file uses a part of it")]
 
+use std::fmt::Write as _;
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use limiter_core::{Counting, Mode};
+use limiter_testkit::golden::{Row, Trace};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -63,3 +67,29 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 pub const REAL_TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/access.csv");
+
+pub fn golden_csv(trace: &Trace) -> String {
+    let mut csv = "op,cost,key,at\n".to_owned();
+    for row in trace.rows {
+        writeln!(csv, "{},{},k,{}.{:06}", op(row), row.cost, row.at / 1_000_000, row.at % 1_000_000).unwrap();
+    }
+    csv
+}
+
+/// The command that replays a golden trace.
+pub fn golden_args(trace: &Trace) -> Vec<String> {
+    let count = if trace.counting == Counting::Attempts { "attempts" } else { "admitted" };
+    let mut args: Vec<String> = ["replay", "--output", "jsonl", "--count", count].map(str::to_owned).into();
+    for (max, window) in trace.limits {
+        args.extend(["--limit".to_owned(), format!("{max}/{window}us")]);
+    }
+    args
+}
+
+pub fn op(row: &Row) -> &'static str {
+    match row.mode {
+        Mode::Acquire => "acquire",
+        Mode::Peek => "peek",
+        Mode::Record => "record",
+    }
+}

@@ -1,0 +1,148 @@
+//! Keys as text that stands on one line and can be given back.
+
+use std::fmt::Write;
+
+/// A key as text: printable UTF-8 as it is; a backslash, other bytes and spaces at the ends as `\\`, `\n`, `\r`, `\t` or
+/// `\xNN`; no key at all as `''`.
+///
+/// ```
+/// use limiter_cli::escape::{escape, unescape};
+/// assert_eq!(escape("Zoë 7".as_bytes()), "Zoë 7");
+/// assert_eq!(escape(b"a\n\xff\\ "), r"a\n\xff\\\x20");
+/// assert_eq!(unescape(br"a\n\xff\\\x20")?, b"a\n\xff\\ ");
+/// # Ok::<(), String>(())
+/// ```
+#[must_use]
+pub fn escape(key: &[u8]) -> String {
+    match key {
+        b"" => return "''".to_owned(),
+        b"''" => return r"\x27\x27".to_owned(),
+        _ => {}
+    }
+    let mut text = String::with_capacity(key.len());
+    let mut at = 0;
+    for chunk in key.utf8_chunks() {
+        for char in chunk.valid().chars() {
+            let end = at + char.len_utf8();
+            let outer = at == 0 || end == key.len();
+            match char {
+                '\\' => text.push_str(r"\\"),
+                '\n' => text.push_str(r"\n"),
+                '\r' => text.push_str(r"\r"),
+                '\t' => text.push_str(r"\t"),
+                '"' | '\'' => text.push(char),
+                ' ' if outer => text.push_str(r"\x20"),
+                // Its debug form leaves what is printable alone.
+                _ if char.escape_debug().len() == 1 => text.push(char),
+                _ => push_bytes(&mut text, &key[at..end]),
+            }
+            at = end;
+        }
+        push_bytes(&mut text, chunk.invalid());
+        at += chunk.invalid().len();
+    }
+    text
+}
+
+fn push_bytes(text: &mut String, bytes: &[u8]) {
+    for byte in bytes {
+        let _ = write!(text, r"\x{byte:02x}");
+    }
+}
+
+/// The key that [`escape`] wrote so. Anything without a backslash is itself.
+///
+/// # Errors
+/// What is wrong, if a backslash begins nothing known.
+pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
+    let mut key = Vec::with_capacity(text.len());
+    if text == b"''" {
+        return Ok(key);
+    }
+    let mut rest = text;
+    while let Some((byte, tail)) = rest.split_first() {
+        if *byte != b'\\' {
+            key.push(*byte);
+            rest = tail;
+            continue;
+        }
+        let (byte, tail) = match tail {
+            [b'\\', tail @ ..] => (b'\\', tail),
+            [b'n', tail @ ..] => (b'\n', tail),
+            [b'r', tail @ ..] => (b'\r', tail),
+            [b't', tail @ ..] => (b'\t', tail),
+            [b'x', high, low, tail @ ..] => match (digit(*high), digit(*low)) {
+                (Some(high), Some(low)) => (high << 4 | low, tail),
+                _ => return Err(unknown(rest)),
+            },
+            _ => return Err(unknown(rest)),
+        };
+        key.push(byte);
+        rest = tail;
+    }
+    Ok(key)
+}
+
+fn unknown(rest: &[u8]) -> String {
+    let found = String::from_utf8_lossy(&rest[..rest.len().min(4)]).escape_debug().to_string().replace(r"\\", r"\");
+    format!(r"after a backslash expected \, n, r, t or x and two hexadecimal digits, found {found} (a backslash is \\)")
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+}
+
+/// A key as hexadecimal digits.
+#[must_use]
+pub fn to_hex(key: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * key.len());
+    for byte in key {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// The key of these hexadecimal digits.
+///
+/// # Errors
+/// What is wrong, if they are none or not in pairs.
+pub fn from_hex(text: &[u8]) -> Result<Vec<u8>, String> {
+    let pairs = text.chunks(2).map(|pair| match pair {
+        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+        _ => None,
+    });
+    pairs.collect::<Option<_>>().ok_or_else(|| "expected pairs of hexadecimal digits".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_reads_back() {
+        let mut keys: Vec<Vec<u8>> = (0..=255_u8).flat_map(|b| [vec![b], vec![b'a', b, b'b'], vec![b, b, b]]).collect();
+        keys.extend(["", "''", "'", "\u{202e}x", "e\u{301}", "\u{301}", "日本", r"\x20", " a b "].map(Into::into));
+        keys.push(b"\xe6\x97".to_vec());
+        let mut seen = std::collections::HashSet::new();
+        for key in keys {
+            let text = escape(&key);
+            assert!(!text.is_empty() && !text.contains(char::is_control) && text.trim() == text, "{text:?}");
+            assert_eq!(unescape(text.as_bytes()).unwrap(), key, "{text}");
+            assert_eq!(from_hex(to_hex(&key).as_bytes()).unwrap(), key);
+            seen.insert(text);
+        }
+        assert!(seen.contains("日本") && seen.contains(r"\xe2\x80\xaex") && seen.contains(r"\xe6\x97"));
+        assert!(seen.contains(r"\\x20") && seen.contains(r"\x20a b\x20"));
+    }
+
+    #[test]
+    fn what_no_key_is_written_as() {
+        for text in [r"\", r"a\q", r"\x", r"\x1", r"\xg0", r"\x+1", "\\\u{7f}"] {
+            let error = unescape(text.as_bytes()).unwrap_err();
+            assert!(error.starts_with("after a backslash expected"), "{error}");
+        }
+        for text in ["a", "0g", "+1", "é"] {
+            assert!(from_hex(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+}

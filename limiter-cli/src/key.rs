@@ -1,0 +1,59 @@
+//! The commands on live keys.
+
+mod args;
+mod line;
+mod list;
+
+use std::io::{self, Write};
+
+use limiter_cli::redis::{connect, failed, runtime};
+use limiter_core::{Limiter, WindowStore};
+
+pub(crate) use args::Key;
+use args::{Form, KeyCommand, Place, Reset, Show, policy};
+use line::{Line, write_page};
+
+pub(crate) fn key(args: &Key) -> anyhow::Result<()> {
+    runtime()?.block_on(async {
+        match &args.command {
+            KeyCommand::Show(args) => show(args).await,
+            KeyCommand::Reset(args) => reset(args).await,
+            KeyCommand::List(args) => {
+                let policy = policy(&args.limits)?;
+                list::list(open(&args.place).await?, policy, args).await
+            }
+        }
+    })
+}
+
+async fn open(place: &Place) -> anyhow::Result<limiter_redis::RedisStore> {
+    connect(&place.store, &place.prefix).await
+}
+
+async fn show(args: &Show) -> anyhow::Result<()> {
+    let key = args.place.key(&args.key)?;
+    let policy = policy(&args.limits)?;
+    let store = open(&args.place).await?;
+    let log = store.inspect(&key).await.map_err(failed)?;
+    let decision = match policy {
+        Some(policy) => Some(Limiter::new(store, policy).peek(&key).await.map_err(failed)?),
+        None => None,
+    };
+    let (mut out, shown) = (io::stdout().lock(), args.place.shown(&key));
+    match args.output {
+        Form::Table => write_page(&mut out, &shown, log, decision.as_ref())?,
+        Form::Jsonl => Line::known(shown, log, decision.as_ref()).write_json(&mut out)?,
+    }
+    Ok(())
+}
+
+async fn reset(args: &Reset) -> anyhow::Result<()> {
+    let keys = args.keys.iter().map(|key| args.place.key(key)).collect::<anyhow::Result<Vec<_>>>()?;
+    let store = open(&args.place).await?;
+    let mut out = io::stdout().lock();
+    for key in keys {
+        let had = store.reset(&key).await.map_err(failed)?;
+        writeln!(out, "{}  {}", if had { "reset " } else { "no log" }, args.place.shown(&key))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! What is printed of one key.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use limiter_cli::jsonl::{Decided, micros};
+use limiter_cli::text;
+use limiter_core::Decision;
+use limiter_redis::LogInfo;
+use serde::Serialize;
+
+/// A key and what is known of it, in the order of the JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct Line {
+    /// Of a key that can be read back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) key: Option<String>,
+    /// Of a key of which Redis holds the digest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) sha256: Option<Box<str>>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(super) log: Option<Log>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    decided: Option<Decided>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Log {
+    entries: u64,
+    cost: u64,
+    #[serde(rename = "oldest_us")]
+    oldest: u64,
+    #[serde(rename = "newest_us")]
+    newest: u64,
+    /// None if it never does, which no limiter asked for.
+    expires_after_us: Option<u64>,
+    bytes: u64,
+}
+
+impl From<LogInfo> for Log {
+    fn from(info: LogInfo) -> Self {
+        Self {
+            entries: info.entries,
+            cost: info.cost,
+            oldest: info.oldest.as_micros(),
+            newest: info.newest.as_micros(),
+            expires_after_us: info.expires_in.map(micros),
+            bytes: info.bytes,
+        }
+    }
+}
+
+impl Line {
+    pub(super) fn known(key: String, log: Option<LogInfo>, decision: Option<&Decision>) -> Self {
+        let (log, decided) = (log.map(Log::from), decision.map(Decided::from));
+        Self { key: Some(key), sha256: None, log, decided, error: None }
+    }
+
+    pub(super) fn digest(sha256: Box<str>) -> Self {
+        Self { key: None, sha256: Some(sha256), log: None, decided: None, error: None }
+    }
+
+    pub(super) fn damaged(key: String) -> Self {
+        Self { key: Some(key), sha256: None, log: None, decided: None, error: Some("not_a_log") }
+    }
+
+    pub(super) fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
+        serde_json::to_writer(&mut *out, self)?;
+        out.write_all(b"\n")
+    }
+
+    /// The names of the columns.
+    pub(super) fn write_head(out: &mut impl Write, limits: bool) -> io::Result<()> {
+        write!(out, "{:>9} {:>12} {:>10} {:>14}", "entries", "cost", "bytes", "expires after")?;
+        if limits {
+            write!(out, " {:>12} {:>14}", "remaining", "retry after")?;
+        }
+        writeln!(out, "  key")
+    }
+
+    pub(super) fn write_row(&self, out: &mut impl Write, limits: bool) -> io::Result<()> {
+        let number = |number: Option<u64>| number.map_or("-".to_owned(), text::grouped);
+        let log = self.log.as_ref();
+        let expires = log.map_or("-".to_owned(), |log| log.expires_after_us.map_or("never".to_owned(), text::length));
+        write!(
+            out,
+            "{:>9} {:>12} {:>10} {expires:>14}",
+            number(log.map(|log| log.entries)),
+            number(log.map(|log| log.cost)),
+            number(log.map(|log| log.bytes)),
+        )?;
+        if limits {
+            let decided = self.decided.as_ref();
+            let retry = decided.and_then(|decided| decided.retry_after_us).map_or("-".to_owned(), text::length);
+            write!(out, " {:>12} {retry:>14}", number(decided.map(|decided| decided.remaining)))?;
+        }
+        match (&self.key, &self.sha256) {
+            (Some(key), _) if self.error.is_some() => writeln!(out, "  {key} (not a log)"),
+            (Some(key), _) => writeln!(out, "  {key}"),
+            (None, digest) => writeln!(out, "  (SHA-256 {})", digest.as_deref().unwrap_or_default()),
+        }
+    }
+}
+
+/// Everything about one key, for people.
+pub(super) fn write_page(
+    out: &mut impl Write,
+    key: &str,
+    log: Option<LogInfo>,
+    decision: Option<&Decision>,
+) -> io::Result<()> {
+    writeln!(out, "key            {key}")?;
+    match log {
+        None => writeln!(out, "log            none")?,
+        Some(log) => {
+            let time = |at| text::date_time(at, text::is_relative(at));
+            writeln!(out, "entries        {}", text::grouped(log.entries))?;
+            writeln!(out, "cost           {}", text::grouped(log.cost))?;
+            writeln!(out, "oldest         {}", time(log.oldest))?;
+            writeln!(out, "newest         {}", time(log.newest))?;
+            writeln!(out, "expires after  {}", log.expires_in.map_or("never".to_owned(), length))?;
+            writeln!(out, "bytes          {}", text::grouped(log.bytes))?;
+        }
+    }
+    let Some(decision) = decision else { return Ok(()) };
+    for limit in decision.limits() {
+        let (used, remaining) = (text::grouped(limit.used()), text::grouped(limit.remaining()));
+        writeln!(out, "limit          {}: {used} used, {remaining} remaining", limit.limit())?;
+    }
+    match decision.retry_after() {
+        None => writeln!(out, "a request      would be allowed"),
+        Some(after) => writeln!(out, "a request      would be denied, retry after {}", length(after)),
+    }
+}
+
+fn length(time: Duration) -> String {
+    text::length(micros(time))
+}

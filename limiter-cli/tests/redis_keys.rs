@@ -1,0 +1,235 @@
+//! The commands on live keys, on real servers.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use common::{failure, limiter, stdout_of, text};
+use limiter_cli::redis::{connect, runtime};
+use limiter_core::{Limit, Limiter};
+use limiter_testkit::server::{Cluster, Server};
+use serde_json::Value;
+
+/// Takes as many units of every key, of a hundred in ten minutes.
+fn fill(url: &str, prefix: &str, keys: &[(&[u8], u64)]) {
+    runtime().unwrap().block_on(async {
+        let limit = Limit::new(100, Duration::from_secs(600)).unwrap();
+        let limiter = Limiter::new(connect(url, prefix).await.unwrap(), limit);
+        for (key, count) in keys {
+            for _ in 0..*count {
+                assert!(limiter.acquire(key).await.unwrap().allowed());
+            }
+        }
+    });
+}
+
+fn run(url: &str, args: &[&str]) -> String {
+    stdout_of(&[&["key"], args, &["--store", url]].concat(), "")
+}
+
+fn json(url: &str, args: &[&str]) -> Vec<Value> {
+    let out = run(url, &[args, &["--output", "jsonl"]].concat());
+    out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The keys that a list prints.
+fn listed(url: &str, args: &[&str]) -> BTreeSet<String> {
+    let lines = json(url, &[&["list"], args].concat());
+    lines.iter().map(|line| line["key"].as_str().unwrap().to_owned()).collect()
+}
+
+fn set(keys: &[&str]) -> BTreeSet<String> {
+    keys.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn show_and_reset() {
+    let server = Server::start().unwrap();
+    let url = server.url();
+    fill(&url, "limiter", &[(b"customer 7", 100), (b"customer 8", 1)]);
+    let offset = server.info_number("replication", "master_repl_offset").unwrap();
+
+    let shown = run(&url, &["show", "customer 7", "--limit", "100/10m", "--limit", "500/1h"]);
+    let value = |name: &str| {
+        let line = shown.lines().find(|line| line.starts_with(name));
+        line.unwrap_or_else(|| panic!("{name}\n{shown}"))[15..].to_owned()
+    };
+    assert_eq!(
+        (value("key").as_str(), value("entries").as_str(), value("cost").as_str()),
+        ("customer 7", "100", "100")
+    );
+    assert!(value("oldest").ends_with(" UTC") && value("newest").ends_with(" UTC"), "{shown}");
+    assert!(value("expires after").starts_with("9 min 5") || value("expires after") == "10 min", "{shown}");
+    assert!(value("bytes").replace(',', "").parse::<u64>().unwrap() > 1_000, "{shown}");
+    assert!(shown.contains("\nlimit          100/10m: 100 used, 0 remaining\n"), "{shown}");
+    assert!(shown.contains("\nlimit          500/1h: 100 used, 400 remaining\n"), "{shown}");
+    assert!(value("a request").starts_with("would be denied, retry after 9 min 5"), "{shown}");
+
+    let one = &json(&url, &["show", "customer 7", "--limit", "100/10m"])[0];
+    assert_eq!((&one["key"], &one["entries"], &one["allowed"]), (&"customer 7".into(), &100.into(), &false.into()));
+    assert!(one["retry_after_us"].as_u64().unwrap() <= 600_000_000);
+    assert!(one["oldest_us"].as_u64().unwrap() < one["newest_us"].as_u64().unwrap());
+    assert_eq!(json(&url, &["show", "customer 7"])[0].get("allowed"), None);
+    let none = run(&url, &["show", "customer 9", "--limit", "100/10m"]);
+    let expected = "key            customer 9\nlog            none\nlimit          100/10m: 0 used, 100 remaining\n\
+                    a request      would be allowed\n";
+    assert_eq!(none, expected);
+    assert_eq!(server.info_number("replication", "master_repl_offset").unwrap(), offset, "looking has written");
+
+    assert_eq!(run(&url, &["reset", "customer 7", "customer 9"]), "reset   customer 7\nno log  customer 9\n");
+    assert!(run(&url, &["show", "customer 7", "--limit", "100/10m"]).ends_with("would be allowed\n"));
+    assert_eq!(json(&url, &["show", "customer 8"])[0]["entries"], 1);
+}
+
+#[test]
+fn list_and_those_over() {
+    let server = Server::start().unwrap();
+    let url = server.url();
+    let keys: &[(&[u8], u64)] = &[(b"api:1", 100), (b"api:2", 99), (b"web:1", 100), (b"web:22", 3)];
+    fill(&url, "limiter", keys);
+    fill(&url, "other", &[(b"api:3", 100)]);
+    server.command(&["SET", "limiter", "1"]).unwrap();
+    server.command(&["ZADD", "limiter:", "1", "x"]).unwrap();
+
+    assert_eq!(listed(&url, &[]), set(&["api:1", "api:2", "web:1", "web:22"]));
+    assert_eq!(listed(&url, &["--match", "web:*"]), set(&["web:1", "web:22"]));
+    assert_eq!(listed(&url, &["--match", "web:?"]), set(&["web:1"]));
+    assert_eq!(listed(&url, &["--over", "--limit", "100/10m"]), set(&["api:1", "web:1"]));
+    assert_eq!(listed(&url, &["--over", "--limit", "100/10m", "--match", "api*"]), set(&["api:1"]));
+    assert_eq!(listed(&url, &["--over", "--limit", "1000/10m", "--limit", "3/5m"]).len(), 4);
+    assert_eq!(listed(&url, &["--prefix", "other"]), set(&["api:3"]));
+    assert_eq!(listed(&url, &["--prefix", "nobody"]), set(&[]));
+    let lines = json(&url, &["list", "--limit", "100/10m", "--match", "api:2"]);
+    assert_eq!(
+        (&lines[0]["used"], &lines[0]["remaining"], &lines[0]["allowed"]),
+        (&99.into(), &1.into(), &true.into())
+    );
+
+    let table = run(&url, &["list", "--limit", "100/10m", "--over", "--match", "web*"]);
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0].join(" "), "entries cost bytes expires after remaining retry after key");
+    assert_eq!((rows.len(), rows[1][0], rows[1][1], rows[1].last()), (2, "100", "100", Some(&"web:1")));
+    assert_eq!(run(&url, &["list", "--prefix", "nobody"]).lines().count(), 1);
+
+    let (code, message) = failure(&["key", "list", "--over", "--store", &url], "");
+    assert!(code == 2 && message.contains("--limit"), "{message}");
+    assert!(!server.info("commandstats").unwrap().contains("cmdstat_keys:"));
+}
+
+#[test]
+fn many_keys_page_by_page() {
+    let server = Server::start().unwrap();
+    let names: Vec<String> = (0..3_000).map(|i| format!("key-{i}")).collect();
+    let keys: Vec<(&[u8], u64)> = names.iter().map(|name| (name.as_bytes(), 1)).collect();
+    fill(&server.url(), "limiter", &keys);
+    assert_eq!(listed(&server.url(), &[]), names.iter().cloned().collect());
+    let over = listed(&server.url(), &["--over", "--limit", "1/10m", "--match", "key-29??"]);
+    assert_eq!(over.len(), 100);
+    assert!(server.info("commandstats").unwrap().contains("cmdstat_scan:"));
+}
+
+#[test]
+fn a_cluster_is_listed_over_all_masters() {
+    let cluster = Cluster::start().unwrap();
+    let names: Vec<String> = (0..300).map(|i| format!("key-{i}")).collect();
+    let keys: Vec<(&[u8], u64)> = names.iter().enumerate().map(|(i, key)| (key.as_bytes(), 1 + i as u64 % 2)).collect();
+    fill(&cluster.url(), "limiter", &keys);
+    for node in cluster.nodes() {
+        assert!(node.command(&["DBSIZE"]).unwrap().int() > 50);
+    }
+    assert_eq!(listed(&cluster.url(), &[]), names.iter().cloned().collect());
+    let over: BTreeSet<String> = names.iter().skip(1).step_by(2).cloned().collect();
+    assert_eq!(listed(&cluster.url(), &["--over", "--limit", "2/10m"]), over);
+    let reset: Vec<&str> = std::iter::once("reset").chain(over.iter().map(String::as_str)).collect();
+    assert_eq!(run(&cluster.url(), &reset).matches("reset   key-").count(), 150);
+    assert_eq!(listed(&cluster.url(), &["--over", "--limit", "2/10m"]), set(&[]));
+    assert_eq!(listed(&cluster.url(), &[]).len(), 150);
+}
+
+#[test]
+fn keys_of_any_bytes_are_given_as_they_are_printed() {
+    let server = Server::start().unwrap();
+    let url = server.url();
+    let keys: &[&[u8]] = &[b"", b"\xff\0\n", br"a\b", "Zo\u{eb} {7}".as_bytes(), b" % ", b"\x1b[2J", b"''", b"-x"];
+    fill(&url, "limiter", &keys.iter().map(|key| (*key, 1)).collect::<Vec<_>>());
+    for hex in [&["--hex"][..], &[]] {
+        let found = listed(&url, hex);
+        assert_eq!(found.len(), keys.len(), "{found:?}");
+        for key in &found {
+            let args = [&["key", "show", "--output", "jsonl", "--store", &url], hex, &["--", key]].concat();
+            let shown: Value = serde_json::from_str(&stdout_of(&args, "")).unwrap();
+            assert_eq!((shown["key"].as_str().unwrap(), &shown["entries"]), (key.as_str(), &1.into()));
+        }
+        assert!(found.contains(if hex.is_empty() { r"\xff\x00\n" } else { "ff000a" }), "{found:?}");
+    }
+    for key in listed(&url, &[]) {
+        let out = stdout_of(&["key", "reset", "--store", &url, "--", &key], "");
+        assert_eq!(out, format!("reset   {key}\n"));
+    }
+    assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 0);
+
+    for (args, part) in
+        [(&["show", r"a\q"][..], "after a backslash expected"), (&["reset", "--hex", "abc"], "pairs of")]
+    {
+        let (code, message) = failure(&[&["key"], args, &["--store", &url]].concat(), "");
+        assert!(code == 2 && message.contains(part), "{message}");
+    }
+}
+
+#[test]
+fn digests_and_what_is_no_log() {
+    let server = Server::start().unwrap();
+    let url = server.url();
+    let long = "x".repeat(300);
+    fill(&url, "limiter", &[(long.as_bytes(), 2), (b"fine", 2)]);
+    server.command(&["ZADD", "limiter:{broken}", "5", "foreign"]).unwrap();
+    server.command(&["SET", "limiter:{string}", "1"]).unwrap();
+
+    let table = run(&url, &["list"]);
+    assert_eq!(table.lines().count(), 5, "{table}");
+    assert!(table.contains("  (SHA-256 ") && table.contains("  broken (not a log)\n"), "{table}");
+    assert!(table.contains("  string (not a log)\n") && table.contains("  fine\n"), "{table}");
+    let lines = json(&url, &["list"]);
+    assert!(lines.iter().any(|line| line["sha256"].as_str().is_some_and(|digest| digest.len() == 64)));
+    assert_eq!(lines.iter().filter(|line| line["error"] == "not_a_log").count(), 2);
+
+    let over = limiter(&["key", "list", "--over", "--limit", "2/10m", "--store", &url], "");
+    assert!(text(&over.stdout).ends_with("  fine\n") && text(&over.stdout).lines().count() == 2);
+    assert!(text(&over.stderr).contains("could not be tried on 1 key, of which"), "{}", text(&over.stderr));
+    assert!(text(&over.stderr).contains("2 keys without a log"), "{}", text(&over.stderr));
+
+    // Whoever knows the key can look.
+    assert_eq!(json(&url, &["show", &long])[0]["entries"], 2);
+    let (code, message) = failure(&["key", "show", "broken", "--store", &url], "");
+    assert!(code == 1 && message.contains("\"broken\"") && message.contains("reset mends it"), "{message}");
+    assert_eq!(run(&url, &["reset", "broken", "string"]), "reset   broken\nreset   string\n");
+    assert_eq!(listed(&url, &["--match", "*"]), set(&["fine"]));
+}
+
+#[test]
+fn a_server_that_cannot_be_reached() {
+    // It accepts and says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    for scheme in ["redis", "redis+cluster"] {
+        for (url, part) in [
+            (format!("{scheme}://127.0.0.1:1"), "refused"),
+            (format!("{scheme}://user:secret@127.0.0.1:{port}"), "127.0.0.1"),
+        ] {
+            for command in [&["list"][..], &["show", "k"], &["reset", "k"]] {
+                let started = Instant::now();
+                let (code, message) = failure(&[&["key"], command, &["--store", &url]].concat(), "");
+                assert_eq!(code, 1, "{message}");
+                assert!(started.elapsed() < Duration::from_secs(6), "{url}: {:?}", started.elapsed());
+                assert!(message.starts_with("limiter: Redis URL") && message.contains(part), "{message}");
+                assert!(message.lines().count() == 1 && !message.contains("secret"), "{message}");
+            }
+        }
+    }
+    let (code, message) = failure(&["key", "list", "--store", "http://127.0.0.1"], "");
+    assert!(code == 2 && message.contains("expected a URL that starts with redis://"), "{message}");
+    let (code, message) = failure(&["key", "list", "--store", "redis://127.0.0.1:1", "--prefix", "a b"], "");
+    assert!(code == 2 && message.contains("key prefix \"a b\""), "{message}");
+}
