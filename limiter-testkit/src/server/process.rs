@@ -67,7 +67,7 @@ impl Server {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_replica(&self) -> io::Result<Self> {
-        let replica = Self::start_with(&["--replicaof", &format!("127.0.0.1 {}", self.port)])?;
+        let replica = Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()])?;
         let until = Instant::now() + PATIENCE;
         while !replica.info("replication")?.contains("master_link_status:up") {
             if Instant::now() > until {

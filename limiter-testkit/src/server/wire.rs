@@ -1,6 +1,6 @@
 //! As much of the Redis protocol as it takes to start and steer a server.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
