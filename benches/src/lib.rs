@@ -1,1 +1,13 @@
-//! Benches.
+//! What the limiter costs beside its peers: one set of scenarios for two front ends, the criterion benches (`benches/`)
+//! and the program, which measures all libraries in turns within one process and writes `RESULTS.md`.
+
+#![allow(missing_debug_implementations, reason = "the peers have none")]
+
+pub mod admission;
+pub mod bytes;
+pub mod libraries;
+pub mod measure;
+pub mod plot;
+pub mod report;
+pub mod scenario;
+mod workload;

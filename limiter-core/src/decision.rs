@@ -144,10 +144,19 @@ impl Decision {
 /// `facts` must be about `op`: [`Facts::verify`] tells.
 #[inline]
 pub fn decide(op: &Op<'_>, facts: &Facts) -> Decision {
+    match op.policy.limits().len() {
+        1 => decide_sized::<1>(op, facts),
+        _ => decide_some(op, facts),
+    }
+}
+
+/// Out of line, so that what is left to inline is short.
+#[inline(never)]
+fn decide_some(op: &Op<'_>, facts: &Facts) -> Decision {
     crate::sized_by_limits!(op.policy, decide_sized(op, facts))
 }
 
-#[inline]
+#[inline(always)]
 fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
     let now = facts.now;
     let denied = !facts.admitted && op.mode != Mode::Record;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Decision, Error, Facts, Limiter, Mode, Op, Receipt, Settlement, WindowStore, decide};
+use crate::{Decision, Error, Facts, Limiter, Mode, Op, Receipt, Settlement, WindowStore};
 
 /// A store that answers at once and cannot fail: one in memory. It needs no runtime.
 ///
@@ -11,6 +11,9 @@ use crate::{Decision, Error, Facts, Limiter, Mode, Op, Receipt, Settlement, Wind
 pub trait NowStore: WindowStore {
     /// [`WindowStore::apply`].
     fn apply_now(&self, op: &Op<'_>) -> Facts;
+    /// The decision on an operation: `decide(op, &self.apply_now(op))`. A store that is asked for no more than this
+    /// need not write down its facts.
+    fn decide_now(&self, op: &Op<'_>) -> Decision;
     /// [`WindowStore::settle`].
     fn settle_now(&self, settlement: &Settlement<'_>) -> bool;
     /// [`WindowStore::reset`].
@@ -21,6 +24,11 @@ impl<S: NowStore> NowStore for Arc<S> {
     #[inline]
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         (**self).apply_now(op)
+    }
+
+    #[inline]
+    fn decide_now(&self, op: &Op<'_>) -> Decision {
+        (**self).decide_now(op)
     }
 
     #[inline]
@@ -36,19 +44,12 @@ impl<S: NowStore> NowStore for Arc<S> {
 
 /// The same operations without a future, over a store that answers at once.
 impl<S: NowStore> Limiter<S> {
-    #[inline]
-    fn decide_now(&self, op: &Op<'_>) -> Decision {
-        let facts = self.store.apply_now(op);
-        debug_assert!(facts.verify(op).is_ok(), "{facts:?} contradict {op:?}");
-        decide(op, &facts)
-    }
-
     /// Takes one unit if it fits. It cannot fail: every limit has room for one.
     #[inline]
     pub fn acquire_now(&self, key: &(impl AsRef<[u8]> + ?Sized)) -> Decision {
         let mut op = self.op(Mode::Acquire, key, 1);
         op.at = self.at(op.at);
-        self.decide_now(&op)
+        self.store.decide_now(&op)
     }
 
     /// Takes `cost` units if they fit, all or nothing.
@@ -64,7 +65,7 @@ impl<S: NowStore> Limiter<S> {
     pub fn peek_now(&self, key: &(impl AsRef<[u8]> + ?Sized)) -> Decision {
         let mut op = self.op(Mode::Peek, key, 1);
         op.at = self.at(op.at);
-        self.decide_now(&op)
+        self.store.decide_now(&op)
     }
 
     /// Runs one operation with a policy, cost, id or time of its own.
@@ -74,7 +75,7 @@ impl<S: NowStore> Limiter<S> {
     #[inline]
     pub fn run_now(&self, op: Op<'_>) -> Result<Decision, Error> {
         let op = self.prepare(op)?;
-        Ok(self.decide_now(&op))
+        Ok(self.store.decide_now(&op))
     }
 
     /// Counts `cost` units, whether they fit or not.

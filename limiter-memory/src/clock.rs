@@ -14,18 +14,24 @@ struct AnchoredClock {
     unix_micros: u64,
     ticks: quanta::Clock,
     start: u64,
+    /// How many microseconds a tick is, in units of 2^-64.
+    tick: u64,
 }
 
 #[cfg(feature = "quanta")]
 impl AnchoredClock {
     fn new() -> Self {
         let ticks = quanta::Clock::new();
-        Self { unix_micros: unix_micros(), start: ticks.raw(), ticks }
+        // One multiplication rather than two and a division: a tick is scaled once.
+        let nanos = u128::from(ticks.delta_as_nanos(0, 1 << 40));
+        let tick = u64::try_from((nanos << 24) / 1000).unwrap_or(u64::MAX);
+        Self { unix_micros: unix_micros(), start: ticks.raw(), ticks, tick }
     }
 
     #[inline]
     fn elapsed_micros(&self) -> u64 {
-        self.ticks.delta_as_nanos(self.start, self.ticks.raw()) / 1000
+        let ticks = self.ticks.raw().saturating_sub(self.start);
+        (u128::from(ticks) * u128::from(self.tick) >> 64) as u64
     }
 }
 

@@ -29,11 +29,28 @@ impl Key {
             Self::Heap(bytes) => bytes,
         }
     }
+
+    #[inline]
+    pub(crate) fn is(&self, key: &[u8]) -> bool {
+        same(self.as_bytes(), key)
+    }
+}
+
+/// Equality without a call where the length is common: two words that overlap are all of up to 16 bytes.
+#[inline]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    match a.len() {
+        8..=16 => a.first_chunk::<8>() == b.first_chunk() && a.last_chunk::<8>() == b.last_chunk(),
+        _ => a == b,
+    }
 }
 
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
-        self.as_bytes() == other.as_bytes()
+        self.is(other.as_bytes())
     }
 }
 
@@ -51,10 +68,16 @@ mod tests {
 
     #[test]
     fn keeps_any_bytes() {
-        for len in [0, 1, 21, 22, 23, 24, 1000] {
+        for len in [0, 1, 7, 8, 9, 15, 16, 17, 21, 22, 23, 24, 1000] {
             let bytes: Vec<u8> = (0..len).map(|i| (i * 37) as u8).collect();
             let key = Key::new(&bytes);
             assert_eq!(key.as_bytes(), bytes);
+            assert!(key.is(&bytes));
+            for i in 0..len {
+                let mut other = bytes.clone();
+                other[i] ^= 1;
+                assert!(!key.is(&other) && !key.is(&bytes[..i]));
+            }
             assert_eq!(matches!(key, Key::Inline { .. }), len <= INLINE);
         }
         assert_eq!(size_of::<Key>(), 24);

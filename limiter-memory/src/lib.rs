@@ -5,13 +5,13 @@
 mod apply;
 mod clock;
 mod entries;
-
 mod few;
 mod ids;
 mod keep;
 mod key;
 mod log;
 mod many;
+mod one;
 mod store;
 mod sweep;
 mod units;

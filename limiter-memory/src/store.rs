@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dashmap::{DashMap, SharedValue};
-use limiter_core::{At, Error, Facts, NowStore, Op, Settlement, Timestamp, WindowStore};
+use limiter_core::{At, Decision, Error, Facts, NowStore, Op, Settlement, Timestamp, WindowStore, decide};
 
 use crate::clock;
 use crate::key::Key;
@@ -91,7 +91,7 @@ impl MemoryStore {
         let key = key.as_ref();
         let hash = self.hash(key);
         let table = self.logs.shards()[self.shard(hash)].read();
-        table.get(hash, |(k, _)| k.as_bytes() == key).map_or(0, |(_, log)| log.get().len())
+        table.get(hash, |(k, _)| k.is(key)).map_or(0, |(_, log)| log.get().len())
     }
 
     /// Forgets all keys whose entries have expired by the store's own clock, a shard at a time, and returns the memory
@@ -124,6 +124,30 @@ impl MemoryStore {
         self.logs.determine_shard(hash as usize)
     }
 
+    /// Applies an operation and hands its facts on: those of the common sort of operation by a way of their own, so that
+    /// the compiler can keep them in registers.
+    #[inline(always)]
+    fn run<R>(&self, op: &Op<'_>, common: impl FnOnce(Facts) -> R, uncommon: impl Fn(Facts) -> R) -> R {
+        let now = time(op.at);
+        let hash = self.hash(op.key);
+        let mut table = self.logs.shards()[self.shard(hash)].write();
+        let Some((_, log)) = table.get_mut(hash, |(key, _)| key.is(op.key)) else {
+            return uncommon(self.insert(&mut table, hash, op, now));
+        };
+        let log = log.get_mut();
+        if let [limit] = **op.policy.limits() {
+            if let Some(facts) = log.apply_one(op, limit, now) {
+                drop(table);
+                debug_assert!(facts.verify(op).is_ok(), "{facts:?} contradict {op:?}");
+                return common(facts);
+            }
+        }
+        let facts = log.apply(op, now);
+        drop(table);
+        uncommon(facts)
+    }
+
+    #[inline(never)]
     fn insert(&self, table: &mut Table, hash: u64, op: &Op<'_>, now: Timestamp) -> Facts {
         let mut log = Log::new(self.next_number.fetch_add(NUMBERS_PER_LOG, Ordering::Relaxed) % NUMBERS);
         let facts = log.apply(op, now);
@@ -151,28 +175,33 @@ fn default_shards() -> usize {
 impl NowStore for MemoryStore {
     #[inline]
     fn apply_now(&self, op: &Op<'_>) -> Facts {
-        let now = time(op.at);
-        let hash = self.hash(op.key);
-        let mut table = self.logs.shards()[self.shard(hash)].write();
-        match table.get_mut(hash, |(key, _)| key.as_bytes() == op.key) {
-            Some((_, log)) => log.get_mut().apply(op, now),
-            None => self.insert(&mut table, hash, op, now),
-        }
+        self.run(op, |facts| facts, |facts| facts)
+    }
+
+    #[inline]
+    fn decide_now(&self, op: &Op<'_>) -> Decision {
+        self.run(op, |facts| decide(op, &facts), |facts| decide_uncommon(op, &facts))
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> bool {
         let now = time(settlement.at);
         let hash = self.hash(settlement.key);
         let mut table = self.logs.shards()[self.shard(hash)].write();
-        let slot = table.get_mut(hash, |(key, _)| key.as_bytes() == settlement.key);
+        let slot = table.get_mut(hash, |(key, _)| key.is(settlement.key));
         slot.is_some_and(|(_, log)| log.get_mut().settle(&settlement.receipt, settlement.cost, now))
     }
 
     fn reset_now(&self, key: &[u8]) -> bool {
         let hash = self.hash(key);
-        let removed = self.logs.shards()[self.shard(hash)].write().remove_entry(hash, |(k, _)| k.as_bytes() == key);
+        let removed = self.logs.shards()[self.shard(hash)].write().remove_entry(hash, |(k, _)| k.is(key));
         removed.is_some_and(|(_, log)| log.get().newest().is_some())
     }
+}
+
+#[inline(never)]
+fn decide_uncommon(op: &Op<'_>, facts: &Facts) -> Decision {
+    debug_assert!(facts.verify(op).is_ok(), "{facts:?} contradict {op:?}");
+    decide(op, facts)
 }
 
 #[inline]

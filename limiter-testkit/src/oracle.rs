@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use limiter_core::{
-    At, Counting, Entry, EntryId, Error, Facts, Limit, MAX_COST, Mode, NowStore, Op, Outcome, PerLimit, Settlement,
-    Timestamp, Usage, WindowStore,
+    At, Counting, Decision, Entry, EntryId, Error, Facts, Limit, MAX_COST, Mode, NowStore, Op, Outcome, PerLimit,
+    Settlement, Timestamp, Usage, WindowStore, decide,
 };
 
 /// The contract of [`WindowStore`], written for obviousness: a list of entries for each key, rescanned for every
@@ -138,6 +138,10 @@ impl NowStore for OracleStore {
         }
         logs.named = named;
         facts
+    }
+
+    fn decide_now(&self, op: &Op<'_>) -> Decision {
+        decide(op, &self.apply_now(op))
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> bool {

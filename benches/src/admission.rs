@@ -1,0 +1,104 @@
+//! What the nanoseconds buy: how much each library admits in its worst window of one load offered to all at once.
+
+use std::collections::VecDeque;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::libraries::{Governor, Library, Limitador, Now, Quota, Throttlecrab, Trypema};
+
+/// 100 in any second.
+const MAX: u32 = 100;
+const WINDOW: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(5);
+
+/// What a library admitted.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    /// The library.
+    pub library: &'static str,
+    /// The most in any window of a second, one request, then twice the limit on each side of the second's end.
+    pub boundary: usize,
+    /// The most in any window, five times the limit offered evenly for three seconds.
+    pub steady: usize,
+    /// How much of that in all.
+    pub steady_total: usize,
+}
+
+/// When to offer how many, from the start.
+type Load = Vec<(Duration, usize)>;
+
+fn boundary() -> Load {
+    // A fixed window begins with the first request and is nearly unused when it ends.
+    let mut load = vec![(Duration::ZERO, 1)];
+    load.extend((158..243).filter(|i| !(198..203).contains(i)).map(|i| (STEP * i, 5)));
+    load
+}
+
+fn steady() -> Load {
+    let per_step = 5 * MAX as usize * STEP.as_millis() as usize / WINDOW.as_millis() as usize;
+    (0..600).map(|i| (STEP * i, per_step.max(1))).collect()
+}
+
+struct Subject {
+    library: &'static str,
+    allows: Box<dyn Fn() -> bool>,
+    /// When each admitted request was asked: it was admitted no earlier.
+    admitted: Vec<Instant>,
+}
+
+fn subject<L: Library>() -> Subject {
+    let (limiter, key) = (L::with(Quota::new(MAX, WINDOW)), "user:00000000001".to_owned());
+    Subject { library: L::NAME, allows: Box::new(move || limiter.allows(&key, 1)), admitted: Vec::new() }
+}
+
+fn offer(load: Load) -> Vec<Subject> {
+    let mut subjects = vec![
+        subject::<Now>(),
+        subject::<Governor>(),
+        subject::<Trypema<1>>(),
+        subject::<Trypema<100>>(),
+        subject::<Limitador>(),
+        subject::<Throttlecrab>(),
+    ];
+    let start = Instant::now();
+    for (at, count) in load {
+        thread::sleep(at.saturating_sub(start.elapsed()));
+        for subject in &mut subjects {
+            for _ in 0..count {
+                let now = Instant::now();
+                if (subject.allows)() {
+                    subject.admitted.push(now);
+                }
+            }
+        }
+    }
+    subjects
+}
+
+/// The most of these in any window. Those that a reader of the clock might have seen on either side do not count.
+fn worst_window(admitted: &[Instant]) -> usize {
+    let slack = Duration::from_millis(1);
+    let mut window = VecDeque::new();
+    let mut worst = 0;
+    for &at in admitted {
+        while window.front().is_some_and(|&first| at.duration_since(first) >= WINDOW - slack) {
+            window.pop_front();
+        }
+        window.push_back(at);
+        worst = worst.max(window.len());
+    }
+    worst
+}
+
+/// Offers both loads, which takes five seconds.
+#[must_use]
+pub fn compare() -> Vec<Admitted> {
+    let loads = offer(boundary()).into_iter().zip(offer(steady()));
+    let admitted = loads.map(|(boundary, steady)| Admitted {
+        library: boundary.library,
+        boundary: worst_window(&boundary.admitted),
+        steady: worst_window(&steady.admitted),
+        steady_total: steady.admitted.len(),
+    });
+    admitted.collect()
+}

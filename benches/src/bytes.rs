@@ -1,0 +1,99 @@
+//! Memory by a counting allocator.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
+use std::time::Duration;
+
+use crate::libraries::{Governor, Library, Limitador, Now, Quota, Throttlecrab, Trypema};
+use crate::workload::keys;
+
+/// The system's allocator, which counts while it is asked to: the timings are taken without.
+#[derive(Debug)]
+pub struct Counting;
+
+static COUNTS: AtomicBool = AtomicBool::new(false);
+static BYTES: AtomicIsize = AtomicIsize::new(0);
+
+fn count(bytes: usize, sign: isize) {
+    if COUNTS.load(Ordering::Relaxed) {
+        // What the allocator itself takes: a word, and sizes in steps of two of them.
+        let taken = (bytes + 8).next_multiple_of(16).max(32);
+        BYTES.fetch_add(sign * taken as isize, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: every call is the system allocator's own; counting touches no memory but two atomics.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 1);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count(layout.size(), -1);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 1);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count(layout.size(), -1);
+        count(size, 1);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+/// What a library takes for so many keys with so many admitted requests each.
+#[derive(Clone, Debug)]
+pub struct Bytes {
+    /// The library.
+    pub library: &'static str,
+    /// Requests a key.
+    pub entries: u32,
+    /// Bytes a key.
+    pub per_key: f64,
+}
+
+/// How many requests a key has.
+pub const ENTRIES: [u32; 3] = [1, 10, 100];
+
+/// Measures all libraries. The program must allocate by [`Counting`].
+#[must_use]
+pub fn compare(count: usize) -> Vec<Bytes> {
+    let all = ENTRIES.map(|entries| {
+        // A hundred entries take a tenth of the keys for as good a figure.
+        let count = if entries == 100 { count / 10 } else { count };
+        vec![
+            bytes::<Now>(count, entries),
+            bytes::<Governor>(count, entries),
+            bytes::<Trypema<1>>(count.min(100_000), entries),
+            bytes::<Trypema<100>>(count.min(100_000), entries),
+            bytes::<Limitador>(count.min(100_000), entries),
+            bytes::<Throttlecrab>(count, entries),
+        ]
+    });
+    all.concat()
+}
+
+fn bytes<L: Library>(count: usize, entries: u32) -> Bytes {
+    let keys = keys(count);
+    COUNTS.store(true, Ordering::Relaxed);
+    let before = BYTES.load(Ordering::Relaxed);
+    let library = L::with(Quota::new(1000, Duration::from_secs(1000)));
+    for _ in 0..entries {
+        for key in keys.iter() {
+            library.allows(key, 1);
+        }
+    }
+    let taken = BYTES.load(Ordering::Relaxed) - before;
+    drop(library);
+    COUNTS.store(false, Ordering::Relaxed);
+    Bytes { library: L::NAME, entries, per_key: taken as f64 / count as f64 }
+}

@@ -1,0 +1,299 @@
+//! The libraries under one roof, each with its own public API and its real clock.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
+use std::num::NonZeroU32;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, SystemTime};
+
+use limiter_core::{Decision, DynWindowStore, Limit, Limiter, Policy};
+use limiter_memory::MemoryStore;
+use trypema::local::LocalRateLimiterProvider;
+use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
+
+/// At most `max` units in any `window`, and in as many longer ones as there are `more`.
+#[derive(Clone, Copy, Debug)]
+pub struct Quota {
+    /// The most units.
+    pub max: u32,
+    /// The window.
+    pub window: Duration,
+    /// How many more windows, each a window longer and as much wider.
+    pub more: u32,
+}
+
+impl Quota {
+    /// A quota of one window.
+    #[must_use]
+    pub const fn new(max: u32, window: Duration) -> Self {
+        Self { max, window, more: 0 }
+    }
+
+    /// For libraries that know whole seconds only: the same rate over the next whole second.
+    fn in_seconds(&self) -> (u64, u64) {
+        let seconds = self.window.as_secs().max(1);
+        let max = f64::from(self.max) * seconds as f64 / self.window.as_secs_f64();
+        (max.round() as u64, seconds)
+    }
+}
+
+/// A rate limiter, or a floor under all of them.
+pub trait Library: Send + Sync + Sized + 'static {
+    /// What the tables call it.
+    const NAME: &str;
+    /// One limiter with this quota for every key.
+    fn with(quota: Quota) -> Self;
+    /// Whether `cost` units on this key were allowed.
+    fn allows(&self, key: &String, cost: u32) -> bool;
+    /// Forgets the keys that are idle, where the library has a call for it.
+    fn sweep(&self) {}
+}
+
+fn policy(quota: Quota) -> Policy {
+    let limit = |i| Limit::new(u64::from(quota.max) * u64::from(i), quota.window * i).expect("quotas are valid");
+    Policy::new((1..=1 + quota.more).map(limit)).expect("quotas are valid")
+}
+
+#[inline]
+fn ours(decision: &Decision) -> bool {
+    decision.allowed()
+}
+
+/// This library, without a future: a complete decision.
+pub struct Now(Limiter<MemoryStore>);
+
+impl Library for Now {
+    const NAME: &str = "limiter";
+
+    fn with(quota: Quota) -> Self {
+        Self(Limiter::new(MemoryStore::new(), policy(quota)))
+    }
+
+    #[inline]
+    fn allows(&self, key: &String, cost: u32) -> bool {
+        match cost {
+            1 => ours(&self.0.acquire_now(key)),
+            _ => self.0.acquire_n_now(key, u64::from(cost)).is_ok_and(|decision| ours(&decision)),
+        }
+    }
+
+    fn sweep(&self) {
+        self.0.store().sweep();
+    }
+}
+
+/// Polls the future of a decision as its task does, which it makes wait for nothing.
+#[inline]
+fn at_once(decision: impl Future<Output = Result<Decision, limiter_core::Error>>) -> bool {
+    let polled = pin!(decision).poll(&mut Context::from_waker(Waker::noop()));
+    matches!(&polled, Poll::Ready(Ok(decision)) if ours(decision))
+}
+
+/// This library, asynchronous, over a store known to the compiler.
+pub struct Async(Limiter<MemoryStore>);
+
+impl Library for Async {
+    const NAME: &str = "limiter async";
+
+    fn with(quota: Quota) -> Self {
+        Self(Limiter::new(MemoryStore::new(), policy(quota)))
+    }
+
+    #[inline]
+    fn allows(&self, key: &String, cost: u32) -> bool {
+        at_once(self.0.acquire_n(key, u64::from(cost)))
+    }
+}
+
+/// This library, asynchronous, over a store chosen at run time.
+pub struct Dyn(Limiter<Arc<dyn DynWindowStore>>);
+
+impl Library for Dyn {
+    const NAME: &str = "limiter dyn";
+
+    fn with(quota: Quota) -> Self {
+        Self(Limiter::new(Arc::new(MemoryStore::new()), policy(quota)))
+    }
+
+    #[inline]
+    fn allows(&self, key: &String, cost: u32) -> bool {
+        at_once(self.0.acquire_n(key, u64::from(cost)))
+    }
+}
+
+/// governor, keyed, in a `DashMap`.
+pub struct Governor(governor::DefaultKeyedRateLimiter<String>);
+
+impl Library for Governor {
+    const NAME: &str = "governor";
+
+    fn with(quota: Quota) -> Self {
+        let burst = NonZeroU32::new(quota.max).expect("a quota is not zero");
+        let cell = quota.window / quota.max;
+        let quota = governor::Quota::with_period(cell).expect("a period is not zero").allow_burst(burst);
+        Self(governor::RateLimiter::dashmap(quota))
+    }
+
+    #[inline]
+    fn allows(&self, key: &String, cost: u32) -> bool {
+        match NonZeroU32::new(cost) {
+            None | Some(NonZeroU32::MIN) => self.0.check_key(key).is_ok(),
+            Some(cost) => self.0.check_key_n(key, cost).is_ok_and(|fits| fits.is_ok()),
+        }
+    }
+
+    fn sweep(&self) {
+        self.0.retain_recent();
+    }
+}
+
+/// trypema, local and absolute, in buckets of so many milliseconds.
+pub struct Trypema<const BUCKET: u64> {
+    provider: Arc<LocalRateLimiterProvider>,
+    rate: RateLimit,
+}
+
+impl<const BUCKET: u64> Library for Trypema<BUCKET> {
+    const NAME: &str = if BUCKET == 1 { "trypema 1 ms" } else { "trypema 100 ms" };
+
+    fn with(quota: Quota) -> Self {
+        let (max, seconds) = quota.in_seconds();
+        let provider = LocalRateLimiterProvider::builder()
+            .window_size(WindowSize::seconds_or_panic(seconds))
+            .bucket_size(BucketSize::milliseconds_or_panic(BUCKET))
+            .disable_cleanup()
+            .build()
+            .expect("the configuration is valid");
+        Self { provider, rate: RateLimit::per_second_or_panic(max as f64 / seconds as f64) }
+    }
+
+    #[inline]
+    fn allows(&self, key: &String, cost: u32) -> bool {
+        let decision = self.provider.absolute().inc(key, &self.rate, u64::from(cost));
+        matches!(decision, RateLimitDecision::Allowed)
+    }
+}
+
+/// limitador, in memory, with one variable for the key.
+pub struct Limitador {
+    limiter: limitador::RateLimiter,
+    namespace: limitador::limit::Namespace,
+}
+
+impl Library for Limitador {
+    const NAME: &str = "limitador";
+
+    fn with(quota: Quota) -> Self {
+        let (max, seconds) = quota.in_seconds();
+        let limiter = limitador::RateLimiter::new(4_000_000);
+        let key = "key".try_into().expect("the expression is valid");
+        limiter.add_limit(limitador::limit::Limit::new("bench", max, seconds, vec![], vec![key]));
+        Self { limiter, namespace: "bench".into() }
+    }
+
+    #[inline]
+    fn allows(&self, key: &String, cost: u32) -> bool {
+        let context = HashMap::from([("key".to_owned(), key.clone())]).into();
+        let checked = self.limiter.check_rate_limited_and_update(&self.namespace, &context, u64::from(cost));
+        checked.is_ok_and(|result| !result.limited)
+    }
+}
+
+/// throttlecrab, whose limiter wants `&mut self`, in a mutex.
+pub struct Throttlecrab {
+    limiter: Mutex<throttlecrab::RateLimiter<throttlecrab::PeriodicStore>>,
+    max: i64,
+    seconds: i64,
+}
+
+impl Library for Throttlecrab {
+    const NAME: &str = "throttlecrab";
+
+    fn with(quota: Quota) -> Self {
+        let (max, seconds) = quota.in_seconds();
+        let limiter = Mutex::new(throttlecrab::RateLimiter::new(throttlecrab::PeriodicStore::new()));
+        Self { limiter, max: max as i64, seconds: seconds as i64 }
+    }
+
+    #[inline]
+    fn allows(&self, key: &String, cost: u32) -> bool {
+        let mut limiter = self.limiter.lock().expect("no thread panics");
+        let answer = limiter.rate_limit(key, self.max, self.max, self.seconds, i64::from(cost), SystemTime::now());
+        answer.is_ok_and(|(allowed, _)| allowed)
+    }
+}
+
+/// A floor: reading the clock.
+pub struct ClockFloor {
+    clock: quanta::Clock,
+    start: u64,
+}
+
+impl Library for ClockFloor {
+    const NAME: &str = "floor: clock";
+
+    fn with(_: Quota) -> Self {
+        let clock = quanta::Clock::new();
+        Self { start: clock.raw(), clock }
+    }
+
+    #[inline]
+    fn allows(&self, _: &String, _: u32) -> bool {
+        self.clock.delta_as_nanos(self.start, self.clock.raw()) / 1000 < u64::MAX / 2
+    }
+}
+
+#[repr(align(64))]
+#[derive(Default)]
+struct Line(AtomicU64);
+
+/// A floor: hashing the key and updating one cache line, of as many as a table of a million keys has.
+pub struct LineFloor {
+    seed: foldhash::fast::RandomState,
+    lines: Vec<Line>,
+}
+
+impl Library for LineFloor {
+    const NAME: &str = "floor: hash, line";
+
+    fn with(_: Quota) -> Self {
+        let lines = std::iter::repeat_with(Line::default).take(1 << 20).collect();
+        Self { seed: foldhash::fast::RandomState::default(), lines }
+    }
+
+    #[inline]
+    fn allows(&self, key: &String, cost: u32) -> bool {
+        let mut hasher = self.seed.build_hasher();
+        hasher.write(key.as_bytes());
+        let line = &self.lines[hasher.finish() as usize % self.lines.len()].0;
+        line.store(line.load(Ordering::Relaxed) + u64::from(cost), Ordering::Relaxed);
+        true
+    }
+}
+
+/// A floor under every exact log in a `DashMap`: clock, hash, shard lock, probe, one number updated.
+pub struct MapFloor {
+    clock: ClockFloor,
+    map: dashmap::DashMap<String, u64, foldhash::fast::RandomState>,
+}
+
+impl Library for MapFloor {
+    const NAME: &str = "floor: clock, map";
+
+    fn with(quota: Quota) -> Self {
+        Self { clock: ClockFloor::with(quota), map: dashmap::DashMap::default() }
+    }
+
+    #[inline]
+    fn allows(&self, key: &String, cost: u32) -> bool {
+        let now = self.clock.clock.delta_as_nanos(self.clock.start, self.clock.clock.raw()) / 1000;
+        match self.map.get_mut(key) {
+            Some(mut last) => *last = now + u64::from(cost),
+            None => _ = self.map.insert(key.clone(), now),
+        }
+        true
+    }
+}

@@ -1,0 +1,137 @@
+//! Measures every library in turns and writes the tables and plots.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use limiter_benches::libraries::{Library, Now};
+use limiter_benches::measure::{Effort, measure};
+use limiter_benches::plot::{Bar, bars};
+use limiter_benches::report::{PEERS, Results};
+use limiter_benches::scenario::SCENARIOS;
+use limiter_benches::{admission, bytes};
+
+#[global_allocator]
+static ALLOCATOR: bytes::Counting = bytes::Counting;
+
+/// The limiter beside its peers: time, over-admission and memory, in one run, as Markdown on standard output.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Within three minutes (the default).
+    #[arg(long, conflicts_with = "full")]
+    quick: bool,
+    /// Longer turns and more of them.
+    #[arg(long)]
+    full: bool,
+    /// Only the scenarios whose names contain this; no files are written.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Only the times; no files are written.
+    #[arg(long)]
+    times: bool,
+    /// Where the workspace is, to write benches/RESULTS.md and docs/bench-*.svg.
+    #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."))]
+    workspace: PathBuf,
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let effort = if args.full {
+        Effort { rounds: 301, turn: Duration::from_millis(4) }
+    } else {
+        Effort { rounds: 101, turn: Duration::from_millis(2) }
+    };
+    let mut results = Results::default();
+    for scenario in SCENARIOS.iter().filter(|s| args.only.as_deref().is_none_or(|only| s.name.contains(only))) {
+        eprintln!("{}: {}", scenario.name, scenario.about);
+        results.rows.push(measure(scenario, effort));
+    }
+    let partial = args.only.is_some() || args.times;
+    if !partial {
+        eprintln!("what is admitted in the worst window");
+        results.admitted = admission::compare();
+    }
+    if args.only.is_none() && !args.times {
+        eprintln!("bytes a key");
+        results.bytes = bytes::compare(1_000_000);
+    }
+    let text = format!("{}{}", preamble(args.full)?, results.markdown());
+    println!("{text}");
+    if !partial {
+        let path = args.workspace.join("benches/RESULTS.md");
+        fs::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+        plots(&args.workspace.join("docs"), &results)?;
+    }
+    Ok(())
+}
+
+/// What was measured, where, and with which versions.
+fn preamble(full: bool) -> Result<String> {
+    let mut out = String::from("# The limiter beside its peers\n\n");
+    let command = if full { "--full" } else { "--quick" };
+    writeln!(
+        out,
+        "The output of `cargo run --release -p limiter-benches -- {command}`. All libraries of a scenario take"
+    )?;
+    writeln!(
+        out,
+        "short turns within one process, so that other load on the machine hits all alike; every operation's"
+    )?;
+    writeln!(out, "answer is asserted. Each library is called by its public API and reads its real clock.\n")?;
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    writeln!(out, "- machine: {}, {threads} hardware threads, {}", model.unwrap_or("unknown"), std::env::consts::OS)?;
+    let lock = include_str!("../../Cargo.lock");
+    let version = |name: &str| {
+        let (_, package) = lock.split_once(&format!("name = \"{name}\"\nversion = \""))?;
+        package.split_once('"').map(|(version, _)| format!("{name} {version}"))
+    };
+    let names = ["limiter-memory", "governor", "trypema", "limitador", "throttlecrab"];
+    let versions: Vec<String> = names.into_iter().filter_map(version).collect();
+    writeln!(out, "- versions: {}", versions.join(", "))?;
+    writeln!(
+        out,
+        "- trypema, limitador and throttlecrab count in whole seconds: a quota per millisecond is theirs as the"
+    )?;
+    writeln!(out, "  same rate per second. throttlecrab is in a `Mutex`. Keys are `String`s of 16 bytes.")?;
+    Ok(out)
+}
+
+fn plots(docs: &Path, results: &Results) -> Result<()> {
+    fs::create_dir_all(docs).with_context(|| format!("{} cannot be made", docs.display()))?;
+    let libraries: Vec<&str> = [Now::NAME].into_iter().chain(PEERS).collect();
+    let shown = ["hot/allowed", "hot/denied", "keys_1024/allowed", "keys_1M/uniform", "hot/two_threads"];
+    let rows = shown.iter().filter_map(|name| results.rows.iter().find(|row| row.name == *name));
+    let groups = rows.map(|row| {
+        let bar = |library: &&str| {
+            let value = row.of(library)?;
+            Some(Bar {
+                label: (*library).to_owned(),
+                value,
+                shown: format!("{value:.0} ns"),
+                ours: *library == Now::NAME,
+            })
+        };
+        (row.about.to_owned(), libraries.iter().filter_map(bar).collect())
+    });
+    let title = "Nanoseconds a decision; shorter is faster";
+    bars(&docs.join("bench-time.svg"), title, &groups.collect::<Vec<_>>())?;
+    let admitted = |name: &str, of: fn(&admission::Admitted) -> usize| {
+        let bar = |admitted: &admission::Admitted| Bar {
+            label: admitted.library.to_owned(),
+            value: of(admitted) as f64,
+            shown: of(admitted).to_string(),
+            ours: admitted.library == Now::NAME,
+        };
+        (name.to_owned(), results.admitted.iter().map(bar).collect())
+    };
+    let groups = [
+        admitted("400 requests around the end of the first second", |admitted| admitted.boundary),
+        admitted("five times the limit, for three seconds", |admitted| admitted.steady),
+    ];
+    bars(&docs.join("bench-admitted.svg"), "Admitted in the worst second, where the limit is 100", &groups)
+}

@@ -1,0 +1,82 @@
+//! Measures all cases of a scenario in turns, so that whatever else the machine does hits all alike.
+
+use std::time::Duration;
+
+use crate::scenario::{Case, Scenario};
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// How often each case has its turn.
+    pub rounds: usize,
+    /// How long a turn is.
+    pub turn: Duration,
+}
+
+/// The median of a scenario's case.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The library.
+    pub library: &'static str,
+    /// Nanoseconds an operation.
+    pub nanos: f64,
+}
+
+/// The medians of a scenario's cases.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The scenario's name.
+    pub name: &'static str,
+    /// What was offered.
+    pub about: &'static str,
+    /// In the order of the cases.
+    pub medians: Vec<Measured>,
+}
+
+impl Row {
+    /// The median of a library, if the scenario has a case for it.
+    #[must_use]
+    pub fn of(&self, library: &str) -> Option<f64> {
+        self.medians.iter().find(|measured| measured.library == library).map(|measured| measured.nanos)
+    }
+}
+
+/// Measures a scenario.
+#[must_use]
+pub fn measure(scenario: &Scenario, effort: Effort) -> Row {
+    let mut cases = (scenario.cases)();
+    let counts: Vec<u64> = cases.iter_mut().map(|case| operations(case, effort.turn)).collect();
+    let mut samples = vec![Vec::new(); cases.len()];
+    let fixed = cases.iter().any(|case| case.operations.is_some());
+    let rounds = if fixed { effort.rounds.isqrt() / 2 + 1 } else { effort.rounds };
+    for round in 0..rounds {
+        for turn in 0..cases.len() {
+            let i = (round + turn) % cases.len();
+            let elapsed = (cases[i].run)(counts[i]);
+            samples[i].push(elapsed.as_nanos() as f64 / counts[i] as f64);
+        }
+    }
+    let medians = cases.iter().zip(&mut samples);
+    let medians = medians.map(|(case, samples)| Measured { library: case.library, nanos: median(samples) });
+    Row { name: scenario.name, about: scenario.about, medians: medians.collect() }
+}
+
+/// How many operations a turn takes; finding out warms up.
+fn operations(case: &mut Case, turn: Duration) -> u64 {
+    if let Some(fixed) = case.operations {
+        return fixed;
+    }
+    let mut count = 64;
+    loop {
+        let elapsed = (case.run)(count);
+        if elapsed >= turn / 4 {
+            return ((count as f64 * turn.as_secs_f64() / elapsed.as_secs_f64()) as u64).max(1);
+        }
+        count *= 4;
+    }
+}
+
+fn median(samples: &mut [f64]) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2]
+}

@@ -1,0 +1,59 @@
+//! The plots.
+
+use std::path::Path;
+
+use anyhow::{Result, anyhow};
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+/// One bar of a chart.
+#[derive(Debug)]
+pub struct Bar {
+    /// What it is of.
+    pub label: String,
+    /// How long it is.
+    pub value: f64,
+    /// What stands at its end.
+    pub shown: String,
+    /// Whether it is this library's.
+    pub ours: bool,
+}
+
+/// Groups of bars, each with a title, drawn one below the other, in proportion within a group. A dark one is ours.
+///
+/// # Errors
+/// Where the file cannot be written.
+pub fn bars(path: &Path, title: &str, groups: &[(String, Vec<Bar>)]) -> Result<()> {
+    const WIDTH: i32 = 860;
+    const LEFT: i32 = 150;
+    const LINE: i32 = 22;
+    let lines: usize = groups.iter().map(|(_, bars)| bars.len() + 2).sum();
+    let height = 50 + LINE * lines as i32;
+    let area = SVGBackend::new(path, (WIDTH as u32, height as u32)).into_drawing_area();
+    let draw = || -> Result<(), Box<dyn std::error::Error>> {
+        area.fill(&WHITE)?;
+        let text = |size: i32| TextStyle::from(("sans-serif", size).into_font()).color(&RGBColor(40, 40, 40));
+        area.draw_text(title, &text(19), (16, 12))?;
+        let mut y = 50;
+        for (group, bars) in groups {
+            area.draw_text(group, &text(15), (16, y))?;
+            y += LINE;
+            let longest = bars.iter().fold(f64::MIN_POSITIVE, |longest, bar| longest.max(bar.value));
+            for bar in bars {
+                let length = (bar.value / longest * f64::from(WIDTH - LEFT - 110)) as i32;
+                let color = if bar.ours { RGBColor(0, 92, 153) } else { RGBColor(170, 190, 205) };
+                let name = text(13).pos(Pos::new(HPos::Right, VPos::Center));
+                area.draw_text(&bar.label, &name, (LEFT - 8, y + LINE / 2 - 1))?;
+                let corners = [(LEFT, y + 2), (LEFT + length.max(1), y + LINE - 4)];
+                area.draw(&Rectangle::new(corners, color.filled()))?;
+                let value = text(13).pos(Pos::new(HPos::Left, VPos::Center));
+                area.draw_text(&bar.shown, &value, (LEFT + length + 6, y + LINE / 2 - 1))?;
+                y += LINE;
+            }
+            y += LINE;
+        }
+        area.present()?;
+        Ok(())
+    };
+    draw().map_err(|e| anyhow!("{}: the plot cannot be drawn: {e}", path.display()))
+}

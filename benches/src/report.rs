@@ -1,0 +1,177 @@
+//! The Markdown that `RESULTS.md` is.
+
+use std::fmt::Write;
+
+use crate::admission::Admitted;
+use crate::bytes::{Bytes, ENTRIES};
+use crate::libraries::{Async, Dyn, Governor, Library, Limitador, Now, Throttlecrab, Trypema};
+use crate::measure::Row;
+
+/// All that was measured in one run.
+#[derive(Debug, Default)]
+pub struct Results {
+    /// Times.
+    pub rows: Vec<Row>,
+    /// Over-admission.
+    pub admitted: Vec<Admitted>,
+    /// Memory.
+    pub bytes: Vec<Bytes>,
+}
+
+/// The libraries of the comparison, in the order of the columns.
+pub const PEERS: [&str; 5] =
+    [Governor::NAME, Trypema::<1>::NAME, Trypema::<100>::NAME, Limitador::NAME, Throttlecrab::NAME];
+
+/// A goal and how it was met.
+#[derive(Debug)]
+pub struct Bar {
+    what: &'static str,
+    most: f64,
+    measured: Option<f64>,
+}
+
+impl Results {
+    fn nanos(&self, scenario: &str, library: &str) -> Option<f64> {
+        self.rows.iter().find(|row| row.name == scenario)?.of(library)
+    }
+
+    fn to_governor(&self, scenario: &str) -> Option<f64> {
+        Some(self.nanos(scenario, Now::NAME)? / self.nanos(scenario, Governor::NAME)?)
+    }
+
+    fn between(&self, scenario: &str, other: &str) -> Option<f64> {
+        Some(self.nanos(scenario, Now::NAME)? / self.nanos(other, Now::NAME)?)
+    }
+
+    fn per_key(&self, library: &str, entries: u32) -> Option<f64> {
+        let found = self.bytes.iter().find(|bytes| bytes.library == library && bytes.entries == entries);
+        found.map(|bytes| bytes.per_key)
+    }
+
+    /// The goals.
+    #[must_use]
+    pub fn bars(&self) -> Vec<Bar> {
+        let form = |library| Some((self.nanos("hot/allowed", library)?, self.nanos("hot/allowed", Now::NAME)?));
+        let entries = || Some((self.per_key(Now::NAME, 100)? - self.per_key(Now::NAME, 1)?) / 99.0);
+        let keys = || Some(self.per_key(Now::NAME, 1)? / self.per_key(Governor::NAME, 1)?);
+        let bar = |what, most, measured| Bar { what, most, measured };
+        vec![
+            bar("hot key, allowed, to governor", 0.75, self.to_governor("hot/allowed")),
+            bar("hot key, denied, to governor", 0.75, self.to_governor("hot/denied")),
+            bar("1,024 keys, to governor", 0.7, self.to_governor("keys_1024/allowed")),
+            bar("1,000,000 keys, to governor", 0.7, self.to_governor("keys_1M/uniform")),
+            bar("two threads on one key, to governor", 0.7, self.to_governor("hot/two_threads")),
+            bar("two threads over 1,024 keys, to governor", 0.75, self.to_governor("keys_1024/two_threads")),
+            bar("fresh keys, to governor", 0.8, self.to_governor("keys_1M/fresh")),
+            bar("async, static, to `acquire_now`", 1.1, form(Async::NAME).map(|(form, now)| form / now)),
+            bar("`Arc<dyn DynWindowStore>`, more ns than `acquire_now`", 35.0, form(Dyn::NAME).map(|(f, n)| f - n)),
+            bar("limit 1,000,000 to limit 10, denied", 1.5, self.between("limit_1M/denied", "limit_10/denied")),
+            bar("limit 1,000,000 to limit 10, sliding", 1.5, self.between("limit_1M/sliding", "limit_10/sliding")),
+            bar("three windows to one", 1.6, self.between("windows_3/allowed", "hot/allowed")),
+            bar("cost 1,000 to cost 1", 1.2, self.between("cost_1000/allowed", "hot/allowed")),
+            bar("bytes a key with one entry, to governor", 1.3, keys()),
+            bar("bytes for each further entry, up to 100", 8.5, entries()),
+        ]
+    }
+
+    /// All tables.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let mut out = String::new();
+        self.times(&mut out);
+        self.forms(&mut out);
+        self.admissions(&mut out);
+        self.memory(&mut out);
+        self.goals(&mut out);
+        out
+    }
+
+    fn times(&self, out: &mut String) {
+        heading(out, "Nanoseconds a decision", "Medians. In brackets how many times this library's time that is.");
+        table(out, &["scenario", Now::NAME], &PEERS);
+        for row in self.rows.iter().filter(|row| PEERS.iter().any(|peer| row.of(peer).is_some())) {
+            let Some(ours) = row.of(Now::NAME) else { continue };
+            let _ = write!(out, "| `{}`: {} | **{}** |", row.name, row.about, nanos(ours));
+            for peer in PEERS {
+                let cell = row.of(peer).map(|peer| format!("{} ({:.1})", nanos(peer), peer / ours));
+                let _ = write!(out, " {} |", cell.unwrap_or_default());
+            }
+            out.push('\n');
+        }
+    }
+
+    fn forms(&self, out: &mut String) {
+        let text = "Nanoseconds a decision: `acquire_now`, the future of `acquire` over a store known to the compiler and \
+             over `Arc<dyn DynWindowStore>`, and the floors: reading the clock; hashing the key and updating one cache \
+             line; clock, hash, shard lock, probe and one number updated in a `DashMap<String, u64>`.";
+        heading(out, "This library's forms and shapes, and the floors", text);
+        let floors = ["floor: clock", "floor: hash, line", "floor: clock, map"];
+        let columns = [&[Async::NAME, Dyn::NAME][..], &floors].concat();
+        table(out, &["scenario", Now::NAME], &columns);
+        for row in &self.rows {
+            let _ = write!(
+                out,
+                "| `{}`: {} | {} |",
+                row.name,
+                row.about,
+                row.of(Now::NAME).map_or_else(String::new, nanos)
+            );
+            for column in &columns {
+                let _ = write!(out, " {} |", row.of(column).map_or_else(String::new, nanos));
+            }
+            out.push('\n');
+        }
+    }
+
+    fn admissions(&self, out: &mut String) {
+        let text = "Limit 100 in any second, real time, the same requests offered to all. *Around a boundary*: one \
+             request, then 200 in the fifth of a second before its second ends and 200 in the one after. *Steadily*: five \
+             times the limit for three seconds. More than 100 in some window of a second is more than was promised.";
+        heading(out, "What is admitted in the worst window", text);
+        table(out, &["library", "around a boundary", "steadily", "in all", "ns, hot key allowed"], &[]);
+        for admitted in &self.admitted {
+            let Admitted { library, boundary, steady, steady_total } = admitted;
+            let time = self.nanos("hot/allowed", library).map_or_else(String::new, nanos);
+            let _ = writeln!(out, "| {library} | {boundary} | {steady} | {steady_total} | {time} |");
+        }
+    }
+
+    fn memory(&self, out: &mut String) {
+        let text = "By a counting allocator, its own overhead included; keys of 16 bytes. For one who counts rather than \
+             logs, entries cost nothing.";
+        heading(out, "Bytes a key", text);
+        table(out, &["library"], &["1 entry", "10 entries", "100 entries", "each entry after the first"]);
+        for library in [Now::NAME].iter().chain(&PEERS) {
+            let Some(all) = ENTRIES.iter().map(|&e| self.per_key(library, e)).collect::<Option<Vec<_>>>() else {
+                continue;
+            };
+            let each = (all[2] - all[0]) / 99.0;
+            let _ =
+                writeln!(out, "| {library} | {:.0} | {:.0} | {:.0} | {:.1} |", all[0], all[1], all[2], each.max(0.0));
+        }
+    }
+
+    fn goals(&self, out: &mut String) {
+        heading(out, "Goals", "What the project set itself, and this run.");
+        table(out, &["ratio"], &["at most", "measured", ""]);
+        for Bar { what, most, measured } in self.bars() {
+            let Some(measured) = measured else { continue };
+            let met = if measured <= most { "met" } else { "**missed**" };
+            let _ = writeln!(out, "| {what} | {most} | {measured:.2} | {met} |");
+        }
+    }
+}
+
+fn heading(out: &mut String, title: &str, text: &str) {
+    let _ = write!(out, "\n## {title}\n\n{text}\n\n");
+}
+
+fn table(out: &mut String, first: &[&str], rest: &[&str]) {
+    let columns = [first, rest].concat();
+    let rules: String = std::iter::once("---|").chain(std::iter::repeat_n("---:|", columns.len() - 1)).collect();
+    let _ = write!(out, "| {} |\n|{rules}\n", columns.join(" | "));
+}
+
+fn nanos(nanos: f64) -> String {
+    if nanos < 100.0 { format!("{nanos:.1}") } else { format!("{nanos:.0}") }
+}

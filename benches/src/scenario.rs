@@ -1,0 +1,218 @@
+//! The scenarios: named groups of one operation, with a case for each library.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use limiter_core::{Limit, Limiter, Op, Timestamp, Window};
+use limiter_memory::MemoryStore;
+
+use crate::libraries::{
+    Async, ClockFloor, Dyn, Governor, Library, Limitador, LineFloor, MapFloor, Now, Quota, Throttlecrab, Trypema,
+};
+use crate::workload::{Workload, keys, uniform, zipf};
+
+/// One library on one scenario.
+pub struct Case {
+    /// The library's name.
+    pub library: &'static str,
+    /// Does so many operations, each of whose answers it asserts, and returns how long they took.
+    pub run: Box<dyn FnMut(u64) -> Duration>,
+    /// A round is this many operations rather than a fixed time.
+    pub operations: Option<u64>,
+}
+
+/// One operation that all its cases do.
+pub struct Scenario {
+    /// `group/op`.
+    pub name: &'static str,
+    /// What is offered, for a reader of the table.
+    pub about: &'static str,
+    /// Makes the cases. Each makes and fills its limiter when it is first run.
+    pub cases: fn() -> Vec<Case>,
+}
+
+const MILLIS: fn(u64) -> Duration = Duration::from_millis;
+/// So many units that a loop on one key stays below: 100 a microsecond.
+const HOT: Quota = Quota::new(100_000, Duration::from_millis(1));
+const HOUR: Duration = Duration::from_secs(3600);
+const MILLION: usize = 1_000_000;
+
+/// All scenarios, in the order of the tables.
+pub const SCENARIOS: &[Scenario] = &[
+    Scenario { name: "hot/allowed", about: "one key, 100,000 per ms", cases: || all(&hot(HOT, true)) },
+    Scenario {
+        name: "hot/denied",
+        about: "one key, 10 per hour, used up",
+        cases: || peers(&hot(Quota::new(10, HOUR), false)),
+    },
+    Scenario {
+        name: "hot/two_threads",
+        about: "two threads on one key, 100,000 per ms",
+        cases: || all(&Workload { threads: 2, ..hot(HOT, true) }),
+    },
+    Scenario { name: "keys_1024/allowed", about: "1,024 keys at random, 100 per ms each", cases: || all(&keys_1024()) },
+    Scenario {
+        name: "keys_1024/two_threads",
+        about: "two threads over 1,024 keys at random, 200 per ms each",
+        cases: || all(&Workload { threads: 2, quota: Quota::new(200, MILLIS(1)), ..keys_1024() }),
+    },
+    Scenario {
+        name: "keys_1M/uniform",
+        about: "1,000,000 keys at random, 100 per s each",
+        cases: || many(&Workload { keys: keys(MILLION), picks: uniform(MILLION, 1 << 21), ..hot(PER_SECOND, true) }),
+    },
+    Scenario {
+        name: "keys_1M/zipf",
+        about: "1,000,000 keys, the n-th in proportion to 1/n, 100,000 per ms each",
+        cases: || many(&Workload { keys: keys(MILLION), picks: zipf(MILLION, 1 << 21), ..hot(HOT, true) }),
+    },
+    Scenario { name: "keys_1M/fresh", about: "1,000,000 keys seen for the first time, 100 per s each", cases: fresh },
+    Scenario {
+        name: "sweep/allowed",
+        about: "100,000 keys at random, 1,000 per s each, a second thread sweeps all the time",
+        cases: || {
+            let quota = Quota::new(1000, MILLIS(1000));
+            let picks = uniform(100_000, 1 << 20);
+            let workload = Workload { keys: keys(100_000), picks, sweep: true, ..hot(quota, true) };
+            vec![case::<Now>(&workload), case::<Governor>(&workload)]
+        },
+    },
+    Scenario {
+        name: "cost_10/allowed",
+        about: "one key, cost 10, 1,000,000 per ms",
+        cases: || peers(&Workload { cost: 10, ..hot(Quota::new(1_000_000, MILLIS(1)), true) }),
+    },
+    Scenario {
+        name: "cost_1000/allowed",
+        about: "one key, cost 1,000, 100,000,000 per ms",
+        cases: || vec![case::<Now>(&Workload { cost: 1000, ..hot(Quota::new(100_000_000, MILLIS(1)), true) })],
+    },
+    Scenario {
+        name: "windows_3/allowed",
+        about: "one key, three windows of 1, 2 and 3 ms",
+        cases: || vec![case::<Now>(&hot(Quota { more: 2, ..HOT }, true))],
+    },
+    Scenario { name: "limit_10/denied", about: "one key, 10 per hour, used up", cases: || full(10) },
+    Scenario { name: "limit_1000/denied", about: "one key, 1,000 per hour, used up", cases: || full(1000) },
+    Scenario { name: "limit_1M/denied", about: "one key, 1,000,000 per hour, used up", cases: || full(1_000_000) },
+    Scenario { name: "limit_10/sliding", about: "a log of 10, each entry leaves as one comes", cases: || sliding(10) },
+    Scenario { name: "limit_1000/sliding", about: "the same of 1,000", cases: || sliding(1000) },
+    Scenario { name: "limit_1M/sliding", about: "the same of 1,000,000", cases: || sliding(1_000_000) },
+];
+
+const PER_SECOND: Quota = Quota::new(100, Duration::from_secs(1));
+
+fn hot(quota: Quota, allowed: bool) -> Workload {
+    Workload { quota, keys: keys(1), picks: Arc::default(), cost: 1, allowed, threads: 1, sweep: false }
+}
+
+fn keys_1024() -> Workload {
+    let quota = Quota::new(100, MILLIS(1));
+    Workload { keys: keys(1024), picks: uniform(1024, 1 << 16), ..hot(quota, true) }
+}
+
+fn case<L: Library>(workload: &Workload) -> Case {
+    let (workload, mut library, mut from) = (workload.clone(), None::<L>, 0);
+    let run = move |count| {
+        let library = library.get_or_insert_with(|| workload.prepare());
+        from += count as usize;
+        workload.run(library, from, count)
+    };
+    Case { library: L::NAME, run: Box::new(run), operations: None }
+}
+
+fn peers(workload: &Workload) -> Vec<Case> {
+    let mut cases = many(workload);
+    cases.retain(|case| !case.library.starts_with("floor"));
+    cases.push(case::<Limitador>(workload));
+    cases
+}
+
+/// The peers that a million keys can be asked of in a reasonable time, and the floors.
+fn many(workload: &Workload) -> Vec<Case> {
+    let mut cases = vec![
+        case::<Now>(workload),
+        case::<Governor>(workload),
+        case::<Trypema<1>>(workload),
+        case::<Trypema<100>>(workload),
+        case::<Throttlecrab>(workload),
+    ];
+    if workload.allowed {
+        cases.extend([case::<LineFloor>(workload), case::<MapFloor>(workload)]);
+    }
+    cases
+}
+
+fn all(workload: &Workload) -> Vec<Case> {
+    let mut cases = many(workload);
+    cases.extend([
+        case::<Limitador>(workload),
+        case::<Async>(workload),
+        case::<Dyn>(workload),
+        case::<ClockFloor>(workload),
+    ]);
+    cases
+}
+
+fn full(max: u32) -> Vec<Case> {
+    let workload = hot(Quota::new(max, HOUR), false);
+    vec![case::<Now>(&workload), case::<Governor>(&workload)]
+}
+
+fn fresh() -> Vec<Case> {
+    let keys = keys(MILLION);
+    vec![
+        fresh_case::<Now>(&keys),
+        fresh_case::<Governor>(&keys),
+        fresh_case::<Trypema<100>>(&keys),
+        fresh_case::<Throttlecrab>(&keys),
+    ]
+}
+
+/// Every key is new to the limiter; when they are used up, there is a new limiter, whose making is not measured.
+fn fresh_case<L: Library>(keys: &Arc<Vec<String>>) -> Case {
+    let (keys, mut library, mut used) = (Arc::clone(keys), L::with(PER_SECOND), 0);
+    let run = move |mut count: u64| {
+        let mut elapsed = Duration::ZERO;
+        while count > 0 {
+            if used == keys.len() {
+                (library, used) = (L::with(PER_SECOND), 0);
+            }
+            let now = (keys.len() - used).min(count as usize);
+            let start = Instant::now();
+            for key in &keys[used..used + now] {
+                assert!(library.allows(key, 1), "{} on {key}", L::NAME);
+            }
+            elapsed += start.elapsed();
+            used += now;
+            count -= now as u64;
+        }
+        elapsed
+    };
+    Case { library: L::NAME, run: Box::new(run), operations: Some(MILLION as u64) }
+}
+
+/// A log that stays full: at every microsecond its oldest entry leaves and an acquire is allowed.
+fn sliding(max: u64) -> Vec<Case> {
+    let window = Window::from_micros(max).expect("the window is valid");
+    let limit = Limit::over(max, window).expect("the limit is valid");
+    let limiter = Limiter::new(MemoryStore::new(), limit);
+    let (mut micros, mut full) = (1 << 50, false);
+    let run = move |count| {
+        let mut acquire = || {
+            micros += 1;
+            let op = Op::acquire("user:00000000000", limiter.policy()).at(Timestamp::from_micros_saturating(micros));
+            limiter.run_now(op).is_ok_and(|decision| decision.allowed())
+        };
+        for _ in 0..if full { 0 } else { max } {
+            assert!(acquire());
+        }
+        full = true;
+        let start = Instant::now();
+        for _ in 0..count {
+            assert!(acquire());
+        }
+        start.elapsed()
+    };
+    vec![Case { library: Now::NAME, run: Box::new(run), operations: None }]
+}

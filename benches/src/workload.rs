@@ -1,0 +1,138 @@
+//! What is offered to a library, and the loop that offers it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::libraries::{Library, Quota};
+
+/// Operations of which each has a known answer.
+#[derive(Clone)]
+pub(crate) struct Workload {
+    pub(crate) quota: Quota,
+    pub(crate) keys: Arc<Vec<String>>,
+    /// The order of the keys, as often again as needed; empty for one key. A power of two of them.
+    pub(crate) picks: Arc<Vec<u32>>,
+    pub(crate) cost: u32,
+    pub(crate) allowed: bool,
+    pub(crate) threads: usize,
+    /// Another thread sweeps all the time.
+    pub(crate) sweep: bool,
+}
+
+/// Keys of 16 bytes.
+pub(crate) fn keys(count: usize) -> Arc<Vec<String>> {
+    Arc::new((0..count).map(|i| format!("user:{i:011}")).collect())
+}
+
+/// A small generator: the picks are the same in every run.
+pub(crate) struct Xorshift(pub(crate) u64);
+
+impl Xorshift {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+/// Each of `count` keys equally often.
+pub(crate) fn uniform(count: usize, picks: usize) -> Arc<Vec<u32>> {
+    let mut random = Xorshift(0x2545_f491_4f6c_dd1d);
+    Arc::new((0..picks).map(|_| (random.next() >> 16) as u32 % count as u32).collect())
+}
+
+/// The n-th of `count` keys in proportion to 1/n, and the keys in no order.
+pub(crate) fn zipf(count: usize, picks: usize) -> Arc<Vec<u32>> {
+    let mut random = Xorshift(0x2545_f491_4f6c_dd1d);
+    let mut sums = Vec::with_capacity(count);
+    let mut sum = 0.0;
+    for n in 1..=count {
+        sum += 1.0 / n as f64;
+        sums.push(sum);
+    }
+    let mut pick = || {
+        let wanted = (random.next() >> 11) as f64 / (1_u64 << 53) as f64 * sum;
+        let rank = sums.partition_point(|&sum| sum < wanted).min(count - 1) as u64;
+        (rank * 7_368_787 % count as u64) as u32
+    };
+    Arc::new((0..picks).map(|_| pick()).collect())
+}
+
+impl Workload {
+    /// A limiter that has seen every key, and on a denied workload used the quota up.
+    pub(crate) fn prepare<L: Library>(&self) -> L {
+        let library = L::with(self.quota);
+        let times = if self.allowed { 1 } else { self.quota.max };
+        for key in self.keys.iter() {
+            for _ in 0..times {
+                library.allows(key, 1);
+            }
+        }
+        library
+    }
+
+    /// Offers `count` operations, asserts their answers, and returns how long they took.
+    #[inline]
+    fn offer<L: Library>(&self, library: &L, from: usize, count: u64) -> Duration {
+        let mut other = 0;
+        let start = Instant::now();
+        if let [key] = &self.keys[..] {
+            for _ in 0..count {
+                other += u64::from(library.allows(key, self.cost) != self.allowed);
+            }
+        } else {
+            let mask = self.picks.len() - 1;
+            for i in 0..count as usize {
+                let key = &self.keys[self.picks[(from + i) & mask] as usize];
+                other += u64::from(library.allows(key, self.cost) != self.allowed);
+            }
+        }
+        let elapsed = start.elapsed();
+        // A thread that is put to sleep between reading the clock and using it may be denied by a library that does not
+        // clamp its time.
+        let tolerated = if self.threads == 1 { 0 } else { count / 50 };
+        assert!(other <= tolerated, "{}: {other} of {count} answers were not as expected", L::NAME);
+        elapsed
+    }
+
+    /// Offers `count` operations and measures them. `from` says where in the picks to begin.
+    pub(crate) fn run<L: Library>(&self, library: &L, from: usize, count: u64) -> Duration {
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            if self.sweep {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        library.sweep();
+                    }
+                });
+            }
+            let elapsed = if self.threads == 1 {
+                self.offer(library, from, count)
+            } else {
+                self.offer_on_threads(library, from, count)
+            };
+            stop.store(true, Ordering::Relaxed);
+            elapsed
+        })
+    }
+
+    /// The longest time of any thread.
+    fn offer_on_threads<L: Library>(&self, library: &L, from: usize, count: u64) -> Duration {
+        let barrier = Barrier::new(self.threads);
+        thread::scope(|scope| {
+            let offer = |thread| {
+                let from = from + thread * self.picks.len() / self.threads;
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    barrier.wait();
+                    self.offer(library, from, count.div_ceil(self.threads as u64))
+                })
+            };
+            let threads: Vec<_> = (0..self.threads).map(offer).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no answer is unexpected")).max().unwrap_or_default()
+        })
+    }
+}
