@@ -31,7 +31,8 @@ const PASSING: [&str; 6] = ["LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", 
 const UNAVAILABLE: [&str; 5] = ["OOM", "MISCONF", "NOREPLICAS", "MOVED", "ASK"];
 const REFUSED: [&str; 5] = ["NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "DENIED"];
 /// Texts of plain `ERR` answers that no repetition helps against.
-const MISCONFIGURED: [&str; 6] = [
+const MISCONFIGURED: [&str; 7] = [
+    "ACL failure in script",
     "can't run this command",
     "can't access at least one of the keys",
     "nknown command",
