@@ -105,9 +105,9 @@ fn the_picture_is_that_of_memory() {
     assert_eq!(keys(&server), 0);
 }
 
-fn start(url: &str) -> Child {
+fn start(url: &str, output: &str) -> Child {
     Command::new(env!("CARGO_BIN_EXE_limiter"))
-        .args(["replay", "--limit", "3/60s", "--output", "jsonl", "--store", url])
+        .args(["replay", "--limit", "3/60s", "--output", output, "--store", url])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -115,9 +115,9 @@ fn start(url: &str) -> Child {
         .unwrap()
 }
 
-/// Two thousand rows: more than a batch.
+/// Some batches, and more than is looked at before the first.
 fn rows() -> String {
-    "at,key\n".to_owned() + &(0..2_000).map(|i| format!("{i},key-{}\n", i % 50)).collect::<String>()
+    "at,key\n".to_owned() + &(0..10_000).map(|i| format!("{i},key-{}\n", i % 50)).collect::<String>()
 }
 
 fn wait_for(what: &str, done: impl Fn() -> bool) {
@@ -134,7 +134,7 @@ fn nothing_is_left_of_a_replay_that_ends_early() {
     server.command(&["SET", "other", "1"]).unwrap();
 
     for signal in ["INT", "TERM"] {
-        let mut child = start(&server.url());
+        let mut child = start(&server.url(), "summary");
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(rows().as_bytes()).unwrap();
         stdin.flush().unwrap();
@@ -150,7 +150,7 @@ fn nothing_is_left_of_a_replay_that_ends_early() {
     }
 
     // Whoever reads the output leaves.
-    let mut child = start(&server.url());
+    let mut child = start(&server.url(), "jsonl");
     let mut stdin = child.stdin.take().unwrap();
     let feeder = std::thread::spawn(move || {
         drop(stdin.write_all((rows() + &rows()[7..].repeat(50)).as_bytes()));
@@ -166,9 +166,14 @@ fn nothing_is_left_of_a_replay_that_ends_early() {
 #[test]
 fn a_server_that_goes_ends_the_replay() {
     let mut server = Server::start().unwrap();
-    let mut child = start(&server.url());
+    let mut child = start(&server.url(), "jsonl");
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(rows().as_bytes()).unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut out = String::new();
+        stdout.read_to_string(&mut out).map(|_| out)
+    });
     wait_for("keys", || keys(&server) >= 50);
     server.kill();
     let killed = Instant::now();
@@ -177,14 +182,14 @@ fn a_server_that_goes_ends_the_replay() {
     drop(stdin);
     let mut message = String::new();
     child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let code = child.wait().unwrap().code();
     assert!(killed.elapsed() < Duration::from_secs(15), "{:?}", killed.elapsed());
-    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert_eq!(code, Some(1), "{message}");
     assert!(message.contains("limiter: keys that start with limiter-replay:"), "{message}");
     let row = message.lines().last().unwrap();
     assert!(row.starts_with("limiter: standard input: deciding on row "), "{message}");
     let row: usize = row.split(' ').nth(6).unwrap().parse().unwrap();
-    assert_eq!(text(&output.stdout).lines().count(), row - 1);
+    assert_eq!(reader.join().unwrap().unwrap().lines().count(), row - 1);
 }
 
 #[test]
