@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState as Foldhash;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use limiter_core::{Error, Limiter, Op, Policy, Timestamp};
+use limiter_core::{Error, Limiter, Op, Policy, Timestamp, Window};
 use limiter_redis::RedisStore;
 use tokio::runtime::Runtime;
 
@@ -31,6 +31,13 @@ struct Append {
     at: Timestamp,
     /// When it was sent at the earliest.
     sent: Instant,
+}
+
+impl Append {
+    /// Whether the log may have expired in Redis by now though it counts at `now` of the trace.
+    fn is_lost(&self, elapsed: Duration, now: Timestamp, window: Window) -> bool {
+        elapsed >= window.as_duration().saturating_add(SPARE) && window.counts(self.at, now)
+    }
 }
 
 /// A place in Redis for one replay: a prefix that nobody else has, and what was written under it.
@@ -172,12 +179,11 @@ impl Work<'_> {
         let answer = Answer::from_result(self.limiter.run(op).await).map_err(failed)?;
         if let (Answer::Decided(decision), Some(append)) = (&answer, *newest) {
             let window = self.policy.longest_window();
-            let expired = append.sent.elapsed() >= window.as_duration().saturating_add(SPARE);
-            // A log that counts nowhere any more is not missed.
             anyhow::ensure!(
-                !expired || !window.counts(append.at, decision.at()),
-                "the replay is slower than the trace: Redis kept the log of this key for {} s only",
-                (window.as_duration() + SPARE).as_secs()
+                !append.is_lost(append.sent.elapsed(), decision.at(), window),
+                "the replay is slower than the trace: Redis keeps the log of a key for {} s only, and the key had rows \
+                 further apart",
+                window.as_duration().saturating_add(SPARE).as_secs()
             );
         }
         if let Answer::Decided(decision) = &answer
@@ -203,4 +209,21 @@ async fn remove(store: &RedisStore, written: &mut Written) -> Result<(), Error> 
 
 fn left(prefix: &str) -> String {
     format!("keys that start with {prefix} are left, until they expire by themselves")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_expired_is_missed_while_it_counts() {
+        let at = |seconds| Timestamp::from_micros(seconds * 1_000_000).unwrap();
+        let window = Window::try_from(Duration::from_secs(10)).unwrap();
+        let append = Append { at: at(100), sent: Instant::now() };
+        let lost = |elapsed, now| append.is_lost(Duration::from_secs(elapsed), at(now), window);
+        assert!(!lost(68, 109) && !lost(69, 110) && !lost(1_000, 110));
+        assert!(lost(69, 109) && lost(1_000, 100));
+        // A late row would be decided on at the time of the newest.
+        assert!(lost(69, 50));
+    }
 }
