@@ -1,102 +1,141 @@
 //! Redis Cluster: connecting, and following redirections.
-//!
-//! The cluster client is told to repeat nothing: its repetition of a command that may have been executed would count
-//! twice. It still learns from every redirection where the slots are.
 
 use redis::aio::ConnectionLike;
-use redis::cluster::{ClusterClient, ClusterClientBuilder, ClusterConfig};
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::{RoutingInfo, SingleNodeRoutingInfo};
-use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, ServerErrorKind, Value};
+use redis::{
+    Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError, RedisFuture, RedisResult, ServerErrorKind, Value,
+};
 
-use crate::connection::{Connection, Times, tcp_settings};
+use crate::connection::{Connection, Kind, Times, tcp_settings};
+use crate::nodes::{Address, Nodes};
 
 /// A slot that moves is answered for by the next node, or the one after.
-const REDIRECTIONS: usize = 3;
+pub(crate) const REDIRECTIONS: usize = 3;
 
-fn client(nodes: Vec<String>, times: Times) -> RedisResult<ClusterClient> {
-    ClusterClientBuilder::new(nodes)
-        .retries(0)
-        .connection_timeout(times.connect)
-        .response_timeout(times.response)
-        .overall_response_timeout(None)
-        .tcp_settings(tcp_settings(times))
-        .build()
+/// A connection to a cluster.
+#[derive(Clone)]
+pub(crate) enum Cluster {
+    /// The store's.
+    Own(Nodes),
+    /// A user's.
+    Given(ClusterConnection),
 }
 
 pub(crate) async fn connect(nodes: Vec<String>, times: Times) -> RedisResult<Connection> {
-    client(nodes, times)?.get_async_connection().await.map(Connection::from)
+    let nodes = open(nodes, times)?;
+    nodes.ask_all().await?;
+    Ok(Connection(Kind::Cluster(Cluster::Own(nodes))))
 }
 
 pub(crate) fn connect_lazily(nodes: Vec<String>, times: Times) -> RedisResult<Connection> {
-    let config = ClusterConfig::new().set_connection_timeout(times.connect).set_response_timeout(times.response);
-    Ok(client(nodes, times)?.get_pending_async_connection_with_config(config).into())
+    Ok(Connection(Kind::Cluster(Cluster::Own(open(nodes, times)?))))
 }
 
-/// Sends a command to the node that has its slot.
-pub(crate) async fn send(cluster: &mut ClusterConnection, cmd: &Cmd) -> RedisResult<Value> {
-    let mut answer = cluster.req_packed_command(cmd).await.and_then(Value::extract_error);
-    for _ in 0..REDIRECTIONS {
-        let Err(error) = &answer else { break };
-        let Some((route, asking)) = redirection(error) else { break };
-        answer = if asking { ask(cluster, cmd, route).await } else { send_to(cluster, cmd.clone(), route).await };
+fn open(nodes: Vec<String>, times: Times) -> RedisResult<Nodes> {
+    let infos = nodes.into_iter().map(|url| Ok(url.into_connection_info()?.set_tcp_settings(tcp_settings(times))));
+    Nodes::new(&infos.collect::<RedisResult<Vec<_>>>()?, times)
+}
+
+impl Cluster {
+    /// Sends a command to the node that has its slot.
+    pub(crate) async fn send(&mut self, cmd: &Cmd) -> RedisResult<Value> {
+        let cluster = match self {
+            Self::Own(nodes) => return nodes.send(cmd).await,
+            Self::Given(cluster) => cluster,
+        };
+        let mut answer = cluster.req_packed_command(cmd).await.and_then(Value::extract_error);
+        for _ in 0..REDIRECTIONS {
+            let Err(error) = &answer else { break };
+            let Some((address, ask)) = redirection(error) else { break };
+            let mut node = Node { cluster: Self::Given(cluster.clone()), address: Some(address) };
+            answer = if ask {
+                asking(&mut node, cmd).await
+            } else {
+                node.req_packed_command(cmd).await.and_then(Value::extract_error)
+            };
+        }
+        answer
     }
-    answer
+
+    pub(crate) async fn send_all(&mut self, all: &Pipeline, offset: usize, count: usize) -> RedisResult<Vec<Value>> {
+        match self {
+            Self::Own(nodes) => nodes.send_all(all, offset, count).await,
+            Self::Given(cluster) => cluster.req_packed_commands(all, offset, count).await,
+        }
+    }
 }
 
-/// Sends a command to one node.
-pub(crate) async fn send_to(
-    cluster: &mut ClusterConnection,
-    cmd: Cmd,
-    route: SingleNodeRoutingInfo,
-) -> RedisResult<Value> {
-    cluster.route_command(cmd, RoutingInfo::SingleNode(route)).await?.extract_error()
-}
-
-async fn ask(cluster: &mut ClusterConnection, cmd: &Cmd, route: SingleNodeRoutingInfo) -> RedisResult<Value> {
+/// Sends a command to a node that does not have its slot yet.
+pub(crate) async fn asking(node: &mut impl ConnectionLike, cmd: &Cmd) -> RedisResult<Value> {
     let mut pipeline = Pipeline::with_capacity(2);
-    pipeline.cmd("ASKING").ignore().add_command(cmd.clone());
-    let mut answers = cluster.route_pipeline(pipeline, 0, 2, route).await?;
+    pipeline.cmd("ASKING").add_command(cmd.clone());
+    let mut answers = node.req_packed_commands(&pipeline, 0, 2).await?;
     answers.pop().unwrap_or(Value::Nil).extract_error()
 }
 
 /// Where an answer points to, and whether it has to be asked there as an exception.
-fn redirection(error: &RedisError) -> Option<(SingleNodeRoutingInfo, bool)> {
-    let asking = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
+pub(crate) fn redirection(error: &RedisError) -> Option<(Address, bool)> {
+    let ask = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
     let (address, _slot) = error.redirect_node()?;
     let (host, port) = address.rsplit_once(':')?;
-    Some((SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port: port.parse().ok()? }, asking))
+    Some(((host.to_owned(), port.parse().ok()?), ask))
 }
 
 /// One node of a cluster as a connection; any node if none is named.
 #[derive(Clone)]
 pub(crate) struct Node {
-    cluster: ClusterConnection,
-    route: SingleNodeRoutingInfo,
+    cluster: Cluster,
+    address: Option<Address>,
 }
 
 impl Node {
-    pub(crate) fn new(cluster: ClusterConnection, address: Option<&(String, u16)>) -> Self {
-        let route = match address {
-            Some((host, port)) => SingleNodeRoutingInfo::ByAddress { host: host.clone(), port: *port },
+    pub(crate) fn new(cluster: Cluster, address: Option<&Address>) -> Self {
+        Self { cluster, address: address.cloned() }
+    }
+
+    fn route(&self) -> SingleNodeRoutingInfo {
+        match self.address.clone() {
+            Some((host, port)) => SingleNodeRoutingInfo::ByAddress { host, port },
             None => SingleNodeRoutingInfo::Random,
-        };
-        Self { cluster, route }
+        }
     }
 }
 
 impl ConnectionLike for Node {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
-        Box::pin(send_to(&mut self.cluster, cmd.clone(), self.route.clone()))
+        Box::pin(async {
+            let route = RoutingInfo::SingleNode(self.route());
+            match &mut self.cluster {
+                Cluster::Own(nodes) => {
+                    self.address
+                        .as_ref()
+                        .map_or_else(|| nodes.any(), |address| nodes.at(address))?
+                        .req_packed_command(cmd)
+                        .await
+                }
+                Cluster::Given(cluster) => cluster.route_command(cmd.clone(), route).await,
+            }?
+            .extract_error()
+        })
     }
 
     fn req_packed_commands<'a>(
         &'a mut self,
-        pipeline: &'a Pipeline,
+        all: &'a Pipeline,
         offset: usize,
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
-        Box::pin(self.cluster.route_pipeline(pipeline.clone(), offset, count, self.route.clone()))
+        Box::pin(async move {
+            let route = self.route();
+            match &mut self.cluster {
+                Cluster::Own(nodes) => {
+                    let node = self.address.as_ref().map_or_else(|| nodes.any(), |address| nodes.at(address));
+                    node?.req_packed_commands(all, offset, count).await
+                }
+                Cluster::Given(cluster) => cluster.route_pipeline(all.clone(), offset, count, route).await,
+            }
+        })
     }
 
     fn get_db(&self) -> i64 {
@@ -104,15 +143,29 @@ impl ConnectionLike for Node {
     }
 }
 
-/// The masters in an answer to `CLUSTER SLOTS`.
-pub(crate) fn masters(reply: &Value) -> Option<Vec<(String, u16)>> {
+/// The ranges of slots in an answer to `CLUSTER SLOTS`, with the masters' addresses. A node that does not know its own
+/// host has the one it was asked at.
+pub(crate) fn slot_ranges(reply: &Value, asked: &str) -> Option<Vec<(u16, u16, Address)>> {
     let Value::Array(ranges) = reply else { return None };
-    let mut masters = std::collections::BTreeSet::new();
-    for range in ranges {
+    let number = |value: &Value| match value {
+        Value::Int(number) => u16::try_from(*number).ok(),
+        _ => None,
+    };
+    let range = |range: &Value| {
         let Value::Array(range) = range else { return None };
-        let Some(Value::Array(node)) = range.get(2) else { return None };
-        let (Some(Value::BulkString(host)), Some(Value::Int(port))) = (node.first(), node.get(1)) else { return None };
-        masters.insert((String::from_utf8(host.clone()).ok()?, u16::try_from(*port).ok()?));
-    }
+        let [first, last, Value::Array(master), ..] = &range[..] else { return None };
+        let host = match master.first()? {
+            Value::BulkString(host) if !host.is_empty() && host != b"?" => String::from_utf8(host.clone()).ok()?,
+            Value::BulkString(_) | Value::Nil => asked.to_owned(),
+            _ => return None,
+        };
+        Some((number(first)?, number(last)?, (host, number(master.get(1)?)?)))
+    };
+    ranges.iter().map(range).collect()
+}
+
+/// The masters in an answer to `CLUSTER SLOTS`.
+pub(crate) fn masters(reply: &Value) -> Option<Vec<Address>> {
+    let masters: std::collections::BTreeSet<_> = slot_ranges(reply, "")?.into_iter().map(|(.., node)| node).collect();
     Some(masters.into_iter().collect())
 }

@@ -19,7 +19,7 @@ pub struct Connection(pub(crate) Kind);
 pub(crate) enum Kind {
     Single(ConnectionManager),
     #[cfg(feature = "cluster")]
-    Cluster(redis::cluster_async::ClusterConnection),
+    Cluster(crate::cluster::Cluster),
 }
 
 impl std::fmt::Debug for Connection {
@@ -44,7 +44,7 @@ impl From<ConnectionManager> for Connection {
 #[cfg(feature = "cluster")]
 impl From<redis::cluster_async::ClusterConnection> for Connection {
     fn from(connection: redis::cluster_async::ClusterConnection) -> Self {
-        Self(Kind::Cluster(connection))
+        Self(Kind::Cluster(crate::cluster::Cluster::Given(connection)))
     }
 }
 
@@ -123,6 +123,14 @@ pub(crate) fn tcp_settings(times: Times) -> TcpSettings {
     settings
 }
 
+/// A refused connection fails the operation at once; the next operation tries again.
+pub(crate) fn manager_config(times: Times) -> ConnectionManagerConfig {
+    ConnectionManagerConfig::new()
+        .set_number_of_retries(0)
+        .set_connection_timeout(Some(times.connect))
+        .set_response_timeout(None)
+}
+
 struct Single {
     client: redis::Client,
     config: ConnectionManagerConfig,
@@ -139,11 +147,7 @@ fn single(url: &str, times: Times) -> Result<Single, Error> {
             shown_url(url)
         ))
     })?;
-    // A refused connection fails the operation at once; the next operation tries again.
-    let config = ConnectionManagerConfig::new()
-        .set_number_of_retries(0)
-        .set_connection_timeout(Some(times.connect))
-        .set_response_timeout(None);
+    let config = manager_config(times);
     Ok(Single { client, config })
 }
 
@@ -170,7 +174,7 @@ impl ConnectionLike for Connection {
         match &mut self.0 {
             Kind::Single(manager) => manager.req_packed_command(cmd),
             #[cfg(feature = "cluster")]
-            Kind::Cluster(cluster) => Box::pin(crate::cluster::send(cluster, cmd)),
+            Kind::Cluster(cluster) => Box::pin(cluster.send(cmd)),
         }
     }
 
@@ -183,7 +187,7 @@ impl ConnectionLike for Connection {
         match &mut self.0 {
             Kind::Single(manager) => manager.req_packed_commands(pipeline, offset, count),
             #[cfg(feature = "cluster")]
-            Kind::Cluster(cluster) => cluster.req_packed_commands(pipeline, offset, count),
+            Kind::Cluster(cluster) => Box::pin(cluster.send_all(pipeline, offset, count)),
         }
     }
 
@@ -191,7 +195,7 @@ impl ConnectionLike for Connection {
         match &self.0 {
             Kind::Single(manager) => manager.get_db(),
             #[cfg(feature = "cluster")]
-            Kind::Cluster(cluster) => cluster.get_db(),
+            Kind::Cluster(_) => 0,
         }
     }
 }

@@ -12,6 +12,8 @@ mod failure;
 mod id;
 mod key;
 mod live;
+#[cfg(feature = "cluster")]
+mod nodes;
 mod reply;
 mod script;
 mod store;

@@ -1,0 +1,227 @@
+//! The nodes of a cluster, each with a connection of its own.
+//!
+//! A node that is silent delays the operations on its own slots and nothing else: no operation waits for another node,
+//! and where the slots are is learned in the background. The cluster connection of the client library makes all
+//! commands wait while it tries to connect to a lost node.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+use redis::cluster_routing::Slot;
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisResult, Value};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::cluster::{REDIRECTIONS, asking, redirection, slot_ranges};
+use crate::connection::{Times, manager_config};
+
+/// A host and a port.
+pub(crate) type Address = (String, u16);
+
+/// How long what was learned is not asked for again.
+const REST: Duration = Duration::from_millis(100);
+
+#[derive(Clone)]
+pub(crate) struct Nodes(Arc<Inner>);
+
+struct Inner {
+    /// How to connect, whatever the address.
+    info: ConnectionInfo,
+    config: ConnectionManagerConfig,
+    patience: Duration,
+    runtime: Handle,
+    seeds: Vec<Address>,
+    known: RwLock<Known>,
+    learning: AtomicBool,
+    turn: AtomicUsize,
+}
+
+#[derive(Clone, Default)]
+struct Known {
+    nodes: HashMap<Address, ConnectionManager>,
+    slots: HashMap<Slot, ConnectionManager>,
+}
+
+impl Nodes {
+    /// Nodes that are connected to when they are needed. Must be called within a runtime.
+    pub(crate) fn new(seeds: &[ConnectionInfo], times: Times) -> RedisResult<Self> {
+        let no_seed = || RedisError::from((ErrorKind::InvalidClientConfig, "a cluster needs the address of a node"));
+        let info = seeds.first().cloned().ok_or_else(no_seed)?;
+        let seeds: Vec<Address> = seeds.iter().filter_map(|seed| address(seed.addr())).collect();
+        let nodes = Self(Arc::new(Inner {
+            info,
+            config: manager_config(times),
+            patience: times.connect + times.response,
+            runtime: Handle::current(),
+            seeds,
+            known: RwLock::default(),
+            learning: AtomicBool::new(false),
+            turn: AtomicUsize::new(0),
+        }));
+        for seed in &nodes.0.seeds {
+            nodes.at(seed)?;
+        }
+        Ok(nodes)
+    }
+
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.0.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
+        change(&mut self.0.known.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The node at an address.
+    pub(crate) fn at(&self, address: &Address) -> RedisResult<ConnectionManager> {
+        if let Some(node) = self.known().nodes.get(address) {
+            return Ok(node.clone());
+        }
+        let (host, port) = address.clone();
+        let addr = match self.0.info.addr().clone() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        let client = redis::Client::open(self.0.info.clone().set_addr(addr))?;
+        let node = ConnectionManager::new_lazy_with_config(client, self.0.config.clone())?;
+        Ok(self.change(|known| known.nodes.entry(address.clone()).or_insert(node).clone()))
+    }
+
+    /// The nodes in turn, so that a repetition asks another one.
+    pub(crate) fn any(&self) -> RedisResult<ConnectionManager> {
+        let known = self.known();
+        let turn = self.0.turn.fetch_add(1, Ordering::Relaxed) % known.nodes.len().max(1);
+        let node = known.nodes.values().nth(turn).cloned();
+        node.ok_or_else(no_node)
+    }
+
+    fn of_slot(&self, slot: Option<Slot>) -> RedisResult<ConnectionManager> {
+        let node = slot.and_then(|slot| self.known().slots.get(&slot).cloned());
+        node.map_or_else(|| self.any(), Ok)
+    }
+
+    /// Sends a command to the node that has its slot, and follows where it points to.
+    pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
+        let slot = slot_of(cmd);
+        let mut unanswered = Unanswered { nodes: self, armed: true };
+        let mut node = self.of_slot(slot)?;
+        let mut answer = node.req_packed_command(cmd).await.and_then(Value::extract_error);
+        for _ in 0..REDIRECTIONS {
+            let Err(error) = &answer else { break };
+            let Some((address, ask)) = redirection(error) else { break };
+            node = self.at(&address)?;
+            if ask {
+                answer = asking(&mut node, cmd).await;
+            } else {
+                if let Some(slot) = slot {
+                    self.change(|known| known.slots.insert(slot, node.clone()));
+                }
+                self.learn();
+                answer = node.req_packed_command(cmd).await.and_then(Value::extract_error);
+            }
+        }
+        unanswered.armed = matches!(&answer, Err(error) if error.is_io_error());
+        answer
+    }
+
+    /// Sends commands of one slot.
+    pub(crate) async fn send_all(&self, pipeline: &Pipeline, offset: usize, count: usize) -> RedisResult<Vec<Value>> {
+        let slot = pipeline.cmd_iter().next().and_then(slot_of);
+        self.of_slot(slot)?.req_packed_commands(pipeline, offset, count).await
+    }
+
+    /// Learns in the background where the slots are.
+    fn learn(&self) {
+        if self.0.learning.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let nodes = self.clone();
+        self.0.runtime.spawn(async move {
+            // If nobody answers, the next operation tries again.
+            let _ = nodes.ask_all().await;
+            sleep(REST).await;
+            nodes.0.learning.store(false, Ordering::Release);
+        });
+    }
+
+    /// Asks all nodes at once where the slots are, and believes the first answer.
+    pub(crate) async fn ask_all(&self) -> RedisResult<()> {
+        let nodes: Vec<_> = self.known().nodes.iter().map(|(address, node)| (address.clone(), node.clone())).collect();
+        let (mut asked, patience) = (JoinSet::new(), self.0.patience);
+        for (address, mut node) in nodes {
+            asked.spawn(async move {
+                let mut cmd = redis::cmd("CLUSTER");
+                cmd.arg("SLOTS");
+                let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
+                let reply = timeout(patience, node.req_packed_command(&cmd)).await.map_err(|_| late())??;
+                let malformed = || RedisError::from((ErrorKind::Parse, "CLUSTER SLOTS: unexpected answer"));
+                slot_ranges(&reply.extract_error()?, &address.0).ok_or_else(malformed)
+            });
+        }
+        let mut failure = no_node();
+        while let Some(answer) = asked.join_next().await {
+            match answer {
+                Ok(Ok(ranges)) => return self.set(&ranges),
+                Ok(Err(error)) => failure = error,
+                Err(_) => {}
+            }
+        }
+        Err(failure)
+    }
+
+    fn set(&self, ranges: &[(u16, u16, Address)]) -> RedisResult<()> {
+        let mut slots = HashMap::with_capacity(16_384);
+        for (first, last, address) in ranges {
+            let node = self.at(address)?;
+            slots.extend((*first..=*last).filter_map(Slot::new).map(|slot| (slot, node.clone())));
+        }
+        let listed = |address: &Address| ranges.iter().any(|(.., listed)| listed == address);
+        self.change(|known| {
+            known.slots = slots;
+            known.nodes.retain(|address, _| listed(address) || self.0.seeds.contains(address));
+        });
+        Ok(())
+    }
+}
+
+/// Learns where the slots are if it is dropped before the node answered: another one may have taken over.
+struct Unanswered<'a> {
+    nodes: &'a Nodes,
+    armed: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.nodes.learn();
+        }
+    }
+}
+
+fn no_node() -> RedisError {
+    (ErrorKind::ClusterConnectionNotFound, "no node is known").into()
+}
+
+fn address(addr: &ConnectionAddr) -> Option<Address> {
+    match addr {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => Some((host.clone(), *port)),
+        _ => None,
+    }
+}
+
+/// The slot of a command's key, which comes first but for scripts.
+fn slot_of(cmd: &Cmd) -> Option<Slot> {
+    let mut args = cmd.args_iter().filter_map(|arg| match arg {
+        redis::Arg::Simple(bytes) => Some(bytes),
+        _ => None,
+    });
+    let name = args.next()?;
+    let script = [&b"EVAL"[..], b"EVALSHA"].iter().any(|script| name.eq_ignore_ascii_case(script));
+    args.nth(if script { 2 } else { 0 }).map(Slot::for_key)
+}
