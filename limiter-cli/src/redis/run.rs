@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_log_that_expired_is_missed_while_it_counts() {
-        let at = |seconds| Timestamp::from_micros(seconds * 1_000_000).unwrap();
+        let at = |seconds: u64| Timestamp::from_micros(seconds * 1_000_000).unwrap();
         let window = Window::try_from(Duration::from_secs(10)).unwrap();
         let append = Append { at: at(100), sent: Instant::now() };
         let lost = |elapsed, now| append.is_lost(Duration::from_secs(elapsed), at(now), window);
