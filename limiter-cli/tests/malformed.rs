@@ -152,7 +152,7 @@ fn wrong_usage_has_status_2() {
         (&["replay", "--limit=-1/s"], "expected a whole number"),
         (&["replay", "--limit", "3"], "expected MAX/WINDOW"),
         (&["replay", "--limit", "99999999999999999999/s"], "out of range"),
-        (&["replay", "--limit", "3/s", "--store", "redis://localhost"], "memory only"),
+        (&["replay", "--limit", "3/s", "--store", "redis-cluster://localhost"], "expected memory"),
         (&["replay", "--limit", "3/s", "--store", "disk"], "expected memory"),
         (&["replay", "--limit", "3/s", "--count", "some"], "admitted, attempts"),
         (&["replay", "--limit", "3/s", "--format", "xml"], "csv, combined"),

@@ -78,7 +78,6 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
 }
 
 /// A key that was found.
-#[expect(clippy::large_enum_variant, reason = "there are at most as many as keys on a page")]
 enum Found {
     /// It went meanwhile, or is not asked for.
     Gone,
