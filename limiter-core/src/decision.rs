@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Facts, Limit, Mode, Op, Outcome, PerLimit, Receipt, Timestamp};
+use crate::{Facts, Limit, MAX_LIMITS, Mode, Op, Outcome, PerLimit, Receipt, Timestamp};
 
 /// The answer to an operation. All times are from the operation's own time on, in whole microseconds.
 ///
@@ -142,18 +142,20 @@ impl Decision {
 /// Computes the decision on an operation from a store's facts. Pure; every decision of every backend is computed here.
 ///
 /// `facts` must be about `op`: [`Facts::verify`] tells.
-#[inline]
+#[inline(always)]
 pub fn decide(op: &Op<'_>, facts: &Facts) -> Decision {
     match op.policy.limits().len() {
         1 => decide_sized::<1>(op, facts),
-        _ => decide_some(op, facts),
+        2..=4 => decide_sized::<4>(op, facts),
+        _ => decide_most(op, *facts),
     }
 }
 
-/// Out of line, so that what is left to inline is short.
+/// Out of line, so that what is left to inline is short. By value: that a pointer to them may leave would keep the facts
+/// from staying in registers.
 #[inline(never)]
-fn decide_some(op: &Op<'_>, facts: &Facts) -> Decision {
-    crate::sized_by_limits!(op.policy, decide_sized(op, facts))
+fn decide_most(op: &Op<'_>, facts: Facts) -> Decision {
+    decide_sized::<MAX_LIMITS>(op, &facts)
 }
 
 #[inline(always)]

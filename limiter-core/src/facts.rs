@@ -59,7 +59,7 @@ impl Facts {
     ///
     /// # Errors
     /// [`ErrorKind::Inconsistent`] if not: the store is broken, or something else writes to it.
-    #[inline]
+    #[inline(always)]
     pub fn verify(&self, op: &Op<'_>) -> Result<(), Error> {
         let consistent = match self.outcome {
             // By the caller, or by the store itself after an answer was lost: the verdict is of then, the usage of now.
@@ -77,18 +77,21 @@ impl Facts {
         if consistent && ordered && self.usage.len() == op.policy.limits().len() {
             return Ok(());
         }
-        Err(self.inconsistent(op))
+        Err((*self).inconsistent(op))
     }
 
     /// Whether `more` fits every limit on top of what is used.
-    #[inline]
+    #[inline(always)]
     fn fits(&self, op: &Op<'_>, more: u64) -> bool {
         let pairs = self.usage.iter().zip(op.policy.limits().iter());
         pairs.fold(true, |fits, (usage, limit)| fits & (usage.used.saturating_add(more) <= limit.max()))
     }
 
+    // By value: that a pointer to them may leave would keep the facts from staying in registers.
     #[cold]
-    fn inconsistent(&self, op: &Op<'_>) -> Error {
+    #[inline(never)]
+    #[allow(clippy::large_types_passed_by_value)]
+    fn inconsistent(self, op: &Op<'_>) -> Error {
         let text = format!("the store's facts contradict {} for cost {}: {self:?}", op.policy, op.cost);
         Error::new(ErrorKind::Inconsistent, text)
     }

@@ -52,10 +52,14 @@ impl<S> Limiter<S> {
     }
 
     #[inline]
-    pub(crate) fn prepare<'a>(&self, op: Op<'a>) -> Result<Op<'a>, Error> {
-        let mut op = op.checked()?;
-        op.at = self.at(op.at);
-        Ok(op)
+    pub(crate) fn prepare(&self, op: &mut Op<'_>) -> Result<(), Error> {
+        op.check()?;
+        if let Some(clock) = &self.clock {
+            if op.at == At::StoreClock {
+                op.at = At::Given(clock.now());
+            }
+        }
+        Ok(())
     }
 
     #[inline]
@@ -72,8 +76,8 @@ impl<S: WindowStore> Limiter<S> {
     /// [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit) for an acquire or peek that could never fit, and
     /// whatever keeps the store from answering.
     #[inline]
-    pub async fn run(&self, op: Op<'_>) -> Result<Decision, Error> {
-        let op = self.prepare(op)?;
+    pub async fn run(&self, mut op: Op<'_>) -> Result<Decision, Error> {
+        self.prepare(&mut op)?;
         let facts = self.store.apply(op).await?;
         facts.verify(&op)?;
         Ok(decide(&op, &facts))

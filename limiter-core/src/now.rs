@@ -73,8 +73,8 @@ impl<S: NowStore> Limiter<S> {
     /// # Errors
     /// [`InvalidCost`](crate::ErrorKind::InvalidCost) and [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit).
     #[inline]
-    pub fn run_now(&self, op: Op<'_>) -> Result<Decision, Error> {
-        let op = self.prepare(op)?;
+    pub fn run_now(&self, mut op: Op<'_>) -> Result<Decision, Error> {
+        self.prepare(&mut op)?;
         Ok(self.store.decide_now(&op))
     }
 

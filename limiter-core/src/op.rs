@@ -28,21 +28,25 @@ pub enum At {
 ///
 /// Ids are compared within one key. Choose them at random, or unguessable where a stranger could send them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct EntryId([u64; 2]);
+pub struct EntryId {
+    // Two numbers rather than an array of them: they travel in registers.
+    high: u64,
+    low: u64,
+}
 
 impl EntryId {
     /// The id with this value.
     #[inline]
     #[must_use]
     pub const fn from_u128(id: u128) -> Self {
-        Self([(id >> 64) as u64, id as u64])
+        Self { high: (id >> 64) as u64, low: id as u64 }
     }
 
     /// The id's value.
     #[inline]
     #[must_use]
     pub const fn as_u128(self) -> u128 {
-        (self.0[0] as u128) << 64 | self.0[1] as u128
+        (self.high as u128) << 64 | self.low as u128
     }
 }
 
@@ -146,18 +150,25 @@ impl<'a> Op<'a> {
     /// never fit.
     #[inline]
     pub fn checked(mut self) -> Result<Self, Error> {
+        self.check()?;
+        Ok(self)
+    }
+
+    /// As [`checked`](Self::checked), in place: an operation is too large to be moved for nothing.
+    #[inline(always)]
+    pub(crate) fn check(&mut self) -> Result<(), Error> {
         if self.cost == 0 {
-            return Err(self.invalid_cost());
+            return Err((*self).invalid_cost());
         }
         if self.mode == Mode::Record {
             self.cost = self.cost.min(MAX_COST);
         } else if self.cost > self.policy.smallest_max() {
-            return Err(self.cost_exceeds_limit());
+            return Err((*self).cost_exceeds_limit());
         }
         if self.mode == Mode::Peek {
             self.id = None;
         }
-        Ok(self)
+        Ok(())
     }
 
     /// Whether the operation appends its entry, given whether it fits.
@@ -172,13 +183,13 @@ impl<'a> Op<'a> {
     }
 
     #[cold]
-    fn invalid_cost(&self) -> Error {
+    fn invalid_cost(self) -> Error {
         let text = format!("a cost of 0 is not an operation ({:?}); to look without consuming, peek", self.mode);
         Error::new(ErrorKind::InvalidCost, text)
     }
 
     #[cold]
-    fn cost_exceeds_limit(&self) -> Error {
+    fn cost_exceeds_limit(self) -> Error {
         let cost = self.cost;
         let limit = self.policy.limits().iter().find(|limit| cost > limit.max());
         let limit = limit.map(ToString::to_string).unwrap_or_default();

@@ -3,6 +3,7 @@
 use std::array;
 use std::fmt;
 use std::ops::Deref;
+use std::slice;
 
 /// How many limits a policy may have.
 pub const MAX_LIMITS: usize = 8;
@@ -16,7 +17,7 @@ pub struct PerLimit<T>(Items<T>);
 
 #[derive(Clone, Copy)]
 enum Items<T> {
-    One([T; 1]),
+    One(T),
     Some { len: u8, items: [T; SOME] },
     Most { len: u8, items: [T; MAX_LIMITS] },
 }
@@ -42,7 +43,7 @@ impl<T: Copy> PerLimit<T> {
     #[inline]
     #[must_use]
     pub const fn one(item: T) -> Self {
-        Self(Items::One([item]))
+        Self(Items::One(item))
     }
 
     /// The first `len` of `items`; all of them if there are fewer, and at least one.
@@ -52,7 +53,7 @@ impl<T: Copy> PerLimit<T> {
         const { assert!(N > 0) };
         let len = len.clamp(1, if N < MAX_LIMITS { N } else { MAX_LIMITS }) as u8;
         if N == 1 {
-            Self(Items::One([items[0]]))
+            Self(Items::One(items[0]))
         } else if N <= SOME {
             Self(Items::Some { len, items: resize(&items) })
         } else {
@@ -65,12 +66,12 @@ impl<T: Copy> PerLimit<T> {
     #[must_use]
     pub fn to_array<const N: usize>(&self) -> ([T; N], usize) {
         match &self.0 {
-            Items::One([item]) | Items::Some { items: [item, ..], .. } | Items::Most { items: [item, ..], .. }
+            Items::One(item) | Items::Some { items: [item, ..], .. } | Items::Most { items: [item, ..], .. }
                 if N == 1 =>
             {
                 ([*item; N], 1)
             }
-            Items::One(item) => (resize(item), 1),
+            Items::One(item) => ([*item; N], 1),
             Items::Some { len, items } => (resize(items), usize::from(*len).min(N)),
             Items::Most { len, items } => (resize(items), usize::from(*len).min(N)),
         }
@@ -101,7 +102,7 @@ impl<T> Deref for PerLimit<T> {
     #[inline]
     fn deref(&self) -> &[T] {
         match &self.0 {
-            Items::One(item) => item,
+            Items::One(item) => slice::from_ref(item),
             Items::Some { len, items } => &items[..usize::from(*len).min(SOME)],
             Items::Most { len, items } => &items[..usize::from(*len).min(MAX_LIMITS)],
         }

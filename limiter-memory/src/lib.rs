@@ -4,6 +4,7 @@
 
 mod apply;
 mod clock;
+mod common;
 mod entries;
 mod few;
 mod ids;
@@ -11,7 +12,6 @@ mod keep;
 mod key;
 mod log;
 mod many;
-mod one;
 mod store;
 mod sweep;
 mod units;

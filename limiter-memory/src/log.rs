@@ -1,13 +1,13 @@
 //! One key's log.
 
-use limiter_core::{Facts, Limit, Op, Outcome, Receipt, Timestamp, sized_by_limits};
+use limiter_core::{Facts, Op, Outcome, Receipt, Timestamp, sized_by_limits};
 
 use crate::apply::{apply, outgrows};
+use crate::common::apply_common;
 use crate::entries::Entries;
 use crate::few::Few;
 use crate::keep::Keep;
 use crate::many::Many;
-use crate::one::apply_one;
 
 /// A key's entries: three words in the map, and more elsewhere once there are more than a few.
 pub(crate) enum Log {
@@ -21,18 +21,18 @@ impl Log {
         Self::Few(Few::new(number))
     }
 
-    /// As [`apply_one`].
+    /// As [`apply_common`].
     #[inline(always)]
-    pub(crate) fn apply_one(&mut self, op: &Op<'_>, limit: Limit, now: Timestamp) -> Option<Facts> {
+    pub(crate) fn apply_common<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
         match self {
             Self::Few(few) => {
-                let facts = apply_one(few, op, limit, now)?;
+                let facts = apply_common::<N>(few, op, now)?;
                 if matches!(facts.outcome, Outcome::Appended(_)) {
                     few.keep = Keep::for_append(op);
                 }
                 Some(facts)
             }
-            Self::Many(many) => many.apply_one(op, limit, now),
+            Self::Many(many) => many.apply_common::<N>(op, now),
         }
     }
 

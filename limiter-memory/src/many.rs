@@ -1,13 +1,13 @@
 //! A log of any number of entries.
 
-use limiter_core::{Entry, EntryId, Facts, Limit, MAX_COST, Op, Outcome, Timestamp};
+use limiter_core::{Entry, EntryId, Facts, MAX_COST, Op, Outcome, Timestamp};
 
 use crate::apply::{apply, outgrows, repeat};
+use crate::common::apply_common;
 use crate::entries::Entries;
 use crate::few::Few;
 use crate::ids::{Ids, Named};
 use crate::keep::Keep;
-use crate::one::apply_one;
 use crate::units::Units;
 use crate::weighted::Weighted;
 
@@ -51,15 +51,16 @@ impl Many {
         each_form!(&self.form, entries => entries.newest())
     }
 
-    /// As [`apply_one`].
+    /// As [`apply_common`].
     #[inline(always)]
-    pub(crate) fn apply_one(&mut self, op: &Op<'_>, limit: Limit, now: Timestamp) -> Option<Facts> {
+    pub(crate) fn apply_common<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
         if op.id.is_some() || self.ids.is_some() {
             return None;
         }
         let facts = match &mut self.form {
-            Form::Narrow(entries) => apply_one(entries, op, limit, now),
-            Form::Wide(_) | Form::Weighted(_) => None,
+            Form::Narrow(entries) => apply_common::<N>(entries, op, now),
+            Form::Weighted(entries) => apply_common::<N>(entries, op, now),
+            Form::Wide(_) => None,
         }?;
         if matches!(facts.outcome, Outcome::Appended(_)) {
             self.keep = Keep::for_append(op);
@@ -173,7 +174,7 @@ impl Many {
 
 #[cfg(test)]
 mod tests {
-    use limiter_core::{Policy, Window};
+    use limiter_core::{Limit, Policy, Window};
 
     use super::*;
 

@@ -127,7 +127,13 @@ impl MemoryStore {
     /// Applies an operation and hands its facts on: those of the common sort of operation by a way of their own, so that
     /// the compiler can keep them in registers.
     #[inline(always)]
-    fn run<R>(&self, op: &Op<'_>, common: impl FnOnce(Facts) -> R, uncommon: impl Fn(Facts) -> R) -> R {
+    fn run<R>(
+        &self,
+        op: &Op<'_>,
+        one: impl FnOnce(Facts) -> R,
+        several: impl FnOnce(Facts) -> R,
+        uncommon: impl Fn(Facts) -> R,
+    ) -> R {
         let now = time(op.at);
         let hash = self.hash(op.key);
         let mut table = self.logs.shards()[self.shard(hash)].write();
@@ -135,11 +141,15 @@ impl MemoryStore {
             return uncommon(self.insert(&mut table, hash, op, now));
         };
         let log = log.get_mut();
-        if let [limit] = **op.policy.limits() {
-            if let Some(facts) = log.apply_one(op, limit, now) {
+        if op.policy.limits().len() == 1 {
+            if let Some(facts) = log.apply_common::<1>(op, now) {
                 drop(table);
-                debug_assert!(facts.verify(op).is_ok(), "{facts:?} contradict {op:?}");
-                return common(facts);
+                return one(facts);
+            }
+        } else if op.policy.limits().len() <= 4 {
+            if let Some(facts) = log.apply_common::<4>(op, now) {
+                drop(table);
+                return several(facts);
             }
         }
         let facts = log.apply(op, now);
@@ -175,12 +185,12 @@ fn default_shards() -> usize {
 impl NowStore for MemoryStore {
     #[inline]
     fn apply_now(&self, op: &Op<'_>) -> Facts {
-        self.run(op, |facts| facts, |facts| facts)
+        self.run(op, |facts| facts, |facts| facts, |facts| facts)
     }
 
     #[inline]
     fn decide_now(&self, op: &Op<'_>) -> Decision {
-        self.run(op, |facts| decide(op, &facts), |facts| decide_uncommon(op, &facts))
+        self.run(op, |facts| decide(op, &facts), |facts| decide(op, &facts), |facts| decide_uncommon(op, &facts))
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> bool {
