@@ -5,9 +5,9 @@
 #[cfg(feature = "tokio")]
 pub use limiter_core::TokioTimer;
 pub use limiter_core::{
-    At, Clock, Counting, Decision, DynWindowStore, Entry, EntryId, Error, ErrorKind, Facts, Limit, LimitDecision, Limiter,
-    MAX_COST, MAX_LIMITS, Mode, NowStore, Op, Outcome, PerLimit, Policy, Receipt, Settlement, Timer, Timestamp, Usage,
-    Window, WindowStore, decide,
+    At, Clock, Counting, Decision, DynWindowStore, Entry, EntryId, Error, ErrorKind, Facts, Limit, LimitDecision,
+    Limiter, MAX_COST, MAX_LIMITS, Mode, NowStore, Op, Outcome, PerLimit, Policy, Receipt, Settlement, Timer,
+    Timestamp, Usage, Window, WindowStore, decide,
 };
 #[cfg(feature = "memory")]
 pub use limiter_memory::MemoryStore;

@@ -162,12 +162,12 @@ fn decide_most(op: &Op<'_>, facts: Facts) -> Decision {
 fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
     let now = facts.now;
     let denied = !facts.admitted && op.mode != Mode::Record;
-    let (all, len) = op.policy.limits().to_array::<N>();
-    let (usage, _) = facts.usage.to_array::<N>();
+    let all = op.policy.limits();
+    let len = if N == 1 { 1 } else { all.len().min(N) };
     let mut limits = [LimitDecision { limit: all[0], used: 0, retry_after: 0, refill_after: 0 }; N];
     let mut binding = 0;
     for i in 0..len {
-        let (limit, usage) = (all[i], usage[i]);
+        let (limit, usage) = (all.item(i), facts.usage.item(i));
         let blocked = denied && usage.used.saturating_add(op.cost) > limit.max();
         limits[i] = LimitDecision {
             limit,

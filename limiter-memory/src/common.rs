@@ -14,7 +14,8 @@ pub(crate) fn apply_common<const N: usize>(entries: &mut impl Entries, op: &Op<'
     if !entries.takes(op, now, 0) {
         return None;
     }
-    let (limits, len) = op.policy.limits().to_array::<N>();
+    let limits = op.policy.limits();
+    let len = if N == 1 { 1 } else { limits.len().min(N) };
     let (mut starts, mut usage) = ([usize::MAX; N], [Usage::default(); N]);
     let (mut admitted, mut above) = (true, false);
     for i in 0..len {
