@@ -54,10 +54,10 @@ impl<S> Limiter<S> {
     #[inline]
     pub(crate) fn prepare(&self, op: &mut Op<'_>) -> Result<(), Error> {
         op.check()?;
-        if let Some(clock) = &self.clock {
-            if op.at == At::StoreClock {
-                op.at = At::Given(clock.now());
-            }
+        if let Some(clock) = &self.clock
+            && op.at == At::StoreClock
+        {
+            op.at = At::Given(clock.now());
         }
         Ok(())
     }

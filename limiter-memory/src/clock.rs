@@ -31,7 +31,7 @@ impl AnchoredClock {
     #[inline]
     fn elapsed_micros(&self) -> u64 {
         let ticks = self.ticks.raw().saturating_sub(self.start);
-        (u128::from(ticks) * u128::from(self.tick) >> 64) as u64
+        ((u128::from(ticks) * u128::from(self.tick)) >> 64) as u64
     }
 }
 

@@ -146,11 +146,11 @@ impl MemoryStore {
                 drop(table);
                 return one(facts);
             }
-        } else if op.policy.limits().len() <= 4 {
-            if let Some(facts) = log.apply_common::<4>(op, now) {
-                drop(table);
-                return several(facts);
-            }
+        } else if op.policy.limits().len() <= 4
+            && let Some(facts) = log.apply_common::<4>(op, now)
+        {
+            drop(table);
+            return several(facts);
         }
         let facts = log.apply(op, now);
         drop(table);

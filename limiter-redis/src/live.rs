@@ -119,7 +119,7 @@ impl RedisStore {
                     _ => {}
                 },
                 Err(error) if error.kind() == limiter_core::ErrorKind::Corrupt => {
-                    keys.push(LiveKey { key, members: 0 })
+                    keys.push(LiveKey { key, members: 0 });
                 }
                 Err(error) => return Err(error),
             }
