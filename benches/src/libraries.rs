@@ -47,6 +47,7 @@ pub trait Library: Send + Sync + Sized + 'static {
     /// One limiter with this quota for every key.
     fn with(quota: Quota) -> Self;
     /// Whether `cost` units on this key were allowed.
+    #[allow(clippy::ptr_arg, reason = "governor takes a reference to the very type of the key")]
     fn allows(&self, key: &String, cost: u32) -> bool;
     /// Forgets the keys that are idle, where the library has a call for it.
     fn sweep(&self) {}
