@@ -35,6 +35,8 @@ const MILLIS: fn(u64) -> Duration = Duration::from_millis;
 /// So many units that a loop on one key stays below: 100 a microsecond.
 const HOT: Quota = Quota::new(100_000, Duration::from_millis(1));
 const HOUR: Duration = Duration::from_secs(3600);
+/// So long that no unit of a million frees while one measures.
+const LONG: Duration = Duration::from_secs(1000 * 86_400);
 const MILLION: usize = 1_000_000;
 
 /// All scenarios, in the order of the tables.
@@ -92,9 +94,13 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "one key, three windows of 1, 2 and 3 ms",
         cases: || vec![case::<Now>(&hot(Quota { more: 2, ..HOT }, true))],
     },
-    Scenario { name: "limit_10/denied", about: "one key, 10 per hour, used up", cases: || full(10) },
-    Scenario { name: "limit_1000/denied", about: "one key, 1,000 per hour, used up", cases: || full(1000) },
-    Scenario { name: "limit_1M/denied", about: "one key, 1,000,000 per hour, used up", cases: || full(1_000_000) },
+    Scenario { name: "limit_10/denied", about: "one key, 10 per 1,000 days, used up", cases: || full(10) },
+    Scenario { name: "limit_1000/denied", about: "one key, 1,000 per 1,000 days, used up", cases: || full(1000) },
+    Scenario {
+        name: "limit_1M/denied",
+        about: "one key, 1,000,000 per 1,000 days, used up",
+        cases: || full(1_000_000),
+    },
     Scenario { name: "limit_10/sliding", about: "a log of 10, each entry leaves as one comes", cases: || sliding(10) },
     Scenario { name: "limit_1000/sliding", about: "the same of 1,000", cases: || sliding(1000) },
     Scenario { name: "limit_1M/sliding", about: "the same of 1,000,000", cases: || sliding(1_000_000) },
@@ -155,7 +161,7 @@ fn all(workload: &Workload) -> Vec<Case> {
 }
 
 fn full(max: u32) -> Vec<Case> {
-    let workload = hot(Quota::new(max, HOUR), false);
+    let workload = hot(Quota::new(max, LONG), false);
     vec![case::<Now>(&workload), case::<Governor>(&workload)]
 }
 

@@ -14,7 +14,9 @@ mod log;
 mod many;
 mod store;
 mod sweep;
+mod sweeper;
 mod units;
 mod weighted;
 
 pub use store::MemoryStore;
+pub use sweeper::Sweeper;

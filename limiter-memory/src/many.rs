@@ -39,7 +39,7 @@ macro_rules! each_form {
 
 impl Many {
     pub(crate) fn new(few: &Few) -> Self {
-        let units = Units::from_entries(few, 2 * Few::CAPACITY);
+        let units = Units::from_entries(few, 8);
         Self { form: Form::Narrow(units), keep: few.keep, ids: None }
     }
 

@@ -1,0 +1,87 @@
+//! Sweeping in the background.
+
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use std::{fmt, io};
+
+use crate::MemoryStore;
+
+/// A thread that [sweeps](MemoryStore::sweep) a store at intervals. It ends when this is dropped or the store is gone.
+///
+/// A store sweeps a shard by itself before the shard grows; this also returns the memory of a store that gets no fresh
+/// keys any more.
+pub struct Sweeper {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sweeper {
+    /// Sweeps `store` every `interval`, at least a millisecond.
+    ///
+    /// # Errors
+    /// If the operating system gives no thread.
+    pub fn start(store: &Arc<MemoryStore>, interval: Duration) -> io::Result<Self> {
+        let (stop, stopped) = mpsc::channel();
+        let (store, interval) = (Arc::downgrade(store), interval.max(Duration::from_millis(1)));
+        let run = move || {
+            while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                let Some(store) = Weak::upgrade(&store) else { return };
+                store.sweep();
+            }
+        };
+        let thread = thread::Builder::new().name("limiter-sweeper".to_owned()).spawn(run)?;
+        Ok(Self { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Sweeper {
+    /// Waits for a sweep that is under way.
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            _ = thread.join();
+        }
+    }
+}
+
+impl fmt::Debug for Sweeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sweeper").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use limiter_core::{Limit, Limiter};
+
+    use super::*;
+
+    #[test]
+    fn sweeps_until_dropped_and_keeps_no_store_alive() {
+        let store = Arc::new(MemoryStore::new());
+        let limiter = Limiter::new(Arc::clone(&store), Limit::new(1, Duration::from_millis(1)).unwrap());
+        let sweeper = Sweeper::start(&store, Duration::from_millis(5)).unwrap();
+        assert!(limiter.acquire_now("key").allowed());
+        let start = Instant::now();
+        while !store.is_empty() {
+            assert!(start.elapsed() < Duration::from_secs(20), "the key is not swept");
+            thread::sleep(Duration::from_millis(5));
+        }
+        drop(sweeper);
+        assert!(limiter.acquire_now("key").allowed());
+        thread::sleep(Duration::from_millis(50));
+        assert_eq!(store.len(), 1, "a dropped sweeper sweeps no more");
+
+        let sweeper = Sweeper::start(&store, Duration::from_millis(1)).unwrap();
+        drop((limiter, store));
+        let start = Instant::now();
+        while !sweeper.thread.as_ref().is_some_and(JoinHandle::is_finished) {
+            assert!(start.elapsed() < Duration::from_secs(20), "the sweeper outlives the store");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

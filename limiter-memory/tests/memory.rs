@@ -1,0 +1,99 @@
+//! What the store takes and gives back.
+
+use std::time::Duration;
+
+use allocation_counter::measure;
+use limiter_core::{Counting, Limit, Limiter, Op, Policy, Timestamp};
+use limiter_memory::MemoryStore;
+
+fn at(micros: u64) -> Timestamp {
+    Timestamp::from_micros(micros).unwrap()
+}
+
+#[test]
+fn a_hit_of_a_known_key_does_not_allocate() {
+    let three = "100/1h, 200/2h, 300/3h";
+    for (policy, cost, seconds) in [("3/1h", 1, 1200), ("100/1h", 1, 36), (three, 1, 36), ("100/1h", 2, 72)] {
+        let policy: Policy = policy.parse().unwrap();
+        let limiter = Limiter::new(MemoryStore::new(), policy.clone());
+        let acquire =
+            |micros| limiter.run_now(Op::acquire("key", &policy).cost(cost).at(at(micros))).unwrap().allowed();
+        // One leaves as one comes.
+        let mut now = 1 << 50;
+        let mut slide = || {
+            now += seconds * 1_000_000;
+            assert!(acquire(now));
+        };
+        (0..1000).for_each(|_| slide());
+        let allowed = measure(|| (0..1000).for_each(|_| slide()));
+        assert_eq!(allowed.count_total, 0, "{policy}: allowed");
+        let denied = measure(|| assert!((0..1000).all(|_| !acquire(now))));
+        assert_eq!(denied.count_total, 0, "{policy}: denied");
+    }
+}
+
+#[test]
+fn a_log_that_counts_attempts_is_bounded_by_its_largest_maximum() {
+    let policy = "5/1s, 50/1h".parse::<Policy>().unwrap().counting(Counting::Attempts);
+    let limiter = Limiter::new(MemoryStore::new(), policy.clone());
+    for (name, step) in [("frozen", 0), ("moving", 1)] {
+        for i in 0..10_000 {
+            let op = Op::acquire(name, &policy).at(at((1 << 50) + i * step));
+            assert_eq!(limiter.run_now(op).unwrap().allowed(), i < 5);
+            assert!(limiter.store().entries(name) <= 50, "{name}");
+        }
+        assert_eq!(limiter.store().entries(name), 50, "{name}");
+    }
+}
+
+#[test]
+fn idle_keys_are_swept_and_their_memory_returned() {
+    let limiter = Limiter::new(MemoryStore::new(), Limit::new(100, Duration::from_millis(20)).unwrap());
+    let left = measure(|| {
+        for i in 0..2_000_u32 {
+            for _ in 0..10 {
+                assert!(limiter.acquire_now(&i.to_le_bytes()).allowed());
+            }
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(limiter.acquire_now("busy").allowed());
+        assert!(limiter.store().sweep() > 0);
+        assert_eq!(limiter.store().len(), 1);
+    });
+    assert!(left.bytes_max > 100_000, "{left:?}");
+    assert!(left.bytes_current < 20_000, "{left:?}");
+}
+
+#[test]
+fn a_key_with_one_entry_takes_a_hundred_bytes_and_a_unit_entry_at_most_eight_and_a_half() {
+    let policy = Policy::from(Limit::per_hour(1000).unwrap());
+    let taken = |keys: u32, entries: u64| {
+        let mut store = None;
+        let taken = measure(|| {
+            let store = store.insert(Limiter::new(MemoryStore::new(), policy.clone()));
+            for key in (0..keys).map(u32::to_le_bytes) {
+                for i in 0..entries {
+                    let op = Op::acquire(&key, &policy).at(at((1 << 50) + i));
+                    assert!(store.run_now(op).unwrap().allowed());
+                }
+            }
+        });
+        taken.bytes_current as f64 / f64::from(keys)
+    };
+    let (one, hundred) = (taken(100_000, 1), taken(10_000, 100));
+    assert!(one < 150.0, "{one} bytes a key");
+    assert!((hundred - one) / 99.0 <= 8.5, "{hundred} bytes for a hundred entries, {one} for one");
+}
+
+#[test]
+fn a_flood_of_fresh_keys_stays_within_the_bound_and_frees_nobody() {
+    let policy = Policy::from(Limit::per_hour(3).unwrap());
+    let limiter = Limiter::new(MemoryStore::with_max_keys(1000), policy.clone());
+    while limiter.acquire_now("over its limit").allowed() {}
+    for i in 0..50_000_u32 {
+        assert!(limiter.acquire_now(&i.to_le_bytes()).allowed());
+        assert!(limiter.store().len() <= 1000);
+        assert!(!limiter.acquire_now("over its limit").allowed(), "freed by fresh key {i}");
+    }
+    assert!(limiter.store().len() > 500, "{}", limiter.store().len());
+}
