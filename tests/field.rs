@@ -138,7 +138,8 @@ async fn a_rejected_request_charges_no_limit<S: WindowStore>(field: Field<S>) {
     for _ in 0..10 {
         let _ = field.acquire("k", &both, 1, 0).await;
     }
-    let used: Vec<u64> = field.run(Op::peek("k", &both), 0).await.unwrap().limits().iter().map(|l| l.used()).collect();
+    let used: Vec<u64> =
+        field.run(Op::peek("k", &both), 0).await.unwrap().limits().iter().map(limiter::LimitDecision::used).collect();
     assert_eq!(used, [1, 1]);
 }
 
