@@ -34,7 +34,7 @@ fn while_time_runs_no_window_admits_more_than_the_maximum() {
         let acquire = || {
             let decisions = (0..100_000).map(|_| limiter.acquire_now("key"));
             decisions
-                .filter(|decision| decision.allowed())
+                .filter(limiter_core::Decision::allowed)
                 .map(|decision| decision.at().as_micros())
                 .collect::<Vec<_>>()
         };
