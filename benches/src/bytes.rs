@@ -73,9 +73,9 @@ pub fn compare(count: usize) -> Vec<Bytes> {
         vec![
             bytes::<Now>(count, entries),
             bytes::<Governor>(count, entries),
-            bytes::<Trypema<1>>(count.min(100_000), entries),
-            bytes::<Trypema<100>>(count.min(100_000), entries),
-            bytes::<Limitador>(count.min(100_000), entries),
+            bytes::<Trypema<1>>(count / 20, entries),
+            bytes::<Trypema<100>>(count / 20, entries),
+            bytes::<Limitador>(count / 20, entries),
             bytes::<Throttlecrab>(count, entries),
         ]
     });
