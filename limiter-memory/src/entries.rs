@@ -111,7 +111,8 @@ const SHRINK_ABOVE: usize = 32;
 pub(crate) fn drop_from<T>(buffer: &mut VecDeque<T>, dropped: usize) {
     match dropped {
         0 => return,
-        1 => _ = buffer.pop_front(),
+        // Cheaper one by one while they are few.
+        1..=8 => (0..dropped).for_each(|_| _ = buffer.pop_front()),
         _ => _ = buffer.drain(..dropped.min(buffer.len())),
     }
     if buffer.capacity() > SHRINK_ABOVE && buffer.len() < buffer.capacity() / 4 {
