@@ -1,36 +1,61 @@
 //! A script's answer as facts.
 
-use limiter_core::{Entry, EntryId, Error, ErrorKind, Facts, Op, Outcome, PerLimit, Timestamp, Usage};
+use limiter_core::{Entry, EntryId, Error, ErrorKind, Facts, MAX_LIMITS, Op, Outcome, PerLimit, Timestamp, Usage};
 use redis::Value;
+
+/// Reads numbers of seven bytes.
+struct Numbers<'a>(&'a [u8]);
+
+impl Numbers<'_> {
+    fn number(&mut self) -> Option<u64> {
+        let (bytes, rest) = self.0.split_first_chunk::<7>()?;
+        self.0 = rest;
+        let [a, b, c, d, e, f, g] = *bytes;
+        Some(u64::from_be_bytes([0, a, b, c, d, e, f, g]))
+    }
+
+    fn time(&mut self) -> Option<Timestamp> {
+        Timestamp::from_micros(self.number()?).ok()
+    }
+}
 
 /// The facts that `apply.lua` answered with, or `None` if they are not of the expected form.
 fn parse(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
-    let Value::Array(items) = reply else { return None };
-    let number = |i: usize| match items.get(i) {
-        Some(Value::Int(number)) => Some(*number),
-        _ => None,
+    let Value::BulkString(bytes) = reply else { return None };
+    let (&code, rest) = bytes.split_first()?;
+    let mut rest = Numbers(rest);
+    let now = rest.time()?;
+    let facts = match code {
+        32 => {
+            let (newest, oldest) = (rest.time()?, rest.time()?);
+            let used = op.policy.limits().first()?.max();
+            let usage = PerLimit::one(Usage { used, oldest, blocker: oldest });
+            Facts { now, admitted: false, outcome: Outcome::Nothing, newest: Some(newest), usage }
+        }
+        33 => {
+            let (used, oldest) = (rest.number()?, rest.time()?);
+            let usage = PerLimit::one(Usage { used, oldest, blocker: oldest });
+            let outcome = Outcome::Appended(Entry { id, at: now });
+            Facts { now, admitted: true, outcome, newest: Some(now), usage }
+        }
+        code => {
+            let (newest, entry) = (rest.time()?, Entry { id, at: rest.time()? });
+            let outcome = match code & 6 {
+                0 => Outcome::Nothing,
+                2 => Outcome::Appended(entry),
+                4 => Outcome::Repeated(entry),
+                _ => return None,
+            };
+            let mut usage = [Usage::default(); MAX_LIMITS];
+            let usage = usage.get_mut(..op.policy.limits().len())?;
+            for usage in usage.iter_mut() {
+                *usage = Usage { used: rest.number()?, oldest: rest.time()?, blocker: rest.time()? };
+            }
+            let newest = (code & 16 == 0).then_some(newest);
+            Facts { now, admitted: code & 1 == 1, outcome, newest, usage: PerLimit::from_slice(usage)? }
+        }
     };
-    let time = |i: usize| number(i).and_then(|micros| Timestamp::from_micros(u64::try_from(micros).ok()?).ok());
-    let (code, now) = (number(0)?, time(1)?);
-    let limits = op.policy.limits();
-    if items.len() != 4 + 3 * limits.len() {
-        return None;
-    }
-    let usage = |i: usize| {
-        let used = u64::try_from(number(i)?).ok()?;
-        Some(Usage { used, oldest: time(i + 1)?, blocker: time(i + 2)? })
-    };
-    let usages: Option<Vec<Usage>> = (0..limits.len()).map(|i| usage(4 + 3 * i)).collect();
-    let usage = PerLimit::from_slice(&usages?)?;
-    let entry = Entry { id, at: time(3)? };
-    let outcome = match code {
-        0 | 1 => Outcome::Nothing,
-        2 | 3 => Outcome::Appended(entry),
-        4 | 5 => Outcome::Repeated(entry),
-        _ => return None,
-    };
-    let newest = if number(2)? < 0 { None } else { Some(time(2)?) };
-    Some(Facts { now, admitted: code % 2 == 1, outcome, newest, usage })
+    rest.0.is_empty().then_some(facts)
 }
 
 pub(crate) fn facts(op: &Op<'_>, id: EntryId, reply: &Value) -> Result<Facts, Error> {

@@ -42,11 +42,19 @@ pub(crate) enum Arg<'a> {
     Bytes(&'a [u8]),
 }
 
-pub(crate) static APPLY: LazyLock<Source> =
-    LazyLock::new(|| Source::new(concat!(include_str!("lua/log.lua"), include_str!("lua/apply.lua"))));
+/// The scripts share what they know of entries, after they have named the key; the common operation needs none of it.
+macro_rules! source {
+    ($before:literal, $after:literal) => {
+        LazyLock::new(|| {
+            Source::new(concat!(
+                include_str!(concat!("lua/", $before)),
+                include_str!("lua/entry.lua"),
+                include_str!(concat!("lua/", $after)),
+            ))
+        })
+    };
+}
 
-pub(crate) static SETTLE: LazyLock<Source> =
-    LazyLock::new(|| Source::new(concat!(include_str!("lua/log.lua"), include_str!("lua/settle.lua"))));
-
-pub(crate) static INSPECT: LazyLock<Source> =
-    LazyLock::new(|| Source::new(concat!(include_str!("lua/log.lua"), include_str!("lua/inspect.lua"))));
+pub(crate) static APPLY: LazyLock<Source> = source!("apply.lua", "apply_general.lua");
+pub(crate) static SETTLE: LazyLock<Source> = source!("settle.lua", "settle_body.lua");
+pub(crate) static INSPECT: LazyLock<Source> = source!("inspect.lua", "inspect_body.lua");

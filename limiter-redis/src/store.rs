@@ -68,32 +68,42 @@ fn given(at: At) -> Option<u64> {
     }
 }
 
-/// A number, or nothing.
-fn optional<'a>(number: Option<u64>) -> Arg<'a> {
-    number.map_or(Arg::Bytes(b""), Arg::Number)
+/// The request of an operation, as `apply.lua` reads it.
+fn request(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
+    let kind = match (op.mode, op.policy.counts()) {
+        (Mode::Acquire, Counting::Admitted) => 1,
+        (Mode::Acquire, Counting::Attempts) => 2,
+        (Mode::Record, _) => 3,
+        (Mode::Peek, _) => 4,
+    };
+    let limits = op.policy.limits();
+    let mut request = Vec::with_capacity(8 + 14 * limits.len() + id.len());
+    request.push(kind);
+    request.extend_from_slice(&seven(op.cost));
+    for limit in limits.iter() {
+        request.extend_from_slice(&seven(limit.window().as_micros()));
+        request.extend_from_slice(&seven(limit.max()));
+    }
+    request.extend_from_slice(id);
+    request
 }
 
-fn apply_command(op: &Op<'_>, id: &[u8], stored: &[u8], attempt: Attempt) -> Cmd {
-    let kind: &[u8] = match (op.mode, op.policy.counts()) {
-        (Mode::Acquire, Counting::Admitted) => b"a",
-        (Mode::Acquire, Counting::Attempts) => b"t",
-        (Mode::Record, _) => b"r",
-        (Mode::Peek, _) => b"p",
-    };
-    let again = attempt.since_first.map(|since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX));
-    let mut args = [Arg::Number(0); 5 + 2 * limiter_core::MAX_LIMITS];
-    args[..5].copy_from_slice(&[
-        Arg::Bytes(kind),
-        Arg::Number(op.cost),
-        Arg::Bytes(id),
-        optional(given(op.at)),
-        optional(again),
-    ]);
-    let limits = op.policy.limits();
-    for (pair, limit) in args[5..].chunks_exact_mut(2).zip(limits.iter()) {
-        pair.copy_from_slice(&[Arg::Number(limit.window().as_micros()), Arg::Number(limit.max())]);
+/// The low seven bytes of a number below 2^56.
+fn seven(number: u64) -> [u8; 7] {
+    let [_, bytes @ ..] = number.to_be_bytes();
+    bytes
+}
+
+fn apply_command(request: &[u8], at: Option<u64>, stored: &[u8], attempt: Attempt) -> Cmd {
+    let at = at.map_or(Arg::Bytes(b""), Arg::Number);
+    match attempt.since_first {
+        Some(since) => {
+            let since = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+            APPLY.call(attempt.bring, stored, &[Arg::Bytes(request), at, Arg::Number(since)])
+        }
+        None if matches!(at, Arg::Number(_)) => APPLY.call(attempt.bring, stored, &[Arg::Bytes(request), at]),
+        None => APPLY.call(attempt.bring, stored, &[Arg::Bytes(request)]),
     }
-    APPLY.call(attempt.bring, stored, &args[..5 + 2 * limits.len()])
 }
 
 impl<C> RedisStore<C>
@@ -122,22 +132,19 @@ where
             Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
             None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[..]),
         };
-        let answer = self.run(op.key, &stored, |attempt| apply_command(&op, bytes, &stored, attempt)).await?;
+        let (request, at) = (request(&op, bytes), given(op.at));
+        let answer = self.run(op.key, &stored, |attempt| apply_command(&request, at, &stored, attempt)).await?;
         reply::facts(&op, id, &answer.value)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<bool, Error> {
         let stored = self.keys.encode(settlement.key);
         let receipt = settlement.receipt;
-        let id = receipt.entry().as_u128().to_be_bytes();
-        let args = [
-            Arg::Bytes(&id),
-            Arg::Number(receipt.at().as_micros()),
-            Arg::Number(receipt.window().as_micros()),
-            Arg::Number(settlement.cost),
-            optional(given(settlement.at)),
-        ];
-        let answer = self.run(settlement.key, &stored, |attempt| SETTLE.call(attempt.bring, &stored, &args)).await?;
+        let numbers = [receipt.at().as_micros(), receipt.window().as_micros(), settlement.cost].map(seven);
+        let request = [&receipt.entry().as_u128().to_be_bytes()[..], numbers.as_flattened()].concat();
+        let args = [Arg::Bytes(&request), Arg::Number(given(settlement.at).unwrap_or_default())];
+        let args = &args[..1 + usize::from(given(settlement.at).is_some())];
+        let answer = self.run(settlement.key, &stored, |attempt| SETTLE.call(attempt.bring, &stored, args)).await?;
         let done = reply::integer(&answer.value)? == 1;
         if !done && answer.repeated && settlement.cost == 0 {
             let text = format!(

@@ -8,7 +8,7 @@ use limiter_redis::{RedisStore, RedisStoreBuilder};
 use limiter_testkit::server::{Cluster, Server};
 
 /// What a Redis user needs for a store of the prefix `limiter`, as the documentation lists it.
-const RULES: [&str; 14] = [
+const RULES: [&str; 13] = [
     "on",
     ">secret",
     "~limiter:{*}",
@@ -17,15 +17,14 @@ const RULES: [&str; 14] = [
     "+time",
     "+zadd",
     "+zrange",
-    "+zrangebyscore",
-    "+zremrangebyscore",
-    "+zrevrangebyscore",
+    "+zremrangebyrank",
+    "+zrevrangebylex",
     "+pexpire",
     "+pexpireat",
     "+unlink",
 ];
 /// What counting attempts, records, ids, refunds and settlements need besides.
-const MORE: [&str; 7] = ["+zcard", "+zcount", "+zscore", "+zrank", "+zrem", "+zremrangebyrank", "+zrevrange"];
+const MORE: [&str; 5] = ["+zcard", "+zlexcount", "+zrangebylex", "+zrank", "+zrem"];
 /// What looking at live keys needs besides.
 const LOOK: [&str; 3] = ["+scan", "+pttl", "+memory|usage"];
 

@@ -1,0 +1,155 @@
+
+-- The general form, from here on.
+local kind, cost = unpack_struct('>BI7', request)
+local count = math.floor((#request - 16) / 14)
+local id = sub(request, 9 + 14 * count)
+local t, last, high, low, tag, _ = now, -1, 0, 0, 0
+if newest then
+  last, high, low, _, tag = read(newest)
+  if last > t then t = last end
+  -- What no limiter wrote sorts to the ends.
+  local first = call('ZRANGE', key, '0', '0')[1]
+  if tag < 8 or #first ~= 24 or byte(first) ~= 105 then read(first) end
+end
+
+-- How much was appended after an entry of this running total.
+local function after(h, l) return (high - h) * 281474976710656 + low - l end
+
+-- The time and the rank of the first entry from a time on after which less than `bound` was appended.
+local function find(from, bound)
+  if bound <= 0 then return nil end
+  local start = from_time(from)
+  local batch = call('ZRANGEBYLEX', key, '[' .. start, '+', 'LIMIT', '0', '8')
+  local first = call('ZLEXCOUNT', key, '-', '(' .. start)
+  for i = 1, #batch do
+    local at, h, l = read(batch[i])
+    if after(h, l) < bound then return at, first + i - 1 end
+  end
+  if #batch < 8 then return nil end
+  first = first + 8
+  local past = call('ZCARD', key) - 1
+  local found, rank
+  while first <= past do
+    local middle = math.floor((first + past) / 2)
+    local at, h, l = read(call('ZRANGE', key, middle, middle)[1])
+    if after(h, l) < bound then
+      found, rank, past = at, middle, middle - 1
+    else
+      first = middle + 1
+    end
+  end
+  return found, rank
+end
+
+-- What counts in each window: `behind` is what was appended after the first entry that counts in the longest, -1 if none does.
+local limits, fits, longest, cap, behind = {}, true, 0, 0, -1
+for i = 1, count do
+  local window, max = unpack_struct('>I7I7', request, 14 * i - 5)
+  local used, oldest, blocker, rest = 0, t, t, -1
+  if last >= 0 and t - last < window then
+    local first = call('ZRANGEBYLEX', key, '[' .. from_time(t - window + 1), '+', 'LIMIT', '0', '1')[1]
+    local h, l, own
+    oldest, h, l, own = read(first)
+    rest = after(h, l)
+    used = rest + own
+  end
+  if used + cost > max then fits = false end
+  if window > longest then longest, behind = window, rest end
+  if max > cap then cap = max end
+  limits[i] = { window = window, max = max, used = used, oldest = oldest, blocker = oldest, rest = rest }
+end
+
+-- The entry that this operation appended when it was sent before.
+local admitted, at = fits, nil
+if #id == 16 then
+  local index = tag >= 8 and call('ZRANGEBYLEX', key, '[i' .. id, '(i' .. id .. '\255', 'LIMIT', '0', '1')[1]
+  local appended = index and unpack_struct('>I7', index, 18)
+  if appended and t - appended < longest then
+    local from, past, skip = '[' .. from_time(appended), '(' .. from_time(appended + 1), 0
+    repeat
+      local batch = call('ZRANGEBYLEX', key, from, past, 'LIMIT', skip, '64')
+      for i = 1, #batch do
+        local _, _, _, _, mark = read(batch[i])
+        if mark % 4 >= 2 and id_of(batch[i], mark) == id then at, admitted = appended, mark % 2 == 0 end
+      end
+      skip = skip + 64
+    until at or #batch < 64
+  end
+elseif ARGV[3] and last >= 0 then
+  local since = given and now or now - ARGV[3] - 1000000
+  local from, skip = '[' .. from_time(since), 0
+  repeat
+    if skip >= 4096 then error('UNKNOWN too many newer entries to find the one of the first attempt', 0) end
+    local batch = call('ZREVRANGEBYLEX', key, '+', from, 'LIMIT', skip, '64')
+    for i = 1, #batch do
+      local time, _, _, _, mark = read(batch[i])
+      if mark % 4 < 2 and id_of(batch[i], mark) == id then at, admitted = time, mark % 2 == 0 end
+    end
+    skip = skip + 64
+  until at or #batch < 64
+end
+
+local append = not at and (kind == 2 or kind == 3 or (fits and kind == 1))
+local more = append and cost or 0
+local keep
+for i = 1, count do
+  local limit = limits[i]
+  if fits and not at then
+    -- Then the first that counts is the oldest, and nothing blocks.
+    if append and limit.used == 0 then limit.oldest = t end
+    limit.used = limit.used + more
+  else
+    local used, from = limit.used + more, t - limit.window + 1
+    -- The bounds are exceeded by one entry in the common case: the first that counts.
+    if used > limit.max and limit.rest + more >= limit.max then limit.oldest = find(from, limit.max - more) or t end
+    if used + cost > limit.max and kind ~= 3 and limit.rest + more > limit.max - cost then
+      limit.blocker = find(from, limit.max - more - cost + 1) or t
+    end
+    limit.used = used
+  end
+end
+if append and behind >= 0 and behind + cost >= cap then
+  _, keep = find(t - longest + 1, cap - cost)
+  keep = keep or -1
+end
+
+if append then
+  if last < t and (behind < 0 or keep == -1) then high, low = 0, 0 end
+  high, low = carry(high, low + cost)
+  local ids = tag >= 8 and count_ids() or 0
+  local own = (fits and 0 or 1) + (cost > 1 and 4 or 0) + (ids > 0 and 8 or 0)
+  if #id == 16 then own, ids = own % 8 + 10, ids + 1 end
+  local entry = pack('>BI7I3I6B', 128, t, high, low, own) .. id
+  if cost > 1 then entry = entry .. pack('>I7', cost) end
+  -- The first write must be one that a full server refuses.
+  if #id == 16 then
+    call('ZADD', key, '0', entry, '0', 'i' .. id .. pack('>I7', t))
+  else
+    call('ZADD', key, '0', entry)
+  end
+  if newest then
+    local first = call('ZLEXCOUNT', key, '-', '(' .. from_time(t - longest + 1))
+    if keep == -1 then
+      first = call('ZRANK', key, entry)
+    elseif keep then
+      -- A new id moves the ranks up by one.
+      first = math.max(first, keep + (#id == 16 and 1 or 0))
+    end
+    drop(ids, first - 1)
+  end
+  if given then
+    -- The caller's time says nothing about the server's: kept a minute longer.
+    call('PEXPIRE', key, math.ceil((t - now + longest) / 1000) + 60000)
+  else
+    call('PEXPIREAT', key, math.floor((t + longest) / 1000) + 1)
+  end
+  last = t
+end
+
+local code = (admitted and 1 or 0) + (append and 2 or at and 4 or 0) + (last < 0 and 16 or 0)
+local reply = { pack('>BI7I7I7', code, t, last < 0 and 0 or last, at or t) }
+for i = 1, count do
+  local limit = limits[i]
+  reply[i + 1] = pack('>I7I7I7', math.min(limit.used, 9007199254740992), limit.oldest, limit.blocker)
+end
+return table.concat(reply)

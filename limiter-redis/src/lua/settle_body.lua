@@ -1,0 +1,79 @@
+
+local id = sub(ARGV[1], 1, 16)
+local at, window, cost = unpack_struct('>I7I7I7', ARGV[1], 17)
+local newest = call('ZRANGE', key, '-1', '-1')[1]
+if not newest then return 0 end
+local last, top_high, top_low = read(newest)
+local t = ARGV[2] and ARGV[2] + 0
+if not t then
+  t = call('TIME')
+  t = t[1] * 1000000 + t[2]
+end
+if last > t then t = last end
+if t - at >= window then return 0 end
+
+-- The entry: a caller's id, or the store's own where the high half is zero.
+local own = sub(id, 1, 8) == '\0\0\0\0\0\0\0\0' and sub(id, 9, 16)
+local target, tag, delta
+local from, past, skip = '[' .. from_time(at), '(' .. from_time(at + 1), 0
+repeat
+  local batch = call('ZRANGEBYLEX', key, from, past, 'LIMIT', skip, '64')
+  for i = 1, #batch do
+    local _, _, _, before, mark = read(batch[i])
+    local name = id_of(batch[i], mark)
+    if name == (mark % 4 < 2 and own or id) then target, tag, delta = batch[i], mark, cost - before end
+  end
+  skip = skip + 64
+until target or #batch < 64
+if not target then return 0 end
+if delta == 0 then return 1 end
+
+-- The entry and all newer ones, with their running totals moved. Everything is read before anything is written.
+local rank, size = call('ZRANK', key, target), call('ZCARD', key)
+local old, new = {}, {}
+for first = rank, size - 1, 512 do
+  for _, member in ipairs(call('ZRANGE', key, first, first + 511)) do
+    local _, high, low = read(member)
+    high, low = carry(high, low + delta)
+    old[#old + 1] = member
+    new[#new + 1] = sub(member, 1, 8) .. pack('>I3I6', high, low) .. sub(member, 18)
+  end
+end
+local name = id_of(target, tag)
+tag = tag % 4 + (tag >= 8 and 8 or 0) + (cost > 1 and 4 or 0)
+new[1] = sub(new[1], 1, 17) .. string.char(tag) .. name .. (cost > 1 and pack('>I7', cost) or '')
+
+-- No limit reaches further back than the newest entries that hold 2^52.
+local ids = count_ids()
+local first = ids
+if delta > 0 then
+  top_high, top_low = carry(top_high, top_low + delta)
+  local past = size - 1
+  while first < past do
+    local middle = math.floor((first + past) / 2)
+    local _, high, low
+    if middle < rank then
+      _, high, low = read(call('ZRANGE', key, middle, middle)[1])
+    else
+      _, high, low = read(new[middle - rank + 1])
+    end
+    if (top_high - high) * 281474976710656 + top_low - low < 4503599627370496 then past = middle else first = middle + 1 end
+  end
+end
+
+-- New members come before old ones go, so that the key is never empty and keeps its time to live.
+for from = cost == 0 and 2 or 1, #new, 16 do
+  local add, remove = { key }, { key }
+  for i = from, math.min(from + 15, #new) do
+    add[#add + 1], add[#add + 2] = '0', new[i]
+    remove[#remove + 1] = old[i]
+  end
+  call('ZADD', unpack(add))
+  call('ZREM', unpack(remove))
+end
+if cost == 0 then
+  call('ZREM', key, target)
+  if tag % 4 >= 2 then call('ZREM', key, 'i' .. name .. sub(target, 2, 8)) end
+end
+drop(ids, first - 1)
+return 1
