@@ -10,6 +10,6 @@ pub use limiter_core::{
     Timestamp, Usage, Window, WindowStore, decide,
 };
 #[cfg(feature = "memory")]
-pub use limiter_memory::MemoryStore;
+pub use limiter_memory::{MemoryStore, Sweeper};
 #[cfg(feature = "redis")]
 pub use limiter_redis::{self as redis, RedisStore};
