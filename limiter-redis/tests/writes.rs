@@ -1,0 +1,107 @@
+//! What a decision costs the server: one command, no write where nothing is admitted, no key without a time-to-live,
+//! and nothing left when the windows have passed.
+
+use std::time::{Duration, Instant};
+
+use limiter_core::{Counting, Limit, Limiter, Op, Policy, Timestamp, WindowStore};
+use limiter_redis::RedisStore;
+use limiter_testkit::server::Server;
+
+async fn store(server: &Server) -> RedisStore {
+    RedisStore::builder().response_timeout(Duration::from_secs(10)).connect(&server.url()).await.unwrap()
+}
+
+/// How many commands of this name were called by clients.
+fn calls(server: &Server, command: &str) -> u64 {
+    let stats = server.info("commandstats").unwrap();
+    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
+#[tokio::test]
+async fn a_decision_is_one_command() {
+    let server = Server::start().unwrap();
+    let limiter = Limiter::new(store(&server).await, "5/1h, 50/1d".parse::<Policy>().unwrap());
+    assert!(limiter.acquire("warm").await.unwrap().allowed());
+    let before = calls(&server, "evalsha");
+    for n in 0..300_u64 {
+        let key = format!("k{}", n % 7);
+        match n % 3 {
+            0 => limiter.acquire_n(&key, 1 + n % 4).await.map(drop).unwrap(),
+            1 => limiter.peek(&key).await.map(drop).unwrap(),
+            _ => limiter.record(&key, n).await.map(drop).unwrap(),
+        }
+    }
+    assert_eq!(calls(&server, "evalsha") - before, 300);
+    assert_eq!(calls(&server, "eval"), 1, "the script came along once");
+}
+
+#[tokio::test]
+async fn denials_and_peeks_write_nothing() {
+    let master = Server::start().unwrap();
+    let _replica = master.start_replica().unwrap();
+    let limiter = Limiter::new(store(&master).await, Limit::per_hour(5).unwrap());
+    let mark = || {
+        let offset = master.info_number("replication", "master_repl_offset").unwrap();
+        (offset, master.info_number("persistence", "rdb_changes_since_last_save").unwrap())
+    };
+    master.command(&["CONFIG", "SET", "repl-ping-replica-period", "3600"]).unwrap();
+    let empty = mark();
+    for _ in 0..5 {
+        assert!(limiter.acquire("k").await.unwrap().allowed());
+    }
+    let full = mark();
+    assert!(full.0 > empty.0 && full.1 > empty.1, "what is admitted is replicated: {empty:?}, {full:?}");
+    // A ping that was under way when the period was set may still come.
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let before = mark();
+    for n in 0..10_000 {
+        let denied = limiter.acquire("k").await.unwrap();
+        assert!(!denied.allowed());
+        if n % 10 == 0 {
+            assert_eq!(limiter.peek("k").await.unwrap().used(), 5);
+        }
+    }
+    assert_eq!(mark(), before);
+}
+
+#[tokio::test]
+async fn every_key_expires_and_nothing_stays() {
+    let server = Server::start().unwrap();
+    let store = store(&server).await;
+    let policies = [
+        Policy::from(Limit::new(3, Duration::from_millis(300)).unwrap()),
+        "2/100ms, 3/400ms".parse::<Policy>().unwrap().counting(Counting::Attempts),
+    ];
+    let limiter = Limiter::new(store, policies[0].clone());
+    let mut random = 7_u64;
+    for n in 0..3_000_u64 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (key, policy) = (format!("k{}", (random >> 33) % 50), &policies[(random >> 40) as usize % 2]);
+        let mut op = Op::acquire(&key, policy).cost(1 + (random >> 45) % 2);
+        if n % 3 == 0 {
+            op = op.id(u128::from(random >> 50));
+        }
+        let decision = limiter.run(op).await.unwrap();
+        if let Some(receipt) = decision.receipt().filter(|_| n % 5 == 0) {
+            limiter.settle(&key, receipt, random >> 60).await.unwrap();
+        }
+        if n % 500 == 0 {
+            for stored in (0..50).map(|k| limiter.store().redis_key(format!("k{k}"))) {
+                // -1 is a key for ever; -2 is none.
+                assert_ne!(server.command(&[b"PTTL".as_slice(), &stored]).unwrap().int(), -1);
+            }
+        }
+    }
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while server.command(&["DBSIZE"]).unwrap().int() > 0 {
+        assert!(Instant::now() < deadline, "keys stay");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+
+    // At given times too, with the slack of a minute.
+    let op = Op::acquire("given", &policies[0]).at(Timestamp::from_micros(1).unwrap());
+    limiter.store().apply(op).await.unwrap();
+    let ttl = server.command(&[b"PTTL".as_slice(), &limiter.store().redis_key("given")]).unwrap().int();
+    assert!((1..=61_000).contains(&ttl), "{ttl}");
+}
