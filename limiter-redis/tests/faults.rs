@@ -56,18 +56,27 @@ fn server_with_debug() -> Server {
     Server::start_with(&["--enable-debug-command", "yes"]).unwrap()
 }
 
-/// Lets the server sleep, from a connection of its own.
+/// Lets the server sleep, from a connection of its own that it has answered on before.
 fn sleep_server(server: &Server, seconds: &'static str) -> std::thread::JoinHandle<()> {
-    let url = server.port();
-    let handle = std::thread::spawn(move || {
-        use std::io::{Read, Write};
-        let mut stream = std::net::TcpStream::connect(("127.0.0.1", url)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let command = format!("*3\r\n$5\r\nDEBUG\r\n$5\r\nSLEEP\r\n${}\r\n{seconds}\r\n", seconds.len());
-        stream.write_all(command.as_bytes()).unwrap();
+    use std::io::{Read, Write};
+    let call = |stream: &mut std::net::TcpStream, command: &str| {
+        stream.write_all(command.as_bytes())?;
         let mut answer = [0; 64];
-        let read = stream.read(&mut answer).unwrap();
-        assert!(answer[..read].starts_with(b"+OK"), "{}", answer[..read].escape_ascii());
+        let read = stream.read(&mut answer)?;
+        Ok::<_, std::io::Error>(answer[..read].to_vec())
+    };
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut stream = loop {
+        assert!(Instant::now() < deadline, "the server answers no PING");
+        let Ok(mut stream) = std::net::TcpStream::connect(("127.0.0.1", server.port())) else { continue };
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        if call(&mut stream, "PING\r\n").is_ok_and(|answer| answer == b"+PONG\r\n") {
+            break stream;
+        }
+    };
+    let handle = std::thread::spawn(move || {
+        let answer = call(&mut stream, &format!("DEBUG SLEEP {seconds}\r\n")).unwrap();
+        assert!(answer.starts_with(b"+OK"), "{}", answer.escape_ascii());
     });
     std::thread::sleep(Duration::from_millis(50));
     handle
