@@ -8,7 +8,7 @@ use limiter_redis::{RedisStore, RedisStoreBuilder};
 use limiter_testkit::server::{Cluster, Server};
 
 /// What a Redis user needs for a store of the prefix `limiter`, as the documentation lists it.
-const RULES: [&str; 13] = [
+const RULES: [&str; 15] = [
     "on",
     ">secret",
     "~limiter:{*}",
@@ -17,6 +17,8 @@ const RULES: [&str; 13] = [
     "+time",
     "+zadd",
     "+zrange",
+    "+zrangebylex",
+    "+zrank",
     "+zremrangebyrank",
     "+zrevrangebylex",
     "+pexpire",
@@ -24,7 +26,7 @@ const RULES: [&str; 13] = [
     "+unlink",
 ];
 /// What counting attempts, records, ids, refunds and settlements need besides.
-const MORE: [&str; 5] = ["+zcard", "+zlexcount", "+zrangebylex", "+zrank", "+zrem"];
+const MORE: [&str; 3] = ["+zcard", "+zlexcount", "+zrem"];
 /// What looking at live keys needs besides.
 const LOOK: [&str; 3] = ["+scan", "+pttl", "+memory|usage"];
 

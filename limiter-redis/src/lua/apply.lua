@@ -50,6 +50,13 @@ if #request == 30 and not ARGV[3] then
           end
           mark = 0
         end
+        if not expired and #next == 4 then
+          local found = call('ZRANGEBYLEX', key, '[\128' .. pack('>I7', t - window + 1), '+', 'LIMIT', '0', '1')[1]
+          if #found == 26 then
+            mark, at, h, l, tag = unpack_struct('>BI7I3I6B', found)
+            expired = call('ZRANK', key, found) - 1
+          end
+        end
       end
       common = mark == 128 and tag == 0
       if common then
@@ -77,8 +84,9 @@ if #request == 30 and not ARGV[3] then
       if given then
         call('PEXPIRE', key, math.ceil((t - now + window) / 1000) + 60000)
       else
-        local ends = t + window
-        call('PEXPIREAT', key, (ends - ends % 1000) / 1000 + 1)
+        local ends = t + window + 1000
+        local part = ends % 1000000
+        call('PEXPIREAT', key, string.format('%d%03d', (ends - part) / 1000000, part / 1000))
       end
       return pack('>BI7I7I7', 33, t, used + cost, oldest)
     end
