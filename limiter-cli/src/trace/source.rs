@@ -6,6 +6,8 @@ use std::io::{self, ErrorKind, Read};
 /// The longest row, in bytes. A longer one is malformed: most likely a quote that is never closed.
 pub const MAX_ROW: usize = 16 << 20;
 
+/// The first read, and how much is read at once where that was not all.
+const FIRST: usize = 1 << 10;
 const CHUNK: usize = 128 << 10;
 
 /// A reader with a buffer that grows on demand, to at most [`MAX_ROW`].
@@ -25,7 +27,7 @@ impl<R> fmt::Debug for Source<R> {
 
 impl<R: Read> Source<R> {
     pub(super) fn new(input: R) -> Self {
-        Self { input, buffer: vec![0; CHUNK], start: 0, end: 0, consumed: 0 }
+        Self { input, buffer: vec![0; FIRST], start: 0, end: 0, consumed: 0 }
     }
 
     /// What has been read and not consumed yet.
@@ -46,13 +48,16 @@ impl<R: Read> Source<R> {
 
     /// Reads more behind what is there; `false` at the end of the input or if [`MAX_ROW`] bytes wait already.
     pub(super) fn read_more(&mut self) -> io::Result<bool> {
+        let filled = self.end == self.buffer.len();
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
-        if self.end == self.buffer.len() {
-            if self.end >= MAX_ROW {
-                return Ok(false);
-            }
+        if self.end >= MAX_ROW {
+            return Ok(false);
+        }
+        if filled && self.buffer.len() < CHUNK {
+            self.buffer.resize(CHUNK, 0);
+        } else if self.end == self.buffer.len() {
             self.buffer.resize((2 * self.end).min(MAX_ROW), 0);
         }
         loop {
