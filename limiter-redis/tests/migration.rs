@@ -251,8 +251,9 @@ async fn a_master_is_lost(stand_in: impl FnOnce(u16) -> Box<dyn Send>) {
     let tasks: Vec<_> = keys.iter().map(|key| hammer(&limiter, key, &over)).collect();
 
     tokio::time::sleep(Duration::from_millis(200)).await;
-    let killed = Instant::now();
     cluster.nodes_mut()[0].kill();
+    // Dead from here on: it may have answered while it was being killed.
+    let killed = Instant::now();
     let stand_in = stand_in(ports[0]);
     tokio::time::sleep(Duration::from_millis(3_500)).await;
     drop(stand_in);
