@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use limiter_core::{Error, Timestamp};
-use redis::{Cmd, Value};
+use limiter_core::{Error, ErrorKind, Timestamp};
+use redis::aio::ConnectionLike;
+use redis::{Cmd, Pipeline, Value};
+use tokio::time::timeout;
 
 use crate::connection::{Connection, Kind};
 use crate::failure::Failure;
@@ -58,9 +60,18 @@ pub struct Page {
     pub next: Option<Cursor>,
 }
 
+/// How many sizes are asked for at once.
+const BATCH: usize = 256;
+
+fn zcard(stored: &[u8]) -> Cmd {
+    let mut cmd = redis::cmd("ZCARD");
+    cmd.arg(stored);
+    cmd
+}
+
 impl<C> RedisStore<C>
 where
-    C: redis::aio::ConnectionLike + Clone + Send + Sync + 'static,
+    C: ConnectionLike + Clone + Send + Sync + 'static,
 {
     /// What Redis holds for `key`; `None` if nothing.
     ///
@@ -92,7 +103,7 @@ impl RedisStore {
     /// Some of the keys that hold a log: all of them, page by page, from `None` on until there is no next page. About
     /// `count` keys of the *database* are looked at for a page, so a page may be empty.
     ///
-    /// It uses `SCAN` and never blocks the server. A key that exists during the whole scan is found.
+    /// It uses `SCAN` and never blocks the server; the sizes of a page's keys are asked for in batches. A key that exists during the whole scan is found.
     ///
     /// # Errors
     /// Whatever keeps Redis from answering.
@@ -107,21 +118,28 @@ impl RedisStore {
         let reply = self.send_to(node.as_ref(), scan).await?;
         let (position, stored): (u64, Vec<Vec<u8>>) =
             redis::from_redis_value(reply).map_err(|error| unexpected(&Value::SimpleString(error.to_string())))?;
+        let found: Vec<_> = stored.into_iter().filter_map(|at| Some((self.keys.decode(&at)?, at))).collect();
         let mut keys = Vec::new();
-        for stored in stored {
-            let Some(key) = self.keys.decode(&stored) else { continue };
-            // A key may have gone, moved, or be no sorted set at all: it is listed only if it still is one.
-            let mut size = redis::cmd("ZCARD");
-            size.arg(&stored);
-            match self.run(&stored, &stored, |_: Attempt| size.clone()).await {
-                Ok(answer) => match u64::try_from(integer(&answer.value)?) {
-                    Ok(members) if members > 0 => keys.push(LiveKey { key, members }),
-                    _ => {}
-                },
-                Err(error) if error.kind() == limiter_core::ErrorKind::Corrupt => {
-                    keys.push(LiveKey { key, members: 0 });
+        for part in found.chunks(BATCH) {
+            let sizes = self.sizes(node.as_ref(), part).await;
+            for (i, (key, stored)) in part.iter().enumerate() {
+                let size = match sizes.get(i) {
+                    Some(Value::Int(size)) => Ok(*size),
+                    // It may have moved to another node, or the batch was lost: asked for by itself.
+                    _ => self.size(stored).await,
+                };
+                let members = match size {
+                    Ok(members) => u64::try_from(members).unwrap_or(0),
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        keys.push(LiveKey { key: key.clone(), members: 0 });
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                };
+                // It may have gone meanwhile.
+                if members > 0 {
+                    keys.push(LiveKey { key: key.clone(), members });
                 }
-                Err(error) => return Err(error),
             }
         }
         cursor.position = position;
@@ -129,6 +147,30 @@ impl RedisStore {
             cursor.nodes.pop();
         }
         Ok(Page { keys, next: (!cursor.nodes.is_empty()).then_some(cursor) })
+    }
+
+    /// What one node answers to the question for the sizes of sorted sets; nothing if it does not in time.
+    async fn sizes(&self, node: Option<&(String, u16)>, found: &[(StoredKey, Vec<u8>)]) -> Vec<Value> {
+        let mut pipeline = Pipeline::with_capacity(found.len());
+        for (_, stored) in found {
+            pipeline.add_command(zcard(stored));
+        }
+        let (count, patience) = (found.len(), self.patience.response_timeout);
+        let answers = match &self.connection.0 {
+            Kind::Single(manager) => timeout(patience, manager.clone().req_packed_commands(&pipeline, 0, count)).await,
+            #[cfg(feature = "cluster")]
+            Kind::Cluster(cluster) => {
+                let mut node = crate::cluster::Node::new(cluster.clone(), node);
+                timeout(patience, node.req_packed_commands(&pipeline, 0, count)).await
+            }
+        };
+        #[cfg(not(feature = "cluster"))]
+        let _ = node;
+        answers.ok().and_then(Result::ok).unwrap_or_default()
+    }
+
+    async fn size(&self, stored: &[u8]) -> Result<i64, Error> {
+        integer(&self.run(stored, stored, |_: Attempt| zcard(stored)).await?.value)
     }
 
     async fn nodes(&self) -> Result<Vec<Option<(String, u16)>>, Error> {
