@@ -41,8 +41,8 @@ pub(crate) struct Replay {
     /// What an acquire counts: only what was allowed, or every attempt
     #[arg(long, value_enum, default_value_t = Count::Admitted)]
     pub(crate) count: Count,
-    /// Where the logs are kept: memory, or the URL of a Redis (redis://, rediss://, redis+unix://, redis+cluster://),
-    /// under keys of the run's own that are removed afterwards. The times are always the trace's own
+    /// Where the logs are kept: memory, or the URL of a Redis (redis://, rediss://, redis+unix://, redis+cluster://,
+    /// rediss+cluster://), under keys of the run's own that are removed afterwards. The times are always the trace's own
     #[arg(long, value_name = "STORE", default_value = "memory", value_parser = store)]
     pub(crate) store: Store,
     /// What the trace looks like [default: by content]
@@ -140,6 +140,7 @@ pub(crate) fn url(text: &str) -> Result<String, String> {
     let scheme = text.split("://").next().filter(|scheme| scheme.len() < text.len()).unwrap_or_default();
     match scheme {
         "redis" | "rediss" | "redis+unix" | "unix" | "redis+cluster" | "rediss+cluster" => Ok(text.to_owned()),
-        _ => Err("a URL that starts with redis://, rediss://, redis+unix:// or redis+cluster://".to_owned()),
+        _ => Err("a URL that starts with redis://, rediss://, redis+unix://, redis+cluster:// or rediss+cluster://"
+            .to_owned()),
     }
 }

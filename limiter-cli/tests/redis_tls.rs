@@ -1,11 +1,13 @@
-//! `rediss://` URLs: a server behind TLS whose certificate the system trusts works, another one is refused.
+//! `rediss://` and `rediss+cluster://` URLs: a server behind TLS whose certificate the system trusts works, another one
+//! is refused.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use limiter_testkit::server::Server;
+use limiter_testkit::server::{Cluster, Server};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
@@ -21,7 +23,10 @@ fn authority_and_server() -> (String, ServerConfig) {
     let issuer = Issuer::new(params, key);
 
     let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+    let certificate = CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()])
+        .unwrap()
+        .signed_by(&key, &issuer)
+        .unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
@@ -42,14 +47,21 @@ async fn terminate_tls(listener: TcpListener, acceptor: TlsAcceptor, port: u16) 
     }
 }
 
-async fn limiter(url: &str, trusted: &std::path::Path) -> Output {
+async fn limiter(url: &str, trusted: &Path) -> Output {
+    run(&["key", "reset", "--store", url, "customer 7"], trusted).await
+}
+
+async fn run(args: &[&str], trusted: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_limiter"));
-    command
-        .args(["key", "reset", "--store", url, "customer 7"])
-        .env("SSL_CERT_FILE", trusted)
-        .env_remove("SSL_CERT_DIR");
+    command.args(args).env("SSL_CERT_FILE", trusted).env_remove("SSL_CERT_DIR");
     let run = tokio::task::spawn_blocking(move || command.output().unwrap());
     tokio::time::timeout(Duration::from_secs(30), run).await.unwrap().unwrap()
+}
+
+fn written(dir: &tempfile::TempDir, name: &str, pem: &str) -> PathBuf {
+    let path = dir.path().join(name);
+    std::fs::write(&path, pem).unwrap();
+    path
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -58,11 +70,7 @@ async fn a_trusted_certificate_is_accepted_and_another_is_refused() {
     let (authority, config) = authority_and_server();
     let (stranger, _) = authority_and_server();
     let dir = tempfile::tempdir().unwrap();
-    let [trusted, other] = [("trusted.pem", authority), ("other.pem", stranger)].map(|(name, pem)| {
-        let path = dir.path().join(name);
-        std::fs::write(&path, pem).unwrap();
-        path
-    });
+    let (trusted, other) = (written(&dir, "trusted.pem", &authority), written(&dir, "other.pem", &stranger));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("rediss://localhost:{}", listener.local_addr().unwrap().port());
     let proxy = tokio::spawn(terminate_tls(listener, TlsAcceptor::from(Arc::new(config)), server.port()));
@@ -75,4 +83,57 @@ async fn a_trusted_certificate_is_accepted_and_another_is_refused() {
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("certificate"), "{message}");
     proxy.abort();
+}
+
+/// Every node behind TLS of its own, on a port that the cluster announces in place of the node's: one URL leads to all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_over_tls_decides_as_memory_does() {
+    let cluster = Cluster::start().unwrap();
+    let (authority, config) = authority_and_server();
+    let (stranger, _) = authority_and_server();
+    let dir = tempfile::tempdir().unwrap();
+    let (trusted, other) = (written(&dir, "trusted.pem", &authority), written(&dir, "other.pem", &stranger));
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let (mut proxies, mut ports) = (Vec::new(), Vec::new());
+    for node in cluster.nodes() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        proxies.push(tokio::spawn(terminate_tls(listener, acceptor.clone(), node.port())));
+        let bus = (node.port() + 10_000).to_string();
+        for (name, value) in [("cluster-announce-bus-port", &bus), ("cluster-announce-port", &port)] {
+            assert_eq!(node.command(&["CONFIG", "SET", name, value]).unwrap().text(), "OK");
+        }
+        ports.push(port);
+    }
+    let until = Instant::now() + Duration::from_secs(20);
+    for node in cluster.nodes() {
+        while !ports.iter().all(|port| node.command(&["CLUSTER", "SLOTS"]).unwrap().text().contains(port)) {
+            assert!(Instant::now() < until, "the ports are not announced");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    // The name as well as the address that the cluster announces are in the certificate.
+    let url = format!("rediss+cluster://localhost:{}", ports[0]);
+    let trace: String = (0..300).map(|n| format!("{}.5,key {}\n", n / 4, n % 20)).collect();
+    let file = written(&dir, "trace.csv", &format!("at,key\n{trace}"));
+    let file = file.to_str().unwrap();
+    let replay = ["replay", "--limit", "3/60s", "--output", "jsonl", file, "--store"];
+    let memory = run(&[&replay[..], &["memory"]].concat(), &trusted).await;
+    let redis = run(&[&replay[..], &[&url]].concat(), &trusted).await;
+    assert!(redis.status.success(), "{}", String::from_utf8_lossy(&redis.stderr));
+    assert_eq!(redis.stdout, memory.stdout);
+    assert_eq!(memory.stdout.iter().filter(|byte| **byte == b'\n').count(), 300);
+    for node in cluster.nodes() {
+        let stats = node.info("commandstats").unwrap();
+        assert!(stats.contains("cmdstat_evalsha:"), "every node decides: {stats}");
+    }
+
+    let output = limiter(&url, &other).await;
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("certificate"), "{message}");
+    for proxy in proxies {
+        proxy.abort();
+    }
 }

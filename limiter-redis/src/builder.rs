@@ -97,7 +97,7 @@ impl RedisStoreBuilder {
     /// - `rediss://…`, the same over TLS (feature `tls`),
     /// - `redis+unix:///path[?db=database][&user=…][&pass=…]`,
     /// - `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` and `rediss+cluster://…`, a cluster by one or
-    ///   more of its nodes (feature `cluster`).
+    ///   more of its nodes (feature `cluster`). Over TLS the certificates must be for the hosts that the cluster announces.
     ///
     /// A lost connection is made anew when it is needed.
     ///

@@ -143,7 +143,7 @@ fn single(url: &str, times: Times) -> Result<Single, Error> {
     };
     let client = open().map_err(|error| {
         configuration(format!(
-            "{}: expected redis://, rediss://, redis+unix:// or redis+cluster:// with a host and port or a path: {error}",
+            "{}: expected redis://, rediss://, redis+unix://, redis+cluster:// or rediss+cluster:// with a host and port or a path: {error}",
             shown_url(url)
         ))
     })?;

@@ -29,7 +29,7 @@ pub(super) enum KeyCommand {
 /// Where the keys are.
 #[derive(Args, Debug)]
 pub(super) struct Place {
-    /// The URL of the Redis: redis://, rediss://, redis+unix:// or redis+cluster://
+    /// The URL of the Redis: redis://, rediss://, redis+unix://, redis+cluster:// or rediss+cluster://
     #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, value_parser = url)]
     pub(super) store: String,
     /// What the keys of the limiter start with
