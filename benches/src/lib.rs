@@ -8,6 +8,7 @@ pub mod bytes;
 pub mod libraries;
 pub mod measure;
 pub mod plot;
+pub mod remote;
 pub mod report;
 pub mod scenario;
 mod workload;

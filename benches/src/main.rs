@@ -12,7 +12,7 @@ use limiter_benches::measure::{Effort, measure};
 use limiter_benches::plot::{Bar, bars};
 use limiter_benches::report::{PEERS, Results};
 use limiter_benches::scenario::SCENARIOS;
-use limiter_benches::{admission, bytes};
+use limiter_benches::{admission, bytes, remote};
 
 #[global_allocator]
 static ALLOCATOR: bytes::Counting = bytes::Counting;
@@ -32,13 +32,20 @@ struct Args {
     /// Only the times; no files are written.
     #[arg(long)]
     times: bool,
-    /// Where the workspace is, to write benches/RESULTS.md and docs/bench-*.svg.
+    /// The Redis group instead: on a redis-server of its own, which LIMITER_REDIS_SERVER=/path chooses. Within two minutes,
+    /// or longer with --full. It is written to benches/RESULTS-REDIS.md.
+    #[arg(long, conflicts_with = "times")]
+    redis: bool,
+    /// Where the workspace is, to write benches/RESULTS*.md and docs/bench-*.svg.
     #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."))]
     workspace: PathBuf,
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
+    if args.redis {
+        return redis(&args);
+    }
     let effort = if args.full {
         Effort { rounds: 301, turn: Duration::from_millis(4) }
     } else {
@@ -68,6 +75,44 @@ fn main() -> Result<()> {
     Ok(())
 }
 
+/// The Redis group.
+fn redis(args: &Args) -> Result<()> {
+    let effort = if args.full { remote::Effort::FULL } else { remote::Effort::QUICK };
+    let results = remote::measure(effort, args.only.as_deref())?;
+    let command = if args.full { "--redis --full" } else { "--redis --quick" };
+    let mut text = String::from("# The limiter in Redis beside its peers\n\n");
+    writeln!(text, "The output of `cargo run --release -p limiter-benches -- {command}`. All take short turns on one")?;
+    writeln!(text, "server, so that other load on the machine hits all alike; every answer is asserted.\n")?;
+    writeln!(text, "- machine: {}", machine())?;
+    let versions = versions(&["limiter-redis", "redis", "trypema"]);
+    writeln!(text, "- versions: {}, {versions}", results.version)?;
+    text.push_str(&results.markdown());
+    println!("{text}");
+    if args.only.is_none() {
+        let path = args.workspace.join("benches/RESULTS-REDIS.md");
+        fs::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+    }
+    Ok(())
+}
+
+/// The processor.
+fn machine() -> String {
+    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{}, {threads} hardware threads, {}", model.unwrap_or("unknown"), std::env::consts::OS)
+}
+
+/// Which versions of these crates are locked.
+fn versions(names: &[&str]) -> String {
+    let lock = include_str!("../../Cargo.lock");
+    let version = |name: &&str| {
+        let (_, package) = lock.split_once(&format!("name = \"{name}\"\nversion = \""))?;
+        package.split_once('"').map(|(version, _)| format!("{name} {version}"))
+    };
+    names.iter().filter_map(version).collect::<Vec<_>>().join(", ")
+}
+
 /// What was measured, where, and with which versions.
 fn preamble(full: bool) -> Result<String> {
     let mut out = String::from("# The limiter beside its peers\n\n");
@@ -81,18 +126,9 @@ fn preamble(full: bool) -> Result<String> {
         "short turns within one process, so that other load on the machine hits all alike; every operation's"
     )?;
     writeln!(out, "answer is asserted. Each library is called by its public API and reads its real clock.\n")?;
-    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name));
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    writeln!(out, "- machine: {}, {threads} hardware threads, {}", model.unwrap_or("unknown"), std::env::consts::OS)?;
-    let lock = include_str!("../../Cargo.lock");
-    let version = |name: &str| {
-        let (_, package) = lock.split_once(&format!("name = \"{name}\"\nversion = \""))?;
-        package.split_once('"').map(|(version, _)| format!("{name} {version}"))
-    };
+    writeln!(out, "- machine: {}", machine())?;
     let names = ["limiter-memory", "governor", "trypema", "limitador", "throttlecrab"];
-    let versions: Vec<String> = names.into_iter().filter_map(version).collect();
-    writeln!(out, "- versions: {}", versions.join(", "))?;
+    writeln!(out, "- versions: {}", versions(&names))?;
     writeln!(
         out,
         "- trypema, limitador and throttlecrab count in whole seconds: a quota per millisecond is theirs as the"

@@ -162,11 +162,11 @@ impl Results {
     }
 }
 
-fn heading(out: &mut String, title: &str, text: &str) {
+pub(crate) fn heading(out: &mut String, title: &str, text: &str) {
     let _ = write!(out, "\n## {title}\n\n{text}\n\n");
 }
 
-fn table(out: &mut String, first: &[&str], rest: &[&str]) {
+pub(crate) fn table(out: &mut String, first: &[&str], rest: &[&str]) {
     let columns = [first, rest].concat();
     let rules: String = std::iter::once("---|").chain(std::iter::repeat_n("---:|", columns.len() - 1)).collect();
     let _ = write!(out, "| {} |\n|{rules}\n", columns.join(" | "));

@@ -1,0 +1,148 @@
+//! Who takes turns: the limiter, redis_rate's algorithm, and a script that does nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use futures::future::BoxFuture;
+use limiter_core::{Limiter, Policy};
+use limiter_redis::{Connection, RedisStore};
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
+use redis::{Client, Script};
+
+use super::PATIENCE;
+
+/// Decides on a key whether so many units are allowed.
+pub(super) trait Contestant: Send + Sync {
+    /// What the tables call it.
+    fn name(&self) -> &'static str;
+
+    /// The key in Redis.
+    fn stored(&self, key: &str) -> Vec<u8>;
+
+    /// One decision; an error unless it is the expected one.
+    fn decide<'a>(&'a self, key: &'a str, cost: u64, allowed: bool) -> BoxFuture<'a, Result<()>>;
+}
+
+/// One connection, which reconnects and is shared by all tasks.
+pub(super) async fn connect(url: &str) -> Result<ConnectionManager> {
+    let config = ConnectionManagerConfig::new()
+        .set_connection_timeout(Some(Duration::from_secs(5)))
+        .set_response_timeout(Some(PATIENCE));
+    Ok(ConnectionManager::new_with_config(Client::open(url)?, config).await?)
+}
+
+/// This library.
+pub(super) struct Ours(pub(super) Limiter<RedisStore>);
+
+impl Ours {
+    pub(super) const NAME: &str = "limiter";
+
+    pub(super) fn new(connection: ConnectionManager, policy: Policy) -> Result<Self> {
+        let builder = RedisStore::builder().response_timeout(PATIENCE).retries(0);
+        Ok(Self(Limiter::new(builder.with_connection(Connection::from(connection))?, policy)))
+    }
+}
+
+impl Contestant for Ours {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn stored(&self, key: &str) -> Vec<u8> {
+        self.0.store().redis_key(key)
+    }
+
+    fn decide<'a>(&'a self, key: &'a str, cost: u64, allowed: bool) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let decision = self.0.acquire_n(key, cost).await?;
+            ensure!(decision.allowed() == allowed, "{key}: {decision:?}, expected allowed: {allowed}");
+            Ok(())
+        })
+    }
+}
+
+/// A script called as redis_rate calls its own: by digest, over a connection of the redis crate.
+struct Called {
+    connection: ConnectionManager,
+    script: Arc<Script>,
+}
+
+impl Called {
+    fn new(connection: ConnectionManager, text: &str) -> Self {
+        Self { connection, script: Arc::new(Script::new(text)) }
+    }
+}
+
+/// A burst, and how long it takes to fill anew.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rate {
+    pub(super) burst: u64,
+    pub(super) seconds: u64,
+}
+
+/// redis_rate's algorithm.
+pub(super) struct Gcra {
+    called: Called,
+    rate: Rate,
+}
+
+impl Gcra {
+    pub(super) const NAME: &str = "GCRA";
+
+    pub(super) fn new(connection: ConnectionManager, rate: Rate) -> Self {
+        Self { called: Called::new(connection, include_str!("gcra.lua")), rate }
+    }
+}
+
+impl Contestant for Gcra {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn stored(&self, key: &str) -> Vec<u8> {
+        format!("rate:{key}").into_bytes()
+    }
+
+    fn decide<'a>(&'a self, key: &'a str, cost: u64, allowed: bool) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let Rate { burst, seconds } = self.rate;
+            let mut call = self.called.script.key(self.stored(key));
+            call.arg(burst).arg(burst).arg(seconds).arg(cost);
+            let reply: (u64, u64, String, String) = call.invoke_async(&mut self.called.connection.clone()).await?;
+            let expected = if allowed { cost } else { 0 };
+            ensure!(reply.0 == expected, "{key}: {reply:?}, expected allowed: {allowed}");
+            Ok(())
+        })
+    }
+}
+
+/// A script that does nothing with a key and an argument as long as the limiter's: the floor.
+pub(super) struct Noop(Called);
+
+impl Noop {
+    pub(super) const NAME: &str = "no-op";
+
+    pub(super) fn new(connection: ConnectionManager) -> Self {
+        Self(Called::new(connection, "local key, request = KEYS[1], ARGV[1] return 1"))
+    }
+}
+
+impl Contestant for Noop {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn stored(&self, key: &str) -> Vec<u8> {
+        format!("none:{key}").into_bytes()
+    }
+
+    fn decide<'a>(&'a self, key: &'a str, _: u64, _: bool) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let mut call = self.0.script.key(self.stored(key));
+            let reply: u64 = call.arg(&[0x80_u8; 30]).invoke_async(&mut self.0.connection.clone()).await?;
+            ensure!(reply == 1, "{key}: {reply}, expected 1");
+            Ok(())
+        })
+    }
+}

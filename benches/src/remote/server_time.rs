@@ -1,0 +1,232 @@
+//! The server's time per decision, as the server itself counts it: `usec` and `calls` of `EVALSHA`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use futures::future::{join_all, try_join_all};
+use limiter_core::{Limit, Limiter, Op, Policy, Timestamp};
+use limiter_redis::RedisStore;
+use limiter_testkit::server::Server;
+use redis::aio::ConnectionManager;
+
+use super::Effort;
+use super::contestants::{Contestant, Gcra, Noop, Ours, connect};
+use super::shapes::{Before, Shape};
+use crate::workload::{Xorshift, keys};
+
+/// How many operations are under way at once.
+const FLIGHT: usize = 50;
+
+/// The median, and the quarters around it.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread {
+    /// A quarter is below.
+    pub low: f64,
+    /// Half is below.
+    pub median: f64,
+    /// Three quarters are below.
+    pub high: f64,
+}
+
+impl Spread {
+    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let at = |quarters| values.get(values.len() * quarters / 4).copied().unwrap_or(f64::NAN);
+        Self { low: at(1), median: at(2), high: at(3) }
+    }
+}
+
+/// What was measured of one shape.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The shape's name.
+    pub name: &'static str,
+    /// What was offered.
+    pub about: &'static str,
+    /// The most that the ratio should be.
+    pub goal: Option<f64>,
+    /// Microseconds a decision of this library.
+    pub ours: f64,
+    /// Of redis_rate's algorithm.
+    pub gcra: f64,
+    /// Of a script that does nothing.
+    pub noop: f64,
+    /// This library's to redis_rate's, round by round.
+    pub ratio: Spread,
+    /// Entries in this library's log at the end of a turn, of the first key.
+    pub entries: u64,
+}
+
+struct Turns<'a> {
+    connection: ConnectionManager,
+    shape: &'a Shape,
+    keys: Arc<Vec<String>>,
+    order: Vec<usize>,
+    effort: Effort,
+}
+
+/// Measures one shape.
+pub(super) async fn measure(server: &Server, shape: &Shape, effort: Effort) -> Result<Row> {
+    let connection = connect(&server.url()).await?;
+    redis::cmd("FLUSHALL").exec_async(&mut connection.clone()).await?;
+    if shape.many {
+        let most = effort.rounds * (effort.calls + FLIGHT);
+        ensure!(most <= effort.keys, "each key is visited once at most: {most} visits of {} keys", effort.keys);
+    }
+    let keys = keys(if shape.many { effort.keys } else { 1 });
+    let turns = Turns { order: shuffled(keys.len()), keys, connection, shape, effort };
+    let policy = turns.policy().await?;
+    let ours = Ours::new(turns.connection.clone(), policy)?;
+    let gcra = Gcra::new(turns.connection.clone(), shape.rate);
+    let noop = Noop::new(turns.connection.clone());
+    turns.prepare_ours(&ours.0).await?;
+    turns.prepare(&gcra).await?;
+    let contestants: [&dyn Contestant; 3] = [&ours, &gcra, &noop];
+    let mut next = [0; 3];
+    let mut samples = [const { Vec::new() }; 3];
+    let mut entries = Vec::new();
+    for round in 0..effort.rounds {
+        for turn in 0..3 {
+            // Every order in turn.
+            let who = (round + turn * (1 + round % 2)) % 3;
+            samples[who].push(turns.turn(contestants[who], &mut next[who]).await?);
+            if who == 0 {
+                entries.push(turns.entries(&ours).await? as f64);
+            }
+        }
+    }
+    let ratios = samples[0].iter().zip(&samples[1]).map(|(ours, gcra)| ours / gcra).collect::<Vec<_>>();
+    let [ours, gcra, noop] = samples.map(|samples| Spread::of(samples).median);
+    let (name, about, goal) = (shape.name, shape.about, shape.goal);
+    let entries = Spread::of(entries).median as u64;
+    Ok(Row { name, about, goal, ours, gcra, noop, ratio: Spread::of(ratios), entries })
+}
+
+impl Turns<'_> {
+    /// Decisions that no one counts, at the start of a turn.
+    fn warm_up(&self) -> usize {
+        match self.shape.before {
+            // So that the window has passed since the contestant's last turn, and is full again.
+            Before::Sliding(entries) => 3 * entries as usize,
+            _ => FLIGHT,
+        }
+    }
+
+    /// One turn: the server's microseconds a decision.
+    async fn turn(&self, contestant: &dyn Contestant, next: &mut usize) -> Result<f64> {
+        self.offer(contestant, next, self.warm_up()).await?;
+        let (calls, spent) = self.spent().await?;
+        self.offer(contestant, next, self.effort.calls).await?;
+        let (calls, spent) = self.spent().await.map(|(c, s)| (c - calls, s - spent))?;
+        let expected = self.effort.calls as u64;
+        ensure!(calls == expected, "{}: {calls} calls, expected {expected}", contestant.name());
+        Ok(spent as f64 / calls as f64)
+    }
+
+    /// Offers so many decisions, and asserts each.
+    async fn offer(&self, contestant: &dyn Contestant, next: &mut usize, count: usize) -> Result<()> {
+        let Shape { cost, allowed, .. } = *self.shape;
+        for first in (0..count).step_by(FLIGHT) {
+            let flight = (*next..*next + FLIGHT.min(count - first)).map(|i| {
+                let key = &self.keys[self.order[i % self.order.len()]];
+                contestant.decide(key, cost, allowed)
+            });
+            for done in join_all(flight).await {
+                done.with_context(|| contestant.name())?;
+            }
+            *next += FLIGHT.min(count - first);
+        }
+        Ok(())
+    }
+
+    /// Calls of `EVALSHA` until now, and their microseconds.
+    async fn spent(&self) -> Result<(u64, u64)> {
+        let info: String = redis::cmd("INFO").arg("commandstats").query_async(&mut self.connection.clone()).await?;
+        let field = |name| {
+            let (_, line) = info.split_once("cmdstat_evalsha:")?;
+            let field = line.lines().next()?.split(',').find_map(|field| field.strip_prefix(name));
+            field?.parse().ok()
+        };
+        let both = field("calls=").zip(field("usec="));
+        both.with_context(|| format!("INFO commandstats lacks calls and usec of evalsha:\n{info}"))
+    }
+
+    async fn entries(&self, ours: &Ours) -> Result<u64> {
+        let stored = ours.stored(&self.keys[self.order[0]]);
+        Ok(redis::cmd("ZCARD").arg(stored).query_async(&mut self.connection.clone()).await?)
+    }
+
+    /// The shape's policy; of a sliding log, its window is found out by trying.
+    async fn policy(&self) -> Result<Policy> {
+        let Before::Sliding(entries) = self.shape.before else { return Ok(self.shape.policy.clone()) };
+        let ours = Ours::new(self.connection.clone(), self.shape.policy.clone())?;
+        let (mut next, count) = (0, 4000);
+        self.offer(&ours, &mut next, 500).await?;
+        let start = Instant::now();
+        self.offer(&ours, &mut next, count).await?;
+        let window = start.elapsed() * u32::try_from(entries)? / count as u32;
+        redis::cmd("FLUSHALL").exec_async(&mut self.connection.clone()).await?;
+        Ok(Limit::new(self.shape.rate.burst, Duration::from_micros(window.as_micros() as u64))?.into())
+    }
+
+    /// Brings every key into the state that the shape wants: one is made by the limiter, the others are its copies.
+    async fn prepare_ours(&self, limiter: &Limiter<RedisStore>) -> Result<()> {
+        let key = &self.keys[0];
+        match self.shape.before {
+            Before::Sliding(_) | Before::Units(0) => return Ok(()),
+            Before::Units(units) => {
+                for _ in 0..units {
+                    ensure!(limiter.acquire(key).await?.allowed(), "{key} is used up too early");
+                }
+            }
+            Before::Expired(entries) => {
+                let policy = limiter.policy();
+                let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64;
+                let first = now - policy.longest_window().as_micros() - 1_000_000;
+                for n in 0..entries {
+                    // The others are of the last minutes; the first is just seen by the last of them.
+                    let at = if n == 0 { first } else { now - (entries - n) * 5_000_000 };
+                    let op = Op::acquire(key, policy).at(Timestamp::from_micros(at)?);
+                    ensure!(limiter.run(op).await?.allowed(), "{key} is used up too early");
+                }
+            }
+        }
+        self.copy(|key| limiter.store().redis_key(key)).await
+    }
+
+    async fn prepare(&self, gcra: &Gcra) -> Result<()> {
+        let units = match self.shape.before {
+            Before::Sliding(_) | Before::Units(0) => return Ok(()),
+            Before::Units(units) | Before::Expired(units) => units,
+        };
+        gcra.decide(&self.keys[0], units, true).await?;
+        self.copy(|key| gcra.stored(key)).await
+    }
+
+    /// Copies what the first key holds to all others.
+    async fn copy(&self, stored: impl Fn(&str) -> Vec<u8>) -> Result<()> {
+        let from = stored(&self.keys[0]);
+        for part in self.keys[1..].chunks(FLIGHT) {
+            let copies = part.iter().map(|key| {
+                let mut connection = self.connection.clone();
+                let mut copy = redis::cmd("COPY");
+                copy.arg(&from).arg(stored(key));
+                async move { copy.query_async::<u64>(&mut connection).await }
+            });
+            ensure!(try_join_all(copies).await?.iter().all(|&done| done == 1), "a key could not be copied");
+        }
+        Ok(())
+    }
+}
+
+/// The numbers below `count`, in random order.
+fn shuffled(count: usize) -> Vec<usize> {
+    let mut random = Xorshift(0x2545_f491_4f6c_dd1d);
+    let mut order: Vec<usize> = (0..count).collect();
+    for i in (1..count).rev() {
+        order.swap(i, (random.next() >> 16) as usize % (i + 1));
+    }
+    order
+}

@@ -1,0 +1,111 @@
+//! What is offered to the contestants.
+
+use std::time::Duration;
+
+use limiter_core::{Counting, Limit, Policy};
+
+use super::contestants::Rate;
+
+/// What a key has seen before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Before {
+    /// So many units, each an entry.
+    Units(u64),
+    /// So many entries, the first of which has just expired.
+    Expired(u64),
+    /// The window is as long as it takes for so many entries at the speed of the turn, which begins in that state.
+    Sliding(u64),
+}
+
+/// Decisions of which each has a known answer.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    pub(super) name: &'static str,
+    pub(super) about: &'static str,
+    /// One hot key, or many in random order.
+    pub(super) many: bool,
+    pub(super) policy: Policy,
+    /// What comes nearest to it by the other algorithm.
+    pub(super) rate: Rate,
+    pub(super) cost: u64,
+    pub(super) allowed: bool,
+    pub(super) before: Before,
+    /// The most that a decision may cost, as many times what one of the other algorithm costs.
+    pub(super) goal: Option<f64>,
+}
+
+/// The goals: allowed and denied.
+const ALLOWED: Option<f64> = Some(1.1);
+const DENIED: Option<f64> = Some(0.9);
+const HOUR: u64 = 3600;
+/// So long that no unit frees while one measures.
+const LONG: u64 = 1000 * 86_400;
+const PLENTY: u64 = 10_000_000;
+
+fn limit(max: u64, seconds: u64) -> Limit {
+    Limit::new(max, Duration::from_secs(seconds)).expect("limits are valid")
+}
+
+fn two(first: Limit, second: Limit) -> Policy {
+    Policy::new([first, second]).expect("policies are valid")
+}
+
+fn allowed(name: &'static str, about: &'static str, max: u64, before: Before) -> Shape {
+    let (policy, rate) = (limit(max, HOUR).into(), Rate { burst: max, seconds: HOUR });
+    Shape { name, about, many: false, policy, rate, cost: 1, allowed: true, before, goal: ALLOWED }
+}
+
+fn denied(name: &'static str, about: &'static str, max: u64) -> Shape {
+    let (policy, rate) = (limit(max, LONG).into(), Rate { burst: max, seconds: LONG });
+    let before = Before::Units(max);
+    Shape { name, about, many: false, policy, rate, cost: 1, allowed: false, before, goal: DENIED }
+}
+
+/// All, in the order of the table.
+pub(super) fn all() -> Vec<Shape> {
+    vec![
+        allowed("server/hot/allowed/growing", "one key, the log grows", PLENTY, Before::Units(0)),
+        allowed(
+            "server/hot/allowed/steady",
+            "one key, about 400 entries, one expires as one comes",
+            PLENTY,
+            Before::Sliding(400),
+        ),
+        denied("server/hot/denied", "one key, 100 used up", 100),
+        denied("server/hot/denied/1000", "one key, 1,000 used up", 1000),
+        Shape {
+            many: true,
+            ..allowed("server/keys/allowed/growing", "many keys, one entry and more each", 1000, Before::Units(1))
+        },
+        Shape {
+            many: true,
+            ..allowed(
+                "server/keys/allowed/steady",
+                "many keys, 10 entries each, one expires as one comes",
+                1000,
+                Before::Expired(10),
+            )
+        },
+        Shape { many: true, ..denied("server/keys/denied", "many keys, 10 used up each", 10) },
+        Shape {
+            policy: two(limit(PLENTY, HOUR), limit(10 * PLENTY, 24 * HOUR)),
+            goal: None,
+            ..allowed("server/general/two_limits", "one key, two limits, the log grows", PLENTY, Before::Units(0))
+        },
+        Shape {
+            policy: two(limit(100, LONG), limit(1000, 2 * LONG)),
+            goal: None,
+            ..denied("server/general/two_limits/denied", "one key, two limits, 100 used up", 100)
+        },
+        Shape {
+            cost: 5,
+            goal: None,
+            ..allowed("server/general/cost_5", "one key, cost 5, the log grows", PLENTY, Before::Units(0))
+        },
+        Shape {
+            policy: Policy::from(limit(100, LONG)).counting(Counting::Attempts),
+            goal: None,
+            ..denied("server/general/attempts", "one key, 100 used up, denied attempts count", 100)
+        },
+    ]
+}
