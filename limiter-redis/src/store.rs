@@ -9,7 +9,7 @@ use redis::aio::ConnectionLike;
 use crate::attempt::{Answer, Attempt, Patience};
 use crate::connection::Connection;
 use crate::failure::Failure;
-use crate::id::IdSource;
+use crate::id::{IdSource, keep};
 use crate::key::{KeySpace, shown};
 use crate::script::{APPLY, Arg, SETTLE};
 use crate::{RedisStoreBuilder, reply};
@@ -127,7 +127,10 @@ where
 {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let stored = self.keys.encode(op.key);
-        let own = self.ids.next();
+        let own = self.ids.next(match op.at {
+            At::StoreClock => keep(op.policy.longest_window()),
+            At::Given(_) => 0,
+        });
         let (id, bytes) = match op.id {
             Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
             None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[..]),

@@ -105,3 +105,50 @@ async fn every_key_expires_and_nothing_stays() {
     let ttl = server.command(&[b"PTTL".as_slice(), &limiter.store().redis_key("given")]).unwrap().int();
     assert!((1..=61_000).contains(&ttl), "{ttl}");
 }
+
+/// The time-to-live is not set by every append; it must be long enough after each, whoever appended or was refunded before.
+#[tokio::test]
+async fn a_key_lives_as_long_as_its_log_counts() {
+    let server = Server::start().unwrap();
+    let limiter = Limiter::new(store(&server).await, Limit::per_second(1).unwrap());
+    let policies = [30, 1_000, 1_001, 60_000, 3_600_000].map(|millis| {
+        let window = Duration::from_millis(millis);
+        (window, Policy::from(Limit::new(1_000_000, window).unwrap()))
+    });
+    let mut random = 11_u64;
+    let mut pick = |below: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(random >> 33).unwrap() % below
+    };
+    let mut receipts = Vec::new();
+    for n in 0..2_000_u128 {
+        let key = ["one", "other"][pick(2)];
+        let stored = limiter.store().redis_key(key);
+        // Mostly the same policy again.
+        let (window, policy) = &policies[if pick(3) == 0 { pick(policies.len()) } else { 3 + usize::from(n > 1_000) }];
+        let mut op = Op::acquire(key, policy).cost(1 + pick(2) as u64);
+        if pick(8) == 0 {
+            op = op.id(n);
+        }
+        let begun = Instant::now();
+        let decision = limiter.run(op).await.unwrap();
+        let ttl = server.command(&[b"PTTL".as_slice(), &stored]).unwrap().int();
+        let least = i64::try_from(window.saturating_sub(begun.elapsed()).as_millis()).unwrap() - 1;
+        // What has expired meanwhile is gone.
+        assert!(ttl >= least || (least < 0 && ttl == -2), "{n}: {ttl} ms, expected at least {least} ms");
+        assert_ne!(ttl, -1);
+        receipts.push((key, decision.receipt().unwrap()));
+        // The newest, or with it the one before, too.
+        for _ in 0..pick(3) {
+            if let Some((key, receipt)) = receipts.pop() {
+                limiter.refund(key, receipt).await.unwrap();
+            }
+        }
+    }
+    let before = calls(&server, "pexpireat");
+    for _ in 0..200 {
+        assert!(limiter.run(Op::acquire("third", &policies[3].1)).await.unwrap().allowed());
+    }
+    let set = calls(&server, "pexpireat") - before;
+    assert!((1..=5).contains(&set), "set {set} times by 200 appends");
+}

@@ -4,12 +4,19 @@ local kind, cost = unpack_struct('>BI7', request)
 local count = math.floor((#request - 16) / 14)
 local id = sub(request, 9 + 14 * count)
 local t, last, high, low, tag, _ = now, -1, 0, 0, 0
+-- The two oldest entries, unless callers' ids sort before them. Most questions are answered there.
+local head = {}
 if newest then
   last, high, low, _, tag = read(newest)
   if last > t then t = last end
   -- What no limiter wrote sorts to the ends.
-  local first = call('ZRANGE', key, '0', '0')[1]
-  if tag < 8 or #first ~= 24 or byte(first) ~= 105 then read(first) end
+  local batch = call('ZRANGE', key, '0', tag < 8 and '1' or '0')
+  if tag < 8 or #batch[1] ~= 24 or byte(batch[1]) ~= 105 then
+    for i = 1, #batch do
+      local at, h, l, own = read(batch[i])
+      head[i] = { at = at, high = h, low = l, own = own }
+    end
+  end
 end
 
 -- How much was appended after an entry of this running total.
@@ -18,6 +25,9 @@ local function after(h, l) return (high - h) * 281474976710656 + low - l end
 -- The time and the rank of the first entry from a time on after which less than `bound` was appended.
 local function find(from, bound)
   if bound <= 0 then return nil end
+  for i = 1, #head do
+    if head[i].at >= from and after(head[i].high, head[i].low) < bound then return head[i].at, i - 1 end
+  end
   local start = from_time(from)
   local batch = call('ZRANGEBYLEX', key, '[' .. start, '+', 'LIMIT', '0', '8')
   local first = call('ZLEXCOUNT', key, '-', '(' .. start)
@@ -41,20 +51,32 @@ local function find(from, bound)
   return found, rank
 end
 
--- What counts in each window: `behind` is what was appended after the first entry that counts in the longest, -1 if none does.
-local limits, fits, longest, cap, behind = {}, true, 0, 0, -1
+-- What counts in each window: `behind` is what was appended after the first entry that counts in the longest, -1 if none does;
+-- `expired` is the rank of that one, if it is known.
+local limits, fits, longest, cap, behind, expired = {}, true, 0, 0, -1
 for i = 1, count do
   local window, max = unpack_struct('>I7I7', request, 14 * i - 5)
-  local used, oldest, blocker, rest = 0, t, t, -1
+  local used, oldest, rest, rank = 0, t, -1
   if last >= 0 and t - last < window then
-    local first = call('ZRANGEBYLEX', key, '[' .. from_time(t - window + 1), '+', 'LIMIT', '0', '1')[1]
     local h, l, own
-    oldest, h, l, own = read(first)
+    local first = head[1]
+    if first and t - first.at < window then
+      rank = 0
+    else
+      first = head[2]
+      if first and t - first.at < window then rank = 1 end
+    end
+    if rank then
+      oldest, h, l, own = first.at, first.high, first.low, first.own
+    else
+      first = call('ZRANGEBYLEX', key, '[' .. from_time(t - window + 1), '+', 'LIMIT', '0', '1')[1]
+      oldest, h, l, own = read(first)
+    end
     rest = after(h, l)
     used = rest + own
   end
   if used + cost > max then fits = false end
-  if window > longest then longest, behind = window, rest end
+  if window > longest then longest, behind, expired = window, rest, rank end
   if max > cap then cap = max end
   limits[i] = { window = window, max = max, used = used, oldest = oldest, blocker = oldest, rest = rest }
 end
@@ -128,12 +150,13 @@ if append then
     call('ZADD', key, '0', entry)
   end
   if newest then
-    local first = call('ZLEXCOUNT', key, '-', '(' .. from_time(t - longest + 1))
+    -- A new id moves the ranks up by one.
+    local moved, first = #id == 16 and 1 or 0
     if keep == -1 then
       first = call('ZRANK', key, entry)
-    elseif keep then
-      -- A new id moves the ranks up by one.
-      first = math.max(first, keep + (#id == 16 and 1 or 0))
+    else
+      first = expired and expired + moved or call('ZLEXCOUNT', key, '-', '(' .. from_time(t - longest + 1))
+      if keep then first = math.max(first, keep + moved) end
     end
     drop(ids, first - 1)
   end
@@ -141,7 +164,13 @@ if append then
     -- The caller's time says nothing about the server's: kept a minute longer.
     call('PEXPIRE', key, math.ceil((t - now + longest) / 1000) + 60000)
   else
-    call('PEXPIREAT', key, math.floor((t + longest) / 1000) + 1)
+    -- A caller's id leaves no room to say how long.
+    local kept = #id == 8 and unpack_struct('>I2', id) or 0
+    if kept == 0 then
+      call('PEXPIREAT', key, math.floor((t + longest) / 1000) + 1)
+    elseif not newest or keep_of(newest, tag) ~= kept or expiry(last, kept) ~= expiry(t, kept) then
+      call('PEXPIREAT', key, expiry(t, kept))
+    end
   end
   last = t
 end

@@ -1,9 +1,9 @@
 -- What the scripts know of entries. One sorted set per log; all scores are 0, so that members sort by their bytes:
 --   128 | time (7 bytes) | running total (3 high, 6 low) | tag | id (8 bytes, or 16 if the caller chose it) |
 --   cost (7 bytes, unless 1)
--- with the tag's bits 1 denied, 2 caller's id, 4 cost given, 8 the log had callers' ids when the entry was appended.
+-- An id of 8 begins with two bytes that say how long the key is kept, see `expiry`, or are 0. The tag's bits are 1 denied, 2 caller's id, 4 cost given, 8 the log had callers' ids when the entry was appended.
 -- A caller's id is found by the member "i" | id | time of its entry; these sort before the entries.
-local byte, sub = string.byte, string.sub
+local byte = string.byte
 
 local function damaged(member)
   -- An error is a line of text to the client.
@@ -25,6 +25,17 @@ local function read(member)
   end
   return damaged(member)
 end
+
+-- Until when a key is kept whose newest entry is of this time, in milliseconds. `keep` is the longest window of the append:
+-- 64 k + n is n cells of 2^k microseconds. All times of a cell have the same, so that most appends need not set it; it is
+-- later than the time and the window by two cells at most.
+local function expiry(at, keep)
+  local cell = 2 ^ ((keep - keep % 64) / 64)
+  return math.floor((at - at % cell + (keep % 64 + 1) * cell) / 1000) + 1
+end
+
+-- What an entry says about how long the key is kept; 0 if nothing.
+local function keep_of(member, tag) return tag % 4 < 2 and unpack_struct('>I2', member, 19) or 0 end
 
 -- An entry's id.
 local function id_of(member, tag) return sub(member, 19, tag % 4 < 2 and 26 or 34) end
@@ -48,7 +59,7 @@ local function drop(first, last)
       end
     end
   end
-  call('ZREMRANGEBYRANK', key, first, last)
+  call('ZREMRANGEBYRANK', key, first == 0 and '0' or first, last == 0 and '0' or last)
   for i = 1, #ids do call('ZREM', key, ids[i]) end
 end
 

@@ -61,6 +61,15 @@ if delta > 0 then
   end
 end
 
+-- The next append believes the newest entry on how long the key is kept. If the newest goes, that is the one before it.
+local kept
+if cost == 0 and rank == size - 1 and rank > ids then
+  local before = call('ZRANGE', key, rank - 1, rank - 1)[1]
+  local time, _, _, _, mark = read(before)
+  local keep = keep_of(before, mark)
+  if keep > 0 then kept = expiry(time, keep) end
+end
+
 -- New members come before old ones go, so that the key is never empty and keeps its time to live.
 for from = cost == 0 and 2 or 1, #new, 16 do
   local add, remove = { key }, { key }
@@ -74,6 +83,10 @@ end
 if cost == 0 then
   call('ZREM', key, target)
   if tag % 4 >= 2 then call('ZREM', key, 'i' .. name .. sub(target, 2, 8)) end
+end
+if kept then
+  local now = call('TIME')
+  if call('PTTL', key) < kept - now[1] * 1000 - now[2] / 1000 then call('PEXPIREAT', key, kept) end
 end
 drop(ids, first - 1)
 return 1
