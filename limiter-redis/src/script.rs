@@ -42,19 +42,13 @@ pub(crate) enum Arg<'a> {
     Bytes(&'a [u8]),
 }
 
-/// The scripts share what they know of entries, after they have named the key; the common operation needs none of it.
+/// The scripts share what they know of entries, after they have named the key; common operations need none of it.
 macro_rules! source {
-    ($before:literal, $after:literal) => {
-        LazyLock::new(|| {
-            Source::new(concat!(
-                include_str!(concat!("lua/", $before)),
-                include_str!("lua/entry.lua"),
-                include_str!(concat!("lua/", $after)),
-            ))
-        })
+    ($($file:literal),*) => {
+        LazyLock::new(|| Source::new(concat!($(include_str!(concat!("lua/", $file))),*)))
     };
 }
 
-pub(crate) static APPLY: LazyLock<Source> = source!("apply.lua", "apply_general.lua");
-pub(crate) static SETTLE: LazyLock<Source> = source!("settle.lua", "settle_body.lua");
-pub(crate) static INSPECT: LazyLock<Source> = source!("inspect.lua", "inspect_body.lua");
+pub(crate) static APPLY: LazyLock<Source> = source!("apply.lua", "apply_several.lua", "entry.lua", "apply_general.lua");
+pub(crate) static SETTLE: LazyLock<Source> = source!("settle.lua", "entry.lua", "settle_body.lua");
+pub(crate) static INSPECT: LazyLock<Source> = source!("inspect.lua", "entry.lua", "inspect_body.lua");

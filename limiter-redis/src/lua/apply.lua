@@ -14,7 +14,7 @@ else
   now = call('TIME')
   now = now[1] * 1000000 + now[2]
 end
-local newest = call('ZRANGE', key, '-1', '-1')[1]
+local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
 
 -- The common operation: one limit, and no callers' ids or denied attempts to be seen. It must be cheap: one call more
 -- shows, a number made into text shows. Whatever is not common falls through to the general form.
