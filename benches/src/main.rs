@@ -32,8 +32,8 @@ struct Args {
     /// Only the times; no files are written.
     #[arg(long)]
     times: bool,
-    /// The Redis group instead: on a redis-server of its own, which LIMITER_REDIS_SERVER=/path chooses. Within two minutes,
-    /// or longer with --full. It is written to benches/RESULTS-REDIS.md.
+    /// The Redis group instead: on a redis-server of its own, which `LIMITER_REDIS_SERVER` may name. Within two minutes,
+    /// or longer with --full. It writes benches/RESULTS-REDIS.md and docs/bench-redis.svg.
     #[arg(long, conflicts_with = "times")]
     redis: bool,
     /// Where the workspace is, to write benches/RESULTS*.md and docs/bench-*.svg.
@@ -91,6 +91,8 @@ fn redis(args: &Args) -> Result<()> {
     if args.only.is_none() {
         let path = args.workspace.join("benches/RESULTS-REDIS.md");
         fs::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+        let plot = args.workspace.join("docs/bench-redis.svg");
+        bars(&plot, "A decision in Redis; shorter is better", &results.groups())?;
     }
     Ok(())
 }

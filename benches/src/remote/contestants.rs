@@ -1,4 +1,4 @@
-//! Who takes turns: the limiter, redis_rate's algorithm, and a script that does nothing.
+//! Who takes turns: the limiter, `redis_rate`'s algorithm, a script that does nothing, and peers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,8 @@ use limiter_core::{Limiter, Policy};
 use limiter_redis::{Connection, RedisStore};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, Script};
+use trypema::redis::{RedisKey, RedisRateLimiterProvider};
+use trypema::{RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
 use super::PATIENCE;
 
@@ -16,9 +18,6 @@ use super::PATIENCE;
 pub(super) trait Contestant: Send + Sync {
     /// What the tables call it.
     fn name(&self) -> &'static str;
-
-    /// The key in Redis.
-    fn stored(&self, key: &str) -> Vec<u8>;
 
     /// One decision; an error unless it is the expected one.
     fn decide<'a>(&'a self, key: &'a str, cost: u64, allowed: bool) -> BoxFuture<'a, Result<()>>;
@@ -38,6 +37,11 @@ pub(super) struct Ours(pub(super) Limiter<RedisStore>);
 impl Ours {
     pub(super) const NAME: &str = "limiter";
 
+    /// The key in Redis.
+    pub(super) fn stored(&self, key: &str) -> Vec<u8> {
+        self.0.store().redis_key(key)
+    }
+
     pub(super) fn new(connection: ConnectionManager, policy: Policy) -> Result<Self> {
         let builder = RedisStore::builder().response_timeout(PATIENCE).retries(0);
         Ok(Self(Limiter::new(builder.with_connection(Connection::from(connection))?, policy)))
@@ -49,10 +53,6 @@ impl Contestant for Ours {
         Self::NAME
     }
 
-    fn stored(&self, key: &str) -> Vec<u8> {
-        self.0.store().redis_key(key)
-    }
-
     fn decide<'a>(&'a self, key: &'a str, cost: u64, allowed: bool) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let decision = self.0.acquire_n(key, cost).await?;
@@ -62,7 +62,7 @@ impl Contestant for Ours {
     }
 }
 
-/// A script called as redis_rate calls its own: by digest, over a connection of the redis crate.
+/// A script called as `redis_rate` calls its own: by digest, over a connection of the redis crate.
 struct Called {
     connection: ConnectionManager,
     script: Arc<Script>,
@@ -81,7 +81,7 @@ pub(super) struct Rate {
     pub(super) seconds: u64,
 }
 
-/// redis_rate's algorithm.
+/// `redis_rate`'s algorithm.
 pub(super) struct Gcra {
     called: Called,
     rate: Rate,
@@ -89,6 +89,11 @@ pub(super) struct Gcra {
 
 impl Gcra {
     pub(super) const NAME: &str = "GCRA";
+
+    /// The key in Redis.
+    pub(super) fn stored(key: &str) -> String {
+        format!("rate:{key}")
+    }
 
     pub(super) fn new(connection: ConnectionManager, rate: Rate) -> Self {
         Self { called: Called::new(connection, include_str!("gcra.lua")), rate }
@@ -100,14 +105,10 @@ impl Contestant for Gcra {
         Self::NAME
     }
 
-    fn stored(&self, key: &str) -> Vec<u8> {
-        format!("rate:{key}").into_bytes()
-    }
-
     fn decide<'a>(&'a self, key: &'a str, cost: u64, allowed: bool) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let Rate { burst, seconds } = self.rate;
-            let mut call = self.called.script.key(self.stored(key));
+            let mut call = self.called.script.key(Self::stored(key));
             call.arg(burst).arg(burst).arg(seconds).arg(cost);
             let reply: (u64, u64, String, String) = call.invoke_async(&mut self.called.connection.clone()).await?;
             let expected = if allowed { cost } else { 0 };
@@ -133,15 +134,45 @@ impl Contestant for Noop {
         Self::NAME
     }
 
-    fn stored(&self, key: &str) -> Vec<u8> {
-        format!("none:{key}").into_bytes()
-    }
-
     fn decide<'a>(&'a self, key: &'a str, _: u64, _: bool) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let mut call = self.0.script.key(self.stored(key));
+            let mut call = self.0.script.key(format!("none:{key}"));
             let reply: u64 = call.arg(&[0x80_u8; 30]).invoke_async(&mut self.0.connection.clone()).await?;
             ensure!(reply == 1, "{key}: {reply}, expected 1");
+            Ok(())
+        })
+    }
+}
+
+/// trypema's Redis provider, absolute, in buckets of its own choice.
+pub(super) struct Trypema {
+    provider: Arc<RedisRateLimiterProvider>,
+    rate: RateLimit,
+}
+
+impl Trypema {
+    pub(super) const NAME: &str = "trypema";
+    /// The oldest Redis that it runs on.
+    pub(super) const NEEDS: (u32, u32) = (7, 2);
+
+    pub(super) fn new(connection: ConnectionManager, rate: Rate) -> Result<Self> {
+        let builder = RedisRateLimiterProvider::builder(connection).window_size(WindowSize::seconds(rate.seconds)?);
+        let per_second = rate.burst as f64 / rate.seconds as f64;
+        Ok(Self { provider: builder.disable_cleanup().build()?, rate: RateLimit::per_second(per_second)? })
+    }
+}
+
+impl Contestant for Trypema {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+
+    fn decide<'a>(&'a self, key: &'a str, cost: u64, allowed: bool) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let key = RedisKey::try_from(key.to_owned())?;
+            let decision = self.provider.absolute().inc(&key, &self.rate, cost).await?;
+            let fits = matches!(decision, RateLimitDecision::Allowed);
+            ensure!(fits == allowed, "{key:?}: {decision:?}, expected allowed: {allowed}");
             Ok(())
         })
     }

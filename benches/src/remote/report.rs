@@ -2,8 +2,11 @@
 
 use std::fmt::Write;
 
-use super::contestants::{Gcra, Noop, Ours};
+use super::clients::{Load, Served};
+use super::contestants::{Gcra, Noop, Ours, Trypema};
+use super::memory::Bytes;
 use super::server_time::Row;
+use crate::plot::Bar;
 use crate::report::{heading, table};
 
 /// All that was measured in one run.
@@ -13,7 +16,13 @@ pub struct Results {
     pub version: String,
     /// The server's time.
     pub rows: Vec<Row>,
+    /// What clients get.
+    pub loads: Vec<Load>,
+    /// Memory.
+    pub bytes: Vec<Bytes>,
 }
+
+const COLUMNS: [&str; 4] = [Ours::NAME, Gcra::NAME, Noop::NAME, Trypema::NAME];
 
 impl Results {
     /// All tables.
@@ -21,11 +30,83 @@ impl Results {
     pub fn markdown(&self) -> String {
         let mut out = String::new();
         self.server_time(&mut out);
+        self.clients(&mut out);
+        self.memory(&mut out);
         self.goals(&mut out);
         out
     }
 
+    /// The groups of the plot, in all of which shorter is better.
+    #[must_use]
+    pub fn groups(&self) -> Vec<(String, Vec<Bar>)> {
+        let bar = |label: &str, value: f64, shown: String| Bar {
+            label: label.to_owned(),
+            value,
+            shown,
+            ours: label == Ours::NAME,
+        };
+        let server = self.rows.iter().filter(|row| row.goal.is_some()).map(|row| {
+            let bars = [(Ours::NAME, row.ours), (Gcra::NAME, row.gcra), (Noop::NAME, row.noop)];
+            let bars = bars.map(|(name, value)| bar(name, value, format!("{value:.1} µs")));
+            (format!("The server's time: {}", row.about), bars.into())
+        });
+        let clients = self.loads.iter().filter(|load| [1, 128].contains(&load.tasks)).map(|load| {
+            let bars = load.served.iter().map(|(who, served)| match served {
+                Ok(served) => bar(who, served.half, format!("{:.0} µs", served.half)),
+                Err(reason) => bar(who, 0.0, reason.clone()),
+            });
+            (format!("The median wait of a client: {} at once", load.tasks), bars.collect())
+        });
+        server.chain(clients).collect()
+    }
+
+    fn clients(&self, out: &mut String) {
+        if self.loads.is_empty() {
+            return;
+        }
+        let text = "So many tasks share one connection and ask for one decision after another, all allowed, over 1,000 keys. \
+             Thousands of decisions a second; in brackets the microseconds within which half and 99 of 100 are answered. \
+             Medians of alternating turns; the client has the same processors as the server. In the last line, the rate \
+             to the limiter's with the most tasks, round by round.";
+        heading(out, "What a client gets", text);
+        table(out, &["tasks"], &COLUMNS);
+        let cell = |load: &Load, column: &str, of: &dyn Fn(&Served) -> String| {
+            let served = load.served.iter().find(|(who, _)| *who == column).map(|(_, served)| served);
+            served.map_or_else(String::new, |served| served.as_ref().map_or_else(Clone::clone, of))
+        };
+        let mut line = |load: &Load, first: String, of: &dyn Fn(&Served) -> String| {
+            let cells: Vec<String> = COLUMNS.iter().map(|column| cell(load, column, of)).collect();
+            let _ = writeln!(out, "| {first} | {} |", cells.join(" | "));
+        };
+        for load in &self.loads {
+            let shown = |s: &Served| format!("{:.1} ({:.0}, {:.0})", s.rate / 1000.0, s.half, s.most);
+            line(load, load.tasks.to_string(), &shown);
+        }
+        if let Some(load) = self.loads.last() {
+            line(load, format!("rate at {}, to the limiter's", load.tasks), &|s: &Served| format!("{:.2}", s.ratio));
+        }
+        let _ = writeln!(
+            out,
+            "\nlimitador is not among them: its Redis storage needs OpenSSL and a second Redis client to build."
+        );
+    }
+
+    fn memory(&self, out: &mut String) {
+        if self.bytes.is_empty() {
+            return;
+        }
+        let text = "What `MEMORY USAGE` says of a key of 16 bytes with so many admitted units of cost 1.";
+        heading(out, "Bytes on the server", text);
+        table(out, &["units"], &[Ours::NAME, "each", Gcra::NAME]);
+        for Bytes { entries, ours, gcra } in &self.bytes {
+            let _ = writeln!(out, "| {entries} | {ours} | {:.1} | {gcra} |", *ours as f64 / *entries as f64);
+        }
+    }
+
     fn server_time(&self, out: &mut String) {
+        if self.rows.is_empty() {
+            return;
+        }
         let text = "What `INFO commandstats` says of `EVALSHA`, in microseconds, the script's own commands included: medians of \
              alternating turns, and the median, first and third quarter of the ratios of each round. GCRA is the algorithm \
              of redis_rate, which keeps one number a key and spreads a limit evenly rather than bounding every window.";
@@ -41,6 +122,9 @@ impl Results {
     }
 
     fn goals(&self, out: &mut String) {
+        if self.rows.is_empty() {
+            return;
+        }
         heading(out, "Goals", "What the project set itself, and this run.");
         table(out, &["the server's time, to GCRA's"], &["at most", "measured", ""]);
         for row in &self.rows {

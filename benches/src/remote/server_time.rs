@@ -5,8 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::{join_all, try_join_all};
-use limiter_core::{Limit, Limiter, Op, Policy, Timestamp};
-use limiter_redis::RedisStore;
+use limiter_core::{Limit, Op, Policy, Timestamp};
 use limiter_testkit::server::Server;
 use redis::aio::ConnectionManager;
 
@@ -49,11 +48,11 @@ pub struct Row {
     pub goal: Option<f64>,
     /// Microseconds a decision of this library.
     pub ours: f64,
-    /// Of redis_rate's algorithm.
+    /// Of `redis_rate`'s algorithm.
     pub gcra: f64,
     /// Of a script that does nothing.
     pub noop: f64,
-    /// This library's to redis_rate's, round by round.
+    /// This library's to `redis_rate`'s, round by round.
     pub ratio: Spread,
     /// Entries in this library's log at the end of a turn, of the first key.
     pub entries: u64,
@@ -81,7 +80,7 @@ pub(super) async fn measure(server: &Server, shape: &Shape, effort: Effort) -> R
     let ours = Ours::new(turns.connection.clone(), policy)?;
     let gcra = Gcra::new(turns.connection.clone(), shape.rate);
     let noop = Noop::new(turns.connection.clone());
-    turns.prepare_ours(&ours.0).await?;
+    turns.prepare_ours(&ours).await?;
     turns.prepare(&gcra).await?;
     let contestants: [&dyn Contestant; 3] = [&ours, &gcra, &noop];
     let mut next = [0; 3];
@@ -106,17 +105,17 @@ pub(super) async fn measure(server: &Server, shape: &Shape, effort: Effort) -> R
 
 impl Turns<'_> {
     /// Decisions that no one counts, at the start of a turn.
-    fn warm_up(&self) -> usize {
+    fn warm_up(&self, contestant: &dyn Contestant) -> usize {
         match self.shape.before {
             // So that the window has passed since the contestant's last turn, and is full again.
-            Before::Sliding(entries) => 3 * entries as usize,
+            Before::Sliding(entries) if contestant.name() == Ours::NAME => 3 * entries as usize,
             _ => FLIGHT,
         }
     }
 
     /// One turn: the server's microseconds a decision.
     async fn turn(&self, contestant: &dyn Contestant, next: &mut usize) -> Result<f64> {
-        self.offer(contestant, next, self.warm_up()).await?;
+        self.offer(contestant, next, self.warm_up(contestant)).await?;
         let (calls, spent) = self.spent().await?;
         self.offer(contestant, next, self.effort.calls).await?;
         let (calls, spent) = self.spent().await.map(|(c, s)| (c - calls, s - spent))?;
@@ -172,7 +171,8 @@ impl Turns<'_> {
     }
 
     /// Brings every key into the state that the shape wants: one is made by the limiter, the others are its copies.
-    async fn prepare_ours(&self, limiter: &Limiter<RedisStore>) -> Result<()> {
+    async fn prepare_ours(&self, ours: &Ours) -> Result<()> {
+        let limiter = &ours.0;
         let key = &self.keys[0];
         match self.shape.before {
             Before::Sliding(_) | Before::Units(0) => return Ok(()),
@@ -193,7 +193,7 @@ impl Turns<'_> {
                 }
             }
         }
-        self.copy(|key| limiter.store().redis_key(key)).await
+        self.copy(|key| ours.stored(key)).await
     }
 
     async fn prepare(&self, gcra: &Gcra) -> Result<()> {
@@ -202,7 +202,7 @@ impl Turns<'_> {
             Before::Units(units) | Before::Expired(units) => units,
         };
         gcra.decide(&self.keys[0], units, true).await?;
-        self.copy(|key| gcra.stored(key)).await
+        self.copy(|key| Gcra::stored(key).into_bytes()).await
     }
 
     /// Copies what the first key holds to all others.

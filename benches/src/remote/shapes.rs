@@ -75,18 +75,18 @@ pub(super) fn all() -> Vec<Shape> {
         denied("server/hot/denied/1000", "one key, 1,000 used up", 1000),
         Shape {
             many: true,
-            ..allowed("server/keys/allowed/growing", "many keys, one entry and more each", 1000, Before::Units(1))
+            ..allowed("server/keys/allowed/growing", "100,000 keys, one entry and more each", 1000, Before::Units(1))
         },
         Shape {
             many: true,
             ..allowed(
                 "server/keys/allowed/steady",
-                "many keys, 10 entries each, one expires as one comes",
+                "100,000 keys, 10 entries each, one expires as one comes",
                 1000,
                 Before::Expired(10),
             )
         },
-        Shape { many: true, ..denied("server/keys/denied", "many keys, 10 used up each", 10) },
+        Shape { many: true, ..denied("server/keys/denied", "100,000 keys, 10 used up each", 10) },
         Shape {
             policy: two(limit(PLENTY, HOUR), limit(10 * PLENTY, 24 * HOUR)),
             goal: None,

@@ -1,0 +1,34 @@
+//! The Redis group: with `--test` whether everything works, else the quick form, of what has a given text in its name.
+
+use anyhow::{Result, ensure};
+use limiter_benches::remote::{Effort, measure};
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let test = args.iter().any(|arg| arg == "--test");
+    let only = args.iter().find(|arg| !arg.starts_with('-')).map(String::as_str);
+    let results = measure(if test { Effort::TEST } else { Effort::QUICK }, only)?;
+    for row in &results.rows {
+        let figures = [row.ours, row.gcra, row.noop, row.ratio.median];
+        ensure!(figures.iter().all(|&figure| figure > 0.0), "{}: {figures:?}", row.name);
+    }
+    for load in &results.loads {
+        for served in load.served.iter().filter_map(|(_, served)| served.as_ref().ok()) {
+            let ordered = served.rate > 0.0 && 0.0 < served.half && served.half <= served.most;
+            ensure!(ordered, "{}: {served:?}", load.name);
+        }
+    }
+    for bytes in &results.bytes {
+        ensure!(bytes.ours > bytes.entries && bytes.gcra > 0, "{bytes:?}");
+    }
+    if only.is_none() {
+        let found = (results.rows.len(), results.loads.len(), results.bytes.len());
+        ensure!(found == (11, 4, 4), "rows, loads and sizes: {found:?}");
+    }
+    if test {
+        println!("the Redis group works on {}", results.version);
+    } else {
+        println!("{}", results.markdown());
+    }
+    Ok(())
+}

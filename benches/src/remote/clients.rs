@@ -1,0 +1,127 @@
+//! What a client gets: decisions a second and how long each takes, by so many tasks that share one connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use limiter_core::Limit;
+use limiter_testkit::server::Server;
+use tokio::task::JoinSet;
+
+use super::contestants::{Contestant, Gcra, Noop, Ours, Rate, Trypema, connect};
+use super::server_time::Spread;
+use super::{Effort, at_least};
+
+/// How many tasks.
+pub(super) const TASKS: [(&str, usize); 4] =
+    [("clients/1", 1), ("clients/16", 16), ("clients/128", 128), ("clients/1024", 1024)];
+const KEYS: usize = 1000;
+const RATE: Rate = Rate { burst: 1_000_000, seconds: 60 };
+
+/// The medians of a contestant's turns.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// The contestant.
+    pub who: &'static str,
+    /// Decisions a second.
+    pub rate: f64,
+    /// Microseconds that half of the decisions of a turn took at most.
+    pub half: f64,
+    /// Microseconds that 99 of 100 took at most.
+    pub most: f64,
+    /// This contestant's decisions a second to the limiter's, round by round.
+    pub ratio: f64,
+}
+
+/// What was measured with so many tasks.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// `clients/128`.
+    pub name: &'static str,
+    /// How many.
+    pub tasks: usize,
+    /// By contestant, or why there is no figure.
+    pub served: Vec<(&'static str, Result<Served, String>)>,
+}
+
+struct Turn {
+    rate: f64,
+    half: f64,
+    most: f64,
+}
+
+/// Measures all contestants that the server is recent enough for.
+pub(super) async fn measure(server: &Server, (name, tasks): (&'static str, usize), effort: Effort) -> Result<Load> {
+    let url = server.url();
+    redis::cmd("FLUSHALL").exec_async(&mut connect(&url).await?).await?;
+    let limit = Limit::new(RATE.burst, std::time::Duration::from_secs(RATE.seconds))?;
+    let mut contestants: Vec<Arc<dyn Contestant>> = vec![
+        Arc::new(Ours::new(connect(&url).await?, limit.into())?),
+        Arc::new(Gcra::new(connect(&url).await?, RATE)),
+        Arc::new(Noop::new(connect(&url).await?)),
+    ];
+    let (major, minor) = Trypema::NEEDS;
+    let recent = at_least(&server.info("server")?, Trypema::NEEDS);
+    if recent {
+        contestants.push(Arc::new(Trypema::new(connect(&url).await?, RATE)?));
+    }
+    let keys: Arc<Vec<String>> = Arc::new((0..KEYS).map(|i| format!("user-{i:011}")).collect());
+    let calls = if tasks == 1 { effort.client_calls } else { 4 * effort.client_calls };
+    let mut turns: Vec<Vec<Turn>> = contestants.iter().map(|_| Vec::new()).collect();
+    for round in 0..=effort.client_rounds {
+        for turn in 0..contestants.len() {
+            let who = (round + turn) % contestants.len();
+            let done = offer(&contestants[who], &keys, tasks, calls).await;
+            let done = done.with_context(|| contestants[who].name())?;
+            // The first round brings the scripts and makes the keys.
+            if round > 0 {
+                turns[who].push(done);
+            }
+        }
+    }
+    let served = contestants.iter().zip(&turns).map(|(contestant, own)| {
+        let median = |of: fn(&Turn) -> f64| Spread::of(own.iter().map(of)).median;
+        let ratio = Spread::of(own.iter().zip(&turns[0]).map(|(own, ours)| own.rate / ours.rate)).median;
+        let who = contestant.name();
+        (who, Ok(Served { who, rate: median(|t| t.rate), half: median(|t| t.half), most: median(|t| t.most), ratio }))
+    });
+    let mut served: Vec<_> = served.collect();
+    if !recent {
+        served.push((Trypema::NAME, Err(format!("needs Redis {major}.{minor}"))));
+    }
+    Ok(Load { name, tasks, served })
+}
+
+/// So many decisions by so many tasks at once.
+async fn offer(contestant: &Arc<dyn Contestant>, keys: &Arc<Vec<String>>, tasks: usize, calls: usize) -> Result<Turn> {
+    let next = Arc::new(AtomicUsize::new(0));
+    let mut running = JoinSet::new();
+    let start = Instant::now();
+    for _ in 0..tasks {
+        let (contestant, keys, next) = (Arc::clone(contestant), Arc::clone(keys), Arc::clone(&next));
+        running.spawn(async move {
+            let mut times = Vec::with_capacity(calls / tasks + 1);
+            loop {
+                let call = next.fetch_add(1, Ordering::Relaxed);
+                if call >= calls {
+                    return Ok(times);
+                }
+                // A step that is prime to the number of keys: every key as often.
+                let key = &keys[call * 617 % keys.len()];
+                let start = Instant::now();
+                contestant.decide(key, 1, true).await?;
+                times.push(start.elapsed().as_nanos() as f64 / 1000.0);
+            }
+        });
+    }
+    let mut times = Vec::with_capacity(calls);
+    while let Some(done) = running.join_next().await {
+        let done: Result<Vec<f64>> = done?;
+        times.extend(done?);
+    }
+    let rate = times.len() as f64 / start.elapsed().as_secs_f64();
+    times.sort_by(f64::total_cmp);
+    let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
+    Ok(Turn { rate, half: at(50), most: at(99) })
+}
