@@ -82,7 +82,11 @@ fn redis(args: &Args) -> Result<()> {
     let command = if args.full { "--redis --full" } else { "--redis --quick" };
     let mut text = String::from("# The limiter in Redis beside its peers\n\n");
     writeln!(text, "The output of `cargo run --release -p limiter-benches -- {command}`. All take short turns on one")?;
-    writeln!(text, "server, so that other load on the machine hits all alike; every answer is asserted.\n")?;
+    writeln!(
+        text,
+        "server, so that other load on the machine hits all alike; every answer is asserted. The server is one of"
+    )?;
+    writeln!(text, "its own: `LIMITER_REDIS_SERVER=/path/to/redis-server` chooses the binary.\n")?;
     writeln!(text, "- machine: {}", machine())?;
     let versions = versions(&["limiter-redis", "redis", "trypema"]);
     writeln!(text, "- versions: {}, {versions}", results.version)?;

@@ -109,7 +109,8 @@ impl Results {
         }
         let text = "What `INFO commandstats` says of `EVALSHA`, in microseconds, the script's own commands included: medians of \
              alternating turns, and the median, first and third quarter of the ratios of each round. GCRA is the algorithm \
-             of redis_rate, which keeps one number a key and spreads a limit evenly rather than bounding every window.";
+             of redis_rate, which keeps one number a key and spreads a limit evenly rather than bounding every window. It \
+             knows one limit: beside two, it has the first. The no-op has a key and an argument, and returns a number.";
         heading(out, "The server's time a decision", text);
         let ratio = format!("{} to {}", Ours::NAME, Gcra::NAME);
         table(out, &["what"], &[Ours::NAME, Gcra::NAME, Noop::NAME, &ratio, "entries a key"]);

@@ -108,7 +108,7 @@ impl Turns<'_> {
     fn warm_up(&self, contestant: &dyn Contestant) -> usize {
         match self.shape.before {
             // So that the window has passed since the contestant's last turn, and is full again.
-            Before::Sliding(entries) if contestant.name() == Ours::NAME => 3 * entries as usize,
+            Before::Sliding(entries) if contestant.name() == Ours::NAME => 4 * entries as usize,
             _ => FLIGHT,
         }
     }
@@ -160,14 +160,15 @@ impl Turns<'_> {
     /// The shape's policy; of a sliding log, its window is found out by trying.
     async fn policy(&self) -> Result<Policy> {
         let Before::Sliding(entries) = self.shape.before else { return Ok(self.shape.policy.clone()) };
-        let ours = Ours::new(self.connection.clone(), self.shape.policy.clone())?;
+        let max = self.shape.policy.largest_max();
+        let ours = Ours::new(self.connection.clone(), Limit::per_hour(1_000_000)?.into())?;
         let (mut next, count) = (0, 4000);
         self.offer(&ours, &mut next, 500).await?;
         let start = Instant::now();
         self.offer(&ours, &mut next, count).await?;
         let window = start.elapsed() * u32::try_from(entries)? / count as u32;
         redis::cmd("FLUSHALL").exec_async(&mut self.connection.clone()).await?;
-        Ok(Limit::new(self.shape.rate.burst, Duration::from_micros(window.as_micros() as u64))?.into())
+        Ok(Limit::new(max, Duration::from_micros(window.as_micros() as u64))?.into())
     }
 
     /// Brings every key into the state that the shape wants: one is made by the limiter, the others are its copies.
@@ -181,14 +182,13 @@ impl Turns<'_> {
                     ensure!(limiter.acquire(key).await?.allowed(), "{key} is used up too early");
                 }
             }
-            Before::Expired(entries) => {
+            before @ (Before::Expired(entries) | Before::Steady(entries)) => {
                 let policy = limiter.policy();
+                let step = policy.longest_window().as_micros() / entries;
                 let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64;
-                let first = now - policy.longest_window().as_micros() - 1_000_000;
-                for n in 0..entries {
-                    // The others are of the last minutes; the first is just seen by the last of them.
-                    let at = if n == 0 { first } else { now - (entries - n) * 5_000_000 };
-                    let op = Op::acquire(key, policy).at(Timestamp::from_micros(at)?);
+                let end = if before == Before::Expired(entries) { now - 1_000_000 } else { now + step / 2 };
+                for n in (1..=3 * entries).rev() {
+                    let op = Op::acquire(key, policy).at(Timestamp::from_micros(end - n * step)?);
                     ensure!(limiter.run(op).await?.allowed(), "{key} is used up too early");
                 }
             }
@@ -199,7 +199,7 @@ impl Turns<'_> {
     async fn prepare(&self, gcra: &Gcra) -> Result<()> {
         let units = match self.shape.before {
             Before::Sliding(_) | Before::Units(0) => return Ok(()),
-            Before::Units(units) | Before::Expired(units) => units,
+            Before::Units(units) | Before::Expired(units) | Before::Steady(units) => units,
         };
         gcra.decide(&self.keys[0], units, true).await?;
         self.copy(|key| Gcra::stored(key).into_bytes()).await

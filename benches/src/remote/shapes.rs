@@ -9,10 +9,12 @@ use super::contestants::Rate;
 /// What a key has seen before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
-    /// So many units, each an entry.
+    /// So many units just now, each an entry.
     Units(u64),
-    /// So many entries, the first of which has just expired.
+    /// A unit in each of so many equal parts of the window, for three windows; the oldest of the last has just expired.
     Expired(u64),
+    /// The same, and none of the last has expired.
+    Steady(u64),
     /// The window is as long as it takes for so many entries at the speed of the turn, which begins in that state.
     Sliding(u64),
 }
@@ -57,22 +59,28 @@ fn allowed(name: &'static str, about: &'static str, max: u64, before: Before) ->
 
 fn denied(name: &'static str, about: &'static str, max: u64) -> Shape {
     let (policy, rate) = (limit(max, LONG).into(), Rate { burst: max, seconds: LONG });
-    let before = Before::Units(max);
-    Shape { name, about, many: false, policy, rate, cost: 1, allowed: false, before, goal: DENIED }
+    Shape { name, about, many: false, policy, rate, cost: 1, allowed: false, before: Before::Units(max), goal: DENIED }
 }
 
 /// All, in the order of the table.
 pub(super) fn all() -> Vec<Shape> {
     vec![
         allowed("server/hot/allowed/growing", "one key, the log grows", PLENTY, Before::Units(0)),
-        allowed(
-            "server/hot/allowed/steady",
-            "one key, about 400 entries, one expires as one comes",
-            PLENTY,
-            Before::Sliding(400),
-        ),
+        Shape {
+            policy: limit(1200, HOUR).into(),
+            ..allowed(
+                "server/hot/allowed/steady",
+                "one key, about 400 entries, one expires as one comes",
+                PLENTY,
+                Before::Sliding(400),
+            )
+        },
         denied("server/hot/denied", "one key, 100 used up", 100),
         denied("server/hot/denied/1000", "one key, 1,000 used up", 1000),
+        Shape {
+            before: Before::Steady(100),
+            ..denied("server/hot/denied/steady", "one key, 100 used up for several windows", 100)
+        },
         Shape {
             many: true,
             ..allowed("server/keys/allowed/growing", "100,000 keys, one entry and more each", 1000, Before::Units(1))
@@ -82,11 +90,16 @@ pub(super) fn all() -> Vec<Shape> {
             ..allowed(
                 "server/keys/allowed/steady",
                 "100,000 keys, 10 entries each, one expires as one comes",
-                1000,
+                20,
                 Before::Expired(10),
             )
         },
         Shape { many: true, ..denied("server/keys/denied", "100,000 keys, 10 used up each", 10) },
+        Shape {
+            many: true,
+            before: Before::Steady(10),
+            ..denied("server/keys/denied/steady", "100,000 keys, 10 used up each for several windows", 10)
+        },
         Shape {
             policy: two(limit(PLENTY, HOUR), limit(10 * PLENTY, 24 * HOUR)),
             goal: None,
