@@ -28,9 +28,9 @@ if #request == 30 and not ARGV[3] then
     if last > t then t = last end
     oldest = t
     if common and t - last < window then
-      -- The first that counts is the first of all, or mostly among the next few. Where the total says that nothing
-      -- can have been dropped yet, the second is not worth reading.
-      local batch, i, skipped, at, h, l = call('ZRANGE', key, '0', high == 0 and low <= max and '0' or '1'), 1, 0
+      -- The first that counts is one of the first two, or mostly among the next few. Where the limit is used up for the
+      -- first time, the first is enough.
+      local batch, i, skipped, at, h, l = call('ZRANGE', key, '0', low == max and high == 0 and '0' or '1'), 1, 0
       while true do
         local first = batch[i]
         if not first then
