@@ -158,16 +158,20 @@ fn decide_most(op: &Op<'_>, facts: Facts) -> Decision {
     decide_sized::<MAX_LIMITS>(op, &facts)
 }
 
+/// As [`decide`], under at most `N` limits.
+#[doc(hidden)]
 #[inline(always)]
-fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
+pub fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
     let now = facts.now;
     let denied = !facts.admitted && op.mode != Mode::Record;
     let all = op.policy.limits();
     let len = if N == 1 { 1 } else { all.len().min(N) };
-    let mut limits = [LimitDecision { limit: all[0], used: 0, retry_after: 0, refill_after: 0 }; N];
+    let first = if N == 1 { op.policy.only_limit() } else { all.item(0) };
+    let mut limits = [LimitDecision { limit: first, used: 0, retry_after: 0, refill_after: 0 }; N];
     let mut binding = 0;
     for i in 0..len {
-        let (limit, usage) = (all.item(i), facts.usage.item(i));
+        let limit = if N == 1 { first } else { all.item(i) };
+        let usage = facts.usage.item(i);
         let blocked = denied && usage.used.saturating_add(op.cost) > limit.max();
         limits[i] = LimitDecision {
             limit,

@@ -21,7 +21,7 @@ mod text;
 mod time;
 
 pub use clock::Clock;
-pub use decision::{Decision, LimitDecision, decide};
+pub use decision::{Decision, LimitDecision, decide, decide_sized};
 pub use error::{Error, ErrorKind};
 pub use facts::{Entry, Facts, Outcome, Usage};
 pub use limit::{Limit, MAX_COST};

@@ -24,8 +24,8 @@ pub const MAX_COST: u64 = 1 << 52;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
-    max: u64,
-    window: Window,
+    pub(crate) max: u64,
+    pub(crate) window: Window,
 }
 
 impl Limit {

@@ -90,6 +90,14 @@ impl Policy {
         &self.limits
     }
 
+    /// The limit of a policy that has one, as cheap to read as can be.
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub fn only_limit(&self) -> Limit {
+        Limit { max: self.largest_max, window: self.longest_window }
+    }
+
     /// What an acquire appends.
     #[inline]
     #[must_use]

@@ -13,8 +13,7 @@ pub(crate) fn apply<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now
         return survey.facts(entries, op, admitted, Outcome::Nothing);
     }
     let expired = survey.expired();
-    entries.drop_front(expired);
-    let number = entries.push(op, survey.now);
+    let number = entries.push(expired, op, survey.now);
     survey.append(op.cost, expired);
     let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: survey.now };
     let facts = survey.facts(entries, op, admitted, Outcome::Appended(entry));
@@ -28,14 +27,13 @@ pub(crate) fn apply<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now
 /// Whether the operation appends an entry that this form of log does not take.
 #[inline]
 pub(crate) fn outgrows<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> bool {
-    let now = entries.newest().map_or(now, |newest| newest.max(now));
-    !entries.takes(op, now, 0) && outgrows_in_spite_of_expiry::<N>(entries, op, now)
+    !entries.takes(op, 0) && outgrows_in_spite_of_expiry::<N>(entries, op, now)
 }
 
 #[inline(never)]
 fn outgrows_in_spite_of_expiry<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> bool {
     let survey = Survey::<N>::new(entries, op, now);
-    op.appends(survey.admitted) && !entries.takes(op, now, survey.expired())
+    op.appends(survey.admitted) && !entries.takes(op, survey.expired())
 }
 
 /// The facts for an operation whose entry is in the log already.
@@ -82,7 +80,7 @@ impl<const N: usize> Survey<N> {
         let mut admitted = true;
         let (limits, len) = op.policy.limits().to_array::<N>();
         for i in 0..len {
-            let start = entries.start(i, limits[i].window(), now);
+            let start = entries.start::<N>(i, limits[i].window(), now);
             spans[i] = Span { start, used: entries.cost_from(start) };
             admitted &= spans[i].used + op.cost <= limits[i].max();
         }

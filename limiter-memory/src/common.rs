@@ -11,42 +11,41 @@ use crate::entries::Entries;
 pub(crate) fn apply_common<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
     let newest = entries.newest();
     let now = newest.map_or(now, |newest| newest.max(now));
-    if !entries.takes(op, now, 0) {
+    if op.id.is_some() || !entries.takes(op, 0) {
         return None;
     }
-    let limits = op.policy.limits();
-    let len = if N == 1 { 1 } else { limits.len().min(N) };
+    let all = op.policy.limits();
+    let len = if N == 1 { 1 } else { all.len().min(N) };
+    let limit = |i| if N == 1 { op.policy.only_limit() } else { all[i] };
     let (mut starts, mut usage) = ([usize::MAX; N], [Usage::default(); N]);
     let (mut admitted, mut above) = (true, false);
     for i in 0..len {
-        starts[i] = entries.start(i, limits[i].window(), now);
+        starts[i] = entries.start::<N>(i, limit(i).window(), now);
         usage[i].used = entries.cost_from(starts[i]);
-        admitted &= usage[i].used + op.cost <= limits[i].max();
-        above |= usage[i].used > limits[i].max();
+        admitted &= usage[i].used + op.cost <= limit(i).max();
+        above |= usage[i].used > limit(i).max();
+        usage[i].oldest = if usage[i].used > 0 { entries.at(starts[i]) } else { now };
     }
-    let appends = op.appends(admitted);
-    if above || appends && !admitted {
-        return None;
-    }
-    if !appends {
+    if !op.appends(admitted) {
+        if above {
+            return None;
+        }
         for i in 0..len {
-            let Usage { used, .. } = usage[i];
-            if used > 0 {
-                usage[i].oldest = entries.at(starts[i]);
-                let room = (used + op.cost).saturating_sub(limits[i].max());
-                usage[i].blocker =
-                    if room <= 1 { usage[i].oldest } else { entries.at(entries.reaching(starts[i], room)) };
-            }
+            let room = (usage[i].used + op.cost).saturating_sub(limit(i).max());
+            usage[i].blocker =
+                if room <= 1 { usage[i].oldest } else { entries.at(entries.reaching(starts[i], room)) };
         }
         let usage = PerLimit::from_array(usage, len);
         return Some(Facts { now, admitted, outcome: Outcome::Nothing, newest, usage });
     }
+    if !admitted {
+        return None;
+    }
     let expired = starts.iter().fold(usize::MAX, |first, start| first.min(*start));
-    entries.drop_front(expired);
-    let number = entries.push(op, now);
-    for i in 0..len {
-        let oldest = entries.at(starts[i] - expired);
-        usage[i] = Usage { used: usage[i].used + op.cost, oldest, blocker: oldest };
+    let number = entries.push(expired, op, now);
+    for usage in &mut usage[..len] {
+        usage.used += op.cost;
+        usage.blocker = usage.oldest;
     }
     let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: now };
     let usage = PerLimit::from_array(usage, len);

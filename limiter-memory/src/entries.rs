@@ -1,33 +1,37 @@
 //! What every form of a log can do.
 
-use std::collections::VecDeque;
+use limiter_core::{Op, Timestamp, Window};
 
-use limiter_core::{MAX_LIMITS, Op, Timestamp, Window};
-
-/// Entries in the order in which they were appended.
+/// Entries in the order in which they were appended. They are numbered one by one, modulo 2^32.
 pub(crate) trait Entries {
     fn len(&self) -> usize;
     /// The time of the `i`-th entry.
     fn at(&self, i: usize) -> Timestamp;
-    /// The number of the first entry, or of the next one where there is none.
-    fn first_number(&self) -> u64;
-    /// The index of the entry with this number.
-    fn find(&self, number: u64) -> Option<usize>;
-    /// The index of the first entry that counts in the `limit`-th limit's window at `now`.
-    fn start(&mut self, limit: usize, window: Window, now: Timestamp) -> usize;
+    /// The number of the `i`-th entry, or of the next one where there is none.
+    fn number(&self, i: usize) -> u32;
+    /// The index of the first entry that counts in the `limit`-th limit's window at `now`; `N` is 1 if there is but one
+    /// limit.
+    fn start<const N: usize>(&mut self, limit: usize, window: Window, now: Timestamp) -> usize;
     /// The cost of the entries from `start` on.
     fn cost_from(&self, start: usize) -> u64;
     /// The first entry from `start` on with which the entries from `start` on hold at least `cost`.
     fn reaching(&self, start: usize, cost: u64) -> usize;
     fn drop_front(&mut self, dropped: usize);
-    /// Whether the operation's entry can be appended at this time, when the `expired` first ones have been dropped.
-    fn takes(&self, op: &Op<'_>, at: Timestamp, expired: usize) -> bool;
-    /// Appends the operation's entry, which the log [takes](Self::takes), and returns its number.
-    fn push(&mut self, op: &Op<'_>, at: Timestamp) -> u64;
+    /// Drops the first entries, appends the operation's, which the log [takes](Self::takes), and returns its number.
+    fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u32;
+    /// Whether the operation's entry can be appended when the `expired` first ones, those that are outside of the longest
+    /// window, have been dropped.
+    fn takes(&self, op: &Op<'_>, expired: usize) -> bool;
 
     #[inline]
     fn newest(&self) -> Option<Timestamp> {
         self.len().checked_sub(1).map(|last| self.at(last))
+    }
+
+    /// The index of the entry with this number.
+    fn find(&self, number: u32) -> Option<usize> {
+        let i = number.wrapping_sub(self.number(0)) as usize;
+        (i < self.len()).then_some(i)
     }
 
     /// Drops all entries older than the newest ones that together hold at least `most`.
@@ -40,35 +44,35 @@ pub(crate) trait Entries {
     }
 }
 
-/// Where each limit's window began the last time: the place to look for it the next time.
-#[derive(Debug, Default)]
-pub(crate) struct Hints {
-    /// How many entries have been dropped from the front, modulo 2^32.
-    dropped: u32,
-    /// Indices, plus what had been dropped when they were found.
-    starts: [u32; MAX_LIMITS],
+/// When an entry has left a window.
+#[derive(Clone, Copy)]
+pub(crate) struct Expiry {
+    /// The latest time that has left it.
+    latest: i64,
 }
 
-impl Hints {
-    /// The index of the first of `len` entries that counts in the `limit`-th limit's window.
+impl Expiry {
     #[inline]
-    pub(crate) fn start(&mut self, limit: usize, len: usize, counts: impl Fn(usize) -> bool) -> usize {
-        let hint = &mut self.starts[limit % MAX_LIMITS];
-        let start = boundary(hint.wrapping_sub(self.dropped) as usize, len, |i| !counts(i));
-        *hint = self.dropped.wrapping_add(start as u32);
-        start
+    pub(crate) fn new(window: Window, now: Timestamp) -> Self {
+        Self { latest: now.as_micros() as i64 - window.as_micros() as i64 }
+    }
+
+    /// How much older than `micros` an entry has left; negative if all that are not newer have.
+    #[inline(always)]
+    pub(crate) fn age(self, micros: u64) -> i64 {
+        micros as i64 - self.latest
     }
 
     #[inline]
-    pub(crate) fn drop_front(&mut self, dropped: usize) {
-        self.dropped = self.dropped.wrapping_add(dropped as u32);
+    pub(crate) fn has_left(self, micros: u64) -> bool {
+        micros as i64 <= self.latest
     }
 }
 
 /// The first index up to `len` for which `before` is false, where `before` holds for a prefix: looked for from `hint` on,
 /// in either direction. Any hint is right; a near one is fast.
 #[inline]
-fn boundary(hint: usize, len: usize, before: impl Fn(usize) -> bool) -> usize {
+pub(crate) fn boundary(hint: usize, len: usize, before: impl Fn(usize) -> bool) -> usize {
     let hint = hint.min(len);
     if hint < len && before(hint) {
         gallop(hint, len, before)
@@ -102,22 +106,6 @@ pub(crate) fn gallop(from: usize, to: usize, before: impl Fn(usize) -> bool) -> 
         step *= 2;
     }
     low
-}
-
-/// Buffers with room for more entries than this are shrunk when three quarters of it are empty.
-const SHRINK_ABOVE: usize = 32;
-
-#[inline]
-pub(crate) fn drop_from<T>(buffer: &mut VecDeque<T>, dropped: usize) {
-    match dropped {
-        0 => return,
-        // Cheaper one by one while they are few.
-        1..=8 => (0..dropped).for_each(|_| _ = buffer.pop_front()),
-        _ => _ = buffer.drain(..dropped.min(buffer.len())),
-    }
-    if buffer.capacity() > SHRINK_ABOVE && buffer.len() < buffer.capacity() / 4 {
-        buffer.shrink_to(buffer.capacity() / 2);
-    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! A log of at most three entries of cost 1, held in the map itself.
+//! A log of at most four entries of cost 1, held in the map itself.
 
 use limiter_core::{Op, Timestamp, Window};
 
-use crate::entries::Entries;
+use crate::entries::{Entries, Expiry};
 use crate::keep::Keep;
 
-/// An enum rather than an integer: its unused values are where [`Log`](crate::log::Log) keeps its tag.
+/// An enum rather than an integer: its unused values are where [`Log`](crate::log::Log) keeps a tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Count {
@@ -13,33 +13,56 @@ enum Count {
     One,
     Two,
     Three,
+    Four,
 }
 
-const COUNTS: [Count; 4] = [Count::Zero, Count::One, Count::Two, Count::Three];
+const COUNTS: [Count; 8] =
+    [Count::Zero, Count::One, Count::Two, Count::Three, Count::Four, Count::Zero, Count::Zero, Count::Zero];
 
-/// The number of the first entry in its 48 bits, the time of the first entry, and how much later the others are.
+/// The newest entry's time, and of the older ones the low half of theirs: none is older by more than that can tell.
 pub(crate) struct Few {
     count: Count,
-    pub(crate) keep: Keep,
-    number_high: u16,
-    number_low: u32,
-    first: Timestamp,
-    later: [u32; 2],
+    /// The first entry's number, of 24 bits, the lowest first.
+    number: [u8; 3],
+    older: [u32; 3],
+    /// Its high byte is the [`Keep`].
+    newest: u64,
 }
 
-impl Few {
-    pub(crate) const CAPACITY: usize = 3;
+const KEEP_SHIFT: u32 = 56;
 
-    /// An empty log whose first entry will have this number, of 48 bits.
-    pub(crate) fn new(number: u64) -> Self {
-        Self {
-            count: Count::Zero,
-            keep: Keep::default(),
-            number_high: (number >> 32) as u16,
-            number_low: number as u32,
-            first: Timestamp::EPOCH,
-            later: [0; 2],
-        }
+impl Few {
+    pub(crate) const CAPACITY: usize = 4;
+
+    /// One more than the largest number of an entry.
+    pub(crate) const NUMBERS: u32 = 1 << 24;
+
+    /// An empty log whose first entry will have this number, of 24 bits.
+    pub(crate) fn new(number: u32) -> Self {
+        let mut few = Self { count: Count::Zero, number: [0; 3], older: [0; 3], newest: 0 };
+        few.set_number(number);
+        few
+    }
+
+    #[inline]
+    fn set_number(&mut self, number: u32) {
+        let [low, middle, high, _] = number.to_le_bytes();
+        self.number = [low, middle, high];
+    }
+
+    pub(crate) fn keep(&self) -> Keep {
+        Keep::from_bits(self.newest >> KEEP_SHIFT)
+    }
+
+    #[inline]
+    fn newest_micros(&self) -> u64 {
+        self.newest & ((1 << KEEP_SHIFT) - 1)
+    }
+
+    #[inline]
+    fn micros(&self, low: u32) -> u64 {
+        let newest = self.newest_micros();
+        newest.wrapping_sub(u64::from((newest as u32).wrapping_sub(low)))
     }
 }
 
@@ -51,25 +74,21 @@ impl Entries for Few {
 
     #[inline]
     fn at(&self, i: usize) -> Timestamp {
-        match i {
-            0 => self.first,
-            _ => Timestamp::from_micros_saturating(self.first.as_micros() + u64::from(self.later[(i - 1) & 1])),
-        }
+        let older = if i + 1 < self.len() { self.older[i % 3] } else { self.newest as u32 };
+        Timestamp::from_micros_saturating(self.micros(older))
     }
 
     #[inline]
-    fn first_number(&self) -> u64 {
-        u64::from(self.number_high) << 32 | u64::from(self.number_low)
-    }
-
-    fn find(&self, number: u64) -> Option<usize> {
-        number.checked_sub(self.first_number()).map(|i| i as usize).filter(|&i| i < self.len())
+    fn number(&self, i: usize) -> u32 {
+        let [low, middle, high] = self.number;
+        u32::from_le_bytes([low, middle, high, 0]) + i as u32
     }
 
     #[inline]
-    fn start(&mut self, _: usize, window: Window, now: Timestamp) -> usize {
-        let len = self.len();
-        (0..len).find(|&i| window.counts(self.at(i), now)).unwrap_or(len)
+    fn start<const N: usize>(&mut self, _: usize, window: Window, now: Timestamp) -> usize {
+        let (expiry, len) = (Expiry::new(window, now), self.len());
+        let older = |i: usize| usize::from(i + 1 < len && expiry.has_left(self.micros(self.older[i])));
+        older(0) + older(1) + older(2) + usize::from(len > 0 && expiry.has_left(self.newest_micros()))
     }
 
     #[inline]
@@ -84,37 +103,35 @@ impl Entries for Few {
 
     #[inline]
     fn drop_front(&mut self, dropped: usize) {
-        if dropped == 0 {
-            return;
-        }
-        let len = self.len();
-        let first = self.at(dropped.min(len - 1));
-        let shift = first.micros_since(self.first) as u32;
-        self.later = match dropped {
-            1 => [self.later[1].wrapping_sub(shift), 0],
-            _ => [0; 2],
+        let [_, second, third] = self.older;
+        self.older = match dropped {
+            0 => self.older,
+            1 => [second, third, 0],
+            2 => [third, 0, 0],
+            _ => [0; 3],
         };
-        self.first = first;
-        self.count = COUNTS[len - dropped];
-        let number = self.first_number() + dropped as u64;
-        (self.number_high, self.number_low) = ((number >> 32) as u16, number as u32);
+        self.count = COUNTS[(self.len() - dropped) % COUNTS.len()];
+        self.set_number(self.number(dropped));
     }
 
     #[inline]
-    fn takes(&self, op: &Op<'_>, at: Timestamp, expired: usize) -> bool {
-        let len = self.len() - expired;
-        let later = if len > 0 { at.micros_since(self.at(expired)) } else { 0 };
-        op.cost == 1 && op.id.is_none() && len < Self::CAPACITY && later <= u64::from(u32::MAX)
+    fn takes(&self, op: &Op<'_>, expired: usize) -> bool {
+        op.cost == 1
+            && op.id.is_none()
+            && self.len() - expired < Self::CAPACITY
+            && op.policy.longest_window().as_micros() <= u64::from(u32::MAX)
+            && self.number(2 * Self::CAPACITY) < Self::NUMBERS
     }
 
     #[inline]
-    fn push(&mut self, _: &Op<'_>, at: Timestamp) -> u64 {
+    fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u32 {
+        self.drop_front(dropped);
         let len = self.len();
-        match len {
-            0 => self.first = at,
-            _ => self.later[(len - 1) & 1] = at.micros_since(self.first) as u32,
+        if len > 0 {
+            self.older[(len - 1) % 3] = self.newest as u32;
         }
-        self.count = COUNTS[(len + 1) & 3];
-        self.first_number() + len as u64
+        self.newest = at.as_micros() | Keep::for_append(op).to_bits() << KEEP_SHIFT;
+        self.count = COUNTS[(len + 1) % COUNTS.len()];
+        self.number(len)
     }
 }

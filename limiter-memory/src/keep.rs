@@ -9,13 +9,26 @@ use limiter_core::{At, Op, Timestamp};
 pub(crate) struct Keep(u8);
 
 impl Keep {
-    const GIVEN: u8 = 0x80;
+    const GIVEN: u8 = 0x40;
+
+    /// How many bits it takes: the exponent is at most 53.
+    pub(crate) const BITS: u32 = 7;
 
     #[inline]
     pub(crate) fn for_append(op: &Op<'_>) -> Self {
         let micros = op.policy.longest_window().as_micros();
         let exponent = u64::BITS - (micros - 1).leading_zeros();
         Self(exponent as u8 | if op.at == At::StoreClock { 0 } else { Self::GIVEN })
+    }
+
+    #[inline]
+    pub(crate) fn to_bits(self) -> u64 {
+        u64::from(self.0)
+    }
+
+    #[inline]
+    pub(crate) fn from_bits(bits: u64) -> Self {
+        Self(bits as u8 & (2 * Self::GIVEN - 1))
     }
 
     /// Whether the store may forget a log with this newest entry.

@@ -10,13 +10,14 @@ mod few;
 mod ids;
 mod keep;
 mod key;
+mod layout;
 mod log;
 mod many;
+mod ring;
+mod shards;
 mod store;
 mod sweep;
 mod sweeper;
-mod units;
-mod weighted;
 
 pub use store::MemoryStore;
 pub use sweeper::Sweeper;

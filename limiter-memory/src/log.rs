@@ -1,94 +1,136 @@
 //! One key's log.
 
-use limiter_core::{Facts, Op, Outcome, Receipt, Timestamp, sized_by_limits};
+use limiter_core::{Facts, Op, Receipt, Timestamp, sized_by_limits};
 
 use crate::apply::{apply, outgrows};
-use crate::common::apply_common;
 use crate::entries::Entries;
 use crate::few::Few;
 use crate::keep::Keep;
+use crate::layout::{Form, Narrow, NarrowCosts};
 use crate::many::Many;
+use crate::ring::{HINTS, Ring, View, with_entries};
 
-/// A key's entries: three words in the map, and more elsewhere once there are more than a few.
+/// A key's entries in the smallest form that takes them: four words in the map, and a block of memory elsewhere once
+/// there are more than a few. A log outgrows its form and does not return.
 pub(crate) enum Log {
+    Ring(Ring),
+    Other(Other),
+}
+
+/// Nested, because so both tags find room in bytes that are there anyway.
+pub(crate) enum Other {
     Few(Few),
     Many(Box<Many>),
 }
 
+macro_rules! each_form {
+    ($log:expr, $entries:ident => $body:expr) => {
+        match $log {
+            Log::Ring(ring) => with_entries!(ring, $entries => $body),
+            Log::Other(Other::Few($entries)) => $body,
+            Log::Other(Other::Many($entries)) => { let $entries = &mut **$entries; $body }
+        }
+    };
+}
+
 impl Log {
-    /// An empty log whose first entry will have this number, of 48 bits.
-    pub(crate) fn new(number: u64) -> Self {
-        Self::Few(Few::new(number))
+    /// An empty log whose first entry will have this number, of 24 bits.
+    pub(crate) fn new(number: u32) -> Self {
+        Self::Other(Other::Few(Few::new(number)))
     }
 
-    /// As [`apply_common`].
+    /// The entries in a form that takes the short way: with hints if there are several limits, and without for one.
     #[inline(always)]
-    pub(crate) fn apply_common<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
+    pub(crate) fn common<const H: usize>(&mut self) -> Common<'_, H> {
         match self {
-            Self::Few(few) => {
-                let facts = apply_common::<N>(few, op, now)?;
-                if matches!(facts.outcome, Outcome::Appended(_)) {
-                    few.keep = Keep::for_append(op);
+            Self::Ring(ring) => {
+                if ring.is::<Narrow, H>() {
+                    Common::Units(ring.view())
+                } else if ring.is::<NarrowCosts, H>() {
+                    Common::Costs(ring.view())
+                } else {
+                    Common::None
                 }
-                Some(facts)
             }
-            Self::Many(many) => many.apply_common::<N>(op, now),
+            Self::Other(Other::Few(few)) => Common::Few(few),
+            Self::Other(Other::Many(_)) => Common::None,
         }
     }
 
     #[inline(never)]
-    pub(crate) fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
-        sized_by_limits!(op.policy, self.apply_sized(op, now))
+    pub(crate) fn apply(&mut self, op: Op<'_>, now: Timestamp) -> Facts {
+        sized_by_limits!(op.policy, self.apply_sized(&op, now))
     }
 
-    #[inline]
     fn apply_sized<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
-        match self {
-            Self::Few(few) => {
-                if !outgrows::<N>(few, op, now) {
-                    let facts = apply::<N>(few, op, now);
-                    if matches!(facts.outcome, Outcome::Appended(_)) {
-                        few.keep = Keep::for_append(op);
-                    }
-                    return facts;
-                }
-            }
-            Self::Many(many) => return many.apply::<N>(op, now),
+        if let Self::Other(Other::Many(many)) = self {
+            return many.apply::<N>(op, now);
         }
-        self.outgrow().apply::<N>(op, now)
+        if op.id.is_some() {
+            return self.many().apply::<N>(op, now);
+        }
+        if each_form!(self, entries => outgrows::<N>(entries, op, now)) {
+            self.outgrow(op);
+        }
+        if N > 1
+            && let Self::Ring(ring) = self
+        {
+            ring.hint();
+        }
+        each_form!(self, entries => apply::<N>(entries, op, now))
     }
 
-    /// Moves the entries out of the map.
+    /// Takes a form that takes the operation's entry.
     #[cold]
-    fn outgrow(&mut self) -> &mut Many {
-        if let Self::Few(few) = self {
-            *self = Self::Many(Box::new(Many::new(few)));
+    fn outgrow(&mut self, op: &Op<'_>) {
+        let keep = self.keep();
+        let (wide, costs) = match self {
+            Self::Ring(ring) => match ring.form() {
+                Form::Narrow => (false, false),
+                Form::Wide => (true, false),
+                Form::NarrowCosts => (false, true),
+                Form::WideCosts => (true, true),
+            },
+            Self::Other(_) => (false, false),
+        };
+        *self = Self::Ring(each_form!(self, entries => Ring::holding(entries, op, keep, wide, costs)));
+    }
+
+    /// The same log in the form that takes everything.
+    fn many(&mut self) -> &mut Many {
+        if !matches!(self, Self::Other(Other::Many(_))) {
+            let keep = self.keep();
+            let many = each_form!(self, entries => Many::holding(entries, keep));
+            *self = Self::Other(Other::Many(Box::new(many)));
         }
         match self {
-            Self::Many(many) => many,
-            Self::Few(_) => unreachable!("the log has just been moved out"),
+            Self::Other(Other::Many(many)) => many,
+            _ => unreachable!("the log has just taken this form"),
         }
     }
 
     pub(crate) fn newest(&self) -> Option<Timestamp> {
         match self {
-            Self::Few(few) => few.newest(),
-            Self::Many(many) => many.newest(),
+            Self::Ring(ring) => ring.newest(),
+            Self::Other(Other::Few(few)) => few.newest(),
+            Self::Other(Other::Many(many)) => many.newest(),
         }
     }
 
     pub(crate) fn keep(&self) -> Keep {
         match self {
-            Self::Few(few) => few.keep,
-            Self::Many(many) => many.keep,
+            Self::Ring(ring) => ring.keep(),
+            Self::Other(Other::Few(few)) => few.keep(),
+            Self::Other(Other::Many(many)) => many.keep,
         }
     }
 
     /// How many entries the log holds.
     pub(crate) fn len(&self) -> usize {
         match self {
-            Self::Few(few) => few.len(),
-            Self::Many(many) => many.len(),
+            Self::Ring(ring) => ring.len(),
+            Self::Other(Other::Few(few)) => few.len(),
+            Self::Other(Other::Many(many)) => many.len(),
         }
     }
 
@@ -98,23 +140,24 @@ impl Log {
         if receipt.has_left(now) {
             return false;
         }
-        let Ok(number) = u64::try_from(receipt.entry().as_u128()) else { return false };
-        if let Self::Few(few) = self {
-            // A receipt of no entry here must not cost memory.
-            if number.checked_sub(few.first_number()).is_none_or(|i| i >= few.len() as u64) {
-                return false;
-            }
+        let Ok(number) = u32::try_from(receipt.entry().as_u128()) else { return false };
+        // A receipt of no entry here must not cost memory.
+        let found = each_form!(self, entries => {
+            entries.find(number).filter(|&i| entries.at(i) == receipt.at())
+                .map(|i| (i, entries.cost_from(i) - entries.cost_from(i + 1)))
+        });
+        let Some((i, before)) = found else { return false };
+        if cost != before {
+            self.many().settle(i, cost);
         }
-        self.outgrow().settle(number, receipt.at(), cost)
+        true
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_log_is_three_words() {
-        assert_eq!(size_of::<Log>(), 24);
-    }
+/// The forms of a log that take the short way.
+pub(crate) enum Common<'a, const H: usize> {
+    Few(&'a mut Few),
+    Units(View<'a, Narrow, H>),
+    Costs(View<'a, NarrowCosts, H>),
+    None,
 }

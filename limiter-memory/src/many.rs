@@ -1,145 +1,71 @@
-//! A log of any number of entries.
+//! A log in which an entry can be named by an id or removed: whatever no ring takes.
 
-use limiter_core::{Entry, EntryId, Facts, MAX_COST, Op, Outcome, Timestamp};
+use std::collections::VecDeque;
 
-use crate::apply::{apply, outgrows, repeat};
-use crate::common::apply_common;
-use crate::entries::Entries;
-use crate::few::Few;
+use limiter_core::{Entry, EntryId, Facts, MAX_COST, MAX_LIMITS, Op, Outcome, Timestamp, Window};
+
+use crate::apply::{apply, repeat};
+use crate::entries::{Entries, Expiry, boundary, gallop};
 use crate::ids::{Ids, Named};
 use crate::keep::Keep;
-use crate::units::Units;
-use crate::weighted::Weighted;
 
-/// Entries in the smallest form that takes them.
-#[derive(Debug)]
+/// Entries in the order in which they were appended, each with its number: there may be gaps.
 pub(crate) struct Many {
-    form: Form,
+    entries: VecDeque<Numbered>,
+    /// The cost of all dropped entries, modulo 2^64.
+    before: u64,
+    next: u32,
     pub(crate) keep: Keep,
-    ids: Option<Box<Ids>>,
+    /// How many entries have been dropped from the front, modulo 2^32.
+    dropped: u32,
+    /// Where each limit's window began the last time, plus what had been dropped.
+    hints: [u32; MAX_LIMITS],
+    ids: Ids,
 }
 
-#[derive(Debug)]
-enum Form {
-    Narrow(Units<u32>),
-    Wide(Units<u64>),
-    /// Also of a log from which an entry was removed: the numbers have a gap.
-    Weighted(Weighted),
-}
-
-macro_rules! each_form {
-    ($form:expr, $entries:ident => $body:expr) => {
-        match $form {
-            Form::Narrow($entries) => $body,
-            Form::Wide($entries) => $body,
-            Form::Weighted($entries) => $body,
-        }
-    };
+#[derive(Clone, Copy)]
+struct Numbered {
+    at: u64,
+    /// The cost of this entry and all before it, modulo 2^64.
+    total: u64,
+    number: u32,
 }
 
 impl Many {
-    pub(crate) fn new(few: &Few) -> Self {
-        let units = Units::from_entries(few, 8);
-        Self { form: Form::Narrow(units), keep: few.keep, ids: None }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        each_form!(&self.form, entries => entries.len())
-    }
-
-    pub(crate) fn newest(&self) -> Option<Timestamp> {
-        each_form!(&self.form, entries => entries.newest())
-    }
-
-    /// As [`apply_common`].
-    #[inline(always)]
-    pub(crate) fn apply_common<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
-        if op.id.is_some() || self.ids.is_some() {
-            return None;
-        }
-        let facts = match &mut self.form {
-            Form::Narrow(entries) => apply_common::<N>(entries, op, now),
-            Form::Weighted(entries) => apply_common::<N>(entries, op, now),
-            Form::Wide(_) => None,
-        }?;
-        if matches!(facts.outcome, Outcome::Appended(_)) {
-            self.keep = Keep::for_append(op);
-        }
-        Some(facts)
+    pub(crate) fn holding(log: &impl Entries, keep: Keep) -> Self {
+        let (len, all) = (log.len(), log.cost_from(0));
+        let numbered = |i| Numbered {
+            at: log.at(i).as_micros(),
+            total: all - log.cost_from(i + 1),
+            number: log.number(i),
+        };
+        // Room for the entry for which the log takes this form.
+        let mut entries = VecDeque::with_capacity(len + 1);
+        entries.extend((0..len).map(numbered));
+        let (hints, ids) = ([0; MAX_LIMITS], Ids::default());
+        Self { entries, before: 0, next: log.number(len), keep, dropped: 0, hints, ids }
     }
 
     #[inline]
+    fn total(&self) -> u64 {
+        self.entries.back().map_or(self.before, |entry| entry.total)
+    }
+
+    #[inline]
+    fn micros(&self, i: usize) -> u64 {
+        self.entries.get(i).map_or(0, |entry| entry.at)
+    }
+
     pub(crate) fn apply<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
-        if op.id.is_some() || self.ids.is_some() {
-            return self.apply_named::<N>(op, now);
-        }
-        self.apply_unnamed::<N>(op, now)
-    }
-
-    #[inline]
-    fn apply_unnamed<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
-        while each_form!(&mut self.form, entries => outgrows::<N>(entries, op, now)) {
-            self.outgrow(op.cost);
-        }
-        let facts = each_form!(&mut self.form, entries => apply::<N>(entries, op, now));
-        if matches!(facts.outcome, Outcome::Appended(_)) {
-            self.keep = Keep::for_append(op);
-        }
-        facts
-    }
-
-    /// Takes a form that takes more: the next entry has this cost.
-    #[cold]
-    fn outgrow(&mut self, cost: u64) {
-        match &mut self.form {
-            Form::Narrow(narrow) if cost == 1 => {
-                if !narrow.rebase() {
-                    self.form = Form::Wide(Units::from_entries(narrow, narrow.len() + 1));
-                }
-            }
-            _ => _ = self.weighted(),
-        }
-    }
-
-    /// The entries with their costs.
-    fn weighted(&mut self) -> &mut Weighted {
-        match &self.form {
-            Form::Narrow(units) => self.form = Form::Weighted(Weighted::from_units(units)),
-            Form::Wide(units) => self.form = Form::Weighted(Weighted::from_units(units)),
-            Form::Weighted(_) => {}
-        }
-        match &mut self.form {
-            Form::Weighted(weighted) => weighted,
-            _ => unreachable!("the entries have just been given costs"),
-        }
-    }
-
-    fn find(&self, number: u64) -> Option<usize> {
-        each_form!(&self.form, entries => entries.find(number))
-    }
-
-    fn at(&self, i: usize) -> Timestamp {
-        each_form!(&self.form, entries => entries.at(i))
-    }
-
-    fn first_number(&self) -> u64 {
-        each_form!(&self.form, entries => entries.first_number())
-    }
-
-    /// Applies an operation where ids play a part.
-    #[cold]
-    fn apply_named<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
         let clamped = self.newest().map_or(now, |newest| newest.max(now));
         if let Some(original) = op.id.and_then(|id| self.named(id, op, clamped)) {
-            return each_form!(&mut self.form, entries => repeat::<N>(entries, op, now, original));
+            return repeat::<N>(self, op, now, original);
         }
-        let facts = self.apply_unnamed::<N>(op, now);
+        let facts = apply::<N>(self, op, now);
         if let Outcome::Appended(entry) = facts.outcome {
-            let first = self.first_number();
-            let ids = self.ids.get_or_insert_default();
-            ids.drop_before(first);
+            self.ids.drop_before(self.number(0));
             if let Some(id) = op.id {
-                ids.insert(id, Named { number: entry.id.as_u128() as u64, admitted: facts.admitted });
+                self.ids.insert(id, Named { number: entry.id.as_u128() as u32, admitted: facts.admitted });
             }
         }
         facts
@@ -147,55 +73,92 @@ impl Many {
 
     /// The verdict on, and the name of, the entry with this id, if it still counts.
     fn named(&self, id: EntryId, op: &Op<'_>, now: Timestamp) -> Option<(bool, Entry)> {
-        let Named { number, admitted } = self.ids.as_ref()?.get(id)?;
+        let Named { number, admitted } = self.ids.get(id)?;
         let at = self.at(self.find(number)?);
         let entry = Entry { id: EntryId::from_u128(u128::from(number)), at };
         op.policy.longest_window().counts(at, now).then_some((admitted, entry))
     }
 
-    /// Sets the cost of the entry with this number and time, or removes it; `false` if there is none.
-    pub(crate) fn settle(&mut self, number: u64, at: Timestamp, cost: u64) -> bool {
-        let Some(i) = self.find(number).filter(|&i| self.at(i) == at) else { return false };
-        if cost != 1 || matches!(self.form, Form::Weighted(_)) {
-            let weighted = self.weighted();
-            weighted.settle(i, cost);
-            weighted.drop_beyond(MAX_COST);
+    /// Sets the cost of the `i`-th entry, or removes it if the cost is 0.
+    pub(crate) fn settle(&mut self, i: usize, cost: u64) {
+        let before = self.cost_from(i) - self.cost_from(i + 1);
+        for entry in self.entries.range_mut(i..) {
+            entry.total = entry.total.wrapping_sub(before).wrapping_add(cost);
         }
-        let first = self.first_number();
-        if let Some(ids) = &mut self.ids {
-            if cost == 0 {
-                ids.remove(number);
-            }
-            ids.drop_before(first);
+        if cost == 0 {
+            self.ids.remove(self.number(i));
+            self.entries.remove(i);
         }
-        true
+        self.drop_beyond(MAX_COST);
+        self.ids.drop_before(self.number(0));
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use limiter_core::{Limit, Policy, Window};
+impl Entries for Many {
+    #[inline]
+    fn len(&self) -> usize {
+        self.entries.len()
+    }
 
-    use super::*;
+    #[inline]
+    fn at(&self, i: usize) -> Timestamp {
+        Timestamp::from_micros_saturating(self.micros(i))
+    }
 
-    #[test]
-    fn offsets_that_outgrow_their_range_are_rebased_or_widened() {
-        let at = |micros| Timestamp::from_micros(micros).unwrap();
-        let half = u64::from(u32::MAX / 2);
-        let mut log = Many::new(&Few::new(0));
-        let push = |log: &mut Many, micros, window: u64| {
-            let window = Limit::over(9, Window::from_micros(window).unwrap()).unwrap();
-            let policy = Policy::from(window);
-            assert!(log.apply::<1>(&Op::acquire("", &policy), at(micros)).admitted);
-        };
-        push(&mut log, 5, half);
-        push(&mut log, half + 10, half);
-        push(&mut log, 2 * half + 9, half);
-        assert!(matches!(log.form, Form::Narrow(_)));
-        assert_eq!((log.at(0), log.at(1)), (at(half + 10), at(2 * half + 9)));
-        push(&mut log, 4 * half, 8 * half);
-        assert!(matches!(log.form, Form::Wide(_)));
-        assert_eq!((log.at(0), log.at(1), log.at(2)), (at(half + 10), at(2 * half + 9), at(4 * half)));
-        assert_eq!((log.find(0), log.find(1), log.find(3), log.find(4)), (None, Some(0), Some(2), None));
+    fn number(&self, i: usize) -> u32 {
+        self.entries.get(i).map_or(self.next, |entry| entry.number)
+    }
+
+    fn find(&self, number: u32) -> Option<usize> {
+        // The numbers rise, but modulo 2^32.
+        let first = self.number(0);
+        let wanted = number.wrapping_sub(first);
+        self.entries.binary_search_by_key(&wanted, |entry| entry.number.wrapping_sub(first)).ok()
+    }
+
+    #[inline]
+    fn start<const N: usize>(&mut self, limit: usize, window: Window, now: Timestamp) -> usize {
+        let expiry = Expiry::new(window, now);
+        let hint = self.hints[limit % MAX_LIMITS].wrapping_sub(self.dropped) as usize;
+        let start = boundary(hint, self.len(), |i| expiry.has_left(self.micros(i)));
+        self.hints[limit % MAX_LIMITS] = self.dropped.wrapping_add(start as u32);
+        start
+    }
+
+    #[inline]
+    fn cost_from(&self, start: usize) -> u64 {
+        let before = start.checked_sub(1).and_then(|i| self.entries.get(i)).map_or(self.before, |entry| entry.total);
+        self.total().wrapping_sub(before)
+    }
+
+    #[inline]
+    fn reaching(&self, start: usize, cost: u64) -> usize {
+        let all = self.cost_from(start);
+        gallop(start, self.entries.len().saturating_sub(1), |i| all - self.cost_from(i + 1) < cost)
+    }
+
+    fn drop_front(&mut self, dropped: usize) {
+        let last = dropped.checked_sub(1).and_then(|i| self.entries.get(i));
+        self.before = last.map_or(self.before, |last| last.total);
+        self.dropped = self.dropped.wrapping_add(dropped as u32);
+        self.entries.drain(..dropped.min(self.entries.len()));
+        if self.entries.capacity() > 32 && self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to(self.entries.capacity() / 2);
+        }
+    }
+
+    #[inline]
+    fn takes(&self, _: &Op<'_>, _: usize) -> bool {
+        true
+    }
+
+    fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u32 {
+        self.drop_front(dropped);
+        let number = self.next;
+        self.next = number.wrapping_add(1);
+        self.keep = Keep::for_append(op);
+        let total = self.total().wrapping_add(op.cost);
+        self.entries.push_back(Numbered { at: at.as_micros(), total, number });
+        number
     }
 }

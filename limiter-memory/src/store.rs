@@ -1,27 +1,23 @@
 //! The store: shards of logs.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use dashmap::{DashMap, SharedValue};
-use limiter_core::{At, Decision, Error, Facts, NowStore, Op, Settlement, Timestamp, WindowStore, decide};
+use limiter_core::{At, Decision, Error, Facts, NowStore, Op, Settlement, Timestamp, WindowStore, decide, decide_sized};
 
 use crate::clock;
+use crate::few::Few;
 use crate::key::Key;
-use crate::log::Log;
+use crate::common::apply_common;
+use crate::log::{Common, Log};
+use crate::ring::HINTS;
+use crate::shards::{Shards, Slot, Table};
 use crate::sweep::{has_expired, make_room, sweep};
 
-/// What a shard of a `DashMap` is.
-pub(crate) type Table = hashbrown::raw::RawTable<(Key, SharedValue<Log>)>;
-
-/// Hashes seeded per store: a stranger who picks the keys cannot pick collisions.
-type Seed = foldhash::fast::RandomState;
-
-/// The first numbers of two logs are this far apart, so that a key that is forgotten and comes back issues no entry
-/// number again.
-const NUMBERS_PER_LOG: u64 = 1 << 16;
-const NUMBERS: u64 = 1 << 48;
+/// The first numbers of a store's logs go through half of what there is in steps of the golden section, which keeps those
+/// of many successive logs far apart.
+const NUMBERS: u32 = Few::NUMBERS / 2;
+const NUMBER_STEP: u32 = 5_184_335;
 
 /// An exact sliding-window log per key, in this process.
 ///
@@ -29,9 +25,10 @@ const NUMBERS: u64 = 1 << 48;
 /// across an await. Share it behind an [`Arc`](std::sync::Arc).
 ///
 /// # Memory
-/// A key with up to three entries of cost 1 takes 49 bytes of table (a table is between 7/16 and 7/8 full) and nothing
-/// else while it is at most 22 bytes long. More entries take 4 bytes each (8 if the windows are over half an hour), or
-/// 24 once an entry of another cost or a refund is among them, in a buffer of at most twice their number.
+/// A key with up to four entries of cost 1 takes 57 bytes of table (a table is between 7/16 and 7/8 full) and nothing
+/// else while it is at most 22 bytes long. More entries take 4 bytes each, or 8 if a window is over 71 minutes, and as
+/// much again once one has another cost, in a buffer of at most twice their number. A log that knows an entry by an id
+/// or has had one refunded or settled takes 24 bytes an entry.
 ///
 /// Keys whose entries have all expired are forgotten when their shard is full, before it grows, and by
 /// [`sweep`](Self::sweep). [`with_max_keys`](Self::with_max_keys) bounds their number.
@@ -40,9 +37,9 @@ const NUMBERS: u64 = 1 << 48;
 /// O(1) on average, whatever the limit, the costs and the number of windows; each window adds a few nanoseconds. A
 /// settlement or refund takes time in proportion to the entries that are newer than the one it changes.
 pub struct MemoryStore {
-    logs: DashMap<Key, Log, Seed>,
+    shards: Shards,
     max_keys_per_shard: usize,
-    next_number: AtomicU64,
+    logs_begun: AtomicU32,
 }
 
 impl MemoryStore {
@@ -64,34 +61,28 @@ impl MemoryStore {
 
     fn build(max_keys: usize) -> Self {
         // A shard with room for a hundred keys or so evens out how the hash spreads them.
-        let wanted = default_shards().min(max_keys / 128 + 1);
-        let shards = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 };
-        Self {
-            logs: DashMap::with_capacity_and_hasher_and_shard_amount(0, Seed::default(), shards.max(2)),
-            max_keys_per_shard: (max_keys / shards.max(2)).max(1),
-            next_number: AtomicU64::new(0),
-        }
+        let shards = Shards::new(Shards::default_count().min(max_keys / 128 + 1));
+        Self { max_keys_per_shard: (max_keys / shards.len()).max(1), shards, logs_begun: AtomicU32::new(0) }
     }
 
     /// How many keys the store holds, expired ones that it has not swept included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.logs.len()
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     /// Whether the store holds no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.logs.is_empty()
+        self.shards.iter().all(|shard| shard.lock().is_empty())
     }
 
     /// How many entries the store holds for a key, expired ones that it has not dropped included.
     #[must_use]
     pub fn entries(&self, key: &(impl AsRef<[u8]> + ?Sized)) -> usize {
         let key = key.as_ref();
-        let hash = self.hash(key);
-        let table = self.logs.shards()[self.shard(hash)].read();
-        table.get(hash, |(k, _)| k.is(key)).map_or(0, |(_, log)| log.get().len())
+        let hash = self.shards.hash(key);
+        self.shards.of(hash).lock().find(hash, |slot| slot.key.is(key)).map_or(0, |slot| slot.log.len())
     }
 
     /// Forgets all keys whose entries have expired by the store's own clock, a shard at a time, and returns the memory
@@ -108,110 +99,132 @@ impl MemoryStore {
     }
 
     fn sweep_where(&self, is_over: impl Fn(&Log) -> bool) -> usize {
-        let hash = |key: &Key| self.hash(key.as_bytes());
-        self.logs.shards().iter().map(|shard| sweep(&mut shard.write(), hash, &is_over)).sum()
+        let hash = |key: &Key| self.shards.hash(key.as_bytes());
+        self.shards.iter().map(|shard| sweep(&mut shard.lock(), hash, &is_over)).sum()
     }
 
-    #[inline]
-    fn hash(&self, key: &[u8]) -> u64 {
-        let mut hasher = self.logs.hasher().build_hasher();
-        hasher.write(key);
-        hasher.finish()
-    }
-
-    #[inline]
-    fn shard(&self, hash: u64) -> usize {
-        self.logs.determine_shard(hash as usize)
-    }
-
-    /// Applies an operation and hands its facts on: those of the common sort of operation by a way of their own, so that
-    /// the compiler can keep them in registers.
+    /// Applies an operation.
     #[inline(always)]
-    fn run<R>(
-        &self,
-        op: &Op<'_>,
-        one: impl FnOnce(Facts) -> R,
-        several: impl FnOnce(Facts) -> R,
-        uncommon: impl Fn(Facts) -> R,
-    ) -> R {
+    fn run<A: Answer>(&self, op: &Op<'_>) -> A {
         let now = time(op.at);
-        let hash = self.hash(op.key);
-        let mut table = self.logs.shards()[self.shard(hash)].write();
-        let Some((_, log)) = table.get_mut(hash, |(key, _)| key.is(op.key)) else {
-            return uncommon(self.insert(&mut table, hash, op, now));
+        let hash = self.shards.hash(op.key);
+        let mut table = self.shards.of(hash).lock();
+        let Some(Slot { log, .. }) = table.find_mut(hash, |slot| slot.key.is(op.key)) else {
+            return A::uncommon(*op, self.insert(&mut table, hash, *op, now));
         };
-        let log = log.get_mut();
-        if op.policy.limits().len() == 1 {
-            if let Some(facts) = log.apply_common::<1>(op, now) {
-                drop(table);
-                return one(facts);
-            }
-        } else if op.policy.limits().len() <= 4
-            && let Some(facts) = log.apply_common::<4>(op, now)
-        {
-            drop(table);
-            return several(facts);
+        // Each way returns on its own, so that none has to write its facts where all can find them.
+        macro_rules! shortly {
+            ($limits:literal, $entries:expr) => {
+                if let Some(facts) = apply_common::<$limits>($entries, op, now) {
+                    drop(table);
+                    return A::common::<$limits>(op, &facts);
+                }
+            };
         }
-        let facts = log.apply(op, now);
+        if op.policy.limits().len() == 1 {
+            match log.common::<0>() {
+                Common::Few(few) => shortly!(1, few),
+                Common::Units(mut units) => shortly!(1, &mut units),
+                Common::Costs(mut costs) => shortly!(1, &mut costs),
+                Common::None => {}
+            }
+        } else if op.policy.limits().len() <= 4 {
+            match log.common::<HINTS>() {
+                Common::Few(few) => shortly!(4, few),
+                Common::Units(mut units) => shortly!(4, &mut units),
+                Common::Costs(mut costs) => shortly!(4, &mut costs),
+                Common::None => {}
+            }
+        }
+        let facts = log.apply(*op, now);
         drop(table);
-        uncommon(facts)
+        A::uncommon(*op, facts)
     }
 
     #[inline(never)]
-    fn insert(&self, table: &mut Table, hash: u64, op: &Op<'_>, now: Timestamp) -> Facts {
-        let mut log = Log::new(self.next_number.fetch_add(NUMBERS_PER_LOG, Ordering::Relaxed) % NUMBERS);
+    fn insert(&self, table: &mut Table, hash: u64, op: Op<'_>, now: Timestamp) -> Facts {
+        let mut log = Log::new(self.first_number());
         let facts = log.apply(op, now);
         if facts.newest.is_none() {
             return facts;
         }
-        let rehash = |key: &Key| self.hash(key.as_bytes());
+        let rehash = |key: &Key| self.shards.hash(key.as_bytes());
         if table.len() >= self.max_keys_per_shard {
             make_room(table, rehash, clock::now(), self.max_keys_per_shard);
         } else if table.len() == table.capacity() {
             let clock_now = clock::now();
             sweep(table, rehash, |log| has_expired(log, clock_now));
         }
-        table.insert(hash, (Key::new(op.key), SharedValue::new(log)), |(key, _)| rehash(key));
+        table.insert_unique(hash, Slot { key: Key::new(op.key), log }, |slot| rehash(&slot.key));
+        facts
+    }
+
+    /// The number of a new log's first entry: far from those of a log that the key may have had before, lest a receipt
+    /// of that, from the same microsecond, names an entry of this.
+    fn first_number(&self) -> u32 {
+        let begun = self.logs_begun.fetch_add(1, Ordering::Relaxed);
+        begun.wrapping_mul(NUMBER_STEP) % NUMBERS
+    }
+}
+
+/// What an operation returns.
+trait Answer {
+    /// From the facts of an operation under at most `N` limits.
+    fn common<const N: usize>(op: &Op<'_>, facts: &Facts) -> Self;
+    /// From any facts. By value: that a pointer to the operation may leave would keep it from staying in registers.
+    fn uncommon(op: Op<'_>, facts: Facts) -> Self;
+}
+
+impl Answer for Facts {
+    #[inline(always)]
+    fn common<const N: usize>(_: &Op<'_>, facts: &Facts) -> Self {
+        *facts
+    }
+
+    #[inline(always)]
+    fn uncommon(_: Op<'_>, facts: Facts) -> Self {
         facts
     }
 }
 
-/// Four shards a thread would do; more of them make it rare that two threads meet.
-fn default_shards() -> usize {
-    let threads = std::thread::available_parallelism().map_or(4, usize::from);
-    (threads * 32).next_power_of_two()
+impl Answer for Decision {
+    #[inline(always)]
+    fn common<const N: usize>(op: &Op<'_>, facts: &Facts) -> Self {
+        decide_sized::<N>(op, facts)
+    }
+
+    #[inline(never)]
+    fn uncommon(op: Op<'_>, facts: Facts) -> Self {
+        debug_assert!(facts.verify(&op).is_ok(), "{facts:?} contradict {op:?}");
+        decide(&op, &facts)
+    }
 }
 
 impl NowStore for MemoryStore {
     #[inline]
     fn apply_now(&self, op: &Op<'_>) -> Facts {
-        self.run(op, |facts| facts, |facts| facts, |facts| facts)
+        self.run(op)
     }
 
-    #[inline]
+    #[inline(always)]
     fn decide_now(&self, op: &Op<'_>) -> Decision {
-        self.run(op, |facts| decide(op, &facts), |facts| decide(op, &facts), |facts| decide_uncommon(op, &facts))
+        self.run(op)
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> bool {
         let now = time(settlement.at);
-        let hash = self.hash(settlement.key);
-        let mut table = self.logs.shards()[self.shard(hash)].write();
-        let slot = table.get_mut(hash, |(key, _)| key.is(settlement.key));
-        slot.is_some_and(|(_, log)| log.get_mut().settle(&settlement.receipt, settlement.cost, now))
+        let hash = self.shards.hash(settlement.key);
+        let mut table = self.shards.of(hash).lock();
+        let slot = table.find_mut(hash, |slot| slot.key.is(settlement.key));
+        slot.is_some_and(|slot| slot.log.settle(&settlement.receipt, settlement.cost, now))
     }
 
     fn reset_now(&self, key: &[u8]) -> bool {
-        let hash = self.hash(key);
-        let removed = self.logs.shards()[self.shard(hash)].write().remove_entry(hash, |(k, _)| k.is(key));
-        removed.is_some_and(|(_, log)| log.get().newest().is_some())
+        let hash = self.shards.hash(key);
+        let mut table = self.shards.of(hash).lock();
+        let removed = table.find_entry(hash, |slot| slot.key.is(key)).map(|entry| entry.remove().0);
+        removed.is_ok_and(|slot| slot.log.newest().is_some())
     }
-}
-
-#[inline(never)]
-fn decide_uncommon(op: &Op<'_>, facts: &Facts) -> Decision {
-    debug_assert!(facts.verify(op).is_ok(), "{facts:?} contradict {op:?}");
-    decide(op, facts)
 }
 
 #[inline]

@@ -2,19 +2,16 @@
 
 use std::mem;
 
-use dashmap::SharedValue;
 use limiter_core::Timestamp;
 
 use crate::key::Key;
 use crate::log::Log;
-use crate::store::Table;
-
-type Slot = (Key, SharedValue<Log>);
+use crate::shards::{Slot, Table};
 
 /// Forgets the logs for which `is_over` holds, and returns the memory that they took. Returns how many.
 pub(crate) fn sweep(table: &mut Table, hash: impl Fn(&Key) -> u64, is_over: impl Fn(&Log) -> bool) -> usize {
     let before = table.len();
-    let kept: Vec<Slot> = mem::take(table).into_iter().filter(|(_, log)| !is_over(log.get())).collect();
+    let kept: Vec<Slot> = mem::take(table).into_iter().filter(|slot| !is_over(&slot.log)).collect();
     let swept = before - kept.len();
     rebuild(table, kept, hash);
     swept
@@ -24,10 +21,10 @@ pub(crate) fn sweep(table: &mut Table, hash: impl Fn(&Key) -> u64, is_over: impl
 /// free an eighth of them, also those with the fewest entries, the one longest unused among equals, so that a flood of
 /// fresh keys pushes out itself before it pushes out a log that holds a denial.
 pub(crate) fn make_room(table: &mut Table, hash: impl Fn(&Key) -> u64, now: Timestamp, most: usize) {
-    let mut kept: Vec<Slot> = mem::take(table).into_iter().filter(|(_, log)| !has_expired(log.get(), now)).collect();
+    let mut kept: Vec<Slot> = mem::take(table).into_iter().filter(|slot| !has_expired(&slot.log, now)).collect();
     let goal = most - most.div_ceil(8);
     if kept.len() > goal {
-        let worth = |(_, log): &Slot| (log.get().len(), log.get().newest());
+        let worth = |Slot { log, .. }: &Slot| (log.len(), log.newest());
         let evicted = kept.len() - goal;
         if evicted < kept.len() {
             kept.select_nth_unstable_by_key(evicted, worth);
@@ -44,9 +41,9 @@ pub(crate) fn has_expired(log: &Log, now: Timestamp) -> bool {
 
 /// A table that has room for as many keys again, so that sweeping costs a constant per key on average.
 fn rebuild(table: &mut Table, kept: Vec<Slot>, hash: impl Fn(&Key) -> u64) {
-    let hash = |slot: &Slot| hash(&slot.0);
+    let hash = |slot: &Slot| hash(&slot.key);
     *table = Table::with_capacity(kept.len());
     for slot in kept {
-        table.insert(hash(&slot), slot, hash);
+        table.insert_unique(hash(&slot), slot, hash);
     }
 }

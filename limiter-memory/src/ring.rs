@@ -1,0 +1,396 @@
+//! A log of any number of entries without ids, in one block of memory.
+
+use std::marker::PhantomData;
+
+use limiter_core::{MAX_LIMITS, Op, Timestamp, Window};
+
+use crate::entries::{Entries, Expiry, boundary, gallop};
+use crate::keep::Keep;
+use crate::layout::{Form, Layout, Narrow, NarrowCosts, Wide, WideCosts};
+
+/// How many words of a ring are hints, if it has any: where each limit's window began the last time, as a number, which
+/// is the place to look for it the next time. A log of one limit has no need for them, as its window begins the log.
+pub(crate) const HINTS: usize = MAX_LIMITS;
+
+/// How many entries there is room for at first. Rings with much more are shrunk when three quarters of it are empty.
+const SMALLEST: usize = 8;
+const SHRINK_ABOVE: usize = 4 * SMALLEST;
+
+/// What the newest entry's time leaves of its word says the [`Form`], whether there are hints, and the [`Keep`].
+const FORM_SHIFT: u32 = 53;
+const HINTS_SHIFT: u32 = FORM_SHIFT + 2;
+const KEEP_SHIFT: u32 = HINTS_SHIFT + 1;
+const _: () = assert!(Timestamp::MAX.as_micros() < 1 << FORM_SHIFT && KEEP_SHIFT + Keep::BITS <= u64::BITS);
+
+/// Entries in the order in which they were appended: the one with number `n` at the place `n` modulo the room, which is
+/// a power of two. Before them are the hints.
+pub(crate) struct Ring {
+    words: Box<[u32]>,
+    newest: u64,
+    number: u32,
+    len: u32,
+}
+
+impl Ring {
+    /// The same log in a layout that takes the operation's entry next, if any does: none takes one with an id.
+    pub(crate) fn holding(entries: &impl Entries, op: &Op<'_>, keep: Keep, wide: bool, costs: bool) -> Self {
+        let range = Narrow::RANGE;
+        let costs = costs || op.cost != 1;
+        let narrow = !wide
+            && op.policy.longest_window().as_micros() <= range
+            && (!costs || entries.cost_from(0).saturating_add(op.cost) <= range);
+        match (narrow, costs) {
+            (true, false) => Self::copy::<Narrow, 0>(entries, keep),
+            (false, false) => Self::copy::<Wide, 0>(entries, keep),
+            (true, true) => Self::copy::<NarrowCosts, 0>(entries, keep),
+            (false, true) => Self::copy::<WideCosts, 0>(entries, keep),
+        }
+    }
+
+    fn copy<L: Layout, const H: usize>(entries: &impl Entries, keep: Keep) -> Self {
+        let len = entries.len();
+        let room = (len + 2).next_power_of_two().max(SMALLEST);
+        let mut ring = Self {
+            words: block::<L, H>(room),
+            newest: stamp::<L, H>(entries.newest().unwrap_or(Timestamp::EPOCH), keep),
+            number: entries.number(0),
+            len: len as u32,
+        };
+        let (all, mut view) = (entries.cost_from(0), ring.view::<L, H>());
+        for i in 0..len {
+            view.write(i, entries.at(i), all - entries.cost_from(i + 1));
+        }
+        ring
+    }
+
+    /// Gives the ring hints if it has none.
+    #[inline]
+    pub(crate) fn hint(&mut self) {
+        if !self.has_hints() {
+            self.add_hints();
+        }
+    }
+
+    #[cold]
+    fn add_hints(&mut self) {
+        let keep = self.keep();
+        *self = match self.form() {
+            Form::Narrow => Self::copy::<Narrow, HINTS>(&self.view::<Narrow, 0>(), keep),
+            Form::Wide => Self::copy::<Wide, HINTS>(&self.view::<Wide, 0>(), keep),
+            Form::NarrowCosts => Self::copy::<NarrowCosts, HINTS>(&self.view::<NarrowCosts, 0>(), keep),
+            Form::WideCosts => Self::copy::<WideCosts, HINTS>(&self.view::<WideCosts, 0>(), keep),
+        };
+    }
+
+    #[inline(always)]
+    pub(crate) fn form(&self) -> Form {
+        match self.newest >> FORM_SHIFT & 3 {
+            0 => Form::Narrow,
+            1 => Form::Wide,
+            2 => Form::NarrowCosts,
+            _ => Form::WideCosts,
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn has_hints(&self) -> bool {
+        self.newest >> HINTS_SHIFT & 1 == 1
+    }
+
+    /// Whether the entries are of this layout, and with so many hints.
+    #[inline(always)]
+    pub(crate) fn is<L: Layout, const H: usize>(&self) -> bool {
+        self.newest >> FORM_SHIFT & 7 == stamp::<L, H>(Timestamp::EPOCH, Keep::default()) >> FORM_SHIFT
+    }
+
+    #[inline]
+    pub(crate) fn keep(&self) -> Keep {
+        Keep::from_bits(self.newest >> KEEP_SHIFT)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    pub(crate) fn newest(&self) -> Option<Timestamp> {
+        (self.len > 0).then(|| Timestamp::from_micros_saturating(self.newest_micros()))
+    }
+
+    #[inline(always)]
+    fn newest_micros(&self) -> u64 {
+        self.newest & ((1 << FORM_SHIFT) - 1)
+    }
+
+    /// The ring as what it [is](Self::is).
+    #[inline(always)]
+    pub(crate) fn view<L: Layout, const H: usize>(&mut self) -> View<'_, L, H> {
+        debug_assert!(self.is::<L, H>());
+        View { ring: self, layout: PhantomData }
+    }
+}
+
+/// Calls a function with the ring's entries.
+macro_rules! with_entries {
+    ($ring:expr, $entries:ident => $body:expr) => {
+        match ($ring.form(), $ring.has_hints()) {
+            (Form::Narrow, false) => with_entries!($ring, Narrow, 0, $entries => $body),
+            (Form::Narrow, true) => with_entries!($ring, Narrow, HINTS, $entries => $body),
+            (Form::Wide, false) => with_entries!($ring, Wide, 0, $entries => $body),
+            (Form::Wide, true) => with_entries!($ring, Wide, HINTS, $entries => $body),
+            (Form::NarrowCosts, false) => with_entries!($ring, NarrowCosts, 0, $entries => $body),
+            (Form::NarrowCosts, true) => with_entries!($ring, NarrowCosts, HINTS, $entries => $body),
+            (Form::WideCosts, false) => with_entries!($ring, WideCosts, 0, $entries => $body),
+            (Form::WideCosts, true) => with_entries!($ring, WideCosts, HINTS, $entries => $body),
+        }
+    };
+    ($ring:expr, $layout:ident, $hints:expr, $entries:ident => $body:expr) => {{
+        let $entries = &mut $ring.view::<$crate::layout::$layout, { $hints }>();
+        $body
+    }};
+}
+pub(crate) use with_entries;
+
+fn block<L: Layout, const H: usize>(room: usize) -> Box<[u32]> {
+    vec![0; H + room * L::WORDS].into_boxed_slice()
+}
+
+#[inline(always)]
+fn stamp<L: Layout, const H: usize>(at: Timestamp, keep: Keep) -> u64 {
+    let hints = u64::from(H > 0);
+    at.as_micros() | (L::FORM as u64) << FORM_SHIFT | hints << HINTS_SHIFT | keep.to_bits() << KEEP_SHIFT
+}
+
+/// A ring of this layout, and with so many hints.
+pub(crate) struct View<'a, L, const H: usize> {
+    ring: &'a mut Ring,
+    layout: PhantomData<L>,
+}
+
+impl<L: Layout, const H: usize> View<'_, L, H> {
+    #[inline(always)]
+    fn places(&self) -> &[u32] {
+        self.ring.words.get(H..).unwrap_or_default()
+    }
+
+    /// How many entries there is room for. One place stays empty: the one before the first entry, which tells the total
+    /// before it.
+    #[inline(always)]
+    fn room(&self) -> usize {
+        self.places().len() / L::WORDS
+    }
+
+    /// Where in so many words of places the `i`-th entry is; -1 is the last one that was dropped. The number of words is
+    /// a power of two, and a place in it the compiler need not check.
+    #[inline(always)]
+    fn place(&self, i: usize, words: usize) -> usize {
+        (self.ring.number as usize).wrapping_add(i).wrapping_mul(L::WORDS) & words.wrapping_sub(1)
+    }
+
+    #[inline(always)]
+    fn age(&self, i: usize) -> u64 {
+        let places = self.places();
+        if places.is_empty() {
+            return 0;
+        }
+        L::age(places, self.place(i, places.len()), self.ring.newest_micros())
+    }
+
+    #[inline(always)]
+    fn micros(&self, i: usize) -> u64 {
+        self.ring.newest_micros().wrapping_sub(self.age(i))
+    }
+
+    #[inline(always)]
+    fn write(&mut self, i: usize, at: Timestamp, total: u64) {
+        let place = self.place(i, self.places().len());
+        if let Some(places) = self.ring.words.get_mut(H..) {
+            L::write(places, place, at.as_micros(), total);
+        }
+    }
+
+    #[inline(always)]
+    fn total_before(&self, i: usize) -> u64 {
+        let places = self.places();
+        L::total(places, self.place(i.wrapping_sub(1), places.len()))
+    }
+
+    #[inline(always)]
+    fn hint(&self, limit: usize) -> usize {
+        if limit >= H {
+            return 0;
+        }
+        let hint = self.ring.words.get(limit).map_or(0, |hint| hint.wrapping_sub(self.ring.number) as usize);
+        if hint <= self.len() { hint } else { 0 }
+    }
+
+    #[inline(always)]
+    fn set_hint(&mut self, limit: usize, start: usize) {
+        let hint = self.ring.number.wrapping_add(start as u32);
+        if limit < H
+            && let Some(word) = self.ring.words.get_mut(limit)
+        {
+            *word = hint;
+        }
+    }
+
+    /// Where the window starts if that is not near: from the hint on.
+    #[inline(never)]
+    fn far_start(&mut self, limit: usize, expiry: Expiry, near: usize) -> usize {
+        let start = boundary(self.hint(limit).max(near.min(self.len())), self.len(), |i| expiry.has_left(self.micros(i)));
+        self.set_hint(limit, start);
+        start
+    }
+
+    /// Makes room for one more than the first `len` entries, or, once in a round, returns what is too much: a log that
+    /// empties and fills in turns keeps its block.
+    #[cold]
+    #[inline(never)]
+    fn adjust_room(&mut self, len: usize) {
+        let room = self.room();
+        if len + 1 >= room {
+            self.resize(2 * room, len);
+        } else if len < room / 4 && room > SHRINK_ABOVE {
+            self.resize(room / 2, len);
+        }
+    }
+
+    /// Gives the first `len` entries another block with this room.
+    fn resize(&mut self, room: usize, len: usize) {
+        let Ring { newest, number, .. } = *self.ring;
+        let mut ring = Ring { words: block::<L, H>(room), newest, number, len: 0 };
+        for (to, from) in ring.words.iter_mut().zip(&self.ring.words[..]).take(H) {
+            *to = *from;
+        }
+        let mut view = ring.view::<L, H>();
+        view.write(usize::MAX, Timestamp::EPOCH, self.total_before(0));
+        for i in 0..len {
+            view.write(i, self.at(i), self.total_before(i + 1));
+        }
+        self.ring.words = ring.words;
+    }
+}
+
+impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.ring.len as usize
+    }
+
+    #[inline(always)]
+    fn at(&self, i: usize) -> Timestamp {
+        Timestamp::from_micros_saturating(self.micros(i))
+    }
+
+    #[inline(always)]
+    fn newest(&self) -> Option<Timestamp> {
+        self.ring.newest()
+    }
+
+    #[inline(always)]
+    fn number(&self, i: usize) -> u32 {
+        self.ring.number.wrapping_add(i as u32)
+    }
+
+    #[inline(always)]
+    fn start<const N: usize>(&mut self, limit: usize, window: Window, now: Timestamp) -> usize {
+        const NEAR: usize = 4;
+        let (expiry, len) = (Expiry::new(window, now), self.len());
+        let oldest = expiry.age(self.ring.newest_micros());
+        let from = if N == 1 { 0 } else { self.hint(limit) };
+        // Without a branch on the number of entries that have left: no processor could foretell it.
+        let (mut left, mut has_left) = (0, true);
+        for i in from..from + NEAR {
+            has_left &= self.age(i) as i64 >= oldest;
+            left += usize::from(has_left);
+        }
+        if left == NEAR || from > 0 && !expiry.has_left(self.micros(from - 1)) {
+            return self.far_start(limit, expiry, from + left);
+        }
+        // What is behind the newest entry may seem to have left, too.
+        let start = (from + left).min(len);
+        if N > 1 {
+            self.set_hint(limit, start);
+        }
+        start
+    }
+
+    #[inline(always)]
+    fn cost_from(&self, start: usize) -> u64 {
+        if L::COSTS {
+            self.total_before(self.len()).wrapping_sub(self.total_before(start)) & L::RANGE
+        } else {
+            (self.len() - start) as u64
+        }
+    }
+
+    #[inline]
+    fn reaching(&self, start: usize, cost: u64) -> usize {
+        let last = self.len().saturating_sub(1);
+        if L::COSTS {
+            let all = self.cost_from(start);
+            gallop(start, last, |i| all - self.cost_from(i + 1) < cost)
+        } else {
+            start.saturating_add(cost as usize).saturating_sub(1).min(last)
+        }
+    }
+
+    fn drop_front(&mut self, dropped: usize) {
+        self.ring.number = self.ring.number.wrapping_add(dropped as u32);
+        self.ring.len -= dropped as u32;
+    }
+
+    #[inline(always)]
+    fn takes(&self, op: &Op<'_>, expired: usize) -> bool {
+        let cost = if !L::COSTS {
+            op.cost == 1
+        } else {
+            L::RANGE == u64::MAX || self.cost_from(expired).saturating_add(op.cost) <= L::RANGE
+        };
+        cost && op.policy.longest_window().as_micros() <= L::RANGE
+    }
+
+    #[inline(always)]
+    fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u32 {
+        let total = if L::COSTS { self.total_before(self.len()).wrapping_add(op.cost) } else { 0 };
+        let (number, len) = (self.ring.number.wrapping_add(dropped as u32), self.len() - dropped);
+        self.ring.number = number;
+        self.ring.len = len as u32 + 1;
+        self.ring.newest = stamp::<L, H>(at, Keep::for_append(op));
+        let places = self.places().len();
+        if (len + 1) * L::WORDS >= places || self.place(len, places) == 0 {
+            self.adjust_room(len);
+        }
+        self.write(len, at, total);
+        number.wrapping_add(len as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use limiter_core::{Limit, Policy};
+
+    use super::*;
+    use crate::few::Few;
+
+    #[test]
+    fn a_ring_returns_the_room_that_it_does_not_need() {
+        let policy = Policy::from(Limit::per_second(1_000_000).unwrap());
+        let op = Op::acquire("", &policy);
+        let mut ring = Ring::holding(&Few::new(u32::MAX - 20_000), &op, Keep::default(), false, false);
+        let mut push = |dropped, micros| {
+            let at = Timestamp::from_micros(micros).unwrap();
+            let mut view = ring.view::<Narrow, 0>();
+            view.push(dropped, &op, at);
+            assert_eq!((view.at(view.len() - 1), view.newest()), (at, Some(at)));
+            (view.room(), view.len())
+        };
+        for micros in 0..100_000 {
+            push(0, micros);
+        }
+        assert_eq!(push(99_990, 100_000), (1 << 17, 11));
+        for micros in 0..3 << 17 {
+            push(1, 100_001 + micros);
+        }
+        assert_eq!(push(1, 1 << 20), (SHRINK_ABOVE, 11));
+    }
+}

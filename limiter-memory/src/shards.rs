@@ -1,0 +1,83 @@
+//! Tables of logs, each with a lock of its own.
+
+use std::hash::{BuildHasher, Hasher};
+use std::slice;
+
+use hashbrown::HashTable;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::key::Key;
+use crate::log::Log;
+
+/// A key and its log.
+pub(crate) struct Slot {
+    pub(crate) key: Key,
+    pub(crate) log: Log,
+}
+
+pub(crate) type Table = HashTable<Slot>;
+
+/// A table and its lock in one cache line.
+#[derive(Default)]
+#[repr(align(64))]
+pub(crate) struct Shard(Mutex<Table>);
+
+impl Shard {
+    #[inline(always)]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Table> {
+        self.0.lock()
+    }
+}
+
+/// A power of two of shards.
+pub(crate) struct Shards {
+    shards: Box<[Shard]>,
+    /// Seeded per store: a stranger who picks the keys cannot pick collisions.
+    seed: foldhash::fast::RandomState,
+}
+
+impl Shards {
+    /// The largest power of two up to `wanted` of shards, and at least one.
+    pub(crate) fn new(wanted: usize) -> Self {
+        let count = 1 << wanted.max(1).ilog2();
+        Self { shards: (0..count).map(|_| Shard::default()).collect(), seed: foldhash::fast::RandomState::default() }
+    }
+
+    /// Four a thread would do; more of them make it rare that two threads meet.
+    pub(crate) fn default_count() -> usize {
+        let threads = std::thread::available_parallelism().map_or(4, usize::from);
+        (threads * 32).next_power_of_two()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shards.len()
+    }
+
+    pub(crate) fn iter(&self) -> slice::Iter<'_, Shard> {
+        self.shards.iter()
+    }
+
+    #[inline(always)]
+    pub(crate) fn hash(&self, key: &[u8]) -> u64 {
+        let mut hasher = self.seed.build_hasher();
+        hasher.write(key);
+        hasher.finish()
+    }
+
+    /// The shard of a key with this hash.
+    #[inline(always)]
+    pub(crate) fn of(&self, hash: u64) -> &Shard {
+        // A table uses the lowest and the seven highest bits.
+        &self.shards[(hash >> 32) as usize & (self.shards.len() - 1)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_is_seven_words_and_a_shard_one_line() {
+        assert_eq!((size_of::<Log>(), size_of::<Slot>(), size_of::<Shard>()), (32, 56, 64));
+    }
+}
