@@ -47,9 +47,9 @@ fn main() -> Result<()> {
         return redis(&args);
     }
     let effort = if args.full {
-        Effort { rounds: 301, turn: Duration::from_millis(4) }
+        Effort { rounds: 201, turn: Duration::from_millis(20) }
     } else {
-        Effort { rounds: 101, turn: Duration::from_millis(2) }
+        Effort { rounds: 31, turn: Duration::from_millis(10) }
     };
     let mut results = Results::default();
     for scenario in SCENARIOS.iter().filter(|s| args.only.as_deref().is_none_or(|only| s.name.contains(only))) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{At, Clock, Decision, DynWindowStore, Error, Mode, Op, Policy, Receipt, Settlement, WindowStore, decide};
+use crate::{At, Clock, Decision, DynWindowStore, Error, Mode, Op, Policy, Receipt, Settlement, WindowStore};
 
 /// A store, a default policy, and who tells the time.
 ///
@@ -75,12 +75,12 @@ impl<S: WindowStore> Limiter<S> {
     /// [`InvalidCost`](crate::ErrorKind::InvalidCost) for a cost of 0,
     /// [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit) for an acquire or peek that could never fit, and
     /// whatever keeps the store from answering.
+    ///
+    /// A clock of the limiter's own is read at the call; the store reads its own when the future is polled.
     #[inline]
-    pub async fn run(&self, mut op: Op<'_>) -> Result<Decision, Error> {
-        self.prepare(&mut op)?;
-        let facts = self.store.apply(op).await?;
-        facts.verify(&op)?;
-        Ok(decide(&op, &facts))
+    pub fn run<'a>(&'a self, mut op: Op<'a>) -> impl Future<Output = Result<Decision, Error>> + Send + 'a {
+        op.at = self.at(op.at);
+        self.store.decide(op)
     }
 
     /// Takes one unit if it fits. Errors as [`run`](Self::run).

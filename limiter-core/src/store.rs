@@ -1,16 +1,18 @@
 //! The contract of a backend.
 
 use std::fmt::Debug;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use crate::{Error, Facts, Op, Settlement};
+use crate::{Decision, Error, Facts, Op, Settlement, decide};
 
 /// Keeps one log per key and applies operations to it.
 ///
 /// Implement this for a backend, and run `limiter_testkit::conformance` over it: the suite checks every sentence below.
-/// There are no default methods, so a wrapper cannot forget to forward one.
+/// The one default method adds nothing to the others, so a wrapper that forgets to forward it loses a little time, and no
+/// more.
 ///
 /// # The log
 /// A log is a sequence of entries `(at, cost)` in the order in which they were appended, `at` never decreasing.
@@ -33,7 +35,7 @@ use crate::{Error, Facts, Op, Settlement};
 /// A given time says nothing about the store's own clock: a log appended to at a given time is kept well beyond that.
 ///
 /// # What is checked before
-/// A store may rely on [`Op::checked`]: the front end calls it.
+/// [`apply`](Self::apply) may rely on [`Op::checked`].
 ///
 /// # Cancel safety
 /// Dropping a future that has not finished may or may not have had the operation's effect, never a part of it.
@@ -43,6 +45,22 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     /// # Errors
     /// Whatever keeps the store from answering; never a denial.
     fn apply(&self, op: Op<'_>) -> impl Future<Output = Result<Facts, Error>> + Send;
+
+    /// [Checks](Op::checked) an operation, applies it and [decides](crate::decide) on it: what a front end asks for.
+    ///
+    /// A store that answers at once may have a shorter way to the same decision.
+    ///
+    /// # Errors
+    /// Those of [`Op::checked`] and of [`apply`](Self::apply), and [`Inconsistent`](crate::ErrorKind::Inconsistent) for
+    /// facts that contradict themselves.
+    fn decide<'a>(&'a self, op: Op<'a>) -> impl Future<Output = Result<Decision, Error>> + Send + 'a {
+        async move {
+            let op = op.checked()?;
+            let facts = self.apply(op).await?;
+            facts.verify(&op)?;
+            Ok(decide(&op, &facts))
+        }
+    }
 
     /// Sets the cost of one entry where it stands, or removes it if the cost is 0; `false`, without a change, if the
     /// log no longer holds it or it [has left](crate::Receipt::has_left) at the settlement's (clamped) time.
@@ -59,6 +77,9 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     fn reset(&self, key: &[u8]) -> impl Future<Output = Result<bool, Error>> + Send;
 }
 
+// Not by way of async-trait, whose future around the future would move the decision once more.
+type BoxedDecision<'a> = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send + 'a>>;
+
 /// The object-safe twin of [`WindowStore`], implemented for every store: `Arc<dyn DynWindowStore>` is a store too.
 ///
 /// Its futures are boxed. Do not implement it; implement [`WindowStore`].
@@ -66,6 +87,8 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
 pub trait DynWindowStore: Debug + Send + Sync + 'static {
     /// [`WindowStore::apply`].
     async fn dyn_apply(&self, op: Op<'_>) -> Result<Facts, Error>;
+    /// [`WindowStore::decide`].
+    fn dyn_decide<'a>(&'a self, op: Op<'a>) -> BoxedDecision<'a>;
     /// [`WindowStore::settle`].
     async fn dyn_settle(&self, settlement: Settlement<'_>) -> Result<bool, Error>;
     /// [`WindowStore::reset`].
@@ -76,6 +99,10 @@ pub trait DynWindowStore: Debug + Send + Sync + 'static {
 impl<S: WindowStore> DynWindowStore for S {
     async fn dyn_apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.apply(op).await
+    }
+
+    fn dyn_decide<'a>(&'a self, op: Op<'a>) -> BoxedDecision<'a> {
+        Box::pin(self.decide(op))
     }
 
     async fn dyn_settle(&self, settlement: Settlement<'_>) -> Result<bool, Error> {
@@ -92,6 +119,10 @@ impl WindowStore for dyn DynWindowStore {
         self.dyn_apply(op).await
     }
 
+    fn decide<'a>(&'a self, op: Op<'a>) -> impl Future<Output = Result<Decision, Error>> + Send + 'a {
+        self.dyn_decide(op)
+    }
+
     async fn settle(&self, settlement: Settlement<'_>) -> Result<bool, Error> {
         self.dyn_settle(settlement).await
     }
@@ -105,6 +136,11 @@ impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
     #[inline]
     fn apply(&self, op: Op<'_>) -> impl Future<Output = Result<Facts, Error>> + Send {
         (**self).apply(op)
+    }
+
+    #[inline]
+    fn decide<'a>(&'a self, op: Op<'a>) -> impl Future<Output = Result<Decision, Error>> + Send + 'a {
+        (**self).decide(op)
     }
 
     #[inline]

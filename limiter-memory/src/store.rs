@@ -1,7 +1,9 @@
 //! The store: shards of logs.
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll};
 
 use limiter_core::{At, Decision, Error, Facts, NowStore, Op, Settlement, Timestamp, WindowStore, decide, decide_sized};
 
@@ -200,6 +202,18 @@ impl Answer for Decision {
     }
 }
 
+impl Answer for Poll<Result<Decision, Error>> {
+    #[inline(always)]
+    fn common<const N: usize>(op: &Op<'_>, facts: &Facts) -> Self {
+        Poll::Ready(Ok(decide_sized::<N>(op, facts)))
+    }
+
+    #[inline(never)]
+    fn uncommon(op: Op<'_>, facts: Facts) -> Self {
+        Poll::Ready(Ok(Decision::uncommon(op, facts)))
+    }
+}
+
 impl NowStore for MemoryStore {
     #[inline]
     fn apply_now(&self, op: &Op<'_>) -> Facts {
@@ -235,10 +249,33 @@ fn time(at: At) -> Timestamp {
     }
 }
 
+/// A decision at the first poll, written by no async function: each of those around it would move it once more.
+struct Deciding<'a> {
+    store: &'a MemoryStore,
+    op: Op<'a>,
+}
+
+impl Future for Deciding<'_> {
+    type Output = Result<Decision, Error>;
+
+    #[inline(always)]
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.op.checked() {
+            Ok(op) => self.store.run(&op),
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+}
+
 impl WindowStore for MemoryStore {
     #[inline]
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         Ok(self.apply_now(&op))
+    }
+
+    #[inline]
+    fn decide<'a>(&'a self, op: Op<'a>) -> impl Future<Output = Result<Decision, Error>> + Send + 'a {
+        Deciding { store: self, op }
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<bool, Error> {
