@@ -146,42 +146,50 @@ impl Decision {
 pub fn decide(op: &Op<'_>, facts: &Facts) -> Decision {
     match op.policy.limits().len() {
         1 => decide_sized::<1>(op, facts),
-        2..=4 => decide_sized::<4>(op, facts),
-        _ => decide_most(op, *facts),
+        _ => decide_several(op, *facts),
     }
 }
 
 /// Out of line, so that what is left to inline is short. By value: that a pointer to them may leave would keep the facts
 /// from staying in registers.
 #[inline(never)]
-fn decide_most(op: &Op<'_>, facts: Facts) -> Decision {
-    decide_sized::<MAX_LIMITS>(op, &facts)
+fn decide_several(op: &Op<'_>, facts: Facts) -> Decision {
+    match op.policy.limits().len() {
+        2 => decide_sized::<2>(op, &facts),
+        3 => decide_sized::<3>(op, &facts),
+        4 => decide_sized::<4>(op, &facts),
+        _ => decide_sized::<MAX_LIMITS>(op, &facts),
+    }
 }
 
-/// As [`decide`], under at most `N` limits.
+/// As [`decide`] for `N` limits, or for any number if `N` is [`MAX_LIMITS`]: with a number that is known, all of it can
+/// be kept in registers.
 #[doc(hidden)]
 #[inline(always)]
 pub fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
     let now = facts.now;
     let denied = !facts.admitted && op.mode != Mode::Record;
     let all = op.policy.limits();
-    let len = if N == 1 { 1 } else { all.len().min(N) };
+    let len = if N == MAX_LIMITS { all.len().min(N) } else { N };
     let first = if N == 1 { op.policy.only_limit() } else { all.item(0) };
     let mut limits = [LimitDecision { limit: first, used: 0, retry_after: 0, refill_after: 0 }; N];
-    let mut binding = 0;
+    // What binds is not looked up in the limits: an array that is indexed by a variable is one in memory.
+    let (mut binding, mut longest_retry, mut least_remaining) = (0, 0, u64::MAX);
     for i in 0..len {
         let limit = if N == 1 { first } else { all.item(i) };
         let usage = facts.usage.item(i);
         let blocked = denied && usage.used.saturating_add(op.cost) > limit.max();
-        limits[i] = LimitDecision {
+        let this = LimitDecision {
             limit,
             used: usage.used.min(limit.max()),
             retry_after: if blocked { limit.window().micros_left(usage.blocker, now) } else { 0 },
             refill_after: if usage.used > 0 { limit.window().micros_left(usage.oldest, now) } else { 0 },
         };
-        let (best, this) = (&limits[binding], &limits[i]);
-        let binds = if denied { this.retry_after > best.retry_after } else { this.remaining() < best.remaining() };
-        binding = if binds { i } else { binding };
+        limits[i] = this;
+        let binds = if denied { this.retry_after > longest_retry } else { this.remaining() < least_remaining };
+        if binds || N == 1 {
+            (binding, longest_retry, least_remaining) = (i, this.retry_after, this.remaining());
+        }
     }
     let longest = op.policy.longest_window();
     let receipt = match facts.outcome {
@@ -194,7 +202,7 @@ pub fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
         binding: binding as u8,
         at: now,
         // A repeated denial may find room by now; the soonest retry is still a microsecond away.
-        retry_after: limits[binding].retry_after.max(1),
+        retry_after: longest_retry.max(1),
         reset_after: facts.newest.map_or(0, |newest| longest.micros_left(newest, now)),
         receipt,
         limits: PerLimit::from_array(limits, len),

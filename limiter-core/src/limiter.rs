@@ -52,17 +52,6 @@ impl<S> Limiter<S> {
     }
 
     #[inline]
-    pub(crate) fn prepare(&self, op: &mut Op<'_>) -> Result<(), Error> {
-        op.check()?;
-        if let Some(clock) = &self.clock
-            && op.at == At::StoreClock
-        {
-            op.at = At::Given(clock.now());
-        }
-        Ok(())
-    }
-
-    #[inline]
     pub(crate) fn op<'a>(&'a self, mode: Mode, key: &'a (impl AsRef<[u8]> + ?Sized), cost: u64) -> Op<'a> {
         Op::new(mode, key, &self.policy).cost(cost)
     }

@@ -14,6 +14,13 @@ pub trait NowStore: WindowStore {
     /// The decision on an operation: `decide(op, &self.apply_now(op))`. A store that is asked for no more than this
     /// need not write down its facts.
     fn decide_now(&self, op: &Op<'_>) -> Decision;
+    /// Checks an operation, applies it and decides on it: [`WindowStore::decide`].
+    ///
+    /// # Errors
+    /// Those of [`Op::checked`].
+    fn try_decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
+        Ok(self.decide_now(&op.checked()?))
+    }
     /// [`WindowStore::settle`].
     fn settle_now(&self, settlement: &Settlement<'_>) -> bool;
     /// [`WindowStore::reset`].
@@ -29,6 +36,11 @@ impl<S: NowStore> NowStore for Arc<S> {
     #[inline]
     fn decide_now(&self, op: &Op<'_>) -> Decision {
         (**self).decide_now(op)
+    }
+
+    #[inline]
+    fn try_decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
+        (**self).try_decide_now(op)
     }
 
     #[inline]
@@ -74,8 +86,8 @@ impl<S: NowStore> Limiter<S> {
     /// [`InvalidCost`](crate::ErrorKind::InvalidCost) and [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit).
     #[inline]
     pub fn run_now(&self, mut op: Op<'_>) -> Result<Decision, Error> {
-        self.prepare(&mut op)?;
-        Ok(self.store.decide_now(&op))
+        op.at = self.at(op.at);
+        self.store.try_decide_now(op)
     }
 
     /// Counts `cost` units, whether they fit or not.

@@ -24,20 +24,6 @@ enum Items<T> {
 
 const SOME: usize = 4;
 
-/// Calls a function whose const parameter is the smallest size of array that has room for each limit of a policy: 1, 4
-/// or 8. So the common case of one limit compiles to code without loops, from the same source as the others.
-#[macro_export]
-#[doc(hidden)]
-macro_rules! sized_by_limits {
-    ($policy:expr, $($f:ident).+ ($($args:expr),*)) => {
-        match $policy.limits().len() {
-            1 => $($f).+::<1>($($args),*),
-            2..=4 => $($f).+::<4>($($args),*),
-            _ => $($f).+::<{ $crate::MAX_LIMITS }>($($args),*),
-        }
-    };
-}
-
 impl<T: Copy> PerLimit<T> {
     /// A sequence of one item.
     #[inline]
@@ -47,7 +33,7 @@ impl<T: Copy> PerLimit<T> {
     }
 
     /// The first `len` of `items`; all of them if there are fewer, and at least one.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn from_array<const N: usize>(items: [T; N], len: usize) -> Self {
         const { assert!(N > 0) };
@@ -62,8 +48,9 @@ impl<T: Copy> PerLimit<T> {
     }
 
     /// The `i`-th item; where there are not so many, any of them.
+    #[doc(hidden)]
     #[inline(always)]
-    pub(crate) fn item(&self, i: usize) -> T {
+    pub fn item(&self, i: usize) -> T {
         match &self.0 {
             Items::One(item) => *item,
             Items::Some { items, .. } => items[i % SOME],
@@ -101,7 +88,7 @@ impl<T: Copy> PerLimit<T> {
 }
 
 /// The first `N` items; the last one again and again where there are fewer.
-#[inline]
+#[inline(always)]
 fn resize<T: Copy, const M: usize, const N: usize>(items: &[T; M]) -> [T; N] {
     array::from_fn(|i| items[if i < M { i } else { M - 1 }])
 }

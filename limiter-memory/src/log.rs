@@ -1,12 +1,12 @@
 //! One key's log.
 
-use limiter_core::{Facts, Op, Receipt, Timestamp, sized_by_limits};
+use limiter_core::{Facts, MAX_LIMITS, Op, Receipt, Timestamp};
 
 use crate::apply::{apply, outgrows};
 use crate::entries::Entries;
 use crate::few::Few;
 use crate::keep::Keep;
-use crate::layout::{Form, Narrow, NarrowCosts};
+use crate::layout::{Form, Narrow, NarrowCosts, Wide};
 use crate::many::Many;
 use crate::ring::{HINTS, Ring, View, with_entries};
 
@@ -48,6 +48,8 @@ impl Log {
                     Common::Units(ring.view())
                 } else if ring.is::<NarrowCosts, H>() {
                     Common::Costs(ring.view())
+                } else if ring.is::<Wide, H>() {
+                    Common::Wide(ring.view())
                 } else {
                     Common::None
                 }
@@ -59,7 +61,10 @@ impl Log {
 
     #[inline(never)]
     pub(crate) fn apply(&mut self, op: Op<'_>, now: Timestamp) -> Facts {
-        sized_by_limits!(op.policy, self.apply_sized(&op, now))
+        match op.policy.limits().len() {
+            1 => self.apply_sized::<1>(&op, now),
+            _ => self.apply_sized::<MAX_LIMITS>(&op, now),
+        }
     }
 
     fn apply_sized<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
@@ -159,5 +164,6 @@ pub(crate) enum Common<'a, const H: usize> {
     Few(&'a mut Few),
     Units(View<'a, Narrow, H>),
     Costs(View<'a, NarrowCosts, H>),
+    Wide(View<'a, Wide, H>),
     None,
 }

@@ -34,11 +34,8 @@ struct Numbered {
 impl Many {
     pub(crate) fn holding(log: &impl Entries, keep: Keep) -> Self {
         let (len, all) = (log.len(), log.cost_from(0));
-        let numbered = |i| Numbered {
-            at: log.at(i).as_micros(),
-            total: all - log.cost_from(i + 1),
-            number: log.number(i),
-        };
+        let numbered =
+            |i| Numbered { at: log.at(i).as_micros(), total: all - log.cost_from(i + 1), number: log.number(i) };
         // Room for the entry for which the log takes this form.
         let mut entries = VecDeque::with_capacity(len + 1);
         entries.extend((0..len).map(numbered));

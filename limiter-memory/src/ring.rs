@@ -236,7 +236,8 @@ impl<L: Layout, const H: usize> View<'_, L, H> {
     /// Where the window starts if that is not near: from the hint on.
     #[inline(never)]
     fn far_start(&mut self, limit: usize, expiry: Expiry, near: usize) -> usize {
-        let start = boundary(self.hint(limit).max(near.min(self.len())), self.len(), |i| expiry.has_left(self.micros(i)));
+        let start =
+            boundary(self.hint(limit).max(near.min(self.len())), self.len(), |i| expiry.has_left(self.micros(i)));
         self.set_hint(limit, start);
         start
     }
@@ -297,13 +298,20 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
         let (expiry, len) = (Expiry::new(window, now), self.len());
         let oldest = expiry.age(self.ring.newest_micros());
         let from = if N == 1 { 0 } else { self.hint(limit) };
+        if N > 1 {
+            let has_left = |i| self.age(i) as i64 >= oldest;
+            // Of several windows most stay where they were.
+            if (from == len || !has_left(from)) && (from == 0 || has_left(from - 1)) {
+                return from;
+            }
+        }
         // Without a branch on the number of entries that have left: no processor could foretell it.
         let (mut left, mut has_left) = (0, true);
         for i in from..from + NEAR {
             has_left &= self.age(i) as i64 >= oldest;
             left += usize::from(has_left);
         }
-        if left == NEAR || from > 0 && !expiry.has_left(self.micros(from - 1)) {
+        if left == NEAR || N > 1 && left == 0 {
             return self.far_start(limit, expiry, from + left);
         }
         // What is behind the newest entry may seem to have left, too.

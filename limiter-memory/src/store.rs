@@ -5,16 +5,19 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
-use limiter_core::{At, Decision, Error, Facts, NowStore, Op, Settlement, Timestamp, WindowStore, decide, decide_sized};
+use limiter_core::{
+    At, Decision, Error, Facts, NowStore, Op, Settlement, Timestamp, WindowStore, decide, decide_sized,
+};
+use parking_lot::{MappedMutexGuard, MutexGuard};
 
 use crate::clock;
+use crate::common::apply_common;
 use crate::few::Few;
 use crate::key::Key;
-use crate::common::apply_common;
 use crate::log::{Common, Log};
 use crate::ring::HINTS;
 use crate::shards::{Shards, Slot, Table};
-use crate::sweep::{has_expired, make_room, sweep};
+use crate::sweep::{has_expired, make_room, sweep, sweep_or_grow};
 
 /// The first numbers of a store's logs go through half of what there is in steps of the golden section, which keeps those
 /// of many successive logs far apart.
@@ -110,37 +113,19 @@ impl MemoryStore {
     fn run<A: Answer>(&self, op: &Op<'_>) -> A {
         let now = time(op.at);
         let hash = self.shards.hash(op.key);
-        let mut table = self.shards.of(hash).lock();
-        let Some(Slot { log, .. }) = table.find_mut(hash, |slot| slot.key.is(op.key)) else {
-            return A::uncommon(*op, self.insert(&mut table, hash, *op, now));
-        };
-        // Each way returns on its own, so that none has to write its facts where all can find them.
-        macro_rules! shortly {
-            ($limits:literal, $entries:expr) => {
-                if let Some(facts) = apply_common::<$limits>($entries, op, now) {
-                    drop(table);
-                    return A::common::<$limits>(op, &facts);
-                }
-            };
+        let table = self.shards.of(hash).lock();
+        match MutexGuard::try_map(table, |table| {
+            table.find_mut(hash, |slot| slot.key.is(op.key)).map(|slot| &mut slot.log)
+        }) {
+            Ok(log) => match op.policy.limits().len() {
+                1 => apply_one(log, op, now),
+                2 => apply_several::<A, 2>(log, *op, now),
+                3 => apply_several::<A, 3>(log, *op, now),
+                4 => apply_several::<A, 4>(log, *op, now),
+                _ => apply_any(log, *op, now),
+            },
+            Err(mut table) => A::uncommon(*op, self.insert(&mut table, hash, *op, now)),
         }
-        if op.policy.limits().len() == 1 {
-            match log.common::<0>() {
-                Common::Few(few) => shortly!(1, few),
-                Common::Units(mut units) => shortly!(1, &mut units),
-                Common::Costs(mut costs) => shortly!(1, &mut costs),
-                Common::None => {}
-            }
-        } else if op.policy.limits().len() <= 4 {
-            match log.common::<HINTS>() {
-                Common::Few(few) => shortly!(4, few),
-                Common::Units(mut units) => shortly!(4, &mut units),
-                Common::Costs(mut costs) => shortly!(4, &mut costs),
-                Common::None => {}
-            }
-        }
-        let facts = log.apply(*op, now);
-        drop(table);
-        A::uncommon(*op, facts)
     }
 
     #[inline(never)]
@@ -154,8 +139,7 @@ impl MemoryStore {
         if table.len() >= self.max_keys_per_shard {
             make_room(table, rehash, clock::now(), self.max_keys_per_shard);
         } else if table.len() == table.capacity() {
-            let clock_now = clock::now();
-            sweep(table, rehash, |log| has_expired(log, clock_now));
+            sweep_or_grow(table, rehash, clock::now());
         }
         table.insert_unique(hash, Slot { key: Key::new(op.key), log }, |slot| rehash(&slot.key));
         facts
@@ -167,6 +151,58 @@ impl MemoryStore {
         let begun = self.logs_begun.fetch_add(1, Ordering::Relaxed);
         begun.wrapping_mul(NUMBER_STEP) % NUMBERS
     }
+}
+
+type LockedLog<'a> = MappedMutexGuard<'a, Log>;
+
+/// Takes the short way with these entries if it can. Each form of a log returns on its own, so that none has to write its
+/// facts where all can find them.
+macro_rules! shortly {
+    ($limits:expr, $entries:expr, $op:expr, $now:expr, $log:ident) => {
+        if let Some(facts) = apply_common::<{ $limits }>($entries, $op, $now) {
+            drop($log);
+            return A::common::<{ $limits }>($op, &facts);
+        }
+    };
+}
+
+#[inline(always)]
+fn apply_one<A: Answer>(mut log: LockedLog<'_>, op: &Op<'_>, now: Timestamp) -> A {
+    match log.common::<0>() {
+        Common::Few(few) => shortly!(1, few, op, now, log),
+        Common::Units(mut units) => shortly!(1, &mut units, op, now, log),
+        Common::Costs(mut costs) => shortly!(1, &mut costs, op, now, log),
+        Common::Wide(_) => return apply_wide(log, *op, now),
+        Common::None => {}
+    }
+    apply_any(log, *op, now)
+}
+
+#[inline(never)]
+fn apply_wide<A: Answer>(mut log: LockedLog<'_>, op: Op<'_>, now: Timestamp) -> A {
+    if let Common::Wide(mut wide) = log.common::<0>() {
+        shortly!(1, &mut wide, &op, now, log);
+    }
+    apply_any(log, op, now)
+}
+
+#[inline(never)]
+fn apply_several<A: Answer, const N: usize>(mut log: LockedLog<'_>, op: Op<'_>, now: Timestamp) -> A {
+    match log.common::<HINTS>() {
+        Common::Few(few) => shortly!(N, few, &op, now, log),
+        Common::Units(mut units) => shortly!(N, &mut units, &op, now, log),
+        Common::Costs(mut costs) => shortly!(N, &mut costs, &op, now, log),
+        Common::Wide(mut wide) => shortly!(N, &mut wide, &op, now, log),
+        Common::None => {}
+    }
+    apply_any(log, op, now)
+}
+
+#[inline(never)]
+fn apply_any<A: Answer>(mut log: LockedLog<'_>, op: Op<'_>, now: Timestamp) -> A {
+    let facts = log.apply(op, now);
+    drop(log);
+    A::uncommon(op, facts)
 }
 
 /// What an operation returns.
@@ -202,6 +238,18 @@ impl Answer for Decision {
     }
 }
 
+impl Answer for Result<Decision, Error> {
+    #[inline(always)]
+    fn common<const N: usize>(op: &Op<'_>, facts: &Facts) -> Self {
+        Ok(decide_sized::<N>(op, facts))
+    }
+
+    #[inline(never)]
+    fn uncommon(op: Op<'_>, facts: Facts) -> Self {
+        Ok(Decision::uncommon(op, facts))
+    }
+}
+
 impl Answer for Poll<Result<Decision, Error>> {
     #[inline(always)]
     fn common<const N: usize>(op: &Op<'_>, facts: &Facts) -> Self {
@@ -223,6 +271,11 @@ impl NowStore for MemoryStore {
     #[inline(always)]
     fn decide_now(&self, op: &Op<'_>) -> Decision {
         self.run(op)
+    }
+
+    #[inline(always)]
+    fn try_decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
+        self.run(&op.checked()?)
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> bool {

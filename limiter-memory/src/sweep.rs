@@ -11,10 +11,18 @@ use crate::shards::{Slot, Table};
 /// Forgets the logs for which `is_over` holds, and returns the memory that they took. Returns how many.
 pub(crate) fn sweep(table: &mut Table, hash: impl Fn(&Key) -> u64, is_over: impl Fn(&Log) -> bool) -> usize {
     let before = table.len();
-    let kept: Vec<Slot> = mem::take(table).into_iter().filter(|slot| !is_over(&slot.log)).collect();
-    let swept = before - kept.len();
-    rebuild(table, kept, hash);
-    swept
+    table.retain(|slot| !is_over(&slot.log));
+    if table.len() <= table.num_buckets() / 4 {
+        table.shrink_to(table.len(), |slot| hash(&slot.key));
+    }
+    before - table.len()
+}
+
+/// Makes room for one more key without a bound: forgets the expired logs, and lets the table grow if these are few, so that
+/// sweeping costs a constant per key on average.
+pub(crate) fn sweep_or_grow(table: &mut Table, hash: impl Fn(&Key) -> u64, now: Timestamp) {
+    sweep(table, &hash, |log| has_expired(log, now));
+    table.reserve(table.len() / 2 + 1, |slot| hash(&slot.key));
 }
 
 /// Makes room for one more key under the bound of `most`, at least 1: forgets the expired logs, and if that does not
