@@ -175,7 +175,7 @@ pub fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
     let mut limits = [LimitDecision { limit: first, used: 0, retry_after: 0, refill_after: 0 }; N];
     // What binds is not looked up in the limits: an array that is indexed by a variable is one in memory.
     let (mut binding, mut longest_retry, mut least_remaining) = (0, 0, u64::MAX);
-    for i in 0..len {
+    for (i, decided) in limits.iter_mut().enumerate().take(len) {
         let limit = if N == 1 { first } else { all.item(i) };
         let usage = facts.usage.item(i);
         let blocked = denied && usage.used.saturating_add(op.cost) > limit.max();
@@ -185,7 +185,7 @@ pub fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
             retry_after: if blocked { limit.window().micros_left(usage.blocker, now) } else { 0 },
             refill_after: if usage.used > 0 { limit.window().micros_left(usage.oldest, now) } else { 0 },
         };
-        limits[i] = this;
+        *decided = this;
         let binds = if denied { this.retry_after > longest_retry } else { this.remaining() < least_remaining };
         if binds || N == 1 {
             (binding, longest_retry, least_remaining) = (i, this.retry_after, this.remaining());
