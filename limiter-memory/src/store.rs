@@ -31,9 +31,9 @@ const NUMBER_STEP: u32 = 5_184_335;
 ///
 /// # Memory
 /// A key with up to four entries of cost 1 takes 57 bytes of table (a table is between 7/16 and 7/8 full) and nothing
-/// else while it is at most 22 bytes long. More entries take 4 bytes each, or 8 if a window is over 71 minutes, and as
-/// much again once one has another cost, in a buffer of at most twice their number. A log that knows an entry by an id
-/// or has had one refunded or settled takes 24 bytes an entry.
+/// else while it is at most 22 bytes long. More entries take 4 bytes each, 8 if a window is over 71 minutes or costs
+/// differ, 16 if both, in a ring with room for between one and four times their number. A log that knows an entry by an
+/// id, or had one refunded or settled, takes 24 bytes an entry.
 ///
 /// Keys whose entries have all expired are forgotten when their shard is full, before it grows, and by
 /// [`sweep`](Self::sweep). [`with_max_keys`](Self::with_max_keys) bounds their number.
