@@ -138,7 +138,7 @@ impl Results {
         for row in &self.rows {
             let Some(goal) = row.goal else { continue };
             let met = if row.ratio.median <= goal { "met" } else { "**missed**" };
-            let _ = writeln!(out, "| {} | {goal} | {:.2} | {met} |", row.about, row.ratio.median);
+            let _ = writeln!(out, "| {} | {goal} | {:.3} | {met} |", row.about, row.ratio.median);
         }
     }
 }
