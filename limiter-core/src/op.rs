@@ -155,8 +155,9 @@ impl<'a> Op<'a> {
     }
 
     /// As [`checked`](Self::checked), in place: an operation is too large to be moved for nothing.
+    #[doc(hidden)]
     #[inline(always)]
-    pub(crate) fn check(&mut self) -> Result<(), Error> {
+    pub fn check(&mut self) -> Result<(), Error> {
         if self.cost == 0 {
             return Err((*self).invalid_cost());
         }

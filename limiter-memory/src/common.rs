@@ -5,47 +5,68 @@ use limiter_core::{Entry, EntryId, Facts, Op, Outcome, PerLimit, Timestamp, Usag
 
 use crate::entries::Entries;
 
-/// Applies an operation under `N` limits, or `None`, without a change, where there is more to it: the entry
-/// outgrows the log's form, is appended in spite of a denial, or usage is above a maximum.
-#[inline(always)]
-pub(crate) fn apply_common<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> Option<Facts> {
-    let newest = entries.newest();
-    let now = newest.map_or(now, |newest| newest.max(now));
-    if op.id.is_some() || !entries.takes(op, 0) {
-        return None;
-    }
-    let all = op.policy.limits();
-    let limit = |i| if N == 1 { op.policy.only_limit() } else { all.item(i) };
-    let (mut starts, mut usage) = ([usize::MAX; N], [Usage::default(); N]);
-    let (mut admitted, mut above) = (true, false);
-    for i in 0..N {
-        starts[i] = entries.start::<N>(i, limit(i).window(), now);
-        usage[i].used = entries.cost_from(starts[i]);
-        admitted &= usage[i].used + op.cost <= limit(i).max();
-        above |= usage[i].used > limit(i).max();
-        usage[i].oldest = if usage[i].used > 0 { entries.at(starts[i]) } else { now };
-    }
-    if !op.appends(admitted) {
-        if above {
+/// What an operation under `N` limits finds, before it changes anything.
+pub(crate) struct Look<const N: usize> {
+    pub(crate) admitted: bool,
+    now: Timestamp,
+    newest: Option<Timestamp>,
+    starts: [usize; N],
+    usage: [Usage; N],
+}
+
+impl<const N: usize> Look<N> {
+    /// Looks, or not where the entry would outgrow the log's form.
+    #[inline(always)]
+    pub(crate) fn new(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> Option<Self> {
+        if op.id.is_some() || !entries.takes(op, 0) {
             return None;
         }
+        let newest = entries.newest();
+        let now = newest.map_or(now, |newest| newest.max(now));
+        let (mut admitted, mut starts, mut usage) = (true, [0; N], [Usage::default(); N]);
         for i in 0..N {
-            let room = (usage[i].used + op.cost).saturating_sub(limit(i).max());
-            usage[i].blocker = if room <= 1 { usage[i].oldest } else { entries.at(entries.reaching(starts[i], room)) };
+            let limit = limit::<N>(op, i);
+            starts[i] = entries.start::<N>(i, limit.window(), now);
+            usage[i].used = entries.cost_from(starts[i]);
+            usage[i].oldest = if usage[i].used > 0 { entries.at(starts[i]) } else { now };
+            admitted &= usage[i].used + op.cost <= limit.max();
         }
-        let usage = PerLimit::from_array(usage, N);
-        return Some(Facts { now, admitted, outcome: Outcome::Nothing, newest, usage });
+        Some(Self { admitted, now, newest, starts, usage })
     }
-    if !admitted {
-        return None;
+
+    /// Appends the entry of an operation that is admitted.
+    #[inline(always)]
+    pub(crate) fn append(mut self, entries: &mut impl Entries, op: &Op<'_>) -> Facts {
+        let now = self.now;
+        let expired = self.starts.iter().fold(usize::MAX, |first, start| first.min(*start));
+        let number = entries.push(expired, op, now);
+        for usage in &mut self.usage {
+            usage.used += op.cost;
+            usage.blocker = usage.oldest;
+        }
+        let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: now };
+        let usage = PerLimit::from_array(self.usage, N);
+        Facts { now, admitted: true, outcome: Outcome::Appended(entry), newest: Some(now), usage }
     }
-    let expired = starts.iter().fold(usize::MAX, |first, start| first.min(*start));
-    let number = entries.push(expired, op, now);
-    for usage in &mut usage {
-        usage.used += op.cost;
-        usage.blocker = usage.oldest;
+
+    /// The facts about an operation that appends nothing, or `None` where usage is above a maximum.
+    #[inline(always)]
+    pub(crate) fn facts(mut self, entries: &impl Entries, op: &Op<'_>) -> Option<Facts> {
+        for (i, usage) in self.usage.iter_mut().enumerate() {
+            let max = limit::<N>(op, i).max();
+            if usage.used > max {
+                return None;
+            }
+            let room = (usage.used + op.cost).saturating_sub(max);
+            usage.blocker = if room <= 1 { usage.oldest } else { entries.at(entries.reaching(self.starts[i], room)) };
+        }
+        let usage = PerLimit::from_array(self.usage, N);
+        let Self { now, admitted, newest, .. } = self;
+        Some(Facts { now, admitted, outcome: Outcome::Nothing, newest, usage })
     }
-    let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: now };
-    let usage = PerLimit::from_array(usage, N);
-    Some(Facts { now, admitted, outcome: Outcome::Appended(entry), newest: Some(now), usage })
+}
+
+#[inline(always)]
+fn limit<const N: usize>(op: &Op<'_>, i: usize) -> limiter_core::Limit {
+    if N == 1 { op.policy.only_limit() } else { op.policy.limits().item(i) }
 }

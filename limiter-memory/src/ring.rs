@@ -300,8 +300,11 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
         let from = if N == 1 { 0 } else { self.hint(limit) };
         if N > 1 {
             let has_left = |i| self.age(i) as i64 >= oldest;
+            if from > 0 && !has_left(from - 1) {
+                return self.far_start(limit, expiry, from);
+            }
             // Of several windows most stay where they were.
-            if (from == len || !has_left(from)) && (from == 0 || has_left(from - 1)) {
+            if from == len || !has_left(from) {
                 return from;
             }
         }
@@ -311,7 +314,7 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
             has_left &= self.age(i) as i64 >= oldest;
             left += usize::from(has_left);
         }
-        if left == NEAR || N > 1 && left == 0 {
+        if left == NEAR {
             return self.far_start(limit, expiry, from + left);
         }
         // What is behind the newest entry may seem to have left, too.
@@ -400,5 +403,40 @@ mod tests {
             push(1, 100_001 + micros);
         }
         assert_eq!(push(1, 1 << 20), (SHRINK_ABOVE, 11));
+    }
+
+    #[test]
+    fn every_start_is_found_from_every_hint() {
+        let policy = Policy::new([Limit::per_second(100).unwrap(), Limit::per_minute(100).unwrap()]).unwrap();
+        let op = Op::acquire("", &policy);
+        let at = |micros| Timestamp::from_micros(micros).unwrap();
+        let mut ring = Ring::holding(&Few::new(9), &op, Keep::default(), false, false);
+        ring.hint();
+        let mut view = ring.view::<Narrow, HINTS>();
+        // Behind the newest entry are the remains of those that have been dropped.
+        for micros in 0..40 {
+            view.push(usize::from(view.len() == 13), &op, at(10 * micros));
+        }
+        let first = view.at(0).as_micros();
+        for window in (5..200).step_by(5).map(|micros| Window::from_micros(micros).unwrap()) {
+            for now in [390, 391, 395, 400, 450, 600].map(at) {
+                let counts = |i: &usize| window.counts(view.at(*i), now);
+                let wanted = (0..view.len()).find(counts).unwrap_or(view.len());
+                for hint in 0..=view.len() + 1 {
+                    view.set_hint(1, hint);
+                    assert_eq!(
+                        view.start::<2>(1, window, now),
+                        wanted,
+                        "{window:?} at {now:?} from {hint}, since {first}"
+                    );
+                    view.set_hint(0, hint);
+                    assert_eq!(
+                        view.start::<1>(0, window, now),
+                        wanted,
+                        "{window:?} at {now:?} from {hint}, since {first}"
+                    );
+                }
+            }
+        }
     }
 }

@@ -11,7 +11,7 @@ use limiter_core::{
 use parking_lot::{MappedMutexGuard, MutexGuard};
 
 use crate::clock;
-use crate::common::apply_common;
+use crate::common::Look;
 use crate::few::Few;
 use crate::key::Key;
 use crate::log::{Common, Log};
@@ -155,15 +155,25 @@ impl MemoryStore {
 
 type LockedLog<'a> = MappedMutexGuard<'a, Log>;
 
-/// Takes the short way with these entries if it can. Each form of a log returns on its own, so that none has to write its
-/// facts where all can find them.
+/// Takes the short way with these entries if it can. Each form of a log, and each verdict, returns on its own, so that none
+/// has to write its facts where all can find them.
 macro_rules! shortly {
-    ($limits:expr, $entries:expr, $op:expr, $now:expr, $log:ident) => {
-        if let Some(facts) = apply_common::<{ $limits }>($entries, $op, $now) {
-            drop($log);
-            return A::common::<{ $limits }>($op, &facts);
+    ($limits:expr, $entries:expr, $op:expr, $now:expr, $log:ident) => {{
+        let entries = $entries;
+        if let Some(look) = Look::<{ $limits }>::new(entries, $op, $now) {
+            if $op.appends(look.admitted) {
+                // What is appended in spite of a denial takes the long way.
+                if look.admitted {
+                    let facts = look.append(entries, $op);
+                    drop($log);
+                    return A::common::<{ $limits }>($op, &facts);
+                }
+            } else if let Some(facts) = look.facts(entries, $op) {
+                drop($log);
+                return A::common::<{ $limits }>($op, &facts);
+            }
         }
-    };
+    }};
 }
 
 #[inline(always)]
@@ -274,8 +284,9 @@ impl NowStore for MemoryStore {
     }
 
     #[inline(always)]
-    fn try_decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
-        self.run(&op.checked()?)
+    fn try_decide_now(&self, mut op: Op<'_>) -> Result<Decision, Error> {
+        op.check()?;
+        self.run(&op)
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> bool {
@@ -312,9 +323,9 @@ impl Future for Deciding<'_> {
     type Output = Result<Decision, Error>;
 
     #[inline(always)]
-    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.op.checked() {
-            Ok(op) => self.store.run(&op),
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.op.check() {
+            Ok(()) => self.store.run(&self.op),
             Err(error) => Poll::Ready(Err(error)),
         }
     }
