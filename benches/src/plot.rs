@@ -19,7 +19,8 @@ pub struct Bar {
     pub ours: bool,
 }
 
-/// Groups of bars, each with a title, drawn one below the other, in proportion within a group. A dark one is ours.
+/// Groups of bars, each with a title, drawn one below the other, in proportion within a group. A dark one is ours. One that
+/// is over eight times as long as that is broken: it would leave nothing to see of the others.
 ///
 /// # Errors
 /// Where the file cannot be written.
@@ -38,14 +39,20 @@ pub fn bars(path: &Path, title: &str, groups: &[(String, Vec<Bar>)]) -> Result<(
         for (group, bars) in groups {
             area.draw_text(group, &text(15), (16, y))?;
             y += LINE;
-            let longest = bars.iter().fold(f64::MIN_POSITIVE, |longest, bar| longest.max(bar.value));
+            let most = bars.iter().find(|bar| bar.ours).map_or(f64::INFINITY, |bar| 8.0 * bar.value);
+            let longest = bars.iter().fold(f64::MIN_POSITIVE, |longest, bar| longest.max(bar.value.min(most)));
             for bar in bars {
-                let length = (bar.value / longest * f64::from(WIDTH - LEFT - 110)) as i32;
+                let length = (bar.value.min(most) / longest * f64::from(WIDTH - LEFT - 110)) as i32;
                 let color = if bar.ours { RGBColor(0, 92, 153) } else { RGBColor(170, 190, 205) };
                 let name = text(13).pos(Pos::new(HPos::Right, VPos::Center));
                 area.draw_text(&bar.label, &name, (LEFT - 8, y + LINE / 2 - 1))?;
                 let corners = [(LEFT, y + 2), (LEFT + length.max(1), y + LINE - 4)];
                 area.draw(&Rectangle::new(corners, color.filled()))?;
+                if bar.value > most {
+                    let (x, top, bottom) = (LEFT + length * 9 / 10, y, y + LINE);
+                    let gap = vec![(x + 8, top), (x + 16, top), (x + 4, bottom), (x - 4, bottom)];
+                    area.draw(&Polygon::new(gap, WHITE.filled()))?;
+                }
                 let value = text(13).pos(Pos::new(HPos::Left, VPos::Center));
                 area.draw_text(&bar.shown, &value, (LEFT + length + 6, y + LINE / 2 - 1))?;
                 y += LINE;
