@@ -26,126 +26,61 @@ pub(crate) enum Form {
 }
 
 /// The low half of the time: for windows of up to 71 minutes.
-pub(crate) enum Narrow {}
+pub(crate) type Narrow = Numbers<1, false>;
 
 /// The time.
-pub(crate) enum Wide {}
+pub(crate) type Wide = Numbers<2, false>;
 
-/// The low half of the time and the total.
-pub(crate) enum NarrowCosts {}
+/// The low half of the time, and the total.
+pub(crate) type NarrowCosts = Numbers<1, true>;
 
 /// The time and the total.
-pub(crate) enum WideCosts {}
+pub(crate) type WideCosts = Numbers<2, true>;
 
-#[inline(always)]
-fn word(words: &[u32], i: usize) -> u32 {
-    words.get(i).copied().unwrap_or_default()
-}
+/// One number of so many words for the time, and one for the total if there are costs.
+pub(crate) enum Numbers<const WORDS: usize, const COSTS: bool> {}
 
-#[inline(always)]
-fn double(words: &[u32], i: usize) -> u64 {
-    u64::from(word(words, i)) | u64::from(word(words, i + 1)) << 32
-}
-
-#[inline(always)]
-fn set(words: &mut [u32], i: usize, value: u32) {
-    if let Some(word) = words.get_mut(i) {
-        *word = value;
-    }
-}
-
-#[inline(always)]
-fn set_double(words: &mut [u32], i: usize, value: u64) {
-    set(words, i, value as u32);
-    set(words, i + 1, (value >> 32) as u32);
-}
-
-impl Layout for Narrow {
-    const WORDS: usize = 1;
-    const COSTS: bool = false;
-    const RANGE: u64 = u32::MAX as u64;
-    const FORM: Form = Form::Narrow;
+impl<const WORDS: usize, const COSTS: bool> Layout for Numbers<WORDS, COSTS> {
+    const WORDS: usize = if COSTS { 2 * WORDS } else { WORDS };
+    const COSTS: bool = COSTS;
+    const RANGE: u64 = if WORDS == 1 { u32::MAX as u64 } else { u64::MAX };
+    const FORM: Form = match (WORDS, COSTS) {
+        (1, false) => Form::Narrow,
+        (_, false) => Form::Wide,
+        (1, true) => Form::NarrowCosts,
+        (_, true) => Form::WideCosts,
+    };
 
     #[inline(always)]
     fn age(words: &[u32], i: usize, newest: u64) -> u64 {
-        u64::from((newest as u32).wrapping_sub(word(words, i)))
-    }
-
-    #[inline(always)]
-    fn total(_: &[u32], _: usize) -> u64 {
-        0
-    }
-
-    #[inline(always)]
-    fn write(words: &mut [u32], i: usize, at: u64, _: u64) {
-        set(words, i, at as u32);
-    }
-}
-
-impl Layout for Wide {
-    const WORDS: usize = 2;
-    const COSTS: bool = false;
-    const RANGE: u64 = u64::MAX;
-    const FORM: Form = Form::Wide;
-
-    #[inline(always)]
-    fn age(words: &[u32], i: usize, newest: u64) -> u64 {
-        newest.wrapping_sub(double(words, i))
-    }
-
-    #[inline(always)]
-    fn total(_: &[u32], _: usize) -> u64 {
-        0
-    }
-
-    #[inline(always)]
-    fn write(words: &mut [u32], i: usize, at: u64, _: u64) {
-        set_double(words, i, at);
-    }
-}
-
-impl Layout for NarrowCosts {
-    const WORDS: usize = 2;
-    const COSTS: bool = true;
-    const RANGE: u64 = u32::MAX as u64;
-    const FORM: Form = Form::NarrowCosts;
-
-    #[inline(always)]
-    fn age(words: &[u32], i: usize, newest: u64) -> u64 {
-        u64::from((newest as u32).wrapping_sub(word(words, i)))
+        newest.wrapping_sub(number::<WORDS>(words, i)) & Self::RANGE
     }
 
     #[inline(always)]
     fn total(words: &[u32], i: usize) -> u64 {
-        u64::from(word(words, i + 1))
+        if COSTS { number::<WORDS>(words, i + WORDS) } else { 0 }
     }
 
     #[inline(always)]
     fn write(words: &mut [u32], i: usize, at: u64, total: u64) {
-        set(words, i, at as u32);
-        set(words, i + 1, total as u32);
+        set_number::<WORDS>(words, i, at);
+        if COSTS {
+            set_number::<WORDS>(words, i + WORDS, total);
+        }
     }
 }
 
-impl Layout for WideCosts {
-    const WORDS: usize = 4;
-    const COSTS: bool = true;
-    const RANGE: u64 = u64::MAX;
-    const FORM: Form = Form::WideCosts;
+#[inline(always)]
+fn number<const WORDS: usize>(words: &[u32], i: usize) -> u64 {
+    let word = |i| u64::from(words.get(i).copied().unwrap_or_default());
+    if WORDS == 1 { word(i) } else { word(i) | word(i + 1) << 32 }
+}
 
-    #[inline(always)]
-    fn age(words: &[u32], i: usize, newest: u64) -> u64 {
-        newest.wrapping_sub(double(words, i))
-    }
-
-    #[inline(always)]
-    fn total(words: &[u32], i: usize) -> u64 {
-        double(words, i + 2)
-    }
-
-    #[inline(always)]
-    fn write(words: &mut [u32], i: usize, at: u64, total: u64) {
-        set_double(words, i, at);
-        set_double(words, i + 2, total);
+#[inline(always)]
+fn set_number<const WORDS: usize>(words: &mut [u32], i: usize, value: u64) {
+    for half in 0..WORDS {
+        if let Some(word) = words.get_mut(i + half) {
+            *word = (value >> (32 * half)) as u32;
+        }
     }
 }

@@ -6,7 +6,7 @@ use crate::apply::{apply, outgrows};
 use crate::entries::Entries;
 use crate::few::Few;
 use crate::keep::Keep;
-use crate::layout::{Form, Narrow, NarrowCosts, Wide};
+use crate::layout::{Form, Narrow, NarrowCosts, Wide, WideCosts};
 use crate::many::Many;
 use crate::ring::{HINTS, Ring, View, with_entries};
 
@@ -50,6 +50,8 @@ impl Log {
                     Common::Costs(ring.view())
                 } else if ring.is::<Wide, H>() {
                     Common::Wide(ring.view())
+                } else if ring.is::<WideCosts, H>() {
+                    Common::WideCosts(ring.view())
                 } else {
                     Common::None
                 }
@@ -165,5 +167,6 @@ pub(crate) enum Common<'a, const H: usize> {
     Units(View<'a, Narrow, H>),
     Costs(View<'a, NarrowCosts, H>),
     Wide(View<'a, Wide, H>),
+    WideCosts(View<'a, WideCosts, H>),
     None,
 }

@@ -182,7 +182,7 @@ fn apply_one<A: Answer>(mut log: LockedLog<'_>, op: &Op<'_>, now: Timestamp) -> 
         Common::Few(few) => shortly!(1, few, op, now, log),
         Common::Units(mut units) => shortly!(1, &mut units, op, now, log),
         Common::Costs(mut costs) => shortly!(1, &mut costs, op, now, log),
-        Common::Wide(_) => return apply_wide(log, *op, now),
+        Common::Wide(_) | Common::WideCosts(_) => return apply_wide(log, *op, now),
         Common::None => {}
     }
     apply_any(log, *op, now)
@@ -190,8 +190,10 @@ fn apply_one<A: Answer>(mut log: LockedLog<'_>, op: &Op<'_>, now: Timestamp) -> 
 
 #[inline(never)]
 fn apply_wide<A: Answer>(mut log: LockedLog<'_>, op: Op<'_>, now: Timestamp) -> A {
-    if let Common::Wide(mut wide) = log.common::<0>() {
-        shortly!(1, &mut wide, &op, now, log);
+    match log.common::<0>() {
+        Common::Wide(mut wide) => shortly!(1, &mut wide, &op, now, log),
+        Common::WideCosts(mut wide) => shortly!(1, &mut wide, &op, now, log),
+        _ => {}
     }
     apply_any(log, op, now)
 }
@@ -203,6 +205,7 @@ fn apply_several<A: Answer, const N: usize>(mut log: LockedLog<'_>, op: Op<'_>, 
         Common::Units(mut units) => shortly!(N, &mut units, &op, now, log),
         Common::Costs(mut costs) => shortly!(N, &mut costs, &op, now, log),
         Common::Wide(mut wide) => shortly!(N, &mut wide, &op, now, log),
+        Common::WideCosts(mut wide) => shortly!(N, &mut wide, &op, now, log),
         Common::None => {}
     }
     apply_any(log, op, now)

@@ -49,12 +49,12 @@ fn many_tasks_on_a_key_conform() {
 
 #[test]
 fn random_sequences_agree_with_the_oracle() {
-    agree_with_the_oracle(sequences(5_000), 1..=40);
+    agree_with_the_oracle(sequences(20_000), 1..=40);
 }
 
 #[test]
 fn long_random_sequences_agree_with_the_oracle() {
-    agree_with_the_oracle(sequences(5_000) / 20, 100..=400);
+    agree_with_the_oracle(sequences(20_000) / 20, 100..=400);
 }
 
 fn agree_with_the_oracle(count: u32, steps: RangeInclusive<usize>) {

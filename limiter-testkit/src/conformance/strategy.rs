@@ -10,15 +10,15 @@ use super::case::{Case, Operation, Step};
 
 /// The keys of a case.
 const KEYS: u8 = 2;
-/// Few and small, so that entries meet the ends of windows all the time.
-const WINDOWS: [u64; 8] = [10, 1, 2, 3, 5, 12, 25, 60];
+/// Few and small, so that entries meet the ends of windows all the time; and one that 32 bits do not hold.
+const WINDOWS: [u64; 9] = [10, 1, 2, 3, 5, 12, 25, 60, (1 << 32) + 7];
 /// The last two are refused, or saturate.
 const COSTS: [u64; 14] = [1, 1, 1, 1, 2, 2, 3, 4, 5, 7, 8, 9, 0, u64::MAX];
 /// The time of a log: today, at the beginning, and at the very end of time.
 const STARTS: [u64; 8] = [START, START, START, START, START, START, 0, Timestamp::MAX.as_micros() - 150];
 pub(super) const START: u64 = 1_700_000_000_000_000;
 
-/// Limits of 1 to 8 units within windows of 1 to 60 µs; seldom of up to 100 units, or meters.
+/// Limits of 1 to 8 units within windows of 1 to 60 µs or 72 minutes; seldom of up to 100 units, or meters.
 pub fn limits() -> impl Strategy<Value = Limit, Tree: Send> {
     (0..16_u8, 1..=8_u64, 0..WINDOWS.len()).prop_map(|(kind, max, window)| {
         let max = match kind {
