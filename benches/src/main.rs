@@ -60,16 +60,13 @@ fn main() -> Result<()> {
     if !partial {
         eprintln!("what is admitted in the worst window");
         results.admitted = admission::compare();
-    }
-    if args.only.is_none() && !args.times {
         eprintln!("bytes a key");
         results.bytes = bytes::compare(1_000_000);
     }
     let text = format!("{}{}", preamble(args.full)?, results.markdown());
     println!("{text}");
     if !partial {
-        let path = args.workspace.join("benches/RESULTS.md");
-        fs::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+        write(&args.workspace.join("benches/RESULTS.md"), &text)?;
         plots(&args.workspace.join("docs"), &results)?;
     }
     Ok(())
@@ -93,12 +90,15 @@ fn redis(args: &Args) -> Result<()> {
     text.push_str(&results.markdown());
     println!("{text}");
     if args.only.is_none() {
-        let path = args.workspace.join("benches/RESULTS-REDIS.md");
-        fs::write(&path, text).with_context(|| format!("{} cannot be written", path.display()))?;
+        write(&args.workspace.join("benches/RESULTS-REDIS.md"), &text)?;
         let plot = args.workspace.join("docs/bench-redis.svg");
         bars(&plot, "A decision in Redis; shorter is better", &results.groups())?;
     }
     Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
 }
 
 /// The processor.

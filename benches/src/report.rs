@@ -152,14 +152,19 @@ impl Results {
     }
 
     fn goals(&self, out: &mut String) {
-        heading(out, "Goals", "What the project set itself, and this run.");
+        heading(out, "Goals", GOALS);
         table(out, &["ratio"], &["at most", "measured", ""]);
         for Bar { what, most, measured } in self.bars() {
             let Some(measured) = measured else { continue };
-            let met = if measured <= most { "met" } else { "**missed**" };
-            let _ = writeln!(out, "| {what} | {most} | {measured:.2} | {met} |");
+            let _ = writeln!(out, "| {what} | {most} | {measured:.2} | {} |", verdict(measured, most));
         }
     }
+}
+
+pub(crate) const GOALS: &str = "What the project set itself, and this run.";
+
+pub(crate) fn verdict(measured: f64, most: f64) -> &'static str {
+    if measured <= most { "met" } else { "**missed**" }
 }
 
 pub(crate) fn heading(out: &mut String, title: &str, text: &str) {

@@ -1,7 +1,7 @@
 //! An operation of the common sort, with nothing unusual about it. The same as [`apply`](crate::apply), in so few steps
 //! that its facts need never be written to memory.
 
-use limiter_core::{Entry, EntryId, Facts, Op, Outcome, PerLimit, Timestamp, Usage};
+use limiter_core::{Entry, EntryId, Facts, Limit, Op, Outcome, PerLimit, Timestamp, Usage};
 
 use crate::entries::Entries;
 
@@ -67,6 +67,6 @@ impl<const N: usize> Look<N> {
 }
 
 #[inline(always)]
-fn limit<const N: usize>(op: &Op<'_>, i: usize) -> limiter_core::Limit {
+fn limit<const N: usize>(op: &Op<'_>, i: usize) -> Limit {
     if N == 1 { op.policy.only_limit() } else { op.policy.limits().item(i) }
 }

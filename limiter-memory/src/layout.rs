@@ -17,12 +17,12 @@ pub(crate) trait Layout {
 }
 
 /// Which layout a ring has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    Narrow,
-    Wide,
-    NarrowCosts,
-    WideCosts,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Form {
+    /// All of the time, not only its low half.
+    pub(crate) wide: bool,
+    /// Totals, too.
+    pub(crate) costs: bool,
 }
 
 /// The low half of the time: for windows of up to 71 minutes.
@@ -44,12 +44,7 @@ impl<const WORDS: usize, const COSTS: bool> Layout for Numbers<WORDS, COSTS> {
     const WORDS: usize = if COSTS { 2 * WORDS } else { WORDS };
     const COSTS: bool = COSTS;
     const RANGE: u64 = if WORDS == 1 { u32::MAX as u64 } else { u64::MAX };
-    const FORM: Form = match (WORDS, COSTS) {
-        (1, false) => Form::Narrow,
-        (_, false) => Form::Wide,
-        (1, true) => Form::NarrowCosts,
-        (_, true) => Form::WideCosts,
-    };
+    const FORM: Form = Form { wide: WORDS > 1, costs: COSTS };
 
     #[inline(always)]
     fn age(words: &[u32], i: usize, newest: u64) -> u64 {

@@ -91,16 +91,11 @@ impl Log {
     #[cold]
     fn outgrow(&mut self, op: &Op<'_>) {
         let keep = self.keep();
-        let (wide, costs) = match self {
-            Self::Ring(ring) => match ring.form() {
-                Form::Narrow => (false, false),
-                Form::Wide => (true, false),
-                Form::NarrowCosts => (false, true),
-                Form::WideCosts => (true, true),
-            },
-            Self::Other(_) => (false, false),
+        let form = match self {
+            Self::Ring(ring) => ring.form(),
+            Self::Other(_) => Form::default(),
         };
-        *self = Self::Ring(each_form!(self, entries => Ring::holding(entries, op, keep, wide, costs)));
+        *self = Self::Ring(each_form!(self, entries => Ring::holding(entries, op, keep, form)));
     }
 
     /// The same log in the form that takes everything.

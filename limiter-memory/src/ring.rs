@@ -32,13 +32,12 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    /// The same log in a layout that takes the operation's entry next, if any does: none takes one with an id.
-    pub(crate) fn holding(entries: &impl Entries, op: &Op<'_>, keep: Keep, wide: bool, costs: bool) -> Self {
-        let range = Narrow::RANGE;
-        let costs = costs || op.cost != 1;
-        let narrow = !wide
-            && op.policy.longest_window().as_micros() <= range
-            && (!costs || entries.cost_from(0).saturating_add(op.cost) <= range);
+    /// The same log, which has this form, in one that takes the operation's entry next, if any does: none takes one with
+    /// an id.
+    pub(crate) fn holding(entries: &impl Entries, op: &Op<'_>, keep: Keep, form: Form) -> Self {
+        let costs = form.costs || op.cost != 1;
+        let held = entries.cost_from(0);
+        let narrow = !form.wide && if costs { takes::<NarrowCosts>(op, held) } else { takes::<Narrow>(op, held) };
         match (narrow, costs) {
             (true, false) => Self::copy::<Narrow, 0>(entries, keep),
             (false, false) => Self::copy::<Wide, 0>(entries, keep),
@@ -74,22 +73,18 @@ impl Ring {
     #[cold]
     fn add_hints(&mut self) {
         let keep = self.keep();
-        *self = match self.form() {
-            Form::Narrow => Self::copy::<Narrow, HINTS>(&self.view::<Narrow, 0>(), keep),
-            Form::Wide => Self::copy::<Wide, HINTS>(&self.view::<Wide, 0>(), keep),
-            Form::NarrowCosts => Self::copy::<NarrowCosts, HINTS>(&self.view::<NarrowCosts, 0>(), keep),
-            Form::WideCosts => Self::copy::<WideCosts, HINTS>(&self.view::<WideCosts, 0>(), keep),
+        let Form { wide, costs } = self.form();
+        *self = match (wide, costs) {
+            (false, false) => Self::copy::<Narrow, HINTS>(&self.view::<Narrow, 0>(), keep),
+            (true, false) => Self::copy::<Wide, HINTS>(&self.view::<Wide, 0>(), keep),
+            (false, true) => Self::copy::<NarrowCosts, HINTS>(&self.view::<NarrowCosts, 0>(), keep),
+            (true, true) => Self::copy::<WideCosts, HINTS>(&self.view::<WideCosts, 0>(), keep),
         };
     }
 
-    #[inline(always)]
     pub(crate) fn form(&self) -> Form {
-        match self.newest >> FORM_SHIFT & 3 {
-            0 => Form::Narrow,
-            1 => Form::Wide,
-            2 => Form::NarrowCosts,
-            _ => Form::WideCosts,
-        }
+        let bits = self.newest >> FORM_SHIFT;
+        Form { wide: bits & 1 == 1, costs: bits >> 1 & 1 == 1 }
     }
 
     #[inline(always)]
@@ -132,15 +127,15 @@ impl Ring {
 /// Calls a function with the ring's entries.
 macro_rules! with_entries {
     ($ring:expr, $entries:ident => $body:expr) => {
-        match ($ring.form(), $ring.has_hints()) {
-            (Form::Narrow, false) => with_entries!($ring, Narrow, 0, $entries => $body),
-            (Form::Narrow, true) => with_entries!($ring, Narrow, HINTS, $entries => $body),
-            (Form::Wide, false) => with_entries!($ring, Wide, 0, $entries => $body),
-            (Form::Wide, true) => with_entries!($ring, Wide, HINTS, $entries => $body),
-            (Form::NarrowCosts, false) => with_entries!($ring, NarrowCosts, 0, $entries => $body),
-            (Form::NarrowCosts, true) => with_entries!($ring, NarrowCosts, HINTS, $entries => $body),
-            (Form::WideCosts, false) => with_entries!($ring, WideCosts, 0, $entries => $body),
-            (Form::WideCosts, true) => with_entries!($ring, WideCosts, HINTS, $entries => $body),
+        match ($ring.form().wide, $ring.form().costs, $ring.has_hints()) {
+            (false, false, false) => with_entries!($ring, Narrow, 0, $entries => $body),
+            (false, false, true) => with_entries!($ring, Narrow, HINTS, $entries => $body),
+            (true, false, false) => with_entries!($ring, Wide, 0, $entries => $body),
+            (true, false, true) => with_entries!($ring, Wide, HINTS, $entries => $body),
+            (false, true, false) => with_entries!($ring, NarrowCosts, 0, $entries => $body),
+            (false, true, true) => with_entries!($ring, NarrowCosts, HINTS, $entries => $body),
+            (true, true, false) => with_entries!($ring, WideCosts, 0, $entries => $body),
+            (true, true, true) => with_entries!($ring, WideCosts, HINTS, $entries => $body),
         }
     };
     ($ring:expr, $layout:ident, $hints:expr, $entries:ident => $body:expr) => {{
@@ -156,8 +151,15 @@ fn block<L: Layout, const H: usize>(room: usize) -> Box<[u32]> {
 
 #[inline(always)]
 fn stamp<L: Layout, const H: usize>(at: Timestamp, keep: Keep) -> u64 {
-    let hints = u64::from(H > 0);
-    at.as_micros() | (L::FORM as u64) << FORM_SHIFT | hints << HINTS_SHIFT | keep.to_bits() << KEEP_SHIFT
+    let (form, hints) = (u64::from(L::FORM.wide) | u64::from(L::FORM.costs) << 1, u64::from(H > 0));
+    at.as_micros() | form << FORM_SHIFT | hints << HINTS_SHIFT | keep.to_bits() << KEEP_SHIFT
+}
+
+/// Whether a log of this layout takes the operation's entry beside entries that cost `held`.
+#[inline(always)]
+fn takes<L: Layout>(op: &Op<'_>, held: u64) -> bool {
+    let cost = if L::COSTS { held.saturating_add(op.cost) <= L::RANGE } else { op.cost == 1 };
+    cost && op.policy.longest_window().as_micros() <= L::RANGE
 }
 
 /// A ring of this layout, and with so many hints.
@@ -196,11 +198,6 @@ impl<L: Layout, const H: usize> View<'_, L, H> {
     }
 
     #[inline(always)]
-    fn micros(&self, i: usize) -> u64 {
-        self.ring.newest_micros().wrapping_sub(self.age(i))
-    }
-
-    #[inline(always)]
     fn write(&mut self, i: usize, at: Timestamp, total: u64) {
         let place = self.place(i, self.places().len());
         if let Some(places) = self.ring.words.get_mut(H..) {
@@ -233,11 +230,17 @@ impl<L: Layout, const H: usize> View<'_, L, H> {
         }
     }
 
+    /// Whether the `i`-th entry has left a window, which one this much older than the newest has.
+    #[inline(always)]
+    fn has_left(&self, i: usize, oldest: i64) -> bool {
+        self.age(i) as i64 >= oldest
+    }
+
     /// Where the window starts if that is not near: from the hint on.
     #[inline(never)]
-    fn far_start(&mut self, limit: usize, expiry: Expiry, near: usize) -> usize {
-        let start =
-            boundary(self.hint(limit).max(near.min(self.len())), self.len(), |i| expiry.has_left(self.micros(i)));
+    fn far_start(&mut self, limit: usize, oldest: i64, near: usize) -> usize {
+        let from = self.hint(limit).max(near.min(self.len()));
+        let start = boundary(from, self.len(), |i| self.has_left(i, oldest));
         self.set_hint(limit, start);
         start
     }
@@ -279,7 +282,7 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
 
     #[inline(always)]
     fn at(&self, i: usize) -> Timestamp {
-        Timestamp::from_micros_saturating(self.micros(i))
+        Timestamp::from_micros_saturating(self.ring.newest_micros().wrapping_sub(self.age(i)))
     }
 
     #[inline(always)]
@@ -295,27 +298,26 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
     #[inline(always)]
     fn start<const N: usize>(&mut self, limit: usize, window: Window, now: Timestamp) -> usize {
         const NEAR: usize = 4;
-        let (expiry, len) = (Expiry::new(window, now), self.len());
-        let oldest = expiry.age(self.ring.newest_micros());
+        let len = self.len();
+        let oldest = Expiry::new(window, now).age(self.ring.newest_micros());
         let from = if N == 1 { 0 } else { self.hint(limit) };
         if N > 1 {
-            let has_left = |i| self.age(i) as i64 >= oldest;
-            if from > 0 && !has_left(from - 1) {
-                return self.far_start(limit, expiry, from);
+            if from > 0 && !self.has_left(from - 1, oldest) {
+                return self.far_start(limit, oldest, from);
             }
             // Of several windows most stay where they were.
-            if from == len || !has_left(from) {
+            if from == len || !self.has_left(from, oldest) {
                 return from;
             }
         }
         // Without a branch on the number of entries that have left: no processor could foretell it.
         let (mut left, mut has_left) = (0, true);
         for i in from..from + NEAR {
-            has_left &= self.age(i) as i64 >= oldest;
+            has_left &= self.has_left(i, oldest);
             left += usize::from(has_left);
         }
         if left == NEAR {
-            return self.far_start(limit, expiry, from + left);
+            return self.far_start(limit, oldest, from + left);
         }
         // What is behind the newest entry may seem to have left, too.
         let start = (from + left).min(len);
@@ -352,12 +354,7 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
 
     #[inline(always)]
     fn takes(&self, op: &Op<'_>, expired: usize) -> bool {
-        let cost = if !L::COSTS {
-            op.cost == 1
-        } else {
-            L::RANGE == u64::MAX || self.cost_from(expired).saturating_add(op.cost) <= L::RANGE
-        };
-        cost && op.policy.longest_window().as_micros() <= L::RANGE
+        takes::<L>(op, self.cost_from(expired))
     }
 
     #[inline(always)]
@@ -387,7 +384,7 @@ mod tests {
     fn a_ring_returns_the_room_that_it_does_not_need() {
         let policy = Policy::from(Limit::per_second(1_000_000).unwrap());
         let op = Op::acquire("", &policy);
-        let mut ring = Ring::holding(&Few::new(u32::MAX - 20_000), &op, Keep::default(), false, false);
+        let mut ring = Ring::holding(&Few::new(u32::MAX - 20_000), &op, Keep::default(), Form::default());
         let mut push = |dropped, micros| {
             let at = Timestamp::from_micros(micros).unwrap();
             let mut view = ring.view::<Narrow, 0>();
@@ -410,7 +407,7 @@ mod tests {
         let policy = Policy::new([Limit::per_second(100).unwrap(), Limit::per_minute(100).unwrap()]).unwrap();
         let op = Op::acquire("", &policy);
         let at = |micros| Timestamp::from_micros(micros).unwrap();
-        let mut ring = Ring::holding(&Few::new(9), &op, Keep::default(), false, false);
+        let mut ring = Ring::holding(&Few::new(9), &op, Keep::default(), Form::default());
         ring.hint();
         let mut view = ring.view::<Narrow, HINTS>();
         // Behind the newest entry are the remains of those that have been dropped.

@@ -32,8 +32,8 @@ const NUMBER_STEP: u32 = 5_184_335;
 /// # Memory
 /// A key with up to four entries of cost 1 takes 57 bytes of table (a table is between 7/16 and 7/8 full) and nothing
 /// else while it is at most 22 bytes long. More entries take 4 bytes each, 8 if a window is over 71 minutes or costs
-/// differ, 16 if both, in a ring with room for between one and four times their number. A log that knows an entry by an
-/// id, or had one refunded or settled, takes 24 bytes an entry.
+/// differ, 16 if both, in a ring with room for between one and four times their number, and 32 bytes beside it under
+/// several limits. A log that knows an entry by an id, or had one refunded or settled, takes 24 bytes an entry.
 ///
 /// Keys whose entries have all expired are forgotten when their shard is full, before it grows, and by
 /// [`sweep`](Self::sweep). [`with_max_keys`](Self::with_max_keys) bounds their number.
@@ -251,29 +251,25 @@ impl Answer for Decision {
     }
 }
 
-impl Answer for Result<Decision, Error> {
-    #[inline(always)]
-    fn common<const N: usize>(op: &Op<'_>, facts: &Facts) -> Self {
-        Ok(decide_sized::<N>(op, facts))
-    }
+/// A decision within something, which is written in place like the decision alone.
+macro_rules! decision_within {
+    ($answer:ty, $within:expr) => {
+        impl Answer for $answer {
+            #[inline(always)]
+            fn common<const N: usize>(op: &Op<'_>, facts: &Facts) -> Self {
+                $within(Decision::common::<N>(op, facts))
+            }
 
-    #[inline(never)]
-    fn uncommon(op: Op<'_>, facts: Facts) -> Self {
-        Ok(Decision::uncommon(op, facts))
-    }
+            #[inline(never)]
+            fn uncommon(op: Op<'_>, facts: Facts) -> Self {
+                $within(Decision::uncommon(op, facts))
+            }
+        }
+    };
 }
 
-impl Answer for Poll<Result<Decision, Error>> {
-    #[inline(always)]
-    fn common<const N: usize>(op: &Op<'_>, facts: &Facts) -> Self {
-        Poll::Ready(Ok(decide_sized::<N>(op, facts)))
-    }
-
-    #[inline(never)]
-    fn uncommon(op: Op<'_>, facts: Facts) -> Self {
-        Poll::Ready(Ok(Decision::uncommon(op, facts)))
-    }
-}
+decision_within!(Result<Decision, Error>, Ok);
+decision_within!(Poll<Result<Decision, Error>>, |decision| Poll::Ready(Ok(decision)));
 
 impl NowStore for MemoryStore {
     #[inline]

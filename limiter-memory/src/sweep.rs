@@ -39,19 +39,13 @@ pub(crate) fn make_room(table: &mut Table, hash: impl Fn(&Key) -> u64, now: Time
         }
         kept.drain(..evicted);
     }
-    rebuild(table, kept, hash);
+    table.reserve(kept.len() + 1, |slot| hash(&slot.key));
+    for slot in kept {
+        table.insert_unique(hash(&slot.key), slot, |slot| hash(&slot.key));
+    }
 }
 
 /// Whether nothing in the log counts any more.
 pub(crate) fn has_expired(log: &Log, now: Timestamp) -> bool {
     log.newest().is_none_or(|newest| log.keep().is_over(newest, now))
-}
-
-/// A table that has room for as many keys again, so that sweeping costs a constant per key on average.
-fn rebuild(table: &mut Table, kept: Vec<Slot>, hash: impl Fn(&Key) -> u64) {
-    let hash = |slot: &Slot| hash(&slot.key);
-    *table = Table::with_capacity(kept.len());
-    for slot in kept {
-        table.insert_unique(hash(&slot), slot, hash);
-    }
 }

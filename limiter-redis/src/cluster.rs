@@ -107,13 +107,7 @@ impl ConnectionLike for Node {
         Box::pin(async {
             let route = RoutingInfo::SingleNode(self.route());
             match &mut self.cluster {
-                Cluster::Own(nodes) => {
-                    self.address
-                        .as_ref()
-                        .map_or_else(|| nodes.any(), |address| nodes.at(address))?
-                        .req_packed_command(cmd)
-                        .await
-                }
+                Cluster::Own(nodes) => nodes.at_or_any(self.address.as_ref())?.req_packed_command(cmd).await,
                 Cluster::Given(cluster) => cluster.route_command(cmd.clone(), route).await,
             }?
             .extract_error()
@@ -130,8 +124,7 @@ impl ConnectionLike for Node {
             let route = self.route();
             match &mut self.cluster {
                 Cluster::Own(nodes) => {
-                    let node = self.address.as_ref().map_or_else(|| nodes.any(), |address| nodes.at(address));
-                    node?.req_packed_commands(all, offset, count).await
+                    nodes.at_or_any(self.address.as_ref())?.req_packed_commands(all, offset, count).await
                 }
                 Cluster::Given(cluster) => cluster.route_pipeline(all.clone(), offset, count, route).await,
             }

@@ -103,7 +103,8 @@ impl RedisStore {
     /// Some of the keys that hold a log: all of them, page by page, from `None` on until there is no next page. About
     /// `count` keys of the *database* are looked at for a page, so a page may be empty.
     ///
-    /// It uses `SCAN` and never blocks the server; the sizes of a page's keys are asked for in batches. A key that exists during the whole scan is found.
+    /// It uses `SCAN` and never blocks the server; the sizes of a page's keys are asked for in batches. A key that exists
+    /// during the whole scan is found.
     ///
     /// # Errors
     /// Whatever keeps Redis from answering.

@@ -93,8 +93,13 @@ impl Nodes {
         Ok(self.change(|known| known.nodes.entry(address.clone()).or_insert(node).clone()))
     }
 
+    /// The node at an address, or any if none is named.
+    pub(crate) fn at_or_any(&self, address: Option<&Address>) -> RedisResult<ConnectionManager> {
+        address.map_or_else(|| self.any(), |address| self.at(address))
+    }
+
     /// The nodes in turn, so that a repetition asks another one.
-    pub(crate) fn any(&self) -> RedisResult<ConnectionManager> {
+    fn any(&self) -> RedisResult<ConnectionManager> {
         let known = self.known();
         let turn = self.0.turn.fetch_add(1, Ordering::Relaxed) % known.nodes.len().max(1);
         let node = known.nodes.values().nth(turn).cloned();

@@ -7,7 +7,7 @@ use super::contestants::{Gcra, Noop, Ours, Trypema};
 use super::memory::Bytes;
 use super::server_time::Row;
 use crate::plot::Bar;
-use crate::report::{heading, table};
+use crate::report::{GOALS, heading, table, verdict};
 
 /// All that was measured in one run.
 #[derive(Debug, Default)]
@@ -133,12 +133,12 @@ impl Results {
         if self.rows.is_empty() {
             return;
         }
-        heading(out, "Goals", "What the project set itself, and this run.");
+        heading(out, "Goals", GOALS);
         table(out, &["the server's time, to GCRA's"], &["at most", "measured", ""]);
         for row in &self.rows {
             let Some(goal) = row.goal else { continue };
-            let met = if row.ratio.median <= goal { "met" } else { "**missed**" };
-            let _ = writeln!(out, "| {} | {goal} | {:.3} | {met} |", row.about, row.ratio.median);
+            let median = row.ratio.median;
+            let _ = writeln!(out, "| {} | {goal} | {median:.3} | {} |", row.about, verdict(median, goal));
         }
     }
 }

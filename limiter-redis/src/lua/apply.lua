@@ -1,6 +1,6 @@
 -- ARGV: the request in bytes (kind: 1 acquire, 2 attempt, 3 record, 4 peek; then 7 each: cost, then window and maximum of
--- each limit; then the id, a caller's 16 bytes or 8, of which the first two say how long the key is kept); the given time, or '' or nothing; microseconds since the first
--- sending, if this is a repetition.
+-- each limit; then the id, a caller's 16 bytes or 8, of which the first two say how long the key is kept); the given time,
+-- or '' or nothing; microseconds since the first sending, if this is a repetition.
 -- The reply is a string: code (1 byte), then 7 bytes each: time, newest, entry, then used, oldest, blocker of each limit.
 -- Codes: 1 admitted, 2 appended, 4 repeated, 16 empty log; or the short forms 32 (denied, all used: time, newest, oldest)
 -- and 33 (appended: time, used, oldest).
@@ -16,11 +16,17 @@ else
 end
 local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
 
--- The common operation: one limit, and no callers' ids or denied attempts to be seen. It must be cheap: one call more
--- shows, a number made into text shows. Whatever is not common falls through to the general form.
+-- The common operations: no callers' ids or denied attempts to be seen. They must be cheap: one call more shows, a number
+-- made into text shows. One that appends leaves its reply and what `append.lua` needs; whatever is not common falls
+-- through to the general form.
+local t, last, high, low, cost = now, 0, 0, 0
+local longest, expired, reply
+
+-- One limit.
 if #request == 30 and not ARGV[3] then
-  local kind, cost, window, max = unpack_struct('>BI7I7I7', request)
-  local t, last, high, low, used, rest, oldest, expired, common = now, 0, 0, 0, 0, 0, now, nil, true
+  local kind, window, max
+  kind, cost, window, max = unpack_struct('>BI7I7I7', request)
+  local used, rest, oldest, common = 0, 0, now, true
   if newest then
     local length, mark, tag = #newest
     if length == 26 or length == 33 then mark, last, high, low, tag = unpack_struct('>BI7I3I6B', newest) end
@@ -66,24 +72,7 @@ if #request == 30 and not ARGV[3] then
     if kind == 4 then
       return pack('>BI7I7I7I7I7I7', newest and 1 or 17, t, last, 0, used, oldest, 0)
     elseif low + cost < 281474976710656 then
-      local entry, keep = sub(request, 23), unpack_struct('>I2', request, 23)
-      if cost == 1 then
-        entry = pack('>BI7I3I6B', 128, t, high, low + 1, 0) .. entry
-      else
-        entry = pack('>BI7I3I6B', 128, t, high, low + cost, 4) .. entry .. pack('>I7', cost)
-      end
-      -- The first write must be one that a full server refuses.
-      call('ZADD', key, '0', entry)
-      if expired then call('ZREMRANGEBYRANK', key, '0', expired == 0 and '0' or expired) end
-      if given then
-        call('PEXPIRE', key, math.ceil((t - now + window) / 1000) + 60000)
-      else
-        local cell = 2 ^ ((keep - keep % 64) / 64)
-        if not newest or unpack_struct('>I2', newest, 19) ~= keep or last - last % cell < t - t % cell then
-          call('PEXPIREAT', key, math.floor((t - t % cell + (keep % 64 + 1) * cell) / 1000) + 1)
-        end
-      end
-      return pack('>BI7I7I7', 33, t, used + cost, oldest)
+      longest, reply = window, pack('>BI7I7I7', 33, t, used + cost, oldest)
     end
   elseif common and used <= max and rest + cost <= max and (kind == 1 or kind == 4) then
     -- What blocks is the first that counts.

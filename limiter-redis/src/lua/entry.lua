@@ -1,7 +1,8 @@
 -- What the scripts know of entries. One sorted set per log; all scores are 0, so that members sort by their bytes:
 --   128 | time (7 bytes) | running total (3 high, 6 low) | tag | id (8 bytes, or 16 if the caller chose it) |
 --   cost (7 bytes, unless 1)
--- An id of 8 begins with two bytes that say how long the key is kept, see `expiry`, or are 0. The tag's bits are 1 denied, 2 caller's id, 4 cost given, 8 the log had callers' ids when the entry was appended.
+-- An id of 8 begins with two bytes that say how long the key is kept, see `expiry`, or are 0. The tag's bits are 1 denied,
+-- 2 caller's id, 4 cost given, 8 the log had callers' ids when the entry was appended.
 -- A caller's id is found by the member "i" | id | time of its entry; these sort before the entries.
 local byte = string.byte
 
@@ -26,9 +27,9 @@ local function read(member)
   return damaged(member)
 end
 
--- Until when a key is kept whose newest entry is of this time, in milliseconds. `keep` is the longest window of the append:
--- 64 k + n is n cells of 2^k microseconds. All times of a cell have the same, so that most appends need not set it; it is
--- later than the time and the window by two cells at most.
+-- Until when a key is kept whose newest entry is of this time, in milliseconds. `keep` is the longest window of the
+-- append: 64 k + n is n cells of 2^k microseconds. All times of a cell have the same, so that most appends need not set
+-- it; it is later than the time and the window by two cells at most.
 local function expiry(at, keep)
   local cell = 2 ^ ((keep - keep % 64) / 64)
   return math.floor((at - at % cell + (keep % 64 + 1) * cell) / 1000) + 1
