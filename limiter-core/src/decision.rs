@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Facts, Limit, MAX_LIMITS, Mode, Op, Outcome, PerLimit, Receipt, Timestamp};
+use crate::{Entry, Facts, Limit, MAX_LIMITS, Mode, Op, Outcome, PerLimit, Receipt, Timestamp, Usage};
 
 /// The answer to an operation. All times are from the operation's own time on, in whole microseconds.
 ///
@@ -17,9 +17,8 @@ pub struct Decision {
     denied: bool,
     binding: u8,
     at: Timestamp,
-    retry_after: u64,
     reset_after: u64,
-    receipt: Option<Receipt>,
+    entry: Option<Entry>,
     limits: PerLimit<LimitDecision>,
 }
 
@@ -100,7 +99,8 @@ impl Decision {
     /// meanwhile. Waiting exactly that long succeeds, one microsecond less does not. `None` otherwise.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.denied.then(|| Duration::from_micros(self.retry_after))
+        // A repeated denial may find room by now; the soonest retry is still a microsecond away.
+        self.denied.then(|| Duration::from_micros(self.binding().retry_after.max(1)))
     }
 
     /// Until the next unit of the binding limit frees; zero if nothing is used.
@@ -117,8 +117,9 @@ impl Decision {
 
     /// Names the appended entry, or for a repeated id the original one; `None` if the log holds none for the operation.
     #[must_use]
-    pub const fn receipt(&self) -> Option<Receipt> {
-        self.receipt
+    pub fn receipt(&self) -> Option<Receipt> {
+        let longest = self.limits.iter().map(|decided| decided.limit.window()).max()?;
+        self.entry.map(|entry| Receipt::new(entry.id, entry.at, longest))
     }
 
     /// Every limit's own part, in the policy's order.
@@ -169,15 +170,15 @@ fn decide_several(op: &Op<'_>, facts: Facts) -> Decision {
 pub fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
     let now = facts.now;
     let denied = !facts.admitted && op.mode != Mode::Record;
-    let all = op.policy.limits();
+    let (all, usage) = (op.policy.limits(), &facts.usage);
     let len = if N == MAX_LIMITS { all.len().min(N) } else { N };
-    let first = if N == 1 { op.policy.only_limit() } else { all.item(0) };
-    let mut limits = [LimitDecision { limit: first, used: 0, retry_after: 0, refill_after: 0 }; N];
+    let all: [Limit; N] = if N == 1 { [op.policy.only_limit(); N] } else { all.to_array().0 };
+    let usage: [Usage; N] = usage.to_array().0;
+    let mut limits = [LimitDecision { limit: all[0], used: 0, retry_after: 0, refill_after: 0 }; N];
     // What binds is not looked up in the limits: an array that is indexed by a variable is one in memory.
     let (mut binding, mut longest_retry, mut least_remaining) = (0, 0, u64::MAX);
     for (i, decided) in limits.iter_mut().enumerate().take(len) {
-        let limit = if N == 1 { first } else { all.item(i) };
-        let usage = facts.usage.item(i);
+        let (limit, usage) = (all[i], usage[i]);
         let blocked = denied && usage.used.saturating_add(op.cost) > limit.max();
         let this = LimitDecision {
             limit,
@@ -192,19 +193,17 @@ pub fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
         }
     }
     let longest = op.policy.longest_window();
-    let receipt = match facts.outcome {
+    let entry = match facts.outcome {
         Outcome::Nothing => None,
-        Outcome::Appended(entry) | Outcome::Repeated(entry) => Some(Receipt::new(entry.id, entry.at, longest)),
+        Outcome::Appended(entry) | Outcome::Repeated(entry) => Some(entry),
     };
     Decision {
         allowed: facts.admitted,
         denied,
         binding: binding as u8,
         at: now,
-        // A repeated denial may find room by now; the soonest retry is still a microsecond away.
-        retry_after: longest_retry.max(1),
         reset_after: facts.newest.map_or(0, |newest| longest.micros_left(newest, now)),
-        receipt,
+        entry,
         limits: PerLimit::from_array(limits, len),
     }
 }

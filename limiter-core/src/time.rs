@@ -40,6 +40,14 @@ impl Timestamp {
         Self(if micros > MAX_MICROS { MAX_MICROS } else { micros })
     }
 
+    /// The point in time that the lowest 53 bits tell, where a store keeps something else in the others.
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub const fn from_low_bits(bits: u64) -> Self {
+        Self(bits & MAX_MICROS)
+    }
+
     /// Microseconds since the Unix epoch.
     #[inline]
     #[must_use]

@@ -61,7 +61,7 @@ fn unix_micros() -> u64 {
 #[inline]
 pub(crate) fn now() -> Timestamp {
     let clock = &*CLOCK;
-    Timestamp::from_micros_saturating(clock.unix_micros + clock.elapsed_micros())
+    Timestamp::from_low_bits(clock.unix_micros + clock.elapsed_micros())
 }
 
 #[cfg(test)]

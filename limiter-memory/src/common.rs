@@ -22,10 +22,11 @@ impl<const N: usize> Look<N> {
             return None;
         }
         let newest = entries.newest();
-        let now = newest.map_or(now, |newest| newest.max(now));
+        let now = entries.not_before(now);
         let (mut admitted, mut starts, mut usage) = (true, [0; N], [Usage::default(); N]);
+        let limits = limits::<N>(op);
         for i in 0..N {
-            let limit = limit::<N>(op, i);
+            let limit = limits[i];
             starts[i] = entries.start::<N>(i, limit.window(), now);
             usage[i].used = entries.cost_from(starts[i]);
             usage[i].oldest = if usage[i].used > 0 { entries.at(starts[i]) } else { now };
@@ -52,8 +53,9 @@ impl<const N: usize> Look<N> {
     /// The facts about an operation that appends nothing, or `None` where usage is above a maximum.
     #[inline(always)]
     pub(crate) fn facts(mut self, entries: &impl Entries, op: &Op<'_>) -> Option<Facts> {
+        let limits = limits::<N>(op);
         for (i, usage) in self.usage.iter_mut().enumerate() {
-            let max = limit::<N>(op, i).max();
+            let max = limits[i].max();
             if usage.used > max {
                 return None;
             }
@@ -67,6 +69,6 @@ impl<const N: usize> Look<N> {
 }
 
 #[inline(always)]
-fn limit<const N: usize>(op: &Op<'_>, i: usize) -> Limit {
-    if N == 1 { op.policy.only_limit() } else { op.policy.limits().item(i) }
+fn limits<const N: usize>(op: &Op<'_>) -> [Limit; N] {
+    if N == 1 { [op.policy.only_limit(); N] } else { op.policy.limits().to_array().0 }
 }

@@ -28,6 +28,12 @@ pub(crate) trait Entries {
         self.len().checked_sub(1).map(|last| self.at(last))
     }
 
+    /// This time, but no earlier than the newest entry.
+    #[inline]
+    fn not_before(&self, now: Timestamp) -> Timestamp {
+        self.newest().map_or(now, |newest| newest.max(now))
+    }
+
     /// The index of the entry with this number.
     fn find(&self, number: u32) -> Option<usize> {
         let i = number.wrapping_sub(self.number(0)) as usize;
@@ -41,31 +47,6 @@ pub(crate) trait Entries {
             // The entry with which the excess is exceeded stays: without it, the others would not reach `most`.
             self.drop_front(self.reaching(0, excess + 1));
         }
-    }
-}
-
-/// When an entry has left a window.
-#[derive(Clone, Copy)]
-pub(crate) struct Expiry {
-    /// The latest time that has left it.
-    latest: i64,
-}
-
-impl Expiry {
-    #[inline]
-    pub(crate) fn new(window: Window, now: Timestamp) -> Self {
-        Self { latest: now.as_micros() as i64 - window.as_micros() as i64 }
-    }
-
-    /// How much older than `micros` an entry has left; negative if all that are not newer have.
-    #[inline(always)]
-    pub(crate) fn age(self, micros: u64) -> i64 {
-        micros as i64 - self.latest
-    }
-
-    #[inline]
-    pub(crate) fn has_left(self, micros: u64) -> bool {
-        micros as i64 <= self.latest
     }
 }
 

@@ -2,7 +2,7 @@
 
 use limiter_core::{Op, Timestamp, Window};
 
-use crate::entries::{Entries, Expiry};
+use crate::entries::Entries;
 use crate::keep::Keep;
 
 /// An enum rather than an integer: its unused values are where [`Log`](crate::log::Log) keeps a tag.
@@ -19,17 +19,19 @@ enum Count {
 const COUNTS: [Count; 8] =
     [Count::Zero, Count::One, Count::Two, Count::Three, Count::Four, Count::Zero, Count::Zero, Count::Zero];
 
-/// The newest entry's time, and of the older ones the low half of theirs: none is older by more than that can tell.
+/// The low halves of the times, the entry with number `n` at the place `n` modulo 4, and the high half of the newest
+/// one's: no entry is older than that by more than a low half can tell.
 pub(crate) struct Few {
     count: Count,
     /// The first entry's number, of 24 bits, the lowest first.
     number: [u8; 3],
-    older: [u32; 3],
-    /// Its high byte is the [`Keep`].
-    newest: u64,
+    low: [u32; Few::CAPACITY],
+    /// Below the [`Keep`].
+    high: u32,
 }
 
-const KEEP_SHIFT: u32 = 56;
+const KEEP_SHIFT: u32 = 24;
+const _: () = assert!(Timestamp::MAX.as_micros() >> 32 < 1 << KEEP_SHIFT && KEEP_SHIFT + Keep::BITS <= u32::BITS);
 
 impl Few {
     pub(crate) const CAPACITY: usize = 4;
@@ -39,7 +41,7 @@ impl Few {
 
     /// An empty log whose first entry will have this number, of 24 bits.
     pub(crate) fn new(number: u32) -> Self {
-        let mut few = Self { count: Count::Zero, number: [0; 3], older: [0; 3], newest: 0 };
+        let mut few = Self { count: Count::Zero, number: [0; 3], low: [0; Self::CAPACITY], high: 0 };
         few.set_number(number);
         few
     }
@@ -51,18 +53,26 @@ impl Few {
     }
 
     pub(crate) fn keep(&self) -> Keep {
-        Keep::from_bits(self.newest >> KEEP_SHIFT)
+        Keep::from_bits(u64::from(self.high >> KEEP_SHIFT))
     }
 
-    #[inline]
+    /// Where the `i`-th entry is.
+    #[inline(always)]
+    fn place(&self, i: usize) -> usize {
+        usize::from(self.number[0]).wrapping_add(i) % Self::CAPACITY
+    }
+
+    /// The newest entry's time; that of a dropped one if there is none.
+    #[inline(always)]
     fn newest_micros(&self) -> u64 {
-        self.newest & ((1 << KEEP_SHIFT) - 1)
+        let low = self.low[self.place(self.len().wrapping_sub(1))];
+        u64::from(self.high & ((1 << KEEP_SHIFT) - 1)) << 32 | u64::from(low)
     }
 
-    #[inline]
-    fn micros(&self, low: u32) -> u64 {
-        let newest = self.newest_micros();
-        newest.wrapping_sub(u64::from((newest as u32).wrapping_sub(low)))
+    /// How much older than the newest entry the `i`-th is.
+    #[inline(always)]
+    fn age(&self, i: usize, newest: u64) -> u64 {
+        u64::from((newest as u32).wrapping_sub(self.low[self.place(i)]))
     }
 }
 
@@ -74,8 +84,13 @@ impl Entries for Few {
 
     #[inline]
     fn at(&self, i: usize) -> Timestamp {
-        let older = if i + 1 < self.len() { self.older[i % 3] } else { self.newest as u32 };
-        Timestamp::from_micros_saturating(self.micros(older))
+        let newest = self.newest_micros();
+        Timestamp::from_low_bits(newest.wrapping_sub(self.age(i, newest)))
+    }
+
+    #[inline]
+    fn newest(&self) -> Option<Timestamp> {
+        (self.len() > 0).then(|| Timestamp::from_low_bits(self.newest_micros()))
     }
 
     #[inline]
@@ -86,9 +101,14 @@ impl Entries for Few {
 
     #[inline]
     fn start<const N: usize>(&mut self, _: usize, window: Window, now: Timestamp) -> usize {
-        let (expiry, len) = (Expiry::new(window, now), self.len());
-        let older = |i: usize| usize::from(i + 1 < len && expiry.has_left(self.micros(self.older[i])));
-        older(0) + older(1) + older(2) + usize::from(len > 0 && expiry.has_left(self.newest_micros()))
+        let (newest, len) = (self.newest_micros(), self.len());
+        let since = now.as_micros().wrapping_sub(newest);
+        if since >= window.as_micros() {
+            return len;
+        }
+        let oldest = window.as_micros() - since;
+        let has_left = |i: usize| usize::from(i < len) & usize::from(self.age(i, newest) >= oldest);
+        has_left(0) + has_left(1) + has_left(2)
     }
 
     #[inline]
@@ -103,13 +123,6 @@ impl Entries for Few {
 
     #[inline]
     fn drop_front(&mut self, dropped: usize) {
-        let [_, second, third] = self.older;
-        self.older = match dropped {
-            0 => self.older,
-            1 => [second, third, 0],
-            2 => [third, 0, 0],
-            _ => [0; 3],
-        };
         self.count = COUNTS[(self.len() - dropped) % COUNTS.len()];
         self.set_number(self.number(dropped));
     }
@@ -125,13 +138,12 @@ impl Entries for Few {
 
     #[inline]
     fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u32 {
-        self.drop_front(dropped);
-        let len = self.len();
-        if len > 0 {
-            self.older[(len - 1) % 3] = self.newest as u32;
-        }
-        self.newest = at.as_micros() | Keep::for_append(op).to_bits() << KEEP_SHIFT;
+        let len = self.len() - dropped;
+        let number = self.number(dropped);
+        self.set_number(number);
         self.count = COUNTS[(len + 1) % COUNTS.len()];
-        self.number(len)
+        self.low[self.place(len)] = at.as_micros() as u32;
+        self.high = (at.as_micros() >> 32) as u32 | (Keep::for_append(op).to_bits() as u32) << KEEP_SHIFT;
+        number + len as u32
     }
 }

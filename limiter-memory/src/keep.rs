@@ -2,23 +2,27 @@
 
 use limiter_core::{At, Op, Timestamp};
 
-/// How long a log must be kept after its newest entry, in one byte: the exponent of the power of two, in microseconds,
-/// that the longest window of the last append is at most; or for ever, if that append was at a given time, which tells
-/// nothing about the store's own clock.
+/// How long a log must be kept after its newest entry, in one byte: the leading zeros of the longest window of the last
+/// append, in microseconds, which says what power of two it is below, and is cheap to find; or for ever, if that append
+/// was at a given time, which tells nothing about the store's own clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Keep(u8);
 
 impl Keep {
     const GIVEN: u8 = 0x40;
 
-    /// How many bits it takes: the exponent is at most 53.
+    /// How many bits it takes: there are at most 63 leading zeros.
     pub(crate) const BITS: u32 = 7;
 
     #[inline]
     pub(crate) fn for_append(op: &Op<'_>) -> Self {
-        let micros = op.policy.longest_window().as_micros();
-        let exponent = u64::BITS - (micros - 1).leading_zeros();
-        Self(exponent as u8 | if op.at == At::StoreClock { 0 } else { Self::GIVEN })
+        let zeros = (op.policy.longest_window().as_micros() | 1).leading_zeros();
+        Self(zeros as u8 | if op.at == At::StoreClock { 0 } else { Self::GIVEN })
+    }
+
+    /// Longer than the window, and at most twice as long; in microseconds.
+    fn micros(self) -> u64 {
+        u64::MAX >> (self.0 & !Self::GIVEN)
     }
 
     #[inline]
@@ -33,11 +37,11 @@ impl Keep {
 
     /// Whether the store may forget a log with this newest entry.
     pub(crate) fn is_over(self, newest: Timestamp, now: Timestamp) -> bool {
-        self.0 & Self::GIVEN == 0 && now.micros_since(newest) >= 1 << self.0
+        self.0 & Self::GIVEN == 0 && now.micros_since(newest) > self.micros()
     }
 
     /// Whether a log with this newest entry has expired at a time of the caller's, who answers for the windows.
     pub(crate) fn is_over_at(self, newest: Timestamp, given: Timestamp) -> bool {
-        given.micros_since(newest) >= 1 << (self.0 & !Self::GIVEN)
+        given.micros_since(newest) > self.micros()
     }
 }

@@ -30,21 +30,18 @@ impl Key {
         }
     }
 
+    /// Without a call where the length is common: two words that overlap are all of up to 16 bytes.
     #[inline]
     pub(crate) fn is(&self, key: &[u8]) -> bool {
-        same(self.as_bytes(), key)
-    }
-}
-
-/// Equality without a call where the length is common: two words that overlap are all of up to 16 bytes.
-#[inline]
-fn same(a: &[u8], b: &[u8]) -> bool {
-    if a.len() != b.len() {
-        return false;
-    }
-    match a.len() {
-        8..=16 => a.first_chunk::<8>() == b.first_chunk() && a.last_chunk::<8>() == b.last_chunk(),
-        _ => a == b,
+        match self {
+            Self::Inline { len, bytes } if matches!(key.len(), 8..=16) => {
+                let bytes = &bytes[..key.len()];
+                usize::from(*len) == key.len()
+                    && bytes.first_chunk::<8>() == key.first_chunk()
+                    && bytes.last_chunk::<8>() == key.last_chunk()
+            }
+            _ => self.as_bytes() == key,
+        }
     }
 }
 

@@ -45,8 +45,10 @@ impl Log {
         match self {
             Self::Ring(ring) => {
                 if ring.is::<Narrow, H>() {
-                    Common::Units(ring.view())
-                } else if ring.is::<NarrowCosts, H>() {
+                    return Common::Units(ring.view());
+                }
+                less_common();
+                if ring.is::<NarrowCosts, H>() {
                     Common::Costs(ring.view())
                 } else if ring.is::<Wide, H>() {
                     Common::Wide(ring.view())
@@ -155,6 +157,10 @@ impl Log {
         true
     }
 }
+
+/// Tells the compiler to test for the other case first.
+#[cold]
+fn less_common() {}
 
 /// The forms of a log that take the short way.
 pub(crate) enum Common<'a, const H: usize> {

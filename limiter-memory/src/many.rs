@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use limiter_core::{Entry, EntryId, Facts, MAX_COST, MAX_LIMITS, Op, Outcome, Timestamp, Window};
 
 use crate::apply::{apply, repeat};
-use crate::entries::{Entries, Expiry, boundary, gallop};
+use crate::entries::{Entries, boundary, gallop};
 use crate::ids::{Ids, Named};
 use crate::keep::Keep;
 
@@ -46,11 +46,6 @@ impl Many {
     #[inline]
     fn total(&self) -> u64 {
         self.entries.back().map_or(self.before, |entry| entry.total)
-    }
-
-    #[inline]
-    fn micros(&self, i: usize) -> u64 {
-        self.entries.get(i).map_or(0, |entry| entry.at)
     }
 
     pub(crate) fn apply<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
@@ -99,7 +94,7 @@ impl Entries for Many {
 
     #[inline]
     fn at(&self, i: usize) -> Timestamp {
-        Timestamp::from_micros_saturating(self.micros(i))
+        Timestamp::from_micros_saturating(self.entries.get(i).map_or(0, |entry| entry.at))
     }
 
     fn number(&self, i: usize) -> u32 {
@@ -115,9 +110,8 @@ impl Entries for Many {
 
     #[inline]
     fn start<const N: usize>(&mut self, limit: usize, window: Window, now: Timestamp) -> usize {
-        let expiry = Expiry::new(window, now);
         let hint = self.hints[limit % MAX_LIMITS].wrapping_sub(self.dropped) as usize;
-        let start = boundary(hint, self.len(), |i| expiry.has_left(self.micros(i)));
+        let start = boundary(hint, self.len(), |i| !window.counts(self.at(i), now));
         self.hints[limit % MAX_LIMITS] = self.dropped.wrapping_add(start as u32);
         start
     }

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use limiter_core::{MAX_LIMITS, Op, Timestamp, Window};
 
-use crate::entries::{Entries, Expiry, boundary, gallop};
+use crate::entries::{Entries, boundary, gallop};
 use crate::keep::Keep;
 use crate::layout::{Form, Layout, Narrow, NarrowCosts, Wide, WideCosts};
 
@@ -15,6 +15,8 @@ pub(crate) const HINTS: usize = MAX_LIMITS;
 /// How many entries there is room for at first. Rings with much more are shrunk when three quarters of it are empty.
 const SMALLEST: usize = 8;
 const SHRINK_ABOVE: usize = 4 * SMALLEST;
+/// Whether a ring is to be shrunk is seen once in a round of so many appends, or of as many as it has places for.
+const ROUND: usize = 256;
 
 /// What the newest entry's time leaves of its word says the [`Form`], whether there are hints, and the [`Keep`].
 const FORM_SHIFT: u32 = 53;
@@ -23,7 +25,7 @@ const KEEP_SHIFT: u32 = HINTS_SHIFT + 1;
 const _: () = assert!(Timestamp::MAX.as_micros() < 1 << FORM_SHIFT && KEEP_SHIFT + Keep::BITS <= u64::BITS);
 
 /// Entries in the order in which they were appended: the one with number `n` at the place `n` modulo the room, which is
-/// a power of two. Before them are the hints.
+/// a power of two. Behind them are the hints.
 pub(crate) struct Ring {
     words: Box<[u32]>,
     newest: u64,
@@ -108,12 +110,12 @@ impl Ring {
     }
 
     pub(crate) fn newest(&self) -> Option<Timestamp> {
-        (self.len > 0).then(|| Timestamp::from_micros_saturating(self.newest_micros()))
+        (self.len > 0).then(|| Timestamp::from_low_bits(self.newest))
     }
 
     #[inline(always)]
     fn newest_micros(&self) -> u64 {
-        self.newest & ((1 << FORM_SHIFT) - 1)
+        Timestamp::from_low_bits(self.newest).as_micros()
     }
 
     /// The ring as what it [is](Self::is).
@@ -169,46 +171,43 @@ pub(crate) struct View<'a, L, const H: usize> {
 }
 
 impl<L: Layout, const H: usize> View<'_, L, H> {
+    /// How many words the entries have: a power of two.
     #[inline(always)]
-    fn places(&self) -> &[u32] {
-        self.ring.words.get(H..).unwrap_or_default()
+    fn places(&self) -> usize {
+        self.ring.words.len().saturating_sub(H)
     }
 
     /// How many entries there is room for. One place stays empty: the one before the first entry, which tells the total
     /// before it.
     #[inline(always)]
     fn room(&self) -> usize {
-        self.places().len() / L::WORDS
+        self.places() / L::WORDS
     }
 
-    /// Where in so many words of places the `i`-th entry is; -1 is the last one that was dropped. The number of words is
-    /// a power of two, and a place in it the compiler need not check.
+    /// Where the `i`-th entry is; -1 is the last one that was dropped.
     #[inline(always)]
-    fn place(&self, i: usize, words: usize) -> usize {
-        (self.ring.number as usize).wrapping_add(i).wrapping_mul(L::WORDS) & words.wrapping_sub(1)
+    fn place(&self, i: usize) -> usize {
+        (self.ring.number as usize).wrapping_add(i).wrapping_mul(L::WORDS) & self.places().wrapping_sub(1)
     }
 
     #[inline(always)]
     fn age(&self, i: usize) -> u64 {
-        let places = self.places();
-        if places.is_empty() {
+        // Never so; and then the compiler need not check the places.
+        if self.places() == 0 {
             return 0;
         }
-        L::age(places, self.place(i, places.len()), self.ring.newest_micros())
+        L::age(&self.ring.words, self.place(i), self.ring.newest_micros())
     }
 
     #[inline(always)]
     fn write(&mut self, i: usize, at: Timestamp, total: u64) {
-        let place = self.place(i, self.places().len());
-        if let Some(places) = self.ring.words.get_mut(H..) {
-            L::write(places, place, at.as_micros(), total);
-        }
+        let place = self.place(i);
+        L::write(&mut self.ring.words, place, at.as_micros(), total);
     }
 
     #[inline(always)]
     fn total_before(&self, i: usize) -> u64 {
-        let places = self.places();
-        L::total(places, self.place(i.wrapping_sub(1), places.len()))
+        L::total(&self.ring.words, self.place(i.wrapping_sub(1)))
     }
 
     #[inline(always)]
@@ -216,15 +215,16 @@ impl<L: Layout, const H: usize> View<'_, L, H> {
         if limit >= H {
             return 0;
         }
-        let hint = self.ring.words.get(limit).map_or(0, |hint| hint.wrapping_sub(self.ring.number) as usize);
+        let hint = self.ring.words.get(self.places() + limit).copied().unwrap_or_default();
+        let hint = hint.wrapping_sub(self.ring.number) as usize;
         if hint <= self.len() { hint } else { 0 }
     }
 
     #[inline(always)]
     fn set_hint(&mut self, limit: usize, start: usize) {
-        let hint = self.ring.number.wrapping_add(start as u32);
+        let (places, hint) = (self.places(), self.ring.number.wrapping_add(start as u32));
         if limit < H
-            && let Some(word) = self.ring.words.get_mut(limit)
+            && let Some(word) = self.ring.words.get_mut(places + limit)
         {
             *word = hint;
         }
@@ -232,21 +232,20 @@ impl<L: Layout, const H: usize> View<'_, L, H> {
 
     /// Whether the `i`-th entry has left a window, which one this much older than the newest has.
     #[inline(always)]
-    fn has_left(&self, i: usize, oldest: i64) -> bool {
-        self.age(i) as i64 >= oldest
+    fn has_left(&self, i: usize, oldest: u64) -> bool {
+        self.age(i) >= oldest
     }
 
-    /// Where the window starts if that is not near: from the hint on.
+    /// Where the window starts: looked for from `near` on.
     #[inline(never)]
-    fn far_start(&mut self, limit: usize, oldest: i64, near: usize) -> usize {
-        let from = self.hint(limit).max(near.min(self.len()));
-        let start = boundary(from, self.len(), |i| self.has_left(i, oldest));
+    fn moved_start(&mut self, limit: usize, oldest: u64, near: usize) -> usize {
+        let start = boundary(near, self.len(), |i| self.has_left(i, oldest));
         self.set_hint(limit, start);
         start
     }
 
-    /// Makes room for one more than the first `len` entries, or, once in a round, returns what is too much: a log that
-    /// empties and fills in turns keeps its block.
+    /// Makes room for one more than the first `len` entries, or returns what is too much: once in a round, so that a log
+    /// that empties and fills in turns keeps its block.
     #[cold]
     #[inline(never)]
     fn adjust_room(&mut self, len: usize) {
@@ -262,7 +261,7 @@ impl<L: Layout, const H: usize> View<'_, L, H> {
     fn resize(&mut self, room: usize, len: usize) {
         let Ring { newest, number, .. } = *self.ring;
         let mut ring = Ring { words: block::<L, H>(room), newest, number, len: 0 };
-        for (to, from) in ring.words.iter_mut().zip(&self.ring.words[..]).take(H) {
+        for (to, from) in ring.words.iter_mut().rev().zip(self.ring.words.iter().rev()).take(H) {
             *to = *from;
         }
         let mut view = ring.view::<L, H>();
@@ -282,12 +281,18 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
 
     #[inline(always)]
     fn at(&self, i: usize) -> Timestamp {
-        Timestamp::from_micros_saturating(self.ring.newest_micros().wrapping_sub(self.age(i)))
+        Timestamp::from_low_bits(self.ring.newest.wrapping_sub(self.age(i)))
     }
 
     #[inline(always)]
     fn newest(&self) -> Option<Timestamp> {
         self.ring.newest()
+    }
+
+    #[inline(always)]
+    fn not_before(&self, now: Timestamp) -> Timestamp {
+        // A ring is empty only until its first entry comes, and its newest time the epoch as long.
+        Timestamp::from_low_bits(self.ring.newest).max(now)
     }
 
     #[inline(always)]
@@ -297,34 +302,28 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
 
     #[inline(always)]
     fn start<const N: usize>(&mut self, limit: usize, window: Window, now: Timestamp) -> usize {
-        const NEAR: usize = 4;
         let len = self.len();
-        let oldest = Expiry::new(window, now).age(self.ring.newest_micros());
-        let from = if N == 1 { 0 } else { self.hint(limit) };
+        let since = now.as_micros().wrapping_sub(self.ring.newest_micros());
+        if since >= window.as_micros() {
+            return len;
+        }
+        let oldest = window.as_micros() - since;
         if N > 1 {
-            if from > 0 && !self.has_left(from - 1, oldest) {
-                return self.far_start(limit, oldest, from);
-            }
+            let hint = self.hint(limit);
             // Of several windows most stay where they were.
-            if from == len || !self.has_left(from, oldest) {
-                return from;
+            if (hint == 0 || self.has_left(hint - 1, oldest)) && (hint == len || !self.has_left(hint, oldest)) {
+                return hint;
             }
+            return self.moved_start(limit, oldest, hint);
         }
         // Without a branch on the number of entries that have left: no processor could foretell it.
-        let (mut left, mut has_left) = (0, true);
-        for i in from..from + NEAR {
-            has_left &= self.has_left(i, oldest);
-            left += usize::from(has_left);
-        }
-        if left == NEAR {
-            return self.far_start(limit, oldest, from + left);
-        }
-        // What is behind the newest entry may seem to have left, too.
-        let start = (from + left).min(len);
-        if N > 1 {
-            self.set_hint(limit, start);
-        }
-        start
+        const NEAR: usize = 4;
+        let left: usize = if len >= NEAR {
+            (0..NEAR).map(|i| usize::from(self.has_left(i, oldest))).sum()
+        } else {
+            (0..NEAR).map(|i| usize::from(i < len) & usize::from(self.has_left(i, oldest))).sum()
+        };
+        if left == NEAR { self.moved_start(limit, oldest, left) } else { left }
     }
 
     #[inline(always)]
@@ -364,12 +363,15 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
         self.ring.number = number;
         self.ring.len = len as u32 + 1;
         self.ring.newest = stamp::<L, H>(at, Keep::for_append(op));
-        let places = self.places().len();
-        if (len + 1) * L::WORDS >= places || self.place(len, places) == 0 {
+        let (place, number) = (self.place(len), number.wrapping_add(len as u32));
+        if (len + 1) * L::WORDS >= self.places() || number as usize & (self.places().wrapping_sub(1) | (ROUND - 1)) == 0
+        {
             self.adjust_room(len);
+            self.write(len, at, total);
+        } else {
+            L::write(&mut self.ring.words, place, at.as_micros(), total);
         }
-        self.write(len, at, total);
-        number.wrapping_add(len as u32)
+        number
     }
 }
 
