@@ -33,15 +33,19 @@ impl Key {
     /// Without a call where the length is common: two words that overlap are all of up to 16 bytes.
     #[inline]
     pub(crate) fn is(&self, key: &[u8]) -> bool {
-        match self {
-            Self::Inline { len, bytes } if matches!(key.len(), 8..=16) => {
-                let bytes = &bytes[..key.len()];
-                usize::from(*len) == key.len()
-                    && bytes.first_chunk::<8>() == key.first_chunk()
-                    && bytes.last_chunk::<8>() == key.last_chunk()
-            }
-            _ => self.as_bytes() == key,
+        if let Self::Inline { len, bytes } = self
+            && let 8..=16 = *len
+            && usize::from(*len) == key.len()
+        {
+            let bytes = &bytes[..usize::from(*len)];
+            return bytes.first_chunk::<8>() == key.first_chunk() && bytes.last_chunk::<8>() == key.last_chunk();
         }
+        self.is_at_length(key)
+    }
+
+    #[inline(never)]
+    fn is_at_length(&self, key: &[u8]) -> bool {
+        self.as_bytes() == key
     }
 }
 

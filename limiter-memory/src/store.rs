@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 use limiter_core::{
     At, Decision, Error, Facts, NowStore, Op, Settlement, Timestamp, WindowStore, decide, decide_sized,
 };
-use parking_lot::{MappedMutexGuard, MutexGuard};
 
 use crate::clock;
 use crate::common::Look;
@@ -23,6 +22,27 @@ use crate::sweep::{has_expired, make_room, sweep, sweep_or_grow};
 /// of many successive logs far apart.
 const NUMBERS: u32 = Few::NUMBERS / 2;
 const NUMBER_STEP: u32 = 5_184_335;
+
+/// Takes the short way with these entries if it can. Each form of a log, and each verdict, returns on its own, so that none
+/// has to write its facts where all can find them.
+macro_rules! shortly {
+    ($limits:expr, $entries:expr, $op:expr, $now:expr, $unlock:expr) => {{
+        let entries = $entries;
+        if let Some(look) = Look::<{ $limits }>::new(entries, $op, $now) {
+            if $op.appends(look.admitted) {
+                // What is appended in spite of a denial takes the long way.
+                if look.admitted {
+                    let facts = look.append(entries, $op);
+                    $unlock;
+                    return A::common::<{ $limits }>($op, &facts);
+                }
+            } else if let Some(facts) = look.facts(entries, $op) {
+                $unlock;
+                return A::common::<{ $limits }>($op, &facts);
+            }
+        }
+    }};
+}
 
 /// An exact sliding-window log per key, in this process.
 ///
@@ -113,19 +133,24 @@ impl MemoryStore {
     fn run<A: Answer>(&self, op: &Op<'_>) -> A {
         let now = time(op.at);
         let hash = self.shards.hash(op.key);
-        let table = self.shards.of(hash).lock();
-        match MutexGuard::try_map(table, |table| {
-            table.find_mut(hash, |slot| slot.key.is(op.key)).map(|slot| &mut slot.log)
-        }) {
-            Ok(log) => match op.policy.limits().len() {
-                1 => apply_one(log, op, now),
-                2 => apply_several::<A, 2>(log, *op, now),
-                3 => apply_several::<A, 3>(log, *op, now),
-                4 => apply_several::<A, 4>(log, *op, now),
-                _ => apply_any(log, *op, now),
+        let mut table = self.shards.of(hash).lock();
+        let Some(Slot { log, .. }) = table.find_mut(hash, |slot| slot.key.is(op.key)) else {
+            return A::uncommon(*op, self.insert(&mut table, hash, *op, now));
+        };
+        match op.policy.limits().len() {
+            1 => match log.common::<0>() {
+                Common::Few(few) => shortly!(1, few, op, now, drop(table)),
+                Common::Units(mut units) => shortly!(1, &mut units, op, now, drop(table)),
+                Common::Costs(mut costs) => shortly!(1, &mut costs, op, now, drop(table)),
+                Common::Wide(_) | Common::WideCosts(_) => return apply_wide(log, *op, now),
+                Common::None => {}
             },
-            Err(mut table) => A::uncommon(*op, self.insert(&mut table, hash, *op, now)),
+            2 => return apply_several::<A, 2>(log, *op, now),
+            3 => return apply_several::<A, 3>(log, *op, now),
+            4 => return apply_several::<A, 4>(log, *op, now),
+            _ => {}
         }
+        apply_any(log, *op, now)
     }
 
     #[inline(never)]
@@ -153,69 +178,32 @@ impl MemoryStore {
     }
 }
 
-type LockedLog<'a> = MappedMutexGuard<'a, Log>;
-
-/// Takes the short way with these entries if it can. Each form of a log, and each verdict, returns on its own, so that none
-/// has to write its facts where all can find them.
-macro_rules! shortly {
-    ($limits:expr, $entries:expr, $op:expr, $now:expr, $log:ident) => {{
-        let entries = $entries;
-        if let Some(look) = Look::<{ $limits }>::new(entries, $op, $now) {
-            if $op.appends(look.admitted) {
-                // What is appended in spite of a denial takes the long way.
-                if look.admitted {
-                    let facts = look.append(entries, $op);
-                    drop($log);
-                    return A::common::<{ $limits }>($op, &facts);
-                }
-            } else if let Some(facts) = look.facts(entries, $op) {
-                drop($log);
-                return A::common::<{ $limits }>($op, &facts);
-            }
-        }
-    }};
-}
-
-#[inline(always)]
-fn apply_one<A: Answer>(mut log: LockedLog<'_>, op: &Op<'_>, now: Timestamp) -> A {
-    match log.common::<0>() {
-        Common::Few(few) => shortly!(1, few, op, now, log),
-        Common::Units(mut units) => shortly!(1, &mut units, op, now, log),
-        Common::Costs(mut costs) => shortly!(1, &mut costs, op, now, log),
-        Common::Wide(_) | Common::WideCosts(_) => return apply_wide(log, *op, now),
-        Common::None => {}
-    }
-    apply_any(log, *op, now)
-}
-
 #[inline(never)]
-fn apply_wide<A: Answer>(mut log: LockedLog<'_>, op: Op<'_>, now: Timestamp) -> A {
+fn apply_wide<A: Answer>(log: &mut Log, op: Op<'_>, now: Timestamp) -> A {
     match log.common::<0>() {
-        Common::Wide(mut wide) => shortly!(1, &mut wide, &op, now, log),
-        Common::WideCosts(mut wide) => shortly!(1, &mut wide, &op, now, log),
+        Common::Wide(mut wide) => shortly!(1, &mut wide, &op, now, ()),
+        Common::WideCosts(mut wide) => shortly!(1, &mut wide, &op, now, ()),
         _ => {}
     }
     apply_any(log, op, now)
 }
 
 #[inline(never)]
-fn apply_several<A: Answer, const N: usize>(mut log: LockedLog<'_>, op: Op<'_>, now: Timestamp) -> A {
+fn apply_several<A: Answer, const N: usize>(log: &mut Log, op: Op<'_>, now: Timestamp) -> A {
     match log.common::<HINTS>() {
-        Common::Few(few) => shortly!(N, few, &op, now, log),
-        Common::Units(mut units) => shortly!(N, &mut units, &op, now, log),
-        Common::Costs(mut costs) => shortly!(N, &mut costs, &op, now, log),
-        Common::Wide(mut wide) => shortly!(N, &mut wide, &op, now, log),
-        Common::WideCosts(mut wide) => shortly!(N, &mut wide, &op, now, log),
+        Common::Few(few) => shortly!(N, few, &op, now, ()),
+        Common::Units(mut units) => shortly!(N, &mut units, &op, now, ()),
+        Common::Costs(mut costs) => shortly!(N, &mut costs, &op, now, ()),
+        Common::Wide(mut wide) => shortly!(N, &mut wide, &op, now, ()),
+        Common::WideCosts(mut wide) => shortly!(N, &mut wide, &op, now, ()),
         Common::None => {}
     }
     apply_any(log, op, now)
 }
 
 #[inline(never)]
-fn apply_any<A: Answer>(mut log: LockedLog<'_>, op: Op<'_>, now: Timestamp) -> A {
-    let facts = log.apply(op, now);
-    drop(log);
-    A::uncommon(op, facts)
+fn apply_any<A: Answer>(log: &mut Log, op: Op<'_>, now: Timestamp) -> A {
+    A::uncommon(op, log.apply(op, now))
 }
 
 /// What an operation returns.
