@@ -25,36 +25,30 @@ fn parse(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
     let (&code, rest) = bytes.split_first()?;
     let mut rest = Numbers(rest);
     let now = rest.time()?;
-    let facts = match code {
-        32 => {
-            let (newest, oldest) = (rest.time()?, rest.time()?);
-            let used = op.policy.limits().first()?.max();
-            let usage = PerLimit::one(Usage { used, oldest, blocker: oldest });
-            Facts { now, admitted: false, outcome: Outcome::Nothing, newest: Some(newest), usage }
-        }
-        33 => {
-            let (used, oldest) = (rest.number()?, rest.time()?);
-            let usage = PerLimit::one(Usage { used, oldest, blocker: oldest });
-            let outcome = Outcome::Appended(Entry { id, at: now });
-            Facts { now, admitted: true, outcome, newest: Some(now), usage }
-        }
-        code => {
-            let (newest, entry) = (rest.time()?, Entry { id, at: rest.time()? });
-            let outcome = match code & 6 {
-                0 => Outcome::Nothing,
-                2 => Outcome::Appended(entry),
-                4 => Outcome::Repeated(entry),
-                _ => return None,
-            };
-            let mut usage = [Usage::default(); MAX_LIMITS];
-            let usage = usage.get_mut(..op.policy.limits().len())?;
-            for usage in usage.iter_mut() {
-                *usage = Usage { used: rest.number()?, oldest: rest.time()?, blocker: rest.time()? };
-            }
-            let newest = (code & 16 == 0).then_some(newest);
-            Facts { now, admitted: code & 1 == 1, outcome, newest, usage: PerLimit::from_slice(usage)? }
-        }
+    let mut usage = [Usage::default(); MAX_LIMITS];
+    let usage = usage.get_mut(..op.policy.limits().len())?;
+    let newest = rest.time()?;
+    let entry = Entry { id, at: if code & 32 == 0 { rest.time()? } else { now } };
+    let outcome = match code & 6 {
+        0 => Outcome::Nothing,
+        2 => Outcome::Appended(entry),
+        4 => Outcome::Repeated(entry),
+        _ => return None,
     };
+    for usage in usage.iter_mut() {
+        let (used, oldest) = (rest.number()?, rest.time()?);
+        *usage = if code & 32 == 0 {
+            Usage { used, oldest, blocker: rest.time()? }
+        } else {
+            Usage { used: used + if code & 2 == 0 { 0 } else { op.cost }, oldest, blocker: oldest }
+        };
+    }
+    let newest = match code {
+        _ if code & 2 != 0 => Some(now),
+        _ if code & 16 != 0 => None,
+        _ => Some(newest),
+    };
+    let facts = Facts { now, admitted: code & 1 == 1, outcome, newest, usage: PerLimit::from_slice(usage)? };
     rest.0.is_empty().then_some(facts)
 }
 

@@ -133,7 +133,7 @@ where
         });
         let (id, bytes) = match op.id {
             Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
-            None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[..]),
+            None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[2..]),
         };
         let (request, at) = (request(&op, bytes), given(op.at));
         let answer = self.run(op.key, &stored, |attempt| apply_command(&request, at, &stored, attempt)).await?;
