@@ -24,30 +24,29 @@ fn parse(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
     let Value::BulkString(bytes) = reply else { return None };
     let (&code, rest) = bytes.split_first()?;
     let mut rest = Numbers(rest);
-    let now = rest.time()?;
-    let mut usage = [Usage::default(); MAX_LIMITS];
-    let usage = usage.get_mut(..op.policy.limits().len())?;
-    let newest = rest.time()?;
-    let entry = Entry { id, at: if code & 32 == 0 { rest.time()? } else { now } };
+    let (now, newest) = (rest.time()?, rest.time()?);
+    let (short, appended) = (code & 32 != 0, code & 2 != 0);
+    let entry = Entry { id, at: if short { now } else { rest.time()? } };
     let outcome = match code & 6 {
         0 => Outcome::Nothing,
         2 => Outcome::Appended(entry),
         4 => Outcome::Repeated(entry),
         _ => return None,
     };
+    let mut usage = [Usage::default(); MAX_LIMITS];
+    let usage = usage.get_mut(..op.policy.limits().len())?;
     for usage in usage.iter_mut() {
         let (used, oldest) = (rest.number()?, rest.time()?);
-        *usage = if code & 32 == 0 {
-            Usage { used, oldest, blocker: rest.time()? }
+        *usage = if short {
+            Usage { used: if appended { used + op.cost } else { used }, oldest, blocker: oldest }
         } else {
-            Usage { used: used + if code & 2 == 0 { 0 } else { op.cost }, oldest, blocker: oldest }
+            Usage { used, oldest, blocker: rest.time()? }
         };
     }
-    let newest = match code {
-        _ if code & 2 != 0 => Some(now),
-        _ if code & 16 != 0 => None,
-        _ => Some(newest),
-    };
+    if short {
+        usage.rotate_left(1);
+    }
+    let newest = if appended { Some(now) } else { (code & 16 == 0).then_some(newest) };
     let facts = Facts { now, admitted: code & 1 == 1, outcome, newest, usage: PerLimit::from_slice(usage)? };
     rest.0.is_empty().then_some(facts)
 }

@@ -77,14 +77,14 @@ fn request(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
         (Mode::Peek, _) => 4,
     };
     let limits = op.policy.limits();
-    let mut request = Vec::with_capacity(8 + 14 * limits.len() + id.len());
+    let mut request = Vec::with_capacity(8 + id.len() + 14 * limits.len());
     request.push(kind);
     request.extend_from_slice(&seven(op.cost));
+    request.extend_from_slice(id);
     for limit in limits.iter() {
         request.extend_from_slice(&seven(limit.window().as_micros()));
         request.extend_from_slice(&seven(limit.max()));
     }
-    request.extend_from_slice(id);
     request
 }
 

@@ -2,18 +2,20 @@
 -- The general form, from here on.
 local kind, cost = unpack_struct('>BI7', request)
 local count = math.floor(#request / 14) - 1
-local id = sub(request, 9 + 14 * count)
-local t, last, high, low, tag, _, begin = now, -1, 0, 0, 0
--- How many members come before the log, and its two oldest entries: most questions are answered there.
-local before, head = 0, {}
+local id = sub(request, 9, #request - 14 * count)
+local t, last, high, low, tag, _ = now, -1, 0, 0, 0
+-- The two oldest entries, unless callers' ids sort before them. Most questions are answered there.
+local head = {}
 if newest then
-  last, high, low, _, tag, begin = read(newest)
+  last, high, low, _, tag = read(newest)
   if last > t then t = last end
-  if begin or tag >= 8 then before = count_before(begin) end
-  local batch = call('ZRANGE', key, before, before + 1)
-  for i = 1, #batch do
-    local at, h, l, own = read(batch[i])
-    head[i] = { at = at, high = h, low = l, own = own }
+  -- What no limiter wrote sorts to the ends.
+  local batch = call('ZRANGE', key, '0', tag < 8 and '1' or '0')
+  if tag < 8 or #batch[1] ~= 24 or byte(batch[1]) ~= 105 then
+    for i = 1, #batch do
+      local at, h, l, own = read(batch[i])
+      head[i] = { at = at, high = h, low = l, own = own }
+    end
   end
 end
 
@@ -24,11 +26,9 @@ local function after(h, l) return (high - h) * 281474976710656 + low - l end
 local function find(from, bound)
   if bound <= 0 then return nil end
   for i = 1, #head do
-    if head[i].at >= from and after(head[i].high, head[i].low) < bound then
-      return head[i].at, before + i - 1
-    end
+    if head[i].at >= from and after(head[i].high, head[i].low) < bound then return head[i].at, i - 1 end
   end
-  local start = from_time(math.max(from, begin or 0))
+  local start = from_time(from)
   local batch = call('ZRANGEBYLEX', key, '[' .. start, '+', 'LIMIT', '0', '8')
   local first = call('ZLEXCOUNT', key, '-', '(' .. start)
   for i = 1, #batch do
@@ -52,19 +52,19 @@ local function find(from, bound)
 end
 
 -- What counts in each window: `behind` is what was appended after the first entry that counts in the longest, -1 if none does;
--- `origin` is the time of that one, `whole` what counts from it on, `expired` its rank, if it is known.
+-- `origin` is the time of that one, `whole` what counts from there on, and `expired` its rank, if it is known.
 local limits, fits, longest, cap, behind, origin, whole, expired = {}, true, 0, 0, -1
 for i = 1, count do
-  local window, max = unpack_struct('>I7I7', request, 14 * i - 5)
+  local window, max = unpack_struct('>I7I7', request, 14 * i - 5 + #id)
   local used, oldest, rest, rank = 0, t, -1
   if last >= 0 and t - last < window then
     local h, l, own
     local first = head[1]
     if first and t - first.at < window then
-      rank = before
+      rank = 0
     else
       first = head[2]
-      if first and t - first.at < window then rank = before + 1 end
+      if first and t - first.at < window then rank = 1 end
     end
     if rank then
       oldest, h, l, own = first.at, first.high, first.low, first.own
@@ -99,7 +99,7 @@ if #id == 16 then
   end
 elseif ARGV[3] and last >= 0 then
   local since = given and now or now - ARGV[3] - 1000000
-  local from, skip = '[' .. from_time(math.max(since, begin or 0)), 0
+  local from, skip = '[' .. from_time(since), 0
   repeat
     if skip >= 4096 then error('UNKNOWN too many newer entries to find the one of the first attempt', 0) end
     local batch = call('ZREVRANGEBYLEX', key, '+', from, 'LIMIT', skip, '64')
@@ -136,17 +136,16 @@ if append and behind >= 0 and behind + cost >= cap then
 end
 
 if append then
-  local anew = last < t and (behind < 0 or keep == -1)
-  if anew then high, low = 0, 0 end
+  if last < t and (behind < 0 or keep == -1) then high, low = 0, 0 end
   high, low = carry(high, low + cost)
-  local ids = tag >= 8 and before or 0
+  local ids = tag >= 8 and count_ids() or 0
   local entry
   if fits and #id == 6 and ids == 0 and high == 0 and low < 549755813888 and t - origin < 281474976710656
-    and (begin or last < t) then
+    and (last < t or is_short(newest)) then
     entry = pack('>i7I5I6I2', t - 9007199254740992, low, t - origin, math.min(whole + cost, 65535)) .. id
   else
     local own = (fits and 0 or 1) + (cost > 1 and 4 or 0) + (ids > 0 and 8 or 0)
-    if #id == 16 then own = own % 8 + 10 end
+    if #id == 16 then own, ids = own % 8 + 10, ids + 1 end
     entry = long(t, high, low, own, id)
   end
   if cost > 1 then entry = entry .. pack('>I7', cost) end
@@ -165,7 +164,7 @@ if append then
       first = expired and expired + moved or call('ZLEXCOUNT', key, '-', '(' .. from_time(t - longest + 1))
       if keep then first = math.max(first, keep + moved) end
     end
-    drop(ids + moved, first - 1)
+    drop(ids, first - 1)
   end
   if given then
     -- The caller's time says nothing about the server's: kept a minute longer.

@@ -1,13 +1,12 @@
 -- What the scripts know of entries. One sorted set per log; all scores are 0, so that members sort by their bytes. The time
--- is a signed number of 7 bytes, 2^53 less than the microseconds; ids are a caller's 16 bytes, or the store's 6, of which
+-- is a signed number of 7 bytes, 2^53 less than the microseconds; an id is a caller's 16 bytes, or the store's 6, of which
 -- the first two say how long the key is kept, see `expiry`, or are 0. There are two forms:
---   time | running total (5 bytes) | age of the first (6) | sum (2) | id (6) | cost (7, unless 1)
---   time | running total (3 high, first bit set, 6 low) | tag | id (6 or 16) | cost (7, unless 1)
--- The short one says where the log began when it was appended: the time of the first entry as an age, and the sum of all
--- costs from there on, 65535 if it is that or more. If it is the newest, entries before that time are no longer in the log,
--- though some may still be in the set. It stands only where no callers' ids are in the set.
--- If the newest is long, the set holds nothing but the log, and ids. Its tag's bits are 1 denied, 2 caller's id, 4 cost
--- given, 8 the log had callers' ids when the entry was appended.
+--   short: time | running total (5 bytes, below 2^39) | age of the first (6) | sum (2) | id (6) | cost (7, unless 1)
+--   long:  time | running total (3 high, the first bit set, 6 low) | tag | id (6 or 16) | cost (7, unless 1)
+-- A short one says what the log was when it was appended: how much older the first entry was, and the sum of all costs,
+-- 65535 if it was that or more. The newest entry is short only if that is still so, and if no callers' ids are in the set.
+-- The tag's bits are 1 denied, 2 caller's id, 4 cost given, 8 the log had callers' ids when the entry was appended.
+-- Of the same time, short ones sort before long ones, and so must have been appended before them.
 -- A caller's id is found by the member "i" | id | time of its entry; these sort before the entries.
 local byte = string.byte
 
@@ -19,25 +18,21 @@ end
 
 local function is_short(member) return byte(member, 8) < 128 end
 
--- The time, running total (high, low), cost and tag of an entry; of a short one the time of the first, too. Refuses what no
--- limiter wrote.
+-- The time, running total (high, low), cost and tag of an entry. Refuses what no limiter wrote.
 local function read(member)
-  local length = #member
-  if length >= 23 then
+  if #member >= 23 then
     local at = unpack_struct('>i7', member) + 9007199254740992
-    if at >= 0 and at < 9007199254740992 then
-      if is_short(member) then
-        local total, age = unpack_struct('>I5I6', member, 8)
-        if length == 26 then return at, 0, total, 1, 0, at - age end
-        if length == 33 then return at, 0, total, (unpack_struct('>I7', member, 27)), 4, at - age end
-      else
-        local high, low, tag = unpack_struct('>I3I6B', member, 8)
-        local past = tag % 4 < 2 and 23 or 33
-        high = high - 8388608
-        if tag < 16 and tag % 8 < 4 and length == past then return at, high, low, 1, tag end
-        if tag < 16 and tag % 8 >= 4 and length == past + 7 then
-          return at, high, low, (unpack_struct('>I7', member, past + 1)), tag
-        end
+    local high, low, tag, past = 0
+    if is_short(member) then
+      low, tag, past = (unpack_struct('>I5', member, 8)), #member == 26 and 0 or 4, 26
+    else
+      high, low, tag = unpack_struct('>I3I6B', member, 8)
+      high, past = high - 8388608, tag % 4 < 2 and 23 or 33
+    end
+    if at >= 0 and at < 9007199254740992 and tag < 16 then
+      if tag % 8 < 4 and #member == past then return at, high, low, 1, tag end
+      if tag % 8 >= 4 and #member == past + 7 then
+        return at, high, low, (unpack_struct('>I7', member, past + 1)), tag
       end
     end
   end
@@ -72,8 +67,8 @@ local function long(at, high, low, tag, rest)
   return pack('>i7I3I6B', at - 9007199254740992, high + 8388608, low, tag) .. rest
 end
 
--- How many members come before the log: ids, or what the newest entry, which says `first`, has left behind.
-local function count_before(first) return call('ZLEXCOUNT', key, '-', '(' .. from_time(first or 0)) end
+-- How many ids there are: the rank of the oldest entry.
+local function count_ids() return call('ZLEXCOUNT', key, '-', '(' .. from_time(0)) end
 
 -- Removes the entries of these ranks, and their ids.
 local function drop(first, last)

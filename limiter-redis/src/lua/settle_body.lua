@@ -3,17 +3,17 @@ local id = sub(ARGV[1], 1, 16)
 local at, window, cost = unpack_struct('>I7I7I7', ARGV[1], 17)
 local newest = call('ZRANGE', key, '-1', '-1')[1]
 if not newest then return 0 end
-local last, top_high, top_low, _, _, begin = read(newest)
+local last, top_high, top_low = read(newest)
 local t = ARGV[2] and ARGV[2] + 0
 if not t then
   t = call('TIME')
   t = t[1] * 1000000 + t[2]
 end
 if last > t then t = last end
-if t - at >= window or at < (begin or 0) then return 0 end
+if t - at >= window then return 0 end
 
 -- The entry: a caller's id, or the store's own behind zeros.
-local own = sub(id, 1, 10) == '\0\0\0\0\0\0\0\0\0\0' and sub(id, 11, 16)
+local own = sub(id, 1, 10) == string.rep('\0', 10) and sub(id, 11, 16)
 local target, tag, delta
 local from, past, skip = '[' .. from_time(at), '(' .. past_time(at), 0
 repeat
@@ -28,11 +28,11 @@ until target or #batch < 64
 if not target then return 0 end
 if delta == 0 then return 1 end
 
--- What an entry becomes: a long one, since what a short one says of the log is no longer true, its running total moved.
+-- What an entry becomes: a long one, since what a short one says of the log no longer holds; its running total moved.
 local function moved(member, by)
-  local at, high, low, own, mark = read(member)
+  local time, high, low, own, mark = read(member)
   high, low = carry(high, low + by)
-  return long(at, high, low, mark, id_of(member, mark) .. (own > 1 and pack('>I7', own) or ''))
+  return long(time, high, low, mark, id_of(member, mark) .. (own > 1 and pack('>I7', own) or ''))
 end
 
 -- The entry and all newer ones, and what they become. Everything is read before anything is written.
@@ -48,8 +48,8 @@ tag = tag % 4 + (tag >= 8 and 8 or 0) + (cost > 1 and 4 or 0)
 new[1] = sub(new[1], 1, 16) .. string.char(tag) .. name .. (cost > 1 and pack('>I7', cost) or '')
 
 -- No limit reaches further back than the newest entries that hold 2^52.
-local ids, before = count_before(), count_before(begin)
-local first = before
+local ids = count_ids()
+local first = ids
 if delta > 0 then
   top_high, top_low = carry(top_high, top_low + delta)
   local past = size - 1
@@ -65,14 +65,14 @@ if delta > 0 then
   end
 end
 
--- The next append believes the newest entry on how long the key is kept, too. If it goes, that is the one before it.
+-- What the newest entry says is believed. If it goes, that is the one before it.
 local kept
-if cost == 0 and rank == size - 1 and rank > before then
-  local member = call('ZRANGE', key, rank - 1, rank - 1)[1]
-  local time, _, _, _, mark = read(member)
-  local keep = keep_of(member, mark)
+if cost == 0 and rank == size - 1 and rank > ids then
+  local before = call('ZRANGE', key, rank - 1, rank - 1)[1]
+  local time, _, _, _, mark = read(before)
+  local keep = keep_of(before, mark)
   if keep > 0 then kept = expiry(time, keep) end
-  if is_short(member) then old[2], new[2] = member, moved(member, 0) end
+  if is_short(before) then old[2], new[2] = before, moved(before, 0) end
 end
 
 -- New members come before old ones go, so that the key is never empty and keeps its time to live.
