@@ -32,7 +32,7 @@ if newest and common then
   end
 end
 if common then
-  local kind, cost, keep, window, max = unpack_struct('>BI7I2xxxxI7I7', request)
+  local kind, cost, keep, id, window, max = unpack_struct('>BI7I2c4I7I7', request)
   local fits, facts, longest, used, oldest, counts, from, second = true, '', 0
   for i = 15, #request, 14 do
     if i > 15 then
@@ -85,7 +85,7 @@ if common then
     if not append then return reply end
     counts = counts + cost
     if counts > 65535 then counts = 65535 end
-    local entry = pack('>i7I5I6I2', t - 9007199254740992, total + cost, t - from, counts) .. sub(request, 9, 14)
+    local entry = pack('>i7I5I6I2I2c4', t - 9007199254740992, total + cost, t - from, counts, keep, id)
     if cost ~= 1 then entry = entry .. pack('>I7', cost) end
     -- The first write must be one that a full server refuses.
     call('ZADD', key, '0', entry)
