@@ -83,6 +83,7 @@ if common then
     local code = (append and 35 or fits and 33 or 32) + (newest and 0 or 16)
     local reply = pack('>BI7I7I7I7', code, t, last, used, oldest) .. facts
     if not append then return reply end
+    if counts == 0 then total = 0 end
     counts = counts + cost
     if counts > 65535 then counts = 65535 end
     local entry = pack('>i7I5I6I2I2c4', t - 9007199254740992, total + cost, t - from, counts, keep, id)
@@ -92,7 +93,7 @@ if common then
     if second then
       call('ZREMRANGEBYRANK', key, '0', '0')
     elseif from > first then
-      call('ZREMRANGEBYLEX', key, '-', '(' .. pack('>i7', from - 9007199254740992))
+      call('ZREMRANGEBYLEX', key, '[\224', '(' .. pack('>i7', from - 9007199254740992))
     end
     if given then
       call('PEXPIRE', key, math.ceil((t - now + longest) / 1000) + 60000)
