@@ -185,6 +185,15 @@ async fn the_common_operations_take_few_commands() {
     }
     expect("denied", &[("time", CALLS), ("zrange", CALLS)]);
 
+    for _ in 0..CALLS / 5 {
+        assert!(limiter.acquire_n("fives", 5).await.unwrap().allowed());
+    }
+    server.command(&["CONFIG", "RESETSTAT"]).unwrap();
+    for _ in 0..CALLS {
+        assert!(!limiter.acquire_n("fives", 5).await.unwrap().allowed());
+    }
+    expect("denied, five units each", &[("time", CALLS), ("zrange", 2 * CALLS)]);
+
     let two: Policy = "100/1h, 1000/1d".parse().unwrap();
     for _ in 0..CALLS {
         assert!(limiter.run(Op::acquire("two", &two)).await.unwrap().allowed());
