@@ -20,18 +20,19 @@ local function is_short(member) return byte(member, 8) < 128 end
 
 -- The time, running total (high, low), cost and tag of an entry. Refuses what no limiter wrote.
 local function read(member)
-  if #member >= 23 then
-    local at = unpack_struct('>i7', member) + 9007199254740992
-    local high, low, tag, past = 0
-    if is_short(member) then
-      low, tag, past = (unpack_struct('>I5', member, 8)), #member == 26 and 0 or 4, 26
+  local length = #member
+  if length >= 23 then
+    local at, high, low, tag = unpack_struct('>i7I3I6B', member)
+    local past
+    at, high = at + 9007199254740992, high - 8388608
+    if high < 0 then
+      high, low, tag, past = 0, unpack_struct('>I5', member, 8), length == 26 and 0 or 4, 26
     else
-      high, low, tag = unpack_struct('>I3I6B', member, 8)
-      high, past = high - 8388608, tag % 4 < 2 and 23 or 33
+      past = tag % 4 < 2 and 23 or 33
     end
     if at >= 0 and at < 9007199254740992 and tag < 16 then
-      if tag % 8 < 4 and #member == past then return at, high, low, 1, tag end
-      if tag % 8 >= 4 and #member == past + 7 then
+      if tag % 8 < 4 and length == past then return at, high, low, 1, tag end
+      if tag % 8 >= 4 and length == past + 7 then
         return at, high, low, (unpack_struct('>I7', member, past + 1)), tag
       end
     end
