@@ -1,24 +1,38 @@
 //! Names of entries that the store makes itself, and how long the key is kept.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use limiter_core::Window;
 
-/// Counts up from a random number, so that the ids of two stores on one key at one time meet about never.
+/// Makes ids of 32 bits: all of them before any comes again, in an order of each store's own, so that two stores that
+/// append to one key at one time do not go on to meet if they have met once.
 #[derive(Debug)]
-pub(crate) struct IdSource(AtomicU64);
+pub(crate) struct IdSource {
+    next: AtomicU32,
+    mask: u32,
+}
 
 impl IdSource {
     pub(crate) fn new() -> Self {
         // The keys of `RandomState` come from the operating system.
-        Self(AtomicU64::new(RandomState::new().hash_one(std::process::id())))
+        let random = RandomState::new().hash_one(std::process::id());
+        Self { next: AtomicU32::new(random as u32), mask: (random >> 32) as u32 }
     }
 
-    /// The next id, of 48 bits, behind 16 that say how long the key is kept.
+    /// The next id, behind 16 bits that say how long the key is kept.
     pub(crate) fn next(&self, keep: u16) -> u64 {
-        u64::from(keep) << 48 | self.0.fetch_add(1, Ordering::Relaxed) & (u64::MAX >> 16)
+        let id = mix(mix(self.next.fetch_add(1, Ordering::Relaxed)) ^ self.mask);
+        u64::from(keep) << 32 | u64::from(id)
     }
+}
+
+/// A number for each number, without an order: every step can be undone, so no two become the same.
+fn mix(mut number: u32) -> u32 {
+    for factor in [0x9e37_79b1, 0x85eb_ca77] {
+        number = (number ^ number >> 16).wrapping_mul(factor);
+    }
+    number ^ number >> 15
 }
 
 /// A window as `entry.lua` reads it, rounded up: `64 k + n` is `n` times 2^`k` microseconds, with `n` from 17 to 32
@@ -40,8 +54,21 @@ mod tests {
         let (one, two) = (IdSource::new(), IdSource::new());
         let ids = std::collections::BTreeSet::from([one.next(0), one.next(0), two.next(0), two.next(0)]);
         assert_eq!(ids.len(), 4);
-        assert!(ids.iter().all(|id| id >> 48 == 0));
-        assert_eq!(one.next(7) >> 48, 7);
+        assert!(ids.iter().all(|id| id >> 32 == 0));
+        assert_eq!(one.next(7) >> 32, 7);
+    }
+
+    #[test]
+    fn stores_that_have_met_part_again() {
+        let ids = |mask| {
+            let source = IdSource { next: AtomicU32::new(1), mask };
+            (0..100_000).map(|_| source.next(0)).collect::<Vec<_>>()
+        };
+        let one = ids(1).into_iter().collect::<std::collections::BTreeSet<_>>();
+        assert_eq!(one.len(), 100_000);
+        // Of 10^10 pairs about two are equal, unless both stores go through the same ids.
+        let met = ids(2).iter().filter(|id| one.contains(id)).count();
+        assert!(met < 30, "{met} of {}", one.len());
     }
 
     #[test]

@@ -24,37 +24,30 @@ fn parse(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
     let Value::BulkString(bytes) = reply else { return None };
     let (&code, rest) = bytes.split_first()?;
     let mut rest = Numbers(rest);
-    let now = rest.time()?;
-    let facts = match code {
-        32 => {
-            let (newest, oldest) = (rest.time()?, rest.time()?);
-            let used = op.policy.limits().first()?.max();
-            let usage = PerLimit::one(Usage { used, oldest, blocker: oldest });
-            Facts { now, admitted: false, outcome: Outcome::Nothing, newest: Some(newest), usage }
-        }
-        33 => {
-            let (used, oldest) = (rest.number()?, rest.time()?);
-            let usage = PerLimit::one(Usage { used, oldest, blocker: oldest });
-            let outcome = Outcome::Appended(Entry { id, at: now });
-            Facts { now, admitted: true, outcome, newest: Some(now), usage }
-        }
-        code => {
-            let (newest, entry) = (rest.time()?, Entry { id, at: rest.time()? });
-            let outcome = match code & 6 {
-                0 => Outcome::Nothing,
-                2 => Outcome::Appended(entry),
-                4 => Outcome::Repeated(entry),
-                _ => return None,
-            };
-            let mut usage = [Usage::default(); MAX_LIMITS];
-            let usage = usage.get_mut(..op.policy.limits().len())?;
-            for usage in usage.iter_mut() {
-                *usage = Usage { used: rest.number()?, oldest: rest.time()?, blocker: rest.time()? };
-            }
-            let newest = (code & 16 == 0).then_some(newest);
-            Facts { now, admitted: code & 1 == 1, outcome, newest, usage: PerLimit::from_slice(usage)? }
-        }
+    let (now, newest) = (rest.time()?, rest.time()?);
+    let (short, appended) = (code & 32 != 0, code & 2 != 0);
+    let entry = Entry { id, at: if short { now } else { rest.time()? } };
+    let outcome = match code & 6 {
+        0 => Outcome::Nothing,
+        2 => Outcome::Appended(entry),
+        4 => Outcome::Repeated(entry),
+        _ => return None,
     };
+    let mut usage = [Usage::default(); MAX_LIMITS];
+    let usage = usage.get_mut(..op.policy.limits().len())?;
+    for usage in usage.iter_mut() {
+        let (used, oldest) = (rest.number()?, rest.time()?);
+        *usage = if short {
+            Usage { used: if appended { used + op.cost } else { used }, oldest, blocker: oldest }
+        } else {
+            Usage { used, oldest, blocker: rest.time()? }
+        };
+    }
+    if short {
+        usage.rotate_left(1);
+    }
+    let newest = if appended { Some(now) } else { (code & 16 == 0).then_some(newest) };
+    let facts = Facts { now, admitted: code & 1 == 1, outcome, newest, usage: PerLimit::from_slice(usage)? };
     rest.0.is_empty().then_some(facts)
 }
 

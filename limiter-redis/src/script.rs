@@ -49,7 +49,6 @@ macro_rules! source {
     };
 }
 
-pub(crate) static APPLY: LazyLock<Source> =
-    source!("apply.lua", "apply_several.lua", "append.lua", "entry.lua", "apply_general.lua");
+pub(crate) static APPLY: LazyLock<Source> = source!("apply.lua", "entry.lua", "apply_general.lua");
 pub(crate) static SETTLE: LazyLock<Source> = source!("settle.lua", "entry.lua", "settle_body.lua");
 pub(crate) static INSPECT: LazyLock<Source> = source!("inspect.lua", "entry.lua", "inspect_body.lua");

@@ -77,14 +77,14 @@ fn request(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
         (Mode::Peek, _) => 4,
     };
     let limits = op.policy.limits();
-    let mut request = Vec::with_capacity(8 + 14 * limits.len() + id.len());
+    let mut request = Vec::with_capacity(8 + id.len() + 14 * limits.len());
     request.push(kind);
     request.extend_from_slice(&seven(op.cost));
+    request.extend_from_slice(id);
     for limit in limits.iter() {
         request.extend_from_slice(&seven(limit.window().as_micros()));
         request.extend_from_slice(&seven(limit.max()));
     }
-    request.extend_from_slice(id);
     request
 }
 
@@ -133,7 +133,7 @@ where
         });
         let (id, bytes) = match op.id {
             Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
-            None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[..]),
+            None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[2..]),
         };
         let (request, at) = (request(&op, bytes), given(op.at));
         let answer = self.run(op.key, &stored, |attempt| apply_command(&request, at, &stored, attempt)).await?;

@@ -18,7 +18,7 @@ const RULES: [&str; 15] = [
     "+zadd",
     "+zrange",
     "+zrangebylex",
-    "+zrank",
+    "+zremrangebylex",
     "+zremrangebyrank",
     "+zrevrangebylex",
     "+pexpire",
@@ -26,7 +26,7 @@ const RULES: [&str; 15] = [
     "+unlink",
 ];
 /// What counting attempts, records, ids, refunds and settlements need besides.
-const MORE: [&str; 4] = ["+pttl", "+zcard", "+zlexcount", "+zrem"];
+const MORE: [&str; 5] = ["+pttl", "+zcard", "+zlexcount", "+zrank", "+zrem"];
 /// What looking at live keys needs besides.
 const LOOK: [&str; 2] = ["+scan", "+memory|usage"];
 

@@ -1,6 +1,7 @@
 //! What a decision costs the server: one command, no write where nothing is admitted, no key without a time-to-live,
 //! and nothing left when the windows have passed.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use limiter_core::{Counting, Limit, Limiter, Op, Policy, Timestamp, WindowStore};
@@ -151,4 +152,65 @@ async fn a_key_lives_as_long_as_its_log_counts() {
     }
     let set = calls(&server, "pexpireat") - before;
     assert!((1..=5).contains(&set), "set {set} times by 200 appends");
+}
+
+/// The commands inside the scripts since the last reset, and how often each was called.
+fn inside(server: &Server) -> BTreeMap<String, u64> {
+    let stats = server.info("commandstats").unwrap();
+    let commands = stats.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let calls = rest.split(',').next()?.parse().ok()?;
+        let ours = ["time", "pexpire"].contains(&name) || name.starts_with('z');
+        ours.then(|| (name.to_owned(), calls))
+    });
+    commands.collect()
+}
+
+#[tokio::test]
+async fn the_common_operations_take_few_commands() {
+    const CALLS: u64 = 100;
+    let server = Server::start().unwrap();
+    let limiter = Limiter::new(store(&server).await, Limit::per_hour(CALLS).unwrap());
+    let expect = |what: &str, expected: &[(&str, u64)]| {
+        let expected: BTreeMap<String, u64> = expected.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+        assert_eq!(inside(&server), expected, "{what}");
+        server.command(&["CONFIG", "RESETSTAT"]).unwrap();
+    };
+    for _ in 0..CALLS {
+        assert!(limiter.acquire("k").await.unwrap().allowed());
+    }
+    expect("growing", &[("time", CALLS), ("zrange", CALLS), ("zadd", CALLS)]);
+    for _ in 0..CALLS {
+        assert!(!limiter.acquire("k").await.unwrap().allowed());
+    }
+    expect("denied", &[("time", CALLS), ("zrange", CALLS)]);
+
+    for _ in 0..CALLS / 5 {
+        assert!(limiter.acquire_n("fives", 5).await.unwrap().allowed());
+    }
+    server.command(&["CONFIG", "RESETSTAT"]).unwrap();
+    for _ in 0..CALLS {
+        assert!(!limiter.acquire_n("fives", 5).await.unwrap().allowed());
+    }
+    expect("denied, five units each", &[("time", CALLS), ("zrange", 2 * CALLS)]);
+
+    let two: Policy = "100/1h, 1000/1d".parse().unwrap();
+    for _ in 0..CALLS {
+        assert!(limiter.run(Op::acquire("two", &two)).await.unwrap().allowed());
+    }
+    expect("two limits", &[("time", CALLS), ("zrange", CALLS), ("zadd", CALLS)]);
+
+    // As many units in a window as there are, and one more each time.
+    let policy = Policy::from(Limit::new(CALLS, Duration::from_micros(10)).unwrap());
+    for at in 0..10 {
+        let op = Op::acquire("steady", &policy).at(Timestamp::from_micros(at).unwrap());
+        assert!(limiter.run(op).await.unwrap().allowed());
+    }
+    server.command(&["CONFIG", "RESETSTAT"]).unwrap();
+    for at in 10..10 + CALLS {
+        let op = Op::acquire("steady", &policy).at(Timestamp::from_micros(at).unwrap());
+        assert_eq!(limiter.run(op).await.unwrap().used(), 10);
+    }
+    let steady = [("zrange", 2 * CALLS), ("zadd", CALLS), ("zremrangebyrank", CALLS), ("pexpire", CALLS)];
+    expect("steady", &steady);
 }

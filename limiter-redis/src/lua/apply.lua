@@ -1,9 +1,9 @@
--- ARGV: the request in bytes (kind: 1 acquire, 2 attempt, 3 record, 4 peek; then 7 each: cost, then window and maximum of
--- each limit; then the id, a caller's 16 bytes or 8, of which the first two say how long the key is kept); the given time,
--- or '' or nothing; microseconds since the first sending, if this is a repetition.
+-- ARGV: the request in bytes (kind: 1 acquire, 2 attempt, 3 record, 4 peek; the cost, 7 bytes; the id, a caller's 16 bytes
+-- or 6, of which the first two say how long the key is kept; window and maximum of each limit, 7 each); the given time, or
+-- '' or nothing; microseconds since the first sending, if this is a repetition.
 -- The reply is a string: code (1 byte), then 7 bytes each: time, newest, entry, then used, oldest, blocker of each limit.
--- Codes: 1 admitted, 2 appended, 4 repeated, 16 empty log; or the short forms 32 (denied, all used: time, newest, oldest)
--- and 33 (appended: time, used, oldest).
+-- Codes: 1 admitted, 2 appended, 4 repeated, 16 empty log. With 32 it is shorter: no entry, and of each limit, the last one
+-- before the others, what was used until then, and the oldest, which is what blocks, too.
 local call, pack, unpack_struct, sub = redis.call, struct.pack, struct.unpack, string.sub
 local key, request, given = KEYS[1], ARGV[1], ARGV[2]
 local now
@@ -16,67 +16,95 @@ else
 end
 local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
 
--- The common operations: no callers' ids or denied attempts to be seen. They must be cheap: one call more shows, a number
--- made into text shows. One that appends leaves its reply and what `append.lua` needs; whatever is not common falls
--- through to the general form.
-local t, last, high, low, cost = now, 0, 0, 0
-local longest, expired, reply
-
--- One limit.
-if #request == 30 and not ARGV[3] then
-  local kind, window, max
-  kind, cost, window, max = unpack_struct('>BI7I7I7', request)
-  local used, rest, oldest, common = 0, 0, now, true
-  if newest then
-    local length, mark, tag = #newest
-    if length == 26 or length == 33 then mark, last, high, low, tag = unpack_struct('>BI7I3I6B', newest) end
-    common = mark == 128 and tag == (length == 26 and 0 or 4) and last < 9007199254740992
+-- The common operations, on a log whose newest entry is short (see entry.lua) and so tells of the first. They must be cheap:
+-- one call more shows, a table or a number made into text shows. Whatever is not common falls through to the general form.
+local t, last, total, first, sum, kept = now, 0, 0, now, 0
+local common = #request % 14 == 0 and not ARGV[3]
+if newest and common then
+  common = #newest == 26 or #newest == 33
+  if common then
+    local age
+    last, total, age, sum, kept = unpack_struct('>i7I5I6I2I2', newest)
+    last = last + 9007199254740992
+    common = last >= 0 and last < 9007199254740992 and total < 549755813888
     if last > t then t = last end
-    oldest = t
-    if common and t - last < window then
-      -- The first that counts is one of the first two, or mostly among the next few. Where the limit is used up for the
-      -- first time, the first is enough.
-      local batch, i, skipped, at, h, l = call('ZRANGE', key, '0', low == max and high == 0 and '0' or '1'), 1, 0
-      while true do
-        local first = batch[i]
-        if not first then
-          if skipped == 0 then
-            skipped = #batch
-            batch = call('ZRANGE', key, skipped == 1 and '1' or '2', '5')
-          else
-            batch = call('ZRANGEBYLEX', key, '[\128' .. pack('>I7', t - window + 1), '+', 'LIMIT', '0', '1')
-            skipped = call('ZRANK', key, batch[1])
-          end
-          first, i = batch[1], 1
-        end
-        length = #first
-        if length ~= 26 and length ~= 33 then common = false break end
-        mark, at, h, l, tag = unpack_struct('>BI7I3I6B', first)
-        if mark ~= 128 then common = false break end
-        if t - at < window then
-          common = tag == (length == 26 and 0 or 4)
-          oldest = at
-          rest = (high - h) * 281474976710656 + low - l
-          used = rest + (length == 26 and 1 or unpack_struct('>I7', first, 27))
-          if skipped + i > 1 then expired = skipped + i - 2 end
-          break
-        end
-        i = i + 1
-      end
-    elseif common then
-      -- All have expired; a running total starts anew.
-      expired, high, low = -2, 0, 0
-    end
-  end
-  if common and used + cost <= max then
-    if kind == 4 then
-      return pack('>BI7I7I7I7I7I7', newest and 1 or 17, t, last, 0, used, oldest, 0)
-    elseif low + cost < 281474976710656 then
-      longest, reply = window, pack('>BI7I7I7', 33, t, used + cost, oldest)
-    end
-  elseif common and used <= max and rest + cost <= max and (kind == 1 or kind == 4) then
-    -- What blocks is the first that counts.
-    if used == max then return pack('>BI7I7I7', 32, t, last, oldest) end
-    return pack('>BI7I7I7I7I7I7', 0, t, last, 0, used, oldest, oldest)
+    first = last - age
   end
 end
+if common then
+  local kind, cost, keep, id, window, max = unpack_struct('>BI7I2c4I7I7', request)
+  local fits, facts, longest, used, oldest, counts, from, second = true, '', 0
+  for i = 15, #request, 14 do
+    if i > 15 then
+      facts = facts .. pack('>I7I7', used, oldest)
+      window, max = unpack_struct('>I7I7', request, i)
+    end
+    local rest
+    if not newest or t - last >= window then
+      used, rest, oldest = 0, 0, t
+    elseif t - first < window and sum < 65535 and sum + cost <= max + 1 then
+      -- So much at most was appended after the first.
+      used, rest, oldest = sum, sum - 1, first
+    else
+      -- The first that counts is the first of all, or under one limit mostly the second.
+      local rank = t - first < window and '0' or #request == 28 and '1'
+      repeat
+        local member
+        if rank then
+          member = call('ZRANGE', key, rank, rank)[1]
+        else
+          member = call('ZRANGEBYLEX', key, '[' .. pack('>i7', t - window - 9007199254740991), '+', 'LIMIT', '0', '1')[1]
+        end
+        local length, before = #(member or '')
+        common = length == 26 or length == 33
+        if not common then break end
+        oldest, before = unpack_struct('>i7I5', member)
+        oldest, rest = oldest + 9007199254740992, total - before
+        common = before < 549755813888 and oldest <= t
+        used = rest + (length == 26 and 1 or unpack_struct('>I7', member, 27))
+        second, rank = rank == '1', nil
+      until t - oldest < window
+      if not common then break end
+    end
+    if used + cost > max then
+      fits = false
+      -- What blocks is the first that counts, or it takes a search.
+      if used > max or rest + cost > max then common = false break end
+    end
+    if window > longest then longest, counts, from = window, used, oldest end
+  end
+  local append = fits and kind ~= 4
+  if append then
+    common = common and total + cost < 549755813888 and t - from < 281474976710656
+  else
+    common = common and (kind == 1 or kind == 4)
+  end
+  if common then
+    local code = (append and 35 or fits and 33 or 32) + (newest and 0 or 16)
+    local reply = pack('>BI7I7I7I7', code, t, last, used, oldest) .. facts
+    if not append then return reply end
+    if counts == 0 then total = 0 end
+    counts = counts + cost
+    if counts > 65535 then counts = 65535 end
+    local entry = pack('>i7I5I6I2I2c4', t - 9007199254740992, total + cost, t - from, counts, keep, id)
+    if cost ~= 1 then entry = entry .. pack('>I7', cost) end
+    -- The first write must be one that a full server refuses.
+    call('ZADD', key, '0', entry)
+    if second then
+      call('ZREMRANGEBYRANK', key, '0', '0')
+    elseif from > first then
+      call('ZREMRANGEBYLEX', key, '[\224', '(' .. pack('>i7', from - 9007199254740992))
+    end
+    if given then
+      call('PEXPIRE', key, math.ceil((t - now + longest) / 1000) + 60000)
+    else
+      -- As `expiry` in entry.lua, which the common operations do without.
+      local cell = 2 ^ ((keep - keep % 64) / 64)
+      if keep ~= kept or last - last % cell < t - t % cell then
+        call('PEXPIREAT', key, math.floor((t - t % cell + (keep % 64 + 1) * cell) / 1000) + 1)
+      end
+    end
+    return reply
+  end
+end
+

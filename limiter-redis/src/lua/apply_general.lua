@@ -1,8 +1,8 @@
 
 -- The general form, from here on.
 local kind, cost = unpack_struct('>BI7', request)
-local count = math.floor((#request - 16) / 14)
-local id = sub(request, 9 + 14 * count)
+local count = math.floor(#request / 14) - 1
+local id = sub(request, 9, #request - 14 * count)
 local t, last, high, low, tag, _ = now, -1, 0, 0, 0
 -- The two oldest entries, unless callers' ids sort before them. Most questions are answered there.
 local head = {}
@@ -52,10 +52,10 @@ local function find(from, bound)
 end
 
 -- What counts in each window: `behind` is what was appended after the first entry that counts in the longest, -1 if none does;
--- `expired` is the rank of that one, if it is known.
-local limits, fits, longest, cap, behind, expired = {}, true, 0, 0, -1
+-- `origin` is the time of that one, `whole` what counts from there on, and `expired` its rank, if it is known.
+local limits, fits, longest, cap, behind, origin, whole, expired = {}, true, 0, 0, -1
 for i = 1, count do
-  local window, max = unpack_struct('>I7I7', request, 14 * i - 5)
+  local window, max = unpack_struct('>I7I7', request, 14 * i - 5 + #id)
   local used, oldest, rest, rank = 0, t, -1
   if last >= 0 and t - last < window then
     local h, l, own
@@ -76,7 +76,7 @@ for i = 1, count do
     used = rest + own
   end
   if used + cost > max then fits = false end
-  if window > longest then longest, behind, expired = window, rest, rank end
+  if window > longest then longest, behind, origin, whole, expired = window, rest, oldest, used, rank end
   if max > cap then cap = max end
   limits[i] = { window = window, max = max, used = used, oldest = oldest, blocker = oldest, rest = rest }
 end
@@ -84,10 +84,10 @@ end
 -- The entry that this operation appended when it was sent before.
 local admitted, at = fits, nil
 if #id == 16 then
-  local index = tag >= 8 and call('ZRANGEBYLEX', key, '[i' .. id, '(i' .. id .. '\255', 'LIMIT', '0', '1')[1]
-  local appended = index and unpack_struct('>I7', index, 18)
+  local index = tag >= 8 and call('ZRANGEBYLEX', key, '[i' .. id, '(i' .. id .. string.rep('\255', 8), 'LIMIT', '0', '1')[1]
+  local appended = index and unpack_struct('>i7', index, 18) + 9007199254740992
   if appended and t - appended < longest then
-    local from, past, skip = '[' .. from_time(appended), '(' .. from_time(appended + 1), 0
+    local from, past, skip = '[' .. from_time(appended), '(' .. past_time(appended), 0
     repeat
       local batch = call('ZRANGEBYLEX', key, from, past, 'LIMIT', skip, '64')
       for i = 1, #batch do
@@ -139,13 +139,19 @@ if append then
   if last < t and (behind < 0 or keep == -1) then high, low = 0, 0 end
   high, low = carry(high, low + cost)
   local ids = tag >= 8 and count_ids() or 0
-  local own = (fits and 0 or 1) + (cost > 1 and 4 or 0) + (ids > 0 and 8 or 0)
-  if #id == 16 then own, ids = own % 8 + 10, ids + 1 end
-  local entry = pack('>BI7I3I6B', 128, t, high, low, own) .. id
+  local entry
+  if fits and #id == 6 and ids == 0 and high == 0 and low < 549755813888 and t - origin < 281474976710656
+    and (last < t or is_short(newest)) then
+    entry = pack('>i7I5I6I2', t - 9007199254740992, low, t - origin, math.min(whole + cost, 65535)) .. id
+  else
+    local own = (fits and 0 or 1) + (cost > 1 and 4 or 0) + (ids > 0 and 8 or 0)
+    if #id == 16 then own, ids = own % 8 + 10, ids + 1 end
+    entry = long(t, high, low, own, id)
+  end
   if cost > 1 then entry = entry .. pack('>I7', cost) end
   -- The first write must be one that a full server refuses.
   if #id == 16 then
-    call('ZADD', key, '0', entry, '0', 'i' .. id .. pack('>I7', t))
+    call('ZADD', key, '0', entry, '0', 'i' .. id .. sub(entry, 1, 7))
   else
     call('ZADD', key, '0', entry)
   end
@@ -165,7 +171,7 @@ if append then
     call('PEXPIRE', key, math.ceil((t - now + longest) / 1000) + 60000)
   else
     -- A caller's id leaves no room to say how long.
-    local kept = #id == 8 and unpack_struct('>I2', id) or 0
+    local kept = #id == 6 and unpack_struct('>I2', id) or 0
     if kept == 0 then
       call('PEXPIREAT', key, math.floor((t + longest) / 1000) + 1)
     elseif not newest or keep_of(newest, tag) ~= kept or expiry(last, kept) ~= expiry(t, kept) then

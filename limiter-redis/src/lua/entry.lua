@@ -1,8 +1,12 @@
--- What the scripts know of entries. One sorted set per log; all scores are 0, so that members sort by their bytes:
---   128 | time (7 bytes) | running total (3 high, 6 low) | tag | id (8 bytes, or 16 if the caller chose it) |
---   cost (7 bytes, unless 1)
--- An id of 8 begins with two bytes that say how long the key is kept, see `expiry`, or are 0. The tag's bits are 1 denied,
--- 2 caller's id, 4 cost given, 8 the log had callers' ids when the entry was appended.
+-- What the scripts know of entries. One sorted set per log; all scores are 0, so that members sort by their bytes. The time
+-- is a signed number of 7 bytes, 2^53 less than the microseconds; an id is a caller's 16 bytes, or the store's 6, of which
+-- the first two say how long the key is kept, see `expiry`, or are 0. There are two forms:
+--   short: time | running total (5 bytes, below 2^39) | age of the first (6) | sum (2) | id (6) | cost (7, unless 1)
+--   long:  time | running total (3 high, the first bit set, 6 low) | tag | id (6 or 16) | cost (7, unless 1)
+-- A short one says what the log was when it was appended: how much older the first entry was, and the sum of all costs,
+-- 65535 if it was that or more. The newest entry is short only if that is still so, and if no callers' ids are in the set.
+-- The tag's bits are 1 denied, 2 caller's id, 4 cost given, 8 the log had callers' ids when the entry was appended.
+-- Of the same time, short ones sort before long ones, and so must have been appended before them.
 -- A caller's id is found by the member "i" | id | time of its entry; these sort before the entries.
 local byte = string.byte
 
@@ -12,15 +16,24 @@ local function damaged(member)
   error('DAMAGED not an entry of a log: "' .. shown .. '"', 0)
 end
 
+local function is_short(member) return byte(member, 8) < 128 end
+
 -- The time, running total (high, low), cost and tag of an entry. Refuses what no limiter wrote.
 local function read(member)
-  if #member >= 26 and byte(member) == 128 then
-    local at, high, low, tag = unpack_struct('>I7I3I6B', member, 2)
-    if at < 9007199254740992 and tag < 16 then
-      local length = tag % 4 < 2 and 26 or 34
-      if tag % 8 < 4 and #member == length then return at, high, low, 1, tag end
-      if tag % 8 >= 4 and #member == length + 7 then
-        return at, high, low, (unpack_struct('>I7', member, length + 1)), tag
+  local length = #member
+  if length >= 23 then
+    local at, high, low, tag = unpack_struct('>i7I3I6B', member)
+    local past
+    at, high = at + 9007199254740992, high - 8388608
+    if high < 0 then
+      high, low, tag, past = 0, unpack_struct('>I5', member, 8), length == 26 and 0 or 4, 26
+    else
+      past = tag % 4 < 2 and 23 or 33
+    end
+    if at >= 0 and at < 9007199254740992 and tag < 16 then
+      if tag % 8 < 4 and length == past then return at, high, low, 1, tag end
+      if tag % 8 >= 4 and length == past + 7 then
+        return at, high, low, (unpack_struct('>I7', member, past + 1)), tag
       end
     end
   end
@@ -35,17 +48,28 @@ local function expiry(at, keep)
   return math.floor((at - at % cell + (keep % 64 + 1) * cell) / 1000) + 1
 end
 
--- What an entry says about how long the key is kept; 0 if nothing.
-local function keep_of(member, tag) return tag % 4 < 2 and unpack_struct('>I2', member, 19) or 0 end
-
 -- An entry's id.
-local function id_of(member, tag) return sub(member, 19, tag % 4 < 2 and 26 or 34) end
+local function id_of(member, tag)
+  if is_short(member) then return sub(member, 21, 26) end
+  return sub(member, 18, tag % 4 < 2 and 23 or 33)
+end
+
+-- What an entry says about how long the key is kept; 0 if nothing.
+local function keep_of(member, tag) return tag % 4 < 2 and unpack_struct('>I2', id_of(member, tag)) or 0 end
 
 -- The first member that an entry of this time can be.
-local function from_time(at) return '\128' .. pack('>I7', at > 0 and at or 0) end
+local function from_time(at) return pack('>i7', math.max(at, 0) - 9007199254740992) end
+
+-- What sorts behind all entries of this time.
+local function past_time(at) return from_time(at) .. string.rep('\255', 10) end
+
+-- A long entry, from the id on as given.
+local function long(at, high, low, tag, rest)
+  return pack('>i7I3I6B', at - 9007199254740992, high + 8388608, low, tag) .. rest
+end
 
 -- How many ids there are: the rank of the oldest entry.
-local function count_ids() return call('ZLEXCOUNT', key, '-', '(\128') end
+local function count_ids() return call('ZLEXCOUNT', key, '-', '(' .. from_time(0)) end
 
 -- Removes the entries of these ranks, and their ids.
 local function drop(first, last)
@@ -54,8 +78,8 @@ local function drop(first, last)
   if first > 0 then
     for from = first, last, 64 do
       for _, member in ipairs(call('ZRANGE', key, from, math.min(from + 63, last))) do
-        if (byte(member, 18) or 0) % 4 >= 2 then
-          ids[#ids + 1] = 'i' .. sub(member, 19, 34) .. sub(member, 2, 8)
+        if (byte(member, 8) or 0) >= 128 and (byte(member, 17) or 0) % 4 >= 2 then
+          ids[#ids + 1] = 'i' .. sub(member, 18, 33) .. sub(member, 1, 7)
         end
       end
     end
@@ -68,6 +92,6 @@ end
 local function carry(high, low)
   local over = math.floor(low / 281474976710656)
   high, low = high + over, low - over * 281474976710656
-  if high < 0 or high >= 16777216 then error('DAMAGED the running total has overflowed', 0) end
+  if high < 0 or high >= 8388608 then error('DAMAGED the running total has overflowed', 0) end
   return high, low
 end

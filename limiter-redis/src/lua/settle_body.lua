@@ -12,10 +12,10 @@ end
 if last > t then t = last end
 if t - at >= window then return 0 end
 
--- The entry: a caller's id, or the store's own where the high half is zero.
-local own = sub(id, 1, 8) == '\0\0\0\0\0\0\0\0' and sub(id, 9, 16)
+-- The entry: a caller's id, or the store's own behind zeros.
+local own = sub(id, 1, 10) == string.rep('\0', 10) and sub(id, 11, 16)
 local target, tag, delta
-local from, past, skip = '[' .. from_time(at), '(' .. from_time(at + 1), 0
+local from, past, skip = '[' .. from_time(at), '(' .. past_time(at), 0
 repeat
   local batch = call('ZRANGEBYLEX', key, from, past, 'LIMIT', skip, '64')
   for i = 1, #batch do
@@ -28,20 +28,24 @@ until target or #batch < 64
 if not target then return 0 end
 if delta == 0 then return 1 end
 
--- The entry and all newer ones, with their running totals moved. Everything is read before anything is written.
+-- What an entry becomes: a long one, since what a short one says of the log no longer holds; its running total moved.
+local function moved(member, by)
+  local time, high, low, own, mark = read(member)
+  high, low = carry(high, low + by)
+  return long(time, high, low, mark, id_of(member, mark) .. (own > 1 and pack('>I7', own) or ''))
+end
+
+-- The entry and all newer ones, and what they become. Everything is read before anything is written.
 local rank, size = call('ZRANK', key, target), call('ZCARD', key)
 local old, new = {}, {}
 for first = rank, size - 1, 512 do
   for _, member in ipairs(call('ZRANGE', key, first, first + 511)) do
-    local _, high, low = read(member)
-    high, low = carry(high, low + delta)
-    old[#old + 1] = member
-    new[#new + 1] = sub(member, 1, 8) .. pack('>I3I6', high, low) .. sub(member, 18)
+    old[#old + 1], new[#new + 1] = member, moved(member, delta)
   end
 end
 local name = id_of(target, tag)
 tag = tag % 4 + (tag >= 8 and 8 or 0) + (cost > 1 and 4 or 0)
-new[1] = sub(new[1], 1, 17) .. string.char(tag) .. name .. (cost > 1 and pack('>I7', cost) or '')
+new[1] = sub(new[1], 1, 16) .. string.char(tag) .. name .. (cost > 1 and pack('>I7', cost) or '')
 
 -- No limit reaches further back than the newest entries that hold 2^52.
 local ids = count_ids()
@@ -61,13 +65,14 @@ if delta > 0 then
   end
 end
 
--- The next append believes the newest entry on how long the key is kept. If the newest goes, that is the one before it.
+-- What the newest entry says is believed. If it goes, that is the one before it.
 local kept
 if cost == 0 and rank == size - 1 and rank > ids then
   local before = call('ZRANGE', key, rank - 1, rank - 1)[1]
   local time, _, _, _, mark = read(before)
   local keep = keep_of(before, mark)
   if keep > 0 then kept = expiry(time, keep) end
+  if is_short(before) then old[2], new[2] = before, moved(before, 0) end
 end
 
 -- New members come before old ones go, so that the key is never empty and keeps its time to live.
@@ -82,7 +87,7 @@ for from = cost == 0 and 2 or 1, #new, 16 do
 end
 if cost == 0 then
   call('ZREM', key, target)
-  if tag % 4 >= 2 then call('ZREM', key, 'i' .. name .. sub(target, 2, 8)) end
+  if tag % 4 >= 2 then call('ZREM', key, 'i' .. name .. sub(target, 1, 7)) end
 end
 if kept then
   local now = call('TIME')
