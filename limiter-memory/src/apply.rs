@@ -81,6 +81,7 @@ impl<const N: usize> Survey<N> {
         let (limits, len) = op.policy.limits().to_array::<N>();
         for i in 0..len {
             let start = entries.start::<N>(i, limits[i].window(), now);
+            entries.remember(i, start);
             spans[i] = Span { start, used: entries.cost_from(start) };
             admitted &= spans[i].used + op.cost <= limits[i].max();
         }

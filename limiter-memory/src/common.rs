@@ -32,6 +32,10 @@ impl<const N: usize> Look<N> {
             usage[i].oldest = if usage[i].used > 0 { entries.at(starts[i]) } else { now };
             admitted &= usage[i].used + op.cost <= limit.max();
         }
+        // Only then, so that the compiler knows that nothing has changed meanwhile.
+        for (i, start) in starts.iter().enumerate() {
+            entries.remember(i, *start);
+        }
         Some(Self { admitted, now, newest, starts, usage })
     }
 

@@ -11,7 +11,10 @@ pub(crate) trait Entries {
     fn number(&self, i: usize) -> u32;
     /// The index of the first entry that counts in the `limit`-th limit's window at `now`; `N` is 1 if there is but one
     /// limit.
-    fn start<const N: usize>(&mut self, limit: usize, window: Window, now: Timestamp) -> usize;
+    fn start<const N: usize>(&self, limit: usize, window: Window, now: Timestamp) -> usize;
+    /// Keeps in mind where the limit's window begins, which is the place to look for it the next time.
+    #[inline(always)]
+    fn remember(&mut self, _limit: usize, _start: usize) {}
     /// The cost of the entries from `start` on.
     fn cost_from(&self, start: usize) -> u64;
     /// The first entry from `start` on with which the entries from `start` on hold at least `cost`.

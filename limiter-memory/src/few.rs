@@ -100,7 +100,7 @@ impl Entries for Few {
     }
 
     #[inline]
-    fn start<const N: usize>(&mut self, _: usize, window: Window, now: Timestamp) -> usize {
+    fn start<const N: usize>(&self, _: usize, window: Window, now: Timestamp) -> usize {
         let (newest, len) = (self.newest_micros(), self.len());
         let since = now.as_micros().wrapping_sub(newest);
         if since >= window.as_micros() {

@@ -109,11 +109,13 @@ impl Entries for Many {
     }
 
     #[inline]
-    fn start<const N: usize>(&mut self, limit: usize, window: Window, now: Timestamp) -> usize {
+    fn start<const N: usize>(&self, limit: usize, window: Window, now: Timestamp) -> usize {
         let hint = self.hints[limit % MAX_LIMITS].wrapping_sub(self.dropped) as usize;
-        let start = boundary(hint, self.len(), |i| !window.counts(self.at(i), now));
+        boundary(hint, self.len(), |i| !window.counts(self.at(i), now))
+    }
+
+    fn remember(&mut self, limit: usize, start: usize) {
         self.hints[limit % MAX_LIMITS] = self.dropped.wrapping_add(start as u32);
-        start
     }
 
     #[inline]

@@ -220,16 +220,6 @@ impl<L: Layout, const H: usize> View<'_, L, H> {
         if hint <= self.len() { hint } else { 0 }
     }
 
-    #[inline(always)]
-    fn set_hint(&mut self, limit: usize, start: usize) {
-        let (places, hint) = (self.places(), self.ring.number.wrapping_add(start as u32));
-        if limit < H
-            && let Some(word) = self.ring.words.get_mut(places + limit)
-        {
-            *word = hint;
-        }
-    }
-
     /// Whether the `i`-th entry has left a window, which one this much older than the newest has.
     #[inline(always)]
     fn has_left(&self, i: usize, oldest: u64) -> bool {
@@ -238,10 +228,8 @@ impl<L: Layout, const H: usize> View<'_, L, H> {
 
     /// Where the window starts: looked for from `near` on.
     #[inline(never)]
-    fn moved_start(&mut self, limit: usize, oldest: u64, near: usize) -> usize {
-        let start = boundary(near, self.len(), |i| self.has_left(i, oldest));
-        self.set_hint(limit, start);
-        start
+    fn moved_start(&self, oldest: u64, near: usize) -> usize {
+        boundary(near, self.len(), |i| self.has_left(i, oldest))
     }
 
     /// Makes room for one more than the first `len` entries, or returns what is too much: once in a round, so that a log
@@ -301,7 +289,7 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
     }
 
     #[inline(always)]
-    fn start<const N: usize>(&mut self, limit: usize, window: Window, now: Timestamp) -> usize {
+    fn start<const N: usize>(&self, limit: usize, window: Window, now: Timestamp) -> usize {
         let len = self.len();
         let since = now.as_micros().wrapping_sub(self.ring.newest_micros());
         if since >= window.as_micros() {
@@ -314,7 +302,7 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
             if (hint == 0 || self.has_left(hint - 1, oldest)) && (hint == len || !self.has_left(hint, oldest)) {
                 return hint;
             }
-            return self.moved_start(limit, oldest, hint);
+            return self.moved_start(oldest, hint);
         }
         // Without a branch on the number of entries that have left: no processor could foretell it.
         const NEAR: usize = 4;
@@ -323,7 +311,17 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
         } else {
             (0..NEAR).map(|i| usize::from(i < len) & usize::from(self.has_left(i, oldest))).sum()
         };
-        if left == NEAR { self.moved_start(limit, oldest, left) } else { left }
+        if left == NEAR { self.moved_start(oldest, left) } else { left }
+    }
+
+    #[inline(always)]
+    fn remember(&mut self, limit: usize, start: usize) {
+        let (places, hint) = (self.places(), self.ring.number.wrapping_add(start as u32));
+        if limit < H
+            && let Some(word) = self.ring.words.get_mut(places + limit)
+        {
+            *word = hint;
+        }
     }
 
     #[inline(always)]
@@ -422,13 +420,13 @@ mod tests {
                 let counts = |i: &usize| window.counts(view.at(*i), now);
                 let wanted = (0..view.len()).find(counts).unwrap_or(view.len());
                 for hint in 0..=view.len() + 1 {
-                    view.set_hint(1, hint);
+                    view.remember(1, hint);
                     assert_eq!(
                         view.start::<2>(1, window, now),
                         wanted,
                         "{window:?} at {now:?} from {hint}, since {first}"
                     );
-                    view.set_hint(0, hint);
+                    view.remember(0, hint);
                     assert_eq!(
                         view.start::<1>(0, window, now),
                         wanted,

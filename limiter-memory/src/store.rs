@@ -26,18 +26,18 @@ const NUMBER_STEP: u32 = 5_184_335;
 /// Takes the short way with these entries if it can. Each form of a log, and each verdict, returns on its own, so that none
 /// has to write its facts where all can find them.
 macro_rules! shortly {
-    ($limits:expr, $entries:expr, $op:expr, $now:expr, $unlock:expr) => {{
+    ($limits:expr, $entries:expr, $op:expr, $now:expr $(, $unlock:expr)?) => {{
         let entries = $entries;
         if let Some(look) = Look::<{ $limits }>::new(entries, $op, $now) {
             if $op.appends(look.admitted) {
                 // What is appended in spite of a denial takes the long way.
                 if look.admitted {
                     let facts = look.append(entries, $op);
-                    $unlock;
+                    $($unlock;)?
                     return A::common::<{ $limits }>($op, &facts);
                 }
             } else if let Some(facts) = look.facts(entries, $op) {
-                $unlock;
+                $($unlock;)?
                 return A::common::<{ $limits }>($op, &facts);
             }
         }
@@ -181,8 +181,8 @@ impl MemoryStore {
 #[inline(never)]
 fn apply_wide<A: Answer>(log: &mut Log, op: Op<'_>, now: Timestamp) -> A {
     match log.common::<0>() {
-        Common::Wide(mut wide) => shortly!(1, &mut wide, &op, now, ()),
-        Common::WideCosts(mut wide) => shortly!(1, &mut wide, &op, now, ()),
+        Common::Wide(mut wide) => shortly!(1, &mut wide, &op, now),
+        Common::WideCosts(mut wide) => shortly!(1, &mut wide, &op, now),
         _ => {}
     }
     apply_any(log, op, now)
@@ -191,11 +191,11 @@ fn apply_wide<A: Answer>(log: &mut Log, op: Op<'_>, now: Timestamp) -> A {
 #[inline(never)]
 fn apply_several<A: Answer, const N: usize>(log: &mut Log, op: Op<'_>, now: Timestamp) -> A {
     match log.common::<HINTS>() {
-        Common::Few(few) => shortly!(N, few, &op, now, ()),
-        Common::Units(mut units) => shortly!(N, &mut units, &op, now, ()),
-        Common::Costs(mut costs) => shortly!(N, &mut costs, &op, now, ()),
-        Common::Wide(mut wide) => shortly!(N, &mut wide, &op, now, ()),
-        Common::WideCosts(mut wide) => shortly!(N, &mut wide, &op, now, ()),
+        Common::Few(few) => shortly!(N, few, &op, now),
+        Common::Units(mut units) => shortly!(N, &mut units, &op, now),
+        Common::Costs(mut costs) => shortly!(N, &mut costs, &op, now),
+        Common::Wide(mut wide) => shortly!(N, &mut wide, &op, now),
+        Common::WideCosts(mut wide) => shortly!(N, &mut wide, &op, now),
         Common::None => {}
     }
     apply_any(log, op, now)
