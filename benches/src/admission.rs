@@ -48,7 +48,7 @@ struct Subject {
 
 fn subject<L: Library>() -> Subject {
     let (limiter, key) = (L::with(Quota::new(MAX, WINDOW)), "user:00000000001".to_owned());
-    Subject { library: L::NAME, allows: Box::new(move || limiter.allows(&key, 1)), admitted: Vec::new() }
+    Subject { library: L::NAME, allows: Box::new(move || limiter.allows(&key)), admitted: Vec::new() }
 }
 
 fn offer(load: Load) -> Vec<Subject> {

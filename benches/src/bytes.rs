@@ -89,7 +89,7 @@ fn bytes<L: Library>(count: usize, entries: u32) -> Bytes {
     let library = L::with(Quota::new(1000, Duration::from_secs(1000)));
     for _ in 0..entries {
         for key in keys.iter() {
-            library.allows(key, 1);
+            library.allows(key);
         }
     }
     let taken = BYTES.load(Ordering::Relaxed) - before;

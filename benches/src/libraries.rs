@@ -49,7 +49,13 @@ pub trait Library: Send + Sync + Sized + 'static {
     fn with(quota: Quota) -> Self;
     /// Whether `cost` units on this key were allowed.
     #[allow(clippy::ptr_arg, reason = "governor takes a reference to the very type of the key")]
-    fn allows(&self, key: &String, cost: u32) -> bool;
+    fn allows_n(&self, key: &String, cost: u32) -> bool;
+    /// Whether one unit was allowed, by the call for it if there is one.
+    #[inline]
+    #[allow(clippy::ptr_arg, reason = "governor takes a reference to the very type of the key")]
+    fn allows(&self, key: &String) -> bool {
+        self.allows_n(key, 1)
+    }
     /// Forgets the keys that are idle, where the library has a call for it.
     fn sweep(&self) {}
 }
@@ -76,12 +82,14 @@ impl Library for Now {
     }
 
     #[inline]
-    fn allows(&self, key: &String, cost: u32) -> bool {
-        match cost {
-            1 => ours(&self.0.acquire_now(key)),
-            // Looked at where it is: moving it out of the result would be measured, too.
-            _ => matches!(&self.0.acquire_n_now(key, u64::from(cost)), Ok(decision) if ours(decision)),
-        }
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
+        // Looked at where it is: moving it out of the result would be measured, too.
+        matches!(&self.0.acquire_n_now(key, u64::from(cost)), Ok(decision) if ours(decision))
+    }
+
+    #[inline]
+    fn allows(&self, key: &String) -> bool {
+        ours(&self.0.acquire_now(key))
     }
 
     fn sweep(&self) {
@@ -107,8 +115,13 @@ impl Library for Async {
     }
 
     #[inline]
-    fn allows(&self, key: &String, cost: u32) -> bool {
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
         at_once(self.0.acquire_n(key, u64::from(cost)))
+    }
+
+    #[inline]
+    fn allows(&self, key: &String) -> bool {
+        at_once(self.0.acquire(key))
     }
 }
 
@@ -123,8 +136,13 @@ impl Library for Dyn {
     }
 
     #[inline]
-    fn allows(&self, key: &String, cost: u32) -> bool {
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
         at_once(self.0.acquire_n(key, u64::from(cost)))
+    }
+
+    #[inline]
+    fn allows(&self, key: &String) -> bool {
+        at_once(self.0.acquire(key))
     }
 }
 
@@ -142,11 +160,14 @@ impl Library for Governor {
     }
 
     #[inline]
-    fn allows(&self, key: &String, cost: u32) -> bool {
-        match NonZeroU32::new(cost) {
-            None | Some(NonZeroU32::MIN) => self.0.check_key(key).is_ok(),
-            Some(cost) => self.0.check_key_n(key, cost).is_ok_and(|fits| fits.is_ok()),
-        }
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
+        let cost = NonZeroU32::new(cost).expect("no cost is zero");
+        self.0.check_key_n(key, cost).is_ok_and(|fits| fits.is_ok())
+    }
+
+    #[inline]
+    fn allows(&self, key: &String) -> bool {
+        self.0.check_key(key).is_ok()
     }
 
     fn sweep(&self) {
@@ -175,7 +196,7 @@ impl<const BUCKET: u64> Library for Trypema<BUCKET> {
     }
 
     #[inline]
-    fn allows(&self, key: &String, cost: u32) -> bool {
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
         let decision = self.provider.absolute().inc(key, &self.rate, u64::from(cost));
         matches!(decision, RateLimitDecision::Allowed)
     }
@@ -199,7 +220,7 @@ impl Library for Limitador {
     }
 
     #[inline]
-    fn allows(&self, key: &String, cost: u32) -> bool {
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
         let context = HashMap::from([("key".to_owned(), key.clone())]).into();
         let checked = self.limiter.check_rate_limited_and_update(&self.namespace, &context, u64::from(cost));
         checked.is_ok_and(|result| !result.limited)
@@ -223,7 +244,7 @@ impl Library for Throttlecrab {
     }
 
     #[inline]
-    fn allows(&self, key: &String, cost: u32) -> bool {
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
         let mut limiter = self.limiter.lock().expect("no thread panics");
         let answer = limiter.rate_limit(key, self.max, self.max, self.seconds, i64::from(cost), SystemTime::now());
         answer.is_ok_and(|(allowed, _)| allowed)
@@ -245,7 +266,7 @@ impl Library for ClockFloor {
     }
 
     #[inline]
-    fn allows(&self, _: &String, _: u32) -> bool {
+    fn allows_n(&self, _: &String, _: u32) -> bool {
         self.clock.delta_as_nanos(self.start, self.clock.raw()) / 1000 < u64::MAX / 2
     }
 }
@@ -269,7 +290,7 @@ impl Library for LineFloor {
     }
 
     #[inline]
-    fn allows(&self, key: &String, cost: u32) -> bool {
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
         let mut hasher = self.seed.build_hasher();
         hasher.write(key.as_bytes());
         let line = &self.lines[hasher.finish() as usize % self.lines.len()].0;
@@ -292,7 +313,7 @@ impl Library for MapFloor {
     }
 
     #[inline]
-    fn allows(&self, key: &String, cost: u32) -> bool {
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
         let now = self.clock.clock.delta_as_nanos(self.clock.start, self.clock.clock.raw()) / 1000;
         match self.map.get_mut(key) {
             Some(mut last) => *last = now + u64::from(cost),

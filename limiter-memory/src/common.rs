@@ -15,10 +15,11 @@ pub(crate) struct Look<const N: usize> {
 }
 
 impl<const N: usize> Look<N> {
-    /// Looks, or not where the entry would outgrow the log's form.
+    /// Looks, unless it is not a common operation.
     #[inline(always)]
     pub(crate) fn new(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> Option<Self> {
-        if op.id.is_some() || !entries.takes(op, 0) {
+        // Of several limits it is asked now, too strictly if entries have expired; with one, the compiler does better later.
+        if op.id.is_some() || (N > 1 && !entries.takes(op, 0)) {
             return None;
         }
         let newest = entries.newest();
@@ -39,12 +40,23 @@ impl<const N: usize> Look<N> {
         Some(Self { admitted, now, newest, starts, usage })
     }
 
+    /// How many of the first entries count in no window.
+    #[inline(always)]
+    fn expired(&self) -> usize {
+        self.starts.iter().fold(usize::MAX, |first, start| first.min(*start))
+    }
+
+    /// Whether the log's form takes the entry.
+    #[inline(always)]
+    pub(crate) fn is_taken(&self, entries: &impl Entries, op: &Op<'_>) -> bool {
+        N > 1 || entries.takes(op, self.expired())
+    }
+
     /// Appends the entry of an operation that is admitted.
     #[inline(always)]
     pub(crate) fn append(mut self, entries: &mut impl Entries, op: &Op<'_>) -> Facts {
         let now = self.now;
-        let expired = self.starts.iter().fold(usize::MAX, |first, start| first.min(*start));
-        let number = entries.push(expired, op, now);
+        let number = entries.push(self.expired(), op, now);
         for usage in &mut self.usage {
             usage.used += op.cost;
             usage.blocker = usage.oldest;

@@ -31,7 +31,7 @@ macro_rules! shortly {
         if let Some(look) = Look::<{ $limits }>::new(entries, $op, $now) {
             if $op.appends(look.admitted) {
                 // What is appended in spite of a denial takes the long way.
-                if look.admitted {
+                if look.admitted && look.is_taken(entries, $op) {
                     let facts = look.append(entries, $op);
                     $($unlock;)?
                     return A::common::<{ $limits }>($op, &facts);
