@@ -51,7 +51,7 @@ pub trait Library: Send + Sync + Sized + 'static {
     #[allow(clippy::ptr_arg, reason = "governor takes a reference to the very type of the key")]
     fn allows_n(&self, key: &String, cost: u32) -> bool;
     /// Whether one unit was allowed, by the call for it if there is one.
-    #[inline]
+    #[inline(always)]
     #[allow(clippy::ptr_arg, reason = "governor takes a reference to the very type of the key")]
     fn allows(&self, key: &String) -> bool {
         self.allows_n(key, 1)
@@ -66,7 +66,7 @@ fn policy(quota: Quota) -> Policy {
 }
 
 /// Whether it is allowed. All of the decision is there, though this looks at nothing else of it.
-#[inline]
+#[inline(always)]
 fn ours(decision: &Decision) -> bool {
     black_box(decision).allowed()
 }
@@ -81,13 +81,13 @@ impl Library for Now {
         Self(Limiter::new(MemoryStore::new(), policy(quota)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
         // Looked at where it is: moving it out of the result would be measured, too.
         matches!(&self.0.acquire_n_now(key, u64::from(cost)), Ok(decision) if ours(decision))
     }
 
-    #[inline]
+    #[inline(always)]
     fn allows(&self, key: &String) -> bool {
         ours(&self.0.acquire_now(key))
     }
@@ -98,7 +98,7 @@ impl Library for Now {
 }
 
 /// Polls the future of a decision as its task does, which it makes wait for nothing.
-#[inline]
+#[inline(always)]
 fn at_once(decision: impl Future<Output = Result<Decision, limiter_core::Error>>) -> bool {
     let polled = pin!(decision).poll(&mut Context::from_waker(Waker::noop()));
     matches!(&polled, Poll::Ready(Ok(decision)) if ours(decision))
@@ -114,12 +114,12 @@ impl Library for Async {
         Self(Limiter::new(MemoryStore::new(), policy(quota)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
         at_once(self.0.acquire_n(key, u64::from(cost)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn allows(&self, key: &String) -> bool {
         at_once(self.0.acquire(key))
     }
@@ -135,12 +135,12 @@ impl Library for Dyn {
         Self(Limiter::new(Arc::new(MemoryStore::new()), policy(quota)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
         at_once(self.0.acquire_n(key, u64::from(cost)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn allows(&self, key: &String) -> bool {
         at_once(self.0.acquire(key))
     }
@@ -159,13 +159,13 @@ impl Library for Governor {
         Self(governor::RateLimiter::dashmap(quota))
     }
 
-    #[inline]
+    #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
         let cost = NonZeroU32::new(cost).expect("no cost is zero");
         self.0.check_key_n(key, cost).is_ok_and(|fits| fits.is_ok())
     }
 
-    #[inline]
+    #[inline(always)]
     fn allows(&self, key: &String) -> bool {
         self.0.check_key(key).is_ok()
     }
@@ -195,7 +195,7 @@ impl<const BUCKET: u64> Library for Trypema<BUCKET> {
         Self { provider, rate: RateLimit::per_second_or_panic(max as f64 / seconds as f64) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
         let decision = self.provider.absolute().inc(key, &self.rate, u64::from(cost));
         matches!(decision, RateLimitDecision::Allowed)
@@ -219,7 +219,7 @@ impl Library for Limitador {
         Self { limiter, namespace: "bench".into() }
     }
 
-    #[inline]
+    #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
         let context = HashMap::from([("key".to_owned(), key.clone())]).into();
         let checked = self.limiter.check_rate_limited_and_update(&self.namespace, &context, u64::from(cost));
@@ -243,7 +243,7 @@ impl Library for Throttlecrab {
         Self { limiter, max: max as i64, seconds: seconds as i64 }
     }
 
-    #[inline]
+    #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
         let mut limiter = self.limiter.lock().expect("no thread panics");
         let answer = limiter.rate_limit(key, self.max, self.max, self.seconds, i64::from(cost), SystemTime::now());
@@ -265,7 +265,7 @@ impl Library for ClockFloor {
         Self { start: clock.raw(), clock }
     }
 
-    #[inline]
+    #[inline(always)]
     fn allows_n(&self, _: &String, _: u32) -> bool {
         self.clock.delta_as_nanos(self.start, self.clock.raw()) / 1000 < u64::MAX / 2
     }
@@ -289,7 +289,7 @@ impl Library for LineFloor {
         Self { seed: foldhash::fast::RandomState::default(), lines }
     }
 
-    #[inline]
+    #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
         let mut hasher = self.seed.build_hasher();
         hasher.write(key.as_bytes());
@@ -312,7 +312,7 @@ impl Library for MapFloor {
         Self { clock: ClockFloor::with(quota), map: dashmap::DashMap::default() }
     }
 
-    #[inline]
+    #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
         let now = self.clock.clock.delta_as_nanos(self.clock.start, self.clock.clock.raw()) / 1000;
         match self.map.get_mut(key) {
