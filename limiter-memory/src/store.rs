@@ -131,8 +131,9 @@ impl MemoryStore {
     /// Applies an operation.
     #[inline(always)]
     fn run<A: Answer>(&self, op: &Op<'_>) -> A {
-        let now = time(op.at);
+        // Reading the clock keeps the processor from looking ahead; the key may come from memory meanwhile.
         let hash = self.shards.hash(op.key);
+        let now = time(op.at);
         let mut table = self.shards.of(hash).lock();
         let Some(Slot { log, .. }) = table.find_mut(hash, |slot| slot.key.is(op.key)) else {
             return A::uncommon(*op, self.insert(&mut table, hash, *op, now));
