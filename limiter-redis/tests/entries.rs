@@ -11,7 +11,7 @@ use limiter_testkit::conformance::{Case, Operation, Plan, Step, replay};
 use limiter_testkit::server::{Reply, Server};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
 const START: u64 = 1_700_000_000_000_000;
 const WINDOW: u64 = 1_000;
@@ -209,7 +209,12 @@ fn decisions_are_the_same_at_the_ends_of_the_forms() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let store = runtime.block_on(connect(&server));
     let limiter = Limiter::new(Arc::new(store), Limit::meter(Window::MIN));
-    let mut runner = TestRunner::new(Config { cases: 2_000, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config {
+        cases: 2_000,
+        source_file: Some(file!()),
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..Config::default()
+    });
     let tried = std::cell::Cell::new(0);
     let result = runner.run(&extremes(), |case| {
         tried.set(tried.get() + 1);
