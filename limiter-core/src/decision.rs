@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{Entry, Facts, Limit, MAX_LIMITS, Mode, Op, Outcome, PerLimit, Receipt, Timestamp, Usage};
+use crate::{Entry, Facts, Limit, MAX_LIMITS, Mode, Op, Outcome, PerLimit, Receipt, Timestamp};
 
 /// The answer to an operation. All times are from the operation's own time on, in whole microseconds.
 ///
@@ -170,15 +170,14 @@ fn decide_several(op: &Op<'_>, facts: Facts) -> Decision {
 pub fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
     let now = facts.now;
     let denied = !facts.admitted && op.mode != Mode::Record;
-    let (all, usage) = (op.policy.limits(), &facts.usage);
-    let len = if N == MAX_LIMITS { all.len().min(N) } else { N };
-    let all: [Limit; N] = if N == 1 { [op.policy.only_limit(); N] } else { all.to_array().0 };
-    let usage: [Usage; N] = usage.to_array().0;
+    let len = if N == MAX_LIMITS { op.policy.limits().len().min(N) } else { N };
+    let all = op.policy.first_limits::<N>();
+    let (usages, _) = facts.usage.to_array::<N>();
     let mut limits = [LimitDecision { limit: all[0], used: 0, retry_after: 0, refill_after: 0 }; N];
     // What binds is not looked up in the limits: an array that is indexed by a variable is one in memory.
     let (mut binding, mut longest_retry, mut least_remaining) = (0, 0, u64::MAX);
     for (i, decided) in limits.iter_mut().enumerate().take(len) {
-        let (limit, usage) = (all[i], usage[i]);
+        let (limit, usage) = (all[i], usages[i]);
         let blocked = denied && usage.used.saturating_add(op.cost) > limit.max();
         let this = LimitDecision {
             limit,

@@ -47,17 +47,6 @@ impl<T: Copy> PerLimit<T> {
         }
     }
 
-    /// The `i`-th item; where there are not so many, any of them.
-    #[doc(hidden)]
-    #[inline(always)]
-    pub fn item(&self, i: usize) -> T {
-        match &self.0 {
-            Items::One(item) => *item,
-            Items::Some { items, .. } => items[i % SOME],
-            Items::Most { items, .. } => items[i % MAX_LIMITS],
-        }
-    }
-
     /// The first `N` items and how many of them there are; what is beyond those is any of them.
     #[inline]
     #[must_use]

@@ -90,12 +90,15 @@ impl Policy {
         &self.limits
     }
 
-    /// The limit of a policy that has one, as cheap to read as can be.
+    /// The first `N` limits, as [`PerLimit::to_array`]; the only one is as cheap to read as can be.
     #[doc(hidden)]
-    #[inline]
+    #[inline(always)]
     #[must_use]
-    pub fn only_limit(&self) -> Limit {
-        Limit { max: self.largest_max, window: self.longest_window }
+    pub fn first_limits<const N: usize>(&self) -> [Limit; N] {
+        match N {
+            1 => [Limit { max: self.largest_max, window: self.longest_window }; N],
+            _ => self.limits.to_array().0,
+        }
     }
 
     /// What an acquire appends.

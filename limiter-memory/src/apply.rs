@@ -75,7 +75,7 @@ impl<const N: usize> Survey<N> {
     #[inline]
     fn new(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> Self {
         let newest = entries.newest();
-        let now = newest.map_or(now, |newest| newest.max(now));
+        let now = entries.not_before(now);
         let mut spans = [Span { start: 0, used: 0 }; N];
         let mut admitted = true;
         let (limits, len) = op.policy.limits().to_array::<N>();

@@ -1,7 +1,7 @@
 //! An operation of the common sort, with nothing unusual about it. The same as [`apply`](crate::apply), in so few steps
 //! that its facts need never be written to memory.
 
-use limiter_core::{Entry, EntryId, Facts, Limit, Op, Outcome, PerLimit, Timestamp, Usage};
+use limiter_core::{Entry, EntryId, Facts, Op, Outcome, PerLimit, Timestamp, Usage};
 
 use crate::entries::Entries;
 
@@ -25,7 +25,7 @@ impl<const N: usize> Look<N> {
         let newest = entries.newest();
         let now = entries.not_before(now);
         let (mut admitted, mut starts, mut usage) = (true, [0; N], [Usage::default(); N]);
-        let limits = limits::<N>(op);
+        let limits = op.policy.first_limits::<N>();
         for i in 0..N {
             let limit = limits[i];
             starts[i] = entries.start::<N>(i, limit.window(), now);
@@ -69,7 +69,7 @@ impl<const N: usize> Look<N> {
     /// The facts about an operation that appends nothing, or `None` where usage is above a maximum.
     #[inline(always)]
     pub(crate) fn facts(mut self, entries: &impl Entries, op: &Op<'_>) -> Option<Facts> {
-        let limits = limits::<N>(op);
+        let limits = op.policy.first_limits::<N>();
         for (i, usage) in self.usage.iter_mut().enumerate() {
             let max = limits[i].max();
             if usage.used > max {
@@ -82,9 +82,4 @@ impl<const N: usize> Look<N> {
         let Self { now, admitted, newest, .. } = self;
         Some(Facts { now, admitted, outcome: Outcome::Nothing, newest, usage })
     }
-}
-
-#[inline(always)]
-fn limits<const N: usize>(op: &Op<'_>) -> [Limit; N] {
-    if N == 1 { [op.policy.only_limit(); N] } else { op.policy.limits().to_array().0 }
 }

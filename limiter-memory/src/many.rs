@@ -49,7 +49,7 @@ impl Many {
     }
 
     pub(crate) fn apply<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
-        let clamped = self.newest().map_or(now, |newest| newest.max(now));
+        let clamped = self.not_before(now);
         if let Some(original) = op.id.and_then(|id| self.named(id, op, clamped)) {
             return repeat::<N>(self, op, now, original);
         }
