@@ -57,7 +57,7 @@ impl<S: NowStore> NowStore for Arc<S> {
 /// The same operations without a future, over a store that answers at once.
 impl<S: NowStore> Limiter<S> {
     /// Takes one unit if it fits. It cannot fail: every limit has room for one.
-    #[inline]
+    #[inline(always)]
     pub fn acquire_now(&self, key: &(impl AsRef<[u8]> + ?Sized)) -> Decision {
         let mut op = self.op(Mode::Acquire, key, 1);
         op.at = self.at(op.at);
@@ -68,7 +68,7 @@ impl<S: NowStore> Limiter<S> {
     ///
     /// # Errors
     /// [`InvalidCost`](crate::ErrorKind::InvalidCost) and [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit).
-    #[inline]
+    #[inline(always)]
     pub fn acquire_n_now(&self, key: &(impl AsRef<[u8]> + ?Sized), cost: u64) -> Result<Decision, Error> {
         self.run_now(self.op(Mode::Acquire, key, cost))
     }
@@ -84,7 +84,7 @@ impl<S: NowStore> Limiter<S> {
     ///
     /// # Errors
     /// [`InvalidCost`](crate::ErrorKind::InvalidCost) and [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit).
-    #[inline]
+    #[inline(always)]
     pub fn run_now(&self, mut op: Op<'_>) -> Result<Decision, Error> {
         op.at = self.at(op.at);
         self.store.try_decide_now(op)

@@ -29,6 +29,7 @@ pub struct Policy {
     limits: PerLimit<Limit>,
     counting: Counting,
     longest_window: Window,
+    longest_window_zeros: u8,
     largest_max: u64,
     smallest_max: u64,
     name: Option<Box<str>>,
@@ -50,9 +51,11 @@ impl Policy {
 
     fn build(limits: PerLimit<Limit>) -> Self {
         let first = limits[0];
+        let longest_window = limits.iter().fold(first.window(), |longest, l| longest.max(l.window()));
         Self {
             counting: Counting::default(),
-            longest_window: limits.iter().fold(first.window(), |longest, l| longest.max(l.window())),
+            longest_window,
+            longest_window_zeros: longest_window.as_micros().leading_zeros() as u8,
             largest_max: limits.iter().fold(first.max(), |largest, l| largest.max(l.max())),
             smallest_max: limits.iter().fold(first.max(), |smallest, l| smallest.min(l.max())),
             limits,
@@ -119,6 +122,15 @@ impl Policy {
     #[must_use]
     pub fn longest_window(&self) -> Window {
         self.longest_window
+    }
+
+    /// The leading zeros of the longest window's microseconds. Known beforehand, because the instruction that finds them is
+    /// eight to some processors.
+    #[doc(hidden)]
+    #[inline]
+    #[must_use]
+    pub fn longest_window_zeros(&self) -> u8 {
+        self.longest_window_zeros
     }
 
     /// The largest maximum of all limits: no decision depends on what is older than the newest entries that reach it.

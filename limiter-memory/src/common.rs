@@ -1,6 +1,8 @@
 //! An operation of the common sort, with nothing unusual about it. The same as [`apply`](crate::apply), in so few steps
 //! that its facts need never be written to memory.
 
+use std::hint::select_unpredictable;
+
 use limiter_core::{Entry, EntryId, Facts, Op, Outcome, PerLimit, Timestamp, Usage};
 
 use crate::entries::Entries;
@@ -30,7 +32,10 @@ impl<const N: usize> Look<N> {
             let limit = limits[i];
             starts[i] = entries.start::<N>(i, limit.window(), now);
             usage[i].used = entries.cost_from(starts[i]);
-            usage[i].oldest = if usage[i].used > 0 { entries.at(starts[i]) } else { now };
+            // Where nothing counts this is any time. Whether something does, of a key that is seen now and then, cannot be
+            // foretold.
+            let oldest = entries.at(starts[i]);
+            usage[i].oldest = select_unpredictable(usage[i].used > 0, oldest, now);
             admitted &= usage[i].used + op.cost <= limit.max();
         }
         // Only then, so that the compiler knows that nothing has changed meanwhile.

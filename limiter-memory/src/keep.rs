@@ -16,8 +16,7 @@ impl Keep {
 
     #[inline]
     pub(crate) fn for_append(op: &Op<'_>) -> Self {
-        let zeros = (op.policy.longest_window().as_micros() | 1).leading_zeros();
-        Self(zeros as u8 | if op.at == At::StoreClock { 0 } else { Self::GIVEN })
+        Self(op.policy.longest_window_zeros() | if op.at == At::StoreClock { 0 } else { Self::GIVEN })
     }
 
     /// Longer than the window, and at most twice as long; in microseconds.

@@ -33,12 +33,13 @@ impl Key {
     /// Without a call where the length is common: two words that overlap are all of up to 16 bytes.
     #[inline]
     pub(crate) fn is(&self, key: &[u8]) -> bool {
-        if let Self::Inline { len, bytes } = self
-            && let 8..=16 = *len
-            && usize::from(*len) == key.len()
+        if let 8..=16 = key.len()
+            && let Self::Inline { len, bytes } = self
         {
-            let bytes = &bytes[..usize::from(*len)];
-            return bytes.first_chunk::<8>() == key.first_chunk() && bytes.last_chunk::<8>() == key.last_chunk();
+            let bytes = &bytes[..key.len()];
+            return usize::from(*len) == key.len()
+                && bytes.first_chunk::<8>() == key.first_chunk()
+                && bytes.last_chunk::<8>() == key.last_chunk();
         }
         self.is_at_length(key)
     }

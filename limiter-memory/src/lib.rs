@@ -18,6 +18,7 @@ mod shards;
 mod store;
 mod sweep;
 mod sweeper;
+mod table;
 
 pub use store::MemoryStore;
 pub use sweeper::Sweeper;

@@ -3,19 +3,9 @@
 use std::hash::{BuildHasher, Hasher};
 use std::slice;
 
-use hashbrown::HashTable;
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::key::Key;
-use crate::log::Log;
-
-/// A key and its log.
-pub(crate) struct Slot {
-    pub(crate) key: Key,
-    pub(crate) log: Log,
-}
-
-pub(crate) type Table = HashTable<Slot>;
+use crate::table::Table;
 
 /// A table and its lock in one cache line.
 #[derive(Default)]
@@ -67,7 +57,7 @@ impl Shards {
     /// The shard of a key with this hash.
     #[inline(always)]
     pub(crate) fn of(&self, hash: u64) -> &Shard {
-        // A table uses the lowest and the seven highest bits.
+        // A table uses the lowest bits.
         &self.shards[(hash >> 32) as usize & (self.shards.len() - 1)]
     }
 }
@@ -75,6 +65,8 @@ impl Shards {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::Log;
+    use crate::table::Slot;
 
     #[test]
     fn a_slot_is_seven_words_and_a_shard_one_line() {

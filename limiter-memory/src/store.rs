@@ -15,8 +15,9 @@ use crate::few::Few;
 use crate::key::Key;
 use crate::log::{Common, Log};
 use crate::ring::HINTS;
-use crate::shards::{Shards, Slot, Table};
+use crate::shards::Shards;
 use crate::sweep::{has_expired, make_room, sweep, sweep_or_grow};
+use crate::table::{Slot, Table};
 
 /// The first numbers of a store's logs go through half of what there is in steps of the golden section, which keeps those
 /// of many successive logs far apart.
@@ -50,7 +51,7 @@ macro_rules! shortly {
 /// across an await. Share it behind an [`Arc`](std::sync::Arc).
 ///
 /// # Memory
-/// A key with up to four entries of cost 1 takes 57 bytes of table (a table is between 7/16 and 7/8 full) and nothing
+/// A key with up to four entries of cost 1 takes 56 bytes of table (a table is between 7/16 and 7/8 full) and nothing
 /// else while it is at most 22 bytes long. More entries take 4 bytes each, 8 if a window is over 71 minutes or costs
 /// differ, 16 if both, in a ring with room for between one and four times their number, and 32 bytes beside it under
 /// several limits. A log that knows an entry by an id, or had one refunded or settled, takes 24 bytes an entry.
@@ -99,7 +100,7 @@ impl MemoryStore {
     /// Whether the store holds no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.shards.iter().all(|shard| shard.lock().is_empty())
+        self.shards.iter().all(|shard| shard.lock().len() == 0)
     }
 
     /// How many entries the store holds for a key, expired ones that it has not dropped included.
@@ -107,7 +108,7 @@ impl MemoryStore {
     pub fn entries(&self, key: &(impl AsRef<[u8]> + ?Sized)) -> usize {
         let key = key.as_ref();
         let hash = self.shards.hash(key);
-        self.shards.of(hash).lock().find(hash, |slot| slot.key.is(key)).map_or(0, |slot| slot.log.len())
+        self.shards.of(hash).lock().get(hash, key).map_or(0, |slot| slot.log.len())
     }
 
     /// Forgets all keys whose entries have expired by the store's own clock, a shard at a time, and returns the memory
@@ -135,8 +136,8 @@ impl MemoryStore {
         let hash = self.shards.hash(op.key);
         let now = time(op.at);
         let mut table = self.shards.of(hash).lock();
-        let Some(Slot { log, .. }) = table.find_mut(hash, |slot| slot.key.is(op.key)) else {
-            return A::uncommon(*op, self.insert(&mut table, hash, *op, now));
+        let Some(Slot { log, .. }) = table.get_mut(hash, op.key) else {
+            return A::uncommon(*op, self.insert(&mut table, *op, now));
         };
         match op.policy.limits().len() {
             1 => match log.common::<0>() {
@@ -155,7 +156,7 @@ impl MemoryStore {
     }
 
     #[inline(never)]
-    fn insert(&self, table: &mut Table, hash: u64, op: Op<'_>, now: Timestamp) -> Facts {
+    fn insert(&self, table: &mut Table, op: Op<'_>, now: Timestamp) -> Facts {
         let mut log = Log::new(self.first_number());
         let facts = log.apply(op, now);
         if facts.newest.is_none() {
@@ -164,10 +165,10 @@ impl MemoryStore {
         let rehash = |key: &Key| self.shards.hash(key.as_bytes());
         if table.len() >= self.max_keys_per_shard {
             make_room(table, rehash, clock::now(), self.max_keys_per_shard);
-        } else if table.len() == table.capacity() {
+        } else if table.is_full() {
             sweep_or_grow(table, rehash, clock::now());
         }
-        table.insert_unique(hash, Slot { key: Key::new(op.key), log }, |slot| rehash(&slot.key));
+        table.insert(Slot { key: Key::new(op.key), log }, rehash);
         facts
     }
 
@@ -281,15 +282,15 @@ impl NowStore for MemoryStore {
         let now = time(settlement.at);
         let hash = self.shards.hash(settlement.key);
         let mut table = self.shards.of(hash).lock();
-        let slot = table.find_mut(hash, |slot| slot.key.is(settlement.key));
+        let slot = table.get_mut(hash, settlement.key);
         slot.is_some_and(|slot| slot.log.settle(&settlement.receipt, settlement.cost, now))
     }
 
     fn reset_now(&self, key: &[u8]) -> bool {
         let hash = self.shards.hash(key);
         let mut table = self.shards.of(hash).lock();
-        let removed = table.find_entry(hash, |slot| slot.key.is(key)).map(|entry| entry.remove().0);
-        removed.is_ok_and(|slot| slot.log.newest().is_some())
+        let removed = table.remove(key, |key| self.shards.hash(key.as_bytes()), hash);
+        removed.is_some_and(|slot| slot.log.newest().is_some())
     }
 }
 

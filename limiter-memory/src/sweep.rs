@@ -6,15 +6,13 @@ use limiter_core::Timestamp;
 
 use crate::key::Key;
 use crate::log::Log;
-use crate::shards::{Slot, Table};
+use crate::table::{Slot, Table};
 
 /// Forgets the logs for which `is_over` holds, and returns the memory that they took. Returns how many.
 pub(crate) fn sweep(table: &mut Table, hash: impl Fn(&Key) -> u64, is_over: impl Fn(&Log) -> bool) -> usize {
     let before = table.len();
-    table.retain(|slot| !is_over(&slot.log));
-    if table.len() <= table.num_buckets() / 4 {
-        table.shrink_to(table.len(), |slot| hash(&slot.key));
-    }
+    table.retain(&hash, |slot| !is_over(&slot.log));
+    table.shrink(hash);
     before - table.len()
 }
 
@@ -22,7 +20,7 @@ pub(crate) fn sweep(table: &mut Table, hash: impl Fn(&Key) -> u64, is_over: impl
 /// sweeping costs a constant per key on average.
 pub(crate) fn sweep_or_grow(table: &mut Table, hash: impl Fn(&Key) -> u64, now: Timestamp) {
     sweep(table, &hash, |log| has_expired(log, now));
-    table.reserve(table.len() / 2 + 1, |slot| hash(&slot.key));
+    table.reserve(table.len() / 2 + 1, hash);
 }
 
 /// Makes room for one more key under the bound of `most`, at least 1: forgets the expired logs, and if that does not
@@ -39,9 +37,9 @@ pub(crate) fn make_room(table: &mut Table, hash: impl Fn(&Key) -> u64, now: Time
         }
         kept.drain(..evicted);
     }
-    table.reserve(kept.len() + 1, |slot| hash(&slot.key));
+    table.reserve(kept.len() + 1, &hash);
     for slot in kept {
-        table.insert_unique(hash(&slot.key), slot, |slot| hash(&slot.key));
+        table.insert(slot, &hash);
     }
 }
 

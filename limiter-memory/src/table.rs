@@ -1,0 +1,254 @@
+//! A hash table of logs, in which most keys are found by reading nothing but their slot.
+
+use std::{iter, mem};
+
+use crate::key::Key;
+use crate::log::Log;
+
+/// A key and its log.
+pub(crate) struct Slot {
+    pub(crate) key: Key,
+    pub(crate) log: Log,
+}
+
+/// Slots with open addressing and linear probing (Knuth, The Art of Computer Programming 6.4, algorithms L and R): a key is
+/// in the slot that its hash names, its home, or in a later one with no vacant slot between. About two in three are at home.
+///
+/// The caller hashes, and always alike.
+#[derive(Default)]
+pub(crate) struct Table {
+    /// None at all, or a power of two of them, at least one of which is vacant.
+    slots: Box<[Option<Slot>]>,
+    len: usize,
+}
+
+const SMALLEST: usize = 8;
+
+/// How many keys so many slots are for: searches become long where hardly a slot is vacant.
+fn room(slots: usize) -> usize {
+    slots - slots / 8
+}
+
+impl Table {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.len >= room(self.slots.len())
+    }
+
+    #[inline(always)]
+    fn mask(&self) -> usize {
+        self.slots.len().wrapping_sub(1)
+    }
+
+    pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<&Slot> {
+        self.slots.get(self.position(hash, key)?)?.as_ref()
+    }
+
+    /// As [`get`](Self::get), at its fastest for a key at home.
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, hash: u64, key: &[u8]) -> Option<&mut Slot> {
+        let home = hash as usize & self.mask();
+        let (before, from_home) = self.slots.split_at_mut_checked(home)?;
+        let (slot, after) = from_home.split_first_mut()?;
+        let slot = slot.as_mut()?;
+        if slot.key.is(key) { Some(slot) } else { not_at_home(after, before, key) }
+    }
+
+    fn position(&self, hash: u64, key: &[u8]) -> Option<usize> {
+        let mut at = hash as usize & self.mask();
+        while let Some(slot) = self.slots.get(at)? {
+            if slot.key.is(key) {
+                return Some(at);
+            }
+            at = (at + 1) & self.mask();
+        }
+        None
+    }
+
+    /// Puts in a key that is not there, and makes room for it if need be.
+    pub(crate) fn insert(&mut self, slot: Slot, hash: impl Fn(&Key) -> u64) {
+        self.reserve(1, &hash);
+        self.put(slot, hash);
+    }
+
+    fn put(&mut self, slot: Slot, hash: impl Fn(&Key) -> u64) {
+        let mut at = hash(&slot.key) as usize & self.mask();
+        while self.slots[at].is_some() {
+            at = (at + 1) & self.mask();
+        }
+        self.slots[at] = Some(slot);
+        self.len += 1;
+    }
+
+    pub(crate) fn remove(&mut self, key: &[u8], hash: impl Fn(&Key) -> u64, hash_of_key: u64) -> Option<Slot> {
+        let at = self.position(hash_of_key, key)?;
+        self.vacate(at, hash)
+    }
+
+    /// Vacates a slot, and moves into it the next one that would no longer be found behind a vacant slot, and so on.
+    fn vacate(&mut self, mut vacant: usize, hash: impl Fn(&Key) -> u64) -> Option<Slot> {
+        let taken = self.slots[vacant].take()?;
+        self.len -= 1;
+        let mask = self.mask();
+        let mut at = vacant;
+        loop {
+            at = (at + 1) & mask;
+            let Some(slot) = &self.slots[at] else { return Some(taken) };
+            let from_home = at.wrapping_sub(hash(&slot.key) as usize) & mask;
+            if from_home >= at.wrapping_sub(vacant) & mask {
+                self.slots.swap(vacant, at);
+                vacant = at;
+            }
+        }
+    }
+
+    /// Removes the slots that `keeps` does not hold for.
+    pub(crate) fn retain(&mut self, hash: impl Fn(&Key) -> u64, keeps: impl Fn(&Slot) -> bool) {
+        for at in 0..self.slots.len() {
+            // Another one may have moved in. One that comes from the other end has been seen there.
+            while self.slots[at].as_ref().is_some_and(|slot| !keeps(slot)) {
+                self.vacate(at, &hash);
+            }
+        }
+    }
+
+    /// Makes room for so many more keys.
+    pub(crate) fn reserve(&mut self, more: usize, hash: impl Fn(&Key) -> u64) {
+        if self.len + more > room(self.slots.len()) {
+            self.resize(self.len + more, hash);
+        }
+    }
+
+    /// Returns memory if three quarters of it are not needed.
+    pub(crate) fn shrink(&mut self, hash: impl Fn(&Key) -> u64) {
+        if self.len <= self.slots.len() / 4 {
+            self.resize(self.len, hash);
+        }
+    }
+
+    /// Takes the fewest slots that are for so many keys.
+    fn resize(&mut self, keys: usize, hash: impl Fn(&Key) -> u64) {
+        let slots = if keys == 0 { 0 } else { (keys + keys.div_ceil(7)).next_power_of_two().max(SMALLEST) };
+        let slots = iter::repeat_with(|| None).take(slots).collect();
+        for slot in mem::replace(self, Self { slots, len: 0 }) {
+            self.put(slot, &hash);
+        }
+    }
+}
+
+impl IntoIterator for Table {
+    type Item = Slot;
+    type IntoIter = iter::Flatten<std::vec::IntoIter<Option<Slot>>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.slots.into_vec().into_iter().flatten()
+    }
+}
+
+/// Looks in the slots after a key's home and then in those before it.
+#[inline(never)]
+fn not_at_home<'a>(after: &'a mut [Option<Slot>], before: &'a mut [Option<Slot>], key: &[u8]) -> Option<&'a mut Slot> {
+    for slot in after.iter_mut().chain(before) {
+        let slot = slot.as_mut()?;
+        if slot.key.is(key) {
+            return Some(slot);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn slot(key: u8) -> Slot {
+        Slot { key: Key::new(&[key]), log: Log::new(u32::from(key)) }
+    }
+
+    /// So bad that keys crowd, and their homes are at the end of the slots, too.
+    fn hash(key: &Key) -> u64 {
+        u64::from(key.as_bytes()[0] % 5).wrapping_sub(2)
+    }
+
+    fn get(table: &mut Table, key: u8) -> Option<u8> {
+        let (key, hash) = ([key], hash(&Key::new(&[key])));
+        let found = table.get(hash, &key).map(|slot| slot.key.as_bytes()[0]);
+        assert_eq!(table.get_mut(hash, &key).map(|slot| slot.key.as_bytes()[0]), found);
+        found
+    }
+
+    #[derive(Clone, Debug)]
+    enum Change {
+        Insert(u8),
+        Remove(u8),
+        /// Keeps those that are not multiples.
+        Retain(u8),
+        Shrink,
+    }
+
+    fn changes() -> impl Strategy<Value = Vec<Change>> {
+        let change = prop_oneof![
+            6 => (0..40_u8).prop_map(Change::Insert),
+            4 => (0..40_u8).prop_map(Change::Remove),
+            1 => (1..4_u8).prop_map(Change::Retain),
+            1 => Just(Change::Shrink),
+        ];
+        prop::collection::vec(change, 0..200)
+    }
+
+    proptest! {
+        #[test]
+        fn holds_what_a_set_holds(changes in changes()) {
+            let (mut table, mut set) = (Table::default(), HashSet::new());
+            for change in changes {
+                match change {
+                    Change::Insert(key) => if set.insert(key) {
+                        table.insert(slot(key), hash);
+                    },
+                    Change::Remove(key) => {
+                        let removed = table.remove(&[key], hash, hash(&Key::new(&[key])));
+                        prop_assert_eq!(removed.is_some(), set.remove(&key));
+                    }
+                    Change::Retain(factor) => {
+                        table.retain(hash, |slot| slot.key.as_bytes()[0] % factor != 0);
+                        set.retain(|key| key % factor != 0);
+                    }
+                    Change::Shrink => table.shrink(hash),
+                }
+                prop_assert_eq!(table.len(), set.len());
+                prop_assert!(table.len() <= room(table.slots.len()));
+                for key in 0..40 {
+                    prop_assert_eq!(get(&mut table, key), set.get(&key).copied());
+                }
+            }
+            let left: HashSet<u8> = table.into_iter().map(|slot| slot.key.as_bytes()[0]).collect();
+            prop_assert_eq!(left, set);
+        }
+    }
+
+    #[test]
+    fn takes_the_fewest_slots() {
+        let mut table = Table::default();
+        for (keys, slots) in
+            [(0, 0), (1, 8), (7, 8), (8, 16), (14, 16), (15, 32), (28, 32), (29, 64), (56, 64), (57, 128)]
+        {
+            while table.len() < keys {
+                table.insert(slot(table.len() as u8), hash);
+            }
+            assert_eq!(table.slots.len(), slots, "for {keys} keys");
+        }
+        table.retain(hash, |slot| slot.key.as_bytes() == [7]);
+        table.shrink(hash);
+        assert_eq!((table.slots.len(), get(&mut table, 7)), (8, Some(7)));
+        table.retain(hash, |_| false);
+        table.shrink(hash);
+        assert_eq!((table.slots.len(), get(&mut table, 7)), (0, None));
+    }
+}
