@@ -27,13 +27,13 @@ pub(crate) fn apply<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now
 /// Whether the operation appends an entry that this form of log does not take.
 #[inline]
 pub(crate) fn outgrows<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> bool {
-    !entries.takes(op, 0) && outgrows_in_spite_of_expiry::<N>(entries, op, now)
+    !entries.takes(op, entries.cost_from(0)) && outgrows_in_spite_of_expiry::<N>(entries, op, now)
 }
 
 #[inline(never)]
 fn outgrows_in_spite_of_expiry<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> bool {
     let survey = Survey::<N>::new(entries, op, now);
-    op.appends(survey.admitted) && !entries.takes(op, survey.expired())
+    op.appends(survey.admitted) && !entries.takes(op, entries.cost_from(survey.expired()))
 }
 
 /// The facts for an operation whose entry is in the log already.

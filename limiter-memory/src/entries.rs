@@ -22,9 +22,9 @@ pub(crate) trait Entries {
     fn drop_front(&mut self, dropped: usize);
     /// Drops the first entries, appends the operation's, which the log [takes](Self::takes), and returns its number.
     fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u32;
-    /// Whether the operation's entry can be appended when the `expired` first ones, those that are outside of the longest
-    /// window, have been dropped.
-    fn takes(&self, op: &Op<'_>, expired: usize) -> bool;
+    /// Whether the operation's entry can be appended to entries that cost `held`, which are all or those that count in the
+    /// longest window.
+    fn takes(&self, op: &Op<'_>, held: u64) -> bool;
 
     #[inline]
     fn newest(&self) -> Option<Timestamp> {

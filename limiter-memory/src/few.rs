@@ -128,10 +128,10 @@ impl Entries for Few {
     }
 
     #[inline]
-    fn takes(&self, op: &Op<'_>, expired: usize) -> bool {
+    fn takes(&self, op: &Op<'_>, held: u64) -> bool {
         op.cost == 1
             && op.id.is_none()
-            && self.len() - expired < Self::CAPACITY
+            && held < Self::CAPACITY as u64
             && op.policy.longest_window().as_micros() <= u64::from(u32::MAX)
             && self.number(2 * Self::CAPACITY) < Self::NUMBERS
     }

@@ -141,7 +141,7 @@ impl Entries for Many {
     }
 
     #[inline]
-    fn takes(&self, _: &Op<'_>, _: usize) -> bool {
+    fn takes(&self, _: &Op<'_>, _: u64) -> bool {
         true
     }
 
