@@ -322,3 +322,39 @@ impl Library for MapFloor {
         true
     }
 }
+
+/// A floor under every exact log that is not held in the map itself: [`MapFloor`], and an entry written into a block of the
+/// key's own, and the oldest one read.
+pub struct LogFloor {
+    clock: ClockFloor,
+    map: dashmap::DashMap<String, Log, foldhash::fast::RandomState>,
+}
+
+/// As many entries as there are on average where 1,024 keys have 100 a millisecond each.
+#[derive(Default)]
+struct Log {
+    entries: Box<[u32; 32]>,
+    first: u32,
+}
+
+impl Library for LogFloor {
+    const NAME: &str = "floor: clock, map, log";
+
+    fn with(quota: Quota) -> Self {
+        Self { clock: ClockFloor::with(quota), map: dashmap::DashMap::default() }
+    }
+
+    #[inline(always)]
+    fn allows_n(&self, key: &String, _: u32) -> bool {
+        let now = self.clock.clock.delta_as_nanos(self.clock.start, self.clock.clock.raw()) / 1000;
+        match self.map.get_mut(key) {
+            Some(mut log) => {
+                let first = log.first as usize % 32;
+                log.first += u32::from(u64::from(log.entries[first]) <= now);
+                log.entries[(first + 20) % 32] = now as u32;
+            }
+            None => _ = self.map.insert(key.clone(), Log::default()),
+        }
+        true
+    }
+}

@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use crate::admission::Admitted;
 use crate::bytes::{Bytes, ENTRIES};
-use crate::libraries::{Async, Dyn, Governor, Library, Limitador, Now, Throttlecrab, Trypema};
+use crate::libraries::{
+    Async, ClockFloor, Dyn, Governor, Library, Limitador, LineFloor, LogFloor, MapFloor, Now, Throttlecrab, Trypema,
+};
 use crate::measure::Row;
 
 /// All that was measured in one run.
@@ -28,6 +30,8 @@ pub struct Bar {
     what: &'static str,
     most: f64,
     measured: Option<f64>,
+    /// What the floor under a log measures.
+    floor: Option<f64>,
 }
 
 impl Results {
@@ -35,8 +39,8 @@ impl Results {
         self.rows.iter().find(|row| row.name == scenario)?.of(library)
     }
 
-    fn to_governor(&self, scenario: &str) -> Option<f64> {
-        Some(self.nanos(scenario, Now::NAME)? / self.nanos(scenario, Governor::NAME)?)
+    fn to_governor(&self, scenario: &str, library: &str) -> Option<f64> {
+        Some(self.nanos(scenario, library)? / self.nanos(scenario, Governor::NAME)?)
     }
 
     fn between(&self, scenario: &str, other: &str) -> Option<f64> {
@@ -54,15 +58,21 @@ impl Results {
         let form = |library| Some((self.nanos("hot/allowed", library)?, self.nanos("hot/allowed", Now::NAME)?));
         let entries = || Some((self.per_key(Now::NAME, 100)? - self.per_key(Now::NAME, 1)?) / 99.0);
         let keys = || Some(self.per_key(Now::NAME, 1)? / self.per_key(Governor::NAME, 1)?);
-        let bar = |what, most, measured| Bar { what, most, measured };
+        let bar = |what, most, measured| Bar { what, most, measured, floor: None };
+        let to_governor = |what, most, scenario| Bar {
+            what,
+            most,
+            measured: self.to_governor(scenario, Now::NAME),
+            floor: self.to_governor(scenario, LogFloor::NAME),
+        };
         vec![
-            bar("hot key, allowed, to governor", 0.75, self.to_governor("hot/allowed")),
-            bar("hot key, denied, to governor", 0.75, self.to_governor("hot/denied")),
-            bar("1,024 keys, to governor", 0.7, self.to_governor("keys_1024/allowed")),
-            bar("1,000,000 keys, to governor", 0.7, self.to_governor("keys_1M/uniform")),
-            bar("two threads on one key, to governor", 0.7, self.to_governor("hot/two_threads")),
-            bar("two threads over 1,024 keys, to governor", 0.75, self.to_governor("keys_1024/two_threads")),
-            bar("fresh keys, to governor", 0.8, self.to_governor("keys_1M/fresh")),
+            to_governor("hot key, allowed, to governor", 0.75, "hot/allowed"),
+            to_governor("hot key, denied, to governor", 0.75, "hot/denied"),
+            to_governor("1,024 keys, to governor", 0.7, "keys_1024/allowed"),
+            to_governor("1,000,000 keys, to governor", 0.7, "keys_1M/uniform"),
+            to_governor("two threads on one key, to governor", 0.7, "hot/two_threads"),
+            to_governor("two threads over 1,024 keys, to governor", 0.75, "keys_1024/two_threads"),
+            to_governor("fresh keys, to governor", 0.8, "keys_1M/fresh"),
             bar("async, static, to `acquire_now`", 1.1, form(Async::NAME).map(|(form, now)| form / now)),
             bar("`Arc<dyn DynWindowStore>`, more ns than `acquire_now`", 35.0, form(Dyn::NAME).map(|(f, n)| f - n)),
             bar("limit 1,000,000 to limit 10, denied", 1.5, self.between("limit_1M/denied", "limit_10/denied")),
@@ -103,9 +113,11 @@ impl Results {
     fn forms(&self, out: &mut String) {
         let text = "Nanoseconds a decision: `acquire_now`, the future of `acquire` over a store known to the compiler and \
              over `Arc<dyn DynWindowStore>`, and the floors: reading the clock; hashing the key and updating one cache \
-             line; clock, hash, shard lock, probe and one number updated in a `DashMap<String, u64>`.";
+             line; clock, hash, shard lock, probe and one number updated in a \
+             `DashMap<String, u64>`; and the same with a log of the key's own in the map, of which the oldest entry is \
+             read and the newest written.";
         heading(out, "This library's forms and shapes, and the floors", text);
-        let floors = ["floor: clock", "floor: hash, line", "floor: clock, map"];
+        let floors = [ClockFloor::NAME, LineFloor::NAME, MapFloor::NAME, LogFloor::NAME];
         let columns = [&[Async::NAME, Dyn::NAME][..], &floors].concat();
         table(out, &["scenario", Now::NAME], &columns);
         for row in &self.rows {
@@ -152,11 +164,13 @@ impl Results {
     }
 
     fn goals(&self, out: &mut String) {
-        heading(out, "Goals", GOALS);
-        table(out, &["ratio"], &["at most", "measured", ""]);
-        for Bar { what, most, measured } in self.bars() {
+        let text = format!("{GOALS} Beside it the same ratio of the floor: clock, map, log.");
+        heading(out, "Goals", &text);
+        table(out, &["ratio"], &["at most", "measured", "", "floor"]);
+        for Bar { what, most, measured, floor } in self.bars() {
             let Some(measured) = measured else { continue };
-            let _ = writeln!(out, "| {what} | {most} | {measured:.2} | {} |", verdict(measured, most));
+            let floor = floor.map_or_else(String::new, |floor| format!("{floor:.2}"));
+            let _ = writeln!(out, "| {what} | {most} | {measured:.2} | {} | {floor} |", verdict(measured, most));
         }
     }
 }

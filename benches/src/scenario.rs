@@ -7,7 +7,8 @@ use limiter_core::{Limit, Limiter, Op, Timestamp, Window};
 use limiter_memory::MemoryStore;
 
 use crate::libraries::{
-    Async, ClockFloor, Dyn, Governor, Library, Limitador, LineFloor, MapFloor, Now, Quota, Throttlecrab, Trypema,
+    Async, ClockFloor, Dyn, Governor, Library, Limitador, LineFloor, LogFloor, MapFloor, Now, Quota, Throttlecrab,
+    Trypema,
 };
 use crate::workload::{Workload, keys, uniform, zipf};
 
@@ -156,6 +157,7 @@ fn all(workload: &Workload) -> Vec<Case> {
         case::<Async>(workload),
         case::<Dyn>(workload),
         case::<ClockFloor>(workload),
+        case::<LogFloor>(workload),
     ]);
     cases
 }
