@@ -107,9 +107,11 @@ impl Table {
 
     /// Removes the slots that `keeps` does not hold for.
     pub(crate) fn retain(&mut self, hash: impl Fn(&Key) -> u64, keeps: impl Fn(&Slot) -> bool) {
-        for at in 0..self.slots.len() {
-            // Another one may have moved in. One that comes from the other end has been seen there.
-            while self.slots[at].as_ref().is_some_and(|slot| !keeps(slot)) {
+        let Some(vacant) = self.slots.iter().position(Option::is_none) else { return };
+        // Backwards: what moves up has been seen, and there is less of it.
+        for back in 1..self.slots.len() {
+            let at = vacant.wrapping_sub(back) & self.mask();
+            if self.slots[at].as_ref().is_some_and(|slot| !keeps(slot)) {
                 self.vacate(at, &hash);
             }
         }
