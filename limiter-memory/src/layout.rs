@@ -1,6 +1,6 @@
 //! How an entry is laid out in a ring.
 
-/// The words of an entry: those from the `i`-th on, modulo how many there are, which is a power of two.
+/// The words of an entry: those from the `i`-th on.
 pub(crate) trait Layout {
     const WORDS: usize;
     /// Whether the entries have costs of their own; they all cost 1 if not.
@@ -67,19 +67,14 @@ impl<const WORDS: usize, const COSTS: bool> Layout for Numbers<WORDS, COSTS> {
 
 #[inline(always)]
 fn number<const WORDS: usize>(words: &[u32], i: usize) -> u64 {
-    // Never so; and then the compiler need not check the places.
-    if words.is_empty() {
-        return 0;
-    }
-    let word = |i| u64::from(words.get(i & (words.len() - 1)).copied().unwrap_or_default());
+    let word = |i| u64::from(words.get(i).copied().unwrap_or_default());
     if WORDS == 1 { word(i) } else { word(i) | word(i + 1) << 32 }
 }
 
 #[inline(always)]
 fn set_number<const WORDS: usize>(words: &mut [u32], i: usize, value: u64) {
-    let last = words.len().wrapping_sub(1);
     for half in 0..WORDS {
-        if let Some(word) = words.get_mut((i + half) & last) {
+        if let Some(word) = words.get_mut(i + half) {
             *word = (value >> (32 * half)) as u32;
         }
     }

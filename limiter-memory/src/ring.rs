@@ -171,49 +171,49 @@ pub(crate) struct View<'a, L, const H: usize> {
 }
 
 impl<L: Layout, const H: usize> View<'_, L, H> {
-    /// The words of the entries: a power of two of them. Behind them are the hints.
+    /// How many words the entries have: a power of two.
     #[inline(always)]
-    fn parts(&self) -> (&[u32], &[u32; H]) {
-        self.ring.words.split_last_chunk().unwrap_or((&[], &[0; H]))
-    }
-
-    #[inline(always)]
-    fn entries(&mut self) -> &mut [u32] {
-        self.ring.words.split_last_chunk_mut::<H>().map_or(&mut [], |(entries, _)| entries)
+    fn places(&self) -> usize {
+        self.ring.words.len().saturating_sub(H)
     }
 
     /// How many entries there is room for. One place stays empty: the one before the first entry, which tells the total
     /// before it.
     #[inline(always)]
     fn room(&self) -> usize {
-        self.parts().0.len() / L::WORDS
+        self.places() / L::WORDS
     }
 
     /// Where the `i`-th entry is; -1 is the last one that was dropped.
     #[inline(always)]
     fn place(&self, i: usize) -> usize {
-        (self.ring.number as usize).wrapping_add(i).wrapping_mul(L::WORDS)
+        (self.ring.number as usize).wrapping_add(i).wrapping_mul(L::WORDS) & self.places().wrapping_sub(1)
     }
 
     #[inline(always)]
     fn age(&self, i: usize) -> u64 {
-        L::age(self.parts().0, self.place(i), self.ring.newest_micros())
+        // Never so; and then the compiler need not check the places.
+        if self.places() == 0 {
+            return 0;
+        }
+        L::age(&self.ring.words, self.place(i), self.ring.newest_micros())
     }
 
     #[inline(always)]
     fn write(&mut self, i: usize, at: Timestamp, total: u64) {
         let place = self.place(i);
-        L::write(self.entries(), place, at.as_micros(), total);
+        L::write(&mut self.ring.words, place, at.as_micros(), total);
     }
 
     #[inline(always)]
     fn total_before(&self, i: usize) -> u64 {
-        L::total(self.parts().0, self.place(i).wrapping_sub(L::WORDS))
+        L::total(&self.ring.words, self.place(i.wrapping_sub(1)))
     }
 
     #[inline(always)]
     fn hint(&self, limit: usize) -> usize {
-        let hint = self.parts().1.get(limit).copied().unwrap_or_default();
+        let hints = self.ring.words.last_chunk::<H>();
+        let hint = hints.and_then(|hints| hints.get(limit)).copied().unwrap_or_default();
         let hint = hint.wrapping_sub(self.ring.number) as usize;
         if hint <= self.len() { hint } else { 0 }
     }
@@ -315,9 +315,7 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
     #[inline(always)]
     fn remember(&mut self, limit: usize, start: usize) {
         let hint = self.ring.number.wrapping_add(start as u32);
-        if let Some((_, hints)) = self.ring.words.split_last_chunk_mut::<H>()
-            && let Some(word) = hints.get_mut(limit)
-        {
+        if let Some(word) = self.ring.words.last_chunk_mut::<H>().and_then(|hints| hints.get_mut(limit)) {
             *word = hint;
         }
     }
@@ -359,11 +357,14 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
         self.ring.number = number;
         self.ring.len = len as u32 + 1;
         self.ring.newest = stamp::<L, H>(at, Keep::for_append(op));
-        let (number, places) = (number.wrapping_add(len as u32), self.entries().len());
-        if (len + 1) * L::WORDS >= places || number as usize & (places.wrapping_sub(1) | (ROUND - 1)) == 0 {
+        let (place, number) = (self.place(len), number.wrapping_add(len as u32));
+        if (len + 1) * L::WORDS >= self.places() || number as usize & (self.places().wrapping_sub(1) | (ROUND - 1)) == 0
+        {
             self.adjust_room(len);
+            self.write(len, at, total);
+        } else {
+            L::write(&mut self.ring.words, place, at.as_micros(), total);
         }
-        self.write(len, at, total);
         number
     }
 }
