@@ -55,6 +55,7 @@ impl<S: NowStore> NowStore for Arc<S> {
 }
 
 /// The same operations without a future, over a store that answers at once.
+// A call instead of inlining would be a fifth of what a store in memory takes.
 impl<S: NowStore> Limiter<S> {
     /// Takes one unit if it fits. It cannot fail: every limit has room for one.
     #[inline(always)]

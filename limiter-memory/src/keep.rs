@@ -3,7 +3,7 @@
 use limiter_core::{At, Op, Timestamp};
 
 /// How long a log must be kept after its newest entry, in one byte: the leading zeros of the longest window of the last
-/// append, in microseconds, which says what power of two it is below, and is cheap to find; or for ever, if that append
+/// append, in microseconds, which say what power of two it is below, and which the policy knows; or for ever, if that append
 /// was at a given time, which tells nothing about the store's own clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Keep(u8);
