@@ -51,7 +51,7 @@ macro_rules! shortly {
 /// across an await. Share it behind an [`Arc`](std::sync::Arc).
 ///
 /// # Memory
-/// A key with up to four entries of cost 1 takes 56 bytes of table (a table is between 7/16 and 7/8 full) and nothing
+/// A key with up to four entries of cost 1 takes 56 bytes of table (a table is between 7/16 and 7/8 full, a small one less) and nothing
 /// else while it is at most 22 bytes long. More entries take 4 bytes each, 8 if a window is over 71 minutes or costs
 /// differ, 16 if both, in a ring with room for between one and four times their number, and 32 bytes beside it under
 /// several limits. A log that knows an entry by an id, or had one refunded or settled, takes 24 bytes an entry.

@@ -12,7 +12,7 @@ pub(crate) struct Slot {
 }
 
 /// Slots with open addressing and linear probing (Knuth, The Art of Computer Programming 6.4, algorithms L and R): a key is
-/// in the slot that its hash names, its home, or in a later one with no vacant slot between. About two in three are at home.
+/// in the slot that its hash names, its home, or in a later one with no vacant slot between. Two in three or more are at home.
 ///
 /// The caller hashes, and always alike.
 #[derive(Default)]
@@ -23,10 +23,21 @@ pub(crate) struct Table {
 }
 
 const SMALLEST: usize = 8;
+/// In tables of up to so many slots more keys are to be at home.
+const SMALL: usize = 128;
 
 /// How many keys so many slots are for: searches become long where hardly a slot is vacant.
 fn room(slots: usize) -> usize {
-    slots - slots / 8
+    if slots <= SMALL { slots / 2 } else { slots - slots / 8 }
+}
+
+/// The fewest slots that are for so many keys.
+fn slots_for(keys: usize) -> usize {
+    let mut slots = if keys == 0 { 0 } else { SMALLEST };
+    while room(slots) < keys {
+        slots *= 2;
+    }
+    slots
 }
 
 impl Table {
@@ -133,8 +144,7 @@ impl Table {
 
     /// Takes the fewest slots that are for so many keys.
     fn resize(&mut self, keys: usize, hash: impl Fn(&Key) -> u64) {
-        let slots = if keys == 0 { 0 } else { (keys + keys.div_ceil(7)).next_power_of_two().max(SMALLEST) };
-        let slots = iter::repeat_with(|| None).take(slots).collect();
+        let slots = iter::repeat_with(|| None).take(slots_for(keys)).collect();
         for slot in mem::replace(self, Self { slots, len: 0 }) {
             self.put(slot, &hash);
         }
@@ -238,9 +248,7 @@ mod tests {
     #[test]
     fn takes_the_fewest_slots() {
         let mut table = Table::default();
-        for (keys, slots) in
-            [(0, 0), (1, 8), (7, 8), (8, 16), (14, 16), (15, 32), (28, 32), (29, 64), (56, 64), (57, 128)]
-        {
+        for (keys, slots) in [(0, 0), (1, 8), (4, 8), (5, 16), (64, 128), (65, 256), (224, 256), (225, 512)] {
             while table.len() < keys {
                 table.insert(slot(table.len() as u8), hash);
             }
