@@ -124,8 +124,8 @@ impl Policy {
         self.longest_window
     }
 
-    /// The leading zeros of the longest window's microseconds. Known beforehand, because the instruction that finds them is
-    /// eight to some processors.
+    /// The leading zeros of the longest window's microseconds. Known beforehand, because some processors take long to find
+    /// them.
     #[doc(hidden)]
     #[inline]
     #[must_use]

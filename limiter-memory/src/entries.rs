@@ -5,7 +5,7 @@ use limiter_core::{Op, Timestamp, Window};
 /// Entries in the order in which they were appended. They are numbered one by one, modulo 2^32.
 pub(crate) trait Entries {
     fn len(&self) -> usize;
-    /// The time of the `i`-th entry.
+    /// The time of the `i`-th entry; where there is none, it is any.
     fn at(&self, i: usize) -> Timestamp;
     /// The number of the `i`-th entry, or of the next one where there is none.
     fn number(&self, i: usize) -> u32;

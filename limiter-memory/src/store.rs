@@ -51,10 +51,10 @@ macro_rules! shortly {
 /// across an await. Share it behind an [`Arc`](std::sync::Arc).
 ///
 /// # Memory
-/// A key with up to four entries of cost 1 takes 56 bytes of table (a table is between 7/16 and 7/8 full, a small one less) and nothing
-/// else while it is at most 22 bytes long. More entries take 4 bytes each, 8 if a window is over 71 minutes or costs
-/// differ, 16 if both, in a ring with room for between one and four times their number, and 32 bytes beside it under
-/// several limits. A log that knows an entry by an id, or had one refunded or settled, takes 24 bytes an entry.
+/// A key with up to four entries of cost 1 takes 56 bytes of table (a table is between 7/16 and 7/8 full, a small one
+/// less) and nothing else while it is at most 22 bytes long. More entries take 4 bytes each, 8 if a window is over 71
+/// minutes or costs differ, 16 if both, in a ring with room for between one and four times their number, and 32 bytes
+/// beside it under several limits. A log that knows an entry by an id, or had one refunded or settled, takes 24 bytes an entry.
 ///
 /// Keys whose entries have all expired are forgotten when their shard is full, before it grows, and by
 /// [`sweep`](Self::sweep). [`with_max_keys`](Self::with_max_keys) bounds their number.
@@ -108,7 +108,7 @@ impl MemoryStore {
     pub fn entries(&self, key: &(impl AsRef<[u8]> + ?Sized)) -> usize {
         let key = key.as_ref();
         let hash = self.shards.hash(key);
-        self.shards.of(hash).lock().get(hash, key).map_or(0, |slot| slot.log.len())
+        self.shards.of(hash).lock().get_mut(hash, key).map_or(0, |slot| slot.log.len())
     }
 
     /// Forgets all keys whose entries have expired by the store's own clock, a shard at a time, and returns the memory
@@ -137,7 +137,7 @@ impl MemoryStore {
         let now = time(op.at);
         let mut table = self.shards.of(hash).lock();
         let Some(Slot { log, .. }) = table.get_mut(hash, op.key) else {
-            return A::uncommon(*op, self.insert(&mut table, *op, now));
+            return A::uncommon(*op, self.insert(&mut table, hash, *op, now));
         };
         match op.policy.limits().len() {
             1 => match log.common::<0>() {
@@ -156,7 +156,7 @@ impl MemoryStore {
     }
 
     #[inline(never)]
-    fn insert(&self, table: &mut Table, op: Op<'_>, now: Timestamp) -> Facts {
+    fn insert(&self, table: &mut Table, hash: u64, op: Op<'_>, now: Timestamp) -> Facts {
         let mut log = Log::new(self.first_number());
         let facts = log.apply(op, now);
         if facts.newest.is_none() {
@@ -168,7 +168,7 @@ impl MemoryStore {
         } else if table.is_full() {
             sweep_or_grow(table, rehash, clock::now());
         }
-        table.insert(Slot { key: Key::new(op.key), log }, rehash);
+        table.insert(hash, Slot { key: Key::new(op.key), log }, rehash);
         facts
     }
 
@@ -289,7 +289,7 @@ impl NowStore for MemoryStore {
     fn reset_now(&self, key: &[u8]) -> bool {
         let hash = self.shards.hash(key);
         let mut table = self.shards.of(hash).lock();
-        let removed = table.remove(key, |key| self.shards.hash(key.as_bytes()), hash);
+        let removed = table.remove(hash, key, |key| self.shards.hash(key.as_bytes()));
         removed.is_some_and(|slot| slot.log.newest().is_some())
     }
 }

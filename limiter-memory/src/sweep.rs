@@ -39,7 +39,7 @@ pub(crate) fn make_room(table: &mut Table, hash: impl Fn(&Key) -> u64, now: Time
     }
     table.reserve(kept.len() + 1, &hash);
     for slot in kept {
-        table.insert(slot, &hash);
+        table.insert(hash(&slot.key), slot, &hash);
     }
 }
 

@@ -12,9 +12,9 @@ pub(crate) struct Slot {
 }
 
 /// Slots with open addressing and linear probing (Knuth, The Art of Computer Programming 6.4, algorithms L and R): a key is
-/// in the slot that its hash names, its home, or in a later one with no vacant slot between. Two in three or more are at home.
+/// in the slot that its hash names, its home, or in a later one with no vacant slot between. About two in three are at home.
 ///
-/// The caller hashes, and always alike.
+/// The caller hashes, and always alike: `hash` is a key's, `rehash` finds those of keys that are there.
 #[derive(Default)]
 pub(crate) struct Table {
     /// None at all, or a power of two of them, at least one of which is vacant.
@@ -54,11 +54,7 @@ impl Table {
         self.slots.len().wrapping_sub(1)
     }
 
-    pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<&Slot> {
-        self.slots.get(self.position(hash, key)?)?.as_ref()
-    }
-
-    /// As [`get`](Self::get), at its fastest for a key at home.
+    /// At its fastest for a key at home.
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, hash: u64, key: &[u8]) -> Option<&mut Slot> {
         let home = hash as usize & self.mask();
@@ -80,13 +76,13 @@ impl Table {
     }
 
     /// Puts in a key that is not there, and makes room for it if need be.
-    pub(crate) fn insert(&mut self, slot: Slot, hash: impl Fn(&Key) -> u64) {
-        self.reserve(1, &hash);
-        self.put(slot, hash);
+    pub(crate) fn insert(&mut self, hash: u64, slot: Slot, rehash: impl Fn(&Key) -> u64) {
+        self.reserve(1, rehash);
+        self.put(hash, slot);
     }
 
-    fn put(&mut self, slot: Slot, hash: impl Fn(&Key) -> u64) {
-        let mut at = hash(&slot.key) as usize & self.mask();
+    fn put(&mut self, hash: u64, slot: Slot) {
+        let mut at = hash as usize & self.mask();
         while self.slots[at].is_some() {
             at = (at + 1) & self.mask();
         }
@@ -94,13 +90,13 @@ impl Table {
         self.len += 1;
     }
 
-    pub(crate) fn remove(&mut self, key: &[u8], hash: impl Fn(&Key) -> u64, hash_of_key: u64) -> Option<Slot> {
-        let at = self.position(hash_of_key, key)?;
-        self.vacate(at, hash)
+    pub(crate) fn remove(&mut self, hash: u64, key: &[u8], rehash: impl Fn(&Key) -> u64) -> Option<Slot> {
+        let at = self.position(hash, key)?;
+        self.vacate(at, rehash)
     }
 
     /// Vacates a slot, and moves into it the next one that would no longer be found behind a vacant slot, and so on.
-    fn vacate(&mut self, mut vacant: usize, hash: impl Fn(&Key) -> u64) -> Option<Slot> {
+    fn vacate(&mut self, mut vacant: usize, rehash: impl Fn(&Key) -> u64) -> Option<Slot> {
         let taken = self.slots[vacant].take()?;
         self.len -= 1;
         let mask = self.mask();
@@ -108,7 +104,7 @@ impl Table {
         loop {
             at = (at + 1) & mask;
             let Some(slot) = &self.slots[at] else { return Some(taken) };
-            let from_home = at.wrapping_sub(hash(&slot.key) as usize) & mask;
+            let from_home = at.wrapping_sub(rehash(&slot.key) as usize) & mask;
             if from_home >= at.wrapping_sub(vacant) & mask {
                 self.slots.swap(vacant, at);
                 vacant = at;
@@ -117,36 +113,36 @@ impl Table {
     }
 
     /// Removes the slots that `keeps` does not hold for.
-    pub(crate) fn retain(&mut self, hash: impl Fn(&Key) -> u64, keeps: impl Fn(&Slot) -> bool) {
+    pub(crate) fn retain(&mut self, rehash: impl Fn(&Key) -> u64, keeps: impl Fn(&Slot) -> bool) {
         let Some(vacant) = self.slots.iter().position(Option::is_none) else { return };
         // Backwards: what moves up has been seen, and there is less of it.
         for back in 1..self.slots.len() {
             let at = vacant.wrapping_sub(back) & self.mask();
             if self.slots[at].as_ref().is_some_and(|slot| !keeps(slot)) {
-                self.vacate(at, &hash);
+                self.vacate(at, &rehash);
             }
         }
     }
 
     /// Makes room for so many more keys.
-    pub(crate) fn reserve(&mut self, more: usize, hash: impl Fn(&Key) -> u64) {
+    pub(crate) fn reserve(&mut self, more: usize, rehash: impl Fn(&Key) -> u64) {
         if self.len + more > room(self.slots.len()) {
-            self.resize(self.len + more, hash);
+            self.resize(self.len + more, rehash);
         }
     }
 
-    /// Returns memory if three quarters of it are not needed.
-    pub(crate) fn shrink(&mut self, hash: impl Fn(&Key) -> u64) {
-        if self.len <= self.slots.len() / 4 {
-            self.resize(self.len, hash);
+    /// Returns memory that would not be needed for twice as many keys.
+    pub(crate) fn shrink(&mut self, rehash: impl Fn(&Key) -> u64) {
+        if slots_for(2 * self.len) < self.slots.len() {
+            self.resize(2 * self.len, rehash);
         }
     }
 
     /// Takes the fewest slots that are for so many keys.
-    fn resize(&mut self, keys: usize, hash: impl Fn(&Key) -> u64) {
+    fn resize(&mut self, keys: usize, rehash: impl Fn(&Key) -> u64) {
         let slots = iter::repeat_with(|| None).take(slots_for(keys)).collect();
         for slot in mem::replace(self, Self { slots, len: 0 }) {
-            self.put(slot, &hash);
+            self.put(rehash(&slot.key), slot);
         }
     }
 }
@@ -189,11 +185,14 @@ mod tests {
         u64::from(key.as_bytes()[0] % 5).wrapping_sub(2)
     }
 
+    fn insert(table: &mut Table, key: u8) {
+        let slot = slot(key);
+        table.insert(hash(&slot.key), slot, hash);
+    }
+
     fn get(table: &mut Table, key: u8) -> Option<u8> {
         let (key, hash) = ([key], hash(&Key::new(&[key])));
-        let found = table.get(hash, &key).map(|slot| slot.key.as_bytes()[0]);
-        assert_eq!(table.get_mut(hash, &key).map(|slot| slot.key.as_bytes()[0]), found);
-        found
+        table.get_mut(hash, &key).map(|slot| slot.key.as_bytes()[0])
     }
 
     #[derive(Clone, Debug)]
@@ -222,10 +221,10 @@ mod tests {
             for change in changes {
                 match change {
                     Change::Insert(key) => if set.insert(key) {
-                        table.insert(slot(key), hash);
+                        insert(&mut table, key);
                     },
                     Change::Remove(key) => {
-                        let removed = table.remove(&[key], hash, hash(&Key::new(&[key])));
+                        let removed = table.remove(hash(&Key::new(&[key])), &[key], hash);
                         prop_assert_eq!(removed.is_some(), set.remove(&key));
                     }
                     Change::Retain(factor) => {
@@ -246,11 +245,28 @@ mod tests {
     }
 
     #[test]
+    fn shrinking_is_no_work_twice_and_leaves_room() {
+        for keys in 0..60 {
+            let mut table = Table::default();
+            for key in 0..keys {
+                insert(&mut table, key);
+            }
+            table.reserve(200, hash);
+            table.shrink(hash);
+            assert!(keys == 0 || !table.is_full(), "{keys} keys in {} slots", table.slots.len());
+            let slots = table.slots.as_ptr();
+            table.shrink(hash);
+            assert_eq!(table.slots.as_ptr(), slots, "{keys} keys are moved again");
+        }
+    }
+
+    #[test]
     fn takes_the_fewest_slots() {
         let mut table = Table::default();
         for (keys, slots) in [(0, 0), (1, 8), (4, 8), (5, 16), (64, 128), (65, 256), (224, 256), (225, 512)] {
             while table.len() < keys {
-                table.insert(slot(table.len() as u8), hash);
+                let key = table.len() as u8;
+                insert(&mut table, key);
             }
             assert_eq!(table.slots.len(), slots, "for {keys} keys");
         }
