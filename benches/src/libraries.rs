@@ -257,6 +257,13 @@ pub struct ClockFloor {
     start: u64,
 }
 
+impl ClockFloor {
+    #[inline(always)]
+    fn micros(&self) -> u64 {
+        self.clock.delta_as_nanos(self.start, self.clock.raw()) / 1000
+    }
+}
+
 impl Library for ClockFloor {
     const NAME: &str = "floor: clock";
 
@@ -267,7 +274,7 @@ impl Library for ClockFloor {
 
     #[inline(always)]
     fn allows_n(&self, _: &String, _: u32) -> bool {
-        self.clock.delta_as_nanos(self.start, self.clock.raw()) / 1000 < u64::MAX / 2
+        self.micros() < u64::MAX / 2
     }
 }
 
@@ -299,14 +306,22 @@ impl Library for LineFloor {
     }
 }
 
-/// A floor under every exact log in a `DashMap`: clock, hash, shard lock, probe, one number updated.
-pub struct MapFloor {
-    clock: ClockFloor,
-    map: dashmap::DashMap<String, u64, foldhash::fast::RandomState>,
+/// What the floors in a map keep of a key.
+pub trait Kept: Default + Send + Sync + 'static {
+    /// What the tables call the floor.
+    const NAME: &str;
+    /// Notes an operation.
+    fn note(&mut self, now: u64, cost: u32);
 }
 
-impl Library for MapFloor {
-    const NAME: &str = "floor: clock, map";
+/// A floor under every exact log in a `DashMap`: clock, hash, shard lock, probe, and what is kept of the key updated.
+pub struct InMap<K> {
+    clock: ClockFloor,
+    map: dashmap::DashMap<String, K, foldhash::fast::RandomState>,
+}
+
+impl<K: Kept> Library for InMap<K> {
+    const NAME: &str = K::NAME;
 
     fn with(quota: Quota) -> Self {
         Self { clock: ClockFloor::with(quota), map: dashmap::DashMap::default() }
@@ -314,47 +329,44 @@ impl Library for MapFloor {
 
     #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
-        let now = self.clock.clock.delta_as_nanos(self.clock.start, self.clock.clock.raw()) / 1000;
+        let now = self.clock.micros();
         match self.map.get_mut(key) {
-            Some(mut last) => *last = now + u64::from(cost),
-            None => _ = self.map.insert(key.clone(), now),
+            Some(mut kept) => kept.note(now, cost),
+            None => _ = self.map.insert(key.clone(), K::default()),
         }
         true
     }
 }
 
-/// A floor under every exact log that is not held in the map itself: [`MapFloor`], and an entry written into a block of the
-/// key's own, and the oldest one read.
-pub struct LogFloor {
-    clock: ClockFloor,
-    map: dashmap::DashMap<String, Log, foldhash::fast::RandomState>,
+/// One number.
+pub type MapFloor = InMap<u64>;
+
+impl Kept for u64 {
+    const NAME: &str = "floor: clock, map";
+
+    #[inline(always)]
+    fn note(&mut self, now: u64, cost: u32) {
+        *self = now + u64::from(cost);
+    }
 }
+
+/// A log that is not held in the map itself: an entry written into a block of the key's own, and the oldest one read.
+pub type LogFloor = InMap<Log>;
 
 /// As many entries as there are on average where 1,024 keys have 100 a millisecond each.
 #[derive(Default)]
-struct Log {
+pub struct Log {
     entries: Box<[u32; 32]>,
     first: u32,
 }
 
-impl Library for LogFloor {
+impl Kept for Log {
     const NAME: &str = "floor: clock, map, log";
 
-    fn with(quota: Quota) -> Self {
-        Self { clock: ClockFloor::with(quota), map: dashmap::DashMap::default() }
-    }
-
     #[inline(always)]
-    fn allows_n(&self, key: &String, _: u32) -> bool {
-        let now = self.clock.clock.delta_as_nanos(self.clock.start, self.clock.clock.raw()) / 1000;
-        match self.map.get_mut(key) {
-            Some(mut log) => {
-                let first = log.first as usize % 32;
-                log.first += u32::from(u64::from(log.entries[first]) <= now);
-                log.entries[(first + 20) % 32] = now as u32;
-            }
-            None => _ = self.map.insert(key.clone(), Log::default()),
-        }
-        true
+    fn note(&mut self, now: u64, _: u32) {
+        let first = self.first as usize % 32;
+        self.first += u32::from(u64::from(self.entries[first]) <= now);
+        self.entries[(first + 20) % 32] = now as u32;
     }
 }
