@@ -137,7 +137,7 @@ impl MemoryStore {
         let now = time(op.at);
         let mut table = self.shards.of(hash).lock();
         let Some(Slot { log, .. }) = table.get_mut(hash, op.key) else {
-            return A::uncommon(*op, self.insert(&mut table, hash, *op, now));
+            return A::uncommon(*op, self.insert(&mut table, *op, now));
         };
         match op.policy.limits().len() {
             1 => match log.common::<0>() {
@@ -156,7 +156,7 @@ impl MemoryStore {
     }
 
     #[inline(never)]
-    fn insert(&self, table: &mut Table, hash: u64, op: Op<'_>, now: Timestamp) -> Facts {
+    fn insert(&self, table: &mut Table, op: Op<'_>, now: Timestamp) -> Facts {
         let mut log = Log::new(self.first_number());
         let facts = log.apply(op, now);
         if facts.newest.is_none() {
@@ -168,7 +168,8 @@ impl MemoryStore {
         } else if table.is_full() {
             sweep_or_grow(table, rehash, clock::now());
         }
-        table.insert(hash, Slot { key: Key::new(op.key), log }, rehash);
+        // Computed again: that the hash lives so long would cost each call that finds its key a register.
+        table.insert(self.shards.hash(op.key), Slot { key: Key::new(op.key), log }, rehash);
         facts
     }
 
