@@ -3,7 +3,6 @@
 use std::array;
 use std::fmt;
 use std::ops::Deref;
-use std::slice;
 
 /// How many limits a policy may have.
 pub const MAX_LIMITS: usize = 8;
@@ -17,19 +16,27 @@ pub struct PerLimit<T>(Items<T>);
 
 #[derive(Clone, Copy)]
 enum Items<T> {
-    One(T),
-    Some { len: u8, items: [T; SOME] },
-    Most { len: u8, items: [T; MAX_LIMITS] },
+    One([T; 1]),
+    Two([T; 2]),
+    Three([T; 3]),
+    Four([T; 4]),
+    More { len: u8, items: [T; MAX_LIMITS] },
 }
-
-const SOME: usize = 4;
 
 impl<T: Copy> PerLimit<T> {
     /// A sequence of one item.
     #[inline]
     #[must_use]
     pub const fn one(item: T) -> Self {
-        Self(Items::One(item))
+        Self(Items::One([item]))
+    }
+
+    /// Whether there is but one item: quicker to tell than their number.
+    #[doc(hidden)]
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_one(&self) -> bool {
+        matches!(self.0, Items::One(_))
     }
 
     /// The first `len` of `items`; all of them if there are fewer, and at least one.
@@ -37,42 +44,49 @@ impl<T: Copy> PerLimit<T> {
     #[must_use]
     pub fn from_array<const N: usize>(items: [T; N], len: usize) -> Self {
         const { assert!(N > 0) };
-        let len = len.clamp(1, if N < MAX_LIMITS { N } else { MAX_LIMITS }) as u8;
-        if N == 1 {
-            Self(Items::One(items[0]))
-        } else if N <= SOME {
-            Self(Items::Some { len, items: resize(&items) })
-        } else {
-            Self(Items::Most { len, items: resize(&items) })
+        Self(match len.clamp(1, if N < MAX_LIMITS { N } else { MAX_LIMITS }) {
+            1 => Items::One(resize(&items)),
+            2 => Items::Two(resize(&items)),
+            3 => Items::Three(resize(&items)),
+            4 => Items::Four(resize(&items)),
+            len => Items::More { len: len as u8, items: resize(&items) },
+        })
+    }
+
+    /// The items where there are `N`, up to 4 of them: quicker than [`to_array`](Self::to_array).
+    #[doc(hidden)]
+    #[inline(always)]
+    #[must_use]
+    pub fn exactly<const N: usize>(&self) -> Option<[T; N]> {
+        match (N, &self.0) {
+            (1, Items::One(items)) => Some(resize(items)),
+            (2, Items::Two(items)) => Some(resize(items)),
+            (3, Items::Three(items)) => Some(resize(items)),
+            (4, Items::Four(items)) => Some(resize(items)),
+            _ => None,
         }
     }
 
     /// The first `N` items and how many of them there are; what is beyond those is any of them.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn to_array<const N: usize>(&self) -> ([T; N], usize) {
-        match &self.0 {
-            Items::One(item) | Items::Some { items: [item, ..], .. } | Items::Most { items: [item, ..], .. }
-                if N == 1 =>
-            {
-                ([*item; N], 1)
-            }
-            Items::One(item) => ([*item; N], 1),
-            Items::Some { len, items } => (resize(items), usize::from(*len).min(N)),
-            Items::Most { len, items } => (resize(items), usize::from(*len).min(N)),
-        }
+        let (items, len) = match &self.0 {
+            Items::One(items) => (resize(items), 1),
+            Items::Two(items) => (resize(items), 2),
+            Items::Three(items) => (resize(items), 3),
+            Items::Four(items) => (resize(items), 4),
+            Items::More { len, items } => (resize(items), usize::from(*len)),
+        };
+        (items, len.min(N))
     }
 
     /// The items of a slice, or `None` if there are none or more than [`MAX_LIMITS`].
     #[must_use]
     pub fn from_slice(slice: &[T]) -> Option<Self> {
         let last = slice.len().checked_sub(1)?;
-        match slice.len() {
-            1 => Some(Self::one(slice[0])),
-            2..=SOME => Some(Self::from_array::<SOME>(array::from_fn(|i| slice[i.min(last)]), slice.len())),
-            ..=MAX_LIMITS => Some(Self::from_array::<MAX_LIMITS>(array::from_fn(|i| slice[i.min(last)]), slice.len())),
-            _ => None,
-        }
+        let items = array::from_fn::<T, MAX_LIMITS, _>(|i| slice[i.min(last)]);
+        (slice.len() <= MAX_LIMITS).then(|| Self::from_array(items, slice.len()))
     }
 }
 
@@ -88,9 +102,11 @@ impl<T> Deref for PerLimit<T> {
     #[inline]
     fn deref(&self) -> &[T] {
         match &self.0 {
-            Items::One(item) => slice::from_ref(item),
-            Items::Some { len, items } => &items[..usize::from(*len).min(SOME)],
-            Items::Most { len, items } => &items[..usize::from(*len).min(MAX_LIMITS)],
+            Items::One(items) => items,
+            Items::Two(items) => items,
+            Items::Three(items) => items,
+            Items::Four(items) => items,
+            Items::More { len, items } => &items[..usize::from(*len).min(MAX_LIMITS)],
         }
     }
 }
@@ -120,7 +136,15 @@ mod tests {
         for len in 1..=MAX_LIMITS {
             let slice: Vec<usize> = (0..len).collect();
             let items = PerLimit::from_slice(&slice).unwrap();
-            assert_eq!(*items, *slice);
+            assert_eq!((&*items, items.is_one()), (&*slice, len == 1));
+            let (array, of_these) = items.to_array::<MAX_LIMITS>();
+            assert_eq!((&array[..of_these], PerLimit::from_array(array, len)), (&*slice, items));
+            let exact = [
+                items.exactly::<1>().is_some(),
+                items.exactly::<3>() == Some([0, 1, 2]),
+                items.exactly::<5>().is_some(),
+            ];
+            assert_eq!(exact, [len == 1, len == 3, false]);
         }
     }
 }

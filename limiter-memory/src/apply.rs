@@ -4,48 +4,6 @@ use limiter_core::{Entry, EntryId, Facts, Limit, Op, Outcome, PerLimit, Timestam
 
 use crate::entries::Entries;
 
-/// Applies an operation to a log that does not [outgrow](outgrows) its form by it.
-#[inline]
-pub(crate) fn apply<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> Facts {
-    let mut survey = Survey::<N>::new(entries, op, now);
-    let admitted = survey.admitted;
-    if !op.appends(admitted) {
-        return survey.facts(entries, op, admitted, Outcome::Nothing);
-    }
-    let expired = survey.expired();
-    let number = entries.push(expired, op, survey.now);
-    survey.append(op.cost, expired);
-    let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: survey.now };
-    let facts = survey.facts(entries, op, admitted, Outcome::Appended(entry));
-    if !admitted {
-        // Nothing that was admitted takes a log beyond its largest maximum.
-        entries.drop_beyond(op.policy.largest_max());
-    }
-    facts
-}
-
-/// Whether the operation appends an entry that this form of log does not take.
-#[inline]
-pub(crate) fn outgrows<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> bool {
-    !entries.takes(op, entries.cost_from(0)) && outgrows_in_spite_of_expiry::<N>(entries, op, now)
-}
-
-#[inline(never)]
-fn outgrows_in_spite_of_expiry<const N: usize>(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> bool {
-    let survey = Survey::<N>::new(entries, op, now);
-    op.appends(survey.admitted) && !entries.takes(op, entries.cost_from(survey.expired()))
-}
-
-/// The facts for an operation whose entry is in the log already.
-pub(crate) fn repeat<const N: usize>(
-    entries: &mut impl Entries,
-    op: &Op<'_>,
-    now: Timestamp,
-    (verdict, entry): (bool, Entry),
-) -> Facts {
-    Survey::<N>::new(entries, op, now).facts(entries, op, verdict, Outcome::Repeated(entry))
-}
-
 /// One limit's window in a log.
 #[derive(Clone, Copy)]
 struct Span {
@@ -55,7 +13,7 @@ struct Span {
 }
 
 /// What an operation finds.
-struct Survey<const N: usize> {
+pub(crate) struct Survey<const N: usize> {
     now: Timestamp,
     newest: Option<Timestamp>,
     /// Each limit's window; the array has room for each limit of the policy, and what is beyond them stays zero.
@@ -73,7 +31,7 @@ impl<const N: usize> Survey<N> {
     }
 
     #[inline]
-    fn new(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> Self {
+    pub(crate) fn new(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> Self {
         let newest = entries.newest();
         let now = entries.not_before(now);
         let mut spans = [Span { start: 0, used: 0 }; N];
@@ -88,9 +46,39 @@ impl<const N: usize> Survey<N> {
         Self { now, newest, spans, admitted, limits, len }
     }
 
+    /// Applies the operation to a log that it does not [outgrow](Self::outgrows).
+    #[inline]
+    pub(crate) fn apply(mut self, entries: &mut impl Entries, op: &Op<'_>) -> Facts {
+        let admitted = self.admitted;
+        if !op.appends(admitted) {
+            return self.facts(entries, op, admitted, Outcome::Nothing);
+        }
+        let expired = self.expired();
+        let number = entries.push(expired, op, self.now);
+        self.append(op.cost, expired);
+        let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: self.now };
+        let facts = self.facts(entries, op, admitted, Outcome::Appended(entry));
+        if !admitted {
+            // Nothing that was admitted takes a log beyond its largest maximum.
+            entries.drop_beyond(op.policy.largest_max());
+        }
+        facts
+    }
+
+    /// Whether the operation appends an entry that the log should not take in this form.
+    #[inline]
+    pub(crate) fn outgrows(&self, entries: &impl Entries, op: &Op<'_>) -> bool {
+        op.appends(self.admitted) && !entries.takes::<N>(op, self.expired())
+    }
+
+    /// The facts for an operation whose entry is in the log already.
+    pub(crate) fn repeat(&self, entries: &impl Entries, op: &Op<'_>, (verdict, entry): (bool, Entry)) -> Facts {
+        self.facts(entries, op, verdict, Outcome::Repeated(entry))
+    }
+
     /// How many of the first entries count in no window.
     #[inline]
-    fn expired(&self) -> usize {
+    pub(crate) fn expired(&self) -> usize {
         self.spans[..self.len()].iter().fold(usize::MAX, |first, span| first.min(span.start))
     }
 

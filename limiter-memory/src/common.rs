@@ -20,8 +20,7 @@ impl<const N: usize> Look<N> {
     /// Looks, unless it is not a common operation.
     #[inline(always)]
     pub(crate) fn new(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> Option<Self> {
-        // Of several limits it is asked now, too strictly if entries have expired; with one, the compiler does better later.
-        if op.id.is_some() || (N > 1 && !entries.takes(op, entries.cost_from(0))) {
+        if op.id.is_some() {
             return None;
         }
         let newest = entries.newest();
@@ -54,7 +53,7 @@ impl<const N: usize> Look<N> {
     /// Whether the log's form takes the entry.
     #[inline(always)]
     pub(crate) fn is_taken(&self, entries: &impl Entries, op: &Op<'_>) -> bool {
-        N > 1 || entries.takes(op, self.usage[0].used)
+        entries.takes::<N>(op, self.expired())
     }
 
     /// Appends the entry of an operation that is admitted.

@@ -22,9 +22,9 @@ pub(crate) trait Entries {
     fn drop_front(&mut self, dropped: usize);
     /// Drops the first entries, appends the operation's, which the log [takes](Self::takes), and returns its number.
     fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u32;
-    /// Whether the operation's entry can be appended to entries that cost `held`, which are all or those that count in the
-    /// longest window.
-    fn takes(&self, op: &Op<'_>, held: u64) -> bool;
+    /// Whether the operation's entry can be appended to the entries from `from` on, and the log should stay as it is for
+    /// as many limits as `N` in [`start`](Self::start) tells.
+    fn takes<const N: usize>(&self, op: &Op<'_>, from: usize) -> bool;
 
     #[inline]
     fn newest(&self) -> Option<Timestamp> {

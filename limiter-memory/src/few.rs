@@ -128,11 +128,11 @@ impl Entries for Few {
     }
 
     #[inline]
-    fn takes(&self, op: &Op<'_>, held: u64) -> bool {
+    fn takes<const N: usize>(&self, op: &Op<'_>, from: usize) -> bool {
         op.cost == 1
             && op.id.is_none()
-            && held < Self::CAPACITY as u64
-            && op.policy.longest_window().as_micros() <= u64::from(u32::MAX)
+            && self.len() - from < Self::CAPACITY
+            && u32::from(op.policy.longest_window_zeros()) >= u32::BITS
             && self.number(2 * Self::CAPACITY) < Self::NUMBERS
     }
 

@@ -1,81 +1,74 @@
 //! How an entry is laid out in a ring.
 
-/// The words of an entry: those from the `i`-th on.
+use std::array;
+
+/// What the words of an entry say.
 pub(crate) trait Layout {
-    const WORDS: usize;
+    /// An entry.
+    type Words: Default + 'static;
+    const WORDS: usize = size_of::<Self::Words>() / size_of::<u32>();
     /// Whether the entries have costs of their own; they all cost 1 if not.
     const COSTS: bool;
     /// How much a log may hold, and how old an entry may be beside the newest.
     const RANGE: u64;
-    const FORM: Form;
 
+    fn entries(words: &mut [u32]) -> &mut [Self::Words];
+    fn entry(at: u64, total: u64) -> Self::Words;
     /// How much older the entry is than the newest, given the newest one's time.
-    fn age(words: &[u32], i: usize, newest: u64) -> u64;
+    fn age(entry: &Self::Words, newest: u64) -> u64;
     /// The cost of this entry and all before it, modulo [`RANGE`](Self::RANGE) + 1.
-    fn total(words: &[u32], i: usize) -> u64;
-    fn write(words: &mut [u32], i: usize, at: u64, total: u64);
-}
-
-/// Which layout a ring has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Form {
-    /// All of the time, not only its low half.
-    pub(crate) wide: bool,
-    /// Totals, too.
-    pub(crate) costs: bool,
+    fn total(entry: &Self::Words) -> u64;
 }
 
 /// The low half of the time: for windows of up to 71 minutes.
-pub(crate) type Narrow = Numbers<1, false>;
+pub(crate) type Narrow = Numbers<1, 1>;
 
 /// The time.
-pub(crate) type Wide = Numbers<2, false>;
+pub(crate) type Wide = Numbers<2, 2>;
 
 /// The low half of the time, and the total.
-pub(crate) type NarrowCosts = Numbers<1, true>;
+pub(crate) type NarrowCosts = Numbers<2, 1>;
 
 /// The time and the total.
-pub(crate) type WideCosts = Numbers<2, true>;
+pub(crate) type WideCosts = Numbers<4, 2>;
 
-/// One number of so many words for the time, and one for the total if there are costs.
-pub(crate) enum Numbers<const WORDS: usize, const COSTS: bool> {}
+/// So many words, the first of which are the time, and the others, if there are, as wide a total.
+pub(crate) enum Numbers<const WORDS: usize, const TIME: usize> {}
 
-impl<const WORDS: usize, const COSTS: bool> Layout for Numbers<WORDS, COSTS> {
-    const WORDS: usize = if COSTS { 2 * WORDS } else { WORDS };
-    const COSTS: bool = COSTS;
-    const RANGE: u64 = if WORDS == 1 { u32::MAX as u64 } else { u64::MAX };
-    const FORM: Form = Form { wide: WORDS > 1, costs: COSTS };
+impl<const WORDS: usize, const TIME: usize> Layout for Numbers<WORDS, TIME>
+where
+    [u32; WORDS]: Default,
+{
+    type Words = [u32; WORDS];
+    const COSTS: bool = WORDS > TIME;
+    const RANGE: u64 = if TIME == 1 { u32::MAX as u64 } else { u64::MAX };
 
     #[inline(always)]
-    fn age(words: &[u32], i: usize, newest: u64) -> u64 {
-        newest.wrapping_sub(number::<WORDS>(words, i)) & Self::RANGE
+    fn entries(words: &mut [u32]) -> &mut [Self::Words] {
+        words.as_chunks_mut().0
     }
 
     #[inline(always)]
-    fn total(words: &[u32], i: usize) -> u64 {
-        if COSTS { number::<WORDS>(words, i + WORDS) } else { 0 }
+    fn entry(at: u64, total: u64) -> Self::Words {
+        array::from_fn(|i| {
+            let (number, i) = if i < TIME { (at, i) } else { (total, i - TIME) };
+            (number >> (32 * i)) as u32
+        })
     }
 
     #[inline(always)]
-    fn write(words: &mut [u32], i: usize, at: u64, total: u64) {
-        set_number::<WORDS>(words, i, at);
-        if COSTS {
-            set_number::<WORDS>(words, i + WORDS, total);
-        }
+    fn age(entry: &Self::Words, newest: u64) -> u64 {
+        newest.wrapping_sub(number(&entry[..TIME])) & Self::RANGE
+    }
+
+    #[inline(always)]
+    fn total(entry: &Self::Words) -> u64 {
+        number(&entry[TIME..])
     }
 }
 
+/// The number that the words say, of which the first is the low half.
 #[inline(always)]
-fn number<const WORDS: usize>(words: &[u32], i: usize) -> u64 {
-    let word = |i| u64::from(words.get(i).copied().unwrap_or_default());
-    if WORDS == 1 { word(i) } else { word(i) | word(i + 1) << 32 }
-}
-
-#[inline(always)]
-fn set_number<const WORDS: usize>(words: &mut [u32], i: usize, value: u64) {
-    for half in 0..WORDS {
-        if let Some(word) = words.get_mut(i + half) {
-            *word = (value >> (32 * half)) as u32;
-        }
-    }
+fn number(words: &[u32]) -> u64 {
+    words.iter().rev().fold(0, |number, word| number << 32 | u64::from(*word))
 }

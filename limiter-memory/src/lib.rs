@@ -7,6 +7,7 @@ mod clock;
 mod common;
 mod entries;
 mod few;
+mod form;
 mod ids;
 mod keep;
 mod key;

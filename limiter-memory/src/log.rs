@@ -2,13 +2,14 @@
 
 use limiter_core::{Facts, MAX_LIMITS, Op, Receipt, Timestamp};
 
-use crate::apply::{apply, outgrows};
+use crate::apply::Survey;
 use crate::entries::Entries;
 use crate::few::Few;
+use crate::form::{Form, in_form};
 use crate::keep::Keep;
-use crate::layout::{Form, Narrow, NarrowCosts, Wide, WideCosts};
+use crate::layout::{Layout, Narrow, NarrowCosts, Wide, WideCosts};
 use crate::many::Many;
-use crate::ring::{HINTS, Ring, View, with_entries};
+use crate::ring::{Ring, View};
 
 /// A key's entries in the smallest form that takes them: four words in the map, and a block of memory elsewhere once
 /// there are more than a few. A log outgrows its form and does not return.
@@ -26,7 +27,10 @@ pub(crate) enum Other {
 macro_rules! each_form {
     ($log:expr, $entries:ident => $body:expr) => {
         match $log {
-            Log::Ring(ring) => with_entries!(ring, $entries => $body),
+            Log::Ring(ring) => in_form!(ring.form(), L, H => {
+                let $entries = &mut ring.view::<L, H>();
+                $body
+            }),
             Log::Other(Other::Few($entries)) => $body,
             Log::Other(Other::Many($entries)) => { let $entries = &mut **$entries; $body }
         }
@@ -45,15 +49,15 @@ impl Log {
         match self {
             Self::Ring(ring) => {
                 if ring.is::<Narrow, H>() {
-                    return Common::Units(ring.view());
+                    return short(ring, Common::Units);
                 }
                 less_common();
                 if ring.is::<NarrowCosts, H>() {
-                    Common::Costs(ring.view())
+                    short(ring, Common::Costs)
                 } else if ring.is::<Wide, H>() {
-                    Common::Wide(ring.view())
+                    short(ring, Common::Wide)
                 } else if ring.is::<WideCosts, H>() {
-                    Common::WideCosts(ring.view())
+                    short(ring, Common::WideCosts)
                 } else {
                     Common::None
                 }
@@ -78,26 +82,26 @@ impl Log {
         if op.id.is_some() {
             return self.many().apply::<N>(op, now);
         }
-        if each_form!(self, entries => outgrows::<N>(entries, op, now)) {
-            self.outgrow(op);
-        }
-        if N > 1
-            && let Self::Ring(ring) = self
-        {
-            ring.hint();
-        }
-        each_form!(self, entries => apply::<N>(entries, op, now))
+        let outgrown = each_form!(self, entries => {
+            let survey = Survey::<N>::new(entries, op, now);
+            if !survey.outgrows(entries, op) {
+                return survey.apply(entries, op);
+            }
+            survey.expired()
+        });
+        self.outgrow(outgrown, op);
+        each_form!(self, entries => Survey::<N>::new(entries, op, now).apply(entries, op))
     }
 
-    /// Takes a form that takes the operation's entry.
+    /// Drops the first entries and takes a form that takes the operation's entry.
     #[cold]
-    fn outgrow(&mut self, op: &Op<'_>) {
+    fn outgrow(&mut self, dropped: usize, op: &Op<'_>) {
         let keep = self.keep();
         let form = match self {
             Self::Ring(ring) => ring.form(),
             Self::Other(_) => Form::default(),
         };
-        *self = Self::Ring(each_form!(self, entries => Ring::holding(entries, op, keep, form)));
+        *self = Self::Ring(each_form!(self, entries => Ring::holding(entries, dropped, op, keep, form)));
     }
 
     /// The same log in the form that takes everything.
@@ -156,6 +160,15 @@ impl Log {
         }
         true
     }
+}
+
+#[inline(always)]
+fn short<'a, L: Layout, const H: usize>(
+    ring: &'a mut Ring,
+    common: impl FnOnce(View<'a, L, H>) -> Common<'a, H>,
+) -> Common<'a, H> {
+    let view = ring.view();
+    if view.has_no_room() { Common::None } else { common(view) }
 }
 
 /// Tells the compiler to test for the other case first.

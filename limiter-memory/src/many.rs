@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use limiter_core::{Entry, EntryId, Facts, MAX_COST, MAX_LIMITS, Op, Outcome, Timestamp, Window};
 
-use crate::apply::{apply, repeat};
+use crate::apply::Survey;
 use crate::entries::{Entries, boundary, gallop};
 use crate::ids::{Ids, Named};
 use crate::keep::Keep;
@@ -51,9 +51,9 @@ impl Many {
     pub(crate) fn apply<const N: usize>(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
         let clamped = self.not_before(now);
         if let Some(original) = op.id.and_then(|id| self.named(id, op, clamped)) {
-            return repeat::<N>(self, op, now, original);
+            return Survey::<N>::new(self, op, now).repeat(self, op, original);
         }
-        let facts = apply::<N>(self, op, now);
+        let facts = Survey::<N>::new(self, op, now).apply(self, op);
         if let Outcome::Appended(entry) = facts.outcome {
             self.ids.drop_before(self.number(0));
             if let Some(id) = op.id {
@@ -141,7 +141,7 @@ impl Entries for Many {
     }
 
     #[inline]
-    fn takes(&self, _: &Op<'_>, _: u64) -> bool {
+    fn takes<const N: usize>(&self, _: &Op<'_>, _: usize) -> bool {
         true
     }
 

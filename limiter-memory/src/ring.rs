@@ -1,12 +1,11 @@
 //! A log of any number of entries without ids, in one block of memory.
 
-use std::marker::PhantomData;
-
 use limiter_core::{MAX_LIMITS, Op, Timestamp, Window};
 
 use crate::entries::{Entries, boundary, gallop};
+use crate::form::{Form, in_form};
 use crate::keep::Keep;
-use crate::layout::{Form, Layout, Narrow, NarrowCosts, Wide, WideCosts};
+use crate::layout::{Layout, Narrow, NarrowCosts};
 
 /// How many words of a ring are hints, if it has any: where each limit's window began the last time, as a number, which
 /// is the place to look for it the next time. A log of one limit has no need for them, as its window begins the log.
@@ -15,207 +14,160 @@ pub(crate) const HINTS: usize = MAX_LIMITS;
 /// How many entries there is room for at first. Rings with much more are shrunk when three quarters of it are empty.
 const SMALLEST: usize = 8;
 const SHRINK_ABOVE: usize = 4 * SMALLEST;
-/// Whether a ring is to be shrunk is seen once in a round of so many appends, or of as many as it has places for.
+/// Whether a ring is to be shrunk is seen once in a round of so many appends, or of as many as it has places for: a log
+/// that empties and fills in turns keeps its block.
 const ROUND: usize = 256;
 
-/// What the newest entry's time leaves of its word says the [`Form`], whether there are hints, and the [`Keep`].
+/// What the newest entry's time leaves of its word says the [`Form`] and the [`Keep`].
 const FORM_SHIFT: u32 = 53;
-const HINTS_SHIFT: u32 = FORM_SHIFT + 2;
-const KEEP_SHIFT: u32 = HINTS_SHIFT + 1;
+const KEEP_SHIFT: u32 = FORM_SHIFT + Form::BITS;
 const _: () = assert!(Timestamp::MAX.as_micros() < 1 << FORM_SHIFT && KEEP_SHIFT + Keep::BITS <= u64::BITS);
 
 /// Entries in the order in which they were appended: the one with number `n` at the place `n` modulo the room, which is
 /// a power of two. Behind them are the hints.
 pub(crate) struct Ring {
     words: Box<[u32]>,
+    span: Span,
+}
+
+/// Which entries there are.
+struct Span {
+    /// The newest entry's time, the [`Form`] and the [`Keep`].
     newest: u64,
+    /// The first entry's number.
     number: u32,
     len: u32,
 }
 
-impl Ring {
-    /// The same log, which has this form, in one that takes the operation's entry next, if any does: none takes one with
-    /// an id.
-    pub(crate) fn holding(entries: &impl Entries, op: &Op<'_>, keep: Keep, form: Form) -> Self {
-        let costs = form.costs || op.cost != 1;
-        let held = entries.cost_from(0);
-        let narrow = !form.wide && if costs { takes::<NarrowCosts>(op, held) } else { takes::<Narrow>(op, held) };
-        match (narrow, costs) {
-            (true, false) => Self::copy::<Narrow, 0>(entries, keep),
-            (false, false) => Self::copy::<Wide, 0>(entries, keep),
-            (true, true) => Self::copy::<NarrowCosts, 0>(entries, keep),
-            (false, true) => Self::copy::<WideCosts, 0>(entries, keep),
-        }
+impl Span {
+    #[inline(always)]
+    fn newest(&self) -> Option<Timestamp> {
+        (self.len > 0).then(|| Timestamp::from_low_bits(self.newest))
     }
 
-    fn copy<L: Layout, const H: usize>(entries: &impl Entries, keep: Keep) -> Self {
-        let len = entries.len();
+    /// Of the `i`-th entry.
+    #[inline(always)]
+    fn number(&self, i: usize) -> u32 {
+        self.number.wrapping_add(i as u32)
+    }
+}
+
+impl Ring {
+    /// The entries from the `from`-th on of a log that has this form, in a ring that takes the operation's entry next.
+    pub(crate) fn holding(entries: &impl Entries, from: usize, op: &Op<'_>, keep: Keep, mut form: Form) -> Self {
+        form.costs |= op.cost != 1;
+        form.hints |= op.policy.limits().len() > 1;
+        let held = entries.cost_from(from);
+        form.wide |= !if form.costs { fits::<NarrowCosts>(op, held) } else { fits::<Narrow>(op, held) };
+        in_form!(form, L, H => Self::copy::<L, H>(entries, from, keep))
+    }
+
+    fn copy<L: Layout, const H: usize>(entries: &impl Entries, from: usize, keep: Keep) -> Self {
+        let len = entries.len() - from;
         let room = (len + 2).next_power_of_two().max(SMALLEST);
         let mut ring = Self {
-            words: block::<L, H>(room),
-            newest: stamp::<L, H>(entries.newest().unwrap_or(Timestamp::EPOCH), keep),
-            number: entries.number(0),
-            len: len as u32,
+            words: vec![0; H + room * L::WORDS].into_boxed_slice(),
+            span: Span {
+                newest: stamp::<L, H>(entries.newest().unwrap_or(Timestamp::EPOCH), keep),
+                number: entries.number(from),
+                len: len as u32,
+            },
         };
-        let (all, mut view) = (entries.cost_from(0), ring.view::<L, H>());
+        let (all, mut view) = (entries.cost_from(from), ring.view::<L, H>());
         for i in 0..len {
-            view.write(i, entries.at(i), all - entries.cost_from(i + 1));
+            view.write(i, entries.at(from + i), all - entries.cost_from(from + i + 1));
         }
         ring
     }
 
-    /// Gives the ring hints if it has none.
-    #[inline]
-    pub(crate) fn hint(&mut self) {
-        if !self.has_hints() {
-            self.add_hints();
-        }
-    }
-
-    #[cold]
-    fn add_hints(&mut self) {
-        let keep = self.keep();
-        let Form { wide, costs } = self.form();
-        *self = match (wide, costs) {
-            (false, false) => Self::copy::<Narrow, HINTS>(&self.view::<Narrow, 0>(), keep),
-            (true, false) => Self::copy::<Wide, HINTS>(&self.view::<Wide, 0>(), keep),
-            (false, true) => Self::copy::<NarrowCosts, HINTS>(&self.view::<NarrowCosts, 0>(), keep),
-            (true, true) => Self::copy::<WideCosts, HINTS>(&self.view::<WideCosts, 0>(), keep),
-        };
-    }
-
     pub(crate) fn form(&self) -> Form {
-        let bits = self.newest >> FORM_SHIFT;
-        Form { wide: bits & 1 == 1, costs: bits >> 1 & 1 == 1 }
-    }
-
-    #[inline(always)]
-    pub(crate) fn has_hints(&self) -> bool {
-        self.newest >> HINTS_SHIFT & 1 == 1
+        Form::from_bits(self.span.newest >> FORM_SHIFT)
     }
 
     /// Whether the entries are of this layout, and with so many hints.
     #[inline(always)]
     pub(crate) fn is<L: Layout, const H: usize>(&self) -> bool {
-        self.newest >> FORM_SHIFT & 7 == stamp::<L, H>(Timestamp::EPOCH, Keep::default()) >> FORM_SHIFT
+        self.span.newest >> FORM_SHIFT & ((1 << Form::BITS) - 1) == const { Form::of::<L, H>().to_bits() }
     }
 
-    #[inline]
     pub(crate) fn keep(&self) -> Keep {
-        Keep::from_bits(self.newest >> KEEP_SHIFT)
+        Keep::from_bits(self.span.newest >> KEEP_SHIFT)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.len as usize
+        self.span.len as usize
     }
 
     pub(crate) fn newest(&self) -> Option<Timestamp> {
-        (self.len > 0).then(|| Timestamp::from_low_bits(self.newest))
-    }
-
-    #[inline(always)]
-    fn newest_micros(&self) -> u64 {
-        Timestamp::from_low_bits(self.newest).as_micros()
+        self.span.newest()
     }
 
     /// The ring as what it [is](Self::is).
     #[inline(always)]
     pub(crate) fn view<L: Layout, const H: usize>(&mut self) -> View<'_, L, H> {
         debug_assert!(self.is::<L, H>());
-        View { ring: self, layout: PhantomData }
+        let (entries, hints) = match self.words.split_last_chunk_mut() {
+            Some((entries, hints)) => (L::entries(entries), Some(hints)),
+            None => (&mut [][..], None),
+        };
+        View { entries, hints, span: &mut self.span }
     }
-}
-
-/// Calls a function with the ring's entries.
-macro_rules! with_entries {
-    ($ring:expr, $entries:ident => $body:expr) => {
-        match ($ring.form().wide, $ring.form().costs, $ring.has_hints()) {
-            (false, false, false) => with_entries!($ring, Narrow, 0, $entries => $body),
-            (false, false, true) => with_entries!($ring, Narrow, HINTS, $entries => $body),
-            (true, false, false) => with_entries!($ring, Wide, 0, $entries => $body),
-            (true, false, true) => with_entries!($ring, Wide, HINTS, $entries => $body),
-            (false, true, false) => with_entries!($ring, NarrowCosts, 0, $entries => $body),
-            (false, true, true) => with_entries!($ring, NarrowCosts, HINTS, $entries => $body),
-            (true, true, false) => with_entries!($ring, WideCosts, 0, $entries => $body),
-            (true, true, true) => with_entries!($ring, WideCosts, HINTS, $entries => $body),
-        }
-    };
-    ($ring:expr, $layout:ident, $hints:expr, $entries:ident => $body:expr) => {{
-        let $entries = &mut $ring.view::<$crate::layout::$layout, { $hints }>();
-        $body
-    }};
-}
-pub(crate) use with_entries;
-
-fn block<L: Layout, const H: usize>(room: usize) -> Box<[u32]> {
-    vec![0; H + room * L::WORDS].into_boxed_slice()
 }
 
 #[inline(always)]
 fn stamp<L: Layout, const H: usize>(at: Timestamp, keep: Keep) -> u64 {
-    let (form, hints) = (u64::from(L::FORM.wide) | u64::from(L::FORM.costs) << 1, u64::from(H > 0));
-    at.as_micros() | form << FORM_SHIFT | hints << HINTS_SHIFT | keep.to_bits() << KEEP_SHIFT
+    at.as_micros() | const { Form::of::<L, H>().to_bits() << FORM_SHIFT } | keep.to_bits() << KEEP_SHIFT
 }
 
-/// Whether a log of this layout takes the operation's entry beside entries that cost `held`.
+/// Tells the compiler that it rarely does: what follows need not wait for the comparison.
+#[cold]
+fn clock_went_back() {}
+
+/// Whether this layout can say the operation's entry beside entries that cost `held`.
 #[inline(always)]
-fn takes<L: Layout>(op: &Op<'_>, held: u64) -> bool {
+fn fits<L: Layout>(op: &Op<'_>, held: u64) -> bool {
     let cost = if L::COSTS { held.saturating_add(op.cost) <= L::RANGE } else { op.cost == 1 };
-    cost && op.policy.longest_window().as_micros() <= L::RANGE
+    cost && u32::from(op.policy.longest_window_zeros()) >= L::RANGE.leading_zeros()
 }
 
 /// A ring of this layout, and with so many hints.
-pub(crate) struct View<'a, L, const H: usize> {
-    ring: &'a mut Ring,
-    layout: PhantomData<L>,
+pub(crate) struct View<'a, L: Layout, const H: usize> {
+    /// A power of two of places. One stays empty: the one before the first entry, which tells the total before it.
+    entries: &'a mut [L::Words],
+    hints: Option<&'a mut [u32; H]>,
+    span: &'a mut Span,
 }
 
-impl<L: Layout, const H: usize> View<'_, L, H> {
-    /// How many words the entries have: a power of two.
-    #[inline(always)]
-    fn places(&self) -> usize {
-        self.ring.words.len().saturating_sub(H)
-    }
+/// What can be read of a view.
+struct Read<'a, L: Layout> {
+    entries: &'a [L::Words],
+    /// As in the [`Span`].
+    newest: u64,
+    number: u32,
+}
 
-    /// How many entries there is room for. One place stays empty: the one before the first entry, which tells the total
-    /// before it.
+impl<'a, L: Layout> Read<'a, L> {
+    /// How many entries there is room for; all of its bits are set.
     #[inline(always)]
     fn room(&self) -> usize {
-        self.places() / L::WORDS
+        self.entries.len().wrapping_sub(1)
     }
 
     /// Where the `i`-th entry is; -1 is the last one that was dropped.
     #[inline(always)]
     fn place(&self, i: usize) -> usize {
-        (self.ring.number as usize).wrapping_add(i).wrapping_mul(L::WORDS) & self.places().wrapping_sub(1)
+        (self.number as usize).wrapping_add(i) & self.room()
     }
 
+    /// How much older than the newest entry the `i`-th is.
     #[inline(always)]
     fn age(&self, i: usize) -> u64 {
-        // Never so; and then the compiler need not check the places.
-        if self.places() == 0 {
-            return 0;
-        }
-        L::age(&self.ring.words, self.place(i), self.ring.newest_micros())
+        self.entries.get(self.place(i)).map_or(0, |entry| L::age(entry, self.newest_micros()))
     }
 
     #[inline(always)]
-    fn write(&mut self, i: usize, at: Timestamp, total: u64) {
-        let place = self.place(i);
-        L::write(&mut self.ring.words, place, at.as_micros(), total);
-    }
-
-    #[inline(always)]
-    fn total_before(&self, i: usize) -> u64 {
-        L::total(&self.ring.words, self.place(i.wrapping_sub(1)))
-    }
-
-    #[inline(always)]
-    fn hint(&self, limit: usize) -> usize {
-        let hints = self.ring.words.last_chunk::<H>();
-        let hint = hints.and_then(|hints| hints.get(limit)).copied().unwrap_or_default();
-        let hint = hint.wrapping_sub(self.ring.number) as usize;
-        if hint <= self.len() { hint } else { 0 }
+    fn newest_micros(&self) -> u64 {
+        Timestamp::from_low_bits(self.newest).as_micros()
     }
 
     /// Whether the `i`-th entry has left a window, which one this much older than the newest has.
@@ -224,98 +176,117 @@ impl<L: Layout, const H: usize> View<'_, L, H> {
         self.age(i) >= oldest
     }
 
-    /// Where the window starts: looked for from `near` on.
-    #[inline(never)]
-    fn moved_start(&self, oldest: u64, near: usize) -> usize {
-        boundary(near, self.len(), |i| self.has_left(i, oldest))
+    #[inline(always)]
+    fn total_before(&self, i: usize) -> u64 {
+        self.entries.get(self.place(i.wrapping_sub(1))).map_or(0, L::total)
     }
 
-    /// Makes room for one more than the first `len` entries, or returns what is too much: once in a round, so that a log
-    /// that empties and fills in turns keeps its block.
+    /// Where the window starts: looked for from `near` on. Each argument on its own: a struct would be written to memory,
+    /// whether this is called or not.
+    #[inline(never)]
+    fn moved_start(entries: &'a [L::Words], newest: u64, number: u32, len: u32, oldest: u64, near: usize) -> usize {
+        let read = Self { entries, newest, number };
+        boundary(near, len as usize, |i| read.has_left(i, oldest))
+    }
+}
+
+impl<L: Layout, const H: usize> View<'_, L, H> {
+    /// Never so; but the compiler need not check the places if it is told.
+    #[inline(always)]
+    pub(crate) fn has_no_room(&self) -> bool {
+        self.entries.is_empty() || self.hints.is_none()
+    }
+
+    #[inline(always)]
+    fn read(&self) -> Read<'_, L> {
+        Read { entries: self.entries, newest: self.span.newest, number: self.span.number }
+    }
+
+    #[inline(always)]
+    fn write(&mut self, i: usize, at: Timestamp, total: u64) {
+        let place = self.read().place(i);
+        if let Some(entry) = self.entries.get_mut(place) {
+            *entry = L::entry(at.as_micros(), total);
+        }
+    }
+
+    #[inline(always)]
+    fn hint(&self, limit: usize) -> usize {
+        let hint = self.hints.as_ref().and_then(|hints| hints.get(limit)).copied().unwrap_or_default();
+        let hint = hint.wrapping_sub(self.span.number) as usize;
+        if hint <= self.len() { hint } else { 0 }
+    }
+
+    /// Whether so many entries should have a smaller ring than one with this room.
     #[cold]
-    #[inline(never)]
-    fn adjust_room(&mut self, len: usize) {
-        let room = self.room();
-        if len + 1 >= room {
-            self.resize(2 * room, len);
-        } else if len < room / 4 && room > SHRINK_ABOVE {
-            self.resize(room / 2, len);
-        }
-    }
-
-    /// Gives the first `len` entries another block with this room.
-    fn resize(&mut self, room: usize, len: usize) {
-        let Ring { newest, number, .. } = *self.ring;
-        let mut ring = Ring { words: block::<L, H>(room), newest, number, len: 0 };
-        for (to, from) in ring.words.iter_mut().rev().zip(self.ring.words.iter().rev()).take(H) {
-            *to = *from;
-        }
-        let mut view = ring.view::<L, H>();
-        view.write(usize::MAX, Timestamp::EPOCH, self.total_before(0));
-        for i in 0..len {
-            view.write(i, self.at(i), self.total_before(i + 1));
-        }
-        self.ring.words = ring.words;
+    fn are_few(room: usize, entries: usize) -> bool {
+        entries < room / 4 && room > SHRINK_ABOVE
     }
 }
 
 impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
     #[inline(always)]
     fn len(&self) -> usize {
-        self.ring.len as usize
+        self.span.len as usize
     }
 
     #[inline(always)]
     fn at(&self, i: usize) -> Timestamp {
-        Timestamp::from_low_bits(self.ring.newest.wrapping_sub(self.age(i)))
+        Timestamp::from_low_bits(self.span.newest.wrapping_sub(self.read().age(i)))
     }
 
     #[inline(always)]
     fn newest(&self) -> Option<Timestamp> {
-        self.ring.newest()
+        self.span.newest()
     }
 
     #[inline(always)]
     fn not_before(&self, now: Timestamp) -> Timestamp {
         // A ring is empty only until its first entry comes, and its newest time the epoch as long.
-        Timestamp::from_low_bits(self.ring.newest).max(now)
+        let newest = Timestamp::from_low_bits(self.span.newest);
+        if newest > now {
+            clock_went_back();
+            return newest;
+        }
+        now
     }
 
     #[inline(always)]
     fn number(&self, i: usize) -> u32 {
-        self.ring.number.wrapping_add(i as u32)
+        self.span.number(i)
     }
 
     #[inline(always)]
     fn start<const N: usize>(&self, limit: usize, window: Window, now: Timestamp) -> usize {
-        let len = self.len();
-        let since = now.as_micros().wrapping_sub(self.ring.newest_micros());
+        let (len, read) = (self.len(), self.read());
+        let since = now.as_micros().wrapping_sub(read.newest_micros());
         if since >= window.as_micros() {
             return len;
         }
         let oldest = window.as_micros() - since;
+        let moved = |near| Read::<L>::moved_start(self.entries, read.newest, read.number, len as u32, oldest, near);
         if N > 1 {
             let hint = self.hint(limit);
             // Of several windows most stay where they were.
-            if (hint == 0 || self.has_left(hint - 1, oldest)) && (hint == len || !self.has_left(hint, oldest)) {
+            if (hint == 0 || read.has_left(hint - 1, oldest)) && (hint == len || !read.has_left(hint, oldest)) {
                 return hint;
             }
-            return self.moved_start(oldest, hint);
+            return moved(hint);
         }
         // Without a branch on the number of entries that have left: no processor could foretell it.
         const NEAR: usize = 4;
         let left: usize = if len >= NEAR {
-            (0..NEAR).map(|i| usize::from(self.has_left(i, oldest))).sum()
+            (0..NEAR).map(|i| usize::from(read.has_left(i, oldest))).sum()
         } else {
-            (0..NEAR).map(|i| usize::from(i < len) & usize::from(self.has_left(i, oldest))).sum()
+            (0..NEAR).map(|i| usize::from(i < len) & usize::from(read.has_left(i, oldest))).sum()
         };
-        if left == NEAR { self.moved_start(oldest, left) } else { left }
+        if left == NEAR { moved(left) } else { left }
     }
 
     #[inline(always)]
     fn remember(&mut self, limit: usize, start: usize) {
-        let hint = self.ring.number.wrapping_add(start as u32);
-        if let Some(word) = self.ring.words.last_chunk_mut::<H>().and_then(|hints| hints.get_mut(limit)) {
+        let hint = self.number(start);
+        if let Some(word) = self.hints.as_mut().and_then(|hints| hints.get_mut(limit)) {
             *word = hint;
         }
     }
@@ -323,7 +294,8 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
     #[inline(always)]
     fn cost_from(&self, start: usize) -> u64 {
         if L::COSTS {
-            self.total_before(self.len()).wrapping_sub(self.total_before(start)) & L::RANGE
+            let read = self.read();
+            read.total_before(self.len()).wrapping_sub(read.total_before(start)) & L::RANGE
         } else {
             (self.len() - start) as u64
         }
@@ -341,30 +313,29 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
     }
 
     fn drop_front(&mut self, dropped: usize) {
-        self.ring.number = self.ring.number.wrapping_add(dropped as u32);
-        self.ring.len -= dropped as u32;
+        self.span.number = self.span.number(dropped);
+        self.span.len -= dropped as u32;
     }
 
     #[inline(always)]
-    fn takes(&self, op: &Op<'_>, held: u64) -> bool {
-        takes::<L>(op, held)
+    fn takes<const N: usize>(&self, op: &Op<'_>, from: usize) -> bool {
+        let (kept, room) = (self.len() - from, self.read().room());
+        let round = self.number(self.len()) as usize & (room | (ROUND - 1)) == 0;
+        if round && Self::are_few(room, kept) {
+            return false;
+        }
+        (H > 0 || N == 1) && fits::<L>(op, self.cost_from(from)) && kept < room
     }
 
     #[inline(always)]
     fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u32 {
-        let total = if L::COSTS { self.total_before(self.len()).wrapping_add(op.cost) } else { 0 };
-        let (number, len) = (self.ring.number.wrapping_add(dropped as u32), self.len() - dropped);
-        self.ring.number = number;
-        self.ring.len = len as u32 + 1;
-        self.ring.newest = stamp::<L, H>(at, Keep::for_append(op));
-        let (place, number) = (self.place(len), number.wrapping_add(len as u32));
-        if (len + 1) * L::WORDS >= self.places() || number as usize & (self.places().wrapping_sub(1) | (ROUND - 1)) == 0
-        {
-            self.adjust_room(len);
-            self.write(len, at, total);
-        } else {
-            L::write(&mut self.ring.words, place, at.as_micros(), total);
-        }
+        let len = self.len();
+        let total = if L::COSTS { self.read().total_before(len).wrapping_add(op.cost) } else { 0 };
+        let number = self.number(len);
+        self.write(len, at, total);
+        self.span.newest = stamp::<L, H>(at, Keep::for_append(op));
+        self.span.number = self.span.number(dropped);
+        self.span.len = (len - dropped) as u32 + 1;
         number
     }
 }
@@ -375,27 +346,51 @@ mod tests {
 
     use super::*;
     use crate::few::Few;
+    use crate::log::Log;
 
     #[test]
     fn a_ring_returns_the_room_that_it_does_not_need() {
-        let policy = Policy::from(Limit::per_second(1_000_000).unwrap());
-        let op = Op::acquire("", &policy);
-        let mut ring = Ring::holding(&Few::new(u32::MAX - 20_000), &op, Keep::default(), Form::default());
-        let mut push = |dropped, micros| {
+        let second = 1_000_000;
+        let policy = Policy::from(Limit::per_second(second).unwrap());
+        let mut log = Log::new(Few::NUMBERS - 20_000);
+        let mut append = |micros| {
             let at = Timestamp::from_micros(micros).unwrap();
-            let mut view = ring.view::<Narrow, 0>();
-            view.push(dropped, &op, at);
-            assert_eq!((view.at(view.len() - 1), view.newest()), (at, Some(at)));
-            (view.room(), view.len())
+            let op = Op::acquire("", &policy).at(at);
+            let facts = log.apply(op, at);
+            assert_eq!((facts.usage[0].used, log.newest()), (log.len() as u64, Some(at)));
+            let Log::Ring(ring) = &log else { return (0, log.len()) };
+            (ring.words.len(), ring.len())
         };
         for micros in 0..100_000 {
-            push(0, micros);
+            append(micros);
         }
-        assert_eq!(push(99_990, 100_000), (1 << 17, 11));
-        for micros in 0..3 << 17 {
-            push(1, 100_001 + micros);
+        assert_eq!(append(second + 99_990), (1 << 17, 10));
+        let since = second + 99_990;
+        for i in 1..3 << 17 {
+            append(since + i * second / 11);
         }
-        assert_eq!(push(1, 1 << 20), (SHRINK_ABOVE, 11));
+        assert_eq!(append(since + (3 << 17) * second / 11), (2 * SMALLEST, 11));
+    }
+
+    #[test]
+    fn a_ring_that_is_made_anew_leaves_what_has_expired_and_has_hints_once_there_are_several_limits() {
+        let one = Policy::from(Limit::per_second(1000).unwrap());
+        let two = Policy::new([Limit::per_second(1000).unwrap(), Limit::per_minute(1000).unwrap()]).unwrap();
+        let mut log = Log::new(0);
+        let mut append = |policy: &Policy, cost, micros| {
+            let at = Timestamp::from_micros(micros).unwrap();
+            log.apply(Op::acquire("", policy).cost(cost).at(at), at);
+            let Log::Ring(ring) = &log else { return None };
+            Some((ring.form(), ring.words.len(), ring.len()))
+        };
+        for micros in 0..100 {
+            append(&one, 1, micros);
+        }
+        assert_eq!(append(&one, 1, 100), Some((Form::default(), 128, 101)));
+        let costs = Form { costs: true, ..Form::default() };
+        assert_eq!(append(&one, 2, 2_000_000), Some((costs, 2 * SMALLEST, 1)));
+        let hints = Form { hints: true, ..costs };
+        assert_eq!(append(&two, 1, 2_000_000), Some((hints, 2 * SMALLEST + HINTS, 2)));
     }
 
     #[test]
@@ -403,13 +398,19 @@ mod tests {
         let policy = Policy::new([Limit::per_second(100).unwrap(), Limit::per_minute(100).unwrap()]).unwrap();
         let op = Op::acquire("", &policy);
         let at = |micros| Timestamp::from_micros(micros).unwrap();
-        let mut ring = Ring::holding(&Few::new(9), &op, Keep::default(), Form::default());
-        ring.hint();
-        let mut view = ring.view::<Narrow, HINTS>();
+        let mut ring = Ring::holding(&Few::new(9), 0, &op, Keep::default(), Form::default());
         // Behind the newest entry are the remains of those that have been dropped.
         for micros in 0..40 {
-            view.push(usize::from(view.len() == 13), &op, at(10 * micros));
+            let mut view = ring.view::<Narrow, HINTS>();
+            let dropped = usize::from(view.len() == 13);
+            if view.takes::<2>(&op, dropped) {
+                view.push(dropped, &op, at(10 * micros));
+            } else {
+                ring = Ring::holding(&view, dropped, &op, Keep::default(), Form { hints: true, ..Form::default() });
+                ring.view::<Narrow, HINTS>().push(0, &op, at(10 * micros));
+            }
         }
+        let mut view = ring.view::<Narrow, HINTS>();
         let first = view.at(0).as_micros();
         for window in (5..200).step_by(5).map(|micros| Window::from_micros(micros).unwrap()) {
             for now in [390, 391, 395, 400, 450, 600].map(at) {

@@ -9,6 +9,8 @@ use limiter_core::{
     At, Decision, Error, Facts, NowStore, Op, Settlement, Timestamp, WindowStore, decide, decide_sized,
 };
 
+use parking_lot::{MappedMutexGuard, MutexGuard};
+
 use crate::clock;
 use crate::common::Look;
 use crate::few::Few;
@@ -54,14 +56,15 @@ macro_rules! shortly {
 /// A key with up to four entries of cost 1 takes 56 bytes of table (a table is between 7/16 and 7/8 full, a small one
 /// less) and nothing else while it is at most 22 bytes long. More entries take 4 bytes each, 8 if a window is over 71
 /// minutes or costs differ, 16 if both, in a ring with room for between one and four times their number, and 32 bytes
-/// beside it under several limits. A log that knows an entry by an id, or had one refunded or settled, takes 24 bytes an entry.
+/// beside it under several limits. A log that knows an entry by an id, or had one refunded or settled, takes 24 bytes an
+/// entry.
 ///
 /// Keys whose entries have all expired are forgotten when their shard is full, before it grows, and by
 /// [`sweep`](Self::sweep). [`with_max_keys`](Self::with_max_keys) bounds their number.
 ///
 /// # Performance
-/// O(1) on average, whatever the limit, the costs and the number of windows; each window adds a few nanoseconds. A
-/// settlement or refund takes time in proportion to the entries that are newer than the one it changes.
+/// O(1) on average, whatever the limit, the costs and the number of windows; each window adds some ten nanoseconds.
+/// A settlement or refund takes time in proportion to the entries that are newer than the one it changes.
 pub struct MemoryStore {
     shards: Shards,
     max_keys_per_shard: usize,
@@ -135,22 +138,21 @@ impl MemoryStore {
         // Reading the clock keeps the processor from looking ahead; the key may come from memory meanwhile.
         let hash = self.shards.hash(op.key);
         let now = time(op.at);
-        let mut table = self.shards.of(hash).lock();
-        let Some(Slot { log, .. }) = table.get_mut(hash, op.key) else {
-            return A::uncommon(*op, self.insert(&mut table, *op, now));
+        let table = self.shards.of(hash).lock();
+        let found = MutexGuard::try_map(table, |table| table.get_mut(hash, op.key).map(|slot| &mut slot.log));
+        let mut log = match found {
+            Ok(log) => log,
+            Err(mut table) => return A::uncommon(*op, self.insert(&mut table, *op, now)),
         };
-        match op.policy.limits().len() {
-            1 => match log.common::<0>() {
-                Common::Few(few) => shortly!(1, few, op, now, drop(table)),
-                Common::Units(mut units) => shortly!(1, &mut units, op, now, drop(table)),
-                Common::Costs(mut costs) => shortly!(1, &mut costs, op, now, drop(table)),
-                Common::Wide(_) | Common::WideCosts(_) => return apply_wide(log, *op, now),
-                Common::None => {}
-            },
-            2 => return apply_several::<A, 2>(log, *op, now),
-            3 => return apply_several::<A, 3>(log, *op, now),
-            4 => return apply_several::<A, 4>(log, *op, now),
-            _ => {}
+        if !op.policy.limits().is_one() {
+            return apply_several(log, *op, now);
+        }
+        match log.common::<0>() {
+            Common::Few(few) => shortly!(1, few, op, now, drop(log)),
+            Common::Units(mut units) => shortly!(1, &mut units, op, now, drop(log)),
+            Common::Costs(mut costs) => shortly!(1, &mut costs, op, now, drop(log)),
+            Common::Wide(_) | Common::WideCosts(_) => return apply_wide(log, *op, now),
+            Common::None => {}
         }
         apply_any(log, *op, now)
     }
@@ -181,32 +183,47 @@ impl MemoryStore {
     }
 }
 
+/// A key's log, and the lock of its shard.
+type Found<'a> = MappedMutexGuard<'a, Log>;
+
 #[inline(never)]
-fn apply_wide<A: Answer>(log: &mut Log, op: Op<'_>, now: Timestamp) -> A {
+fn apply_wide<A: Answer>(mut log: Found<'_>, op: Op<'_>, now: Timestamp) -> A {
     match log.common::<0>() {
-        Common::Wide(mut wide) => shortly!(1, &mut wide, &op, now),
-        Common::WideCosts(mut wide) => shortly!(1, &mut wide, &op, now),
+        Common::Wide(mut wide) => shortly!(1, &mut wide, &op, now, drop(log)),
+        Common::WideCosts(mut wide) => shortly!(1, &mut wide, &op, now, drop(log)),
         _ => {}
     }
     apply_any(log, op, now)
 }
 
 #[inline(never)]
-fn apply_several<A: Answer, const N: usize>(log: &mut Log, op: Op<'_>, now: Timestamp) -> A {
-    match log.common::<HINTS>() {
-        Common::Few(few) => shortly!(N, few, &op, now),
-        Common::Units(mut units) => shortly!(N, &mut units, &op, now),
-        Common::Costs(mut costs) => shortly!(N, &mut costs, &op, now),
-        Common::Wide(mut wide) => shortly!(N, &mut wide, &op, now),
-        Common::WideCosts(mut wide) => shortly!(N, &mut wide, &op, now),
-        Common::None => {}
+fn apply_several<A: Answer>(log: Found<'_>, op: Op<'_>, now: Timestamp) -> A {
+    match op.policy.limits().len() {
+        2 => apply_sized::<A, 2>(log, &op, now),
+        3 => apply_sized::<A, 3>(log, &op, now),
+        4 => apply_sized::<A, 4>(log, &op, now),
+        _ => apply_any(log, op, now),
     }
-    apply_any(log, op, now)
 }
 
 #[inline(never)]
-fn apply_any<A: Answer>(log: &mut Log, op: Op<'_>, now: Timestamp) -> A {
-    A::uncommon(op, log.apply(op, now))
+fn apply_sized<A: Answer, const N: usize>(mut log: Found<'_>, op: &Op<'_>, now: Timestamp) -> A {
+    match log.common::<HINTS>() {
+        Common::Few(few) => shortly!(N, few, op, now, drop(log)),
+        Common::Units(mut units) => shortly!(N, &mut units, op, now, drop(log)),
+        Common::Costs(mut costs) => shortly!(N, &mut costs, op, now, drop(log)),
+        Common::Wide(mut wide) => shortly!(N, &mut wide, op, now, drop(log)),
+        Common::WideCosts(mut wide) => shortly!(N, &mut wide, op, now, drop(log)),
+        Common::None => {}
+    }
+    apply_any(log, *op, now)
+}
+
+#[inline(never)]
+fn apply_any<A: Answer>(mut log: Found<'_>, op: Op<'_>, now: Timestamp) -> A {
+    let facts = log.apply(op, now);
+    drop(log);
+    A::uncommon(op, facts)
 }
 
 /// What an operation returns.
