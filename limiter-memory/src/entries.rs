@@ -34,7 +34,7 @@ pub(crate) trait Entries {
     /// This time, but no earlier than the newest entry.
     #[inline]
     fn not_before(&self, now: Timestamp) -> Timestamp {
-        self.newest().map_or(now, |newest| newest.max(now))
+        later(self.newest().unwrap_or(now), now)
     }
 
     /// The index of the entry with this number.
@@ -52,6 +52,21 @@ pub(crate) trait Entries {
         }
     }
 }
+
+/// The later one of the newest entry's time and the clock's. A branch: where an entry has to come from memory, what follows
+/// from the clock need not wait for it.
+#[inline(always)]
+pub(crate) fn later(newest: Timestamp, now: Timestamp) -> Timestamp {
+    if newest > now {
+        clock_went_back();
+        return newest;
+    }
+    now
+}
+
+/// Tells the compiler that it rarely does.
+#[cold]
+fn clock_went_back() {}
 
 /// The first index up to `len` for which `before` is false, where `before` holds for a prefix: looked for from `hint` on,
 /// in either direction. Any hint is right; a near one is fast.

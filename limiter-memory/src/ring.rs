@@ -2,7 +2,7 @@
 
 use limiter_core::{MAX_LIMITS, Op, Timestamp, Window};
 
-use crate::entries::{Entries, boundary, gallop};
+use crate::entries::{Entries, boundary, gallop, later};
 use crate::form::{Form, in_form};
 use crate::keep::Keep;
 use crate::layout::{Layout, Narrow, NarrowCosts};
@@ -118,10 +118,6 @@ impl Ring {
 fn stamp<L: Layout, const H: usize>(at: Timestamp, keep: Keep) -> u64 {
     at.as_micros() | const { Form::of::<L, H>().to_bits() << FORM_SHIFT } | keep.to_bits() << KEEP_SHIFT
 }
-
-/// Tells the compiler that it rarely does: what follows need not wait for the comparison.
-#[cold]
-fn clock_went_back() {}
 
 /// Whether this layout can say the operation's entry beside entries that cost `held`.
 #[inline(always)]
@@ -243,12 +239,7 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
     #[inline(always)]
     fn not_before(&self, now: Timestamp) -> Timestamp {
         // A ring is empty only until its first entry comes, and its newest time the epoch as long.
-        let newest = Timestamp::from_low_bits(self.span.newest);
-        if newest > now {
-            clock_went_back();
-            return newest;
-        }
-        now
+        later(Timestamp::from_low_bits(self.span.newest), now)
     }
 
     #[inline(always)]
