@@ -151,6 +151,19 @@ pub fn decide(op: &Op<'_>, facts: &Facts) -> Decision {
     }
 }
 
+/// The smaller one, which is rarely the other: a branch that is foretold need not wait for the usage.
+#[inline(always)]
+fn up_to(used: u64, max: u64) -> u64 {
+    if used > max {
+        is_above();
+        return max;
+    }
+    used
+}
+
+#[cold]
+fn is_above() {}
+
 /// Out of line, so that what is left to inline is short. By value: that a pointer to them may leave would keep the facts
 /// from staying in registers.
 #[inline(never)]
@@ -181,7 +194,7 @@ pub fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
         let blocked = denied && usage.used.saturating_add(op.cost) > limit.max();
         let this = LimitDecision {
             limit,
-            used: usage.used.min(limit.max()),
+            used: up_to(usage.used, limit.max()),
             retry_after: if blocked { limit.window().micros_left(usage.blocker, now) } else { 0 },
             refill_after: if usage.used > 0 { limit.window().micros_left(usage.oldest, now) } else { 0 },
         };
