@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::time::rarely;
 use crate::{Entry, Facts, Limit, MAX_LIMITS, Mode, Op, Outcome, PerLimit, Receipt, Timestamp};
 
 /// The answer to an operation. All times are from the operation's own time on, in whole microseconds.
@@ -155,14 +156,11 @@ pub fn decide(op: &Op<'_>, facts: &Facts) -> Decision {
 #[inline(always)]
 fn up_to(used: u64, max: u64) -> u64 {
     if used > max {
-        is_above();
+        rarely();
         return max;
     }
     used
 }
-
-#[cold]
-fn is_above() {}
 
 /// Out of line, so that what is left to inline is short. By value: that a pointer to them may leave would keep the facts
 /// from staying in registers.

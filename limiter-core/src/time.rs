@@ -136,16 +136,17 @@ impl Window {
     pub const fn micros_left(self, at: Timestamp, now: Timestamp) -> u64 {
         let leaves = at.0 + self.0;
         if leaves < now.0 {
-            has_left();
+            rarely();
             return 0;
         }
         leaves - now.0
     }
 }
 
-/// Tells the compiler that few entries that are asked about have: a branch that is foretold need not wait for the entry.
+/// Tells the compiler which way is the rare one, and so to branch: a way that is foretold need not wait for the entry that is
+/// asked about.
 #[cold]
-const fn has_left() {}
+pub(crate) const fn rarely() {}
 
 impl TryFrom<Duration> for Window {
     type Error = Error;

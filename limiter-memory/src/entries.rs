@@ -58,15 +58,15 @@ pub(crate) trait Entries {
 #[inline(always)]
 pub(crate) fn later(newest: Timestamp, now: Timestamp) -> Timestamp {
     if newest > now {
-        clock_went_back();
+        rarely();
         return newest;
     }
     now
 }
 
-/// Tells the compiler that it rarely does.
+/// Tells the compiler which way is the rare one.
 #[cold]
-fn clock_went_back() {}
+pub(crate) fn rarely() {}
 
 /// The first index up to `len` for which `before` is false, where `before` holds for a prefix: looked for from `hint` on,
 /// in either direction. Any hint is right; a near one is fast.

@@ -4,6 +4,7 @@ use limiter_core::{Op, Timestamp, Window};
 
 use crate::entries::Entries;
 use crate::keep::Keep;
+use crate::layout::{Narrow, fits};
 
 /// An enum rather than an integer: its unused values are where [`Log`](crate::log::Log) keeps a tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -129,10 +130,9 @@ impl Entries for Few {
 
     #[inline]
     fn takes<const N: usize>(&self, op: &Op<'_>, from: usize) -> bool {
-        op.cost == 1
+        fits::<Narrow>(op, 0)
             && op.id.is_none()
             && self.len() - from < Self::CAPACITY
-            && u32::from(op.policy.longest_window_zeros()) >= u32::BITS
             && self.number(2 * Self::CAPACITY) < Self::NUMBERS
     }
 

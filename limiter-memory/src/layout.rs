@@ -2,6 +2,8 @@
 
 use std::array;
 
+use limiter_core::Op;
+
 /// What the words of an entry say.
 pub(crate) trait Layout {
     /// An entry.
@@ -18,6 +20,13 @@ pub(crate) trait Layout {
     fn age(entry: &Self::Words, newest: u64) -> u64;
     /// The cost of this entry and all before it, modulo [`RANGE`](Self::RANGE) + 1.
     fn total(entry: &Self::Words) -> u64;
+}
+
+/// Whether this layout can say the operation's entry beside entries that cost `held`.
+#[inline(always)]
+pub(crate) fn fits<L: Layout>(op: &Op<'_>, held: u64) -> bool {
+    let cost = if L::COSTS { held.saturating_add(op.cost) <= L::RANGE } else { op.cost == 1 };
+    cost && u32::from(op.policy.longest_window_zeros()) >= L::RANGE.leading_zeros()
 }
 
 /// The low half of the time: for windows of up to 71 minutes.

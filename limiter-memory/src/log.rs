@@ -3,7 +3,7 @@
 use limiter_core::{Facts, MAX_LIMITS, Op, Receipt, Timestamp};
 
 use crate::apply::Survey;
-use crate::entries::Entries;
+use crate::entries::{Entries, rarely};
 use crate::few::Few;
 use crate::form::{Form, in_form};
 use crate::keep::Keep;
@@ -51,7 +51,7 @@ impl Log {
                 if ring.is::<Narrow, H>() {
                     return short(ring, Common::Units);
                 }
-                less_common();
+                rarely();
                 if ring.is::<NarrowCosts, H>() {
                     short(ring, Common::Costs)
                 } else if ring.is::<Wide, H>() {
@@ -170,10 +170,6 @@ fn short<'a, L: Layout, const H: usize>(
     let view = ring.view();
     if view.has_no_room() { Common::None } else { common(view) }
 }
-
-/// Tells the compiler to test for the other case first.
-#[cold]
-fn less_common() {}
 
 /// The forms of a log that take the short way.
 pub(crate) enum Common<'a, const H: usize> {

@@ -5,7 +5,7 @@ use limiter_core::{MAX_LIMITS, Op, Timestamp, Window};
 use crate::entries::{Entries, boundary, gallop, later};
 use crate::form::{Form, in_form};
 use crate::keep::Keep;
-use crate::layout::{Layout, Narrow, NarrowCosts};
+use crate::layout::{Layout, Narrow, NarrowCosts, fits};
 
 /// How many words of a ring are hints, if it has any: where each limit's window began the last time, as a number, which
 /// is the place to look for it the next time. A log of one limit has no need for them, as its window begins the log.
@@ -27,11 +27,11 @@ const _: () = assert!(Timestamp::MAX.as_micros() < 1 << FORM_SHIFT && KEEP_SHIFT
 /// a power of two. Behind them are the hints.
 pub(crate) struct Ring {
     words: Box<[u32]>,
-    span: Span,
+    extent: Extent,
 }
 
 /// Which entries there are.
-struct Span {
+struct Extent {
     /// The newest entry's time, the [`Form`] and the [`Keep`].
     newest: u64,
     /// The first entry's number.
@@ -39,7 +39,7 @@ struct Span {
     len: u32,
 }
 
-impl Span {
+impl Extent {
     #[inline(always)]
     fn newest(&self) -> Option<Timestamp> {
         (self.len > 0).then(|| Timestamp::from_low_bits(self.newest))
@@ -67,7 +67,7 @@ impl Ring {
         let room = (len + 2).next_power_of_two().max(SMALLEST);
         let mut ring = Self {
             words: vec![0; H + room * L::WORDS].into_boxed_slice(),
-            span: Span {
+            extent: Extent {
                 newest: stamp::<L, H>(entries.newest().unwrap_or(Timestamp::EPOCH), keep),
                 number: entries.number(from),
                 len: len as u32,
@@ -81,25 +81,25 @@ impl Ring {
     }
 
     pub(crate) fn form(&self) -> Form {
-        Form::from_bits(self.span.newest >> FORM_SHIFT)
+        Form::from_bits(self.extent.newest >> FORM_SHIFT)
     }
 
     /// Whether the entries are of this layout, and with so many hints.
     #[inline(always)]
     pub(crate) fn is<L: Layout, const H: usize>(&self) -> bool {
-        self.span.newest >> FORM_SHIFT & ((1 << Form::BITS) - 1) == const { Form::of::<L, H>().to_bits() }
+        self.extent.newest >> FORM_SHIFT & ((1 << Form::BITS) - 1) == const { Form::of::<L, H>().to_bits() }
     }
 
     pub(crate) fn keep(&self) -> Keep {
-        Keep::from_bits(self.span.newest >> KEEP_SHIFT)
+        Keep::from_bits(self.extent.newest >> KEEP_SHIFT)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.span.len as usize
+        self.extent.len as usize
     }
 
     pub(crate) fn newest(&self) -> Option<Timestamp> {
-        self.span.newest()
+        self.extent.newest()
     }
 
     /// The ring as what it [is](Self::is).
@@ -110,7 +110,7 @@ impl Ring {
             Some((entries, hints)) => (L::entries(entries), Some(hints)),
             None => (&mut [][..], None),
         };
-        View { entries, hints, span: &mut self.span }
+        View { entries, hints, extent: &mut self.extent }
     }
 }
 
@@ -119,25 +119,18 @@ fn stamp<L: Layout, const H: usize>(at: Timestamp, keep: Keep) -> u64 {
     at.as_micros() | const { Form::of::<L, H>().to_bits() << FORM_SHIFT } | keep.to_bits() << KEEP_SHIFT
 }
 
-/// Whether this layout can say the operation's entry beside entries that cost `held`.
-#[inline(always)]
-fn fits<L: Layout>(op: &Op<'_>, held: u64) -> bool {
-    let cost = if L::COSTS { held.saturating_add(op.cost) <= L::RANGE } else { op.cost == 1 };
-    cost && u32::from(op.policy.longest_window_zeros()) >= L::RANGE.leading_zeros()
-}
-
 /// A ring of this layout, and with so many hints.
 pub(crate) struct View<'a, L: Layout, const H: usize> {
     /// A power of two of places. One stays empty: the one before the first entry, which tells the total before it.
     entries: &'a mut [L::Words],
     hints: Option<&'a mut [u32; H]>,
-    span: &'a mut Span,
+    extent: &'a mut Extent,
 }
 
 /// What can be read of a view.
 struct Read<'a, L: Layout> {
     entries: &'a [L::Words],
-    /// As in the [`Span`].
+    /// As in the [`Extent`].
     newest: u64,
     number: u32,
 }
@@ -195,7 +188,7 @@ impl<L: Layout, const H: usize> View<'_, L, H> {
 
     #[inline(always)]
     fn read(&self) -> Read<'_, L> {
-        Read { entries: self.entries, newest: self.span.newest, number: self.span.number }
+        Read { entries: self.entries, newest: self.extent.newest, number: self.extent.number }
     }
 
     #[inline(always)]
@@ -209,7 +202,7 @@ impl<L: Layout, const H: usize> View<'_, L, H> {
     #[inline(always)]
     fn hint(&self, limit: usize) -> usize {
         let hint = self.hints.as_ref().and_then(|hints| hints.get(limit)).copied().unwrap_or_default();
-        let hint = hint.wrapping_sub(self.span.number) as usize;
+        let hint = hint.wrapping_sub(self.extent.number) as usize;
         if hint <= self.len() { hint } else { 0 }
     }
 
@@ -223,28 +216,28 @@ impl<L: Layout, const H: usize> View<'_, L, H> {
 impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
     #[inline(always)]
     fn len(&self) -> usize {
-        self.span.len as usize
+        self.extent.len as usize
     }
 
     #[inline(always)]
     fn at(&self, i: usize) -> Timestamp {
-        Timestamp::from_low_bits(self.span.newest.wrapping_sub(self.read().age(i)))
+        Timestamp::from_low_bits(self.extent.newest.wrapping_sub(self.read().age(i)))
     }
 
     #[inline(always)]
     fn newest(&self) -> Option<Timestamp> {
-        self.span.newest()
+        self.extent.newest()
     }
 
     #[inline(always)]
     fn not_before(&self, now: Timestamp) -> Timestamp {
         // A ring is empty only until its first entry comes, and its newest time the epoch as long.
-        later(Timestamp::from_low_bits(self.span.newest), now)
+        later(Timestamp::from_low_bits(self.extent.newest), now)
     }
 
     #[inline(always)]
     fn number(&self, i: usize) -> u32 {
-        self.span.number(i)
+        self.extent.number(i)
     }
 
     #[inline(always)]
@@ -304,8 +297,8 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
     }
 
     fn drop_front(&mut self, dropped: usize) {
-        self.span.number = self.span.number(dropped);
-        self.span.len -= dropped as u32;
+        self.extent.number = self.extent.number(dropped);
+        self.extent.len -= dropped as u32;
     }
 
     #[inline(always)]
@@ -324,9 +317,9 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
         let total = if L::COSTS { self.read().total_before(len).wrapping_add(op.cost) } else { 0 };
         let number = self.number(len);
         self.write(len, at, total);
-        self.span.newest = stamp::<L, H>(at, Keep::for_append(op));
-        self.span.number = self.span.number(dropped);
-        self.span.len = (len - dropped) as u32 + 1;
+        self.extent.newest = stamp::<L, H>(at, Keep::for_append(op));
+        self.extent.number = self.extent.number(dropped);
+        self.extent.len = (len - dropped) as u32 + 1;
         number
     }
 }
@@ -349,7 +342,9 @@ mod tests {
             let op = Op::acquire("", &policy).at(at);
             let facts = log.apply(op, at);
             assert_eq!((facts.usage[0].used, log.newest()), (log.len() as u64, Some(at)));
-            let Log::Ring(ring) = &log else { return (0, log.len()) };
+            let Log::Ring(ring) = &mut log else { return (0, log.len()) };
+            let view = ring.view::<Narrow, 0>();
+            assert_eq!((view.at(view.len() - 1), view.newest()), (at, Some(at)));
             (ring.words.len(), ring.len())
         };
         for micros in 0..100_000 {
@@ -390,6 +385,8 @@ mod tests {
         let op = Op::acquire("", &policy);
         let at = |micros| Timestamp::from_micros(micros).unwrap();
         let mut ring = Ring::holding(&Few::new(9), 0, &op, Keep::default(), Form::default());
+        // In the end, the first number is before the largest, and the last one behind it.
+        ring.extent.number = u32::MAX - 32;
         // Behind the newest entry are the remains of those that have been dropped.
         for micros in 0..40 {
             let mut view = ring.view::<Narrow, HINTS>();

@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 use limiter_core::{
     At, Decision, Error, Facts, NowStore, Op, Settlement, Timestamp, WindowStore, decide, decide_sized,
 };
-
 use parking_lot::{MappedMutexGuard, MutexGuard};
 
 use crate::clock;
