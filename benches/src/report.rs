@@ -40,16 +40,9 @@ impl Results {
         self.rows.iter().find(|row| row.name == scenario)?.of(library)
     }
 
-    fn to_governor(&self, scenario: &str, library: &str) -> Option<f64> {
-        Some(self.nanos(scenario, library)? / self.nanos(scenario, Governor::NAME)?)
-    }
-
-    fn between(&self, scenario: &str, other: &str) -> Option<f64> {
-        Some(self.nanos(scenario, Now::NAME)? / self.nanos(other, Now::NAME)?)
-    }
-
-    fn to_plain(&self, scenario: &str) -> Option<f64> {
-        Some(self.nanos(scenario, Now::NAME)? / self.nanos(scenario, PLAIN)?)
+    /// The ratio of two cases of a scenario.
+    fn ratio(&self, scenario: &str, library: &str, other: &str) -> Option<f64> {
+        Some(self.nanos(scenario, library)? / self.nanos(scenario, other)?)
     }
 
     fn per_key(&self, library: &str, entries: u32) -> Option<f64> {
@@ -60,15 +53,16 @@ impl Results {
     /// The goals.
     #[must_use]
     pub fn bars(&self) -> Vec<Bar> {
-        let form = |library| Some((self.nanos("hot/allowed", library)?, self.nanos("hot/allowed", Now::NAME)?));
+        let dynamic = || Some(self.nanos("hot/allowed", Dyn::NAME)? - self.nanos("hot/allowed", Now::NAME)?);
+        let to_plain = |scenario| self.ratio(scenario, Now::NAME, PLAIN);
         let entries = || Some((self.per_key(Now::NAME, 100)? - self.per_key(Now::NAME, 1)?) / 99.0);
         let keys = || Some(self.per_key(Now::NAME, 1)? / self.per_key(Governor::NAME, 1)?);
         let bar = |what, most, measured| Bar { what, most, measured, floor: None };
         let to_governor = |what, most, scenario| Bar {
             what,
             most,
-            measured: self.to_governor(scenario, Now::NAME),
-            floor: self.to_governor(scenario, LogFloor::NAME),
+            measured: self.ratio(scenario, Now::NAME, Governor::NAME),
+            floor: self.ratio(scenario, LogFloor::NAME, Governor::NAME),
         };
         vec![
             to_governor("hot key, allowed, to governor", 0.75, "hot/allowed"),
@@ -78,12 +72,12 @@ impl Results {
             to_governor("two threads on one key, to governor", 0.7, "hot/two_threads"),
             to_governor("two threads over 1,024 keys, to governor", 0.75, "keys_1024/two_threads"),
             to_governor("fresh keys, to governor", 0.8, "keys_1M/fresh"),
-            bar("async, static, to `acquire_now`", 1.1, form(Async::NAME).map(|(form, now)| form / now)),
-            bar("`Arc<dyn DynWindowStore>`, more ns than `acquire_now`", 35.0, form(Dyn::NAME).map(|(f, n)| f - n)),
-            bar("limit 1,000,000 to limit 10, denied", 1.5, self.between("limit_1M/denied", "limit_10/denied")),
-            bar("limit 1,000,000 to limit 10, sliding", 1.5, self.between("limit_1M/sliding", "limit_10/sliding")),
-            bar("three windows to one", 1.6, self.to_plain("windows_3/allowed")),
-            bar("cost 1,000 to cost 1", 1.2, self.to_plain("cost_1000/allowed")),
+            bar("async, static, to `acquire_now`", 1.1, self.ratio("hot/allowed", Async::NAME, Now::NAME)),
+            bar("`Arc<dyn DynWindowStore>`, more ns than `acquire_now`", 35.0, dynamic()),
+            bar("limit 1,000,000 to limit 10, denied", 1.5, to_plain("limit_1M/denied")),
+            bar("limit 1,000,000 to limit 10, sliding", 1.5, to_plain("limit_1M/sliding")),
+            bar("three windows to one", 1.6, to_plain("windows_3/allowed")),
+            bar("cost 1,000 to cost 1", 1.2, to_plain("cost_1000/allowed")),
             bar("bytes a key with one entry, to governor", 1.3, keys()),
             bar("bytes for each further entry, up to 100", 8.5, entries()),
         ]
@@ -117,10 +111,10 @@ impl Results {
 
     fn forms(&self, out: &mut String) {
         let text = "Nanoseconds a decision: `acquire_now`, the future of `acquire` over a store known to the compiler and \
-             over `Arc<dyn DynWindowStore>`; `hot/allowed` measured in turns with the scenario; and the floors: reading the clock; hashing the key and updating one cache \
-             line; clock, hash, shard lock, probe and one number updated in a \
-             `DashMap<String, u64>`; and the same with a log of the key's own in the map, of which the oldest entry is \
-             read and the newest written.";
+             over `Arc<dyn DynWindowStore>`; in turns with the scenario, what it is compared with (the plain one: cost 1 \
+             under one window, or a limit of 10); and the floors: reading the clock; hashing the key and updating one \
+             cache line; clock, hash, shard lock, probe and one number updated in a `DashMap<String, u64>`; and the same \
+             with a log of the key's own in the map, of which the oldest entry is read and the newest written.";
         heading(out, "This library's forms and shapes, and the floors", text);
         let floors = [ClockFloor::NAME, LineFloor::NAME, MapFloor::NAME, LogFloor::NAME];
         let columns = [&[Async::NAME, Dyn::NAME, PLAIN][..], &floors].concat();

@@ -88,12 +88,18 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "cost_1000/allowed",
         about: "one key, cost 1,000, 100,000,000 per ms",
-        cases: || beside_plain(&Workload { cost: 1000, ..hot(Quota::new(100_000_000, MILLIS(1)), true) }),
+        cases: || {
+            let cost = Workload { cost: 1000, ..hot(Quota::new(100_000_000, MILLIS(1)), true) };
+            vec![case::<Now>(&cost), plain(case::<Now>(&hot(HOT, true)))]
+        },
     },
     Scenario {
         name: "windows_3/allowed",
         about: "one key, three windows of 1, 2 and 3 ms",
-        cases: || beside_plain(&hot(Quota { more: 2, ..HOT }, true)),
+        cases: || {
+            let windows = hot(Quota { more: 2, ..HOT }, true);
+            vec![case::<Now>(&windows), plain(case::<Now>(&hot(HOT, true)))]
+        },
     },
     Scenario { name: "limit_10/denied", about: "one key, 10 per 1,000 days, used up", cases: || full(10) },
     Scenario { name: "limit_1000/denied", about: "one key, 1,000 per 1,000 days, used up", cases: || full(1000) },
@@ -102,9 +108,13 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "one key, 1,000,000 per 1,000 days, used up",
         cases: || full(1_000_000),
     },
-    Scenario { name: "limit_10/sliding", about: "a log of 10, each entry leaves as one comes", cases: || sliding(10) },
-    Scenario { name: "limit_1000/sliding", about: "the same of 1,000", cases: || sliding(1000) },
-    Scenario { name: "limit_1M/sliding", about: "the same of 1,000,000", cases: || sliding(1_000_000) },
+    Scenario {
+        name: "limit_10/sliding",
+        about: "a log of 10, each entry leaves as one comes",
+        cases: || beside_ten(10),
+    },
+    Scenario { name: "limit_1000/sliding", about: "the same of 1,000", cases: || beside_ten(1000) },
+    Scenario { name: "limit_1M/sliding", about: "the same of 1,000,000", cases: || beside_ten(1_000_000) },
 ];
 
 const PER_SECOND: Quota = Quota::new(100, Duration::from_secs(1));
@@ -162,16 +172,16 @@ fn all(workload: &Workload) -> Vec<Case> {
     cases
 }
 
-/// What the tables call this library's case of `hot/allowed` where it runs beside another of its cases.
-pub(crate) const PLAIN: &str = "one window, cost 1";
+/// What the tables call the case of this library that a scenario compares its other one with.
+pub(crate) const PLAIN: &str = "plain";
 
-fn beside_plain(workload: &Workload) -> Vec<Case> {
-    vec![case::<Now>(workload), Case { library: PLAIN, ..case::<Now>(&hot(HOT, true)) }]
+fn plain(case: Case) -> Case {
+    Case { library: PLAIN, ..case }
 }
 
 fn full(max: u32) -> Vec<Case> {
-    let workload = hot(Quota::new(max, LONG), false);
-    vec![case::<Now>(&workload), case::<Governor>(&workload)]
+    let [workload, ten] = [max, 10].map(|max| hot(Quota::new(max, LONG), false));
+    vec![case::<Now>(&workload), case::<Governor>(&workload), plain(case::<Now>(&ten))]
 }
 
 fn fresh() -> Vec<Case> {
@@ -207,8 +217,12 @@ fn fresh_case<L: Library>(keys: &Arc<Vec<String>>) -> Case {
     Case { library: L::NAME, run: Box::new(run), operations: Some(MILLION as u64) }
 }
 
+fn beside_ten(max: u64) -> Vec<Case> {
+    vec![sliding(max), plain(sliding(10))]
+}
+
 /// A log that stays full: at every microsecond its oldest entry leaves and an acquire is allowed.
-fn sliding(max: u64) -> Vec<Case> {
+fn sliding(max: u64) -> Case {
     let window = Window::from_micros(max).expect("the window is valid");
     let limit = Limit::over(max, window).expect("the limit is valid");
     let limiter = Limiter::new(MemoryStore::new(), limit);
@@ -229,5 +243,5 @@ fn sliding(max: u64) -> Vec<Case> {
         }
         start.elapsed()
     };
-    vec![Case { library: Now::NAME, run: Box::new(run), operations: None }]
+    Case { library: Now::NAME, run: Box::new(run), operations: None }
 }
