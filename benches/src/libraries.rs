@@ -97,6 +97,34 @@ impl Library for Now {
     }
 }
 
+/// The same, and everything is read that a decision tells.
+pub struct Read(Now);
+
+impl Library for Read {
+    const NAME: &str = "limiter read";
+
+    fn with(quota: Quota) -> Self {
+        Self(Now::with(quota))
+    }
+
+    #[inline(always)]
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
+        matches!(&self.0.0.acquire_n_now(key, u64::from(cost)), Ok(decision) if read(decision))
+    }
+
+    #[inline(always)]
+    fn allows(&self, key: &String) -> bool {
+        read(&self.0.0.acquire_now(key))
+    }
+}
+
+#[inline(always)]
+fn read(decision: &Decision) -> bool {
+    black_box((decision.limit(), decision.used(), decision.remaining(), decision.at(), decision.receipt()));
+    black_box((decision.retry_after(), decision.refill_after(), decision.reset_after()));
+    ours(decision)
+}
+
 /// Polls the future of a decision as its task does, which it makes wait for nothing.
 #[inline(always)]
 fn at_once(decision: impl Future<Output = Result<Decision, limiter_core::Error>>) -> bool {

@@ -7,8 +7,8 @@ use limiter_core::{Limit, Limiter, Op, Timestamp, Window};
 use limiter_memory::MemoryStore;
 
 use crate::libraries::{
-    Async, ClockFloor, Dyn, Governor, Library, Limitador, LineFloor, LogFloor, MapFloor, Now, Quota, Throttlecrab,
-    Trypema,
+    Async, ClockFloor, Dyn, Governor, Library, Limitador, LineFloor, LogFloor, MapFloor, Now, Quota, Read,
+    Throttlecrab, Trypema,
 };
 use crate::workload::{Workload, keys, uniform, zipf};
 
@@ -98,7 +98,7 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "one key, three windows of 1, 2 and 3 ms",
         cases: || {
             let windows = hot(Quota { more: 2, ..HOT }, true);
-            vec![case::<Now>(&windows), plain(case::<Now>(&hot(HOT, true)))]
+            vec![case::<Now>(&windows), case::<Read>(&windows), plain(case::<Now>(&hot(HOT, true)))]
         },
     },
     Scenario { name: "limit_10/denied", about: "one key, 10 per 1,000 days, used up", cases: || full(10) },
@@ -164,6 +164,7 @@ fn all(workload: &Workload) -> Vec<Case> {
     let mut cases = many(workload);
     cases.extend([
         case::<Limitador>(workload),
+        case::<Read>(workload),
         case::<Async>(workload),
         case::<Dyn>(workload),
         case::<ClockFloor>(workload),

@@ -1,9 +1,10 @@
 //! Facts into decisions.
 
+use std::cmp::Reverse;
 use std::time::Duration;
+use std::{array, fmt};
 
-use crate::time::rarely;
-use crate::{Entry, Facts, Limit, MAX_LIMITS, Mode, Op, Outcome, PerLimit, Receipt, Timestamp};
+use crate::{Entry, Facts, Limit, MAX_LIMITS, Mode, Op, Outcome, PerLimit, Receipt, Timestamp, Usage, Window};
 
 /// The answer to an operation. All times are from the operation's own time on, in whole microseconds.
 ///
@@ -11,16 +12,16 @@ use crate::{Entry, Facts, Limit, MAX_LIMITS, Mode, Op, Outcome, PerLimit, Receip
 /// [`refill_after`](Self::refill_after) are those of the *binding* limit: of a denied operation the one to wait longest
 /// for, else the one with the least remaining, and the first in the policy's order among equals.
 /// [`limits`](Self::limits) has every limit's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// It holds what the store has found, and computes the rest when asked: in a nanosecond or two, or some ten under several limits.
+#[derive(Clone, Copy)]
 #[must_use = "a decision says whether to go on"]
 pub struct Decision {
-    allowed: bool,
     denied: bool,
-    binding: u8,
-    at: Timestamp,
-    reset_after: u64,
-    entry: Option<Entry>,
-    limits: PerLimit<LimitDecision>,
+    /// A bit for each limit that denies the operation.
+    blocking: u8,
+    limits: PerLimit<Limit>,
+    facts: Facts,
 }
 
 /// One limit's part in a [`Decision`].
@@ -34,30 +35,35 @@ pub struct LimitDecision {
 
 impl LimitDecision {
     /// The limit.
+    #[inline]
     #[must_use]
     pub const fn limit(&self) -> Limit {
         self.limit
     }
 
     /// The cost that counts in the window, at most the limit's maximum.
+    #[inline]
     #[must_use]
     pub const fn used(&self) -> u64 {
         self.used
     }
 
     /// What is left of the maximum.
+    #[inline]
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.limit.max() - self.used
     }
 
     /// How long this limit denies the operation; zero if it does not.
+    #[inline]
     #[must_use]
     pub const fn retry_after(&self) -> Duration {
         Duration::from_micros(self.retry_after)
     }
 
     /// Until the next unit of this limit frees; zero if nothing is used.
+    #[inline]
     #[must_use]
     pub const fn refill_after(&self) -> Duration {
         Duration::from_micros(self.refill_after)
@@ -69,28 +75,32 @@ impl Decision {
     #[inline]
     #[must_use]
     pub const fn allowed(&self) -> bool {
-        self.allowed
+        self.facts.admitted
     }
 
     /// The time of the decision: the operation's, but no earlier than the newest entry of the log.
+    #[inline]
     #[must_use]
     pub const fn at(&self) -> Timestamp {
-        self.at
+        self.facts.now
     }
 
     /// The limit that binds.
+    #[inline]
     #[must_use]
     pub fn limit(&self) -> Limit {
         self.binding().limit
     }
 
     /// The cost that counts in the binding limit's window after the operation, at most the limit's maximum.
+    #[inline]
     #[must_use]
     pub fn used(&self) -> u64 {
         self.binding().used
     }
 
     /// What is left of the binding limit after the operation.
+    #[inline]
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.binding().remaining()
@@ -98,6 +108,7 @@ impl Decision {
 
     /// Of a denied acquire or peek: how long to wait until the same operation fits, if nothing else is recorded
     /// meanwhile. Waiting exactly that long succeeds, one microsecond less does not. `None` otherwise.
+    #[inline]
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         // A repeated denial may find room by now; the soonest retry is still a microsecond away.
@@ -105,115 +116,144 @@ impl Decision {
     }
 
     /// Until the next unit of the binding limit frees; zero if nothing is used.
+    #[inline]
     #[must_use]
     pub fn refill_after(&self) -> Duration {
         self.binding().refill_after()
     }
 
     /// Until nothing counts in any window any more; zero if nothing counts now.
+    #[inline]
     #[must_use]
-    pub const fn reset_after(&self) -> Duration {
-        Duration::from_micros(self.reset_after)
+    pub fn reset_after(&self) -> Duration {
+        let left = |newest| self.longest_window().micros_left(newest, self.at());
+        Duration::from_micros(self.facts.newest.map_or(0, left))
     }
 
     /// Names the appended entry, or for a repeated id the original one; `None` if the log holds none for the operation.
+    #[inline]
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
-        let longest = self.limits.iter().map(|decided| decided.limit.window()).max()?;
-        self.entry.map(|entry| Receipt::new(entry.id, entry.at, longest))
+        self.entry().map(|entry| Receipt::new(entry.id, entry.at, self.longest_window()))
+    }
+
+    #[inline]
+    fn longest_window(&self) -> Window {
+        let first = self.limits[0].window();
+        if self.limits.is_one() { first } else { self.limits.iter().fold(first, |longest, l| longest.max(l.window())) }
+    }
+
+    const fn entry(&self) -> Option<Entry> {
+        match self.facts.outcome {
+            Outcome::Nothing => None,
+            Outcome::Appended(entry) | Outcome::Repeated(entry) => Some(entry),
+        }
     }
 
     /// Every limit's own part, in the policy's order.
     #[must_use]
-    pub fn limits(&self) -> &[LimitDecision] {
-        &self.limits
+    pub fn limits(&self) -> PerLimit<LimitDecision> {
+        let len = self.limits.len();
+        PerLimit::from_array(array::from_fn::<_, MAX_LIMITS, _>(|i| self.part(i.min(len - 1))), len)
     }
 
     /// The index of the binding limit in [`limits`](Self::limits).
+    #[inline]
     #[must_use]
-    pub const fn binding_index(&self) -> usize {
-        self.binding as usize
+    pub fn binding_index(&self) -> usize {
+        if self.limits.is_one() { 0 } else { self.binding_of_several() }
     }
 
     #[inline]
-    fn binding(&self) -> &LimitDecision {
-        self.limits.get(usize::from(self.binding)).unwrap_or(&self.limits[0])
+    fn binding(&self) -> LimitDecision {
+        self.part(self.binding_index())
+    }
+
+    #[inline(never)]
+    fn binding_of_several(&self) -> usize {
+        let pairs = self.limits.iter().zip(self.facts.usage.iter()).enumerate();
+        // Of equals, both take the first.
+        let binding = if self.denied {
+            pairs.min_by_key(|(i, _)| Reverse(self.part(*i).retry_after))
+        } else {
+            pairs.min_by_key(|(_, (limit, usage))| limit.max().saturating_sub(usage.used))
+        };
+        binding.map_or(0, |(i, _)| i)
+    }
+
+    /// The `i`-th limit's part.
+    #[inline]
+    fn part(&self, i: usize) -> LimitDecision {
+        let (limit, usage) = (self.limits[i], self.facts.usage.get(i).copied().unwrap_or_default());
+        let blocked = self.blocking >> i & 1 > 0;
+        LimitDecision {
+            limit,
+            used: usage.used.min(limit.max()),
+            retry_after: if blocked { limit.window().micros_left(usage.blocker, self.at()) } else { 0 },
+            refill_after: if usage.used > 0 { limit.window().micros_left(usage.oldest, self.at()) } else { 0 },
+        }
     }
 }
 
-/// Computes the decision on an operation from a store's facts. Pure; every decision of every backend is computed here.
+/// Decisions are equal if all that they tell is.
+impl PartialEq for Decision {
+    fn eq(&self, other: &Self) -> bool {
+        let told = |decision: &Self| {
+            let times = (decision.at(), decision.reset_after());
+            (decision.allowed(), decision.denied, times, decision.entry(), decision.limits())
+        };
+        told(self) == told(other)
+    }
+}
+
+impl Eq for Decision {}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("allowed", &self.allowed())
+            .field("retry_after", &self.retry_after())
+            .field("at", &self.at())
+            .field("reset_after", &self.reset_after())
+            .field("receipt", &self.receipt())
+            .field("binding_index", &self.binding_index())
+            .field("limits", &self.limits())
+            .finish()
+    }
+}
+
+/// Makes the decision on an operation of a store's facts. Pure; every decision of every backend is made here.
 ///
 /// `facts` must be about `op`: [`Facts::verify`] tells.
-#[inline(always)]
+#[inline]
 pub fn decide(op: &Op<'_>, facts: &Facts) -> Decision {
-    match op.policy.limits().len() {
-        1 => decide_sized::<1>(op, facts),
-        _ => decide_several(op, *facts),
-    }
+    let (denied, blocking) = denial(op, facts.admitted, op.policy.limits(), &facts.usage);
+    Decision { denied, blocking, limits: *op.policy.limits(), facts: *facts }
 }
 
-/// The smaller one, which is rarely the other: a branch that is foretold need not wait for the usage.
-#[inline(always)]
-fn up_to(used: u64, max: u64) -> u64 {
-    if used > max {
-        rarely();
-        return max;
-    }
-    used
-}
-
-/// Out of line, so that what is left to inline is short. By value: that a pointer to them may leave would keep the facts
-/// from staying in registers.
-#[inline(never)]
-fn decide_several(op: &Op<'_>, facts: Facts) -> Decision {
-    match op.policy.limits().len() {
-        2 => decide_sized::<2>(op, &facts),
-        3 => decide_sized::<3>(op, &facts),
-        4 => decide_sized::<4>(op, &facts),
-        _ => decide_sized::<MAX_LIMITS>(op, &facts),
-    }
-}
-
-/// As [`decide`] for `N` limits, or for any number if `N` is [`MAX_LIMITS`]: with a number that is known, all of it can
-/// be kept in registers.
+/// As [`decide`] for `N` limits: with a number that is known, nothing is copied but those.
 #[doc(hidden)]
 #[inline(always)]
 pub fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
-    let now = facts.now;
-    let denied = !facts.admitted && op.mode != Mode::Record;
-    let len = if N == MAX_LIMITS { op.policy.limits().len().min(N) } else { N };
-    let all = op.policy.first_limits::<N>();
-    let (usages, _) = facts.usage.to_array::<N>();
-    let mut limits = [LimitDecision { limit: all[0], used: 0, retry_after: 0, refill_after: 0 }; N];
-    // What binds is not looked up in the limits: an array that is indexed by a variable is one in memory.
-    let (mut binding, mut longest_retry, mut least_remaining) = (0, 0, u64::MAX);
-    for (i, decided) in limits.iter_mut().enumerate().take(len) {
-        let (limit, usage) = (all[i], usages[i]);
-        let blocked = denied && usage.used.saturating_add(op.cost) > limit.max();
-        let this = LimitDecision {
-            limit,
-            used: up_to(usage.used, limit.max()),
-            retry_after: if blocked { limit.window().micros_left(usage.blocker, now) } else { 0 },
-            refill_after: if usage.used > 0 { limit.window().micros_left(usage.oldest, now) } else { 0 },
-        };
-        *decided = this;
-        let binds = if denied { this.retry_after > longest_retry } else { this.remaining() < least_remaining };
-        if binds || N == 1 {
-            (binding, longest_retry, least_remaining) = (i, this.retry_after, this.remaining());
-        }
+    let Some(limits) = op.policy.limits().as_array::<N>() else { return decide_any(op, *facts) };
+    let (usage, _) = facts.usage.to_array::<N>();
+    let (denied, blocking) = denial(op, facts.admitted, limits, &usage);
+    Decision { denied, blocking, limits: (*limits).into(), facts: Facts { usage: usage.into(), ..*facts } }
+}
+
+/// By value: that a pointer to them may leave would keep the facts from staying in registers.
+#[cold]
+#[inline(never)]
+fn decide_any(op: &Op<'_>, facts: Facts) -> Decision {
+    decide(op, &facts)
+}
+
+/// Whether the operation is denied, and by which limits.
+#[inline(always)]
+fn denial(op: &Op<'_>, admitted: bool, limits: &[Limit], usage: &[Usage]) -> (bool, u8) {
+    if admitted || op.mode == Mode::Record {
+        return (false, 0);
     }
-    let longest = op.policy.longest_window();
-    let entry = match facts.outcome {
-        Outcome::Nothing => None,
-        Outcome::Appended(entry) | Outcome::Repeated(entry) => Some(entry),
-    };
-    Decision {
-        allowed: facts.admitted,
-        denied,
-        binding: binding as u8,
-        at: now,
-        reset_after: facts.newest.map_or(0, |newest| longest.micros_left(newest, now)),
-        entry,
-        limits: PerLimit::from_array(limits, len),
-    }
+    let blocks = |(limit, usage): (&Limit, &Usage)| usage.used.saturating_add(op.cost) > limit.max();
+    (true, limits.iter().zip(usage).enumerate().map(|(i, pair)| u8::from(blocks(pair)) << i).sum())
 }

@@ -1,8 +1,7 @@
 //! One value for each limit of a policy, without allocation.
 
-use std::array;
-use std::fmt;
 use std::ops::Deref;
+use std::{array, fmt, iter};
 
 /// How many limits a policy may have.
 pub const MAX_LIMITS: usize = 8;
@@ -53,18 +52,24 @@ impl<T: Copy> PerLimit<T> {
         })
     }
 
-    /// The items where there are `N`, up to 4 of them: quicker than [`to_array`](Self::to_array).
+    /// The items where there are `N`, which is up to 4; or the first one if `N` is 1.
     #[doc(hidden)]
     #[inline(always)]
     #[must_use]
-    pub fn exactly<const N: usize>(&self) -> Option<[T; N]> {
-        match (N, &self.0) {
-            (1, Items::One(items)) => Some(resize(items)),
-            (2, Items::Two(items)) => Some(resize(items)),
-            (3, Items::Three(items)) => Some(resize(items)),
-            (4, Items::Four(items)) => Some(resize(items)),
-            _ => None,
-        }
+    pub fn as_array<const N: usize>(&self) -> Option<&[T; N]> {
+        let items: &[T] = match (N, &self.0) {
+            (1, Items::One(items)) => items,
+            // Wherever the first one is.
+            (1, Items::Two([first, ..])) => array::from_ref(first),
+            (1, Items::Three([first, ..])) => array::from_ref(first),
+            (1, Items::Four([first, ..])) => array::from_ref(first),
+            (1, Items::More { items: [first, ..], .. }) => array::from_ref(first),
+            (2, Items::Two(items)) => items,
+            (3, Items::Three(items)) => items,
+            (4, Items::Four(items)) => items,
+            _ => return None,
+        };
+        items.try_into().ok()
     }
 
     /// The first `N` items and how many of them there are; what is beyond those is any of them.
@@ -111,6 +116,31 @@ impl<T> Deref for PerLimit<T> {
     }
 }
 
+/// Of an array of 1 to [`MAX_LIMITS`] items, which is checked when it is compiled.
+impl<T: Copy, const N: usize> From<[T; N]> for PerLimit<T> {
+    #[inline(always)]
+    fn from(items: [T; N]) -> Self {
+        const { assert!(1 <= N && N <= MAX_LIMITS) };
+        Self(match N {
+            1 => Items::One(resize(&items)),
+            2 => Items::Two(resize(&items)),
+            3 => Items::Three(resize(&items)),
+            4 => Items::Four(resize(&items)),
+            _ => Items::More { len: N as u8, items: resize(&items) },
+        })
+    }
+}
+
+impl<T: Copy> IntoIterator for PerLimit<T> {
+    type Item = T;
+    type IntoIter = iter::Take<array::IntoIter<T, MAX_LIMITS>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        let (items, len) = self.to_array();
+        items.into_iter().take(len)
+    }
+}
+
 impl<T: fmt::Debug> fmt::Debug for PerLimit<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         (**self).fmt(f)
@@ -137,14 +167,15 @@ mod tests {
             let slice: Vec<usize> = (0..len).collect();
             let items = PerLimit::from_slice(&slice).unwrap();
             assert_eq!((&*items, items.is_one()), (&*slice, len == 1));
+            assert_eq!(items.into_iter().collect::<Vec<_>>(), slice);
             let (array, of_these) = items.to_array::<MAX_LIMITS>();
             assert_eq!((&array[..of_these], PerLimit::from_array(array, len)), (&*slice, items));
             let exact = [
-                items.exactly::<1>().is_some(),
-                items.exactly::<3>() == Some([0, 1, 2]),
-                items.exactly::<5>().is_some(),
+                items.as_array::<1>() == Some(&[0]),
+                items.as_array::<3>() == Some(&[0, 1, 2]),
+                items.as_array::<5>().is_some(),
             ];
-            assert_eq!(exact, [len == 1, len == 3, false]);
+            assert_eq!(exact, [true, len == 3, false]);
         }
     }
 }

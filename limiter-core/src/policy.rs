@@ -93,20 +93,6 @@ impl Policy {
         &self.limits
     }
 
-    /// All limits where there are `N` of them, or where `N` is [`MAX_LIMITS`] all that there are and then any of them; the
-    /// only one is as cheap to read as can be.
-    #[doc(hidden)]
-    #[inline(always)]
-    #[must_use]
-    pub fn first_limits<const N: usize>(&self) -> [Limit; N] {
-        let any = [Limit { max: self.largest_max, window: self.longest_window }; N];
-        match N {
-            1 => any,
-            MAX_LIMITS => self.limits.to_array().0,
-            _ => self.limits.exactly().unwrap_or(any),
-        }
-    }
-
     /// What an acquire appends.
     #[inline]
     #[must_use]

@@ -134,19 +134,9 @@ impl Window {
     #[inline]
     #[must_use]
     pub const fn micros_left(self, at: Timestamp, now: Timestamp) -> u64 {
-        let leaves = at.0 + self.0;
-        if leaves < now.0 {
-            rarely();
-            return 0;
-        }
-        leaves - now.0
+        (at.0 + self.0).saturating_sub(now.0)
     }
 }
-
-/// Tells the compiler which way is the rare one, and so to branch: a way that is foretold need not wait for the entry that is
-/// asked about.
-#[cold]
-pub(crate) const fn rarely() {}
 
 impl TryFrom<Duration> for Window {
     type Error = Error;

@@ -38,11 +38,11 @@ impl<const N: usize> Survey<N> {
         let mut admitted = true;
         let (limits, len) = op.policy.limits().to_array::<N>();
         for i in 0..len {
-            let start = entries.start::<N>(i, limits[i].window(), now);
-            entries.remember(i, start);
+            let (start, _) = entries.first::<N>(i, limits[i].window(), now);
             spans[i] = Span { start, used: entries.cost_from(start) };
             admitted &= spans[i].used + op.cost <= limits[i].max();
         }
+        entries.remember(spans[..len].iter().map(|span| span.start));
         Self { now, newest, spans, admitted, limits, len }
     }
 

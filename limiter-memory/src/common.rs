@@ -3,12 +3,13 @@
 
 use std::hint::select_unpredictable;
 
-use limiter_core::{Entry, EntryId, Facts, Op, Outcome, PerLimit, Timestamp, Usage};
+use limiter_core::{Entry, EntryId, Facts, Limit, Op, Outcome, Timestamp, Usage};
 
 use crate::entries::Entries;
 
 /// What an operation under `N` limits finds, before it changes anything.
-pub(crate) struct Look<const N: usize> {
+pub(crate) struct Look<'a, const N: usize> {
+    limits: &'a [Limit; N],
     pub(crate) admitted: bool,
     now: Timestamp,
     newest: Option<Timestamp>,
@@ -16,32 +17,29 @@ pub(crate) struct Look<const N: usize> {
     usage: [Usage; N],
 }
 
-impl<const N: usize> Look<N> {
+impl<'a, const N: usize> Look<'a, N> {
     /// Looks, unless it is not a common operation.
     #[inline(always)]
-    pub(crate) fn new(entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> Option<Self> {
+    pub(crate) fn new(entries: &mut impl Entries, op: &Op<'a>, now: Timestamp) -> Option<Self> {
+        let limits = op.policy.limits().as_array()?;
         if op.id.is_some() {
             return None;
         }
         let newest = entries.newest();
         let now = entries.not_before(now);
         let (mut admitted, mut starts, mut usage) = (true, [0; N], [Usage::default(); N]);
-        let limits = op.policy.first_limits::<N>();
         for i in 0..N {
-            let limit = limits[i];
-            starts[i] = entries.start::<N>(i, limit.window(), now);
-            usage[i].used = entries.cost_from(starts[i]);
-            // Where nothing counts this is any time. Whether something does, of a key that is seen now and then, cannot be
-            // foretold.
-            let oldest = entries.at(starts[i]);
+            let limit: Limit = limits[i];
+            let (start, oldest) = entries.first::<N>(i, limit.window(), now);
+            starts[i] = start;
+            usage[i].used = entries.cost_from(start);
+            // Whether anything counts, of a key that is seen now and then, cannot be foretold.
             usage[i].oldest = select_unpredictable(usage[i].used > 0, oldest, now);
             admitted &= usage[i].used + op.cost <= limit.max();
         }
         // Only then, so that the compiler knows that nothing has changed meanwhile.
-        for (i, start) in starts.iter().enumerate() {
-            entries.remember(i, *start);
-        }
-        Some(Self { admitted, now, newest, starts, usage })
+        entries.remember(starts.iter().copied());
+        Some(Self { limits, admitted, now, newest, starts, usage })
     }
 
     /// How many of the first entries count in no window.
@@ -66,23 +64,22 @@ impl<const N: usize> Look<N> {
             usage.blocker = usage.oldest;
         }
         let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: now };
-        let usage = PerLimit::from_array(self.usage, N);
+        let usage = self.usage.into();
         Facts { now, admitted: true, outcome: Outcome::Appended(entry), newest: Some(now), usage }
     }
 
     /// The facts about an operation that appends nothing, or `None` where usage is above a maximum.
     #[inline(always)]
     pub(crate) fn facts(mut self, entries: &impl Entries, op: &Op<'_>) -> Option<Facts> {
-        let limits = op.policy.first_limits::<N>();
         for (i, usage) in self.usage.iter_mut().enumerate() {
-            let max = limits[i].max();
+            let max = self.limits[i].max();
             if usage.used > max {
                 return None;
             }
             let room = (usage.used + op.cost).saturating_sub(max);
             usage.blocker = if room <= 1 { usage.oldest } else { entries.at(entries.reaching(self.starts[i], room)) };
         }
-        let usage = PerLimit::from_array(self.usage, N);
+        let usage = self.usage.into();
         let Self { now, admitted, newest, .. } = self;
         Some(Facts { now, admitted, outcome: Outcome::Nothing, newest, usage })
     }

@@ -9,12 +9,12 @@ pub(crate) trait Entries {
     fn at(&self, i: usize) -> Timestamp;
     /// The number of the `i`-th entry, or of the next one where there is none.
     fn number(&self, i: usize) -> u32;
-    /// The index of the first entry that counts in the `limit`-th limit's window at `now`; `N` is 1 if there is but one
-    /// limit.
-    fn start<const N: usize>(&self, limit: usize, window: Window, now: Timestamp) -> usize;
-    /// Keeps in mind where the limit's window begins, which is the place to look for it the next time.
+    /// The first entry that counts in the `limit`-th limit's window at `now`: its index and its time, which is any if there is
+    /// none. `N` is 1 if there is but one limit.
+    fn first<const N: usize>(&self, limit: usize, window: Window, now: Timestamp) -> (usize, Timestamp);
+    /// Keeps in mind where each limit's window begins, which is the place to look for it the next time.
     #[inline(always)]
-    fn remember(&mut self, _limit: usize, _start: usize) {}
+    fn remember(&mut self, _starts: impl Iterator<Item = usize>) {}
     /// The cost of the entries from `start` on.
     fn cost_from(&self, start: usize) -> u64;
     /// The first entry from `start` on with which the entries from `start` on hold at least `cost`.

@@ -101,15 +101,17 @@ impl Entries for Few {
     }
 
     #[inline]
-    fn start<const N: usize>(&self, _: usize, window: Window, now: Timestamp) -> usize {
+    fn first<const N: usize>(&self, _: usize, window: Window, now: Timestamp) -> (usize, Timestamp) {
         let (newest, len) = (self.newest_micros(), self.len());
         let since = now.as_micros().wrapping_sub(newest);
-        if since >= window.as_micros() {
-            return len;
-        }
-        let oldest = window.as_micros() - since;
-        let has_left = |i: usize| usize::from(i < len) & usize::from(self.age(i, newest) >= oldest);
-        has_left(0) + has_left(1) + has_left(2)
+        let start = if since >= window.as_micros() {
+            len
+        } else {
+            let oldest = window.as_micros() - since;
+            let has_left = |i: usize| usize::from(i < len) & usize::from(self.age(i, newest) >= oldest);
+            has_left(0) + has_left(1) + has_left(2)
+        };
+        (start, self.at(start))
     }
 
     #[inline]

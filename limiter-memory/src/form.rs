@@ -22,12 +22,12 @@ impl Form {
 
     #[inline(always)]
     pub(crate) const fn to_bits(self) -> u64 {
-        self.wide as u64 | (self.costs as u64) << 1 | (self.hints as u64) << 2
+        self.costs as u64 | (self.wide as u64) << 1 | (self.hints as u64) << 2
     }
 
     /// From as many low bits.
     pub(crate) const fn from_bits(bits: u64) -> Self {
-        Self { wide: bits & 1 > 0, costs: bits & 2 > 0, hints: bits & 4 > 0 }
+        Self { costs: bits & 1 > 0, wide: bits & 2 > 0, hints: bits & 4 > 0 }
     }
 }
 

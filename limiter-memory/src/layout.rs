@@ -1,13 +1,11 @@
 //! How an entry is laid out in a ring.
 
-use std::array;
-
 use limiter_core::Op;
 
 /// What the words of an entry say.
 pub(crate) trait Layout {
     /// An entry.
-    type Words: Default + 'static;
+    type Words: 'static;
     const WORDS: usize = size_of::<Self::Words>() / size_of::<u32>();
     /// Whether the entries have costs of their own; they all cost 1 if not.
     const COSTS: bool;
@@ -15,11 +13,12 @@ pub(crate) trait Layout {
     const RANGE: u64;
 
     fn entries(words: &mut [u32]) -> &mut [Self::Words];
-    fn entry(at: u64, total: u64) -> Self::Words;
+    fn set_at(entry: &mut Self::Words, at: u64);
+    fn set_before(entry: &mut Self::Words, before: u64);
     /// How much older the entry is than the newest, given the newest one's time.
     fn age(entry: &Self::Words, newest: u64) -> u64;
-    /// The cost of this entry and all before it, modulo [`RANGE`](Self::RANGE) + 1.
-    fn total(entry: &Self::Words) -> u64;
+    /// The cost of all entries before this one, modulo [`RANGE`](Self::RANGE) + 1.
+    fn before(entry: &Self::Words) -> u64;
 }
 
 /// Whether this layout can say the operation's entry beside entries that cost `held`.
@@ -35,19 +34,16 @@ pub(crate) type Narrow = Numbers<1, 1>;
 /// The time.
 pub(crate) type Wide = Numbers<2, 2>;
 
-/// The low half of the time, and the total.
+/// The low half of the time, and that of the total before.
 pub(crate) type NarrowCosts = Numbers<2, 1>;
 
-/// The time and the total.
+/// The time and the total before.
 pub(crate) type WideCosts = Numbers<4, 2>;
 
-/// So many words, the first of which are the time, and the others, if there are, as wide a total.
+/// So many words, the first of which are the time, and the others, if there are, as wide a total of all before.
 pub(crate) enum Numbers<const WORDS: usize, const TIME: usize> {}
 
-impl<const WORDS: usize, const TIME: usize> Layout for Numbers<WORDS, TIME>
-where
-    [u32; WORDS]: Default,
-{
+impl<const WORDS: usize, const TIME: usize> Layout for Numbers<WORDS, TIME> {
     type Words = [u32; WORDS];
     const COSTS: bool = WORDS > TIME;
     const RANGE: u64 = if TIME == 1 { u32::MAX as u64 } else { u64::MAX };
@@ -58,11 +54,13 @@ where
     }
 
     #[inline(always)]
-    fn entry(at: u64, total: u64) -> Self::Words {
-        array::from_fn(|i| {
-            let (number, i) = if i < TIME { (at, i) } else { (total, i - TIME) };
-            (number >> (32 * i)) as u32
-        })
+    fn set_at(entry: &mut Self::Words, at: u64) {
+        set_number(&mut entry[..TIME], at);
+    }
+
+    #[inline(always)]
+    fn set_before(entry: &mut Self::Words, before: u64) {
+        set_number(&mut entry[TIME..], before);
     }
 
     #[inline(always)]
@@ -71,8 +69,15 @@ where
     }
 
     #[inline(always)]
-    fn total(entry: &Self::Words) -> u64 {
+    fn before(entry: &Self::Words) -> u64 {
         number(&entry[TIME..])
+    }
+}
+
+#[inline(always)]
+fn set_number(words: &mut [u32], number: u64) {
+    for (i, word) in words.iter_mut().enumerate() {
+        *word = (number >> (32 * i)) as u32;
     }
 }
 

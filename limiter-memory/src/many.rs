@@ -109,13 +109,16 @@ impl Entries for Many {
     }
 
     #[inline]
-    fn start<const N: usize>(&self, limit: usize, window: Window, now: Timestamp) -> usize {
+    fn first<const N: usize>(&self, limit: usize, window: Window, now: Timestamp) -> (usize, Timestamp) {
         let hint = self.hints[limit % MAX_LIMITS].wrapping_sub(self.dropped) as usize;
-        boundary(hint, self.len(), |i| !window.counts(self.at(i), now))
+        let start = boundary(hint, self.len(), |i| !window.counts(self.at(i), now));
+        (start, self.at(start))
     }
 
-    fn remember(&mut self, limit: usize, start: usize) {
-        self.hints[limit % MAX_LIMITS] = self.dropped.wrapping_add(start as u32);
+    fn remember(&mut self, starts: impl Iterator<Item = usize>) {
+        for (hint, start) in self.hints.iter_mut().zip(starts) {
+            *hint = self.dropped.wrapping_add(start as u32);
+        }
     }
 
     #[inline]

@@ -121,7 +121,7 @@ fn stamp<L: Layout, const H: usize>(at: Timestamp, keep: Keep) -> u64 {
 
 /// A ring of this layout, and with so many hints.
 pub(crate) struct View<'a, L: Layout, const H: usize> {
-    /// A power of two of places. One stays empty: the one before the first entry, which tells the total before it.
+    /// A power of two of places. One stays empty: the one behind the last entry, which tells the total before it.
     entries: &'a mut [L::Words],
     hints: Option<&'a mut [u32; H]>,
     extent: &'a mut Extent,
@@ -142,7 +142,7 @@ impl<'a, L: Layout> Read<'a, L> {
         self.entries.len().wrapping_sub(1)
     }
 
-    /// Where the `i`-th entry is; -1 is the last one that was dropped.
+    /// Where the `i`-th entry is.
     #[inline(always)]
     fn place(&self, i: usize) -> usize {
         (self.number as usize).wrapping_add(i) & self.room()
@@ -151,7 +151,18 @@ impl<'a, L: Layout> Read<'a, L> {
     /// How much older than the newest entry the `i`-th is.
     #[inline(always)]
     fn age(&self, i: usize) -> u64 {
-        self.entries.get(self.place(i)).map_or(0, |entry| L::age(entry, self.newest_micros()))
+        self.age_of((self.number as usize).wrapping_add(i))
+    }
+
+    /// The same of the entry with this number, modulo the room.
+    #[inline(always)]
+    fn age_of(&self, number: usize) -> u64 {
+        self.entries.get(number & self.room()).map_or(0, |entry| L::age(entry, self.newest_micros()))
+    }
+
+    #[inline(always)]
+    fn at_age(&self, age: u64) -> Timestamp {
+        Timestamp::from_low_bits(self.newest.wrapping_sub(age))
     }
 
     #[inline(always)]
@@ -167,7 +178,7 @@ impl<'a, L: Layout> Read<'a, L> {
 
     #[inline(always)]
     fn total_before(&self, i: usize) -> u64 {
-        self.entries.get(self.place(i.wrapping_sub(1))).map_or(0, L::total)
+        self.entries.get(self.place(i)).map_or(0, L::before)
     }
 
     /// Where the window starts: looked for from `near` on. Each argument on its own: a struct would be written to memory,
@@ -191,19 +202,23 @@ impl<L: Layout, const H: usize> View<'_, L, H> {
         Read { entries: self.entries, newest: self.extent.newest, number: self.extent.number }
     }
 
+    /// Writes the `i`-th entry behind the others, which with it cost `total`.
     #[inline(always)]
     fn write(&mut self, i: usize, at: Timestamp, total: u64) {
-        let place = self.read().place(i);
+        let (place, next) = (self.read().place(i), self.read().place(i + 1));
         if let Some(entry) = self.entries.get_mut(place) {
-            *entry = L::entry(at.as_micros(), total);
+            L::set_at(entry, at.as_micros());
+        }
+        if L::COSTS
+            && let Some(entry) = self.entries.get_mut(next)
+        {
+            L::set_before(entry, total);
         }
     }
 
     #[inline(always)]
-    fn hint(&self, limit: usize) -> usize {
-        let hint = self.hints.as_ref().and_then(|hints| hints.get(limit)).copied().unwrap_or_default();
-        let hint = hint.wrapping_sub(self.extent.number) as usize;
-        if hint <= self.len() { hint } else { 0 }
+    fn hint(&self, limit: usize) -> u32 {
+        self.hints.as_ref().and_then(|hints| hints.get(limit)).copied().unwrap_or_default()
     }
 
     /// Whether so many entries should have a smaller ring than one with this room.
@@ -221,7 +236,8 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
 
     #[inline(always)]
     fn at(&self, i: usize) -> Timestamp {
-        Timestamp::from_low_bits(self.extent.newest.wrapping_sub(self.read().age(i)))
+        let read = self.read();
+        read.at_age(read.age(i))
     }
 
     #[inline(always)]
@@ -241,21 +257,25 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
     }
 
     #[inline(always)]
-    fn start<const N: usize>(&self, limit: usize, window: Window, now: Timestamp) -> usize {
+    fn first<const N: usize>(&self, limit: usize, window: Window, now: Timestamp) -> (usize, Timestamp) {
         let (len, read) = (self.len(), self.read());
         let since = now.as_micros().wrapping_sub(read.newest_micros());
         if since >= window.as_micros() {
-            return len;
+            return (len, now);
         }
         let oldest = window.as_micros() - since;
         let moved = |near| Read::<L>::moved_start(self.entries, read.newest, read.number, len as u32, oldest, near);
         if N > 1 {
+            // Of several windows most stay where they were. Before the first entry is one that was dropped, or none that
+            // can be told from one; if it seems not to have left, the search is for nothing.
             let hint = self.hint(limit);
-            // Of several windows most stay where they were.
-            if (hint == 0 || read.has_left(hint - 1, oldest)) && (hint == len || !read.has_left(hint, oldest)) {
-                return hint;
+            let start = hint.wrapping_sub(read.number) as usize;
+            let (before, age) = (read.age_of((hint as usize).wrapping_sub(1)), read.age_of(hint as usize));
+            if start < len && before >= oldest && age < oldest {
+                return (start, read.at_age(age));
             }
-            return moved(hint);
+            let start = moved(start);
+            return (start, self.at(start));
         }
         // Without a branch on the number of entries that have left: no processor could foretell it.
         const NEAR: usize = 4;
@@ -264,14 +284,15 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
         } else {
             (0..NEAR).map(|i| usize::from(i < len) & usize::from(read.has_left(i, oldest))).sum()
         };
-        if left == NEAR { moved(left) } else { left }
+        let start = if left == NEAR { moved(left) } else { left };
+        (start, self.at(start))
     }
 
     #[inline(always)]
-    fn remember(&mut self, limit: usize, start: usize) {
-        let hint = self.number(start);
-        if let Some(word) = self.hints.as_mut().and_then(|hints| hints.get_mut(limit)) {
-            *word = hint;
+    fn remember(&mut self, starts: impl Iterator<Item = usize>) {
+        let first = self.extent.number;
+        for (hint, start) in self.hints.iter_mut().flat_map(|hints| hints.iter_mut()).zip(starts) {
+            *hint = first.wrapping_add(start as u32);
         }
     }
 
@@ -405,15 +426,15 @@ mod tests {
                 let counts = |i: &usize| window.counts(view.at(*i), now);
                 let wanted = (0..view.len()).find(counts).unwrap_or(view.len());
                 for hint in 0..=view.len() + 1 {
-                    view.remember(1, hint);
+                    view.remember([0, hint].into_iter());
                     assert_eq!(
-                        view.start::<2>(1, window, now),
+                        view.first::<2>(1, window, now).0,
                         wanted,
                         "{window:?} at {now:?} from {hint}, since {first}"
                     );
-                    view.remember(0, hint);
+                    view.remember([hint].into_iter());
                     assert_eq!(
-                        view.start::<1>(0, window, now),
+                        view.first::<1>(0, window, now).0,
                         wanted,
                         "{window:?} at {now:?} from {hint}, since {first}"
                     );

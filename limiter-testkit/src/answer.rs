@@ -42,7 +42,7 @@ fn micros(duration: std::time::Duration) -> u64 {
 
 impl From<&Decision> for Answer {
     fn from(decision: &Decision) -> Self {
-        let limits = decision.limits().iter().map(|limit| LimitAnswer {
+        let limits = decision.limits().into_iter().map(|limit| LimitAnswer {
             limit: limit.limit(),
             used: limit.used(),
             remaining: limit.remaining(),
