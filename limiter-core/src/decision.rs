@@ -257,3 +257,36 @@ fn denial(op: &Op<'_>, admitted: bool, limits: &[Limit], usage: &[Usage]) -> (bo
     let blocks = |(limit, usage): (&Limit, &Usage)| usage.used.saturating_add(op.cost) > limit.max();
     (true, limits.iter().zip(usage).enumerate().map(|(i, pair)| u8::from(blocks(pair)) << i).sum())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Policy;
+
+    #[test]
+    fn decisions_are_equal_if_all_that_they_tell_is() {
+        let limits = [Limit::per_second(2).unwrap(), Limit::per_minute(9).unwrap()];
+        let policy = Policy::new(limits).unwrap();
+        let op = Op::peek("", &policy).cost(2);
+        let at = Timestamp::from_micros_saturating;
+        let used = |used, oldest, blocker| Usage { used, oldest: at(oldest), blocker: at(blocker) };
+        let decided = |second: Usage| {
+            let usage = [used(1, 200, 200), second].into();
+            let facts =
+                Facts { now: at(500), admitted: false, outcome: Outcome::Nothing, newest: Some(at(400)), usage };
+            facts.verify(&op).unwrap();
+            let (decision, sized) = (decide(&op, &facts), decide_sized::<2>(&op, &facts));
+            assert_eq!((decision, format!("{decision:?}")), (sized, format!("{sized:?}")));
+            decision
+        };
+        let decision = decided(used(3, 100, 100));
+        assert_eq!((decision.binding_index(), decision.retry_after()), (0, Some(Duration::from_micros(999_700))));
+        // What blocks is of no interest where nothing does, nor what is oldest where there is nothing.
+        assert_eq!(decision, decided(used(3, 100, 300)));
+        assert_eq!(decided(used(0, 100, 300)), decided(used(0, 200, 400)));
+        assert_ne!(decision, decided(used(2, 100, 100)));
+        assert_ne!(decision, decided(used(3, 101, 100)));
+        assert_ne!(decided(used(8, 100, 100)), decided(used(8, 100, 300)));
+        assert_eq!(decided(used(8, 100, 100)).binding_index(), 1);
+    }
+}

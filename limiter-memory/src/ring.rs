@@ -424,20 +424,14 @@ mod tests {
         for window in (5..200).step_by(5).map(|micros| Window::from_micros(micros).unwrap()) {
             for now in [390, 391, 395, 400, 450, 600].map(at) {
                 let counts = |i: &usize| window.counts(view.at(*i), now);
-                let wanted = (0..view.len()).find(counts).unwrap_or(view.len());
+                let start = (0..view.len()).find(counts).unwrap_or(view.len());
+                let wanted = (start, if start < view.len() { view.at(start) } else { now });
                 for hint in 0..=view.len() + 1 {
+                    let what = format!("{window:?} at {now:?} from {hint}, since {first}");
                     view.remember([0, hint].into_iter());
-                    assert_eq!(
-                        view.first::<2>(1, window, now).0,
-                        wanted,
-                        "{window:?} at {now:?} from {hint}, since {first}"
-                    );
+                    assert_eq!(view.first::<2>(1, window, now), wanted, "{what}");
                     view.remember([hint].into_iter());
-                    assert_eq!(
-                        view.first::<1>(0, window, now).0,
-                        wanted,
-                        "{window:?} at {now:?} from {hint}, since {first}"
-                    );
+                    assert_eq!(view.first::<1>(0, window, now), wanted, "{what}");
                 }
             }
         }
