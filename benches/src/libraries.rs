@@ -65,7 +65,7 @@ fn policy(quota: Quota) -> Policy {
     Policy::new((1..=1 + quota.more).map(limit)).expect("quotas are valid")
 }
 
-/// Whether it is allowed. All of the decision is there, though this looks at nothing else of it.
+/// Whether it is allowed. The decision holds whatever it can be asked; [`Read`] asks all of it.
 #[inline(always)]
 fn ours(decision: &Decision) -> bool {
     black_box(decision).allowed()
@@ -97,7 +97,7 @@ impl Library for Now {
     }
 }
 
-/// The same, and everything is read that a decision tells.
+/// The same, and all that a decision tells is asked for.
 pub struct Read(Now);
 
 impl Library for Read {

@@ -13,7 +13,8 @@ use crate::{Entry, Facts, Limit, MAX_LIMITS, Mode, Op, Outcome, PerLimit, Receip
 /// for, else the one with the least remaining, and the first in the policy's order among equals.
 /// [`limits`](Self::limits) has every limit's own.
 ///
-/// It holds what the store has found, and computes the rest when asked: in a nanosecond or two, or some ten under several limits.
+/// It holds what the store has found, and computes the rest when asked: each answer takes a nanosecond or two, and a few
+/// more under several limits.
 #[derive(Clone, Copy)]
 #[must_use = "a decision says whether to go on"]
 pub struct Decision {
