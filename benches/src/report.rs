@@ -111,11 +111,12 @@ impl Results {
     }
 
     fn forms(&self, out: &mut String) {
-        let text = "Nanoseconds a decision: `acquire_now`; the same, and all of the decision read; the future of `acquire` over a store known to the compiler and \
-             over `Arc<dyn DynWindowStore>`; in turns with the scenario, what it is compared with (the plain one: cost 1 \
-             under one window, or a limit of 10); and the floors: reading the clock; hashing the key and updating one \
-             cache line; clock, hash, shard lock, probe and one number updated in a `DashMap<String, u64>`; and the same \
-             with a log of the key's own in the map, of which the oldest entry is read and the newest written.";
+        let text = "Nanoseconds a decision: `acquire_now`; the same, and all of the decision read; the future of `acquire` \
+             over a store known to the compiler and over `Arc<dyn DynWindowStore>`; in turns with the scenario, what it is \
+             compared with (the plain one: cost 1 under one window, or a limit of 10); and the floors: reading the clock; \
+             hashing the key and updating one cache line; clock, hash, shard lock, probe and one number updated in a \
+             `DashMap<String, u64>`; and the same with a log of the key's own in the map, of which the oldest entry is read \
+             and the newest written.";
         heading(out, "This library's forms and shapes, and the floors", text);
         let floors = [ClockFloor::NAME, LineFloor::NAME, MapFloor::NAME, LogFloor::NAME];
         let columns = [&[Read::NAME, Async::NAME, Dyn::NAME, PLAIN][..], &floors].concat();

@@ -9,8 +9,8 @@ pub(crate) trait Entries {
     fn at(&self, i: usize) -> Timestamp;
     /// The number of the `i`-th entry, or of the next one where there is none.
     fn number(&self, i: usize) -> u32;
-    /// The first entry that counts in the `limit`-th limit's window at `now`: its index and its time, which is any if there is
-    /// none. `N` is 1 if there is but one limit.
+    /// The first entry that counts in the `limit`-th limit's window at `now`: its index and its time, which is any if
+    /// there is none. `N` is 1 if there is but one limit.
     fn first<const N: usize>(&self, limit: usize, window: Window, now: Timestamp) -> (usize, Timestamp);
     /// Keeps in mind where each limit's window begins, which is the place to look for it the next time.
     #[inline(always)]

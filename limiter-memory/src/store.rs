@@ -62,8 +62,8 @@ macro_rules! shortly {
 /// [`sweep`](Self::sweep). [`with_max_keys`](Self::with_max_keys) bounds their number.
 ///
 /// # Performance
-/// O(1) on average, whatever the limit, the costs and the number of windows; each further window adds some seven nanoseconds.
-/// A settlement or refund takes time in proportion to the entries that are newer than the one it changes.
+/// O(1) on average, whatever the limit, the costs and the number of windows; each further window adds some seven
+/// nanoseconds. A settlement or refund takes time in proportion to the entries that are newer than the one it changes.
 pub struct MemoryStore {
     shards: Shards,
     max_keys_per_shard: usize,
