@@ -65,17 +65,34 @@ fn policy(quota: Quota) -> Policy {
     Policy::new((1..=1 + quota.more).map(limit)).expect("quotas are valid")
 }
 
-/// Whether it is allowed. The decision holds whatever it can be asked; [`Read`] asks all of it.
+/// Whether it is allowed.
 #[inline(always)]
 fn ours(decision: &Decision) -> bool {
     black_box(decision).allowed()
 }
 
-/// This library, without a future: a complete decision.
-pub struct Now(Limiter<MemoryStore>);
+/// This library, without a future. The decision holds whatever it can be asked.
+pub type Now = Direct<false>;
 
-impl Library for Now {
-    const NAME: &str = "limiter";
+/// The same, and all that a decision tells is asked for.
+pub type Read = Direct<true>;
+
+/// This library, without a future; whether all of the decision is read.
+pub struct Direct<const ALL: bool>(Limiter<MemoryStore>);
+
+impl<const ALL: bool> Direct<ALL> {
+    #[inline(always)]
+    fn answer(decision: &Decision) -> bool {
+        if ALL {
+            black_box((decision.limit(), decision.used(), decision.remaining(), decision.at(), decision.receipt()));
+            black_box((decision.retry_after(), decision.refill_after(), decision.reset_after()));
+        }
+        ours(decision)
+    }
+}
+
+impl<const ALL: bool> Library for Direct<ALL> {
+    const NAME: &str = if ALL { "limiter read" } else { "limiter" };
 
     fn with(quota: Quota) -> Self {
         Self(Limiter::new(MemoryStore::new(), policy(quota)))
@@ -84,45 +101,17 @@ impl Library for Now {
     #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
         // Looked at where it is: moving it out of the result would be measured, too.
-        matches!(&self.0.acquire_n_now(key, u64::from(cost)), Ok(decision) if ours(decision))
+        matches!(&self.0.acquire_n_now(key, u64::from(cost)), Ok(decision) if Self::answer(decision))
     }
 
     #[inline(always)]
     fn allows(&self, key: &String) -> bool {
-        ours(&self.0.acquire_now(key))
+        Self::answer(&self.0.acquire_now(key))
     }
 
     fn sweep(&self) {
         self.0.store().sweep();
     }
-}
-
-/// The same, and all that a decision tells is asked for.
-pub struct Read(Now);
-
-impl Library for Read {
-    const NAME: &str = "limiter read";
-
-    fn with(quota: Quota) -> Self {
-        Self(Now::with(quota))
-    }
-
-    #[inline(always)]
-    fn allows_n(&self, key: &String, cost: u32) -> bool {
-        matches!(&self.0.0.acquire_n_now(key, u64::from(cost)), Ok(decision) if read(decision))
-    }
-
-    #[inline(always)]
-    fn allows(&self, key: &String) -> bool {
-        read(&self.0.0.acquire_now(key))
-    }
-}
-
-#[inline(always)]
-fn read(decision: &Decision) -> bool {
-    black_box((decision.limit(), decision.used(), decision.remaining(), decision.at(), decision.receipt()));
-    black_box((decision.retry_after(), decision.refill_after(), decision.reset_after()));
-    ours(decision)
 }
 
 /// Polls the future of a decision as its task does, which it makes wait for nothing.

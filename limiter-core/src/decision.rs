@@ -154,8 +154,9 @@ impl Decision {
     /// Every limit's own part, in the policy's order.
     #[must_use]
     pub fn limits(&self) -> PerLimit<LimitDecision> {
-        let len = self.limits.len();
-        PerLimit::from_array(array::from_fn::<_, MAX_LIMITS, _>(|i| self.part(i.min(len - 1))), len)
+        let (limits, len) = self.limits.to_array::<MAX_LIMITS>();
+        let (usage, _) = self.facts.usage.to_array::<MAX_LIMITS>();
+        PerLimit::from_array(array::from_fn::<_, MAX_LIMITS, _>(|i| self.part(i, limits[i], usage[i])), len)
     }
 
     /// The index of the binding limit in [`limits`](Self::limits).
@@ -167,25 +168,26 @@ impl Decision {
 
     #[inline]
     fn binding(&self) -> LimitDecision {
-        self.part(self.binding_index())
+        let i = self.binding_index();
+        self.part(i, self.limits[i], self.facts.usage.get(i).copied().unwrap_or_default())
     }
 
     #[inline(never)]
     fn binding_of_several(&self) -> usize {
         let pairs = self.limits.iter().zip(self.facts.usage.iter()).enumerate();
+        let parts = pairs.map(|(i, (limit, usage))| (i, self.part(i, *limit, *usage)));
         // Of equals, both take the first.
         let binding = if self.denied {
-            pairs.min_by_key(|(i, _)| Reverse(self.part(*i).retry_after))
+            parts.min_by_key(|(_, part)| Reverse(part.retry_after))
         } else {
-            pairs.min_by_key(|(_, (limit, usage))| limit.max().saturating_sub(usage.used))
+            parts.min_by_key(|(_, part)| part.remaining())
         };
         binding.map_or(0, |(i, _)| i)
     }
 
     /// The `i`-th limit's part.
     #[inline]
-    fn part(&self, i: usize) -> LimitDecision {
-        let (limit, usage) = (self.limits[i], self.facts.usage.get(i).copied().unwrap_or_default());
+    fn part(&self, i: usize, limit: Limit, usage: Usage) -> LimitDecision {
         let blocked = self.blocking >> i & 1 > 0;
         LimitDecision {
             limit,

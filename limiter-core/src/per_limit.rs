@@ -121,6 +121,7 @@ impl<T: Copy, const N: usize> From<[T; N]> for PerLimit<T> {
     #[inline(always)]
     fn from(items: [T; N]) -> Self {
         const { assert!(1 <= N && N <= MAX_LIMITS) };
+        // Not by `from_array`, which would write eight items in the place of one.
         Self(match N {
             1 => Items::One(resize(&items)),
             2 => Items::Two(resize(&items)),
