@@ -1,7 +1,7 @@
 //! Tables of logs, each with a lock of its own.
 
 use std::hash::{BuildHasher, Hasher};
-use std::slice;
+use std::{hint, slice};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -12,9 +12,30 @@ use crate::table::Table;
 #[repr(align(64))]
 pub(crate) struct Shard(Mutex<Table>);
 
+/// How many pauses a thread that finds a shard locked makes before each further try, after which it sleeps. One is as long
+/// as an operation takes. If that was not all, threads are at the same key, and it is faster for all of them that one goes
+/// on for a while with what it has in its cache.
+const PAUSES: [u32; 3] = [1, 32, 64];
+
 impl Shard {
     #[inline(always)]
     pub(crate) fn lock(&self) -> MutexGuard<'_, Table> {
+        match self.0.try_lock() {
+            Some(table) => table,
+            None => self.wait(),
+        }
+    }
+
+    #[cold]
+    fn wait(&self) -> MutexGuard<'_, Table> {
+        for pauses in PAUSES {
+            for _ in 0..pauses {
+                hint::spin_loop();
+            }
+            if let Some(table) = self.0.try_lock() {
+                return table;
+            }
+        }
         self.0.lock()
     }
 }
