@@ -12,7 +12,6 @@ pub(crate) struct Look<'a, const N: usize> {
     limits: &'a [Limit; N],
     pub(crate) admitted: bool,
     now: Timestamp,
-    newest: Option<Timestamp>,
     starts: [usize; N],
     usage: [Usage; N],
 }
@@ -25,7 +24,6 @@ impl<'a, const N: usize> Look<'a, N> {
         if op.id.is_some() {
             return None;
         }
-        let newest = entries.newest();
         let now = entries.not_before(now);
         let (mut admitted, mut starts, mut usage) = (true, [0; N], [Usage::default(); N]);
         for i in 0..N {
@@ -39,7 +37,7 @@ impl<'a, const N: usize> Look<'a, N> {
         }
         // Only then, so that the compiler knows that nothing has changed meanwhile.
         entries.remember(starts.iter().copied());
-        Some(Self { limits, admitted, now, newest, starts, usage })
+        Some(Self { limits, admitted, now, starts, usage })
     }
 
     /// How many of the first entries count in no window.
@@ -80,7 +78,7 @@ impl<'a, const N: usize> Look<'a, N> {
             usage.blocker = if room <= 1 { usage.oldest } else { entries.at(entries.reaching(self.starts[i], room)) };
         }
         let usage = self.usage.into();
-        let Self { now, admitted, newest, .. } = self;
-        Some(Facts { now, admitted, outcome: Outcome::Nothing, newest, usage })
+        let Self { now, admitted, .. } = self;
+        Some(Facts { now, admitted, outcome: Outcome::Nothing, newest: entries.newest(), usage })
     }
 }

@@ -1,9 +1,11 @@
 //! Tables of logs, each with a lock of its own.
 
 use std::hash::{BuildHasher, Hasher};
-use std::{hint, slice};
+use std::time::Duration;
+use std::{hint, slice, thread};
 
-use parking_lot::{Mutex, MutexGuard};
+use lock_api::MappedMutexGuard;
+use spin::lock_api::{Mutex, MutexGuard};
 
 use crate::table::Table;
 
@@ -12,14 +14,21 @@ use crate::table::Table;
 #[repr(align(64))]
 pub(crate) struct Shard(Mutex<Table>);
 
-/// How many pauses a thread that finds a shard locked makes before each further try, after which it sleeps. One is as long
-/// as an operation takes. If that was not all, threads are at the same key, and it is faster for all of them that one goes
-/// on for a while with what it has in its cache.
+/// A locked shard, or what of its table the lock is held for.
+pub(crate) type Locked<'a, T = Table> = MutexGuard<'a, T>;
+pub(crate) type Mapped<'a, T> = MappedMutexGuard<'a, spin::Mutex<()>, T>;
+
+/// How many pauses a thread that finds a shard locked makes before each further try. One is as long as an operation takes.
+/// If that was not all, threads are at the same key, and it is faster for all of them that one goes on for a while with
+/// what it has in its cache.
 const PAUSES: [u32; 3] = [1, 32, 64];
+
+/// Then who has the lock is at something longer, or was interrupted, and may need the processor.
+const SLEEP: Duration = Duration::from_micros(50);
 
 impl Shard {
     #[inline(always)]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Table> {
+    pub(crate) fn lock(&self) -> Locked<'_> {
         match self.0.try_lock() {
             Some(table) => table,
             None => self.wait(),
@@ -27,16 +36,18 @@ impl Shard {
     }
 
     #[cold]
-    fn wait(&self) -> MutexGuard<'_, Table> {
-        for pauses in PAUSES {
-            for _ in 0..pauses {
-                hint::spin_loop();
+    fn wait(&self) -> Locked<'_> {
+        loop {
+            for pauses in PAUSES {
+                for _ in 0..pauses {
+                    hint::spin_loop();
+                }
+                if let Some(table) = self.0.try_lock() {
+                    return table;
+                }
             }
-            if let Some(table) = self.0.try_lock() {
-                return table;
-            }
+            thread::sleep(SLEEP);
         }
-        self.0.lock()
     }
 }
 
@@ -85,9 +96,31 @@ impl Shards {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use super::*;
+    use crate::key::Key;
     use crate::log::Log;
     use crate::table::Slot;
+
+    #[test]
+    fn waits_for_who_has_the_lock_however_long_that_takes() {
+        for millis in [0, 1, 20] {
+            let (shard, locked) = (Shard::default(), Barrier::new(3));
+            thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        locked.wait();
+                        assert_eq!(shard.lock().len(), 1, "another thread was let in before");
+                    });
+                }
+                let mut table = shard.lock();
+                locked.wait();
+                thread::sleep(Duration::from_millis(millis));
+                table.insert(0, Slot { key: Key::new(b"key"), log: Log::new(0) }, |_| 0);
+            });
+        }
+    }
 
     #[test]
     fn a_slot_is_seven_words_and_a_shard_one_line() {

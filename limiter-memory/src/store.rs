@@ -8,7 +8,6 @@ use std::task::{Context, Poll};
 use limiter_core::{
     At, Decision, Error, Facts, NowStore, Op, Settlement, Timestamp, WindowStore, decide, decide_sized,
 };
-use parking_lot::{MappedMutexGuard, MutexGuard};
 
 use crate::clock;
 use crate::common::Look;
@@ -16,7 +15,7 @@ use crate::few::Few;
 use crate::key::Key;
 use crate::log::{Common, Log};
 use crate::ring::HINTS;
-use crate::shards::Shards;
+use crate::shards::{Locked, Mapped, Shards};
 use crate::sweep::{has_expired, make_room, sweep, sweep_or_grow};
 use crate::table::{Slot, Table};
 
@@ -132,13 +131,28 @@ impl MemoryStore {
     }
 
     /// Applies an operation.
+    // Apart at the two sorts of time: each step that depends on the sort would have to ask for it.
     #[inline(always)]
     fn run<A: Answer>(&self, op: &Op<'_>) -> A {
-        // Reading the clock keeps the processor from looking ahead; the key may come from memory meanwhile.
-        let hash = self.shards.hash(op.key);
-        let now = time(op.at);
+        match op.at {
+            At::StoreClock => {
+                // Reading the clock keeps the processor from looking ahead; the key may come from memory meanwhile.
+                let hash = self.shards.hash(op.key);
+                self.run_at(op, hash, clock::now())
+            }
+            At::Given(given) => self.run_at_given(*op, given),
+        }
+    }
+
+    #[inline(never)]
+    fn run_at_given<A: Answer>(&self, op: Op<'_>, given: Timestamp) -> A {
+        self.run_at(&op, self.shards.hash(op.key), given)
+    }
+
+    #[inline(always)]
+    fn run_at<A: Answer>(&self, op: &Op<'_>, hash: u64, now: Timestamp) -> A {
         let table = self.shards.of(hash).lock();
-        let found = MutexGuard::try_map(table, |table| table.get_mut(hash, op.key).map(|slot| &mut slot.log));
+        let found = Locked::try_map(table, |table| table.get_mut(hash, op.key).map(|slot| &mut slot.log));
         let mut log = match found {
             Ok(log) => log,
             Err(mut table) => return A::uncommon(*op, self.insert(&mut table, *op, now)),
@@ -183,7 +197,7 @@ impl MemoryStore {
 }
 
 /// A key's log, and the lock of its shard.
-type Found<'a> = MappedMutexGuard<'a, Log>;
+type Found<'a> = Mapped<'a, Log>;
 
 #[inline(never)]
 fn apply_wide<A: Answer>(mut log: Found<'_>, op: Op<'_>, now: Timestamp) -> A {
