@@ -5,6 +5,7 @@
 
 pub mod admission;
 pub mod bytes;
+pub mod floors;
 pub mod libraries;
 pub mod measure;
 pub mod plot;

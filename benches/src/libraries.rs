@@ -1,11 +1,9 @@
-//! The libraries under one roof, each with its own public API and its real clock.
+//! The libraries under one roof, each with its own public API and its real clock. The floors are in [`floors`](crate::floors).
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher};
 use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
@@ -265,125 +263,5 @@ impl Library for Throttlecrab {
         let mut limiter = self.limiter.lock().expect("no thread panics");
         let answer = limiter.rate_limit(key, self.max, self.max, self.seconds, i64::from(cost), SystemTime::now());
         answer.is_ok_and(|(allowed, _)| allowed)
-    }
-}
-
-/// A floor: reading the clock.
-pub struct ClockFloor {
-    clock: quanta::Clock,
-    start: u64,
-}
-
-impl ClockFloor {
-    #[inline(always)]
-    fn micros(&self) -> u64 {
-        self.clock.delta_as_nanos(self.start, self.clock.raw()) / 1000
-    }
-}
-
-impl Library for ClockFloor {
-    const NAME: &str = "floor: clock";
-
-    fn with(_: Quota) -> Self {
-        let clock = quanta::Clock::new();
-        Self { start: clock.raw(), clock }
-    }
-
-    #[inline(always)]
-    fn allows_n(&self, _: &String, _: u32) -> bool {
-        self.micros() < u64::MAX / 2
-    }
-}
-
-#[repr(align(64))]
-#[derive(Default)]
-struct Line(AtomicU64);
-
-/// A floor: hashing the key and updating one cache line, of as many as a table of a million keys has.
-pub struct LineFloor {
-    seed: foldhash::fast::RandomState,
-    lines: Vec<Line>,
-}
-
-impl Library for LineFloor {
-    const NAME: &str = "floor: hash, line";
-
-    fn with(_: Quota) -> Self {
-        let lines = std::iter::repeat_with(Line::default).take(1 << 20).collect();
-        Self { seed: foldhash::fast::RandomState::default(), lines }
-    }
-
-    #[inline(always)]
-    fn allows_n(&self, key: &String, cost: u32) -> bool {
-        let mut hasher = self.seed.build_hasher();
-        hasher.write(key.as_bytes());
-        let line = &self.lines[hasher.finish() as usize % self.lines.len()].0;
-        line.store(line.load(Ordering::Relaxed) + u64::from(cost), Ordering::Relaxed);
-        true
-    }
-}
-
-/// What the floors in a map keep of a key.
-pub trait Kept: Default + Send + Sync + 'static {
-    /// What the tables call the floor.
-    const NAME: &str;
-    /// Notes an operation.
-    fn note(&mut self, now: u64, cost: u32);
-}
-
-/// A floor under every exact log in a `DashMap`: clock, hash, shard lock, probe, and what is kept of the key updated.
-pub struct InMap<K> {
-    clock: ClockFloor,
-    map: dashmap::DashMap<String, K, foldhash::fast::RandomState>,
-}
-
-impl<K: Kept> Library for InMap<K> {
-    const NAME: &str = K::NAME;
-
-    fn with(quota: Quota) -> Self {
-        Self { clock: ClockFloor::with(quota), map: dashmap::DashMap::default() }
-    }
-
-    #[inline(always)]
-    fn allows_n(&self, key: &String, cost: u32) -> bool {
-        let now = self.clock.micros();
-        match self.map.get_mut(key) {
-            Some(mut kept) => kept.note(now, cost),
-            None => _ = self.map.insert(key.clone(), K::default()),
-        }
-        true
-    }
-}
-
-/// One number.
-pub type MapFloor = InMap<u64>;
-
-impl Kept for u64 {
-    const NAME: &str = "floor: clock, map";
-
-    #[inline(always)]
-    fn note(&mut self, now: u64, cost: u32) {
-        *self = now + u64::from(cost);
-    }
-}
-
-/// A log that is not held in the map itself: an entry written into a block of the key's own, and the oldest one read.
-pub type LogFloor = InMap<Log>;
-
-/// As many entries as there are on average where 1,024 keys have 100 a millisecond each.
-#[derive(Default)]
-pub struct Log {
-    entries: Box<[u32; 32]>,
-    first: u32,
-}
-
-impl Kept for Log {
-    const NAME: &str = "floor: clock, map, log";
-
-    #[inline(always)]
-    fn note(&mut self, now: u64, _: u32) {
-        let first = self.first as usize % 32;
-        self.first += u32::from(u64::from(self.entries[first]) <= now);
-        self.entries[(first + 20) % 32] = now as u32;
     }
 }

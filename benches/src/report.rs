@@ -4,10 +4,8 @@ use std::fmt::Write;
 
 use crate::admission::Admitted;
 use crate::bytes::{Bytes, ENTRIES};
-use crate::libraries::{
-    Async, ClockFloor, Dyn, Governor, Library, Limitador, LineFloor, LogFloor, MapFloor, Now, Read, Throttlecrab,
-    Trypema,
-};
+use crate::floors::{ClockFloor, LineFloor, LogFloor, MapFloor};
+use crate::libraries::{Async, Dyn, Governor, Library, Limitador, Now, Read, Throttlecrab, Trypema};
 use crate::measure::Row;
 use crate::scenario::PLAIN;
 
@@ -113,10 +111,11 @@ impl Results {
     fn forms(&self, out: &mut String) {
         let text = "Nanoseconds a decision: `acquire_now`; the same, and all of the decision read; the future of `acquire` \
              over a store known to the compiler and over `Arc<dyn DynWindowStore>`; in turns with the scenario, what it is \
-             compared with (the plain one: cost 1 under one window, or a limit of 10); and the floors: reading the clock; \
-             hashing the key and updating one cache line; clock, hash, shard lock, probe and one number updated in a \
-             `DashMap<String, u64>`; and the same with a log of the key's own in the map, of which the oldest entry is read \
-             and the newest written.";
+             compared with (the plain one: cost 1 by the same call, one window, or a limit of 10); and the floors: reading \
+             the clock; hashing the key and updating one cache line; clock, hash, shard lock, probe and one number updated \
+             in a `DashMap<String, u64>`; and what any exact log does, with nothing decided: clock, hash, shard lock, probe \
+             of a plain table, the four oldest entries in a block of the key's own compared with the window, one written \
+             there, and as much written as a decision holds.";
         heading(out, "This library's forms and shapes, and the floors", text);
         let floors = [ClockFloor::NAME, LineFloor::NAME, MapFloor::NAME, LogFloor::NAME];
         let columns = [&[Read::NAME, Async::NAME, Dyn::NAME, PLAIN][..], &floors].concat();
@@ -165,7 +164,7 @@ impl Results {
     }
 
     fn goals(&self, out: &mut String) {
-        let text = format!("{GOALS} Beside it the same ratio of the floor: clock, map, log.");
+        let text = format!("{GOALS} Beside it the same ratio of the floor: clock, table, log.");
         heading(out, "Goals", &text);
         table(out, &["ratio"], &["at most", "measured", "", "floor"]);
         for Bar { what, most, measured, floor } in self.bars() {

@@ -6,11 +6,9 @@ use std::time::{Duration, Instant};
 use limiter_core::{Limit, Limiter, Op, Timestamp, Window};
 use limiter_memory::MemoryStore;
 
-use crate::libraries::{
-    Async, ClockFloor, Dyn, Governor, Library, Limitador, LineFloor, LogFloor, MapFloor, Now, Quota, Read,
-    Throttlecrab, Trypema,
-};
-use crate::workload::{Workload, keys, uniform, zipf};
+use crate::floors::{ClockFloor, LineFloor, LogFloor, MapFloor};
+use crate::libraries::{Async, Dyn, Governor, Library, Limitador, Now, Quota, Read, Throttlecrab, Trypema};
+use crate::workload::{Asked, Workload, keys, uniform, zipf};
 
 /// One library on one scenario.
 pub struct Case {
@@ -62,35 +60,44 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "keys_1M/uniform",
         about: "1,000,000 keys at random, 100 per s each",
-        cases: || many(&Workload { keys: keys(MILLION), picks: uniform(MILLION, 1 << 21), ..hot(PER_SECOND, true) }),
+        cases: || many(&among(MILLION, &uniform(MILLION, 1 << 21), PER_SECOND)),
     },
     Scenario {
         name: "keys_1M/zipf",
         about: "1,000,000 keys, the n-th in proportion to 1/n, 100,000 per ms each",
-        cases: || many(&Workload { keys: keys(MILLION), picks: zipf(MILLION, 1 << 21), ..hot(HOT, true) }),
+        cases: || many(&among(MILLION, &zipf(MILLION, 1 << 21), HOT)),
+    },
+    Scenario {
+        name: "keys_1M/strewn",
+        about: "the same uniformly, and each key asked for has to come from memory itself",
+        cases: || {
+            let asked = Asked::Strewn(Arc::new(uniform(MILLION, 1 << 21)));
+            let strewn = Workload { keys: keys(MILLION), asked, ..hot(PER_SECOND, true) };
+            vec![case::<Now>(&strewn), case::<Governor>(&strewn), case::<LineFloor>(&strewn)]
+        },
     },
     Scenario { name: "keys_1M/fresh", about: "1,000,000 keys seen for the first time, 100 per s each", cases: fresh },
     Scenario {
         name: "sweep/allowed",
         about: "100,000 keys at random, 1,000 per s each, a second thread sweeps all the time",
         cases: || {
-            let quota = Quota::new(1000, MILLIS(1000));
-            let picks = uniform(100_000, 1 << 20);
-            let workload = Workload { keys: keys(100_000), picks, sweep: true, ..hot(quota, true) };
+            let workload = among(100_000, &uniform(100_000, 1 << 20), Quota::new(1000, MILLIS(1000)));
+            let workload = Workload { sweep: true, ..workload };
             vec![case::<Now>(&workload), case::<Governor>(&workload)]
         },
     },
     Scenario {
         name: "cost_10/allowed",
         about: "one key, cost 10, 1,000,000 per ms",
-        cases: || peers(&Workload { cost: 10, ..hot(Quota::new(1_000_000, MILLIS(1)), true) }),
+        cases: || peers(&Workload { cost: Some(10), ..hot(Quota::new(1_000_000, MILLIS(1)), true) }),
     },
     Scenario {
         name: "cost_1000/allowed",
         about: "one key, cost 1,000, 100,000,000 per ms",
         cases: || {
-            let cost = Workload { cost: 1000, ..hot(Quota::new(100_000_000, MILLIS(1)), true) };
-            vec![case::<Now>(&cost), plain(case::<Now>(&hot(HOT, true)))]
+            let cost = Workload { cost: Some(1000), ..hot(Quota::new(100_000_000, MILLIS(1)), true) };
+            let one = Workload { cost: Some(1), ..hot(HOT, true) };
+            vec![case::<Now>(&cost), plain(case::<Now>(&one))]
         },
     },
     Scenario {
@@ -120,12 +127,17 @@ pub const SCENARIOS: &[Scenario] = &[
 const PER_SECOND: Quota = Quota::new(100, Duration::from_secs(1));
 
 fn hot(quota: Quota, allowed: bool) -> Workload {
-    Workload { quota, keys: keys(1), picks: Arc::default(), cost: 1, allowed, threads: 1, sweep: false }
+    Workload { quota, keys: keys(1), asked: Asked::One, cost: None, allowed, threads: 1, sweep: false }
+}
+
+/// So many keys, asked for in the order of these numbers.
+fn among(count: usize, picks: &[u32], quota: Quota) -> Workload {
+    let keys = keys(count);
+    Workload { asked: Asked::in_order(&keys, picks), keys, ..hot(quota, true) }
 }
 
 fn keys_1024() -> Workload {
-    let quota = Quota::new(100, MILLIS(1));
-    Workload { keys: keys(1024), picks: uniform(1024, 1 << 16), ..hot(quota, true) }
+    among(1024, &uniform(1024, 1 << 16), Quota::new(100, MILLIS(1)))
 }
 
 fn case<L: Library>(workload: &Workload) -> Case {

@@ -12,13 +12,39 @@ use crate::libraries::{Library, Quota};
 pub(crate) struct Workload {
     pub(crate) quota: Quota,
     pub(crate) keys: Arc<Vec<String>>,
-    /// The order of the keys, as often again as needed; empty for one key. A power of two of them.
-    pub(crate) picks: Arc<Vec<u32>>,
-    pub(crate) cost: u32,
+    pub(crate) asked: Asked,
+    /// Asked by the call for one unit if this is none.
+    pub(crate) cost: Option<u32>,
     pub(crate) allowed: bool,
     pub(crate) threads: usize,
     /// Another thread sweeps all the time.
     pub(crate) sweep: bool,
+}
+
+/// Which keys are asked for, as often again as needed. A power of two of them.
+#[derive(Clone)]
+pub(crate) enum Asked {
+    /// The first one only.
+    One,
+    /// These. They lie in memory as they are asked for, and so are in the cache when they are, as they are where a request
+    /// has just been read.
+    InOrder(Arc<Vec<String>>),
+    /// The keys with these numbers, where they are: a cache miss or two before a library is called.
+    Strewn(Arc<Vec<u32>>),
+}
+
+impl Asked {
+    pub(crate) fn in_order(keys: &[String], picks: &[u32]) -> Self {
+        Self::InOrder(Arc::new(picks.iter().map(|&pick| keys[pick as usize].clone()).collect()))
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::One => 1,
+            Self::InOrder(keys) => keys.len(),
+            Self::Strewn(picks) => picks.len(),
+        }
+    }
 }
 
 /// Keys of 16 bytes.
@@ -39,13 +65,13 @@ impl Xorshift {
 }
 
 /// Each of `count` keys equally often.
-pub(crate) fn uniform(count: usize, picks: usize) -> Arc<Vec<u32>> {
+pub(crate) fn uniform(count: usize, picks: usize) -> Vec<u32> {
     let mut random = Xorshift(0x2545_f491_4f6c_dd1d);
-    Arc::new((0..picks).map(|_| (random.next() >> 16) as u32 % count as u32).collect())
+    (0..picks).map(|_| (random.next() >> 16) as u32 % count as u32).collect()
 }
 
 /// The n-th of `count` keys in proportion to 1/n, and the keys in no order.
-pub(crate) fn zipf(count: usize, picks: usize) -> Arc<Vec<u32>> {
+pub(crate) fn zipf(count: usize, picks: usize) -> Vec<u32> {
     let mut random = Xorshift(0x2545_f491_4f6c_dd1d);
     let mut sums = Vec::with_capacity(count);
     let mut sum = 0.0;
@@ -58,7 +84,7 @@ pub(crate) fn zipf(count: usize, picks: usize) -> Arc<Vec<u32>> {
         let rank = sums.partition_point(|&sum| sum < wanted).min(count - 1) as u64;
         (rank * 7_368_787 % count as u64) as u32
     };
-    Arc::new((0..picks).map(|_| pick()).collect())
+    (0..picks).map(|_| pick()).collect()
 }
 
 impl Workload {
@@ -76,13 +102,14 @@ impl Workload {
 
     /// Offers `count` operations, asserts their answers, and returns how long they took.
     fn offer<L: Library>(&self, library: &L, from: usize, count: u64) -> Duration {
-        let mask = self.picks.len().wrapping_sub(1);
-        let picked = |i| &self.keys[self.picks[(from + i) & mask] as usize];
-        let (elapsed, other) = match (&self.keys[..], self.cost) {
-            ([key], 1) => self.time(count, |_| library.allows(key)),
-            ([key], cost) => self.time(count, |_| library.allows_n(key, cost)),
-            (_, 1) => self.time(count, |i| library.allows(picked(i))),
-            (_, cost) => self.time(count, |i| library.allows_n(picked(i), cost)),
+        let (mask, one) = (self.asked.len() - 1, &self.keys[0]);
+        let (elapsed, other) = match (&self.asked, self.cost) {
+            (Asked::One, None) => self.time(count, |_| library.allows(one)),
+            (Asked::One, Some(cost)) => self.time(count, |_| library.allows_n(one, cost)),
+            (Asked::InOrder(keys), _) => self.time(count, |i| library.allows(&keys[(from + i) & mask])),
+            (Asked::Strewn(picks), _) => {
+                self.time(count, |i| library.allows(&self.keys[picks[(from + i) & mask] as usize]))
+            }
         };
         // A thread that is put to sleep between reading the clock and using it may be denied by a library that does not
         // clamp its time.
@@ -103,7 +130,7 @@ impl Workload {
         (start.elapsed(), other)
     }
 
-    /// Offers `count` operations and measures them. `from` says where in the picks to begin.
+    /// Offers `count` operations and measures them. `from` says where in those asked for to begin.
     pub(crate) fn run<L: Library>(&self, library: &L, from: usize, count: u64) -> Duration {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -129,7 +156,7 @@ impl Workload {
         let barrier = Barrier::new(self.threads);
         thread::scope(|scope| {
             let offer = |thread| {
-                let from = from + thread * self.picks.len() / self.threads;
+                let from = from + thread * self.asked.len() / self.threads;
                 let barrier = &barrier;
                 scope.spawn(move || {
                     barrier.wait();

@@ -1,0 +1,170 @@
+//! The floors: what any library has to do, and what any exact log has to.
+
+use std::hash::{BuildHasher, Hasher};
+use std::hint::{self, black_box};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use spin::Mutex;
+
+use crate::libraries::{Library, Quota};
+
+/// A floor: reading the clock.
+pub struct ClockFloor {
+    clock: quanta::Clock,
+    start: u64,
+}
+
+impl ClockFloor {
+    #[inline(always)]
+    fn micros(&self) -> u64 {
+        self.clock.delta_as_nanos(self.start, self.clock.raw()) / 1000
+    }
+}
+
+impl Library for ClockFloor {
+    const NAME: &str = "floor: clock";
+
+    fn with(_: Quota) -> Self {
+        let clock = quanta::Clock::new();
+        Self { start: clock.raw(), clock }
+    }
+
+    #[inline(always)]
+    fn allows_n(&self, _: &String, _: u32) -> bool {
+        self.micros() < u64::MAX / 2
+    }
+}
+
+#[repr(align(64))]
+#[derive(Default)]
+struct Line(AtomicU64);
+
+/// A floor: hashing the key and updating one cache line, of as many as a table of a million keys has.
+pub struct LineFloor {
+    seed: foldhash::fast::RandomState,
+    lines: Vec<Line>,
+}
+
+impl Library for LineFloor {
+    const NAME: &str = "floor: hash, line";
+
+    fn with(_: Quota) -> Self {
+        let lines = std::iter::repeat_with(Line::default).take(1 << 20).collect();
+        Self { seed: foldhash::fast::RandomState::default(), lines }
+    }
+
+    #[inline(always)]
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
+        let mut hasher = self.seed.build_hasher();
+        hasher.write(key.as_bytes());
+        let line = &self.lines[hasher.finish() as usize % self.lines.len()].0;
+        line.store(line.load(Ordering::Relaxed) + u64::from(cost), Ordering::Relaxed);
+        true
+    }
+}
+
+/// A floor under every keyed limiter: clock, hash, shard lock, probe, and one number of the key's updated, in a `DashMap`.
+pub struct MapFloor {
+    clock: ClockFloor,
+    map: dashmap::DashMap<String, u64, foldhash::fast::RandomState>,
+}
+
+impl Library for MapFloor {
+    const NAME: &str = "floor: clock, map";
+
+    fn with(quota: Quota) -> Self {
+        Self { clock: ClockFloor::with(quota), map: dashmap::DashMap::default() }
+    }
+
+    #[inline(always)]
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
+        let now = self.clock.micros();
+        match self.map.get_mut(key) {
+            Some(mut last) => *last = now + u64::from(cost),
+            None => _ = self.map.insert(key.clone(), now),
+        }
+        true
+    }
+}
+
+/// A floor under every exact log that is not in the table itself: clock, hash, shard lock, probe, the four oldest entries
+/// compared with the window, an entry written, and as much written as a decision holds. Nothing is decided. It has room
+/// for a thousand keys of 16 bytes, and for no others.
+pub struct LogFloor {
+    clock: ClockFloor,
+    seed: foldhash::fast::RandomState,
+    shards: Box<[Shard]>,
+    window: u32,
+}
+
+const SHARDS: usize = 64;
+const SLOTS: usize = 64;
+
+#[repr(align(64))]
+struct Shard(Mutex<Box<[Option<Log>; SLOTS]>>);
+
+struct Log {
+    key: [u8; 16],
+    entries: Box<[u32; Log::ROOM]>,
+    first: u32,
+    appended: u64,
+}
+
+impl Log {
+    const ROOM: usize = 64;
+    /// About as many as where 1,024 keys have 100 a millisecond each.
+    const LEN: usize = 24;
+
+    #[inline(always)]
+    fn append(&mut self, now: u32, window: u32) -> [u64; 14] {
+        let place = |i: usize| (self.first as usize).wrapping_add(i) % Self::ROOM;
+        let left: usize = (0..4).map(|i| usize::from(now.wrapping_sub(self.entries[place(i)]) >= window)).sum();
+        let oldest = u64::from(self.entries[place(left)]);
+        self.entries[place(Self::LEN)] = now;
+        self.first = self.first.wrapping_add(left as u32);
+        self.appended += 1;
+        let now = u64::from(now);
+        [now, 1, now, oldest, 1, self.appended, 0, left as u64, now, oldest, oldest, 2, 3, 4]
+    }
+}
+
+impl Library for LogFloor {
+    const NAME: &str = "floor: clock, table, log";
+
+    fn with(quota: Quota) -> Self {
+        let shard = || Shard(Mutex::new(Box::new([const { None }; SLOTS])));
+        Self {
+            clock: ClockFloor::with(quota),
+            seed: foldhash::fast::RandomState::default(),
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+            window: quota.window.as_micros() as u32,
+        }
+    }
+
+    #[inline(always)]
+    fn allows_n(&self, key: &String, _: u32) -> bool {
+        let Some(key) = key.as_bytes().first_chunk::<16>() else { return false };
+        let mut hasher = self.seed.build_hasher();
+        hasher.write(key);
+        let (hash, now) = (hasher.finish(), self.clock.micros() as u32);
+        let lock = &self.shards[(hash >> 32) as usize % SHARDS].0;
+        let mut slots = loop {
+            match lock.try_lock() {
+                Some(slots) => break slots,
+                None => (0..32).for_each(|_| hint::spin_loop()),
+            }
+        };
+        let mut at = hash as usize % SLOTS;
+        loop {
+            match &mut slots[at] {
+                Some(log) if log.key == *key => {
+                    let told = log.append(now, self.window);
+                    drop(slots);
+                    return black_box(&told)[1] == 1;
+                }
+                Some(_) => at = (at + 1) % SLOTS,
+                slot => *slot = Some(Log { key: *key, entries: Box::new([0; Log::ROOM]), first: 0, appended: 0 }),
+            }
+        }
+    }
+}
