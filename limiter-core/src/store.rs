@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use async_trait::async_trait;
 
@@ -11,8 +12,7 @@ use crate::{Decision, Error, Facts, Op, Settlement, decide};
 /// Keeps one log per key and applies operations to it.
 ///
 /// Implement this for a backend, and run `limiter_testkit::conformance` over it: the suite checks every sentence below.
-/// The one default method adds nothing to the others, so a wrapper that forgets to forward it loses a little time, and no
-/// more.
+/// The default methods add nothing to the others, so a wrapper that does not forward them loses a little time, and no more.
 ///
 /// # The log
 /// A log is a sequence of entries `(at, cost)` in the order in which they were appended, `at` never decreasing.
@@ -62,6 +62,15 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
         }
     }
 
+    /// [`decide`](Self::decide) without a future, by a store that needs no other event for it: `Pending`, and nothing has
+    /// happened but that the operation may have been checked in place, if the store is none or cannot now.
+    ///
+    /// Who holds a store that is known at run time only asks this first, and boxes no future where there is an answer.
+    #[inline]
+    fn decide_at_once(&self, _op: &mut Op<'_>) -> Poll<Result<Decision, Error>> {
+        Poll::Pending
+    }
+
     /// Sets the cost of one entry where it stands, or removes it if the cost is 0; `false`, without a change, if the
     /// log no longer holds it or it [has left](crate::Receipt::has_left) at the settlement's (clamped) time.
     /// A removed entry's id is forgotten.
@@ -82,13 +91,16 @@ type BoxedDecision<'a> = Pin<Box<dyn Future<Output = Result<Decision, Error>> + 
 
 /// The object-safe twin of [`WindowStore`], implemented for every store: `Arc<dyn DynWindowStore>` is a store too.
 ///
-/// Its futures are boxed. Do not implement it; implement [`WindowStore`].
+/// Its futures are boxed, but for decisions that are made [at once](WindowStore::decide_at_once). Do not implement it;
+/// implement [`WindowStore`].
 #[async_trait]
 pub trait DynWindowStore: Debug + Send + Sync + 'static {
     /// [`WindowStore::apply`].
     async fn dyn_apply(&self, op: Op<'_>) -> Result<Facts, Error>;
     /// [`WindowStore::decide`].
     fn dyn_decide<'a>(&'a self, op: Op<'a>) -> BoxedDecision<'a>;
+    /// [`WindowStore::decide_at_once`].
+    fn dyn_decide_at_once(&self, op: &mut Op<'_>) -> Poll<Result<Decision, Error>>;
     /// [`WindowStore::settle`].
     async fn dyn_settle(&self, settlement: Settlement<'_>) -> Result<bool, Error>;
     /// [`WindowStore::reset`].
@@ -105,6 +117,10 @@ impl<S: WindowStore> DynWindowStore for S {
         Box::pin(self.decide(op))
     }
 
+    fn dyn_decide_at_once(&self, op: &mut Op<'_>) -> Poll<Result<Decision, Error>> {
+        self.decide_at_once(op)
+    }
+
     async fn dyn_settle(&self, settlement: Settlement<'_>) -> Result<bool, Error> {
         self.settle(settlement).await
     }
@@ -114,13 +130,42 @@ impl<S: WindowStore> DynWindowStore for S {
     }
 }
 
+/// A decision by a store that is known at run time only.
+enum Deciding<'a> {
+    New(&'a dyn DynWindowStore, Op<'a>),
+    Begun(BoxedDecision<'a>),
+}
+
+impl Future for Deciding<'_> {
+    type Output = Result<Decision, Error>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Self::New(store, op) = &mut *self {
+            let decision = store.dyn_decide_at_once(op);
+            if decision.is_ready() {
+                return decision;
+            }
+            *self = Self::Begun(store.dyn_decide(*op));
+        }
+        match &mut *self {
+            Self::New(..) => Poll::Pending,
+            Self::Begun(decision) => decision.as_mut().poll(cx),
+        }
+    }
+}
+
 impl WindowStore for dyn DynWindowStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.dyn_apply(op).await
     }
 
     fn decide<'a>(&'a self, op: Op<'a>) -> impl Future<Output = Result<Decision, Error>> + Send + 'a {
-        self.dyn_decide(op)
+        Deciding::New(self, op)
+    }
+
+    fn decide_at_once(&self, op: &mut Op<'_>) -> Poll<Result<Decision, Error>> {
+        self.dyn_decide_at_once(op)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<bool, Error> {
@@ -141,6 +186,11 @@ impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
     #[inline]
     fn decide<'a>(&'a self, op: Op<'a>) -> impl Future<Output = Result<Decision, Error>> + Send + 'a {
         (**self).decide(op)
+    }
+
+    #[inline]
+    fn decide_at_once(&self, op: &mut Op<'_>) -> Poll<Result<Decision, Error>> {
+        (**self).decide_at_once(op)
     }
 
     #[inline]

@@ -366,6 +366,14 @@ impl WindowStore for MemoryStore {
         Deciding { store: self, op }
     }
 
+    #[inline]
+    fn decide_at_once(&self, op: &mut Op<'_>) -> Poll<Result<Decision, Error>> {
+        match op.check() {
+            Ok(()) => self.run(op),
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
     async fn settle(&self, settlement: Settlement<'_>) -> Result<bool, Error> {
         Ok(self.settle_now(&settlement))
     }

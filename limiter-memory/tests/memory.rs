@@ -1,9 +1,12 @@
 //! What the store takes and gives back.
 
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use allocation_counter::measure;
-use limiter_core::{Counting, Limit, Limiter, Op, Policy, Timestamp};
+use limiter_core::{Counting, DynWindowStore, Limit, Limiter, Op, Policy, Timestamp};
 use limiter_memory::MemoryStore;
 
 fn at(micros: u64) -> Timestamp {
@@ -30,6 +33,19 @@ fn a_hit_of_a_known_key_does_not_allocate() {
         let denied = measure(|| assert!((0..1000).all(|_| !acquire(now))));
         assert_eq!(denied.count_total, 0, "{policy}: denied");
     }
+}
+
+#[test]
+fn nor_does_one_over_a_store_chosen_at_run_time() {
+    let store: Arc<dyn DynWindowStore> = Arc::new(MemoryStore::new());
+    let limiter = Limiter::new(store, Limit::new(10, Duration::from_secs(3600)).unwrap());
+    let acquire = || match pin!(limiter.acquire("key")).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(decision) => decision.unwrap().allowed(),
+        Poll::Pending => panic!("the store is in memory"),
+    };
+    assert!((0..9).all(|_| acquire()));
+    let more = measure(|| assert!(acquire() && (0..100).all(|_| !acquire())));
+    assert_eq!(more.count_total, 0);
 }
 
 #[test]
