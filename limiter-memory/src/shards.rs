@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
-use std::{hint, slice, thread};
+use std::{hint, iter, slice, thread};
 
 use lock_api::MappedMutexGuard;
 use spin::lock_api::{Mutex, MutexGuard};
@@ -14,8 +14,9 @@ use crate::table::Table;
 #[repr(align(64))]
 pub(crate) struct Shard(Mutex<Table>);
 
-/// A locked shard, or what of its table the lock is held for.
-pub(crate) type Locked<'a, T = Table> = MutexGuard<'a, T>;
+/// A locked shard.
+pub(crate) type Locked<'a> = MutexGuard<'a, Table>;
+/// A part of one.
 pub(crate) type Mapped<'a, T> = MappedMutexGuard<'a, spin::Mutex<()>, T>;
 
 /// How many pauses a thread that finds a shard locked makes before each further try. One is as long as an operation takes.
@@ -23,7 +24,11 @@ pub(crate) type Mapped<'a, T> = MappedMutexGuard<'a, spin::Mutex<()>, T>;
 /// what it has in its cache.
 const PAUSES: [u32; 3] = [1, 32, 64];
 
-/// Then who has the lock is at something longer, or was interrupted, and may need the processor.
+/// Then who has the lock sweeps or grows the shard, for some ten microseconds and more, or was interrupted: so many times the
+/// processor is offered to others before each further try.
+const YIELDS: usize = 100;
+
+/// Then who has the lock may need this very processor, and be of a lower priority.
 const SLEEP: Duration = Duration::from_micros(50);
 
 impl Shard {
@@ -37,16 +42,14 @@ impl Shard {
 
     #[cold]
     fn wait(&self) -> Locked<'_> {
+        let pauses = PAUSES.iter().map(|pauses| (0..*pauses).for_each(|_| hint::spin_loop()));
+        let yields = iter::repeat_with(thread::yield_now).take(YIELDS);
+        let mut waits = pauses.chain(yields).chain(iter::repeat_with(|| thread::sleep(SLEEP)));
         loop {
-            for pauses in PAUSES {
-                for _ in 0..pauses {
-                    hint::spin_loop();
-                }
-                if let Some(table) = self.0.try_lock() {
-                    return table;
-                }
+            waits.next();
+            if let Some(table) = self.0.try_lock() {
+                return table;
             }
-            thread::sleep(SLEEP);
         }
     }
 }
