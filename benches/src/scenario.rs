@@ -153,17 +153,17 @@ fn case<L: Library>(workload: &Workload) -> Case {
 fn peers(workload: &Workload) -> Vec<Case> {
     let mut cases = many(workload);
     cases.retain(|case| !case.library.starts_with("floor"));
-    cases.push(case::<Limitador>(workload));
     cases
 }
 
-/// The peers that a million keys can be asked of in a reasonable time, and the floors.
+/// The peers and the floors.
 fn many(workload: &Workload) -> Vec<Case> {
     let mut cases = vec![
         case::<Now>(workload),
         case::<Governor>(workload),
         case::<Trypema<1>>(workload),
         case::<Trypema<100>>(workload),
+        case::<Limitador>(workload),
         case::<Throttlecrab>(workload),
     ];
     if workload.allowed {
@@ -175,7 +175,6 @@ fn many(workload: &Workload) -> Vec<Case> {
 fn all(workload: &Workload) -> Vec<Case> {
     let mut cases = many(workload);
     cases.extend([
-        case::<Limitador>(workload),
         case::<Read>(workload),
         case::<Async>(workload),
         case::<Dyn>(workload),
@@ -197,11 +196,13 @@ fn full(max: u32) -> Vec<Case> {
     vec![case::<Now>(&workload), case::<Governor>(&workload), plain(case::<Now>(&ten))]
 }
 
+/// Without limitador, of which a turn would take a quarter of a minute.
 fn fresh() -> Vec<Case> {
     let keys = keys(MILLION);
     vec![
         fresh_case::<Now>(&keys),
         fresh_case::<Governor>(&keys),
+        fresh_case::<Trypema<1>>(&keys),
         fresh_case::<Trypema<100>>(&keys),
         fresh_case::<Throttlecrab>(&keys),
     ]

@@ -63,6 +63,9 @@ macro_rules! shortly {
 /// # Performance
 /// O(1) on average, whatever the limit, the costs and the number of windows; each further window adds some seven
 /// nanoseconds. A settlement or refund takes time in proportion to the entries that are newer than the one it changes.
+///
+/// A thread that finds a key's shard locked pauses and tries again; where that takes more than some microseconds, as while
+/// the shard is swept or grows, it yields the processor, and sleeps in the end.
 pub struct MemoryStore {
     shards: Shards,
     max_keys_per_shard: usize,
