@@ -9,7 +9,7 @@ use limiter_testkit::conformance::Phase::{Contention, Edges, Exhaustive, Golden,
 use limiter_testkit::conformance::{Phase, Suite};
 
 /// Each flaw, and the parts of the suite that find it for certain when they run alone.
-const FOUND_BY: [(Flaw, &[Phase]); 31] = [
+const FOUND_BY: [(Flaw, &[Phase]); 32] = [
     (Flaw::CountsWhatIsAgedTheWindow, &[Golden, Edges, Exhaustive, Random]),
     (Flaw::ForgetsAMicrosecondEarly, &[Golden, Edges, Exhaustive, Random]),
     (Flaw::AppendsDenied, &[Golden, Edges, Exhaustive, Random, Contention]),
@@ -41,6 +41,7 @@ const FOUND_BY: [(Flaw, &[Phase]); 31] = [
     (Flaw::MixesUpKeys, &[Edges]),
     (Flaw::CutsKeys, &[Edges]),
     (Flaw::OverflowsCosts, &[Edges, Random]),
+    (Flaw::AppliesWhatItDoesNotDecideAtOnce, &[Edges, Random]),
 ];
 
 fn found_by(flaw: Flaw, phases: &[Phase]) -> Option<Phase> {

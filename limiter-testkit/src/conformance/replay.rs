@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::task::Poll;
 
 use limiter_core::{At, Decision, Error, Limiter, Op, Policy, Receipt, Settlement, WindowStore, decide};
 
@@ -91,8 +92,13 @@ where
             let (key, policy): (_, &Policy) = (keys(key), &plan.policies[policy]);
             let mut op = Op::new(mode, &key, policy).cost(cost);
             (op.id, op.at) = (id, At::Given(at));
-            // In turns by the decision and by the facts: a store may have a way of its own to either.
-            let decision = if i % 2 == 0 { limiter.run(op).await } else { by_facts(&**limiter.store(), op).await };
+            let store = &**limiter.store();
+            // In turns: a store may have a way of its own to each.
+            let decision = match i % 3 {
+                0 => limiter.run(op).await,
+                1 => by_facts(store, op).await,
+                _ => at_once(store, op).await,
+            };
             return match decision {
                 Ok(decision) => {
                     receipts[i] = decision.receipt();
@@ -116,6 +122,13 @@ async fn by_facts<S: WindowStore + ?Sized>(store: &S, op: Op<'_>) -> Result<Deci
     let facts = store.apply(op).await?;
     facts.verify(&op)?;
     Ok(decide(&op, &facts))
+}
+
+async fn at_once<S: WindowStore + ?Sized>(store: &S, mut op: Op<'_>) -> Result<Decision, Error> {
+    match store.decide_at_once(&mut op) {
+        Poll::Ready(decision) => decision,
+        Poll::Pending => store.decide(op).await,
+    }
 }
 
 fn tell(plan: &Plan, wrong: usize, got: &Got) -> String {

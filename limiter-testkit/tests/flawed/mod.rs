@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
+use std::task::Poll;
 
 use limiter_core::{
-    At, Counting, Entry, EntryId, Error, Facts, Limit, MAX_COST, Mode, Op, Outcome, PerLimit, Settlement, Timestamp,
-    Usage, Window, WindowStore,
+    At, Counting, Decision, Entry, EntryId, Error, Facts, Limit, MAX_COST, Mode, Op, Outcome, PerLimit, Settlement,
+    Timestamp, Usage, Window, WindowStore,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +43,7 @@ pub(crate) enum Flaw {
     MixesUpKeys,
     CutsKeys,
     OverflowsCosts,
+    AppliesWhatItDoesNotDecideAtOnce,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -277,6 +279,13 @@ impl WindowStore for FlawedStore {
         .await;
         std::thread::yield_now();
         Ok(self.apply_step(&op, Some((now, fits))).0)
+    }
+
+    fn decide_at_once(&self, op: &mut Op<'_>) -> Poll<Result<Decision, Error>> {
+        if self.has(Flaw::AppliesWhatItDoesNotDecideAtOnce) && op.check().is_ok() {
+            self.apply_step(op, None);
+        }
+        Poll::Pending
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<bool, Error> {
