@@ -35,6 +35,13 @@ impl Library for ClockFloor {
     }
 }
 
+#[inline(always)]
+fn hash(seed: &foldhash::fast::RandomState, key: &[u8]) -> u64 {
+    let mut hasher = seed.build_hasher();
+    hasher.write(key);
+    hasher.finish()
+}
+
 #[repr(align(64))]
 #[derive(Default)]
 struct Line(AtomicU64);
@@ -55,9 +62,7 @@ impl Library for LineFloor {
 
     #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
-        let mut hasher = self.seed.build_hasher();
-        hasher.write(key.as_bytes());
-        let line = &self.lines[hasher.finish() as usize % self.lines.len()].0;
+        let line = &self.lines[hash(&self.seed, key.as_bytes()) as usize % self.lines.len()].0;
         line.store(line.load(Ordering::Relaxed) + u64::from(cost), Ordering::Relaxed);
         true
     }
@@ -144,9 +149,7 @@ impl Library for LogFloor {
     #[inline(always)]
     fn allows_n(&self, key: &String, _: u32) -> bool {
         let Some(key) = key.as_bytes().first_chunk::<16>() else { return false };
-        let mut hasher = self.seed.build_hasher();
-        hasher.write(key);
-        let (hash, now) = (hasher.finish(), self.clock.micros() as u32);
+        let (hash, now) = (hash(&self.seed, key), self.clock.micros() as u32);
         let lock = &self.shards[(hash >> 32) as usize % SHARDS].0;
         let mut slots = loop {
             match lock.try_lock() {
@@ -154,17 +157,20 @@ impl Library for LogFloor {
                 None => (0..32).for_each(|_| hint::spin_loop()),
             }
         };
-        let mut at = hash as usize % SLOTS;
-        loop {
-            match &mut slots[at] {
+        for i in 0..SLOTS {
+            match &mut slots[(hash as usize).wrapping_add(i) % SLOTS] {
                 Some(log) if log.key == *key => {
                     let told = log.append(now, self.window);
                     drop(slots);
                     return black_box(&told)[1] == 1;
                 }
-                Some(_) => at = (at + 1) % SLOTS,
-                slot => *slot = Some(Log { key: *key, entries: Box::new([0; Log::ROOM]), first: 0, appended: 0 }),
+                Some(_) => {}
+                vacant => {
+                    *vacant = Some(Log { key: *key, entries: Box::new([0; Log::ROOM]), first: 0, appended: 0 });
+                    return true;
+                }
             }
         }
+        false
     }
 }

@@ -139,11 +139,8 @@ fn preamble(full: bool) -> Result<String> {
         out,
         "- trypema, limitador and throttlecrab count in whole seconds: a quota per millisecond is theirs as the"
     )?;
-    writeln!(
-        out,
-        "  same rate per second. throttlecrab is in a `Mutex`. Keys are `String`s of 16 bytes, and in
-  the cache when they are asked for unless said."
-    )?;
+    writeln!(out, "  same rate per second. throttlecrab is in a `Mutex`. Keys are `String`s of 16 bytes, and in")?;
+    writeln!(out, "  the cache when they are asked for unless said.")?;
     Ok(out)
 }
 

@@ -81,22 +81,22 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "sweep/allowed",
         about: "100,000 keys at random, 1,000 per s each, a second thread sweeps all the time",
         cases: || {
-            let workload = among(100_000, &uniform(100_000, 1 << 20), Quota::new(1000, MILLIS(1000)));
-            let workload = Workload { sweep: true, ..workload };
+            let among = among(100_000, &uniform(100_000, 1 << 20), Quota::new(1000, MILLIS(1000)));
+            let workload = Workload { sweep: true, ..among };
             vec![case::<Now>(&workload), case::<Governor>(&workload)]
         },
     },
     Scenario {
         name: "cost_10/allowed",
         about: "one key, cost 10, 1,000,000 per ms",
-        cases: || peers(&Workload { cost: Some(10), ..hot(Quota::new(1_000_000, MILLIS(1)), true) }),
+        cases: || peers(&Workload { asked: Asked::Units(10), ..hot(Quota::new(1_000_000, MILLIS(1)), true) }),
     },
     Scenario {
         name: "cost_1000/allowed",
         about: "one key, cost 1,000, 100,000,000 per ms",
         cases: || {
-            let cost = Workload { cost: Some(1000), ..hot(Quota::new(100_000_000, MILLIS(1)), true) };
-            let one = Workload { cost: Some(1), ..hot(HOT, true) };
+            let cost = Workload { asked: Asked::Units(1000), ..hot(Quota::new(100_000_000, MILLIS(1)), true) };
+            let one = Workload { asked: Asked::Units(1), ..hot(HOT, true) };
             vec![case::<Now>(&cost), plain(case::<Now>(&one))]
         },
     },
@@ -127,7 +127,7 @@ pub const SCENARIOS: &[Scenario] = &[
 const PER_SECOND: Quota = Quota::new(100, Duration::from_secs(1));
 
 fn hot(quota: Quota, allowed: bool) -> Workload {
-    Workload { quota, keys: keys(1), asked: Asked::One, cost: None, allowed, threads: 1, sweep: false }
+    Workload { quota, keys: keys(1), asked: Asked::One, allowed, threads: 1, sweep: false }
 }
 
 /// So many keys, asked for in the order of these numbers.
@@ -151,24 +151,20 @@ fn case<L: Library>(workload: &Workload) -> Case {
 }
 
 fn peers(workload: &Workload) -> Vec<Case> {
-    let mut cases = many(workload);
-    cases.retain(|case| !case.library.starts_with("floor"));
-    cases
-}
-
-/// The peers and the floors.
-fn many(workload: &Workload) -> Vec<Case> {
-    let mut cases = vec![
+    vec![
         case::<Now>(workload),
         case::<Governor>(workload),
         case::<Trypema<1>>(workload),
         case::<Trypema<100>>(workload),
         case::<Limitador>(workload),
         case::<Throttlecrab>(workload),
-    ];
-    if workload.allowed {
-        cases.extend([case::<LineFloor>(workload), case::<MapFloor>(workload)]);
-    }
+    ]
+}
+
+/// The peers, and the floors that take any keys.
+fn many(workload: &Workload) -> Vec<Case> {
+    let mut cases = peers(workload);
+    cases.extend([case::<LineFloor>(workload), case::<MapFloor>(workload)]);
     cases
 }
 

@@ -13,19 +13,19 @@ pub(crate) struct Workload {
     pub(crate) quota: Quota,
     pub(crate) keys: Arc<Vec<String>>,
     pub(crate) asked: Asked,
-    /// Asked by the call for one unit if this is none.
-    pub(crate) cost: Option<u32>,
     pub(crate) allowed: bool,
     pub(crate) threads: usize,
     /// Another thread sweeps all the time.
     pub(crate) sweep: bool,
 }
 
-/// Which keys are asked for, as often again as needed. A power of two of them.
+/// What is asked for, as often again as needed: one unit of each of a power of two of keys.
 #[derive(Clone)]
 pub(crate) enum Asked {
     /// The first one only.
     One,
+    /// The first one only, and so many units, by the call for any number of them.
+    Units(u32),
     /// These. They lie in memory as they are asked for, and so are in the cache when they are, as they are where a request
     /// has just been read.
     InOrder(Arc<Vec<String>>),
@@ -40,7 +40,7 @@ impl Asked {
 
     fn len(&self) -> usize {
         match self {
-            Self::One => 1,
+            Self::One | Self::Units(_) => 1,
             Self::InOrder(keys) => keys.len(),
             Self::Strewn(picks) => picks.len(),
         }
@@ -103,13 +103,11 @@ impl Workload {
     /// Offers `count` operations, asserts their answers, and returns how long they took.
     fn offer<L: Library>(&self, library: &L, from: usize, count: u64) -> Duration {
         let (mask, one) = (self.asked.len() - 1, &self.keys[0]);
-        let (elapsed, other) = match (&self.asked, self.cost) {
-            (Asked::One, None) => self.time(count, |_| library.allows(one)),
-            (Asked::One, Some(cost)) => self.time(count, |_| library.allows_n(one, cost)),
-            (Asked::InOrder(keys), _) => self.time(count, |i| library.allows(&keys[(from + i) & mask])),
-            (Asked::Strewn(picks), _) => {
-                self.time(count, |i| library.allows(&self.keys[picks[(from + i) & mask] as usize]))
-            }
+        let (elapsed, other) = match &self.asked {
+            Asked::One => self.time(count, |_| library.allows(one)),
+            Asked::Units(cost) => self.time(count, |_| library.allows_n(one, *cost)),
+            Asked::InOrder(keys) => self.time(count, |i| library.allows(&keys[(from + i) & mask])),
+            Asked::Strewn(picks) => self.time(count, |i| library.allows(&self.keys[picks[(from + i) & mask] as usize])),
         };
         // A thread that is put to sleep between reading the clock and using it may be denied by a library that does not
         // clamp its time.

@@ -141,16 +141,18 @@ impl Future for Deciding<'_> {
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Self::New(store, op) = &mut *self {
-            let decision = store.dyn_decide_at_once(op);
-            if decision.is_ready() {
-                return decision;
-            }
-            *self = Self::Begun(store.dyn_decide(*op));
-        }
         match &mut *self {
-            Self::New(..) => Poll::Pending,
-            Self::Begun(decision) => decision.as_mut().poll(cx),
+            Self::New(store, op) => {
+                let decision = store.dyn_decide_at_once(op);
+                if decision.is_ready() {
+                    return decision;
+                }
+                let mut begun = store.dyn_decide(*op);
+                let decision = begun.as_mut().poll(cx);
+                *self = Self::Begun(begun);
+                decision
+            }
+            Self::Begun(begun) => begun.as_mut().poll(cx),
         }
     }
 }

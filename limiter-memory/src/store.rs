@@ -351,10 +351,8 @@ impl Future for Deciding<'_> {
 
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.op.check() {
-            Ok(()) => self.store.run(&self.op),
-            Err(error) => Poll::Ready(Err(error)),
-        }
+        let Self { store, op } = &mut *self;
+        store.decide_at_once(op)
     }
 }
 
@@ -369,7 +367,7 @@ impl WindowStore for MemoryStore {
         Deciding { store: self, op }
     }
 
-    #[inline]
+    #[inline(always)]
     fn decide_at_once(&self, op: &mut Op<'_>) -> Poll<Result<Decision, Error>> {
         match op.check() {
             Ok(()) => self.run(op),
