@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_seven_words_and_a_shard_one_line() {
-        assert_eq!((size_of::<Log>(), size_of::<Slot>(), size_of::<Shard>()), (32, 56, 64));
+    fn a_slot_and_a_shard_are_a_line_each() {
+        assert_eq!((size_of::<Log>(), size_of::<Slot>(), size_of::<Shard>()), (32, 64, 64));
     }
 }

@@ -51,8 +51,8 @@ macro_rules! shortly {
 /// across an await. Share it behind an [`Arc`](std::sync::Arc).
 ///
 /// # Memory
-/// A key with up to four entries of cost 1 takes 56 bytes of table (a table is between 7/16 and 7/8 full, a small one
-/// less) and nothing else while it is at most 22 bytes long. More entries take 4 bytes each, 8 if a window is over 71
+/// A key with up to four entries of cost 1 takes 64 bytes of table (a table is between 7/12 and 7/8 full, a small one
+/// less) and nothing else while it is at most 30 bytes long. More entries take 4 bytes each, 8 if a window is over 71
 /// minutes or costs differ, 16 if both, in a ring with room for between one and four times their number, and 32 bytes
 /// beside it under several limits. A log that knows an entry by an id, or had one refunded or settled, takes 24 bytes an
 /// entry.
@@ -138,28 +138,28 @@ impl MemoryStore {
     #[inline(always)]
     fn run<A: Answer>(&self, op: &Op<'_>) -> A {
         match op.at {
-            At::StoreClock => {
-                // Reading the clock keeps the processor from looking ahead; the key may come from memory meanwhile.
-                let hash = self.shards.hash(op.key);
-                self.run_at(op, hash, clock::now())
-            }
+            At::StoreClock => self.run_at(op, clock::now),
             At::Given(given) => self.run_at_given(*op, given),
         }
     }
 
     #[inline(never)]
     fn run_at_given<A: Answer>(&self, op: Op<'_>, given: Timestamp) -> A {
-        self.run_at(&op, self.shards.hash(op.key), given)
+        self.run_at(&op, || given)
     }
 
+    /// Asks for the time when it has the lock: in the order in which threads come to a key they read the clock, too. And
+    /// what follows a locked instruction waits for it, but reading the clock need not wait for the slot.
     #[inline(always)]
-    fn run_at<A: Answer>(&self, op: &Op<'_>, hash: u64, now: Timestamp) -> A {
+    fn run_at<A: Answer>(&self, op: &Op<'_>, now: impl FnOnce() -> Timestamp) -> A {
+        let hash = self.shards.hash(op.key);
         let table = self.shards.of(hash).lock();
         let found = Locked::try_map(table, |table| table.get_mut(hash, op.key).map(|slot| &mut slot.log));
         let mut log = match found {
             Ok(log) => log,
-            Err(mut table) => return A::uncommon(*op, self.insert(&mut table, *op, now)),
+            Err(mut table) => return A::uncommon(*op, self.insert(&mut table, *op, now())),
         };
+        let now = now();
         if !op.policy.limits().is_one() {
             return apply_several(log, *op, now);
         }
@@ -317,11 +317,10 @@ impl NowStore for MemoryStore {
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> bool {
-        let now = time(settlement.at);
         let hash = self.shards.hash(settlement.key);
         let mut table = self.shards.of(hash).lock();
         let slot = table.get_mut(hash, settlement.key);
-        slot.is_some_and(|slot| slot.log.settle(&settlement.receipt, settlement.cost, now))
+        slot.is_some_and(|slot| slot.log.settle(&settlement.receipt, settlement.cost, time(settlement.at)))
     }
 
     fn reset_now(&self, key: &[u8]) -> bool {

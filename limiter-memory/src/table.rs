@@ -5,42 +5,58 @@ use std::{iter, mem};
 use crate::key::Key;
 use crate::log::Log;
 
-/// A key and its log.
+/// A key and its log, in one cache line.
+#[repr(align(64))]
 pub(crate) struct Slot {
     pub(crate) key: Key,
     pub(crate) log: Log,
 }
 
 /// Slots with open addressing and linear probing (Knuth, The Art of Computer Programming 6.4, algorithms L and R): a key is
-/// in the slot that its hash names, its home, or in a later one with no vacant slot between. About two in three are at home.
+/// in the slot that its hash names, its home, or in a later one with no vacant slot between. About two in three are at home,
+/// and more in a small table.
 ///
 /// The caller hashes, and always alike: `hash` is a key's, `rehash` finds those of keys that are there.
 #[derive(Default)]
 pub(crate) struct Table {
-    /// None at all, or a power of two of them, at least one of which is vacant.
+    /// None at all, or as many as [`slots_for`] tells, at least one of which is vacant.
     slots: Box<[Option<Slot>]>,
+    /// Which bits of a hash name a slot; those that name one beyond the last name another.
+    mask: usize,
     len: usize,
 }
 
 const SMALLEST: usize = 8;
-/// In tables of up to so many slots more keys are to be at home.
+/// In tables of up to so many slots more keys are to be at home. They have a power of two of slots, so that each hash names
+/// one at once.
 const SMALL: usize = 128;
 
 /// How many keys so many slots are for: searches become long where hardly a slot is vacant.
 fn room(slots: usize) -> usize {
-    if slots <= SMALL { slots / 2 } else { slots - slots / 8 }
+    if slots <= SMALL { slots / 4 } else { slots - slots / 8 }
 }
 
-/// The fewest slots that are for so many keys.
+/// The fewest slots that are for so many keys: a power of two, or three quarters of one.
 fn slots_for(keys: usize) -> usize {
     let mut slots = if keys == 0 { 0 } else { SMALLEST };
     while room(slots) < keys {
-        slots *= 2;
+        slots = if slots < SMALL {
+            2 * slots
+        } else if slots.is_power_of_two() {
+            slots + slots / 2
+        } else {
+            slots + slots / 3
+        };
     }
     slots
 }
 
 impl Table {
+    fn with_room_for(keys: usize) -> Self {
+        let slots: Box<_> = iter::repeat_with(|| None).take(slots_for(keys)).collect();
+        Self { mask: slots.len().next_power_of_two() - 1, slots, len: 0 }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -50,14 +66,30 @@ impl Table {
     }
 
     #[inline(always)]
-    fn mask(&self) -> usize {
-        self.slots.len().wrapping_sub(1)
+    fn home(&self, hash: u64) -> usize {
+        let home = hash as usize & self.mask;
+        if home < self.slots.len() { home } else { self.other_home(hash) }
+    }
+
+    /// The home of a key whose hash names no slot: from the other half of the hash, all slots alike.
+    #[cold]
+    fn other_home(&self, hash: u64) -> usize {
+        ((u128::from(hash) * self.slots.len() as u128) >> u64::BITS) as usize
+    }
+
+    fn after(&self, at: usize) -> usize {
+        if at + 1 < self.slots.len() { at + 1 } else { 0 }
+    }
+
+    /// How many slots one has to go on to come from one slot to another.
+    fn distance(&self, from: usize, to: usize) -> usize {
+        if from <= to { to - from } else { to + self.slots.len() - from }
     }
 
     /// At its fastest for a key at home.
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, hash: u64, key: &[u8]) -> Option<&mut Slot> {
-        let home = hash as usize & self.mask();
+        let home = self.home(hash);
         let (before, from_home) = self.slots.split_at_mut_checked(home)?;
         let (slot, after) = from_home.split_first_mut()?;
         let slot = slot.as_mut()?;
@@ -65,12 +97,12 @@ impl Table {
     }
 
     fn position(&self, hash: u64, key: &[u8]) -> Option<usize> {
-        let mut at = hash as usize & self.mask();
+        let mut at = self.home(hash);
         while let Some(slot) = self.slots.get(at)? {
             if slot.key.is(key) {
                 return Some(at);
             }
-            at = (at + 1) & self.mask();
+            at = self.after(at);
         }
         None
     }
@@ -82,9 +114,9 @@ impl Table {
     }
 
     fn put(&mut self, hash: u64, slot: Slot) {
-        let mut at = hash as usize & self.mask();
+        let mut at = self.home(hash);
         while self.slots[at].is_some() {
-            at = (at + 1) & self.mask();
+            at = self.after(at);
         }
         self.slots[at] = Some(slot);
         self.len += 1;
@@ -99,13 +131,11 @@ impl Table {
     fn vacate(&mut self, mut vacant: usize, rehash: impl Fn(&Key) -> u64) -> Option<Slot> {
         let taken = self.slots[vacant].take()?;
         self.len -= 1;
-        let mask = self.mask();
         let mut at = vacant;
         loop {
-            at = (at + 1) & mask;
+            at = self.after(at);
             let Some(slot) = &self.slots[at] else { return Some(taken) };
-            let from_home = at.wrapping_sub(rehash(&slot.key) as usize) & mask;
-            if from_home >= at.wrapping_sub(vacant) & mask {
+            if self.distance(self.home(rehash(&slot.key)), at) >= self.distance(vacant, at) {
                 self.slots.swap(vacant, at);
                 vacant = at;
             }
@@ -116,8 +146,7 @@ impl Table {
     pub(crate) fn retain(&mut self, rehash: impl Fn(&Key) -> u64, keeps: impl Fn(&Slot) -> bool) {
         let Some(vacant) = self.slots.iter().position(Option::is_none) else { return };
         // Backwards: what moves up has been seen, and there is less of it.
-        for back in 1..self.slots.len() {
-            let at = vacant.wrapping_sub(back) & self.mask();
+        for at in (0..vacant).rev().chain((vacant..self.slots.len()).rev()) {
             if self.slots[at].as_ref().is_some_and(|slot| !keeps(slot)) {
                 self.vacate(at, &rehash);
             }
@@ -140,8 +169,7 @@ impl Table {
 
     /// Takes the fewest slots that are for so many keys.
     fn resize(&mut self, keys: usize, rehash: impl Fn(&Key) -> u64) {
-        let slots = iter::repeat_with(|| None).take(slots_for(keys)).collect();
-        for slot in mem::replace(self, Self { slots, len: 0 }) {
+        for slot in mem::replace(self, Self::with_room_for(keys)) {
             self.put(rehash(&slot.key), slot);
         }
     }
@@ -263,7 +291,9 @@ mod tests {
     #[test]
     fn takes_the_fewest_slots() {
         let mut table = Table::default();
-        for (keys, slots) in [(0, 0), (1, 8), (4, 8), (5, 16), (64, 128), (65, 256), (224, 256), (225, 512)] {
+        for (keys, slots) in
+            [(0, 0), (1, 8), (2, 8), (3, 16), (32, 128), (33, 192), (168, 192), (169, 256), (224, 256), (225, 384)]
+        {
             while table.len() < keys {
                 let key = table.len() as u8;
                 insert(&mut table, key);
