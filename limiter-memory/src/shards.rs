@@ -92,7 +92,7 @@ impl Shards {
     /// The shard of a key with this hash.
     #[inline(always)]
     pub(crate) fn of(&self, hash: u64) -> &Shard {
-        // A table uses the lowest bits.
+        // A table uses the lowest bits, and where they name no slot the highest.
         &self.shards[(hash >> 32) as usize & (self.shards.len() - 1)]
     }
 }

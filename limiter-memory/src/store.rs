@@ -51,8 +51,8 @@ macro_rules! shortly {
 /// across an await. Share it behind an [`Arc`](std::sync::Arc).
 ///
 /// # Memory
-/// A key with up to four entries of cost 1 takes 64 bytes of table (a table is between 7/12 and 7/8 full, a small one
-/// less) and nothing else while it is at most 30 bytes long. More entries take 4 bytes each, 8 if a window is over 71
+/// A key with up to four entries of cost 1 takes 64 bytes of table (one that grows is between 7/12 and 7/8 full, a
+/// small one less) and nothing else while it is at most 30 bytes long. More entries take 4 bytes each, 8 if a window is over 71
 /// minutes or costs differ, 16 if both, in a ring with room for between one and four times their number, and 32 bytes
 /// beside it under several limits. A log that knows an entry by an id, or had one refunded or settled, takes 24 bytes an
 /// entry.
@@ -148,8 +148,7 @@ impl MemoryStore {
         self.run_at(&op, || given)
     }
 
-    /// Asks for the time when it has the lock: in the order in which threads come to a key they read the clock, too. And
-    /// what follows a locked instruction waits for it, but reading the clock need not wait for the slot.
+    /// Asks for the time when it has the lock: threads read the clock in the order in which they come to a key.
     #[inline(always)]
     fn run_at<A: Answer>(&self, op: &Op<'_>, now: impl FnOnce() -> Timestamp) -> A {
         let hash = self.shards.hash(op.key);

@@ -40,13 +40,8 @@ fn room(slots: usize) -> usize {
 fn slots_for(keys: usize) -> usize {
     let mut slots = if keys == 0 { 0 } else { SMALLEST };
     while room(slots) < keys {
-        slots = if slots < SMALL {
-            2 * slots
-        } else if slots.is_power_of_two() {
-            slots + slots / 2
-        } else {
-            slots + slots / 3
-        };
+        let by_half = slots >= SMALL && slots.is_power_of_two();
+        slots = if by_half { slots + slots / 2 } else { (slots + 1).next_power_of_two() };
     }
     slots
 }
