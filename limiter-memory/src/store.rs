@@ -1,9 +1,11 @@
-//! The store: shards of logs.
+//! The store: logs in lines and in shards.
 
 use std::fmt;
+use std::hash::{BuildHasher, Hasher};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll};
+use std::thread;
 
 use limiter_core::{
     At, Decision, Error, Facts, NowStore, Op, Settlement, Timestamp, WindowStore, decide, decide_sized,
@@ -13,11 +15,21 @@ use crate::clock;
 use crate::common::Look;
 use crate::few::Few;
 use crate::key::Key;
+use crate::line::{Line, Slot};
+use crate::locks::{Lock, Locked, Locks, Mapped};
 use crate::log::{Common, Log};
 use crate::ring::HINTS;
-use crate::shards::{Locked, Mapped, Shards};
 use crate::sweep::{has_expired, make_room, sweep, sweep_or_grow};
-use crate::table::{Slot, Table};
+use crate::table::Table;
+
+/// How many lines a store has, if any.
+const LINES: usize = 4096;
+
+/// Four would do; more of them make it rare that two threads meet.
+const SHARDS_PER_THREAD: usize = 32;
+
+/// With so many keys in a shard, most keys are in shards, and to look for each in a line first is a waste.
+const CROWDED: usize = 64;
 
 /// The first numbers of a store's logs go through half of what there is in steps of the golden section, which keeps those
 /// of many successive logs far apart.
@@ -47,28 +59,40 @@ macro_rules! shortly {
 
 /// An exact sliding-window log per key, in this process.
 ///
-/// Every operation is one lookup and one lock of the key's shard, for no longer than the operation; nothing is held
-/// across an await. Share it behind an [`Arc`](std::sync::Arc).
+/// Every operation holds the lock of its key's place for no longer than the operation; nothing is held across an await.
+/// Share it behind an [`Arc`](std::sync::Arc).
 ///
 /// # Memory
-/// A key with up to four entries of cost 1 takes 64 bytes of table (one that grows is between 7/12 and 7/8 full, a
-/// small one less) and nothing else while it is at most 30 bytes long. More entries take 4 bytes each, 8 if a window is over 71
-/// minutes or costs differ, 16 if both, in a ring with room for between one and four times their number, and 32 bytes
-/// beside it under several limits. A log that knows an entry by an id, or had one refunded or settled, takes 24 bytes an
-/// entry.
+/// The store begins with 4,096 lines, 256 KiB in all: each takes a key, its log and their lock in one cache line. A key
+/// whose line is taken is in one of the shards of a hash table. Once a shard has 64 keys, which on two processors is so with
+/// some six thousand keys in all, the lines are closed for good and all keys move to the shards. The operation that does it
+/// takes a fifth of a millisecond.
 ///
-/// Keys whose entries have all expired are forgotten when their shard is full, before it grows, and by
-/// [`sweep`](Self::sweep). [`with_max_keys`](Self::with_max_keys) bounds their number.
+/// A key with up to four entries of cost 1 takes a line, or 64 bytes of a shard's table (one that grows is between 7/12 and
+/// 7/8 full, a small one less), and nothing else while it is at most 22 bytes long. More entries take 4 bytes each, 8 if a
+/// window is over 71 minutes or costs differ, 16 if both, in a ring with room for between one and four times their number,
+/// and 32 bytes beside it under several limits. A log that knows an entry by an id, or had one refunded or settled, takes
+/// 24 bytes an entry.
+///
+/// Keys whose entries have all expired are forgotten when a fresh key comes to their line or when their shard is full,
+/// before it grows, and by [`sweep`](Self::sweep). [`with_max_keys`](Self::with_max_keys) bounds their number.
 ///
 /// # Performance
 /// O(1) on average, whatever the limit, the costs and the number of windows; each further window adds some seven
 /// nanoseconds. A settlement or refund takes time in proportion to the entries that are newer than the one it changes.
 ///
-/// A thread that finds a key's shard locked pauses and tries again; where that takes more than some microseconds, as while
-/// the shard is swept or grows, it yields the processor, and sleeps in the end.
+/// A thread that finds a line or shard locked pauses and tries again; where that takes more than some microseconds, as while
+/// a shard is swept or grows, it yields the processor, and sleeps in the end.
 pub struct MemoryStore {
-    shards: Shards,
+    /// Where a key is that came when its line was vacant.
+    lines: Locks<Line>,
+    /// Whether all of them are, for good.
+    lines_closed: AtomicBool,
+    /// Where all other keys are. A key's line is locked first.
+    shards: Locks<Table>,
     max_keys_per_shard: usize,
+    /// Per store: a stranger who picks the keys cannot pick collisions.
+    seed: foldhash::fast::RandomState,
     logs_begun: AtomicU32,
 }
 
@@ -79,7 +103,7 @@ impl MemoryStore {
         Self::build(usize::MAX)
     }
 
-    /// An empty store that never holds more than `max_keys` keys, at least 1.
+    /// An empty store that never holds more than `max_keys` keys, at least 1. For fewer than 65,536 it has no lines.
     ///
     /// When a fresh key finds its shard full, the shard forgets its expired keys, and if those are too few, the keys
     /// with the fewest entries, of equals the ones longest unused: a flood of fresh keys pushes out itself, and a
@@ -90,29 +114,39 @@ impl MemoryStore {
     }
 
     fn build(max_keys: usize) -> Self {
+        let threads = thread::available_parallelism().map_or(4, usize::from);
         // A shard with room for a hundred keys or so evens out how the hash spreads them.
-        let shards = Shards::new(Shards::default_count().min(max_keys / 128 + 1));
-        Self { max_keys_per_shard: (max_keys / shards.len()).max(1), shards, logs_begun: AtomicU32::new(0) }
+        let shards = Locks::new((threads * SHARDS_PER_THREAD).next_power_of_two().min(max_keys / 128 + 1));
+        // A key in a line need not go for another: lines must be closed long before one has to.
+        let lines_closed = max_keys / 16 < LINES;
+        Self {
+            lines: Locks::new(if lines_closed { 1 } else { LINES }),
+            lines_closed: lines_closed.into(),
+            max_keys_per_shard: (max_keys / shards.len()).max(1),
+            shards,
+            seed: foldhash::fast::RandomState::default(),
+            logs_begun: AtomicU32::new(0),
+        }
     }
 
     /// How many keys the store holds, expired ones that it has not swept included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+        let lines = self.open_lines().filter(|line| matches!(*line.lock(), Line::Taken(_))).count();
+        lines + self.shards.iter().map(|shard| shard.lock().len()).sum::<usize>()
     }
 
     /// Whether the store holds no key.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.shards.iter().all(|shard| shard.lock().len() == 0)
+        self.len() == 0
     }
 
     /// How many entries the store holds for a key, expired ones that it has not dropped included.
     #[must_use]
     pub fn entries(&self, key: &(impl AsRef<[u8]> + ?Sized)) -> usize {
         let key = key.as_ref();
-        let hash = self.shards.hash(key);
-        self.shards.of(hash).lock().get_mut(hash, key).map_or(0, |slot| slot.log.len())
+        self.find(key).map_or(0, |log| log.len())
     }
 
     /// Forgets all keys whose entries have expired by the store's own clock, a shard at a time, and returns the memory
@@ -129,8 +163,60 @@ impl MemoryStore {
     }
 
     fn sweep_where(&self, is_over: impl Fn(&Log) -> bool) -> usize {
-        let hash = |key: &Key| self.shards.hash(key.as_bytes());
-        self.shards.iter().map(|shard| sweep(&mut shard.lock(), hash, &is_over)).sum()
+        let is_over_in = |line: &mut Line| line.take_if(|slot| is_over(&slot.log)).is_some();
+        let lines = self.open_lines().filter(|line| is_over_in(&mut line.lock())).count();
+        let hash = |key: &Key| self.hash(key.as_bytes());
+        lines + self.shards.iter().map(|shard| sweep(&mut shard.lock(), hash, &is_over)).sum::<usize>()
+    }
+
+    fn open_lines(&self) -> impl Iterator<Item = &Lock<Line>> {
+        let closed = self.lines_closed.load(Ordering::Acquire);
+        self.lines.iter().take(if closed { 0 } else { self.lines.len() })
+    }
+
+    #[inline(always)]
+    fn hash(&self, key: &[u8]) -> u64 {
+        let mut hasher = self.seed.build_hasher();
+        hasher.write(key);
+        hasher.finish()
+    }
+
+    /// The log of a key, or where to put one.
+    fn find(&self, key: &[u8]) -> Result<Found<'_>, Missing<'_>> {
+        let hash = self.hash(key);
+        if self.lines_closed.load(Ordering::Acquire) {
+            self.find_in_shard(hash, key).map_err(Missing::in_shard)
+        } else {
+            self.find_in_line(hash, key)
+        }
+    }
+
+    #[inline(always)]
+    fn find_in_shard(&self, hash: u64, key: &[u8]) -> Result<Found<'_>, Locked<'_, Table>> {
+        Locked::try_map(self.shards.of(hash).lock(), |table| table.get_mut(hash, key).map(|slot| &mut slot.log))
+    }
+
+    #[inline(always)]
+    fn find_in_line(&self, hash: u64, key: &[u8]) -> Result<Found<'_>, Missing<'_>> {
+        match Locked::try_map(self.lines.of(hash).lock(), |line| line.log_of(key)) {
+            Ok(log) => Ok(log),
+            Err(line) => self.find_beside(line, hash, key),
+        }
+    }
+
+    /// The log of a key that is not in its line. It moves there if that is vacant; else the line is unlocked once the shard
+    /// is locked.
+    #[inline(never)]
+    fn find_beside<'a>(&'a self, mut line: Locked<'a, Line>, hash: u64, key: &[u8]) -> Result<Found<'a>, Missing<'a>> {
+        if let Line::Vacant = *line {
+            let mut table = self.shards.of(hash).lock();
+            if let Some(slot) = table.remove(hash, key, |key| self.hash(key.as_bytes())) {
+                *line = Line::Taken(slot);
+            }
+            let moved = Locked::try_map(line, |line| line.log_of(key));
+            return moved.map_err(|line| Missing { line: Some(line), table });
+        }
+        self.find_in_shard(hash, key).map_err(|table| Missing { line: Some(line), table })
     }
 
     /// Applies an operation.
@@ -148,17 +234,20 @@ impl MemoryStore {
         self.run_at(&op, || given)
     }
 
-    /// Asks for the time when it has the lock: threads read the clock in the order in which they come to a key.
     #[inline(always)]
-    fn run_at<A: Answer>(&self, op: &Op<'_>, now: impl FnOnce() -> Timestamp) -> A {
-        let hash = self.shards.hash(op.key);
-        let table = self.shards.of(hash).lock();
-        let found = Locked::try_map(table, |table| table.get_mut(hash, op.key).map(|slot| &mut slot.log));
+    fn run_at<A: Answer>(&self, op: &Op<'_>, now: impl Fn() -> Timestamp) -> A {
+        let hash = self.hash(op.key);
+        // Right behind a lock the clock would wait for it; beside a slot that comes from memory it costs nothing.
+        let (found, now) = if self.lines_closed.load(Ordering::Acquire) {
+            (self.find_in_shard(hash, op.key).map_err(Missing::in_shard), now())
+        } else {
+            let now = now();
+            (self.find_in_line(hash, op.key), now)
+        };
         let mut log = match found {
             Ok(log) => log,
-            Err(mut table) => return A::uncommon(*op, self.insert(&mut table, *op, now())),
+            Err(missing) => return A::uncommon(*op, self.insert(missing, *op, now)),
         };
-        let now = now();
         if !op.policy.limits().is_one() {
             return apply_several(log, *op, now);
         }
@@ -173,21 +262,46 @@ impl MemoryStore {
     }
 
     #[inline(never)]
-    fn insert(&self, table: &mut Table, op: Op<'_>, now: Timestamp) -> Facts {
+    fn insert(&self, Missing { line, mut table }: Missing<'_>, op: Op<'_>, now: Timestamp) -> Facts {
         let mut log = Log::new(self.first_number());
         let facts = log.apply(op, now);
         if facts.newest.is_none() {
             return facts;
         }
-        let rehash = |key: &Key| self.shards.hash(key.as_bytes());
-        if table.len() >= self.max_keys_per_shard {
-            make_room(table, rehash, clock::now(), self.max_keys_per_shard);
-        } else if table.is_full() {
-            sweep_or_grow(table, rehash, clock::now());
+        let slot = Slot { key: Key::new(op.key), log };
+        if let Some(mut line) = line {
+            line.take_if(|slot| has_expired(&slot.log, clock::now()));
+            if let Line::Vacant = *line {
+                *line = Line::Taken(slot);
+                return facts;
+            }
         }
-        // Computed again: that the hash lives so long would cost each call that finds its key a register.
-        table.insert(self.shards.hash(op.key), Slot { key: Key::new(op.key), log }, rehash);
+        let rehash = |key: &Key| self.hash(key.as_bytes());
+        if table.len() >= self.max_keys_per_shard {
+            make_room(&mut table, rehash, clock::now(), self.max_keys_per_shard);
+        } else if table.is_full() {
+            sweep_or_grow(&mut table, rehash, clock::now());
+        }
+        table.insert(self.hash(op.key), slot, rehash);
+        let crowded = table.len() >= CROWDED && !self.lines_closed.load(Ordering::Acquire);
+        drop(table);
+        if crowded {
+            self.close_lines();
+        }
         facts
+    }
+
+    /// Moves all keys to the shards. Until the last has moved, all operations begin with their key's line.
+    #[cold]
+    fn close_lines(&self) {
+        for line in self.lines.iter() {
+            let mut line = line.lock();
+            if let Some(slot) = line.close() {
+                let hash = self.hash(slot.key.as_bytes());
+                self.shards.of(hash).lock().insert(hash, slot, |key| self.hash(key.as_bytes()));
+            }
+        }
+        self.lines_closed.store(true, Ordering::Release);
     }
 
     /// The number of a new log's first entry: far from those of a log that the key may have had before, lest a receipt
@@ -198,8 +312,21 @@ impl MemoryStore {
     }
 }
 
-/// A key's log, and the lock of its shard.
+/// A key's log, and the lock of its line or shard.
 type Found<'a> = Mapped<'a, Log>;
+
+/// Where a key is not, and may be put.
+struct Missing<'a> {
+    /// `None` if the lines are closed.
+    line: Option<Locked<'a, Line>>,
+    table: Locked<'a, Table>,
+}
+
+impl<'a> Missing<'a> {
+    fn in_shard(table: Locked<'a, Table>) -> Self {
+        Self { line: None, table }
+    }
+}
 
 #[inline(never)]
 fn apply_wide<A: Answer>(mut log: Found<'_>, op: Op<'_>, now: Timestamp) -> A {
@@ -316,17 +443,16 @@ impl NowStore for MemoryStore {
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> bool {
-        let hash = self.shards.hash(settlement.key);
-        let mut table = self.shards.of(hash).lock();
-        let slot = table.get_mut(hash, settlement.key);
-        slot.is_some_and(|slot| slot.log.settle(&settlement.receipt, settlement.cost, time(settlement.at)))
+        let found = self.find(settlement.key);
+        found.is_ok_and(|mut log| log.settle(&settlement.receipt, settlement.cost, time(settlement.at)))
     }
 
     fn reset_now(&self, key: &[u8]) -> bool {
-        let hash = self.shards.hash(key);
-        let mut table = self.shards.of(hash).lock();
-        let removed = table.remove(hash, key, |key| self.shards.hash(key.as_bytes()));
-        removed.is_some_and(|slot| slot.log.newest().is_some())
+        let hash = self.hash(key);
+        let mut line = (!self.lines_closed.load(Ordering::Acquire)).then(|| self.lines.of(hash).lock());
+        let in_line = line.as_mut().and_then(|line| line.take_if(|slot| slot.key.is(key)));
+        let in_shard = || self.shards.of(hash).lock().remove(hash, key, |key| self.hash(key.as_bytes()));
+        in_line.or_else(in_shard).is_some_and(|slot| slot.log.newest().is_some())
     }
 }
 

@@ -5,8 +5,9 @@ use std::mem;
 use limiter_core::Timestamp;
 
 use crate::key::Key;
+use crate::line::Slot;
 use crate::log::Log;
-use crate::table::{Slot, Table};
+use crate::table::Table;
 
 /// Forgets the logs for which `is_over` holds, and returns the memory that they took. Returns how many.
 pub(crate) fn sweep(table: &mut Table, hash: impl Fn(&Key) -> u64, is_over: impl Fn(&Log) -> bool) -> usize {
@@ -27,7 +28,7 @@ pub(crate) fn sweep_or_grow(table: &mut Table, hash: impl Fn(&Key) -> u64, now: 
 /// free an eighth of them, also those with the fewest entries, the one longest unused among equals, so that a flood of
 /// fresh keys pushes out itself before it pushes out a log that holds a denial.
 pub(crate) fn make_room(table: &mut Table, hash: impl Fn(&Key) -> u64, now: Timestamp, most: usize) {
-    let mut kept: Vec<Slot> = mem::take(table).into_iter().filter(|slot| !has_expired(&slot.log, now)).collect();
+    let mut kept: Vec<Slot> = mem::take(table).into_slots().filter(|slot| !has_expired(&slot.log, now)).collect();
     let goal = most - most.div_ceil(8);
     if kept.len() > goal {
         let worth = |Slot { log, .. }: &Slot| (log.len(), log.newest());

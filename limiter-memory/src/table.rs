@@ -3,14 +3,12 @@
 use std::{iter, mem};
 
 use crate::key::Key;
-use crate::log::Log;
+use crate::line::Slot;
 
-/// A key and its log, in one cache line.
+/// Where a slot is, or may be, in one cache line.
+#[derive(Default)]
 #[repr(align(64))]
-pub(crate) struct Slot {
-    pub(crate) key: Key,
-    pub(crate) log: Log,
-}
+struct Place(Option<Slot>);
 
 /// Slots with open addressing and linear probing (Knuth, The Art of Computer Programming 6.4, algorithms L and R): a key is
 /// in the slot that its hash names, its home, or in a later one with no vacant slot between. About two in three are at home,
@@ -20,7 +18,7 @@ pub(crate) struct Slot {
 #[derive(Default)]
 pub(crate) struct Table {
     /// None at all, or as many as [`slots_for`] tells, at least one of which is vacant.
-    slots: Box<[Option<Slot>]>,
+    slots: Box<[Place]>,
     /// Which bits of a hash name a slot; those that name one beyond the last name another.
     mask: usize,
     len: usize,
@@ -48,7 +46,7 @@ fn slots_for(keys: usize) -> usize {
 
 impl Table {
     fn with_room_for(keys: usize) -> Self {
-        let slots: Box<_> = iter::repeat_with(|| None).take(slots_for(keys)).collect();
+        let slots: Box<_> = iter::repeat_with(Place::default).take(slots_for(keys)).collect();
         Self { mask: slots.len().next_power_of_two() - 1, slots, len: 0 }
     }
 
@@ -86,14 +84,14 @@ impl Table {
     pub(crate) fn get_mut(&mut self, hash: u64, key: &[u8]) -> Option<&mut Slot> {
         let home = self.home(hash);
         let (before, from_home) = self.slots.split_at_mut_checked(home)?;
-        let (slot, after) = from_home.split_first_mut()?;
-        let slot = slot.as_mut()?;
+        let (place, after) = from_home.split_first_mut()?;
+        let slot = place.0.as_mut()?;
         if slot.key.is(key) { Some(slot) } else { not_at_home(after, before, key) }
     }
 
     fn position(&self, hash: u64, key: &[u8]) -> Option<usize> {
         let mut at = self.home(hash);
-        while let Some(slot) = self.slots.get(at)? {
+        while let Some(slot) = &self.slots.get(at)?.0 {
             if slot.key.is(key) {
                 return Some(at);
             }
@@ -110,10 +108,10 @@ impl Table {
 
     fn put(&mut self, hash: u64, slot: Slot) {
         let mut at = self.home(hash);
-        while self.slots[at].is_some() {
+        while self.slots[at].0.is_some() {
             at = self.after(at);
         }
-        self.slots[at] = Some(slot);
+        self.slots[at].0 = Some(slot);
         self.len += 1;
     }
 
@@ -124,12 +122,12 @@ impl Table {
 
     /// Vacates a slot, and moves into it the next one that would no longer be found behind a vacant slot, and so on.
     fn vacate(&mut self, mut vacant: usize, rehash: impl Fn(&Key) -> u64) -> Option<Slot> {
-        let taken = self.slots[vacant].take()?;
+        let taken = self.slots[vacant].0.take()?;
         self.len -= 1;
         let mut at = vacant;
         loop {
             at = self.after(at);
-            let Some(slot) = &self.slots[at] else { return Some(taken) };
+            let Some(slot) = &self.slots[at].0 else { return Some(taken) };
             if self.distance(self.home(rehash(&slot.key)), at) >= self.distance(vacant, at) {
                 self.slots.swap(vacant, at);
                 vacant = at;
@@ -139,10 +137,10 @@ impl Table {
 
     /// Removes the slots that `keeps` does not hold for.
     pub(crate) fn retain(&mut self, rehash: impl Fn(&Key) -> u64, keeps: impl Fn(&Slot) -> bool) {
-        let Some(vacant) = self.slots.iter().position(Option::is_none) else { return };
+        let Some(vacant) = self.slots.iter().position(|place| place.0.is_none()) else { return };
         // Backwards: what moves up has been seen, and there is less of it.
         for at in (0..vacant).rev().chain((vacant..self.slots.len()).rev()) {
-            if self.slots[at].as_ref().is_some_and(|slot| !keeps(slot)) {
+            if self.slots[at].0.as_ref().is_some_and(|slot| !keeps(slot)) {
                 self.vacate(at, &rehash);
             }
         }
@@ -162,28 +160,24 @@ impl Table {
         }
     }
 
+    /// All keys and their logs.
+    pub(crate) fn into_slots(self) -> impl Iterator<Item = Slot> {
+        self.slots.into_iter().filter_map(|place| place.0)
+    }
+
     /// Takes the fewest slots that are for so many keys.
     fn resize(&mut self, keys: usize, rehash: impl Fn(&Key) -> u64) {
-        for slot in mem::replace(self, Self::with_room_for(keys)) {
+        for slot in mem::replace(self, Self::with_room_for(keys)).into_slots() {
             self.put(rehash(&slot.key), slot);
         }
     }
 }
 
-impl IntoIterator for Table {
-    type Item = Slot;
-    type IntoIter = iter::Flatten<std::vec::IntoIter<Option<Slot>>>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.slots.into_vec().into_iter().flatten()
-    }
-}
-
 /// Looks in the slots after a key's home and then in those before it.
 #[inline(never)]
-fn not_at_home<'a>(after: &'a mut [Option<Slot>], before: &'a mut [Option<Slot>], key: &[u8]) -> Option<&'a mut Slot> {
-    for slot in after.iter_mut().chain(before) {
-        let slot = slot.as_mut()?;
+fn not_at_home<'a>(after: &'a mut [Place], before: &'a mut [Place], key: &[u8]) -> Option<&'a mut Slot> {
+    for place in after.iter_mut().chain(before) {
+        let slot = place.0.as_mut()?;
         if slot.key.is(key) {
             return Some(slot);
         }
@@ -198,6 +192,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::log::Log;
 
     fn slot(key: u8) -> Slot {
         Slot { key: Key::new(&[key]), log: Log::new(u32::from(key)) }
@@ -262,7 +257,7 @@ mod tests {
                     prop_assert_eq!(get(&mut table, key), set.get(&key).copied());
                 }
             }
-            let left: HashSet<u8> = table.into_iter().map(|slot| slot.key.as_bytes()[0]).collect();
+            let left: HashSet<u8> = table.into_slots().map(|slot| slot.key.as_bytes()[0]).collect();
             prop_assert_eq!(left, set);
         }
     }

@@ -81,6 +81,50 @@ fn idle_keys_are_swept_and_their_memory_returned() {
 }
 
 #[test]
+fn a_key_keeps_its_log_when_it_is_moved() {
+    let policy = Policy::from(Limit::per_hour(2).unwrap());
+    let limiter = Limiter::new(MemoryStore::new(), policy.clone());
+    let acquire =
+        |key: u32| limiter.run_now(Op::acquire(&key.to_le_bytes(), &policy).at(at(1 << 50))).unwrap().allowed();
+    let len = || limiter.store().len();
+    assert!((0..6_000).all(acquire));
+    // Of keys that shared a place the first is gone, and the others move there.
+    assert!((0..3_000_u32).all(|key| limiter.reset_now(&key.to_le_bytes())));
+    assert_eq!(len(), 3_000);
+    assert!((3_000..6_000).all(acquire));
+    assert!(!(3_000..6_000).any(acquire));
+    assert_eq!(len(), 3_000);
+    // So many that all have to move.
+    assert!((6_000..40_000).all(acquire));
+    assert!((6_000..40_000).all(acquire));
+    assert!(!(3_000..40_000).any(acquire));
+    assert_eq!(len(), 37_000);
+    assert!((0..40_000_u32).all(|key| limiter.reset_now(&key.to_le_bytes()) == (key >= 3_000)));
+    assert!(limiter.store().is_empty());
+}
+
+#[test]
+fn a_fresh_key_takes_the_place_of_an_expired_one() {
+    let limiter = Limiter::new(MemoryStore::new(), Limit::new(1, Duration::from_millis(1)).unwrap());
+    for round in 0..20_u32 {
+        for key in 0..3_000_u32 {
+            assert!(limiter.acquire_now(&(round << 16 | key).to_le_bytes()).allowed());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(limiter.store().len() < 10_000, "{}", limiter.store().len());
+    assert!((0..3_000_u32).all(|key| limiter.store().entries(&key.to_le_bytes()) == 0), "keys of the first round");
+    assert!(limiter.store().sweep() > 1_000 && limiter.store().is_empty());
+    let given = Limiter::new(MemoryStore::new(), Limit::new(1, Duration::from_millis(1)).unwrap());
+    for (i, key) in (0..20_000_u32).map(u32::to_le_bytes).enumerate() {
+        let op = Op::acquire(&key, given.policy()).at(at((i as u64) << 10));
+        assert!(given.run_now(op).unwrap().allowed());
+    }
+    assert_eq!(given.store().sweep(), 0, "given times say nothing about the store's clock");
+    assert_eq!((given.store().len(), given.store().sweep_at(at(1 << 50))), (20_000, 20_000));
+}
+
+#[test]
 fn a_key_with_one_entry_takes_a_hundred_bytes_and_a_unit_entry_at_most_eight_and_a_half() {
     let policy = Policy::from(Limit::per_hour(1000).unwrap());
     let taken = |keys: u32, entries: u64| {

@@ -47,3 +47,42 @@ fn while_time_runs_no_window_admits_more_than_the_maximum() {
         assert!(pair[max] - pair[0] >= window.as_micros() as u64, "{pair:?}");
     }
 }
+
+fn at(second: u64) -> Timestamp {
+    Timestamp::from_micros((1 << 50) + second * 1_000_000).unwrap()
+}
+
+#[test]
+fn a_key_has_one_log_while_others_come_and_go() {
+    let policy = Policy::from(Limit::per_hour(20).unwrap());
+    let limiter = Limiter::new(MemoryStore::new(), policy.clone());
+    let acquire = |key: &str, second| limiter.run_now(Op::acquire(key, &policy).at(at(second))).unwrap().allowed();
+    // Few keys at first, and then so many that all of them are kept in another way.
+    for (round, keys) in [(0, 1_000), (1, 6_000), (2, 30_000)] {
+        let barrier = Barrier::new(3);
+        let stay = || {
+            barrier.wait();
+            let keys = (0..keys).map(|i| format!("{round}: stays {i}"));
+            keys.map(|key| (0..15).filter(|second| acquire(&key, *second)).count()).sum::<usize>()
+        };
+        let go = || {
+            barrier.wait();
+            for turn in 0..keys / 100 {
+                let keys = (0..100).map(|i| format!("{round}: goes {turn} {i}"));
+                assert!(keys.clone().all(|key| acquire(&key, 0)));
+                assert!(keys.clone().all(|key| limiter.reset_now(&key)));
+                assert!(keys.clone().all(|key| !limiter.reset_now(&key)), "a key had two logs");
+            }
+        };
+        let admitted: usize = thread::scope(|scope| {
+            scope.spawn(go);
+            let threads = [0, 1].map(|_| scope.spawn(stay));
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        assert_eq!(admitted, 20 * keys, "two threads have asked 15 times each for 20 of every key");
+    }
+    assert_eq!(limiter.store().len(), 37_000);
+    for key in (0..6_000).map(|i| format!("1: stays {i}")) {
+        assert_eq!(limiter.store().entries(&key), 20, "{key}");
+    }
+}

@@ -1,22 +1,19 @@
-//! Tables of logs, each with a lock of its own.
+//! Locks, each with what it guards in one cache line.
 
-use std::hash::{BuildHasher, Hasher};
 use std::time::Duration;
 use std::{hint, iter, slice, thread};
 
 use lock_api::MappedMutexGuard;
 use spin::lock_api::{Mutex, MutexGuard};
 
-use crate::table::Table;
-
-/// A table and its lock in one cache line.
+/// What is locked, and its lock.
 #[derive(Default)]
 #[repr(align(64))]
-pub(crate) struct Shard(Mutex<Table>);
+pub(crate) struct Lock<T>(Mutex<T>);
 
-/// A locked shard.
-pub(crate) type Locked<'a> = MutexGuard<'a, Table>;
-/// A part of one.
+/// What one has locked.
+pub(crate) type Locked<'a, T> = MutexGuard<'a, T>;
+/// A part of it.
 pub(crate) type Mapped<'a, T> = MappedMutexGuard<'a, spin::Mutex<()>, T>;
 
 /// How many pauses a thread that finds a shard locked makes before each further try. One is as long as an operation takes
@@ -31,69 +28,52 @@ const YIELDS: usize = 100;
 /// Then who has the lock may need this very processor, and be of a lower priority.
 const SLEEP: Duration = Duration::from_micros(50);
 
-impl Shard {
+impl<T> Lock<T> {
     #[inline(always)]
-    pub(crate) fn lock(&self) -> Locked<'_> {
+    pub(crate) fn lock(&self) -> Locked<'_, T> {
         match self.0.try_lock() {
-            Some(table) => table,
+            Some(locked) => locked,
             None => self.wait(),
         }
     }
 
     #[cold]
-    fn wait(&self) -> Locked<'_> {
+    fn wait(&self) -> Locked<'_, T> {
         let pauses = PAUSES.iter().map(|pauses| (0..*pauses).for_each(|_| hint::spin_loop()));
         let yields = iter::repeat_with(thread::yield_now).take(YIELDS);
         let mut waits = pauses.chain(yields).chain(iter::repeat_with(|| thread::sleep(SLEEP)));
         loop {
             waits.next();
-            if let Some(table) = self.0.try_lock() {
-                return table;
+            if let Some(locked) = self.0.try_lock() {
+                return locked;
             }
         }
     }
 }
 
-/// A power of two of shards.
-pub(crate) struct Shards {
-    shards: Box<[Shard]>,
-    /// Seeded per store: a stranger who picks the keys cannot pick collisions.
-    seed: foldhash::fast::RandomState,
-}
+/// A power of two of them, of which a hash names one.
+pub(crate) struct Locks<T>(Box<[Lock<T>]>);
 
-impl Shards {
-    /// The largest power of two up to `wanted` of shards, and at least one.
+impl<T: Default> Locks<T> {
+    /// The largest power of two up to `wanted`, and at least one.
     pub(crate) fn new(wanted: usize) -> Self {
         let count = 1 << wanted.max(1).ilog2();
-        Self { shards: (0..count).map(|_| Shard::default()).collect(), seed: foldhash::fast::RandomState::default() }
-    }
-
-    /// Four a thread would do; more of them make it rare that two threads meet.
-    pub(crate) fn default_count() -> usize {
-        let threads = std::thread::available_parallelism().map_or(4, usize::from);
-        (threads * 32).next_power_of_two()
+        Self((0..count).map(|_| Lock::default()).collect())
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.shards.len()
+        self.0.len()
     }
 
-    pub(crate) fn iter(&self) -> slice::Iter<'_, Shard> {
-        self.shards.iter()
+    pub(crate) fn iter(&self) -> slice::Iter<'_, Lock<T>> {
+        self.0.iter()
     }
 
+    /// The one for a key with this hash.
     #[inline(always)]
-    pub(crate) fn hash(&self, key: &[u8]) -> u64 {
-        let mut hasher = self.seed.build_hasher();
-        hasher.write(key);
-        hasher.finish()
-    }
-
-    /// The shard of a key with this hash.
-    #[inline(always)]
-    pub(crate) fn of(&self, hash: u64) -> &Shard {
+    pub(crate) fn of(&self, hash: u64) -> &Lock<T> {
         // A table uses the lowest bits, and where they name no slot the highest.
-        &self.shards[(hash >> 32) as usize & (self.shards.len() - 1)]
+        &self.0[(hash >> 32) as usize & (self.0.len() - 1)]
     }
 }
 
@@ -102,31 +82,32 @@ mod tests {
     use std::sync::Barrier;
 
     use super::*;
-    use crate::key::Key;
+    use crate::line::{Line, Slot};
     use crate::log::Log;
-    use crate::table::Slot;
+    use crate::table::Table;
 
     #[test]
     fn waits_for_who_has_the_lock_however_long_that_takes() {
         for millis in [0, 1, 20] {
-            let (shard, locked) = (Shard::default(), Barrier::new(3));
+            let (lock, locked) = (Lock::<bool>::default(), Barrier::new(3));
             thread::scope(|scope| {
                 for _ in 0..2 {
                     scope.spawn(|| {
                         locked.wait();
-                        assert_eq!(shard.lock().len(), 1, "another thread was let in before");
+                        assert!(*lock.lock(), "another thread was let in before");
                     });
                 }
-                let mut table = shard.lock();
+                let mut guarded = lock.lock();
                 locked.wait();
                 thread::sleep(Duration::from_millis(millis));
-                table.insert(0, Slot { key: Key::new(b"key"), log: Log::new(0) }, |_| 0);
+                *guarded = true;
             });
         }
     }
 
     #[test]
-    fn a_slot_and_a_shard_are_a_line_each() {
-        assert_eq!((size_of::<Log>(), size_of::<Slot>(), size_of::<Shard>()), (32, 64, 64));
+    fn a_line_and_a_shard_are_a_cache_line_each() {
+        assert_eq!((size_of::<Log>(), size_of::<Slot>()), (32, 56));
+        assert_eq!((size_of::<Lock<Line>>(), size_of::<Lock<Table>>()), (64, 64));
     }
 }

@@ -1,0 +1,52 @@
+//! Where a key and its log may be, beside the shards.
+
+use std::mem;
+
+use crate::key::Key;
+use crate::log::Log;
+
+/// A key and its log.
+pub(crate) struct Slot {
+    pub(crate) key: Key,
+    pub(crate) log: Log,
+}
+
+/// Where one key may be. With its lock it is one cache line.
+#[derive(Default)]
+pub(crate) enum Line {
+    #[default]
+    Vacant,
+    Taken(Slot),
+    /// No key comes here any more.
+    Closed,
+}
+
+impl Line {
+    /// The log of this key.
+    #[inline(always)]
+    pub(crate) fn log_of(&mut self, key: &[u8]) -> Option<&mut Log> {
+        match self {
+            Self::Taken(slot) if slot.key.is(key) => Some(&mut slot.log),
+            _ => None,
+        }
+    }
+
+    /// What is in it if that holds.
+    pub(crate) fn take_if(&mut self, holds: impl FnOnce(&Slot) -> bool) -> Option<Slot> {
+        match self {
+            Self::Taken(slot) if holds(slot) => match mem::take(self) {
+                Self::Taken(slot) => Some(slot),
+                Self::Vacant | Self::Closed => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// What was in it. It stays closed.
+    pub(crate) fn close(&mut self) -> Option<Slot> {
+        match mem::replace(self, Self::Closed) {
+            Self::Taken(slot) => Some(slot),
+            Self::Vacant | Self::Closed => None,
+        }
+    }
+}
