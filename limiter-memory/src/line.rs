@@ -33,20 +33,19 @@ impl Line {
 
     /// What is in it if that holds.
     pub(crate) fn take_if(&mut self, holds: impl FnOnce(&Slot) -> bool) -> Option<Slot> {
-        match self {
-            Self::Taken(slot) if holds(slot) => match mem::take(self) {
-                Self::Taken(slot) => Some(slot),
-                Self::Vacant | Self::Closed => None,
-            },
-            _ => None,
+        match mem::take(self) {
+            Self::Taken(slot) if holds(&slot) => Some(slot),
+            other => {
+                *self = other;
+                None
+            }
         }
     }
 
     /// What was in it. It stays closed.
     pub(crate) fn close(&mut self) -> Option<Slot> {
-        match mem::replace(self, Self::Closed) {
-            Self::Taken(slot) => Some(slot),
-            Self::Vacant | Self::Closed => None,
-        }
+        let taken = self.take_if(|_| true);
+        *self = Self::Closed;
+        taken
     }
 }

