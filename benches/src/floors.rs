@@ -92,21 +92,21 @@ impl Library for MapFloor {
     }
 }
 
-/// A floor under every exact log that is not in the table itself: clock, hash, shard lock, probe, the four oldest entries
-/// compared with the window, an entry written, and as much written as a decision holds. Nothing is decided. It has room
-/// for a thousand keys of 16 bytes, and for no others.
+/// A floor under every exact log that is not in the table itself: clock, hash, the lock of the key's place, the four oldest
+/// entries compared with the window, an entry written, and as much written as a decision holds. Nothing is decided. It has
+/// places for 4,096 keys of 16 bytes, and looks for a key in one after the other.
 pub struct LogFloor {
     clock: ClockFloor,
     seed: foldhash::fast::RandomState,
-    shards: Box<[Shard]>,
+    places: Box<[Place]>,
     window: u32,
 }
 
-const SHARDS: usize = 64;
-const SLOTS: usize = 64;
+const PLACES: usize = 4096;
 
 #[repr(align(64))]
-struct Shard(Mutex<Box<[Option<Log>; SLOTS]>>);
+#[derive(Default)]
+struct Place(Mutex<Option<Log>>);
 
 struct Log {
     key: [u8; 16],
@@ -137,11 +137,10 @@ impl Library for LogFloor {
     const NAME: &str = "floor: clock, table, log";
 
     fn with(quota: Quota) -> Self {
-        let shard = || Shard(Mutex::new(Box::new([const { None }; SLOTS])));
         Self {
             clock: ClockFloor::with(quota),
             seed: foldhash::fast::RandomState::default(),
-            shards: (0..SHARDS).map(|_| shard()).collect(),
+            places: (0..PLACES).map(|_| Place::default()).collect(),
             window: quota.window.as_micros() as u32,
         }
     }
@@ -150,18 +149,18 @@ impl Library for LogFloor {
     fn allows_n(&self, key: &String, _: u32) -> bool {
         let Some(key) = key.as_bytes().first_chunk::<16>() else { return false };
         let (hash, now) = (hash(&self.seed, key), self.clock.micros() as u32);
-        let lock = &self.shards[(hash >> 32) as usize % SHARDS].0;
-        let mut slots = loop {
-            match lock.try_lock() {
-                Some(slots) => break slots,
-                None => (0..32).for_each(|_| hint::spin_loop()),
-            }
-        };
-        for i in 0..SLOTS {
-            match &mut slots[(hash as usize).wrapping_add(i) % SLOTS] {
+        for i in 0..PLACES {
+            let lock = &self.places[(hash as usize).wrapping_add(i) % PLACES].0;
+            let mut place = loop {
+                match lock.try_lock() {
+                    Some(place) => break place,
+                    None => (0..32).for_each(|_| hint::spin_loop()),
+                }
+            };
+            match &mut *place {
                 Some(log) if log.key == *key => {
                     let told = log.append(now, self.window);
-                    drop(slots);
+                    drop(place);
                     return black_box(&told)[1] == 1;
                 }
                 Some(_) => {}
