@@ -258,7 +258,7 @@ impl MemoryStore {
         };
         let mut log = match found {
             Ok(log) => log,
-            Err(missing) => return A::uncommon(*op, self.insert(missing, *op)),
+            Err(missing) => return A::uncommon(*op, self.insert(missing, *op, now)),
         };
         if !op.policy.limits().is_one() {
             return apply_several(log, *op, now);
@@ -274,10 +274,11 @@ impl MemoryStore {
     }
 
     #[inline(never)]
-    fn insert(&self, Missing { line, mut table }: Missing<'_>, op: Op<'_>) -> Facts {
-        let mut log = Log::new(self.first_number());
+    fn insert(&self, Missing { line, mut table }: Missing<'_>, op: Op<'_>, now: Timestamp) -> Facts {
         // Not a time from before the lock: there is no entry to clamp it to if the key had a log then that has expired since.
-        let facts = log.apply(op, time(op.at));
+        let now = if line.is_some() { time(op.at) } else { now };
+        let mut log = Log::new(self.first_number());
+        let facts = log.apply(op, now);
         if facts.newest.is_none() {
             return facts;
         }
