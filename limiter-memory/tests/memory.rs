@@ -158,3 +158,19 @@ fn a_flood_of_fresh_keys_stays_within_the_bound_and_frees_nobody() {
     }
     assert!(limiter.store().len() > 500, "{}", limiter.store().len());
 }
+
+#[test]
+fn a_bound_that_leaves_room_for_lines_holds_when_they_are_closed_and_after() {
+    let max_keys = 65_536;
+    let policy = Policy::from(Limit::per_hour(3).unwrap());
+    let limiter = Limiter::new(MemoryStore::with_max_keys(max_keys), policy.clone());
+    while limiter.acquire_now("over its limit").allowed() {}
+    for i in 0..150_000_u32 {
+        assert!(limiter.acquire_now(&i.to_le_bytes()).allowed());
+        if i % 500 == 0 {
+            assert!(limiter.store().len() <= max_keys, "{} after fresh key {i}", limiter.store().len());
+            assert!(!limiter.acquire_now("over its limit").allowed(), "freed by fresh key {i}");
+        }
+    }
+    assert!(limiter.store().len() > max_keys / 2, "{}", limiter.store().len());
+}
