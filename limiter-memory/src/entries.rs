@@ -1,6 +1,7 @@
 //! What every form of a log can do.
 
-use limiter_core::{Op, Timestamp, Window};
+use limiter_core::store::Op;
+use limiter_core::{Timestamp, Window};
 
 /// Entries in the order in which they were appended. They are numbered one by one, modulo 2^32.
 pub(crate) trait Entries {

@@ -1,10 +1,10 @@
 //! A log of at most four entries of cost 1, held in the map itself.
 
-use limiter_core::{Op, Timestamp, Window};
-
 use crate::entries::Entries;
 use crate::keep::Keep;
 use crate::layout::{Narrow, fits};
+use limiter_core::store::Op;
+use limiter_core::{Timestamp, Window, internal};
 
 /// An enum rather than an integer: its unused values are where [`Log`](crate::log::Log) keeps a tag.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -86,12 +86,12 @@ impl Entries for Few {
     #[inline]
     fn at(&self, i: usize) -> Timestamp {
         let newest = self.newest_micros();
-        Timestamp::from_low_bits(newest.wrapping_sub(self.age(i, newest)))
+        internal::timestamp_from_low_bits(newest.wrapping_sub(self.age(i, newest)))
     }
 
     #[inline]
     fn newest(&self) -> Option<Timestamp> {
-        (self.len() > 0).then(|| Timestamp::from_low_bits(self.newest_micros()))
+        (self.len() > 0).then(|| internal::timestamp_from_low_bits(self.newest_micros()))
     }
 
     #[inline]

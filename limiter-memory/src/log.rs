@@ -1,7 +1,5 @@
 //! One key's log.
 
-use limiter_core::{Facts, MAX_LIMITS, Op, Receipt, Timestamp};
-
 use crate::apply::Survey;
 use crate::entries::{Entries, rarely};
 use crate::few::Few;
@@ -10,6 +8,8 @@ use crate::keep::Keep;
 use crate::layout::{Layout, Narrow, NarrowCosts, Wide, WideCosts};
 use crate::many::Many;
 use crate::ring::{Ring, View};
+use limiter_core::store::{Facts, Mode, Op, Settlement, SettlementFacts};
+use limiter_core::{MAX_LIMITS, Timestamp};
 
 /// A key's entries in the smallest form that takes them: four words in the map, and a block of memory elsewhere once
 /// there are more than a few. A log outgrows its form and does not return.
@@ -87,7 +87,7 @@ impl Log {
             if !survey.outgrows(entries, op) {
                 return survey.apply(entries, op);
             }
-            survey.expired()
+            survey.expired(entries, op)
         });
         self.outgrow(outgrown, op);
         each_form!(self, entries => Survey::<N>::new(entries, op, now).apply(entries, op))
@@ -142,9 +142,17 @@ impl Log {
         }
     }
 
-    /// Sets the cost of the entry that the receipt names, or removes it; `false` if there is none.
-    pub(crate) fn settle(&mut self, receipt: &Receipt, cost: u64, now: Timestamp) -> bool {
+    /// Sets the cost of the entry that the receipt names, or removes it.
+    pub(crate) fn settle(&mut self, settlement: &Settlement<'_>, now: Timestamp) -> SettlementFacts {
         let now = self.newest().map_or(now, |newest| newest.max(now));
+        let applied = self.replace_cost(settlement, now);
+        let op = Op::new(Mode::Peek, settlement.log.key, settlement.policy);
+        let log = each_form!(self, entries => Survey::<MAX_LIMITS>::new(entries, &op, now).log_facts(entries));
+        SettlementFacts { applied, log }
+    }
+
+    /// `false` if there is no such entry.
+    fn replace_cost(&mut self, Settlement { receipt, cost, .. }: &Settlement<'_>, now: Timestamp) -> bool {
         if receipt.has_left(now) {
             return false;
         }
@@ -155,8 +163,8 @@ impl Log {
                 .map(|i| (i, entries.cost_from(i) - entries.cost_from(i + 1)))
         });
         let Some((i, before)) = found else { return false };
-        if cost != before {
-            self.many().settle(i, cost);
+        if *cost != before {
+            self.many().settle(i, *cost);
         }
         true
     }

@@ -1,8 +1,8 @@
 //! A log in which an entry can be named by an id or removed: whatever no ring takes.
 
+use limiter_core::store::{Entry, Facts, Op, Outcome};
+use limiter_core::{EntryId, MAX_COST, MAX_LIMITS, Timestamp, Window};
 use std::collections::VecDeque;
-
-use limiter_core::{Entry, EntryId, Facts, MAX_COST, MAX_LIMITS, Op, Outcome, Timestamp, Window};
 
 use crate::apply::Survey;
 use crate::entries::{Entries, boundary, gallop};
@@ -68,7 +68,7 @@ impl Many {
         let Named { number, admitted } = self.ids.get(id)?;
         let at = self.at(self.find(number)?);
         let entry = Entry { id: EntryId::from_u128(u128::from(number)), at };
-        op.policy.longest_window().counts(at, now).then_some((admitted, entry))
+        op.retention().window.counts(at, now).then_some((admitted, entry))
     }
 
     /// Sets the cost of the `i`-th entry, or removes it if the cost is 0.

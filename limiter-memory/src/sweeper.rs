@@ -56,23 +56,23 @@ impl fmt::Debug for Sweeper {
 mod tests {
     use std::time::Instant;
 
-    use limiter_core::{Limit, Limiter};
+    use limiter_core::{Limiter, policy};
 
     use super::*;
 
     #[test]
     fn sweeps_until_dropped_and_keeps_no_store_alive() {
         let store = Arc::new(MemoryStore::new());
-        let limiter = Limiter::new(Arc::clone(&store), Limit::new(1, Duration::from_millis(1)).unwrap());
+        let limiter = Limiter::new("test", policy!("1/1ms"), Arc::clone(&store));
         let sweeper = Sweeper::start(&store, Duration::from_millis(5)).unwrap();
-        assert!(limiter.acquire_now("key").allowed());
+        assert!(limiter.acquire("key").now().unwrap().allowed());
         let start = Instant::now();
         while !store.is_empty() {
             assert!(start.elapsed() < Duration::from_secs(20), "the key is not swept");
             thread::sleep(Duration::from_millis(5));
         }
         drop(sweeper);
-        assert!(limiter.acquire_now("key").allowed());
+        assert!(limiter.acquire("key").now().unwrap().allowed());
         thread::sleep(Duration::from_millis(50));
         assert_eq!(store.len(), 1, "a dropped sweeper sweeps no more");
 
