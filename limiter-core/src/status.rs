@@ -238,7 +238,6 @@ impl Settled {
 /// Makes the answer to a settlement from a store's facts. Pure.
 ///
 /// `facts` must be about `settlement`; [`SettlementFacts::verify`] checks that.
-#[must_use]
 pub fn settled(settlement: &Settlement<'_>, facts: SettlementFacts) -> Settled {
     Settled { applied: facts.applied, status: Status::new(settlement.policy, facts.log) }
 }

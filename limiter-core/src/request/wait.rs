@@ -65,6 +65,7 @@ fn default_timer() -> Option<&'static dyn Timer> {
 /// [`Request::now`](super::Request::now) out of registers.
 #[cold]
 #[inline(never)]
+#[allow(clippy::needless_pass_by_value, reason = "see above")]
 pub(super) fn blocking<S, B>(call: Call<'_, S, B>, within: Duration) -> Result<Decision, Error>
 where
     S: NowStore,
