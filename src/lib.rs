@@ -5,9 +5,9 @@
 #[cfg(feature = "tokio")]
 pub use limiter_core::TokioTimer;
 pub use limiter_core::{
-    At, Clock, Counting, Decision, DynWindowStore, Entry, EntryId, Error, ErrorKind, Facts, Limit, LimitDecision,
-    Limiter, MAX_COST, MAX_LIMITS, Mode, NowStore, Op, Outcome, PerLimit, Policy, Receipt, Settlement, Timer,
-    Timestamp, Usage, Window, WindowStore, decide,
+    Clock, Counting, Decision, EntryId, Error, ErrorKind, Ipv6Block, Key, KeyBuf, Limit, LimitStatus, Limiter, Name,
+    OutOfRange, PerLimit, Permit, Policy, Receipt, RefundOnDrop, Request, Settled, SharedStore, Status, Timer,
+    Timestamp, Window, WindowStore, WithClock, policy, request, store, whole_secs,
 };
 #[cfg(feature = "memory")]
 pub use limiter_memory::{MemoryStore, Sweeper};

@@ -288,7 +288,7 @@ impl FlawedStore {
     fn settle_step(&self, settlement: &Settlement<'_>) -> SettlementFacts {
         let mut shared = self.lock();
         let mut key = self.key(settlement.log);
-        if self.has(Flaw::SettlesUnderTheDefaultName) && settlement.receipt.at().as_micros() % 2 == 0 {
+        if self.has(Flaw::SettlesUnderTheDefaultName) && settlement.receipt.at().as_micros().is_multiple_of(2) {
             key = self.key(LogKey::new(limiter_core::Name::default(), settlement.log.key));
         }
         let before = shared.logs.get(&key).cloned().unwrap_or_default();
