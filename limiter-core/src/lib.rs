@@ -12,6 +12,7 @@ pub mod internal;
 mod key;
 mod limit;
 mod limiter;
+mod log;
 mod name;
 mod op;
 mod parse;

@@ -24,6 +24,7 @@ pub struct Name(&'static Interned);
 
 struct Interned {
     text: &'static str,
+    encoded: &'static str,
     id: u32,
 }
 
@@ -31,7 +32,7 @@ struct Interned {
 static NAMES: Mutex<Option<HashMap<&'static str, &'static Interned>>> = Mutex::new(None);
 
 /// The name of operations that were built without a limiter.
-static DEFAULT: Interned = Interned { text: "default", id: 0 };
+static DEFAULT: Interned = Interned { text: "default", encoded: "default", id: 0 };
 
 impl Name {
     /// Returns the name with this text: any characters, of any length.
@@ -48,7 +49,8 @@ impl Name {
         // 2^32 names would take half a terabyte.
         let id = u32::try_from(names.len() + 1).unwrap_or(u32::MAX);
         let text: &'static str = Box::leak(text.into());
-        let name: &'static Interned = Box::leak(Box::new(Interned { text, id }));
+        let encoded: &'static str = Box::leak(encode(text).into());
+        let name: &'static Interned = Box::leak(Box::new(Interned { text, encoded, id }));
         names.insert(text, name);
         Self(name)
     }
@@ -57,6 +59,13 @@ impl Name {
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         self.0.text
+    }
+
+    /// Returns the text with all but ASCII letters, digits, `-`, `_`, `.` and `/` percent-encoded, for stores that write names
+    /// next to keys: `a:b` is `a%3Ab`. Different names have different encodings.
+    #[must_use]
+    pub fn encoded(&self) -> &'static str {
+        self.0.encoded
     }
 
     /// Returns a number that no other name of this process has. Names are numbered from 1 in the order in which they are
@@ -68,6 +77,17 @@ impl Name {
     pub fn id(&self) -> u32 {
         self.0.id
     }
+}
+
+fn encode(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' | b'.' | b'/' => out.push(char::from(byte)),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
 }
 
 impl Default for Name {
@@ -134,5 +154,20 @@ mod tests {
         assert_eq!(ids.len(), 102);
         assert!(texts().zip(&names[0]).all(|(text, name)| text == name.as_str()));
         assert_eq!(Name::default(), Name::new("default"));
+    }
+
+    #[test]
+    fn encoded_names_are_plain_and_one_to_one() {
+        for (text, encoded) in [
+            ("search", "search"),
+            ("default", "default"),
+            ("", ""),
+            ("a/b-c_d.E9", "a/b-c_d.E9"),
+            ("a:b", "a%3Ab"),
+            ("a%3Ab", "a%253Ab"),
+            ("{*?[]}\\ ö", "%7B%2A%3F%5B%5D%7D%5C%5C%20%C3%B6"),
+        ] {
+            assert_eq!(Name::new(text).encoded(), encoded);
+        }
     }
 }

@@ -22,6 +22,13 @@ impl<'a> LogKey<'a> {
     pub fn new(name: Name, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self { name, key: key.as_ref() }
     }
+
+    /// Returns the name and the key as one byte string: the [encoded name](Name::encoded), `:` and the key. Different logs
+    /// have different bytes, and all logs of one name have a common prefix.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        [self.name.encoded().as_bytes(), b":", self.key].concat()
+    }
 }
 
 impl fmt::Debug for LogKey<'_> {
