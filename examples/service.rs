@@ -161,7 +161,7 @@ mod tests {
 
     use axum::body::Body;
     use axum::http::Request;
-    use limiter::WithClock;
+    use limiter::time::WithClock;
     use limiter_testkit::MockClock;
     use limiter_testkit::server::Server;
     use tower::ServiceExt;
