@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::{array, fmt, slice};
 
-use crate::MAX_LIMITS;
+use crate::limits::MAX_LIMITS;
 
 /// One `T` for each limit of a policy, in the policy's order; dereferences to a slice of 1 to [`MAX_LIMITS`] items.
 ///

@@ -5,8 +5,12 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use super::run::Call;
-use crate::{At, BoxFuture, Decision, Error, ErrorKind, NowStore, Timer, WindowStore};
+use super::call::Call;
+use crate::clock::{BoxFuture, Timer};
+use crate::decision::Decision;
+use crate::error::{Error, ErrorKind};
+use crate::op::At;
+use crate::store::{NowStore, WindowStore};
 
 /// Waits for the time of one acquire.
 struct Patience {
