@@ -95,7 +95,7 @@ async fn search(
     Query(search): Query<Search>,
 ) -> Result<Response, Refused> {
     let policy = if headers.contains_key("x-gold") { &GOLD } else { &SEARCH };
-    let decision = limiters.search.acquire(Ipv6Block(peer.ip())).policy(policy).await?;
+    let decision = limiters.search.acquire(Ipv6Block::new(peer.ip())).policy(policy).await?;
     if !decision.allowed() {
         return Err(decision.into());
     }

@@ -137,6 +137,17 @@ impl<S, B, V: Costs> Request<'_, S, B, V> {
     }
 }
 
+impl<S: WindowStore, B: AsRef<[u8]>, V: Costs> Request<'_, S, B, V> {
+    /// Makes the call if the store answers at once; `None`, without any effect, if it needs a future. [`within`](Self::within)
+    /// is ignored.
+    ///
+    /// For middleware over any store that wants to save a future where it can.
+    #[inline]
+    pub fn at_once(&self) -> Option<Result<Decision, Error>> {
+        self.call.limiter.store.decide_at_once(self.call.op())
+    }
+}
+
 impl<S, B> Request<'_, S, B, verb::Status> {
     /// Reads the usage on a store that answers at once, without a future.
     ///
