@@ -3,7 +3,7 @@
 use std::fmt;
 
 use limiter_core::store::LogKey;
-use limiter_core::{Error, ErrorKind};
+use limiter_core::{Error, ErrorKind, Name};
 use sha2::{Digest, Sha256};
 
 /// The longest encoded key that is stored verbatim. A longer one is stored as its digest.
@@ -37,10 +37,10 @@ impl KeySpace {
 
     /// Returns the Redis key of a log.
     pub(crate) fn encode(&self, log: LogKey<'_>) -> Vec<u8> {
-        let (name, key) = (log.name.as_str(), log.key);
-        let mut out = Vec::with_capacity(self.start.len() + escaped_len(name) + key.len().min(LONGEST) + 2);
+        let (name, key) = (log.name.encoded(), log.key);
+        let mut out = Vec::with_capacity(self.start.len() + name.len() + key.len().min(LONGEST) + 2);
         out.extend_from_slice(self.start.as_bytes());
-        push_name(&mut out, name);
+        out.extend_from_slice(name.as_bytes());
         out.push(b':');
         push_key(&mut out, key);
         out.push(b'}');
@@ -56,42 +56,20 @@ impl KeySpace {
 
     /// Returns the pattern with which `SCAN` matches the keys of this space: all, or those of one name. Neither the prefix nor
     /// an escaped name holds a character that is special in a pattern.
-    pub(crate) fn pattern(&self, name: Option<&str>) -> Vec<u8> {
-        let mut out = self.start.clone().into_bytes();
-        if let Some(name) = name {
-            push_name(&mut out, name);
-            out.push(b':');
+    pub(crate) fn pattern(&self, name: Option<Name>) -> String {
+        match name {
+            None => format!("{}*}}", self.start),
+            Some(name) => format!("{}{}:*}}", self.start, name.encoded()),
         }
-        out.extend_from_slice(b"*}");
-        out
     }
 }
 
-/// Whether a byte of a name is stored verbatim.
+/// Whether [`Name::encoded`] keeps a byte as it is.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_./".contains(&byte)
 }
 
-fn escaped_len(name: &str) -> usize {
-    name.bytes().map(|byte| if is_plain(byte) { 1 } else { 3 }).sum()
-}
-
-fn push_name(out: &mut Vec<u8>, name: &str) {
-    for byte in name.bytes() {
-        if is_plain(byte) {
-            out.push(byte);
-        } else {
-            out.push(b'%');
-            out.extend_from_slice(&hex(byte, b"0123456789ABCDEF"));
-        }
-    }
-}
-
-fn hex(byte: u8, digits: &[u8; 16]) -> [u8; 2] {
-    [digits[usize::from(byte >> 4)], digits[usize::from(byte & 15)]]
-}
-
-/// Reads a name back, `None` if [`push_name`] would have written it differently.
+/// Reads back what [`Name::encoded`] writes, `None` for anything else.
 fn decode_name(escaped: &[u8]) -> Option<String> {
     let hex = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -132,7 +110,8 @@ fn push_key(out: &mut Vec<u8>, key: &[u8]) {
     } else {
         out.extend_from_slice(DIGEST);
         for byte in Sha256::digest(key) {
-            out.extend_from_slice(&hex(byte, b"0123456789abcdef"));
+            let hex = |digit: u8| b"0123456789abcdef"[usize::from(digit)];
+            out.extend_from_slice(&[hex(byte >> 4), hex(byte & 15)]);
         }
     }
 }
@@ -198,7 +177,6 @@ impl fmt::Debug for StoredKey {
 mod tests {
     use std::collections::BTreeSet;
 
-    use limiter_core::Name;
     use proptest::prelude::*;
 
     use super::*;
@@ -338,9 +316,9 @@ mod tests {
     #[test]
     fn patterns_match_all_or_one_name() {
         let space = KeySpace::new("shop:eu").unwrap();
-        assert_eq!(space.pattern(None), b"shop:eu:{*}");
-        assert_eq!(space.pattern(Some("search")), b"shop:eu:{search:*}");
-        assert_eq!(space.pattern(Some("*")), b"shop:eu:{%2A:*}");
+        assert_eq!(space.pattern(None), "shop:eu:{*}");
+        assert_eq!(space.pattern(Some(Name::new("search"))), "shop:eu:{search:*}");
+        assert_eq!(space.pattern(Some(Name::new("*"))), "shop:eu:{%2A:*}");
     }
 
     #[test]

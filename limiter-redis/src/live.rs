@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use limiter_core::store::LogKey;
-use limiter_core::{Error, ErrorKind, Timestamp};
+use limiter_core::{Error, ErrorKind, Name, Timestamp};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, Value};
 use tokio::time::timeout;
@@ -121,15 +121,15 @@ impl RedisStore {
 
     /// Returns some of the keys of the limiter called `name`. Otherwise as [`scan`](Self::scan).
     ///
-    /// Redis still looks at the whole database, but returns these keys only.
+    /// Redis still looks at the whole database, but it returns only these keys.
     ///
     /// # Errors
     /// Whatever keeps Redis from answering.
-    pub async fn scan_name(&self, name: &str, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
-        self.scan_matching(Some(name), from, count).await
+    pub async fn scan_name(&self, name: impl Into<Name>, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
+        self.scan_matching(Some(name.into()), from, count).await
     }
 
-    async fn scan_matching(&self, name: Option<&str>, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
+    async fn scan_matching(&self, name: Option<Name>, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
         let mut cursor = match from {
             Some(cursor) => cursor,
             None => Cursor { nodes: self.nodes().await?, position: 0 },

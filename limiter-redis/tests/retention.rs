@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::store::{LogKey, Mode, Op};
-use limiter_core::{Counting, Limit, Limiter, Policy, Timestamp, Window, policy};
+use limiter_core::{Counting, Limit, LimitStatus, Limiter, Policy, Timestamp, Window, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::conformance::{Case, CaseLimiter, Operation, Plan, Step, replay};
 use limiter_testkit::server::{Reply, Server};
@@ -47,7 +47,7 @@ async fn a_gold_customers_request_erases_nothing_that_the_limiter_counts() {
     }
     assert!(search.acquire("k").policy(&gold).at(at(2 * second)).await.unwrap().allowed());
     let status = search.status("k").at(at(2 * second)).await.unwrap();
-    let used: Vec<u64> = status.limits().iter().map(|limit| limit.used()).collect();
+    let used: Vec<u64> = status.limits().iter().map(LimitStatus::used).collect();
     assert_eq!(used, [1, 4]);
     assert_eq!(other.status("k").at(at(2 * second)).await.unwrap().used(), 0);
 
