@@ -230,7 +230,7 @@ fn inside(server: &Server) -> BTreeMap<String, u64> {
     let commands = stats.lines().filter_map(|line| {
         let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
         let calls = rest.split(',').next()?.parse().ok()?;
-        let ours = ["time", "pexpire"].contains(&name) || name.starts_with('z');
+        let ours = ["time", "pexpire", "pttl"].contains(&name) || name.starts_with('z');
         ours.then(|| (name.to_owned(), calls))
     });
     commands.collect()
@@ -357,11 +357,23 @@ async fn a_settlement_of_the_newest_entry_takes_few_commands() {
             assert!(settled.applied());
             assert!(settled.status().limits().iter().all(|limit| limit.used() == entries - 1 + cost));
         }
-        let inside = inside(&server);
-        println!("{entries} entries: {inside:?}");
-        assert_eq!((inside["zadd"], inside["zrem"]), (CALLS, CALLS), "one entry is rewritten");
-        assert_eq!(inside["zrangebylex"], CALLS, "one search finds it");
+        let calls = inside(&server);
+        println!("{entries} entries: {calls:?}");
+        assert_eq!((calls["zadd"], calls["zrem"]), (CALLS, CALLS), "one entry is rewritten");
+        assert_eq!(calls["zrangebylex"], CALLS, "one search finds it");
         // The newest entry, the one to rewrite, the oldest, and afterwards the newest and the two oldest.
-        assert!(inside["zrange"] <= 5 * CALLS, "{inside:?}");
+        assert!(calls["zrange"] <= 5 * CALLS && calls.values().sum::<u64>() <= 12 * CALLS, "{calls:?}");
+
+        let mut refunds = BTreeMap::<String, u64>::new();
+        for _ in 0..CALLS {
+            let receipt = limiter.acquire(&key).await.unwrap().receipt().unwrap();
+            reset(&server);
+            assert!(limiter.refund(&key, receipt).await.unwrap().applied());
+            for (name, calls) in inside(&server) {
+                *refunds.entry(name).or_default() += calls;
+            }
+        }
+        println!("{entries} entries: {refunds:?}");
+        assert!(refunds.values().sum::<u64>() <= 15 * CALLS, "{refunds:?}");
     }
 }
