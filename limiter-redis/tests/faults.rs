@@ -152,6 +152,15 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
     assert_eq!((decision.allowed(), decision.used()), (true, 1));
     sleeper.join().unwrap();
     assert_eq!(used_eventually(&limiter, "k").await, 1);
+
+    // Under another policy than the limiter's, whose window the repetition must find.
+    let gold = policy!("50/1ms");
+    assert!(limiter.acquire("gold").policy(&gold).await.unwrap().allowed());
+    let sleeper = sleep_server(&server, "0.4");
+    let decision = within(limiter.acquire("gold").policy(&gold).cost(3)).await.unwrap();
+    assert!(decision.allowed() && decision.receipt().is_some(), "{decision:?}");
+    sleeper.join().unwrap();
+    assert_eq!(used_eventually(&limiter, "gold").await, 4);
 }
 
 #[tokio::test]

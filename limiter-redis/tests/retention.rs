@@ -8,6 +8,7 @@ use limiter_core::{Counting, Limit, LimitStatus, Limiter, Policy, Timestamp, Win
 use limiter_redis::RedisStore;
 use limiter_testkit::conformance::{Case, CaseLimiter, Operation, Plan, Step, replay};
 use limiter_testkit::server::{Reply, Server};
+use limiter_testkit::{Answer, OracleStore};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
@@ -107,6 +108,49 @@ async fn a_log_holds_an_id_once() {
     assert_eq!((again.receipt().unwrap().at(), members(&server, &store, log)), (at(1_021), (2, 1)));
 }
 
+/// The rule is exact: after each append, Redis holds the entries that the oracle holds, no more and no fewer.
+#[tokio::test]
+async fn an_append_drops_exactly_what_nobody_can_see() {
+    let server = Server::start().unwrap();
+    let (redis, oracle) = (connect(&server).await, OracleStore::new());
+    let policies =
+        [policy!("9/40us"), policy!("12/30us, 6/60us"), policy!("30/6us"), policy!("7/200us"), policy!("9/3us")];
+    let mut random = 5_u64;
+    let mut pick = |below: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % below
+    };
+    let (mut time, mut dropped) = (0, [0; 4]);
+    for n in 0..6_000 {
+        let key = ["units", "costs", "ids"][pick(3) as usize];
+        let (own, default) = (&policies[pick(5) as usize], &policies[pick(5) as usize]);
+        let cost = if key == "units" { 1 } else { 1 + pick(4) };
+        time += pick(3);
+        let mut op = Op::record(key, own).with_cost(cost).at(at(time));
+        if key == "ids" && pick(2) == 0 {
+            op = op.with_id(n);
+        }
+        if pick(4) > 0 {
+            op = op.with_limiter_policy(default);
+        }
+        if cost <= own.smallest_max() && pick(4) > 0 {
+            op.mode = Mode::Acquire;
+        }
+        let before = oracle.entries(op.log).len();
+        let (got, expected) = (run(&redis, op).await.unwrap(), run(&oracle, op).await.unwrap());
+        assert_eq!(Answer::from(&got), Answer::from(&expected), "{n}: {op:?}");
+        let entries = oracle.entries(op.log);
+        let held = entries.iter().map(|entry| entry.cost).sum::<u64>();
+        let info = redis.inspect(op.log).await.unwrap().unwrap();
+        let oldest = entries.first().map(|entry| entry.at);
+        assert_eq!((info.entries, info.cost, Some(info.oldest)), (entries.len() as u64, held, oldest), "{n}: {op:?}");
+        if got.receipt().is_some() {
+            dropped[(before + 1 - entries.len()).min(3)] += 1;
+        }
+    }
+    assert!(dropped.iter().all(|times| *times > 100), "{dropped:?} appends dropped 0, 1, 2 and more entries");
+}
+
 /// Logs of over a hundred entries, mostly appended on the fast path, under policies that see further or less far by time and
 /// by cost.
 fn long_logs() -> impl Strategy<Value = Case> {
@@ -126,7 +170,7 @@ fn long_logs() -> impl Strategy<Value = Case> {
         let policy = Policy::new(limits.into_iter().map(limit)).unwrap();
         if kind == 0 { policy.with_counting(Counting::Attempts) } else { policy }
     });
-    // Costs that mostly are 1, or all large in some cases.
+    // Mostly costs of 1; large ones in half of the cases.
     let step = (0..40_u8, 0..6_i64, 0..20_usize, 0..4_u8, 0..4_u8, any::<u8>());
     (vec(policy, 2..=4), vec(step, 200..=400), any::<bool>()).prop_map(|(policies, steps, large)| {
         let step = |(kind, after, cost, policy, limiter, n): (u8, i64, usize, u8, u8, u8)| {
