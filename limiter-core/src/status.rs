@@ -220,7 +220,6 @@ impl fmt::Debug for Status {
 
 /// What a settlement or a refund did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "a settlement may find that its entry is gone"]
 pub struct Settled {
     pub(crate) applied: bool,
     pub(crate) status: Status,
