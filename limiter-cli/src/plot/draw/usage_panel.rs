@@ -54,7 +54,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, picture: &Picture, policy: &Policy) -> D
     if limit_shown {
         let y = height(USAGE, 1.0 / top);
         canvas.dashes((LEFT, y), RIGHT, INK.to_rgba(), 2)?;
-        if let [limit] = &**policy.limits() {
+        if let [limit] = policy.limits() {
             canvas.bold(&text::grouped(limit.max()), (RIGHT + 8, y), 12, INK, HPos::Left)?;
         }
     }
@@ -103,7 +103,7 @@ fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> Drawn
 
 /// Units for one limit, shares for several.
 fn scale(canvas: &Canvas<'_>, policy: &Policy, top: f64) -> Drawn {
-    if let [limit] = &**policy.limits() {
+    if let [limit] = policy.limits() {
         let units = top * limit.max() as f64;
         number_axis(canvas, USAGE, units, &round_numbers(units, 6), |number| text::grouped(number as u64))
     } else {
