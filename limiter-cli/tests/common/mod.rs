@@ -2,14 +2,13 @@
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "every test file uses a part of it")]
 
-use std::fmt::Write as _;
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use limiter_core::{Counting, Mode};
-use limiter_testkit::golden::{Row, Trace};
+use limiter_core::Counting;
+use limiter_testkit::golden::{Trace, traces};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -68,12 +67,12 @@ pub fn text(bytes: &[u8]) -> String {
 
 pub const REAL_TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/access.csv");
 
-pub fn golden_csv(trace: &Trace) -> String {
-    let mut csv = "op,cost,key,at\n".to_owned();
-    for row in trace.rows {
-        writeln!(csv, "{},{},k,{}.{:06}", op(row), row.cost, row.at / 1_000_000, row.at % 1_000_000).unwrap();
-    }
-    csv
+/// The golden traces that a CSV file can hold. The others need a second policy or a second limiter.
+pub fn plain_traces() -> Vec<&'static Trace> {
+    let (plain, other): (Vec<&Trace>, Vec<&Trace>) = traces().iter().partition(|trace| trace.is_plain());
+    let skipped: Vec<_> = other.iter().map(|trace| trace.name).collect();
+    assert_eq!((plain.len(), &*skipped), (12, &["another policy and another limiter"][..]));
+    plain
 }
 
 /// The command that replays a golden trace.
@@ -84,12 +83,4 @@ pub fn golden_args(trace: &Trace) -> Vec<String> {
         args.extend(["--limit".to_owned(), format!("{max}/{window}us")]);
     }
     args
-}
-
-pub fn op(row: &Row) -> &'static str {
-    match row.mode {
-        Mode::Acquire => "acquire",
-        Mode::Peek => "peek",
-        Mode::Record => "record",
-    }
 }
