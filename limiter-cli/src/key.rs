@@ -6,7 +6,9 @@ mod list;
 
 use std::io::{self, Write};
 
+use limiter_cli::escape::escape;
 use limiter_cli::redis::{connect, failed, runtime};
+use limiter_core::store::LogKey;
 use limiter_core::{Limiter, WindowStore};
 
 pub(crate) use args::Key;
@@ -34,15 +36,16 @@ async fn show(args: &Show) -> anyhow::Result<()> {
     let key = args.place.key(&args.key)?;
     let policy = policy(&args.limits)?;
     let store = open(&args.place).await?;
-    let log = store.inspect(&key).await.map_err(failed)?;
+    let log = store.inspect(LogKey::new(args.name, &key)).await.map_err(failed)?;
     let decision = match policy {
-        Some(policy) => Some(Limiter::new(store, policy).peek(&key).await.map_err(failed)?),
+        Some(policy) => Some(Limiter::new(args.name, policy, store).peek(&key).await.map_err(failed)?),
         None => None,
     };
-    let (mut out, shown) = (io::stdout().lock(), args.place.shown(&key));
+    let (name, key) = (escape(args.name.as_str().as_bytes()), args.place.shown(&key));
+    let mut out = io::stdout().lock();
     match args.output {
-        Form::Table => write_page(&mut out, &shown, log, decision.as_ref())?,
-        Form::Jsonl => Line::known(shown, log, decision.as_ref()).write_json(&mut out)?,
+        Form::Table => write_page(&mut out, (&name, &key), log, decision.as_ref())?,
+        Form::Jsonl => Line::known(name, key, log, decision.as_ref()).write_json(&mut out)?,
     }
     Ok(())
 }
@@ -52,7 +55,7 @@ async fn reset(args: &Reset) -> anyhow::Result<()> {
     let store = open(&args.place).await?;
     let mut out = io::stdout().lock();
     for key in keys {
-        let had = store.reset(&key).await.map_err(failed)?;
+        let had = store.reset(LogKey::new(args.name, &key)).await.map_err(failed)?;
         writeln!(out, "{}  {}", if had { "reset " } else { "no log" }, args.place.shown(&key))?;
     }
     Ok(())

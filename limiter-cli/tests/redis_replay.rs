@@ -66,7 +66,7 @@ fn keys(server: &Server) -> i64 {
 fn the_output_is_that_of_memory_and_nothing_is_left() {
     let server = Server::start().unwrap();
     server.command(&["SET", "limiter-replay:other", "1"]).unwrap();
-    server.command(&["ZADD", "limiter:{k}", "1", "member"]).unwrap();
+    server.command(&["ZADD", "limiter:{replay:k}", "1", "member"]).unwrap();
     compare_all(&server.url());
     assert_eq!(keys(&server), 2);
     let socket = format!("redis+unix://{}", server.socket().display());
