@@ -58,8 +58,8 @@ fn replay_in(args: &Replay, policy: &Policy, mut input: Input, logs: &mut Logs) 
     match args.output {
         Output::Summary => pass(args, logs, &mut input, "replaying", &mut summary)?,
         Output::Jsonl => {
-            let mut both = Both(&mut summary, JsonLines(&mut out));
-            pass(args, logs, &mut input, "replaying", &mut both)?;
+            let mut tee = Tee(&mut summary, JsonLines(&mut out));
+            pass(args, logs, &mut input, "replaying", &mut tee)?;
         }
     }
     let elapsed = start.elapsed();
@@ -144,9 +144,10 @@ fn pass(
     })
 }
 
-struct Both<'a, A, B>(&'a mut A, B);
+/// Passes every row to two observers.
+struct Tee<'a, A, B>(&'a mut A, B);
 
-impl<A: Observer, B: Observer> Observer for Both<'_, A, B> {
+impl<A: Observer, B: Observer> Observer for Tee<'_, A, B> {
     fn row(&mut self, row: &Row<'_>, answer: &Answer) -> anyhow::Result<()> {
         self.0.row(row, answer)?;
         self.1.row(row, answer)

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::{REAL_TRACE, failure, golden_args, limiter, plain_traces, text};
 use limiter_testkit::server::{Cluster, Server};
 
-/// The same trace in memory and in Redis: the same output, the same messages, the same exit status.
+/// Asserts that a replay in memory and one in Redis have the same output, messages and exit status.
 fn compare(url: &str, args: &[&str], trace: &str) -> String {
     let memory = limiter(args, trace);
     let redis = limiter(&[args, &["--store", url]].concat(), trace);
@@ -39,7 +39,7 @@ fn compare_all(url: &str) {
     for part in [r#""op":"reset""#, r#""op":"peek""#, r#""op":"record""#, "invalid_cost", "cost_exceeds_limit"] {
         assert!(out.contains(part), "{part}");
     }
-    // A malformed row in the third batch: what is before it is printed.
+    // A malformed row in the third batch: the rows before it are printed.
     let broken = format!("{}5,k,one,acquire\n6,k,1,acquire\n", mixed());
     let out = compare(url, &jsonl, &broken);
     assert_eq!(out.lines().count(), 3_000);
@@ -47,7 +47,7 @@ fn compare_all(url: &str) {
     assert_eq!(out.lines().count(), 3_001);
 }
 
-/// Every sort of row on keys of every sort, some of them late.
+/// Returns rows of every kind on keys of every kind, some of them late.
 fn mixed() -> String {
     let mut trace = "at,key,cost,op\n".to_owned();
     for i in 0..3_000_u64 {

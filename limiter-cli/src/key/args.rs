@@ -28,7 +28,7 @@ pub(super) enum KeyCommand {
 
 /// Where the logs are.
 #[derive(Args, Debug)]
-pub(super) struct Place {
+pub(super) struct Target {
     /// The URL of the Redis: redis://, rediss://, redis+unix://, redis+cluster:// or rediss+cluster://
     #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, value_parser = url)]
     pub(super) store: String,
@@ -53,7 +53,7 @@ pub(super) struct Show {
     #[arg(long = "limit", value_name = "MAX/WINDOW")]
     pub(super) limits: Vec<Limit>,
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) target: Target,
     /// A page for people, or one JSON object
     #[arg(long, value_enum, default_value_t = Form::Table)]
     pub(super) output: Form,
@@ -69,7 +69,7 @@ pub(super) struct Reset {
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(super) name: Name,
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) target: Target,
 }
 
 /// Lists the logs as a scan finds them, in no particular order. Changes nothing and never blocks the server.
@@ -91,7 +91,7 @@ pub(super) struct List {
     #[arg(long = "limit", id = "limits", value_name = "MAX/WINDOW")]
     pub(super) limits: Vec<Limit>,
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) target: Target,
     /// A table for people, or one JSON object per log
     #[arg(long, value_enum, default_value_t = Form::Table)]
     pub(super) output: Form,
@@ -121,7 +121,7 @@ pub(super) fn policy(limits: &[Limit]) -> anyhow::Result<Option<Policy>> {
     Ok(Some(Policy::new(limits.iter().copied()).map_err(|error| Usage(error.to_string()))?))
 }
 
-impl Place {
+impl Target {
     /// Parses a key as it was typed.
     pub(super) fn key(&self, text: &OsString) -> anyhow::Result<Vec<u8>> {
         let bytes = text.as_encoded_bytes();

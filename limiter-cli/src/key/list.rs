@@ -43,7 +43,7 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
         let page = page.map_err(failed)?;
         let fitting = page.keys.into_iter().filter(|live| {
             pattern.as_ref().is_none_or(|pattern| match &live.key {
-                StoredKey::Known(key) => pattern.matches(&args.place.shown(key)),
+                StoredKey::Known(key) => pattern.matches(&args.target.shown(key)),
                 _ => false,
             })
         });
@@ -107,7 +107,7 @@ async fn line(store: &Arc<RedisStore>, policy: Option<&Policy>, live: LiveKey, a
         }
         Ok::<_, Error>(store.inspect(LogKey { name, key: &key }).await?.map(|log| (log, decision)))
     };
-    let shown = args.place.shown(&key);
+    let shown = args.target.shown(&key);
     match read.await {
         Ok(Some((log, decision))) => Ok(Found::Log(Line::known(shown_name, shown, Some(log), decision.as_ref()))),
         Ok(None) => Ok(Found::Gone),

@@ -17,7 +17,7 @@ pub use replay::replay;
 pub use run::RedisRun;
 
 /// The timeout for connecting, and for each of the two attempts of a command.
-pub const PATIENCE: Duration = Duration::from_secs(2);
+pub const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A malformed URL or prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl std::error::Error for Invalid {}
 /// # Errors
 /// [`Invalid`] for a malformed URL or prefix. Any other error if the server cannot be reached or refuses to serve.
 pub async fn connect(url: &str, prefix: &str) -> anyhow::Result<RedisStore> {
-    let builder = RedisStore::builder().prefix(prefix).connect_timeout(PATIENCE).response_timeout(PATIENCE);
+    let builder = RedisStore::builder().prefix(prefix).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
     // A lazy connection sends nothing, so whatever it refuses is malformed.
     if let Err(error) = builder.clone().connect_lazily(url) {
         return Err(match error.kind() {

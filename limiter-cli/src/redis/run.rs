@@ -63,7 +63,7 @@ impl RedisRun {
         let written = Arc::new(Mutex::new(Written::default()));
         let (url, shared) = (url.to_owned(), (prefix.clone(), Arc::clone(&written)));
         interrupt::on_interrupt(move || {
-            // A batch holds this lock, so no operation is in flight.
+            // A running batch holds this lock, so no operation is in flight from here on.
             let (prefix, mut written) = (&shared.0, lock(&shared.1));
             let removed = super::runtime().map_err(anyhow::Error::from).and_then(|runtime| {
                 runtime.block_on(async { remove(&connect(&url, prefix).await?, &mut written).await.map_err(failed) })
