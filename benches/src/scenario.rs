@@ -8,7 +8,7 @@ use limiter_memory::MemoryStore;
 
 use crate::floors::{ClockFloor, LineFloor, LogFloor, MapFloor};
 use crate::libraries::{Async, Dyn, Governor, Library, Limitador, Now, Quota, Read, Throttlecrab, Trypema};
-use crate::workload::{Asked, Workload, keys, uniform, zipf};
+use crate::workload::{Requests, Workload, keys, uniform, zipf};
 
 /// One library on one scenario.
 pub struct Case {
@@ -71,8 +71,8 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "keys_1M/strewn",
         about: "the same uniformly, and each key asked for has to come from memory itself",
         cases: || {
-            let asked = Asked::Strewn(Arc::new(uniform(MILLION, 1 << 21)));
-            let strewn = Workload { keys: keys(MILLION), asked, ..hot(PER_SECOND, true) };
+            let requests = Requests::Scattered(Arc::new(uniform(MILLION, 1 << 21)));
+            let strewn = Workload { keys: keys(MILLION), requests, ..hot(PER_SECOND, true) };
             vec![case::<Now>(&strewn), case::<Governor>(&strewn), case::<LineFloor>(&strewn)]
         },
     },
@@ -89,14 +89,14 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "cost_10/allowed",
         about: "one key, cost 10, 1,000,000 per ms",
-        cases: || peers(&Workload { asked: Asked::Units(10), ..hot(Quota::new(1_000_000, MILLIS(1)), true) }),
+        cases: || peers(&Workload { requests: Requests::Units(10), ..hot(Quota::new(1_000_000, MILLIS(1)), true) }),
     },
     Scenario {
         name: "cost_1000/allowed",
         about: "one key, cost 1,000, 100,000,000 per ms",
         cases: || {
-            let cost = Workload { asked: Asked::Units(1000), ..hot(Quota::new(100_000_000, MILLIS(1)), true) };
-            let one = Workload { asked: Asked::Units(1), ..hot(HOT, true) };
+            let cost = Workload { requests: Requests::Units(1000), ..hot(Quota::new(100_000_000, MILLIS(1)), true) };
+            let one = Workload { requests: Requests::Units(1), ..hot(HOT, true) };
             vec![case::<Now>(&cost), plain(case::<Now>(&one))]
         },
     },
@@ -127,13 +127,13 @@ pub const SCENARIOS: &[Scenario] = &[
 const PER_SECOND: Quota = Quota::new(100, Duration::from_secs(1));
 
 fn hot(quota: Quota, allowed: bool) -> Workload {
-    Workload { quota, keys: keys(1), asked: Asked::One, allowed, threads: 1, sweep: false }
+    Workload { quota, keys: keys(1), requests: Requests::One, allowed, threads: 1, sweep: false }
 }
 
 /// `count` keys, used in the order of `picks`.
 fn among(count: usize, picks: &[u32], quota: Quota) -> Workload {
     let keys = keys(count);
-    Workload { asked: Asked::in_order(&keys, picks), keys, ..hot(quota, true) }
+    Workload { requests: Requests::in_order(&keys, picks), keys, ..hot(quota, true) }
 }
 
 fn keys_1024() -> Workload {

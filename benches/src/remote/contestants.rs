@@ -13,7 +13,7 @@ use redis::{Client, Script};
 use trypema::redis::{RedisKey, RedisRateLimiterProvider};
 use trypema::{RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-use super::PATIENCE;
+use super::RESPONSE_TIMEOUT;
 
 /// A rate limiter in Redis.
 pub(super) trait Contestant: Send + Sync {
@@ -28,7 +28,7 @@ pub(super) trait Contestant: Send + Sync {
 pub(super) async fn connect(url: &str) -> Result<ConnectionManager> {
     let config = ConnectionManagerConfig::new()
         .set_connection_timeout(Some(Duration::from_secs(5)))
-        .set_response_timeout(Some(PATIENCE));
+        .set_response_timeout(Some(RESPONSE_TIMEOUT));
     Ok(ConnectionManager::new_with_config(Client::open(url)?, config).await?)
 }
 
@@ -44,7 +44,7 @@ impl Ours {
     }
 
     pub(super) fn new(connection: ConnectionManager, policy: Policy) -> Result<Self> {
-        let builder = RedisStore::builder().response_timeout(PATIENCE).retries(0);
+        let builder = RedisStore::builder().response_timeout(RESPONSE_TIMEOUT).retries(0);
         Ok(Self(Limiter::new("bench", policy, builder.with_connection(Connection::from(connection))?)))
     }
 }
