@@ -6,7 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use std::{fmt, io};
 
-use crate::MemoryStore;
+use crate::store::MemoryStore;
 
 /// A thread that [sweeps](MemoryStore::sweep) a store at intervals, until it or the store is dropped.
 ///
