@@ -5,10 +5,11 @@ use std::time::Duration;
 use limiter_core::Error;
 use redis::aio::ConnectionLike;
 
-use crate::RedisStore;
 use crate::attempt::RetryPolicy;
-use crate::connection::{Connection, Timeouts};
+use crate::connection::Connection;
 use crate::key::KeySpace;
+use crate::settings::Timeouts;
+use crate::store::RedisStore;
 
 /// The default key prefix.
 pub const DEFAULT_PREFIX: &str = "limiter";
@@ -125,5 +126,21 @@ impl RedisStoreBuilder {
         let keys = KeySpace::new(&self.prefix)?;
         let connection = Connection::open_lazily(url, self.timeouts())?;
         Ok(RedisStore::new(connection, keys, self.retry_policy()))
+    }
+}
+
+impl RedisStore {
+    /// Connects to a URL, with the default configuration. [`RedisStoreBuilder::connect`] lists the URLs.
+    ///
+    /// # Errors
+    /// As [`RedisStoreBuilder::connect`].
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder().connect(url).await
+    }
+
+    /// Returns the default configuration, to be changed.
+    #[must_use]
+    pub fn builder() -> RedisStoreBuilder {
+        RedisStoreBuilder::default()
     }
 }

@@ -13,7 +13,7 @@ use crate::id::{IdSource, ttl_code};
 use crate::key::KeySpace;
 use crate::request::given;
 use crate::script::{APPLY, Arg, SETTLE};
-use crate::{RedisStoreBuilder, reply, request};
+use crate::{reply, request};
 
 /// Keeps each log in a sorted set in Redis, and decides in one round trip.
 ///
@@ -26,22 +26,6 @@ pub struct RedisStore<C = Connection> {
     pub(crate) keys: KeySpace,
     pub(crate) retry_policy: RetryPolicy,
     ids: IdSource,
-}
-
-impl RedisStore {
-    /// Connects to a URL, with the default configuration. [`RedisStoreBuilder::connect`] lists the URLs.
-    ///
-    /// # Errors
-    /// As [`RedisStoreBuilder::connect`].
-    pub async fn connect(url: &str) -> Result<Self, Error> {
-        Self::builder().connect(url).await
-    }
-
-    /// Returns the default configuration, to be changed.
-    #[must_use]
-    pub fn builder() -> RedisStoreBuilder {
-        RedisStoreBuilder::default()
-    }
 }
 
 impl<C> RedisStore<C> {

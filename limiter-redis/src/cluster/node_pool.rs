@@ -1,4 +1,4 @@
-//! The nodes of a cluster, each with its own connection.
+//! A connection to each node of a cluster.
 //!
 //! A silent node delays only the operations on its own slots. No operation waits for another node, and the map of slots is
 //! refreshed in the background. The client library's cluster connection holds back every command while it reconnects to one
@@ -16,17 +16,15 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::cluster::{REDIRECTIONS, asking, redirection, slot_ranges};
-use crate::connection::{Timeouts, manager_config};
-
-/// A host and a port.
-pub(crate) type Address = (String, u16);
+use crate::cluster::redirect::{MAX_REDIRECTIONS, redirection, send_asking};
+use crate::cluster::slots::{Address, slot_of, slot_ranges};
+use crate::settings::Timeouts;
 
 /// The least time between two refreshes.
 const REFRESH_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
-pub(crate) struct Nodes(Arc<Inner>);
+pub(crate) struct NodePool(Arc<Inner>);
 
 struct Inner {
     /// How to connect, whatever the address.
@@ -48,15 +46,15 @@ struct Known {
     slots: HashMap<Slot, ConnectionManager>,
 }
 
-impl Nodes {
-    /// Returns nodes that connect when they are needed. Call this within a runtime.
+impl NodePool {
+    /// Returns connections that are made when they are needed. Call this within a runtime.
     pub(crate) fn new(seeds: &[ConnectionInfo], timeouts: Timeouts) -> RedisResult<Self> {
         let no_seed = || RedisError::from((ErrorKind::InvalidClientConfig, "a cluster needs the address of a node"));
         let info = seeds.first().cloned().ok_or_else(no_seed)?;
         let seeds: Vec<Address> = seeds.iter().filter_map(|seed| address(seed.addr())).collect();
-        let nodes = Self(Arc::new(Inner {
+        let pool = Self(Arc::new(Inner {
             info,
-            config: manager_config(timeouts),
+            config: timeouts.manager_config(),
             timeout: timeouts.connect + timeouts.response,
             runtime: Handle::current(),
             seeds,
@@ -64,10 +62,10 @@ impl Nodes {
             refreshing: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
         }));
-        for seed in &nodes.0.seeds {
-            nodes.at(seed)?;
+        for seed in &pool.0.seeds {
+            pool.at(seed)?;
         }
-        Ok(nodes)
+        Ok(pool)
     }
 
     fn known(&self) -> RwLockReadGuard<'_, Known> {
@@ -116,15 +114,15 @@ impl Nodes {
     /// Sends a command to the node that serves its slot, and follows redirections.
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
         let slot = slot_of(cmd);
-        let mut refresh = RefreshOnDrop { nodes: self, armed: true };
+        let mut refresh = RefreshOnDrop { pool: self, armed: true };
         let mut node = self.of_slot(slot)?;
         let mut answer = node.req_packed_command(cmd).await.and_then(Value::extract_error);
-        for _ in 0..REDIRECTIONS {
+        for _ in 0..MAX_REDIRECTIONS {
             let Err(error) = &answer else { break };
             let Some((address, ask)) = redirection(error) else { break };
             node = self.at(&address)?;
             if ask {
-                answer = asking(&mut node, cmd).await;
+                answer = send_asking(&mut node, cmd).await;
             } else {
                 if let Some(slot) = slot {
                     self.change(|known| known.slots.insert(slot, node.clone()));
@@ -148,12 +146,12 @@ impl Nodes {
         if self.0.refreshing.swap(true, Ordering::AcqRel) {
             return;
         }
-        let nodes = self.clone();
+        let pool = self.clone();
         self.0.runtime.spawn(async move {
             // If no node answers, the next operation tries again.
-            let _ = nodes.refresh_now().await;
+            let _ = pool.refresh_now().await;
             sleep(REFRESH_PAUSE).await;
-            nodes.0.refreshing.store(false, Ordering::Release);
+            pool.0.refreshing.store(false, Ordering::Release);
         });
     }
 
@@ -199,14 +197,14 @@ impl Nodes {
 
 /// Refreshes the map of slots if it is dropped before the node answered: another node may have taken over.
 struct RefreshOnDrop<'a> {
-    nodes: &'a Nodes,
+    pool: &'a NodePool,
     armed: bool,
 }
 
 impl Drop for RefreshOnDrop<'_> {
     fn drop(&mut self) {
         if self.armed {
-            self.nodes.refresh();
+            self.pool.refresh();
         }
     }
 }
@@ -220,15 +218,4 @@ fn address(addr: &ConnectionAddr) -> Option<Address> {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => Some((host.clone(), *port)),
         _ => None,
     }
-}
-
-/// Returns the slot of a command's key, which is its first argument, or the third of a script.
-fn slot_of(cmd: &Cmd) -> Option<Slot> {
-    let mut args = cmd.args_iter().filter_map(|arg| match arg {
-        redis::Arg::Simple(bytes) => Some(bytes),
-        _ => None,
-    });
-    let name = args.next()?;
-    let script = [&b"EVAL"[..], b"EVALSHA"].iter().any(|script| name.eq_ignore_ascii_case(script));
-    args.nth(if script { 2 } else { 0 }).map(Slot::for_key)
 }

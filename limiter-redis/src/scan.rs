@@ -1,36 +1,17 @@
-//! Looking at live keys, for operators.
+//! Listing the logs under a prefix, for operators.
 
-use std::time::Duration;
-
-use limiter_core::store::LogKey;
-use limiter_core::{Error, ErrorKind, Name, Timestamp};
+use limiter_core::{Error, ErrorKind, Name};
 use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, Value};
 use tokio::time::timeout;
 
-use crate::connection::{Connection, Kind};
+use crate::attempt::Attempt;
+#[cfg(feature = "cluster")]
+use crate::cluster::{Node, slots::masters};
+use crate::connection::{Connection, Topology};
 use crate::key::StoredKey;
 use crate::reply::{integer, unexpected};
-use crate::script::INSPECT;
-use crate::{RedisStore, attempt::Attempt};
-
-/// A log as Redis holds it, including expired entries that no append has dropped yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LogInfo {
-    /// The number of entries.
-    pub entries: u64,
-    /// The sum of their costs.
-    pub cost: u64,
-    /// The time of the oldest entry.
-    pub oldest: Timestamp,
-    /// The time of the newest entry.
-    pub newest: Timestamp,
-    /// How long Redis keeps the key if nothing is appended. `None` for a key without a time to live, which no limiter makes.
-    pub expires_in: Option<Duration>,
-    /// The memory that the key takes by `MEMORY USAGE`, in bytes.
-    pub bytes: u64,
-}
+use crate::store::RedisStore;
 
 /// A log that a scan found. [`Debug`](std::fmt::Debug) does not print the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,39 +51,6 @@ fn zcard(stored: &[u8]) -> Cmd {
     let mut cmd = redis::cmd("ZCARD");
     cmd.arg(stored);
     cmd
-}
-
-impl<C> RedisStore<C>
-where
-    C: ConnectionLike + Clone + Send + Sync + 'static,
-{
-    /// Returns what Redis holds for a log; `None` if nothing.
-    ///
-    /// # Errors
-    /// [`Corrupt`](limiter_core::ErrorKind::Corrupt) if it is not a log, and whatever keeps Redis from answering.
-    pub async fn inspect(&self, log: LogKey<'_>) -> Result<Option<LogInfo>, Error> {
-        let stored = self.keys.encode(log);
-        let reply = self.run(log, &stored, |attempt| INSPECT.call(attempt.load, &stored, &[])).await?.value;
-        log_info(&reply).map_err(|error| error.with_log(log))
-    }
-}
-
-fn log_info(reply: &Value) -> Result<Option<LogInfo>, Error> {
-    let Value::Array(items) = reply else { return Err(unexpected(reply)) };
-    if items.is_empty() {
-        return Ok(None);
-    }
-    let [entries, cost, oldest, newest, expires, bytes] = &items[..] else { return Err(unexpected(reply)) };
-    let number = |item| integer(item).map(|n| u64::try_from(n).unwrap_or(0));
-    let time = |item| number(item).map(Timestamp::from_micros_saturating);
-    Ok(Some(LogInfo {
-        entries: number(entries)?,
-        cost: number(cost)?,
-        oldest: time(oldest)?,
-        newest: time(newest)?,
-        expires_in: u64::try_from(integer(expires)?).ok().map(Duration::from_millis),
-        bytes: number(bytes)?,
-    }))
 }
 
 impl RedisStore {
@@ -179,10 +127,10 @@ impl RedisStore {
         }
         let (count, limit) = (found.len(), self.retry_policy.response_timeout);
         let answers = match &self.connection.0 {
-            Kind::Single(manager) => timeout(limit, manager.clone().req_packed_commands(&pipeline, 0, count)).await,
+            Topology::Single(manager) => timeout(limit, manager.clone().req_packed_commands(&pipeline, 0, count)).await,
             #[cfg(feature = "cluster")]
-            Kind::Cluster(cluster) => {
-                let mut node = crate::cluster::Node::new(cluster.clone(), node);
+            Topology::Cluster(cluster) => {
+                let mut node = Node::new(cluster.clone(), node);
                 timeout(limit, node.req_packed_commands(&pipeline, 0, count)).await
             }
         };
@@ -198,13 +146,13 @@ impl RedisStore {
 
     async fn nodes(&self) -> Result<Vec<Option<(String, u16)>>, Error> {
         match &self.connection.0 {
-            Kind::Single(_) => Ok(vec![None]),
+            Topology::Single(_) => Ok(vec![None]),
             #[cfg(feature = "cluster")]
-            Kind::Cluster(_) => {
+            Topology::Cluster(_) => {
                 let mut slots = redis::cmd("CLUSTER");
                 slots.arg("SLOTS");
                 let reply = self.send_to(None, slots).await?;
-                let masters = crate::cluster::masters(&reply).ok_or_else(|| unexpected(&reply))?;
+                let masters = masters(&reply).ok_or_else(|| unexpected(&reply))?;
                 Ok(masters.into_iter().map(Some).collect())
             }
         }
@@ -214,8 +162,8 @@ impl RedisStore {
     async fn send_to(&self, node: Option<&(String, u16)>, cmd: Cmd) -> Result<Value, Error> {
         match (&self.connection.0, node) {
             #[cfg(feature = "cluster")]
-            (Kind::Cluster(cluster), node) => {
-                let node = crate::cluster::Node::new(cluster.clone(), node);
+            (Topology::Cluster(cluster), node) => {
+                let node = Node::new(cluster.clone(), node);
                 self.retry_policy.run(&node, |_| cmd.clone()).await
             }
             _ => self.retry_policy.run::<Connection>(&self.connection, |_| cmd.clone()).await,
