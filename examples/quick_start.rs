@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use limiter::{Limit, Limiter, MemoryStore};
+use limiter::{Limiter, MemoryStore, policy};
 
 fn main() -> Result<(), limiter::Error> {
-    let limiter = Limiter::new(MemoryStore::new(), Limit::per_second(3)?);
+    let search = Limiter::new("search", policy!("3/1s"), MemoryStore::new());
 
     for request in 1..=4 {
-        let decision = limiter.acquire_now("customer 7");
+        let decision = search.acquire("customer 7").now()?;
         match decision.retry_after() {
             None => println!("request {request}: allowed, {} remaining", decision.remaining()),
             Some(wait) => println!("request {request}: denied, the next fits in {} ms", wait.as_millis()),
@@ -16,16 +16,18 @@ fn main() -> Result<(), limiter::Error> {
         assert_eq!(decision.allowed(), request <= 3);
     }
 
-    let looked = limiter.peek_now("customer 7");
-    println!("a look consumes nothing: {} of {} used", looked.used(), looked.limit());
+    let status = search.status("customer 7").now()?;
+    println!("reading the status consumes nothing: {} of {} used", status.used(), status.limit());
 
-    let decision = limiter.ready_now("customer 7", Duration::from_secs(2));
-    println!("waited for the window to move on: {}", if decision.allowed() { "allowed" } else { "denied" });
-    assert!(decision.allowed());
+    // Waits until the window has moved on, and admits.
+    let Ok(permit) = search.acquire("customer 7").within(Duration::from_secs(2)).permit().now()? else {
+        panic!("a unit frees within a second");
+    };
+    println!("waited and got a permit: {} of 3 used", permit.decision().used());
 
-    // The call failed and shall not count: give its unit back.
-    let refunded = decision.receipt().is_some_and(|receipt| limiter.refund_now("customer 7", receipt));
-    println!("refunded: {refunded}");
-    assert!(refunded);
+    // The call failed and should not count, so give its unit back.
+    let refunded = permit.refund().now();
+    println!("refunded: {} of 3 used", refunded.status().used());
+    assert!(refunded.applied());
     Ok(())
 }

@@ -1,22 +1,22 @@
 //! Two processes share one limit through Redis: `cargo run --example shared_limit --features redis`.
 //!
-//! It starts a server of its own, and itself a second time. With `REDIS_URL=redis://…` it uses that server. `cargo test`
-//! runs it too.
+//! It starts a Redis server and a second process of itself. With `REDIS_URL=redis://…` it uses that server instead.
+//! `cargo test` runs it too.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use limiter::{Limit, Limiter, RedisStore};
 
-/// Tells the second process that it is the second one, and where the server is.
+/// Set in the second process, to the URL of the server.
 const SECOND: &str = "SHARED_LIMIT_SECOND";
 const LIMIT: u64 = 100;
 const TRIES: u64 = 80;
 
-/// Tries to get through eighty times and says how often it did.
+/// Tries eighty times and returns how often it was allowed.
 async fn work(url: &str) -> Result<u64, limiter::Error> {
     let store = RedisStore::builder().prefix("shared-limit-example").connect(url).await?;
-    let limiter = Limiter::new(store, Limit::new(LIMIT, Duration::from_secs(600))?);
+    let limiter = Limiter::new("search", Limit::new(LIMIT, Duration::from_secs(600))?, store);
     let mut allowed = 0;
     for _ in 0..TRIES {
         allowed += u64::from(limiter.acquire("customer 7").await?.allowed());
@@ -46,10 +46,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     assert_eq!(here + there, LIMIT);
 
     let store = RedisStore::builder().prefix("shared-limit-example").connect(&url).await?;
-    let limiter = Limiter::new(store, Limit::new(LIMIT, Duration::from_secs(600))?);
+    let limiter = Limiter::new("search", Limit::new(LIMIT, Duration::from_secs(600))?, store);
     let denied = limiter.peek("customer 7").await?;
     println!("the next request fits in {:?}", denied.retry_after());
     limiter.reset("customer 7").await?;
-    println!("reset: {} remaining", limiter.peek("customer 7").await?.remaining());
+    println!("reset: {} remaining", limiter.status("customer 7").await?.remaining());
     Ok(())
 }

@@ -1,12 +1,13 @@
-//! Priorities from usage: a queue serves customers who have used little in the last hour first. Nobody is denied.
+//! Priorities from usage: a queue serves customers first who have used little in the last hour. Nobody is denied.
 //! `cargo run --example task_priority`
 
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use limiter::{Limit, Limiter, MemoryStore, Op, Policy, Timestamp, Window};
+use limiter::time::Timestamp;
+use limiter::{Limit, Limiter, MemoryStore};
 
-/// Tasks in the last hour, this one not counted, up to which each priority goes: 3 is served first, 0 last.
+/// For each priority, the number of earlier tasks in the last hour below which it applies. 3 is served first, 0 last.
 const BANDS: [(u64, u8); 3] = [(2, 3), (10, 2), (50, 1)];
 
 fn priority(used_before: u64) -> u8 {
@@ -16,24 +17,22 @@ fn priority(used_before: u64) -> u8 {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Task {
     priority: u8,
-    /// Among equals the earlier one goes first.
+    /// Of equal priorities, the earlier task goes first.
     order: std::cmp::Reverse<usize>,
     customer: &'static str,
 }
 
 fn main() -> Result<(), limiter::Error> {
-    // A meter is a limit that nothing reaches. A record never denies; it tells the usage with the task just counted.
-    let hour = Policy::from(Limit::meter(Window::try_from(Duration::from_secs(3600))?));
-    let meter = Limiter::new(MemoryStore::new(), hour.clone());
+    // A meter is a limit that nothing reaches. A record never denies, and its usage includes the task just counted.
+    let tasks = Limiter::new("tasks", Limit::meter(Duration::from_secs(3600))?, MemoryStore::new());
     let mut queue = BinaryHeap::new();
 
     // A batch job submits sixty tasks within a minute, then two people ask for one each.
     let batch = (0..60).map(|second| (second, "batch job"));
     for (order, (second, customer)) in batch.chain([(60, "ann"), (61, "ben")]).enumerate() {
         let at = Timestamp::from_micros(second * 1_000_000)?;
-        let cost = 1;
-        let usage = meter.run_now(Op::record(customer, &hour).cost(cost).at(at))?;
-        let priority = priority(usage.used() - cost);
+        let usage = tasks.record(customer).at(at).now()?;
+        let priority = priority(usage.used() - 1);
         queue.push(Task { priority, order: std::cmp::Reverse(order), customer });
     }
 

@@ -1,14 +1,22 @@
-//! How an application tests its own code that uses a limiter: the limiter is generic over the store, and a mock clock
-//! tells the time. No server, no sleeping: `cargo test --example unit_test`.
+//! How to test code that uses a limiter: the store is chosen at run time, and in a test it is a store in memory with a mock
+//! clock in front. No server, no sleeping: `cargo test --example unit_test`.
 
-use limiter::{Error, Limiter, WindowStore};
+use std::sync::Arc;
 
-/// An application's own code: at most so many password attempts for an account, and a message that says how long to wait.
-struct Login<S> {
-    attempts: Limiter<S>,
+use limiter::{Counting, Error, Limiter, MemoryStore, Policy, SharedStore, policy};
+
+const ATTEMPTS: Policy = policy!("3/5m").with_counting(Counting::Attempts);
+
+/// The code under test: it limits password attempts for an account, and says how long to wait.
+struct Login {
+    attempts: Limiter,
 }
 
-impl<S: WindowStore> Login<S> {
+impl Login {
+    fn new(store: SharedStore) -> Self {
+        Self { attempts: Limiter::new("login", ATTEMPTS, store) }
+    }
+
     async fn attempt(&self, account: &str, password: &str) -> Result<&'static str, Error> {
         let decision = self.attempts.acquire(account).await?;
         if let Some(wait) = decision.retry_after() {
@@ -24,8 +32,7 @@ impl<S: WindowStore> Login<S> {
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
-    let limit = limiter::Limit::new(3, std::time::Duration::from_secs(300))?;
-    let login = Login { attempts: Limiter::new(limiter::MemoryStore::new(), limit) };
+    let login = Login::new(Arc::new(MemoryStore::new()));
     for password in ["guess", "open sesame"] {
         println!("{}", login.attempt("ann", password).await?);
     }
@@ -37,15 +44,13 @@ async fn main() -> Result<(), Error> {
 mod tests {
     use std::time::Duration;
 
-    use limiter::{Counting, Limit, MemoryStore, Policy};
+    use limiter::time::WithClock;
     use limiter_testkit::MockClock;
 
     use super::*;
 
-    fn login(clock: &MockClock) -> Login<MemoryStore> {
-        let limit = Limit::new(3, Duration::from_secs(300)).unwrap();
-        let policy = Policy::from(limit).counting(Counting::Attempts);
-        Login { attempts: Limiter::new(MemoryStore::new(), policy).with_clock(clock.clone()) }
+    fn login(clock: &MockClock) -> Login {
+        Login::new(Arc::new(WithClock::new(MemoryStore::new(), clock.clone())))
     }
 
     #[tokio::test]
@@ -58,7 +63,7 @@ mod tests {
         clock.advance(Duration::from_secs(200));
         // The right password does not help now, and trying it counts as an attempt.
         assert_eq!(login.attempt("ann", "open sesame").await.unwrap(), "locked, try again later");
-        // Exactly when the three first attempts are 300 s old, only the one at 200 s counts.
+        // The first three attempts are now exactly 300 s old and no longer count; the one at 200 s does.
         clock.advance(Duration::from_secs(100));
         assert_eq!(login.attempt("ann", "open sesame").await.unwrap(), "welcome");
     }

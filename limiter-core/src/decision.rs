@@ -1,74 +1,38 @@
-//! Facts into decisions.
+//! From facts to decisions.
 
 use std::cmp::Reverse;
+use std::fmt;
 use std::time::Duration;
-use std::{array, fmt};
 
-use crate::{Entry, Facts, Limit, MAX_LIMITS, Mode, Op, Outcome, PerLimit, Receipt, Timestamp, Usage, Window};
+use crate::facts::{Entry, Facts, LogFacts, Outcome, Usage};
+use crate::limit::Limit;
+use crate::op::{Mode, Op};
+use crate::per_limit::PerLimit;
+use crate::settlement::Receipt;
+use crate::status::whole_secs;
+use crate::status::{LimitStatus, Status};
+use crate::time::{Timestamp, Window};
 
-/// The answer to an operation. All times are from the operation's own time on, in whole microseconds.
+/// The answer to an operation.
 ///
 /// [`limit`](Self::limit), [`used`](Self::used), [`remaining`](Self::remaining) and
-/// [`refill_after`](Self::refill_after) are those of the *binding* limit: of a denied operation the one to wait longest
-/// for, else the one with the least remaining, and the first in the policy's order among equals.
-/// [`limits`](Self::limits) has every limit's own.
+/// [`refill_after`](Self::refill_after) are those of the *binding* limit: for a denial the limit with the longest wait,
+/// otherwise the one with the least remaining. The first in the policy's order wins ties. [`limits`](Self::limits) returns
+/// every limit's values.
 ///
-/// It holds what the store has found, and computes the rest when asked: each answer takes a nanosecond or two, and a few
-/// more under several limits.
-#[derive(Clone, Copy)]
+/// All durations start at [`at`](Self::at) and are whole microseconds. A decision holds what the store found and computes
+/// the rest when asked. It allocates only under a policy of more than four limits.
+#[derive(Clone)]
 #[must_use = "a decision says whether to go on"]
 pub struct Decision {
+    status: Status,
+    outcome: Outcome,
+    allowed: bool,
     denied: bool,
-    /// A bit for each limit that denies the operation.
+    /// Bit `i` says whether limit `i` denies the operation.
     blocking: u8,
-    limits: PerLimit<Limit>,
-    facts: Facts,
-}
-
-/// One limit's part in a [`Decision`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LimitDecision {
-    limit: Limit,
-    used: u64,
-    retry_after: u64,
-    refill_after: u64,
-}
-
-impl LimitDecision {
-    /// The limit.
-    #[inline]
-    #[must_use]
-    pub const fn limit(&self) -> Limit {
-        self.limit
-    }
-
-    /// The cost that counts in the window, at most the limit's maximum.
-    #[inline]
-    #[must_use]
-    pub const fn used(&self) -> u64 {
-        self.used
-    }
-
-    /// What is left of the maximum.
-    #[inline]
-    #[must_use]
-    pub const fn remaining(&self) -> u64 {
-        self.limit.max() - self.used
-    }
-
-    /// How long this limit denies the operation; zero if it does not.
-    #[inline]
-    #[must_use]
-    pub const fn retry_after(&self) -> Duration {
-        Duration::from_micros(self.retry_after)
-    }
-
-    /// Until the next unit of this limit frees; zero if nothing is used.
-    #[inline]
-    #[must_use]
-    pub const fn refill_after(&self) -> Duration {
-        Duration::from_micros(self.refill_after)
-    }
+    /// How long the log keeps the entry.
+    retained: Window,
 }
 
 impl Decision {
@@ -76,136 +40,140 @@ impl Decision {
     #[inline]
     #[must_use]
     pub const fn allowed(&self) -> bool {
-        self.facts.admitted
+        self.allowed
     }
 
-    /// The time of the decision: the operation's, but no earlier than the newest entry of the log.
+    /// Returns the time of the decision: the operation's, but no earlier than the newest entry of the log.
     #[inline]
     #[must_use]
     pub const fn at(&self) -> Timestamp {
-        self.facts.now
+        self.status.at()
     }
 
-    /// The limit that binds.
+    /// Returns the binding limit.
     #[inline]
     #[must_use]
     pub fn limit(&self) -> Limit {
         self.binding().limit
     }
 
-    /// The cost that counts in the binding limit's window after the operation, at most the limit's maximum.
+    /// Returns the cost that counts in the binding limit's window after the operation, at most the limit's maximum.
     #[inline]
     #[must_use]
     pub fn used(&self) -> u64 {
         self.binding().used
     }
 
-    /// What is left of the binding limit after the operation.
+    /// Returns what is left of the binding limit after the operation.
     #[inline]
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.binding().remaining()
     }
 
-    /// Of a denied acquire or peek: how long to wait until the same operation fits, if nothing else is recorded
-    /// meanwhile. Waiting exactly that long succeeds, one microsecond less does not. `None` otherwise.
+    /// Returns, for a denied acquire or peek, how long to wait until the same operation fits if nothing else is recorded
+    /// in the meantime. Waiting exactly that long succeeds; one microsecond less does not. `None` otherwise.
     #[inline]
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        // A repeated denial may find room by now; the soonest retry is still a microsecond away.
+        // A repeated denial may fit by now; the soonest retry is still a microsecond away.
         self.denied.then(|| Duration::from_micros(self.binding().retry_after.max(1)))
     }
 
-    /// Until the next unit of the binding limit frees; zero if nothing is used.
+    /// Returns [`retry_after`](Self::retry_after) in whole seconds, rounded up, as the HTTP header `Retry-After` wants it.
+    /// It is at least 1.
+    #[must_use]
+    pub fn retry_after_secs(&self) -> Option<u64> {
+        self.retry_after().map(whole_secs)
+    }
+
+    /// Returns how long until the next unit of the binding limit frees, zero if nothing is used.
     #[inline]
     #[must_use]
     pub fn refill_after(&self) -> Duration {
         self.binding().refill_after()
     }
 
-    /// Until nothing counts in any window any more; zero if nothing counts now.
+    /// Returns how long until nothing counts in any window, zero if nothing does now.
     #[inline]
     #[must_use]
     pub fn reset_after(&self) -> Duration {
-        let left = |newest| self.longest_window().micros_left(newest, self.at());
-        Duration::from_micros(self.facts.newest.map_or(0, left))
+        self.status.reset_after()
     }
 
-    /// Names the appended entry, or for a repeated id the original one; `None` if the log holds none for the operation.
+    /// Returns the receipt of the appended entry, or for a repeated idempotency key that of the original one. `None` if
+    /// the log holds no entry for the operation.
     #[inline]
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
-        self.entry().map(|entry| Receipt::new(entry.id, entry.at, self.longest_window()))
-    }
-
-    #[inline]
-    fn longest_window(&self) -> Window {
-        let first = self.limits[0].window();
-        if self.limits.is_one() { first } else { self.limits.iter().fold(first, |longest, l| longest.max(l.window())) }
+        self.entry().map(|entry| Receipt::new(entry.id, entry.at, self.retained))
     }
 
     const fn entry(&self) -> Option<Entry> {
-        match self.facts.outcome {
+        match self.outcome {
             Outcome::Nothing => None,
             Outcome::Appended(entry) | Outcome::Repeated(entry) => Some(entry),
         }
     }
 
-    /// Every limit's own part, in the policy's order.
-    #[must_use]
-    pub fn limits(&self) -> PerLimit<LimitDecision> {
-        let (limits, len) = self.limits.to_array::<MAX_LIMITS>();
-        let (usage, _) = self.facts.usage.to_array::<MAX_LIMITS>();
-        PerLimit::from_array(array::from_fn::<_, MAX_LIMITS, _>(|i| self.part(i, limits[i], usage[i])), len)
+    /// Whether the operation was an acquire that failed before and is only repeated: trying it again cannot succeed.
+    pub(crate) fn is_final_denial(&self) -> bool {
+        self.denied && matches!(self.outcome, Outcome::Repeated(_))
     }
 
-    /// The index of the binding limit in [`limits`](Self::limits).
+    /// Returns every limit's part, in the policy's order.
+    #[must_use]
+    pub fn limits(&self) -> PerLimit<LimitStatus> {
+        self.status.parts(self.blocking)
+    }
+
+    /// Returns the index of the binding limit in [`limits`](Self::limits).
     #[inline]
     #[must_use]
     pub fn binding_index(&self) -> usize {
-        if self.limits.is_one() { 0 } else { self.binding_of_several() }
+        if self.status.limit_count() == 1 { 0 } else { self.binding_of_several() }
+    }
+
+    /// Returns the usage alone, without the verdict. Its binding limit is the one with the least remaining, also after a
+    /// denial.
+    #[inline]
+    #[must_use]
+    pub const fn status(&self) -> &Status {
+        &self.status
+    }
+
+    /// Returns the usage alone. Otherwise as [`status`](Self::status).
+    #[inline]
+    #[must_use]
+    pub fn into_status(self) -> Status {
+        self.status
     }
 
     #[inline]
-    fn binding(&self) -> LimitDecision {
-        let i = self.binding_index();
-        self.part(i, self.limits[i], self.facts.usage.get(i).copied().unwrap_or_default())
+    fn binding(&self) -> LimitStatus {
+        self.part(self.binding_index())
+    }
+
+    #[inline]
+    fn part(&self, i: usize) -> LimitStatus {
+        self.status.part(i, self.blocking >> i & 1 > 0)
     }
 
     #[inline(never)]
     fn binding_of_several(&self) -> usize {
-        let pairs = self.limits.iter().zip(self.facts.usage.iter()).enumerate();
-        let parts = pairs.map(|(i, (limit, usage))| (i, self.part(i, *limit, *usage)));
-        // Of equals, both take the first.
-        let binding = if self.denied {
-            parts.min_by_key(|(_, part)| Reverse(part.retry_after))
-        } else {
-            parts.min_by_key(|(_, part)| part.remaining())
-        };
-        binding.map_or(0, |(i, _)| i)
-    }
-
-    /// The `i`-th limit's part.
-    #[inline]
-    fn part(&self, i: usize, limit: Limit, usage: Usage) -> LimitDecision {
-        let blocked = self.blocking >> i & 1 > 0;
-        LimitDecision {
-            limit,
-            used: usage.used.min(limit.max()),
-            retry_after: if blocked { limit.window().micros_left(usage.blocker, self.at()) } else { 0 },
-            refill_after: if usage.used > 0 { limit.window().micros_left(usage.oldest, self.at()) } else { 0 },
+        if !self.denied {
+            return self.status.least_remaining();
         }
+        // Of equals, `min` takes the first.
+        (0..self.status.limit_count()).min_by_key(|i| Reverse(self.part(*i).retry_after)).unwrap_or(0)
     }
 }
 
-/// Decisions are equal if all that they tell is.
+/// Two decisions are equal if everything that they return is.
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
-        let told = |decision: &Self| {
-            let times = (decision.at(), decision.reset_after());
-            (decision.allowed(), decision.denied, times, decision.entry(), decision.limits())
-        };
-        told(self) == told(other)
+        let verdict = |decision: &Self| (decision.allowed, decision.denied, decision.at(), decision.receipt());
+        verdict(self) == verdict(other) && self.limits() == other.limits()
     }
 }
 
@@ -225,30 +193,47 @@ impl fmt::Debug for Decision {
     }
 }
 
-/// Makes the decision on an operation of a store's facts. Pure; every decision of every backend is made here.
+/// Makes the decision on an operation from a store's facts. Pure; every decision of every backend is made here.
 ///
-/// `facts` must be about `op`: [`Facts::verify`] tells.
+/// `facts` must be about `op`; [`Facts::verify`] checks that.
 #[inline]
-pub fn decide(op: &Op<'_>, facts: &Facts) -> Decision {
-    let (denied, blocking) = denial(op, facts.admitted, op.policy.limits(), &facts.usage);
-    Decision { denied, blocking, limits: *op.policy.limits(), facts: *facts }
+pub fn decide(op: &Op<'_>, facts: Facts) -> Decision {
+    let Facts { admitted, outcome, log } = facts;
+    let (denied, blocking) = denial(op, admitted, op.policy.limits(), &log.usage);
+    let (status, retained) = (Status::new(op.policy, log), op.retention().window);
+    Decision { status, outcome, allowed: admitted, denied, blocking, retained }
 }
 
-/// As [`decide`] for `N` limits: with a number that is known, nothing is copied but those.
-#[doc(hidden)]
+/// See [`crate::internal::decide_sized`].
 #[inline(always)]
-pub fn decide_sized<const N: usize>(op: &Op<'_>, facts: &Facts) -> Decision {
-    let Some(limits) = op.policy.limits().as_array::<N>() else { return decide_any(op, *facts) };
-    let (usage, _) = facts.usage.to_array::<N>();
-    let (denied, blocking) = denial(op, facts.admitted, limits, &usage);
-    Decision { denied, blocking, limits: (*limits).into(), facts: Facts { usage: usage.into(), ..*facts } }
+pub(crate) fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Decision {
+    let SizedFacts { admitted, outcome, now, newest, usage } = facts;
+    let (denied, blocking) = denial(op, admitted, limits, &usage);
+    let status = Status::sized(limits, usage, now, newest);
+    Decision { status, outcome, allowed: admitted, denied, blocking, retained: op.retention().window }
 }
 
-/// By value: that a pointer to them may leave would keep the facts from staying in registers.
-#[cold]
-#[inline(never)]
-fn decide_any(op: &Op<'_>, facts: Facts) -> Decision {
-    decide(op, &facts)
+/// See [`crate::internal::SizedFacts`].
+#[derive(Clone, Copy, Debug)]
+pub struct SizedFacts<const N: usize> {
+    /// As [`Facts::admitted`].
+    pub admitted: bool,
+    /// As [`Facts::outcome`].
+    pub outcome: Outcome,
+    /// As [`LogFacts::now`].
+    pub now: Timestamp,
+    /// As [`LogFacts::newest`].
+    pub newest: Option<Timestamp>,
+    /// As [`LogFacts::usage`].
+    pub usage: [Usage; N],
+}
+
+impl<const N: usize> From<SizedFacts<N>> for Facts {
+    #[inline(always)]
+    fn from(facts: SizedFacts<N>) -> Self {
+        let SizedFacts { admitted, outcome, now, newest, usage } = facts;
+        Self { admitted, outcome, log: LogFacts { now, newest, usage: usage.into() } }
+    }
 }
 
 /// Whether the operation is denied, and by which limits.
@@ -264,27 +249,38 @@ fn denial(op: &Op<'_>, admitted: bool, limits: &[Limit], usage: &[Usage]) -> (bo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Policy;
+    use crate::policy;
 
     #[test]
-    fn decisions_are_equal_if_all_that_they_tell_is() {
-        let limits = [Limit::per_second(2).unwrap(), Limit::per_minute(9).unwrap()];
-        let policy = Policy::new(limits).unwrap();
-        let op = Op::peek("", &policy).cost(2);
+    fn a_decision_stays_small() {
+        // It was 408 bytes with room for eight limits in place, and every move of it showed.
+        assert!(size_of::<Decision>() <= 240, "{}", size_of::<Decision>());
+    }
+
+    #[test]
+    fn decisions_are_equal_if_everything_they_return_is() {
+        let policy = policy!("2/1s, 9/1m");
+        let op = Op::peek("", &policy).with_cost(2);
         let at = Timestamp::from_micros_saturating;
         let used = |used, oldest, blocker| Usage { used, oldest: at(oldest), blocker: at(blocker) };
         let decided = |second: Usage| {
             let usage = [used(1, 200, 200), second].into();
-            let facts =
-                Facts { now: at(500), admitted: false, outcome: Outcome::Nothing, newest: Some(at(400)), usage };
+            let log = LogFacts { now: at(500), newest: Some(at(400)), usage };
+            let facts = Facts { admitted: false, outcome: Outcome::Nothing, log };
             facts.verify(&op).unwrap();
-            let (decision, sized) = (decide(&op, &facts), decide_sized::<2>(&op, &facts));
-            assert_eq!((decision, format!("{decision:?}")), (sized, format!("{sized:?}")));
+            let LogFacts { now, newest, .. } = facts.log;
+            let usage = [used(1, 200, 200), second];
+            let sized = SizedFacts { admitted: false, outcome: Outcome::Nothing, now, newest, usage };
+            assert_eq!(Facts::from(sized), facts);
+            let sized = decide_sized::<2>(&op, policy.limits_array().unwrap(), sized);
+            let decision = decide(&op, facts);
+            assert_eq!((&decision, format!("{decision:?}")), (&sized, format!("{sized:?}")));
             decision
         };
         let decision = decided(used(3, 100, 100));
         assert_eq!((decision.binding_index(), decision.retry_after()), (0, Some(Duration::from_micros(999_700))));
-        // What blocks is of no interest where nothing does, nor what is oldest where there is nothing.
+        assert_eq!((decision.retry_after_secs(), decision.status().binding_index()), (Some(1), 0));
+        // The blocker does not matter where nothing blocks, nor the oldest entry where nothing counts.
         assert_eq!(decision, decided(used(3, 100, 300)));
         assert_eq!(decided(used(0, 100, 300)), decided(used(0, 200, 400)));
         assert_ne!(decision, decided(used(2, 100, 100)));

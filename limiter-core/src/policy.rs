@@ -1,144 +1,234 @@
 //! One or more limits and what they count.
 
-use crate::{Error, ErrorKind, Limit, MAX_LIMITS, PerLimit, Window};
+use std::borrow::Cow;
+
+use crate::error::{Error, ErrorKind};
+use crate::limit::Limit;
+use crate::limits::{Limits, MAX_LIMITS};
+use crate::time::Window;
 
 /// What an acquire appends to the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Counting {
-    /// Only what was allowed: denied requests are free. The default.
+    /// Only what was admitted: denied requests are free. This is the default.
     #[default]
     Admitted,
-    /// Every attempt: denied requests push the window forward too, which punishes hammering.
+    /// Every attempt: denied requests extend the wait, which punishes hammering.
     Attempts,
 }
 
 /// One to [`MAX_LIMITS`] limits that an operation must fit all at once, and what they count.
 ///
-/// The policy travels with each operation, so different keys may have different policies, and changing one keeps the
-/// history. The log is shared by all policies used on a key; see the
-/// [store contract](crate::WindowStore#the-log) for what a policy with shorter windows makes it forget.
+/// A policy travels with each operation, so keys may have different policies, and changing one keeps the history. An
+/// operation with its own policy never erases history that the limiter's default policy still counts; see
+/// [`Request::policy`](crate::Request::policy).
 ///
 /// ```
-/// use limiter_core::{Counting, Limit, Policy};
-/// let policy = Policy::new([Limit::per_second(3)?, Limit::per_hour(100)?])?.counting(Counting::Attempts);
-/// assert_eq!(policy.to_string(), "3/1s, 100/1h");
+/// use limiter_core::{Counting, Limit, Policy, policy};
+/// const SEARCH: Policy = policy!("3/1s, 100/1h");
+/// let same = Policy::new([Limit::per_second(3)?, Limit::per_hour(100)?])?;
+/// assert_eq!(SEARCH, same);
+/// assert_eq!(SEARCH.to_string(), "3/1s, 100/1h");
+/// let strict = SEARCH.with_counting(Counting::Attempts);
+/// # let _ = strict;
 /// # Ok::<(), limiter_core::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    limits: PerLimit<Limit>,
+    limits: Limits,
     counting: Counting,
     longest_window: Window,
     longest_window_zeros: u8,
     largest_max: u64,
     smallest_max: u64,
-    name: Option<Box<str>>,
+    name: Option<Cow<'static, str>>,
 }
 
 impl Policy {
-    /// A policy of these limits, counting what is admitted. Where two limits bind equally, the earlier one is named.
+    /// Returns a policy of these limits that counts admitted cost. Where two limits bind equally, the earlier one is
+    /// reported.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidLimit`] for no limit or more than [`MAX_LIMITS`].
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, Error> {
-        let limits: Vec<Limit> = limits.into_iter().take(MAX_LIMITS + 1).collect();
-        let limits = PerLimit::from_slice(&limits).ok_or_else(|| {
-            let found = if limits.is_empty() { "none".to_owned() } else { format!("more than {MAX_LIMITS}") };
-            Error::new(ErrorKind::InvalidLimit, format!("a policy has 1 to {MAX_LIMITS} limits, found {found}"))
-        })?;
-        Ok(Self::build(limits))
+        let (mut array, mut count) = ([Limit::UNUSED; MAX_LIMITS], 0);
+        for limit in limits {
+            if count == MAX_LIMITS {
+                let text = format!("a policy has 1 to {MAX_LIMITS} limits, found more");
+                return Err(Error::new(ErrorKind::InvalidLimit, text));
+            }
+            array[count] = limit;
+            count += 1;
+        }
+        if count == 0 {
+            let text = format!("a policy has 1 to {MAX_LIMITS} limits, found none");
+            return Err(Error::new(ErrorKind::InvalidLimit, text));
+        }
+        Ok(Self::from_checked(Limits::new(array, count)))
     }
 
-    fn build(limits: PerLimit<Limit>) -> Self {
-        let first = limits[0];
-        let longest_window = limits.iter().fold(first.window(), |longest, l| longest.max(l.window()));
+    /// Returns a policy of these limits, whose number is checked by the compiler.
+    ///
+    /// ```compile_fail
+    /// let none = limiter_core::Policy::from_limits([]);
+    /// ```
+    #[must_use]
+    pub const fn from_limits<const N: usize>(limits: [Limit; N]) -> Self {
+        const { assert!(0 < N && N <= MAX_LIMITS, "a policy has 1 to 8 limits") };
+        let (mut array, mut i) = ([Limit::UNUSED; MAX_LIMITS], 0);
+        while i < N {
+            array[i] = limits[i];
+            i += 1;
+        }
+        Self::from_checked(Limits::new(array, N))
+    }
+
+    pub(crate) const fn from_checked(limits: Limits) -> Self {
+        let first = limits.first();
+        let (mut longest, mut largest, mut smallest) = (first.window(), first.max(), first.max());
+        let mut i = 1;
+        while i < limits.count() {
+            let limit = limits.get(i);
+            if limit.window().as_micros() > longest.as_micros() {
+                longest = limit.window();
+            }
+            if limit.max() > largest {
+                largest = limit.max();
+            }
+            if limit.max() < smallest {
+                smallest = limit.max();
+            }
+            i += 1;
+        }
         Self {
-            counting: Counting::default(),
-            longest_window,
-            longest_window_zeros: longest_window.as_micros().leading_zeros() as u8,
-            largest_max: limits.iter().fold(first.max(), |largest, l| largest.max(l.max())),
-            smallest_max: limits.iter().fold(first.max(), |smallest, l| smallest.min(l.max())),
             limits,
+            counting: Counting::Admitted,
+            longest_window: longest,
+            longest_window_zeros: longest.as_micros().leading_zeros() as u8,
+            largest_max: largest,
+            smallest_max: smallest,
             name: None,
         }
     }
 
-    /// The same policy, counting this.
+    /// Returns the same policy with another counting mode.
     #[must_use]
-    pub fn counting(mut self, counting: Counting) -> Self {
+    pub const fn with_counting(mut self, counting: Counting) -> Self {
         self.counting = counting;
         self
     }
 
-    /// The same policy under a name, which headers and metrics show: 1 to 64 letters, digits, `-`, `_` or `.`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidLimit`] for any other name.
-    pub fn named(mut self, name: &str) -> Result<Self, Error> {
-        let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
-        if !(1..=64).contains(&name.len()) || !name.bytes().all(allowed) {
-            return Err(Error::new(
-                ErrorKind::InvalidLimit,
-                "a policy's name has 1 to 64 letters, digits, '-', '_' or '.'",
-            ));
-        }
+    /// Returns the same policy with a name, which labels it in metrics: `"gold"`, for instance. Default: no name.
+    #[must_use]
+    pub fn with_name(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.name = Some(name.into());
-        Ok(self)
+        self
     }
 
-    /// The limits, in order: at least one, at most [`MAX_LIMITS`].
+    /// Returns the limits, in order: 1 to [`MAX_LIMITS`].
     #[inline]
     #[must_use]
-    pub fn limits(&self) -> &PerLimit<Limit> {
+    pub fn limits(&self) -> &[Limit] {
         &self.limits
     }
 
-    /// What an acquire appends.
+    /// Returns what an acquire appends.
     #[inline]
     #[must_use]
-    pub fn counts(&self) -> Counting {
+    pub const fn counting(&self) -> Counting {
         self.counting
     }
 
-    /// The name, if it has one.
+    /// Returns the name, if the policy has one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// The longest window of all limits: an entry as old as this counts nowhere.
+    /// Returns the longest window of all limits. An entry aged this much counts nowhere.
     #[inline]
     #[must_use]
-    pub fn longest_window(&self) -> Window {
+    pub const fn longest_window(&self) -> Window {
         self.longest_window
     }
 
-    /// The leading zeros of the longest window's microseconds. Known beforehand, because some processors take long to find
-    /// them.
-    #[doc(hidden)]
+    /// Returns the largest maximum of all limits. No decision depends on entries older than the newest ones that together
+    /// reach it.
     #[inline]
     #[must_use]
-    pub fn longest_window_zeros(&self) -> u8 {
-        self.longest_window_zeros
-    }
-
-    /// The largest maximum of all limits: no decision depends on what is older than the newest entries that reach it.
-    #[inline]
-    #[must_use]
-    pub fn largest_max(&self) -> u64 {
+    pub const fn largest_max(&self) -> u64 {
         self.largest_max
     }
 
-    /// The smallest maximum of all limits: a higher cost can never fit.
+    /// Returns the smallest maximum of all limits. A higher cost can never fit.
     #[inline]
     #[must_use]
-    pub fn smallest_max(&self) -> u64 {
+    pub const fn smallest_max(&self) -> u64 {
         self.smallest_max
+    }
+
+    /// See [`crate::internal::longest_window_zeros`].
+    #[inline(always)]
+    pub(crate) const fn longest_window_zeros(&self) -> u8 {
+        self.longest_window_zeros
+    }
+
+    /// See [`crate::internal::limits_array`].
+    #[inline(always)]
+    pub(crate) fn limits_array<const N: usize>(&self) -> Option<&[Limit; N]> {
+        self.limits.as_array()
     }
 }
 
 impl From<Limit> for Policy {
     fn from(limit: Limit) -> Self {
-        Self::build(PerLimit::one(limit))
+        Self::from_limits([limit])
+    }
+}
+
+impl<const N: usize> From<[Limit; N]> for Policy {
+    fn from(limits: [Limit; N]) -> Self {
+        Self::from_limits(limits)
+    }
+}
+
+/// Makes a [`Policy`] from a literal, checked by the compiler: `const SEARCH: Policy = policy!("5/10s, 100/1h");`
+///
+/// The text is that of `"…".parse::<Policy>()`.
+///
+/// ```
+/// use limiter_core::{Policy, policy};
+/// const SEARCH: Policy = policy!("5/10s, 100/1h");
+/// assert_eq!(SEARCH.limits().len(), 2);
+/// ```
+///
+/// ```compile_fail
+/// let mistyped = limiter_core::policy!("5/10x");
+/// ```
+#[macro_export]
+macro_rules! policy {
+    ($text:expr) => {
+        const { $crate::internal::policy_from_literal($text) }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_has_one_to_eight_limits() {
+        let limit = |max| Limit::per_second(max).unwrap();
+        assert_eq!(Policy::new([]).unwrap_err().to_string(), "a policy has 1 to 8 limits, found none");
+        let error = Policy::new(std::iter::repeat(limit(1))).unwrap_err();
+        assert_eq!(
+            (error.kind(), &*error.to_string()),
+            (ErrorKind::InvalidLimit, "a policy has 1 to 8 limits, found more")
+        );
+        for count in 1..=8 {
+            let policy = Policy::new((1..=count).map(limit)).unwrap();
+            assert_eq!((policy.limits().len() as u64, policy.smallest_max(), policy.largest_max()), (count, 1, count));
+            assert_eq!(policy.limits_array::<3>().is_some(), count == 3);
+        }
     }
 }

@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
-use crate::{Counting, Limit, Policy, Window};
+use crate::limit::Limit;
+use crate::policy::{Counting, Policy};
+use crate::time::Window;
 
 macro_rules! as_text {
     ($($type:ty),*) => {$(
@@ -48,8 +50,8 @@ impl Serialize for Policy {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut out = serializer.serialize_struct("Policy", 3)?;
         out.serialize_field("name", &self.name())?;
-        out.serialize_field("limits", &**self.limits())?;
-        out.serialize_field("counting", &self.counts())?;
+        out.serialize_field("limits", self.limits())?;
+        out.serialize_field("counting", &self.counting())?;
         out.end()
     }
 }
@@ -66,9 +68,9 @@ struct PolicyTable {
 impl<'de> Deserialize<'de> for Policy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let table = PolicyTable::deserialize(deserializer)?;
-        let policy = Self::new(table.limits).map_err(D::Error::custom)?.counting(table.counting);
+        let policy = Self::new(table.limits).map_err(D::Error::custom)?.with_counting(table.counting);
         match table.name {
-            Some(name) => policy.named(&name).map_err(D::Error::custom),
+            Some(name) => Ok(policy.with_name(name)),
             None => Ok(policy),
         }
     }
@@ -84,12 +86,11 @@ mod tests {
         let policy: Policy = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&policy).unwrap(), text);
         let short: Policy = serde_json::from_str(r#"{"limits":["3 per second"]}"#).unwrap();
-        assert_eq!((short.counts(), short.name()), (Counting::Admitted, None));
+        assert_eq!((short.counting(), short.name()), (Counting::Admitted, None));
         for bad in [
             r#"{"limits":[]}"#,
             r#"{"limits":["3"]}"#,
             r#"{"limits":["3/1s"],"counting":"both"}"#,
-            r#"{"limits":["3/1s"],"name":""}"#,
             r#"{"limits":["3/1s"],"max":1}"#,
         ] {
             assert!(serde_json::from_str::<Policy>(bad).is_err(), "{bad}");

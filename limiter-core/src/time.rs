@@ -1,15 +1,13 @@
-//! Whole microseconds: points in time and lengths of windows.
+//! Points in time and window lengths, both in whole microseconds.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::{Error, ErrorKind};
-
-/// The largest microsecond count that a double holds exactly together with all its predecessors.
-const MAX_MICROS: u64 = (1 << 53) - 1;
+use crate::error::{Error, ErrorKind};
+use crate::range::{MAX_MICROS, OutOfRange, Quantity};
 
 /// A point in time: whole microseconds since the Unix epoch, below 2^53 (the year 2255).
 ///
-/// The bound keeps a timestamp exact as an IEEE double, which is what a Redis sorted set stores.
+/// The bound keeps a timestamp exact as an IEEE double, the type of a Redis score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
@@ -19,54 +17,46 @@ impl Timestamp {
     /// The latest point in time, 2^53 - 1 µs.
     pub const MAX: Self = Self(MAX_MICROS);
 
-    /// The point `micros` microseconds after the Unix epoch.
+    /// Returns the point `micros` microseconds after the Unix epoch.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidTimestamp`] from 2^53 on.
-    pub fn from_micros(micros: u64) -> Result<Self, Error> {
-        if micros > MAX_MICROS {
-            return Err(Error::new(
-                ErrorKind::InvalidTimestamp,
-                format!("timestamp of {micros} µs is out of range, expected at most {MAX_MICROS} (2^53 - 1)"),
-            ));
-        }
-        Ok(Self(micros))
+    /// [`OutOfRange`] from 2^53 on.
+    pub const fn from_micros(micros: u64) -> Result<Self, OutOfRange> {
+        if micros > MAX_MICROS { Err(OutOfRange::new(Quantity::Timestamp, micros)) } else { Ok(Self(micros)) }
     }
 
-    /// The point `micros` microseconds after the Unix epoch, or [`Timestamp::MAX`] where that is out of range.
+    /// Returns the point `micros` microseconds after the Unix epoch, or [`Timestamp::MAX`] if that is out of range.
     #[inline]
     #[must_use]
     pub const fn from_micros_saturating(micros: u64) -> Self {
         Self(if micros > MAX_MICROS { MAX_MICROS } else { micros })
     }
 
-    /// The point in time that the lowest 53 bits tell, where a store keeps something else in the others.
-    #[doc(hidden)]
-    #[inline]
-    #[must_use]
-    pub const fn from_low_bits(bits: u64) -> Self {
-        Self(bits & MAX_MICROS)
-    }
-
-    /// Microseconds since the Unix epoch.
+    /// Returns the microseconds since the Unix epoch.
     #[inline]
     #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// This point moved later by `by`, cut to whole microseconds and to [`Timestamp::MAX`].
+    /// Returns this point moved later by `by`, truncated to whole microseconds, at most [`Timestamp::MAX`].
     #[must_use]
     pub fn saturating_add(self, by: Duration) -> Self {
         let micros = u64::try_from(by.as_micros()).unwrap_or(MAX_MICROS);
         Self::from_micros_saturating(self.0.saturating_add(micros))
     }
 
-    /// Microseconds from `earlier` to this point, 0 if `earlier` is later.
+    /// Returns the microseconds from `earlier` to this point, 0 if `earlier` is later.
     #[inline]
     #[must_use]
     pub const fn micros_since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
+    }
+
+    /// See [`crate::internal::timestamp_from_low_bits`].
+    #[inline]
+    pub(crate) const fn from_low_bits(bits: u64) -> Self {
+        Self(bits & MAX_MICROS)
     }
 }
 
@@ -77,14 +67,14 @@ impl TryFrom<SystemTime> for Timestamp {
         let since = time.duration_since(UNIX_EPOCH).map_err(|e| {
             Error::new(ErrorKind::InvalidTimestamp, "system time is before the Unix epoch").with_source(e)
         })?;
-        Self::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+        Ok(Self::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))?)
     }
 }
 
 /// The length of a window: whole microseconds, from 1 to 2^53 - 1.
 ///
-/// Anything finer than a microsecond is rejected, never rounded. [`Display`](std::fmt::Display) prints the largest unit
-/// that divides the length (`60s` is `1m`), and the text parses back to the same window.
+/// A length finer than a microsecond is rejected, never rounded. [`Display`](std::fmt::Display) prints the largest unit
+/// that divides the length (`60s` prints as `1m`), and the text parses back to the same window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Window(u64);
 
@@ -94,28 +84,39 @@ impl Window {
     /// The longest window, 2^53 - 1 µs (285 years).
     pub const MAX: Self = Self(MAX_MICROS);
 
-    /// A window of `micros` microseconds.
+    /// Returns a window of `length`.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidLimit`] for 0 and from 2^53 on.
-    pub fn from_micros(micros: u64) -> Result<Self, Error> {
-        if (1..=MAX_MICROS).contains(&micros) {
-            return Ok(Self(micros));
+    /// [`OutOfRange`] for a length of 0, from 2^53 µs on, or finer than a microsecond.
+    pub const fn new(length: Duration) -> Result<Self, OutOfRange> {
+        let micros = length.as_micros();
+        let nanos = length.as_nanos();
+        if !nanos.is_multiple_of(1000) {
+            return Err(OutOfRange::new(Quantity::WindowNanos, if nanos >> 64 > 0 { u64::MAX } else { nanos as u64 }));
         }
-        Err(Error::new(
-            ErrorKind::InvalidLimit,
-            format!("window of {micros} µs is out of range, expected 1 to {MAX_MICROS} µs"),
-        ))
+        Self::from_micros(if micros >> 64 > 0 { u64::MAX } else { micros as u64 })
     }
 
-    /// The length in microseconds.
+    /// Returns a window of `micros` microseconds.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] for 0 and from 2^53 on.
+    pub const fn from_micros(micros: u64) -> Result<Self, OutOfRange> {
+        if micros == 0 || micros > MAX_MICROS {
+            Err(OutOfRange::new(Quantity::Window, micros))
+        } else {
+            Ok(Self(micros))
+        }
+    }
+
+    /// Returns the length in microseconds.
     #[inline]
     #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// The length as a [`Duration`].
+    /// Returns the length as a [`Duration`].
     #[must_use]
     pub const fn as_duration(self) -> Duration {
         Duration::from_micros(self.0)
@@ -130,24 +131,58 @@ impl Window {
         now.0.saturating_sub(at.0) < self.0
     }
 
-    /// Microseconds from `now` until an entry made at `at` leaves this window, 0 if it has left.
+    /// Returns the microseconds from `now` until an entry made at `at` leaves this window, 0 if it has left.
     #[inline]
     #[must_use]
     pub const fn micros_left(self, at: Timestamp, now: Timestamp) -> u64 {
         (at.0 + self.0).saturating_sub(now.0)
     }
+
+    /// Returns the earliest time at which an entry still counts in this window at `now`.
+    ///
+    /// Everything before the edge has left the window. A store that sorts entries by time selects from here.
+    #[inline]
+    #[must_use]
+    pub const fn edge(self, now: Timestamp) -> Timestamp {
+        Timestamp(now.0.saturating_sub(self.0 - 1))
+    }
 }
 
 impl TryFrom<Duration> for Window {
-    type Error = Error;
+    type Error = OutOfRange;
 
-    fn try_from(length: Duration) -> Result<Self, Error> {
-        if !length.subsec_nanos().is_multiple_of(1000) {
-            return Err(Error::new(
-                ErrorKind::InvalidLimit,
-                format!("window of {length:?} is finer than a microsecond, expected whole microseconds"),
-            ));
+    fn try_from(length: Duration) -> Result<Self, OutOfRange> {
+        Self::new(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_edge_is_the_first_time_that_counts() {
+        let at = Timestamp::from_micros_saturating;
+        for (window, now) in [(1, 0), (1, 9), (10, 3), (10, 9), (10, 10), (10, 1 << 50), (MAX_MICROS, MAX_MICROS)] {
+            let (window, now) = (Window::from_micros(window).unwrap(), at(now));
+            let edge = window.edge(now);
+            assert!(window.counts(edge, now), "{window} at {now:?}");
+            assert!(edge == at(0) || !window.counts(at(edge.as_micros() - 1), now), "{window} at {now:?}");
         }
-        Self::from_micros(u64::try_from(length.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    #[test]
+    fn windows_are_whole_microseconds_in_range() {
+        for (length, message) in [
+            (Duration::ZERO, "window of 0 µs is out of range, expected 1 to 9007199254740991 µs"),
+            (Duration::from_nanos(1_500), "window of 1.5µs is finer than a microsecond, expected whole microseconds"),
+            (Duration::MAX, "is finer than a microsecond"),
+            (Duration::from_secs(u64::MAX), "window of 18446744073709551615 µs is out of range"),
+        ] {
+            let error = Window::new(length).unwrap_err();
+            assert!(error.to_string().contains(message), "{error}");
+            assert_eq!(Error::from(error).kind(), ErrorKind::InvalidLimit);
+        }
+        assert_eq!(Window::new(Duration::from_micros(MAX_MICROS)), Ok(Window::MAX));
     }
 }

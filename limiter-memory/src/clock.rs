@@ -5,7 +5,7 @@
 use std::sync::LazyLock;
 use std::time::SystemTime;
 
-use limiter_core::Timestamp;
+use limiter_core::{Timestamp, internal};
 
 static CLOCK: LazyLock<AnchoredClock> = LazyLock::new(AnchoredClock::new);
 
@@ -61,7 +61,7 @@ fn unix_micros() -> u64 {
 #[inline]
 pub(crate) fn now() -> Timestamp {
     let clock = &*CLOCK;
-    Timestamp::from_low_bits(clock.unix_micros + clock.elapsed_micros())
+    internal::timestamp_from_low_bits(clock.unix_micros + clock.elapsed_micros())
 }
 
 #[cfg(test)]

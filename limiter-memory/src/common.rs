@@ -1,15 +1,16 @@
 //! An operation of the common sort, with nothing unusual about it. The same as [`apply`](crate::apply), in so few steps
 //! that its facts need never be written to memory.
 
+use limiter_core::internal::{self, SizedFacts};
+use limiter_core::store::{Entry, Op, Outcome, Usage};
+use limiter_core::{EntryId, Limit, Timestamp};
 use std::hint::select_unpredictable;
-
-use limiter_core::{Entry, EntryId, Facts, Limit, Op, Outcome, Timestamp, Usage};
 
 use crate::entries::Entries;
 
 /// What an operation under `N` limits finds, before it changes anything.
 pub(crate) struct Look<'a, const N: usize> {
-    limits: &'a [Limit; N],
+    pub(crate) limits: &'a [Limit; N],
     pub(crate) admitted: bool,
     now: Timestamp,
     starts: [usize; N],
@@ -20,8 +21,8 @@ impl<'a, const N: usize> Look<'a, N> {
     /// Looks, unless it is not a common operation.
     #[inline(always)]
     pub(crate) fn new(entries: &mut impl Entries, op: &Op<'a>, now: Timestamp) -> Option<Self> {
-        let limits = op.policy.limits().as_array()?;
-        if op.id.is_some() {
+        let limits = internal::limits_array(op.policy)?;
+        if op.id.is_some() || op.limiter_policy.is_some() {
             return None;
         }
         let now = entries.not_before(now);
@@ -54,7 +55,7 @@ impl<'a, const N: usize> Look<'a, N> {
 
     /// Appends the entry of an operation that is admitted.
     #[inline(always)]
-    pub(crate) fn append(mut self, entries: &mut impl Entries, op: &Op<'_>) -> Facts {
+    pub(crate) fn append(mut self, entries: &mut impl Entries, op: &Op<'_>) -> SizedFacts<N> {
         let now = self.now;
         let number = entries.push(self.expired(), op, now);
         for usage in &mut self.usage {
@@ -62,13 +63,12 @@ impl<'a, const N: usize> Look<'a, N> {
             usage.blocker = usage.oldest;
         }
         let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: now };
-        let usage = self.usage.into();
-        Facts { now, admitted: true, outcome: Outcome::Appended(entry), newest: Some(now), usage }
+        SizedFacts { admitted: true, outcome: Outcome::Appended(entry), now, newest: Some(now), usage: self.usage }
     }
 
     /// The facts about an operation that appends nothing, or `None` where usage is above a maximum.
     #[inline(always)]
-    pub(crate) fn facts(mut self, entries: &impl Entries, op: &Op<'_>) -> Option<Facts> {
+    pub(crate) fn facts(mut self, entries: &impl Entries, op: &Op<'_>) -> Option<SizedFacts<N>> {
         for (i, usage) in self.usage.iter_mut().enumerate() {
             let max = self.limits[i].max();
             if usage.used > max {
@@ -77,8 +77,7 @@ impl<'a, const N: usize> Look<'a, N> {
             let room = (usage.used + op.cost).saturating_sub(max);
             usage.blocker = if room <= 1 { usage.oldest } else { entries.at(entries.reaching(self.starts[i], room)) };
         }
-        let usage = self.usage.into();
-        let Self { now, admitted, .. } = self;
-        Some(Facts { now, admitted, outcome: Outcome::Nothing, newest: entries.newest(), usage })
+        let Self { now, admitted, usage, .. } = self;
+        Some(SizedFacts { admitted, outcome: Outcome::Nothing, now, newest: entries.newest(), usage })
     }
 }

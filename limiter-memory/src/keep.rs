@@ -1,12 +1,20 @@
 //! How long a log must be kept.
 
-use limiter_core::{At, Op, Timestamp};
+use limiter_core::store::{At, Op};
+use limiter_core::{Timestamp, internal};
 
-/// How long a log must be kept after its newest entry, in one byte: the leading zeros of the longest window of the last
-/// append, in microseconds, which say what power of two it is below, and which the policy knows; or for ever, if that append
-/// was at a given time, which tells nothing about the store's own clock.
+/// How long a log must be kept after its newest entry, in one byte: the leading zeros of the last append's retention window in
+/// microseconds, which say what power of two the window is below. Forever, if that append was at a given time, which says
+/// nothing about the store's clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Keep(u8);
+
+/// The leading zeros of the operation's retention window in microseconds.
+#[inline(always)]
+pub(crate) fn retention_zeros(op: &Op<'_>) -> u8 {
+    let own = internal::longest_window_zeros(op.policy);
+    op.limiter_policy.map_or(own, |policy| own.min(internal::longest_window_zeros(policy)))
+}
 
 impl Keep {
     const GIVEN: u8 = 0x40;
@@ -16,7 +24,7 @@ impl Keep {
 
     #[inline]
     pub(crate) fn for_append(op: &Op<'_>) -> Self {
-        Self(op.policy.longest_window_zeros() | if op.at == At::StoreClock { 0 } else { Self::GIVEN })
+        Self(retention_zeros(op) | if op.at == At::StoreClock { 0 } else { Self::GIVEN })
     }
 
     /// Longer than the window, and at most twice as long; in microseconds.

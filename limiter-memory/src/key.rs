@@ -1,66 +1,54 @@
-//! Keys, the short ones inline.
+//! What a log belongs to: the number of a limiter's name and a key, short keys inline.
+//!
+//! Functions on the hot path take the two apart: a struct of them would be passed in memory.
 
-use std::hash::{Hash, Hasher};
+/// The longest key that fits beside the name, the length and a tag, with the log and a lock in the rest of a cache line.
+const INLINE: usize = 18;
 
-/// How many bytes fit beside the length and a tag, and the log and a lock in the rest of a cache line.
-const INLINE: usize = 22;
-
-/// The bytes of a key. One that fits inline saves an allocation, and a cache miss on every comparison.
+/// The number of a name, and the bytes of a key. A key that fits inline saves an allocation, and a cache miss on every comparison.
 pub(crate) enum Key {
-    Inline { len: u8, bytes: [u8; INLINE] },
-    Heap(Box<[u8]>),
+    Inline { len: u8, bytes: [u8; INLINE], name: u32 },
+    Heap { name: u32, bytes: Box<[u8]> },
 }
 
 impl Key {
-    pub(crate) fn new(key: &[u8]) -> Self {
+    pub(crate) fn new(name: u32, key: &[u8]) -> Self {
         if key.len() <= INLINE {
             let mut bytes = [0; INLINE];
             bytes[..key.len()].copy_from_slice(key);
-            Self::Inline { len: key.len() as u8, bytes }
+            Self::Inline { len: key.len() as u8, bytes, name }
         } else {
-            Self::Heap(key.into())
+            Self::Heap { name, bytes: key.into() }
         }
     }
 
+    /// The number of the name, and the key.
     #[inline]
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn parts(&self) -> (u32, &[u8]) {
         match self {
-            Self::Inline { len, bytes } => &bytes[..usize::from(*len).min(INLINE)],
-            Self::Heap(bytes) => bytes,
+            Self::Inline { len, bytes, name } => (*name, &bytes[..usize::from(*len).min(INLINE)]),
+            Self::Heap { name, bytes } => (*name, bytes),
         }
     }
 
-    /// Without a call where the length is common: two words that overlap are all of up to 16 bytes.
-    #[inline]
-    pub(crate) fn is(&self, key: &[u8]) -> bool {
+    /// Makes no call for a key of a common length: two overlapping words cover up to 16 bytes.
+    #[inline(always)]
+    pub(crate) fn is(&self, name: u32, key: &[u8]) -> bool {
         if let 8..=16 = key.len()
-            && let Self::Inline { len, bytes } = self
+            && let Self::Inline { len, bytes, name: own } = self
         {
             let bytes = &bytes[..key.len()];
             return usize::from(*len) == key.len()
+                && *own == name
                 && bytes.first_chunk::<8>() == key.first_chunk()
                 && bytes.last_chunk::<8>() == key.last_chunk();
         }
-        self.is_at_length(key)
+        self.is_at_length(name, key)
     }
 
     #[inline(never)]
-    fn is_at_length(&self, key: &[u8]) -> bool {
-        self.as_bytes() == key
-    }
-}
-
-impl PartialEq for Key {
-    fn eq(&self, other: &Self) -> bool {
-        self.is(other.as_bytes())
-    }
-}
-
-impl Eq for Key {}
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write(self.as_bytes());
+    fn is_at_length(&self, name: u32, key: &[u8]) -> bool {
+        self.parts() == (name, key)
     }
 }
 
@@ -69,16 +57,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keeps_any_bytes() {
-        for len in [0, 1, 7, 8, 9, 15, 16, 17, 21, 22, 23, 24, 1000] {
+    fn keeps_any_name_and_bytes() {
+        for len in [0, 1, 7, 8, 9, 15, 16, 17, 18, 19, 22, 24, 1000] {
             let bytes: Vec<u8> = (0..len).map(|i| (i * 37) as u8).collect();
-            let key = Key::new(&bytes);
-            assert_eq!(key.as_bytes(), bytes);
-            assert!(key.is(&bytes));
+            let key = Key::new(u32::MAX, &bytes);
+            assert_eq!(key.parts(), (u32::MAX, &*bytes));
+            assert!(key.is(u32::MAX, &bytes) && !key.is(u32::MAX - 1, &bytes));
             for i in 0..len {
                 let mut other = bytes.clone();
                 other[i] ^= 1;
-                assert!(!key.is(&other) && !key.is(&bytes[..i]));
+                assert!(!key.is(u32::MAX, &other) && !key.is(u32::MAX, &bytes[..i]));
             }
             assert_eq!(matches!(key, Key::Inline { .. }), len <= INLINE);
         }

@@ -1,6 +1,8 @@
 //! How an entry is laid out in a ring.
 
-use limiter_core::Op;
+use limiter_core::store::Op;
+
+use crate::keep::retention_zeros;
 
 /// What the words of an entry say.
 pub(crate) trait Layout {
@@ -25,7 +27,7 @@ pub(crate) trait Layout {
 #[inline(always)]
 pub(crate) fn fits<L: Layout>(op: &Op<'_>, held: u64) -> bool {
     let cost = if L::COSTS { held.saturating_add(op.cost) <= L::RANGE } else { op.cost == 1 };
-    cost && u32::from(op.policy.longest_window_zeros()) >= L::RANGE.leading_zeros()
+    cost && u32::from(retention_zeros(op)) >= L::RANGE.leading_zeros()
 }
 
 /// The low half of the time: for windows of up to 71 minutes.

@@ -24,9 +24,9 @@ pub(crate) enum Line {
 impl Line {
     /// The log of this key.
     #[inline(always)]
-    pub(crate) fn log_of(&mut self, key: &[u8]) -> Option<&mut Log> {
+    pub(crate) fn log_of(&mut self, name: u32, key: &[u8]) -> Option<&mut Log> {
         match self {
-            Self::Taken(slot) if slot.key.is(key) => Some(&mut slot.log),
+            Self::Taken(slot) if slot.key.is(name, key) => Some(&mut slot.log),
             _ => None,
         }
     }

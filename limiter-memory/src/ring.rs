@@ -1,11 +1,11 @@
 //! A log of any number of entries without ids, in one block of memory.
 
-use limiter_core::{MAX_LIMITS, Op, Timestamp, Window};
-
 use crate::entries::{Entries, boundary, gallop, later};
 use crate::form::{Form, in_form};
 use crate::keep::Keep;
 use crate::layout::{Layout, Narrow, NarrowCosts, fits};
+use limiter_core::store::Op;
+use limiter_core::{MAX_LIMITS, Timestamp, Window, internal};
 
 /// How many words of a ring are hints, if it has any: where each limit's window began the last time, as a number, which
 /// is the place to look for it the next time. A log of one limit has no need for them, as its window begins the log.
@@ -14,6 +14,8 @@ pub(crate) const HINTS: usize = MAX_LIMITS;
 /// How many entries there is room for at first. Rings with much more are shrunk when three quarters of it are empty.
 const SMALLEST: usize = 8;
 const SHRINK_ABOVE: usize = 4 * SMALLEST;
+/// Longer logs take the sparse form, because a ring counts in 32 bits.
+pub(crate) const MOST: usize = 1 << 31;
 /// Whether a ring is to be shrunk is seen once in a round of so many appends, or of as many as it has places for: a log
 /// that empties and fills in turns keeps its block.
 const ROUND: usize = 256;
@@ -42,7 +44,7 @@ struct Extent {
 impl Extent {
     #[inline(always)]
     fn newest(&self) -> Option<Timestamp> {
-        (self.len > 0).then(|| Timestamp::from_low_bits(self.newest))
+        (self.len > 0).then(|| internal::timestamp_from_low_bits(self.newest))
     }
 
     /// Of the `i`-th entry.
@@ -69,7 +71,7 @@ impl Ring {
             words: vec![0; H + room * L::WORDS].into_boxed_slice(),
             extent: Extent {
                 newest: stamp::<L, H>(entries.newest().unwrap_or(Timestamp::EPOCH), keep),
-                number: entries.number(from),
+                number: entries.number(from) as u32,
                 len: len as u32,
             },
         };
@@ -162,12 +164,12 @@ impl<'a, L: Layout> Read<'a, L> {
 
     #[inline(always)]
     fn at_age(&self, age: u64) -> Timestamp {
-        Timestamp::from_low_bits(self.newest.wrapping_sub(age))
+        internal::timestamp_from_low_bits(self.newest.wrapping_sub(age))
     }
 
     #[inline(always)]
     fn newest_micros(&self) -> u64 {
-        Timestamp::from_low_bits(self.newest).as_micros()
+        internal::timestamp_from_low_bits(self.newest).as_micros()
     }
 
     /// Whether the `i`-th entry has left a window, which one this much older than the newest has.
@@ -248,12 +250,12 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
     #[inline(always)]
     fn not_before(&self, now: Timestamp) -> Timestamp {
         // A ring is empty only until its first entry comes, and its newest time the epoch as long.
-        later(Timestamp::from_low_bits(self.extent.newest), now)
+        later(internal::timestamp_from_low_bits(self.extent.newest), now)
     }
 
     #[inline(always)]
-    fn number(&self, i: usize) -> u32 {
-        self.extent.number(i)
+    fn number(&self, i: usize) -> u64 {
+        u64::from(self.extent.number(i))
     }
 
     #[inline(always)]
@@ -333,7 +335,7 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
     }
 
     #[inline(always)]
-    fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u32 {
+    fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u64 {
         let len = self.len();
         let total = if L::COSTS { self.read().total_before(len).wrapping_add(op.cost) } else { 0 };
         let number = self.number(len);
@@ -362,7 +364,7 @@ mod tests {
             let at = Timestamp::from_micros(micros).unwrap();
             let op = Op::acquire("", &policy).at(at);
             let facts = log.apply(op, at);
-            assert_eq!((facts.usage[0].used, log.newest()), (log.len() as u64, Some(at)));
+            assert_eq!((facts.log.usage[0].used, log.newest()), (log.len() as u64, Some(at)));
             let Log::Ring(ring) = &mut log else { return (0, log.len()) };
             let view = ring.view::<Narrow, 0>();
             assert_eq!((view.at(view.len() - 1), view.newest()), (at, Some(at)));
@@ -386,7 +388,7 @@ mod tests {
         let mut log = Log::new(0);
         let mut append = |policy: &Policy, cost, micros| {
             let at = Timestamp::from_micros(micros).unwrap();
-            log.apply(Op::acquire("", policy).cost(cost).at(at), at);
+            log.apply(Op::acquire("", policy).with_cost(cost).at(at), at);
             let Log::Ring(ring) = &log else { return None };
             Some((ring.form(), ring.words.len(), ring.len()))
         };

@@ -2,14 +2,13 @@
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::thread;
 
-use limiter_core::{
-    At, Decision, Error, Facts, NowStore, Op, Settlement, Timestamp, WindowStore, decide, decide_sized,
-};
+use limiter_core::internal::{self, SizedFacts};
+use limiter_core::store::{At, Facts, LogKey, Op, Settlement, SettlementFacts, decide};
+use limiter_core::{Decision, Error, Limit, NowStore, Timestamp, WindowStore};
 
 use crate::clock;
 use crate::common::Look;
@@ -39,46 +38,50 @@ macro_rules! shortly {
     ($limits:expr, $entries:expr, $op:expr, $now:expr $(, $unlock:expr)?) => {{
         let entries = $entries;
         if let Some(look) = Look::<{ $limits }>::new(entries, $op, $now) {
+            let limits = look.limits;
             if $op.appends(look.admitted) {
                 // What is appended in spite of a denial takes the long way.
                 if look.admitted && look.is_taken(entries, $op) {
                     let facts = look.append(entries, $op);
                     $($unlock;)?
-                    return A::common::<{ $limits }>($op, &facts);
+                    return A::common($op, limits, facts);
                 }
             } else if let Some(facts) = look.facts(entries, $op) {
                 $($unlock;)?
-                return A::common::<{ $limits }>($op, &facts);
+                return A::common($op, limits, facts);
             }
         }
     }};
 }
 
-/// An exact sliding-window log per key, in this process.
+/// An exact sliding-window log for each name and key, in this process.
 ///
-/// Every operation holds the lock of its key's place for no longer than the operation; nothing is held across an await.
-/// Share it behind an [`Arc`](std::sync::Arc).
+/// Each operation locks only its key's slot or shard, and never across an `.await`. Share the store behind an
+/// [`Arc`](std::sync::Arc).
 ///
 /// # Memory
-/// The store begins with 4,096 lines, 256 KiB in all: each takes a key, its log and their lock in one cache line. A key
-/// whose line is taken is in one of the shards of a hash table. Once there are some six thousand keys the lines are
-/// closed for good and all keys move to the shards. The operation that does it takes a fifth of a millisecond.
+/// | what | bytes |
+/// |---|---|
+/// | an empty store | 256 KiB, or almost nothing if `max_keys` is below 65,536 |
+/// | a key of up to 18 bytes with up to four entries of cost 1 | one slot of 64 |
+/// | a longer key | its length and 16 more |
+/// | an entry beyond four | 4; 8 if a window exceeds 71 minutes or costs differ; 16 if both |
+/// | several limits | 32 more for a log of more than four entries |
+/// | an entry of a log that has seen an idempotency key, a refund or a settlement | 24 |
 ///
-/// A key with up to four entries of cost 1 takes a line, or 64 bytes of a shard's table (one that grows is between 7/12 and
-/// 7/8 full, a small one less), and nothing else while it is at most 22 bytes long. More entries take 4 bytes each, 8 if a
-/// window is over 71 minutes or costs differ, 16 if both, in a ring with room for between one and four times their number,
-/// and 32 bytes beside it under several limits. A log that knows an entry by an id, or had one refunded or settled, takes
-/// 24 bytes an entry.
+/// A log has room for one to four times its entries. A hash table that has only grown is between 7/12 and 7/8 full.
 ///
-/// Keys whose entries have all expired are forgotten when a fresh key comes to their line or when their shard is full,
-/// before it grows, and by [`sweep`](Self::sweep). [`with_max_keys`](Self::with_max_keys) bounds their number.
+/// A hit on a known key does not allocate, unless the policy has more than four limits. Keys whose entries have all expired
+/// are evicted when a fresh key needs their slot, before a full shard grows, and by [`sweep`](Self::sweep).
+/// [`with_max_keys`](Self::with_max_keys) bounds their number.
 ///
 /// # Performance
-/// O(1) on average, whatever the limit, the costs and the number of windows; each further window adds some seven
-/// nanoseconds. A settlement or refund takes time in proportion to the entries that are newer than the one it changes.
+/// Amortised O(1), whatever the limit, the costs and the number of windows. A settlement or refund takes time in proportion
+/// to the entries newer than the one it changes. The insert that moves all keys from direct slots to the shards, at some six
+/// thousand keys, takes longer than others, as does one that grows or sweeps a shard. `benches/RESULTS.md` in the repository
+/// has the figures.
 ///
-/// A thread that finds a line or shard locked pauses and tries again; where that takes more than some microseconds, as while
-/// a shard is swept or grows, it yields the processor, and sleeps in the end.
+/// A contended lock spins with exponential backoff, then yields, then sleeps.
 pub struct MemoryStore {
     /// Each for one key. Locked before the key's shard.
     lines: Locks<Line>,
@@ -95,17 +98,17 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store for any number of keys.
+    /// Returns an empty store for any number of keys.
     #[must_use]
     pub fn new() -> Self {
         Self::build(usize::MAX)
     }
 
-    /// An empty store that never holds more than `max_keys` keys, at least 1. For fewer than 65,536 it has no lines.
+    /// Returns an empty store that never holds more than `max_keys` keys, at least 1.
     ///
-    /// When a fresh key finds its shard full, the shard forgets its expired keys, and if those are too few, the keys
-    /// with the fewest entries, of equals the ones longest unused: a flood of fresh keys pushes out itself, and a
-    /// client that is over its limit cannot be freed by one. A key pushed out starts anew with an empty log.
+    /// When a shard is full, an insert evicts expired keys first, then the keys with the fewest entries, the longest unused
+    /// first among equals. A flood of fresh keys therefore evicts itself, and cannot free a client that is over its limit. An
+    /// evicted key starts again with an empty log.
     #[must_use]
     pub fn with_max_keys(max_keys: usize) -> Self {
         Self::build(max_keys.max(1))
@@ -128,8 +131,8 @@ impl MemoryStore {
         }
     }
 
-    /// How many keys the store holds, expired ones that it has not swept included. While other threads use the store, a key
-    /// that moves may be left out or counted twice.
+    /// Returns how many keys the store holds, including expired ones that it has not swept. While other threads use the store,
+    /// a key that moves may be missed or counted twice.
     #[must_use]
     pub fn len(&self) -> usize {
         let lines = self.open_lines().filter(|line| matches!(*line.lock(), Line::Taken(_))).count();
@@ -142,22 +145,23 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// How many entries the store holds for a key, expired ones that it has not dropped included.
+    /// Returns how many entries a log holds, including expired ones that no append has dropped yet.
     #[must_use]
-    pub fn entries(&self, key: &(impl AsRef<[u8]> + ?Sized)) -> usize {
-        let key = key.as_ref();
-        self.find(key).map_or(0, |log| log.len())
+    pub fn entries(&self, log: LogKey<'_>) -> usize {
+        self.find(log.name.id(), log.key).map_or(0, |log| log.len())
     }
 
-    /// Forgets all keys whose entries have expired by the store's own clock, a line or shard at a time, and returns the memory
-    /// they took. Returns how many there were. A key last appended to at a given time stays: see
+    /// Evicts all keys whose entries have expired by the store's clock, frees their memory, and returns how many there were.
+    ///
+    /// It locks one slot or shard at a time. A key whose last append was at a given time stays; see
     /// [`sweep_at`](Self::sweep_at).
     pub fn sweep(&self) -> usize {
         let now = clock::now();
         self.sweep_where(|log| has_expired(log, now))
     }
 
-    /// Forgets all keys whose entries have expired at `given`, also those appended to at given times.
+    /// Evicts all keys whose entries have expired at `given`, including those appended to at given times, and returns how many
+    /// there were.
     pub fn sweep_at(&self, given: Timestamp) -> usize {
         self.sweep_where(|log| log.newest().is_none_or(|newest| log.keep().is_over_at(newest, given)))
     }
@@ -178,42 +182,56 @@ impl MemoryStore {
     }
 
     #[inline(always)]
-    fn hash(&self, key: &[u8]) -> u64 {
+    fn hash(&self, name: u32, key: &[u8]) -> u64 {
         let mut hasher = self.seed.build_hasher();
         hasher.write(key);
-        hasher.finish()
+        // Names are few and nobody's choice but the program's, so they need no more than to spread the equal keys of several.
+        hasher.finish() ^ u64::from(name).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 
     fn rehash(&self) -> impl Fn(&Key) -> u64 {
-        |key| self.hash(key.as_bytes())
+        |key| {
+            let (name, key) = key.parts();
+            self.hash(name, key)
+        }
     }
 
     /// The log of a key, or where to put one.
-    fn find(&self, key: &[u8]) -> Result<Found<'_>, Missing<'_>> {
-        let hash = self.hash(key);
-        if self.are_lines_closed() { self.find_in_shard(None, hash, key) } else { self.find_in_line(hash, key) }
+    fn find(&self, name: u32, key: &[u8]) -> Result<Found<'_>, Missing<'_>> {
+        let hash = self.hash(name, key);
+        if self.are_lines_closed() {
+            self.find_in_shard(None, hash, name, key)
+        } else {
+            self.find_in_line(hash, name, key)
+        }
     }
 
     #[inline(always)]
-    fn find_in_line(&self, hash: u64, key: &[u8]) -> Result<Found<'_>, Missing<'_>> {
-        match Locked::try_map(self.lines.of(hash).lock(), |line| line.log_of(key)) {
+    fn find_in_line(&self, hash: u64, name: u32, key: &[u8]) -> Result<Found<'_>, Missing<'_>> {
+        match Locked::try_map(self.lines.of(hash).lock(), |line| line.log_of(name, key)) {
             Ok(log) => Ok(log),
-            Err(line) => self.find_beside(line, hash, key),
+            Err(line) => self.find_beside(line, hash, name, key),
         }
     }
 
     /// The log of a key that is not in its line. It moves there if that is vacant.
     #[inline(never)]
-    fn find_beside<'a>(&'a self, mut line: Locked<'a, Line>, hash: u64, key: &[u8]) -> Result<Found<'a>, Missing<'a>> {
+    fn find_beside<'a>(
+        &'a self,
+        mut line: Locked<'a, Line>,
+        hash: u64,
+        name: u32,
+        key: &[u8],
+    ) -> Result<Found<'a>, Missing<'a>> {
         if let Line::Vacant = *line {
             let mut table = self.shards.of(hash).lock();
-            if let Some(slot) = table.remove(hash, key, self.rehash()) {
+            if let Some(slot) = table.remove(hash, name, key, self.rehash()) {
                 *line = Line::Taken(slot);
             }
-            let moved = Locked::try_map(line, |line| line.log_of(key));
+            let moved = Locked::try_map(line, |line| line.log_of(name, key));
             return moved.map_err(|line| Missing { line: Some(line), table });
         }
-        self.find_in_shard(Some(line), hash, key)
+        self.find_in_shard(Some(line), hash, name, key)
     }
 
     /// The log of a key in its shard. The line is unlocked only then: the key must not be put into both.
@@ -222,11 +240,19 @@ impl MemoryStore {
         &'a self,
         line: Option<Locked<'a, Line>>,
         hash: u64,
+        name: u32,
         key: &[u8],
     ) -> Result<Found<'a>, Missing<'a>> {
         let table = self.shards.of(hash).lock();
-        Locked::try_map(table, |table| table.get_mut(hash, key).map(|slot| &mut slot.log))
+        Locked::try_map(table, |table| table.get_mut(hash, name, key).map(|slot| &mut slot.log))
             .map_err(|table| Missing { line, table })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_and_decide(&self, op: Op<'_>) -> Result<Decision, Error> {
+        let op = op.checked()?;
+        Ok(decide(&op, self.apply_now(&op)))
     }
 
     /// Applies an operation.
@@ -246,21 +272,22 @@ impl MemoryStore {
 
     #[inline(always)]
     fn run_at<A: Answer>(&self, op: &Op<'_>, now: impl FnOnce() -> Timestamp) -> A {
-        let hash = self.hash(op.key);
+        let (name, key) = (op.log.name.id(), op.log.key);
+        let hash = self.hash(name, key);
         let (found, now) = if self.are_lines_closed() {
             // While the slot comes from memory the clock costs nothing.
-            let found = self.find_in_shard(None, hash, op.key);
+            let found = self.find_in_shard(None, hash, name, key);
             (found, now())
         } else {
             // Right behind a lock the clock would wait for it.
             let now = now();
-            (self.find_in_line(hash, op.key), now)
+            (self.find_in_line(hash, name, key), now)
         };
         let mut log = match found {
             Ok(log) => log,
             Err(missing) => return A::uncommon(*op, self.insert(missing, *op, now)),
         };
-        if !op.policy.limits().is_one() {
+        if op.policy.limits().len() != 1 {
             return apply_several(log, *op, now);
         }
         match log.common::<0>() {
@@ -279,10 +306,10 @@ impl MemoryStore {
         let now = if line.is_some() { time(op.at) } else { now };
         let mut log = Log::new(self.first_number());
         let facts = log.apply(op, now);
-        if facts.newest.is_none() {
+        if facts.log.newest.is_none() {
             return facts;
         }
-        let slot = Slot { key: Key::new(op.key), log };
+        let slot = Slot { key: Key::new(op.log.name.id(), op.log.key), log };
         if let Some(mut line) = line {
             line.take_if(|old| has_expired(&old.log, clock::now()));
             if let Line::Vacant = *line {
@@ -296,7 +323,7 @@ impl MemoryStore {
             sweep_or_grow(&mut table, self.rehash(), clock::now());
         }
         // Computed again: that the hash lives so long would cost each call that finds its key a register.
-        table.insert(self.hash(op.key), slot, self.rehash());
+        table.insert(self.hash(op.log.name.id(), op.log.key), slot, self.rehash());
         let crowded = table.len() >= self.crowded;
         // A line must not be locked behind a shard.
         drop(table);
@@ -312,7 +339,7 @@ impl MemoryStore {
         for line in self.lines.iter() {
             let mut line = line.lock();
             if let Some(slot) = line.close() {
-                let hash = self.hash(slot.key.as_bytes());
+                let hash = self.rehash()(&slot.key);
                 self.shards.of(hash).lock().insert(hash, slot, self.rehash());
             }
         }
@@ -349,15 +376,11 @@ fn apply_wide<A: Answer>(mut log: Found<'_>, op: Op<'_>, now: Timestamp) -> A {
 
 #[inline(never)]
 fn apply_several<A: Answer>(log: Found<'_>, op: Op<'_>, now: Timestamp) -> A {
-    let limits = op.policy.limits();
-    if limits.as_array::<2>().is_some() {
-        apply_sized::<A, 2>(log, &op, now)
-    } else if limits.as_array::<3>().is_some() {
-        apply_sized::<A, 3>(log, &op, now)
-    } else if limits.as_array::<4>().is_some() {
-        apply_sized::<A, 4>(log, &op, now)
-    } else {
-        apply_any(log, op, now)
+    match op.policy.limits().len() {
+        2 => apply_sized::<A, 2>(log, &op, now),
+        3 => apply_sized::<A, 3>(log, &op, now),
+        4 => apply_sized::<A, 4>(log, &op, now),
+        _ => apply_any(log, op, now),
     }
 }
 
@@ -383,16 +406,16 @@ fn apply_any<A: Answer>(mut log: Found<'_>, op: Op<'_>, now: Timestamp) -> A {
 
 /// What an operation returns.
 trait Answer {
-    /// From the facts of an operation under at most `N` limits.
-    fn common<const N: usize>(op: &Op<'_>, facts: &Facts) -> Self;
+    /// From the facts of an operation under `N` limits.
+    fn common<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Self;
     /// From any facts. By value: that a pointer to the operation may leave would keep it from staying in registers.
     fn uncommon(op: Op<'_>, facts: Facts) -> Self;
 }
 
 impl Answer for Facts {
     #[inline(always)]
-    fn common<const N: usize>(_: &Op<'_>, facts: &Facts) -> Self {
-        *facts
+    fn common<const N: usize>(_: &Op<'_>, _: &[Limit; N], facts: SizedFacts<N>) -> Self {
+        facts.into()
     }
 
     #[inline(always)]
@@ -403,14 +426,14 @@ impl Answer for Facts {
 
 impl Answer for Decision {
     #[inline(always)]
-    fn common<const N: usize>(op: &Op<'_>, facts: &Facts) -> Self {
-        decide_sized::<N>(op, facts)
+    fn common<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Self {
+        internal::decide_sized(op, limits, facts)
     }
 
     #[inline(never)]
     fn uncommon(op: Op<'_>, facts: Facts) -> Self {
         debug_assert!(facts.verify(&op).is_ok(), "{facts:?} contradict {op:?}");
-        decide(&op, &facts)
+        decide(&op, facts)
     }
 }
 
@@ -419,8 +442,8 @@ macro_rules! decision_within {
     ($answer:ty, $within:expr) => {
         impl Answer for $answer {
             #[inline(always)]
-            fn common<const N: usize>(op: &Op<'_>, facts: &Facts) -> Self {
-                $within(Decision::common::<N>(op, facts))
+            fn common<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Self {
+                $within(Decision::common::<N>(op, limits, facts))
             }
 
             #[inline(never)]
@@ -441,26 +464,29 @@ impl NowStore for MemoryStore {
     }
 
     #[inline(always)]
-    fn decide_now(&self, op: &Op<'_>) -> Decision {
-        self.run(op)
+    fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
+        if op.is_checked() { self.run(&op) } else { self.check_and_decide(op) }
     }
 
-    #[inline(always)]
-    fn try_decide_now(&self, mut op: Op<'_>) -> Result<Decision, Error> {
-        op.check()?;
-        self.run(&op)
+    fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
+        let found = self.find(settlement.log.name.id(), settlement.log.key);
+        // Behind the lock: an entry appended before the call must not be newer.
+        let now = time(settlement.at);
+        match found {
+            Ok(mut log) => log.settle(settlement, now),
+            Err(missing) => {
+                drop(missing);
+                Log::new(0).settle(settlement, now)
+            }
+        }
     }
 
-    fn settle_now(&self, settlement: &Settlement<'_>) -> bool {
-        let found = self.find(settlement.key);
-        found.is_ok_and(|mut log| log.settle(&settlement.receipt, settlement.cost, time(settlement.at)))
-    }
-
-    fn reset_now(&self, key: &[u8]) -> bool {
-        let hash = self.hash(key);
+    fn reset_now(&self, log: LogKey<'_>) -> bool {
+        let (name, key) = (log.name.id(), log.key);
+        let hash = self.hash(name, key);
         let mut line = (!self.are_lines_closed()).then(|| self.lines.of(hash).lock());
-        let in_line = line.as_mut().and_then(|line| line.take_if(|slot| slot.key.is(key)));
-        let in_shard = || self.shards.of(hash).lock().remove(hash, key, self.rehash());
+        let in_line = line.as_mut().and_then(|line| line.take_if(|slot| slot.key.is(name, key)));
+        let in_shard = || self.shards.of(hash).lock().remove(hash, name, key, self.rehash());
         in_line.or_else(in_shard).is_some_and(|slot| slot.log.newest().is_some())
     }
 }
@@ -473,47 +499,31 @@ fn time(at: At) -> Timestamp {
     }
 }
 
-/// A decision at the first poll, written by no async function: each of those around it would move it once more.
-struct Deciding<'a> {
-    store: &'a MemoryStore,
-    op: Op<'a>,
-}
-
-impl Future for Deciding<'_> {
-    type Output = Result<Decision, Error>;
-
-    #[inline(always)]
-    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { store, op } = &mut *self;
-        store.decide_at_once(op)
-    }
-}
-
 impl WindowStore for MemoryStore {
-    #[inline]
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         Ok(self.apply_now(&op))
     }
 
-    #[inline]
-    fn decide<'a>(&'a self, op: Op<'a>) -> impl Future<Output = Result<Decision, Error>> + Send + 'a {
-        Deciding { store: self, op }
-    }
-
-    #[inline(always)]
-    fn decide_at_once(&self, op: &mut Op<'_>) -> Poll<Result<Decision, Error>> {
-        match op.check() {
-            Ok(()) => self.run(op),
-            Err(error) => Poll::Ready(Err(error)),
-        }
-    }
-
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<bool, Error> {
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         Ok(self.settle_now(&settlement))
     }
 
-    async fn reset(&self, key: &[u8]) -> Result<bool, Error> {
-        Ok(self.reset_now(key))
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        Ok(self.reset_now(log))
+    }
+
+    #[inline(always)]
+    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        Some(self.decide_now(op))
+    }
+
+    #[inline(always)]
+    fn poll_decision(
+        &self,
+        op: Op<'_>,
+        _: impl FnOnce() -> Poll<Result<Decision, Error>>,
+    ) -> Poll<Result<Decision, Error>> {
+        if op.is_checked() { self.run(&op) } else { Poll::Ready(self.check_and_decide(op)) }
     }
 }
 
@@ -524,8 +534,8 @@ impl Default for MemoryStore {
 }
 
 impl fmt::Debug for MemoryStore {
-    /// Keys are not shown: they may be people's addresses.
+    /// Prints neither keys nor counts, and never locks.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").field("keys", &self.len()).finish_non_exhaustive()
+        f.debug_struct("MemoryStore").field("direct_slots", &!self.are_lines_closed()).finish_non_exhaustive()
     }
 }

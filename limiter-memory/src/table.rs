@@ -81,18 +81,18 @@ impl Table {
 
     /// At its fastest for a key at home.
     #[inline(always)]
-    pub(crate) fn get_mut(&mut self, hash: u64, key: &[u8]) -> Option<&mut Slot> {
+    pub(crate) fn get_mut(&mut self, hash: u64, name: u32, key: &[u8]) -> Option<&mut Slot> {
         let home = self.home(hash);
         let (before, from_home) = self.slots.split_at_mut_checked(home)?;
         let (place, after) = from_home.split_first_mut()?;
         let slot = place.0.as_mut()?;
-        if slot.key.is(key) { Some(slot) } else { not_at_home(after, before, key) }
+        if slot.key.is(name, key) { Some(slot) } else { not_at_home(after, before, name, key) }
     }
 
-    fn position(&self, hash: u64, key: &[u8]) -> Option<usize> {
+    fn position(&self, hash: u64, name: u32, key: &[u8]) -> Option<usize> {
         let mut at = self.home(hash);
         while let Some(slot) = &self.slots.get(at)?.0 {
-            if slot.key.is(key) {
+            if slot.key.is(name, key) {
                 return Some(at);
             }
             at = self.after(at);
@@ -115,8 +115,8 @@ impl Table {
         self.len += 1;
     }
 
-    pub(crate) fn remove(&mut self, hash: u64, key: &[u8], rehash: impl Fn(&Key) -> u64) -> Option<Slot> {
-        let at = self.position(hash, key)?;
+    pub(crate) fn remove(&mut self, hash: u64, name: u32, key: &[u8], rehash: impl Fn(&Key) -> u64) -> Option<Slot> {
+        let at = self.position(hash, name, key)?;
         self.vacate(at, rehash)
     }
 
@@ -175,10 +175,10 @@ impl Table {
 
 /// Looks in the slots after a key's home and then in those before it.
 #[inline(never)]
-fn not_at_home<'a>(after: &'a mut [Place], before: &'a mut [Place], key: &[u8]) -> Option<&'a mut Slot> {
+fn not_at_home<'a>(after: &'a mut [Place], before: &'a mut [Place], name: u32, key: &[u8]) -> Option<&'a mut Slot> {
     for place in after.iter_mut().chain(before) {
         let slot = place.0.as_mut()?;
-        if slot.key.is(key) {
+        if slot.key.is(name, key) {
             return Some(slot);
         }
     }
@@ -195,12 +195,16 @@ mod tests {
     use crate::log::Log;
 
     fn slot(key: u8) -> Slot {
-        Slot { key: Key::new(&[key]), log: Log::new(u32::from(key)) }
+        Slot { key: Key::new(0, &[key]), log: Log::new(u32::from(key)) }
+    }
+
+    fn byte(key: &Key) -> u8 {
+        key.parts().1[0]
     }
 
     /// So bad that keys crowd, and their homes are at the end of the slots, too.
     fn hash(key: &Key) -> u64 {
-        u64::from(key.as_bytes()[0] % 5).wrapping_sub(2)
+        u64::from(byte(key) % 5).wrapping_sub(2)
     }
 
     fn insert(table: &mut Table, key: u8) {
@@ -209,8 +213,8 @@ mod tests {
     }
 
     fn get(table: &mut Table, key: u8) -> Option<u8> {
-        let (key, hash) = ([key], hash(&Key::new(&[key])));
-        table.get_mut(hash, &key).map(|slot| slot.key.as_bytes()[0])
+        let (key, hash) = ([key], hash(&slot(key).key));
+        table.get_mut(hash, 0, &key).map(|slot| byte(&slot.key))
     }
 
     #[derive(Clone, Debug)]
@@ -242,11 +246,11 @@ mod tests {
                         insert(&mut table, key);
                     },
                     Change::Remove(key) => {
-                        let removed = table.remove(hash(&Key::new(&[key])), &[key], hash);
+                        let removed = table.remove(hash(&slot(key).key), 0, &[key], hash);
                         prop_assert_eq!(removed.is_some(), set.remove(&key));
                     }
                     Change::Retain(factor) => {
-                        table.retain(hash, |slot| slot.key.as_bytes()[0] % factor != 0);
+                        table.retain(hash, |slot| !byte(&slot.key).is_multiple_of(factor));
                         set.retain(|key| key % factor != 0);
                     }
                     Change::Shrink => table.shrink(hash),
@@ -257,7 +261,7 @@ mod tests {
                     prop_assert_eq!(get(&mut table, key), set.get(&key).copied());
                 }
             }
-            let left: HashSet<u8> = table.into_slots().map(|slot| slot.key.as_bytes()[0]).collect();
+            let left: HashSet<u8> = table.into_slots().map(|slot| byte(&slot.key)).collect();
             prop_assert_eq!(left, set);
         }
     }
@@ -290,7 +294,7 @@ mod tests {
             }
             assert_eq!(table.slots.len(), slots, "for {keys} keys");
         }
-        table.retain(hash, |slot| slot.key.as_bytes() == [7]);
+        table.retain(hash, |slot| byte(&slot.key) == 7);
         table.shrink(hash);
         assert_eq!((table.slots.len(), get(&mut table, 7)), (8, Some(7)));
         table.retain(hash, |_| false);

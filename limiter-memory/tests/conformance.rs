@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use limiter_core::{DynWindowStore, Limit, Limiter, Op, Policy, Window};
+use limiter_core::{Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::conformance::{Phase, Plan, Suite, cases, replay_blocking};
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
@@ -26,7 +26,7 @@ fn the_store_conforms() {
 
 #[test]
 fn the_store_conforms_behind_its_object_safe_twin() {
-    let store: Arc<dyn DynWindowStore> = Arc::new(MemoryStore::new());
+    let store: SharedStore = Arc::new(MemoryStore::new());
     let report = Suite::new().run_blocking(store).unwrap();
     assert_eq!(report.random_sequences, 1_000);
 }
@@ -65,10 +65,10 @@ fn random_sequences_beside_other_keys_agree_with_the_oracle() {
 }
 
 fn agree_with_the_oracle(count: u32, steps: RangeInclusive<usize>, others: u32) {
-    let limiter = Limiter::new(Arc::new(MemoryStore::new()), Limit::meter(Window::MIN));
-    let hour = Policy::from(Limit::per_hour(1).unwrap());
+    let store = Arc::new(MemoryStore::new());
+    let limiter = Limiter::new("others", policy!("1/1h"), Arc::clone(&store));
     for other in 0..others {
-        assert!(limiter.run_now(Op::acquire(&other.to_le_bytes(), &hour)).unwrap().allowed());
+        assert!(limiter.acquire(other.to_le_bytes()).now().unwrap().allowed());
     }
     let tried = AtomicU64::new(0);
     let mut runner = TestRunner::new(Config {
@@ -80,9 +80,9 @@ fn agree_with_the_oracle(count: u32, steps: RangeInclusive<usize>, others: u32) 
     let result = runner.run(&cases(steps), |case| {
         let prefix = tried.fetch_add(1, Ordering::Relaxed).to_string();
         let plan = Plan::of(&case).map_err(TestCaseError::fail)?;
-        replay_blocking(&limiter, &plan, &prefix).map_err(|mismatch| TestCaseError::fail(mismatch.to_string()))
+        replay_blocking(&store, &plan, &prefix).map_err(|mismatch| TestCaseError::fail(mismatch.to_string()))
     });
     result.unwrap_or_else(|e| panic!("{e}"));
     assert!(tried.into_inner() >= u64::from(count));
-    assert_eq!(limiter.store().len(), others as usize, "every sequence ends with a reset of its keys");
+    assert_eq!(store.len(), others as usize, "every sequence ends with a reset of its keys");
 }

@@ -4,20 +4,20 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Duration;
 
-use limiter_core::{Limit, Limiter, Op, Policy, Timestamp};
+use limiter_core::store::LogKey;
+use limiter_core::{Limit, Limiter, Timestamp, policy};
 use limiter_memory::MemoryStore;
 
 #[test]
 fn at_a_frozen_time_they_admit_exactly_the_maximum() {
     let at = Timestamp::from_micros(1 << 50).unwrap();
-    let policy = Policy::from(Limit::per_second(1000).unwrap());
     for threads in [2, 4, 8] {
-        let limiter = Limiter::new(MemoryStore::new(), policy.clone());
+        let limiter = Limiter::new("test", policy!("1000/1s"), MemoryStore::new());
         let barrier = Barrier::new(threads);
         let admitted: usize = thread::scope(|scope| {
             let acquire = || {
                 barrier.wait();
-                (0..1000).filter(|_| limiter.run_now(Op::acquire("key", &policy).at(at)).unwrap().allowed()).count()
+                (0..1000).filter(|_| limiter.acquire("key").at(at).now().unwrap().allowed()).count()
             };
             let threads: Vec<_> = (0..threads).map(|_| scope.spawn(acquire)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).sum()
@@ -29,10 +29,10 @@ fn at_a_frozen_time_they_admit_exactly_the_maximum() {
 #[test]
 fn while_time_runs_no_window_admits_more_than_the_maximum() {
     let (max, window) = (50, Duration::from_millis(2));
-    let limiter = Limiter::new(MemoryStore::new(), Limit::new(max as u64, window).unwrap());
+    let limiter = Limiter::new("test", Limit::new(max as u64, window).unwrap(), MemoryStore::new());
     let mut admitted: Vec<u64> = thread::scope(|scope| {
         let acquire = || {
-            let decisions = (0..100_000).map(|_| limiter.acquire_now("key"));
+            let decisions = (0..100_000).map(|_| limiter.acquire("key").now().unwrap());
             decisions
                 .filter(limiter_core::Decision::allowed)
                 .map(|decision| decision.at().as_micros())
@@ -54,9 +54,8 @@ fn at(second: u64) -> Timestamp {
 
 #[test]
 fn a_key_has_one_log_while_others_come_and_go() {
-    let policy = Policy::from(Limit::per_hour(20).unwrap());
-    let limiter = Limiter::new(MemoryStore::new(), policy.clone());
-    let acquire = |key: &str, second| limiter.run_now(Op::acquire(key, &policy).at(at(second))).unwrap().allowed();
+    let limiter = Limiter::new("test", policy!("20/1h"), MemoryStore::new());
+    let acquire = |key: &str, second| limiter.acquire(key).at(at(second)).now().unwrap().allowed();
     // Few keys at first, and then so many that all of them are kept in another way.
     for (round, keys) in [(0, 1_000), (1, 6_000), (2, 30_000)] {
         let barrier = Barrier::new(3);
@@ -70,8 +69,8 @@ fn a_key_has_one_log_while_others_come_and_go() {
             for turn in 0..keys / 100 {
                 let keys = (0..100).map(|i| format!("{round}: goes {turn} {i}"));
                 assert!(keys.clone().all(|key| acquire(&key, 0)));
-                assert!(keys.clone().all(|key| limiter.reset_now(&key)));
-                assert!(keys.clone().all(|key| !limiter.reset_now(&key)), "a key had two logs");
+                assert!(keys.clone().all(|key| limiter.reset(&key).now()));
+                assert!(keys.clone().all(|key| !limiter.reset(key).now()), "a key had two logs");
             }
         };
         let admitted: usize = thread::scope(|scope| {
@@ -83,6 +82,6 @@ fn a_key_has_one_log_while_others_come_and_go() {
     }
     assert_eq!(limiter.store().len(), 37_000);
     for key in (0..6_000).map(|i| format!("1: stays {i}")) {
-        assert_eq!(limiter.store().entries(&key), 20, "{key}");
+        assert_eq!(limiter.store().entries(LogKey::new(limiter.name(), &key)), 20, "{key}");
     }
 }

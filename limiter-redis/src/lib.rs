@@ -10,16 +10,19 @@ mod cluster;
 mod connection;
 mod failure;
 mod id;
+mod inspect;
 mod key;
-mod live;
-#[cfg(feature = "cluster")]
-mod nodes;
 mod reply;
+mod request;
+mod scan;
 mod script;
+mod settings;
 mod store;
+mod url;
 
 pub use builder::{DEFAULT_PREFIX, RedisStoreBuilder};
 pub use connection::Connection;
+pub use inspect::LogInfo;
 pub use key::StoredKey;
-pub use live::{Cursor, LiveKey, LogInfo, Page};
+pub use scan::{Cursor, LiveKey, Page};
 pub use store::RedisStore;

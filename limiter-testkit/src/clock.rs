@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use limiter_core::{Clock, Timer, Timestamp};
+use limiter_core::{BoxFuture, Clock, Timer, Timestamp};
 
 /// A clock for tests, and the timer that goes with it: it moves only when it is told to. Clones share their time.
 ///
@@ -97,11 +97,15 @@ impl Clock for MockClock {
     fn now(&self) -> Timestamp {
         self.state().now
     }
+
+    fn timer(&self) -> Option<&dyn Timer> {
+        Some(self)
+    }
 }
 
 impl Timer for MockClock {
-    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send {
-        Sleep { clock: self.clone(), until: self.now().saturating_add(duration), place: None }
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(Sleep { clock: self.clone(), until: self.now().saturating_add(duration), place: None })
     }
 }
 

@@ -17,7 +17,7 @@ mod spawn;
 mod strategy;
 mod suite;
 
-pub use case::{Case, Operation, Step};
+pub use case::{Case, CaseLimiter, Operation, Step};
 pub use plan::Plan;
 pub use replay::{Mismatch, replay, replay_blocking};
 pub use spawn::Task;

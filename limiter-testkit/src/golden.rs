@@ -5,16 +5,17 @@ mod traces;
 
 use std::time::Duration;
 
-use limiter_core::{Counting, Decision, Error, Limit, Mode, Policy};
+use limiter_core::store::Mode;
+use limiter_core::{Counting, Decision, Error, Limit, OutOfRange, Policy};
 
 pub use traces::traces;
 
-/// A sequence of operations on one key that is new, and the answer to each.
+/// A sequence of operations on one new key, and the answer to each.
 #[derive(Clone, Copy, Debug)]
 pub struct Trace {
     /// What it shows.
     pub name: &'static str,
-    /// The limits of the policy, in order, each as `max` and the window in microseconds.
+    /// The limits of the limiter's default policy, in order, each as `max` and the window in microseconds.
     pub limits: &'static [(u64, u64)],
     /// What an acquire appends.
     pub counting: Counting,
@@ -31,6 +32,12 @@ pub struct Row {
     pub mode: Mode,
     /// Its cost.
     pub cost: u64,
+    /// The limits of its own policy; empty for the default policy.
+    pub own_limits: &'static [(u64, u64)],
+    /// Which of the trace's limiters it comes through: 0, or 1 for one with another name on the same store.
+    pub limiter: usize,
+    /// What is used of each limit, if the trace states it; otherwise empty.
+    pub used_each: &'static [u64],
     /// The answer; `None` if the operation is refused because its cost can never fit.
     pub answer: Option<RowAnswer>,
 }
@@ -50,14 +57,34 @@ pub struct RowAnswer {
 }
 
 impl Trace {
-    /// The policy.
+    /// Returns the default policy.
     ///
     /// # Errors
     /// None for the traces of this module, whose limits are valid.
     pub fn policy(&self) -> Result<Policy, Error> {
-        let limits = self.limits.iter().map(|&(max, window)| Limit::new(max, Duration::from_micros(window)));
-        Ok(Policy::new(limits.collect::<Result<Vec<_>, _>>()?)?.counting(self.counting))
+        Ok(policy(self.limits)?.with_counting(self.counting))
     }
+
+    /// Whether every operation comes through one limiter under its default policy, as on the command line.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.rows.iter().all(|row| row.own_limits.is_empty() && row.limiter == 0)
+    }
+}
+
+impl Row {
+    /// Returns the operation's own policy, `None` for the default policy.
+    ///
+    /// # Errors
+    /// None for the traces of this module, whose limits are valid.
+    pub fn own_policy(&self) -> Result<Option<Policy>, Error> {
+        if self.own_limits.is_empty() { Ok(None) } else { policy(self.own_limits).map(Some) }
+    }
+}
+
+fn policy(limits: &[(u64, u64)]) -> Result<Policy, Error> {
+    let limits = limits.iter().map(|&(max, window)| Limit::new(max, Duration::from_micros(window)));
+    Policy::new(limits.collect::<Result<Vec<_>, OutOfRange>>()?)
 }
 
 impl From<&Decision> for RowAnswer {

@@ -12,6 +12,6 @@ mod oracle;
 #[cfg(feature = "redis-server")]
 pub mod server;
 
-pub use answer::{Answer, LimitAnswer};
+pub use answer::{Answer, LimitAnswer, StatusAnswer};
 pub use clock::MockClock;
 pub use oracle::{OracleEntry, OracleStore};

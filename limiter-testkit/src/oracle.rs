@@ -4,26 +4,28 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use limiter_core::store::{At, Entry, Facts, LogFacts, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts, Usage};
 use limiter_core::{
-    At, Counting, Decision, Entry, EntryId, Error, Facts, Limit, MAX_COST, Mode, NowStore, Op, Outcome, PerLimit,
-    Settlement, Timestamp, Usage, WindowStore, decide,
+    Counting, Decision, EntryId, Error, Limit, MAX_COST, Name, NowStore, PerLimit, Policy, Timestamp, WindowStore,
 };
 
-/// The contract of [`WindowStore`], written for obviousness: a list of entries for each key, rescanned for every
-/// question. It never forgets a key. Compare a store with it; do not use it for anything else.
+/// The contract of [`WindowStore`], written to be obviously right: a list of entries for each log, rescanned for every
+/// question. It never forgets a log. Authors of stores read this first, and compare their store with it; do not use it for
+/// anything else.
 #[derive(Debug, Default)]
 pub struct OracleStore(Mutex<Logs>);
 
 #[derive(Debug, Default)]
 struct Logs {
-    by_key: HashMap<Vec<u8>, Vec<OracleEntry>>,
+    by_key: HashMap<(Name, Vec<u8>), Vec<OracleEntry>>,
+    /// How many entries there ever were.
     named: u64,
 }
 
 /// An entry of an oracle's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OracleEntry {
-    /// The store's name of the entry, never used twice.
+    /// The store's id of the entry, never used twice.
     pub name: EntryId,
     /// The caller's id of the entry.
     pub id: Option<EntryId>,
@@ -36,21 +38,25 @@ pub struct OracleEntry {
 }
 
 impl OracleStore {
-    /// A store without logs.
+    /// Returns a store without logs.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The log of a key, oldest entry first.
+    /// Returns the entries of a log, oldest first.
     #[must_use]
-    pub fn entries(&self, key: &[u8]) -> Vec<OracleEntry> {
-        self.logs().by_key.get(key).cloned().unwrap_or_default()
+    pub fn entries(&self, log: LogKey<'_>) -> Vec<OracleEntry> {
+        self.logs().by_key.get(&owned(log)).cloned().unwrap_or_default()
     }
 
     fn logs(&self) -> MutexGuard<'_, Logs> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn owned(log: LogKey<'_>) -> (Name, Vec<u8>) {
+    (log.name, log.key.to_vec())
 }
 
 fn age(entry: &OracleEntry, now: Timestamp) -> u64 {
@@ -80,6 +86,15 @@ fn usage(log: &[OracleEntry], limit: &Limit, cost: u64, now: Timestamp) -> Usage
     }
 }
 
+fn log_facts(log: &[OracleEntry], policy: &Policy, cost: u64, now: Timestamp) -> LogFacts {
+    let used: Vec<Usage> = policy.limits().iter().map(|limit| usage(log, limit, cost, now)).collect();
+    LogFacts {
+        now,
+        newest: log.last().map(|entry| entry.at),
+        usage: PerLimit::from_slice(&used).unwrap_or_else(|| PerLimit::one(Usage::default())),
+    }
+}
+
 /// Drops the oldest entries for as long as the others together reach `most`.
 fn cap(log: &mut Vec<OracleEntry>, most: u64) {
     while !log.is_empty() && sum(&log[1..]) >= most {
@@ -88,30 +103,34 @@ fn cap(log: &mut Vec<OracleEntry>, most: u64) {
 }
 
 fn time(at: At, log: &[OracleEntry]) -> Timestamp {
-    let told = match at {
+    let time = match at {
         At::Given(given) => given,
         At::StoreClock => Timestamp::try_from(SystemTime::now()).unwrap_or(Timestamp::EPOCH),
     };
-    log.iter().map(|entry| entry.at).fold(told, Timestamp::max)
+    log.iter().map(|entry| entry.at).fold(time, Timestamp::max)
 }
 
 impl NowStore for OracleStore {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         let mut logs = self.logs();
         let named = logs.named + 1;
-        let log = logs.by_key.entry(op.key.to_vec()).or_default();
+        let log = logs.by_key.entry(owned(op.log)).or_default();
         let now = time(op.at, log);
-        let longest = op.policy.limits().iter().map(|limit| limit.window().as_micros()).max().unwrap_or(0);
+        // What either the operation's own policy or the limiter's can see.
+        let readers = [Some(op.policy), op.limiter_policy];
+        let limits = readers.into_iter().flatten().flat_map(Policy::limits);
+        let kept_for = limits.clone().map(|limit| limit.window().as_micros()).max().unwrap_or(0);
+        let kept_max = limits.map(Limit::max).max().unwrap_or(0);
 
         let repeated =
-            log.iter().copied().find(|entry| op.id.is_some() && entry.id == op.id && age(entry, now) < longest);
+            log.iter().copied().find(|entry| op.id.is_some() && entry.id == op.id && age(entry, now) < kept_for);
         let fits = |limit: &Limit| sum(&counting(log, limit, now)).saturating_add(op.cost) <= limit.max();
         let admitted = repeated.map_or_else(|| op.policy.limits().iter().all(fits), |entry| entry.admitted);
         let appends = match op.mode {
             _ if repeated.is_some() => false,
             Mode::Peek => false,
             Mode::Record => true,
-            Mode::Acquire => admitted || op.policy.counts() == Counting::Attempts,
+            Mode::Acquire => admitted || op.policy.counting() == Counting::Attempts,
         };
         let mut outcome = Outcome::Nothing;
         if let Some(entry) = repeated {
@@ -121,53 +140,41 @@ impl NowStore for OracleStore {
             let entry =
                 OracleEntry { name: EntryId::from_u128(named.into()), id: op.id, at: now, cost: op.cost, admitted };
             log.push(entry);
-            log.retain(|entry| age(entry, now) < longest);
-            cap(log, op.policy.limits().iter().map(Limit::max).max().unwrap_or(0));
+            log.retain(|entry| age(entry, now) < kept_for);
+            cap(log, kept_max);
             outcome = Outcome::Appended(Entry { id: entry.name, at: entry.at });
         }
-        let used: Vec<Usage> = op.policy.limits().iter().map(|limit| usage(log, limit, op.cost, now)).collect();
-        let facts = Facts {
-            now,
-            admitted,
-            outcome,
-            newest: log.last().map(|entry| entry.at),
-            usage: PerLimit::from_slice(&used).unwrap_or_else(|| PerLimit::one(Usage::default())),
-        };
+        let facts = Facts { admitted, outcome, log: log_facts(log, op.policy, op.cost, now) };
         if log.is_empty() {
-            logs.by_key.remove(op.key);
+            logs.by_key.remove(&owned(op.log));
         }
         logs.named = named;
         facts
     }
 
-    fn decide_now(&self, op: &Op<'_>) -> Decision {
-        decide(op, &self.apply_now(op))
-    }
-
-    fn settle_now(&self, settlement: &Settlement<'_>) -> bool {
+    fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
         let mut logs = self.logs();
-        let Some(log) = logs.by_key.get_mut(settlement.key) else { return false };
+        let log = logs.by_key.entry(owned(settlement.log)).or_default();
         let (now, receipt) = (time(settlement.at, log), settlement.receipt);
-        let Some(i) = log.iter().position(|entry| entry.name == receipt.entry() && entry.at == receipt.at()) else {
-            return false;
-        };
-        if age(&log[i], now) >= receipt.window().as_micros() {
-            return false;
+        let is_named = |entry: &OracleEntry| entry.name == receipt.entry() && entry.at == receipt.at();
+        let found = log.iter().position(is_named).filter(|&i| age(&log[i], now) < receipt.window().as_micros());
+        if let Some(i) = found {
+            if settlement.cost == 0 {
+                log.remove(i);
+            } else {
+                log[i].cost = settlement.cost;
+            }
+            cap(log, MAX_COST);
         }
-        if settlement.cost == 0 {
-            log.remove(i);
-        } else {
-            log[i].cost = settlement.cost;
-        }
-        cap(log, MAX_COST);
+        let facts = SettlementFacts { applied: found.is_some(), log: log_facts(log, settlement.policy, 0, now) };
         if log.is_empty() {
-            logs.by_key.remove(settlement.key);
+            logs.by_key.remove(&owned(settlement.log));
         }
-        true
+        facts
     }
 
-    fn reset_now(&self, key: &[u8]) -> bool {
-        self.logs().by_key.remove(key).is_some()
+    fn reset_now(&self, log: LogKey<'_>) -> bool {
+        self.logs().by_key.remove(&owned(log)).is_some()
     }
 }
 
@@ -176,11 +183,15 @@ impl WindowStore for OracleStore {
         Ok(self.apply_now(&op))
     }
 
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<bool, Error> {
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         Ok(self.settle_now(&settlement))
     }
 
-    async fn reset(&self, key: &[u8]) -> Result<bool, Error> {
-        Ok(self.reset_now(key))
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        Ok(self.reset_now(log))
+    }
+
+    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        Some(self.decide_now(op))
     }
 }

@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures::executor::block_on;
-use limiter_core::{Clock, Limit, Limiter, Timer, Timestamp};
+use limiter_core::{Clock, Limiter, Timer, Timestamp, WithClock, policy};
 use limiter_testkit::{MockClock, OracleStore};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -80,16 +80,18 @@ fn a_dropped_sleep_is_forgotten() {
 }
 
 #[test]
-fn ready_waits_exactly_as_long_as_it_must() {
+fn an_acquire_within_a_time_waits_exactly_as_long_as_it_must() {
     let clock = MockClock::new().auto_advancing();
-    let limiter = Limiter::new(OracleStore::new(), Limit::per_second(2).unwrap()).with_clock(clock.clone());
+    let limiter = Limiter::new("search", policy!("2/1s"), WithClock::new(OracleStore::new(), clock.clone()));
     let start = clock.now();
     let at = |decision: limiter_core::Decision| (decision.allowed(), decision.at().micros_since(start));
-    let next = || at(block_on(limiter.ready(&clock, "key", 10 * SECOND)).unwrap());
+    let next = || at(block_on(limiter.acquire("key").within(10 * SECOND)).unwrap());
     assert_eq!([next(), next(), next(), next(), next()].map(|(allowed, _)| allowed), [true; 5]);
     assert_eq!(clock.now().micros_since(start), 2_000_000);
-    let impatient = at(block_on(limiter.ready(&clock, "key", SECOND / 2)).unwrap());
+    let impatient = at(block_on(limiter.acquire("key").within(SECOND / 2)).unwrap());
     assert_eq!(impatient, (true, 2_000_000));
-    let denied = at(block_on(limiter.ready(&clock, "key", SECOND / 2)).unwrap());
+    let denied = at(block_on(limiter.acquire("key").within(SECOND / 2)).unwrap());
     assert_eq!(denied, (false, 2_000_000));
+    let blocking = at(limiter.acquire("key").within(SECOND).now().unwrap());
+    assert_eq!(blocking, (true, 3_000_000));
 }

@@ -9,7 +9,7 @@ use limiter_testkit::conformance::Phase::{Contention, Edges, Exhaustive, Golden,
 use limiter_testkit::conformance::{Phase, Suite};
 
 /// Each flaw, and the parts of the suite that find it for certain when they run alone.
-const FOUND_BY: [(Flaw, &[Phase]); 32] = [
+const FOUND_BY: [(Flaw, &[Phase]); 45] = [
     (Flaw::CountsWhatIsAgedTheWindow, &[Golden, Edges, Exhaustive, Random]),
     (Flaw::ForgetsAMicrosecondEarly, &[Golden, Edges, Exhaustive, Random]),
     (Flaw::AppendsDenied, &[Golden, Edges, Exhaustive, Random, Contention]),
@@ -29,7 +29,7 @@ const FOUND_BY: [(Flaw, &[Phase]); 32] = [
     (Flaw::PeekAppends, &[Golden, Edges, Exhaustive, Random]),
     (Flaw::RecordAppendsOnlyIfItFits, &[Edges, Exhaustive, Random]),
     (Flaw::DropsTheAttemptsThatAreDenied, &[Golden, Edges, Exhaustive, Random, Contention]),
-    (Flaw::ResetLeaves, &[Exhaustive, Random]),
+    (Flaw::ResetLeaves, &[Edges, Exhaustive, Random]),
     (Flaw::CapsOneTooMany, &[Golden, Edges, Exhaustive, Random, Contention]),
     (Flaw::NeverCaps, &[Edges, Random]),
     (Flaw::NeverTrims, &[Edges, Random]),
@@ -41,7 +41,20 @@ const FOUND_BY: [(Flaw, &[Phase]); 32] = [
     (Flaw::MixesUpKeys, &[Edges]),
     (Flaw::CutsKeys, &[Edges]),
     (Flaw::OverflowsCosts, &[Edges, Random]),
-    (Flaw::AppliesWhatItDoesNotDecideAtOnce, &[Edges, Random]),
+    (Flaw::AppliesWhatItDoesNotDecideAtOnce, &[Golden, Edges, Random]),
+    (Flaw::IgnoresNames, &[Golden, Edges, Random]),
+    (Flaw::JoinsNamesAndKeys, &[Edges]),
+    (Flaw::IgnoresCaseOfNames, &[Edges]),
+    (Flaw::RepeatsInTheOwnWindow, &[Edges, Random]),
+    (Flaw::RetainsForTheOwnPolicy, &[Golden, Edges, Random]),
+    (Flaw::RetainsForTheDefaultPolicy, &[Edges, Random]),
+    (Flaw::RetainsTheOwnWindow, &[Golden, Edges, Random]),
+    (Flaw::RetainsTheOwnMax, &[Edges, Random]),
+    (Flaw::RetainsTheSmallerMax, &[Edges, Random]),
+    (Flaw::SettlesWithTheUsageBefore, &[Edges, Exhaustive, Random]),
+    (Flaw::SettlesWithTheUsageOfOneLimit, &[Exhaustive, Random]),
+    (Flaw::SettlesAtTheReceiptsTime, &[Exhaustive, Random]),
+    (Flaw::SettlesUnderTheDefaultName, &[Edges, Random]),
 ];
 
 fn found_by(flaw: Flaw, phases: &[Phase]) -> Option<Phase> {

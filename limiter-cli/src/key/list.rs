@@ -1,60 +1,63 @@
-//! Lists keys as they are found.
+//! Lists logs as a scan finds them.
 
 use std::io::{self, BufWriter, Write};
+use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use limiter_cli::redis::failed;
-use limiter_core::{ErrorKind, Limiter, Op, Policy};
+use limiter_core::store::LogKey;
+use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Policy};
 use limiter_redis::{LiveKey, RedisStore, StoredKey};
 use wildmatch::WildMatch;
 
-use super::args::{Form, List};
+use super::args::{List, OutputFormat};
 use super::line::Line;
+use crate::escape::escape;
+use crate::redis::failed;
 
-/// How many keys of the database Redis looks at for a page.
-const PAGE: usize = 1_000;
-/// How many keys are looked at at a time.
-const TASKS: usize = 64;
+/// The number of keys of the database that Redis looks at for a page.
+const PAGE_KEYS: usize = 1_000;
+/// The number of logs that are read at the same time.
+const MAX_CONCURRENT_READS: usize = 64;
 
-/// What no limit could be tried on.
+/// The number of keys that no limit could be tried on, by the reason.
 #[derive(Default)]
-struct Untried {
+struct Unchecked {
     digests: u64,
     damaged: u64,
 }
 
 pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List) -> anyhow::Result<()> {
     let pattern = args.pattern.as_deref().map(WildMatch::new);
-    // The policy of operations that bring none: there are none.
-    let limiter = Limiter::new(
-        store,
-        policy.clone().unwrap_or_else(|| limiter_core::Limit::meter(limiter_core::Window::MAX).into()),
-    );
+    let store = Arc::new(store);
     let mut out = BufWriter::new(io::stdout().lock());
-    let (limits, mut untried) = (policy.is_some(), Untried::default());
-    if args.output == Form::Table {
+    let (limits, mut unchecked) = (policy.is_some(), Unchecked::default());
+    if args.output == OutputFormat::Table {
         Line::write_head(&mut out, limits)?;
     }
     let mut cursor = None;
     loop {
-        let page = limiter.store().scan(cursor, PAGE).await.map_err(failed)?;
+        let page = match args.name {
+            Some(name) => store.scan_name(name.as_str(), cursor, PAGE_KEYS).await,
+            None => store.scan(cursor, PAGE_KEYS).await,
+        };
+        let page = page.map_err(failed)?;
         let fitting = page.keys.into_iter().filter(|live| {
             pattern.as_ref().is_none_or(|pattern| match &live.key {
-                StoredKey::Known(key) => pattern.matches(&args.place.shown(key)),
+                StoredKey::Known(key) => pattern.matches(&args.target.shown(key)),
                 _ => false,
             })
         });
-        let (limiter, policy) = (&limiter, policy.as_ref());
-        let lines = stream::iter(fitting).map(|live| line(limiter, policy, live, args)).buffered(TASKS);
-        let lines: Vec<Found> = lines.try_collect().await?;
-        for found in lines {
-            match found {
-                Found::Gone => continue,
-                Found::Digest(_) if args.over => untried.digests += 1,
-                Found::Damaged(_) if args.over => untried.damaged += 1,
-                Found::Log(line) | Found::Digest(line) | Found::Damaged(line) => match args.output {
-                    Form::Table => line.write_row(&mut out, limits)?,
-                    Form::Jsonl => line.write_json(&mut out)?,
+        let (store, policy) = (&store, policy.as_ref());
+        let lines = stream::iter(fitting).map(|live| line(store, policy, live, args)).buffered(MAX_CONCURRENT_READS);
+        let lines: Vec<ScannedKey> = lines.try_collect().await?;
+        for scanned in lines {
+            match scanned {
+                ScannedKey::Gone => continue,
+                ScannedKey::Digest(_) if args.over => unchecked.digests += 1,
+                ScannedKey::Damaged(_) if args.over => unchecked.damaged += 1,
+                ScannedKey::Log(line) | ScannedKey::Digest(line) | ScannedKey::Damaged(line) => match args.output {
+                    OutputFormat::Table => line.write_row(&mut out, limits)?,
+                    OutputFormat::Jsonl => line.write_json(&mut out)?,
                 },
             }
         }
@@ -64,22 +67,22 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
             break;
         }
     }
-    if untried.digests > 0 {
-        let keys = keys(untried.digests);
+    if unchecked.digests > 0 {
+        let keys = keys(unchecked.digests);
         eprintln!("limiter: limits could not be tried on {keys}, of which Redis holds a digest only");
     }
-    if untried.damaged > 0 {
-        let keys = keys(untried.damaged);
+    if unchecked.damaged > 0 {
+        let keys = keys(unchecked.damaged);
         eprintln!(
-            "limiter: limits could not be tried on {keys} without a log (see list without --over; reset mends them)"
+            "limiter: limits could not be tried on {keys} without a log (see list without --over; reset removes them)"
         );
     }
     Ok(())
 }
 
-/// A key that was found.
-enum Found {
-    /// It went meanwhile, or is not asked for.
+/// A key that the scan found.
+enum ScannedKey {
+    /// It is gone by now, or filtered out.
     Gone,
     Log(Line),
     Digest(Line),
@@ -87,33 +90,33 @@ enum Found {
 }
 
 async fn line(
-    limiter: &Limiter<RedisStore>,
+    store: &Arc<RedisStore>,
     policy: Option<&Policy>,
     live: LiveKey,
     args: &List,
-) -> anyhow::Result<Found> {
+) -> anyhow::Result<ScannedKey> {
+    let shown_name = escape(live.name.as_bytes());
     let key = match live.key {
         StoredKey::Known(key) => key,
-        StoredKey::Digest(digest) => return Ok(Found::Digest(Line::digest(digest))),
-        _ => return Ok(Found::Gone),
+        StoredKey::Digest(digest) => return Ok(ScannedKey::Digest(Line::digest(shown_name, digest))),
+        _ => return Ok(ScannedKey::Gone),
     };
-    let looked = async {
+    let name = Name::new(&live.name);
+    let read = async {
         let decision = match policy {
-            Some(policy) => Some(limiter.run(Op::peek(&key, policy)).await?),
+            Some(policy) => Some(Limiter::new(name, policy.clone(), Arc::clone(store)).peek(&*key).await?),
             None => None,
         };
-        if args.over && decision.is_none_or(|decision| decision.allowed()) {
+        if args.over && decision.as_ref().is_none_or(Decision::allowed) {
             return Ok(None);
         }
-        let log = limiter.store().inspect(&key).await?;
-        Ok(log.map(|log| Line::known(args.place.shown(&key), Some(log), decision.as_ref())))
+        Ok::<_, Error>(store.inspect(LogKey { name, key: &key }).await?.map(|log| (log, decision)))
     };
-    match looked.await {
-        Ok(Some(line)) => Ok(Found::Log(line)),
-        Ok(None) => Ok(Found::Gone),
-        Err(error) if limiter_core::Error::kind(&error) == ErrorKind::Corrupt => {
-            Ok(Found::Damaged(Line::damaged(args.place.shown(&key))))
-        }
+    let shown = args.target.shown(&key);
+    match read.await {
+        Ok(Some((log, decision))) => Ok(ScannedKey::Log(Line::known(shown_name, shown, Some(log), decision.as_ref()))),
+        Ok(None) => Ok(ScannedKey::Gone),
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(ScannedKey::Damaged(Line::damaged(shown_name, shown))),
         Err(error) => Err(failed(error)),
     }
 }

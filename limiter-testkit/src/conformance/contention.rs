@@ -3,8 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use limiter_core::{Decision, Error, Limit, Limiter, Op, Policy, Receipt, Settlement, Timestamp, WindowStore};
+use limiter_core::store::{LogKey, Op, Settlement};
+use limiter_core::{Decision, Error, Limit, Name, Policy, Receipt, Timestamp, WindowStore};
 
+use super::replay::by_facts;
 use super::spawn::{Spawner, Task};
 use super::strategy::{START, limit, policy};
 
@@ -17,7 +19,7 @@ pub(super) struct Crowd {
 
 /// What every task needs.
 struct Stage<S: ?Sized> {
-    limiter: Limiter<Arc<S>>,
+    store: Arc<S>,
     policy: Policy,
     key: Vec<u8>,
     clock: AtomicU64,
@@ -31,9 +33,16 @@ impl<S: WindowStore + ?Sized> Stage<S> {
     }
 
     async fn acquire(&self, cost: u64, id: Option<u128>) -> Result<Decision, Error> {
-        let mut op = Op::acquire(&self.key, &self.policy).cost(cost).at(self.at());
+        let mut op = Op::acquire(&self.key, &self.policy).with_cost(cost).at(self.at());
         op.id = id.map(Into::into);
-        self.limiter.run(op).await
+        match self.store.decide_at_once(op) {
+            Some(decision) => decision,
+            None => by_facts(&*self.store, op).await,
+        }
+    }
+
+    fn log(&self) -> LogKey<'_> {
+        LogKey::new(Name::default(), &self.key)
     }
 }
 
@@ -41,7 +50,7 @@ impl<S: WindowStore + ?Sized> Stage<S> {
 type Results<T> = Result<Vec<T>, String>;
 
 pub(super) struct Contention<'a, S: ?Sized> {
-    pub(super) limiter: &'a Limiter<Arc<S>>,
+    pub(super) store: &'a Arc<S>,
     pub(super) spawner: &'a Spawner,
     pub(super) crowd: Crowd,
     pub(super) new_key: &'a (dyn Fn() -> Vec<u8> + Sync),
@@ -65,11 +74,11 @@ impl<S: WindowStore + ?Sized> Contention<'_, S> {
 
     fn stage(&self, policy: Policy, tick: u64) -> Arc<Stage<S>> {
         let clock = AtomicU64::new(START);
-        Arc::new(Stage { limiter: self.limiter.clone(), policy, key: (self.new_key)(), clock, tick })
+        Arc::new(Stage { store: Arc::clone(self.store), policy, key: (self.new_key)(), clock, tick })
     }
 
     async fn clear(&self, stage: &Stage<S>) -> Result<(), String> {
-        let there_was_one = self.limiter.store().reset(&stage.key).await.map_err(|e| format!("reset failed: {e:?}"))?;
+        let there_was_one = self.store.reset(stage.log()).await.map_err(|e| format!("reset failed: {e:?}"))?;
         if there_was_one { Ok(()) } else { Err("reset found no log after many operations".to_owned()) }
     }
 
@@ -182,7 +191,10 @@ impl<S: WindowStore + ?Sized> Contention<'_, S> {
         let worker = Arc::clone(&stage);
         let work = move || {
             let stage = Arc::clone(&worker);
-            async move { stage.limiter.store().settle(Settlement::new(&stage.key, receipt, 0).at(stage.at())).await }
+            async move {
+                let settlement = Settlement::new(stage.log(), &stage.policy, receipt, 0).at(stage.at());
+                Ok(stage.store.settle(settlement).await?.applied)
+            }
         };
         let refunded = self.crowd(1, work).await?;
         let times = refunded.iter().filter(|&&refunded| refunded).count();

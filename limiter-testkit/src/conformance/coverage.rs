@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use limiter_core::{Counting, ErrorKind, MAX_COST, Mode};
+use limiter_core::store::Mode;
+use limiter_core::{Counting, ErrorKind, MAX_COST};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
@@ -14,15 +15,21 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
     let mut latest = 0;
     for (call, expected) in &plan.calls {
         let kind = match (call, expected) {
-            (Call::Run { mode, policy, at, id, cost, .. }, Expected::Answer(answer)) => {
+            (Call::Run { mode, policy, limiter_policy, at, id, cost, log }, Expected::Answer(answer)) => {
+                if log.name > 0 {
+                    kinds.push("another limiter");
+                }
+                if limiter_policy.is_some_and(|default| default != *policy) {
+                    kinds.push("not the default policy");
+                }
                 let policy = &plan.policies[*policy];
                 if at.as_micros() < latest {
                     kinds.push("steps back");
                 }
-                if *at < answer.at {
+                if *at < answer.status.at {
                     kinds.push("clamped");
                 }
-                if id.is_some() && answer.receipt.is_some_and(|(appended, _)| appended < answer.at) {
+                if id.is_some() && answer.receipt.is_some_and(|(appended, _)| appended < answer.status.at) {
                     kinds.push("repeated later");
                 }
                 if answer.retry_after == Some(1) {
@@ -31,11 +38,11 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
                 if answer.binding > 0 {
                     kinds.push("a later limit binds");
                 }
-                if answer.limits.iter().any(|limit| limit.limit.max() == *cost && answer.allowed) {
+                if answer.allowed && answer.status.limits.iter().any(|limit| limit.limit.max() == *cost) {
                     kinds.push("the whole maximum");
                 }
                 latest = at.as_micros();
-                match (mode, answer.allowed, policy.counts()) {
+                match (mode, answer.allowed, policy.counting()) {
                     (Mode::Acquire, true, _) => "admitted",
                     (Mode::Acquire, false, Counting::Attempts) => "denied attempt",
                     (Mode::Acquire, false, _) => "denied",
@@ -58,28 +65,28 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
             }
             (_, Expected::Refused(ErrorKind::InvalidCost)) => "cost of 0",
             (_, Expected::Refused(_)) => "cost above the maximum",
-            (Call::Settle { cost: 0, .. }, Expected::Changed(done)) => {
+            (Call::Settle { cost: 0, .. }, Expected::Settled(done, _)) => {
                 if *done {
                     "refund"
                 } else {
                     "stale refund"
                 }
             }
-            (Call::Settle { .. }, Expected::Changed(done)) => {
+            (Call::Settle { .. }, Expected::Settled(done, _)) => {
                 if *done {
                     "settlement"
                 } else {
                     "stale settlement"
                 }
             }
-            (_, Expected::Changed(done)) => {
+            (_, Expected::Reset(done)) => {
                 if *done {
                     "reset"
                 } else {
                     "reset of nothing"
                 }
             }
-            (_, Expected::Answer(_)) => "an answer to no question",
+            (_, Expected::Answer(_) | Expected::Settled(..)) => "an answer to no question",
         };
         kinds.push(kind);
     }
@@ -100,11 +107,13 @@ fn random_sequences_reach_every_kind_of_call() {
     let expected = [
         "a later limit binds",
         "admitted",
+        "another limiter",
         "clamped",
         "cost above the maximum",
         "cost of 0",
         "denied",
         "denied attempt",
+        "not the default policy",
         "one microsecond early",
         "peek",
         "peek at a full log",

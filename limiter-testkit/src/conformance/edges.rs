@@ -1,8 +1,9 @@
 //! The ends of every range: keys, costs, times, windows, numbers of limits.
 
-use limiter_core::{MAX_COST, Mode, Policy, Timestamp, Window};
+use limiter_core::store::Mode;
+use limiter_core::{MAX_COST, Policy, Timestamp, Window};
 
-use super::case::{Case, Operation, Step};
+use super::case::{Case, CaseLimiter, Operation, Step};
 use super::strategy::{START, limit, policy};
 
 fn run(mode: Mode, cost: u64) -> Step {
@@ -10,46 +11,53 @@ fn run(mode: Mode, cost: u64) -> Step {
 }
 
 fn at(after: i64, mode: Mode, cost: u64) -> Step {
-    Step { after, operation: Operation::Run { mode, key: 0, policy: 0, cost, id: None } }
+    Step { after, operation: Operation::Run { mode, limiter: 0, key: 0, policy: 0, cost, id: None } }
 }
 
 fn settle(receipt: u8, cost: u64) -> Step {
-    Step { after: 0, operation: Operation::Settle { receipt, cost } }
+    Step { after: 0, operation: Operation::Settle { receipt, cost, policy: 0 } }
 }
 
-fn under(step: Step, other: u8) -> Step {
-    match step.operation {
-        Operation::Run { mode, key, cost, id, .. } => {
-            Step { operation: Operation::Run { mode, key, policy: other, cost, id }, ..step }
-        }
-        _ => step,
-    }
+fn reset() -> Step {
+    Step { after: 0, operation: Operation::Reset { limiter: 0, key: 0 } }
 }
 
-fn on(step: Step, other: u8) -> Step {
-    match step.operation {
-        Operation::Run { mode, policy, cost, id, .. } => {
-            Step { operation: Operation::Run { mode, key: other, policy, cost, id }, ..step }
-        }
-        Operation::Reset { .. } => Step { operation: Operation::Reset { key: other }, ..step },
-        Operation::Settle { .. } => step,
+fn under(mut step: Step, other: u8) -> Step {
+    if let Operation::Run { policy, .. } | Operation::Settle { policy, .. } = &mut step.operation {
+        *policy = other;
     }
+    step
 }
 
-fn with_id(step: Step, id: u8) -> Step {
-    match step.operation {
-        Operation::Run { mode, key, policy, cost, .. } => {
-            Step { operation: Operation::Run { mode, key, policy, cost, id: Some(id) }, ..step }
-        }
-        _ => step,
+fn on(mut step: Step, other: u8) -> Step {
+    if let Operation::Run { key, .. } | Operation::Reset { key, .. } = &mut step.operation {
+        *key = other;
     }
+    step
+}
+
+fn by(mut step: Step, other: u8) -> Step {
+    if let Operation::Run { limiter, .. } | Operation::Reset { limiter, .. } = &mut step.operation {
+        *limiter = other;
+    }
+    step
+}
+
+fn with_id(mut step: Step, other: u8) -> Step {
+    if let Operation::Run { id, .. } = &mut step.operation {
+        *id = Some(other);
+    }
+    step
 }
 
 use Mode::{Acquire, Peek, Record};
 
 /// Cases by name.
 pub(super) fn cases() -> Vec<(&'static str, Case)> {
-    let case = |policies: Vec<Policy>, start, steps: &[Step]| Case { policies, start, steps: steps.to_vec() };
+    let case = |policies: Vec<Policy>, start, steps: &[Step]| {
+        let limiters = vec![CaseLimiter::NONE];
+        Case { policies, limiters, start, steps: steps.to_vec() }
+    };
     let one = |max, window| vec![policy(&[limit(max, window)], false)];
     let longest = Window::MAX.as_micros();
     let last = Timestamp::MAX.as_micros();
@@ -99,6 +107,64 @@ pub(super) fn cases() -> Vec<(&'static str, Case)> {
         with_id(at(10, Acquire, 1), 3),
         with_id(at(0, Peek, 1), 3),
     ];
+    // Through one limiter whose default policy is the first, under each policy in turn: shorter, longer, smaller, larger.
+    let alternating: Vec<Step> = (0..4)
+        .flat_map(|_| (0..5).flat_map(|policy| [under(at(3, Acquire, 1), policy), under(at(1, Record, 2), policy)]))
+        .flat_map(|step| [step, run(Peek, 1)])
+        .chain([settle(0, 0), under(settle(3, 4), 1), at(40, Acquire, 1), run(Peek, 1)])
+        .collect();
+    let through = |policies: Vec<Policy>, limiters: &[CaseLimiter], steps: &[Step]| Case {
+        limiters: limiters.to_vec(),
+        ..case(policies, START, steps)
+    };
+    let default = [CaseLimiter { name: 0, policy: Some(0) }];
+    let five = |attempts| {
+        let limits = [[limit(6, 30)], [limit(6, 5)], [limit(6, 90)], [limit(2, 30)], [limit(20, 30)]];
+        limits.map(|limits| policy(&limits, attempts)).to_vec()
+    };
+    let hour = vec![policy(&[limit(3, 10), limit(100, 3_600)], false), policy(&[limit(50, 10)], false)];
+    let gold = [
+        run(Acquire, 1),
+        run(Acquire, 2),
+        under(at(20, Acquire, 1), 1),
+        run(Peek, 1),
+        under(run(Acquire, 49), 1),
+        under(run(Acquire, 1), 1),
+        run(Peek, 1),
+        under(at(10, Record, 60), 1),
+        run(Peek, 1),
+        at(3_570, Peek, 1),
+        at(20, Peek, 1),
+        at(11, Acquire, 1),
+    ];
+    let repeated = [
+        with_id(run(Acquire, 1), 1),
+        under(with_id(at(20, Acquire, 1), 1), 1),
+        under(run(Peek, 1), 1),
+        run(Peek, 1),
+        under(with_id(at(3_579, Record, 1), 1), 1),
+        under(with_id(at(1, Record, 1), 1), 1),
+        settle(0, 2),
+        settle(4, 2),
+        run(Peek, 1),
+    ];
+    let two = [CaseLimiter { name: 0, policy: Some(0) }, CaseLimiter { name: 1, policy: Some(1) }];
+    let names = [
+        run(Acquire, 2),
+        by(under(run(Acquire, 1), 1), 1),
+        by(under(run(Peek, 1), 1), 1),
+        run(Peek, 1),
+        with_id(run(Acquire, 1), 1),
+        by(with_id(under(run(Acquire, 1), 1), 1), 1),
+        settle(0, 0),
+        by(under(run(Peek, 1), 1), 1),
+        settle(1, 2),
+        run(Peek, 1),
+        reset(),
+        by(under(run(Peek, 1), 1), 1),
+        by(reset(), 1),
+        by(reset(), 1),
+    ];
     let three = [on(run(Acquire, 1), 0), on(run(Acquire, 1), 1), on(run(Acquire, 1), 2)];
     vec![
         ("costs", case(one(5, 10), START, &many_costs)),
@@ -117,6 +183,12 @@ pub(super) fn cases() -> Vec<(&'static str, Case)> {
         ("ids", case(one(3, 10), START, &ids)),
         ("ids counting attempts", case(vec![policy(&[limit(3, 10)], true)], START, &ids)),
         ("several keys", case(one(1, 10), START, &[three, three].concat())),
+        ("another policy keeps what the default counts", through(hour.clone(), &default, &gold)),
+        ("an id is repeated under another policy", through(hour.clone(), &default, &repeated)),
+        ("alternating policies", through(five(false), &default, &alternating)),
+        ("alternating policies counting attempts", through(five(true), &default, &alternating)),
+        ("alternating policies without a limiter", case(five(false), START, &alternating)),
+        ("two limiters on one key", through([one(3, 10), one(2, 100)].concat(), &two, &names)),
     ]
 }
 

@@ -1,8 +1,9 @@
 //! Every short sequence.
 
-use limiter_core::{Mode, Policy};
+use limiter_core::Policy;
+use limiter_core::store::Mode;
 
-use super::case::{Case, Operation, Step};
+use super::case::{Case, CaseLimiter, Operation, Step};
 use super::strategy::{START, limit, policy};
 
 /// The policies that every short sequence runs under.
@@ -26,7 +27,7 @@ struct Alphabet {
 impl Alphabet {
     fn of(policy: &Policy) -> Self {
         let (max, window) = (policy.smallest_max(), policy.longest_window().as_micros() as i64);
-        let run = |mode, cost, id| Operation::Run { mode, key: 0, policy: 0, cost, id };
+        let run = |mode, cost, id| Operation::Run { mode, limiter: 0, key: 0, policy: 0, cost, id };
         let mut operations = vec![
             run(Mode::Acquire, 1, None),
             run(Mode::Acquire, 2, None),
@@ -36,10 +37,10 @@ impl Alphabet {
             run(Mode::Record, 1, None),
             run(Mode::Record, max + 1, None),
             run(Mode::Peek, max, None),
-            Operation::Settle { receipt: 0, cost: 0 },
-            Operation::Settle { receipt: 1, cost: 0 },
-            Operation::Settle { receipt: 0, cost: 2 },
-            Operation::Reset { key: 0 },
+            Operation::Settle { receipt: 0, cost: 0, policy: 0 },
+            Operation::Settle { receipt: 1, cost: 0, policy: 0 },
+            Operation::Settle { receipt: 0, cost: 2, policy: 0 },
+            Operation::Reset { limiter: 0, key: 0 },
         ];
         let mut steps = vec![0, 1, window - 1, window, window + 1, -1];
         let mut kept = Vec::new();
@@ -72,6 +73,6 @@ pub(super) fn sequences(policy: &Policy, depth: usize) -> impl Iterator<Item = C
             steps.push(later[rest % later.len()]);
             rest /= later.len();
         }
-        Case { policies: policies.clone(), start: START, steps }
+        Case { policies: policies.clone(), limiters: vec![CaseLimiter::NONE], start: START, steps }
     })
 }

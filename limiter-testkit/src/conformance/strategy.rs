@@ -2,11 +2,12 @@
 
 use std::ops::RangeInclusive;
 
-use limiter_core::{Counting, Limit, MAX_COST, Mode, Policy, Timestamp, Window};
+use limiter_core::store::Mode;
+use limiter_core::{Counting, Limit, MAX_COST, Policy, Timestamp, Window};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::case::{Case, Operation, Step};
+use super::case::{Case, CaseLimiter, Operation, Step};
 
 /// The keys of a case.
 const KEYS: u8 = 2;
@@ -30,10 +31,15 @@ pub fn limits() -> impl Strategy<Value = Limit, Tree: Send> {
     })
 }
 
+const FALLBACK: Limit = match Limit::with_window(1, Window::MIN) {
+    Ok(limit) => limit,
+    Err(_) => unreachable!(),
+};
+
 /// A valid limit; the strategies ask for no other.
 pub(super) fn limit(max: u64, window: u64) -> Limit {
     let window = Window::from_micros(window).unwrap_or(Window::MIN);
-    Limit::over(max, window).unwrap_or(Limit::meter(window))
+    Limit::with_window(max, window).unwrap_or(FALLBACK)
 }
 
 /// Policies of 1 to 3 limits, seldom of 8, in both counting modes.
@@ -50,27 +56,39 @@ pub fn policies() -> impl Strategy<Value = Policy, Tree: Send> {
 pub(super) fn policy(limits: &[Limit], attempts: bool) -> Policy {
     let counting = if attempts { Counting::Attempts } else { Counting::Admitted };
     let policy = Policy::new(limits.iter().copied());
-    policy.unwrap_or_else(|_| Policy::from(Limit::meter(Window::MIN))).counting(counting)
+    policy.unwrap_or_else(|_| Policy::from(FALLBACK)).with_counting(counting)
 }
 
-/// Sequences of this many operations on two keys, under 1 to 3 policies: all operations, weights up to and above the
+/// The limiters of a case: one without a name, one with a default policy, that one again under another default, and one
+/// with another name.
+const LIMITERS: [CaseLimiter; 4] = [
+    CaseLimiter::NONE,
+    CaseLimiter { name: 0, policy: Some(0) },
+    CaseLimiter { name: 0, policy: Some(1) },
+    CaseLimiter { name: 1, policy: Some(0) },
+];
+/// Which of them an operation comes through: mostly the one with a default policy.
+const PICKS: [u8; 8] = [1, 1, 1, 1, 0, 0, 2, 3];
+
+/// Sequences of this many operations on two keys, through limiters of two names, under 1 to 3 policies: all operations, weights up to and above the
 /// maximum, repeated ids, settlements of any receipt so far, time that stands still, moves to just before, to and just
 /// after the end of a window, and steps back.
 pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, Tree: Send> {
-    let raw = (0..20_u8, 0..KEYS, 0..3_u8, 0..COSTS.len(), 0..8_u8, 0..16_u8, 0..9_u8, any::<u8>());
+    let log = (0..KEYS, 0..PICKS.len());
+    let raw = (0..20_u8, log, 0..3_u8, 0..COSTS.len(), 0..8_u8, 0..16_u8, 0..9_u8, any::<u8>());
     (vec(policies(), 1..=3), 0..STARTS.len(), vec(raw, steps)).prop_map(|(policies, start, raw)| {
         let windows: Vec<u64> =
             policies.iter().flat_map(|policy| policy.limits().iter().map(|limit| limit.window().as_micros())).collect();
-        let step = |(kind, key, policy, cost, id, time, some, receipt)| {
+        let step = |(kind, (key, pick), policy, cost, id, time, some, receipt)| {
             let smallest = policies[usize::from(policy) % policies.len()].smallest_max();
             let window = windows[usize::from(receipt) % windows.len()] as i64;
             Step {
                 after: after(time, i64::from(some), window),
-                operation: operation(kind, key, policy, cost_near(smallest, COSTS[cost]), id, receipt),
+                operation: operation(kind, (PICKS[pick], key), policy, cost_near(smallest, COSTS[cost]), id, receipt),
             }
         };
         let steps = raw.into_iter().map(step).collect();
-        Case { policies, start: STARTS[start], steps }
+        Case { policies, limiters: LIMITERS.to_vec(), start: STARTS[start], steps }
     })
 }
 
@@ -93,14 +111,14 @@ fn cost_near(max: u64, cost: u64) -> u64 {
     if cost > max + 1 && cost < u64::MAX { 1 + cost % (max + 1) } else { cost }
 }
 
-fn operation(kind: u8, key: u8, policy: u8, cost: u64, id: u8, receipt: u8) -> Operation {
+fn operation(kind: u8, (limiter, key): (u8, u8), policy: u8, cost: u64, id: u8, receipt: u8) -> Operation {
     let mode = match kind {
         0..=9 => Mode::Acquire,
         10 | 11 => Mode::Peek,
         12 | 13 => Mode::Record,
-        14 | 15 => return Operation::Settle { receipt, cost: 0 },
-        16..=18 => return Operation::Settle { receipt, cost },
-        _ => return Operation::Reset { key },
+        14 | 15 => return Operation::Settle { receipt, cost: 0, policy },
+        16..=18 => return Operation::Settle { receipt, cost, policy },
+        _ => return Operation::Reset { limiter, key },
     };
-    Operation::Run { mode, key, policy, cost, id: (id > 4).then_some(id % 2) }
+    Operation::Run { mode, limiter, key, policy, cost, id: (id > 4).then_some(id % 2) }
 }

@@ -7,16 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::executor::block_on;
-use limiter_core::{Limit, Limiter, Op, Window, WindowStore};
+use limiter_core::store::{LogKey, Mode, Op};
+use limiter_core::{ErrorKind, LimitStatus, Limiter, Name, Timestamp, WindowStore, policy};
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::contention::{Contention, Crowd};
 use super::plan::Plan;
-use super::replay::replay;
+use super::replay::{by_facts, replay};
 use super::spawn::{Spawner, Task};
 use super::{edges, exhaustive, strategy};
-use crate::golden::{self, RowAnswer};
+use crate::golden::{self, Row, RowAnswer};
 
 /// A part of the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -173,9 +174,8 @@ impl Suite {
     /// # Errors
     /// The first [`Failure`]; also if a part that was asked for had nothing to run.
     pub async fn run<S: WindowStore + ?Sized>(&self, store: Arc<S>) -> Result<Report, Failure> {
-        let limiter = Limiter::new(store, Limit::meter(Window::MIN));
         let keys = Keys { prefix: format!("{:016x}", random()), used: AtomicU64::new(0) };
-        let mut run = Run { suite: self, limiter, keys, report: Report::default() };
+        let mut run = Run { suite: self, store, keys, report: Report::default() };
         for &phase in &self.phases {
             let before = run.report.operations;
             let result = match phase {
@@ -223,7 +223,7 @@ impl Keys {
 
 struct Run<'a, S: ?Sized> {
     suite: &'a Suite,
-    limiter: Limiter<Arc<S>>,
+    store: Arc<S>,
     keys: Keys,
     report: Report,
 }
@@ -232,26 +232,36 @@ impl<S: WindowStore + ?Sized> Run<'_, S> {
     async fn golden(&mut self) -> Result<(), String> {
         for trace in golden::traces() {
             let policy = trace.policy().map_err(|e| e.to_string())?;
+            let limiters = ["conformance", "conformance:1"]
+                .map(|name| Limiter::new(name, policy.clone(), Arc::clone(&self.store)));
             let key = self.keys.next();
             for (i, row) in trace.rows.iter().enumerate() {
-                let at = limiter_core::Timestamp::from_micros_saturating(row.at);
-                let decision = self.limiter.run(Op::new(row.mode, &key, &policy).cost(row.cost).at(at)).await;
-                let answer = match &decision {
-                    Ok(decision) => Some(RowAnswer::from(decision)),
-                    Err(e) if e.kind() == limiter_core::ErrorKind::CostExceedsLimit => None,
-                    Err(e) => return Err(format!("{}, row {i}: {e:?}", trace.name)),
+                let failed = |e: limiter_core::Error| format!("{}, row {i}: {e:?}", trace.name);
+                let own = row.own_policy().map_err(failed)?;
+                let limiter = &limiters[row.limiter % 2];
+                let decision = match run_row(limiter, &key, row, own.as_ref()).await {
+                    Ok(decision) => Some(decision),
+                    Err(e) if e.kind() == ErrorKind::CostExceedsLimit => None,
+                    Err(e) => return Err(failed(e)),
                 };
-                if answer != row.answer {
-                    let expected = row.answer;
+                let used: Vec<u64> = decision
+                    .iter()
+                    .flat_map(|d| d.limits().iter().map(LimitStatus::used).collect::<Vec<_>>())
+                    .collect();
+                let answer = decision.as_ref().map(RowAnswer::from);
+                if answer != row.answer || (!row.used_each.is_empty() && used != row.used_each) {
+                    let (expected, used_each) = (row.answer, row.used_each);
                     return Err(format!(
-                        "{}, row {i}: {row:?}\nexpected {expected:?}\ngot      {answer:?}",
+                        "{}, row {i}: {row:?}\nexpected {expected:?}, used {used_each:?}\ngot      {answer:?}, used {used:?}",
                         trace.name
                     ));
                 }
                 self.report.golden_rows += 1;
                 self.report.operations += 1;
             }
-            self.limiter.store().reset(key.as_bytes()).await.map_err(|e| format!("reset: {e:?}"))?;
+            for limiter in &limiters {
+                limiter.reset(&key).await.map_err(|e| format!("reset: {e:?}"))?;
+            }
         }
         Ok(())
     }
@@ -275,25 +285,63 @@ impl<S: WindowStore + ?Sized> Run<'_, S> {
             result.map_err(|e| format!("keys {shown:?}: {e}"))?;
             self.report.edge_cases += 1;
         }
+        self.names().await?;
         self.store_clock().await
     }
 
-    /// At the store's own time usage adds up, and time does not run backwards.
+    /// At the store's clock usage adds up, and time does not run backwards.
     async fn store_clock(&mut self) -> Result<(), String> {
-        let policy = Limit::per_day(3).map_err(|e| e.to_string())?.into();
+        let limiter = Limiter::new("conformance", policy!("3/1d"), Arc::clone(&self.store));
         let key = self.keys.next();
-        let mut before = limiter_core::Timestamp::EPOCH;
+        let mut before = Timestamp::EPOCH;
         for used in 1..=3 {
-            let decision = self.limiter.run(Op::acquire(&key, &policy)).await.map_err(|e| format!("{e:?}"))?;
+            let decision = limiter.acquire(&key).await.map_err(|e| format!("{e:?}"))?;
             if !decision.allowed() || decision.used() != used || decision.at() < before {
                 return Err(format!("acquire {used} of 3 a day at the store's time, after {before:?}: {decision:?}"));
             }
             before = decision.at();
             self.report.operations += 1;
         }
-        let there_was_one = self.limiter.store().reset(key.as_bytes()).await.map_err(|e| format!("{e:?}"))?;
+        let there_was_one = limiter.reset(&key).await.map_err(|e| format!("{e:?}"))?;
         self.report.edge_cases += 1;
         if there_was_one { Ok(()) } else { Err("reset found no log at the store's time".to_owned()) }
+    }
+
+    /// Names and keys that a store might join to the same text.
+    async fn names(&mut self) -> Result<(), String> {
+        let key = self.keys.next();
+        let logs = [
+            ("", format!("a:{key}")),
+            ("a", key.clone()),
+            ("a:", key.clone()),
+            ("a", format!(":{key}")),
+            ("a%3A", key.clone()),
+            ("a}", key.clone()),
+            ("a{", key.clone()),
+            ("A", key.clone()),
+            ("default", key.clone()),
+            ("*", key),
+        ];
+        let policy = policy!("3/1d");
+        for (i, (name, key)) in logs.iter().enumerate() {
+            let op = Op::acquire(key, &policy).with_name(Name::new(name));
+            let decision = by_facts(&*self.store, op).await.map_err(|e| format!("{name:?}, {key:?}: {e:?}"))?;
+            if decision.used() != 1 {
+                let before = &logs[..i];
+                return Err(format!(
+                    "the first acquire of key {key:?} under the name {name:?} found {decision:?}, after {before:?}"
+                ));
+            }
+            self.report.operations += 1;
+        }
+        for (name, key) in &logs {
+            let log = LogKey::new(Name::new(name), key);
+            if !self.store.reset(log).await.map_err(|e| format!("{e:?}"))? {
+                return Err(format!("reset found no log of key {key:?} under the name {name:?}"));
+            }
+        }
+        self.report.edge_cases += 1;
+        Ok(())
     }
 
     async fn exhaustive(&mut self) -> Result<(), String> {
@@ -347,14 +395,14 @@ impl<S: WindowStore + ?Sized> Run<'_, S> {
 
     async fn replay(&mut self, plan: &Plan, keys: impl Fn(u8) -> Vec<u8>) -> Result<(), String> {
         self.report.operations += plan.len() as u64;
-        replay(&self.limiter, plan, keys).await.map_err(|mismatch| mismatch.to_string())
+        replay(&self.store, plan, keys).await.map_err(|mismatch| mismatch.to_string())
     }
 
     async fn contention(&mut self) -> Result<(), String> {
         let new_key = || self.keys.next().into_bytes();
         let suite = self.suite;
         let contention =
-            Contention { limiter: &self.limiter, spawner: &suite.spawner, crowd: suite.crowd, new_key: &new_key };
+            Contention { store: &self.store, spawner: &suite.spawner, crowd: suite.crowd, new_key: &new_key };
         let mut operations = 0;
         for _ in 0..suite.rounds {
             operations += contention.run().await?;
@@ -362,5 +410,31 @@ impl<S: WindowStore + ?Sized> Run<'_, S> {
         self.report.contended += operations;
         self.report.operations += operations;
         Ok(())
+    }
+}
+
+async fn run_row<S>(
+    limiter: &Limiter<Arc<S>>,
+    key: &str,
+    row: &Row,
+    own: Option<&limiter_core::Policy>,
+) -> Result<limiter_core::Decision, limiter_core::Error>
+where
+    S: WindowStore + ?Sized,
+{
+    let at = Timestamp::from_micros_saturating(row.at);
+    macro_rules! call {
+        ($verb:ident) => {{
+            let request = limiter.$verb(key).cost(row.cost).at(at);
+            match own {
+                Some(policy) => request.policy(policy).await,
+                None => request.await,
+            }
+        }};
+    }
+    match row.mode {
+        Mode::Acquire => call!(acquire),
+        Mode::Peek => call!(peek),
+        Mode::Record => call!(record),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use limiter_core::Mode;
+use limiter_core::store::Mode;
 
 use super::{Row, Trace};
 

@@ -1,12 +1,12 @@
 //! The data. Times in microseconds.
 
 use limiter_core::Counting::{Admitted, Attempts};
-use limiter_core::Mode;
+use limiter_core::store::Mode;
 
 use super::{Row, RowAnswer, Trace};
 
 const fn row(at: u64, mode: Mode, cost: u64) -> Row {
-    Row { at, mode, cost, answer: None }
+    Row { at, mode, cost, own_limits: &[], limiter: 0, used_each: &[], answer: None }
 }
 
 const fn acquire(at: u64, cost: u64) -> Row {
@@ -40,6 +40,21 @@ impl Row {
         self.answered(used, of, (None, refill, reset))
     }
 
+    const fn under(mut self, own_limits: &'static [(u64, u64)]) -> Self {
+        self.own_limits = own_limits;
+        self
+    }
+
+    const fn by_another_limiter(mut self) -> Self {
+        self.limiter = 1;
+        self
+    }
+
+    const fn with_used(mut self, used_each: &'static [u64]) -> Self {
+        self.used_each = used_each;
+        self
+    }
+
     /// `used` of `of`, the time to wait, the time to the next unit, and the time until nothing counts.
     const fn denied(self, used: u64, of: u64, retry: u64, refill: u64, reset: u64) -> Self {
         self.answered(used, of, (Some(retry), refill, reset))
@@ -53,6 +68,7 @@ pub fn traces() -> &'static [Trace] {
 }
 
 const METER: u64 = limiter_core::MAX_COST;
+const HOUR: u64 = 3_600_000_000;
 
 const TRACES: &[Trace] = &[
     // At 70 the log is 20, 35, 70; at 85 it is 35, 70, 85; at 150 nothing older than 90 counts.
@@ -260,6 +276,20 @@ const TRACES: &[Trace] = &[
             acquire(99_000_000, 1).denied(2, 2, 10_000_000, 10_000_000, 10_000_000),
             acquire(109_999_999, 1).denied(2, 2, 1, 1, 1),
             acquire(110_000_000, 1).allowed(1, 2, 10_000_000, 10_000_000),
+        ],
+    },
+    // One operation under a policy of a second does not erase the hour that the default policy counts.
+    Trace {
+        name: "another policy and another limiter",
+        limits: &[(3, 1_000_000), (100, HOUR)],
+        counting: Admitted,
+        rows: &[
+            acquire(0, 1).allowed(1, 3, 1_000_000, HOUR).with_used(&[1, 1]),
+            acquire(0, 1).allowed(2, 3, 1_000_000, HOUR).with_used(&[2, 2]),
+            acquire(0, 1).allowed(3, 3, 1_000_000, HOUR).with_used(&[3, 3]),
+            acquire(2_000_000, 1).under(&[(50, 1_000_000)]).allowed(1, 50, 1_000_000, 1_000_000).with_used(&[1]),
+            peek(2_000_000, 1).allowed(1, 3, 1_000_000, HOUR).with_used(&[1, 4]),
+            peek(2_000_000, 1).by_another_limiter().allowed(0, 3, 0, 0).with_used(&[0, 0]),
         ],
     },
 ];

@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
-use std::task::Poll;
 
+use limiter_core::store::{At, Entry, Facts, LogFacts, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts, Usage};
 use limiter_core::{
-    At, Counting, Decision, Entry, EntryId, Error, Facts, Limit, MAX_COST, Mode, Op, Outcome, PerLimit, Settlement,
-    Timestamp, Usage, Window, WindowStore,
+    Counting, Decision, EntryId, Error, Limit, MAX_COST, PerLimit, Policy, Timestamp, Window, WindowStore,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +43,19 @@ pub(crate) enum Flaw {
     CutsKeys,
     OverflowsCosts,
     AppliesWhatItDoesNotDecideAtOnce,
+    IgnoresNames,
+    JoinsNamesAndKeys,
+    IgnoresCaseOfNames,
+    RepeatsInTheOwnWindow,
+    RetainsForTheOwnPolicy,
+    RetainsForTheDefaultPolicy,
+    RetainsTheOwnWindow,
+    RetainsTheOwnMax,
+    RetainsTheSmallerMax,
+    SettlesWithTheUsageBefore,
+    SettlesWithTheUsageOfOneLimit,
+    SettlesAtTheReceiptsTime,
+    SettlesUnderTheDefaultName,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,11 +94,37 @@ impl FlawedStore {
         self.shared.lock().unwrap()
     }
 
-    fn key(&self, key: &[u8]) -> Vec<u8> {
-        match self.flaw {
+    /// The key of a log: its name and its key.
+    fn key(&self, log: LogKey<'_>) -> Vec<u8> {
+        let (name, key) = (log.name.as_str(), log.key);
+        let name = match self.flaw {
+            Flaw::IgnoresNames => String::new(),
+            Flaw::IgnoresCaseOfNames => format!("{}:{}:", name.len(), name.to_lowercase()),
+            Flaw::JoinsNamesAndKeys => format!("{name}:"),
+            _ => format!("{}:{name}:", name.len()),
+        };
+        let key = match self.flaw {
             Flaw::MixesUpKeys => String::from_utf8_lossy(key).into_owned().into_bytes(),
             Flaw::CutsKeys => key[..key.len().min(1 << 16)].to_vec(),
             _ => key.to_vec(),
+        };
+        [name.into_bytes(), key].concat()
+    }
+
+    /// The policies that an append retains for: for their windows, and for their maxima.
+    fn readers<'a>(&self, op: &Op<'a>) -> [Vec<&'a Policy>; 2] {
+        let (own, default) = (op.policy, op.limiter_policy.unwrap_or(op.policy));
+        let both = vec![own, default];
+        match self.flaw {
+            Flaw::RetainsForTheOwnPolicy => [vec![own], vec![own]],
+            Flaw::RetainsForTheDefaultPolicy => [vec![default], vec![default]],
+            Flaw::RetainsTheOwnWindow => [vec![own], both],
+            Flaw::RetainsTheOwnMax => [both, vec![own]],
+            Flaw::RetainsTheSmallerMax => {
+                let smaller = if own.largest_max() < default.largest_max() { own } else { default };
+                [both, vec![smaller]]
+            }
+            _ => [both.clone(), both],
         }
     }
 
@@ -147,7 +185,11 @@ impl FlawedStore {
     fn repeated(&self, shared: &Shared, key: &[u8], op: &Op<'_>, now: u64) -> Option<Item> {
         let id = op.id.filter(|_| !self.has(Flaw::IgnoresIds))?;
         let log = shared.logs.get(key).map_or(&[][..], Vec::as_slice);
-        let window = if self.has(Flaw::RepeatsForEver) { u64::MAX } else { self.window(op.policy.longest_window()) };
+        let window = match self.flaw {
+            Flaw::RepeatsForEver => u64::MAX,
+            Flaw::RepeatsInTheOwnWindow => op.policy.longest_window().as_micros(),
+            _ => self.window(op.retention().window),
+        };
         let ghost = shared.ghosts.get(&(key.to_vec(), id));
         log.iter().chain(ghost).copied().find(|item| item.id == Some(id) && now.saturating_sub(item.at) < window)
     }
@@ -165,7 +207,7 @@ impl FlawedStore {
             (Mode::Record, _) => true,
             (Mode::Acquire, Flaw::AppendsDenied) => true,
             (Mode::Acquire, Flaw::DropsTheAttemptsThatAreDenied) => admitted,
-            (Mode::Acquire, _) => admitted || op.policy.counts() == Counting::Attempts,
+            (Mode::Acquire, _) => admitted || op.policy.counting() == Counting::Attempts,
         }
     }
 
@@ -176,17 +218,20 @@ impl FlawedStore {
             }
             _ => log.push(item),
         }
+        let [windows, maxima] = self.readers(op);
+        let longest = windows.iter().map(|policy| policy.longest_window()).max().unwrap();
         let shortest = op.policy.limits().iter().map(Limit::window).min().unwrap();
         let window = match self.flaw {
             Flaw::NeverTrims => u64::MAX,
             Flaw::TrimsByTheShortestWindow => shortest.as_micros(),
-            _ => self.window(op.policy.longest_window()),
+            _ => self.window(longest),
         };
         log.retain(|other| item.at.saturating_sub(other.at) < window);
+        let largest = maxima.iter().map(|policy| policy.largest_max()).max().unwrap();
         match self.flaw {
             Flaw::NeverCaps | Flaw::NeverTrims => {}
-            Flaw::CapsOneTooMany => self.cap(log, op.policy.largest_max() - 1),
-            _ => self.cap(log, op.policy.largest_max()),
+            Flaw::CapsOneTooMany => self.cap(log, largest - 1),
+            _ => self.cap(log, largest),
         }
     }
 
@@ -198,7 +243,7 @@ impl FlawedStore {
 
     fn apply_step(&self, op: &Op<'_>, earlier: Option<(u64, bool)>) -> (Facts, u64, bool) {
         let mut shared = self.lock();
-        let key = self.key(op.key);
+        let key = self.key(op.log);
         let mut log = shared.logs.get(&key).cloned().unwrap_or_default();
         let now = self.now(op.at, &log, op.policy.longest_window());
         let repeated = self.repeated(&shared, &key, op, now);
@@ -216,10 +261,17 @@ impl FlawedStore {
             outcome = if op.mode == Mode::Peek { Outcome::Nothing } else { Outcome::Appended(entry(item)) };
             shared.logs.insert(key, log.clone());
         }
-        let usage: Vec<Usage> = op.policy.limits().iter().map(|limit| self.usage(&log, limit, op.cost, now)).collect();
+        (Facts { admitted, outcome, log: self.log_facts(&log, op.policy, op.cost, now) }, now, fits)
+    }
+
+    fn log_facts(&self, log: &[Item], policy: &Policy, cost: u64, now: u64) -> LogFacts {
+        let usage: Vec<Usage> = policy.limits().iter().map(|limit| self.usage(log, limit, cost, now)).collect();
         let at = Timestamp::from_micros_saturating;
-        let newest = log.last().map(|item| at(item.at));
-        (Facts { now: at(now), admitted, outcome, newest, usage: PerLimit::from_slice(&usage).unwrap() }, now, fits)
+        LogFacts {
+            now: at(now),
+            newest: log.last().map(|item| at(item.at)),
+            usage: PerLimit::from_slice(&usage).unwrap(),
+        }
     }
 
     fn find(&self, log: &[Item], settlement: &Settlement<'_>) -> Option<usize> {
@@ -233,35 +285,47 @@ impl FlawedStore {
         }
     }
 
-    fn settle_step(&self, settlement: &Settlement<'_>) -> bool {
+    fn settle_step(&self, settlement: &Settlement<'_>) -> SettlementFacts {
         let mut shared = self.lock();
-        let key = self.key(settlement.key);
-        let Some(mut log) = shared.logs.get(&key).cloned() else { return false };
+        let mut key = self.key(settlement.log);
+        if self.has(Flaw::SettlesUnderTheDefaultName) && settlement.receipt.at().as_micros().is_multiple_of(2) {
+            key = self.key(LogKey::new(limiter_core::Name::default(), settlement.log.key));
+        }
+        let before = shared.logs.get(&key).cloned().unwrap_or_default();
+        let mut log = before.clone();
         let now = self.now(settlement.at, &log, settlement.receipt.window());
-        let Some(i) = self.find(&log, settlement) else { return false };
         let has_left = settlement.receipt.has_left(Timestamp::from_micros_saturating(now));
-        if has_left && !self.has(Flaw::RefundsWhatHasLeft) {
-            return false;
-        }
-        if settlement.cost == 0 {
-            let gone = log.remove(i);
-            if let Some(id) = gone.id.filter(|_| self.has(Flaw::KeepsRefundedIds)) {
-                shared.ghosts.insert((key.clone(), id), gone);
+        let found = self.find(&log, settlement).filter(|_| !has_left || self.has(Flaw::RefundsWhatHasLeft));
+        if let Some(i) = found {
+            if settlement.cost == 0 {
+                let gone = log.remove(i);
+                if let Some(id) = gone.id.filter(|_| self.has(Flaw::KeepsRefundedIds)) {
+                    shared.ghosts.insert((key.clone(), id), gone);
+                }
+            } else if self.has(Flaw::SettlesAnew) {
+                let mut item = log.remove(i);
+                (item.cost, item.at) = (settlement.cost, now);
+                log.push(item);
+            } else if !self.has(Flaw::IgnoresSettlements) {
+                log[i].cost = settlement.cost;
             }
-        } else if self.has(Flaw::SettlesAnew) {
-            let mut item = log.remove(i);
-            (item.cost, item.at) = (settlement.cost, now);
-            log.push(item);
-        } else if !self.has(Flaw::IgnoresSettlements) {
-            log[i].cost = settlement.cost;
+            self.cap(&mut log, MAX_COST);
+            if log.is_empty() {
+                shared.logs.remove(&key)
+            } else {
+                shared.logs.insert(key, log.clone())
+            };
         }
-        self.cap(&mut log, MAX_COST);
-        if log.is_empty() {
-            shared.logs.remove(&key)
-        } else {
-            shared.logs.insert(key, log)
+        let shown = if self.has(Flaw::SettlesWithTheUsageBefore) { &before } else { &log };
+        let now = match self.flaw {
+            Flaw::SettlesAtTheReceiptsTime => shown.last().map_or(now, |item| item.at),
+            _ => now,
         };
-        true
+        let mut facts = self.log_facts(shown, settlement.policy, 0, now);
+        if self.has(Flaw::SettlesWithTheUsageOfOneLimit) {
+            facts.usage = PerLimit::from_slice(&vec![facts.usage[0]; facts.usage.len()]).unwrap();
+        }
+        SettlementFacts { applied: found.is_some(), log: facts }
     }
 }
 
@@ -281,20 +345,22 @@ impl WindowStore for FlawedStore {
         Ok(self.apply_step(&op, Some((now, fits))).0)
     }
 
-    fn decide_at_once(&self, op: &mut Op<'_>) -> Poll<Result<Decision, Error>> {
-        if self.has(Flaw::AppliesWhatItDoesNotDecideAtOnce) && op.check().is_ok() {
-            self.apply_step(op, None);
+    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        if self.has(Flaw::AppliesWhatItDoesNotDecideAtOnce)
+            && let Ok(op) = op.checked()
+        {
+            self.apply_step(&op, None);
         }
-        Poll::Pending
+        None
     }
 
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<bool, Error> {
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         Ok(self.settle_step(&settlement))
     }
 
-    async fn reset(&self, key: &[u8]) -> Result<bool, Error> {
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         let mut shared = self.lock();
-        let key = self.key(key);
+        let key = self.key(log);
         shared.ghosts.retain(|(of, _), _| *of != key);
         if self.has(Flaw::ResetLeaves) {
             let Some(log) = shared.logs.get_mut(&key) else { return Ok(false) };

@@ -1,0 +1,299 @@
+//! A service with three limited routes, in memory or in Redis:
+//! `cargo run --example service --features redis -- [memory | redis://…] [127.0.0.1:8080]`
+//!
+//! - `GET /search` by client address; customers in the header `x-gold` have a larger policy.
+//! - `POST /login` counts failed logins only.
+//! - `POST /chat` reserves tokens before the answer and charges what it took.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{ConnectInfo, Form, Query, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use limiter::{Decision, Error, Ipv6Block, Limiter, MemoryStore, Policy, RedisStore, SharedStore, Status, policy};
+use serde::Deserialize;
+
+const SEARCH: Policy = policy!("5/10s, 100/1h");
+const GOLD: Policy = policy!("50/10s, 10000/1h");
+const LOGIN: Policy = policy!("3/1m");
+const CHAT: Policy = policy!("1000/1m");
+
+/// One limiter for each route, all on one store. Their names keep their logs apart.
+struct Limiters {
+    search: Limiter,
+    login: Limiter,
+    chat: Limiter,
+}
+
+impl Limiters {
+    fn new(store: SharedStore) -> Self {
+        Self {
+            search: Limiter::new("search", SEARCH, store.clone()),
+            login: Limiter::new("login", LOGIN, store.clone()),
+            chat: Limiter::new("chat", CHAT, store),
+        }
+    }
+}
+
+async fn open(store: &str) -> Result<SharedStore, Error> {
+    if store == "memory" { Ok(Arc::new(MemoryStore::new())) } else { Ok(Arc::new(RedisStore::connect(store).await?)) }
+}
+
+/// Why a request gets no answer.
+enum Refused {
+    Denied(Box<Decision>),
+    Password,
+    Store(Error),
+}
+
+impl From<Decision> for Refused {
+    fn from(denied: Decision) -> Self {
+        Self::Denied(denied.into())
+    }
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Denied(decision) => {
+                let retry = [("retry-after", decision.retry_after_secs().unwrap_or(1).to_string())];
+                (StatusCode::TOO_MANY_REQUESTS, retry, remaining(decision.status()), "too many requests")
+                    .into_response()
+            }
+            Self::Password => (StatusCode::UNAUTHORIZED, "wrong password").into_response(),
+            // The limits are there to protect what follows, so without them nothing follows. `error` names no key.
+            Self::Store(error) => {
+                eprintln!("{error}");
+                (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "1")], "try again").into_response()
+            }
+        }
+    }
+}
+
+fn remaining(status: &Status) -> [(&'static str, String); 1] {
+    [("x-ratelimit-remaining", status.remaining().to_string())]
+}
+
+#[derive(Deserialize)]
+struct Search {
+    q: String,
+}
+
+async fn search(
+    State(limiters): State<Arc<Limiters>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+    Query(search): Query<Search>,
+) -> Result<Response, Refused> {
+    let policy = if headers.contains_key("x-gold") { &GOLD } else { &SEARCH };
+    let decision = limiters.search.acquire(Ipv6Block::new(peer.ip())).policy(policy).await?;
+    if !decision.allowed() {
+        return Err(decision.into());
+    }
+    Ok((remaining(decision.status()), format!("no results for {:?}", search.q)).into_response())
+}
+
+#[derive(Deserialize)]
+struct Login {
+    user: String,
+    password: String,
+}
+
+async fn login(
+    State(limiters): State<Arc<Limiters>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    Form(login): Form<Login>,
+) -> Result<&'static str, Refused> {
+    // Acquire first, refund on success: however many guesses are sent at once, three are tried.
+    let address: IpAddr = peer.ip();
+    let permit = limiters.login.acquire((&login.user, address)).permit().await??;
+    if login.password != "open sesame" {
+        return Err(Refused::Password);
+    }
+    permit.refund().await?;
+    Ok("welcome")
+}
+
+#[derive(Deserialize)]
+struct Chat {
+    customer: u64,
+    text: String,
+}
+
+async fn chat(State(limiters): State<Arc<Limiters>>, Form(chat): Form<Chat>) -> Result<Response, Refused> {
+    let permit = limiters.chat.acquire(chat.customer).cost(400).permit().await??;
+    // Where a language model would answer, with as many tokens as the text has words.
+    let tokens = chat.text.split_whitespace().count() as u64;
+    let settled = permit.settle(tokens).await?;
+    Ok((remaining(settled.status()), format!("{tokens} tokens")).into_response())
+}
+
+fn app(store: SharedStore) -> Router {
+    let routes = Router::new().route("/search", get(search)).route("/login", post(login)).route("/chat", post(chat));
+    routes.with_state(Arc::new(Limiters::new(store)))
+}
+
+async fn serve(store: &str, address: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let app = app(open(store).await?).into_make_service_with_connect_info::<SocketAddr>();
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    Ok(axum::serve(listener, app).await?)
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut args = std::env::args().skip(1);
+    let (store, address) = (args.next(), args.next());
+    serve(store.as_deref().unwrap_or("memory"), address.as_deref().unwrap_or("127.0.0.1:8080")).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+    use std::time::Duration;
+
+    use axum::body::Body;
+    use axum::http::Request;
+    use limiter::time::WithClock;
+    use limiter_testkit::MockClock;
+    use limiter_testkit::server::Server;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    /// The service in memory, and the clock of all its limiters.
+    fn service() -> (Router, MockClock) {
+        let clock = MockClock::new();
+        (app(Arc::new(WithClock::new(MemoryStore::new(), clock.clone()))), clock)
+    }
+
+    /// The status, and the headers `retry-after` and `x-ratelimit-remaining`.
+    async fn send(service: &Router, request: Request<Body>) -> (u16, Option<u64>, Option<u64>) {
+        let mut request = request;
+        request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([203, 0, 113, 7], 4711))));
+        let response = service.clone().oneshot(request).await.unwrap();
+        let header = |name| response.headers().get(name).map(|value| value.to_str().unwrap().parse().unwrap());
+        (response.status().as_u16(), header("retry-after"), header("x-ratelimit-remaining"))
+    }
+
+    fn get(path: &str) -> Request<Body> {
+        Request::get(path).body(Body::empty()).unwrap()
+    }
+
+    fn form(path: &str, body: &'static str) -> Request<Body> {
+        Request::post(path).header("content-type", "application/x-www-form-urlencoded").body(body.into()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_search_is_denied_until_it_fits_again() {
+        let (service, clock) = service();
+        for left in (0..5).rev() {
+            assert_eq!(send(&service, get("/search?q=x")).await, (200, None, Some(left)));
+        }
+        clock.advance(Duration::from_millis(9_800));
+        assert_eq!(send(&service, get("/search?q=x")).await, (429, Some(1), Some(0)), "0.2 s are a whole second");
+        clock.advance(Duration::from_millis(200));
+        assert_eq!(send(&service, get("/search?q=x")).await, (200, None, Some(4)));
+    }
+
+    #[tokio::test]
+    async fn gold_customers_and_other_routes_keep_the_history_of_a_search() {
+        let (service, clock) = service();
+        for _ in 0..5 {
+            send(&service, get("/search?q=x")).await;
+        }
+        let gold = Request::get("/search?q=x").header("x-gold", "yes").body(Body::empty()).unwrap();
+        assert_eq!(send(&service, gold).await, (200, None, Some(44)));
+        clock.advance(Duration::from_secs(60));
+        assert_eq!(send(&service, form("/login", "user=ann&password=guess")).await.0, 401);
+        for left in (0..5).rev() {
+            assert_eq!(send(&service, get("/search?q=x")).await, (200, None, Some(left)));
+        }
+        // The five, the gold one and the five of the last minute are eleven of a hundred an hour.
+        clock.advance(Duration::from_secs(10));
+        for _ in 0..18 {
+            for _ in 0..5 {
+                send(&service, get("/search?q=x")).await;
+            }
+            clock.advance(Duration::from_secs(10));
+        }
+        let (status, retry, _) = send(&service, get("/search?q=x")).await;
+        assert_eq!((status, retry), (429, Some(3600 - 250)), "until the first of the hour has left");
+    }
+
+    #[tokio::test]
+    async fn only_failed_logins_count() {
+        let (service, clock) = service();
+        for _ in 0..10 {
+            assert_eq!(send(&service, form("/login", "user=ann&password=open+sesame")).await.0, 200);
+        }
+        for _ in 0..3 {
+            assert_eq!(send(&service, form("/login", "user=ann&password=guess")).await.0, 401);
+        }
+        assert_eq!(send(&service, form("/login", "user=ann&password=open+sesame")).await, (429, Some(60), Some(0)));
+        assert_eq!(send(&service, form("/login", "user=ben&password=open+sesame")).await.0, 200);
+        clock.advance(Duration::from_secs(60));
+        assert_eq!(send(&service, form("/login", "user=ann&password=open+sesame")).await.0, 200);
+    }
+
+    #[tokio::test]
+    async fn a_chat_is_charged_what_it_took() {
+        let (service, _) = service();
+        assert_eq!(send(&service, form("/chat", "customer=7&text=one+two+three")).await, (200, None, Some(997)));
+        for _ in 0..200 {
+            assert_eq!(send(&service, form("/chat", "customer=7&text=a+b+c")).await.0, 200);
+        }
+        assert_eq!(send(&service, form("/chat", "customer=7&text=")).await, (429, Some(60), Some(397)));
+    }
+
+    /// Another process of this service, and its address. It is this test once more, with the URL of Redis in a variable.
+    struct Process(Child, String);
+
+    const TEST: &str = "tests::two_processes_share_the_limits_through_redis";
+    const STORE: &str = "SERVICE_STORE";
+
+    impl Process {
+        fn start(url: &str) -> Self {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            let command = command.args([TEST, "--exact", "--nocapture"]).env(STORE, url);
+            let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+            let address = lines.find_map(|line| line.strip_prefix("listening on ").map(str::to_owned));
+            Self(child, address.expect("the process ended"))
+        }
+
+        fn get(&self, path: &str) -> u16 {
+            let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+            agent.get(format!("{}{path}", self.1)).call().unwrap().status().as_u16()
+        }
+    }
+
+    impl Drop for Process {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn two_processes_share_the_limits_through_redis() {
+        if let Ok(store) = std::env::var(STORE) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(serve(&store, "127.0.0.1:0")).unwrap();
+        }
+        let server = Server::start().unwrap();
+        let processes = [Process::start(&server.url()), Process::start(&server.url())];
+        let statuses: Vec<u16> = (0..8).map(|i| processes[i % 2].get("/search?q=x")).collect();
+        assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 429]);
+    }
+}

@@ -1,0 +1,450 @@
+//! Keys: whom a limiter limits.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+/// What a limiter's verbs take as a key: whom to limit.
+///
+/// | type | bytes of the key |
+/// |---|---|
+/// | `&str`, `String`, `Box<str>`, `Arc<str>`, `Cow<str>` | the text |
+/// | `&[u8]`, `[u8; N]`, `Vec<u8>` | these bytes |
+/// | integers | the number in decimal: `42` is the key `"42"` |
+/// | `IpAddr`, `Ipv4Addr`, `Ipv6Addr` | the address as text; an IPv4-mapped IPv6 address is the IPv4 address |
+/// | [`Ipv6Block`] | the address, of IPv6 only the network: `2001:db8:0:1::/64` |
+/// | `uuid::Uuid` (feature `uuid`) | the hyphenated text |
+/// | tuples of up to four of these | their texts, separated by `,`; a `,` or `\` inside a part is escaped by `\` |
+///
+/// Keys are readable text wherever possible, so that an operator can type them. References to these types work too. A key
+/// of up to 30 bytes is built without an allocation, a borrowed string or slice of any length.
+///
+/// ```
+/// # use limiter_core::{Limiter, policy};
+/// # use limiter_testkit::OracleStore as MemoryStore;
+/// # let limiter = Limiter::new("api", policy!("5/1s"), MemoryStore::new());
+/// let address: std::net::IpAddr = [203, 0, 113, 7].into();
+/// limiter.acquire("customer 7").now()?;
+/// limiter.acquire(7).now()?;
+/// limiter.acquire(("login", address)).now()?;
+/// assert_eq!(limiter.status("login,203.0.113.7").now()?.used(), 1);
+/// # Ok::<(), limiter_core::Error>(())
+/// ```
+///
+/// A type that is none of these does not compile:
+///
+/// ```compile_fail
+/// # use limiter_core::{Limiter, policy};
+/// # use limiter_testkit::OracleStore as MemoryStore;
+/// # let limiter = Limiter::new("api", policy!("5/1s"), MemoryStore::new());
+/// limiter.acquire(1.5);
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a key",
+    label = "expected text, bytes, an integer, an IP address, a UUID (feature `uuid`) or a tuple of these",
+    note = "implement `Key` for your own type, or pass its text or bytes"
+)]
+pub trait Key {
+    /// The bytes of the key: a borrowed slice, or a [`KeyBuf`].
+    type Bytes: AsRef<[u8]> + Clone + Send + Sync + Unpin;
+
+    /// Returns the bytes. Two keys share a log if their bytes are equal.
+    fn to_key(self) -> Self::Bytes;
+}
+
+/// The bytes of a key; up to 30 are held in place.
+#[derive(Clone)]
+pub struct KeyBuf(Bytes);
+
+const INLINE: usize = 30;
+
+#[derive(Clone)]
+enum Bytes {
+    Inline { len: u8, bytes: [u8; INLINE] },
+    Heap(Vec<u8>),
+}
+
+impl KeyBuf {
+    /// Returns an empty key.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Bytes::Inline { len: 0, bytes: [0; INLINE] })
+    }
+
+    fn push(&mut self, more: &[u8]) {
+        match &mut self.0 {
+            Bytes::Inline { len, bytes } => {
+                let start = usize::from(*len);
+                match bytes.get_mut(start..start + more.len()) {
+                    Some(free) => {
+                        free.copy_from_slice(more);
+                        *len += more.len() as u8;
+                    }
+                    None => self.0 = Bytes::Heap([&bytes[..start], more].concat()),
+                }
+            }
+            Bytes::Heap(bytes) => bytes.extend_from_slice(more),
+        }
+    }
+
+    /// Appends a part of a tuple.
+    fn push_part(&mut self, part: &[u8]) {
+        for piece in part.split_inclusive(|byte| matches!(byte, b',' | b'\\')) {
+            match piece {
+                [plain @ .., special @ (b',' | b'\\')] => {
+                    self.push(plain);
+                    self.push(&[b'\\', *special]);
+                }
+                plain => self.push(plain),
+            }
+        }
+    }
+
+    fn push_decimal(&mut self, mut number: u128) {
+        let (mut digits, mut start) = ([0; 39], 39);
+        while start == 39 || number > 0 {
+            start -= 1;
+            digits[start] = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+        self.push(&digits[start..]);
+    }
+
+    fn push_display(&mut self, value: impl fmt::Display) {
+        // Writing to a `KeyBuf` cannot fail.
+        let _ = fmt::Write::write_fmt(self, format_args!("{value}"));
+    }
+}
+
+impl fmt::Write for KeyBuf {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.push(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl From<&[u8]> for KeyBuf {
+    fn from(bytes: &[u8]) -> Self {
+        let mut key = Self::new();
+        key.push(bytes);
+        key
+    }
+}
+
+impl Default for KeyBuf {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl AsRef<[u8]> for KeyBuf {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        match &self.0 {
+            Bytes::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or(bytes),
+            Bytes::Heap(bytes) => bytes,
+        }
+    }
+}
+
+impl fmt::Debug for KeyBuf {
+    /// Prints the length only: keys are often addresses or secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyBuf({} bytes)", self.as_ref().len())
+    }
+}
+
+impl Key for KeyBuf {
+    type Bytes = Self;
+
+    fn to_key(self) -> Self {
+        self
+    }
+}
+
+/// Keys that are borrowed as they are.
+macro_rules! borrowed {
+    ($($type:ty),* $(,)?) => {$(
+        impl<'a> Key for &'a $type {
+            type Bytes = &'a [u8];
+
+            #[inline(always)]
+            fn to_key(self) -> &'a [u8] {
+                self.as_ref()
+            }
+        }
+    )*};
+}
+
+borrowed!(str, String, [u8], Vec<u8>, KeyBuf);
+
+impl<'a, const N: usize> Key for &'a [u8; N] {
+    type Bytes = &'a [u8];
+
+    #[inline(always)]
+    fn to_key(self) -> &'a [u8] {
+        self
+    }
+}
+
+impl<const N: usize> Key for [u8; N] {
+    type Bytes = Self;
+
+    #[inline(always)]
+    fn to_key(self) -> Self {
+        self
+    }
+}
+
+/// Owned text and bytes.
+macro_rules! owned {
+    ($($type:ty => $bytes:ty),* $(,)?) => {$(
+        impl Key for $type {
+            type Bytes = $bytes;
+
+            fn to_key(self) -> $bytes {
+                self.into()
+            }
+        }
+    )*};
+}
+
+owned!(String => Vec<u8>, Vec<u8> => Vec<u8>, Box<str> => Box<[u8]>, Box<[u8]> => Box<[u8]>, Arc<str> => Arc<[u8]>, Arc<[u8]> => Arc<[u8]>);
+
+/// References to shared and boxed text.
+macro_rules! text {
+    ($($type:ty),* $(,)?) => {$(
+        impl<'a> Key for &'a $type {
+            type Bytes = &'a [u8];
+
+            #[inline(always)]
+            fn to_key(self) -> &'a [u8] {
+                let text: &'a str = self;
+                text.as_bytes()
+            }
+        }
+    )*};
+}
+
+text!(Box<str>, Arc<str>, Cow<'_, str>, &str);
+
+impl<'a> Key for Cow<'a, str> {
+    type Bytes = Cow<'a, [u8]>;
+
+    fn to_key(self) -> Cow<'a, [u8]> {
+        match self {
+            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+        }
+    }
+}
+
+/// Keys that are written into a [`KeyBuf`], and references to them.
+macro_rules! written {
+    ($($type:ty: |$key:ident, $value:ident| $write:expr);* $(;)?) => {$(
+        impl Key for $type {
+            type Bytes = KeyBuf;
+
+            #[inline]
+            fn to_key(self) -> KeyBuf {
+                let (mut $key, $value) = (KeyBuf::new(), self);
+                $write;
+                $key
+            }
+        }
+
+        impl Key for &$type {
+            type Bytes = KeyBuf;
+
+            #[inline]
+            fn to_key(self) -> KeyBuf {
+                (*self).to_key()
+            }
+        }
+    )*};
+}
+
+macro_rules! integers {
+    (unsigned: $($unsigned:ty),*; signed: $($signed:ty),*) => {
+        written!($($unsigned: |key, number| key.push_decimal(number as u128));*);
+        written!($($signed: |key, number| {
+            if number < 0 {
+                key.push(b"-");
+            }
+            key.push_decimal(number.unsigned_abs() as u128);
+        });*);
+    };
+}
+
+integers!(unsigned: u8, u16, u32, u64, u128, usize; signed: i8, i16, i32, i64, i128, isize);
+
+/// An address as a key, of which IPv6 counts by its network: one IPv6 client controls at least a /64.
+///
+/// An IPv4 address counts alone, also one mapped into IPv6.
+///
+/// ```
+/// use limiter_core::{Ipv6Block, Key};
+/// let key = |address: &str| Ipv6Block::new(address.parse().unwrap()).to_key().as_ref().to_vec();
+/// assert_eq!(key("2001:db8:0:1:aaaa::1"), b"2001:db8:0:1::/64");
+/// assert_eq!(key("203.0.113.7"), b"203.0.113.7");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ipv6Block {
+    address: IpAddr,
+    prefix: u8,
+}
+
+impl Ipv6Block {
+    /// Returns the /64 network of `address`.
+    #[must_use]
+    pub const fn new(address: IpAddr) -> Self {
+        Self::with_prefix(address, 64)
+    }
+
+    /// Returns the network of `address` with this many leading bits, at most 128.
+    #[must_use]
+    pub const fn with_prefix(address: IpAddr, prefix: u8) -> Self {
+        Self { address, prefix: if prefix < 128 { prefix } else { 128 } }
+    }
+}
+
+fn push_ipv4(key: &mut KeyBuf, address: Ipv4Addr) {
+    for (i, octet) in address.octets().into_iter().enumerate() {
+        if i > 0 {
+            key.push(b".");
+        }
+        key.push_decimal(octet.into());
+    }
+}
+
+fn push_ip(key: &mut KeyBuf, address: IpAddr) {
+    match address.to_canonical() {
+        IpAddr::V4(address) => push_ipv4(key, address),
+        IpAddr::V6(address) => key.push_display(address),
+    }
+}
+
+written! {
+    Ipv4Addr: |key, address| push_ipv4(&mut key, address);
+    Ipv6Addr: |key, address| push_ip(&mut key, address.into());
+    IpAddr: |key, address| push_ip(&mut key, address);
+    Ipv6Block: |key, block| match block.address.to_canonical() {
+        IpAddr::V4(address) => push_ipv4(&mut key, address),
+        IpAddr::V6(address) => {
+            let host_bits = 128 - u32::from(block.prefix);
+            let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
+            let network = Ipv6Addr::from_bits(address.to_bits() & mask);
+            key.push_display(format_args!("{network}/{}", block.prefix));
+        }
+    };
+}
+
+#[cfg(feature = "uuid")]
+written! {
+    uuid::Uuid: |key, id| key.push(id.hyphenated().encode_lower(&mut uuid::Uuid::encode_buffer()).as_bytes());
+}
+
+macro_rules! tuple {
+    ($($part:ident . $i:tt),*) => {
+        impl<$($part: Key),*> Key for ($($part,)*) {
+            type Bytes = KeyBuf;
+
+            fn to_key(self) -> KeyBuf {
+                let mut key = KeyBuf::new();
+                $(
+                    if $i > 0 {
+                        key.push(b",");
+                    }
+                    key.push_part(self.$i.to_key().as_ref());
+                )*
+                key
+            }
+        }
+    };
+}
+
+tuple!(A.0, B.1);
+tuple!(A.0, B.1, C.2);
+tuple!(A.0, B.1, C.2, D.3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(key: impl Key) -> String {
+        String::from_utf8(key.to_key().as_ref().to_vec()).unwrap()
+    }
+
+    #[test]
+    fn text_bytes_and_numbers_are_themselves() {
+        let (text, long) = ("customer 7".to_owned(), "x".repeat(100));
+        assert_eq!([key("customer 7"), key(&text), key(text.clone()), key(text.as_bytes())], [&*text; 4]);
+        assert_eq!([key(text.clone().into_boxed_str()), key(Arc::<str>::from(&*text))], [&*text; 2]);
+        let borrowed = Cow::from(&*text);
+        assert_eq!([key(borrowed.clone()), key(&borrowed), key(*b"customer 7")], [&*text; 3]);
+        assert_eq!([key(&*long), key(KeyBuf::from(long.as_bytes())), key((&*long, 1))[..100].to_owned()], [&*long; 3]);
+        for number in [0, 1, 9, 10, 255, 1 << 40, u64::MAX] {
+            let borrowed = &number;
+            assert_eq!([key(number), key(borrowed)], [number.to_string(), number.to_string()]);
+        }
+        assert_eq!([key(i8::MIN), key(-7), key(i128::MIN)], ["-128", "-7", &*i128::MIN.to_string()]);
+        assert_eq!(key(u128::MAX), u128::MAX.to_string());
+    }
+
+    #[test]
+    fn addresses_are_canonical() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        for (address, whole, block) in [
+            ("203.0.113.7", "203.0.113.7", "203.0.113.7"),
+            ("255.255.255.255", "255.255.255.255", "255.255.255.255"),
+            ("::ffff:203.0.113.7", "203.0.113.7", "203.0.113.7"),
+            ("2001:db8:0:1:aaaa::1", "2001:db8:0:1:aaaa::1", "2001:db8:0:1::/64"),
+            ("::1", "::1", "::/64"),
+            (
+                "2001:1111:2222:3333:4444:5555:6666:7777",
+                "2001:1111:2222:3333:4444:5555:6666:7777",
+                "2001:1111:2222:3333::/64",
+            ),
+        ] {
+            assert_eq!([key(ip(address)), key(Ipv6Block::new(ip(address)))], [whole, block]);
+            if let IpAddr::V6(v6) = ip(address) {
+                assert_eq!(key(v6), whole);
+            }
+        }
+        for (prefix, block) in [
+            (0, "::/0"),
+            (32, "2001:db8::/32"),
+            (63, "2001:db8::/63"),
+            (64, "2001:db8:0:1::/64"),
+            (128, "2001:db8:0:1:aaaa::1/128"),
+            (255, "2001:db8:0:1:aaaa::1/128"),
+        ] {
+            assert_eq!(key(Ipv6Block::with_prefix(ip("2001:db8:0:1:aaaa::1"), prefix)), block);
+        }
+    }
+
+    #[test]
+    fn tuples_are_one_to_one() {
+        assert_eq!(key(("login", 7)), "login,7");
+        assert_eq!(key(("a,b", "c\\", -1)), "a\\,b,c\\\\,-1");
+        let parts = ["", "a", "b", "ab", ",", "a,", ",b", "\\", "\\,", "a\\", ",,"];
+        let mut seen = std::collections::HashMap::new();
+        for a in parts {
+            for b in parts {
+                assert_eq!(seen.insert(key((a, b)), format!("{a:?} {b:?}")), None);
+                for c in parts {
+                    assert_eq!(seen.insert(key((a, b, c)), format!("{a:?} {b:?} {c:?}")), None);
+                }
+                assert_eq!(seen.insert(key(((a, b), "x")), format!("({a:?} {b:?}) x")), None);
+            }
+        }
+    }
+
+    #[test]
+    #[cfg(feature = "uuid")]
+    fn uuids_are_hyphenated() {
+        let text = "67e55044-10b1-426f-9247-bb680e5fe0c8";
+        assert_eq!(key(text.parse::<uuid::Uuid>().unwrap()), text);
+    }
+}

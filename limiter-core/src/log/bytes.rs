@@ -1,0 +1,202 @@
+//! A log as bytes. Version 1, numbers as LEB128:
+//!
+//! | bytes | content |
+//! |---|---|
+//! | 1 | the version, 1 |
+//! | 8 | the upper half of the entry ids, little-endian |
+//! | number | the lower half of the next entry's id |
+//! | number | when the log expires |
+//! | number | how many entries follow, each as: |
+//! | – number | its time, less that of the entry before |
+//! | – number | its id's lower half, less that of the entry before |
+//! | – number | four times its cost, plus 1 if it was admitted, plus 2 if it has a caller's id |
+//! | – 16 or 0 | the caller's id, little-endian |
+//! | 4 | CRC-32 (IEEE 802.3) of everything before, little-endian |
+
+use std::collections::{HashSet, VecDeque};
+
+use super::{Log, Logged};
+use crate::error::{Error, ErrorKind};
+use crate::op::EntryId;
+use crate::range::MAX_COST;
+use crate::time::Timestamp;
+
+const VERSION: u8 = 1;
+const ADMITTED: u64 = 1;
+const HAS_ID: u64 = 2;
+
+impl Log {
+    /// Returns the log as bytes: about 6 for an entry, and 16 more with an idempotency key.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(32 + 8 * self.entries.len());
+        out.push(VERSION);
+        out.extend_from_slice(&self.prefix.to_le_bytes());
+        push(&mut out, self.next);
+        push(&mut out, self.expires_at.as_micros());
+        push(&mut out, self.entries.len() as u64);
+        let (mut at, mut number) = (Timestamp::EPOCH, 0);
+        for (i, entry) in self.entries.iter().enumerate() {
+            push(&mut out, entry.at.micros_since(at));
+            push(&mut out, entry.number.wrapping_sub(number));
+            (at, number) = (entry.at, entry.number);
+            let flags = if entry.admitted { ADMITTED } else { 0 } + if entry.id.is_some() { HAS_ID } else { 0 };
+            push(&mut out, self.cost(i) << 2 | flags);
+            if let Some(id) = entry.id {
+                out.extend_from_slice(&id.as_u128().to_le_bytes());
+            }
+        }
+        out.extend_from_slice(&crc32(&out).to_le_bytes());
+        out
+    }
+
+    /// Returns the log that [`to_bytes`](Self::to_bytes) wrote.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if the bytes are anything else: damaged, cut short, too long, or of another version.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
+        let damaged = |what| Error::new(ErrorKind::Corrupt, format!("the saved log is damaged: {what}"));
+        if let Some(version) = bytes.first().filter(|version| **version != VERSION) {
+            let text = format!("the saved log has version {version}, expected {VERSION}");
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        let (content, sum) = bytes.split_last_chunk().ok_or_else(|| damaged("it is cut short"))?;
+        if crc32(content) != u32::from_le_bytes(*sum) {
+            return Err(damaged("its checksum is wrong"));
+        }
+        read(&content[1..]).ok_or_else(|| damaged("its content contradicts itself"))
+    }
+}
+
+fn read(mut bytes: &[u8]) -> Option<Log> {
+    let bytes = &mut bytes;
+    let prefix = u64::from_le_bytes(*take(bytes)?);
+    let next = number(bytes)?;
+    let expires_at = Timestamp::from_micros(number(bytes)?).ok()?;
+    let count = usize::try_from(number(bytes)?).ok().filter(|count| *count <= bytes.len())?;
+    let mut entries = VecDeque::with_capacity(count);
+    let (mut ids, mut total, mut at, mut last) = (HashSet::new(), 0_u64, 0_u64, 0);
+    for i in 0..count {
+        at = at.checked_add(number(bytes)?)?;
+        let step = number(bytes)?;
+        last = if step == 0 && i > 0 { return None } else { u64::wrapping_add(last, step) };
+        let word = number(bytes)?;
+        let cost = Some(word >> 2).filter(|cost| (1..=MAX_COST).contains(cost))?;
+        total = total.wrapping_add(cost);
+        let id = if word & HAS_ID > 0 { Some(EntryId::from_u128(u128::from_le_bytes(*take(bytes)?))) } else { None };
+        if id.is_some_and(|id| !ids.insert(id)) {
+            return None;
+        }
+        let (at, admitted) = (Timestamp::from_micros(at).ok()?, word & ADMITTED > 0);
+        entries.push_back(Logged { at, total, number: last, id, admitted });
+    }
+    bytes.is_empty().then_some(Log { entries, prefix, next, dropped: 0, expires_at })
+}
+
+fn take<'a, const N: usize>(bytes: &mut &'a [u8]) -> Option<&'a [u8; N]> {
+    let (taken, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(taken)
+}
+
+fn push(out: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        out.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    out.push(number as u8);
+}
+
+fn number(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for shift in (0..64).step_by(7) {
+        let [byte] = *take(bytes)?;
+        let part = u64::from(byte & 0x7f);
+        number |= part.checked_shl(shift).filter(|shifted| shifted >> shift == part)?;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |sum, byte| {
+        (0..8).fold(sum ^ u32::from(*byte), |sum, _| if sum & 1 > 0 { sum >> 1 ^ 0xedb8_8320 } else { sum >> 1 })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy;
+    use crate::policy::Counting;
+    use crate::store::{Mode, Op};
+
+    fn log() -> Log {
+        let mut log = Log::new();
+        let policy = policy!("9/1h").with_counting(Counting::Attempts);
+        for (i, (at, cost)) in [(0, 1), (0, 2), (9, 1), (1_000_000, 3)].iter().enumerate() {
+            let at = Timestamp::from_micros(1_700_000_000_000_000 + *at).unwrap();
+            let mut op = Op::new(Mode::Record, "", &policy).with_cost(*cost).at(at);
+            op.id = (i % 2 > 0).then_some(EntryId::from_u128(u128::MAX - i as u128));
+            let _ = log.apply(&op, Timestamp::from_micros(1_800_000_000_000_000).unwrap());
+        }
+        log
+    }
+
+    #[test]
+    fn the_checksum_is_the_usual_one() {
+        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
+    }
+
+    #[test]
+    fn a_log_reads_back() {
+        for log in [Log::new(), log()] {
+            let bytes = log.to_bytes();
+            let read = Log::from_bytes(&bytes).unwrap();
+            assert_eq!((&read, read.to_bytes(), read.expires_at()), (&log, bytes, log.expires_at()));
+        }
+    }
+
+    #[test]
+    fn damage_is_rejected() {
+        let bytes = log().to_bytes();
+        let kind = |bytes: &[u8]| Log::from_bytes(bytes).map_err(|error| error.kind());
+        for bit in 0..8 * bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(kind(&damaged), Err(ErrorKind::Corrupt), "bit {bit}");
+        }
+        for len in 0..bytes.len() {
+            assert_eq!(kind(&bytes[..len]), Err(ErrorKind::Corrupt), "cut to {len}");
+            assert_eq!(kind(&[&bytes[..], &bytes[..=len]].concat()), Err(ErrorKind::Corrupt));
+        }
+        let mut other = bytes;
+        other[0] = 2;
+        assert_eq!(Log::from_bytes(&other).unwrap_err().to_string(), "the saved log has version 2, expected 1");
+    }
+
+    #[test]
+    fn a_right_checksum_does_not_make_nonsense_right() {
+        let with_sum = |content: &[u8]| [content, &crc32(content).to_le_bytes()[..]].concat();
+        let head = |count: u8| [&[VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0][..], &[count]].concat();
+        let entry = [5, 1, 4 | 1];
+        assert!(Log::from_bytes(&with_sum(&[head(1), entry.to_vec()].concat())).is_ok());
+        for (what, content) in [
+            ("fewer entries", [head(2), entry.to_vec()].concat()),
+            ("more entries", [head(0), entry.to_vec()].concat()),
+            ("a cost of 0", [head(1), vec![5, 1, 1]].concat()),
+            ("one number twice", [head(2), entry.to_vec(), vec![0, 0, 5]].concat()),
+            ("a number that is too long", [head(1), vec![0xff; 11]].concat()),
+            (
+                "a time that is too late",
+                [head(1), vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 1, 5]].concat(),
+            ),
+            ("one id twice", [head(2), vec![5, 1, 6], vec![7; 16], vec![5, 1, 6], vec![7; 16]].concat()),
+            ("a huge count", [head(0xff), vec![0xff, 0xff, 0x7f]].concat()),
+        ] {
+            assert_eq!(Log::from_bytes(&with_sum(&content)).unwrap_err().kind(), ErrorKind::Corrupt, "{what}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Limits and windows from text, in `const` functions: `policy!` and `FromStr` share this one parser.
+
+use crate::limit::Limit;
+use crate::limits::Limits;
+use crate::limits::MAX_LIMITS;
+use crate::range::OutOfRange;
+use crate::time::Window;
+
+/// Units by length in microseconds, longest first. The first name is the one that is printed.
+pub(crate) const UNITS: [(u64, &[&str]); 6] = [
+    (86_400_000_000, &["d", "day", "days"]),
+    (3_600_000_000, &["h", "hour", "hours", "hr"]),
+    (60_000_000, &["m", "minute", "minutes", "min"]),
+    (1_000_000, &["s", "second", "seconds", "sec"]),
+    (1_000, &["ms", "millisecond", "milliseconds"]),
+    (1, &["us", "µs", "μs", "microsecond", "microseconds"]),
+];
+
+/// What is wrong, and which bytes of the text show it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ParseError {
+    pub(crate) why: Why,
+    pub(crate) found: Span,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Why {
+    NoLimit,
+    NoNumber,
+    NoUnit,
+    HugeNumber,
+    OutOfRange(OutOfRange),
+    TooManyLimits,
+}
+
+impl Why {
+    /// What was expected, for a compile error, which cannot format numbers.
+    pub(crate) const fn expected(self) -> &'static str {
+        match self {
+            Self::NoLimit => "expected MAX/WINDOW, as in 100/60s or 100 per minute",
+            Self::NoNumber => "expected a whole number",
+            Self::NoUnit => "expected a whole number and a unit of us, ms, s, m, h or d, as in 60s",
+            Self::HugeNumber => "the number is out of range",
+            Self::OutOfRange(_) => "out of range: expected 1 to 2^52 units within 1 to 2^53 - 1 µs",
+            Self::TooManyLimits => "expected at most 8 limits",
+        }
+    }
+}
+
+/// Bytes `start..end` of a text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+}
+
+impl Span {
+    const fn of(text: &[u8]) -> Self {
+        Self { start: 0, end: text.len() }
+    }
+
+    const fn to(self, end: usize) -> Self {
+        Self { start: self.start, end }
+    }
+
+    const fn from(self, start: usize) -> Self {
+        Self { start, end: self.end }
+    }
+
+    const fn trim(mut self, text: &[u8]) -> Self {
+        while self.start < self.end && text[self.start].is_ascii_whitespace() {
+            self.start += 1;
+        }
+        while self.start < self.end && text[self.end - 1].is_ascii_whitespace() {
+            self.end -= 1;
+        }
+        self
+    }
+
+    /// The first position of `pattern`.
+    const fn find(self, text: &[u8], pattern: &[u8]) -> Option<usize> {
+        let mut at = self.start;
+        while at + pattern.len() <= self.end {
+            if (Self { start: at, end: at + pattern.len() }).is(text, pattern) {
+                return Some(at);
+            }
+            at += 1;
+        }
+        None
+    }
+
+    const fn is(self, text: &[u8], pattern: &[u8]) -> bool {
+        if self.end - self.start != pattern.len() {
+            return false;
+        }
+        let mut i = 0;
+        while i < pattern.len() {
+            if text[self.start + i] != pattern[i] {
+                return false;
+            }
+            i += 1;
+        }
+        true
+    }
+
+    const fn error<T>(self, why: Why) -> Result<T, ParseError> {
+        Err(ParseError { why, found: self })
+    }
+}
+
+const fn number(text: &[u8], span: Span) -> Result<u64, ParseError> {
+    let (mut at, mut number) = (span.start, 0_u64);
+    while at < span.end {
+        if !text[at].is_ascii_digit() {
+            return span.error(Why::NoNumber);
+        }
+        number = match number.checked_mul(10) {
+            Some(tens) if tens <= u64::MAX - 9 => tens + (text[at] - b'0') as u64,
+            _ => return span.error(Why::HugeNumber),
+        };
+        at += 1;
+    }
+    if span.start == span.end { span.error(Why::NoNumber) } else { Ok(number) }
+}
+
+/// `"60s"`, `"1 minute"`, `"minute"`, `"250ms"`.
+pub(crate) const fn window(text: &[u8]) -> Result<Window, ParseError> {
+    window_in(text, Span::of(text))
+}
+
+const fn window_in(text: &[u8], span: Span) -> Result<Window, ParseError> {
+    let span = span.trim(text);
+    let mut digits = span.start;
+    while digits < span.end && text[digits].is_ascii_digit() {
+        digits += 1;
+    }
+    let count = if digits == span.start {
+        1
+    } else {
+        match number(text, span.to(digits)) {
+            Ok(number) => number,
+            Err(error) => return Err(error),
+        }
+    };
+    let name = span.from(digits).trim(text);
+    let mut unit = 0;
+    while unit < UNITS.len() {
+        let (length, names) = UNITS[unit];
+        let mut i = 0;
+        while i < names.len() {
+            if name.is(text, names[i].as_bytes()) {
+                let Some(micros) = count.checked_mul(length) else { return span.error(Why::HugeNumber) };
+                return match Window::from_micros(micros) {
+                    Ok(window) => Ok(window),
+                    Err(error) => span.error(Why::OutOfRange(error)),
+                };
+            }
+            i += 1;
+        }
+        unit += 1;
+    }
+    span.error(Why::NoUnit)
+}
+
+/// `"100/60s"` or `"100 per minute"`.
+pub(crate) const fn limit(text: &[u8]) -> Result<Limit, ParseError> {
+    limit_in(text, Span::of(text))
+}
+
+const fn limit_in(text: &[u8], span: Span) -> Result<Limit, ParseError> {
+    let span = span.trim(text);
+    let (max, window) = match (span.find(text, b"/"), span.find(text, b" per ")) {
+        (Some(at), _) => (span.to(at), span.from(at + 1)),
+        (None, Some(at)) => (span.to(at), span.from(at + 5)),
+        (None, None) => return span.error(Why::NoLimit),
+    };
+    let max = match number(text, max.trim(text)) {
+        Ok(max) => max,
+        Err(error) => return Err(error),
+    };
+    let window = match window_in(text, window) {
+        Ok(window) => window,
+        Err(error) => return Err(error),
+    };
+    match Limit::with_window(max, window) {
+        Ok(limit) => Ok(limit),
+        Err(error) => span.error(Why::OutOfRange(error)),
+    }
+}
+
+/// Limits separated by commas: `"3/1s, 100/1h"`.
+pub(crate) const fn limits(text: &[u8]) -> Result<Limits, ParseError> {
+    let (mut limits, mut count) = ([Limit::UNUSED; MAX_LIMITS], 0);
+    let mut rest = Span::of(text);
+    loop {
+        let end = match rest.find(text, b",") {
+            Some(comma) => comma,
+            None => rest.end,
+        };
+        if count == MAX_LIMITS {
+            return rest.error(Why::TooManyLimits);
+        }
+        limits[count] = match limit_in(text, rest.to(end)) {
+            Ok(limit) => limit,
+            Err(error) => return Err(error),
+        };
+        count += 1;
+        if end == rest.end {
+            return Ok(Limits::new(limits, count));
+        }
+        rest = rest.from(end + 1);
+    }
+}

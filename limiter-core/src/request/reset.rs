@@ -1,0 +1,72 @@
+//! Resets.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::clock::BoxFuture;
+use crate::error::Error;
+use crate::key::Key;
+use crate::limiter::Limiter;
+use crate::log_key::LogKey;
+use crate::store::{NowStore, WindowStore};
+
+/// A reset: a future. Its output is `false` if there was no log.
+///
+/// # Errors
+/// Whatever keeps the store from answering. [`now`](Self::now) cannot fail.
+///
+/// # Cancel safety
+/// See [`Limiter`].
+#[must_use = "a reset does nothing until it is awaited, or `now` is called"]
+pub struct Reset<'a, S, B> {
+    limiter: &'a Limiter<S>,
+    key: B,
+    running: Option<BoxFuture<'a, Result<bool, Error>>>,
+}
+
+impl<S> Limiter<S> {
+    /// Removes the whole log of a key. Returns `false` if there was none.
+    #[inline]
+    pub fn reset<K: Key>(&self, key: K) -> Reset<'_, S, K::Bytes> {
+        Reset::new(self, key.to_key())
+    }
+}
+
+impl<'a, S, B> Reset<'a, S, B> {
+    pub(crate) fn new(limiter: &'a Limiter<S>, key: B) -> Self {
+        Self { limiter, key, running: None }
+    }
+
+    /// Resets on a store that answers at once, without a future.
+    pub fn now(self) -> bool
+    where
+        S: NowStore,
+        B: AsRef<[u8]>,
+    {
+        self.limiter.store.reset_now(LogKey { name: self.limiter.name(), key: self.key.as_ref() })
+    }
+}
+
+impl<'a, S, B> Future for Reset<'a, S, B>
+where
+    S: WindowStore,
+    B: AsRef<[u8]> + Clone + Send + Sync + Unpin + 'a,
+{
+    type Output = Result<bool, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { limiter, key, running } = &mut *self;
+        let start = || -> BoxFuture<'a, _> {
+            let (limiter, key) = (*limiter, key.clone());
+            Box::pin(async move { limiter.store.reset(LogKey { name: limiter.name(), key: key.as_ref() }).await })
+        };
+        running.get_or_insert_with(start).as_mut().poll(context)
+    }
+}
+
+impl<S, B> fmt::Debug for Reset<'_, S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reset").field("limiter", &self.limiter.name()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,101 @@
+//! Waiting until an acquire fits.
+
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use super::call::Call;
+use crate::clock::{BoxFuture, Timer};
+use crate::decision::Decision;
+use crate::error::{Error, ErrorKind};
+use crate::op::At;
+use crate::store::{NowStore, WindowStore};
+use crate::time::Timestamp;
+
+/// The latest time, by the clock that decides, at which a retry may be made.
+struct Deadline(Timestamp);
+
+impl Deadline {
+    fn new(first: &Decision, within: Duration) -> Self {
+        Self(first.at().saturating_add(within))
+    }
+
+    /// Returns how long to wait before the next try, `None` if there is no point in one.
+    fn wait(&self, decision: &Decision, at: At) -> Option<Duration> {
+        let wait = decision.retry_after()?;
+        let in_vain = at != At::StoreClock || decision.is_final_denial();
+        (!in_vain && decision.at().saturating_add(wait) <= self.0).then_some(wait)
+    }
+}
+
+/// Tries until the acquire fits or cannot fit in time, asleep in between.
+pub(super) async fn sleeping<S, B>(call: &Call<'_, S, B>, within: Duration) -> Result<Decision, Error>
+where
+    S: WindowStore,
+    B: AsRef<[u8]>,
+{
+    let mut decision = call.decide().await?;
+    let deadline = Deadline::new(&decision, within);
+    while let Some(wait) = deadline.wait(&decision, call.at) {
+        timer(call)?.sleep(wait).await;
+        decision = call.decide().await?;
+    }
+    Ok(decision)
+}
+
+/// The timer: that of a clock in front of the store, because a mock clock's time is not the time of other timers; then the
+/// limiter's, then tokio's.
+fn timer<'a, S: WindowStore, B>(call: &'a Call<'_, S, B>) -> Result<&'a dyn Timer, Error> {
+    let timer = call.limiter.store.timer().or(call.limiter.own_timer());
+    timer.or_else(|| default_timer().map(|timer| timer as &dyn Timer)).ok_or_else(|| {
+        let text = "waiting needs a timer: enable the feature `tokio` and run in a tokio runtime, or set one with \
+                    Limiter::with_timer";
+        Error::new(ErrorKind::Configuration, text)
+    })
+}
+
+fn default_timer() -> Option<&'static dyn Timer> {
+    #[cfg(feature = "tokio")]
+    if tokio::runtime::Handle::try_current().is_ok() {
+        return Some(&crate::clock::TokioTimer);
+    }
+    None
+}
+
+/// As [`sleeping`], but blocks the thread. Takes the call by value: letting a pointer escape would force every call of
+/// [`Request::now`](super::Request::now) out of registers.
+#[cold]
+#[inline(never)]
+#[allow(clippy::needless_pass_by_value, reason = "see above")]
+pub(super) fn blocking<S, B>(call: Call<'_, S, B>, within: Duration) -> Result<Decision, Error>
+where
+    S: NowStore,
+    B: AsRef<[u8]>,
+{
+    let mut decision = call.decide_now()?;
+    let deadline = Deadline::new(&decision, within);
+    while let Some(wait) = deadline.wait(&decision, call.at) {
+        match call.limiter.store.timer() {
+            Some(timer) => block_on(timer.sleep(wait)),
+            None => thread::sleep(wait),
+        }
+        decision = call.decide_now()?;
+    }
+    Ok(decision)
+}
+
+fn block_on(mut future: BoxFuture<'_, ()>) {
+    struct Unpark(Thread);
+
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    while future.as_mut().poll(&mut Context::from_waker(&waker)) == Poll::Pending {
+        thread::park();
+    }
+}

@@ -1,0 +1,290 @@
+//! How much of each limit is used.
+
+use std::time::Duration;
+use std::{array, fmt};
+
+use crate::facts::{LogFacts, SettlementFacts, Usage};
+use crate::limit::Limit;
+use crate::per_limit::PerLimit;
+use crate::policy::Policy;
+use crate::settlement::Settlement;
+use crate::time::{Timestamp, Window};
+
+/// How much of each limit of a policy a key has used at one time.
+///
+/// [`limit`](Self::limit), [`used`](Self::used), [`remaining`](Self::remaining) and
+/// [`refill_after`](Self::refill_after) are those of the *binding* limit, the one with the least remaining; the first in
+/// the policy's order wins ties. [`limits`](Self::limits) returns every limit's values.
+///
+/// All durations start at [`at`](Self::at) and are whole microseconds.
+#[derive(Clone)]
+pub struct Status {
+    now: Timestamp,
+    newest: Option<Timestamp>,
+    limits: PerLimit<(Limit, Usage)>,
+}
+
+/// One limit's part of a [`Status`] or a [`Decision`](crate::Decision).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LimitStatus {
+    pub(crate) limit: Limit,
+    pub(crate) used: u64,
+    pub(crate) retry_after: u64,
+    pub(crate) refill_after: u64,
+    pub(crate) reset_after: u64,
+}
+
+impl LimitStatus {
+    /// Returns the limit.
+    #[inline]
+    #[must_use]
+    pub const fn limit(&self) -> Limit {
+        self.limit
+    }
+
+    /// Returns the cost that counts in the window, at most the limit's maximum.
+    #[inline]
+    #[must_use]
+    pub const fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Returns what is left of the maximum.
+    #[inline]
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.limit.max() - self.used
+    }
+
+    /// Returns how long this limit denies the operation, `None` if it does not or if this is part of a [`Status`].
+    #[inline]
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        if self.retry_after == 0 { None } else { Some(Duration::from_micros(self.retry_after)) }
+    }
+
+    /// Returns how long until the next unit of this limit frees, zero if nothing is used.
+    #[inline]
+    #[must_use]
+    pub const fn refill_after(&self) -> Duration {
+        Duration::from_micros(self.refill_after)
+    }
+
+    /// Returns how long until nothing counts in this limit's window, zero if nothing does now.
+    #[inline]
+    #[must_use]
+    pub const fn reset_after(&self) -> Duration {
+        Duration::from_micros(self.reset_after)
+    }
+}
+
+impl Status {
+    /// Reads a log by the limits of the policy that it was asked about.
+    pub(crate) fn new(policy: &Policy, log: LogFacts) -> Self {
+        let LogFacts { now, newest, usage } = log;
+        let mut limits = policy.limits().iter();
+        Self { now, newest, limits: usage.map(|usage| (limits.next().copied().unwrap_or(Limit::UNUSED), usage)) }
+    }
+
+    /// [`new`](Self::new) for `N` limits, a number that the compiler knows.
+    #[inline(always)]
+    pub(crate) fn sized<const N: usize>(
+        limits: &[Limit; N],
+        usage: [Usage; N],
+        now: Timestamp,
+        newest: Option<Timestamp>,
+    ) -> Self {
+        Self { now, newest, limits: array::from_fn::<_, N, _>(|i| (limits[i], usage[i])).into() }
+    }
+
+    /// Returns the time that the status describes: that of the operation, but no earlier than the newest entry.
+    #[inline]
+    #[must_use]
+    pub const fn at(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Returns the binding limit.
+    #[inline]
+    #[must_use]
+    pub fn limit(&self) -> Limit {
+        self.binding().limit
+    }
+
+    /// Returns the cost that counts in the binding limit's window, at most the limit's maximum.
+    #[inline]
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.binding().used
+    }
+
+    /// Returns what is left of the binding limit.
+    #[inline]
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        self.binding().remaining()
+    }
+
+    /// Returns how long until the next unit of the binding limit frees, zero if nothing is used.
+    #[inline]
+    #[must_use]
+    pub fn refill_after(&self) -> Duration {
+        self.binding().refill_after()
+    }
+
+    /// Returns how long until nothing counts in any window, zero if nothing does now.
+    #[inline]
+    #[must_use]
+    pub fn reset_after(&self) -> Duration {
+        Duration::from_micros(self.reset_in(self.longest_window()))
+    }
+
+    /// Returns every limit's part, in the policy's order.
+    #[must_use]
+    pub fn limits(&self) -> PerLimit<LimitStatus> {
+        self.parts(0)
+    }
+
+    /// Returns the index of the binding limit in [`limits`](Self::limits).
+    #[inline]
+    #[must_use]
+    pub fn binding_index(&self) -> usize {
+        if self.limits.len() == 1 { 0 } else { self.least_remaining() }
+    }
+
+    #[inline]
+    fn binding(&self) -> LimitStatus {
+        self.part(self.binding_index(), false)
+    }
+
+    #[inline(never)]
+    pub(crate) fn least_remaining(&self) -> usize {
+        let remaining = |i: &usize| self.part(*i, false).remaining();
+        (0..self.limits.len()).min_by_key(remaining).unwrap_or(0)
+    }
+
+    pub(crate) fn limit_count(&self) -> usize {
+        self.limits.len()
+    }
+
+    /// Returns every limit's part; bit `i` of `blocking` says whether limit `i` denies the operation.
+    pub(crate) fn parts(&self, blocking: u8) -> PerLimit<LimitStatus> {
+        let mut i = 0;
+        self.limits.map(|_| {
+            i += 1;
+            self.part(i - 1, blocking >> (i - 1) & 1 > 0)
+        })
+    }
+
+    /// Returns the `i`-th limit's part.
+    #[inline]
+    pub(crate) fn part(&self, i: usize, blocks: bool) -> LimitStatus {
+        let (limit, usage) = self.limits.get(i).copied().unwrap_or((Limit::UNUSED, Usage::default()));
+        let (Usage { used, oldest, blocker }, window) = (usage, limit.window());
+        LimitStatus {
+            limit,
+            used: used.min(limit.max()),
+            retry_after: if blocks { window.micros_left(blocker, self.at()) } else { 0 },
+            refill_after: if used > 0 { window.micros_left(oldest, self.at()) } else { 0 },
+            reset_after: self.reset_in(window),
+        }
+    }
+
+    #[inline]
+    fn reset_in(&self, window: Window) -> u64 {
+        self.newest.map_or(0, |newest| window.micros_left(newest, self.at()))
+    }
+
+    #[inline]
+    pub(crate) fn longest_window(&self) -> Window {
+        self.limits.iter().fold(Window::MIN, |longest, (limit, _)| longest.max(limit.window()))
+    }
+}
+
+/// Two statuses are equal if everything that they return is.
+impl PartialEq for Status {
+    fn eq(&self, other: &Self) -> bool {
+        (self.at(), self.limits()) == (other.at(), other.limits())
+    }
+}
+
+impl Eq for Status {}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Status");
+        out.field("at", &self.at()).field("binding_index", &self.binding_index()).field("limits", &self.limits());
+        out.finish()
+    }
+}
+
+/// What a settlement or a refund did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settled {
+    pub(crate) applied: bool,
+    pub(crate) status: Status,
+}
+
+impl Settled {
+    /// Whether it took effect; `false` if the log no longer held the entry, and nothing changed.
+    #[must_use]
+    pub const fn applied(&self) -> bool {
+        self.applied
+    }
+
+    /// Returns the usage afterwards.
+    #[must_use]
+    pub const fn status(&self) -> &Status {
+        &self.status
+    }
+}
+
+/// Makes the answer to a settlement from a store's facts. Pure.
+///
+/// `facts` must be about `settlement`; [`SettlementFacts::verify`] checks that.
+pub fn settled(settlement: &Settlement<'_>, facts: SettlementFacts) -> Settled {
+    Settled { applied: facts.applied, status: Status::new(settlement.policy, facts.log) }
+}
+
+/// Rounds a duration up to whole seconds, as HTTP headers want it: 200 ms is 1 s, 0 is 0.
+#[must_use]
+pub const fn whole_secs(duration: Duration) -> u64 {
+    let more = if duration.subsec_nanos() > 0 { 1 } else { 0 };
+    duration.as_secs().saturating_add(more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy;
+
+    #[test]
+    fn seconds_are_rounded_up() {
+        for (nanos, secs) in [(0, 0), (1, 1), (200_000_000, 1), (1_000_000_000, 1), (1_000_000_001, 2)] {
+            assert_eq!(whole_secs(Duration::from_nanos(nanos)), secs, "{nanos} ns");
+        }
+        assert_eq!(whole_secs(Duration::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn each_limit_resets_when_the_newest_entry_leaves_its_window() {
+        let at = Timestamp::from_micros_saturating;
+        let used = |used, oldest| Usage { used, oldest: at(oldest), blocker: at(0) };
+        let log = LogFacts {
+            now: at(5_000_000),
+            newest: Some(at(4_500_000)),
+            usage: [used(1, 4_500_000), used(2, 1_000_000), used(2, 1_000_000)].into(),
+        };
+        let status = Status::new(&policy!("3/1s, 5/10s, 4/10s"), log);
+        let reset: Vec<u64> = status.limits().iter().map(|limit| limit.reset_after).collect();
+        assert_eq!(reset, [500_000, 9_500_000, 9_500_000]);
+        assert_eq!((status.reset_after().as_micros(), status.refill_after().as_micros()), (9_500_000, 500_000));
+        assert_eq!((status.binding_index(), status.used(), status.remaining()), (0, 1, 2));
+        let nothing = LogFacts { now: at(9), newest: None, usage: [Usage::default()].into() };
+        let nothing = Status::new(&policy!("3/1s"), nothing);
+        assert_eq!(
+            (nothing.used(), nothing.refill_after(), nothing.reset_after()),
+            (0, Duration::ZERO, Duration::ZERO)
+        );
+    }
+}

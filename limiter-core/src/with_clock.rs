@@ -1,0 +1,101 @@
+//! A clock in front of a store.
+
+use crate::clock::{Clock, Timer};
+use crate::decision::Decision;
+use crate::error::Error;
+use crate::facts::{Facts, SettlementFacts};
+use crate::log_key::LogKey;
+use crate::op::{At, Op};
+use crate::settlement::Settlement;
+use crate::store::{NowStore, WindowStore};
+
+/// A store whose time another clock provides: a mock clock for all limiters of a test, or the one time authority of a fleet.
+///
+/// Operations that bring their own time keep it. The store behind it cannot tell how the clock's time passes, so it never
+/// forgets an idle key by itself.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use std::time::Duration;
+/// # use limiter_core::{Limiter, SharedStore, WithClock, policy};
+/// # use limiter_testkit::{MockClock, OracleStore as MemoryStore};
+/// let clock = MockClock::new();
+/// let store: SharedStore = Arc::new(WithClock::new(MemoryStore::new(), clock.clone()));
+/// let search = Limiter::new("search", policy!("1/1h"), store.clone());
+/// let login = Limiter::new("login", policy!("3/1h"), store);
+/// clock.advance(Duration::from_secs(3600)); // for both
+/// ```
+#[derive(Clone, Debug)]
+pub struct WithClock<S, C> {
+    store: S,
+    clock: C,
+}
+
+impl<S, C: Clock> WithClock<S, C> {
+    /// Puts `clock` in front of `store`.
+    #[must_use]
+    pub const fn new(store: S, clock: C) -> Self {
+        Self { store, clock }
+    }
+
+    /// Returns the store behind the clock.
+    #[must_use]
+    pub const fn store(&self) -> &S {
+        &self.store
+    }
+
+    fn at(&self, at: At) -> At {
+        match at {
+            At::StoreClock => At::Given(self.clock.now()),
+            At::Given(_) => at,
+        }
+    }
+
+    fn op<'a>(&self, op: &Op<'a>) -> Op<'a> {
+        Op { at: self.at(op.at), ..*op }
+    }
+
+    fn settlement<'a>(&self, settlement: &Settlement<'a>) -> Settlement<'a> {
+        Settlement { at: self.at(settlement.at), ..*settlement }
+    }
+}
+
+impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        self.store.apply(self.op(&op)).await
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        self.store.settle(self.settlement(&settlement)).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.store.reset(log).await
+    }
+
+    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        self.store.decide_at_once(self.op(&op))
+    }
+
+    fn timer(&self) -> Option<&dyn Timer> {
+        self.clock.timer()
+    }
+}
+
+impl<S: NowStore, C: Clock> NowStore for WithClock<S, C> {
+    fn apply_now(&self, op: &Op<'_>) -> Facts {
+        self.store.apply_now(&self.op(op))
+    }
+
+    fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
+        self.store.decide_now(self.op(&op))
+    }
+
+    fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
+        self.store.settle_now(&self.settlement(settlement))
+    }
+
+    fn reset_now(&self, log: LogKey<'_>) -> bool {
+        self.store.reset_now(log)
+    }
+}

@@ -1,0 +1,118 @@
+//! Permits: what becomes of the charge of an admitted acquire.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::SlowStore;
+use futures::executor::block_on;
+use limiter_core::{BoxFuture, Error, Limiter, NowStore, WindowStore, policy};
+use limiter_testkit::OracleStore;
+
+fn used<S: NowStore>(limiter: &Limiter<S>) -> u64 {
+    limiter.status("k").now().unwrap().used()
+}
+
+#[test]
+fn an_admitted_acquire_is_settled_and_refunded_and_a_denied_one_is_a_decision() {
+    async fn check<S: WindowStore>(limiter: Limiter<S>) {
+        let permit = limiter.acquire("k").cost(8).permit().await.unwrap().unwrap();
+        assert_eq!((permit.key(), permit.decision().used(), permit.limiter().name().as_str()), (&b"k"[..], 8, "chat"));
+        let denied = limiter.acquire("k").cost(8).permit().await.unwrap().unwrap_err();
+        assert!(denied.retry_after().is_some());
+        for actual in [3, 5, 4] {
+            let settled = permit.settle(actual).await.unwrap();
+            assert_eq!((settled.applied(), settled.status().used()), (true, actual));
+        }
+        assert!(permit.refund().await.unwrap().applied());
+        assert!(!permit.refund().await.unwrap().applied());
+        assert_eq!(limiter.status("k").await.unwrap().used(), 0);
+        assert!(limiter.acquire("k").cost(11).permit().await.is_err());
+    }
+    block_on(check(Limiter::new("chat", policy!("10/1h"), OracleStore::new())));
+    block_on(check(Limiter::new("chat", policy!("10/1h"), SlowStore::default())));
+}
+
+#[test]
+fn dropping_a_permit_keeps_the_charge() {
+    let limiter = Limiter::new("chat", policy!("10/1h"), OracleStore::new());
+    drop(limiter.acquire("k").permit().now().unwrap().unwrap());
+    assert_eq!(used(&limiter), 1);
+}
+
+#[test]
+fn a_permit_settles_by_the_policy_of_its_acquire() {
+    let gold = policy!("100/1s");
+    let limiter = Limiter::new("chat", policy!("10/1h"), OracleStore::new());
+    let permit = limiter.acquire("k").policy(&gold).cost(50).permit().now().unwrap().unwrap();
+    assert_eq!(permit.settle(20).now().status().remaining(), 80);
+    // The default policy counts it too, for an hour, and so long the receipt is good for.
+    assert_eq!((used(&limiter), permit.receipt().window().to_string()), (10, "1h".to_owned()));
+}
+
+#[test]
+fn a_permit_moves_into_a_thread() {
+    let limiter = Limiter::new("chat", policy!("10/1h"), Arc::new(OracleStore::new()));
+    let gold = policy!("100/1s");
+    let long = "a key that is longer than what is held in place".to_owned();
+    let permit = limiter.acquire(&long).policy(&gold).permit().now().unwrap().unwrap().into_owned();
+    drop((gold, long.clone()));
+    std::thread::spawn(move || assert!(permit.settle(4).now().applied())).join().unwrap();
+    assert_eq!(limiter.status(&long).now().unwrap().used(), 4);
+}
+
+#[test]
+fn refund_on_drop_refunds_unless_it_is_confirmed() {
+    let limiter = Limiter::new("chat", policy!("10/1h"), OracleStore::new());
+    let acquire = || limiter.acquire("k").permit().now().unwrap().unwrap().refund_on_drop();
+    let first = acquire();
+    assert_eq!(used(&limiter), 1);
+    drop(first);
+    assert_eq!(used(&limiter), 0);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _permit = acquire();
+        panic!("the work failed");
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(used(&limiter), 0);
+    let kept = acquire().confirm().unwrap();
+    assert!(kept.settle(3).now().applied());
+    drop(kept);
+    assert_eq!(used(&limiter), 3);
+}
+
+#[test]
+fn refund_on_drop_spawns_the_refund_for_other_stores() {
+    let store = Arc::new(SlowStore::default());
+    let limiter = Limiter::new("chat", policy!("10/1h"), Arc::clone(&store));
+    let (send, refunds) = std::sync::mpsc::channel::<BoxFuture<'static, Result<(), Error>>>();
+    let acquire = || {
+        let (permit, send) = (block_on(limiter.acquire("k").permit()).unwrap().unwrap(), send.clone());
+        permit.refund_on_drop_with(move |refund| send.send(refund).unwrap())
+    };
+    drop(acquire());
+    let used = || block_on(limiter.status("k")).unwrap().used();
+    assert_eq!(used(), 1, "nothing has run the refund yet");
+    block_on(refunds.try_recv().unwrap()).unwrap();
+    assert_eq!(used(), 0);
+    assert!(acquire().confirm().is_some());
+    assert!(refunds.try_recv().is_err());
+    assert_eq!(used(), 1);
+}
+
+/// What the documentation of `Permit` says about four correct logins at once.
+#[test]
+fn acquiring_first_and_peeking_first_differ_when_calls_overlap() {
+    let failures = policy!("3/1m");
+    let login = Limiter::new("login", failures.clone(), OracleStore::new());
+    let permits: Vec<_> = (0..4).filter_map(|_| login.acquire("ann").permit().now().unwrap().ok()).collect();
+    assert_eq!(permits.len(), 3, "the fourth correct login is denied");
+    permits.iter().for_each(|permit| assert!(permit.refund().now().applied()));
+    assert!(login.acquire("ann").now().unwrap().allowed());
+
+    let login = Limiter::new("login", failures, OracleStore::new());
+    let guesses = (0..100).filter(|_| login.peek("ann").now().unwrap().allowed()).count();
+    (0..guesses).for_each(|_| assert!(login.record("ann").now().is_ok()));
+    assert_eq!(guesses, 100, "every guess is tried before one is counted");
+    assert!(!login.peek("ann").now().unwrap().allowed());
+}

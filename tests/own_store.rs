@@ -1,0 +1,58 @@
+//! The store of the example `own_store`: it keeps the contract, and its limits survive the process.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use limiter::{Limiter, policy};
+use limiter_testkit::conformance::Suite;
+
+#[path = "../examples/own_store.rs"]
+#[allow(dead_code, reason = "the example has a main function")]
+mod own_store;
+
+use own_store::RedbStore;
+
+#[test]
+fn the_store_conforms() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits.redb");
+    let store = Arc::new(RedbStore::open(path.to_str().unwrap()).unwrap());
+    let start = std::time::Instant::now();
+    let report = Suite::new().sequences(20).depth(1).contention(4, 10, 1).run_blocking(store).unwrap();
+    println!("{report:?} {:?}", start.elapsed());
+}
+
+/// Started again by the test below: uses up the limit, says so, and waits to be killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_are_in_force_after_the_process_was_killed() {
+    const CHILD: &str = "OWN_STORE_PATH";
+    if let Ok(path) = std::env::var(CHILD) {
+        let search = Limiter::new("search", policy!("3/10m"), RedbStore::open(&path).unwrap());
+        for _ in 0..3 {
+            assert!(search.acquire("customer 7").await.unwrap().allowed());
+        }
+        println!("used up");
+        std::thread::park();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits.redb");
+    let this_test = ["limits_are_in_force_after_the_process_was_killed", "--exact", "--nocapture"];
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(this_test)
+        .env(CHILD, &path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map(Result::unwrap).any(|line| line.contains("used up")));
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    let store = Arc::new(RedbStore::open(path.to_str().unwrap()).unwrap());
+    let search = Limiter::new("search", policy!("3/10m"), Arc::clone(&store));
+    assert!(!search.acquire("customer 7").await.unwrap().allowed());
+    store.sweep().unwrap();
+    assert_eq!(search.status("customer 7").await.unwrap().used(), 3);
+    assert!(search.acquire("customer 8").await.unwrap().allowed());
+}
