@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use serde::{Deserialize, Serialize};
+
 use crate::admission::Admitted;
 use crate::bytes::{Bytes, ENTRIES};
 use crate::floors::{ClockFloor, LineFloor, LogFloor, MapFloor};
@@ -10,7 +12,7 @@ use crate::measure::Row;
 use crate::scenario::PLAIN;
 
 /// All that was measured in one run.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Results {
     /// Times.
     pub rows: Vec<Row>,
@@ -35,7 +37,9 @@ pub struct Bar {
 }
 
 impl Results {
-    fn nanos(&self, scenario: &str, library: &str) -> Option<f64> {
+    /// Returns the median of a library in a scenario.
+    #[must_use]
+    pub fn nanos(&self, scenario: &str, library: &str) -> Option<f64> {
         self.rows.iter().find(|row| row.name == scenario)?.of(library)
     }
 

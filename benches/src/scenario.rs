@@ -58,6 +58,16 @@ pub const SCENARIOS: &[Scenario] = &[
         cases: || all(&Workload { threads: 2, quota: Quota::new(200, MILLIS(1)), ..keys_1024() }),
     },
     Scenario {
+        name: "keys_10k/dozens",
+        about: "10,000 keys at random, dozens of entries each",
+        cases: || dozens(10_000, MILLIS(500)),
+    },
+    Scenario {
+        name: "keys_100k/dozens",
+        about: "100,000 keys at random, dozens of entries each",
+        cases: || dozens(100_000, MILLIS(5000)),
+    },
+    Scenario {
         name: "keys_1M/uniform",
         about: "1,000,000 keys at random, 100 per s each",
         cases: || many(&among(MILLION, &uniform(MILLION, 1 << 21), PER_SECOND)),
@@ -68,12 +78,12 @@ pub const SCENARIOS: &[Scenario] = &[
         cases: || many(&among(MILLION, &zipf(MILLION, 1 << 21), HOT)),
     },
     Scenario {
-        name: "keys_1M/strewn",
-        about: "the same uniformly, and each key asked for has to come from memory itself",
+        name: "keys_1M/scattered",
+        about: "1,000,000 keys at random, which are not in the cache, 100 per s each",
         cases: || {
             let requests = Requests::Scattered(Arc::new(uniform(MILLION, 1 << 21)));
-            let strewn = Workload { keys: keys(MILLION), requests, ..hot(PER_SECOND, true) };
-            vec![case::<Now>(&strewn), case::<Governor>(&strewn), case::<LineFloor>(&strewn)]
+            let scattered = Workload { keys: keys(MILLION), requests, ..hot(PER_SECOND, true) };
+            vec![case::<Now>(&scattered), case::<Governor>(&scattered), case::<LineFloor>(&scattered)]
         },
     },
     Scenario { name: "keys_1M/fresh", about: "1,000,000 keys seen for the first time, 100 per s each", cases: fresh },
@@ -127,7 +137,7 @@ pub const SCENARIOS: &[Scenario] = &[
 const PER_SECOND: Quota = Quota::new(100, Duration::from_secs(1));
 
 fn hot(quota: Quota, allowed: bool) -> Workload {
-    Workload { quota, keys: keys(1), requests: Requests::One, allowed, threads: 1, sweep: false }
+    Workload { quota, keys: keys(1), requests: Requests::One, allowed, filled: 1, threads: 1, sweep: false }
 }
 
 /// `count` keys, used in the order of `picks`.
@@ -138,6 +148,13 @@ fn among(count: usize, picks: &[u32], quota: Quota) -> Workload {
 
 fn keys_1024() -> Workload {
     among(1024, &uniform(1024, 1 << 16), Quota::new(100, MILLIS(1)))
+}
+
+/// Logs of dozens of entries: about as many expire in the window as the turns of this library insert.
+fn dozens(count: usize, window: Duration) -> Vec<Case> {
+    let among = among(count, &uniform(count, 1 << 20), Quota::new(1_000_000, window));
+    let workload = Workload { filled: 48, ..among };
+    vec![case::<Now>(&workload), case::<Governor>(&workload), case::<Trypema<100>>(&workload)]
 }
 
 fn case<L: Library>(workload: &Workload) -> Case {

@@ -4,6 +4,7 @@ use anyhow::{Context, Result};
 use limiter_core::Limit;
 use limiter_testkit::server::Server;
 use redis::aio::ConnectionManager;
+use serde::{Deserialize, Serialize};
 
 use super::contestants::{Contestant, Gcra, Ours, Rate, connect};
 
@@ -11,7 +12,7 @@ pub(super) const NAME: &str = "bytes";
 const ENTRIES: [u64; 4] = [1, 10, 100, 1000];
 
 /// What a key takes with so many admitted units.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Bytes {
     /// How many.
     pub entries: u64,
