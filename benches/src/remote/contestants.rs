@@ -146,7 +146,7 @@ impl Contestant for Noop {
     }
 }
 
-/// trypema's Redis provider, absolute, in buckets of its own choice.
+/// trypema's Redis provider, absolute, in buckets that it chooses.
 pub(super) struct Trypema {
     provider: Arc<RedisRateLimiterProvider>,
     rate: RateLimit,

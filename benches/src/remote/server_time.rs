@@ -125,7 +125,7 @@ impl Turns<'_> {
         Ok(spent as f64 / calls as f64)
     }
 
-    /// Offers so many decisions, and asserts each.
+    /// Makes `count` decisions, and asserts each.
     async fn offer(&self, contestant: &dyn Contestant, next: &mut usize, count: usize) -> Result<()> {
         let Shape { cost, allowed, .. } = *self.shape;
         for first in (0..count).step_by(FLIGHT) {
