@@ -4,9 +4,9 @@
 #![allow(missing_debug_implementations, reason = "the peers have none")]
 
 pub mod admission;
+pub mod baselines;
 pub mod bytes;
 pub mod documents;
-pub mod floors;
 pub mod libraries;
 pub mod measure;
 pub mod plot;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use limiter_core::{Limit, Limiter, Timestamp, Window};
 use limiter_memory::MemoryStore;
 
-use crate::floors::{ClockFloor, LineFloor, LogFloor, MapFloor};
+use crate::baselines::{ClockBaseline, LineBaseline, LogBaseline, MapBaseline};
 use crate::libraries::{Async, Dyn, Governor, Library, Limitador, Now, Quota, Read, Throttlecrab, Trypema};
 use crate::workload::{Requests, Workload, keys, uniform, zipf};
 
@@ -83,7 +83,7 @@ pub const SCENARIOS: &[Scenario] = &[
         cases: || {
             let requests = Requests::Scattered(Arc::new(uniform(MILLION, 1 << 21)));
             let scattered = Workload { keys: keys(MILLION), requests, ..hot(PER_SECOND, true) };
-            vec![case::<Now>(&scattered), case::<Governor>(&scattered), case::<LineFloor>(&scattered)]
+            vec![case::<Now>(&scattered), case::<Governor>(&scattered), case::<LineBaseline>(&scattered)]
         },
     },
     Scenario { name: "keys_1M/fresh", about: "1,000,000 keys seen for the first time, 100 per s each", cases: fresh },
@@ -178,10 +178,10 @@ fn peers(workload: &Workload) -> Vec<Case> {
     ]
 }
 
-/// The peers, and the floors that work with any number of keys.
+/// The peers, and the baselines that work with any number of keys.
 fn many(workload: &Workload) -> Vec<Case> {
     let mut cases = peers(workload);
-    cases.extend([case::<LineFloor>(workload), case::<MapFloor>(workload)]);
+    cases.extend([case::<LineBaseline>(workload), case::<MapBaseline>(workload)]);
     cases
 }
 
@@ -191,8 +191,8 @@ fn all(workload: &Workload) -> Vec<Case> {
         case::<Read>(workload),
         case::<Async>(workload),
         case::<Dyn>(workload),
-        case::<ClockFloor>(workload),
-        case::<LogFloor>(workload),
+        case::<ClockBaseline>(workload),
+        case::<LogBaseline>(workload),
     ]);
     cases
 }

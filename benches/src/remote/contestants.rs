@@ -120,7 +120,7 @@ impl Contestant for Gcra {
     }
 }
 
-/// A script that does nothing with a key and an argument as long as the limiter's: the floor.
+/// A script that does nothing with a key and an argument as long as the limiter's: the baseline.
 pub(super) struct Noop(Called);
 
 impl Noop {

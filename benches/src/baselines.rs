@@ -1,4 +1,4 @@
-//! The floors: the work that every library has to do, and the work that every exact log has to do.
+//! The baselines: the work that every library has to do, and the work that every exact log has to do.
 
 use std::hash::{BuildHasher, Hasher};
 use std::hint::{self, black_box};
@@ -8,21 +8,21 @@ use spin::Mutex;
 
 use crate::libraries::{Library, Quota};
 
-/// A floor: reads the clock.
-pub struct ClockFloor {
+/// A baseline: reads the clock.
+pub struct ClockBaseline {
     clock: quanta::Clock,
     start: u64,
 }
 
-impl ClockFloor {
+impl ClockBaseline {
     #[inline(always)]
     fn micros(&self) -> u64 {
         self.clock.delta_as_nanos(self.start, self.clock.raw()) / 1000
     }
 }
 
-impl Library for ClockFloor {
-    const NAME: &str = "floor: clock";
+impl Library for ClockBaseline {
+    const NAME: &str = "baseline: clock";
 
     fn with(_: Quota) -> Self {
         let clock = quanta::Clock::new();
@@ -46,14 +46,14 @@ fn hash(seed: &foldhash::fast::RandomState, key: &[u8]) -> u64 {
 #[derive(Default)]
 struct Line(AtomicU64);
 
-/// A floor: hashes the key and updates one cache line, of as many lines as a table of a million keys has.
-pub struct LineFloor {
+/// A baseline: hashes the key and updates one cache line, of as many lines as a table of a million keys has.
+pub struct LineBaseline {
     seed: foldhash::fast::RandomState,
     lines: Vec<Line>,
 }
 
-impl Library for LineFloor {
-    const NAME: &str = "floor: hash, line";
+impl Library for LineBaseline {
+    const NAME: &str = "baseline: hash, line";
 
     fn with(_: Quota) -> Self {
         let lines = std::iter::repeat_with(Line::default).take(1 << 20).collect();
@@ -68,18 +68,18 @@ impl Library for LineFloor {
     }
 }
 
-/// A floor under every keyed limiter: reads the clock and updates one number per key in a `DashMap` (hash, shard lock,
+/// A lower bound for every keyed limiter: reads the clock and updates one number per key in a `DashMap` (hash, shard lock,
 /// probe).
-pub struct MapFloor {
-    clock: ClockFloor,
+pub struct MapBaseline {
+    clock: ClockBaseline,
     map: dashmap::DashMap<String, u64, foldhash::fast::RandomState>,
 }
 
-impl Library for MapFloor {
-    const NAME: &str = "floor: clock, map";
+impl Library for MapBaseline {
+    const NAME: &str = "baseline: clock, map";
 
     fn with(quota: Quota) -> Self {
-        Self { clock: ClockFloor::with(quota), map: dashmap::DashMap::default() }
+        Self { clock: ClockBaseline::with(quota), map: dashmap::DashMap::default() }
     }
 
     #[inline(always)]
@@ -93,11 +93,11 @@ impl Library for MapFloor {
     }
 }
 
-/// A floor under every exact log that lies outside the table. It reads the clock, hashes, locks the key's bucket, compares the
+/// A lower bound for every exact log outside its table. It reads the clock, hashes, locks the key's bucket, compares the
 /// four oldest entries with the window, writes one entry, and writes as many bytes as a decision has. It decides nothing. Its
 /// 4,096 buckets hold one key of 16 bytes each, with linear probing.
-pub struct LogFloor {
-    clock: ClockFloor,
+pub struct LogBaseline {
+    clock: ClockBaseline,
     seed: foldhash::fast::RandomState,
     buckets: Box<[Bucket]>,
     window: u32,
@@ -134,12 +134,12 @@ impl Log {
     }
 }
 
-impl Library for LogFloor {
-    const NAME: &str = "floor: clock, table, log";
+impl Library for LogBaseline {
+    const NAME: &str = "baseline: clock, table, log";
 
     fn with(quota: Quota) -> Self {
         Self {
-            clock: ClockFloor::with(quota),
+            clock: ClockBaseline::with(quota),
             seed: foldhash::fast::RandomState::default(),
             buckets: (0..BUCKETS).map(|_| Bucket::default()).collect(),
             window: quota.window.as_micros() as u32,
