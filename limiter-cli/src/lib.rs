@@ -1,6 +1,6 @@
 //! The parts of the program `limiter`.
 //!
-//! There is a module for every command: [`replay`], [`generate`] and, with the feature `redis`, `key`. [`trace`] reads the
+//! There is a module for every command: [`replay`], [`generate`] and, with the feature `redis`, `key` and `load`. [`trace`] reads the
 //! files that `replay` is given.
 
 #![forbid(unsafe_code)]
@@ -8,9 +8,15 @@
 
 pub mod escape;
 pub mod generate;
+#[cfg(feature = "redis")]
+mod interrupt;
 mod json;
 #[cfg(feature = "redis")]
 pub mod key;
+#[cfg(feature = "redis")]
+pub mod load;
+mod options;
+mod progress;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod replay;

@@ -9,6 +9,8 @@ use clap::{Parser, Subcommand};
 use limiter_cli::generate::{self, Generate};
 #[cfg(feature = "redis")]
 use limiter_cli::key::{self, Key};
+#[cfg(feature = "redis")]
+use limiter_cli::load::{self, Load};
 use limiter_cli::replay::{self, Replay};
 use limiter_cli::trace::TraceError;
 use limiter_cli::usage::UsageError;
@@ -27,6 +29,8 @@ enum Command {
     Generate(Generate),
     #[cfg(feature = "redis")]
     Key(Key),
+    #[cfg(feature = "redis")]
+    Load(Load),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +39,8 @@ fn main() -> ExitCode {
         Command::Generate(generate) => generate::run(&generate),
         #[cfg(feature = "redis")]
         Command::Key(key) => key::run(&key),
+        #[cfg(feature = "redis")]
+        Command::Load(load) => load::run(&load),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -23,9 +23,10 @@ use anyhow::Context;
 use limiter_core::{Limiter, Policy};
 use limiter_memory::MemoryStore;
 
+use crate::options::Store;
 use crate::trace::{Malformed, Row, Trace};
 use crate::usage::UsageError;
-use args::{Output, Store};
+use args::Output;
 use input::Input;
 use json_lines::JsonLines;
 use outcome::{NAME, Observer, Outcome};

@@ -44,6 +44,24 @@ pub enum ErrorKind {
     Configuration,
 }
 
+impl ErrorKind {
+    /// Returns the kind in snake case, for logs and metrics: `"unavailable"`, for instance.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidLimit => "invalid_limit",
+            Self::InvalidTimestamp => "invalid_timestamp",
+            Self::InvalidCost => "invalid_cost",
+            Self::CostExceedsLimit => "cost_exceeds_limit",
+            Self::Unavailable => "unavailable",
+            Self::Timeout => "timeout",
+            Self::Corrupt => "corrupt",
+            Self::Inconsistent => "inconsistent",
+            Self::Configuration => "configuration",
+        }
+    }
+}
+
 impl Error {
     /// Returns an error of this kind. The message says what failed, where, and what was expected; it never contains a key.
     #[must_use]

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use limiter_core::{Counting, Limit};
+use limiter_core::Limit;
 
+use crate::options::{Count, Store};
 use crate::trace;
 
 /// Runs a trace against limits: who is over them, and when.
@@ -28,7 +29,7 @@ pub struct Replay {
     pub(super) count: Count,
     /// Where the logs are kept: memory, or the URL of a Redis (redis://, rediss://, redis+unix://, redis+cluster://,
     /// rediss+cluster://), under keys of the run's own that are removed afterwards. The times are always the trace's own
-    #[arg(long, value_name = "STORE", default_value = "memory", value_parser = parse_store)]
+    #[arg(long, value_name = "STORE", default_value = "memory", value_parser = Store::parse)]
     pub(super) store: Store,
     /// What the trace looks like [default: by content]
     #[arg(long, value_enum)]
@@ -45,21 +46,6 @@ pub struct Replay {
     /// Goes on after a malformed row, and reports how many there were
     #[arg(long)]
     pub(super) skip_invalid: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum Count {
-    Admitted,
-    Attempts,
-}
-
-impl From<Count> for Counting {
-    fn from(count: Count) -> Self {
-        match count {
-            Count::Admitted => Self::Admitted,
-            Count::Attempts => Self::Attempts,
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -81,23 +67,4 @@ impl From<Format> for trace::Format {
 pub(super) enum Output {
     Summary,
     Jsonl,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Store {
-    Memory,
-    #[cfg(feature = "redis")]
-    Redis(String),
-}
-
-fn parse_store(text: &str) -> Result<Store, String> {
-    if text == "memory" {
-        return Ok(Store::Memory);
-    }
-    #[cfg(feature = "redis")]
-    return crate::redis::parse_url(text)
-        .map(Store::Redis)
-        .map_err(|expected| format!("expected memory, or {expected}"));
-    #[cfg(not(feature = "redis"))]
-    return Err(String::from("expected memory: this build has no Redis"));
 }

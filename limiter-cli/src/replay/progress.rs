@@ -1,11 +1,9 @@
-//! A progress bar on a terminal.
+//! The progress of a replay.
 
-use std::io::IsTerminal;
-use std::time::Duration;
-
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 
 use super::outcome::{Observer, Outcome};
+use crate::progress::bar;
 use crate::text;
 use crate::trace::{Malformed, Row};
 
@@ -17,18 +15,7 @@ pub(crate) struct WithProgress<O> {
 
 impl<O> WithProgress<O> {
     pub(crate) fn new(observer: O, what: &'static str, bytes: Option<u64>) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr_with_hz(10));
-            let template = match bytes {
-                Some(_) => "{prefix} {bar:30} {percent:>3} %  {msg}  {eta}",
-                None => "{prefix} {spinner} {msg}",
-            };
-            bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar.set_prefix(what);
-            bar.enable_steady_tick(Duration::from_millis(200));
-            bar
-        });
-        Self { observer, bar }
+        Self { observer, bar: bar(what, bytes) }
     }
 }
 

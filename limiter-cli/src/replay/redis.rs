@@ -1,7 +1,6 @@
 //! Replays through Redis. Rows are sent in batches; rows of different keys are in flight at the same time.
 
 mod batch;
-mod interrupt;
 mod run;
 
 use std::io::Read;

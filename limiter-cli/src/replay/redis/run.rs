@@ -14,7 +14,7 @@ use limiter_redis::RedisStore;
 use tokio::runtime::Runtime;
 
 use super::batch::Batch;
-use super::interrupt;
+use crate::interrupt::on_interrupt;
 use crate::redis::{connect, failed, runtime};
 use crate::replay::outcome::{NAME, Outcome};
 use crate::trace::{Action, Row};
@@ -63,7 +63,7 @@ impl RedisRun {
         let limiter = Limiter::new(NAME, policy.clone(), runtime.block_on(connect(url, &prefix))?);
         let written = Arc::new(Mutex::new(Written::default()));
         let (url, shared) = (url.to_owned(), (prefix.clone(), Arc::clone(&written)));
-        interrupt::on_interrupt(move || {
+        on_interrupt(move || {
             // A running batch holds this lock, so no operation is in flight from here on.
             let (prefix, mut written) = (&shared.0, lock(&shared.1));
             let removed = crate::redis::runtime().map_err(anyhow::Error::from).and_then(|runtime| {

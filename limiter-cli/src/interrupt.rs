@@ -3,7 +3,7 @@
 use std::thread;
 
 /// Once the process is asked to end, runs `clean` and ends it. Where signals cannot be waited for, they end it at once.
-pub(super) fn on_interrupt(clean: impl FnOnce() + Send + 'static) {
+pub(crate) fn on_interrupt(clean: impl FnOnce() + Send + 'static) {
     let wait = move || {
         let Ok(runtime) = crate::redis::runtime() else { return };
         let Some(status) = runtime.block_on(interrupted()) else { return };
@@ -15,9 +15,9 @@ pub(super) fn on_interrupt(clean: impl FnOnce() + Send + 'static) {
     let _ = thread::Builder::new().name("interrupt".to_owned()).spawn(wait);
 }
 
-/// The exit status that shells expect.
+/// Waits for Ctrl-C or SIGTERM. Returns the exit status that shells expect, or `None` if signals cannot be waited for.
 #[cfg(unix)]
-async fn interrupted() -> Option<i32> {
+pub(crate) async fn interrupted() -> Option<i32> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt()).ok()?;
     let mut terminate = signal(SignalKind::terminate()).ok()?;
@@ -29,6 +29,6 @@ async fn interrupted() -> Option<i32> {
 }
 
 #[cfg(not(unix))]
-async fn interrupted() -> Option<i32> {
+pub(crate) async fn interrupted() -> Option<i32> {
     tokio::signal::ctrl_c().await.ok().map(|()| 130)
 }
