@@ -25,12 +25,14 @@ pub(crate) enum Repeat {
     Ambiguous,
 }
 
-/// Codes of a server that executes no commands at the moment.
-const PASSING: [&str; 6] = ["LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "READONLY"];
-const UNAVAILABLE: [&str; 5] = ["OOM", "MISCONF", "NOREPLICAS", "MOVED", "ASK"];
-const REFUSED: [&str; 5] = ["NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "DENIED"];
-/// Texts of plain `ERR` answers that a repetition would get again.
-const MISCONFIGURED: [&str; 7] = [
+/// Codes of a server that executes no commands at the moment and will later.
+const TEMPORARY_CODES: [&str; 6] = ["LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "READONLY"];
+/// Codes of a server that refuses the command until something else changes.
+const UNAVAILABLE_CODES: [&str; 5] = ["OOM", "MISCONF", "NOREPLICAS", "MOVED", "ASK"];
+/// Codes of a server that refuses this user or this command.
+const REFUSED_CODES: [&str; 5] = ["NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "DENIED"];
+/// Texts of plain `ERR` replies that a repetition would get again.
+const MISCONFIGURED_TEXTS: [&str; 7] = [
     "ACL failure in script",
     "can't run this command",
     "can't access at least one of the keys",
@@ -40,7 +42,7 @@ const MISCONFIGURED: [&str; 7] = [
     "cluster support disabled",
 ];
 /// Where a server begins to quote the arguments of a command, and so the key.
-const QUOTED: &str = ", with args beginning with";
+const BEFORE_ARGUMENTS: &str = ", with args beginning with";
 
 impl Failure {
     pub(crate) fn is_no_script(&self) -> bool {
@@ -54,7 +56,7 @@ impl Failure {
                 redis::ErrorKind::Io if error.is_connection_refusal() => Repeat::Safe,
                 redis::ErrorKind::Io | redis::ErrorKind::Parse => Repeat::Ambiguous,
                 redis::ErrorKind::ClusterConnectionNotFound => Repeat::Safe,
-                _ if has_code(error, &PASSING) => Repeat::Safe,
+                _ if has_code(error, &TEMPORARY_CODES) => Repeat::Safe,
                 _ => Repeat::Never,
             },
         }
@@ -72,9 +74,9 @@ impl Failure {
             redis::ErrorKind::AuthenticationFailed | redis::ErrorKind::InvalidClientConfig => ErrorKind::Configuration,
             _ if text.contains("DAMAGED ") || has_code(error, &["WRONGTYPE"]) => ErrorKind::Corrupt,
             _ if text.contains("UNKNOWN too many") => ErrorKind::Timeout,
-            _ if has_code(error, &PASSING) || has_code(error, &UNAVAILABLE) => ErrorKind::Unavailable,
-            _ if has_code(error, &REFUSED) => ErrorKind::Configuration,
-            _ if MISCONFIGURED.iter().any(|part| text.contains(part)) => ErrorKind::Configuration,
+            _ if has_code(error, &TEMPORARY_CODES) || has_code(error, &UNAVAILABLE_CODES) => ErrorKind::Unavailable,
+            _ if has_code(error, &REFUSED_CODES) => ErrorKind::Configuration,
+            _ if MISCONFIGURED_TEXTS.iter().any(|part| text.contains(part)) => ErrorKind::Configuration,
             _ => ErrorKind::Unavailable,
         }
     }
@@ -106,13 +108,13 @@ impl Failure {
 
 /// Returns a server's text, or the part of it that shows nothing of the key.
 fn without_key<'a>(text: &'a str, stored: &[u8]) -> &'a str {
-    let text = text.split(QUOTED).next().unwrap_or_default();
+    let text = text.split(BEFORE_ARGUMENTS).next().unwrap_or_default();
     let tag = stored.iter().position(|byte| *byte == b'{').map(|start| &stored[start..]);
     let is_shown = tag.is_some_and(|tag| text.contains(&*String::from_utf8_lossy(tag)));
     if is_shown { "its message is withheld because it quotes the key" } else { text }
 }
 
-/// Whether the answer has one of these codes. Up to Redis 6.2, a code from within a script follows a dash in the text.
+/// Whether the reply has one of these codes. Up to Redis 6.2, a code from within a script follows a dash in the text.
 fn has_code(error: &RedisError, codes: &[&str]) -> bool {
     if error.code().is_some_and(|code| codes.contains(&code)) {
         return true;

@@ -3,8 +3,8 @@
 use limiter_core::store::{At, Mode, Op, Retention, Settlement};
 use limiter_core::{Counting, Policy};
 
-/// Says in the kind of an operation that its retention follows the id.
-const RETENTION: u8 = 8;
+/// Added to the kind of an operation whose retention follows the id.
+const RETENTION_FLAG: u8 = 8;
 
 /// Returns an operation as `apply.lua` reads it. `id` is a caller's 16 bytes or the store's 6.
 pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
@@ -17,7 +17,7 @@ pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
     let retention = sent_retention(op);
     let pairs = usize::from(retention.is_some()) + op.policy.limits().len();
     let mut request = Vec::with_capacity(8 + id.len() + 14 * pairs);
-    request.push(if retention.is_some() { kind + RETENTION } else { kind });
+    request.push(if retention.is_some() { kind + RETENTION_FLAG } else { kind });
     request.extend_from_slice(&u56(op.cost));
     request.extend_from_slice(id);
     if let Some(Retention { window, max }) = retention {
@@ -48,8 +48,8 @@ pub(crate) fn settle(settlement: &Settlement<'_>) -> Vec<u8> {
     request
 }
 
-/// Returns the time that an operation brings.
-pub(crate) fn given(at: At) -> Option<u64> {
+/// Returns the time that the operation carries, `None` for the server's clock.
+pub(crate) fn given_time(at: At) -> Option<u64> {
     match at {
         At::StoreClock => None,
         At::Given(at) => Some(at.as_micros()),

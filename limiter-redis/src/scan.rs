@@ -45,7 +45,7 @@ pub struct Page {
 }
 
 /// How many sizes one pipeline asks for.
-const BATCH: usize = 256;
+const SIZES_PER_BATCH: usize = 256;
 
 fn zcard(stored: &[u8]) -> Cmd {
     let mut cmd = redis::cmd("ZCARD");
@@ -86,10 +86,10 @@ impl RedisStore {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor.position).arg("MATCH").arg(self.keys.pattern(name)).arg("COUNT").arg(count.max(1));
         let reply = self.send_to(node.as_ref(), scan).await?;
-        let (position, stored) = found(&reply).ok_or_else(|| unexpected(&reply))?;
-        let found: Vec<Found> = stored.into_iter().filter_map(|stored| self.found(stored)).collect();
+        let (position, stored) = scan_reply(&reply).ok_or_else(|| unexpected(&reply))?;
+        let found: Vec<FoundKey> = stored.into_iter().filter_map(|stored| self.decode(stored)).collect();
         let mut keys = Vec::new();
-        for part in found.chunks(BATCH) {
+        for part in found.chunks(SIZES_PER_BATCH) {
             let sizes = self.sizes(node.as_ref(), part).await;
             for (i, found) in part.iter().enumerate() {
                 let size = match sizes.get(i) {
@@ -114,19 +114,19 @@ impl RedisStore {
         Ok(Page { keys, next: (!cursor.nodes.is_empty()).then_some(cursor) })
     }
 
-    fn found(&self, stored: Vec<u8>) -> Option<Found> {
+    fn decode(&self, stored: Vec<u8>) -> Option<FoundKey> {
         let (name, key) = self.keys.decode(&stored)?;
-        Some(Found { name, key, stored })
+        Some(FoundKey { name, key, stored })
     }
 
     /// Asks one node for the sizes of sorted sets. Returns nothing if it does not answer in time.
-    async fn sizes(&self, node: Option<&(String, u16)>, found: &[Found]) -> Vec<Value> {
+    async fn sizes(&self, node: Option<&(String, u16)>, found: &[FoundKey]) -> Vec<Value> {
         let mut pipeline = Pipeline::with_capacity(found.len());
         for found in found {
             pipeline.add_command(zcard(&found.stored));
         }
         let (count, limit) = (found.len(), self.retry_policy.response_timeout);
-        let answers = match &self.connection.0 {
+        let replies = match &self.connection.0 {
             Topology::Single(manager) => timeout(limit, manager.clone().req_packed_commands(&pipeline, 0, count)).await,
             #[cfg(feature = "cluster")]
             Topology::Cluster(cluster) => {
@@ -136,12 +136,12 @@ impl RedisStore {
         };
         #[cfg(not(feature = "cluster"))]
         let _ = node;
-        answers.ok().and_then(Result::ok).unwrap_or_default()
+        replies.ok().and_then(Result::ok).unwrap_or_default()
     }
 
     async fn size(&self, stored: &[u8]) -> Result<i64, Error> {
-        let answer = self.retry_policy.run(&self.connection, |_: Attempt| zcard(stored)).await;
-        integer(&answer.map_err(|failure| failure.into_error(stored))?.value)
+        let reply = self.retry_policy.run(&self.connection, |_: Attempt| zcard(stored)).await;
+        integer(&reply.map_err(|failure| failure.into_error(stored))?.value)
     }
 
     async fn nodes(&self) -> Result<Vec<Option<(String, u16)>>, Error> {
@@ -168,19 +168,19 @@ impl RedisStore {
             }
             _ => self.retry_policy.run::<Connection>(&self.connection, |_| cmd.clone()).await,
         }
-        .map(|answer| answer.value)
+        .map(|reply| reply.value)
         .map_err(|failure| failure.into_error(b""))
     }
 }
 
 /// A Redis key that a scan found.
-struct Found {
+struct FoundKey {
     name: String,
     key: StoredKey,
     stored: Vec<u8>,
 }
 
-/// Returns the next position and the keys in an answer to `SCAN`.
-fn found(reply: &Value) -> Option<(u64, Vec<Vec<u8>>)> {
+/// Returns the next position and the keys in a reply to `SCAN`.
+fn scan_reply(reply: &Value) -> Option<(u64, Vec<Vec<u8>>)> {
     redis::from_redis_value_ref(reply).ok()
 }

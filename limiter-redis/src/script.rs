@@ -6,12 +6,12 @@ use redis::{Cmd, Script};
 
 /// A script and its digest.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct LuaScript {
     text: &'static str,
     sha1: String,
 }
 
-impl Source {
+impl LuaScript {
     fn new(text: &'static str) -> Self {
         Self { text, sha1: Script::new(text).get_hash().to_owned() }
     }
@@ -44,13 +44,13 @@ pub(crate) enum Arg<'a> {
 
 /// Joins the files of a script. What scripts share comes after the part that names the key; the fast path of `apply` needs none
 /// of it and comes first.
-macro_rules! source {
+macro_rules! lua_script {
     ($($file:literal),*) => {
-        LazyLock::new(|| Source::new(concat!($(include_str!(concat!("lua/", $file))),*)))
+        LazyLock::new(|| LuaScript::new(concat!($(include_str!(concat!("lua/", $file))),*)))
     };
 }
 
-pub(crate) static APPLY: LazyLock<Source> = source!("apply.lua", "entry.lua", "usage.lua", "apply_general.lua");
-pub(crate) static SETTLE: LazyLock<Source> =
-    source!("settle.lua", "entry.lua", "settle_body.lua", "usage.lua", "settle_answer.lua");
-pub(crate) static INSPECT: LazyLock<Source> = source!("inspect.lua", "entry.lua", "inspect_body.lua");
+pub(crate) static APPLY: LazyLock<LuaScript> = lua_script!("apply.lua", "entry.lua", "usage.lua", "apply_general.lua");
+pub(crate) static SETTLE: LazyLock<LuaScript> =
+    lua_script!("settle.lua", "entry.lua", "settle_body.lua", "usage.lua", "settle_answer.lua");
+pub(crate) static INSPECT: LazyLock<LuaScript> = lua_script!("inspect.lua", "entry.lua", "inspect_body.lua");

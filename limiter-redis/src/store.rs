@@ -7,11 +7,11 @@ use limiter_core::{EntryId, Error, ErrorKind, WindowStore};
 use redis::Cmd;
 use redis::aio::ConnectionLike;
 
-use crate::attempt::{Answer, Attempt, RetryPolicy};
+use crate::attempt::{Attempt, Reply, RetryPolicy};
 use crate::connection::Connection;
 use crate::id::{IdSource, ttl_code};
 use crate::key::KeySpace;
-use crate::request::given;
+use crate::request::given_time;
 use crate::script::{APPLY, Arg, SETTLE};
 use crate::{reply, request};
 
@@ -78,9 +78,9 @@ where
         log: LogKey<'_>,
         stored: &[u8],
         command: impl Fn(Attempt) -> Cmd,
-    ) -> Result<Answer, Error> {
-        let answer = self.retry_policy.run(&self.connection, command).await;
-        answer.map_err(|failure| failure.into_error(stored).with_log(log))
+    ) -> Result<Reply, Error> {
+        let reply = self.retry_policy.run(&self.connection, command).await;
+        reply.map_err(|failure| failure.into_error(stored).with_log(log))
     }
 }
 
@@ -98,19 +98,19 @@ where
             Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
             None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[2..]),
         };
-        let (request, at) = (request::apply(&op, bytes), given(op.at));
-        let answer = self.run(op.log, &stored, |attempt| apply_command(&request, at, &stored, attempt)).await?;
-        reply::facts(&op, id, &answer.value)
+        let (request, at) = (request::apply(&op, bytes), given_time(op.at));
+        let reply = self.run(op.log, &stored, |attempt| apply_command(&request, at, &stored, attempt)).await?;
+        reply::facts(&op, id, &reply.value)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         let (log, stored) = (settlement.log, self.keys.encode(settlement.log));
-        let (request, at) = (request::settle(&settlement), given(settlement.at));
+        let (request, at) = (request::settle(&settlement), given_time(settlement.at));
         let args = [Arg::Bytes(&request), Arg::Number(at.unwrap_or_default())];
         let args = &args[..1 + usize::from(at.is_some())];
-        let answer = self.run(log, &stored, |attempt| SETTLE.call(attempt.load, &stored, args)).await?;
-        let facts = reply::settlement(&settlement, &answer.value)?;
-        if !facts.applied && answer.repeated && settlement.cost == 0 {
+        let reply = self.run(log, &stored, |attempt| SETTLE.call(attempt.load, &stored, args)).await?;
+        let facts = reply::settlement(&settlement, &reply.value)?;
+        if !facts.applied && reply.repeated && settlement.cost == 0 {
             let text = "the entry is gone, perhaps by an earlier attempt of this refund whose answer was lost";
             return Err(Error::new(ErrorKind::Timeout, text).with_log(log));
         }

@@ -9,7 +9,7 @@ use limiter_redis::{RedisStore, RedisStoreBuilder};
 use limiter_testkit::server::{Cluster, Server};
 
 /// What a Redis user needs for a store with the prefix `limiter`, as the documentation lists it.
-const RULES: [&str; 15] = [
+const BASIC_RULES: [&str; 15] = [
     "on",
     ">secret",
     "~limiter:{*}",
@@ -27,9 +27,9 @@ const RULES: [&str; 15] = [
     "+unlink",
 ];
 /// What counting attempts, records, ids, refunds and settlements need in addition.
-const MORE: [&str; 5] = ["+pttl", "+zcard", "+zlexcount", "+zrank", "+zrem"];
+const GENERAL_RULES: [&str; 5] = ["+pttl", "+zcard", "+zlexcount", "+zrank", "+zrem"];
 /// What looking at live keys needs in addition.
-const LOOK: [&str; 2] = ["+scan", "+memory|usage"];
+const INSPECT_RULES: [&str; 2] = ["+scan", "+memory|usage"];
 
 fn builder() -> RedisStoreBuilder {
     RedisStore::builder().response_timeout(Duration::from_secs(10)).connect_timeout(Duration::from_secs(10))
@@ -52,7 +52,7 @@ fn search<S>(policy: impl Into<Policy>, store: S) -> Limiter<S> {
 #[tokio::test]
 async fn a_user_with_the_documented_rules_can_do_everything() {
     let server = Server::start().unwrap();
-    allow(&server, "shop", &RULES);
+    allow(&server, "shop", &BASIC_RULES);
     let store = Arc::new(builder().connect(&as_user(&server.url(), "shop")).await.unwrap());
     let limiter = search(policy!("3/1h"), store.clone());
     for allowed in [true, true, true, false] {
@@ -61,7 +61,7 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
     assert_eq!(limiter.peek("k").await.unwrap().used(), 3);
     assert!(limiter.reset("k").await.unwrap());
 
-    allow(&server, "shop", &MORE);
+    allow(&server, "shop", &GENERAL_RULES);
     let attempts = limiter.policy().clone().with_counting(Counting::Attempts);
     for id in 0..6_u128 {
         for _ in 0..2 {
@@ -79,7 +79,7 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
         assert!(limiter.record("gold").policy(&gold).cost(7).await.unwrap().receipt().is_some());
     }
 
-    allow(&server, "shop", &LOOK);
+    allow(&server, "shop", &INSPECT_RULES);
     let log = LogKey::new(limiter.name(), "k");
     assert_eq!(store.inspect(log).await.unwrap().unwrap().entries, 3);
     let page = store.scan(None, 1000).await.unwrap();
@@ -90,7 +90,7 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
 #[tokio::test]
 async fn a_user_for_one_limiter_reaches_no_other() {
     let server = Server::start().unwrap();
-    let mut rules = RULES;
+    let mut rules = BASIC_RULES;
     rules[2] = "~limiter:{search:*}";
     allow(&server, "searcher", &rules);
     let store = Arc::new(builder().connect(&as_user(&server.url(), "searcher")).await.unwrap());
@@ -106,7 +106,7 @@ async fn a_user_for_one_limiter_reaches_no_other() {
 #[tokio::test]
 async fn a_missing_permission_or_a_wrong_password_is_a_configuration_error() {
     let server = Server::start().unwrap();
-    allow(&server, "shop", &RULES);
+    allow(&server, "shop", &BASIC_RULES);
     let elsewhere = builder().prefix("elsewhere").connect(&as_user(&server.url(), "shop")).await.unwrap();
     let error = search(policy!("3/1h"), elsewhere).acquire("k").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");

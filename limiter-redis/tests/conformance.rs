@@ -9,7 +9,7 @@ use limiter_testkit::conformance::{Phase, Suite};
 use limiter_testkit::server::{Cluster, Server};
 
 /// No run may hang.
-const LONGEST: Duration = Duration::from_secs(300);
+const RUN_TIMEOUT: Duration = Duration::from_secs(300);
 
 async fn connect(url: &str) -> RedisStore {
     // A server on a busy test machine may be slow; late answers are not what is tested here.
@@ -22,7 +22,7 @@ async fn conforms<S: WindowStore + ?Sized>(store: Arc<S>, sequences: u64) {
         .depth(1)
         .contention(8, 20, 2)
         .spawn(|task| Box::pin(async { _ = tokio::spawn(task).await }));
-    let report = tokio::time::timeout(LONGEST, suite.run(store)).await.unwrap().unwrap();
+    let report = tokio::time::timeout(RUN_TIMEOUT, suite.run(store)).await.unwrap().unwrap();
     assert_eq!(report.random_sequences, sequences);
     assert!(report.golden_rows >= 100 && report.contended > 0, "{report:?}");
 }
@@ -40,7 +40,7 @@ async fn every_pair_of_operations_conforms() {
     let server = Server::start().unwrap();
     let suite = Suite::new().depth(2).phases(&[Phase::Exhaustive]);
     let store = Arc::new(connect(&server.url()).await);
-    let report = tokio::time::timeout(LONGEST, suite.run(store)).await.unwrap().unwrap();
+    let report = tokio::time::timeout(RUN_TIMEOUT, suite.run(store)).await.unwrap().unwrap();
     assert!(report.short_sequences > 3_000, "{report:?}");
 }
 

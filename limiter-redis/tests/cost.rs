@@ -18,7 +18,7 @@ const ROUNDS: usize = 15;
 const CALLS: u64 = 30;
 /// How many times more a decision on the larger log may cost. It is logarithmic; reading the whole log would cost 10,000 times
 /// more.
-const MOST: f64 = 3.0;
+const MAX_RATIO: f64 = 3.0;
 /// The time of the first entry; there is one a millisecond.
 const START: u64 = 1_700_000_000_000_000;
 const STEP: u64 = 1_000;
@@ -80,7 +80,7 @@ async fn compare(
     }
     let [small, large] = [0, 1].map(|side| median(std::mem::take(&mut sides[side].spent)));
     println!("{name}: {small:.1} and {large:.1} us");
-    assert!(large <= MOST * small, "{name}: {small:.1} us on the smaller side, {large:.1} us on the larger");
+    assert!(large <= MAX_RATIO * small, "{name}: {small:.1} us on the smaller side, {large:.1} us on the larger");
 }
 
 fn acquire(side: &Side) -> Op<'_> {
