@@ -9,6 +9,7 @@ mod builder;
 mod cluster;
 mod connection;
 mod failure;
+mod format;
 mod id;
 mod inspect;
 mod key;

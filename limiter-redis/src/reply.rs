@@ -4,15 +4,8 @@ use limiter_core::store::{Entry, Facts, LogFacts, Op, Outcome, Settlement, Settl
 use limiter_core::{EntryId, Error, ErrorKind, MAX_LIMITS, PerLimit, Timestamp};
 use redis::Value;
 
+use crate::format::{ADMITTED, APPENDED, APPLIED, EMPTY, REPEATED, SHORT};
 use crate::request::sent_retention;
-
-// Bits of the code that a reply starts with: see `apply.lua` and `settle.lua`.
-const ADMITTED: u8 = 1;
-const APPLIED: u8 = 1;
-const APPENDED: u8 = 2;
-const REPEATED: u8 = 4;
-const EMPTY: u8 = 16;
-const SHORT: u8 = 32;
 
 /// Reads numbers of seven bytes.
 struct Numbers<'a>(&'a [u8]);
@@ -41,7 +34,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// Returns the facts in the reply of `apply.lua`.
+/// Returns the facts in the reply of `apply_fast.lua` or `apply.lua`.
 pub(crate) fn facts(op: &Op<'_>, id: EntryId, reply: &Value) -> Result<Facts, Error> {
     parse(op, id, reply).ok_or_else(|| unexpected(reply).with_log(op.log))
 }

@@ -9,6 +9,7 @@ use redis::aio::ConnectionLike;
 
 use crate::attempt::{Attempt, Reply, RetryPolicy};
 use crate::connection::Connection;
+use crate::format::OWN_ID_LEN;
 use crate::id::{IdSource, ttl_code};
 use crate::key::KeySpace;
 use crate::request::given_time;
@@ -96,7 +97,7 @@ where
         });
         let (id, bytes) = match op.id {
             Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
-            None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[2..]),
+            None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[8 - OWN_ID_LEN..]),
         };
         let (request, at) = (request::apply(&op, bytes), given_time(op.at));
         let reply = self.run(op.log, &stored, |attempt| apply_command(&request, at, &stored, attempt)).await?;
