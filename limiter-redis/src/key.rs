@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use limiter_core::internal::excerpt;
 use limiter_core::store::LogKey;
 use limiter_core::{Error, ErrorKind, Name};
 use sha2::{Digest, Sha256};
@@ -25,11 +26,8 @@ impl KeySpace {
     pub(crate) fn new(prefix: &str) -> Result<Self, Error> {
         let allowed = |b: u8| is_plain(b) || b == b':';
         if !(1..=64).contains(&prefix.len()) || !prefix.bytes().all(allowed) {
-            let found: String = prefix.chars().take(64).collect();
-            let text = format!(
-                "key prefix \"{}\": expected 1 to 64 letters, digits, '-', '_', '.', ':' or '/'",
-                found.escape_debug()
-            );
+            let text =
+                format!("key prefix {}: expected 1 to 64 letters, digits, '-', '_', '.', ':' or '/'", excerpt(prefix));
             return Err(Error::new(ErrorKind::Configuration, text));
         }
         Ok(Self { start: format!("{prefix}:{{") })
