@@ -4,17 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::{DynWindowStore, WindowStore};
-use limiter_redis::RedisStore;
 use limiter_testkit::conformance::{Phase, Suite};
 use limiter_testkit::server::{Cluster, Server};
 
+use common::connect;
+
+mod common;
+
 /// No run may hang.
 const RUN_TIMEOUT: Duration = Duration::from_secs(300);
-
-async fn connect(url: &str) -> RedisStore {
-    // A server on a busy test machine may be slow; late answers are not what is tested here.
-    RedisStore::builder().response_timeout(Duration::from_secs(10)).connect(url).await.unwrap()
-}
 
 async fn conforms<S: WindowStore + ?Sized>(store: Arc<S>, sequences: u64) {
     let suite = Suite::new()

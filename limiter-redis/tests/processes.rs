@@ -12,14 +12,13 @@ use limiter_testkit::server::{Cluster, Server};
 
 use workers::Worker;
 
+mod common;
 mod workers;
 
 const PROCESSES: usize = 8;
 const TASKS: u64 = 8;
 /// How long the work in running time lasts.
 const RUNNING: Duration = Duration::from_millis(2_500);
-/// No test here is about how long a decision takes on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Runs all tasks at once.
 fn work<F, Fut>(worker: &Worker, policy: &str, task: F)
@@ -29,8 +28,7 @@ where
 {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let patient = RedisStore::builder().connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
-        let store = patient.connect(&worker.url).await.unwrap();
+        let store = common::connect(&worker.url).await;
         let limiter = Arc::new(Limiter::new("search", policy.parse::<Policy>().unwrap(), store));
         worker.wait_for_all();
         let tasks: Vec<_> =
