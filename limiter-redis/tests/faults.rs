@@ -254,27 +254,46 @@ async fn a_key_of_another_type_is_an_error_and_a_reset_removes_it() {
     assert_eq!(limiter.acquire("customer 7").await.unwrap().used(), 1);
 }
 
+/// Members that no limiter wrote. These sort behind every entry, by their bytes or by a score that no limiter gives.
+const BEHIND: [(&str, &str, &[u8]); 9] = [
+    ("a text", "0", b"\xff 203.0.113.9"),
+    ("a text with a score", "1.5", b"203.0.113.9"),
+    ("a text with an infinite score", "inf", b"203.0.113.9"),
+    ("an empty member with a score", "1", b""),
+    ("the length of a short entry, and a time out of range", "1", &[0; 26]),
+    ("a byte more than a short entry", "0", &[0xff; 27]),
+    ("the length of a long entry, and a tag that no entry has", "0", &[0xff; 23]),
+    (
+        "a tag that announces a cost, and none",
+        "0",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x04 an id",
+    ),
+    (
+        "a tag that announces no cost, and one",
+        "0",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00 an id a cost",
+    ),
+];
+/// These sort before every entry, so they are noticed where they are alone.
+const BEFORE: [(&str, &str, &[u8]); 4] = [
+    ("a plain text", "0", b"203.0.113.9"),
+    ("an empty member", "0", b""),
+    ("the length of a short entry, and nonsense in it", "0", b"abcdefghijklmnopqrstuvwxyz"),
+    ("the length of a caller's id, and no entry of it", "0", b"i123456789abcdef0123456\xff"),
+];
+
 #[tokio::test]
 async fn foreign_members_are_an_error_and_a_reset_removes_them() {
     let server = Server::start().unwrap();
     let limiter = limiter(&server).await;
-    let now = (u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_micros()).unwrap() + 60_000_000).to_string();
-    let nineteen = [0_u8; 19];
-    for (name, score, member) in [
-        ("a plain member", now.as_str(), b"203.0.113.9".as_slice()),
-        ("an empty member", &now, b""),
-        ("a member of the right length, with nonsense in it", &now, b"abcdefghi\xffklmnopqr"),
-        ("a member one byte too long", &now, &nineteen),
-        ("a score of no time", "1.5", b"abcdefghi\x00klmnopqr"),
-        ("an infinite score", "inf", b"abcdefghi\x00klmnopqr"),
-    ] {
+    let behind_an_entry = BEHIND.map(|case| (true, case));
+    let alone = BEHIND.into_iter().chain(BEFORE).map(|case| (false, case));
+    for (has_entry, (name, score, member)) in behind_an_entry.into_iter().chain(alone) {
         let key = name;
-        assert!(limiter.acquire(key).await.unwrap().allowed());
-        let stored = limiter.store().redis_key(LogKey::new(limiter.name(), key));
-        if score == "1.5" {
-            // Alone, because an entry before it would hide it.
-            limiter.reset(key).await.unwrap();
+        if has_entry {
+            assert!(limiter.acquire(key).await.unwrap().allowed());
         }
+        let stored = limiter.store().redis_key(LogKey::new(limiter.name(), key));
         server.command(&[b"ZADD".as_slice(), &stored, score.as_bytes(), member]).unwrap();
         let error = within(limiter.acquire(key)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{name}: {error:?}");
@@ -282,6 +301,7 @@ async fn foreign_members_are_an_error_and_a_reset_removes_them() {
         assert!(!format!("{error:?}").contains(&*member.escape_ascii().to_string()) || member.is_empty(), "{error:?}");
         assert!(limiter.reset(key).await.unwrap(), "{name}");
         assert_eq!(limiter.acquire(key).await.unwrap().used(), 1, "{name}");
+        assert!(limiter.reset(key).await.unwrap(), "{name}");
     }
 }
 
