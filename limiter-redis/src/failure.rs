@@ -1,5 +1,8 @@
 //! What went wrong, and whether to try again.
 
+use std::error::Error as StdError;
+use std::fmt;
+
 use limiter_core::{Error, ErrorKind};
 use redis::RedisError;
 
@@ -86,7 +89,7 @@ impl Failure {
         let (kind, url) = (self.kind(), shown(url));
         match self {
             Self::Timeout => Error::new(kind, format!("{url}: no connection in time")),
-            Self::Redis(error) => Error::new(kind, format!("{url}: {error}")).with_source(error),
+            Self::Redis(error) => Error::new(kind, format!("{url}: cannot connect")).with_source(ClientError(error)),
         }
     }
 
@@ -97,12 +100,40 @@ impl Failure {
         let text = source.to_string();
         let hidden = without_key(&text, stored);
         let message = match kind {
-            ErrorKind::Corrupt => format!("what Redis holds under the key is no log; a reset removes it: {hidden}"),
-            _ => format!("Redis failed: {hidden}"),
+            ErrorKind::Corrupt => "what Redis holds under the key is no log; a reset removes it",
+            _ => "Redis failed",
         };
-        let error = Error::new(kind, message);
-        // The source prints its own text.
-        if hidden == text { error.with_source(source) } else { error }
+        // The source would print all of its text.
+        if hidden != text {
+            return Error::new(kind, format!("{message}: {hidden}"));
+        }
+        Error::new(kind, message).with_source(ClientError(source))
+    }
+}
+
+/// An error of the client library without the sources whose text it repeats.
+struct ClientError(RedisError);
+
+impl fmt::Debug for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl StdError for ClientError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        let text = self.0.to_string();
+        let mut source = self.0.source();
+        while let Some(repeated) = source.filter(|source| text.contains(&source.to_string())) {
+            source = repeated.source();
+        }
+        source
     }
 }
 
@@ -126,6 +157,44 @@ fn has_code(error: &RedisError, codes: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The text of an error and of each of its sources.
+    fn texts(error: &Error) -> Vec<String> {
+        let (mut texts, mut next) = (Vec::new(), Some(error as &dyn StdError));
+        while let Some(error) = next {
+            texts.push(error.to_string());
+            next = error.source();
+        }
+        texts
+    }
+
+    #[test]
+    fn no_error_repeats_the_text_of_its_source() {
+        let io = || std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused");
+        let server = |text: &str| {
+            let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
+            reply.extract_error().unwrap_err()
+        };
+        for (source, last) in [
+            (RedisError::from(io()), "connection refused"),
+            (RedisError::from((redis::ErrorKind::ClusterConnectionNotFound, "no node is known")), "no node is known"),
+            (server("OOM command not allowed when used memory > 'maxmemory'."), "maxmemory"),
+            (server("WRONGTYPE Operation against a key holding the wrong kind of value"), "wrong kind"),
+            (server("DAMAGED a member of 3 bytes is no entry of a log"), "3 bytes"),
+        ] {
+            let again = RedisError::clone(&source);
+            for error in [
+                Failure::Redis(source).into_error(b"limiter:{a:b}"),
+                Failure::Redis(again).into_connect_error("redis://h"),
+            ] {
+                let texts = texts(&error);
+                assert!(texts.len() > 1 && texts[1..].iter().any(|text| text.contains(last)), "{texts:?}");
+                for (i, text) in texts.iter().enumerate() {
+                    assert!(texts[i + 1..].iter().all(|source| !text.contains(source)), "{texts:?}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn texts_that_quote_the_key_are_cut_or_withheld() {

@@ -6,19 +6,27 @@ use std::time::{Duration, Instant};
 
 use limiter_core::store::LogKey;
 use limiter_core::{Error, ErrorKind, Limiter, policy};
-use limiter_redis::RedisStore;
+use limiter_redis::{RedisStore, RedisStoreBuilder};
 use limiter_testkit::server::Server;
+
+use common::chain;
+
+mod common;
 
 const RESPONSE: Duration = Duration::from_millis(250);
 /// Two attempts with the pause between them, and what a busy test machine adds.
 const BOUND: Duration = Duration::from_millis(2 * 270 + 700);
 
+/// The timeouts that these tests are about. The first connection may take long while other tests start servers.
+fn builder() -> RedisStoreBuilder {
+    RedisStore::builder().connect_timeout(Duration::from_secs(5)).response_timeout(RESPONSE)
+}
+
 async fn limiter(server: &Server) -> Limiter<RedisStore> {
-    let builder = RedisStore::builder().response_timeout(RESPONSE).retries(1);
+    let builder = builder().retries(1);
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        // The first connection may take long while other tests start servers.
-        match builder.clone().connect_timeout(Duration::from_secs(5)).connect(&server.url()).await {
+        match builder.clone().connect(&server.url()).await {
             Ok(store) => return Limiter::new("search", policy!("5/1h"), store),
             Err(error) => assert!(Instant::now() < deadline, "{error:?}"),
         }
@@ -142,8 +150,7 @@ async fn a_server_killed_in_mid_call_ends_the_call() {
 async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
     let server = server_with_debug();
     // More attempts than it takes, for a busy test machine.
-    let patient = RedisStore::builder().connect_timeout(Duration::from_secs(5)).response_timeout(RESPONSE).retries(3);
-    let store = patient.connect(&server.url()).await.unwrap();
+    let store = builder().retries(3).connect(&server.url()).await.unwrap();
     let limiter = Limiter::new("search", policy!("5/1h"), store);
     assert!(limiter.acquire("warm").await.unwrap().allowed());
     let sleeper = sleep_server(&server, "0.4");
@@ -202,7 +209,7 @@ async fn a_full_server_refuses_with_a_typed_error_and_goes_on_denying() {
     server.command(&["CONFIG", "SET", "maxmemory", "100kb"]).unwrap();
     let error = within(limiter.acquire("new")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.to_string().contains("OOM") || error.to_string().contains("maxmemory"), "{error}");
+    assert!(chain(&error).contains("OOM") || chain(&error).contains("maxmemory"), "{}", chain(&error));
     assert!(!within(limiter.acquire("full")).await.unwrap().allowed(), "a denial needs no memory");
     server.command(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
     assert_eq!(within(limiter.acquire("new")).await.unwrap().used(), 1, "the refused operation left nothing behind");
@@ -215,7 +222,7 @@ async fn a_read_only_replica_answers_peeks_and_refuses_the_rest() {
     let limiter = limiter(&replica).await;
     let error = within(limiter.acquire("k")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.to_string().contains("READONLY") || error.to_string().contains("read only"), "{error}");
+    assert!(chain(&error).contains("READONLY") || chain(&error).contains("read only"), "{}", chain(&error));
     assert_eq!(within(limiter.peek("k")).await.unwrap().used(), 0);
 }
 
@@ -354,8 +361,7 @@ async fn no_error_prints_a_key() {
 #[tokio::test]
 async fn a_refund_whose_first_answer_was_lost_is_a_timeout_and_its_repetition_reports_it() {
     let server = server_with_debug();
-    let patient = RedisStore::builder().connect_timeout(Duration::from_secs(5)).response_timeout(RESPONSE).retries(3);
-    let store = patient.connect(&server.url()).await.unwrap();
+    let store = builder().retries(3).connect(&server.url()).await.unwrap();
     let limiter = Limiter::new("search", policy!("5/1h"), store);
     let receipt = limiter.acquire("k").await.unwrap().receipt().unwrap();
     assert!(limiter.acquire("k").await.unwrap().allowed());
