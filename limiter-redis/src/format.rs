@@ -96,7 +96,7 @@ pub(crate) const PLACEHOLDERS: [(&str, u64); 41] = [
     ("MAX_COST", MAX_COST),
     // How much longer a key is kept whose last append had a given time.
     ("GIVEN_TIME_GRACE_MS", 60_000),
-    // A repetition looks for the entry of an earlier attempt this much before that was sent, and through so many newer ones.
+    // A repetition looks for the entry of an earlier attempt from this long before that was sent, among at most this number.
     ("REPEAT_SLACK_MICROS", 1_000_000),
     ("REPEAT_SEARCH_MAX", 4_096),
     // How many members one command reads or writes.

@@ -141,18 +141,18 @@ fn decode_key(escaped: &[u8]) -> Option<StoredKey> {
     Some(StoredKey::Known(key.into()))
 }
 
-/// A key as it can be read back from Redis.
+/// A key as it can be read back from a Redis key. [`Display`](fmt::Display) prints it, [`Debug`](fmt::Debug) does not.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum StoredKey {
-    /// The user's key.
+    /// The key itself.
     Known(Box<[u8]>),
-    /// The SHA-256, in hexadecimal digits, of a key that is too long to be stored verbatim (over 256 bytes).
+    /// The SHA-256, in hexadecimal digits, of a key that takes more than 256 bytes.
     Digest(Box<str>),
 }
 
 impl fmt::Display for StoredKey {
-    /// Prints the key with everything but printable ASCII escaped, or `sha256:` and the digest.
+    /// Prints the key, with everything but printable ASCII escaped, or `sha256:` and the digest.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Known(key) => write!(f, "{}", key.escape_ascii()),

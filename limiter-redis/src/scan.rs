@@ -13,20 +13,20 @@ use crate::key::StoredKey;
 use crate::reply::{integer, unexpected};
 use crate::store::RedisStore;
 
-/// A log that a scan found. [`Debug`](std::fmt::Debug) does not print the key.
+/// Describes a log that a scan found. [`Debug`](std::fmt::Debug) does not print the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveKey {
     /// The name of the limiter.
     pub name: String,
-    /// The key, or what is known of it.
+    /// The key, or its digest.
     pub key: StoredKey,
-    /// The number of members of the sorted set, 0 if the Redis key holds something else. There is one for each entry, and one
-    /// for each caller's id.
+    /// The number of members of the sorted set: one for each entry, and one for each idempotency key. 0 if the Redis key holds
+    /// something else.
     pub members: u64,
 }
 
-/// Where a scan continues.
+/// Marks where a scan continues.
 #[derive(Clone, Debug)]
 pub struct Cursor {
     /// The nodes of a cluster that are left, the current one last. One server is a node without an address.
@@ -34,13 +34,13 @@ pub struct Cursor {
     position: u64,
 }
 
-/// A page of a scan.
+/// Holds one page of a scan.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Page {
-    /// The keys, in no order. A key may appear twice if Redis resizes its table during the scan, or if a slot moves.
+    /// The logs, in no order. One may appear twice if Redis resizes its table during the scan, or if a slot moves.
     pub keys: Vec<LiveKey>,
-    /// Where to continue; `None` at the end.
+    /// Where to continue, `None` at the end.
     pub next: Option<Cursor>,
 }
 
@@ -54,25 +54,48 @@ fn zcard(stored: &[u8]) -> Cmd {
 }
 
 impl RedisStore {
-    /// Returns some of the keys that hold a log, of all limiters under the store's prefix.
+    /// Returns a page of the logs under the store's prefix, of all limiters.
     ///
-    /// A scan begins with `None` and goes on from [`Page::next`] until there is none. Redis looks at about `count` keys of the
-    /// *database* for a page, so a page may be empty. A key that exists during the whole scan is found.
+    /// Start with `None` and continue from [`Page::next`] until it is `None`. Redis looks at about `count` keys of the *database*
+    /// for each page, so a page may be empty. A scan finds every log that exists from its beginning to its end.
     ///
-    /// It uses `SCAN` and never blocks the server. The sizes of the keys are asked for in batches.
+    /// It uses `SCAN`, which does not block the server, and asks for the sizes in batches.
     ///
     /// # Errors
-    /// Whatever keeps Redis from answering.
+    /// The errors of every operation except `Corrupt`: see [`RedisStore`].
+    ///
+    /// # Cancel safety
+    /// It changes nothing, so it can be dropped at any time.
+    ///
+    /// # Examples
+    /// ```
+    /// # async fn example(store: limiter_redis::RedisStore) -> Result<(), limiter_core::Error> {
+    /// let mut cursor = None;
+    /// loop {
+    ///     let page = store.scan(cursor, 1_000).await?;
+    ///     for log in page.keys {
+    ///         println!("{} {}: {} members", log.name, log.key, log.members);
+    ///     }
+    ///     cursor = page.next;
+    ///     if cursor.is_none() {
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn scan(&self, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
         self.scan_matching(None, from, count).await
     }
 
-    /// Returns some of the keys of the limiter called `name`. Otherwise as [`scan`](Self::scan).
+    /// Returns a page of the logs of the limiter called `name`, as [`scan`](Self::scan) does of all.
     ///
     /// Redis still looks at the whole database, but it returns only these keys.
     ///
     /// # Errors
-    /// Whatever keeps Redis from answering.
+    /// The errors of [`scan`](Self::scan).
+    ///
+    /// # Cancel safety
+    /// It changes nothing, so it can be dropped at any time.
     pub async fn scan_name(&self, name: impl Into<Name>, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
         self.scan_matching(Some(name.into()), from, count).await
     }

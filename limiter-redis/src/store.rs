@@ -16,12 +16,21 @@ use crate::request::given_time;
 use crate::script::{APPLY, Arg, SETTLE};
 use crate::{reply, request};
 
-/// Keeps each log in a sorted set in Redis, and decides in one round trip.
+/// Keeps each log in a sorted set in Redis and decides in one round trip.
 ///
-/// It sends the operations of all tasks over one multiplexed connection. Share it by reference or in an `Arc`.
+/// The operations of all tasks share one multiplexed connection. Share the store by reference or in an `Arc`.
+/// [`Debug`](fmt::Debug) takes no lock.
+///
+/// # Errors
+/// Every operation returns
+/// - [`Unavailable`](ErrorKind::Unavailable) if the server cannot be reached or refuses to serve,
+/// - [`Timeout`](ErrorKind::Timeout) if no attempt was answered in time,
+/// - [`Corrupt`](ErrorKind::Corrupt) if the Redis key holds something else than a log,
+/// - [`Configuration`](ErrorKind::Configuration) if the server refuses the user or the command,
+/// - [`Inconsistent`](ErrorKind::Inconsistent) if the reply has an unexpected form.
 ///
 /// # Cancel safety
-/// Dropping a future that has not finished may or may not have had the operation's effect, never a part of it.
+/// Dropping a future before it is ready either has the whole effect of the operation or none.
 pub struct RedisStore<C = Connection> {
     pub(crate) connection: C,
     pub(crate) keys: KeySpace,
@@ -34,8 +43,9 @@ impl<C> RedisStore<C> {
         Self { connection, keys, retry_policy, ids: IdSource::new() }
     }
 
-    /// Returns the Redis key of a log: `limiter:{search:customer 7}`, for instance.
+    /// Returns the Redis key of a log, such as `limiter:{search:customer 7}`.
     ///
+    /// # Examples
     /// ```
     /// # use limiter_core::Name;
     /// # use limiter_core::store::LogKey;

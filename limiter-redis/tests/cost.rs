@@ -146,7 +146,7 @@ async fn the_servers_time_does_not_grow_with_the_log_or_the_cost() {
     };
     compare("two limits, one expires", &server, &store, &mut sides("pair", two), (acquire, true)).await;
 
-    // A short window of its own, through a limiter that sees further back: by time, and by what the log may hold.
+    // A short window, through a limiter that sees further back: by time, and by what the log may hold.
     let short = |_| Limit::with_window(SMALL, window(SMALL / 2)).unwrap().into();
     let limits = |entries: u64| [(LARGE, window(entries)), (entries, window(2 * LARGE))];
     for (i, name) in

@@ -357,7 +357,7 @@ async fn no_error_prints_a_key() {
     assert!(!debugged.contains(KEY), "{debugged}");
 }
 
-/// Between the two attempts nobody can tell whether the first refund took effect.
+/// Between the two attempts nobody knows whether the first refund took effect.
 #[tokio::test]
 async fn a_refund_whose_first_answer_was_lost_is_a_timeout_and_its_repetition_reports_it() {
     let server = server_with_debug();

@@ -291,7 +291,7 @@ async fn the_common_operations_take_few_commands() {
     expect("steady", &steady);
 }
 
-/// Under a policy of its own, an operation takes as many commands as under the limiter's, and those that it needs to find what
+/// Under another policy, an operation takes as many commands as under the limiter's, and those that it needs to find what
 /// the limiter's keeps.
 #[tokio::test]
 async fn operations_under_another_policy_take_few_commands() {

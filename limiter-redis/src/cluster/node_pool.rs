@@ -219,3 +219,29 @@ fn address(addr: &ConnectionAddr) -> Option<Address> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use redis::IntoConnectionInfo;
+
+    use super::*;
+    use crate::cluster::Cluster;
+    use crate::connection::{Connection, Topology};
+    use crate::store::RedisStore;
+
+    #[tokio::test]
+    async fn debugging_a_store_takes_no_lock() {
+        let timeouts = Timeouts { connect: Duration::from_secs(1), response: Duration::from_secs(1) };
+        let pool = NodePool::new(&["redis://127.0.0.1:1".into_connection_info().unwrap()], timeouts).unwrap();
+        let connection = Connection(Topology::Cluster(Cluster::Pool(pool.clone())));
+        let store = RedisStore::builder().with_connection(connection.clone()).unwrap();
+        let locked = pool.0.known.write().unwrap();
+        let (sender, debugged) = mpsc::channel();
+        std::thread::spawn(move || sender.send(format!("{store:?} {connection:?}")));
+        let debugged = debugged.recv_timeout(Duration::from_secs(10)).expect("it waits for the lock");
+        assert!(debugged.starts_with("RedisStore {") && debugged.ends_with(r#"Connection("Cluster")"#), "{debugged}");
+        drop(locked);
+    }
+}
