@@ -6,7 +6,7 @@ use std::fmt;
 use limiter_core::{Error, ErrorKind};
 use redis::RedisError;
 
-use crate::url::shown;
+use crate::url::{malformed, shown};
 
 /// A command that failed.
 #[derive(Debug)]
@@ -86,10 +86,13 @@ impl Failure {
 
     /// Returns the error for a caller who could not connect.
     pub(crate) fn into_connect_error(self, url: &str) -> Error {
-        let (kind, url) = (self.kind(), shown(url));
+        let kind = self.kind();
         match self {
-            Self::Timeout => Error::new(kind, format!("{url}: no connection in time")),
-            Self::Redis(error) => Error::new(kind, format!("{url}: cannot connect")).with_source(ClientError(error)),
+            Self::Redis(error) if error.kind() == redis::ErrorKind::InvalidClientConfig => malformed(url, &error),
+            Self::Timeout => Error::new(kind, format!("{}: no connection in time", shown(url))),
+            Self::Redis(error) => {
+                Error::new(kind, format!("{}: cannot connect", shown(url))).with_source(ClientError(error))
+            }
         }
     }
 
