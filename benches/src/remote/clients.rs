@@ -10,8 +10,9 @@ use limiter_testkit::server::Server;
 use tokio::task::JoinSet;
 
 use super::contestants::{Contestant, Gcra, Noop, Ours, Rate, Trypema, connect};
+use super::effort::Effort;
 use super::server_time::Spread;
-use super::{Effort, at_least};
+use super::server_version::at_least;
 
 /// How many tasks.
 pub(super) const TASKS: [(&str, usize); 4] =

@@ -9,8 +9,8 @@ use limiter_core::{Limit, Policy, Timestamp};
 use limiter_testkit::server::Server;
 use redis::aio::ConnectionManager;
 
-use super::Effort;
 use super::contestants::{Contestant, Gcra, Noop, Ours, connect};
+use super::effort::Effort;
 use super::shapes::{Before, Shape};
 use crate::workload::{Xorshift, keys};
 

@@ -4,12 +4,12 @@ use limiter_core::{Policy, Timestamp};
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, RGBColor};
 
-use super::{LEFT, RIGHT, USAGE, height, number_axis, time_axis};
-use crate::plot::Picture;
-use crate::plot::axis::round_numbers;
-use crate::plot::canvas::{Canvas, DENIED, Drawn, INK, Point, QUIET, USED};
-use crate::plot::steps::Column;
-use crate::plot::view::View;
+use super::axis::round_numbers;
+use super::canvas::{Canvas, DENIED, Drawn, INK, Point, QUIET, USED};
+use super::collect::Picture;
+use super::layout::{LEFT, RIGHT, USAGE, height, number_axis, time_axis};
+use super::steps::Column;
+use super::view::View;
 use crate::text::{self, Precision};
 
 /// The lines of several limits.
@@ -31,7 +31,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, picture: &Picture, policy: &Policy) -> D
     let (view, usage) = (&picture.view, &picture.usage);
     let peak = |columns: &[Column]| columns.iter().fold(0.0, |peak, column| f64::max(peak, column.high));
     let used = usage.used.iter().map(|columns| peak(columns)).fold(0.0, f64::max);
-    let asked = peak(&usage.asked).max(used);
+    let asked = peak(&usage.requested).max(used);
     // Next to a limit that is out of reach, a meter say, the usage alone sets the scale.
     let limit_shown = asked > 0.1;
     let top = if limit_shown { (asked * 1.08).clamp(1.25, MOST_SHOWN) } else { (asked * 1.25).max(1e-15) };
@@ -43,7 +43,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, picture: &Picture, policy: &Policy) -> D
     time_axis(canvas, view.close, view.relative, USAGE)?;
     scale(canvas, policy, top)?;
     if view.denied > 0 {
-        canvas.area(outline(&usage.asked, top), DENIED.mix(0.25))?;
+        canvas.area(outline(&usage.requested, top), DENIED.mix(0.25))?;
     }
     for (i, columns) in usage.used.iter().enumerate() {
         if usage.used.len() == 1 {

@@ -3,7 +3,7 @@
 use limiter_core::{Policy, Timestamp};
 
 use super::axis::{Span, round_step};
-use crate::summary::{KeyCount, Summary};
+use crate::replay::summary::{KeyCount, Summary};
 use crate::text;
 
 /// How many keys the lowest panel shows.

@@ -14,11 +14,11 @@ const BYTES: usize = 1 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     keys: Vec<u8>,
-    rows: Vec<Ahead>,
+    rows: Vec<BatchRow>,
 }
 
 #[derive(Debug)]
-struct Ahead {
+struct BatchRow {
     number: u64,
     at: Timestamp,
     action: Action,
@@ -32,7 +32,7 @@ impl Batch {
         let start = self.keys.len();
         self.keys.extend_from_slice(row.key);
         let key = start..self.keys.len();
-        self.rows.push(Ahead { number, at: row.at, action: row.action, cost: row.cost, key });
+        self.rows.push(BatchRow { number, at: row.at, action: row.action, cost: row.cost, key });
     }
 
     pub(crate) fn clear(&mut self) {
@@ -55,7 +55,7 @@ impl Batch {
     }
 
     pub(crate) fn row(&self, index: usize) -> Row<'_> {
-        let Ahead { at, action, cost, key, .. } = &self.rows[index];
+        let BatchRow { at, action, cost, key, .. } = &self.rows[index];
         Row { at: *at, key: &self.keys[key.clone()], action: *action, cost: *cost }
     }
 

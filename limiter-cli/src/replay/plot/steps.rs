@@ -1,7 +1,6 @@
 //! A step function at the resolution of the picture.
 
-use super::COLUMNS;
-use super::axis::Span;
+use super::axis::{COLUMNS, Span};
 
 /// What the function does within one column of pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -12,7 +11,7 @@ pub(super) struct Column {
     pub(super) last: f64,
 }
 
-/// A function that changes in steps, told in the order of time: per column its extremes, so that no peak is lost.
+/// A function that changes in steps, set in the order of time. Every column keeps its extremes, so that no peak is lost.
 #[derive(Debug)]
 pub(super) struct Steps {
     span: Span,

@@ -1,11 +1,11 @@
-//! Counting.
+//! What a replay came to, in numbers.
 
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 use limiter_core::{MAX_LIMITS, Policy, Timestamp};
 
-use crate::replay::{Answer, Observer};
+use super::outcome::{Observer, Outcome};
 use crate::trace::{Action, Malformed, Row};
 
 /// Counts what becomes of the rows of a trace, in all and for every key.
@@ -60,7 +60,7 @@ pub struct Streak {
 }
 
 /// A key and its part.
-pub type Busy<'a> = (&'a [u8], KeyCount);
+pub type CountedKey<'a> = (&'a [u8], KeyCount);
 
 impl Summary {
     /// Nothing counted yet.
@@ -107,22 +107,22 @@ impl Summary {
 
     /// The keys with the most rows, at most `most` of them.
     #[must_use]
-    pub fn busiest(&self, most: usize) -> Vec<Busy<'_>> {
+    pub fn busiest(&self, most: usize) -> Vec<CountedKey<'_>> {
         self.top(most, |count| (count.rows, count.denied))
     }
 
     /// The keys with the most denials, at most `most` of them; none that was never denied.
     #[must_use]
-    pub fn most_denied(&self, most: usize) -> Vec<Busy<'_>> {
+    pub fn most_denied(&self, most: usize) -> Vec<CountedKey<'_>> {
         let mut top = self.top(most, |count| (count.denied, count.rows));
         top.retain(|(_, count)| count.denied > 0);
         top
     }
 
     /// By rank from the highest on, equals in the order of the keys.
-    fn top(&self, most: usize, rank: impl Fn(&KeyCount) -> (u64, u64)) -> Vec<Busy<'_>> {
-        let order = |a: &Busy<'_>, b: &Busy<'_>| rank(&b.1).cmp(&rank(&a.1)).then_with(|| a.0.cmp(b.0));
-        let mut all: Vec<Busy<'_>> = self.keys.iter().map(|(key, count)| (&**key, *count)).collect();
+    fn top(&self, most: usize, rank: impl Fn(&KeyCount) -> (u64, u64)) -> Vec<CountedKey<'_>> {
+        let order = |a: &CountedKey<'_>, b: &CountedKey<'_>| rank(&b.1).cmp(&rank(&a.1)).then_with(|| a.0.cmp(b.0));
+        let mut all: Vec<CountedKey<'_>> = self.keys.iter().map(|(key, count)| (&**key, *count)).collect();
         if all.len() > most {
             all.select_nth_unstable_by(most, order);
             all.truncate(most);
@@ -134,7 +134,7 @@ impl Summary {
 
 impl Observer for Summary {
     #[inline]
-    fn row(&mut self, row: &Row<'_>, answer: &Answer) -> anyhow::Result<()> {
+    fn row(&mut self, row: &Row<'_>, outcome: &Outcome) -> anyhow::Result<()> {
         self.rows += 1;
         self.span = Some(self.span.map_or((row.at, row.at), |(from, to)| (from.min(row.at), to.max(row.at))));
         let count = match self.keys.get_mut(row.key) {
@@ -142,10 +142,10 @@ impl Observer for Summary {
             None => self.keys.entry(row.key.into()).or_default(),
         };
         count.rows += 1;
-        match answer {
-            Answer::Refused(_) => self.refused += 1,
-            Answer::Reset => self.resets += 1,
-            Answer::Decided(decision) => {
+        match outcome {
+            Outcome::Refused(_) => self.refused += 1,
+            Outcome::Reset => self.resets += 1,
+            Outcome::Decided(decision) => {
                 let peak = decision.used() as f64 * self.per_unit[decision.binding_index() % MAX_LIMITS];
                 if peak > count.peak.0 {
                     count.peak = (peak, decision.at());

@@ -2,45 +2,44 @@
 
 use limiter_core::{Decision, Limit, MAX_COST, Policy};
 
-use super::COLUMNS;
-use super::axis::Span;
+use super::axis::{COLUMNS, Span};
 use super::sliding::Sliding;
 use super::steps::{Column, Steps};
 use crate::trace::Action;
 
-/// Follows one key.
+/// Collects the usage of one key.
 #[derive(Debug)]
-pub(super) struct Follow {
+pub(super) struct UsageCollector {
     span: Span,
     now: u64,
-    limits: Vec<Followed>,
-    asked: Steps,
+    limits: Vec<LimitCollector>,
+    requested: Steps,
     denied: Vec<u32>,
     blocked: Vec<bool>,
 }
 
 #[derive(Debug)]
-struct Followed {
+struct LimitCollector {
     limit: Limit,
     used: Sliding,
-    asked: Sliding,
+    requested: Sliding,
     steps: Steps,
 }
 
 /// One key's usage, by columns of the picture. Usage is a share of the limit's maximum.
 #[derive(Debug)]
-pub(super) struct Usage {
+pub(super) struct KeyUsage {
     /// For every limit of the policy what is used of it.
     pub(super) used: Vec<Vec<Column>>,
-    /// What was asked for within the window, granted or not, of the limit of which that is the most.
-    pub(super) asked: Vec<Column>,
+    /// What was requested within the window, granted or not, of the limit of which that is the most.
+    pub(super) requested: Vec<Column>,
     /// How many requests were denied.
     pub(super) denied: Vec<u32>,
     /// Where a request like one that was denied would have been denied too.
     pub(super) blocked: Vec<bool>,
 }
 
-impl Followed {
+impl LimitCollector {
     fn share(&self, cost: u64) -> f64 {
         cost as f64 / self.limit.max() as f64
     }
@@ -58,17 +57,22 @@ impl Followed {
     }
 }
 
-impl Follow {
+impl UsageCollector {
     pub(super) fn new(span: Span, policy: &Policy) -> Self {
         let follow = |&limit: &Limit| {
             let window = limit.window().as_micros();
-            Followed { limit, used: Sliding::new(window), asked: Sliding::new(window), steps: Steps::new(span) }
+            LimitCollector {
+                limit,
+                used: Sliding::new(window),
+                requested: Sliding::new(window),
+                steps: Steps::new(span),
+            }
         };
         Self {
             span,
             now: 0,
             limits: policy.limits().iter().map(follow).collect(),
-            asked: Steps::new(span),
+            requested: Steps::new(span),
             denied: vec![0; COLUMNS as usize],
             blocked: vec![false; COLUMNS as usize],
         }
@@ -78,20 +82,20 @@ impl Follow {
         for limit in &mut self.limits {
             limit.advance(now);
         }
-        let next = |limits: &[Followed]| {
-            let leaving = limits.iter().enumerate().filter_map(|(i, limit)| Some((limit.asked.next_leaves()?, i)));
+        let next = |limits: &[LimitCollector]| {
+            let leaving = limits.iter().enumerate().filter_map(|(i, limit)| Some((limit.requested.next_leaves()?, i)));
             leaving.min().filter(|(at, _)| *at <= now)
         };
         while let Some((at, i)) = next(&self.limits) {
-            self.limits[i].asked.leave();
-            self.step_asked(at);
+            self.limits[i].requested.leave();
+            self.step_requested(at);
         }
         self.now = now;
     }
 
-    fn step_asked(&mut self, at: u64) {
-        let shares = self.limits.iter().map(|limit| limit.share(limit.asked.sum()));
-        self.asked.set(at, shares.fold(0.0, f64::max));
+    fn step_requested(&mut self, at: u64) {
+        let shares = self.limits.iter().map(|limit| limit.share(limit.requested.sum()));
+        self.requested.set(at, shares.fold(0.0, f64::max));
     }
 
     pub(super) fn decided(&mut self, action: Action, cost: u64, decision: &Decision) {
@@ -105,10 +109,10 @@ impl Follow {
                 limit.step(now);
             }
             if action != Action::Peek {
-                limit.asked.add(now, cost);
+                limit.requested.add(now, cost);
             }
         }
-        self.step_asked(now);
+        self.step_requested(now);
         if let Some(retry_after) = decision.retry_after() {
             let until = now.saturating_add(u64::try_from(retry_after.as_micros()).unwrap_or(u64::MAX));
             self.denied(now, until);
@@ -132,17 +136,17 @@ impl Follow {
         self.advance(at.max(self.now));
         for limit in &mut self.limits {
             limit.used.clear();
-            limit.asked.clear();
+            limit.requested.clear();
             limit.step(self.now);
         }
-        self.step_asked(self.now);
+        self.step_requested(self.now);
     }
 
-    pub(super) fn finish(mut self) -> Usage {
+    pub(super) fn finish(mut self) -> KeyUsage {
         self.advance(self.span.to.max(self.now));
-        Usage {
+        KeyUsage {
             used: self.limits.into_iter().map(|limit| limit.steps.finish()).collect(),
-            asked: self.asked.finish(),
+            requested: self.requested.finish(),
             denied: self.denied,
             blocked: self.blocked,
         }

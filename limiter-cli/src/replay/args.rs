@@ -1,26 +1,11 @@
-//! The command line.
+//! The command line of `replay`.
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use limiter_cli::trace;
+use clap::{Args, ValueEnum};
 use limiter_core::{Counting, Limit};
 
-/// An exact sliding-window rate limiter, from the command line.
-#[derive(Debug, Parser)]
-#[command(name = "limiter", version, arg_required_else_help = true)]
-pub(crate) struct Cli {
-    #[command(subcommand)]
-    pub(crate) command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    Replay(Replay),
-    Generate(Generate),
-    #[cfg(feature = "redis")]
-    Key(crate::key::Key),
-}
+use crate::trace;
 
 /// Runs a trace against limits: who is over them, and when.
 ///
@@ -31,59 +16,39 @@ pub(crate) enum Command {
 ///
 /// Exit status: 0 when done, 2 for wrong usage or a malformed trace, 1 for any other failure.
 #[derive(Args, Debug)]
-pub(crate) struct Replay {
+pub struct Replay {
     /// The trace; - for standard input, the default
     #[arg(value_name = "FILE")]
-    pub(crate) file: Option<PathBuf>,
+    pub(super) file: Option<PathBuf>,
     /// At most MAX units within any WINDOW (units us, ms, s, m, h, d). Repeat it for a policy of several limits
     #[arg(long = "limit", value_name = "MAX/WINDOW", required = true)]
-    pub(crate) limits: Vec<Limit>,
+    pub(super) limits: Vec<Limit>,
     /// What an acquire counts: only what was allowed, or every attempt
     #[arg(long, value_enum, default_value_t = Count::Admitted)]
-    pub(crate) count: Count,
+    pub(super) count: Count,
     /// Where the logs are kept: memory, or the URL of a Redis (redis://, rediss://, redis+unix://, redis+cluster://,
     /// rediss+cluster://), under keys of the run's own that are removed afterwards. The times are always the trace's own
-    #[arg(long, value_name = "STORE", default_value = "memory", value_parser = store)]
-    pub(crate) store: Store,
+    #[arg(long, value_name = "STORE", default_value = "memory", value_parser = parse_store)]
+    pub(super) store: Store,
     /// What the trace looks like [default: by content]
     #[arg(long, value_enum)]
-    pub(crate) format: Option<Format>,
+    pub(super) format: Option<Format>,
     /// A summary for people, or one JSON object per row; in the latter, keys that are not UTF-8 are shown lossily
     #[arg(long, value_enum, default_value_t = Output::Summary)]
-    pub(crate) output: Output,
+    pub(super) output: Output,
     /// Draws the usage against the limit, and the denials over time
     #[arg(long, value_name = "OUT.svg")]
-    pub(crate) plot: Option<PathBuf>,
+    pub(super) plot: Option<PathBuf>,
     /// The key whose usage is drawn [default: the one denied most, else the busiest]
     #[arg(long, value_name = "KEY", requires = "plot")]
-    pub(crate) key: Option<String>,
+    pub(super) key: Option<String>,
     /// Goes on after a malformed row, and reports how many there were
     #[arg(long)]
-    pub(crate) skip_invalid: bool,
-}
-
-/// Writes a made-up trace as CSV: random arrivals, few busy and many quiet keys.
-#[derive(Args, Debug)]
-pub(crate) struct Generate {
-    /// How many rows
-    #[arg(long, default_value_t = 100_000)]
-    pub(crate) rows: u64,
-    /// From how many keys
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) keys: u64,
-    /// Rows per second on average
-    #[arg(long, default_value_t = 100.0)]
-    pub(crate) rate: f64,
-    /// How unequal the keys are: the exponent of Zipf's law, 0 for all alike
-    #[arg(long, default_value_t = 1.0)]
-    pub(crate) skew: f64,
-    /// The same seed makes the same trace
-    #[arg(long, default_value_t = 1)]
-    pub(crate) seed: u64,
+    pub(super) skip_invalid: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Count {
+pub(super) enum Count {
     Admitted,
     Attempts,
 }
@@ -98,7 +63,7 @@ impl From<Count> for Counting {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Format {
+pub(super) enum Format {
     Csv,
     Combined,
 }
@@ -113,34 +78,26 @@ impl From<Format> for trace::Format {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
+pub(super) enum Output {
     Summary,
     Jsonl,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum Store {
+pub(super) enum Store {
     Memory,
     #[cfg(feature = "redis")]
     Redis(String),
 }
 
-fn store(text: &str) -> Result<Store, String> {
+fn parse_store(text: &str) -> Result<Store, String> {
     if text == "memory" {
         return Ok(Store::Memory);
     }
     #[cfg(feature = "redis")]
-    return url(text).map(Store::Redis).map_err(|expected| format!("expected memory, or {expected}"));
+    return crate::redis::parse_url(text)
+        .map(Store::Redis)
+        .map_err(|expected| format!("expected memory, or {expected}"));
     #[cfg(not(feature = "redis"))]
     return Err(String::from("expected memory: this build has no Redis"));
-}
-
-#[cfg(feature = "redis")]
-pub(crate) fn url(text: &str) -> Result<String, String> {
-    let scheme = text.split("://").next().filter(|scheme| scheme.len() < text.len()).unwrap_or_default();
-    match scheme {
-        "redis" | "rediss" | "redis+unix" | "unix" | "redis+cluster" | "rediss+cluster" => Ok(text.to_owned()),
-        _ => Err("a URL that starts with redis://, rediss://, redis+unix://, redis+cluster:// or rediss+cluster://"
-            .to_owned()),
-    }
 }

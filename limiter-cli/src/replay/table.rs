@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use limiter_core::{Counting, Policy};
 
-use super::{Busy, Summary};
+use super::summary::{CountedKey, Summary};
 use crate::text;
 
 /// How many keys each table shows.
@@ -18,7 +18,7 @@ const KEY: usize = 40;
 ///
 /// # Errors
 /// Whatever keeps `out` from being written.
-pub fn print(out: &mut impl Write, summary: &Summary, policy: &Policy, elapsed: Duration) -> io::Result<()> {
+pub(crate) fn print(out: &mut impl Write, summary: &Summary, policy: &Policy, elapsed: Duration) -> io::Result<()> {
     let counting = match policy.counting() {
         Counting::Admitted => "admitted",
         Counting::Attempts => "attempts",
@@ -50,7 +50,7 @@ fn percent(part: u64, of: u64) -> String {
     if of == 0 { String::new() } else { format!("{:5.1} %", 100.0 * part as f64 / of as f64) }
 }
 
-fn table(out: &mut impl Write, title: &str, keys: &[Busy<'_>]) -> io::Result<()> {
+fn table(out: &mut impl Write, title: &str, keys: &[CountedKey<'_>]) -> io::Result<()> {
     if keys.is_empty() {
         return Ok(());
     }

@@ -4,6 +4,9 @@ use limiter_core::Timestamp;
 
 use crate::text::{self, Precision};
 
+/// How many columns of pixels a panel has.
+pub(super) const COLUMNS: u32 = 1_000;
+
 const SECOND: u64 = 1_000_000;
 const DAY: u64 = 86_400 * SECOND;
 

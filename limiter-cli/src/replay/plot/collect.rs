@@ -4,16 +4,16 @@ use std::collections::HashMap;
 
 use limiter_core::Policy;
 
-use super::View;
-use super::usage::{Follow, Usage};
-use crate::replay::{Answer, Observer};
+use super::usage::{KeyUsage, UsageCollector};
+use super::view::View;
+use crate::replay::outcome::{Observer, Outcome};
 use crate::trace::Row;
 
 /// Collects what a [`View`] shows.
 #[derive(Debug)]
 pub struct Collector {
     view: View,
-    follow: Follow,
+    key_usage: UsageCollector,
     bars: Vec<Bucket>,
     strips: Vec<Vec<Bucket>>,
     strip_of: HashMap<Box<[u8]>, usize>,
@@ -23,7 +23,7 @@ pub struct Collector {
 #[derive(Debug)]
 pub struct Picture {
     pub(super) view: View,
-    pub(super) usage: Usage,
+    pub(super) usage: KeyUsage,
     /// All keys, by buckets of time.
     pub(super) bars: Vec<Bucket>,
     /// The view's keys, by buckets of time.
@@ -53,7 +53,7 @@ impl Collector {
     pub fn new(view: View, policy: &Policy) -> Self {
         let buckets = vec![Bucket::default(); view.buckets()];
         Self {
-            follow: Follow::new(view.close, policy),
+            key_usage: UsageCollector::new(view.close, policy),
             strips: vec![buckets.clone(); view.strips.len()],
             bars: buckets,
             strip_of: view.strips.iter().enumerate().map(|(i, (key, _))| (key.clone(), i)).collect(),
@@ -64,18 +64,18 @@ impl Collector {
     /// What was collected.
     #[must_use]
     pub fn finish(self) -> Picture {
-        Picture { view: self.view, usage: self.follow.finish(), bars: self.bars, strips: self.strips }
+        Picture { view: self.view, usage: self.key_usage.finish(), bars: self.bars, strips: self.strips }
     }
 }
 
 impl Observer for Collector {
-    fn row(&mut self, row: &Row<'_>, answer: &Answer) -> anyhow::Result<()> {
+    fn row(&mut self, row: &Row<'_>, outcome: &Outcome) -> anyhow::Result<()> {
         let focus = *row.key == *self.view.key;
-        match answer {
-            Answer::Refused(_) => {}
-            Answer::Reset if focus => self.follow.reset(row.at.as_micros()),
-            Answer::Reset => {}
-            Answer::Decided(decision) => {
+        match outcome {
+            Outcome::Refused(_) => {}
+            Outcome::Reset if focus => self.key_usage.reset(row.at.as_micros()),
+            Outcome::Reset => {}
+            Outcome::Decided(decision) => {
                 let denied = decision.retry_after().is_some();
                 let into = row.at.as_micros().saturating_sub(self.view.whole.from);
                 let bucket = usize::try_from(into / self.view.bucket).unwrap_or(usize::MAX);
@@ -87,7 +87,7 @@ impl Observer for Collector {
                     strip.count(denied);
                 }
                 if focus {
-                    self.follow.decided(row.action, row.cost, decision);
+                    self.key_usage.decided(row.action, row.cost, decision);
                 }
             }
         }

@@ -5,7 +5,7 @@ use std::thread;
 /// Once the process is asked to end, runs `clean` and ends it. Where signals cannot be waited for, they end it at once.
 pub(super) fn on_interrupt(clean: impl FnOnce() + Send + 'static) {
     let wait = move || {
-        let Ok(runtime) = super::runtime() else { return };
+        let Ok(runtime) = crate::redis::runtime() else { return };
         let Some(status) = runtime.block_on(interrupted()) else { return };
         drop(runtime);
         clean();

@@ -1,19 +1,24 @@
-//! The rows of a trace, batch by batch.
+//! Replays through Redis. Rows are sent in batches; rows of different keys are in flight at the same time.
+
+mod batch;
+mod interrupt;
+mod run;
 
 use std::io::Read;
 
 use anyhow::Context;
 
-use super::RedisRun;
-use super::batch::Batch;
-use crate::replay::Observer;
+use super::outcome::Observer;
 use crate::trace::{Trace, TraceError};
+use batch::Batch;
 
-/// Runs every row of a trace at the row's own time, as [`crate::replay::replay`] does. Rows of one key run in their order.
+pub use run::RedisRun;
+
+/// Runs every row of a trace at the row's own time, as [`crate::replay::memory::replay`] does. Rows of one key run in their order.
 /// The observer receives all rows in the order of the trace.
 ///
 /// # Errors
-/// As [`crate::replay::replay`], and any error of the store. The observer receives the rows before the one that failed;
+/// As [`crate::replay::memory::replay`], and any error of the store. The observer receives the rows before the one that failed;
 /// some rows after it may have run.
 pub fn replay<R: Read>(
     trace: &mut Trace<R>,
@@ -39,12 +44,12 @@ pub fn replay<R: Read>(
             }
             rows += 1;
         };
-        let (answers, failure) = run.decide(&batch);
-        for (index, answer) in answers.iter().enumerate() {
-            observer.row(&batch.row(index), answer)?;
+        let (outcomes, failure) = run.decide(&batch);
+        for (index, outcome) in outcomes.iter().enumerate() {
+            observer.row(&batch.row(index), outcome)?;
         }
         if let Some(error) = failure {
-            let number = batch.number(answers.len());
+            let number = batch.number(outcomes.len());
             return Err(error).with_context(|| format!("deciding on row {number} of the trace"));
         }
         if let Some(end) = end {

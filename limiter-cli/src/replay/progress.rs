@@ -4,9 +4,10 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use limiter_cli::replay::{Answer, Observer};
-use limiter_cli::text;
-use limiter_cli::trace::{Malformed, Row};
+
+use super::outcome::{Observer, Outcome};
+use crate::text;
+use crate::trace::{Malformed, Row};
 
 /// Passes everything on, and shows how far the replay is if standard error is a terminal.
 pub(crate) struct WithProgress<O> {
@@ -41,8 +42,8 @@ impl<O> Drop for WithProgress<O> {
 
 impl<O: Observer> Observer for WithProgress<&mut O> {
     #[inline]
-    fn row(&mut self, row: &Row<'_>, answer: &Answer) -> anyhow::Result<()> {
-        self.observer.row(row, answer)
+    fn row(&mut self, row: &Row<'_>, outcome: &Outcome) -> anyhow::Result<()> {
+        self.observer.row(row, outcome)
     }
 
     fn skipped(&mut self, malformed: Malformed) {

@@ -6,16 +6,16 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use crate::run::Usage;
+use crate::usage::UsageError;
 
 /// A trace that is read once or twice. A stream that is to be read twice is kept in a temporary file meanwhile.
 pub(crate) struct Input {
     /// The name in messages.
     pub(crate) name: String,
-    source: Source,
+    content: Content,
 }
 
-enum Source {
+enum Content {
     File(File),
     Stream { stream: Box<dyn Read>, copy: Option<File> },
 }
@@ -27,49 +27,49 @@ impl Input {
             Some(path) if path != Path::new("-") => path,
             asked => {
                 if asked.is_none() && io::stdin().is_terminal() {
-                    return Err(Usage("expected a FILE, or - for standard input".to_owned()).into());
+                    return Err(UsageError("expected a FILE, or - for standard input".to_owned()).into());
                 }
-                let source = Source::Stream { stream: Box::new(io::stdin()), copy: copy()? };
-                return Ok(Self { name: "standard input".to_owned(), source });
+                let content = Content::Stream { stream: Box::new(io::stdin()), copy: copy()? };
+                return Ok(Self { name: "standard input".to_owned(), content });
             }
         };
         let name = file.display().to_string();
         let opened = File::open(file).with_context(|| format!("cannot open {name}"))?;
         let metadata = opened.metadata().with_context(|| format!("cannot open {name}"))?;
         anyhow::ensure!(!metadata.is_dir(), "cannot read {name}: it is a directory");
-        let source = if metadata.is_file() {
-            Source::File(opened)
+        let content = if metadata.is_file() {
+            Content::File(opened)
         } else {
-            Source::Stream { stream: Box::new(opened), copy: copy()? }
+            Content::Stream { stream: Box::new(opened), copy: copy()? }
         };
-        Ok(Self { name, source })
+        Ok(Self { name, content })
     }
 
     /// How many bytes there are, where that is known.
     pub(crate) fn length(&self) -> Option<u64> {
-        match &self.source {
-            Source::File(file) => file.metadata().ok().map(|metadata| metadata.len()),
-            Source::Stream { .. } => None,
+        match &self.content {
+            Content::File(file) => file.metadata().ok().map(|metadata| metadata.len()),
+            Content::Stream { .. } => None,
         }
     }
 
     /// Goes back to the beginning of a trace that was opened to be read twice.
     pub(crate) fn rewind(self) -> io::Result<Self> {
-        let mut file = match self.source {
-            Source::File(file) => file,
-            Source::Stream { copy: Some(copy), .. } => copy,
-            Source::Stream { copy: None, .. } => return Err(io::ErrorKind::NotSeekable.into()),
+        let mut file = match self.content {
+            Content::File(file) => file,
+            Content::Stream { copy: Some(copy), .. } => copy,
+            Content::Stream { copy: None, .. } => return Err(io::ErrorKind::NotSeekable.into()),
         };
         file.rewind()?;
-        Ok(Self { name: self.name, source: Source::File(file) })
+        Ok(Self { name: self.name, content: Content::File(file) })
     }
 }
 
 impl Read for &mut Input {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match &mut self.source {
-            Source::File(file) => file.read(buffer),
-            Source::Stream { stream, copy } => {
+        match &mut self.content {
+            Content::File(file) => file.read(buffer),
+            Content::Stream { stream, copy } => {
                 let read = stream.read(buffer)?;
                 if let Some(copy) = copy {
                     copy.write_all(&buffer[..read])?;

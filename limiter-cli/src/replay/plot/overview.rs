@@ -3,11 +3,11 @@
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, RGBColor};
 
-use super::{BARS, COLUMNS, LEFT, RIGHT, STRIP, STRIPS_TOP, USAGE, heading, height, number_axis, time_axis};
-use crate::plot::Picture;
-use crate::plot::axis::round_numbers;
-use crate::plot::canvas::{Canvas, DENIED, Drawn, GRID, INK, QUIET, USED};
-use crate::plot::view::View;
+use super::axis::{COLUMNS, round_numbers};
+use super::canvas::{Canvas, DENIED, Drawn, GRID, INK, QUIET, USED};
+use super::collect::Picture;
+use super::layout::{BARS, LEFT, RIGHT, STRIP, STRIPS_TOP, USAGE, heading, height, number_axis, time_axis};
+use super::view::View;
 use crate::text;
 
 /// The longest key that fits beside a strip.

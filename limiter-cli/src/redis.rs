@@ -1,46 +1,39 @@
-//! Replays through Redis. Rows are sent in batches; rows of different keys are in flight at the same time.
+//! Connections to Redis.
 
-mod batch;
-mod interrupt;
-mod replay;
-mod run;
-
-use std::fmt;
 use std::time::Duration;
 
 use limiter_core::{Error, ErrorKind};
 use limiter_redis::RedisStore;
 
 use crate::text;
-
-pub use replay::replay;
-pub use run::RedisRun;
+use crate::usage::UsageError;
 
 /// The timeout for connecting, and for each of the two attempts of a command.
 pub const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A malformed URL or prefix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Invalid(String);
-
-impl fmt::Display for Invalid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+/// Checks the scheme of a URL, as an argument of the command line.
+///
+/// # Errors
+/// What was expected.
+pub(crate) fn parse_url(text: &str) -> Result<String, String> {
+    const SCHEMES: [&str; 6] = ["redis", "rediss", "redis+unix", "unix", "redis+cluster", "rediss+cluster"];
+    match text.split_once("://") {
+        Some((scheme, _)) if SCHEMES.contains(&scheme) => Ok(text.to_owned()),
+        _ => Err("a URL that starts with redis://, rediss://, redis+unix://, redis+cluster:// or rediss+cluster://"
+            .to_owned()),
     }
 }
-
-impl std::error::Error for Invalid {}
 
 /// Connects to Redis. It must be called within a tokio runtime.
 ///
 /// # Errors
-/// [`Invalid`] for a malformed URL or prefix. Any other error if the server cannot be reached or refuses to serve.
+/// [`UsageError`] for a malformed URL or prefix. Any other error if the server cannot be reached or refuses to serve.
 pub async fn connect(url: &str, prefix: &str) -> anyhow::Result<RedisStore> {
     let builder = RedisStore::builder().prefix(prefix).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
     // A lazy connection sends nothing, so whatever it refuses is malformed.
     if let Err(error) = builder.clone().connect_lazily(url) {
         return Err(match error.kind() {
-            ErrorKind::Configuration => Invalid(error.to_string()).into(),
+            ErrorKind::Configuration => UsageError(error.to_string()).into(),
             _ => failed(error),
         });
     }

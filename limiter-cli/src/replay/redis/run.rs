@@ -14,15 +14,16 @@ use limiter_redis::RedisStore;
 use tokio::runtime::Runtime;
 
 use super::batch::Batch;
-use super::{connect, failed, interrupt, runtime};
-use crate::replay::{Answer, NAME};
+use super::interrupt;
+use crate::redis::{connect, failed, runtime};
+use crate::replay::outcome::{NAME, Outcome};
 use crate::trace::{Action, Row};
 
 /// The number of keys with an operation in flight.
 const TASKS: usize = 64;
 /// How long Redis keeps a log beyond its window after an append at a given time: a minute, less a second for clocks that
 /// differ.
-const SPARE: Duration = Duration::from_secs(59);
+const EXPIRY_MARGIN: Duration = Duration::from_secs(59);
 
 /// The keys that the run may have written, each with the newest append.
 type Written = HashMap<Box<[u8]>, Option<Append>, Foldhash>;
@@ -38,7 +39,7 @@ struct Append {
 impl Append {
     /// Whether the log may have expired in Redis although it still counts at `now`, a time of the trace.
     fn is_lost(&self, elapsed: Duration, now: Timestamp, window: Window) -> bool {
-        elapsed >= window.as_duration().saturating_add(SPARE) && window.counts(self.at, now)
+        elapsed >= window.as_duration().saturating_add(EXPIRY_MARGIN) && window.counts(self.at, now)
     }
 }
 
@@ -65,7 +66,7 @@ impl RedisRun {
         interrupt::on_interrupt(move || {
             // A running batch holds this lock, so no operation is in flight from here on.
             let (prefix, mut written) = (&shared.0, lock(&shared.1));
-            let removed = super::runtime().map_err(anyhow::Error::from).and_then(|runtime| {
+            let removed = crate::redis::runtime().map_err(anyhow::Error::from).and_then(|runtime| {
                 runtime.block_on(async { remove(&connect(&url, prefix).await?, &mut written).await.map_err(failed) })
             });
             match removed {
@@ -94,7 +95,7 @@ impl RedisRun {
     }
 
     /// Runs all rows, or the rows before the first that fails.
-    pub(crate) fn decide(&mut self, batch: &Batch) -> (Vec<Answer>, Option<anyhow::Error>) {
+    pub(crate) fn decide(&mut self, batch: &Batch) -> (Vec<Outcome>, Option<anyhow::Error>) {
         let mut written = lock(&self.written);
         let stop = Cell::new(usize::MAX);
         let work = Work { limiter: &self.limiter, batch, stop: &stop };
@@ -110,7 +111,7 @@ impl RedisRun {
                 (key, written.get(key).copied().flatten(), rows)
             })
             .collect();
-        let mut answers: Vec<Option<Answer>> = (0..batch.len()).map(|_| None).collect();
+        let mut outcomes: Vec<Option<Outcome>> = (0..batch.len()).map(|_| None).collect();
         let mut failure = None;
         self.runtime.block_on(async {
             let mut done = stream::iter(chains)
@@ -120,8 +121,8 @@ impl RedisRun {
                 if let Some(written) = written.get_mut(key) {
                     *written = chain.newest;
                 }
-                for (row, answer) in chain.answers {
-                    answers[row] = Some(answer);
+                for (row, outcome) in chain.outcomes {
+                    outcomes[row] = Some(outcome);
                 }
                 if let Some((row, error)) = chain.failure
                     && row == stop.get()
@@ -130,15 +131,15 @@ impl RedisRun {
                 }
             }
         });
-        answers.truncate(stop.get());
-        (answers.into_iter().flatten().collect(), failure)
+        outcomes.truncate(stop.get());
+        (outcomes.into_iter().flatten().collect(), failure)
     }
 }
 
 /// What happened to the rows of one key.
 struct Chain {
     newest: Option<Append>,
-    answers: Vec<(usize, Answer)>,
+    outcomes: Vec<(usize, Outcome)>,
     failure: Option<(usize, anyhow::Error)>,
 }
 
@@ -152,13 +153,13 @@ struct Work<'a> {
 
 impl Work<'_> {
     async fn chain(&self, newest: Option<Append>, rows: &[usize]) -> Chain {
-        let mut chain = Chain { newest, answers: Vec::with_capacity(rows.len()), failure: None };
+        let mut chain = Chain { newest, outcomes: Vec::with_capacity(rows.len()), failure: None };
         for index in rows.iter().copied() {
             if index > self.stop.get() {
                 break;
             }
             match self.row(&self.batch.row(index), &mut chain.newest).await {
-                Ok(answer) => chain.answers.push((index, answer)),
+                Ok(outcome) => chain.outcomes.push((index, outcome)),
                 Err(error) => {
                     self.stop.set(self.stop.get().min(index));
                     chain.failure = Some((index, error));
@@ -169,7 +170,7 @@ impl Work<'_> {
         chain
     }
 
-    async fn row(&self, row: &Row<'_>, newest: &mut Option<Append>) -> anyhow::Result<Answer> {
+    async fn row(&self, row: &Row<'_>, newest: &mut Option<Append>) -> anyhow::Result<Outcome> {
         let sent = Instant::now();
         let decision = match row.action {
             Action::Acquire => self.limiter.acquire(row.key).cost(row.cost).at(row.at).await,
@@ -178,25 +179,25 @@ impl Work<'_> {
             Action::Reset => {
                 self.limiter.reset(row.key).await.map_err(failed)?;
                 *newest = None;
-                return Ok(Answer::Reset);
+                return Ok(Outcome::Reset);
             }
         };
-        let answer = Answer::from_result(decision).map_err(failed)?;
-        if let (Answer::Decided(decision), Some(append)) = (&answer, *newest) {
+        let outcome = Outcome::from_result(decision).map_err(failed)?;
+        if let (Outcome::Decided(decision), Some(append)) = (&outcome, *newest) {
             let window = self.limiter.policy().longest_window();
             anyhow::ensure!(
                 !append.is_lost(append.sent.elapsed(), decision.at(), window),
                 "the replay is slower than the trace: Redis keeps the log of a key for {} s only, and the key had rows \
                  further apart",
-                window.as_duration().saturating_add(SPARE).as_secs()
+                window.as_duration().saturating_add(EXPIRY_MARGIN).as_secs()
             );
         }
-        if let Answer::Decided(decision) = &answer
+        if let Outcome::Decided(decision) = &outcome
             && decision.receipt().is_some()
         {
             *newest = Some(Append { at: decision.at(), sent });
         }
-        Ok(answer)
+        Ok(outcome)
     }
 }
 
