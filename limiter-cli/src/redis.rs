@@ -40,13 +40,12 @@ pub async fn connect(url: &str, prefix: &str) -> anyhow::Result<RedisStore> {
     builder.connect(url).await.map_err(failed)
 }
 
-/// Returns the error as one line, with the key, and without the sources, which its text repeats.
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+/// Returns the error and its sources as one line, with the key.
 pub fn failed(error: Error) -> anyhow::Error {
-    let text = error.to_string().trim_end().replace('\n', "; ");
     // The library does not print keys. Here they are the user's own.
     let key = error.key().map_or_else(String::new, |key| format!("key \"{}\": ", text::key(key, 100)));
-    anyhow::Error::msg(key + &text)
+    let text = format!("{:#}", anyhow::Error::new(error));
+    anyhow::Error::msg(key + &text.trim_end().replace('\n', "; "))
 }
 
 /// Returns a runtime that uses the current thread.

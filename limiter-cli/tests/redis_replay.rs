@@ -191,7 +191,7 @@ fn what_cannot_be_a_store() {
         ("redis", 2, "expected memory, or a URL that starts with redis://"),
         ("http://127.0.0.1", 2, "expected memory, or a URL that starts with redis://"),
         ("redis://127.0.0.1:port", 2, "with a host and port"),
-        ("redis://127.0.0.1:1", 1, "Redis URL \"redis://127.0.0.1:1\": Connection refused"),
+        ("redis://127.0.0.1:1", 1, "Redis URL \"redis://127.0.0.1:1\": cannot connect: Connection refused"),
         ("redis+cluster://127.0.0.1:1", 1, "Connection refused"),
         ("redis+unix:///nowhere/redis.sock", 1, "No such file"),
     ] {

@@ -6,6 +6,7 @@ use crate::limit::Limit;
 use crate::op::Op;
 use crate::parse;
 use crate::policy::Policy;
+pub use crate::text::excerpt;
 use crate::time::Timestamp;
 
 /// Makes a policy from a literal for `policy!`, in the compiler.

@@ -9,8 +9,9 @@ use crate::parse::{self, ParseError, UNITS, Why};
 use crate::policy::Policy;
 use crate::time::Window;
 
-/// The beginning of a text, quoted for an error message.
-fn excerpt(text: &str) -> String {
+/// Returns the beginning of a text, quoted for an error message.
+#[must_use]
+pub fn excerpt(text: &str) -> String {
     let shown: String = text.chars().take(60).collect();
     let dots = if shown.len() < text.len() { "…" } else { "" };
     format!("\"{}{dots}\"", shown.escape_debug())

@@ -4,17 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::{DynWindowStore, WindowStore};
-use limiter_redis::RedisStore;
 use limiter_testkit::conformance::{Phase, Suite};
 use limiter_testkit::server::{Cluster, Server};
 
-/// No run may hang.
-const LONGEST: Duration = Duration::from_secs(300);
+use common::connect;
 
-async fn connect(url: &str) -> RedisStore {
-    // A server on a busy test machine may be slow; late answers are not what is tested here.
-    RedisStore::builder().response_timeout(Duration::from_secs(10)).connect(url).await.unwrap()
-}
+mod common;
+
+/// No run may hang.
+const RUN_TIMEOUT: Duration = Duration::from_secs(300);
 
 async fn conforms<S: WindowStore + ?Sized>(store: Arc<S>, sequences: u64) {
     let suite = Suite::new()
@@ -22,7 +20,7 @@ async fn conforms<S: WindowStore + ?Sized>(store: Arc<S>, sequences: u64) {
         .depth(1)
         .contention(8, 20, 2)
         .spawn(|task| Box::pin(async { _ = tokio::spawn(task).await }));
-    let report = tokio::time::timeout(LONGEST, suite.run(store)).await.unwrap().unwrap();
+    let report = tokio::time::timeout(RUN_TIMEOUT, suite.run(store)).await.unwrap().unwrap();
     assert_eq!(report.random_sequences, sequences);
     assert!(report.golden_rows >= 100 && report.contended > 0, "{report:?}");
 }
@@ -40,7 +38,7 @@ async fn every_pair_of_operations_conforms() {
     let server = Server::start().unwrap();
     let suite = Suite::new().depth(2).phases(&[Phase::Exhaustive]);
     let store = Arc::new(connect(&server.url()).await);
-    let report = tokio::time::timeout(LONGEST, suite.run(store)).await.unwrap().unwrap();
+    let report = tokio::time::timeout(RUN_TIMEOUT, suite.run(store)).await.unwrap().unwrap();
     assert!(report.short_sequences > 3_000, "{report:?}");
 }
 

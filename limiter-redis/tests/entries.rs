@@ -1,7 +1,6 @@
 //! An entry has a short form or a long one, depending on what it has to hold. No decision depends on the form.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use limiter_core::store::{LogKey, Mode, Op, Settlement};
 use limiter_core::{Counting, Decision, Limit, MAX_COST, Name, Policy, Receipt, Timestamp, Window, WindowStore};
@@ -12,7 +11,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
-use common::run;
+use common::{connect, run};
 
 mod common;
 
@@ -26,10 +25,6 @@ fn limit(max: u64, window: u64) -> Policy {
     Limit::with_window(max, Window::from_micros(window).unwrap()).unwrap().into()
 }
 
-async fn connect(server: &Server) -> RedisStore {
-    RedisStore::builder().response_timeout(Duration::from_secs(10)).connect(&server.url()).await.unwrap()
-}
-
 /// The log of the key `k`, for operations without a limiter.
 struct Log {
     server: Server,
@@ -40,7 +35,7 @@ struct Log {
 impl Log {
     async fn new() -> Self {
         let server = Server::start().unwrap();
-        Self { store: connect(&server).await, server, meter: limit(MAX_COST, WINDOW) }
+        Self { store: connect(&server.url()).await, server, meter: limit(MAX_COST, WINDOW) }
     }
 
     fn key(&self) -> LogKey<'static> {
@@ -225,7 +220,7 @@ fn extremes() -> impl Strategy<Value = Case> {
 fn decisions_are_the_same_at_the_ends_of_the_forms() {
     let server = Server::start().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let store = Arc::new(runtime.block_on(connect(&server)));
+    let store = Arc::new(runtime.block_on(connect(&server.url())));
     let mut runner = TestRunner::new(Config {
         cases: 2_000,
         source_file: Some(file!()),

@@ -6,11 +6,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// The environment variable with the number of a worker process and the URL of its server.
-const WORKER: &str = "LIMITER_TEST_WORKER";
+const WORKER_VARIABLE: &str = "LIMITER_TEST_WORKER";
 /// How long all processes together may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Starts every line that a process reports, because the test harness prints lines too.
-const MARK: &str = "worker:";
+const REPORT_PREFIX: &str = "worker:";
 
 /// The work of this process.
 pub(crate) struct Worker {
@@ -21,7 +21,7 @@ pub(crate) struct Worker {
 impl Worker {
     /// Returns the work of this process, if a test started it as a worker.
     pub(crate) fn of_this_process() -> Option<Self> {
-        let text = std::env::var(WORKER).ok()?;
+        let text = std::env::var(WORKER_VARIABLE).ok()?;
         let (number, url) = text.split_once(' ').expect("a number and a URL");
         Some(Self { number: number.parse().expect("the worker's number"), url: url.to_owned() })
     }
@@ -35,7 +35,7 @@ impl Worker {
     /// Reports one line to the parent.
     pub(crate) fn report(&self, line: impl std::fmt::Display) {
         // The harness prints the name of the test without a line break after it.
-        writeln!(std::io::stdout().lock(), "\n{MARK}{line}").expect("the parent listens");
+        writeln!(std::io::stdout().lock(), "\n{REPORT_PREFIX}{line}").expect("the parent listens");
     }
 }
 
@@ -49,7 +49,7 @@ impl Process {
     fn start(test: &str, number: usize, url: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().expect("the program of the test"))
             .args([test, "--exact", "--nocapture"])
-            .env(WORKER, format!("{number} {url}"))
+            .env(WORKER_VARIABLE, format!("{number} {url}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -58,7 +58,7 @@ impl Process {
         let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
         std::thread::spawn(move || {
             for line in stdout.lines().map_while(Result::ok) {
-                if let Some(line) = line.strip_prefix(MARK) {
+                if let Some(line) = line.strip_prefix(REPORT_PREFIX) {
                     let _ = sender.send(line.to_owned());
                 }
             }
@@ -77,7 +77,7 @@ impl Process {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        panic!("a process did not end within {PATIENCE:?}");
+        panic!("a process did not end within {TIMEOUT:?}");
     }
 }
 
@@ -90,7 +90,7 @@ impl Drop for Process {
 
 /// Runs `test` in `count` processes, which start their work at the same time, and returns what they report.
 pub(crate) fn run(test: &str, count: usize, url: &str) -> Vec<String> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let mut processes: Vec<Process> = (0..count).map(|number| Process::start(test, number, url)).collect();
     for process in &processes {
         let ready = process.lines.recv_timeout(until.saturating_duration_since(Instant::now()));
