@@ -82,8 +82,8 @@ macro_rules! shortly {
 /// [`with_max_keys`](Self::with_max_keys) also evicts keys that have not expired.
 ///
 /// # Performance
-/// An operation takes amortised constant time, whatever the limits and the cost. A settlement or a refund takes time
-/// proportional to the number of entries newer than its own.
+/// Operations are amortised O(1), independent of the limit, the cost and the number of windows. A settlement or a refund
+/// takes time proportional to the number of entries that are newer than the one it changes.
 ///
 /// Some inserts take longer: those that grow or sweep a shard, and one at about 6,000 keys that moves all keys from direct
 /// slots to the shards. `benches/RESULTS.md` in the repository has measurements.
@@ -116,8 +116,8 @@ impl MemoryStore {
     /// Returns an empty store that never holds more than `max_keys` keys. 0 is treated as 1.
     ///
     /// When a shard is full, an insert evicts expired keys first, then the keys with the fewest entries. Among equals, it
-    /// evicts the least recently used key. A flood of fresh keys therefore evicts itself, and cannot free a client that is
-    /// over its limit. An evicted key starts again with an empty log.
+    /// evicts the key whose newest entry is oldest. A flood of fresh keys therefore evicts itself, and cannot free a client
+    /// that is over its limit. An evicted key starts again with an empty log.
     #[must_use]
     pub fn with_max_keys(max_keys: usize) -> Self {
         Self::build(max_keys.max(1))
