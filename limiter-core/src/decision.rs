@@ -32,7 +32,7 @@ pub struct Decision {
     /// Bit `i` is set if limit `i` denies the operation.
     blocking: u8,
     /// How long the log keeps the entry.
-    retained: Window,
+    retention_window: Window,
 }
 
 impl Decision {
@@ -109,7 +109,7 @@ impl Decision {
     #[inline]
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
-        self.entry().map(|entry| Receipt::new(entry.id, entry.at, self.retained))
+        self.entry().map(|entry| Receipt::new(entry.id, entry.at, self.retention_window))
     }
 
     const fn entry(&self) -> Option<Entry> {
@@ -127,7 +127,7 @@ impl Decision {
     /// Returns the values of every limit, in the policy's order.
     #[must_use]
     pub fn limits(&self) -> PerLimit<LimitStatus> {
-        self.status.parts(self.blocking)
+        self.status.limit_statuses(self.blocking)
     }
 
     /// Returns the index of the binding limit in [`limits`](Self::limits).
@@ -155,12 +155,12 @@ impl Decision {
 
     #[inline]
     fn binding(&self) -> LimitStatus {
-        self.part(self.binding_index())
+        self.limit_status(self.binding_index())
     }
 
     #[inline]
-    fn part(&self, i: usize) -> LimitStatus {
-        self.status.part(i, self.blocking >> i & 1 > 0)
+    fn limit_status(&self, i: usize) -> LimitStatus {
+        self.status.limit_status(i, self.blocking >> i & 1 > 0)
     }
 
     #[inline(never)]
@@ -169,7 +169,7 @@ impl Decision {
             return self.status.least_remaining();
         }
         // `min_by_key` returns the first of equals, which is the tie rule.
-        (0..self.status.limit_count()).min_by_key(|i| Reverse(self.part(*i).retry_after)).unwrap_or(0)
+        (0..self.status.limit_count()).min_by_key(|i| Reverse(self.limit_status(*i).retry_after)).unwrap_or(0)
     }
 }
 
@@ -204,8 +204,8 @@ impl fmt::Debug for Decision {
 pub fn decide(op: &Op<'_>, facts: Facts) -> Decision {
     let Facts { admitted, outcome, log } = facts;
     let (denied, blocking) = denial(op, admitted, op.policy.limits(), &log.usage);
-    let (status, retained) = (Status::new(op.policy, log), op.retention().window);
-    Decision { status, outcome, allowed: admitted, denied, blocking, retained }
+    let (status, retention_window) = (Status::new(op.policy, log), op.retention().window);
+    Decision { status, outcome, allowed: admitted, denied, blocking, retention_window }
 }
 
 /// See [`crate::internal::decide_sized`].
@@ -214,7 +214,7 @@ pub(crate) fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], fac
     let SizedFacts { admitted, outcome, now, newest, usage } = facts;
     let (denied, blocking) = denial(op, admitted, limits, &usage);
     let status = Status::sized(limits, usage, now, newest);
-    Decision { status, outcome, allowed: admitted, denied, blocking, retained: op.retention().window }
+    Decision { status, outcome, allowed: admitted, denied, blocking, retention_window: op.retention().window }
 }
 
 /// See [`crate::internal::SizedFacts`].

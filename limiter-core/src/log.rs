@@ -37,7 +37,7 @@ use crate::time::Timestamp;
 #[derive(Clone)]
 pub struct Log {
     /// Oldest first.
-    entries: VecDeque<Logged>,
+    entries: VecDeque<StoredEntry>,
     /// The upper half of this log's entry ids. Random, so a receipt from another log, or from before a reset, matches
     /// nothing.
     prefix: u64,
@@ -49,7 +49,7 @@ pub struct Log {
 }
 
 #[derive(Clone, Copy)]
-struct Logged {
+struct StoredEntry {
     at: Timestamp,
     /// The running total up to and including this entry, modulo 2^64.
     total: u64,
@@ -91,7 +91,7 @@ impl Log {
             return Facts { admitted, outcome: Outcome::Nothing, log: self.facts(op.policy, op.cost, time) };
         }
         let appended =
-            Logged { at: time, total: self.total().wrapping_add(op.cost), number: self.next, id: op.id, admitted };
+            StoredEntry { at: time, total: self.total().wrapping_add(op.cost), number: self.next, id: op.id, admitted };
         self.next = self.next.wrapping_add(1);
         self.entries.push_back(appended);
         self.drop_front(self.first_from(retention.window.edge(time)));
@@ -107,7 +107,7 @@ impl Log {
     /// Replaces the cost of one entry, or removes the entry. `now` is the store's clock.
     pub fn settle(&mut self, settlement: &Settlement<'_>, now: Timestamp) -> SettlementFacts {
         let (time, receipt) = (self.clamped(settlement.at, now), settlement.receipt);
-        let matches = |entry: &Logged| self.entry(entry) == Entry { id: receipt.entry(), at: receipt.at() };
+        let matches = |entry: &StoredEntry| self.entry(entry) == Entry { id: receipt.entry(), at: receipt.at() };
         let found = self.entries.iter().position(matches).filter(|_| !receipt.has_left(time));
         if let Some(i) = found {
             let change = settlement.cost.wrapping_sub(self.cost(i));
@@ -144,8 +144,8 @@ impl Log {
         self.entries.back().map_or(unclamped, |newest| newest.at.max(unclamped))
     }
 
-    fn entry(&self, logged: &Logged) -> Entry {
-        Entry { id: EntryId::from_u128(u128::from(self.prefix) << 64 | u128::from(logged.number)), at: logged.at }
+    fn entry(&self, stored: &StoredEntry) -> Entry {
+        Entry { id: EntryId::from_u128(u128::from(self.prefix) << 64 | u128::from(stored.number)), at: stored.at }
     }
 
     /// The total cost of all entries ever appended, modulo 2^64.

@@ -144,7 +144,7 @@ impl Status {
     /// Returns the values of every limit, in the policy's order.
     #[must_use]
     pub fn limits(&self) -> PerLimit<LimitStatus> {
-        self.parts(0)
+        self.limit_statuses(0)
     }
 
     /// Returns the index of the binding limit in [`limits`](Self::limits).
@@ -156,12 +156,12 @@ impl Status {
 
     #[inline]
     fn binding(&self) -> LimitStatus {
-        self.part(self.binding_index(), false)
+        self.limit_status(self.binding_index(), false)
     }
 
     #[inline(never)]
     pub(crate) fn least_remaining(&self) -> usize {
-        let remaining = |i: &usize| self.part(*i, false).remaining();
+        let remaining = |i: &usize| self.limit_status(*i, false).remaining();
         (0..self.limits.len()).min_by_key(remaining).unwrap_or(0)
     }
 
@@ -170,17 +170,17 @@ impl Status {
     }
 
     /// Returns the values of every limit. Bit `i` of `blocking` is set if limit `i` denies the operation.
-    pub(crate) fn parts(&self, blocking: u8) -> PerLimit<LimitStatus> {
+    pub(crate) fn limit_statuses(&self, blocking: u8) -> PerLimit<LimitStatus> {
         let mut i = 0;
         self.limits.map(|_| {
             i += 1;
-            self.part(i - 1, blocking >> (i - 1) & 1 > 0)
+            self.limit_status(i - 1, blocking >> (i - 1) & 1 > 0)
         })
     }
 
     /// Returns the values of limit `i`.
     #[inline]
-    pub(crate) fn part(&self, i: usize, blocks: bool) -> LimitStatus {
+    pub(crate) fn limit_status(&self, i: usize, blocks: bool) -> LimitStatus {
         let (limit, usage) = self.limits.get(i).copied().unwrap_or((Limit::UNUSED, Usage::default()));
         let (Usage { used, oldest, blocker }, window) = (usage, limit.window());
         LimitStatus {

@@ -15,7 +15,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use super::{Log, Logged};
+use super::{Log, StoredEntry};
 use crate::error::{Error, ErrorKind};
 use crate::op::EntryId;
 use crate::range::MAX_COST;
@@ -88,7 +88,7 @@ fn read(mut bytes: &[u8]) -> Option<Log> {
             return None;
         }
         let (at, admitted) = (Timestamp::from_micros(at).ok()?, word & ADMITTED > 0);
-        entries.push_back(Logged { at, total, number: last, id, admitted });
+        entries.push_back(StoredEntry { at, total, number: last, id, admitted });
     }
     bytes.is_empty().then_some(Log { entries, prefix, next, dropped: 0, expires_at })
 }

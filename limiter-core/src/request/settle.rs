@@ -29,11 +29,11 @@ use crate::time::Timestamp;
 /// See [`Limiter`].
 #[must_use = "a settlement does nothing until it is awaited, or `now` is called"]
 pub struct Settle<'a, S, B> {
-    call: Call<'a, S, B>,
+    call: SettleCall<'a, S, B>,
     running: Option<BoxFuture<'a, Result<Settled, Error>>>,
 }
 
-struct Call<'a, S, B> {
+struct SettleCall<'a, S, B> {
     limiter: &'a Limiter<S>,
     key: B,
     policy: Option<&'a Policy>,
@@ -42,13 +42,13 @@ struct Call<'a, S, B> {
     at: At,
 }
 
-impl<S, B: Clone> Clone for Call<'_, S, B> {
+impl<S, B: Clone> Clone for SettleCall<'_, S, B> {
     fn clone(&self) -> Self {
         Self { key: self.key.clone(), ..*self }
     }
 }
 
-impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
+impl<S, B: AsRef<[u8]>> SettleCall<'_, S, B> {
     fn settlement(&self) -> Settlement<'_> {
         let log = LogKey { name: self.limiter.name(), key: self.key.as_ref() };
         let policy = self.policy.unwrap_or(self.limiter.policy());
@@ -75,7 +75,7 @@ impl<S> Limiter<S> {
 
 impl<'a, S, B> Settle<'a, S, B> {
     pub(crate) fn new(limiter: &'a Limiter<S>, key: B, receipt: Receipt, cost: u64) -> Self {
-        Self { call: Call { limiter, key, policy: None, receipt, cost, at: At::StoreClock }, running: None }
+        Self { call: SettleCall { limiter, key, policy: None, receipt, cost, at: At::StoreClock }, running: None }
     }
 
     /// Sets the policy whose usage is reported. Default: the limiter's policy.
@@ -125,7 +125,7 @@ where
 
 impl<S, B> fmt::Debug for Settle<'_, S, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Call { limiter, receipt, cost, at, .. } = &self.call;
+        let SettleCall { limiter, receipt, cost, at, .. } = &self.call;
         let mut out = f.debug_struct("Settle");
         out.field("limiter", &limiter.name()).field("receipt", receipt).field("cost", cost).field("at", at);
         out.finish_non_exhaustive()
