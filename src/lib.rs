@@ -37,9 +37,10 @@
 //! - [`store`] is for authors of other stores, and for code that is generic over the store.
 //!
 //! # Names and keys
-//! **A log belongs to a limiter's name and a key.** Limiters with different names never see each other's entries, even with
-//! the same store and key. Limiters with the same name share their logs, even across processes on one Redis server. Give each
-//! limited resource its own name.
+//! **A log belongs to a limiter's name and a key.**
+//!
+//! Limiters with different names never see each other's entries, even with the same store and key. Limiters with the same
+//! name share their logs, even across processes on one Redis server. Give each limited resource its own name.
 //!
 //! # Features
 //! | feature | adds |

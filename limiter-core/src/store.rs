@@ -36,8 +36,8 @@ pub use crate::status::settled;
 /// - **T1.** A timestamp is a whole number of microseconds since the Unix epoch, below 2^53.
 /// - **T2.** An operation without a caller-supplied time happens at the time of the store's clock. The store reads the clock
 ///   once, while no other operation can change the log: under the lock, or inside the transaction or script.
-/// - **T3.** An operation happens at `now`. That is the caller-supplied time or the store's, or the time of the log's newest
-///   entry if that is later, even if the newest entry has expired.
+/// - **T3.** An operation happens at `now`: the caller-supplied time or the store's, clamped to the log's newest entry. If
+///   the newest entry is later, `now` is the time of that entry, even if it has expired.
 /// - **T4.** The store's clock is close to the system time, unless the store documents another epoch. It may step back; T3
 ///   makes that harmless.
 /// - **T5.** A call blocks its thread no longer than changing one log in memory takes. It awaits anything slower.
@@ -49,8 +49,8 @@ pub use crate::status::settled;
 /// - **L1.** A log belongs to a [`LogKey`]: a name (any text) and a key (any bytes). Both have any length and may be empty.
 ///   Logs that differ in either share no entries.
 /// - **L2.** An entry counts in a window `W` at `now` if and only if `now - at < W`.
-/// - **L3.** An operation fits a limit if and only if the total cost of the entries that count in its window, plus the
-///   operation's cost, is at most its maximum. An operation that fits every limit is admitted, and any other is denied.
+/// - **L3.** A limit's usage is the total cost of the entries that count in its window. An operation fits a limit if and only
+///   if usage plus the operation's cost is at most the maximum. It is admitted if and only if it fits every limit.
 /// - **L4.** [`Op::appends`] says whether the operation appends an entry. An operation that appends nothing changes nothing.
 /// - **L5.** An appended entry has `at = now`, the operation's cost and its id. Entries with equal times stay separate.
 /// - **L6.** An append drops the entries aged [`Retention::window`] or more.
@@ -73,9 +73,8 @@ pub use crate::status::settled;
 ///   [`Receipt::at`](crate::Receipt::at). A receipt of another log matches no entry.
 /// - **S2.** The entry keeps its position, its time and its id. Its cost becomes the settlement's cost.
 /// - **S3.** A cost of 0 removes the entry and its id. The id may then be appended again.
-/// - **S4.** A settlement changes nothing if the log no longer holds the entry, or if the receipt
-///   [has expired](crate::Receipt::has_left) at the settlement's time (as in T2 and T3). Removing an entry twice removes it
-///   once.
+/// - **S4.** A settlement changes nothing if the log no longer holds the entry. It also changes nothing if the receipt
+///   [has expired](crate::Receipt::has_left) at the settlement's time, as defined in T2 and T3.
 /// - **S5.** A settlement that takes effect drops all entries older than the newest ones that together reach
 ///   [`MAX_COST`](crate::MAX_COST). No decision depends on them.
 /// - **S6.** A settlement accepts any cost up to [`MAX_COST`](crate::MAX_COST). Usage may exceed a maximum afterwards.
@@ -88,9 +87,10 @@ pub use crate::status::settled;
 ///
 /// - **F1.** If the last append used the store's clock, the store keeps the log until its clock reaches `newest` plus the
 ///   [`Retention::window`] of that append.
-/// - **F2.** If the last append had a caller-supplied time `g`, the store keeps the log for `now - g` plus the
-///   [`Retention::window`] plus 60 s after that append, by its own clock. `now` is defined in T3. If the caller's time passes
-///   more slowly than real time, the store may forget entries that still count.
+/// - **F2.** If the last append had a caller-supplied time `g`, the store keeps the log for `now - g + window + 60 s` after
+///   that append. This duration is measured by the store's clock. `now` is defined in T3, and `window` is the
+///   [`Retention::window`] of that append. If the caller's time passes more slowly than real time, the store may forget
+///   entries that still count.
 /// - **F3.** [`Log::expires_at`] returns the time of F1 or F2.
 ///
 /// # Errors and preconditions
