@@ -83,7 +83,7 @@ impl Decision {
 
     /// Returns [`retry_after`](Self::retry_after) in whole seconds, rounded up, for the HTTP header `Retry-After`.
     ///
-    /// At least 1 for a denial.
+    /// At least 1 for a denial. `None` if the operation was not denied.
     #[must_use]
     pub fn retry_after_secs(&self) -> Option<u64> {
         self.retry_after().map(whole_secs)
@@ -197,7 +197,7 @@ impl fmt::Debug for Decision {
     }
 }
 
-/// Derives the decision on an operation from a store's facts. Every backend uses this function.
+/// Derives the decision on an operation from a store's facts. All backends share this logic.
 ///
 /// Pure. The result is unspecified if `facts` do not belong to `op`; [`Facts::verify`] checks that.
 #[inline]
