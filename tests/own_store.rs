@@ -1,4 +1,4 @@
-//! The store of the example `own_store`: it keeps the contract, and its limits survive the process.
+//! The store of the example `own_store` conforms to the contract, and its logs survive the process.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -23,7 +23,7 @@ fn the_store_conforms() {
     println!("{report:?} {:?}", start.elapsed());
 }
 
-/// Started again by the test below: uses up the limit, says so, and waits to be killed.
+/// Starts itself again as a child process, which uses up the limit, prints a line and waits to be killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_are_in_force_after_the_process_was_killed() {
     const CHILD: &str = "OWN_STORE_PATH";

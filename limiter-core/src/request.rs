@@ -1,4 +1,4 @@
-//! The builders that a limiter's verbs return. Each is also a future.
+//! The builders that a limiter's methods return. Each is also a future.
 
 mod call;
 mod permit;

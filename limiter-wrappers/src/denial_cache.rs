@@ -140,7 +140,9 @@ impl Cache {
         let expiries = used.map(|(usage, limit)| usage.oldest.as_micros() + limit.window().as_micros());
         let Some(wait) = expiries.min().and_then(|expiry| expiry.checked_sub(now)) else { return };
         let received = Instant::now();
-        let Some(until) = sent.checked_add(Duration::from_micros(wait)).filter(|until| received < *until) else { return };
+        let Some(until) = sent.checked_add(Duration::from_micros(wait)).filter(|until| received < *until) else {
+            return;
+        };
         let hash = self.hash(op.log);
         if self.denials.len() >= self.max_keys && !self.denials.contains_key(&hash) {
             self.denials.retain(|_, denial| received < denial.until);
