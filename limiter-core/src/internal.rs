@@ -3,6 +3,9 @@
 pub use crate::decision::SizedFacts;
 use crate::{Decision, Limit, Op, Policy, Timestamp};
 
+/// The numbered contract in the docs of [`WindowStore`](crate::WindowStore). The conformance suite quotes it in its failures.
+pub const CONTRACT: &str = include_str!("contract.md");
+
 /// Makes a policy from a literal for `policy!`, in the compiler.
 ///
 /// # Panics
