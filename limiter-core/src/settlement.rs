@@ -6,7 +6,8 @@ use crate::{At, EntryId, LogKey, MAX_COST, Policy, Timestamp, Window};
 ///
 /// It is valid for the log that issued it, for as long as the log keeps the entry: the longest window of the policy that the
 /// entry was appended under, or of the limiter's default policy if that is longer. After that, or for another log, it names
-/// nothing.
+/// nothing. (One exception: if a caller gave entries of two logs the same id and the same time, a receipt of either may name
+/// both.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Receipt {
     entry: EntryId,
