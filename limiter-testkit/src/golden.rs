@@ -8,6 +8,8 @@ use std::time::Duration;
 use limiter_core::store::Mode;
 use limiter_core::{Counting, Decision, Error, Limit, OutOfRange, Policy};
 
+use crate::Answer;
+
 pub use traces::traces;
 
 /// A sequence of operations on one new key, and the answer to each.
@@ -89,15 +91,20 @@ fn policy(limits: &[(u64, u64)]) -> Result<Policy, Error> {
 
 impl From<&Decision> for RowAnswer {
     fn from(decision: &Decision) -> Self {
-        let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        Self::from(&Answer::from(decision))
+    }
+}
+
+impl From<&Answer> for RowAnswer {
+    fn from(answer: &Answer) -> Self {
         Self {
-            allowed: decision.allowed(),
-            limit: decision.limit().max(),
-            used: decision.used(),
-            remaining: decision.remaining(),
-            retry_after: decision.retry_after().map(micros),
-            refill_after: micros(decision.refill_after()),
-            reset_after: micros(decision.reset_after()),
+            allowed: answer.allowed,
+            limit: answer.limit.max(),
+            used: answer.used,
+            remaining: answer.remaining,
+            retry_after: answer.retry_after,
+            refill_after: answer.refill_after,
+            reset_after: answer.status.reset_after,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use limiter_core::store::Mode;
-use limiter_core::{Counting, Policy};
+use limiter_core::{Counting, EntryId, Policy};
 
 /// A sequence of operations on a few keys through a few limiters on one store.
 #[derive(Clone, PartialEq, Eq)]
@@ -37,32 +37,32 @@ impl CaseLimiter {
 pub struct Step {
     /// How far the time moves before the operation, in microseconds; below 0 the clock steps back.
     pub after: i64,
-    /// What is asked of the store.
+    /// What the store is asked.
     pub operation: Operation,
 }
 
-/// What is asked of a store in a [`Step`].
+/// What a store is asked in a [`Step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// An acquire, a peek or a record.
     Run {
         /// What is appended.
         mode: Mode,
-        /// Which limiter it comes through, modulo the number of limiters.
-        limiter: u8,
-        /// Which key.
-        key: u8,
+        /// The log, and the limiter that the operation comes through.
+        on: Place,
         /// Under which policy, modulo the number of policies.
         policy: u8,
         /// The cost, also one that is refused.
         cost: u64,
         /// The caller's id.
-        id: Option<u8>,
+        id: Option<CaseId>,
     },
     /// A settlement, or with a cost of 0 a refund.
     Settle {
-        /// Which of the receipts that the sequence got so far, modulo their number. Without a receipt the step is left out.
-        receipt: u8,
+        /// The step whose receipt is used, counted from 0. If it got none, the settlement is left out.
+        step: usize,
+        /// The log to settle on. `None` for the log that issued the receipt.
+        on: Option<Place>,
         /// The entry's new cost.
         cost: u64,
         /// By which policy the usage is reported, modulo the number of policies.
@@ -70,14 +70,60 @@ pub enum Operation {
     },
     /// Removes a log.
     Reset {
-        /// Of which limiter, modulo their number.
-        limiter: u8,
-        /// Which key.
-        key: u8,
+        /// The log.
+        on: Place,
     },
 }
 
-pub(super) fn describe(policy: &Policy) -> String {
+impl Operation {
+    /// Lets every key come through the limiter of the same number.
+    pub(crate) fn each_key_is_a_limiter(&mut self) {
+        match self {
+            Self::Run { on, .. } | Self::Reset { on } | Self::Settle { on: Some(on), .. } => on.limiter = on.key,
+            Self::Settle { on: None, .. } => {}
+        }
+    }
+}
+
+/// A log of a [`Case`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The limiter, modulo the number of limiters.
+    pub limiter: u8,
+    /// The key.
+    pub key: u8,
+}
+
+/// A caller's id in a [`Case`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaseId {
+    /// An id that no other sequence uses. Each number below 128 differs in one bit from the numbers above, and in two from
+    /// one another.
+    Fresh(u8),
+    /// Exactly this id.
+    Exactly(u128),
+}
+
+impl CaseId {
+    /// Returns the id in a sequence whose fresh ids come from `salt`.
+    pub(crate) fn entry_id(self, salt: u128) -> EntryId {
+        EntryId::from_u128(match self {
+            Self::Fresh(number) => salt ^ 1_u128.checked_shl(number.into()).unwrap_or(0),
+            Self::Exactly(id) => id,
+        })
+    }
+}
+
+impl fmt::Display for CaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fresh(number) => write!(f, "{number}"),
+            Self::Exactly(id) => write!(f, "{id:#034x}"),
+        }
+    }
+}
+
+pub(crate) fn describe(policy: &Policy) -> String {
     match policy.counting() {
         Counting::Attempts => format!("{policy} counting attempts"),
         Counting::Admitted => policy.to_string(),

@@ -1,0 +1,46 @@
+//! The store's own clock.
+
+mod mixed;
+mod rapid;
+mod waiting;
+
+use futures::future::join_all;
+use limiter_core::WindowStore;
+
+use crate::conformance::cases::scripts;
+use crate::conformance::live::pace::{Pace, put};
+use crate::conformance::suite::{Findings, Run};
+
+/// How many cases run at once: they mostly sleep.
+const AT_ONCE: usize = 32;
+
+pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
+    waiting::run(run, findings).await;
+    mixed::run(run, findings).await;
+    cases(run, findings, Pace::Standing).await;
+    if findings.is_empty() {
+        cases(run, findings, Pace::Running).await;
+        rapid::run(run, findings).await;
+    }
+}
+
+/// The cases written by hand, at the pace of the store's clock.
+async fn cases<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings, pace: Pace) {
+    let (handles, tolerance) = (run.handles()[..1].to_vec(), run.tolerance());
+    for (number, batch) in scripts().chunks(AT_ONCE).enumerate() {
+        let turn = number + usize::from(pace == Pace::Running);
+        let cases = batch.iter().map(|script| put(&handles, script, pace, (run.new_key(), turn), tolerance));
+        for result in join_all(cases).await {
+            match result {
+                Ok(calls) => {
+                    run.count(calls);
+                    run.report.cases += u64::from(calls > 0);
+                }
+                Err(finding) => {
+                    run.count(1);
+                    findings.push(finding);
+                }
+            }
+        }
+    }
+}

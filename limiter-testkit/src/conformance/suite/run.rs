@@ -1,0 +1,137 @@
+//! A run of the suite.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use limiter_core::WindowStore;
+
+use super::{Finding, Findings, Phase, Report, Sizes, Suite, random};
+use crate::conformance::phases;
+use crate::conformance::sequence::plan::Plan;
+use crate::conformance::sequence::put::Places;
+use crate::conformance::sequence::replay::{Mismatch, Replay, Sweep};
+use crate::conformance::tasks::spawn::Spawner;
+
+/// What the phases need, and what they have done.
+pub(crate) struct Run<'a, S: ?Sized> {
+    suite: &'a Suite,
+    handles: Vec<Arc<S>>,
+    phase: Phase,
+    prefix: String,
+    keys: AtomicU64,
+    pub(crate) report: Report,
+}
+
+impl<'a, S: WindowStore + ?Sized> Run<'a, S> {
+    pub(crate) fn new(suite: &'a Suite, handles: Vec<Arc<S>>) -> Self {
+        let (prefix, report) = (format!("{:016x}", random()), Report::default());
+        Self { suite, handles, phase: Phase::Golden, prefix, keys: AtomicU64::new(0), report }
+    }
+
+    pub(crate) fn report(&self) -> Report {
+        self.report
+    }
+
+    /// Runs one phase.
+    pub(crate) async fn phase(&mut self, phase: Phase) -> Findings {
+        self.phase = phase;
+        let before = self.report.operations;
+        let mut findings = Findings::default();
+        if self.handles.is_empty() {
+            findings.push(Finding::new("no store", &[], "there is no handle of a store"));
+            return findings;
+        }
+        match phase {
+            Phase::Golden => phases::golden::run(self, &mut findings).await,
+            Phase::Cases => phases::cases::run(self, &mut findings).await,
+            Phase::LongLog => phases::long_log::run(self, &mut findings).await,
+            Phase::StoreClock => phases::store_clock::run(self, &mut findings).await,
+            Phase::Forgetting => phases::forgetting::run(self, &mut findings).await,
+            Phase::Cancel => phases::cancel::run(self, &mut findings).await,
+            Phase::Handles => phases::handles::run(self, &mut findings).await,
+            Phase::Exhaustive => phases::generated::exhaustive(self, &mut findings).await,
+            Phase::Random => phases::generated::random(self, &mut findings).await,
+            Phase::Contention => phases::contention::run(self, &mut findings).await,
+        }
+        if findings.is_empty() && self.report.operations == before {
+            let text = match phase {
+                Phase::Handles => "there is only one handle: give several to `Suite::run_handles`",
+                _ => "there was nothing to run",
+            };
+            findings.push(Finding::new("nothing was checked", &[], text));
+        }
+        findings
+    }
+
+    pub(crate) fn sizes(&self) -> &'a Sizes {
+        &self.suite.sizes
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.suite.seed
+    }
+
+    /// How far the store's clock may be from the system's; `None` if it has an epoch of its own.
+    pub(crate) fn tolerance(&self) -> Option<Duration> {
+        self.suite.tolerance
+    }
+
+    pub(crate) fn sweep(&self) -> Option<&'a Sweep> {
+        self.suite.sweep.as_ref()
+    }
+
+    /// Makes the store sweep, if it can.
+    pub(crate) async fn sweep_now(&self) {
+        if let Some(sweep) = self.sweep() {
+            sweep().await;
+        }
+    }
+
+    pub(crate) fn spawner(&self) -> &'a Spawner {
+        &self.suite.spawner
+    }
+
+    pub(crate) fn store(&self) -> &Arc<S> {
+        &self.handles[0]
+    }
+
+    pub(crate) fn handles(&self) -> &[Arc<S>] {
+        &self.handles
+    }
+
+    /// Counts calls that were made.
+    pub(crate) fn count(&mut self, operations: u64) {
+        self.report.count(self.phase, operations);
+    }
+
+    /// Returns a key that was not used before.
+    pub(crate) fn new_key(&self) -> String {
+        format!("{}/{}", self.prefix, self.keys.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Returns a name that no other run uses.
+    pub(crate) fn new_name(&self) -> String {
+        format!("conformance:{}", self.prefix)
+    }
+
+    /// Returns new places for a plan.
+    pub(crate) fn places(&self, plan: &Plan) -> Places {
+        let key = self.new_key();
+        Places::new(plan, |k| format!("{key}/{k}").into_bytes())
+    }
+
+    /// Puts a plan to the store, on new keys.
+    pub(crate) async fn replay(&mut self, plan: &Plan, turn: usize) -> Result<(), Mismatch> {
+        let places = self.places(plan);
+        self.count(plan.len() as u64);
+        Replay { turn, ..Replay::new(&self.handles[..1], &places) }.run(plan).await
+    }
+}
+
+/// Removes logs, whatever happens.
+pub(crate) async fn reset_all<S: WindowStore + ?Sized>(store: &S, logs: &[limiter_core::store::LogKey<'_>]) {
+    for log in logs {
+        _ = store.reset(*log).await;
+    }
+}
