@@ -4,8 +4,9 @@
 
 use std::time::SystemTime;
 
-use limiter::store::{Facts, Log, LogKey, Op, Settlement, SettlementFacts};
-use limiter::{Error, ErrorKind, Limiter, Timestamp, WindowStore, policy};
+use limiter::store::{Facts, Log, LogKey, Op, Settlement, SettlementFacts, WindowStore};
+use limiter::time::Timestamp;
+use limiter::{Error, ErrorKind, Limiter, policy};
 use redb::{Database, ReadableTable, Table, TableDefinition};
 
 const LOGS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("logs");
@@ -29,7 +30,7 @@ impl RedbStore {
             let transaction = self.0.begin_write().map_err(failed)?;
             let (answer, wrote) = work(&mut transaction.open_table(LOGS).map_err(failed)?)?;
             if wrote {
-                transaction.commit().map_err(failed)?
+                transaction.commit().map_err(failed)?;
             }
             Ok(answer)
         })

@@ -95,7 +95,7 @@ async fn search(
     Query(search): Query<Search>,
 ) -> Result<Response, Refused> {
     let policy = if headers.contains_key("x-gold") { &GOLD } else { &SEARCH };
-    let decision = limiters.search.acquire(Ipv6Block(peer.ip())).policy(policy).await?;
+    let decision = limiters.search.acquire(Ipv6Block::new(peer.ip())).policy(policy).await?;
     if !decision.allowed() {
         return Err(decision.into());
     }
@@ -142,15 +142,18 @@ fn app(store: SharedStore) -> Router {
     routes.with_state(Arc::new(Limiters::new(store)))
 }
 
+async fn serve(store: &str, address: &str) -> Result<(), Box<dyn std::error::Error>> {
+    let app = app(open(store).await?).into_make_service_with_connect_info::<SocketAddr>();
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    Ok(axum::serve(listener, app).await?)
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let store = open(&args.next().unwrap_or_else(|| "memory".to_owned())).await?;
-    let listener = tokio::net::TcpListener::bind(args.next().as_deref().unwrap_or("127.0.0.1:8080")).await?;
-    println!("listening on http://{}", listener.local_addr()?);
-    let app = app(store).into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, app).await?;
-    Ok(())
+    let (store, address) = (args.next(), args.next());
+    serve(store.as_deref().unwrap_or("memory"), address.as_deref().unwrap_or("127.0.0.1:8080")).await
 }
 
 #[cfg(test)]
@@ -161,7 +164,7 @@ mod tests {
 
     use axum::body::Body;
     use axum::http::Request;
-    use limiter::WithClock;
+    use limiter::time::WithClock;
     use limiter_testkit::MockClock;
     use limiter_testkit::server::Server;
     use tower::ServiceExt;
@@ -253,20 +256,20 @@ mod tests {
         assert_eq!(send(&service, form("/chat", "customer=7&text=")).await, (429, Some(60), Some(397)));
     }
 
-    /// Another process of this service.
+    /// Another process of this service, and its address. It is this test once more, with the URL of Redis in a variable.
     struct Process(Child, String);
+
+    const TEST: &str = "tests::two_processes_share_the_limits_through_redis";
+    const STORE: &str = "SERVICE_STORE";
 
     impl Process {
         fn start(url: &str) -> Self {
-            let build = ["build", "--example", "service", "--all-features", "--quiet"];
-            assert!(Command::new(env!("CARGO")).args(build).status().unwrap().success());
-            let examples = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-            let mut command = Command::new(examples.join("service"));
-            let mut child = command.args([url, "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
-            let mut line = String::new();
-            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-            let address = line.trim().strip_prefix("listening on ").unwrap().to_owned();
-            Self(child, address)
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            let command = command.args([TEST, "--exact", "--nocapture"]).env(STORE, url);
+            let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+            let address = lines.find_map(|line| line.strip_prefix("listening on ").map(str::to_owned));
+            Self(child, address.expect("the process ended"))
         }
 
         fn get(&self, path: &str) -> u16 {
@@ -284,6 +287,10 @@ mod tests {
 
     #[test]
     fn two_processes_share_the_limits_through_redis() {
+        if let Ok(store) = std::env::var(STORE) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(serve(&store, "127.0.0.1:0")).unwrap();
+        }
         let server = Server::start().unwrap();
         let processes = [Process::start(&server.url()), Process::start(&server.url())];
         let statuses: Vec<u16> = (0..8).map(|i| processes[i % 2].get("/search?q=x")).collect();

@@ -4,7 +4,8 @@
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use limiter::{Limit, Limiter, MemoryStore, Timestamp};
+use limiter::time::Timestamp;
+use limiter::{Limit, Limiter, MemoryStore};
 
 /// For each priority, the number of earlier tasks in the last hour below which it applies. 3 is served first, 0 last.
 const BANDS: [(u64, u8); 3] = [(2, 3), (10, 2), (50, 1)];

@@ -44,7 +44,7 @@ async fn main() -> Result<(), Error> {
 mod tests {
     use std::time::Duration;
 
-    use limiter::WithClock;
+    use limiter::time::WithClock;
     use limiter_testkit::MockClock;
 
     use super::*;

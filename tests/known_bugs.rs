@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use limiter::{Counting, Decision, Error, ErrorKind, Limit, LimitStatus, Limiter, Policy, Timestamp, WindowStore};
+use limiter::store::WindowStore;
+use limiter::time::Timestamp;
+use limiter::{Counting, Decision, Error, ErrorKind, Limit, LimitStatus, Limiter, Policy};
 
 const SECOND: u64 = 1_000_000;
 const START: u64 = 1_700_000_000 * SECOND;

@@ -1,4 +1,4 @@
-//! What the nanoseconds buy: how much each library admits in its worst window of one load offered to all at once.
+//! How much each library admits in its worst window, under the same load.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -16,19 +16,19 @@ const STEP: Duration = Duration::from_millis(5);
 pub struct Admitted {
     /// The library.
     pub library: &'static str,
-    /// The most in any window of a second, one request, then twice the limit on each side of the second's end.
+    /// The most in any window of a second, when twice the limit arrives just before and just after the first second ends.
     pub boundary: usize,
-    /// The most in any window, five times the limit offered evenly for three seconds.
+    /// The most in any window, when five times the limit arrives evenly for three seconds.
     pub steady: usize,
-    /// How much of that in all.
+    /// The total of the same load.
     pub steady_total: usize,
 }
 
-/// When to offer how many, from the start.
+/// Times since the start, each with a number of requests.
 type Load = Vec<(Duration, usize)>;
 
 fn boundary() -> Load {
-    // A fixed window begins with the first request and is nearly unused when it ends.
+    // The first request opens a fixed window, which is nearly unused when it ends.
     let mut load = vec![(Duration::ZERO, 1)];
     load.extend((158..243).filter(|i| !(198..203).contains(i)).map(|i| (STEP * i, 5)));
     load
@@ -42,7 +42,7 @@ fn steady() -> Load {
 struct Subject {
     library: &'static str,
     allows: Box<dyn Fn() -> bool>,
-    /// When each admitted request was asked: it was admitted no earlier.
+    /// When each admitted request was sent. It was admitted no earlier.
     admitted: Vec<Instant>,
 }
 
@@ -75,7 +75,7 @@ fn offer(load: Load) -> Vec<Subject> {
     subjects
 }
 
-/// The most of these in any window. Those that a reader of the clock might have seen on either side do not count.
+/// Returns the most requests in any window, shortened by a millisecond in favour of libraries that read the clock later.
 fn worst_window(admitted: &[Instant]) -> usize {
     let slack = Duration::from_millis(1);
     let mut window = VecDeque::new();
@@ -90,7 +90,7 @@ fn worst_window(admitted: &[Instant]) -> usize {
     worst
 }
 
-/// Offers both loads, which takes five seconds.
+/// Runs both loads, which takes five seconds.
 #[must_use]
 pub fn compare() -> Vec<Admitted> {
     let loads = offer(boundary()).into_iter().zip(offer(steady()));

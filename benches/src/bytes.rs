@@ -1,4 +1,4 @@
-//! Memory by a counting allocator.
+//! Memory, measured by a counting allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::libraries::{Governor, Library, Limitador, Now, Quota, Throttlecrab, Trypema};
 use crate::workload::keys;
 
-/// The system's allocator, which counts while it is asked to: the timings are taken without.
+/// The system's allocator, counting only while memory is measured, not while times are.
 #[derive(Debug)]
 pub struct Counting;
 
@@ -16,7 +16,7 @@ static BYTES: AtomicIsize = AtomicIsize::new(0);
 
 fn count(bytes: usize, sign: isize) {
     if COUNTS.load(Ordering::Relaxed) {
-        // What the allocator itself takes: a word, and sizes in steps of two of them.
+        // The allocator adds a word and rounds up to a multiple of two words.
         let taken = (bytes + 8).next_multiple_of(16).max(32);
         BYTES.fetch_add(sign * taken as isize, Ordering::Relaxed);
     }
@@ -50,7 +50,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// What a library takes for so many keys with so many admitted requests each.
+/// What a library needs for keys with this many admitted requests each.
 #[derive(Clone, Debug)]
 pub struct Bytes {
     /// The library.
@@ -61,14 +61,14 @@ pub struct Bytes {
     pub per_key: f64,
 }
 
-/// How many requests a key has.
+/// The numbers of requests per key.
 pub const ENTRIES: [u32; 3] = [1, 10, 100];
 
-/// Measures all libraries. The program must allocate by [`Counting`].
+/// Measures all libraries. [`Counting`] must be the program's allocator.
 #[must_use]
 pub fn compare(count: usize) -> Vec<Bytes> {
     let all = ENTRIES.map(|entries| {
-        // A hundred entries take a tenth of the keys for as good a figure.
+        // With 100 entries a key, a tenth of the keys gives the same precision.
         let count = if entries == 100 { count / 10 } else { count };
         vec![
             bytes::<Now>(count, entries),

@@ -1,4 +1,4 @@
-//! The floors: what any library has to do, and what any exact log has to.
+//! The floors: the work that every library has to do, and the work that every exact log has to do.
 
 use std::hash::{BuildHasher, Hasher};
 use std::hint::{self, black_box};
@@ -8,7 +8,7 @@ use spin::Mutex;
 
 use crate::libraries::{Library, Quota};
 
-/// A floor: reading the clock.
+/// A floor: reads the clock.
 pub struct ClockFloor {
     clock: quanta::Clock,
     start: u64,
@@ -46,7 +46,7 @@ fn hash(seed: &foldhash::fast::RandomState, key: &[u8]) -> u64 {
 #[derive(Default)]
 struct Line(AtomicU64);
 
-/// A floor: hashing the key and updating one cache line, of as many as a table of a million keys has.
+/// A floor: hashes the key and updates one cache line, of as many lines as a table of a million keys has.
 pub struct LineFloor {
     seed: foldhash::fast::RandomState,
     lines: Vec<Line>,
@@ -68,7 +68,8 @@ impl Library for LineFloor {
     }
 }
 
-/// A floor under every keyed limiter: clock, hash, shard lock, probe, and one number of the key's updated, in a `DashMap`.
+/// A floor under every keyed limiter: reads the clock and updates one number per key in a `DashMap` (hash, shard lock,
+/// probe).
 pub struct MapFloor {
     clock: ClockFloor,
     map: dashmap::DashMap<String, u64, foldhash::fast::RandomState>,
@@ -92,40 +93,40 @@ impl Library for MapFloor {
     }
 }
 
-/// A floor under every exact log that is not in the table itself: clock, hash, the lock of the key's place, the four oldest
-/// entries compared with the window, an entry written, and as much written as a decision holds. Nothing is decided. It has
-/// places for 4,096 keys of 16 bytes, and looks for a key in one after the other.
+/// A floor under every exact log that lies outside the table. It reads the clock, hashes, locks the key's bucket, compares the
+/// four oldest entries with the window, writes one entry, and writes as many bytes as a decision has. It decides nothing. Its
+/// 4,096 buckets hold one key of 16 bytes each, with linear probing.
 pub struct LogFloor {
     clock: ClockFloor,
     seed: foldhash::fast::RandomState,
-    places: Box<[Place]>,
+    buckets: Box<[Bucket]>,
     window: u32,
 }
 
-const PLACES: usize = 4096;
+const BUCKETS: usize = 4096;
 
 #[repr(align(64))]
 #[derive(Default)]
-struct Place(Mutex<Option<Log>>);
+struct Bucket(Mutex<Option<Log>>);
 
 struct Log {
     key: [u8; 16],
-    entries: Box<[u32; Log::ROOM]>,
+    entries: Box<[u32; Log::CAPACITY]>,
     first: u32,
     appended: u64,
 }
 
 impl Log {
-    const ROOM: usize = 64;
-    /// About as many as where 1,024 keys have 100 a millisecond each.
+    const CAPACITY: usize = 64;
+    /// About as many entries as each of 1,024 keys has at 100 a millisecond.
     const LEN: usize = 24;
 
     #[inline(always)]
     fn append(&mut self, now: u32, window: u32) -> [u64; 14] {
-        let place = |i: usize| (self.first as usize).wrapping_add(i) % Self::ROOM;
-        let left: usize = (0..4).map(|i| usize::from(now.wrapping_sub(self.entries[place(i)]) >= window)).sum();
-        let oldest = u64::from(self.entries[place(left)]);
-        self.entries[place(Self::LEN)] = now;
+        let index = |i: usize| (self.first as usize).wrapping_add(i) % Self::CAPACITY;
+        let left: usize = (0..4).map(|i| usize::from(now.wrapping_sub(self.entries[index(i)]) >= window)).sum();
+        let oldest = u64::from(self.entries[index(left)]);
+        self.entries[index(Self::LEN)] = now;
         self.first = self.first.wrapping_add(left as u32);
         self.appended += 1;
         let now = u64::from(now);
@@ -140,7 +141,7 @@ impl Library for LogFloor {
         Self {
             clock: ClockFloor::with(quota),
             seed: foldhash::fast::RandomState::default(),
-            places: (0..PLACES).map(|_| Place::default()).collect(),
+            buckets: (0..BUCKETS).map(|_| Bucket::default()).collect(),
             window: quota.window.as_micros() as u32,
         }
     }
@@ -149,23 +150,23 @@ impl Library for LogFloor {
     fn allows_n(&self, key: &String, _: u32) -> bool {
         let Some(key) = key.as_bytes().first_chunk::<16>() else { return false };
         let (hash, now) = (hash(&self.seed, key), self.clock.micros() as u32);
-        for i in 0..PLACES {
-            let lock = &self.places[(hash as usize).wrapping_add(i) % PLACES].0;
-            let mut place = loop {
+        for i in 0..BUCKETS {
+            let lock = &self.buckets[(hash as usize).wrapping_add(i) % BUCKETS].0;
+            let mut bucket = loop {
                 match lock.try_lock() {
-                    Some(place) => break place,
+                    Some(bucket) => break bucket,
                     None => (0..32).for_each(|_| hint::spin_loop()),
                 }
             };
-            match &mut *place {
+            match &mut *bucket {
                 Some(log) if log.key == *key => {
-                    let told = log.append(now, self.window);
-                    drop(place);
-                    return black_box(&told)[1] == 1;
+                    let answer = log.append(now, self.window);
+                    drop(bucket);
+                    return black_box(&answer)[1] == 1;
                 }
                 Some(_) => {}
                 vacant => {
-                    *vacant = Some(Log { key: *key, entries: Box::new([0; Log::ROOM]), first: 0, appended: 0 });
+                    *vacant = Some(Log { key: *key, entries: Box::new([0; Log::CAPACITY]), first: 0, appended: 0 });
                     return true;
                 }
             }

@@ -1,5 +1,5 @@
-//! What the limiter costs beside its peers: one set of scenarios for two front ends, the criterion benches (`benches/`)
-//! and the program, which measures all libraries in turns within one process and writes `RESULTS.md`.
+//! Compares the limiter with its peers. One set of scenarios has two front ends: the criterion benches (`benches/`), and the
+//! program, which measures all libraries in turns within one process and writes `RESULTS.md`.
 
 #![allow(missing_debug_implementations, reason = "the peers have none")]
 

@@ -1,4 +1,5 @@
-//! The libraries under one roof, each with its own public API and its real clock. The floors are in [`floors`](crate::floors).
+//! The libraries behind one trait, each called by its public API with its real clock. [`floors`](crate::floors) has the
+//! floors.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -8,30 +9,30 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
-use limiter_core::{Decision, DynWindowStore, Limit, Limiter, Policy};
+use limiter_core::{Decision, DynWindowStore, Error, Limit, Limiter, Policy};
 use limiter_memory::MemoryStore;
 use trypema::local::LocalRateLimiterProvider;
 use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-/// At most `max` units in any `window`, and in as many longer ones as there are `more`.
+/// At most `max` units in any `window`, and optionally limits on longer windows.
 #[derive(Clone, Copy, Debug)]
 pub struct Quota {
     /// The most units.
     pub max: u32,
     /// The window.
     pub window: Duration,
-    /// How many more windows, each a window longer and as much wider.
+    /// The number of further limits. Limit `i` allows `i` times `max` in `i` times `window`.
     pub more: u32,
 }
 
 impl Quota {
-    /// A quota of one window.
+    /// Returns a quota of one window.
     #[must_use]
     pub const fn new(max: u32, window: Duration) -> Self {
         Self { max, window, more: 0 }
     }
 
-    /// For libraries that know whole seconds only: the same rate over the next whole second.
+    /// Returns the same rate in whole seconds, for libraries that know nothing finer.
     fn in_seconds(&self) -> (u64, u64) {
         let seconds = self.window.as_secs().max(1);
         let max = f64::from(self.max) * seconds as f64 / self.window.as_secs_f64();
@@ -39,22 +40,22 @@ impl Quota {
     }
 }
 
-/// A rate limiter, or a floor under all of them.
+/// A rate limiter, or a floor.
 pub trait Library: Send + Sync + Sized + 'static {
-    /// What the tables call it.
+    /// Its name in the tables.
     const NAME: &str;
-    /// One limiter with this quota for every key.
+    /// Returns a limiter with this quota for every key.
     fn with(quota: Quota) -> Self;
-    /// Whether `cost` units on this key were allowed.
+    /// Acquires `cost` units of a key. Returns whether they were allowed.
     #[allow(clippy::ptr_arg, reason = "governor takes a reference to the very type of the key")]
     fn allows_n(&self, key: &String, cost: u32) -> bool;
-    /// Whether one unit was allowed, by the call for it if there is one.
+    /// Acquires one unit, by the library's own call for one unit if it has one.
     #[inline(always)]
     #[allow(clippy::ptr_arg, reason = "governor takes a reference to the very type of the key")]
     fn allows(&self, key: &String) -> bool {
         self.allows_n(key, 1)
     }
-    /// Forgets the keys that are idle, where the library has a call for it.
+    /// Removes idle keys, if the library has a call for that.
     fn sweep(&self) {}
 }
 
@@ -63,24 +64,25 @@ fn policy(quota: Quota) -> Policy {
     Policy::new((1..=1 + quota.more).map(limit)).expect("quotas are valid")
 }
 
-/// Whether it is allowed.
+/// Returns whether the decision allows. The decision stays where it was written, because a move would be measured too.
 #[inline(always)]
 fn ours(decision: &Decision) -> bool {
     black_box(decision).allowed()
 }
 
-/// This library, without a future. The decision holds whatever it can be asked.
+/// This library, without a future.
 pub type Now = Direct<false>;
 
-/// The same, and all that a decision tells is asked for.
+/// This library, without a future, reading every field of the decision.
 pub type Read = Direct<true>;
 
-/// This library, without a future; whether all of the decision is read.
+/// This library, without a future. `ALL` reads every field of the decision.
 pub struct Direct<const ALL: bool>(Limiter<MemoryStore>);
 
 impl<const ALL: bool> Direct<ALL> {
     #[inline(always)]
-    fn answer(decision: &Decision) -> bool {
+    fn answer(decision: &Result<Decision, Error>) -> bool {
+        let Ok(decision) = decision else { return false };
         if ALL {
             black_box((decision.limit(), decision.used(), decision.remaining(), decision.at(), decision.receipt()));
             black_box((decision.retry_after(), decision.refill_after(), decision.reset_after()));
@@ -93,18 +95,17 @@ impl<const ALL: bool> Library for Direct<ALL> {
     const NAME: &str = if ALL { "limiter read" } else { "limiter" };
 
     fn with(quota: Quota) -> Self {
-        Self(Limiter::new(MemoryStore::new(), policy(quota)))
+        Self(Limiter::new("bench", policy(quota), MemoryStore::new()))
     }
 
     #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
-        // Looked at where it is: moving it out of the result would be measured, too.
-        matches!(&self.0.acquire_n_now(key, u64::from(cost)), Ok(decision) if Self::answer(decision))
+        Self::answer(&self.0.acquire(key).cost(u64::from(cost)).now())
     }
 
     #[inline(always)]
     fn allows(&self, key: &String) -> bool {
-        Self::answer(&self.0.acquire_now(key))
+        Self::answer(&self.0.acquire(key).now())
     }
 
     fn sweep(&self) {
@@ -112,26 +113,26 @@ impl<const ALL: bool> Library for Direct<ALL> {
     }
 }
 
-/// Polls the future of a decision as its task does, which it makes wait for nothing.
+/// Polls a future once, as its task does. A store in memory decides in the first poll.
 #[inline(always)]
-fn at_once(decision: impl Future<Output = Result<Decision, limiter_core::Error>>) -> bool {
+fn at_once(decision: impl Future<Output = Result<Decision, Error>>) -> bool {
     let polled = pin!(decision).poll(&mut Context::from_waker(Waker::noop()));
     matches!(&polled, Poll::Ready(Ok(decision)) if ours(decision))
 }
 
-/// This library, asynchronous, over a store known to the compiler.
+/// This library, as a future, on a store known at compile time.
 pub struct Async(Limiter<MemoryStore>);
 
 impl Library for Async {
     const NAME: &str = "limiter async";
 
     fn with(quota: Quota) -> Self {
-        Self(Limiter::new(MemoryStore::new(), policy(quota)))
+        Self(Limiter::new("bench", policy(quota), MemoryStore::new()))
     }
 
     #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
-        at_once(self.0.acquire_n(key, u64::from(cost)))
+        at_once(self.0.acquire(key).cost(u64::from(cost)))
     }
 
     #[inline(always)]
@@ -140,19 +141,19 @@ impl Library for Async {
     }
 }
 
-/// This library, asynchronous, over a store chosen at run time.
+/// This library, as a future, on a store chosen at run time.
 pub struct Dyn(Limiter<Arc<dyn DynWindowStore>>);
 
 impl Library for Dyn {
     const NAME: &str = "limiter dyn";
 
     fn with(quota: Quota) -> Self {
-        Self(Limiter::new(Arc::new(MemoryStore::new()), policy(quota)))
+        Self(Limiter::new("bench", policy(quota), Arc::new(MemoryStore::new())))
     }
 
     #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
-        at_once(self.0.acquire_n(key, u64::from(cost)))
+        at_once(self.0.acquire(key).cost(u64::from(cost)))
     }
 
     #[inline(always)]
@@ -190,7 +191,7 @@ impl Library for Governor {
     }
 }
 
-/// trypema, local and absolute, in buckets of so many milliseconds.
+/// trypema, local and absolute, with buckets of `BUCKET` milliseconds.
 pub struct Trypema<const BUCKET: u64> {
     provider: Arc<LocalRateLimiterProvider>,
     rate: RateLimit,
@@ -242,7 +243,7 @@ impl Library for Limitador {
     }
 }
 
-/// throttlecrab, whose limiter wants `&mut self`, in a mutex.
+/// throttlecrab, whose limiter needs `&mut self`, in a mutex.
 pub struct Throttlecrab {
     limiter: Mutex<throttlecrab::RateLimiter<throttlecrab::PeriodicStore>>,
     max: i64,

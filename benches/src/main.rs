@@ -1,4 +1,4 @@
-//! Measures every library in turns and writes the tables and plots.
+//! Measures all libraries in turns and writes the tables and plots.
 
 use std::fmt::Write;
 use std::fs;
@@ -17,26 +17,26 @@ use limiter_benches::{admission, bytes, remote};
 #[global_allocator]
 static ALLOCATOR: bytes::Counting = bytes::Counting;
 
-/// The limiter beside its peers: time, over-admission and memory, in one run, as Markdown on standard output.
+/// Compares the limiter with its peers: time, over-admission and memory, as Markdown on standard output.
 #[derive(Debug, Parser)]
 struct Args {
-    /// Within three minutes (the default).
+    /// Finish within three minutes (the default).
     #[arg(long, conflicts_with = "full")]
     quick: bool,
-    /// Longer turns and more of them.
+    /// Run longer turns, and more of them.
     #[arg(long)]
     full: bool,
-    /// Only the scenarios whose names contain this; no files are written.
+    /// Measure only scenarios whose names contain TEXT, and write no files.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// Only the times; no files are written.
+    /// Measure only times, and write no files.
     #[arg(long)]
     times: bool,
-    /// The Redis group instead: on a redis-server of its own, which `LIMITER_REDIS_SERVER` may name. Within two minutes,
-    /// or longer with --full. It writes benches/RESULTS-REDIS.md and docs/bench-redis.svg.
+    /// Measure the Redis group instead, on a redis-server that this program starts (`LIMITER_REDIS_SERVER` names the
+    /// binary). Takes two minutes, or longer with --full. Writes benches/RESULTS-REDIS.md and docs/bench-redis.svg.
     #[arg(long, conflicts_with = "times")]
     redis: bool,
-    /// Where the workspace is, to write benches/RESULTS*.md and docs/bench-*.svg.
+    /// The workspace, in which benches/RESULTS*.md and docs/bench-*.svg are written.
     #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."))]
     workspace: PathBuf,
 }
@@ -72,7 +72,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The Redis group.
+/// Measures the Redis group.
 fn redis(args: &Args) -> Result<()> {
     let effort = if args.full { remote::Effort::FULL } else { remote::Effort::QUICK };
     let results = remote::measure(effort, args.only.as_deref())?;
@@ -101,7 +101,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
 }
 
-/// The processor.
+/// Returns the processor, its hardware threads and the operating system.
 fn machine() -> String {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": ").map(|(_, name)| name));
@@ -109,7 +109,7 @@ fn machine() -> String {
     format!("{}, {threads} hardware threads, {}", model.unwrap_or("unknown"), std::env::consts::OS)
 }
 
-/// Which versions of these crates are locked.
+/// Returns the locked versions of these crates.
 fn versions(names: &[&str]) -> String {
     let lock = include_str!("../../Cargo.lock");
     let version = |name: &&str| {
@@ -119,7 +119,7 @@ fn versions(names: &[&str]) -> String {
     names.iter().filter_map(version).collect::<Vec<_>>().join(", ")
 }
 
-/// What was measured, where, and with which versions.
+/// Returns the head of the results: the command, the machine and the versions.
 fn preamble(full: bool) -> Result<String> {
     let mut out = String::from("# The limiter beside its peers\n\n");
     let command = if full { "--full" } else { "--quick" };
@@ -139,8 +139,11 @@ fn preamble(full: bool) -> Result<String> {
         out,
         "- trypema, limitador and throttlecrab count in whole seconds: a quota per millisecond is theirs as the"
     )?;
-    writeln!(out, "  same rate per second. throttlecrab is in a `Mutex`. Keys are `String`s of 16 bytes, and in")?;
-    writeln!(out, "  the cache when they are asked for unless said.")?;
+    writeln!(
+        out,
+        "  same rate per second. throttlecrab is in a `Mutex`. Keys are `String`s of 16 bytes, in the cache"
+    )?;
+    writeln!(out, "  unless the scenario says otherwise.")?;
     Ok(out)
 }
 

@@ -1,4 +1,4 @@
-//! Measures all cases of a scenario in turns, so that whatever else the machine does hits all alike.
+//! Measures all cases of a scenario in turns, so that other load on the machine affects all of them alike.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use crate::scenario::{Case, Scenario};
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// How often each case has its turn.
+    /// The number of turns of each case.
     pub rounds: usize,
-    /// How long a turn is.
+    /// The length of a turn.
     pub turn: Duration,
 }
 
@@ -27,14 +27,14 @@ pub struct Measured {
 pub struct Row {
     /// The scenario's name.
     pub name: &'static str,
-    /// What was offered.
+    /// The workload.
     pub about: &'static str,
     /// In the order of the cases.
     pub medians: Vec<Measured>,
 }
 
 impl Row {
-    /// The median of a library, if the scenario has a case for it.
+    /// Returns the median of a library, if the scenario has a case for it.
     #[must_use]
     pub fn of(&self, library: &str) -> Option<f64> {
         self.medians.iter().find(|measured| measured.library == library).map(|measured| measured.nanos)
@@ -61,7 +61,7 @@ pub fn measure(scenario: &Scenario, effort: Effort) -> Row {
     Row { name: scenario.name, about: scenario.about, medians: medians.collect() }
 }
 
-/// How many operations a turn takes; finding out warms up.
+/// Returns the number of operations in a turn. Measuring it also warms up.
 fn operations(case: &mut Case, turn: Duration) -> u64 {
     if let Some(fixed) = case.operations {
         return fixed;

@@ -13,17 +13,17 @@ pub struct Bar {
     pub label: String,
     /// How long it is.
     pub value: f64,
-    /// What stands at its end.
+    /// The text at its end.
     pub shown: String,
-    /// Whether it is this library's.
+    /// Whether it belongs to this library.
     pub ours: bool,
 }
 
-/// Groups of bars, each with a title, drawn one below the other, in proportion within a group. A dark one is ours. One that
-/// is over eight times as long as that is broken: it would leave nothing to see of the others.
+/// Draws groups of bars with titles, one below the other. Lengths are proportional within a group. This library's bars are dark.
+/// A bar more than eight times as long as this library's is broken, so that the others stay visible.
 ///
 /// # Errors
-/// Where the file cannot be written.
+/// If the file cannot be written.
 pub fn bars(path: &Path, title: &str, groups: &[(String, Vec<Bar>)]) -> Result<()> {
     const WIDTH: i32 = 860;
     const LEFT: i32 = 150;

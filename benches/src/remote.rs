@@ -1,5 +1,5 @@
-//! The limiter in Redis beside scripts and peers: what a decision costs the server, what a client gets of it, and bytes.
-//! The server is one of its own, which `LIMITER_REDIS_SERVER` names.
+//! The limiter in Redis beside scripts and peers: the server's time per decision, clients' throughput and latency, and
+//! bytes. It starts its own server; `LIMITER_REDIS_SERVER` names the binary.
 
 mod clients;
 mod contestants;
@@ -42,10 +42,10 @@ impl Effort {
     pub const TEST: Self = Self { rounds: 2, calls: 20, keys: 200, client_rounds: 2, client_calls: 300 };
 }
 
-/// How long the server may take to answer on a machine that does other work as well.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Long, because the machine may be busy with other work.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Starts a server and measures all that has a name with `only` in it.
+/// Starts a server and measures everything whose name contains `only`.
 ///
 /// # Errors
 /// If there is no server to start, or it does not answer as expected.

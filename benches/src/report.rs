@@ -71,8 +71,8 @@ impl Results {
             to_governor("two threads on one key, to governor", 0.7, "hot/two_threads"),
             to_governor("two threads over 1,024 keys, to governor", 0.75, "keys_1024/two_threads"),
             to_governor("fresh keys, to governor", 0.8, "keys_1M/fresh"),
-            bar("async, static, to `acquire_now`", 1.1, self.ratio("hot/allowed", Async::NAME, Now::NAME)),
-            bar("`Arc<dyn DynWindowStore>`, more ns than `acquire_now`", 35.0, dynamic()),
+            bar("the future, static, to `now()`", 1.1, self.ratio("hot/allowed", Async::NAME, Now::NAME)),
+            bar("the future, `Arc<dyn DynWindowStore>`, more ns than `now()`", 35.0, dynamic()),
             bar("limit 1,000,000 to limit 10, denied", 1.5, to_plain("limit_1M/denied")),
             bar("limit 1,000,000 to limit 10, sliding", 1.5, to_plain("limit_1M/sliding")),
             bar("three windows to one", 1.6, to_plain("windows_3/allowed")),
@@ -109,13 +109,16 @@ impl Results {
     }
 
     fn forms(&self, out: &mut String) {
-        let text = "Nanoseconds a decision: `acquire_now`; the same, and all of the decision read; the future of `acquire` \
-             over a store known to the compiler and over `Arc<dyn DynWindowStore>`; in turns with the scenario, what it is \
-             compared with (the plain one: cost 1 by the same call, one window, or a limit of 10); and the floors: reading \
-             the clock; hashing the key and updating one cache line; clock, hash, shard lock, probe and one number updated \
-             in a `DashMap<String, u64>`; and what any exact log does, with nothing decided: clock, hash, shard lock, probe \
-             of a plain table, the four oldest entries in a block of the key's own compared with the window, one written \
-             there, and as much written as a decision holds.";
+        let text = "Nanoseconds a decision.\n\n\
+             - *limiter*: `limiter.acquire(key).now()`. *limiter read*: the same, reading every field of the decision.\n\
+             - *limiter async*: the future of `limiter.acquire(key)` on a store known at compile time. *limiter dyn*: on \
+             `Arc<dyn DynWindowStore>`.\n\
+             - *plain*: what the scenario is compared with: cost 1, one window, or a limit of 10, by the same call.\n\
+             - *floor: clock*: reads the clock. *floor: hash, line*: hashes the key and updates one cache line.\n\
+             - *floor: clock, map*: reads the clock and updates one number in a `DashMap<String, u64>`.\n\
+             - *floor: clock, table, log*: what every exact log does, without a decision. It reads the clock, hashes, locks a \
+             shard, probes a plain table, compares the key's four oldest entries with the window, writes one entry, and \
+             writes as many bytes as a decision has.";
         heading(out, "This library's forms and shapes, and the floors", text);
         let floors = [ClockFloor::NAME, LineFloor::NAME, MapFloor::NAME, LogFloor::NAME];
         let columns = [&[Read::NAME, Async::NAME, Dyn::NAME, PLAIN][..], &floors].concat();

@@ -3,38 +3,38 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use limiter_core::{Limit, Limiter, Op, Timestamp, Window};
+use limiter_core::{Limit, Limiter, Timestamp, Window};
 use limiter_memory::MemoryStore;
 
 use crate::floors::{ClockFloor, LineFloor, LogFloor, MapFloor};
 use crate::libraries::{Async, Dyn, Governor, Library, Limitador, Now, Quota, Read, Throttlecrab, Trypema};
-use crate::workload::{Asked, Workload, keys, uniform, zipf};
+use crate::workload::{Requests, Workload, keys, uniform, zipf};
 
 /// One library on one scenario.
 pub struct Case {
     /// The library's name.
     pub library: &'static str,
-    /// Does so many operations, each of whose answers it asserts, and returns how long they took.
+    /// Runs this many operations, asserts each answer, and returns how long they took.
     pub run: Box<dyn FnMut(u64) -> Duration>,
-    /// A round is this many operations rather than a fixed time.
+    /// The number of operations in a round. Unspecified if a round takes a fixed time.
     pub operations: Option<u64>,
 }
 
-/// One operation that all its cases do.
+/// One operation, with a case for each library.
 pub struct Scenario {
     /// `group/op`.
     pub name: &'static str,
-    /// What is offered, for a reader of the table.
+    /// The workload, as the table describes it.
     pub about: &'static str,
-    /// Makes the cases. Each makes and fills its limiter when it is first run.
+    /// Returns the cases. Each builds and fills its limiter in its first run.
     pub cases: fn() -> Vec<Case>,
 }
 
 const MILLIS: fn(u64) -> Duration = Duration::from_millis;
-/// So many units that a loop on one key stays below: 100 a microsecond.
+/// 100 units a microsecond, more than a loop on one key can take.
 const HOT: Quota = Quota::new(100_000, Duration::from_millis(1));
 const HOUR: Duration = Duration::from_secs(3600);
-/// So long that no unit of a million frees while one measures.
+/// So long that not even one of a million units frees during a measurement.
 const LONG: Duration = Duration::from_secs(1000 * 86_400);
 const MILLION: usize = 1_000_000;
 
@@ -71,8 +71,8 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "keys_1M/strewn",
         about: "the same uniformly, and each key asked for has to come from memory itself",
         cases: || {
-            let asked = Asked::Strewn(Arc::new(uniform(MILLION, 1 << 21)));
-            let strewn = Workload { keys: keys(MILLION), asked, ..hot(PER_SECOND, true) };
+            let requests = Requests::Scattered(Arc::new(uniform(MILLION, 1 << 21)));
+            let strewn = Workload { keys: keys(MILLION), requests, ..hot(PER_SECOND, true) };
             vec![case::<Now>(&strewn), case::<Governor>(&strewn), case::<LineFloor>(&strewn)]
         },
     },
@@ -89,14 +89,14 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "cost_10/allowed",
         about: "one key, cost 10, 1,000,000 per ms",
-        cases: || peers(&Workload { asked: Asked::Units(10), ..hot(Quota::new(1_000_000, MILLIS(1)), true) }),
+        cases: || peers(&Workload { requests: Requests::Units(10), ..hot(Quota::new(1_000_000, MILLIS(1)), true) }),
     },
     Scenario {
         name: "cost_1000/allowed",
         about: "one key, cost 1,000, 100,000,000 per ms",
         cases: || {
-            let cost = Workload { asked: Asked::Units(1000), ..hot(Quota::new(100_000_000, MILLIS(1)), true) };
-            let one = Workload { asked: Asked::Units(1), ..hot(HOT, true) };
+            let cost = Workload { requests: Requests::Units(1000), ..hot(Quota::new(100_000_000, MILLIS(1)), true) };
+            let one = Workload { requests: Requests::Units(1), ..hot(HOT, true) };
             vec![case::<Now>(&cost), plain(case::<Now>(&one))]
         },
     },
@@ -127,13 +127,13 @@ pub const SCENARIOS: &[Scenario] = &[
 const PER_SECOND: Quota = Quota::new(100, Duration::from_secs(1));
 
 fn hot(quota: Quota, allowed: bool) -> Workload {
-    Workload { quota, keys: keys(1), asked: Asked::One, allowed, threads: 1, sweep: false }
+    Workload { quota, keys: keys(1), requests: Requests::One, allowed, threads: 1, sweep: false }
 }
 
-/// So many keys, asked for in the order of these numbers.
+/// `count` keys, used in the order of `picks`.
 fn among(count: usize, picks: &[u32], quota: Quota) -> Workload {
     let keys = keys(count);
-    Workload { asked: Asked::in_order(&keys, picks), keys, ..hot(quota, true) }
+    Workload { requests: Requests::in_order(&keys, picks), keys, ..hot(quota, true) }
 }
 
 fn keys_1024() -> Workload {
@@ -161,7 +161,7 @@ fn peers(workload: &Workload) -> Vec<Case> {
     ]
 }
 
-/// The peers, and the floors that take any keys.
+/// The peers, and the floors that work with any number of keys.
 fn many(workload: &Workload) -> Vec<Case> {
     let mut cases = peers(workload);
     cases.extend([case::<LineFloor>(workload), case::<MapFloor>(workload)]);
@@ -180,7 +180,7 @@ fn all(workload: &Workload) -> Vec<Case> {
     cases
 }
 
-/// What the tables call the case of this library that a scenario compares its other one with.
+/// The name in the tables of the case that a scenario compares this library's other case with.
 pub(crate) const PLAIN: &str = "plain";
 
 fn plain(case: Case) -> Case {
@@ -192,7 +192,7 @@ fn full(max: u32) -> Vec<Case> {
     vec![case::<Now>(&workload), case::<Governor>(&workload), plain(case::<Now>(&ten))]
 }
 
-/// Without limitador, of which a turn would take a quarter of a minute.
+/// Leaves out limitador, which would take 15 s a turn.
 fn fresh() -> Vec<Case> {
     let keys = keys(MILLION);
     vec![
@@ -204,7 +204,7 @@ fn fresh() -> Vec<Case> {
     ]
 }
 
-/// Every key is new to the limiter; when they are used up, there is a new limiter, whose making is not measured.
+/// Every key is new to the limiter. When the keys run out, a new limiter starts; building it is not measured.
 fn fresh_case<L: Library>(keys: &Arc<Vec<String>>) -> Case {
     let (keys, mut library, mut used) = (Arc::clone(keys), L::with(PER_SECOND), 0);
     let run = move |mut count: u64| {
@@ -231,17 +231,17 @@ fn beside_ten(max: u64) -> Vec<Case> {
     vec![sliding(max), plain(sliding(10))]
 }
 
-/// A log that stays full: at every microsecond its oldest entry leaves and an acquire is allowed.
+/// A log that stays full: each microsecond the oldest entry expires and one acquire is allowed.
 fn sliding(max: u64) -> Case {
     let window = Window::from_micros(max).expect("the window is valid");
-    let limit = Limit::over(max, window).expect("the limit is valid");
-    let limiter = Limiter::new(MemoryStore::new(), limit);
+    let limit = Limit::with_window(max, window).expect("the limit is valid");
+    let limiter = Limiter::new("bench", limit, MemoryStore::new());
     let (mut micros, mut full) = (1 << 50, false);
     let run = move |count| {
         let mut acquire = || {
             micros += 1;
-            let op = Op::acquire("user:00000000000", limiter.policy()).at(Timestamp::from_micros_saturating(micros));
-            limiter.run_now(op).is_ok_and(|decision| decision.allowed())
+            let request = limiter.acquire("user:00000000000").at(Timestamp::from_micros_saturating(micros));
+            matches!(&request.now(), Ok(decision) if decision.allowed())
         };
         for _ in 0..if full { 0 } else { max } {
             assert!(acquire());

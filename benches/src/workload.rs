@@ -1,4 +1,4 @@
-//! What is offered to a library, and the loop that offers it.
+//! The workloads, and the loop that runs them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
@@ -7,33 +7,33 @@ use std::time::{Duration, Instant};
 
 use crate::libraries::{Library, Quota};
 
-/// Operations of which each has a known answer.
+/// Operations with known answers.
 #[derive(Clone)]
 pub(crate) struct Workload {
     pub(crate) quota: Quota,
     pub(crate) keys: Arc<Vec<String>>,
-    pub(crate) asked: Asked,
+    pub(crate) requests: Requests,
     pub(crate) allowed: bool,
     pub(crate) threads: usize,
-    /// Another thread sweeps all the time.
+    /// Whether another thread sweeps all the time.
     pub(crate) sweep: bool,
 }
 
-/// What is asked for, as often again as needed: one unit of each of a power of two of keys.
+/// The requests, repeated as often as needed: one unit each, over a number of keys that is a power of two.
 #[derive(Clone)]
-pub(crate) enum Asked {
-    /// The first one only.
+pub(crate) enum Requests {
+    /// One unit of the first key.
     One,
-    /// The first one only, and so many units, by the call for any number of them.
+    /// This many units of the first key, by the call for any number of units.
     Units(u32),
-    /// These. They lie in memory as they are asked for, and so are in the cache when they are, as they are where a request
-    /// has just been read.
+    /// One unit of each of these keys. They lie in memory in this order, so each key is in the cache, as after reading a
+    /// request from a socket.
     InOrder(Arc<Vec<String>>),
-    /// The keys with these numbers, where they are: a cache miss or two before a library is called.
-    Strewn(Arc<Vec<u32>>),
+    /// One unit of each key with these numbers. The keys lie elsewhere: a cache miss or two before the library is called.
+    Scattered(Arc<Vec<u32>>),
 }
 
-impl Asked {
+impl Requests {
     pub(crate) fn in_order(keys: &[String], picks: &[u32]) -> Self {
         Self::InOrder(Arc::new(picks.iter().map(|&pick| keys[pick as usize].clone()).collect()))
     }
@@ -42,17 +42,17 @@ impl Asked {
         match self {
             Self::One | Self::Units(_) => 1,
             Self::InOrder(keys) => keys.len(),
-            Self::Strewn(picks) => picks.len(),
+            Self::Scattered(picks) => picks.len(),
         }
     }
 }
 
-/// Keys of 16 bytes.
+/// Returns keys of 16 bytes.
 pub(crate) fn keys(count: usize) -> Arc<Vec<String>> {
     Arc::new((0..count).map(|i| format!("user:{i:011}")).collect())
 }
 
-/// A small generator: the picks are the same in every run.
+/// A small random generator with a fixed seed, so that every run picks the same keys.
 pub(crate) struct Xorshift(pub(crate) u64);
 
 impl Xorshift {
@@ -64,13 +64,13 @@ impl Xorshift {
     }
 }
 
-/// Each of `count` keys equally often.
+/// Picks each of `count` keys equally often.
 pub(crate) fn uniform(count: usize, picks: usize) -> Vec<u32> {
     let mut random = Xorshift(0x2545_f491_4f6c_dd1d);
     (0..picks).map(|_| (random.next() >> 16) as u32 % count as u32).collect()
 }
 
-/// The n-th of `count` keys in proportion to 1/n, and the keys in no order.
+/// Picks the n-th of `count` keys in proportion to 1/n, with the keys in random order.
 pub(crate) fn zipf(count: usize, picks: usize) -> Vec<u32> {
     let mut random = Xorshift(0x2545_f491_4f6c_dd1d);
     let mut sums = Vec::with_capacity(count);
@@ -88,7 +88,7 @@ pub(crate) fn zipf(count: usize, picks: usize) -> Vec<u32> {
 }
 
 impl Workload {
-    /// A limiter that has seen every key, and on a denied workload used the quota up.
+    /// Returns a limiter that has seen every key. For a denied workload, every key has used up its quota.
     pub(crate) fn prepare<L: Library>(&self) -> L {
         let library = L::with(self.quota);
         let times = if self.allowed { 1 } else { self.quota.max };
@@ -100,24 +100,25 @@ impl Workload {
         library
     }
 
-    /// Offers `count` operations, asserts their answers, and returns how long they took.
-    fn offer<L: Library>(&self, library: &L, from: usize, count: u64) -> Duration {
-        let (mask, one) = (self.asked.len() - 1, &self.keys[0]);
-        let (elapsed, other) = match &self.asked {
-            Asked::One => self.time(count, |_| library.allows(one)),
-            Asked::Units(cost) => self.time(count, |_| library.allows_n(one, *cost)),
-            Asked::InOrder(keys) => self.time(count, |i| library.allows(&keys[(from + i) & mask])),
-            Asked::Strewn(picks) => self.time(count, |i| library.allows(&self.keys[picks[(from + i) & mask] as usize])),
+    /// Runs `count` operations, asserts their answers, and returns how long they took.
+    fn measure<L: Library>(&self, library: &L, from: usize, count: u64) -> Duration {
+        let (mask, one) = (self.requests.len() - 1, &self.keys[0]);
+        let (elapsed, other) = match &self.requests {
+            Requests::One => self.time(count, |_| library.allows(one)),
+            Requests::Units(cost) => self.time(count, |_| library.allows_n(one, *cost)),
+            Requests::InOrder(keys) => self.time(count, |i| library.allows(&keys[(from + i) & mask])),
+            Requests::Scattered(picks) => {
+                self.time(count, |i| library.allows(&self.keys[picks[(from + i) & mask] as usize]))
+            }
         };
-        // A thread that is put to sleep between reading the clock and using it may be denied by a library that does not
-        // clamp its time.
+        // A library that does not clamp time may deny a thread that was preempted between reading the clock and using it.
         let tolerated = if self.threads == 1 { 0 } else { count / 50 };
         assert!(other <= tolerated, "{}: {other} of {count} answers were not as expected", L::NAME);
         elapsed
     }
 
-    /// How long so many operations took, and how many answers were not as expected. A function of its own for each loop,
-    /// as a service has: several in one would have to share the registers.
+    /// Returns how long `count` operations took, and how many answers were unexpected. Not inlined, so that each loop has the
+    /// registers to itself, as in a service.
     #[inline(never)]
     fn time(&self, count: u64, allows: impl Fn(usize) -> bool) -> (Duration, u64) {
         let mut other = 0;
@@ -128,7 +129,7 @@ impl Workload {
         (start.elapsed(), other)
     }
 
-    /// Offers `count` operations and measures them. `from` says where in those asked for to begin.
+    /// Runs `count` operations, starting with request number `from`, and measures them.
     pub(crate) fn run<L: Library>(&self, library: &L, from: usize, count: u64) -> Duration {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -140,28 +141,28 @@ impl Workload {
                 });
             }
             let elapsed = if self.threads == 1 {
-                self.offer(library, from, count)
+                self.measure(library, from, count)
             } else {
-                self.offer_on_threads(library, from, count)
+                self.measure_on_threads(library, from, count)
             };
             stop.store(true, Ordering::Relaxed);
             elapsed
         })
     }
 
-    /// The longest time of any thread.
-    fn offer_on_threads<L: Library>(&self, library: &L, from: usize, count: u64) -> Duration {
+    /// Returns the longest time of any thread.
+    fn measure_on_threads<L: Library>(&self, library: &L, from: usize, count: u64) -> Duration {
         let barrier = Barrier::new(self.threads);
         thread::scope(|scope| {
-            let offer = |thread| {
-                let from = from + thread * self.asked.len() / self.threads;
+            let measure = |thread| {
+                let from = from + thread * self.requests.len() / self.threads;
                 let barrier = &barrier;
                 scope.spawn(move || {
                     barrier.wait();
-                    self.offer(library, from, count.div_ceil(self.threads as u64))
+                    self.measure(library, from, count.div_ceil(self.threads as u64))
                 })
             };
-            let threads: Vec<_> = (0..self.threads).map(offer).collect();
+            let threads: Vec<_> = (0..self.threads).map(measure).collect();
             threads.into_iter().map(|thread| thread.join().expect("no answer is unexpected")).max().unwrap_or_default()
         })
     }

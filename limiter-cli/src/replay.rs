@@ -1,55 +1,22 @@
-//! Runs the rows of a trace against a policy.
+//! Runs the rows of a trace through a limiter.
 
 use std::io::Read;
 
 use anyhow::Context;
-use limiter_core::{Decision, Error, ErrorKind, Mode, NowStore, Op, Policy, decide};
+use limiter_core::{Decision, Error, ErrorKind, Limiter, NowStore};
 
 use crate::trace::{Action, Malformed, Row, Trace, TraceError};
 
-/// Decides on operations, one at a time.
-pub trait Decider {
-    /// Runs one operation.
-    ///
-    /// # Errors
-    /// [`ErrorKind::InvalidCost`] and [`ErrorKind::CostExceedsLimit`] for an operation that can never fit, or whatever
-    /// keeps the store from answering.
-    fn decide(&mut self, op: Op<'_>) -> Result<Decision, Error>;
-
-    /// Removes the log of a key.
-    ///
-    /// # Errors
-    /// Whatever keeps the store from answering.
-    fn reset(&mut self, key: &[u8]) -> Result<(), Error>;
-}
-
-/// Decides by a store that answers at once.
-#[derive(Debug)]
-pub struct Immediate<S>(pub S);
-
-impl<S: NowStore> Decider for Immediate<S> {
-    #[inline]
-    fn decide(&mut self, op: Op<'_>) -> Result<Decision, Error> {
-        let op = op.checked()?;
-        let facts = self.0.apply_now(&op);
-        facts.verify(&op)?;
-        Ok(decide(&op, &facts))
-    }
-
-    #[inline]
-    fn reset(&mut self, key: &[u8]) -> Result<(), Error> {
-        self.0.reset_now(key);
-        Ok(())
-    }
-}
+/// The name of the limiter that a trace is replayed through.
+pub const NAME: &str = "replay";
 
 /// What became of a row.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "one exists at a time, and a box would cost every row an allocation")]
 pub enum Answer {
-    /// It was decided on.
+    /// The limiter decided on it.
     Decided(Decision),
-    /// Its cost is 0 or can never fit; nothing was recorded.
+    /// The cost is 0 or can never fit. Nothing was recorded.
     Refused(Refusal),
     /// The key's log was removed.
     Reset,
@@ -65,7 +32,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The name in the output.
+    /// Returns the name in the output.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -75,20 +42,20 @@ impl Refusal {
     }
 }
 
-/// Is told of every row, in the order of the trace.
+/// Receives every row, in the order of the trace.
 pub trait Observer {
-    /// A row and what became of it.
+    /// Receives a row and what became of it.
     ///
     /// # Errors
-    /// Whatever keeps the observer from going on; it ends the replay.
+    /// Any error ends the replay.
     fn row(&mut self, row: &Row<'_>, answer: &Answer) -> anyhow::Result<()>;
 
-    /// A malformed row that is skipped.
+    /// Receives a malformed row that is skipped.
     fn skipped(&mut self, malformed: Malformed) {
         drop(malformed);
     }
 
-    /// How far the replay is, now and then: bytes of the trace and rows.
+    /// Reports from time to time how many bytes and rows of the trace have been read.
     fn progress(&mut self, bytes: u64, rows: u64) {
         let _ = (bytes, rows);
     }
@@ -97,12 +64,10 @@ pub trait Observer {
 /// Runs every row of a trace in order, at the row's own time.
 ///
 /// # Errors
-/// A [`TraceError`] for a malformed row unless `skip_invalid`, or for failed reading; an error of the store; an error
-/// of the observer.
-pub fn replay<R: Read>(
+/// A [`TraceError`] for a malformed row, unless `skip_invalid` is set, and for a failed read; any error of the observer.
+pub fn replay<R: Read, S: NowStore>(
     trace: &mut Trace<R>,
-    policy: &Policy,
-    decider: &mut impl Decider,
+    limiter: &Limiter<S>,
     skip_invalid: bool,
     observer: &mut impl Observer,
 ) -> anyhow::Result<()> {
@@ -112,8 +77,8 @@ pub fn replay<R: Read>(
         match trace.next() {
             None => return Ok(()),
             Some(Ok(row)) => {
-                let answer = answer(&row, policy, decider)
-                    .with_context(|| format!("deciding on row {} of the trace", rows + 1))?;
+                let answer =
+                    answer(&row, limiter).with_context(|| format!("deciding on row {} of the trace", rows + 1))?;
                 observer.row(&row, &answer)?;
             }
             Some(Err(TraceError::Malformed(malformed))) if skip_invalid && malformed.skippable => {
@@ -129,22 +94,16 @@ pub fn replay<R: Read>(
 }
 
 #[inline]
-fn answer(row: &Row<'_>, policy: &Policy, decider: &mut impl Decider) -> Result<Answer, Error> {
-    match mode(row.action) {
-        Some(mode) => Answer::from_result(decider.decide(Op::new(mode, row.key, policy).cost(row.cost).at(row.at))),
-        None => decider.reset(row.key).map(|()| Answer::Reset),
-    }
-}
-
-/// The mode of an action; none of a reset.
-#[inline]
-pub(crate) fn mode(action: Action) -> Option<Mode> {
-    match action {
-        Action::Acquire => Some(Mode::Acquire),
-        Action::Peek => Some(Mode::Peek),
-        Action::Record => Some(Mode::Record),
-        Action::Reset => None,
-    }
+fn answer<S: NowStore>(row: &Row<'_>, limiter: &Limiter<S>) -> Result<Answer, Error> {
+    Answer::from_result(match row.action {
+        Action::Acquire => limiter.acquire(row.key).cost(row.cost).at(row.at).now(),
+        Action::Peek => limiter.peek(row.key).cost(row.cost).at(row.at).now(),
+        Action::Record => limiter.record(row.key).cost(row.cost).at(row.at).now(),
+        Action::Reset => {
+            limiter.reset(row.key).now();
+            return Ok(Answer::Reset);
+        }
+    })
 }
 
 impl Answer {

@@ -11,17 +11,17 @@ use limiter_cli::jsonl::JsonLines;
 use limiter_cli::plot::{Collector, View, draw};
 #[cfg(feature = "redis")]
 use limiter_cli::redis::RedisRun;
-use limiter_cli::replay::{Answer, Immediate, Observer, replay as replay_trace};
+use limiter_cli::replay::{Answer, NAME, Observer, replay as replay_trace};
 use limiter_cli::summary::{Summary, print};
 use limiter_cli::trace::{Malformed, Row, Trace};
-use limiter_core::Policy;
+use limiter_core::{Limiter, Policy};
 use limiter_memory::MemoryStore;
 
 use crate::args::{Generate, Output, Replay, Store};
 use crate::input::Input;
 use crate::progress::WithProgress;
 
-/// The command line asks for something that cannot be.
+/// Invalid usage of the command line: exit status 2.
 #[derive(Debug)]
 pub(crate) struct Usage(pub(crate) String);
 
@@ -35,11 +35,11 @@ impl std::error::Error for Usage {}
 
 pub(crate) fn replay(args: &Replay) -> anyhow::Result<()> {
     let policy = Policy::new(args.limits.iter().copied()).map_err(|error| Usage(error.to_string()))?;
-    let policy = policy.counting(args.count.into());
+    let policy = policy.with_counting(args.count.into());
     let input = Input::open(args.file.as_deref(), args.plot.is_some())?;
     let mut logs = Logs::open(&args.store, &policy)?;
     let result = replay_in(args, &policy, input, &mut logs);
-    // Whatever has come of the replay, nothing of it is left.
+    // Remove the logs even if the replay failed.
     match (result, logs.remove()) {
         (Ok(()), removed) => removed,
         (Err(error), removed) => {
@@ -56,10 +56,10 @@ fn replay_in(args: &Replay, policy: &Policy, mut input: Input, logs: &mut Logs) 
     let mut summary = Summary::new(policy);
     let start = Instant::now();
     match args.output {
-        Output::Summary => pass(args, logs, &mut input, policy, "replaying", &mut summary)?,
+        Output::Summary => pass(args, logs, &mut input, "replaying", &mut summary)?,
         Output::Jsonl => {
-            let mut both = Both(&mut summary, JsonLines(&mut out));
-            pass(args, logs, &mut input, policy, "replaying", &mut both)?;
+            let mut tee = Tee(&mut summary, JsonLines(&mut out));
+            pass(args, logs, &mut input, "replaying", &mut tee)?;
         }
     }
     let elapsed = start.elapsed();
@@ -76,7 +76,7 @@ fn replay_in(args: &Replay, policy: &Policy, mut input: Input, logs: &mut Logs) 
     }
 }
 
-/// Replays once more, now that the key and the span of time to draw are known.
+/// Replays the trace a second time, now that the key and the time span to draw are known.
 fn plot(
     args: &Replay,
     logs: &mut Logs,
@@ -89,25 +89,24 @@ fn plot(
     let mut input = input.rewind()?;
     let mut collector = Collector::new(view, policy);
     logs.remove()?;
-    pass(args, logs, &mut input, policy, "plotting", &mut collector)?;
+    pass(args, logs, &mut input, "plotting", &mut collector)?;
     let svg = draw(&collector.finish(), policy)?;
     std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
     eprintln!("limiter: wrote {}", path.display());
     Ok(())
 }
 
-/// Where the logs of the replay are.
+/// The limiter of the replay.
 enum Logs {
-    Memory(Immediate<MemoryStore>),
+    Memory(Limiter<MemoryStore>),
     #[cfg(feature = "redis")]
     Redis(Box<RedisRun>),
 }
 
 impl Logs {
     fn open(store: &Store, policy: &Policy) -> anyhow::Result<Self> {
-        let _ = policy;
         Ok(match store {
-            Store::Memory => Self::Memory(Immediate(MemoryStore::new())),
+            Store::Memory => Self::Memory(Limiter::new(NAME, policy.clone(), MemoryStore::new())),
             #[cfg(feature = "redis")]
             Store::Redis(url) => Self::Redis(RedisRun::connect(url, policy)?.into()),
         })
@@ -115,7 +114,7 @@ impl Logs {
 
     fn remove(&mut self) -> anyhow::Result<()> {
         match self {
-            Self::Memory(store) => store.0 = MemoryStore::new(),
+            Self::Memory(limiter) => *limiter = Limiter::new(NAME, limiter.policy().clone(), MemoryStore::new()),
             #[cfg(feature = "redis")]
             Self::Redis(run) => run.remove()?,
         }
@@ -127,7 +126,6 @@ fn pass(
     args: &Replay,
     logs: &mut Logs,
     input: &mut Input,
-    policy: &Policy,
     what: &'static str,
     observer: &mut impl Observer,
 ) -> anyhow::Result<()> {
@@ -136,19 +134,20 @@ fn pass(
     let mut trace = Trace::new(input, args.format.map(Into::into)).with_context(|| name.clone())?;
     let skip = args.skip_invalid;
     let result = match logs {
-        Logs::Memory(store) => replay_trace(&mut trace, policy, store, skip, &mut observer),
+        Logs::Memory(limiter) => replay_trace(&mut trace, limiter, skip, &mut observer),
         #[cfg(feature = "redis")]
-        Logs::Redis(run) => limiter_cli::redis::replay(&mut trace, policy, run, skip, &mut observer),
+        Logs::Redis(run) => limiter_cli::redis::replay(&mut trace, run, skip, &mut observer),
     };
     result.map_err(|error| {
-        // Output that nobody reads any more is not the trace's fault.
+        // An I/O error is about the output, often a closed pipe. The trace is not to blame.
         if error.is::<io::Error>() { error } else { error.context(name) }
     })
 }
 
-struct Both<'a, A, B>(&'a mut A, B);
+/// Passes every row to two observers.
+struct Tee<'a, A, B>(&'a mut A, B);
 
-impl<A: Observer, B: Observer> Observer for Both<'_, A, B> {
+impl<A: Observer, B: Observer> Observer for Tee<'_, A, B> {
     fn row(&mut self, row: &Row<'_>, answer: &Answer) -> anyhow::Result<()> {
         self.0.row(row, answer)?;
         self.1.row(row, answer)

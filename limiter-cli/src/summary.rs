@@ -4,4 +4,4 @@ mod print;
 mod tally;
 
 pub use print::print;
-pub use tally::{Busy, KeyCount, Stretch, Summary};
+pub use tally::{Busy, KeyCount, Streak, Summary};

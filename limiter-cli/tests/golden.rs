@@ -2,32 +2,17 @@
 
 mod common;
 
-use common::{golden_csv, op};
-use limiter_testkit::golden::{Row, traces};
-
-fn line(row: &Row) -> String {
-    let start = format!(r#"{{"at_us":{},"key":"k","op":"{}","cost":{}"#, row.at, op(row), row.cost);
-    let Some(answer) = row.answer else {
-        let error = if row.cost == 0 { "invalid_cost" } else { "cost_exceeds_limit" };
-        return format!(r#"{start},"error":"{error}"}}"#);
-    };
-    let retry_after = answer.retry_after.map_or("null".to_owned(), |micros| micros.to_string());
-    format!(
-        r#"{start},"allowed":{},"limit":{},"used":{},"remaining":{},"retry_after_us":{retry_after},"refill_after_us":{},"reset_after_us":{}}}"#,
-        answer.allowed, answer.limit, answer.used, answer.remaining, answer.refill_after, answer.reset_after,
-    )
-}
+use common::plain_traces;
 
 #[test]
 fn golden_traces() {
     let mut rows = 0;
-    for trace in traces() {
+    for trace in plain_traces() {
         let args = common::golden_args(trace);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let printed = common::stdout_of(&args, golden_csv(trace));
-        let expected: Vec<String> = trace.rows.iter().map(line).collect();
-        assert_eq!(printed.lines().collect::<Vec<_>>(), expected, "{}", trace.name);
-        rows += expected.len();
+        let (printed, expected) = (common::stdout_of(&args, trace.csv("k")), trace.jsonl("k"));
+        assert_eq!(printed.lines().collect::<Vec<_>>(), expected.lines().collect::<Vec<_>>(), "{}", trace.name);
+        rows += trace.rows.len();
     }
     assert!(rows > 80, "only {rows} rows: the golden traces are gone");
 }

@@ -171,7 +171,7 @@ fn wrong_usage_has_status_2() {
     let args: Vec<&str> = ["replay"].into_iter().chain(nine.iter().map(String::as_str)).collect();
     let (status, stderr) = failure(&args, "at,key\n");
     assert_eq!(status, 2);
-    assert!(stderr.contains("a policy has 1 to 8 limits, found more than 8"), "{stderr}");
+    assert!(stderr.contains("a policy has 1 to 8 limits, found more"), "{stderr}");
 }
 
 #[test]

@@ -12,21 +12,34 @@ use limiter_core::{Limit, Limiter};
 use limiter_testkit::server::{Cluster, Server};
 use serde_json::Value;
 
-/// Takes as many units of every key, of a hundred in ten minutes.
-fn fill(url: &str, prefix: &str, keys: &[(&[u8], u64)]) {
+/// The name of the limiter, unless a test has several.
+const NAME: &str = "search";
+
+/// Acquires this many units of every key, through a limiter of 100 units in 10 minutes.
+fn fill_as(name: &str, url: &str, prefix: &str, keys: &[(&[u8], u64)]) {
     runtime().unwrap().block_on(async {
         let limit = Limit::new(100, Duration::from_secs(600)).unwrap();
-        let limiter = Limiter::new(connect(url, prefix).await.unwrap(), limit);
+        let limiter = Limiter::new(name, limit, connect(url, prefix).await.unwrap());
         for (key, count) in keys {
             for _ in 0..*count {
-                assert!(limiter.acquire(key).await.unwrap().allowed());
+                assert!(limiter.acquire(*key).await.unwrap().allowed());
             }
         }
     });
 }
 
+fn fill(url: &str, prefix: &str, keys: &[(&[u8], u64)]) {
+    fill_as(NAME, url, prefix, keys);
+}
+
+/// The arguments of a command, with the name of the limiter where it is required.
+fn named<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    let name = if args[0] == "list" || args.contains(&"--name") { &[][..] } else { &["--name", NAME] };
+    [&["key"], &args[..1], name, &args[1..]].concat()
+}
+
 fn run(url: &str, args: &[&str]) -> String {
-    stdout_of(&[&["key"], args, &["--store", url]].concat(), "")
+    stdout_of(&[&named(args)[..], &["--store", url]].concat(), "")
 }
 
 fn json(url: &str, args: &[&str]) -> Vec<Value> {
@@ -74,8 +87,8 @@ fn show_and_reset() {
     assert!(one["oldest_us"].as_u64().unwrap() < one["newest_us"].as_u64().unwrap());
     assert_eq!(json(&url, &["show", "customer 7"])[0].get("allowed"), None);
     let none = run(&url, &["show", "customer 9", "--limit", "100/10m"]);
-    let expected = "key            customer 9\nlog            none\nlimit          100/10m: 0 used, 100 remaining\n\
-                    a request      would be allowed\n";
+    let expected = "name           search\nkey            customer 9\nlog            none\n\
+                    limit          100/10m: 0 used, 100 remaining\na request      would be allowed\n";
     assert_eq!(none, expected);
     assert_eq!(server.info_number("replication", "master_repl_offset").unwrap(), offset, "looking has written");
 
@@ -110,13 +123,93 @@ fn list_and_those_over() {
 
     let table = run(&url, &["list", "--limit", "100/10m", "--over", "--match", "web*"]);
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0].join(" "), "entries cost bytes expires after remaining retry after key");
+    assert_eq!(rows[0].join(" "), "entries cost bytes expires after remaining retry after name key");
     assert_eq!((rows.len(), rows[1][0], rows[1][1], rows[1].last()), (2, "100", "100", Some(&"web:1")));
     assert_eq!(run(&url, &["list", "--prefix", "nobody"]).lines().count(), 1);
 
     let (code, message) = failure(&["key", "list", "--over", "--store", &url], "");
     assert!(code == 2 && message.contains("--limit"), "{message}");
     assert!(!server.info("commandstats").unwrap().contains("cmdstat_keys:"));
+}
+
+#[test]
+fn two_limiters_with_one_key() {
+    let server = Server::start().unwrap();
+    let url = server.url();
+    fill_as("search", &url, "limiter", &[(b"customer 7", 100), (b"customer 8", 1)]);
+    fill_as("login", &url, "limiter", &[(b"customer 7", 3)]);
+    let logs = |args: &[&str]| -> BTreeSet<(String, String, u64)> {
+        let text = |line: &Value, field: &str| line[field].as_str().unwrap().to_owned();
+        let lines = json(&url, &[&["list"], args].concat());
+        lines.iter().map(|line| (text(line, "name"), text(line, "key"), line["entries"].as_u64().unwrap())).collect()
+    };
+    let log = |name: &str, key: &str, entries| (name.to_owned(), key.to_owned(), entries);
+    let (search, other) = (log("search", "customer 7", 100), log("search", "customer 8", 1));
+    let login = log("login", "customer 7", 3);
+
+    assert_eq!(logs(&[]), BTreeSet::from([search.clone(), other.clone(), login.clone()]));
+    assert_eq!(logs(&["--name", "login"]), BTreeSet::from([login.clone()]));
+    assert_eq!(logs(&["--name", "nobody"]), BTreeSet::new());
+    assert_eq!(logs(&["--name", "search", "--match", "*7"]), BTreeSet::from([search.clone()]));
+    // Each log is tried through the limiter that it belongs to.
+    assert_eq!(logs(&["--over", "--limit", "3/10m"]), BTreeSet::from([search.clone(), login.clone()]));
+    assert_eq!(logs(&["--over", "--limit", "4/10m"]), BTreeSet::from([search]));
+    assert_eq!(logs(&["--over", "--limit", "3/10m", "--name", "login"]), BTreeSet::from([login]));
+
+    let table = run(&url, &["list", "--name", "login"]);
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows[0].join(" "), "entries cost bytes expires after name key");
+    assert_eq!((rows.len(), &rows[1][rows[1].len() - 3..]), (2, &["login", "customer", "7"][..]));
+    let shown = run(&url, &["show", "customer 7", "--name", "login"]);
+    assert!(shown.starts_with("name           login\nkey            customer 7\nentries        3\n"), "{shown}");
+    let shown = &json(&url, &["show", "customer 7", "--name", "search"])[0];
+    assert_eq!((&shown["name"], &shown["entries"]), (&"search".into(), &100.into()));
+
+    assert_eq!(run(&url, &["reset", "customer 7", "--name", "search"]), "reset   customer 7\n");
+    assert_eq!(run(&url, &["reset", "customer 7", "--name", "search"]), "no log  customer 7\n");
+    assert_eq!(logs(&[]), BTreeSet::from([other, log("login", "customer 7", 3)]));
+
+    for command in ["show", "reset"] {
+        let (code, message) = failure(&["key", command, "customer 7", "--store", &url], "");
+        assert!(code == 2 && message.contains("--name <NAME>"), "{message}");
+    }
+}
+
+#[test]
+fn names_of_any_text_are_given_as_they_are_printed() {
+    let server = Server::start().unwrap();
+    let url = server.url();
+    let names = [
+        "search",
+        "a:b",
+        "a",
+        "100%",
+        "{x}",
+        "",
+        "tab\t",
+        "Zo\u{eb} 7",
+        " ",
+        "''",
+        r"\",
+        "a very long name of a limiter",
+    ];
+    for name in names {
+        fill_as(name, &url, "limiter", &[(b"b:k", 1)]);
+    }
+    let lines = json(&url, &["list"]);
+    assert_eq!(lines.len(), names.len(), "{lines:?}");
+    for name in lines.iter().map(|line| line["name"].as_str().unwrap()) {
+        assert_eq!(json(&url, &["list", "--name", name]).len(), 1, "{name}");
+        assert_eq!(json(&url, &["show", "b:k", "--name", name])[0]["name"], name);
+        let table = run(&url, &["list", "--name", name]);
+        assert!(table.lines().last().unwrap().ends_with("  b:k") && table.contains(&format!("  {name} ")), "{table}");
+        assert_eq!(run(&url, &["reset", "b:k", "--name", name]), "reset   b:k\n");
+    }
+    assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 0);
+    for name in [r"a\q", r"\xff"] {
+        let (code, message) = failure(&["key", "list", "--name", name, "--store", &url], "");
+        assert!(code == 2 && message.contains("--name"), "{message}");
+    }
 }
 
 #[test]
@@ -159,14 +252,14 @@ fn keys_of_any_bytes_are_given_as_they_are_printed() {
         let found = listed(&url, hex);
         assert_eq!(found.len(), keys.len(), "{found:?}");
         for key in &found {
-            let args = [&["key", "show", "--output", "jsonl", "--store", &url], hex, &["--", key]].concat();
-            let shown: Value = serde_json::from_str(&stdout_of(&args, "")).unwrap();
+            let args = [&["show", "--output", "jsonl", "--store", &url], hex, &["--", key]].concat();
+            let shown: Value = serde_json::from_str(&stdout_of(&named(&args), "")).unwrap();
             assert_eq!((shown["key"].as_str().unwrap(), &shown["entries"]), (key.as_str(), &1.into()));
         }
         assert!(found.contains(if hex.is_empty() { r"\xff\x00\n" } else { "ff000a" }), "{found:?}");
     }
     for key in listed(&url, &[]) {
-        let out = stdout_of(&["key", "reset", "--store", &url, "--", &key], "");
+        let out = stdout_of(&named(&["reset", "--store", &url, "--", &key]), "");
         assert_eq!(out, format!("reset   {key}\n"));
     }
     assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 0);
@@ -174,7 +267,7 @@ fn keys_of_any_bytes_are_given_as_they_are_printed() {
     for (args, part) in
         [(&["show", r"a\q"][..], "after a backslash expected"), (&["reset", "--hex", "abc"], "pairs of")]
     {
-        let (code, message) = failure(&[&["key"], args, &["--store", &url]].concat(), "");
+        let (code, message) = failure(&[&named(args)[..], &["--store", &url]].concat(), "");
         assert!(code == 2 && message.contains(part), "{message}");
     }
 }
@@ -185,8 +278,8 @@ fn digests_and_what_is_no_log() {
     let url = server.url();
     let long = "x".repeat(300);
     fill(&url, "limiter", &[(long.as_bytes(), 2), (b"fine", 2)]);
-    server.command(&["ZADD", "limiter:{broken}", "5", "foreign"]).unwrap();
-    server.command(&["SET", "limiter:{string}", "1"]).unwrap();
+    server.command(&["ZADD", "limiter:{search:broken}", "5", "foreign"]).unwrap();
+    server.command(&["SET", "limiter:{search:string}", "1"]).unwrap();
 
     let table = run(&url, &["list"]);
     assert_eq!(table.lines().count(), 5, "{table}");
@@ -201,17 +294,17 @@ fn digests_and_what_is_no_log() {
     assert!(text(&over.stderr).contains("could not be tried on 1 key, of which"), "{}", text(&over.stderr));
     assert!(text(&over.stderr).contains("2 keys without a log"), "{}", text(&over.stderr));
 
-    // Whoever knows the key can look.
+    // The digest of a known key can be computed.
     assert_eq!(json(&url, &["show", &long])[0]["entries"], 2);
-    let (code, message) = failure(&["key", "show", "broken", "--store", &url], "");
-    assert!(code == 1 && message.contains("\"broken\"") && message.contains("reset mends it"), "{message}");
+    let (code, message) = failure(&named(&["show", "broken", "--store", &url]), "");
+    assert!(code == 1 && message.contains("\"broken\"") && message.contains("reset removes it"), "{message}");
     assert_eq!(run(&url, &["reset", "broken", "string"]), "reset   broken\nreset   string\n");
     assert_eq!(listed(&url, &["--match", "*"]), set(&["fine"]));
 }
 
 #[test]
 fn a_server_that_cannot_be_reached() {
-    // It accepts and says nothing.
+    // It accepts connections and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     for scheme in ["redis", "redis+cluster"] {
@@ -221,7 +314,7 @@ fn a_server_that_cannot_be_reached() {
         ] {
             for command in [&["list"][..], &["show", "k"], &["reset", "k"]] {
                 let started = Instant::now();
-                let (code, message) = failure(&[&["key"], command, &["--store", &url]].concat(), "");
+                let (code, message) = failure(&[&named(command)[..], &["--store", &url]].concat(), "");
                 assert_eq!(code, 1, "{message}");
                 assert!(started.elapsed() < Duration::from_secs(6), "{url}: {:?}", started.elapsed());
                 assert!(message.starts_with("limiter: Redis URL") && message.contains(part), "{message}");

@@ -7,11 +7,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{REAL_TRACE, failure, golden_args, golden_csv, limiter, text};
-use limiter_testkit::golden::traces;
+use common::{REAL_TRACE, failure, golden_args, limiter, plain_traces, text};
 use limiter_testkit::server::{Cluster, Server};
 
-/// The same trace in memory and in Redis: the same output, the same messages, the same exit status.
+/// Asserts that a replay in memory and one in Redis have the same output, messages and exit status.
 fn compare(url: &str, args: &[&str], trace: &str) -> String {
     let memory = limiter(args, trace);
     let redis = limiter(&[args, &["--store", url]].concat(), trace);
@@ -22,10 +21,10 @@ fn compare(url: &str, args: &[&str], trace: &str) -> String {
 
 fn compare_all(url: &str) {
     let mut rows = 0;
-    for trace in traces() {
+    for trace in plain_traces() {
         let args = golden_args(trace);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        rows += compare(url, &args, &golden_csv(trace)).lines().count();
+        rows += compare(url, &args, &trace.csv("k")).lines().count();
     }
     assert!(rows > 80, "only {rows} rows: the golden traces are gone");
 
@@ -40,7 +39,7 @@ fn compare_all(url: &str) {
     for part in [r#""op":"reset""#, r#""op":"peek""#, r#""op":"record""#, "invalid_cost", "cost_exceeds_limit"] {
         assert!(out.contains(part), "{part}");
     }
-    // A malformed row in the third batch: what is before it is printed.
+    // A malformed row in the third batch: the rows before it are printed.
     let broken = format!("{}5,k,one,acquire\n6,k,1,acquire\n", mixed());
     let out = compare(url, &jsonl, &broken);
     assert_eq!(out.lines().count(), 3_000);
@@ -48,7 +47,7 @@ fn compare_all(url: &str) {
     assert_eq!(out.lines().count(), 3_001);
 }
 
-/// Every sort of row on keys of every sort, some of them late.
+/// Returns rows of every kind on keys of every kind, some of them late.
 fn mixed() -> String {
     let mut trace = "at,key,cost,op\n".to_owned();
     for i in 0..3_000_u64 {
@@ -67,7 +66,7 @@ fn keys(server: &Server) -> i64 {
 fn the_output_is_that_of_memory_and_nothing_is_left() {
     let server = Server::start().unwrap();
     server.command(&["SET", "limiter-replay:other", "1"]).unwrap();
-    server.command(&["ZADD", "limiter:{k}", "1", "member"]).unwrap();
+    server.command(&["ZADD", "limiter:{replay:k}", "1", "member"]).unwrap();
     compare_all(&server.url());
     assert_eq!(keys(&server), 2);
     let socket = format!("redis+unix://{}", server.socket().display());

@@ -48,7 +48,7 @@ async fn terminate_tls(listener: TcpListener, acceptor: TlsAcceptor, port: u16) 
 }
 
 async fn limiter(url: &str, trusted: &Path) -> Output {
-    run(&["key", "reset", "--store", url, "customer 7"], trusted).await
+    run(&["key", "reset", "--name", "search", "--store", url, "customer 7"], trusted).await
 }
 
 async fn run(args: &[&str], trusted: &Path) -> Output {

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::pin::Pin;
 use std::time::Duration;
 
-use crate::Timestamp;
+use crate::time::Timestamp;
 
 /// A clock that replaces the store's: a mock in tests, or the one time authority of a fleet.
 ///

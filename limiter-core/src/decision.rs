@@ -4,10 +4,14 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::time::Duration;
 
+use crate::facts::{Entry, Facts, LogFacts, Outcome, Usage};
+use crate::limit::Limit;
+use crate::op::{Mode, Op};
+use crate::per_limit::PerLimit;
+use crate::settlement::Receipt;
 use crate::status::whole_secs;
-use crate::{
-    Entry, Facts, Limit, LimitStatus, LogFacts, Mode, Op, Outcome, PerLimit, Receipt, Status, Timestamp, Usage, Window,
-};
+use crate::status::{LimitStatus, Status};
+use crate::time::{Timestamp, Window};
 
 /// The answer to an operation.
 ///

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use crate::LogKey;
+use crate::log_key::LogKey;
 
 /// Why an operation has no decision. A denial is not an error: see [`Decision::allowed`](crate::Decision::allowed).
 ///
@@ -125,7 +125,7 @@ impl StdError for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Name;
+    use crate::name::Name;
 
     #[test]
     fn keys_are_returned_but_never_printed() {

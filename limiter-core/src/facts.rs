@@ -1,6 +1,12 @@
 //! What a store answers.
 
-use crate::{EntryId, Error, ErrorKind, LogKey, Op, PerLimit, Policy, Settlement, Timestamp};
+use crate::error::{Error, ErrorKind};
+use crate::log_key::LogKey;
+use crate::op::{EntryId, Op};
+use crate::per_limit::PerLimit;
+use crate::policy::Policy;
+use crate::settlement::Settlement;
+use crate::time::Timestamp;
 
 /// What a store found and did: everything that [`decide`](crate::store::decide) needs and only a store can know.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,12 @@
 //! What only this workspace's crates use. They pin each other with `=` versions, so this module may change at any time.
 
+use crate::decision::Decision;
 pub use crate::decision::SizedFacts;
-use crate::{Decision, Limit, Op, Policy, Timestamp};
+use crate::limit::Limit;
+use crate::op::Op;
+use crate::parse;
+use crate::policy::Policy;
+use crate::time::Timestamp;
 
 /// The numbered contract in the docs of [`WindowStore`](crate::WindowStore). The conformance suite quotes it in its failures.
 pub const CONTRACT: &str = include_str!("contract.md");
@@ -10,9 +15,13 @@ pub const CONTRACT: &str = include_str!("contract.md");
 ///
 /// # Panics
 /// If the text is malformed, which makes it a compile error in a `const` block.
+#[allow(clippy::panic, reason = "it runs in the compiler only: `policy!` calls it in a const block")]
 #[must_use]
 pub const fn policy_from_literal(text: &str) -> Policy {
-    crate::policy::policy_from_literal(text)
+    match parse::limits(text.as_bytes()) {
+        Ok(limits) => Policy::from_checked(limits),
+        Err(error) => panic!("{}", error.why.expected()),
+    }
 }
 
 /// As [`decide`](crate::store::decide), for `N` limits: with a number that the compiler knows, only those are copied.

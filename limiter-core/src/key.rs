@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// | `&[u8]`, `[u8; N]`, `Vec<u8>` | these bytes |
 /// | integers | the number in decimal: `42` is the key `"42"` |
 /// | `IpAddr`, `Ipv4Addr`, `Ipv6Addr` | the address as text; an IPv4-mapped IPv6 address is the IPv4 address |
-/// | [`Ipv6Block`] | the address, of IPv6 only the /64 network: `2001:db8:0:1::/64` |
+/// | [`Ipv6Block`] | the address, of IPv6 only the network: `2001:db8:0:1::/64` |
 /// | `uuid::Uuid` (feature `uuid`) | the hyphenated text |
 /// | tuples of up to four of these | their texts, separated by `,`; a `,` or `\` inside a part is escaped by `\` |
 ///
@@ -279,19 +279,35 @@ macro_rules! integers {
 
 integers!(unsigned: u8, u16, u32, u64, u128, usize; signed: i8, i16, i32, i64, i128, isize);
 
-/// An address of which IPv6 counts by its /64 network, because one IPv6 client controls at least a /64.
+/// An address as a key, of which IPv6 counts by its network: one IPv6 client controls at least a /64.
+///
+/// An IPv4 address counts alone, also one mapped into IPv6.
 ///
 /// ```
 /// use limiter_core::{Ipv6Block, Key};
-/// let key = |address: &str| Ipv6Block(address.parse().unwrap()).to_key().as_ref().to_vec();
+/// let key = |address: &str| Ipv6Block::new(address.parse().unwrap()).to_key().as_ref().to_vec();
 /// assert_eq!(key("2001:db8:0:1:aaaa::1"), b"2001:db8:0:1::/64");
 /// assert_eq!(key("203.0.113.7"), b"203.0.113.7");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ipv6Block(
-    /// The address.
-    pub IpAddr,
-);
+pub struct Ipv6Block {
+    address: IpAddr,
+    prefix: u8,
+}
+
+impl Ipv6Block {
+    /// Returns the /64 network of `address`.
+    #[must_use]
+    pub const fn new(address: IpAddr) -> Self {
+        Self::with_prefix(address, 64)
+    }
+
+    /// Returns the network of `address` with this many leading bits, at most 128.
+    #[must_use]
+    pub const fn with_prefix(address: IpAddr, prefix: u8) -> Self {
+        Self { address, prefix: if prefix < 128 { prefix } else { 128 } }
+    }
+}
 
 fn push_ipv4(key: &mut KeyBuf, address: Ipv4Addr) {
     for (i, octet) in address.octets().into_iter().enumerate() {
@@ -313,11 +329,13 @@ written! {
     Ipv4Addr: |key, address| push_ipv4(&mut key, address);
     Ipv6Addr: |key, address| push_ip(&mut key, address.into());
     IpAddr: |key, address| push_ip(&mut key, address);
-    Ipv6Block: |key, block| match block.0.to_canonical() {
+    Ipv6Block: |key, block| match block.address.to_canonical() {
         IpAddr::V4(address) => push_ipv4(&mut key, address),
         IpAddr::V6(address) => {
-            let network = Ipv6Addr::from_bits(address.to_bits() >> 64 << 64);
-            key.push_display(format_args!("{network}/64"));
+            let host_bits = 128 - u32::from(block.prefix);
+            let mask = u128::MAX.checked_shl(host_bits).unwrap_or(0);
+            let network = Ipv6Addr::from_bits(address.to_bits() & mask);
+            key.push_display(format_args!("{network}/{}", block.prefix));
         }
     };
 }
@@ -389,10 +407,20 @@ mod tests {
                 "2001:1111:2222:3333::/64",
             ),
         ] {
-            assert_eq!([key(ip(address)), key(Ipv6Block(ip(address)))], [whole, block]);
+            assert_eq!([key(ip(address)), key(Ipv6Block::new(ip(address)))], [whole, block]);
             if let IpAddr::V6(v6) = ip(address) {
                 assert_eq!(key(v6), whole);
             }
+        }
+        for (prefix, block) in [
+            (0, "::/0"),
+            (32, "2001:db8::/32"),
+            (63, "2001:db8::/63"),
+            (64, "2001:db8:0:1::/64"),
+            (128, "2001:db8:0:1:aaaa::1/128"),
+            (255, "2001:db8:0:1:aaaa::1/128"),
+        ] {
+            assert_eq!(key(Ipv6Block::with_prefix(ip("2001:db8:0:1:aaaa::1"), prefix)), block);
         }
     }
 

@@ -2,14 +2,10 @@
 
 use std::time::Duration;
 
+use crate::range::MAX_COST;
+use crate::range::OutOfRange;
 use crate::range::Quantity;
-use crate::{OutOfRange, Window};
-
-/// The largest cost and the largest `max` of a limit: 2^52.
-///
-/// Two of them still add up exactly in an IEEE double, the number type of Redis scripts. A recorded cost above it counts
-/// as `MAX_COST`; no limit can see the difference.
-pub const MAX_COST: u64 = 1 << 52;
+use crate::time::Window;
 
 /// At most `max` units of cost within any `window`.
 ///

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::request::{Reset, Settle, verb};
-use crate::{DynWindowStore, Key, Name, Policy, Receipt, Request, Timer};
+use crate::clock::Timer;
+use crate::name::Name;
+use crate::policy::Policy;
+use crate::store::DynWindowStore;
 
 /// A store that is chosen at run time: in memory, in Redis or any other.
 pub type SharedStore = Arc<dyn DynWindowStore>;
@@ -65,7 +67,7 @@ impl<S> Limiter<S> {
         Self { store, name: name.into(), policy: Arc::new(policy.into()), timer: None }
     }
 
-    /// Returns the same limiter with a timer, with which [`Request::within`] waits. Default: the store's timer if it has
+    /// Returns the same limiter with a timer, with which [`within`](crate::Request::within) waits. Default: the store's timer if it has
     /// one, otherwise [`TokioTimer`](crate::TokioTimer) with the feature `tokio`, otherwise none.
     #[must_use]
     pub fn with_timer(mut self, timer: impl Timer) -> Self {
@@ -92,49 +94,5 @@ impl<S> Limiter<S> {
 
     pub(crate) fn own_timer(&self) -> Option<&dyn Timer> {
         self.timer.as_deref()
-    }
-
-    /// Takes one unit, or as many as [`cost`](Request::cost) says, if they fit.
-    #[inline(always)]
-    pub fn acquire<K: Key>(&self, key: K) -> Request<'_, S, K::Bytes, verb::Acquire> {
-        Request::new(self, key.to_key())
-    }
-
-    /// Asks whether one unit, or as many as [`cost`](Request::cost) says, would fit. It consumes nothing.
-    #[inline(always)]
-    pub fn peek<K: Key>(&self, key: K) -> Request<'_, S, K::Bytes, verb::Peek> {
-        Request::new(self, key.to_key())
-    }
-
-    /// Counts one unit, or as many as [`cost`](Request::cost) says, whether they fit or not: metering.
-    #[inline(always)]
-    pub fn record<K: Key>(&self, key: K) -> Request<'_, S, K::Bytes, verb::Record> {
-        Request::new(self, key.to_key())
-    }
-
-    /// Reads how much is used. Unlike [`peek`](Self::peek) it does not ask whether more would fit, so a key that has used
-    /// up its limit is no denial.
-    #[inline(always)]
-    pub fn status<K: Key>(&self, key: K) -> Request<'_, S, K::Bytes, verb::Status> {
-        Request::new(self, key.to_key())
-    }
-
-    /// Replaces the cost of the entry that `receipt` names, at the time at which it counts already. It never fails for its
-    /// size: usage above a limit denies until enough has expired. A cost of 0 refunds the entry.
-    #[inline]
-    pub fn settle<K: Key>(&self, key: K, receipt: Receipt, cost: u64) -> Settle<'_, S, K::Bytes> {
-        Settle::new(self, key.to_key(), receipt, cost)
-    }
-
-    /// Removes the entry that `receipt` names, as if it had never been.
-    #[inline]
-    pub fn refund<K: Key>(&self, key: K, receipt: Receipt) -> Settle<'_, S, K::Bytes> {
-        Settle::new(self, key.to_key(), receipt, 0)
-    }
-
-    /// Removes the whole log of a key. Returns `false` if there was none.
-    #[inline]
-    pub fn reset<K: Key>(&self, key: K) -> Reset<'_, S, K::Bytes> {
-        Reset::new(self, key.to_key())
     }
 }

@@ -8,10 +8,14 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::time::Duration;
 
-use crate::{
-    At, Entry, EntryId, Facts, Limit, LogFacts, MAX_COST, Op, Outcome, PerLimit, Policy, Settlement, SettlementFacts,
-    Timestamp, Usage,
-};
+use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
+use crate::limit::Limit;
+use crate::op::{At, EntryId, Op};
+use crate::per_limit::PerLimit;
+use crate::policy::Policy;
+use crate::range::MAX_COST;
+use crate::settlement::Settlement;
+use crate::time::Timestamp;
 
 /// The entries of one log, with the algorithm of the [store contract](crate::WindowStore).
 ///

@@ -165,7 +165,7 @@ mod tests {
             ("a/b-c_d.E9", "a/b-c_d.E9"),
             ("a:b", "a%3Ab"),
             ("a%3Ab", "a%253Ab"),
-            ("{*?[]}\\ ö", "%7B%2A%3F%5B%5D%7D%5C%20%C3%B6"),
+            ("{*?[]} \\ ö", "%7B%2A%3F%5B%5D%7D%20%5C%20%C3%B6"),
         ] {
             assert_eq!(Name::new(text).encoded(), encoded);
         }

@@ -1,7 +1,10 @@
 //! Limits and windows from text, in `const` functions: `policy!` and `FromStr` share this one parser.
 
-use crate::policy::Limits;
-use crate::{Limit, MAX_LIMITS, OutOfRange, Window};
+use crate::limit::Limit;
+use crate::limits::Limits;
+use crate::limits::MAX_LIMITS;
+use crate::range::OutOfRange;
+use crate::time::Window;
 
 /// Units by length in microseconds, longest first. The first name is the one that is printed.
 pub(crate) const UNITS: [(u64, &[&str]); 6] = [

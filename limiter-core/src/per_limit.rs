@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::{array, fmt, slice};
 
-use crate::MAX_LIMITS;
+use crate::limits::MAX_LIMITS;
 
 /// One `T` for each limit of a policy, in the policy's order; dereferences to a slice of 1 to [`MAX_LIMITS`] items.
 ///
@@ -52,6 +52,26 @@ impl<T: Copy> PerLimit<T> {
             Items::Four(items) => Items::Four(items.map(f)),
             Items::More(items) => Items::More(items.iter().copied().map(f).collect()),
         })
+    }
+
+    /// Returns `f` of each item, or the first error.
+    ///
+    /// # Errors
+    /// Those of `f`.
+    pub fn try_map<U: Copy, E>(&self, mut f: impl FnMut(T) -> Result<U, E>) -> Result<PerLimit<U>, E> {
+        let mut error = None;
+        // The first item stands in for the ones after an error, which nobody sees.
+        let first = f(self[0])?;
+        let mut next = Some(first);
+        let mapped = self.map(|item| match next.take() {
+            Some(first) => first,
+            None if error.is_some() => first,
+            None => f(item).unwrap_or_else(|e| {
+                error = Some(e);
+                first
+            }),
+        });
+        error.map_or(Ok(mapped), Err)
     }
 }
 
@@ -125,5 +145,9 @@ mod tests {
         }
         assert_eq!(PerLimit::from([1, 2, 3, 4, 5]), PerLimit::from_slice(&[1, 2, 3, 4, 5]).unwrap());
         assert_eq!(*PerLimit::from([1, 2]), [1, 2]);
+        let even = |i: u32| if i.is_multiple_of(2) { Ok(i / 2) } else { Err(i) };
+        assert_eq!(PerLimit::from([2, 4, 6, 8, 0]).try_map(even), Ok(PerLimit::from([1, 2, 3, 4, 0])));
+        assert_eq!(PerLimit::from([2, 3, 6, 5]).try_map(even), Err(3));
+        assert_eq!(PerLimit::one(1).try_map(even), Err(1));
     }
 }

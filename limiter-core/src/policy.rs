@@ -1,12 +1,11 @@
 //! One or more limits and what they count.
 
 use std::borrow::Cow;
-use std::ops::Deref;
 
-use crate::{Error, ErrorKind, Limit, Window, parse};
-
-/// The most limits that a policy may have.
-pub const MAX_LIMITS: usize = 8;
+use crate::error::{Error, ErrorKind};
+use crate::limit::Limit;
+use crate::limits::{Limits, MAX_LIMITS};
+use crate::time::Window;
 
 /// What an acquire appends to the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -85,11 +84,11 @@ impl Policy {
     }
 
     pub(crate) const fn from_checked(limits: Limits) -> Self {
-        let first = limits.array[0];
+        let first = limits.first();
         let (mut longest, mut largest, mut smallest) = (first.window(), first.max(), first.max());
         let mut i = 1;
-        while i < limits.len as usize {
-            let limit = limits.array[i];
+        while i < limits.count() {
+            let limit = limits.get(i);
             if limit.window().as_micros() > longest.as_micros() {
                 longest = limit.window();
             }
@@ -177,7 +176,7 @@ impl Policy {
     /// See [`crate::internal::limits_array`].
     #[inline(always)]
     pub(crate) fn limits_array<const N: usize>(&self) -> Option<&[Limit; N]> {
-        if self.limits.len as usize == N { self.limits.array.first_chunk() } else { None }
+        self.limits.as_array()
     }
 }
 
@@ -190,30 +189,6 @@ impl From<Limit> for Policy {
 impl<const N: usize> From<[Limit; N]> for Policy {
     fn from(limits: [Limit; N]) -> Self {
         Self::from_limits(limits)
-    }
-}
-
-/// One to [`MAX_LIMITS`] limits. Unlike a `Vec` or a box, a `const` can hold them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
-    /// The elements from `len` on are [`Limit::UNUSED`].
-    array: [Limit; MAX_LIMITS],
-    len: u8,
-}
-
-impl Limits {
-    /// The first `count` of `array`, 1 to [`MAX_LIMITS`].
-    pub(crate) const fn new(array: [Limit; MAX_LIMITS], count: usize) -> Self {
-        Self { array, len: count as u8 }
-    }
-}
-
-impl Deref for Limits {
-    type Target = [Limit];
-
-    #[inline(always)]
-    fn deref(&self) -> &[Limit] {
-        self.array.get(..usize::from(self.len)).unwrap_or(&self.array)
     }
 }
 
@@ -235,15 +210,6 @@ macro_rules! policy {
     ($text:expr) => {
         const { $crate::internal::policy_from_literal($text) }
     };
-}
-
-/// See [`crate::internal::policy_from_literal`].
-#[allow(clippy::panic, reason = "it runs in the compiler only: `policy!` calls it in a const block")]
-pub(crate) const fn policy_from_literal(text: &str) -> Policy {
-    match parse::limits(text.as_bytes()) {
-        Ok(limits) => Policy::from_checked(limits),
-        Err(error) => panic!("{}", error.why.expected()),
-    }
 }
 
 #[cfg(test)]

@@ -1,10 +1,19 @@
-//! The error of a number out of range, small and `Copy` so that `const` constructors can return it.
+//! The ranges of numbers, and the error of a number out of range: small and `Copy`, so that `const` constructors can
+//! return it.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::time::MAX_MICROS;
-use crate::{Error, ErrorKind, MAX_COST};
+use crate::error::{Error, ErrorKind};
+
+/// The largest microsecond count that an IEEE double holds exactly, along with every smaller one.
+pub(crate) const MAX_MICROS: u64 = (1 << 53) - 1;
+
+/// The largest cost and the largest `max` of a limit: 2^52.
+///
+/// Two of them still add up exactly in an IEEE double, the number type of Redis scripts. A recorded cost above it counts
+/// as `MAX_COST`; no limit can see the difference.
+pub const MAX_COST: u64 = 1 << 52;
 
 /// A maximum, window or timestamp is out of range. Converts into [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

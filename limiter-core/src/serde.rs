@@ -5,7 +5,9 @@ use std::borrow::Cow;
 use serde::de::{Deserialize, Deserializer, Error as _};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
-use crate::{Counting, Limit, Policy, Window};
+use crate::limit::Limit;
+use crate::policy::{Counting, Policy};
+use crate::time::Window;
 
 macro_rules! as_text {
     ($($type:ty),*) => {$(

@@ -1,6 +1,10 @@
 //! Changing or removing an entry.
 
-use crate::{At, EntryId, LogKey, MAX_COST, Policy, Timestamp, Window};
+use crate::log_key::LogKey;
+use crate::op::{At, EntryId};
+use crate::policy::Policy;
+use crate::range::MAX_COST;
+use crate::time::{Timestamp, Window};
 
 /// Names one entry that an operation appended, to refund it or to settle its cost.
 ///

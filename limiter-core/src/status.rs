@@ -3,7 +3,12 @@
 use std::time::Duration;
 use std::{array, fmt};
 
-use crate::{Limit, LogFacts, PerLimit, Policy, Settlement, SettlementFacts, Timestamp, Usage, Window};
+use crate::facts::{LogFacts, SettlementFacts, Usage};
+use crate::limit::Limit;
+use crate::per_limit::PerLimit;
+use crate::policy::Policy;
+use crate::settlement::Settlement;
+use crate::time::{Timestamp, Window};
 
 /// How much of each limit of a policy a key has used at one time.
 ///
@@ -215,7 +220,6 @@ impl fmt::Debug for Status {
 
 /// What a settlement or a refund did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "a settlement may find that its entry is gone"]
 pub struct Settled {
     pub(crate) applied: bool,
     pub(crate) status: Status,

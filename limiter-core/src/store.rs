@@ -6,13 +6,16 @@ use std::task::Poll;
 
 use async_trait::async_trait;
 
+use crate::clock::Timer;
+use crate::decision::Decision;
 pub use crate::decision::decide;
+use crate::error::Error;
 pub use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
 pub use crate::log::Log;
-pub use crate::op::{At, LogKey, Mode, Op, Retention};
+pub use crate::log_key::LogKey;
+pub use crate::op::{At, Mode, Op, Retention};
 pub use crate::settlement::Settlement;
 pub use crate::status::settled;
-use crate::{Decision, Error, Timer};
 
 /// Keeps one log for each limiter name and key, and applies operations to it.
 ///

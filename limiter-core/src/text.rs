@@ -3,8 +3,11 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::error::{Error, ErrorKind};
+use crate::limit::Limit;
 use crate::parse::{self, ParseError, UNITS, Why};
-use crate::{Error, ErrorKind, Limit, Policy, Window};
+use crate::policy::Policy;
+use crate::time::Window;
 
 /// The beginning of a text, quoted for an error message.
 fn excerpt(text: &str) -> String {

@@ -2,10 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::{Error, ErrorKind, OutOfRange, range::Quantity};
-
-/// The largest microsecond count that an IEEE double holds exactly, along with every smaller one.
-pub(crate) const MAX_MICROS: u64 = (1 << 53) - 1;
+use crate::error::{Error, ErrorKind};
+use crate::range::{MAX_MICROS, OutOfRange, Quantity};
 
 /// A point in time: whole microseconds since the Unix epoch, below 2^53 (the year 2255).
 ///

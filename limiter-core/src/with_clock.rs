@@ -1,6 +1,13 @@
 //! A clock in front of a store.
 
-use crate::{At, Clock, Decision, Error, Facts, LogKey, NowStore, Op, Settlement, SettlementFacts, Timer, WindowStore};
+use crate::clock::{Clock, Timer};
+use crate::decision::Decision;
+use crate::error::Error;
+use crate::facts::{Facts, SettlementFacts};
+use crate::log_key::LogKey;
+use crate::op::{At, Op};
+use crate::settlement::Settlement;
+use crate::store::{NowStore, WindowStore};
 
 /// A store whose time another clock provides: a mock clock for all limiters of a test, or the one time authority of a fleet.
 ///

@@ -3,13 +3,13 @@
 use limiter_core::store::Op;
 use limiter_core::{Timestamp, Window};
 
-/// Entries in the order in which they were appended. They are numbered one by one, modulo 2^32.
+/// Entries in the order in which they were appended. They are numbered one by one, in the compact forms modulo 2^32.
 pub(crate) trait Entries {
     fn len(&self) -> usize;
     /// The time of the `i`-th entry; where there is none, it is any.
     fn at(&self, i: usize) -> Timestamp;
     /// The number of the `i`-th entry, or of the next one where there is none.
-    fn number(&self, i: usize) -> u32;
+    fn number(&self, i: usize) -> u64;
     /// The first entry that counts in the `limit`-th limit's window at `now`: its index and its time, which is any if
     /// there is none. `N` is 1 if there is but one limit.
     fn first<const N: usize>(&self, limit: usize, window: Window, now: Timestamp) -> (usize, Timestamp);
@@ -22,7 +22,7 @@ pub(crate) trait Entries {
     fn reaching(&self, start: usize, cost: u64) -> usize;
     fn drop_front(&mut self, dropped: usize);
     /// Drops the first entries, appends the operation's, which the log [takes](Self::takes), and returns its number.
-    fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u32;
+    fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u64;
     /// Whether the operation's entry can be appended to the entries from `from` on, and the log should stay as it is for
     /// as many limits as `N` in [`start`](Self::start) tells.
     fn takes<const N: usize>(&self, op: &Op<'_>, from: usize) -> bool;
@@ -39,8 +39,8 @@ pub(crate) trait Entries {
     }
 
     /// The index of the entry with this number.
-    fn find(&self, number: u32) -> Option<usize> {
-        let i = number.wrapping_sub(self.number(0)) as usize;
+    fn find(&self, number: u64) -> Option<usize> {
+        let i = u32::try_from(number).ok()?.wrapping_sub(self.number(0) as u32) as usize;
         (i < self.len()).then_some(i)
     }
 

@@ -95,9 +95,9 @@ impl Entries for Few {
     }
 
     #[inline]
-    fn number(&self, i: usize) -> u32 {
+    fn number(&self, i: usize) -> u64 {
         let [low, middle, high] = self.number;
-        u32::from_le_bytes([low, middle, high, 0]) + i as u32
+        u64::from(u32::from_le_bytes([low, middle, high, 0])) + i as u64
     }
 
     #[inline]
@@ -127,7 +127,7 @@ impl Entries for Few {
     #[inline]
     fn drop_front(&mut self, dropped: usize) {
         self.count = COUNTS[(self.len() - dropped) % COUNTS.len()];
-        self.set_number(self.number(dropped));
+        self.set_number(self.number(dropped) as u32);
     }
 
     #[inline]
@@ -135,17 +135,17 @@ impl Entries for Few {
         fits::<Narrow>(op, 0)
             && op.id.is_none()
             && self.len() - from < Self::CAPACITY
-            && self.number(2 * Self::CAPACITY) < Self::NUMBERS
+            && self.number(2 * Self::CAPACITY) < u64::from(Self::NUMBERS)
     }
 
     #[inline]
-    fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u32 {
+    fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u64 {
         let len = self.len() - dropped;
         let number = self.number(dropped);
-        self.set_number(number);
+        self.set_number(number as u32);
         self.count = COUNTS[(len + 1) % COUNTS.len()];
         self.low[self.place(len)] = at.as_micros() as u32;
         self.high = (at.as_micros() >> 32) as u32 | (Keep::for_append(op).to_bits() as u32) << KEEP_SHIFT;
-        number + len as u32
+        number + len as u64
     }
 }

@@ -7,7 +7,7 @@ use limiter_core::EntryId;
 /// What is known of an entry with an id.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Named {
-    pub(crate) number: u32,
+    pub(crate) number: u64,
     pub(crate) admitted: bool,
 }
 
@@ -16,7 +16,7 @@ pub(crate) struct Named {
 pub(crate) struct Ids {
     by_id: HashMap<EntryId, Named, foldhash::fast::RandomState>,
     /// In the order of the entries. A number that `by_id` does not confirm is a removed entry's.
-    in_order: VecDeque<(u32, EntryId)>,
+    in_order: VecDeque<(u64, EntryId)>,
 }
 
 impl Ids {
@@ -29,25 +29,22 @@ impl Ids {
         self.in_order.push_back((named.number, id));
     }
 
-    pub(crate) fn remove(&mut self, number: u32) {
-        let Some(&(first, _)) = self.in_order.front() else { return };
-        let found = self.in_order.binary_search_by_key(&number.wrapping_sub(first), |(n, _)| n.wrapping_sub(first));
+    pub(crate) fn remove(&mut self, number: u64) {
+        let found = self.in_order.binary_search_by_key(&number, |(number, _)| *number);
         if let Some((number, id)) = found.ok().and_then(|i| self.in_order.remove(i)) {
             self.forget(number, id);
         }
     }
 
     /// Forgets the ids of all entries before the one with this number.
-    pub(crate) fn drop_before(&mut self, first: u32) {
-        // Numbers are modulo 2^32.
-        let is_before = |(number, _): &&(u32, EntryId)| number.wrapping_sub(first) > u32::MAX / 2;
-        while let Some(&(number, id)) = self.in_order.front().filter(is_before) {
+    pub(crate) fn drop_before(&mut self, first: u64) {
+        while let Some(&(number, id)) = self.in_order.front().filter(|(number, _)| *number < first) {
             self.in_order.pop_front();
             self.forget(number, id);
         }
     }
 
-    fn forget(&mut self, number: u32, id: EntryId) {
+    fn forget(&mut self, number: u64, id: EntryId) {
         // The id may name a later entry by now.
         if self.by_id.get(&id).is_some_and(|named| named.number == number) {
             self.by_id.remove(&id);

@@ -89,6 +89,9 @@ impl Log {
             }
             survey.expired(entries, op)
         });
+        if self.len() - outgrown >= most_in_a_ring() {
+            return self.many().apply::<N>(op, now);
+        }
         self.outgrow(outgrown, op);
         each_form!(self, entries => Survey::<N>::new(entries, op, now).apply(entries, op))
     }
@@ -156,7 +159,7 @@ impl Log {
         if receipt.has_left(now) {
             return false;
         }
-        let Ok(number) = u32::try_from(receipt.entry().as_u128()) else { return false };
+        let Ok(number) = u64::try_from(receipt.entry().as_u128()) else { return false };
         // A receipt of no entry here must not cost memory.
         let found = each_form!(self, entries => {
             entries.find(number).filter(|&i| entries.at(i) == receipt.at())
@@ -168,6 +171,16 @@ impl Log {
         }
         true
     }
+}
+
+#[cfg(not(test))]
+const fn most_in_a_ring() -> usize {
+    crate::ring::MOST
+}
+
+#[cfg(test)]
+fn most_in_a_ring() -> usize {
+    tests::MOST.get()
 }
 
 #[inline(always)]
@@ -187,4 +200,45 @@ pub(crate) enum Common<'a, const H: usize> {
     Wide(View<'a, Wide, H>),
     WideCosts(View<'a, WideCosts, H>),
     None,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use limiter_core::store::{LogKey, Outcome};
+    use limiter_core::{Name, Receipt, policy};
+
+    use super::*;
+
+    thread_local! {
+        /// A stand-in for the most entries of a ring, which would take 8 GiB.
+        pub(super) static MOST: Cell<usize> = const { Cell::new(crate::ring::MOST) };
+    }
+
+    #[test]
+    fn a_log_longer_than_a_ring_goes_on_in_the_sparse_form() {
+        MOST.set(100);
+        let (policy, at) = (policy!("1000/1s"), |micros| Timestamp::from_micros((1 << 50) + micros).unwrap());
+        let mut log = Log::new(u32::MAX - 150);
+        let mut receipts = Vec::new();
+        for i in 0..1_000 {
+            let facts = log.apply(Op::acquire("", &policy).at(at(i)), at(i));
+            assert_eq!((facts.admitted, facts.log.usage[0].used), (true, i + 1));
+            let Outcome::Appended(entry) = facts.outcome else { panic!("not appended") };
+            receipts.push(Receipt::new(entry.id, entry.at, policy.longest_window()));
+            // A ring is filled before it is left.
+            assert_eq!(matches!(log, Log::Ring(_)), (4..127).contains(&i), "after {i}");
+        }
+        assert!(!log.apply(Op::acquire("", &policy).at(at(1_000)), at(1_000)).admitted);
+        let settle = |log: &mut Log, receipt, cost| {
+            let settlement = Settlement::new(LogKey::new(Name::default(), ""), &policy, receipt, cost);
+            log.settle(&settlement, at(1_000))
+        };
+        for (i, receipt) in receipts.iter().enumerate().step_by(7) {
+            assert!(settle(&mut log, *receipt, 0).applied, "entry {i}");
+            assert!(!settle(&mut log, *receipt, 0).applied, "entry {i}");
+        }
+        assert_eq!(log.len(), 1_000 - receipts.len().div_ceil(7));
+    }
 }

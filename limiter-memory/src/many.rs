@@ -14,7 +14,7 @@ pub(crate) struct Many {
     entries: VecDeque<Numbered>,
     /// The cost of all dropped entries, modulo 2^64.
     before: u64,
-    next: u32,
+    next: u64,
     pub(crate) keep: Keep,
     /// How many entries have been dropped from the front, modulo 2^32.
     dropped: u32,
@@ -28,19 +28,19 @@ struct Numbered {
     at: u64,
     /// The cost of this entry and all before it, modulo 2^64.
     total: u64,
-    number: u32,
+    number: u64,
 }
 
 impl Many {
     pub(crate) fn holding(log: &impl Entries, keep: Keep) -> Self {
-        let (len, all) = (log.len(), log.cost_from(0));
+        let (len, all, first) = (log.len(), log.cost_from(0), log.number(0));
         let numbered =
-            |i| Numbered { at: log.at(i).as_micros(), total: all - log.cost_from(i + 1), number: log.number(i) };
+            |i| Numbered { at: log.at(i).as_micros(), total: all - log.cost_from(i + 1), number: first + i as u64 };
         // Room for the entry for which the log takes this form.
         let mut entries = VecDeque::with_capacity(len + 1);
         entries.extend((0..len).map(numbered));
         let (hints, ids) = ([0; MAX_LIMITS], Ids::default());
-        Self { entries, before: 0, next: log.number(len), keep, dropped: 0, hints, ids }
+        Self { entries, before: 0, next: first + len as u64, keep, dropped: 0, hints, ids }
     }
 
     #[inline]
@@ -57,7 +57,7 @@ impl Many {
         if let Outcome::Appended(entry) = facts.outcome {
             self.ids.drop_before(self.number(0));
             if let Some(id) = op.id {
-                self.ids.insert(id, Named { number: entry.id.as_u128() as u32, admitted: facts.admitted });
+                self.ids.insert(id, Named { number: entry.id.as_u128() as u64, admitted: facts.admitted });
             }
         }
         facts
@@ -97,15 +97,14 @@ impl Entries for Many {
         Timestamp::from_micros_saturating(self.entries.get(i).map_or(0, |entry| entry.at))
     }
 
-    fn number(&self, i: usize) -> u32 {
+    fn number(&self, i: usize) -> u64 {
         self.entries.get(i).map_or(self.next, |entry| entry.number)
     }
 
-    fn find(&self, number: u32) -> Option<usize> {
-        // The numbers rise, but modulo 2^32.
-        let first = self.number(0);
-        let wanted = number.wrapping_sub(first);
-        self.entries.binary_search_by_key(&wanted, |entry| entry.number.wrapping_sub(first)).ok()
+    fn find(&self, number: u64) -> Option<usize> {
+        let find = |number| self.entries.binary_search_by_key(&number, |entry| entry.number).ok();
+        // A receipt from before the log took this form has the number modulo 2^32.
+        find(number).or_else(|| find(number | 1 << 32))
     }
 
     #[inline]
@@ -148,10 +147,10 @@ impl Entries for Many {
         true
     }
 
-    fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u32 {
+    fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u64 {
         self.drop_front(dropped);
         let number = self.next;
-        self.next = number.wrapping_add(1);
+        self.next = number + 1;
         self.keep = Keep::for_append(op);
         let total = self.total().wrapping_add(op.cost);
         self.entries.push_back(Numbered { at: at.as_micros(), total, number });

@@ -14,6 +14,8 @@ pub(crate) const HINTS: usize = MAX_LIMITS;
 /// How many entries there is room for at first. Rings with much more are shrunk when three quarters of it are empty.
 const SMALLEST: usize = 8;
 const SHRINK_ABOVE: usize = 4 * SMALLEST;
+/// Longer logs take the sparse form, because a ring counts in 32 bits.
+pub(crate) const MOST: usize = 1 << 31;
 /// Whether a ring is to be shrunk is seen once in a round of so many appends, or of as many as it has places for: a log
 /// that empties and fills in turns keeps its block.
 const ROUND: usize = 256;
@@ -69,7 +71,7 @@ impl Ring {
             words: vec![0; H + room * L::WORDS].into_boxed_slice(),
             extent: Extent {
                 newest: stamp::<L, H>(entries.newest().unwrap_or(Timestamp::EPOCH), keep),
-                number: entries.number(from),
+                number: entries.number(from) as u32,
                 len: len as u32,
             },
         };
@@ -252,8 +254,8 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
     }
 
     #[inline(always)]
-    fn number(&self, i: usize) -> u32 {
-        self.extent.number(i)
+    fn number(&self, i: usize) -> u64 {
+        u64::from(self.extent.number(i))
     }
 
     #[inline(always)]
@@ -333,7 +335,7 @@ impl<L: Layout, const H: usize> Entries for View<'_, L, H> {
     }
 
     #[inline(always)]
-    fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u32 {
+    fn push(&mut self, dropped: usize, op: &Op<'_>, at: Timestamp) -> u64 {
         let len = self.len();
         let total = if L::COSTS { self.read().total_before(len).wrapping_add(op.cost) } else { 0 };
         let number = self.number(len);

@@ -54,31 +54,34 @@ macro_rules! shortly {
     }};
 }
 
-/// An exact sliding-window log per key, in this process.
+/// An exact sliding-window log for each name and key, in this process.
 ///
-/// Every operation holds the lock of its key's place for no longer than the operation; nothing is held across an await.
-/// Share it behind an [`Arc`](std::sync::Arc).
+/// Each operation locks only its key's slot or shard, and never across an `.await`. Share the store behind an
+/// [`Arc`](std::sync::Arc).
 ///
 /// # Memory
-/// The store begins with 4,096 lines, 256 KiB in all: each takes a key, its log and their lock in one cache line. A key
-/// whose line is taken is in one of the shards of a hash table. Once there are some six thousand keys the lines are
-/// closed for good and all keys move to the shards. The operation that does it takes a fifth of a millisecond.
+/// | what | bytes |
+/// |---|---|
+/// | an empty store | 256 KiB, or almost nothing if `max_keys` is below 65,536 |
+/// | a key of up to 18 bytes with up to four entries of cost 1 | one slot of 64 |
+/// | a longer key | its length and 16 more |
+/// | an entry beyond four | 4; 8 if a window exceeds 71 minutes or costs differ; 16 if both |
+/// | several limits | 32 more for a log of more than four entries |
+/// | an entry of a log that has seen an idempotency key, a refund or a settlement | 24 |
 ///
-/// A key with up to four entries of cost 1 takes a line, or 64 bytes of a shard's table (one that grows is between 7/12 and
-/// 7/8 full, a small one less), and nothing else while it is at most 18 bytes long. More entries take 4 bytes each, 8 if a
-/// window is over 71 minutes or costs differ, 16 if both, in a ring with room for between one and four times their number,
-/// and 32 bytes beside it under several limits. A log that knows an entry by an id, or had one refunded or settled, takes
-/// 24 bytes an entry.
+/// A log has room for one to four times its entries. A hash table that has only grown is between 7/12 and 7/8 full.
 ///
-/// Keys whose entries have all expired are forgotten when a fresh key comes to their line or when their shard is full,
-/// before it grows, and by [`sweep`](Self::sweep). [`with_max_keys`](Self::with_max_keys) bounds their number.
+/// A hit on a known key does not allocate, unless the policy has more than four limits. Keys whose entries have all expired
+/// are evicted when a fresh key needs their slot, before a full shard grows, and by [`sweep`](Self::sweep).
+/// [`with_max_keys`](Self::with_max_keys) bounds their number.
 ///
 /// # Performance
-/// O(1) on average, whatever the limit, the costs and the number of windows; each further window adds some seven
-/// nanoseconds. A settlement or refund takes time in proportion to the entries that are newer than the one it changes.
+/// Amortised O(1), whatever the limit, the costs and the number of windows. A settlement or refund takes time in proportion
+/// to the entries newer than the one it changes. The insert that moves all keys from direct slots to the shards, at some six
+/// thousand keys, takes longer than others, as does one that grows or sweeps a shard. `benches/RESULTS.md` in the repository
+/// has the figures.
 ///
-/// A thread that finds a line or shard locked pauses and tries again; where that takes more than some microseconds, as while
-/// a shard is swept or grows, it yields the processor, and sleeps in the end.
+/// A contended lock spins with exponential backoff, then yields, then sleeps.
 pub struct MemoryStore {
     /// Each for one key. Locked before the key's shard.
     lines: Locks<Line>,
@@ -95,17 +98,17 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store for any number of keys.
+    /// Returns an empty store for any number of keys.
     #[must_use]
     pub fn new() -> Self {
         Self::build(usize::MAX)
     }
 
-    /// An empty store that never holds more than `max_keys` keys, at least 1. For fewer than 65,536 it has no lines.
+    /// Returns an empty store that never holds more than `max_keys` keys, at least 1.
     ///
-    /// When a fresh key finds its shard full, the shard forgets its expired keys, and if those are too few, the keys
-    /// with the fewest entries, of equals the ones longest unused: a flood of fresh keys pushes out itself, and a
-    /// client that is over its limit cannot be freed by one. A key pushed out starts anew with an empty log.
+    /// When a shard is full, an insert evicts expired keys first, then the keys with the fewest entries, the longest unused
+    /// first among equals. A flood of fresh keys therefore evicts itself, and cannot free a client that is over its limit. An
+    /// evicted key starts again with an empty log.
     #[must_use]
     pub fn with_max_keys(max_keys: usize) -> Self {
         Self::build(max_keys.max(1))
@@ -128,8 +131,8 @@ impl MemoryStore {
         }
     }
 
-    /// How many keys the store holds, expired ones that it has not swept included. While other threads use the store, a key
-    /// that moves may be left out or counted twice.
+    /// Returns how many keys the store holds, including expired ones that it has not swept. While other threads use the store,
+    /// a key that moves may be missed or counted twice.
     #[must_use]
     pub fn len(&self) -> usize {
         let lines = self.open_lines().filter(|line| matches!(*line.lock(), Line::Taken(_))).count();
@@ -142,21 +145,23 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// How many entries the store holds for a key, expired ones that it has not dropped included.
+    /// Returns how many entries a log holds, including expired ones that no append has dropped yet.
     #[must_use]
     pub fn entries(&self, log: LogKey<'_>) -> usize {
         self.find(log.name.id(), log.key).map_or(0, |log| log.len())
     }
 
-    /// Forgets all keys whose entries have expired by the store's own clock, a line or shard at a time, and returns the memory
-    /// they took. Returns how many there were. A key last appended to at a given time stays: see
+    /// Evicts all keys whose entries have expired by the store's clock, frees their memory, and returns how many there were.
+    ///
+    /// It locks one slot or shard at a time. A key whose last append was at a given time stays; see
     /// [`sweep_at`](Self::sweep_at).
     pub fn sweep(&self) -> usize {
         let now = clock::now();
         self.sweep_where(|log| has_expired(log, now))
     }
 
-    /// Forgets all keys whose entries have expired at `given`, also those appended to at given times.
+    /// Evicts all keys whose entries have expired at `given`, including those appended to at given times, and returns how many
+    /// there were.
     pub fn sweep_at(&self, given: Timestamp) -> usize {
         self.sweep_where(|log| log.newest().is_none_or(|newest| log.keep().is_over_at(newest, given)))
     }
@@ -529,8 +534,8 @@ impl Default for MemoryStore {
 }
 
 impl fmt::Debug for MemoryStore {
-    /// Keys are not shown: they may be people's addresses.
+    /// Prints neither keys nor counts, and never locks.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").field("keys", &self.len()).finish_non_exhaustive()
+        f.debug_struct("MemoryStore").field("direct_slots", &!self.are_lines_closed()).finish_non_exhaustive()
     }
 }

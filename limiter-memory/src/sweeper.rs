@@ -6,22 +6,21 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use std::{fmt, io};
 
-use crate::MemoryStore;
+use crate::store::MemoryStore;
 
-/// A thread that [sweeps](MemoryStore::sweep) a store at intervals. It ends when this is dropped or the store is gone.
+/// A thread that [sweeps](MemoryStore::sweep) a store at intervals, until it or the store is dropped.
 ///
-/// A store sweeps a shard by itself before the shard grows; this also returns the memory of a store that gets no fresh
-/// keys any more.
+/// A store sweeps each shard before it grows. A sweeper also frees the memory of a store that gets no fresh keys any more.
 pub struct Sweeper {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Sweeper {
-    /// Sweeps `store` every `interval`, at least a millisecond.
+    /// Starts a thread that sweeps `store` every `interval`, at least every millisecond.
     ///
     /// # Errors
-    /// If the operating system gives no thread.
+    /// If the operating system cannot start a thread.
     pub fn start(store: &Arc<MemoryStore>, interval: Duration) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let (store, interval) = (Arc::downgrade(store), interval.max(Duration::from_millis(1)));
@@ -37,7 +36,7 @@ impl Sweeper {
 }
 
 impl Drop for Sweeper {
-    /// Waits for a sweep that is under way.
+    /// Stops the thread, after a sweep that is running.
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {

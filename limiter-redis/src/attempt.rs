@@ -1,4 +1,4 @@
-//! One command, within its time and its retries.
+//! Sends one command, with a timeout for each attempt and retries.
 
 use std::time::Duration;
 
@@ -8,35 +8,35 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::failure::{Failure, Repeat};
 
-/// How long a server that does not execute commands for now is left alone before the retry.
+/// How long to wait before a retry if the server executes no commands at the moment.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How long and how often to try.
+/// How long an attempt may take, and how many retries follow it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct RetryPolicy {
     pub(crate) response_timeout: Duration,
     pub(crate) retries: u32,
 }
 
-/// What a command is told about the attempts before it.
+/// What a command depends on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Attempt {
-    /// The time since the first attempt that may have been executed.
+    /// The time since the first attempt that the server may have executed.
     pub(crate) since_first: Option<Duration>,
-    /// Whether the script must come along.
-    pub(crate) bring: bool,
+    /// Whether to send the script's text, because the server does not know the script.
+    pub(crate) load: bool,
 }
 
 /// An answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) value: Value,
-    /// Whether an attempt before may have been executed.
+    /// Whether the server may have executed an earlier attempt.
     pub(crate) repeated: bool,
 }
 
-impl Patience {
-    /// Sends what `command` makes until it is answered, or the patience is at its end.
+impl RetryPolicy {
+    /// Sends what `command` returns until it is answered or no retry is left.
     pub(crate) async fn run<C>(&self, connection: &C, command: impl Fn(Attempt) -> Cmd) -> Result<Answer, Failure>
     where
         C: ConnectionLike + Clone,
@@ -51,7 +51,7 @@ impl Patience {
             let failure = match answer {
                 Ok(Ok(value)) => return Ok(Answer { value, repeated: first.is_some() }),
                 Ok(Err(failure)) => failure,
-                Err(_) => Failure::Late,
+                Err(_) => Failure::Timeout,
             };
             let repeat = failure.repeat();
             if left == 0 || repeat == Repeat::Never {
@@ -71,9 +71,9 @@ async fn once<C: ConnectionLike>(
     command: &impl Fn(Attempt) -> Cmd,
     since_first: Option<Duration>,
 ) -> Result<Value, Failure> {
-    let answer = send(connection, command(Attempt { since_first, bring: false })).await;
+    let answer = send(connection, command(Attempt { since_first, load: false })).await;
     match answer {
-        Err(failure) if failure.is_no_script() => send(connection, command(Attempt { since_first, bring: true })).await,
+        Err(failure) if failure.is_no_script() => send(connection, command(Attempt { since_first, load: true })).await,
         answer => answer,
     }
 }

@@ -7,38 +7,38 @@ use redis::{
     Cmd, ErrorKind, IntoConnectionInfo, Pipeline, RedisError, RedisFuture, RedisResult, ServerErrorKind, Value,
 };
 
-use crate::connection::{Connection, Kind, Times, tcp_settings};
+use crate::connection::{Connection, Kind, Timeouts, tcp_settings};
 use crate::nodes::{Address, Nodes};
 
-/// A slot that moves is answered for by the next node, or the one after.
+/// A command for a slot that moves reaches its node after one redirection, or two.
 pub(crate) const REDIRECTIONS: usize = 3;
 
 /// A connection to a cluster.
 #[derive(Clone)]
 pub(crate) enum Cluster {
-    /// The store's.
+    /// Opened by the store.
     Own(Nodes),
-    /// A user's.
+    /// Brought by the user.
     Given(ClusterConnection),
 }
 
-pub(crate) async fn connect(nodes: Vec<String>, times: Times) -> RedisResult<Connection> {
-    let nodes = open(nodes, times)?;
-    nodes.ask_all().await?;
+pub(crate) async fn connect(nodes: Vec<String>, timeouts: Timeouts) -> RedisResult<Connection> {
+    let nodes = open(nodes, timeouts)?;
+    nodes.refresh_now().await?;
     Ok(Connection(Kind::Cluster(Cluster::Own(nodes))))
 }
 
-pub(crate) fn connect_lazily(nodes: Vec<String>, times: Times) -> RedisResult<Connection> {
-    Ok(Connection(Kind::Cluster(Cluster::Own(open(nodes, times)?))))
+pub(crate) fn connect_lazily(nodes: Vec<String>, timeouts: Timeouts) -> RedisResult<Connection> {
+    Ok(Connection(Kind::Cluster(Cluster::Own(open(nodes, timeouts)?))))
 }
 
-fn open(nodes: Vec<String>, times: Times) -> RedisResult<Nodes> {
-    let infos = nodes.into_iter().map(|url| Ok(url.into_connection_info()?.set_tcp_settings(tcp_settings(times))));
-    Nodes::new(&infos.collect::<RedisResult<Vec<_>>>()?, times)
+fn open(nodes: Vec<String>, timeouts: Timeouts) -> RedisResult<Nodes> {
+    let infos = nodes.into_iter().map(|url| Ok(url.into_connection_info()?.set_tcp_settings(tcp_settings(timeouts))));
+    Nodes::new(&infos.collect::<RedisResult<Vec<_>>>()?, timeouts)
 }
 
 impl Cluster {
-    /// Sends a command to the node that has its slot.
+    /// Sends a command to the node that serves its slot.
     pub(crate) async fn send(&mut self, cmd: &Cmd) -> RedisResult<Value> {
         let cluster = match self {
             Self::Own(nodes) => return nodes.send(cmd).await,
@@ -66,7 +66,7 @@ impl Cluster {
     }
 }
 
-/// Sends a command to a node that does not have its slot yet.
+/// Sends a command to a node that imports its slot.
 pub(crate) async fn asking(node: &mut impl ConnectionLike, cmd: &Cmd) -> RedisResult<Value> {
     let mut pipeline = Pipeline::with_capacity(2);
     pipeline.cmd("ASKING").add_command(cmd.clone());
@@ -74,7 +74,7 @@ pub(crate) async fn asking(node: &mut impl ConnectionLike, cmd: &Cmd) -> RedisRe
     answers.pop().unwrap_or(Value::Nil).extract_error()
 }
 
-/// Where an answer points to, and whether it has to be asked there as an exception.
+/// Returns where a redirection points, and whether the command must follow an `ASKING` there.
 pub(crate) fn redirection(error: &RedisError) -> Option<(Address, bool)> {
     let ask = error.kind() == ErrorKind::Server(ServerErrorKind::Ask);
     let (address, _slot) = error.redirect_node()?;
@@ -82,7 +82,7 @@ pub(crate) fn redirection(error: &RedisError) -> Option<(Address, bool)> {
     Some(((host.to_owned(), port.parse().ok()?), ask))
 }
 
-/// One node of a cluster as a connection; any node if none is named.
+/// One node of a cluster as a connection. Without an address, any node.
 #[derive(Clone)]
 pub(crate) struct Node {
     cluster: Cluster,
@@ -136,8 +136,8 @@ impl ConnectionLike for Node {
     }
 }
 
-/// The ranges of slots in an answer to `CLUSTER SLOTS`, with the masters' addresses. A node that does not know its own
-/// host has the one it was asked at.
+/// Returns the ranges of slots in an answer to `CLUSTER SLOTS`, with the masters' addresses. A node that does not know its own
+/// host gets `asked`, the host that answered.
 pub(crate) fn slot_ranges(reply: &Value, asked: &str) -> Option<Vec<(u16, u16, Address)>> {
     let Value::Array(ranges) = reply else { return None };
     let number = |value: &Value| match value {
@@ -157,7 +157,7 @@ pub(crate) fn slot_ranges(reply: &Value, asked: &str) -> Option<Vec<(u16, u16, A
     ranges.iter().map(range).collect()
 }
 
-/// The masters in an answer to `CLUSTER SLOTS`.
+/// Returns the masters in an answer to `CLUSTER SLOTS`.
 pub(crate) fn masters(reply: &Value) -> Option<Vec<Address>> {
     let masters: std::collections::BTreeSet<_> = slot_ranges(reply, "")?.into_iter().map(|(.., node)| node).collect();
     Some(masters.into_iter().collect())

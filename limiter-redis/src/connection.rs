@@ -1,4 +1,4 @@
-//! The connections that the store makes itself.
+//! The connections that the store opens itself.
 
 use std::time::Duration;
 
@@ -8,10 +8,11 @@ use redis::io::tcp::TcpSettings;
 use redis::{Cmd, IntoConnectionInfo, Pipeline, RedisError, RedisFuture, Value};
 
 use crate::failure::Failure;
+use crate::url;
 
-/// A connection to one Redis, or with the feature `cluster` to a Redis Cluster; cheap to clone, shared by all clones.
+/// A connection to one Redis, or with the feature `cluster` to a Redis Cluster. It is cheap to clone; all clones share it.
 ///
-/// It makes itself anew when it was lost, and never repeats a command that may have been executed.
+/// It reconnects when it was lost, and never repeats a command that the server may have executed.
 #[derive(Clone)]
 pub struct Connection(pub(crate) Kind);
 
@@ -39,8 +40,8 @@ impl From<ConnectionManager> for Connection {
     }
 }
 
-/// The connection should be built with `retries(0)`: redirections are followed here, and a repetition that does not
-/// know that it is one counts twice.
+/// Build the connection with `retries(0)`. [`Connection`] follows redirections itself, and a command that the client library
+/// repeats after a lost answer may count twice.
 #[cfg(feature = "cluster")]
 impl From<redis::cluster_async::ClusterConnection> for Connection {
     fn from(connection: redis::cluster_async::ClusterConnection) -> Self {
@@ -48,86 +49,67 @@ impl From<redis::cluster_async::ClusterConnection> for Connection {
     }
 }
 
-/// The time-outs of a connection.
+/// The timeouts of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Times {
+pub(crate) struct Timeouts {
     pub(crate) connect: Duration,
     pub(crate) response: Duration,
 }
 
-pub(crate) fn configuration(text: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Configuration, text)
-}
-
 impl Connection {
     /// Connects to a URL.
-    pub(crate) async fn open(url: &str, times: Times) -> Result<Self, Error> {
+    pub(crate) async fn open(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
         prepare(url)?;
-        let result = match cluster_nodes(url) {
-            None => single(url, times)?.connect().await,
+        let result = match url::cluster_nodes(url) {
             #[cfg(feature = "cluster")]
-            Some(nodes) => crate::cluster::connect(nodes, times).await,
-            #[cfg(not(feature = "cluster"))]
-            Some(_) => return Err(configuration("a cluster URL needs the feature \"cluster\" of limiter-redis")),
+            Some(nodes) => crate::cluster::connect(nodes, timeouts).await,
+            _ => single(url, timeouts)?.connect().await,
         };
         result.map_err(|error| Failure::Redis(error).into_connect_error(url))
     }
 
-    /// A connection to a URL that is made when it is first needed.
-    pub(crate) fn open_lazily(url: &str, times: Times) -> Result<Self, Error> {
+    /// Returns a connection to a URL that is made when it is first needed.
+    pub(crate) fn open_lazily(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
         prepare(url)?;
-        let result = match cluster_nodes(url) {
-            None => single(url, times)?.connect_lazily(),
+        let result = match url::cluster_nodes(url) {
             #[cfg(feature = "cluster")]
-            Some(nodes) => crate::cluster::connect_lazily(nodes, times),
-            #[cfg(not(feature = "cluster"))]
-            Some(_) => return Err(configuration("a cluster URL needs the feature \"cluster\" of limiter-redis")),
+            Some(nodes) => crate::cluster::connect_lazily(nodes, timeouts),
+            _ => single(url, timeouts)?.connect_lazily(),
         };
         result.map_err(|error| Failure::Redis(error).into_connect_error(url))
     }
 }
 
-/// What a connection to this URL needs of its surroundings.
+/// Checks what a connection to this URL needs, and provides what is missing.
 fn prepare(url: &str) -> Result<(), Error> {
+    url::check(url)?;
     if tokio::runtime::Handle::try_current().is_err() {
-        return Err(configuration("a connection to Redis needs a tokio runtime to run in"));
+        let text = "a connection to Redis needs a tokio runtime to run in";
+        return Err(Error::new(ErrorKind::Configuration, text));
     }
-    if url.starts_with("rediss") {
-        #[cfg(not(feature = "tls"))]
-        return Err(configuration("a rediss URL needs the feature \"tls\" of limiter-redis"));
-        #[cfg(feature = "tls")]
-        if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Fails only if another thread has just installed one.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-        }
+    #[cfg(feature = "tls")]
+    if url.starts_with("rediss") && rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Fails only if another thread has just installed one.
+        let _ = rustls::crypto::ring::default_provider().install_default();
     }
     Ok(())
 }
 
-/// The URLs of the nodes of `redis+cluster://user:password@host:port,host:port`.
-fn cluster_nodes(url: &str) -> Option<Vec<String>> {
-    let (scheme, rest) = url.split_once("://")?;
-    let scheme = scheme.strip_suffix("+cluster")?;
-    let (credentials, hosts) = rest.rsplit_once('@').map_or(("", rest), |(user, hosts)| (user, hosts));
-    let at = if credentials.is_empty() { "" } else { "@" };
-    Some(hosts.trim_end_matches('/').split(',').map(|host| format!("{scheme}://{credentials}{at}{host}")).collect())
-}
-
-pub(crate) fn tcp_settings(times: Times) -> TcpSettings {
+pub(crate) fn tcp_settings(timeouts: Timeouts) -> TcpSettings {
     let settings = TcpSettings::default().set_nodelay(true);
-    // Without it a connection whose other end is gone without a word is given up only after many minutes.
+    // Without this, a connection whose peer vanished silently stays open for many minutes.
     #[cfg(target_os = "linux")]
-    let settings = settings.set_user_timeout((times.connect + times.response).max(Duration::from_secs(1)));
+    let settings = settings.set_user_timeout((timeouts.connect + timeouts.response).max(Duration::from_secs(1)));
     #[cfg(not(target_os = "linux"))]
-    let _ = times;
+    let _ = timeouts;
     settings
 }
 
-/// A refused connection fails the operation at once; the next operation tries again.
-pub(crate) fn manager_config(times: Times) -> ConnectionManagerConfig {
+/// A refused connection fails the operation at once. The next operation tries again.
+pub(crate) fn manager_config(timeouts: Timeouts) -> ConnectionManagerConfig {
     ConnectionManagerConfig::new()
         .set_number_of_retries(0)
-        .set_connection_timeout(Some(times.connect))
+        .set_connection_timeout(Some(timeouts.connect))
         .set_response_timeout(None)
 }
 
@@ -136,19 +118,13 @@ struct Single {
     config: ConnectionManagerConfig,
 }
 
-fn single(url: &str, times: Times) -> Result<Single, Error> {
+fn single(url: &str, timeouts: Timeouts) -> Result<Single, Error> {
     let open = || {
         let info = url.into_connection_info()?;
-        redis::Client::open(info.set_tcp_settings(tcp_settings(times)))
+        redis::Client::open(info.set_tcp_settings(tcp_settings(timeouts)))
     };
-    let client = open().map_err(|error| {
-        configuration(format!(
-            "{}: expected redis://, rediss://, redis+unix://, redis+cluster:// or rediss+cluster:// with a host and port or a path: {error}",
-            shown_url(url)
-        ))
-    })?;
-    let config = manager_config(times);
-    Ok(Single { client, config })
+    let client = open().map_err(|error| url::malformed(url, &error))?;
+    Ok(Single { client, config: manager_config(timeouts) })
 }
 
 impl Single {
@@ -159,14 +135,6 @@ impl Single {
     fn connect_lazily(self) -> Result<Connection, RedisError> {
         ConnectionManager::new_lazy_with_config(self.client, self.config).map(Connection::from)
     }
-}
-
-/// A URL without its credentials.
-pub(crate) fn shown_url(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let rest = rest.rsplit_once('@').map_or(rest, |(_, hosts)| hosts);
-    let rest = rest.split('?').next().unwrap_or_default();
-    format!("Redis URL \"{}://{}\"", scheme.escape_debug(), rest.escape_debug())
 }
 
 impl ConnectionLike for Connection {
@@ -204,33 +172,36 @@ impl ConnectionLike for Connection {
 mod tests {
     use super::*;
 
-    #[test]
-    fn cluster_urls_name_their_nodes() {
-        assert_eq!(cluster_nodes("redis://a:1"), None);
-        assert_eq!(cluster_nodes("redis+cluster://a:1").unwrap(), ["redis://a:1"]);
-        assert_eq!(cluster_nodes("rediss+cluster://u:p@a:1,b:2/").unwrap(), ["rediss://u:p@a:1", "rediss://u:p@b:2"]);
-    }
-
-    #[test]
-    fn shown_urls_hide_credentials() {
-        assert_eq!(shown_url("redis://u:secret@h:1/0"), "Redis URL \"redis://h:1/0\"");
-        assert_eq!(shown_url("redis+unix:///p?user=u&pass=secret"), "Redis URL \"redis+unix:///p\"");
+    fn timeouts() -> Timeouts {
+        Timeouts { connect: Duration::from_secs(1), response: Duration::from_secs(1) }
     }
 
     #[tokio::test]
     async fn malformed_urls_are_refused() {
-        let times = Times { connect: Duration::from_secs(1), response: Duration::from_secs(1) };
-        for url in ["", "redis", "http://h", "redis://", "redis://u:secret@h:port", "redis+cluster://", "redis://h/x"] {
-            let error = Connection::open(url, times).await.unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Configuration, "{url}: {error}");
-            assert!(!error.to_string().contains("secret"), "{error}");
+        for url in [
+            "",
+            "redis",
+            "localhost:6379",
+            "u:secret@h",
+            "http://h",
+            "redis://",
+            "redis://u:secret@h:port",
+            "redis+cluster://",
+            "redis://h/x",
+        ] {
+            for error in [
+                Connection::open(url, timeouts()).await.unwrap_err(),
+                Connection::open_lazily(url, timeouts()).unwrap_err(),
+            ] {
+                assert_eq!(error.kind(), ErrorKind::Configuration, "{url}: {error}");
+                assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
+            }
         }
     }
 
     #[test]
     fn without_a_runtime_there_is_an_error_and_no_panic() {
-        let times = Times { connect: Duration::from_secs(1), response: Duration::from_secs(1) };
-        let error = Connection::open_lazily("redis://127.0.0.1:1", times).unwrap_err();
+        let error = Connection::open_lazily("redis://127.0.0.1:1", timeouts()).unwrap_err();
         assert!(error.to_string().contains("needs a tokio runtime"), "{error}");
     }
 }

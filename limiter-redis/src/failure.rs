@@ -3,14 +3,13 @@
 use limiter_core::{Error, ErrorKind};
 use redis::RedisError;
 
-use crate::connection::shown_url;
-use crate::key::shown;
+use crate::url::shown;
 
 /// A command that failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// No answer in time.
-    Late,
+    Timeout,
     /// An error of the server or the client.
     Redis(RedisError),
 }
@@ -26,11 +25,11 @@ pub(crate) enum Repeat {
     Ambiguous,
 }
 
-/// Codes of a server that does not execute commands for now.
+/// Codes of a server that executes no commands at the moment.
 const PASSING: [&str; 6] = ["LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "READONLY"];
 const UNAVAILABLE: [&str; 5] = ["OOM", "MISCONF", "NOREPLICAS", "MOVED", "ASK"];
 const REFUSED: [&str; 5] = ["NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "DENIED"];
-/// Texts of plain `ERR` answers that no repetition helps against.
+/// Texts of plain `ERR` answers that a repetition would get again.
 const MISCONFIGURED: [&str; 7] = [
     "ACL failure in script",
     "can't run this command",
@@ -40,6 +39,8 @@ const MISCONFIGURED: [&str; 7] = [
     "DB index is out of range",
     "cluster support disabled",
 ];
+/// Where a server begins to quote the arguments of a command, and so the key.
+const QUOTED: &str = ", with args beginning with";
 
 impl Failure {
     pub(crate) fn is_no_script(&self) -> bool {
@@ -48,7 +49,7 @@ impl Failure {
 
     pub(crate) fn repeat(&self) -> Repeat {
         match self {
-            Self::Late => Repeat::Ambiguous,
+            Self::Timeout => Repeat::Ambiguous,
             Self::Redis(error) => match error.kind() {
                 redis::ErrorKind::Io if error.is_connection_refusal() => Repeat::Safe,
                 redis::ErrorKind::Io | redis::ErrorKind::Parse => Repeat::Ambiguous,
@@ -61,7 +62,7 @@ impl Failure {
 
     fn kind(&self) -> ErrorKind {
         let error = match self {
-            Self::Late => return ErrorKind::Timeout,
+            Self::Timeout => return ErrorKind::Timeout,
             Self::Redis(error) => error,
         };
         let text = error.to_string();
@@ -78,42 +79,59 @@ impl Failure {
         }
     }
 
-    /// The error for a caller who could not connect.
+    /// Returns the error for a caller who could not connect.
     pub(crate) fn into_connect_error(self, url: &str) -> Error {
-        let text = match &self {
-            Self::Late => format!("{}: no connection in time", shown_url(url)),
-            Self::Redis(error) => format!("{}: {error}", shown_url(url)),
-        };
-        let error = Error::new(self.kind(), text);
-        self.with_source(error)
-    }
-
-    fn with_source(self, error: Error) -> Error {
+        let (kind, url) = (self.kind(), shown(url));
         match self {
-            Self::Late => error,
-            Self::Redis(source) => error.with_source(source),
+            Self::Timeout => Error::new(kind, format!("{url}: no connection in time")),
+            Self::Redis(error) => Error::new(kind, format!("{url}: {error}")).with_source(error),
         }
     }
 
-    /// The error for the caller.
-    pub(crate) fn into_error(self, key: &[u8], stored: &[u8]) -> Error {
-        let (kind, user, stored) = (self.kind(), shown(key), shown(stored));
-        let text = match (&self, kind) {
-            (Self::Late, _) => format!("Redis did not answer in time for key {user}"),
-            (Self::Redis(error), ErrorKind::Corrupt) => {
-                format!("what Redis holds under {stored} is not the log of key {user} (reset mends it): {error}")
-            }
-            (Self::Redis(error), _) => format!("Redis failed for key {user}: {error}"),
+    /// Returns the error for a caller whose command was about the Redis key `stored`, which the error does not show.
+    pub(crate) fn into_error(self, stored: &[u8]) -> Error {
+        let kind = self.kind();
+        let Self::Redis(source) = self else { return Error::new(kind, "Redis did not answer in time") };
+        let text = source.to_string();
+        let hidden = without_key(&text, stored);
+        let message = match kind {
+            ErrorKind::Corrupt => format!("what Redis holds under the key is no log; a reset removes it: {hidden}"),
+            _ => format!("Redis failed: {hidden}"),
         };
-        self.with_source(Error::new(kind, text))
+        let error = Error::new(kind, message);
+        // The source prints its own text.
+        if hidden == text { error.with_source(source) } else { error }
     }
 }
 
-/// Whether the answer is one of these codes. Up to Redis 6.2 a code from within a script is in the text after a dash.
+/// Returns a server's text, or the part of it that shows nothing of the key.
+fn without_key<'a>(text: &'a str, stored: &[u8]) -> &'a str {
+    let text = text.split(QUOTED).next().unwrap_or_default();
+    let tag = stored.iter().position(|byte| *byte == b'{').map(|start| &stored[start..]);
+    let is_shown = tag.is_some_and(|tag| text.contains(&*String::from_utf8_lossy(tag)));
+    if is_shown { "its message is withheld because it quotes the key" } else { text }
+}
+
+/// Whether the answer has one of these codes. Up to Redis 6.2, a code from within a script follows a dash in the text.
 fn has_code(error: &RedisError, codes: &[&str]) -> bool {
     if error.code().is_some_and(|code| codes.contains(&code)) {
         return true;
     }
     let text = error.detail().unwrap_or_default();
     codes.iter().any(|code| text.contains(&format!("-{code} ")) || text.contains(&format!(": {code} ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_that_quote_the_key_are_cut_or_withheld() {
+        let stored = b"limiter:{login:203.0.113.7}";
+        let unknown = "unknown command 'EVALSHA', with args beginning with: 'f00' '1' 'limiter:{login:203.0";
+        assert_eq!(without_key(unknown, stored), "unknown command 'EVALSHA'");
+        assert!(!without_key("no such key: limiter:{login:203.0.113.7}", stored).contains("203"));
+        assert_eq!(without_key("OOM command not allowed", stored), "OOM command not allowed");
+        assert_eq!(without_key("any text", b""), "any text");
+    }
 }

@@ -1,12 +1,14 @@
-//! Names of entries that the store makes itself, and how long the key is kept.
+//! The ids that the store gives to entries, and how long a key is kept.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use limiter_core::Window;
 
-/// Makes ids of 32 bits: all of them before any comes again, in an order of each store's own, so that two stores that
-/// append to one key at one time do not go on to meet if they have met once.
+/// Makes ids of 32 bits. It repeats none before it has used all.
+///
+/// Each source has an order of its own. If two stores append to one key and happen to make the same id at the same time, their
+/// next ids differ again.
 #[derive(Debug)]
 pub(crate) struct IdSource {
     next: AtomicU32,
@@ -20,14 +22,14 @@ impl IdSource {
         Self { next: AtomicU32::new(random as u32), mask: (random >> 32) as u32 }
     }
 
-    /// The next id, behind 16 bits that say how long the key is kept.
-    pub(crate) fn next(&self, keep: u16) -> u64 {
+    /// Returns the next id in the low 32 bits, and the ttl code in the 16 bits above.
+    pub(crate) fn next(&self, ttl_code: u16) -> u64 {
         let id = mix(mix(self.next.fetch_add(1, Ordering::Relaxed)) ^ self.mask);
-        u64::from(keep) << 32 | u64::from(id)
+        u64::from(ttl_code) << 32 | u64::from(id)
     }
 }
 
-/// A number for each number, without an order: every step can be undone, so no two become the same.
+/// Permutes the numbers of 32 bits without a visible order. Each step can be undone, so no two numbers become one.
 fn mix(mut number: u32) -> u32 {
     for factor in [0x9e37_79b1, 0x85eb_ca77] {
         number = (number ^ number >> 16).wrapping_mul(factor);
@@ -35,9 +37,9 @@ fn mix(mut number: u32) -> u32 {
     number ^ number >> 15
 }
 
-/// A window as `entry.lua` reads it, rounded up: `64 k + n` is `n` times 2^`k` microseconds, with `n` from 17 to 32
-/// unless the window is shorter.
-pub(crate) fn keep(window: Window) -> u16 {
+/// Returns a window as `expiry` in `entry.lua` reads it, rounded up: `64 k + n` stands for `n` times 2^`k` microseconds. `n` is
+/// from 17 to 32 unless the window is shorter.
+pub(crate) fn ttl_code(window: Window) -> u16 {
     let (micros, mut k) = (window.as_micros(), 0);
     while micros.div_ceil(1 << k) > 32 {
         k += 1;
@@ -59,14 +61,14 @@ mod tests {
     }
 
     #[test]
-    fn stores_that_have_met_part_again() {
+    fn sources_that_have_met_part_again() {
         let ids = |mask| {
             let source = IdSource { next: AtomicU32::new(1), mask };
             (0..100_000).map(|_| source.next(0)).collect::<Vec<_>>()
         };
         let one = ids(1).into_iter().collect::<std::collections::BTreeSet<_>>();
         assert_eq!(one.len(), 100_000);
-        // Of 10^10 pairs about two are equal, unless both stores go through the same ids.
+        // About two of 10^10 pairs are equal, unless both sources use the same order.
         let met = ids(2).iter().filter(|id| one.contains(id)).count();
         assert!(met < 30, "{met} of {}", one.len());
     }
@@ -75,12 +77,12 @@ mod tests {
     fn a_key_is_kept_for_its_window_and_an_eighth_more_at_most() {
         let windows = (0..53).flat_map(|k| [(1_u64 << k) - 1, 1 << k, (1 << k) + 1]).chain([Window::MAX.as_micros()]);
         for micros in windows.filter(|micros| *micros > 0) {
-            let keep = u64::from(keep(Window::from_micros(micros).unwrap()));
-            let (cells, cell) = (keep % 64, 1 << (keep / 64));
+            let code = u64::from(ttl_code(Window::from_micros(micros).unwrap()));
+            let (cells, cell) = (code % 64, 1 << (code / 64));
             assert!(cells * cell >= micros && cells <= 32, "{micros}");
-            // The script rounds the time up to a cell, too.
+            // The script also rounds the time up to a cell.
             let most = (cells + 1) * cell - micros;
-            assert!(keep < 64 || 8 * most <= micros, "{micros}: {most} more");
+            assert!(code < 64 || 8 * most <= micros, "{micros}: {most} more");
         }
     }
 }

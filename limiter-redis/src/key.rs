@@ -1,26 +1,29 @@
-//! Users' keys as Redis keys.
+//! Logs as Redis keys.
 
 use std::fmt;
 
-use limiter_core::{Error, ErrorKind};
+use limiter_core::store::LogKey;
+use limiter_core::{Error, ErrorKind, Name};
 use sha2::{Digest, Sha256};
 
-/// The longest encoded key that is stored verbatim; a longer one is stored by its digest.
+/// The longest encoded key that is stored verbatim. A longer one is stored as its digest.
 const LONGEST: usize = 256;
-/// Starts the tag of a digest; an escaped key never has it.
+/// Starts a digest. No escaped key starts with it.
 const DIGEST: &[u8] = b"%sha256:";
 
-/// `prefix:{tag}`: the tag is the user's key with `%` and `}` escaped, or its digest.
+/// The keys `prefix:{name:key}` of one prefix.
 ///
-/// The prefix holds no brace and the tag no closing one, so both can be read back, and no two keys meet.
+/// The name and the key are escaped, so that no two logs share a Redis key and each can be read back: the prefix holds no `{`,
+/// the name no `:`, and neither of them a `}`.
 #[derive(Clone, Debug)]
 pub(crate) struct KeySpace {
-    start: Box<[u8]>,
+    /// The prefix, `:` and `{`.
+    start: String,
 }
 
 impl KeySpace {
     pub(crate) fn new(prefix: &str) -> Result<Self, Error> {
-        let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.:/".contains(&b);
+        let allowed = |b: u8| is_plain(b) || b == b':';
         if !(1..=64).contains(&prefix.len()) || !prefix.bytes().all(allowed) {
             let found: String = prefix.chars().take(64).collect();
             let text = format!(
@@ -29,77 +32,129 @@ impl KeySpace {
             );
             return Err(Error::new(ErrorKind::Configuration, text));
         }
-        Ok(Self { start: format!("{prefix}:{{").into_bytes().into() })
+        Ok(Self { start: format!("{prefix}:{{") })
     }
 
-    /// The Redis key of a user's key.
-    pub(crate) fn encode(&self, key: &[u8]) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.start.len() + key.len().min(LONGEST) + 1);
-        out.extend_from_slice(&self.start);
-        let plain = |b: &u8| *b != b'%' && *b != b'}';
-        if key.len() <= LONGEST && key.iter().all(plain) {
-            out.extend_from_slice(key);
-        } else if key.len() + 2 * key.iter().filter(|b| !plain(b)).count() <= LONGEST {
-            for byte in key {
-                match byte {
-                    b'%' => out.extend_from_slice(b"%25"),
-                    b'}' => out.extend_from_slice(b"%7D"),
-                    byte => out.push(*byte),
-                }
-            }
-        } else {
-            out.extend_from_slice(DIGEST);
-            for byte in Sha256::digest(key) {
-                out.extend_from_slice(format!("{byte:02x}").as_bytes());
-            }
-        }
+    /// Returns the Redis key of a log.
+    pub(crate) fn encode(&self, log: LogKey<'_>) -> Vec<u8> {
+        let (name, key) = (log.name.encoded(), log.key);
+        let mut out = Vec::with_capacity(self.start.len() + name.len() + key.len().min(LONGEST) + 2);
+        out.extend_from_slice(self.start.as_bytes());
+        out.extend_from_slice(name.as_bytes());
+        out.push(b':');
+        push_key(&mut out, key);
         out.push(b'}');
         out
     }
 
-    /// The user's key of a Redis key, `None` if the key is not of this space.
-    pub(crate) fn decode(&self, stored: &[u8]) -> Option<StoredKey> {
-        let tag = stored.strip_prefix(&*self.start)?.strip_suffix(b"}")?;
-        if let Some(hex) = tag.strip_prefix(DIGEST) {
-            let hex = std::str::from_utf8(hex).ok().filter(|hex| hex.len() == 64)?;
-            return Some(StoredKey::Digest(hex.into()));
-        }
-        let mut key = Vec::with_capacity(tag.len());
-        let mut rest = tag;
-        while let Some((byte, tail)) = rest.split_first() {
-            let (byte, tail) = match byte {
-                b'}' => return None,
-                b'%' => match (tail.strip_prefix(b"25"), tail.strip_prefix(b"7D")) {
-                    (Some(tail), _) => (b'%', tail),
-                    (_, Some(tail)) => (b'}', tail),
-                    _ => return None,
-                },
-                byte => (*byte, tail),
-            };
-            key.push(byte);
-            rest = tail;
-        }
-        Some(StoredKey::Known(key.into()))
+    /// Returns the name and the key of a Redis key, `None` if it is not of this space.
+    pub(crate) fn decode(&self, stored: &[u8]) -> Option<(String, StoredKey)> {
+        let tag = stored.strip_prefix(self.start.as_bytes())?.strip_suffix(b"}")?;
+        let colon = tag.iter().position(|&byte| byte == b':')?;
+        Some((decode_name(&tag[..colon])?, decode_key(&tag[colon + 1..])?))
     }
 
-    /// The pattern that `SCAN` matches the keys of this space with. The prefix holds nothing special to a pattern.
-    pub(crate) fn pattern(&self) -> Vec<u8> {
-        [&*self.start, b"*}"].concat()
+    /// Returns the pattern with which `SCAN` matches the keys of this space: all, or those of one name. Neither the prefix nor
+    /// an escaped name holds a character that is special in a pattern.
+    pub(crate) fn pattern(&self, name: Option<Name>) -> String {
+        match name {
+            None => format!("{}*}}", self.start),
+            Some(name) => format!("{}{}:*}}", self.start, name.encoded()),
+        }
     }
 }
 
+/// Whether [`Name::encoded`] keeps a byte as it is.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_./".contains(&byte)
+}
+
+/// Reads back what [`Name::encoded`] writes, `None` for anything else.
+fn decode_name(escaped: &[u8]) -> Option<String> {
+    let hex = |digit: u8| match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    };
+    let mut name = Vec::with_capacity(escaped.len());
+    let mut rest = escaped;
+    while let Some((&byte, tail)) = rest.split_first() {
+        rest = tail;
+        if is_plain(byte) {
+            name.push(byte);
+            continue;
+        }
+        let (&[high, low], tail) = tail.split_first_chunk()?;
+        let unescaped = hex(high)? << 4 | hex(low)?;
+        if byte != b'%' || is_plain(unescaped) {
+            return None;
+        }
+        name.push(unescaped);
+        rest = tail;
+    }
+    String::from_utf8(name).ok()
+}
+
+fn push_key(out: &mut Vec<u8>, key: &[u8]) {
+    let plain = |b: &u8| *b != b'%' && *b != b'}';
+    if key.len() <= LONGEST && key.iter().all(plain) {
+        out.extend_from_slice(key);
+    } else if key.len() + 2 * key.iter().filter(|b| !plain(b)).count() <= LONGEST {
+        for byte in key {
+            match byte {
+                b'%' => out.extend_from_slice(b"%25"),
+                b'}' => out.extend_from_slice(b"%7D"),
+                byte => out.push(*byte),
+            }
+        }
+    } else {
+        out.extend_from_slice(DIGEST);
+        for byte in Sha256::digest(key) {
+            let hex = |digit: u8| b"0123456789abcdef"[usize::from(digit)];
+            out.extend_from_slice(&[hex(byte >> 4), hex(byte & 15)]);
+        }
+    }
+}
+
+/// Reads a key back, `None` if [`push_key`] would have written it differently.
+fn decode_key(escaped: &[u8]) -> Option<StoredKey> {
+    if let Some(hex) = escaped.strip_prefix(DIGEST) {
+        let is_digest = hex.len() == 64 && hex.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        return std::str::from_utf8(hex).ok().filter(|_| is_digest).map(|hex| StoredKey::Digest(hex.into()));
+    }
+    if escaped.len() > LONGEST {
+        return None;
+    }
+    let mut key = Vec::with_capacity(escaped.len());
+    let mut rest = escaped;
+    while let Some((byte, tail)) = rest.split_first() {
+        let (byte, tail) = match byte {
+            b'}' => return None,
+            b'%' => match (tail.strip_prefix(b"25"), tail.strip_prefix(b"7D")) {
+                (Some(tail), _) => (b'%', tail),
+                (_, Some(tail)) => (b'}', tail),
+                _ => return None,
+            },
+            byte => (*byte, tail),
+        };
+        key.push(byte);
+        rest = tail;
+    }
+    Some(StoredKey::Known(key.into()))
+}
+
 /// A key as it can be read back from Redis.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum StoredKey {
     /// The user's key.
     Known(Box<[u8]>),
-    /// The SHA-256 of a user's key that is too long to be stored as it is (over 256 bytes), in hexadecimal digits.
+    /// The SHA-256, in hexadecimal digits, of a key that is too long to be stored verbatim (over 256 bytes).
     Digest(Box<str>),
 }
 
 impl fmt::Display for StoredKey {
-    /// The key with everything but printable ASCII escaped, or `sha256:` and the digest.
+    /// Prints the key with everything but printable ASCII escaped, or `sha256:` and the digest.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Known(key) => write!(f, "{}", key.escape_ascii()),
@@ -108,54 +163,138 @@ impl fmt::Display for StoredKey {
     }
 }
 
-/// A key for a message: escaped, and cut if it is long.
-pub(crate) fn shown(key: &[u8]) -> String {
-    let dots = if key.len() > 100 { "…" } else { "" };
-    format!("\"{}{dots}\"", key[..key.len().min(100)].escape_ascii())
+impl fmt::Debug for StoredKey {
+    /// Prints the length only: keys are often addresses or secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Known(key) => write!(f, "Known({} bytes)", key.len()),
+            Self::Digest(_) => f.write_str("Digest(..)"),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
     use super::*;
 
-    fn tag(key: &[u8]) -> Vec<u8> {
-        let space = KeySpace::new("p").unwrap();
-        let stored = space.encode(key);
-        stored.strip_prefix(b"p:{").and_then(|s| s.strip_suffix(b"}")).unwrap().to_vec()
+    fn stored(name: &str, key: &[u8]) -> Vec<u8> {
+        KeySpace::new("limiter").unwrap().encode(LogKey::new(Name::new(name), key))
+    }
+
+    fn decoded(stored: &[u8]) -> Option<(String, StoredKey)> {
+        KeySpace::new("limiter").unwrap().decode(stored)
     }
 
     #[test]
     fn safe_keys_are_stored_verbatim_and_others_escaped() {
-        for (key, stored) in [
+        for (key, tag) in [
             (&b"customer 7"[..], &b"customer 7"[..]),
             (b"", b""),
             (b"{", b"{"),
             (b"{a}", b"{a%7D"),
+            (b"a:b", b"a:b"),
             (b"100%", b"100%25"),
             (b"%7D", b"%257D"),
             (b"%sha256:", b"%25sha256:"),
             (b"\0\xff\r\n*?[", b"\0\xff\r\n*?["),
         ] {
-            assert_eq!(tag(key), stored);
+            assert_eq!(stored("search", key), [b"limiter:{search:", tag, b"}"].concat());
+        }
+    }
+
+    #[test]
+    fn names_keep_letters_digits_and_some_signs() {
+        for (name, escaped) in [
+            ("search", "search"),
+            ("Search-API_v1.2/eu", "Search-API_v1.2/eu"),
+            ("", ""),
+            ("a:b", "a%3Ab"),
+            ("{a}", "%7Ba%7D"),
+            ("100%", "100%25"),
+            ("%3A", "%253A"),
+            ("*?[^a]\\", "%2A%3F%5B%5Ea%5D%5C"),
+            ("two words\n", "two%20words%0A"),
+            ("Größe", "Gr%C3%B6%C3%9Fe"),
+        ] {
+            assert_eq!(stored(name, b"k"), format!("limiter:{{{escaped}:k}}").as_bytes());
+            assert_eq!(decoded(&stored(name, b"k")), Some((name.to_owned(), StoredKey::Known((*b"k").into()))));
         }
     }
 
     #[test]
     fn every_key_reads_back_or_shows_its_digest() {
-        let space = KeySpace::new("limiter").unwrap();
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         for len in [0, 1, 2, 85, 86, 100, 255, 256, 257, 258, 1 << 20] {
             for fill in [b'a', b'{', b'}', b'%', b':', 0, 255] {
                 let key = vec![fill; len];
-                let stored = space.encode(&key);
+                let stored = stored("a:b", &key);
                 assert!(stored.len() < 300);
                 assert!(seen.insert(stored.clone()) || len == 0, "{len} of {fill}");
-                match space.decode(&stored).unwrap() {
+                let (name, known) = decoded(&stored).unwrap();
+                assert_eq!(name, "a:b");
+                match known {
                     StoredKey::Known(known) => assert_eq!(*known, *key),
                     StoredKey::Digest(hex) => assert!(len > 85 && hex.len() == 64),
                 }
-                assert!(space.decode(&stored[1..]).is_none());
+                assert!(decoded(&stored[1..]).is_none());
             }
+        }
+    }
+
+    /// Names and keys of few characters, so that those that might meet are frequent.
+    const ODD: &str = "[a:%{}23A5D7*\u{e4}]{0,5}";
+
+    proptest! {
+        #[test]
+        fn names_and_keys_read_back(name in prop_oneof![ODD, ".{0,20}"], key in prop::collection::vec(any::<u8>(), 0..300)) {
+            let stored = stored(&name, &key);
+            let (read, known) = decoded(&stored).unwrap();
+            prop_assert_eq!(read, name);
+            match known {
+                StoredKey::Known(known) => prop_assert_eq!(&*known, &*key),
+                StoredKey::Digest(_) => prop_assert!(key.len() > 85),
+            }
+            // One pair of braces, so that the tag is the hash tag.
+            let opening = stored.iter().position(|b| *b == b'{');
+            prop_assert_eq!(opening, Some("limiter:".len()));
+            prop_assert_eq!(stored.iter().position(|b| *b == b'}'), Some(stored.len() - 1));
+        }
+
+        #[test]
+        fn no_two_logs_meet(a in (ODD, ODD), b in (ODD, ODD)) {
+            let same = stored(&a.0, a.1.as_bytes()) == stored(&b.0, b.1.as_bytes());
+            prop_assert_eq!(same, a == b);
+        }
+
+        #[test]
+        fn what_is_read_is_what_would_be_written(tag in "[a:%23A57D*b]{0,12}") {
+            let written = format!("limiter:{{{tag}}}").into_bytes();
+            if let Some((name, StoredKey::Known(key))) = decoded(&written) {
+                prop_assert_eq!(stored(&name, &key), written);
+            }
+        }
+    }
+
+    #[test]
+    fn other_keys_are_not_of_this_space() {
+        for other in [
+            "limiter:{search}",
+            "limiter:{se arch:k}",
+            "limiter:{%73earch:k}",
+            "limiter:{a%3ab:k}",
+            "limiter:{a%3:k}",
+            "limiter:{%FF:k}",
+            "limiter:{search:k",
+            "limiter:{search:%7d}",
+            "limiter:{search:%sha256:abc}",
+            "limiter:search:k",
+            "",
+        ] {
+            assert_eq!(decoded(other.as_bytes()), None, "{other}");
         }
     }
 
@@ -165,10 +304,27 @@ mod tests {
         for (i, one) in spaces.iter().enumerate() {
             for (j, other) in spaces.iter().enumerate() {
                 for key in [&b""[..], b"b:{x", b":{", b"}", b"a:{b}"] {
-                    assert_eq!(other.decode(&one.encode(key)).is_some(), i == j);
+                    for name in ["", "a", "b:{x", "{"] {
+                        let stored = one.encode(LogKey::new(Name::new(name), key));
+                        assert_eq!(other.decode(&stored).is_some(), i == j);
+                    }
                 }
             }
         }
+    }
+
+    #[test]
+    fn patterns_match_all_or_one_name() {
+        let space = KeySpace::new("shop:eu").unwrap();
+        assert_eq!(space.pattern(None), "shop:eu:{*}");
+        assert_eq!(space.pattern(Some(Name::new("search"))), "shop:eu:{search:*}");
+        assert_eq!(space.pattern(Some(Name::new("*"))), "shop:eu:{%2A:*}");
+    }
+
+    #[test]
+    fn debugging_prints_no_key() {
+        let known = StoredKey::Known((*b"203.0.113.7").into());
+        assert_eq!((format!("{known:?}"), known.to_string()), ("Known(11 bytes)".to_owned(), "203.0.113.7".to_owned()));
     }
 
     #[test]

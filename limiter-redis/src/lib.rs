@@ -15,8 +15,10 @@ mod live;
 #[cfg(feature = "cluster")]
 mod nodes;
 mod reply;
+mod request;
 mod script;
 mod store;
+mod url;
 
 pub use builder::{DEFAULT_PREFIX, RedisStoreBuilder};
 pub use connection::Connection;

@@ -1,8 +1,8 @@
-//! The nodes of a cluster, each with a connection of its own.
+//! The nodes of a cluster, each with its own connection.
 //!
-//! A node that is silent delays the operations on its own slots and nothing else: no operation waits for another node,
-//! and where the slots are is learned in the background. The cluster connection of the client library makes all
-//! commands wait while it tries to connect to a lost node.
+//! A silent node delays only the operations on its own slots. No operation waits for another node, and the map of slots is
+//! refreshed in the background. The client library's cluster connection holds back every command while it reconnects to one
+//! node.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,13 +17,13 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::{REDIRECTIONS, asking, redirection, slot_ranges};
-use crate::connection::{Times, manager_config};
+use crate::connection::{Timeouts, manager_config};
 
 /// A host and a port.
 pub(crate) type Address = (String, u16);
 
-/// How long what was learned is not asked for again.
-const REST: Duration = Duration::from_millis(100);
+/// The least time between two refreshes.
+const REFRESH_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
 pub(crate) struct Nodes(Arc<Inner>);
@@ -32,11 +32,13 @@ struct Inner {
     /// How to connect, whatever the address.
     info: ConnectionInfo,
     config: ConnectionManagerConfig,
-    patience: Duration,
+    /// How long a node may take to answer a refresh.
+    timeout: Duration,
     runtime: Handle,
     seeds: Vec<Address>,
     known: RwLock<Known>,
-    learning: AtomicBool,
+    refreshing: AtomicBool,
+    /// Counts the calls of `any`.
     turn: AtomicUsize,
 }
 
@@ -47,19 +49,19 @@ struct Known {
 }
 
 impl Nodes {
-    /// Nodes that are connected to when they are needed. Must be called within a runtime.
-    pub(crate) fn new(seeds: &[ConnectionInfo], times: Times) -> RedisResult<Self> {
+    /// Returns nodes that connect when they are needed. Call this within a runtime.
+    pub(crate) fn new(seeds: &[ConnectionInfo], timeouts: Timeouts) -> RedisResult<Self> {
         let no_seed = || RedisError::from((ErrorKind::InvalidClientConfig, "a cluster needs the address of a node"));
         let info = seeds.first().cloned().ok_or_else(no_seed)?;
         let seeds: Vec<Address> = seeds.iter().filter_map(|seed| address(seed.addr())).collect();
         let nodes = Self(Arc::new(Inner {
             info,
-            config: manager_config(times),
-            patience: times.connect + times.response,
+            config: manager_config(timeouts),
+            timeout: timeouts.connect + timeouts.response,
             runtime: Handle::current(),
             seeds,
             known: RwLock::default(),
-            learning: AtomicBool::new(false),
+            refreshing: AtomicBool::new(false),
             turn: AtomicUsize::new(0),
         }));
         for seed in &nodes.0.seeds {
@@ -76,7 +78,7 @@ impl Nodes {
         change(&mut self.0.known.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The node at an address.
+    /// Returns the node at an address.
     pub(crate) fn at(&self, address: &Address) -> RedisResult<ConnectionManager> {
         if let Some(node) = self.known().nodes.get(address) {
             return Ok(node.clone());
@@ -93,12 +95,12 @@ impl Nodes {
         Ok(self.change(|known| known.nodes.entry(address.clone()).or_insert(node).clone()))
     }
 
-    /// The node at an address, or any if none is named.
+    /// Returns the node at an address, or any without one.
     pub(crate) fn at_or_any(&self, address: Option<&Address>) -> RedisResult<ConnectionManager> {
         address.map_or_else(|| self.any(), |address| self.at(address))
     }
 
-    /// The nodes in turn, so that a repetition asks another one.
+    /// Returns the nodes in turn, so that a retry asks another one.
     fn any(&self) -> RedisResult<ConnectionManager> {
         let known = self.known();
         let turn = self.0.turn.fetch_add(1, Ordering::Relaxed) % known.nodes.len().max(1);
@@ -111,10 +113,10 @@ impl Nodes {
         node.map_or_else(|| self.any(), Ok)
     }
 
-    /// Sends a command to the node that has its slot, and follows where it points to.
+    /// Sends a command to the node that serves its slot, and follows redirections.
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
         let slot = slot_of(cmd);
-        let mut unanswered = Unanswered { nodes: self, armed: true };
+        let mut refresh = RefreshOnDrop { nodes: self, armed: true };
         let mut node = self.of_slot(slot)?;
         let mut answer = node.req_packed_command(cmd).await.and_then(Value::extract_error);
         for _ in 0..REDIRECTIONS {
@@ -127,11 +129,11 @@ impl Nodes {
                 if let Some(slot) = slot {
                     self.change(|known| known.slots.insert(slot, node.clone()));
                 }
-                self.learn();
+                self.refresh();
                 answer = node.req_packed_command(cmd).await.and_then(Value::extract_error);
             }
         }
-        unanswered.armed = matches!(&answer, Err(error) if error.is_io_error());
+        refresh.armed = matches!(&answer, Err(error) if error.is_io_error());
         answer
     }
 
@@ -141,30 +143,30 @@ impl Nodes {
         self.of_slot(slot)?.req_packed_commands(pipeline, offset, count).await
     }
 
-    /// Learns in the background where the slots are.
-    fn learn(&self) {
-        if self.0.learning.swap(true, Ordering::AcqRel) {
+    /// Refreshes the map of slots in the background.
+    fn refresh(&self) {
+        if self.0.refreshing.swap(true, Ordering::AcqRel) {
             return;
         }
         let nodes = self.clone();
         self.0.runtime.spawn(async move {
-            // If nobody answers, the next operation tries again.
-            let _ = nodes.ask_all().await;
-            sleep(REST).await;
-            nodes.0.learning.store(false, Ordering::Release);
+            // If no node answers, the next operation tries again.
+            let _ = nodes.refresh_now().await;
+            sleep(REFRESH_PAUSE).await;
+            nodes.0.refreshing.store(false, Ordering::Release);
         });
     }
 
-    /// Asks all nodes at once where the slots are, and believes the first answer.
-    pub(crate) async fn ask_all(&self) -> RedisResult<()> {
+    /// Asks all nodes at once for the map of slots, and takes the first answer.
+    pub(crate) async fn refresh_now(&self) -> RedisResult<()> {
         let nodes: Vec<_> = self.known().nodes.iter().map(|(address, node)| (address.clone(), node.clone())).collect();
-        let (mut asked, patience) = (JoinSet::new(), self.0.patience);
+        let (mut asked, limit) = (JoinSet::new(), self.0.timeout);
         for (address, mut node) in nodes {
             asked.spawn(async move {
                 let mut cmd = redis::cmd("CLUSTER");
                 cmd.arg("SLOTS");
                 let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
-                let reply = timeout(patience, node.req_packed_command(&cmd)).await.map_err(|_| late())??;
+                let reply = timeout(limit, node.req_packed_command(&cmd)).await.map_err(|_| late())??;
                 let malformed = || RedisError::from((ErrorKind::Parse, "CLUSTER SLOTS: unexpected answer"));
                 slot_ranges(&reply.extract_error()?, &address.0).ok_or_else(malformed)
             });
@@ -195,16 +197,16 @@ impl Nodes {
     }
 }
 
-/// Learns where the slots are if it is dropped before the node answered: another one may have taken over.
-struct Unanswered<'a> {
+/// Refreshes the map of slots if it is dropped before the node answered: another node may have taken over.
+struct RefreshOnDrop<'a> {
     nodes: &'a Nodes,
     armed: bool,
 }
 
-impl Drop for Unanswered<'_> {
+impl Drop for RefreshOnDrop<'_> {
     fn drop(&mut self) {
         if self.armed {
-            self.nodes.learn();
+            self.nodes.refresh();
         }
     }
 }
@@ -220,7 +222,7 @@ fn address(addr: &ConnectionAddr) -> Option<Address> {
     }
 }
 
-/// The slot of a command's key, which comes first but for scripts.
+/// Returns the slot of a command's key, which is its first argument, or the third of a script.
 fn slot_of(cmd: &Cmd) -> Option<Slot> {
     let mut args = cmd.args_iter().filter_map(|arg| match arg {
         redis::Arg::Simple(bytes) => Some(bytes),

@@ -1,12 +1,30 @@
-//! A script's answer as facts.
+//! The scripts' answers as facts.
 
-use limiter_core::{Entry, EntryId, Error, ErrorKind, Facts, MAX_LIMITS, Op, Outcome, PerLimit, Timestamp, Usage};
+use limiter_core::store::{Entry, Facts, LogFacts, Op, Outcome, Settlement, SettlementFacts, Usage};
+use limiter_core::{EntryId, Error, ErrorKind, MAX_LIMITS, PerLimit, Timestamp};
 use redis::Value;
+
+use crate::request::sent_retention;
+
+// Bits of the code that an answer starts with: see `apply.lua` and `settle.lua`.
+const ADMITTED: u8 = 1;
+const APPLIED: u8 = 1;
+const APPENDED: u8 = 2;
+const REPEATED: u8 = 4;
+const EMPTY: u8 = 16;
+const SHORT: u8 = 32;
 
 /// Reads numbers of seven bytes.
 struct Numbers<'a>(&'a [u8]);
 
-impl Numbers<'_> {
+impl<'a> Numbers<'a> {
+    /// Splits an answer into its code and its numbers.
+    fn of(reply: &'a Value) -> Option<(u8, Self)> {
+        let Value::BulkString(bytes) = reply else { return None };
+        let (&code, rest) = bytes.split_first()?;
+        Some((code, Self(rest)))
+    }
+
     fn number(&mut self) -> Option<u64> {
         let (bytes, rest) = self.0.split_first_chunk::<7>()?;
         self.0 = rest;
@@ -17,26 +35,36 @@ impl Numbers<'_> {
     fn time(&mut self) -> Option<Timestamp> {
         Timestamp::from_micros(self.number()?).ok()
     }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
 }
 
-/// The facts that `apply.lua` answered with, or `None` if they are not of the expected form.
+/// Returns the facts that `apply.lua` answered with.
+pub(crate) fn facts(op: &Op<'_>, id: EntryId, reply: &Value) -> Result<Facts, Error> {
+    parse(op, id, reply).ok_or_else(|| unexpected(reply).with_log(op.log))
+}
+
 fn parse(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
-    let Value::BulkString(bytes) = reply else { return None };
-    let (&code, rest) = bytes.split_first()?;
-    let mut rest = Numbers(rest);
+    let (code, mut rest) = Numbers::of(reply)?;
     let (now, newest) = (rest.time()?, rest.time()?);
-    let (short, appended) = (code & 32 != 0, code & 2 != 0);
+    let (short, appended) = (code & SHORT != 0, code & APPENDED != 0);
     let entry = Entry { id, at: if short { now } else { rest.time()? } };
-    let outcome = match code & 6 {
+    let outcome = match code & (APPENDED | REPEATED) {
         0 => Outcome::Nothing,
-        2 => Outcome::Appended(entry),
-        4 => Outcome::Repeated(entry),
+        APPENDED => Outcome::Appended(entry),
+        REPEATED => Outcome::Repeated(entry),
         _ => return None,
     };
     let mut usage = [Usage::default(); MAX_LIMITS];
     let usage = usage.get_mut(..op.policy.limits().len())?;
-    for usage in usage.iter_mut() {
+    for (i, usage) in usage.iter_mut().enumerate() {
         let (used, oldest) = (rest.number()?, rest.time()?);
+        if short && i == 0 && sent_retention(op).is_some() {
+            // The usage of the retention window follows the first pair.
+            let _ = (rest.number()?, rest.number()?);
+        }
         *usage = if short {
             Usage { used: if appended { used + op.cost } else { used }, oldest, blocker: oldest }
         } else {
@@ -46,16 +74,32 @@ fn parse(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
     if short {
         usage.rotate_left(1);
     }
-    let newest = if appended { Some(now) } else { (code & 16 == 0).then_some(newest) };
-    let facts = Facts { now, admitted: code & 1 == 1, outcome, newest, usage: PerLimit::from_slice(usage)? };
-    rest.0.is_empty().then_some(facts)
+    let newest = if appended { Some(now) } else { (code & EMPTY == 0).then_some(newest) };
+    let log = LogFacts { now, newest, usage: PerLimit::from_slice(usage)? };
+    let facts = Facts { admitted: code & ADMITTED != 0, outcome, log };
+    rest.is_empty().then_some(facts)
 }
 
-pub(crate) fn facts(op: &Op<'_>, id: EntryId, reply: &Value) -> Result<Facts, Error> {
-    parse(op, id, reply).ok_or_else(|| unexpected(reply))
+/// Returns the facts that `settle.lua` answered with.
+pub(crate) fn settlement(settlement: &Settlement<'_>, reply: &Value) -> Result<SettlementFacts, Error> {
+    parse_settlement(settlement, reply).ok_or_else(|| unexpected(reply).with_log(settlement.log))
 }
 
-/// The number that `settle.lua` and the like answered with.
+fn parse_settlement(settlement: &Settlement<'_>, reply: &Value) -> Option<SettlementFacts> {
+    let (code, mut rest) = Numbers::of(reply)?;
+    let (now, newest) = (rest.time()?, rest.time()?);
+    let mut usage = [Usage::default(); MAX_LIMITS];
+    let usage = usage.get_mut(..settlement.policy.limits().len())?;
+    for usage in usage.iter_mut() {
+        let (used, oldest) = (rest.number()?, rest.time()?);
+        *usage = Usage { used, oldest, blocker: oldest };
+    }
+    let newest = (code & EMPTY == 0).then_some(newest);
+    let log = LogFacts { now, newest, usage: PerLimit::from_slice(usage)? };
+    rest.is_empty().then_some(SettlementFacts { applied: code & APPLIED != 0, log })
+}
+
+/// Returns the number that a command answered with.
 pub(crate) fn integer(reply: &Value) -> Result<i64, Error> {
     match reply {
         Value::Int(number) => Ok(*number),
@@ -63,8 +107,17 @@ pub(crate) fn integer(reply: &Value) -> Result<i64, Error> {
     }
 }
 
+/// Describes an answer by its form alone: its content may hold keys.
 #[cold]
 pub(crate) fn unexpected(reply: &Value) -> Error {
-    let text = format!("Redis answered in an unexpected form: {reply:?}");
-    Error::new(ErrorKind::Inconsistent, text.chars().take(400).collect::<String>())
+    let form = match reply {
+        Value::Nil => "nothing".to_owned(),
+        Value::Int(_) => "an integer".to_owned(),
+        Value::BulkString(bytes) => format!("a string of {} bytes", bytes.len()),
+        Value::SimpleString(text) => format!("a status of {} bytes", text.len()),
+        Value::Okay => "OK".to_owned(),
+        Value::Array(items) => format!("an array of {}", items.len()),
+        _ => "something else".to_owned(),
+    };
+    Error::new(ErrorKind::Inconsistent, format!("Redis answered in an unexpected form: {form}"))
 }

@@ -16,10 +16,10 @@ impl Source {
         Self { text, sha1: Script::new(text).get_hash().to_owned() }
     }
 
-    /// The command that runs the script if the server knows it, or else the one that brings it.
-    pub(crate) fn call(&self, bring: bool, key: &[u8], args: &[Arg<'_>]) -> Cmd {
+    /// Returns the command that runs the script. With `load` it carries the whole text, for a server that does not know it.
+    pub(crate) fn call(&self, load: bool, key: &[u8], args: &[Arg<'_>]) -> Cmd {
         let mut cmd = Cmd::with_capacity(3 + args.len() + 1, 128 + key.len());
-        if bring {
+        if load {
             cmd.arg("EVAL").arg(self.text);
         } else {
             cmd.arg("EVALSHA").arg(&self.sha1);
@@ -42,13 +42,15 @@ pub(crate) enum Arg<'a> {
     Bytes(&'a [u8]),
 }
 
-/// The scripts share what they know of entries, after they have named the key; common operations need none of it.
+/// Joins the files of a script. What scripts share comes after the part that names the key; the fast path of `apply` needs none
+/// of it and comes first.
 macro_rules! source {
     ($($file:literal),*) => {
         LazyLock::new(|| Source::new(concat!($(include_str!(concat!("lua/", $file))),*)))
     };
 }
 
-pub(crate) static APPLY: LazyLock<Source> = source!("apply.lua", "entry.lua", "apply_general.lua");
-pub(crate) static SETTLE: LazyLock<Source> = source!("settle.lua", "entry.lua", "settle_body.lua");
+pub(crate) static APPLY: LazyLock<Source> = source!("apply.lua", "entry.lua", "usage.lua", "apply_general.lua");
+pub(crate) static SETTLE: LazyLock<Source> =
+    source!("settle.lua", "entry.lua", "settle_body.lua", "usage.lua", "settle_answer.lua");
 pub(crate) static INSPECT: LazyLock<Source> = source!("inspect.lua", "entry.lua", "inspect_body.lua");

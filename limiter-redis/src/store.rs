@@ -2,33 +2,34 @@
 
 use std::fmt;
 
-use limiter_core::{At, Counting, EntryId, Error, ErrorKind, Facts, Mode, Op, Settlement, WindowStore};
+use limiter_core::store::{At, Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::{EntryId, Error, ErrorKind, WindowStore};
 use redis::Cmd;
 use redis::aio::ConnectionLike;
 
-use crate::attempt::{Answer, Attempt, Patience};
+use crate::attempt::{Answer, Attempt, RetryPolicy};
 use crate::connection::Connection;
-use crate::failure::Failure;
-use crate::id::{IdSource, keep};
-use crate::key::{KeySpace, shown};
+use crate::id::{IdSource, ttl_code};
+use crate::key::KeySpace;
+use crate::request::given;
 use crate::script::{APPLY, Arg, SETTLE};
-use crate::{RedisStoreBuilder, reply};
+use crate::{RedisStoreBuilder, reply, request};
 
-/// Keeps logs in Redis, one sorted set each, and decides in one round trip.
+/// Keeps each log in a sorted set in Redis, and decides in one round trip.
 ///
-/// It is shared by reference or in an `Arc`, and sends the operations of all tasks over one multiplexed connection.
+/// It sends the operations of all tasks over one multiplexed connection. Share it by reference or in an `Arc`.
 ///
 /// # Cancel safety
-/// A dropped future may or may not have had its effect, never a part of it.
+/// Dropping a future that has not finished may or may not have had the operation's effect, never a part of it.
 pub struct RedisStore<C = Connection> {
     pub(crate) connection: C,
     pub(crate) keys: KeySpace,
-    pub(crate) patience: Patience,
+    pub(crate) retry_policy: RetryPolicy,
     ids: IdSource,
 }
 
 impl RedisStore {
-    /// Connects with the default configuration to a URL, which [`RedisStoreBuilder::connect`] describes.
+    /// Connects to a URL, with the default configuration. [`RedisStoreBuilder::connect`] lists the URLs.
     ///
     /// # Errors
     /// As [`RedisStoreBuilder::connect`].
@@ -36,7 +37,7 @@ impl RedisStore {
         Self::builder().connect(url).await
     }
 
-    /// The default configuration, to be changed.
+    /// Returns the default configuration, to be changed.
     #[must_use]
     pub fn builder() -> RedisStoreBuilder {
         RedisStoreBuilder::default()
@@ -44,54 +45,31 @@ impl RedisStore {
 }
 
 impl<C> RedisStore<C> {
-    pub(crate) fn new(connection: C, keys: KeySpace, patience: Patience) -> Self {
-        Self { connection, keys, patience, ids: IdSource::new() }
+    pub(crate) fn new(connection: C, keys: KeySpace, retry_policy: RetryPolicy) -> Self {
+        Self { connection, keys, retry_policy, ids: IdSource::new() }
     }
 
-    /// The key in Redis under which the log of `key` is.
+    /// Returns the Redis key of a log: `limiter:{search:customer 7}`, for instance.
+    ///
+    /// ```
+    /// # use limiter_core::Name;
+    /// # use limiter_core::store::LogKey;
+    /// # async fn example(store: limiter_redis::RedisStore) {
+    /// let log = LogKey::new(Name::new("search"), "customer 7");
+    /// assert_eq!(store.redis_key(log), b"limiter:{search:customer 7}");
+    /// # }
+    /// ```
     #[must_use]
-    pub fn redis_key(&self, key: impl AsRef<[u8]>) -> Vec<u8> {
-        self.keys.encode(key.as_ref())
+    pub fn redis_key(&self, log: LogKey<'_>) -> Vec<u8> {
+        self.keys.encode(log)
     }
 }
 
 impl<C> fmt::Debug for RedisStore<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisStore").field("keys", &self.keys).field("patience", &self.patience).finish_non_exhaustive()
+        let mut out = f.debug_struct("RedisStore");
+        out.field("keys", &self.keys).field("retry_policy", &self.retry_policy).finish_non_exhaustive()
     }
-}
-
-fn given(at: At) -> Option<u64> {
-    match at {
-        At::StoreClock => None,
-        At::Given(at) => Some(at.as_micros()),
-    }
-}
-
-/// The request of an operation, as `apply.lua` reads it.
-fn request(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
-    let kind = match (op.mode, op.policy.counts()) {
-        (Mode::Acquire, Counting::Admitted) => 1,
-        (Mode::Acquire, Counting::Attempts) => 2,
-        (Mode::Record, _) => 3,
-        (Mode::Peek, _) => 4,
-    };
-    let limits = op.policy.limits();
-    let mut request = Vec::with_capacity(8 + id.len() + 14 * limits.len());
-    request.push(kind);
-    request.extend_from_slice(&seven(op.cost));
-    request.extend_from_slice(id);
-    for limit in limits.iter() {
-        request.extend_from_slice(&seven(limit.window().as_micros()));
-        request.extend_from_slice(&seven(limit.max()));
-    }
-    request
-}
-
-/// The low seven bytes of a number below 2^56.
-fn seven(number: u64) -> [u8; 7] {
-    let [_, bytes @ ..] = number.to_be_bytes();
-    bytes
 }
 
 fn apply_command(request: &[u8], at: Option<u64>, stored: &[u8], attempt: Attempt) -> Cmd {
@@ -99,10 +77,10 @@ fn apply_command(request: &[u8], at: Option<u64>, stored: &[u8], attempt: Attemp
     match attempt.since_first {
         Some(since) => {
             let since = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
-            APPLY.call(attempt.bring, stored, &[Arg::Bytes(request), at, Arg::Number(since)])
+            APPLY.call(attempt.load, stored, &[Arg::Bytes(request), at, Arg::Number(since)])
         }
-        None if matches!(at, Arg::Number(_)) => APPLY.call(attempt.bring, stored, &[Arg::Bytes(request), at]),
-        None => APPLY.call(attempt.bring, stored, &[Arg::Bytes(request)]),
+        None if matches!(at, Arg::Number(_)) => APPLY.call(attempt.load, stored, &[Arg::Bytes(request), at]),
+        None => APPLY.call(attempt.load, stored, &[Arg::Bytes(request)]),
     }
 }
 
@@ -110,14 +88,15 @@ impl<C> RedisStore<C>
 where
     C: ConnectionLike + Clone + Send + Sync + 'static,
 {
+    /// Sends a command about a log, which is stored under `stored`.
     pub(crate) async fn run(
         &self,
-        key: &[u8],
+        log: LogKey<'_>,
         stored: &[u8],
         command: impl Fn(Attempt) -> Cmd,
     ) -> Result<Answer, Error> {
-        let answer = self.patience.run(&self.connection, command).await;
-        answer.map_err(|failure: Failure| failure.into_error(key, stored))
+        let answer = self.retry_policy.run(&self.connection, command).await;
+        answer.map_err(|failure| failure.into_error(stored).with_log(log))
     }
 }
 
@@ -126,46 +105,42 @@ where
     C: ConnectionLike + Clone + Send + Sync + 'static,
 {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        let stored = self.keys.encode(op.key);
+        let stored = self.keys.encode(op.log);
         let own = self.ids.next(match op.at {
-            At::StoreClock => keep(op.policy.longest_window()),
+            At::StoreClock => ttl_code(op.retention().window),
             At::Given(_) => 0,
         });
         let (id, bytes) = match op.id {
             Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
             None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[2..]),
         };
-        let (request, at) = (request(&op, bytes), given(op.at));
-        let answer = self.run(op.key, &stored, |attempt| apply_command(&request, at, &stored, attempt)).await?;
+        let (request, at) = (request::apply(&op, bytes), given(op.at));
+        let answer = self.run(op.log, &stored, |attempt| apply_command(&request, at, &stored, attempt)).await?;
         reply::facts(&op, id, &answer.value)
     }
 
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<bool, Error> {
-        let stored = self.keys.encode(settlement.key);
-        let receipt = settlement.receipt;
-        let numbers = [receipt.at().as_micros(), receipt.window().as_micros(), settlement.cost].map(seven);
-        let request = [&receipt.entry().as_u128().to_be_bytes()[..], numbers.as_flattened()].concat();
-        let args = [Arg::Bytes(&request), Arg::Number(given(settlement.at).unwrap_or_default())];
-        let args = &args[..1 + usize::from(given(settlement.at).is_some())];
-        let answer = self.run(settlement.key, &stored, |attempt| SETTLE.call(attempt.bring, &stored, args)).await?;
-        let done = reply::integer(&answer.value)? == 1;
-        if !done && answer.repeated && settlement.cost == 0 {
-            let text = format!(
-                "the entry of key {} is gone, perhaps by a refund whose answer was lost",
-                shown(settlement.key)
-            );
-            return Err(Error::new(ErrorKind::Timeout, text));
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        let (log, stored) = (settlement.log, self.keys.encode(settlement.log));
+        let (request, at) = (request::settle(&settlement), given(settlement.at));
+        let args = [Arg::Bytes(&request), Arg::Number(at.unwrap_or_default())];
+        let args = &args[..1 + usize::from(at.is_some())];
+        let answer = self.run(log, &stored, |attempt| SETTLE.call(attempt.load, &stored, args)).await?;
+        let facts = reply::settlement(&settlement, &answer.value)?;
+        if !facts.applied && answer.repeated && settlement.cost == 0 {
+            let text = "the entry is gone, perhaps by an earlier attempt of this refund whose answer was lost";
+            return Err(Error::new(ErrorKind::Timeout, text).with_log(log));
         }
-        Ok(done)
+        Ok(facts)
     }
 
-    async fn reset(&self, key: &[u8]) -> Result<bool, Error> {
-        let stored = self.keys.encode(key);
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        let stored = self.keys.encode(log);
         let unlink = |_| {
             let mut cmd = redis::cmd("UNLINK");
             cmd.arg(&stored);
             cmd
         };
-        Ok(reply::integer(&self.run(key, &stored, unlink).await?.value)? == 1)
+        let removed = reply::integer(&self.run(log, &stored, unlink).await?.value);
+        removed.map(|count| count == 1).map_err(|error| error.with_log(log))
     }
 }

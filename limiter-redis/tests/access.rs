@@ -1,13 +1,14 @@
-//! Who may do what, over which connection, under which keys.
+//! Permissions, connections and Redis keys.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use limiter_core::{ErrorKind, Limit, Limiter, Op, Timestamp, WindowStore};
+use limiter_core::store::{LogKey, Op};
+use limiter_core::{Counting, ErrorKind, Limiter, Name, Policy, Timestamp, WindowStore, policy};
 use limiter_redis::{RedisStore, RedisStoreBuilder};
 use limiter_testkit::server::{Cluster, Server};
 
-/// What a Redis user needs for a store of the prefix `limiter`, as the documentation lists it.
+/// What a Redis user needs for a store with the prefix `limiter`, as the documentation lists it.
 const RULES: [&str; 15] = [
     "on",
     ">secret",
@@ -25,82 +26,110 @@ const RULES: [&str; 15] = [
     "+pexpireat",
     "+unlink",
 ];
-/// What counting attempts, records, ids, refunds and settlements need besides.
+/// What counting attempts, records, ids, refunds and settlements need in addition.
 const MORE: [&str; 5] = ["+pttl", "+zcard", "+zlexcount", "+zrank", "+zrem"];
-/// What looking at live keys needs besides.
+/// What looking at live keys needs in addition.
 const LOOK: [&str; 2] = ["+scan", "+memory|usage"];
 
 fn builder() -> RedisStoreBuilder {
     RedisStore::builder().response_timeout(Duration::from_secs(10)).connect_timeout(Duration::from_secs(10))
 }
 
-fn allow(server: &Server, rules: &[&str]) {
-    let mut command = vec!["ACL", "SETUSER", "shop"];
+fn allow(server: &Server, user: &str, rules: &[&str]) {
+    let mut command = vec!["ACL", "SETUSER", user];
     command.extend_from_slice(rules);
     assert_eq!(server.command(&command).unwrap().text(), "OK");
 }
 
-fn as_user(url: &str) -> String {
-    url.replace("://", "://shop:secret@")
+fn as_user(url: &str, user: &str) -> String {
+    url.replace("://", &format!("://{user}:secret@"))
+}
+
+fn search<S>(policy: impl Into<Policy>, store: S) -> Limiter<S> {
+    Limiter::new("search", policy, store)
 }
 
 #[tokio::test]
 async fn a_user_with_the_documented_rules_can_do_everything() {
     let server = Server::start().unwrap();
-    allow(&server, &RULES);
-    let store = Arc::new(builder().connect(&as_user(&server.url())).await.unwrap());
-    let limiter = Limiter::new(store.clone(), Limit::per_hour(3).unwrap());
+    allow(&server, "shop", &RULES);
+    let store = Arc::new(builder().connect(&as_user(&server.url(), "shop")).await.unwrap());
+    let limiter = search(policy!("3/1h"), store.clone());
     for allowed in [true, true, true, false] {
         assert_eq!(limiter.acquire("k").await.unwrap().allowed(), allowed);
     }
     assert_eq!(limiter.peek("k").await.unwrap().used(), 3);
     assert!(limiter.reset("k").await.unwrap());
 
-    allow(&server, &MORE);
-    let attempts = limiter.policy().clone().counting(limiter_core::Counting::Attempts);
+    allow(&server, "shop", &MORE);
+    let attempts = limiter.policy().clone().with_counting(Counting::Attempts);
     for id in 0..6_u128 {
         for _ in 0..2 {
-            assert_eq!(limiter.run(Op::acquire("k", &attempts).id(id)).await.unwrap().allowed(), id < 3);
+            let decision = limiter.acquire("k").policy(&attempts).id(id).await.unwrap();
+            assert_eq!(decision.allowed(), id < 3);
         }
     }
-    let receipt = limiter.record("metered", 5).await.unwrap().receipt().unwrap();
-    assert!(limiter.settle("metered", receipt, 2).await.unwrap());
-    assert_eq!(limiter.peek("metered").await.unwrap().used(), 2);
-    assert!(limiter.refund("metered", receipt).await.unwrap());
+    let receipt = limiter.record("metered").cost(5).await.unwrap().receipt().unwrap();
+    assert!(limiter.settle("metered", receipt, 2).await.unwrap().applied());
+    assert_eq!(limiter.status("metered").await.unwrap().used(), 2);
+    assert!(limiter.refund("metered", receipt).await.unwrap().applied());
+    // An operation under another policy, which takes the general form once it has something to drop.
+    let gold = policy!("50/1ms");
+    for _ in 0..150 {
+        assert!(limiter.record("gold").policy(&gold).cost(7).await.unwrap().receipt().is_some());
+    }
 
-    allow(&server, &LOOK);
-    assert_eq!(store.inspect("k").await.unwrap().unwrap().entries, 3);
+    allow(&server, "shop", &LOOK);
+    let log = LogKey::new(limiter.name(), "k");
+    assert_eq!(store.inspect(log).await.unwrap().unwrap().entries, 3);
     let page = store.scan(None, 1000).await.unwrap();
-    assert_eq!((page.keys.len(), page.next.is_none()), (1, true));
+    assert_eq!((page.keys.len(), page.next.is_none()), (2, true));
+}
+
+/// The name is part of the pattern: a user may be given the keys of one limiter alone.
+#[tokio::test]
+async fn a_user_for_one_limiter_reaches_no_other() {
+    let server = Server::start().unwrap();
+    let mut rules = RULES;
+    rules[2] = "~limiter:{search:*}";
+    allow(&server, "searcher", &rules);
+    let store = Arc::new(builder().connect(&as_user(&server.url(), "searcher")).await.unwrap());
+    for key in ["customer 7", "", "}", "a:{b}"] {
+        assert!(search(policy!("3/1h"), store.clone()).acquire(key).await.unwrap().allowed());
+        for name in ["login", "", "search2", "search:", "Search", "*"] {
+            let error = Limiter::new(name, policy!("3/1h"), store.clone()).acquire(key).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Configuration, "{name}: {error:?}");
+        }
+    }
 }
 
 #[tokio::test]
 async fn a_missing_permission_or_a_wrong_password_is_a_configuration_error() {
     let server = Server::start().unwrap();
-    allow(&server, &RULES);
-    let limit = Limit::per_hour(3).unwrap();
-    let elsewhere = builder().prefix("elsewhere").connect(&as_user(&server.url())).await.unwrap();
-    let error = Limiter::new(elsewhere, limit).acquire("k").await.unwrap_err();
+    allow(&server, "shop", &RULES);
+    let elsewhere = builder().prefix("elsewhere").connect(&as_user(&server.url(), "shop")).await.unwrap();
+    let error = search(policy!("3/1h"), elsewhere).acquire("k").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
 
-    allow(&server, &["-zadd"]);
-    let store = builder().connect(&as_user(&server.url())).await.unwrap();
-    let error = Limiter::new(store, limit).acquire("k").await.unwrap_err();
+    allow(&server, "shop", &["-zadd"]);
+    let store = builder().connect(&as_user(&server.url(), "shop")).await.unwrap();
+    let error = search(policy!("3/1h"), store).acquire("k").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
 
     let wrong = server.url().replace("://", "://shop:guess@");
     let error = builder().connect(&wrong).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
-    assert!(!error.to_string().contains("guess"), "{error}");
+    assert!(!format!("{error} {error:?}").contains("guess"), "{error:?}");
 }
 
 #[tokio::test]
 async fn stores_of_different_prefixes_share_nothing_and_those_of_one_share_all() {
     let server = Server::start().unwrap();
-    let limit = Limit::per_hour(1).unwrap();
-    let one = Limiter::new(builder().prefix("a").connect(&server.url()).await.unwrap(), limit);
-    let same = Limiter::new(builder().prefix("a").connect(&server.url()).await.unwrap(), limit);
-    let other = Limiter::new(builder().prefix("a:b").connect(&server.url()).await.unwrap(), limit);
+    let connect = async |prefix: &str| {
+        let store = builder().prefix(prefix).connect(&server.url()).await.unwrap();
+        search(policy!("1/1h"), store)
+    };
+    let (one, same, other) = (connect("a").await, connect("a").await, connect("a:b").await);
     assert!(one.acquire("k").await.unwrap().allowed());
     assert!(!same.acquire("k").await.unwrap().allowed());
     assert!(other.acquire("k").await.unwrap().allowed());
@@ -109,10 +138,46 @@ async fn stores_of_different_prefixes_share_nothing_and_those_of_one_share_all()
 }
 
 #[tokio::test]
+async fn limiters_of_different_names_share_nothing_and_those_of_one_share_all() {
+    let server = Server::start().unwrap();
+    let store = Arc::new(builder().connect(&server.url()).await.unwrap());
+    let other_process = Arc::new(builder().connect(&server.url()).await.unwrap());
+    let names =
+        ["search", "login", "Search", "", "a:b", "a", "{a}", "a}", "%3A", ":", "*", "[a-z]", "Größe", "two words\n"];
+    for (i, name) in names.into_iter().enumerate() {
+        for key in ["customer 7", "b:customer 7", ""] {
+            let limiter = Limiter::new(name, policy!("2/1h"), store.clone());
+            assert_eq!(limiter.acquire(key).await.unwrap().used(), 1, "{name:?}, {key:?}");
+            let limiter = Limiter::new(name, policy!("2/1h"), other_process.clone());
+            assert_eq!(limiter.acquire(key).await.unwrap().used(), 2, "{name:?}, {key:?}");
+        }
+        let keys = server.command(&["DBSIZE"]).unwrap().int();
+        assert_eq!(keys, 3 * (i as i64 + 1), "{name:?}");
+    }
+    for name in names {
+        assert!(Limiter::new(name, policy!("2/1h"), store.clone()).reset("customer 7").await.unwrap());
+    }
+    let refreshed = Limiter::new("a", policy!("2/1h"), store.clone());
+    assert_eq!(refreshed.status("b:customer 7").await.unwrap().used(), 2, "a reset reaches one log alone");
+}
+
+#[tokio::test]
+async fn the_redis_key_is_the_prefix_the_name_and_the_key() {
+    let server = Server::start().unwrap();
+    let store = builder().prefix("shop").connect(&server.url()).await.unwrap();
+    let key = |name: &str, key: &str| store.redis_key(LogKey::new(Name::new(name), key));
+    assert_eq!(key("search", "customer 7"), b"shop:{search:customer 7}");
+    assert_eq!(key("a:b {c}", "{50%}"), b"shop:{a%3Ab%20%7Bc%7D:{50%25%7D}");
+    let expected = key("a:b {c}", "{50%}");
+    assert!(Limiter::new("a:b {c}", policy!("1/1h"), store).acquire("{50%}").await.unwrap().allowed());
+    assert_eq!(server.command(&[b"EXISTS".as_slice(), &expected]).unwrap().int(), 1);
+}
+
+#[tokio::test]
 async fn a_unix_socket_will_do() {
     let server = Server::start().unwrap();
     let url = format!("redis+unix://{}", server.socket().display());
-    let limiter = Limiter::new(builder().connect(&url).await.unwrap(), Limit::per_hour(1).unwrap());
+    let limiter = search(policy!("1/1h"), builder().connect(&url).await.unwrap());
     assert!(limiter.acquire("k").await.unwrap().allowed());
     assert!(!limiter.acquire("k").await.unwrap().allowed());
 }
@@ -122,7 +187,7 @@ async fn a_connection_of_the_users_own_will_do() {
     let server = Server::start().unwrap();
     let client = redis::Client::open(server.url()).unwrap();
     let connection = client.get_multiplexed_async_connection().await.unwrap();
-    let limiter = Limiter::new(builder().with_connection(connection).unwrap(), Limit::per_hour(1).unwrap());
+    let limiter = search(policy!("1/1h"), builder().with_connection(connection).unwrap());
     assert!(limiter.acquire("k").await.unwrap().allowed());
     assert!(!limiter.acquire("k").await.unwrap().allowed());
 }
@@ -133,7 +198,7 @@ async fn a_cluster_connection_of_the_users_own_will_do() {
     let nodes = cluster.nodes().iter().map(Server::url);
     let client = redis::cluster::ClusterClientBuilder::new(nodes).retries(0).build().unwrap();
     let connection = limiter_redis::Connection::from(client.get_async_connection().await.unwrap());
-    let limiter = Limiter::new(builder().with_connection(connection).unwrap(), Limit::per_hour(1).unwrap());
+    let limiter = search(policy!("1/1h"), builder().with_connection(connection).unwrap());
     for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
         assert!(limiter.acquire(key).await.unwrap().allowed());
         assert!(!limiter.acquire(key).await.unwrap().allowed());
@@ -141,11 +206,19 @@ async fn a_cluster_connection_of_the_users_own_will_do() {
 }
 
 #[tokio::test]
+async fn a_url_without_a_scheme_is_answered_with_what_to_write() {
+    let server = Server::start().unwrap();
+    let address = server.url().replace("redis://", "");
+    let error = builder().connect(&address).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert!(error.to_string().ends_with(&format!("write redis://{address}")), "{error}");
+}
+
+#[tokio::test]
 async fn a_store_starts_while_redis_is_away() {
     let mut server = Server::start().unwrap();
     server.kill();
-    let store = RedisStore::builder().connect_lazily(&server.url()).unwrap();
-    let limiter = Limiter::new(store, Limit::per_hour(1).unwrap());
+    let limiter = search(policy!("1/1h"), RedisStore::builder().connect_lazily(&server.url()).unwrap());
     assert!(limiter.acquire("k").await.unwrap_err().is_retryable());
     server.restart().unwrap();
     let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
@@ -160,11 +233,25 @@ async fn a_store_starts_while_redis_is_away() {
 async fn a_given_time_keeps_its_log_for_a_minute_more_than_the_window() {
     let server = Server::start().unwrap();
     let store = builder().connect(&server.url()).await.unwrap();
-    let second = limiter_core::Policy::from(Limit::per_second(1).unwrap());
-    let op = Op::acquire("k", &second);
-    let ttl = |key: &str| server.command(&[b"PTTL".as_slice(), &store.redis_key(key)]).unwrap().int();
-    store.apply(op.at(Timestamp::from_micros(5_000_000).unwrap())).await.unwrap();
+    let second = policy!("1/1s");
+    let ttl = |key: &str| {
+        let stored = store.redis_key(LogKey::new(Name::default(), key));
+        server.command(&[b"PTTL".as_slice(), &stored]).unwrap().int()
+    };
+    store.apply(Op::acquire("k", &second).at(Timestamp::from_micros(5_000_000).unwrap())).await.unwrap();
     assert!((58_000..=61_000).contains(&ttl("k")), "{}", ttl("k"));
     store.apply(Op::acquire("now", &second)).await.unwrap();
     assert!((1..=1_126).contains(&ttl("now")), "an eighth more at most: {}", ttl("now"));
+}
+
+/// The feature `tokio` of the core comes with this crate, so waiting needs no timer of the user's.
+#[tokio::test]
+async fn an_acquire_waits_on_tokio() {
+    let server = Server::start().unwrap();
+    let limiter = search(policy!("1/300ms"), builder().connect(&server.url()).await.unwrap());
+    assert!(limiter.acquire("k").await.unwrap().allowed());
+    let begun = tokio::time::Instant::now();
+    let decision = limiter.acquire("k").within(Duration::from_secs(10)).await.unwrap();
+    assert!(decision.allowed() && begun.elapsed() > Duration::from_millis(150), "{decision:?}");
+    assert!(!limiter.acquire("k").within(Duration::from_millis(1)).await.unwrap().allowed());
 }

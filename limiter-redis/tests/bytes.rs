@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use limiter_core::store::LogKey;
 use limiter_core::{Limit, Limiter};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
 
 async fn limiter(server: &Server, max: u64) -> Limiter<RedisStore> {
     let builder = RedisStore::builder().response_timeout(Duration::from_secs(10));
-    Limiter::new(builder.connect(&server.url()).await.unwrap(), Limit::per_hour(max).unwrap())
+    Limiter::new("search", Limit::per_hour(max).unwrap(), builder.connect(&server.url()).await.unwrap())
 }
 
 async fn bytes_per_entry(server: &Server, entries: u64) -> f64 {
@@ -17,7 +18,7 @@ async fn bytes_per_entry(server: &Server, entries: u64) -> f64 {
     for _ in 0..entries {
         assert!(limiter.acquire(&key).await.unwrap().allowed());
     }
-    let stored = limiter.store().redis_key(&key);
+    let stored = limiter.store().redis_key(LogKey::new(limiter.name(), &key));
     let usage = server.command(&[b"MEMORY".as_slice(), b"USAGE", &stored, b"SAMPLES", b"0"]).unwrap().int();
     assert_eq!(server.command(&[b"ZCARD".as_slice(), &stored]).unwrap().int(), i64::try_from(entries).unwrap());
     usage as f64 / entries as f64
@@ -39,8 +40,8 @@ async fn an_entry_is_one_member_whatever_its_weight() {
     let limiter = limiter(&server, 1 << 40).await;
     for weight in [1, 1_000, 1 << 40] {
         let key = format!("weight {weight}");
-        assert!(limiter.record(&key, weight).await.unwrap().allowed());
-        let stored = limiter.store().redis_key(&key);
+        assert!(limiter.record(&key).cost(weight).await.unwrap().allowed());
+        let stored = limiter.store().redis_key(LogKey::new(limiter.name(), &key));
         assert_eq!(server.command(&[b"ZCARD".as_slice(), &stored]).unwrap().int(), 1);
     }
 }

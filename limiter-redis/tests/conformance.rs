@@ -12,7 +12,7 @@ use limiter_testkit::server::{Cluster, Server};
 const LONGEST: Duration = Duration::from_secs(300);
 
 async fn connect(url: &str) -> RedisStore {
-    // A server beside a busy test machine may be slow; a late answer is not what is tested here.
+    // A server on a busy test machine may be slow; late answers are not what is tested here.
     RedisStore::builder().response_timeout(Duration::from_secs(10)).connect(url).await.unwrap()
 }
 

@@ -1,17 +1,23 @@
-//! What a decision costs the server does not grow with the log, nor with the cost of the operation.
+//! The server's time for a decision does not grow with the log, nor with the cost of the operation.
 
 use std::time::Duration;
 
 use futures::future::join_all;
-use limiter_core::{Limit, Limiter, Op, Policy, Timestamp, Window};
+use limiter_core::store::{LogKey, Op};
+use limiter_core::{Limit, MAX_COST, Name, Policy, Timestamp, Window};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
+
+use common::run;
+
+mod common;
 
 const SMALL: u64 = 10;
 const LARGE: u64 = 100_000;
 const ROUNDS: usize = 15;
 const CALLS: u64 = 30;
-/// How much dearer a decision on the larger log may be: it is logarithmic in it. Reading it whole would be 10,000 times.
+/// How many times more a decision on the larger log may cost. It is logarithmic; reading the whole log would cost 10,000 times
+/// more.
 const MOST: f64 = 3.0;
 /// The time of the first entry; there is one a millisecond.
 const START: u64 = 1_700_000_000_000_000;
@@ -21,12 +27,12 @@ fn at(entry: u64) -> Timestamp {
     Timestamp::from_micros(START + entry * STEP).unwrap()
 }
 
-/// As many milliseconds as there are entries, so that with each new one the oldest expires.
+/// One millisecond for each entry, so that the oldest expires with each new one.
 fn window(entries: u64) -> Window {
     Window::from_micros(entries * STEP).unwrap()
 }
 
-/// The server's time per call since it was asked last, in microseconds.
+/// The server's time per call since the last reset, in microseconds.
 fn spent(server: &Server) -> f64 {
     let stats = server.info("commandstats").unwrap();
     let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
@@ -41,21 +47,23 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// A log of so many entries, and what is done to it.
+/// A log of one size, and the operations on it.
 struct Side {
     key: String,
     policy: Policy,
+    /// The default policy of the limiter, if the operations come through one.
+    default: Option<Policy>,
     cost: u64,
-    /// The entry that the next operation would be.
+    /// The number of the next entry.
     next: u64,
     spent: Vec<f64>,
 }
 
-/// Runs both sides in turn and compares their medians: of operations that are all allowed, or all denied.
+/// Runs both sides in turn and compares their medians. The operations are all allowed, or all denied.
 async fn compare(
     name: &str,
     server: &Server,
-    limiter: &Limiter<RedisStore>,
+    store: &RedisStore,
     sides: &mut [Side; 2],
     (op, allowed): (fn(&Side) -> Op<'_>, bool),
 ) {
@@ -63,7 +71,7 @@ async fn compare(
     for _ in 0..ROUNDS {
         for side in sides.iter_mut() {
             for _ in 0..CALLS {
-                let decision = limiter.run(op(side).at(at(side.next))).await.unwrap();
+                let decision = run(store, op(side).at(at(side.next))).await.unwrap();
                 assert_eq!(decision.allowed(), allowed, "{name}: {decision:?}");
                 side.next += u64::from(decision.receipt().is_some());
             }
@@ -76,7 +84,8 @@ async fn compare(
 }
 
 fn acquire(side: &Side) -> Op<'_> {
-    Op::acquire(&side.key, &side.policy).cost(side.cost)
+    let op = Op::acquire(&side.key, &side.policy).with_cost(side.cost);
+    side.default.as_ref().map_or(op, |default| op.with_limiter_policy(default))
 }
 
 fn peek(side: &Side) -> Op<'_> {
@@ -86,17 +95,17 @@ fn peek(side: &Side) -> Op<'_> {
 fn sides(what: &str, policy: impl Fn(u64) -> Policy) -> [Side; 2] {
     [SMALL, LARGE].map(|entries| {
         let key = format!("{what} {entries}");
-        Side { key, policy: policy(entries), cost: 1, next: entries, spent: Vec::new() }
+        Side { key, policy: policy(entries), default: None, cost: 1, next: entries, spent: Vec::new() }
     })
 }
 
-/// Logs of both sizes, by this name.
-async fn fill(limiter: &Limiter<RedisStore>, what: &str) {
-    for mut side in sides(what, |entries| Limit::meter(window(entries)).into()) {
-        side.policy = Limit::meter(window(LARGE)).into();
-        // In flights, each in the order of its times: the connection keeps it.
+/// Fills logs of both sizes.
+async fn fill(store: &RedisStore, what: &str) {
+    let meter = Policy::from(Limit::with_window(MAX_COST, window(LARGE)).unwrap());
+    for side in sides(what, |_| meter.clone()) {
+        // In batches: the connection keeps their order, which is that of their times.
         for first in (0..side.next).step_by(500) {
-            let op = |n| limiter.run(Op::record(&side.key, &side.policy).at(at(n)));
+            let op = |n| run(store, Op::record(&side.key, &side.policy).at(at(n)));
             let ops = (first..side.next.min(first + 500)).map(op);
             for decision in join_all(ops).await {
                 assert!(decision.unwrap().allowed());
@@ -105,9 +114,10 @@ async fn fill(limiter: &Limiter<RedisStore>, what: &str) {
     }
 }
 
-fn copy(server: &Server, limiter: &Limiter<RedisStore>, from: &str, to: &str) {
+fn copy(server: &Server, store: &RedisStore, from: &str, to: &str) {
     for entries in [SMALL, LARGE] {
-        let [from, to] = [from, to].map(|what| limiter.store().redis_key(format!("{what} {entries}")));
+        let stored = |what| store.redis_key(LogKey::new(Name::default(), &format!("{what} {entries}")));
+        let [from, to] = [from, to].map(stored);
         assert_eq!(server.command(&[b"COPY".as_slice(), &from, &to]).unwrap().int(), 1);
         assert_eq!(server.command(&[b"ZCARD".as_slice(), &to]).unwrap().int(), i64::try_from(entries).unwrap());
     }
@@ -117,27 +127,42 @@ fn copy(server: &Server, limiter: &Limiter<RedisStore>, from: &str, to: &str) {
 async fn the_servers_time_does_not_grow_with_the_log_or_the_cost() {
     let server = Server::start().unwrap();
     let store = RedisStore::builder().response_timeout(Duration::from_secs(10)).connect(&server.url()).await.unwrap();
-    let limiter = Limiter::new(store, Limit::meter(Window::MIN));
-    fill(&limiter, "log").await;
-    copy(&server, &limiter, "log", "pair");
+    fill(&store, "log").await;
+    copy(&server, &store, "log", "pair");
+    copy(&server, &store, "log", "gold");
 
-    let full = |entries| Limit::over(entries, window(2 * LARGE)).unwrap().into();
-    let roomy = |entries| Limit::over(2 * LARGE, window(entries)).unwrap().into();
+    let full = |entries| Limit::with_window(entries, window(2 * LARGE)).unwrap().into();
+    let roomy = |entries| Limit::with_window(2 * LARGE, window(entries)).unwrap().into();
 
-    compare("denied", &server, &limiter, &mut sides("log", full), (acquire, false)).await;
-    compare("peek", &server, &limiter, &mut sides("log", full), (peek, false)).await;
-    compare("peek of what fits", &server, &limiter, &mut sides("log", roomy), (peek, true)).await;
-    compare("allowed, one expires", &server, &limiter, &mut sides("log", roomy), (acquire, true)).await;
+    compare("denied", &server, &store, &mut sides("log", full), (acquire, false)).await;
+    compare("peek", &server, &store, &mut sides("log", full), (peek, false)).await;
+    compare("peek of what fits", &server, &store, &mut sides("log", roomy), (peek, true)).await;
+    compare("allowed, one expires", &server, &store, &mut sides("log", roomy), (acquire, true)).await;
 
     let two = |entries: u64| {
-        let limits = [entries, entries / 2].map(|entries| Limit::over(2 * LARGE, window(entries)).unwrap());
+        let limits = [entries, entries / 2].map(|entries| Limit::with_window(2 * LARGE, window(entries)).unwrap());
         Policy::new(limits).unwrap()
     };
-    compare("two limits, one expires", &server, &limiter, &mut sides("pair", two), (acquire, true)).await;
+    compare("two limits, one expires", &server, &store, &mut sides("pair", two), (acquire, true)).await;
+
+    // A short window of its own, through a limiter that sees further back: by time, and by what the log may hold.
+    let short = |_| Limit::with_window(SMALL, window(SMALL / 2)).unwrap().into();
+    let limits = |entries: u64| [(LARGE, window(entries)), (entries, window(2 * LARGE))];
+    for (i, name) in
+        ["another policy, one expires", "another policy, one is beyond the maximum"].into_iter().enumerate()
+    {
+        let mut sides = sides("gold", short);
+        for (side, entries) in sides.iter_mut().zip([SMALL, LARGE]) {
+            let (max, window) = limits(entries)[i];
+            side.default = Some(Limit::with_window(max, window).unwrap().into());
+            side.next += (i * ROUNDS) as u64 * CALLS;
+        }
+        compare(name, &server, &store, &mut sides, (acquire, true)).await;
+    }
 
     let mut costs = [1, 1_000].map(|cost| {
-        let policy = Limit::over(1 << 40, window(SMALL)).unwrap().into();
-        Side { key: format!("cost {cost}"), policy, cost, next: 0, spent: Vec::new() }
+        let policy = Limit::with_window(1 << 40, window(SMALL)).unwrap().into();
+        Side { key: format!("cost {cost}"), policy, default: None, cost, next: 0, spent: Vec::new() }
     });
-    compare("cost 1 and cost 1,000", &server, &limiter, &mut costs, (acquire, true)).await;
+    compare("cost 1 and cost 1,000", &server, &store, &mut costs, (acquire, true)).await;
 }

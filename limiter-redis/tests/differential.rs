@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use limiter_core::{Limit, Limiter, Window};
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
 use limiter_testkit::conformance::{Plan, cases, replay, replay_blocking};
 use limiter_testkit::server::Server;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
 
-/// How many sequences: `LIMITER_SEQUENCES`, or as many as a test may take time for.
+/// The number of sequences, `LIMITER_SEQUENCES`. Default: as many as a test has time for.
 fn sequences() -> u32 {
     match std::env::var("LIMITER_SEQUENCES") {
         Ok(text) => text.parse().unwrap_or_else(|e| panic!("LIMITER_SEQUENCES={text}: expected a number: {e}")),
@@ -24,9 +23,8 @@ fn memory_redis_and_the_oracle_agree_in_every_field() {
     let server = Server::start().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let patient = RedisStore::builder().response_timeout(Duration::from_secs(10));
-    let redis = runtime.block_on(patient.connect(&server.url())).unwrap();
-    let redis = Limiter::new(Arc::new(redis), Limit::meter(Window::MIN));
-    let memory = Limiter::new(Arc::new(MemoryStore::new()), Limit::meter(Window::MIN));
+    let redis = Arc::new(runtime.block_on(patient.connect(&server.url())).unwrap());
+    let memory = Arc::new(MemoryStore::new());
 
     let count = sequences();
     let tried = AtomicU32::new(0);
@@ -36,7 +34,7 @@ fn memory_redis_and_the_oracle_agree_in_every_field() {
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
         ..Config::default()
     });
-    // The plan holds the oracle's answers; whoever agrees with it agrees with everybody who does.
+    // The plan holds the oracle's answers: stores that agree with it agree with each other.
     let result = runner.run(&cases(1..=40), |case| {
         let prefix = tried.fetch_add(1, Ordering::Relaxed).to_string();
         let plan = Plan::of(&case).map_err(TestCaseError::fail)?;

@@ -1,62 +1,70 @@
-//! An entry has a short form and a long one. Which it gets depends on what it has to say, and no decision depends on it.
+//! An entry has a short form or a long one, depending on what it has to hold. No decision depends on the form.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use limiter_core::{
-    Counting, Decision, Limit, Limiter, MAX_COST, Mode, Op, Policy, Receipt, Settlement, Timestamp, Window, WindowStore,
-};
+use limiter_core::store::{LogKey, Mode, Op, Settlement};
+use limiter_core::{Counting, Decision, Limit, MAX_COST, Name, Policy, Receipt, Timestamp, Window, WindowStore};
 use limiter_redis::RedisStore;
-use limiter_testkit::conformance::{Case, Operation, Plan, Step, replay};
+use limiter_testkit::conformance::{Case, CaseLimiter, Operation, Plan, Step, replay};
 use limiter_testkit::server::{Reply, Server};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
+use common::run;
+
+mod common;
+
 const START: u64 = 1_700_000_000_000_000;
 const WINDOW: u64 = 1_000;
-/// The running total from which on an entry is long, and the age of the first entry.
+/// From this running total on an entry is long, and from this age of the first entry.
 const TOTAL: u64 = 1 << 39;
 const AGE: u64 = 1 << 48;
 
 fn limit(max: u64, window: u64) -> Policy {
-    Limit::over(max, Window::from_micros(window).unwrap()).unwrap().into()
+    Limit::with_window(max, Window::from_micros(window).unwrap()).unwrap().into()
 }
 
 async fn connect(server: &Server) -> RedisStore {
     RedisStore::builder().response_timeout(Duration::from_secs(10)).connect(&server.url()).await.unwrap()
 }
 
+/// The log of the key `k`, for operations without a limiter.
 struct Log {
     server: Server,
-    limiter: Limiter<RedisStore>,
+    store: RedisStore,
+    meter: Policy,
 }
 
 impl Log {
     async fn new() -> Self {
         let server = Server::start().unwrap();
-        let limiter = Limiter::new(connect(&server).await, limit(MAX_COST, WINDOW));
-        Self { server, limiter }
+        Self { store: connect(&server).await, server, meter: limit(MAX_COST, WINDOW) }
+    }
+
+    fn key(&self) -> LogKey<'static> {
+        LogKey::new(Name::default(), "k")
     }
 
     async fn run(&self, op: Op<'_>, at: u64) -> Decision {
-        self.limiter.run(op.at(Timestamp::from_micros(START + at).unwrap())).await.unwrap()
+        run(&self.store, op.at(Timestamp::from_micros(START + at).unwrap())).await.unwrap()
     }
 
     async fn record(&self, cost: u64, at: u64) -> Receipt {
-        let decision = self.run(Op::record("k", self.limiter.policy()).cost(cost), at).await;
+        let decision = self.run(Op::record("k", &self.meter).with_cost(cost), at).await;
         decision.receipt().unwrap()
     }
 
-    /// Settles at the time of the newest entry.
-    async fn settle(&self, receipt: Receipt, cost: u64) {
-        let settlement = Settlement::new("k", receipt, cost).at(receipt.at());
-        assert!(self.limiter.store().settle(settlement).await.unwrap());
+    /// Settles at the time of the newest entry. Returns whether it took effect.
+    async fn settle(&self, receipt: Receipt, cost: u64) -> bool {
+        let settlement = Settlement::new(self.key(), &self.meter, receipt, cost).at(receipt.at());
+        self.store.settle(settlement).await.unwrap().applied
     }
 
     /// The form and the length of each entry, oldest first: `true` is short.
     fn forms(&self) -> Vec<(bool, usize)> {
-        let stored = self.limiter.store().redis_key("k");
+        let stored = self.store.redis_key(self.key());
         let members = self.server.command(&[b"ZRANGE".as_slice(), &stored, b"0", b"-1"]).unwrap();
         let Reply::List(members) = members else { panic!("{members:?}") };
         let form = |member| match member {
@@ -68,18 +76,18 @@ impl Log {
 }
 
 #[tokio::test]
-async fn an_entry_is_short_where_it_can_say_all_that_it_must() {
+async fn an_entry_is_short_if_that_form_can_hold_it() {
     let log = Log::new().await;
     log.record(1, 0).await;
     log.record(7, 0).await;
     assert_eq!(log.forms(), [(true, 26), (true, 33)]);
 
-    // What has expired goes with the next append.
+    // Expired entries go with the next append.
     log.record(1, WINDOW).await;
     assert_eq!(log.forms(), [(true, 26)]);
 
-    // A caller's id, and all while it is in the log.
-    let id = Op::record("k", log.limiter.policy()).id(1_u128);
+    // An entry with a caller's id, and all entries while the log holds it.
+    let id = Op::record("k", &log.meter).with_id(1_u128);
     assert!(log.run(id, WINDOW).await.allowed());
     log.record(1, WINDOW + 1).await;
     assert_eq!(log.forms(), [(true, 26), (false, 33), (false, 23)]);
@@ -88,8 +96,8 @@ async fn an_entry_is_short_where_it_can_say_all_that_it_must() {
     log.record(1, 2 * WINDOW + 1).await;
     assert_eq!(log.forms(), [(false, 23), (true, 26)]);
 
-    // What does not fit, and what follows at the same time.
-    let attempts = limit(3, WINDOW).counting(Counting::Attempts);
+    // A denied attempt, and what follows at the same time.
+    let attempts = limit(3, WINDOW).with_counting(Counting::Attempts);
     for allowed in [true, false] {
         assert_eq!(log.run(Op::acquire("k", &attempts), 2 * WINDOW + 2).await.allowed(), allowed);
     }
@@ -131,12 +139,12 @@ async fn after_a_settlement_the_newest_entry_is_long() {
     for at in 0..4 {
         receipts.push(log.record(1, at).await);
     }
-    log.settle(receipts[2], 5).await;
+    assert!(log.settle(receipts[2], 5).await);
     assert_eq!(log.forms(), [(true, 26), (true, 26), (false, 30), (false, 23)]);
-    log.settle(receipts[3], 0).await;
-    log.settle(receipts[2], 0).await;
+    assert!(log.settle(receipts[3], 0).await);
+    assert!(log.settle(receipts[2], 0).await);
     assert_eq!(log.forms(), [(true, 26), (false, 23)]);
-    log.settle(receipts[0], 0).await;
+    assert!(log.settle(receipts[0], 0).await);
     assert_eq!(log.forms(), [(false, 23)]);
     assert_eq!(log.run(Op::peek("k", &limit(10, 10 * WINDOW)), 4).await.used(), 1);
     // At the same time a long one, later a short one.
@@ -154,20 +162,18 @@ async fn what_a_short_window_dropped_a_longer_one_does_not_count() {
     let mut receipts = Vec::new();
     for at in [0, 1, 5, 10, 11, 12, 30] {
         receipts.push(log.run(Op::acquire("k", &short), at).await.receipt().unwrap());
-        let info = log.limiter.store().inspect("k").await.unwrap().unwrap();
+        let info = log.store.inspect(log.key()).await.unwrap().unwrap();
         let used = log.run(Op::peek("k", &long), at).await.used();
         assert_eq!((info.entries, info.cost), (used, used), "at {at}");
         assert_eq!(used, log.run(Op::peek("k", &short), at).await.used(), "at {at}");
     }
-    let settlement = |receipt: Receipt| Settlement::new("k", receipt, 0).at(receipt.at());
     for (i, receipt) in receipts.into_iter().enumerate() {
-        let gone = log.limiter.store().settle(settlement(receipt)).await.unwrap();
-        assert_eq!(gone, i == 6, "{i}");
+        assert_eq!(log.settle(receipt, 0).await, i == 6, "{i}");
     }
-    assert!(log.limiter.store().inspect("k").await.unwrap().is_none());
+    assert!(log.store.inspect(log.key()).await.unwrap().is_none());
 }
 
-/// Costs, times and policies where a short entry can no longer say all.
+/// Costs, times and policies beyond what a short entry can hold.
 fn extremes() -> impl Strategy<Value = Case> {
     const COSTS: [u64; 12] = [1, 1, 1, 1, 2, 5, 65_533, 65_534, 65_535, TOTAL - 3, TOTAL, MAX_COST];
     const TIMES: [u64; 12] = [0, 0, 0, 1, 1, 9, 10, 11, WINDOW, AGE - 1, AGE, AGE + 1];
@@ -183,32 +189,43 @@ fn extremes() -> impl Strategy<Value = Case> {
     ];
     let policy = (vec(0..POLICIES.len(), 1..=2), any::<bool>()).prop_map(|(limits, attempts)| {
         let window = |micros| Window::from_micros(micros).unwrap();
-        let limits = limits.into_iter().map(|i| Limit::over(POLICIES[i].0, window(POLICIES[i].1)).unwrap());
+        let limits = limits.into_iter().map(|i| Limit::with_window(POLICIES[i].0, window(POLICIES[i].1)).unwrap());
         let policy = Policy::new(limits).unwrap();
-        if attempts { policy.counting(Counting::Attempts) } else { policy }
+        if attempts { policy.with_counting(Counting::Attempts) } else { policy }
     });
+    // Mostly through a limiter whose default policy is another one than the operation's.
+    let limiters = vec![
+        CaseLimiter::NONE,
+        CaseLimiter { name: 0, policy: Some(0) },
+        CaseLimiter { name: 0, policy: Some(1) },
+        CaseLimiter { name: 0, policy: Some(2) },
+    ];
     let step =
         (0..16_u8, 0..TIMES.len(), 0..COSTS.len(), any::<u8>(), 0..4_u8).prop_map(|(kind, time, cost, n, policy)| {
             let cost = COSTS[cost];
             let operation = match kind {
-                0..=2 => Operation::Settle { receipt: n, cost: if kind == 0 { cost } else { 0 } },
+                0..=2 => Operation::Settle { receipt: n, cost: if kind == 0 { cost } else { 0 }, policy },
                 _ => {
                     let mode =
                         [Mode::Acquire, Mode::Record, Mode::Peek][usize::from(kind.saturating_sub(10) / 2).min(2)];
-                    Operation::Run { mode, key: 0, policy, cost, id: (n > 250).then_some(n % 2) }
+                    Operation::Run { mode, limiter: n / 2, key: 0, policy, cost, id: (n > 250).then_some(n % 2) }
                 }
             };
             Step { after: i64::try_from(TIMES[time]).unwrap(), operation }
         });
-    (vec(policy, 1..=3), vec(step, 1..=30)).prop_map(|(policies, steps)| Case { policies, start: START, steps })
+    (vec(policy, 1..=3), vec(step, 1..=30)).prop_map(move |(policies, steps)| Case {
+        policies,
+        limiters: limiters.clone(),
+        start: START,
+        steps,
+    })
 }
 
 #[test]
 fn decisions_are_the_same_at_the_ends_of_the_forms() {
     let server = Server::start().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let store = runtime.block_on(connect(&server));
-    let limiter = Limiter::new(Arc::new(store), Limit::meter(Window::MIN));
+    let store = Arc::new(runtime.block_on(connect(&server)));
     let mut runner = TestRunner::new(Config {
         cases: 2_000,
         source_file: Some(file!()),
@@ -220,7 +237,7 @@ fn decisions_are_the_same_at_the_ends_of_the_forms() {
         tried.set(tried.get() + 1);
         let prefix = tried.get();
         let plan = Plan::of(&case).map_err(TestCaseError::fail)?;
-        let done = runtime.block_on(replay(&limiter, &plan, |key| format!("{prefix}/{key}").into_bytes()));
+        let done = runtime.block_on(replay(&store, &plan, |key| format!("{prefix}/{key}").into_bytes()));
         done.map_err(|e| TestCaseError::fail(e.to_string()))
     });
     result.unwrap_or_else(|e| panic!("{e}"));

@@ -1,10 +1,11 @@
-//! What an operation does when Redis does not do its part: a typed error or a recovery, within the time-out, and nothing
-//! counted twice.
+//! What an operation does when Redis fails: it returns a typed error or recovers, within its timeouts, and counts nothing twice.
+//! No error prints a key.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use limiter_core::{ErrorKind, Limit, Limiter};
+use limiter_core::store::LogKey;
+use limiter_core::{Error, ErrorKind, Limiter, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
 
@@ -18,13 +19,13 @@ async fn limiter(server: &Server) -> Limiter<RedisStore> {
     loop {
         // The first connection may take long while other tests start servers.
         match builder.clone().connect_timeout(Duration::from_secs(5)).connect(&server.url()).await {
-            Ok(store) => return Limiter::new(store, Limit::per_hour(5).unwrap()),
+            Ok(store) => return Limiter::new("search", policy!("5/1h"), store),
             Err(error) => assert!(Instant::now() < deadline, "{error:?}"),
         }
     }
 }
 
-/// The result of a call, which must come within the bound.
+/// Returns the result of a call, which must end within the bound.
 async fn within<T>(call: impl Future<Output = T>) -> T {
     let start = Instant::now();
     let result = tokio::time::timeout(Duration::from_secs(20), call).await.expect("the call hangs");
@@ -32,7 +33,7 @@ async fn within<T>(call: impl Future<Output = T>) -> T {
     result
 }
 
-/// Tries until it works, for at most ten seconds: how long a server takes to come back is not the store's doing.
+/// Tries until it works, for at most ten seconds: the store does not determine how long a server takes to come back.
 async fn used_eventually(limiter: &Limiter<RedisStore>, key: &str) -> u64 {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
@@ -47,7 +48,7 @@ async fn used_eventually(limiter: &Limiter<RedisStore>, key: &str) -> u64 {
     }
 }
 
-/// A server on which DEBUG works, which before version 7 needs no permission, and has no option to give it.
+/// Starts a server on which DEBUG works. Before version 7 it needs no permission, and there is no option to give it.
 fn server_with_debug() -> Server {
     let server = Server::start().unwrap();
     if server.info("server").unwrap().contains("redis_version:6.") {
@@ -56,7 +57,7 @@ fn server_with_debug() -> Server {
     Server::start_with(&["--enable-debug-command", "yes"]).unwrap()
 }
 
-/// Lets the server sleep, from a connection of its own that it has answered on before.
+/// Lets the server sleep, by way of a connection on which it has answered before.
 fn sleep_server(server: &Server, seconds: &'static str) -> std::thread::JoinHandle<()> {
     use std::io::{Read, Write};
     let call = |stream: &mut std::net::TcpStream, command: &str| {
@@ -143,7 +144,7 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
     // More attempts than it takes, for a busy test machine.
     let patient = RedisStore::builder().connect_timeout(Duration::from_secs(5)).response_timeout(RESPONSE).retries(3);
     let store = patient.connect(&server.url()).await.unwrap();
-    let limiter = Limiter::new(store, Limit::per_hour(5).unwrap());
+    let limiter = Limiter::new("search", policy!("5/1h"), store);
     assert!(limiter.acquire("warm").await.unwrap().allowed());
     let sleeper = sleep_server(&server, "0.4");
     // The first attempt is executed when the server wakes, the others right after it.
@@ -151,6 +152,15 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
     assert_eq!((decision.allowed(), decision.used()), (true, 1));
     sleeper.join().unwrap();
     assert_eq!(used_eventually(&limiter, "k").await, 1);
+
+    // Under another policy than the limiter's, whose window the repetition must find.
+    let gold = policy!("50/1ms");
+    assert!(limiter.acquire("gold").policy(&gold).await.unwrap().allowed());
+    let sleeper = sleep_server(&server, "0.4");
+    let decision = within(limiter.acquire("gold").policy(&gold).cost(3)).await.unwrap();
+    assert!(decision.allowed() && decision.receipt().is_some(), "{decision:?}");
+    sleeper.join().unwrap();
+    assert_eq!(used_eventually(&limiter, "gold").await, 4);
 }
 
 #[tokio::test]
@@ -170,14 +180,13 @@ async fn a_server_asleep_for_longer_than_all_attempts_is_a_timeout_that_counts_a
 async fn the_callers_id_makes_a_repeated_call_count_once_across_a_timeout() {
     let server = server_with_debug();
     let limiter = limiter(&server).await;
-    let policy = limiter.policy().clone();
-    let op = limiter_core::Op::acquire("k", &policy).id(0xfeed_u128);
+    let acquire = || async { limiter.acquire("k").id(0xfeed_u128).await };
     assert!(limiter.acquire("warm").await.unwrap().allowed());
     let sleeper = sleep_server(&server, "1");
-    assert_eq!(within(limiter.run(op)).await.unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(within(acquire()).await.unwrap_err().kind(), ErrorKind::Timeout);
     sleeper.join().unwrap();
     used_eventually(&limiter, "k").await;
-    let decision = limiter.run(op).await.unwrap();
+    let decision = acquire().await.unwrap();
     assert_eq!((decision.allowed(), decision.used()), (true, 1));
 }
 
@@ -210,22 +219,43 @@ async fn a_read_only_replica_answers_peeks_and_refuses_the_rest() {
     assert_eq!(within(limiter.peek("k")).await.unwrap().used(), 0);
 }
 
+/// Checks that an error returns the key and prints it nowhere: not in its text, nor in that of its sources.
+#[track_caller]
+fn assert_private(error: &Error, key: &str) {
+    assert_eq!((error.key(), error.limiter_name()), (Some(key.as_bytes()), Some("search")), "{error:?}");
+    let mut text = format!("{error} {error:?} {error:#?}");
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        text += &format!(" {error} {error:?}");
+        source = error.source();
+    }
+    assert!(!text.contains(key), "{text}");
+}
+
 #[tokio::test]
-async fn a_key_of_another_type_is_named_and_a_reset_mends_it() {
+async fn a_key_of_another_type_is_an_error_and_a_reset_removes_it() {
     let server = Server::start().unwrap();
     let limiter = limiter(&server).await;
-    let stored = limiter.store().redis_key("customer 7");
+    let log = LogKey::new(limiter.name(), "customer 7");
+    let stored = limiter.store().redis_key(log);
     server.command(&[b"SET".as_slice(), &stored, b"something else"]).unwrap();
-    let error = within(limiter.acquire("customer 7")).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.to_string().contains("customer 7") && error.to_string().contains("reset"), "{error}");
-    assert_eq!(within(limiter.peek("customer 7")).await.unwrap_err().kind(), ErrorKind::Corrupt);
+    let receipt = limiter.acquire("other").await.unwrap().receipt().unwrap();
+    for error in [
+        within(limiter.acquire("customer 7")).await.unwrap_err(),
+        within(limiter.peek("customer 7")).await.unwrap_err(),
+        within(limiter.refund("customer 7", receipt)).await.unwrap_err(),
+        within(limiter.store().inspect(log)).await.unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains("reset"), "{error}");
+        assert_private(&error, "customer 7");
+    }
     assert!(limiter.reset("customer 7").await.unwrap());
     assert_eq!(limiter.acquire("customer 7").await.unwrap().used(), 1);
 }
 
 #[tokio::test]
-async fn foreign_members_are_an_error_and_a_reset_mends_it() {
+async fn foreign_members_are_an_error_and_a_reset_removes_them() {
     let server = Server::start().unwrap();
     let limiter = limiter(&server).await;
     let now = (u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_micros()).unwrap() + 60_000_000).to_string();
@@ -240,18 +270,91 @@ async fn foreign_members_are_an_error_and_a_reset_mends_it() {
     ] {
         let key = name;
         assert!(limiter.acquire(key).await.unwrap().allowed());
-        let stored = limiter.store().redis_key(key);
+        let stored = limiter.store().redis_key(LogKey::new(limiter.name(), key));
         if score == "1.5" {
-            // Alone, or the entry before it hides it.
+            // Alone, because an entry before it would hide it.
             limiter.reset(key).await.unwrap();
         }
         server.command(&[b"ZADD".as_slice(), &stored, score.as_bytes(), member]).unwrap();
         let error = within(limiter.acquire(key)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{name}: {error:?}");
-        assert!(error.to_string().contains(name), "{name}: {error}");
+        assert_private(&error, name);
+        assert!(!format!("{error:?}").contains(&*member.escape_ascii().to_string()) || member.is_empty(), "{error:?}");
         assert!(limiter.reset(key).await.unwrap(), "{name}");
         assert_eq!(limiter.acquire(key).await.unwrap().used(), 1, "{name}");
     }
+}
+
+/// A server that does not know a command quotes its arguments, and so the key.
+#[tokio::test]
+async fn an_error_that_quotes_the_key_is_cut() {
+    let server = Server::start_with(&["--rename-command", "EVALSHA", ""]).unwrap();
+    let limiter = limiter(&server).await;
+    let quoted = server.command(&["EVALSHA", "0", "1", "203.0.113.7"]).unwrap();
+    assert!(format!("{quoted:?}").contains("203.0.113.7"), "{quoted:?}");
+    let error = within(limiter.acquire("203.0.113.7")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert!(error.to_string().contains("unknown command 'EVALSHA'"), "{error}");
+    assert_private(&error, "203.0.113.7");
+}
+
+#[tokio::test]
+async fn no_error_prints_a_key() {
+    const KEY: &str = "203.0.113.7";
+    let mut server = server_with_debug();
+    let limiter = limiter(&server).await;
+    let receipt = limiter.acquire(KEY).await.unwrap().receipt().unwrap();
+    assert_private(&limiter.acquire(KEY).cost(6).await.unwrap_err(), KEY);
+    assert_private(&limiter.acquire(KEY).cost(0).await.unwrap_err(), KEY);
+
+    for config in [["maxmemory", "100kb"], ["min-replicas-to-write", "1"]] {
+        server.command(&["CONFIG", "SET", config[0], config[1]]).unwrap();
+        assert_private(&within(limiter.acquire(KEY)).await.unwrap_err(), KEY);
+        server.command(&["CONFIG", "SET", config[0], "0"]).unwrap();
+    }
+    let sleeper = sleep_server(&server, "1.5");
+    assert_private(&within(limiter.acquire(KEY)).await.unwrap_err(), KEY);
+    assert_private(&within(limiter.refund(KEY, receipt)).await.unwrap_err(), KEY);
+    sleeper.join().unwrap();
+    server.kill();
+    for error in [
+        within(limiter.acquire(KEY)).await.unwrap_err(),
+        within(limiter.status(KEY)).await.unwrap_err(),
+        within(limiter.settle(KEY, receipt, 2)).await.unwrap_err(),
+        within(limiter.reset(KEY)).await.unwrap_err(),
+        within(limiter.store().inspect(LogKey::new(limiter.name(), KEY))).await.unwrap_err(),
+    ] {
+        assert_private(&error, KEY);
+    }
+    let debugged = format!("{:?} {:?} {:?}", limiter, limiter.store(), limiter.acquire(KEY));
+    assert!(!debugged.contains(KEY), "{debugged}");
+}
+
+/// Between the two attempts nobody can tell whether the first refund took effect.
+#[tokio::test]
+async fn a_refund_whose_first_answer_was_lost_is_a_timeout_and_its_repetition_reports_it() {
+    let server = server_with_debug();
+    let patient = RedisStore::builder().connect_timeout(Duration::from_secs(5)).response_timeout(RESPONSE).retries(3);
+    let store = patient.connect(&server.url()).await.unwrap();
+    let limiter = Limiter::new("search", policy!("5/1h"), store);
+    let receipt = limiter.acquire("k").await.unwrap().receipt().unwrap();
+    assert!(limiter.acquire("k").await.unwrap().allowed());
+    let unknown = limiter.acquire("warm").await.unwrap().receipt().unwrap();
+    assert!(limiter.settle("warm", unknown, 2).await.unwrap().applied());
+    let sleeper = sleep_server(&server, "0.4");
+    // The first attempt is executed when the server wakes, the others right after it.
+    let error = within(limiter.refund("k", receipt)).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Timeout, true), "{error:?}");
+    sleeper.join().unwrap();
+    let again = limiter.refund("k", receipt).await.unwrap();
+    assert_eq!((again.applied(), again.status().used()), (false, 1));
+
+    // A settlement to a cost can be repeated: it has the same effect again.
+    let receipt = limiter.acquire("k").await.unwrap().receipt().unwrap();
+    let sleeper = sleep_server(&server, "0.4");
+    let settled = within(limiter.settle("k", receipt, 3)).await.unwrap();
+    assert_eq!((settled.applied(), settled.status().used()), (true, 4));
+    sleeper.join().unwrap();
 }
 
 #[tokio::test]
@@ -274,7 +377,7 @@ async fn a_server_that_accepts_and_never_answers_is_an_error_in_time() {
     let start = Instant::now();
     let builder = RedisStore::builder().connect_timeout(Duration::from_millis(300)).response_timeout(RESPONSE);
     let error = match builder.connect(&url).await {
-        Ok(store) => Limiter::new(store, Limit::per_hour(5).unwrap()).acquire("k").await.unwrap_err(),
+        Ok(store) => Limiter::new("search", policy!("5/1h"), store).acquire("k").await.unwrap_err(),
         Err(error) => error,
     };
     assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error:?}");

@@ -6,28 +6,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use limiter_core::{Error, ErrorKind, Limit, Limiter, Op, Policy, Timestamp, Window};
+use limiter_core::{Decision, Error, ErrorKind, Limit, Limiter, Timestamp, policy};
 use limiter_redis::{Connection, RedisStore};
 use limiter_testkit::server::{Cluster, Reply, Server};
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_routing::Slot;
 use tokio::task::JoinHandle;
 
-/// What an operation may take with the default time-outs: two attempts of 250 ms and the pauses.
+/// How long an operation may take with the default timeouts: two attempts of 250 ms and the pauses.
 const BOUND: Duration = Duration::from_millis(540);
-/// How late a busy machine may notice that the time is up.
+/// How late a busy machine may notice a timeout.
 const SLACK: Duration = Duration::from_millis(250);
 
-/// The slot of a key, which is all of the tag in the Redis key.
+/// The name of the limiters of this file.
+const NAME: &str = "search";
+
+/// The slot of a key. The hash tag is the name and the key.
 fn slot(cluster: &Cluster, key: &str) -> u16 {
-    let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", key]).unwrap().int();
+    let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", &format!("{NAME}:{key}")]).unwrap().int();
     u16::try_from(slot).unwrap()
 }
 
 /// Keys of this slot.
 fn keys_of(wanted: u16, count: usize) -> Vec<String> {
     let wanted = Slot::new(wanted).unwrap();
-    (0..).map(|i: u64| format!("key {i}")).filter(|key| Slot::for_key(key) == wanted).take(count).collect()
+    let is_wanted = |key: &String| Slot::for_key(format!("{NAME}:{key}")) == wanted;
+    (0..).map(|i: u64| format!("key {i}")).filter(is_wanted).take(count).collect()
 }
 
 fn ok(node: &Server, command: &[&str]) {
@@ -66,10 +70,10 @@ struct Tally {
 }
 
 impl Tally {
-    /// Runs one operation and says whether it was allowed, or `None` if it failed.
-    async fn run(&mut self, limiter: &Limiter<RedisStore>, op: Op<'_>) -> Option<bool> {
+    /// Runs one operation. Returns whether it was allowed, or `None` if it failed.
+    async fn run(&mut self, operation: impl Future<Output = Result<Decision, Error>>) -> Option<bool> {
         let begun = Instant::now();
-        let decision = limiter.run(op).await;
+        let decision = operation.await;
         self.longest = self.longest.max(begun.elapsed());
         match decision {
             Ok(decision) => {
@@ -108,9 +112,9 @@ where
     let keys = keys_of(moving, 8);
     let (limited, metered): (Vec<_>, Vec<_>) = (keys[..4].to_vec(), keys[4..].to_vec());
     let at = Timestamp::from_micros(1_700_000_000_000_000).unwrap();
-    let meter = Policy::from(Limit::meter(Window::from_micros(60_000_000).unwrap()));
-    let limiter = Limiter::new(connect(cluster.url()).await, Limit::per_minute(MAX).unwrap());
-    let limiter = Arc::new(limiter);
+    let store = Arc::new(connect(cluster.url()).await);
+    let limiter = Arc::new(Limiter::new(NAME, Limit::per_minute(MAX).unwrap(), store.clone()));
+    let meter = Arc::new(Limiter::new(NAME, Limit::meter(Duration::from_secs(60)).unwrap(), store));
 
     let over = Arc::new(AtomicBool::new(false));
     let tasks: Vec<JoinHandle<Work>> = (0..TASKS)
@@ -123,13 +127,13 @@ where
                 let mut round = 0;
                 while !over.load(Ordering::Relaxed) {
                     for (i, key) in limited.iter().enumerate() {
-                        tallies[i].run(&limiter, Op::acquire(key, limiter.policy()).at(at)).await;
+                        tallies[i].run(limiter.acquire(key).at(at)).await;
                         // An operation with an id is repeated until it is answered, and once more.
                         let id = u128::from(task) << 64 | round;
-                        let op = Op::record(&metered[i], &meter).at(at).id(id);
-                        while recorded.run(&limiter, op).await.is_none() {}
+                        let record = || meter.record(&metered[i]).at(at).id(id);
+                        while recorded.run(record()).await.is_none() {}
                         if round % 4 == 0 {
-                            recorded.run(&limiter, op).await;
+                            recorded.run(record()).await;
                         }
                         ids.insert(id);
                         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -174,17 +178,17 @@ where
     }
     assert_bounded(longest);
     for (i, key) in limited.iter().enumerate() {
-        while limiter.run(Op::acquire(key, limiter.policy()).at(at)).await.unwrap().allowed() {
+        while limiter.acquire(key).at(at).await.unwrap().allowed() {
             admitted[i] += 1;
         }
-        let decision = limiter.run(Op::peek(key, limiter.policy()).at(at)).await.unwrap();
+        let decision = limiter.peek(key).at(at).await.unwrap();
         assert_eq!((decision.allowed(), decision.used()), (false, MAX), "{key}");
         // An answer that was lost may have been an admission.
         let range = admitted[i]..=admitted[i] + unknown[i];
         assert!(range.contains(&MAX), "{key}: {range:?} admitted");
     }
     for key in &metered {
-        let decision = limiter.run(Op::peek(key, &meter).at(at)).await.unwrap();
+        let decision = meter.peek(key).at(at).await.unwrap();
         assert_eq!(decision.used(), ids.len() as u64, "{key}");
     }
     let left: i64 = cluster.nodes().iter().map(|node| node.command(&["DBSIZE"]).unwrap().int()).sum();
@@ -207,14 +211,14 @@ async fn operations_over_a_connection_of_the_users_own_count_once() {
     .await;
 }
 
-/// Operations on one key every few milliseconds, as (when it began, how long it took, whether it was answered).
+/// Operates on one key every few milliseconds.
 fn hammer(limiter: &Arc<Limiter<RedisStore>>, key: &str, over: &Arc<AtomicBool>) -> JoinHandle<Vec<Outcome>> {
     let (limiter, key, over) = (limiter.clone(), key.to_owned(), over.clone());
     tokio::spawn(async move {
         let mut outcomes = Vec::new();
         while !over.load(Ordering::Relaxed) {
             let begun = Instant::now();
-            let answer = limiter.record(&key, 1).await;
+            let answer = limiter.record(&key).await;
             outcomes.push(Outcome { begun, took: begun.elapsed(), answered: answer.is_ok() });
             if let Err(error) = answer {
                 assert_passing(&error);
@@ -231,11 +235,11 @@ struct Outcome {
     answered: bool,
 }
 
-/// What the loss of a master does, from its death on until it is there again. Meanwhile `stand_in` has its port.
+/// Checks what the loss of a master does, until it is back. In the meantime, `stand_in` holds its port.
 async fn a_master_is_lost(stand_in: impl FnOnce(u16) -> Box<dyn Send>) {
     let mut cluster = Cluster::start().unwrap();
     for node in cluster.nodes() {
-        // Or all slots are refused as soon as one is not served.
+        // Otherwise all slots are refused as soon as one is not served.
         ok(node, &["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
     let ports: Vec<u16> = cluster.nodes().iter().map(Server::port).collect();
@@ -245,14 +249,13 @@ async fn a_master_is_lost(stand_in: impl FnOnce(u16) -> Box<dyn Send>) {
     };
     let keys: Vec<String> = ports.iter().map(|port| owned_by(*port)).collect();
     let store = RedisStore::connect(&cluster.url()).await.unwrap();
-    let meter = Limit::meter(Window::from_micros(60_000_000).unwrap());
-    let limiter = Arc::new(Limiter::new(store, meter));
+    let limiter = Arc::new(Limiter::new(NAME, Limit::meter(Duration::from_secs(60)).unwrap(), store));
     let over = Arc::new(AtomicBool::new(false));
     let tasks: Vec<_> = keys.iter().map(|key| hammer(&limiter, key, &over)).collect();
 
     tokio::time::sleep(Duration::from_millis(200)).await;
     cluster.nodes_mut()[0].kill();
-    // Dead from here on: it may have answered while it was being killed.
+    // It may have answered while it was being killed.
     let killed = Instant::now();
     let stand_in = stand_in(ports[0]);
     tokio::time::sleep(Duration::from_millis(3_500)).await;
@@ -260,7 +263,7 @@ async fn a_master_is_lost(stand_in: impl FnOnce(u16) -> Box<dyn Send>) {
     let restarting = Instant::now();
     cluster.nodes_mut()[0].restart().unwrap();
     let until = Instant::now() + Duration::from_secs(15);
-    while limiter.record(&keys[0], 1).await.is_err() {
+    while limiter.record(&keys[0]).await.is_err() {
         assert!(Instant::now() < until, "the restarted master is not used again");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -292,18 +295,18 @@ async fn a_dead_master_fails_its_own_slots_only() {
     a_master_is_lost(|_| Box::new(())).await;
 }
 
-/// As a host that is gone without a word: connections are neither refused nor served.
+/// As if the host had vanished: connections are neither refused nor served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_master_fails_its_own_slots_only() {
     a_master_is_lost(|port| Box::new(std::net::TcpListener::bind(("127.0.0.1", port)).unwrap())).await;
 }
 
-/// A master that hangs keeps its connections; the store must look elsewhere all the same.
+/// A master that hangs keeps its connections open. The store must ask other nodes all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_taken_over_from_a_hanging_master_is_found() {
     let cluster = Cluster::start().unwrap();
     let store = RedisStore::connect(&cluster.url()).await.unwrap();
-    let limiter = Limiter::new(store, Limit::per_minute(100).unwrap());
+    let limiter = Limiter::new(NAME, policy!("100/1m"), store);
     let lost = slot(&cluster, "key");
     let (mut others, mut owner) = (Vec::new(), None);
     for node in cluster.nodes() {

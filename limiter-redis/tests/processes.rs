@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use limiter_core::{Decision, Limiter, Op, Policy, Timestamp};
+use limiter_core::{Decision, Limiter, Policy, Timestamp};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::{Cluster, Server};
 
@@ -18,10 +18,10 @@ const PROCESSES: usize = 8;
 const TASKS: u64 = 8;
 /// How long the work in running time lasts.
 const RUNNING: Duration = Duration::from_millis(2_500);
-/// How long a decision takes on a busy machine is not the matter here.
+/// No test here is about how long a decision takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs the work of every task at once.
+/// Runs all tasks at once.
 fn work<F, Fut>(worker: &Worker, policy: &str, task: F)
 where
     F: Fn(Arc<Limiter<RedisStore>>, u64) -> Fut,
@@ -31,7 +31,7 @@ where
     runtime.block_on(async {
         let patient = RedisStore::builder().connect_timeout(PATIENCE).response_timeout(PATIENCE);
         let store = patient.connect(&worker.url).await.unwrap();
-        let limiter = Arc::new(Limiter::new(store, policy.parse::<Policy>().unwrap()));
+        let limiter = Arc::new(Limiter::new("search", policy.parse::<Policy>().unwrap(), store));
         worker.wait_for_all();
         let tasks: Vec<_> =
             (0..TASKS).map(|i| tokio::spawn(task(limiter.clone(), worker.number * TASKS + i))).collect();
@@ -63,7 +63,7 @@ fn frozen(test: &str, url: impl FnOnce() -> (String, Box<dyn Send>), keys: u64, 
                     let key = (key * 7 + task * 13) % keys;
                     let cost = (round + task) % 3 + 1;
                     let name = format!("key {key}");
-                    let decision = limiter.run(Op::acquire(&name, limiter.policy()).cost(cost).at(at)).await.unwrap();
+                    let decision = limiter.acquire(&name).cost(cost).at(at).await.unwrap();
                     assert_eq!(decision.at(), at);
                     if decision.allowed() {
                         taken[key as usize] += cost;

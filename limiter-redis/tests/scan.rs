@@ -1,11 +1,16 @@
-//! Looking through the keys takes a few round trips a page, and finds every key once, wherever it is.
+//! A scan takes a few round trips a page, and finds every key once, whichever node holds it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use limiter_core::{Limit, Limiter, Op};
-use limiter_redis::{LiveKey, RedisStore, StoredKey};
+use limiter_core::store::{LogKey, Op};
+use limiter_core::{Limiter, Name, WindowStore, policy};
+use limiter_redis::{Cursor, LiveKey, Page, RedisStore, StoredKey};
 use limiter_testkit::server::{Cluster, Server};
+
+use common::run;
+
+mod common;
 
 const KEYS: u64 = 700;
 
@@ -16,7 +21,7 @@ async fn store(url: &str) -> RedisStore {
 
 /// Key `n` gets one, two or three entries.
 async fn fill(store: RedisStore) -> Limiter<RedisStore> {
-    let limiter = Limiter::new(store, Limit::per_hour(10).unwrap());
+    let limiter = Limiter::new("search", policy!("10/1h"), store);
     for n in 0..KEYS {
         for _ in 0..=n % 3 {
             assert!(limiter.acquire(&n.to_string()).await.unwrap().allowed());
@@ -29,11 +34,20 @@ fn expected() -> BTreeMap<String, u64> {
     (0..KEYS).map(|n| (n.to_string(), n % 3 + 1)).collect()
 }
 
-/// All keys, page by page.
+/// Scans all keys, page by page.
 async fn scanned(store: &RedisStore, count: usize) -> Vec<LiveKey> {
+    pages(async |cursor| store.scan(cursor, count).await.unwrap()).await
+}
+
+/// Scans the keys of one name, page by page.
+async fn scanned_name(store: &RedisStore, name: &str, count: usize) -> Vec<LiveKey> {
+    pages(async |cursor| store.scan_name(name, cursor, count).await.unwrap()).await
+}
+
+async fn pages(page: impl AsyncFn(Option<Cursor>) -> Page) -> Vec<LiveKey> {
     let (mut found, mut cursor) = (Vec::new(), None);
     loop {
-        let page = store.scan(cursor, count).await.unwrap();
+        let page = page(cursor).await;
         found.extend(page.keys);
         cursor = page.next;
         if cursor.is_none() {
@@ -50,7 +64,7 @@ fn sizes(found: &[LiveKey]) -> BTreeMap<String, u64> {
     found.iter().map(|live| (name(live), live.members)).collect()
 }
 
-/// How many times the server waited for its clients and found something to read, at least as often as a round trip.
+/// How often the server found something to read. That is at least once for each round trip.
 fn reads(server: &Server) -> u64 {
     server.info_number("stats", "total_reads_processed").unwrap()
 }
@@ -74,7 +88,8 @@ async fn a_page_takes_a_few_round_trips() {
 async fn keys_that_are_no_logs_are_listed_without_members_and_gone_ones_not_at_all() {
     let server = Server::start().unwrap();
     let limiter = fill(store(&server.url()).await).await;
-    server.command(&[b"SET".as_slice(), &limiter.store().redis_key("text"), b"no log"]).unwrap();
+    let text = limiter.store().redis_key(LogKey::new(limiter.name(), "text"));
+    server.command(&[b"SET".as_slice(), &text, b"no log"]).unwrap();
     assert!(limiter.reset("5").await.unwrap());
     let (mut expected, found) = (expected(), scanned(limiter.store(), 100).await);
     expected.remove("5");
@@ -88,9 +103,10 @@ async fn a_cluster_is_looked_through_node_by_node_and_keys_that_move_are_followe
     let limiter = fill(store(&cluster.url()).await).await;
     assert_eq!(sizes(&scanned(limiter.store(), 100).await), expected());
 
-    // A slot that is being moved: one key has gone ahead, and is asked for at its new place.
+    // One key of a slot that moves is already on its new node, and is found there.
     let key = "7";
-    let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", key]).unwrap().int();
+    let stored = limiter.store().redis_key(LogKey::new(limiter.name(), key));
+    let slot = cluster.nodes()[0].command(&[b"CLUSTER".as_slice(), b"KEYSLOT", &stored]).unwrap().int();
     let from = cluster.owner(u16::try_from(slot).unwrap()).unwrap();
     let to = cluster.nodes().iter().find(|node| node.port() != from.port()).unwrap();
     let id = |node: &Server| node.command(&["CLUSTER", "MYID"]).unwrap().text();
@@ -98,11 +114,93 @@ async fn a_cluster_is_looked_through_node_by_node_and_keys_that_move_are_followe
     for (node, state, id) in [(to, "IMPORTING", id(from)), (from, "MIGRATING", id(to))] {
         assert_eq!(node.command(&["CLUSTER", "SETSLOT", &number, state, &id]).unwrap().text(), "OK");
     }
-    let stored = limiter.store().redis_key(key);
     let port = to.port().to_string();
     let migrate = [b"MIGRATE".as_slice(), b"127.0.0.1", port.as_bytes(), &stored, b"0", b"5000"];
     assert_eq!(from.command(&migrate).unwrap().text(), "OK");
     assert_eq!(sizes(&scanned(limiter.store(), 100).await), expected());
-    let decision = limiter.run(Op::peek(key, limiter.policy())).await.unwrap();
-    assert_eq!(decision.used(), 2);
+    assert_eq!(limiter.status(key).await.unwrap().used(), 2);
+}
+
+const NAMES: [&str; 8] = ["search", "login", "Search", "", "a:b", "*", "{a}", "%2A"];
+
+/// Every name gets the same keys.
+async fn fill_names(store: &RedisStore) {
+    for name in NAMES {
+        for key in ["customer 7", "search:customer 7", "", "}"] {
+            let (name, policy) = (Name::new(name), policy!("10/1h"));
+            assert!(run(store, Op::acquire(key, &policy).with_name(name)).await.unwrap().allowed());
+        }
+    }
+}
+
+fn names(found: &[LiveKey]) -> BTreeMap<&str, Vec<String>> {
+    let mut names = BTreeMap::<_, Vec<String>>::new();
+    for live in found {
+        names.entry(&*live.name).or_default().push(live.key.to_string());
+    }
+    names.values_mut().for_each(|keys| keys.sort_unstable());
+    names
+}
+
+async fn each_name_is_scanned_alone(store: &RedisStore) {
+    fill_names(store).await;
+    let keys = ["", "customer 7", "search:customer 7", "}"].map(str::to_owned).to_vec();
+    let all = scanned(store, 3).await;
+    assert_eq!(names(&all), NAMES.iter().map(|name| (*name, keys.clone())).collect());
+    for name in NAMES {
+        let found = scanned_name(store, name, 3).await;
+        assert_eq!(names(&found), BTreeMap::from([(name, keys.clone())]), "{name:?}");
+    }
+    for name in ["sear", "search:", "nobody", "[a-z]*", "?"] {
+        assert!(scanned_name(store, name, 100).await.is_empty(), "{name:?}");
+    }
+    let found = scanned_name(store, "login", 100).await;
+    let debugged = format!("{found:?}");
+    assert!(debugged.contains("login") && !debugged.contains("customer"), "{debugged}");
+
+    // What was found can be looked at and removed.
+    for live in &all {
+        let StoredKey::Known(key) = &live.key else { panic!("{live:?}") };
+        let log = LogKey::new(Name::new(&live.name), &**key);
+        assert_eq!(store.inspect(log).await.unwrap().unwrap().entries, live.members);
+        assert!(store.reset(log).await.unwrap());
+    }
+    assert!(scanned(store, 100).await.is_empty());
+}
+
+#[tokio::test]
+async fn the_keys_of_one_name_are_scanned_alone() {
+    let server = Server::start().unwrap();
+    each_name_is_scanned_alone(&store(&server.url()).await).await;
+}
+
+#[tokio::test]
+async fn the_keys_of_one_name_are_scanned_alone_on_a_cluster() {
+    let cluster = Cluster::start().unwrap();
+    each_name_is_scanned_alone(&store(&cluster.url()).await).await;
+}
+
+#[tokio::test]
+async fn keys_of_another_layout_are_not_listed() {
+    let server = Server::start().unwrap();
+    let store = store(&server.url()).await;
+    for other in
+        ["limiter:{no name}", "limiter:search:k", "limiter:{%73earch:k}", "other:{search:k}", "limiter:{a b:k}"]
+    {
+        assert_eq!(server.command(&["SET", other, "text"]).unwrap().text(), "OK");
+    }
+    assert!(scanned(&store, 100).await.is_empty());
+    assert!(scanned_name(&store, "search", 100).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_long_key_is_listed_by_its_digest() {
+    let server = Server::start().unwrap();
+    let limiter = Limiter::new("search", policy!("10/1h"), store(&server.url()).await);
+    assert!(limiter.acquire("k".repeat(257)).await.unwrap().allowed());
+    let found = scanned_name(limiter.store(), "search", 100).await;
+    assert!(
+        matches!(&found[..], [LiveKey { key: StoredKey::Digest(hex), members: 1, .. }] if hex.len() == 64),
+        "{found:?}"
+    );
 }

@@ -1,10 +1,11 @@
-//! Who takes turns: the limiter, `redis_rate`'s algorithm, a script that does nothing, and peers.
+//! The contestants: the limiter, the algorithm of `redis_rate`, a script that does nothing, and peers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use futures::future::BoxFuture;
+use limiter_core::store::LogKey;
 use limiter_core::{Limiter, Policy};
 use limiter_redis::{Connection, RedisStore};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
@@ -12,22 +13,22 @@ use redis::{Client, Script};
 use trypema::redis::{RedisKey, RedisRateLimiterProvider};
 use trypema::{RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-use super::PATIENCE;
+use super::RESPONSE_TIMEOUT;
 
-/// Decides on a key whether so many units are allowed.
+/// A rate limiter in Redis.
 pub(super) trait Contestant: Send + Sync {
-    /// What the tables call it.
+    /// Returns its name in the tables.
     fn name(&self) -> &'static str;
 
-    /// One decision; an error unless it is the expected one.
+    /// Decides on `cost` units of a key. Returns an error unless the verdict is `allowed`.
     fn decide<'a>(&'a self, key: &'a str, cost: u64, allowed: bool) -> BoxFuture<'a, Result<()>>;
 }
 
-/// One connection, which reconnects and is shared by all tasks.
+/// Returns a connection that reconnects and that all tasks share.
 pub(super) async fn connect(url: &str) -> Result<ConnectionManager> {
     let config = ConnectionManagerConfig::new()
         .set_connection_timeout(Some(Duration::from_secs(5)))
-        .set_response_timeout(Some(PATIENCE));
+        .set_response_timeout(Some(RESPONSE_TIMEOUT));
     Ok(ConnectionManager::new_with_config(Client::open(url)?, config).await?)
 }
 
@@ -37,14 +38,14 @@ pub(super) struct Ours(pub(super) Limiter<RedisStore>);
 impl Ours {
     pub(super) const NAME: &str = "limiter";
 
-    /// The key in Redis.
+    /// Returns the Redis key.
     pub(super) fn stored(&self, key: &str) -> Vec<u8> {
-        self.0.store().redis_key(key)
+        self.0.store().redis_key(LogKey::new(self.0.name(), key))
     }
 
     pub(super) fn new(connection: ConnectionManager, policy: Policy) -> Result<Self> {
-        let builder = RedisStore::builder().response_timeout(PATIENCE).retries(0);
-        Ok(Self(Limiter::new(builder.with_connection(Connection::from(connection))?, policy)))
+        let builder = RedisStore::builder().response_timeout(RESPONSE_TIMEOUT).retries(0);
+        Ok(Self(Limiter::new("bench", policy, builder.with_connection(Connection::from(connection))?)))
     }
 }
 
@@ -55,7 +56,7 @@ impl Contestant for Ours {
 
     fn decide<'a>(&'a self, key: &'a str, cost: u64, allowed: bool) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let decision = self.0.acquire_n(key, cost).await?;
+            let decision = self.0.acquire(key).cost(cost).await?;
             ensure!(decision.allowed() == allowed, "{key}: {decision:?}, expected allowed: {allowed}");
             Ok(())
         })
@@ -90,7 +91,7 @@ pub(super) struct Gcra {
 impl Gcra {
     pub(super) const NAME: &str = "GCRA";
 
-    /// The key in Redis.
+    /// Returns the Redis key.
     pub(super) fn stored(key: &str) -> String {
         format!("rate:{key}")
     }

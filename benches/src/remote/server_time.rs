@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::{join_all, try_join_all};
-use limiter_core::{Limit, Op, Policy, Timestamp};
+use limiter_core::{Limit, Policy, Timestamp};
 use limiter_testkit::server::Server;
 use redis::aio::ConnectionManager;
 
@@ -171,7 +171,7 @@ impl Turns<'_> {
         Ok(Limit::new(max, Duration::from_micros(window.as_micros() as u64))?.into())
     }
 
-    /// Brings every key into the state that the shape wants: one is made by the limiter, the others are its copies.
+    /// Brings every key into the state of the shape: the limiter fills the first, `COPY` the others.
     async fn prepare_ours(&self, ours: &Ours) -> Result<()> {
         let limiter = &ours.0;
         let key = &self.keys[0];
@@ -183,13 +183,12 @@ impl Turns<'_> {
                 }
             }
             before @ (Before::Expired(entries) | Before::Steady(entries)) => {
-                let policy = limiter.policy();
-                let step = policy.longest_window().as_micros() / entries;
+                let step = limiter.policy().longest_window().as_micros() / entries;
                 let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64;
                 let end = if before == Before::Expired(entries) { now - 1_000_000 } else { now + step / 2 };
                 for n in (1..=3 * entries).rev() {
-                    let op = Op::acquire(key, policy).at(Timestamp::from_micros(end - n * step)?);
-                    ensure!(limiter.run(op).await?.allowed(), "{key} is used up too early");
+                    let at = Timestamp::from_micros(end - n * step)?;
+                    ensure!(limiter.acquire(key).at(at).await?.allowed(), "{key} is used up too early");
                 }
             }
         }

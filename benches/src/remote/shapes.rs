@@ -116,7 +116,7 @@ pub(super) fn all() -> Vec<Shape> {
             ..allowed("server/general/cost_5", "one key, cost 5, the log grows", PLENTY, Before::Units(0))
         },
         Shape {
-            policy: Policy::from(limit(100, LONG)).counting(Counting::Attempts),
+            policy: Policy::from(limit(100, LONG)).with_counting(Counting::Attempts),
             goal: None,
             ..denied("server/general/attempts", "one key, 100 used up, denied attempts count", 100)
         },

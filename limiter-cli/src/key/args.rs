@@ -5,14 +5,14 @@ use std::ffi::OsString;
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
 use limiter_cli::escape::{escape, from_hex, to_hex, unescape};
-use limiter_core::{Limit, Policy};
+use limiter_core::{Limit, Name, Policy};
 
 use crate::run::Usage;
 
-/// Looks at live keys in Redis, and unblocks them.
+/// Shows and resets the logs of a running service in Redis.
 ///
-/// Exit status: 0 when done, 2 for wrong usage, 1 for any other failure: a server that cannot be reached is waited for 2 s
-/// when connecting, and twice 2 s by a command.
+/// Exit status: 0 when done, 2 for wrong usage, 1 for any other failure. Connecting times out after 2 s, a command after two
+/// attempts of 2 s each.
 #[derive(Args, Debug)]
 pub(crate) struct Key {
     #[command(subcommand)]
@@ -26,64 +26,73 @@ pub(super) enum KeyCommand {
     List(List),
 }
 
-/// Where the keys are.
+/// Where the logs are.
 #[derive(Args, Debug)]
-pub(super) struct Place {
+pub(super) struct Target {
     /// The URL of the Redis: redis://, rediss://, redis+unix://, redis+cluster:// or rediss+cluster://
     #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, value_parser = url)]
     pub(super) store: String,
-    /// What the keys of the limiter start with
+    /// The key prefix of the service's store
     #[arg(long, default_value = limiter_redis::DEFAULT_PREFIX)]
     pub(super) prefix: String,
-    /// Keys are given and printed as hexadecimal digits
+    /// Read and print keys as hexadecimal digits
     #[arg(long)]
     pub(super) hex: bool,
 }
 
-/// Prints what Redis holds for a key, and with limits the decision on a request of now. Changes nothing.
+/// Prints the log of a key and, given limits, the decision on a request made now. Changes nothing.
 #[derive(Args, Debug)]
 pub(super) struct Show {
-    /// The key, as list prints it: bytes may be written \xNN, a backslash \\
+    /// The key, as list prints it: any byte may be written \xNN, a backslash is \\
     #[arg(value_name = "KEY")]
     pub(super) key: OsString,
+    /// The name of the limiter, as list prints it
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    pub(super) name: Name,
     /// At most MAX units within any WINDOW. Repeat it for a policy of several limits
     #[arg(long = "limit", value_name = "MAX/WINDOW")]
     pub(super) limits: Vec<Limit>,
     #[command(flatten)]
-    pub(super) place: Place,
-    /// For people, or one JSON object
+    pub(super) target: Target,
+    /// A page for people, or one JSON object
     #[arg(long, value_enum, default_value_t = Form::Table)]
     pub(super) output: Form,
 }
 
-/// Removes the logs of keys: whoever was denied may go on.
+/// Removes the logs of keys, which unblocks them.
 #[derive(Args, Debug)]
 pub(super) struct Reset {
-    /// The keys, as list prints them: bytes may be written \xNN, a backslash \\
+    /// The keys, as list prints them: any byte may be written \xNN, a backslash is \\
     #[arg(value_name = "KEY", required = true)]
     pub(super) keys: Vec<OsString>,
+    /// The name of the limiter, as list prints it
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    pub(super) name: Name,
     #[command(flatten)]
-    pub(super) place: Place,
+    pub(super) target: Target,
 }
 
-/// Lists the keys that have a log, in no order, as they are found. Changes nothing, and never stops the server: it scans.
+/// Lists the logs as a scan finds them, in no particular order. Changes nothing and never blocks the server.
 ///
-/// A key may come up twice if Redis rearranges its table meanwhile. A key of which Redis holds the digest only, because it
-/// is longer than 256 bytes, is listed as that; no limits can be tried on it.
+/// A log may be listed twice if Redis resizes its table during the scan. Redis holds only a digest of a key longer than 256
+/// bytes: its digest is listed, and limits cannot be tried on it.
 #[derive(Args, Debug)]
 pub(super) struct List {
-    /// Only keys that look like this as they are printed: * stands for any characters, ? for one
+    /// Only logs of the limiter with this name
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    pub(super) name: Option<Name>,
+    /// Only keys whose printed form matches: * matches any characters, ? matches one
     #[arg(long = "match", value_name = "GLOB")]
     pub(super) pattern: Option<String>,
-    /// Only keys of which a request of now would be denied
+    /// Only keys for which a request made now would be denied
     #[arg(long, requires = "limits")]
     pub(super) over: bool,
-    /// Tries this limit on every key. Repeat it for a policy of several limits
+    /// Tries this limit on every log. Repeat it for a policy of several limits
     #[arg(long = "limit", id = "limits", value_name = "MAX/WINDOW")]
     pub(super) limits: Vec<Limit>,
     #[command(flatten)]
-    pub(super) place: Place,
-    /// For people, or one JSON object per key
+    pub(super) target: Target,
+    /// A table for people, or one JSON object per log
     #[arg(long, value_enum, default_value_t = Form::Table)]
     pub(super) output: Form,
 }
@@ -98,7 +107,13 @@ fn url(text: &str) -> Result<String, String> {
     crate::args::url(text).map_err(|expected| format!("expected {expected}"))
 }
 
-/// The policy of these limits, if there are any.
+/// Parses the name of a limiter as it is printed.
+fn name(text: &str) -> Result<Name, String> {
+    let name = String::from_utf8(unescape(text.as_bytes())?);
+    name.map(Name::from).map_err(|_| "the name of a limiter is UTF-8".to_owned())
+}
+
+/// Returns the policy of these limits, if there are any.
 pub(super) fn policy(limits: &[Limit]) -> anyhow::Result<Option<Policy>> {
     if limits.is_empty() {
         return Ok(None);
@@ -106,15 +121,15 @@ pub(super) fn policy(limits: &[Limit]) -> anyhow::Result<Option<Policy>> {
     Ok(Some(Policy::new(limits.iter().copied()).map_err(|error| Usage(error.to_string()))?))
 }
 
-impl Place {
-    /// A key as it was given.
+impl Target {
+    /// Parses a key as it was typed.
     pub(super) fn key(&self, text: &OsString) -> anyhow::Result<Vec<u8>> {
         let bytes = text.as_encoded_bytes();
         let key = if self.hex { from_hex(bytes) } else { unescape(bytes) };
         key.map_err(Usage).with_context(|| format!("key \"{}\"", text.to_string_lossy().escape_debug()))
     }
 
-    /// A key to be printed.
+    /// Returns a key as it is printed.
     pub(super) fn shown(&self, key: &[u8]) -> String {
         if self.hex { to_hex(key) } else { escape(key) }
     }

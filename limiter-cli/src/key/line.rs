@@ -1,4 +1,4 @@
-//! What is printed of one key.
+//! The output for one log.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -9,13 +9,18 @@ use limiter_core::Decision;
 use limiter_redis::LogInfo;
 use serde::Serialize;
 
-/// A key and what is known of it, in the order of the JSON.
+/// The width of the column of names. A longer name shifts the key in its row.
+const NAME: usize = 12;
+
+/// A log and what is known of it. The fields are in the order of the JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
-    /// Of a key that can be read back.
+    /// The name of the limiter.
+    name: String,
+    /// The key, if Redis holds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<String>,
-    /// Of a key of which Redis holds the digest.
+    /// The digest of the key, if Redis holds only that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) sha256: Option<Box<str>>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -34,7 +39,7 @@ pub(super) struct Log {
     oldest: u64,
     #[serde(rename = "newest_us")]
     newest: u64,
-    /// None if it never does, which no limiter asked for.
+    /// `None` if it never expires, which no limiter sets.
     expires_after_us: Option<u64>,
     bytes: u64,
 }
@@ -53,17 +58,17 @@ impl From<LogInfo> for Log {
 }
 
 impl Line {
-    pub(super) fn known(key: String, log: Option<LogInfo>, decision: Option<&Decision>) -> Self {
+    pub(super) fn known(name: String, key: String, log: Option<LogInfo>, decision: Option<&Decision>) -> Self {
         let (log, decided) = (log.map(Log::from), decision.map(Decided::from));
-        Self { key: Some(key), sha256: None, log, decided, error: None }
+        Self { name, key: Some(key), sha256: None, log, decided, error: None }
     }
 
-    pub(super) fn digest(sha256: Box<str>) -> Self {
-        Self { key: None, sha256: Some(sha256), log: None, decided: None, error: None }
+    pub(super) fn digest(name: String, sha256: Box<str>) -> Self {
+        Self { name, key: None, sha256: Some(sha256), log: None, decided: None, error: None }
     }
 
-    pub(super) fn damaged(key: String) -> Self {
-        Self { key: Some(key), sha256: None, log: None, decided: None, error: Some("not_a_log") }
+    pub(super) fn damaged(name: String, key: String) -> Self {
+        Self { name, key: Some(key), sha256: None, log: None, decided: None, error: Some("not_a_log") }
     }
 
     pub(super) fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
@@ -71,13 +76,13 @@ impl Line {
         out.write_all(b"\n")
     }
 
-    /// The names of the columns.
+    /// Writes the names of the columns.
     pub(super) fn write_head(out: &mut impl Write, limits: bool) -> io::Result<()> {
         write!(out, "{:>9} {:>12} {:>10} {:>14}", "entries", "cost", "bytes", "expires after")?;
         if limits {
             write!(out, " {:>12} {:>14}", "remaining", "retry after")?;
         }
-        writeln!(out, "  key")
+        writeln!(out, "  {:<NAME$}  key", "name")
     }
 
     pub(super) fn write_row(&self, out: &mut impl Write, limits: bool) -> io::Result<()> {
@@ -96,6 +101,7 @@ impl Line {
             let retry = decided.and_then(|decided| decided.retry_after_us).map_or("-".to_owned(), text::length);
             write!(out, " {:>12} {retry:>14}", number(decided.map(|decided| decided.remaining)))?;
         }
+        write!(out, "  {:<NAME$}", self.name)?;
         match (&self.key, &self.sha256) {
             (Some(key), _) if self.error.is_some() => writeln!(out, "  {key} (not a log)"),
             (Some(key), _) => writeln!(out, "  {key}"),
@@ -104,13 +110,14 @@ impl Line {
     }
 }
 
-/// Everything about one key, for people.
+/// Writes everything about one log, for people.
 pub(super) fn write_page(
     out: &mut impl Write,
-    key: &str,
+    (name, key): (&str, &str),
     log: Option<LogInfo>,
     decision: Option<&Decision>,
 ) -> io::Result<()> {
+    writeln!(out, "name           {name}")?;
     writeln!(out, "key            {key}")?;
     match log {
         None => writeln!(out, "log            none")?,
@@ -125,7 +132,7 @@ pub(super) fn write_page(
         }
     }
     let Some(decision) = decision else { return Ok(()) };
-    for limit in decision.limits() {
+    for limit in &decision.limits() {
         let (used, remaining) = (text::grouped(limit.used()), text::grouped(limit.remaining()));
         writeln!(out, "limit          {}: {used} used, {remaining} remaining", limit.limit())?;
     }

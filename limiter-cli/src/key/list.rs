@@ -1,22 +1,25 @@
-//! Lists keys as they are found.
+//! Lists logs as a scan finds them.
 
 use std::io::{self, BufWriter, Write};
+use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
+use limiter_cli::escape::escape;
 use limiter_cli::redis::failed;
-use limiter_core::{ErrorKind, Limiter, Op, Policy};
+use limiter_core::store::LogKey;
+use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Policy};
 use limiter_redis::{LiveKey, RedisStore, StoredKey};
 use wildmatch::WildMatch;
 
 use super::args::{Form, List};
 use super::line::Line;
 
-/// How many keys of the database Redis looks at for a page.
+/// The number of keys of the database that Redis looks at for a page.
 const PAGE: usize = 1_000;
-/// How many keys are looked at at a time.
+/// The number of logs that are read at the same time.
 const TASKS: usize = 64;
 
-/// What no limit could be tried on.
+/// The number of keys that no limit could be tried on.
 #[derive(Default)]
 struct Untried {
     digests: u64,
@@ -25,11 +28,7 @@ struct Untried {
 
 pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List) -> anyhow::Result<()> {
     let pattern = args.pattern.as_deref().map(WildMatch::new);
-    // The policy of operations that bring none: there are none.
-    let limiter = Limiter::new(
-        store,
-        policy.clone().unwrap_or_else(|| limiter_core::Limit::meter(limiter_core::Window::MAX).into()),
-    );
+    let store = Arc::new(store);
     let mut out = BufWriter::new(io::stdout().lock());
     let (limits, mut untried) = (policy.is_some(), Untried::default());
     if args.output == Form::Table {
@@ -37,15 +36,19 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
     }
     let mut cursor = None;
     loop {
-        let page = limiter.store().scan(cursor, PAGE).await.map_err(failed)?;
+        let page = match args.name {
+            Some(name) => store.scan_name(name.as_str(), cursor, PAGE).await,
+            None => store.scan(cursor, PAGE).await,
+        };
+        let page = page.map_err(failed)?;
         let fitting = page.keys.into_iter().filter(|live| {
             pattern.as_ref().is_none_or(|pattern| match &live.key {
-                StoredKey::Known(key) => pattern.matches(&args.place.shown(key)),
+                StoredKey::Known(key) => pattern.matches(&args.target.shown(key)),
                 _ => false,
             })
         });
-        let (limiter, policy) = (&limiter, policy.as_ref());
-        let lines = stream::iter(fitting).map(|live| line(limiter, policy, live, args)).buffered(TASKS);
+        let (store, policy) = (&store, policy.as_ref());
+        let lines = stream::iter(fitting).map(|live| line(store, policy, live, args)).buffered(TASKS);
         let lines: Vec<Found> = lines.try_collect().await?;
         for found in lines {
             match found {
@@ -71,49 +74,44 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
     if untried.damaged > 0 {
         let keys = keys(untried.damaged);
         eprintln!(
-            "limiter: limits could not be tried on {keys} without a log (see list without --over; reset mends them)"
+            "limiter: limits could not be tried on {keys} without a log (see list without --over; reset removes them)"
         );
     }
     Ok(())
 }
 
-/// A key that was found.
+/// A key that the scan found.
 enum Found {
-    /// It went meanwhile, or is not asked for.
+    /// It is gone by now, or filtered out.
     Gone,
     Log(Line),
     Digest(Line),
     Damaged(Line),
 }
 
-async fn line(
-    limiter: &Limiter<RedisStore>,
-    policy: Option<&Policy>,
-    live: LiveKey,
-    args: &List,
-) -> anyhow::Result<Found> {
+async fn line(store: &Arc<RedisStore>, policy: Option<&Policy>, live: LiveKey, args: &List) -> anyhow::Result<Found> {
+    let shown_name = escape(live.name.as_bytes());
     let key = match live.key {
         StoredKey::Known(key) => key,
-        StoredKey::Digest(digest) => return Ok(Found::Digest(Line::digest(digest))),
+        StoredKey::Digest(digest) => return Ok(Found::Digest(Line::digest(shown_name, digest))),
         _ => return Ok(Found::Gone),
     };
-    let looked = async {
+    let name = Name::new(&live.name);
+    let read = async {
         let decision = match policy {
-            Some(policy) => Some(limiter.run(Op::peek(&key, policy)).await?),
+            Some(policy) => Some(Limiter::new(name, policy.clone(), Arc::clone(store)).peek(&*key).await?),
             None => None,
         };
-        if args.over && decision.is_none_or(|decision| decision.allowed()) {
+        if args.over && decision.as_ref().is_none_or(Decision::allowed) {
             return Ok(None);
         }
-        let log = limiter.store().inspect(&key).await?;
-        Ok(log.map(|log| Line::known(args.place.shown(&key), Some(log), decision.as_ref())))
+        Ok::<_, Error>(store.inspect(LogKey { name, key: &key }).await?.map(|log| (log, decision)))
     };
-    match looked.await {
-        Ok(Some(line)) => Ok(Found::Log(line)),
+    let shown = args.target.shown(&key);
+    match read.await {
+        Ok(Some((log, decision))) => Ok(Found::Log(Line::known(shown_name, shown, Some(log), decision.as_ref()))),
         Ok(None) => Ok(Found::Gone),
-        Err(error) if limiter_core::Error::kind(&error) == ErrorKind::Corrupt => {
-            Ok(Found::Damaged(Line::damaged(args.place.shown(&key))))
-        }
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Found::Damaged(Line::damaged(shown_name, shown))),
         Err(error) => Err(failed(error)),
     }
 }

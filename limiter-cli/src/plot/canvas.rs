@@ -16,7 +16,7 @@ pub(super) const USED: RGBColor = RGBColor(44, 104, 176);
 pub(super) const DENIED: RGBColor = RGBColor(206, 45, 45);
 
 /// A place on the canvas, in pixels from its top left corner.
-pub(super) type Place = (i32, i32);
+pub(super) type Point = (i32, i32);
 
 /// Draws on an SVG.
 pub(super) struct Canvas<'a>(DrawingArea<SVGBackend<'a>, Shift>);
@@ -37,36 +37,36 @@ impl<'a> Canvas<'a> {
         drawn(self.0.present())
     }
 
-    pub(super) fn rect(&self, from: Place, to: Place, fill: RGBAColor) -> Drawn {
+    pub(super) fn rect(&self, from: Point, to: Point, fill: RGBAColor) -> Drawn {
         drawn(self.0.draw(&Rectangle::new([from, to], fill.filled())))
     }
 
-    pub(super) fn area(&self, outline: Vec<Place>, fill: RGBAColor) -> Drawn {
+    pub(super) fn area(&self, outline: Vec<Point>, fill: RGBAColor) -> Drawn {
         drawn(self.0.draw(&Polygon::new(outline, fill.filled())))
     }
 
-    pub(super) fn line(&self, through: Vec<Place>, color: RGBAColor, width: u32) -> Drawn {
+    pub(super) fn line(&self, through: Vec<Point>, color: RGBAColor, width: u32) -> Drawn {
         let style = ShapeStyle { color, filled: false, stroke_width: width };
         drawn(self.0.draw(&PathElement::new(through, style)))
     }
 
     /// A dashed horizontal line.
-    pub(super) fn dashes(&self, from: Place, to_x: i32, color: RGBAColor, width: u32) -> Drawn {
+    pub(super) fn dashes(&self, from: Point, to_x: i32, color: RGBAColor, width: u32) -> Drawn {
         for x in (from.0..to_x).step_by(9) {
             self.line(vec![(x, from.1), ((x + 5).min(to_x), from.1)], color, width)?;
         }
         Ok(())
     }
 
-    pub(super) fn text(&self, text: &str, at: Place, size: u32, color: RGBColor, side: HPos) -> Drawn {
+    pub(super) fn text(&self, text: &str, at: Point, size: u32, color: RGBColor, side: HPos) -> Drawn {
         self.styled_text(text, at, size, color, side, FontStyle::Normal)
     }
 
-    pub(super) fn bold(&self, text: &str, at: Place, size: u32, color: RGBColor, side: HPos) -> Drawn {
+    pub(super) fn bold(&self, text: &str, at: Point, size: u32, color: RGBColor, side: HPos) -> Drawn {
         self.styled_text(text, at, size, color, side, FontStyle::Bold)
     }
 
-    fn styled_text(&self, text: &str, at: Place, size: u32, color: RGBColor, side: HPos, style: FontStyle) -> Drawn {
+    fn styled_text(&self, text: &str, at: Point, size: u32, color: RGBColor, side: HPos, style: FontStyle) -> Drawn {
         let font = ("sans-serif", size).into_font().style(style);
         let style = TextStyle::from(font).color(&color).pos(Pos::new(side, VPos::Center));
         drawn(self.0.draw(&Text::new(text, at, style)))

@@ -78,7 +78,7 @@ impl View {
         self.close.length() * 10 < self.whole.length() * 8
     }
 
-    /// Whether the key's worst stretch is longer than what is shown of it.
+    /// Whether the view ends before the key's worst streak does.
     pub(super) fn is_cut(&self) -> bool {
         self.count.denied > 0 && self.close.to < self.count.worst.to.as_micros()
     }
@@ -88,8 +88,8 @@ impl View {
     }
 }
 
-/// The span around a key's worst stretch, or its peak, so narrow that the steps can be seen; all of a trace that is
-/// short next to the window.
+/// Returns the span around the key's worst streak, or its peak, narrow enough to show single steps. A trace that is short
+/// compared to the window is shown whole.
 fn close(count: &KeyCount, first: u64, last: u64, window: u64) -> Span {
     const SHORT: u64 = 16;
     const LONG: u64 = 40;

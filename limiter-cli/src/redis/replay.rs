@@ -3,21 +3,20 @@
 use std::io::Read;
 
 use anyhow::Context;
-use limiter_core::Policy;
 
 use super::RedisRun;
 use super::batch::Batch;
 use crate::replay::Observer;
 use crate::trace::{Trace, TraceError};
 
-/// Runs every row of a trace at the row's own time, as [`crate::replay::replay`] does. Rows of one key are decided in
-/// their order, and the observer is told of all rows in the order of the trace.
+/// Runs every row of a trace at the row's own time, as [`crate::replay::replay`] does. Rows of one key run in their order.
+/// The observer receives all rows in the order of the trace.
 ///
 /// # Errors
-/// As there. The rows before the one that fails are told to the observer; some after it may have been decided.
+/// As [`crate::replay::replay`], and any error of the store. The observer receives the rows before the one that failed;
+/// some rows after it may have run.
 pub fn replay<R: Read>(
     trace: &mut Trace<R>,
-    policy: &Policy,
     run: &mut RedisRun,
     skip_invalid: bool,
     observer: &mut impl Observer,
@@ -40,7 +39,7 @@ pub fn replay<R: Read>(
             }
             rows += 1;
         };
-        let (answers, failure) = run.decide(policy, &batch);
+        let (answers, failure) = run.decide(&batch);
         for (index, answer) in answers.iter().enumerate() {
             observer.row(&batch.row(index), answer)?;
         }

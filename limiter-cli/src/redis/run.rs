@@ -1,4 +1,4 @@
-//! One replay's part of a Redis.
+//! The logs of one replay in Redis.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -8,39 +8,41 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::RandomState as Foldhash;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use limiter_core::{Error, Limiter, Op, Policy, Timestamp, Window};
+use limiter_core::store::LogKey;
+use limiter_core::{Error, Limiter, Name, Policy, Timestamp, Window, WindowStore};
 use limiter_redis::RedisStore;
 use tokio::runtime::Runtime;
 
 use super::batch::Batch;
 use super::{connect, failed, interrupt, runtime};
-use crate::replay::{Answer, mode};
+use crate::replay::{Answer, NAME};
 use crate::trace::{Action, Row};
 
-/// How many keys are worked on at a time.
+/// The number of keys with an operation in flight.
 const TASKS: usize = 64;
-/// How long a log appended to at a given time outlives its window: the store's minute, less what clocks may differ by.
+/// How long Redis keeps a log beyond its window after an append at a given time: a minute, less a second for clocks that
+/// differ.
 const SPARE: Duration = Duration::from_secs(59);
 
-/// The keys that the run may have written.
+/// The keys that the run may have written, each with the newest append.
 type Written = HashMap<Box<[u8]>, Option<Append>, Foldhash>;
 
 /// The newest append to a log.
 #[derive(Clone, Copy, Debug)]
 struct Append {
     at: Timestamp,
-    /// When it was sent at the earliest.
+    /// A time before it was sent.
     sent: Instant,
 }
 
 impl Append {
-    /// Whether the log may have expired in Redis by now though it counts at `now` of the trace.
+    /// Whether the log may have expired in Redis although it still counts at `now`, a time of the trace.
     fn is_lost(&self, elapsed: Duration, now: Timestamp, window: Window) -> bool {
         elapsed >= window.as_duration().saturating_add(SPARE) && window.counts(self.at, now)
     }
 }
 
-/// A place in Redis for one replay: a prefix that nobody else has, and what was written under it.
+/// The logs of one replay: a random key prefix, and the keys written under it.
 #[derive(Debug)]
 pub struct RedisRun {
     prefix: String,
@@ -50,18 +52,18 @@ pub struct RedisRun {
 }
 
 impl RedisRun {
-    /// Connects to a URL. From now on the process, asked to end by Ctrl-C, first removes the keys of the run.
+    /// Connects to a URL. From now on Ctrl-C and SIGTERM first remove the keys of the run, then end the process.
     ///
     /// # Errors
     /// As [`connect`].
     pub fn connect(url: &str, policy: &Policy) -> anyhow::Result<Self> {
         let prefix = format!("limiter-replay:{:016x}", RandomState::new().hash_one(std::process::id()));
         let runtime = runtime()?;
-        let limiter = Limiter::new(runtime.block_on(connect(url, &prefix))?, policy.clone());
+        let limiter = Limiter::new(NAME, policy.clone(), runtime.block_on(connect(url, &prefix))?);
         let written = Arc::new(Mutex::new(Written::default()));
         let (url, shared) = (url.to_owned(), (prefix.clone(), Arc::clone(&written)));
         interrupt::on_interrupt(move || {
-            // No operation is under way while the keys are locked.
+            // A running batch holds this lock, so no operation is in flight from here on.
             let (prefix, mut written) = (&shared.0, lock(&shared.1));
             let removed = super::runtime().map_err(anyhow::Error::from).and_then(|runtime| {
                 runtime.block_on(async { remove(&connect(&url, prefix).await?, &mut written).await.map_err(failed) })
@@ -70,13 +72,13 @@ impl RedisRun {
                 Ok(()) => eprintln!("limiter: interrupted"),
                 Err(error) => eprintln!("limiter: interrupted; {}: {error:#}", left(prefix)),
             }
-            // Locked until the end.
+            // Keep the lock: nothing may be written until the process ends.
             std::mem::forget(written);
         });
         Ok(Self { prefix, runtime, limiter, written })
     }
 
-    /// The prefix of the run's keys.
+    /// Returns the prefix of the run's keys.
     #[must_use]
     pub fn prefix(&self) -> &str {
         &self.prefix
@@ -85,17 +87,17 @@ impl RedisRun {
     /// Removes the run's keys.
     ///
     /// # Errors
-    /// Whatever keeps the store from answering; the keys expire by themselves.
+    /// Any error of the store. The keys then expire by themselves.
     pub fn remove(&mut self) -> anyhow::Result<()> {
         let removed = self.runtime.block_on(remove(self.limiter.store(), &mut lock(&self.written)));
         removed.map_err(|error| failed(error).context(left(&self.prefix)))
     }
 
-    /// Decides on all rows, or on those before the first that fails.
-    pub(crate) fn decide(&mut self, policy: &Policy, batch: &Batch) -> (Vec<Answer>, Option<anyhow::Error>) {
+    /// Runs all rows, or the rows before the first that fails.
+    pub(crate) fn decide(&mut self, batch: &Batch) -> (Vec<Answer>, Option<anyhow::Error>) {
         let mut written = lock(&self.written);
         let stop = Cell::new(usize::MAX);
-        let work = Work { limiter: &self.limiter, policy, batch, stop: &stop };
+        let work = Work { limiter: &self.limiter, batch, stop: &stop };
         let chains: Vec<_> = batch
             .chains()
             .into_iter()
@@ -143,9 +145,8 @@ struct Chain {
 #[derive(Clone, Copy)]
 struct Work<'a> {
     limiter: &'a Limiter<RedisStore>,
-    policy: &'a Policy,
     batch: &'a Batch,
-    /// The first row that failed: none behind it matters.
+    /// The first row that failed. The rows after it are dropped.
     stop: &'a Cell<usize>,
 }
 
@@ -169,16 +170,20 @@ impl Work<'_> {
     }
 
     async fn row(&self, row: &Row<'_>, newest: &mut Option<Append>) -> anyhow::Result<Answer> {
-        let Some(mode) = mode(row.action) else {
-            self.limiter.reset(row.key).await.map_err(failed)?;
-            *newest = None;
-            return Ok(Answer::Reset);
-        };
         let sent = Instant::now();
-        let op = Op::new(mode, row.key, self.policy).cost(row.cost).at(row.at);
-        let answer = Answer::from_result(self.limiter.run(op).await).map_err(failed)?;
+        let decision = match row.action {
+            Action::Acquire => self.limiter.acquire(row.key).cost(row.cost).at(row.at).await,
+            Action::Peek => self.limiter.peek(row.key).cost(row.cost).at(row.at).await,
+            Action::Record => self.limiter.record(row.key).cost(row.cost).at(row.at).await,
+            Action::Reset => {
+                self.limiter.reset(row.key).await.map_err(failed)?;
+                *newest = None;
+                return Ok(Answer::Reset);
+            }
+        };
+        let answer = Answer::from_result(decision).map_err(failed)?;
         if let (Answer::Decided(decision), Some(append)) = (&answer, *newest) {
-            let window = self.policy.longest_window();
+            let window = self.limiter.policy().longest_window();
             anyhow::ensure!(
                 !append.is_lost(append.sent.elapsed(), decision.at(), window),
                 "the replay is slower than the trace: Redis keeps the log of a key for {} s only, and the key had rows \
@@ -200,9 +205,9 @@ fn lock(written: &Mutex<Written>) -> MutexGuard<'_, Written> {
 }
 
 async fn remove(store: &RedisStore, written: &mut Written) -> Result<(), Error> {
-    use limiter_core::WindowStore;
+    let name = Name::new(NAME);
     let keys = stream::iter(written.keys()).map(Ok::<_, Error>);
-    keys.try_for_each_concurrent(TASKS, |key| async { store.reset(key).await.map(drop) }).await?;
+    keys.try_for_each_concurrent(TASKS, |key| async { store.reset(LogKey { name, key }).await.map(drop) }).await?;
     written.clear();
     Ok(())
 }

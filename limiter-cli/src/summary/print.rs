@@ -19,7 +19,7 @@ const KEY: usize = 40;
 /// # Errors
 /// Whatever keeps `out` from being written.
 pub fn print(out: &mut impl Write, summary: &Summary, policy: &Policy, elapsed: Duration) -> io::Result<()> {
-    let counting = match policy.counts() {
+    let counting = match policy.counting() {
         Counting::Admitted => "admitted",
         Counting::Attempts => "attempts",
     };

@@ -34,7 +34,7 @@ pub struct Summary {
     per_unit: [f64; MAX_LIMITS],
 }
 
-/// One key's part.
+/// What was counted for one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct KeyCount {
     /// All of its rows.
@@ -43,14 +43,14 @@ pub struct KeyCount {
     pub denied: u64,
     /// The highest usage of a limit, as a share of its maximum, and when it was first reached.
     pub peak: (f64, Timestamp),
-    /// The stretch with the most denials.
-    pub worst: Stretch,
-    current: Stretch,
+    /// The streak with the most denials.
+    pub worst: Streak,
+    current: Streak,
 }
 
-/// Denials of one key that follow one another by less than the longest window.
+/// Consecutive denials of one key, each less than the longest window after the one before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stretch {
+pub struct Streak {
     /// How many.
     pub denied: u64,
     /// The first.
@@ -174,7 +174,7 @@ impl KeyCount {
         self.denied += 1;
         let current = &mut self.current;
         if current.denied == 0 || at.micros_since(current.to) >= window || at < current.to {
-            *current = Stretch { denied: 0, from: at, to: at };
+            *current = Streak { denied: 0, from: at, to: at };
         }
         current.denied += 1;
         current.to = at;

@@ -1,17 +1,16 @@
 //! Runs the real program.
 
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "every test file uses a part of it")]
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file needs only some of it")]
 
-use std::fmt::Write as _;
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use limiter_core::{Counting, Mode};
-use limiter_testkit::golden::{Row, Trace};
+use limiter_core::Counting;
+use limiter_testkit::golden::{Trace, traces};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs `limiter` with these arguments and this standard input.
 pub fn limiter(args: &[&str], input: impl AsRef<[u8]>) -> Output {
@@ -24,39 +23,39 @@ pub fn limiter(args: &[&str], input: impl AsRef<[u8]>) -> Output {
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.as_ref().to_vec();
-    // A program that refuses its arguments does not read; that is not this thread's business.
+    // A program that refuses its arguments closes its input early, which fails this write.
     let feeder = thread::spawn(move || drop(stdin.write_all(&input)));
     let id = child.id();
-    let output = within_patience(child, args);
+    let output = output_in_time(child, args);
     feeder.join().unwrap();
     assert_ne!(output.status.code(), None, "process {id} was killed by a signal: {args:?}");
     output
 }
 
-fn within_patience(child: Child, args: &[&str]) -> Output {
+fn output_in_time(child: Child, args: &[&str]) -> Output {
     let (started, id) = (Instant::now(), child.id());
     let waiter = thread::spawn(move || child.wait_with_output().unwrap());
     while !waiter.is_finished() {
-        assert!(started.elapsed() < PATIENCE, "limiter {args:?} (process {id}) hangs");
+        assert!(started.elapsed() < TIMEOUT, "limiter {args:?} (process {id}) hangs");
         thread::sleep(Duration::from_millis(1));
     }
     waiter.join().unwrap()
 }
 
-/// Its standard output, given that it succeeds.
+/// Runs `limiter`, asserts that it succeeds, and returns its standard output.
 pub fn stdout_of(args: &[&str], input: impl AsRef<[u8]>) -> String {
     let output = limiter(args, input);
     assert_eq!(output.status.code(), Some(0), "{args:?}: {}", text(&output.stderr));
     text(&output.stdout)
 }
 
-/// Its lines of JSON for a trace.
+/// Replays a trace and returns the lines of JSON.
 pub fn jsonl(limit: &str, trace: impl AsRef<[u8]>) -> Vec<serde_json::Value> {
     let out = stdout_of(&["replay", "--limit", limit, "--output", "jsonl"], trace);
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Its exit status and its standard error.
+/// Runs `limiter` and returns its exit status and its standard error.
 pub fn failure(args: &[&str], input: impl AsRef<[u8]>) -> (i32, String) {
     let output = limiter(args, input);
     (output.status.code().unwrap(), text(&output.stderr))
@@ -68,15 +67,15 @@ pub fn text(bytes: &[u8]) -> String {
 
 pub const REAL_TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/access.csv");
 
-pub fn golden_csv(trace: &Trace) -> String {
-    let mut csv = "op,cost,key,at\n".to_owned();
-    for row in trace.rows {
-        writeln!(csv, "{},{},k,{}.{:06}", op(row), row.cost, row.at / 1_000_000, row.at % 1_000_000).unwrap();
-    }
-    csv
+/// Returns the golden traces that a CSV file can state. The others need a second policy or a second limiter.
+pub fn plain_traces() -> Vec<&'static Trace> {
+    let (plain, other): (Vec<&Trace>, Vec<&Trace>) = traces().iter().partition(|trace| trace.is_plain());
+    let skipped: Vec<_> = other.iter().map(|trace| trace.name).collect();
+    assert_eq!((plain.len(), &*skipped), (12, &["another policy and another limiter"][..]));
+    plain
 }
 
-/// The command that replays a golden trace.
+/// Returns the command that replays a golden trace.
 pub fn golden_args(trace: &Trace) -> Vec<String> {
     let count = if trace.counting == Counting::Attempts { "attempts" } else { "admitted" };
     let mut args: Vec<String> = ["replay", "--output", "jsonl", "--count", count].map(str::to_owned).into();
@@ -84,12 +83,4 @@ pub fn golden_args(trace: &Trace) -> Vec<String> {
         args.extend(["--limit".to_owned(), format!("{max}/{window}us")]);
     }
     args
-}
-
-pub fn op(row: &Row) -> &'static str {
-    match row.mode {
-        Mode::Acquire => "acquire",
-        Mode::Peek => "peek",
-        Mode::Record => "record",
-    }
 }

@@ -1,13 +1,14 @@
-//! What must hold for any input at all. Shared by the fuzz targets and by a test on the inputs beside this file.
+//! Properties that hold for any input. The fuzz targets and the test of the inputs beside this file share them.
 
-#![allow(dead_code, reason = "every user uses a part of it")]
+#![allow(dead_code, reason = "each user needs only some of it")]
 
 use std::io::Read;
 
 use limiter_cli::trace::{Format, Trace, TraceError, parse_access_log_time, parse_at};
 use limiter_core::{Limit, Policy, Timestamp, Window};
 
-/// Whatever parses as a limit, window or policy prints as text that parses to the same.
+/// Whatever parses as a limit, window or policy prints as text that parses to the same value. Whatever does not parse has
+/// a short error, however long the text is.
 pub(crate) fn limits(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     match text.parse::<Limit>() {
@@ -17,13 +18,14 @@ pub(crate) fn limits(input: &[u8]) {
     if let Ok(window) = text.parse::<Window>() {
         assert_eq!(window.to_string().parse::<Window>().unwrap(), window, "{text:?}");
     }
-    if let Ok(policy) = text.parse::<Policy>() {
-        assert_eq!(policy.to_string().parse::<Policy>().unwrap(), policy, "{text:?}");
+    match text.parse::<Policy>() {
+        Ok(policy) => assert_eq!(policy.to_string().parse::<Policy>().unwrap(), policy, "{text:?}"),
+        Err(error) => assert!(error.to_string().len() < 3_000, "{text:?}: {error}"),
     }
 }
 
-/// Every format reads to the end or stops at an error that is not to be skipped, with rows and lines that exist, and
-/// the same ones however the input arrives.
+/// Every format is read to its end, or up to an error that cannot be skipped. Rows and line numbers lie within the input,
+/// and do not depend on the sizes of the reads.
 pub(crate) fn traces(input: &[u8]) {
     for format in [None, Some(Format::Csv), Some(Format::Combined)] {
         let whole = read(input, input.len(), format);

@@ -16,7 +16,10 @@
 use std::collections::{HashSet, VecDeque};
 
 use super::{Log, Logged};
-use crate::{EntryId, Error, ErrorKind, MAX_COST, Timestamp};
+use crate::error::{Error, ErrorKind};
+use crate::op::EntryId;
+use crate::range::MAX_COST;
+use crate::time::Timestamp;
 
 const VERSION: u8 = 1;
 const ADMITTED: u64 = 1;
@@ -126,8 +129,9 @@ fn crc32(bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy;
+    use crate::policy::Counting;
     use crate::store::{Mode, Op};
-    use crate::{Counting, policy};
 
     fn log() -> Log {
         let mut log = Log::new();

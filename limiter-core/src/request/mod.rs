@@ -1,5 +1,6 @@
 //! The builders that a limiter's verbs return. Each is also a future.
 
+mod call;
 mod permit;
 mod reset;
 mod run;

@@ -8,7 +8,15 @@ use std::task::{Context, Poll, ready};
 use super::run::Request;
 use super::settle::Settle;
 use super::verb::Acquire;
-use crate::{BoxFuture, Decision, Error, ErrorKind, KeyBuf, Limiter, LogKey, NowStore, Policy, Receipt, WindowStore};
+use crate::clock::BoxFuture;
+use crate::decision::Decision;
+use crate::error::{Error, ErrorKind};
+use crate::key::KeyBuf;
+use crate::limiter::Limiter;
+use crate::log_key::LogKey;
+use crate::policy::Policy;
+use crate::settlement::Receipt;
+use crate::store::{NowStore, WindowStore};
 
 /// An acquire whose answer is a [`Permit`] or, if it is denied, the [`Decision`]: a future.
 ///
@@ -59,11 +67,14 @@ enum Handle<'a, S> {
     Owned(Limiter<S>),
 }
 
-impl<'a, S, B> PermitRequest<'a, S, B> {
-    pub(super) fn new(request: Request<'a, S, B, Acquire>) -> Self {
-        Self(request)
+impl<'a, S, B> Request<'a, S, B, Acquire> {
+    /// Turns an admitted acquire into a [`Permit`], which can settle its cost or refund it.
+    pub fn permit(self) -> PermitRequest<'a, S, B> {
+        PermitRequest(self)
     }
+}
 
+impl<'a, S, B> PermitRequest<'a, S, B> {
     /// Acquires on a store that answers at once, without a future.
     ///
     /// # Errors

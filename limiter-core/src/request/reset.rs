@@ -4,7 +4,12 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::{BoxFuture, Error, Limiter, LogKey, NowStore, WindowStore};
+use crate::clock::BoxFuture;
+use crate::error::Error;
+use crate::key::Key;
+use crate::limiter::Limiter;
+use crate::log_key::LogKey;
+use crate::store::{NowStore, WindowStore};
 
 /// A reset: a future. Its output is `false` if there was no log.
 ///
@@ -18,6 +23,14 @@ pub struct Reset<'a, S, B> {
     limiter: &'a Limiter<S>,
     key: B,
     running: Option<BoxFuture<'a, Result<bool, Error>>>,
+}
+
+impl<S> Limiter<S> {
+    /// Removes the whole log of a key. Returns `false` if there was none.
+    #[inline]
+    pub fn reset<K: Key>(&self, key: K) -> Reset<'_, S, K::Bytes> {
+        Reset::new(self, key.to_key())
+    }
 }
 
 impl<'a, S, B> Reset<'a, S, B> {

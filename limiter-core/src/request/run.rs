@@ -7,13 +7,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use super::permit::PermitRequest;
+use super::call::Call;
 use super::verb::{self, Acquire, Costs, Verb};
 use super::wait;
-use crate::{
-    At, BoxFuture, Decision, EntryId, Error, Limiter, LogKey, NowStore, Op, Policy, Status, Timestamp, WindowStore,
-    decide,
-};
+use crate::clock::BoxFuture;
+use crate::decision::Decision;
+use crate::error::Error;
+use crate::key::Key;
+use crate::limiter::Limiter;
+use crate::op::{At, EntryId};
+use crate::policy::Policy;
+use crate::status::Status;
+use crate::store::{NowStore, WindowStore};
+use crate::time::Timestamp;
 
 /// One call of a limiter's verb, with its options: a builder that is also a future.
 ///
@@ -36,68 +42,37 @@ pub struct Request<'a, S, B, V> {
     verb: PhantomData<V>,
 }
 
-/// A call before it is made.
-pub(super) struct Call<'a, S, B> {
-    pub(super) limiter: &'a Limiter<S>,
-    pub(super) key: B,
-    pub(super) policy: Option<&'a Policy>,
-    mode: crate::Mode,
-    cost: u64,
-    pub(super) at: At,
-    id: Option<EntryId>,
-    pub(super) within: Option<Duration>,
-}
-
-impl<S, B: Clone> Clone for Call<'_, S, B> {
-    fn clone(&self) -> Self {
-        Self { key: self.key.clone(), ..*self }
-    }
-}
-
-impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
+impl<S> Limiter<S> {
+    /// Takes one unit, or as many as [`cost`](Request::cost) says, if they fit.
     #[inline(always)]
-    fn op(&self) -> Op<'_> {
-        let default = self.limiter.policy();
-        Op {
-            log: LogKey { name: self.limiter.name(), key: self.key.as_ref() },
-            policy: self.policy.unwrap_or(default),
-            limiter_policy: self.policy.map(|_| default),
-            cost: self.cost,
-            mode: self.mode,
-            at: self.at,
-            id: self.id,
-        }
+    pub fn acquire<K: Key>(&self, key: K) -> Request<'_, S, K::Bytes, verb::Acquire> {
+        Request::new(self, key.to_key())
     }
 
-    /// Decides by a future of the store.
-    pub(super) async fn decide(&self) -> Result<Decision, Error>
-    where
-        S: WindowStore,
-    {
-        if let Some(decision) = self.limiter.store.decide_at_once(self.op()) {
-            return decision;
-        }
-        let op = self.op().checked()?;
-        let facts = self.limiter.store.apply(op).await?;
-        facts.verify(&op)?;
-        Ok(decide(&op, facts))
+    /// Asks whether one unit, or as many as [`cost`](Request::cost) says, would fit. It consumes nothing.
+    #[inline(always)]
+    pub fn peek<K: Key>(&self, key: K) -> Request<'_, S, K::Bytes, verb::Peek> {
+        Request::new(self, key.to_key())
     }
 
-    /// Decides on a store that answers at once.
-    pub(super) fn decide_now(&self) -> Result<Decision, Error>
-    where
-        S: NowStore,
-    {
-        self.limiter.store.decide_now(self.op())
+    /// Counts one unit, or as many as [`cost`](Request::cost) says, whether they fit or not: metering.
+    #[inline(always)]
+    pub fn record<K: Key>(&self, key: K) -> Request<'_, S, K::Bytes, verb::Record> {
+        Request::new(self, key.to_key())
+    }
+
+    /// Reads how much is used. Unlike [`peek`](Self::peek) it does not ask whether more would fit, so a key that has used
+    /// up its limit is no denial.
+    #[inline(always)]
+    pub fn status<K: Key>(&self, key: K) -> Request<'_, S, K::Bytes, verb::Status> {
+        Request::new(self, key.to_key())
     }
 }
 
 impl<'a, S, B, V: Verb> Request<'a, S, B, V> {
     #[inline(always)]
     pub(crate) fn new(limiter: &'a Limiter<S>, key: B) -> Self {
-        let call =
-            Call { limiter, key, policy: None, mode: V::MODE, cost: 1, at: At::StoreClock, id: None, within: None };
-        Self { call, running: None, verb: PhantomData }
+        Self { call: Call::new(limiter, key, V::MODE), running: None, verb: PhantomData }
     }
 
     /// Uses this policy for the call instead of the limiter's default: for a gold customer, say.
@@ -162,6 +137,17 @@ impl<S, B, V: Costs> Request<'_, S, B, V> {
     }
 }
 
+impl<S: WindowStore, B: AsRef<[u8]>, V: Costs> Request<'_, S, B, V> {
+    /// Makes the call if the store answers at once; `None`, without any effect, if it needs a future. [`within`](Self::within)
+    /// is ignored.
+    ///
+    /// For middleware over any store that wants to save a future where it can.
+    #[inline]
+    pub fn at_once(&self) -> Option<Result<Decision, Error>> {
+        self.call.limiter.store.decide_at_once(self.call.op())
+    }
+}
+
 impl<S, B> Request<'_, S, B, verb::Status> {
     /// Reads the usage on a store that answers at once, without a future.
     ///
@@ -193,11 +179,6 @@ impl<'a, S, B> Request<'a, S, B, Acquire> {
         self
     }
 
-    /// Turns an admitted acquire into a [`Permit`](super::Permit), which can settle its cost or refund it.
-    pub fn permit(self) -> PermitRequest<'a, S, B> {
-        PermitRequest::new(self)
-    }
-
     pub(super) fn call(&self) -> &Call<'a, S, B> {
         &self.call
     }
@@ -216,9 +197,9 @@ where
         let Self { call, running, .. } = &mut *self;
         match running {
             None if call.within.is_none() => {
-                call.limiter.store.poll_decision(call.op(), || call.poll_boxed(running, context))
+                call.limiter.store.poll_decision(call.op(), || poll_boxed(call, running, context))
             }
-            _ => call.poll_boxed(running, context),
+            _ => poll_boxed(call, running, context),
         }
     }
 }
@@ -237,30 +218,28 @@ where
         {
             return Poll::Ready(decision.map(Decision::into_status));
         }
-        call.poll_boxed(running, context).map(|decision| decision.map(Decision::into_status))
+        poll_boxed(call, running, context).map(|decision| decision.map(Decision::into_status))
     }
 }
 
-impl<'a, S, B> Call<'a, S, B>
+/// Goes on with a call on a store that needs time, or starts it.
+fn poll_boxed<'a, S, B>(
+    call: &Call<'a, S, B>,
+    running: &mut Option<BoxFuture<'a, Result<Decision, Error>>>,
+    context: &mut Context<'_>,
+) -> Poll<Result<Decision, Error>>
 where
     S: WindowStore,
     B: AsRef<[u8]> + Clone + Send + Sync + 'a,
 {
-    /// Goes on with the call, or starts it.
-    fn poll_boxed(
-        &self,
-        running: &mut Option<BoxFuture<'a, Result<Decision, Error>>>,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Decision, Error>> {
-        let start = || -> BoxFuture<'a, _> {
-            let call = self.clone();
-            match call.within {
-                Some(within) => Box::pin(async move { wait::sleeping(&call, within).await }),
-                None => Box::pin(async move { call.decide().await }),
-            }
-        };
-        running.get_or_insert_with(start).as_mut().poll(context)
-    }
+    let start = || -> BoxFuture<'a, _> {
+        let call = call.clone();
+        match call.within {
+            Some(within) => Box::pin(async move { wait::sleeping(&call, within).await }),
+            None => Box::pin(async move { call.decide().await }),
+        }
+    };
+    running.get_or_insert_with(start).as_mut().poll(context)
 }
 
 impl<S, B, V: Verb> fmt::Debug for Request<'_, S, B, V> {

@@ -4,10 +4,18 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use crate::clock::BoxFuture;
+use crate::error::Error;
+use crate::key::Key;
+use crate::limiter::Limiter;
+use crate::log_key::LogKey;
+use crate::op::At;
+use crate::policy::Policy;
+use crate::settlement::{Receipt, Settlement};
+use crate::status::Settled;
 use crate::store::settled;
-use crate::{
-    At, BoxFuture, Error, Limiter, LogKey, NowStore, Policy, Receipt, Settled, Settlement, Timestamp, WindowStore,
-};
+use crate::store::{NowStore, WindowStore};
+use crate::time::Timestamp;
 
 /// A settlement or a refund: a builder that is also a future.
 ///
@@ -44,6 +52,21 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
         let log = LogKey { name: self.limiter.name(), key: self.key.as_ref() };
         let policy = self.policy.unwrap_or(self.limiter.policy());
         Settlement { at: self.at, ..Settlement::new(log, policy, self.receipt, self.cost) }
+    }
+}
+
+impl<S> Limiter<S> {
+    /// Replaces the cost of the entry that `receipt` names, at the time at which it counts already. It never fails for its
+    /// size: usage above a limit denies until enough has expired. A cost of 0 refunds the entry.
+    #[inline]
+    pub fn settle<K: Key>(&self, key: K, receipt: Receipt, cost: u64) -> Settle<'_, S, K::Bytes> {
+        Settle::new(self, key.to_key(), receipt, cost)
+    }
+
+    /// Removes the entry that `receipt` names, as if it had never been.
+    #[inline]
+    pub fn refund<K: Key>(&self, key: K, receipt: Receipt) -> Settle<'_, S, K::Bytes> {
+        Settle::new(self, key.to_key(), receipt, 0)
     }
 }
 

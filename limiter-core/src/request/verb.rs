@@ -1,6 +1,6 @@
 //! The verbs of a [`Request`](super::Request), as types.
 
-use crate::Mode;
+use crate::op::Mode;
 
 /// A verb of a limiter. Closed: there are the four of this module.
 pub trait Verb: sealed::Sealed {

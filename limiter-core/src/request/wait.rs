@@ -5,25 +5,27 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use super::run::Call;
-use crate::{At, BoxFuture, Decision, Error, ErrorKind, NowStore, Timer, WindowStore};
+use super::call::Call;
+use crate::clock::{BoxFuture, Timer};
+use crate::decision::Decision;
+use crate::error::{Error, ErrorKind};
+use crate::op::At;
+use crate::store::{NowStore, WindowStore};
+use crate::time::Timestamp;
 
-/// Waits for the time of one acquire.
-struct Patience {
-    /// At the store's time, so that no other clock matters.
-    deadline: crate::Timestamp,
-}
+/// The latest time, by the clock that decides, at which a retry may be made.
+struct Deadline(Timestamp);
 
-impl Patience {
+impl Deadline {
     fn new(first: &Decision, within: Duration) -> Self {
-        Self { deadline: first.at().saturating_add(within) }
+        Self(first.at().saturating_add(within))
     }
 
     /// Returns how long to wait before the next try, `None` if there is no point in one.
     fn wait(&self, decision: &Decision, at: At) -> Option<Duration> {
         let wait = decision.retry_after()?;
         let in_vain = at != At::StoreClock || decision.is_final_denial();
-        (!in_vain && decision.at().saturating_add(wait) <= self.deadline).then_some(wait)
+        (!in_vain && decision.at().saturating_add(wait) <= self.0).then_some(wait)
     }
 }
 
@@ -34,8 +36,8 @@ where
     B: AsRef<[u8]>,
 {
     let mut decision = call.decide().await?;
-    let patience = Patience::new(&decision, within);
-    while let Some(wait) = patience.wait(&decision, call.at) {
+    let deadline = Deadline::new(&decision, within);
+    while let Some(wait) = deadline.wait(&decision, call.at) {
         timer(call)?.sleep(wait).await;
         decision = call.decide().await?;
     }
@@ -56,7 +58,7 @@ fn timer<'a, S: WindowStore, B>(call: &'a Call<'_, S, B>) -> Result<&'a dyn Time
 fn default_timer() -> Option<&'static dyn Timer> {
     #[cfg(feature = "tokio")]
     if tokio::runtime::Handle::try_current().is_ok() {
-        return Some(&crate::TokioTimer);
+        return Some(&crate::clock::TokioTimer);
     }
     None
 }
@@ -72,8 +74,8 @@ where
     B: AsRef<[u8]>,
 {
     let mut decision = call.decide_now()?;
-    let patience = Patience::new(&decision, within);
-    while let Some(wait) = patience.wait(&decision, call.at) {
+    let deadline = Deadline::new(&decision, within);
+    while let Some(wait) = deadline.wait(&decision, call.at) {
         match call.limiter.store.timer() {
             Some(timer) => block_on(timer.sleep(wait)),
             None => thread::sleep(wait),

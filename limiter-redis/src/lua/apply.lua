@@ -1,9 +1,12 @@
--- ARGV: the request in bytes (kind: 1 acquire, 2 attempt, 3 record, 4 peek; the cost, 7 bytes; the id, a caller's 16 bytes
--- or 6, of which the first two say how long the key is kept; window and maximum of each limit, 7 each); the given time, or
--- '' or nothing; microseconds since the first sending, if this is a repetition.
--- The reply is a string: code (1 byte), then 7 bytes each: time, newest, entry, then used, oldest, blocker of each limit.
--- Codes: 1 admitted, 2 appended, 4 repeated, 16 empty log. With 32 it is shorter: no entry, and of each limit, the last one
--- before the others, what was used until then, and the oldest, which is what blocks, too.
+-- Decides on an operation, and appends its entry.
+-- ARGV[1], the request in bytes: kind (1 acquire, 2 attempt, 3 record, 4 peek; plus 8 if a retention follows the id); cost (7
+-- bytes); id, a caller's 16 bytes or the store's 6, which begin with a ttl code (see entry.lua); retention, if it differs from
+-- that of the limits: window (7) and the most that may be newer than a kept entry (7); window (7) and maximum (7) of each
+-- limit. ARGV[2]: the given time, or '' or nothing. ARGV[3]: microseconds since the first attempt, if this is a repetition.
+-- Returns a string: code (1 byte), then 7 bytes each: time, newest, entry, then used, oldest and blocker of each limit.
+-- Codes: 1 admitted, 2 appended, 4 repeated, 16 empty log. Code 32 is the short reply of the fast path: no entry; for each
+-- limit, what was used before the operation and the oldest, which is also the blocker. The last limit comes first, then the
+-- retention as if it were a limit, then the others.
 local call, pack, unpack_struct, sub = redis.call, struct.pack, struct.unpack, string.sub
 local key, request, given = KEYS[1], ARGV[1], ARGV[2]
 local now
@@ -16,15 +19,15 @@ else
 end
 local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
 
--- The common operations, on a log whose newest entry is short (see entry.lua) and so tells of the first. They must be cheap:
--- one call more shows, a table or a number made into text shows. Whatever is not common falls through to the general form.
-local t, last, total, first, sum, kept = now, 0, 0, now, 0
+-- The fast path: common operations on a log whose newest entry is short (see entry.lua) and therefore describes the whole log.
+-- Every command, table or number converted to text shows in the server's time. All else falls through to the general form.
+local t, last, total, first, sum, last_ttl = now, 0, 0, now, 0
 local common = #request % 14 == 0 and not ARGV[3]
 if newest and common then
   common = #newest == 26 or #newest == 33
   if common then
     local age
-    last, total, age, sum, kept = unpack_struct('>i7I5I6I2I2', newest)
+    last, total, age, sum, last_ttl = unpack_struct('>i7I5I6I2I2', newest)
     last = last + 9007199254740992
     common = last >= 0 and last < 9007199254740992 and total < 549755813888
     if last > t then t = last end
@@ -32,7 +35,9 @@ if newest and common then
   end
 end
 if common then
-  local kind, cost, keep, id, window, max = unpack_struct('>BI7I2c4I7I7', request)
+  local kind, cost, ttl, id, window, max = unpack_struct('>BI7I2c4I7I7', request)
+  local retention = kind > 8
+  if retention then kind = kind - 8 end
   local fits, facts, longest, used, oldest, counts, from, second = true, '', 0
   for i = 15, #request, 14 do
     if i > 15 then
@@ -41,13 +46,13 @@ if common then
     end
     local rest
     if not newest or t - last >= window then
-      used, rest, oldest = 0, 0, t
+      used, rest, oldest = 0, -1, t
     elseif t - first < window and sum < 65535 and sum + cost <= max + 1 then
-      -- So much at most was appended after the first.
+      -- At most this was appended after the first.
       used, rest, oldest = sum, sum - 1, first
     else
-      -- The first that counts is the first of all, or under one limit mostly the second.
-      local rank = t - first < window and '0' or #request == 28 and '1'
+      -- The first entry that counts: the first of all, or the second where one window alone decides. A full log keeps the second.
+      local rank = t - first < window and (sum == 65535 or not retention) and '0' or (#request == 28 or retention) and '1'
       repeat
         local member
         if rank then
@@ -62,13 +67,18 @@ if common then
         oldest, rest = oldest + 9007199254740992, total - before
         common = before < 549755813888 and oldest <= t
         used = rest + (length == 26 and 1 or unpack_struct('>I7', member, 27))
-        second, rank = rank == '1', nil
+        if i == 15 then second = rank == '1' end
+        rank = nil
       until t - oldest < window
       if not common then break end
     end
-    if used + cost > max then
+    if retention then
+      -- The second is the first to keep if it may stay and the first may not. Dropping more takes a search.
+      if rest + cost > max or second and t - first < window and used + cost <= max then common = false break end
+      retention = false
+    elseif used + cost > max then
       fits = false
-      -- What blocks is the first that counts, or it takes a search.
+      -- The blocker is the first that counts; otherwise it takes a search.
       if used > max or rest + cost > max then common = false break end
     end
     if window > longest then longest, counts, from = window, used, oldest end
@@ -86,9 +96,9 @@ if common then
     if counts == 0 then total = 0 end
     counts = counts + cost
     if counts > 65535 then counts = 65535 end
-    local entry = pack('>i7I5I6I2I2c4', t - 9007199254740992, total + cost, t - from, counts, keep, id)
+    local entry = pack('>i7I5I6I2I2c4', t - 9007199254740992, total + cost, t - from, counts, ttl, id)
     if cost ~= 1 then entry = entry .. pack('>I7', cost) end
-    -- The first write must be one that a full server refuses.
+    -- Redis checks its memory limit before the first write only, so the append comes first.
     call('ZADD', key, '0', entry)
     if second then
       call('ZREMRANGEBYRANK', key, '0', '0')
@@ -98,13 +108,12 @@ if common then
     if given then
       call('PEXPIRE', key, math.ceil((t - now + longest) / 1000) + 60000)
     else
-      -- As `expiry` in entry.lua, which the common operations do without.
-      local cell = 2 ^ ((keep - keep % 64) / 64)
-      if keep ~= kept or last - last % cell < t - t % cell then
-        call('PEXPIREAT', key, math.floor((t - t % cell + (keep % 64 + 1) * cell) / 1000) + 1)
+      -- `expiry` of entry.lua, inlined.
+      local cell = 2 ^ ((ttl - ttl % 64) / 64)
+      if ttl ~= last_ttl or last - last % cell < t - t % cell then
+        call('PEXPIREAT', key, math.floor((t - t % cell + (ttl % 64 + 1) * cell) / 1000) + 1)
       end
     end
     return reply
   end
 end
-

@@ -1,24 +1,21 @@
--- What the scripts know of entries. One sorted set per log; all scores are 0, so that members sort by their bytes. The time
--- is a signed number of 7 bytes, 2^53 less than the microseconds; an id is a caller's 16 bytes, or the store's 6, of which
--- the first two say how long the key is kept, see `expiry`, or are 0. There are two forms:
---   short: time | running total (5 bytes, below 2^39) | age of the first (6) | sum (2) | id (6) | cost (7, unless 1)
+
+-- The format of entries. A log is one sorted set; all scores are 0, so that members sort by their bytes. A time is a signed
+-- number of 7 bytes: microseconds less 2^53. An id is a caller's 16 bytes, or the store's 6, of which the first two are a ttl
+-- code (see `expiry`) or 0. An entry has one of two forms:
+--   short: time | running total (5 bytes, below 2^39) | age of the first entry (6) | sum (2) | id (6) | cost (7, unless 1)
 --   long:  time | running total (3 high, the first bit set, 6 low) | tag | id (6 or 16) | cost (7, unless 1)
--- A short one says what the log was when it was appended: how much older the first entry was, and the sum of all costs,
--- 65535 if it was that or more. The newest entry is short only if that is still so, and if no callers' ids are in the set.
--- The tag's bits are 1 denied, 2 caller's id, 4 cost given, 8 the log had callers' ids when the entry was appended.
--- Of the same time, short ones sort before long ones, and so must have been appended before them.
--- A caller's id is found by the member "i" | id | time of its entry; these sort before the entries.
+-- The running total includes the entry. A short entry describes the log when it was appended: how much older the first
+-- entry was, and the sum of all costs, capped at 65535. The newest entry is short only if that still holds and the set holds no
+-- caller's id. The bits of a tag: 1 denied, 2 caller's id, 4 cost follows, 8 the log held callers' ids at the append.
+-- At the same time, short entries sort before long ones, so a short one is never appended after a long one.
+-- A caller's id is found by the member "i" | id | time of its entry. These sort before all entries.
 local byte = string.byte
 
-local function damaged(member)
-  -- An error is a line of text to the client.
-  local shown = sub(member, 1, 40):gsub('[^ -~]', function(char) return string.format('\\x%02x', byte(char)) end)
-  error('DAMAGED not an entry of a log: "' .. shown .. '"', 0)
-end
+local function damaged(member) error('DAMAGED a member of ' .. #member .. ' bytes is no entry of a log', 0) end
 
 local function is_short(member) return byte(member, 8) < 128 end
 
--- The time, running total (high, low), cost and tag of an entry. Refuses what no limiter wrote.
+-- The time, running total (high, low), cost and tag of an entry. Fails on a member that no limiter wrote.
 local function read(member)
   local length = #member
   if length >= 23 then
@@ -40,35 +37,34 @@ local function read(member)
   return damaged(member)
 end
 
--- Until when a key is kept whose newest entry is of this time, in milliseconds. `keep` is the longest window of the
--- append: 64 k + n is n cells of 2^k microseconds. All times of a cell have the same, so that most appends need not set
--- it; it is later than the time and the window by two cells at most.
-local function expiry(at, keep)
-  local cell = 2 ^ ((keep - keep % 64) / 64)
-  return math.floor((at - at % cell + (keep % 64 + 1) * cell) / 1000) + 1
+-- When a key expires whose newest entry is of this time, in milliseconds. The ttl code 64 k + n stands for n cells of 2^k
+-- microseconds. All times in a cell share an expiry, so most appends need not set it. It is at most two cells late.
+local function expiry(at, ttl)
+  local cell = 2 ^ ((ttl - ttl % 64) / 64)
+  return math.floor((at - at % cell + (ttl % 64 + 1) * cell) / 1000) + 1
 end
 
--- An entry's id.
+-- The id of an entry.
 local function id_of(member, tag)
   if is_short(member) then return sub(member, 21, 26) end
   return sub(member, 18, tag % 4 < 2 and 23 or 33)
 end
 
--- What an entry says about how long the key is kept; 0 if nothing.
-local function keep_of(member, tag) return tag % 4 < 2 and unpack_struct('>I2', id_of(member, tag)) or 0 end
+-- The ttl code of an entry, 0 if it has none.
+local function ttl_of(member, tag) return tag % 4 < 2 and unpack_struct('>I2', id_of(member, tag)) or 0 end
 
--- The first member that an entry of this time can be.
+-- The least member that an entry of this time can be.
 local function from_time(at) return pack('>i7', math.max(at, 0) - 9007199254740992) end
 
--- What sorts behind all entries of this time.
+-- Sorts after all entries of this time.
 local function past_time(at) return from_time(at) .. string.rep('\255', 10) end
 
--- A long entry, from the id on as given.
+-- A long entry; `rest` is its id and cost.
 local function long(at, high, low, tag, rest)
   return pack('>i7I3I6B', at - 9007199254740992, high + 8388608, low, tag) .. rest
 end
 
--- How many ids there are: the rank of the oldest entry.
+-- The number of callers' ids, which is also the rank of the oldest entry.
 local function count_ids() return call('ZLEXCOUNT', key, '-', '(' .. from_time(0)) end
 
 -- Removes the entries of these ranks, and their ids.

@@ -1,40 +1,40 @@
-//! A test that runs itself again in several processes at once.
+//! Runs one test in several processes at once.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// The worker's number and its URL, in the environment of the processes that a test starts.
+/// The environment variable with the number of a worker process and the URL of its server.
 const WORKER: &str = "LIMITER_TEST_WORKER";
-/// How long the processes may take in all.
+/// How long all processes together may take.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Before every line that a process reports; the test harness prints lines of its own.
+/// Starts every line that a process reports, because the test harness prints lines too.
 const MARK: &str = "worker:";
 
-/// What this process is to do.
+/// The work of this process.
 pub(crate) struct Worker {
     pub(crate) number: u64,
     pub(crate) url: String,
 }
 
 impl Worker {
-    /// The part that this process plays, if it was started as a part of a test.
+    /// Returns the work of this process, if a test started it as a worker.
     pub(crate) fn of_this_process() -> Option<Self> {
         let text = std::env::var(WORKER).ok()?;
         let (number, url) = text.split_once(' ').expect("a number and a URL");
         Some(Self { number: number.parse().expect("the worker's number"), url: url.to_owned() })
     }
 
-    /// Says that all is ready, and waits until all other processes are.
+    /// Reports that this process is ready, and waits until all others are.
     pub(crate) fn wait_for_all(&self) {
         self.report("ready");
         std::io::stdin().lock().read_line(&mut String::new()).expect("the start");
     }
 
-    /// Hands one line to the parent.
+    /// Reports one line to the parent.
     pub(crate) fn report(&self, line: impl std::fmt::Display) {
-        // Begins with a new line: the harness leaves the name of the test without one.
+        // The harness prints the name of the test without a line break after it.
         writeln!(std::io::stdout().lock(), "\n{MARK}{line}").expect("the parent listens");
     }
 }
@@ -66,7 +66,7 @@ impl Process {
         Self { start: child.stdin.take().expect("a pipe"), child, lines }
     }
 
-    /// The lines that it reports until it ends.
+    /// Returns the lines that the process reports until it ends.
     fn finish(&mut self, until: Instant) -> Vec<String> {
         let left = || until.saturating_duration_since(Instant::now());
         let lines = std::iter::from_fn(|| self.lines.recv_timeout(left()).ok()).collect();
@@ -88,7 +88,7 @@ impl Drop for Process {
     }
 }
 
-/// Runs `test` in `count` processes against `url`, which start their work at the same time, and returns what they report.
+/// Runs `test` in `count` processes, which start their work at the same time, and returns what they report.
 pub(crate) fn run(test: &str, count: usize, url: &str) -> Vec<String> {
     let until = Instant::now() + PATIENCE;
     let mut processes: Vec<Process> = (0..count).map(|number| Process::start(test, number, url)).collect();

@@ -7,7 +7,7 @@ use plotters::style::{Color, RGBColor};
 use super::{LEFT, RIGHT, USAGE, height, number_axis, time_axis};
 use crate::plot::Picture;
 use crate::plot::axis::round_numbers;
-use crate::plot::canvas::{Canvas, DENIED, Drawn, INK, Place, QUIET, USED};
+use crate::plot::canvas::{Canvas, DENIED, Drawn, INK, Point, QUIET, USED};
 use crate::plot::steps::Column;
 use crate::plot::view::View;
 use crate::text::{self, Precision};
@@ -54,7 +54,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, picture: &Picture, policy: &Policy) -> D
     if limit_shown {
         let y = height(USAGE, 1.0 / top);
         canvas.dashes((LEFT, y), RIGHT, INK.to_rgba(), 2)?;
-        if let [limit] = &**policy.limits() {
+        if let [limit] = policy.limits() {
             canvas.bold(&text::grouped(limit.max()), (RIGHT + 8, y), 12, INK, HPos::Left)?;
         }
     }
@@ -103,7 +103,7 @@ fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> Drawn
 
 /// Units for one limit, shares for several.
 fn scale(canvas: &Canvas<'_>, policy: &Policy, top: f64) -> Drawn {
-    if let [limit] = &**policy.limits() {
+    if let [limit] = policy.limits() {
         let units = top * limit.max() as f64;
         number_axis(canvas, USAGE, units, &round_numbers(units, 6), |number| text::grouped(number as u64))
     } else {
@@ -151,7 +151,7 @@ fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) 
 }
 
 /// The area under a curve.
-fn outline(columns: &[Column], top: f64) -> Vec<Place> {
+fn outline(columns: &[Column], top: f64) -> Vec<Point> {
     let mut outline = vec![(LEFT, USAGE.1)];
     for (x, column) in (LEFT..).zip(columns) {
         let y = height(USAGE, column.high / top);
@@ -162,12 +162,12 @@ fn outline(columns: &[Column], top: f64) -> Vec<Place> {
 }
 
 /// A curve, through the extremes of every column.
-fn curve(columns: &[Column], top: f64) -> Vec<Place> {
+fn curve(columns: &[Column], top: f64) -> Vec<Point> {
     let through = (LEFT..).zip(columns).flat_map(|(x, column)| {
         let stops = [column.first, column.low, column.high, column.last];
         stops.map(|share| (x, height(USAGE, share / top)))
     });
-    let mut curve: Vec<Place> = through.collect();
+    let mut curve: Vec<Point> = through.collect();
     if let Some(&(_, y)) = curve.last() {
         curve.push((RIGHT, y));
     }
@@ -175,8 +175,8 @@ fn curve(columns: &[Column], top: f64) -> Vec<Place> {
 }
 
 /// The same line without the points that lie between their neighbours.
-fn straightened(points: Vec<Place>) -> Vec<Place> {
-    let mut kept: Vec<Place> = Vec::new();
+fn straightened(points: Vec<Point>) -> Vec<Point> {
+    let mut kept: Vec<Point> = Vec::new();
     for point in points {
         if let [.., a, b] = kept[..] {
             let between = |a: i32, b: i32, c: i32| (a <= b && b <= c) || (a >= b && b >= c);

@@ -1,0 +1,73 @@
+//! A call of a verb with its options.
+
+use crate::decision::{Decision, decide};
+use crate::error::Error;
+use crate::limiter::Limiter;
+use crate::log_key::LogKey;
+use crate::op::{At, EntryId, Mode, Op};
+use crate::policy::Policy;
+use crate::store::{NowStore, WindowStore};
+use std::time::Duration;
+
+/// A call before it is made.
+pub(super) struct Call<'a, S, B> {
+    pub(super) limiter: &'a Limiter<S>,
+    pub(super) key: B,
+    pub(super) policy: Option<&'a Policy>,
+    pub(super) mode: Mode,
+    pub(super) cost: u64,
+    pub(super) at: At,
+    pub(super) id: Option<EntryId>,
+    pub(super) within: Option<Duration>,
+}
+
+impl<S, B: Clone> Clone for Call<'_, S, B> {
+    fn clone(&self) -> Self {
+        Self { key: self.key.clone(), ..*self }
+    }
+}
+
+impl<'a, S, B> Call<'a, S, B> {
+    #[inline(always)]
+    pub(super) fn new(limiter: &'a Limiter<S>, key: B, mode: Mode) -> Self {
+        Self { limiter, key, policy: None, mode, cost: 1, at: At::StoreClock, id: None, within: None }
+    }
+}
+
+impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
+    #[inline(always)]
+    pub(super) fn op(&self) -> Op<'_> {
+        let default = self.limiter.policy();
+        Op {
+            log: LogKey { name: self.limiter.name(), key: self.key.as_ref() },
+            policy: self.policy.unwrap_or(default),
+            limiter_policy: self.policy.map(|_| default),
+            cost: self.cost,
+            mode: self.mode,
+            at: self.at,
+            id: self.id,
+        }
+    }
+
+    /// Decides by a future of the store.
+    pub(super) async fn decide(&self) -> Result<Decision, Error>
+    where
+        S: WindowStore,
+    {
+        if let Some(decision) = self.limiter.store.decide_at_once(self.op()) {
+            return decision;
+        }
+        let op = self.op().checked()?;
+        let facts = self.limiter.store.apply(op).await?;
+        facts.verify(&op)?;
+        Ok(decide(&op, facts))
+    }
+
+    /// Decides on a store that answers at once.
+    pub(super) fn decide_now(&self) -> Result<Decision, Error>
+    where
+        S: NowStore,
+    {
+        self.limiter.store.decide_now(self.op())
+    }
+}
