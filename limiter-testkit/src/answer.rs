@@ -2,14 +2,11 @@
 
 mod definition;
 #[cfg(feature = "conformance")]
-mod fields;
+pub(crate) mod fields;
 
 use std::time::Duration;
 
 use limiter_core::{Decision, Limit, LimitStatus, Status, Timestamp, Window};
-
-#[cfg(feature = "conformance")]
-pub(crate) use fields::{Fields, of_status, since};
 
 /// Every field of a [`Decision`] that stores must agree on: all but the store's own id of the entry. Times in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]

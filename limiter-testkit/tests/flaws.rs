@@ -5,10 +5,12 @@ mod flawed;
 use std::collections::HashSet;
 
 use flawed::{Counted, Flaw, Forgetful, Forgets, Handled, Keeps, Leaves, Made, Stepwise};
-use limiter_testkit::conformance::Phase::{Cancel, Cases, Contention, Exhaustive, Forgetting, Golden, Handles, LongLog, Random, StoreClock};
+use limiter_testkit::conformance::Phase::{
+    Cancel, Cases, Contention, Exhaustive, Forgetting, Golden, Handles, LongLog, Random, StoreClock,
+};
 use limiter_testkit::conformance::Sentence::{
-    C1, C2, E1, E2, F1, F2, L1, L2, L3, L4, L5, L6, L7, L8, L9, L10, L11, L12, L13, L14, S1, S2, S3, S4, S5, S6, S7, S8, T1, T2,
-    T3, T4, T5,
+    C1, C2, E1, E2, F1, F2, L1, L2, L3, L4, L5, L6, L7, L8, L9, L10, L11, L12, L13, L14, S1, S2, S3, S4, S5, S6, S7,
+    S8, T1, T2, T3, T4, T5,
 };
 use limiter_testkit::conformance::{Failure, Phase, Sentence, Suite};
 
@@ -201,7 +203,9 @@ fn every_flaw_is_found_and_the_failure_names_the_sentence() {
             Some(failure) if !failure.to_string().contains(&format!("\n{}: ", sentence.label())) => {
                 wrong.push(format!("{broken:?} breaks {}, found {:?}", sentence.label(), failure.sentences()));
             }
-            Some(failure) if std::env::var("SHOW").is_ok() => println!("{broken:?} {sentence:?} {:?} {}", failure.sentences(), failure.count()),
+            Some(failure) if std::env::var("SHOW").is_ok() => {
+                println!("{broken:?} {sentence:?} {:?} {}", failure.sentences(), failure.count())
+            }
             Some(_) => {}
         }
     }
@@ -217,7 +221,13 @@ fn every_sentence_has_a_flaw() {
 
 #[test]
 fn tmp_show() {
-    for (b, p) in [(Broken::Model(Flaw::RefundsTwice), Cases), (Broken::Model(Flaw::NeverCaps), Random), (Broken::Model(Flaw::CountsWhatIsAgedTheWindow), Golden),(Broken::Handles(Keeps::ItsLock), Handles), (Broken::Model(Flaw::SettlesNothingAtTheStoresClock), StoreClock)] {
+    for (b, p) in [
+        (Broken::Model(Flaw::RefundsTwice), Cases),
+        (Broken::Model(Flaw::NeverCaps), Random),
+        (Broken::Model(Flaw::CountsWhatIsAgedTheWindow), Golden),
+        (Broken::Handles(Keeps::ItsLock), Handles),
+        (Broken::Model(Flaw::SettlesNothingAtTheStoresClock), StoreClock),
+    ] {
         let text = found(b, &[p]).unwrap().to_string();
         println!("================ {b:?}\n{}", text.lines().take(70).collect::<Vec<_>>().join("\n"));
     }

@@ -4,7 +4,7 @@ use limiter_core::store::{Mode, Op};
 use limiter_core::{Limit, Policy, Timestamp, Window};
 
 use super::{Answer, LimitAnswer, StatusAnswer};
-use crate::OracleEntry;
+use crate::oracle::OracleEntry;
 
 /// A log at a time, asked by the definitions alone.
 struct Asked<'a> {

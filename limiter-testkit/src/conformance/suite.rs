@@ -1,31 +1,23 @@
 //! The one entry point.
 
-mod failure;
-mod findings;
-mod macros;
-mod phase;
-pub mod private;
-mod report;
-mod run;
-mod sizes;
+pub(super) mod failure;
+pub mod macros;
+pub(super) mod report;
+pub(super) mod run;
+pub(super) mod settings;
 
-use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::executor::block_on;
 use limiter_core::{BoxFuture, WindowStore};
 
-use super::sequence::replay::Sweep;
 use super::tasks::spawn::{Spawner, Task};
-
-pub use failure::Failure;
-pub(super) use findings::{Finding, Findings};
-pub use phase::Phase;
-pub use report::Report;
-pub(super) use run::{Run, reset_all};
-pub(super) use sizes::Sizes;
+use super::{cancel, cases, contention, forgetting, generated, golden, handles, long_log, store_clock};
+use failure::{Failure, Finding, Findings};
+use report::{Phase, Report};
+use run::Run;
+use settings::{Settings, Sizes};
 
 /// Checks a store against the contract; see the [module](super).
 ///
@@ -36,27 +28,16 @@ pub(super) use sizes::Sizes;
 /// | [`new`](Self::new) | stores in memory; takes seconds |
 /// | [`slow`](Self::slow) | stores that take about a millisecond a call; takes less than a minute |
 /// | [`shared`](Self::shared) | live servers that others use; little load, no large keys |
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "a suite does nothing until it runs"]
 pub struct Suite {
     phases: Option<Vec<Phase>>,
-    seed: u64,
-    sizes: Sizes,
-    /// How far the store's clock may be from the system's; `None` if it has an epoch of its own.
-    tolerance: Option<Duration>,
-    sweep: Option<Sweep>,
-    spawner: Spawner,
-}
-
-/// A number that is different in every process.
-fn random() -> u64 {
-    RandomState::new().hash_one("limiter")
+    settings: Settings,
 }
 
 impl Suite {
     fn with_sizes(sizes: Sizes, tolerance: Duration) -> Self {
-        let (tolerance, spawner) = (Some(tolerance), Spawner::threads());
-        Self { phases: None, seed: random(), sizes, tolerance, sweep: None, spawner }
+        Self { phases: None, settings: Settings::new(sizes, tolerance) }
     }
 
     /// Returns the whole suite, for a store in memory.
@@ -83,65 +64,65 @@ impl Suite {
 
     /// Sets the seed of the random sequences. A [`Failure`] prints the one that found it. Default: random.
     pub fn seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
+        self.settings.seed = seed;
         self
     }
 
     /// Sets the number of random sequences. Default: 600, 120 or 40, by the preset.
     pub fn sequences(mut self, sequences: u64) -> Self {
-        self.sizes.sequences = sequences;
+        self.settings.sizes.sequences = sequences;
         self
     }
 
     /// Sets the length of the short sequences. Default: 2, of which there are some 3,400; of length 3 there are some 190,000.
     pub fn depth(mut self, depth: usize) -> Self {
-        self.sizes.depth = depth;
+        self.settings.sizes.depth = depth;
         self
     }
 
     /// Runs one in `n` of the short sequences, others with each seed. Default: 1, 6 or 24, by the preset.
     pub fn one_in(mut self, n: u64) -> Self {
-        self.sizes.one_in = n.max(1);
+        self.settings.sizes.one_in = n.max(1);
         self
     }
 
     /// Sets how many tasks meet on a key, how many calls each makes there, and how often that is repeated. Default: 8, 50 and
     /// 4; 8, 20 and 1; or 4, 10 and 1, by the preset.
     pub fn contention(mut self, tasks: usize, tries: usize, rounds: u64) -> Self {
-        (self.sizes.tasks, self.sizes.tries, self.sizes.rounds) = (tasks, tries, rounds);
+        (self.settings.sizes.tasks, self.settings.sizes.tries, self.settings.sizes.rounds) = (tasks, tries, rounds);
         self
     }
 
     /// Sets how many entries the one long log gets, and how long that may take; then it stops early, which is no failure.
     /// Default: 70,000 and 1 s, or 300 and 30 s, by the preset.
     pub fn long_log(mut self, entries: u64, time: Duration) -> Self {
-        (self.sizes.long_log, self.sizes.long_log_time) = (entries, time);
+        (self.settings.sizes.long_log, self.settings.sizes.long_log_time) = (entries, time);
         self
     }
 
     /// Sets how long [`Phase::Forgetting`] may wait. Default: 2 s. Sentence F2 grants a minute, so with 75 s and more the
     /// phase also looks at logs shortly before that has passed.
     pub fn forgetting_for(mut self, longest: Duration) -> Self {
-        self.sizes.wait = longest;
+        self.settings.sizes.wait = longest;
         self
     }
 
     /// Sets how far the store's clock may be from the system's. Default: 1 s, or a minute for [`shared`](Self::shared).
     pub fn clock_tolerance(mut self, tolerance: Duration) -> Self {
-        self.tolerance = Some(tolerance);
+        self.settings.tolerance = Some(tolerance);
         self
     }
 
     /// The store's clock has an epoch of its own, as sentence T4 allows. Only its progress is checked.
     pub fn own_epoch(mut self) -> Self {
-        self.tolerance = None;
+        self.settings.tolerance = None;
         self
     }
 
     /// Sets how long a call may block its thread before it breaks sentence T5. Default: 2 ms, or 20 ms for the slower presets.
     /// A store that leaves its runtime's thread first, as with tokio's `block_in_place`, allows any time.
     pub fn blocking_for(mut self, longest: Duration) -> Self {
-        self.sizes.blocking = longest;
+        self.settings.sizes.blocking = longest;
         self
     }
 
@@ -167,7 +148,7 @@ impl Suite {
 
     /// As [`sweep`](Self::sweep), for a store that sweeps in a future.
     pub fn sweep_with(mut self, sweep: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Self {
-        self.sweep = Some(Arc::new(sweep));
+        self.settings.sweep = Some(Arc::new(sweep));
         self
     }
 
@@ -181,7 +162,7 @@ impl Suite {
     /// # ;
     /// ```
     pub fn spawn(mut self, spawn: impl Fn(Task) -> Task + Send + Sync + 'static) -> Self {
-        self.spawner = Spawner::new(spawn);
+        self.settings.spawner = Spawner::new(spawn);
         self
     }
 
@@ -205,14 +186,14 @@ impl Suite {
         let several = handles.len() > 1;
         let all = Phase::ALL.into_iter().filter(|phase| several || *phase != Phase::Handles);
         let phases = self.phases.clone().unwrap_or_else(|| all.collect());
-        let mut run = Run::new(self, handles);
+        let mut run = Run::new(&self.settings, handles);
         for phase in phases {
-            let findings = run.phase(phase).await;
+            let findings = run_phase(&mut run, phase).await;
             if !findings.is_empty() {
-                return Err(Failure::new(phase, findings, self.seed));
+                return Err(Failure::new(phase, findings, self.settings.seed));
             }
         }
-        Ok(run.report())
+        Ok(run.report)
     }
 
     /// Does what [`run`](Self::run) does, for a store that needs no runtime.
@@ -238,10 +219,32 @@ impl Default for Suite {
     }
 }
 
-impl fmt::Debug for Suite {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Suite");
-        out.field("phases", &self.phases).field("seed", &self.seed).field("sizes", &self.sizes);
-        out.field("tolerance", &self.tolerance).field("sweeps", &self.sweep.is_some()).finish_non_exhaustive()
+/// Runs one phase.
+async fn run_phase<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, phase: Phase) -> Findings {
+    run.phase = phase;
+    let (before, mut findings) = (run.report.operations, Findings::default());
+    if run.handles().is_empty() {
+        findings.push(Finding::new("no store", &[], "there is no handle of a store"));
+        return findings;
     }
+    match phase {
+        Phase::Golden => golden::run(run, &mut findings).await,
+        Phase::Cases => cases::run(run, &mut findings).await,
+        Phase::LongLog => long_log::run(run, &mut findings).await,
+        Phase::StoreClock => store_clock::run(run, &mut findings).await,
+        Phase::Forgetting => forgetting::run(run, &mut findings).await,
+        Phase::Cancel => cancel::run(run, &mut findings).await,
+        Phase::Handles => handles::run(run, &mut findings).await,
+        Phase::Exhaustive => generated::exhaustive(run, &mut findings).await,
+        Phase::Random => generated::random(run, &mut findings).await,
+        Phase::Contention => contention::run(run, &mut findings).await,
+    }
+    if findings.is_empty() && run.report.operations == before {
+        let text = match phase {
+            Phase::Handles => "there is only one handle: give several to `Suite::run_handles`",
+            _ => "there was nothing to run",
+        };
+        findings.push(Finding::new("nothing was checked", &[], text));
+    }
+    findings
 }

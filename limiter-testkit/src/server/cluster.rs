@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::Server;
+use super::process::Server;
 
 const SLOTS: usize = 16_384;
 const PATIENCE: Duration = Duration::from_secs(20);

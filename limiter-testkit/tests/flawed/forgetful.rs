@@ -82,7 +82,9 @@ impl Forgetful {
             Forgets::ByTheFirstWindow => at + first,
             Forgets::ByTheOwnWindow => at + own,
             Forgets::ByTheDefaultWindow => at + default,
-            Forgets::AfterWholeSeconds => at + window / 1_000_000 * 1_000_000 + if window < 1_000_000 { window } else { 0 },
+            Forgets::AfterWholeSeconds => {
+                at + window / 1_000_000 * 1_000_000 + if window < 1_000_000 { window } else { 0 }
+            }
             Forgets::AfterTheFirstAppend if before > now => before,
             Forgets::WindowAfterTheClock => now + window,
             _ => right,

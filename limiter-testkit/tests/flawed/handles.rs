@@ -59,7 +59,8 @@ impl Handled {
             }
             Keeps::ItsLogs => {
                 let (mut own, mut logs) = (self.own.lock().unwrap(), self.logs.lock().unwrap());
-                let log = own.logs.entry(bytes.clone()).or_insert_with(|| logs.get(&bytes).cloned().unwrap_or_default());
+                let log =
+                    own.logs.entry(bytes.clone()).or_insert_with(|| logs.get(&bytes).cloned().unwrap_or_default());
                 let answer = change(log, now);
                 logs.insert(bytes, log.clone());
                 answer
@@ -75,7 +76,8 @@ impl WindowStore for Handled {
         if self.keeps == Keeps::ItsDenials && op.mode == Mode::Acquire && op.id.is_none() {
             let own = self.own.lock().unwrap();
             // Until its time is over, a denial of the same operation is a denial.
-            let same = |facts: &&Facts| op.at == At::Given(facts.log.now) && facts.log.usage.len() == op.policy.limits().len();
+            let same =
+                |facts: &&Facts| op.at == At::Given(facts.log.now) && facts.log.usage.len() == op.policy.limits().len();
             if let Some(facts) = own.denied.get(&key).filter(same) {
                 return Ok(facts.clone());
             }
@@ -86,7 +88,8 @@ impl WindowStore for Handled {
             op.id = Some((id.as_u128() ^ u128::from(self.number)).into());
         }
         let facts = self.change(op.log, |log, now| log.apply(&op, now));
-        let is_denial = op.mode == Mode::Acquire && !facts.admitted && facts.outcome == Outcome::Nothing && op.cost == 1;
+        let is_denial =
+            op.mode == Mode::Acquire && !facts.admitted && facts.outcome == Outcome::Nothing && op.cost == 1;
         if is_denial && self.keeps == Keeps::ItsDenials {
             self.own.lock().unwrap().denied.insert(key, facts.clone());
         }

@@ -98,7 +98,9 @@ impl Model {
         };
         let item = Item { name: own, id: op.id, at: now, cost: op.cost, admitted, mode: op.mode, used: 0 };
         match log.last_mut() {
-            Some(last) if self.has(Flaw::MergesTies) && last.at == item.at && last.admitted == item.admitted => *last = item,
+            Some(last) if self.has(Flaw::MergesTies) && last.at == item.at && last.admitted == item.admitted => {
+                *last = item
+            }
             _ => log.push(item),
         }
         self.flaw.retain(log, op, now);
@@ -136,7 +138,11 @@ impl Model {
         } else if self.trims(op, repeated.is_some(), admitted) {
             self.flaw.retain(&mut log, op, now);
         }
-        if repeated.is_none() && outcome == Outcome::Nothing && self.has(Flaw::LeavesIdsOfDenials) && op.mode == Mode::Acquire {
+        if repeated.is_none()
+            && outcome == Outcome::Nothing
+            && self.has(Flaw::LeavesIdsOfDenials)
+            && op.mode == Mode::Acquire
+        {
             let ghost = Item { name: 7, id: op.id, at: now, cost: op.cost, admitted, mode: op.mode, used: 0 };
             shared.ghosts.entry(key.clone()).or_default().push(ghost);
         }

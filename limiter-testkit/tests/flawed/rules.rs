@@ -41,7 +41,9 @@ impl Flaw {
             Self::IgnoresCaseOfKeys => key.to_ascii_lowercase(),
             Self::TrimsKeys => key.trim_ascii_end().to_vec(),
             Self::EndsKeysAtNul => key.split(|byte| *byte == 0).next().unwrap_or_default().to_vec(),
-            Self::ReadsKeysAsNumbers => text().trim().parse::<f64>().map_or(text(), |number| number.to_string()).into_bytes(),
+            Self::ReadsKeysAsNumbers => {
+                text().trim().parse::<f64>().map_or(text(), |number| number.to_string()).into_bytes()
+            }
             _ => key.to_vec(),
         };
         [name.into_bytes(), key].concat()

@@ -87,7 +87,11 @@ impl Model {
             let window = settlement.policy.longest_window().as_micros();
             log.retain(|item| now.saturating_sub(item.at) < window);
         }
-        if log.is_empty() { shared.logs.remove(&key) } else { shared.logs.insert(key, log.clone()) };
+        if log.is_empty() {
+            shared.logs.remove(&key)
+        } else {
+            shared.logs.insert(key, log.clone())
+        };
         let shown = if self.has(Flaw::SettlesWithTheUsageBefore) { &before } else { &log };
         if self.has(Flaw::SettlesAtTheReceiptsTime) {
             now = shown.last().map_or(now, |item| item.at);

@@ -15,7 +15,11 @@ pub(super) fn scripts() -> Vec<Script> {
 fn modes() -> Vec<Script> {
     let leaves_no_id = L10.nth(1);
     vec![
-        script("an acquire appends if it fits", &[L4.nth(1)], policy!("2/10us")).acquire(2).acquire(1).acquire(1).peek(1),
+        script("an acquire appends if it fits", &[L4.nth(1)], policy!("2/10us"))
+            .acquire(2)
+            .acquire(1)
+            .acquire(1)
+            .peek(1),
         script("an attempt is always appended", &[L4.nth(1)], policy!("2/10us"))
             .counting_attempts()
             .acquire(2)
@@ -68,14 +72,27 @@ fn modes() -> Vec<Script> {
             .id(1)
             .record(1)
             .id(1),
-        script("a peek leaves no id", NOTHING, policy!("2/10us")).peek(1).id(1).acquire(1).id(1).peek(2).id(1).acquire(1).id(1),
+        script("a peek leaves no id", NOTHING, policy!("2/10us"))
+            .peek(1)
+            .id(1)
+            .acquire(1)
+            .id(1)
+            .peek(2)
+            .id(1)
+            .acquire(1)
+            .id(1),
     ]
 }
 
 /// Entries that the first policy sees, and then operations under a shorter and smaller one that must drop none of them.
 fn unchanged() -> Vec<Script> {
     let seen = |name, about| {
-        script(name, about, policy!("100/1000us")).policy(policy!("2/10us")).record(3).called("old").record(1).after(500)
+        script(name, about, policy!("100/1000us"))
+            .policy(policy!("2/10us"))
+            .record(3)
+            .called("old")
+            .record(1)
+            .after(500)
     };
     vec![
         seen("a peek drops nothing", NOTHING).peek(1).under(1).after(3).peek(1).under(1).after(30).peek(1),
@@ -114,7 +131,13 @@ fn unchanged() -> Vec<Script> {
             .settle("young", 4)
             .under(1)
             .peek(1),
-        seen("a refund drops nothing else", &[L8.nth(1)]).record(2).called("young").refund("young").under(1).after(3).peek(1),
+        seen("a refund drops nothing else", &[L8.nth(1)])
+            .record(2)
+            .called("young")
+            .refund("young")
+            .under(1)
+            .after(3)
+            .peek(1),
         seen("a settlement of an old entry drops nothing", &[L8.nth(1)])
             .settle("old", 7)
             .under(1)
@@ -210,10 +233,9 @@ fn counted(mut script: Script) -> Script {
             script = script.exact_id(17 - i as u128);
         }
     }
-    script.for_each(NAMES.into_iter().step_by(2), |script, name| script.refund(name)).for_each(
-        NAMES.into_iter().skip(1).step_by(2),
-        |script, name| script.settle(name, 1),
-    )
+    script
+        .for_each(NAMES.into_iter().step_by(2), |script, name| script.refund(name))
+        .for_each(NAMES.into_iter().skip(1).step_by(2), |script, name| script.settle(name, 1))
 }
 
 /// Beyond 128 entries, where Redis changes the form of a set, for instance.

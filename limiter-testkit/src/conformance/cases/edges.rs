@@ -3,7 +3,7 @@
 use limiter_core::{MAX_COST, Policy, Timestamp, Window, policy};
 
 use super::script::{Script, script};
-use crate::conformance::generate::strategy::{limit, policy as of};
+use crate::conformance::generated::strategy::{limit, policy as of};
 use crate::conformance::sentence::Sentence::{L2, L3, L7, L12, S2, S3, S6, S8, T1};
 
 pub(super) fn scripts() -> Vec<Script> {
@@ -66,6 +66,10 @@ fn remembered() -> Vec<Script> {
         full("a denial of one of two keys", L3.nth(1)).acquire(1).key(1).acquire(1),
         full("a denial before its time has passed", L2.nth(1)).acquire(1).after(9).acquire(1).after(1),
         script("a denial of a heavy cost", &[L3.nth(1)], policy!("3/10us")).acquire(1).acquire(3).acquire(2).acquire(1),
-        script("an admission before a record", &[L12.nth(1)], policy!("3/10us")).acquire(1).record(9).acquire(1).peek(1),
+        script("an admission before a record", &[L12.nth(1)], policy!("3/10us"))
+            .acquire(1)
+            .record(9)
+            .acquire(1)
+            .peek(1),
     ]
 }

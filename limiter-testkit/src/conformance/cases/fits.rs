@@ -3,7 +3,7 @@
 use limiter_core::{MAX_COST, Policy, policy};
 
 use super::script::{Script, script};
-use crate::conformance::generate::strategy::{limit, policy as of};
+use crate::conformance::generated::strategy::{limit, policy as of};
 use crate::conformance::sentence::Sentence::{L2, L3};
 
 pub(super) fn scripts() -> Vec<Script> {
@@ -13,9 +13,20 @@ pub(super) fn scripts() -> Vec<Script> {
 fn windows() -> Vec<Script> {
     let around = |script: Script, window: i64| script.peek(1).after(window - 1).peek(1).after(1).peek(1).after(1);
     vec![
-        around(script("an entry aged one less than, exactly and one more than the window", &[L2.nth(1)], policy!("3/10us")).record(1), 10),
+        around(
+            script(
+                "an entry aged one less than, exactly and one more than the window",
+                &[L2.nth(1)],
+                policy!("3/10us"),
+            )
+            .record(1),
+            10,
+        ),
         around(script("the age of the only unit", &[L2.nth(1)], policy!("1/7us")).acquire(1), 7),
-        around(script("the age of an entry in a window of an hour", &[L2.nth(1)], policy!("2/1h")).acquire(1), 3_600_000_000),
+        around(
+            script("the age of an entry in a window of an hour", &[L2.nth(1)], policy!("2/1h")).acquire(1),
+            3_600_000_000,
+        ),
         script("each window on its own", &[L2.nth(1)], policy!("9/5us, 9/10us, 9/20us"))
             .record(1)
             .record(2)
@@ -45,11 +56,22 @@ fn sums() -> Vec<Script> {
             .acquire(7)
             .acquire(1)
             .peek(1),
-        script("the whole maximum at once", &[L3.nth(1)], policy!("5/10us")).peek(5).acquire(5).acquire(1).acquire(5).after(10),
-        script("a lower cost after a denial", &[L3.nth(1)], policy!("5/10us")).acquire(3).acquire(3).acquire(2).acquire(1),
+        script("the whole maximum at once", &[L3.nth(1)], policy!("5/10us"))
+            .peek(5)
+            .acquire(5)
+            .acquire(1)
+            .acquire(5)
+            .after(10),
+        script("a lower cost after a denial", &[L3.nth(1)], policy!("5/10us"))
+            .acquire(3)
+            .acquire(3)
+            .acquire(2)
+            .acquire(1),
         script("only the last limit denies", &[L3.nth(1)], policy!("9/10us, 2/10us")).acquire(2).acquire(1).peek(2),
         script("only the first limit denies", &[L3.nth(1)], policy!("2/10us, 9/10us")).acquire(2).acquire(1).peek(2),
-        script("only the limit in the middle denies", &[L3.nth(1)], policy!("9/10us, 2/10us, 9/30us")).acquire(2).acquire(1),
+        script("only the limit in the middle denies", &[L3.nth(1)], policy!("9/10us, 2/10us, 9/30us"))
+            .acquire(2)
+            .acquire(1),
         script("a denial takes nothing from the limits that have room", &[whole], policy!("5/10us, 2/100us"))
             .acquire(2)
             .acquire(1)

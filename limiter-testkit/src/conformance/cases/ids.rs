@@ -18,8 +18,22 @@ pub(super) fn scripts() -> Vec<Script> {
 fn repeated() -> Vec<Script> {
     let limits = || policy!("3/10us");
     vec![
-        script("a repeated acquire counts once", NOT_AGAIN, limits()).acquire(1).id(1).acquire(1).id(1).acquire(1).id(1).after(5),
-        script("a repeated record counts once", NOT_AGAIN, limits()).record(2).id(1).record(2).id(1).record(2).id(1).after(5),
+        script("a repeated acquire counts once", NOT_AGAIN, limits())
+            .acquire(1)
+            .id(1)
+            .acquire(1)
+            .id(1)
+            .acquire(1)
+            .id(1)
+            .after(5),
+        script("a repeated record counts once", NOT_AGAIN, limits())
+            .record(2)
+            .id(1)
+            .record(2)
+            .id(1)
+            .record(2)
+            .id(1)
+            .after(5),
         script("a repeated attempt counts once", NOT_AGAIN, limits())
             .counting_attempts()
             .acquire(3)
@@ -95,7 +109,13 @@ fn repeated() -> Vec<Script> {
             .refund("again")
             .acquire(1)
             .id(1),
-        script("an id with a cost that is refused", NOT_AGAIN, limits()).acquire(1).id(1).acquire(0).id(1).acquire(4).id(1),
+        script("an id with a cost that is refused", NOT_AGAIN, limits())
+            .acquire(1)
+            .id(1)
+            .acquire(0)
+            .id(1)
+            .acquire(4)
+            .id(1),
     ]
 }
 
@@ -134,7 +154,14 @@ fn verdicts() -> Vec<Script> {
             .record(1)
             .id(1)
             .after(4),
-        script("a record that fitted stays so", ORIGINAL, limits()).record(2).id(1).record(2).record(2).id(1).acquire(2).id(1),
+        script("a record that fitted stays so", ORIGINAL, limits())
+            .record(2)
+            .id(1)
+            .record(2)
+            .record(2)
+            .id(1)
+            .acquire(2)
+            .id(1),
         script("the usage of a repetition is the current one", ORIGINAL, policy!("9/10us, 9/5us"))
             .acquire(1)
             .id(1)
@@ -165,7 +192,12 @@ fn verdicts() -> Vec<Script> {
 fn windows() -> Vec<Script> {
     let limits = || policy!("3/10us");
     vec![
-        script("an id just before the end of its window", NOT_AGAIN, limits()).acquire(1).id(1).acquire(1).id(1).after(9),
+        script("an id just before the end of its window", NOT_AGAIN, limits())
+            .acquire(1)
+            .id(1)
+            .acquire(1)
+            .id(1)
+            .after(9),
         script("an id at the end of its window", ONCE, limits()).acquire(1).id(1).acquire(1).id(1).after(10),
         script("an id just after the end of its window", ONCE, limits()).acquire(1).id(1).acquire(1).id(1).after(11),
         script("a repetition does not make an entry younger", NOT_AGAIN, limits())
@@ -239,13 +271,21 @@ fn windows() -> Vec<Script> {
             .acquire(1)
             .id(1)
             .after(1),
-        script("an id again after a reset", &[S8.nth(1)], limits()).acquire(1).id(1).reset().acquire(2).id(1).acquire(2).id(1),
+        script("an id again after a reset", &[S8.nth(1)], limits())
+            .acquire(1)
+            .id(1)
+            .reset()
+            .acquire(2)
+            .id(1)
+            .acquire(2)
+            .id(1),
     ]
 }
 
 fn bits() -> Vec<Script> {
     let whole = [L9.nth(1), L13.nth(1)];
-    let exact = [0, 1, u128::MAX, 1 << 127, 1 << 64, 1 << 63, u64::MAX.into(), 1 << 53, (1 << 53) + 1, i64::MAX as u128];
+    let exact =
+        [0, 1, u128::MAX, 1 << 127, 1 << 64, 1 << 63, u64::MAX.into(), 1 << 53, (1 << 53) + 1, i64::MAX as u128];
     vec![
         script("ids that differ in one bit", &whole, policy!("999/1ms"))
             .record(1)

@@ -3,7 +3,7 @@
 use limiter_core::{Policy, policy};
 
 use super::script::{Script, script};
-use crate::conformance::generate::strategy::{limit, policy as of};
+use crate::conformance::generated::strategy::{limit, policy as of};
 use crate::conformance::sentence::Sentence::{L1, L2, L6, L7, L9, L11, S4, S8};
 use crate::conformance::sequence::case::CaseLimiter;
 

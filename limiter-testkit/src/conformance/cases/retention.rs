@@ -14,7 +14,12 @@ fn by_age() -> Vec<Script> {
     let age = L6.nth(1);
     let two = |name, policy| script(name, &[age], policy).record(1).record(2).after(9);
     vec![
-        two("a record drops what is as old as the window", policy!("9/10us")).record(1).record(1).after(1).record(1).after(9),
+        two("a record drops what is as old as the window", policy!("9/10us"))
+            .record(1)
+            .record(1)
+            .after(1)
+            .record(1)
+            .after(9),
         two("an acquire drops what is as old as the window", policy!("9/10us")).acquire(1).acquire(1).after(1),
         two("an append just before the end of a window", policy!("9/10us")).acquire(1).peek(1).after(5),
         two("an append just after the end of a window", policy!("9/10us")).acquire(1).after(2).peek(1),
@@ -84,10 +89,7 @@ fn by_cost() -> Vec<Script> {
         three("the oldest one is heavy", policy!("5/10us"), [9, 2, 2]),
         three("the one in the middle is heavy", policy!("5/10us"), [1, 9, 1]),
         script("entries of one time are dropped in their order", &[cost], policy!("6/10us"))
-            .for_each(
-                [("a", 1), ("b", 5), ("c", 1), ("d", 4)],
-                |script, (name, cost)| script.record(cost).called(name),
-            )
+            .for_each([("a", 1), ("b", 5), ("c", 1), ("d", 4)], |script, (name, cost)| script.record(cost).called(name))
             .refund("a")
             .refund("b")
             .refund("d")

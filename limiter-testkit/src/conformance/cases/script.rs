@@ -5,9 +5,13 @@ use std::collections::HashMap;
 use limiter_core::store::Mode;
 use limiter_core::{Counting, Policy};
 
-use crate::conformance::generate::strategy::START;
+use crate::conformance::generated::strategy::START;
 use crate::conformance::sentence::Cite;
+use crate::conformance::sentence::Sentence::{E1, E2, F1, F2, L11, S8, T1, T2, T3, T4};
 use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
+use crate::conformance::sequence::plan::{Call, Plan};
+use crate::conformance::sequence::replay::Mismatch;
+use crate::conformance::suite::failure::Finding;
 
 /// A case with a name, and the sentences that each of its steps is about.
 ///
@@ -192,14 +196,27 @@ impl Script {
     }
 }
 
+/// The failing case, about the sentences of the step that failed.
+pub(crate) fn finding(script: &Script, plan: &Plan, mismatch: Mismatch) -> Finding {
+    let mut cites = script.cites.get(mismatch.step).cloned().unwrap_or_default();
+    // Some answers are wrong in a way that says more than the step.
+    let more = mismatch.cites.first().filter(|cite| matches!(cite.item, T1 | T2 | T3 | T4 | L11 | E1 | E2 | F1 | F2));
+    if matches!(plan.calls[mismatch.call].call, Call::Reset { .. }) && more.is_none() {
+        cites = vec![S8.nth(1)];
+    } else {
+        let more = more.filter(|cite| !cites.iter().any(|own| own.item == cite.item)).copied();
+        cites.splice(0..0, more);
+    }
+    Finding::about(format!("case \"{}\"", script.name), &cites, mismatch)
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
 
-    use super::super::scripts;
+    use super::super::scripts::scripts;
     use super::*;
     use crate::conformance::sentence::Sentence;
-    use crate::conformance::sequence::plan::Plan;
 
     #[test]
     fn every_script_has_a_name_of_its_own_and_an_answer_for_every_step() {
@@ -241,8 +258,10 @@ mod tests {
         let elsewhere = [T2, T4, T5, L12, L14, F1, F2, E1, E2, C1, C2];
         let cited: HashSet<Sentence> =
             scripts().iter().flat_map(|script| script.cites.concat()).map(|cite| cite.item).collect();
-        let missing: Vec<&Sentence> =
-            Sentence::ALL.iter().filter(|sentence| !cited.contains(sentence) && !elsewhere.contains(sentence)).collect();
+        let missing: Vec<&Sentence> = Sentence::ALL
+            .iter()
+            .filter(|sentence| !cited.contains(sentence) && !elsewhere.contains(sentence))
+            .collect();
         assert!(missing.is_empty(), "{missing:?}");
     }
 }

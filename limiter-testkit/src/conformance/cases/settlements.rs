@@ -26,7 +26,12 @@ fn named() -> Vec<Script> {
         abc("the oldest entry is settled", NAMED).settle("a", 4).peek(1).after(5).peek(1).after(1).peek(1).after(2),
         abc("an entry in the middle is settled", NAMED).settle("b", 5).peek(1).after(6).peek(1).after(2),
         abc("the newest entry is settled", NAMED).settle("c", 1).peek(1).after(8).peek(1).after(2),
-        abc("an entry is settled up and down", NAMED).settle("b", 5).settle("b", 1).settle("b", 3).settle("b", 2).refund("b"),
+        abc("an entry is settled up and down", NAMED)
+            .settle("b", 5)
+            .settle("b", 1)
+            .settle("b", 3)
+            .settle("b", 2)
+            .refund("b"),
         script("the entry of a denied attempt is settled", NAMED, policy!("2/10us"))
             .counting_attempts()
             .acquire(2)
@@ -94,7 +99,14 @@ fn named() -> Vec<Script> {
 
 fn refunds() -> Vec<Script> {
     vec![
-        abc("the oldest entry is refunded", &[S3.nth(1)]).refund("a").peek(1).after(5).peek(1).after(1).peek(1).after(1),
+        abc("the oldest entry is refunded", &[S3.nth(1)])
+            .refund("a")
+            .peek(1)
+            .after(5)
+            .peek(1)
+            .after(1)
+            .peek(1)
+            .after(1),
         abc("an entry in the middle is refunded", &[S3.nth(1)]).refund("b").peek(1).after(6).peek(1).after(2),
         abc("the newest entry is refunded", &[S3.nth(1)]).refund("c").peek(1).after(3).peek(1).after(5),
         abc("all entries are refunded", &[S3.nth(1)])
@@ -131,7 +143,11 @@ fn refunds() -> Vec<Script> {
             .refund("it")
             .refund("it")
             .refund("it"),
-        script("the only entry is removed once", TWICE, policy!("9/10us")).record(2).called("it").refund("it").refund("it"),
+        script("the only entry is removed once", TWICE, policy!("9/10us"))
+            .record(2)
+            .called("it")
+            .refund("it")
+            .refund("it"),
     ]
 }
 

@@ -3,7 +3,7 @@
 use limiter_core::{MAX_COST, policy};
 
 use super::script::{Script, script};
-use crate::conformance::generate::strategy::{limit, policy as of};
+use crate::conformance::generated::strategy::{limit, policy as of};
 use crate::conformance::sentence::Sentence::{L7, L9, S2, S5, S6, S7};
 
 pub(super) fn scripts() -> Vec<Script> {
@@ -116,7 +116,10 @@ fn at_the_edges() -> Vec<Script> {
         around(three("a settlement around the end of the shortest window"), 5),
         around(three("a settlement around the end of the middle window"), 10),
         around(three("a settlement around the end of the longest window"), 20),
-        around(three("a settlement of what a longer policy sees").policy(policy!("99/1ms")).record(1).under(1).after(1), 20),
+        around(
+            three("a settlement of what a longer policy sees").policy(policy!("99/1ms")).record(1).under(1).after(1),
+            20,
+        ),
     ]
 }
 
@@ -162,7 +165,11 @@ fn beyond() -> Vec<Script> {
         abc("a settlement that alone reaches 2^52").settle("c", MAX_COST).refund("a").refund("b").settle("c", 1),
         abc("a settlement beyond 2^52").settle("c", u64::MAX).refund("a").refund("b").settle("c", 1),
         abc("a settlement that just does not reach 2^52").settle("c", MAX_COST - 3).settle("c", 1).refund("a"),
-        abc("a settlement that reaches 2^52 with newer entries").settle("b", MAX_COST - 3).refund("a").settle("b", 1).refund("c"),
+        abc("a settlement that reaches 2^52 with newer entries")
+            .settle("b", MAX_COST - 3)
+            .refund("a")
+            .settle("b", 1)
+            .refund("c"),
         abc("a settlement that reaches 2^52 with older entries").settle("b", MAX_COST - 4).settle("b", 1).refund("a"),
         abc("a settlement of the oldest entry to 2^52").settle("a", MAX_COST).settle("b", 1).refund("a").refund("c"),
         script("records of 2^52", &[L7.nth(1)], meter())

@@ -26,8 +26,12 @@ fn resolution() -> Vec<Script> {
         // An age that overflows a smaller number would count as young.
         script("ages do not wrap around", &[T1.nth(2)], policy!("9/10us"))
             .for_each(bits, |script, bit| script.acquire(1).after(1 << bit).acquire(2).after((1 << bit) + 3)),
-        script("windows do not wrap around", &[T1.nth(2)], policy!("9/4294967301us, 99/65541us, 999/4503599627370501us"))
-            .for_each([0, 4, 65_536, 65_540, 1 << 32, 4, 1], |script, after| script.acquire(1).after(after)),
+        script(
+            "windows do not wrap around",
+            &[T1.nth(2)],
+            policy!("9/4294967301us, 99/65541us, 999/4503599627370501us"),
+        )
+        .for_each([0, 4, 65_536, 65_540, 1 << 32, 4, 1], |script, after| script.acquire(1).after(after)),
         script("the first and the last timestamp", &[T1.nth(1)], policy!("2/1us"))
             .starting_at(0)
             .acquire(1)
@@ -57,9 +61,19 @@ fn clamped() -> Vec<Script> {
             .after(1)
             .acquire(1)
             .after(-1),
-        script("a peek before the newest entry", CLAMPED, limits()).acquire(3).peek(1).after(-1).peek(3).after(-1_000_000),
+        script("a peek before the newest entry", CLAMPED, limits())
+            .acquire(3)
+            .peek(1)
+            .after(-1)
+            .peek(3)
+            .after(-1_000_000),
         script("a record before the newest entry", CLAMPED, limits()).record(1).record(1).after(-5).peek(1).after(9),
-        script("a denial before the newest entry", CLAMPED, limits()).acquire(3).acquire(1).after(-9).acquire(1).after(19),
+        script("a denial before the newest entry", CLAMPED, limits())
+            .acquire(3)
+            .acquire(1)
+            .after(-9)
+            .acquire(1)
+            .after(19),
         script("before an entry that counts nowhere any more", CLAMPED, policy!("2/1us"))
             .acquire(1)
             .peek(1)

@@ -18,6 +18,30 @@ pub struct Case {
     pub steps: Vec<Step>,
 }
 
+impl Case {
+    /// Returns the case with only some of its steps, and without settlements of the other steps' entries. The steps keep
+    /// their times.
+    pub(crate) fn with_steps(&self, is_kept: impl Fn(usize) -> bool) -> Self {
+        let mut numbers: Vec<Option<usize>> = Vec::with_capacity(self.steps.len());
+        let (mut steps, mut after) = (Vec::new(), 0_i64);
+        for (number, &Step { after: more, mut operation }) in self.steps.iter().enumerate() {
+            after = after.saturating_add(more);
+            let mut stays = is_kept(number);
+            if let Operation::Settle { step, .. } = &mut operation {
+                match numbers.get(*step).copied().flatten() {
+                    Some(new) => *step = new,
+                    None => stays = false,
+                }
+            }
+            numbers.push(stays.then_some(steps.len()));
+            if stays {
+                steps.push(Step { after: std::mem::take(&mut after), operation });
+            }
+        }
+        Self { steps, ..self.clone() }
+    }
+}
+
 /// A limiter of a [`Case`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaseLimiter {
@@ -139,5 +163,28 @@ impl fmt::Debug for Case {
             .field("start", &self.start)
             .field("steps", &self.steps)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use limiter_core::policy;
+
+    use super::*;
+
+    #[test]
+    fn a_step_that_goes_takes_its_settlements_along_and_no_other() {
+        let run = |after, cost| Step {
+            after,
+            operation: Operation::Run { mode: Mode::Record, on: Place::default(), policy: 0, cost, id: None },
+        };
+        let settle = |after, step, cost| {
+            let operation = Operation::Settle { step, on: None, cost, policy: 0 };
+            Step { after, operation }
+        };
+        let steps = vec![run(1, 1), run(1, 2), settle(1, 0, 5), settle(1, 1, 6), run(1, 3), settle(1, 4, 7)];
+        let case = Case { policies: vec![policy!("3/10us")], limiters: vec![CaseLimiter::NONE], start: 0, steps };
+        let expected = vec![run(2, 2), settle(2, 0, 6), run(1, 3), settle(1, 2, 7)];
+        assert_eq!(case.with_steps(|step| step != 0).steps, expected);
     }
 }

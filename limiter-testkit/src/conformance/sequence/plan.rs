@@ -3,8 +3,7 @@
 use limiter_core::store::Mode;
 use limiter_core::{Limit, MAX_COST, Name, Policy, Timestamp, Window};
 
-use super::case::{Case, CaseId, Operation};
-use super::planner::Planner;
+use super::case::CaseId;
 use super::reply::Reply;
 
 /// The calls of a [`Case`] on a store, each with what it must answer.
@@ -107,38 +106,6 @@ pub(crate) fn everything() -> Policy {
 }
 
 impl Plan {
-    /// Works out what a store must answer: from the oracle's facts by [`decide`](limiter_core::store::decide), and once more
-    /// by definition.
-    ///
-    /// Every sequence ends with a look at each log, by every policy and at all of its entries, and with a reset.
-    ///
-    /// # Errors
-    /// What differs, if the two ways differ, and if the case has no policy or no limiter.
-    pub fn of(case: &Case) -> Result<Self, String> {
-        Self::build(case, false)
-    }
-
-    /// As [`of`](Self::of), with a look at all entries of the log after every step.
-    pub(crate) fn watched(case: &Case) -> Result<Self, String> {
-        Self::build(case, true)
-    }
-
-    fn build(case: &Case, watched: bool) -> Result<Self, String> {
-        let mut planner = Planner::new(case)?;
-        let mut now = case.start;
-        for (number, step) in case.steps.iter().enumerate() {
-            now = now.saturating_add_signed(step.after).min(Timestamp::MAX.as_micros());
-            let at = Timestamp::from_micros_saturating(now);
-            let Some(call) = planner.call(step.operation, at) else { continue };
-            planner.expect(number, call)?;
-            let looks = matches!(step.operation, Operation::Run { mode: Mode::Peek, .. });
-            if watched && !looks {
-                planner.expect(number, planner.look(call.log(), at))?;
-            }
-        }
-        planner.finish(Timestamp::from_micros_saturating(now))
-    }
-
     /// Returns how many calls there are.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -8,7 +8,8 @@ use limiter_core::{EntryId, ErrorKind, MAX_COST, NowStore, Receipt, Timestamp};
 use super::case::{Case, CaseId, CaseLimiter, Operation, Place};
 use super::plan::{Call, Log, Plan, Planned, everything};
 use super::reply::{Decided, Hidden, Reply, Settled};
-use crate::{Answer, OracleEntry, OracleStore, StatusAnswer};
+use crate::answer::{Answer, StatusAnswer};
+use crate::oracle::{OracleEntry, OracleStore};
 
 /// Any salt but 0: a store's own salt is another one.
 const SALT: u128 = 0x5a17 << 64 | 0x5a17;
@@ -32,6 +33,40 @@ struct Issued {
     log: Log,
     id: Option<CaseId>,
     receipt: Receipt,
+}
+
+impl Plan {
+    /// Works out what a store must answer: from the oracle's facts by [`decide`](limiter_core::store::decide), and once more
+    /// by definition.
+    ///
+    /// Every sequence ends with a look at each log, by every policy and at all of its entries, and with a reset.
+    ///
+    /// # Errors
+    /// What differs, if the two ways differ, and if the case has no policy or no limiter.
+    pub fn of(case: &Case) -> Result<Self, String> {
+        Self::build(case, false)
+    }
+
+    /// As [`of`](Self::of), with a look at all entries of the log after every step.
+    pub(crate) fn watched(case: &Case) -> Result<Self, String> {
+        Self::build(case, true)
+    }
+
+    fn build(case: &Case, watched: bool) -> Result<Self, String> {
+        let mut planner = Planner::new(case)?;
+        let mut now = case.start;
+        for (number, step) in case.steps.iter().enumerate() {
+            now = now.saturating_add_signed(step.after).min(Timestamp::MAX.as_micros());
+            let at = Timestamp::from_micros_saturating(now);
+            let Some(call) = planner.call(step.operation, at) else { continue };
+            planner.expect(number, call)?;
+            let looks = matches!(step.operation, Operation::Run { mode: Mode::Peek, .. });
+            if watched && !looks {
+                planner.expect(number, planner.look(call.log(), at))?;
+            }
+        }
+        planner.finish(Timestamp::from_micros_saturating(now))
+    }
 }
 
 impl Clone for Planner {
@@ -174,7 +209,9 @@ impl Planner {
     }
 
     fn run(&mut self, step: usize, call: Call) -> Result<Reply, String> {
-        let Call::Run { mode, log, policy, limiter_policy, cost, id, at } = call else { return Ok(Reply::Reset(false)) };
+        let Call::Run { mode, log, policy, limiter_policy, cost, id, at } = call else {
+            return Ok(Reply::Reset(false));
+        };
         let policy = &self.plan.policies[policy];
         let refused = match mode {
             _ if cost == 0 => Some(ErrorKind::InvalidCost),

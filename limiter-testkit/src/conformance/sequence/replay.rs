@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use limiter_core::{BoxFuture, WindowStore};
 
-use super::blame;
+use super::caller::{Caller, Route, StoreKeys};
+use super::citations;
 use super::plan::Plan;
-use super::put::{Places, Putter, Way};
 use super::reply::{Got, agrees};
-use super::story;
+use super::transcript;
 use crate::conformance::sentence::Cite;
 
 /// Where a store's answer is not what it must be. [`Display`](fmt::Display) prints every call up to there.
@@ -22,7 +22,7 @@ pub struct Mismatch {
     pub(crate) step: usize,
     /// The sentences that the call is about.
     pub(crate) cites: Vec<Cite>,
-    pub(crate) story: String,
+    pub(crate) transcript: String,
 }
 
 impl fmt::Display for Mismatch {
@@ -30,7 +30,7 @@ impl fmt::Display for Mismatch {
         for cite in &self.cites {
             writeln!(f, "{cite}")?;
         }
-        f.write_str(&self.story)
+        f.write_str(&self.transcript)
     }
 }
 
@@ -43,7 +43,7 @@ pub(crate) type Sweep = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 pub(crate) struct Replay<'a, S: ?Sized> {
     /// Handles of one store, used in turn.
     pub(crate) handles: &'a [Arc<S>],
-    pub(crate) places: &'a Places,
+    pub(crate) places: &'a StoreKeys,
     /// Where the turns begin: which handle, and which way to ask, comes first.
     pub(crate) turn: usize,
     /// Makes the store sweep before each call.
@@ -51,7 +51,7 @@ pub(crate) struct Replay<'a, S: ?Sized> {
 }
 
 impl<'a, S: WindowStore + ?Sized> Replay<'a, S> {
-    pub(crate) fn new(handles: &'a [Arc<S>], places: &'a Places) -> Self {
+    pub(crate) fn new(handles: &'a [Arc<S>], places: &'a StoreKeys) -> Self {
         Self { handles, places, turn: 0, sweep: None }
     }
 
@@ -59,14 +59,14 @@ impl<'a, S: WindowStore + ?Sized> Replay<'a, S> {
     ///
     /// After a mismatch it resets all logs of the plan.
     pub(crate) async fn run(&self, plan: &Plan) -> Result<(), Mismatch> {
-        let mut putter = Putter::new(self.places, salt());
+        let mut caller = Caller::new(self.places, salt());
         for number in 0..plan.calls.len() {
             if let Some(sweep) = self.sweep {
                 sweep().await;
             }
             let turn = self.turn + number;
             let store = &self.handles[turn % self.handles.len()];
-            let got = putter.put_planned(store, plan, number, Way::of_turn(turn)).await;
+            let got = caller.call_planned(store, plan, number, Route::in_turn(turn)).await;
             if !agrees(&plan.calls[number].expected, &got) {
                 for log in plan.logs() {
                     _ = store.reset(self.places.log(log)).await;
@@ -78,10 +78,10 @@ impl<'a, S: WindowStore + ?Sized> Replay<'a, S> {
     }
 }
 
-/// The story of a call with a wrong answer.
+/// The transcript of a call with a wrong answer.
 pub(crate) fn mismatch(plan: &Plan, call: usize, got: &Got) -> Mismatch {
-    let (step, cites) = (plan.calls[call].step, blame::cites(plan, call, got));
-    Mismatch { call, step, cites, story: story::of_call(plan, call, got) }
+    let (step, cites) = (plan.calls[call].step, citations::cites(plan, call, got));
+    Mismatch { call, step, cites, transcript: transcript::of_call(plan, call, got) }
 }
 
 /// A number that no other sequence has.
@@ -102,7 +102,7 @@ pub async fn replay<S>(store: &Arc<S>, plan: &Plan, keys: impl Fn(u8) -> Vec<u8>
 where
     S: WindowStore + ?Sized,
 {
-    let (handles, places) = ([Arc::clone(store)], Places::new(plan, keys));
+    let (handles, places) = ([Arc::clone(store)], StoreKeys::new(plan, keys));
     Replay::new(&handles, &places).run(plan).await
 }
 

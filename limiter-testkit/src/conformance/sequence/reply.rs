@@ -5,8 +5,8 @@ use std::fmt;
 use limiter_core::store::{Facts, Outcome};
 use limiter_core::{Error, ErrorKind, Timestamp};
 
-use crate::answer::{Fields, of_status, since};
-use crate::{Answer, StatusAnswer};
+use crate::answer::fields::{Fields, of_status, since};
+use crate::answer::{Answer, StatusAnswer};
 
 /// What a call came to, or must come to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +96,8 @@ impl Reply {
         match self {
             Self::Decided(decided) => {
                 let mut fields = decided.answer.fields(start);
-                let entry = decided.repeats.map_or_else(|| "new, or none".to_owned(), |call| format!("that of call {call}"));
+                let entry =
+                    decided.repeats.map_or_else(|| "new, or none".to_owned(), |call| format!("that of call {call}"));
                 fields.push(("entry".to_owned(), entry));
                 if let Some(hidden) = decided.hidden {
                     fields.push(("outcome".to_owned(), format!("{:?}", hidden.outcome)));

@@ -1,10 +1,11 @@
 //! Where a store broke the contract.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use super::Phase;
-use super::findings::{Findings, Ranked};
-use crate::conformance::sentence::Sentence;
+use super::report::Phase;
+use crate::conformance::sentence::{Cite, Sentence};
+use crate::conformance::sequence::replay::Mismatch;
 
 /// How many failing cases are shown in full, and of those how many that cite the same sentences.
 const SHOWN: (usize, usize) = (10, 3);
@@ -80,3 +81,115 @@ impl fmt::Debug for Failure {
 }
 
 impl std::error::Error for Failure {}
+
+/// How many failing cases are kept with their stories.
+const KEPT: usize = 400;
+
+/// One failing case.
+#[derive(Clone, Debug)]
+pub(crate) struct Finding {
+    /// Which case.
+    pub(crate) title: String,
+    /// The sentences that it is about.
+    pub(crate) cites: Vec<Cite>,
+    /// What the wrong answer itself points at.
+    points: Option<Cite>,
+    /// How many calls came before the wrong answer.
+    calls: usize,
+    /// Whether the case was generated. Of several about the same sentences one tells as much as all.
+    pub(crate) is_generated: bool,
+    pub(crate) transcript: String,
+}
+
+impl Finding {
+    pub(crate) fn new(title: impl Into<String>, cites: &[Cite], transcript: impl Into<String>) -> Self {
+        Self {
+            title: title.into(),
+            cites: cites.to_vec(),
+            points: None,
+            calls: 0,
+            is_generated: false,
+            transcript: transcript.into(),
+        }
+    }
+
+    /// A wrong answer of a generated sequence, which is about whatever it points at.
+    pub(crate) fn of(title: impl Into<String>, mismatch: Mismatch) -> Self {
+        let cites = mismatch.cites.clone();
+        Self { is_generated: true, ..Self::about(title, &cites, mismatch) }
+    }
+
+    /// A wrong answer of a case that is about `cites`.
+    pub(crate) fn about(title: impl Into<String>, cites: &[Cite], mismatch: Mismatch) -> Self {
+        let points = mismatch.cites.first().copied();
+        let (cites, calls) = (cites.to_vec(), mismatch.call);
+        Self { title: title.into(), cites, points, calls, is_generated: false, transcript: mismatch.transcript }
+    }
+
+    /// How much the case says about each sentence: the less happened before, the more.
+    fn evidence(&self) -> impl Iterator<Item = (Sentence, f64)> {
+        let weight = 1.0 / ((1 + self.calls) * (1 + self.calls)) as f64;
+        let cited = self.cites.iter().map(move |cite| (cite.item, weight));
+        cited.chain(self.points.map(|cite| (cite.item, 2.0 * weight)))
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.title)?;
+        for cite in &self.cites {
+            writeln!(f, "{cite}")?;
+        }
+        write!(f, "{}", self.transcript.trim_end())
+    }
+}
+
+/// The failing cases of a phase.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Findings {
+    kept: Vec<Finding>,
+    count: u64,
+}
+
+impl Findings {
+    pub(crate) fn push(&mut self, finding: Finding) {
+        self.count += 1;
+        if self.kept.len() < KEPT {
+            self.kept.push(finding);
+        }
+    }
+
+    /// Counts failing cases without their stories.
+    pub(crate) fn more(&mut self, count: u64) {
+        self.count += count;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Puts the likeliest sentence, and its simplest case, first.
+    pub(crate) fn ranked(self) -> Ranked {
+        let mut evidence: BTreeMap<Sentence, f64> = BTreeMap::new();
+        for (sentence, weight) in self.kept.iter().flat_map(Finding::evidence) {
+            *evidence.entry(sentence).or_default() += weight;
+        }
+        let mut sentences: Vec<Sentence> = evidence.keys().copied().collect();
+        sentences.sort_by(|one, other| evidence[other].total_cmp(&evidence[one]));
+        let mut findings = self.kept;
+        let rank = |finding: &Finding| {
+            let place = |cite: &Cite| sentences.iter().position(|sentence| *sentence == cite.item);
+            (finding.cites.iter().filter_map(place).min().unwrap_or(usize::MAX), finding.cites.len(), finding.calls)
+        };
+        findings.sort_by_key(rank);
+        Ranked { findings, sentences, count: self.count }
+    }
+}
+
+/// Failing cases, the most telling first.
+#[derive(Clone, Debug)]
+pub(crate) struct Ranked {
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) sentences: Vec<Sentence>,
+    pub(crate) count: u64,
+}

@@ -1,4 +1,31 @@
-//! One test for each part of the suite.
+//! One test for each phase of the suite.
+
+use std::sync::Arc;
+
+use limiter_core::WindowStore;
+
+use super::Suite;
+use super::report::Phase;
+
+#[doc(hidden)]
+pub use futures::executor::block_on;
+
+/// Runs one phase, and fails the test with what it finds.
+///
+/// # Panics
+/// If the store fails.
+#[allow(clippy::panic, reason = "it is the body of a test")]
+pub async fn check<S: WindowStore + ?Sized>(suite: Suite, phase: Phase, handles: Vec<Arc<S>>) {
+    if let Err(failure) = suite.phases(&[phase]).run_handles(handles).await {
+        panic!("{failure}");
+    }
+}
+
+/// Adds a sweep of this store to a suite.
+pub fn with_sweep<S: WindowStore>(suite: Suite, store: &Arc<S>, sweep: impl Fn(&S) + Send + Sync + 'static) -> Suite {
+    let store = Arc::clone(store);
+    suite.sweep(move || sweep(&store))
+}
 
 /// Makes a module of tests, one for each part of the conformance suite.
 ///

@@ -1,6 +1,52 @@
-//! What was run.
+//! The phases of the suite, and what was run.
 
-use super::Phase;
+/// A part of the suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Phase {
+    /// The [golden traces](crate::golden): worked examples decided by hand.
+    Golden,
+    /// Cases written by hand, at given times: at least one for every sentence that a sequence of calls can break, and the
+    /// ends of every range.
+    Cases,
+    /// One log of very many entries.
+    LongLog,
+    /// The same cases at the store's own clock, and how that clock runs.
+    StoreClock,
+    /// Logs until shortly before the store may forget them, and after.
+    Forgetting,
+    /// Futures that are dropped before they have finished.
+    Cancel,
+    /// Several handles of one store, in turn and at once. Without a second handle there is nothing to run.
+    Handles,
+    /// All short sequences.
+    Exhaustive,
+    /// Random sequences, shrunk when they fail.
+    Random,
+    /// Many tasks on one key.
+    Contention,
+}
+
+impl Phase {
+    /// All of them, in the order in which they run.
+    pub const ALL: [Self; 10] = [
+        Self::Golden,
+        Self::Cases,
+        Self::LongLog,
+        Self::StoreClock,
+        Self::Forgetting,
+        Self::Cancel,
+        Self::Handles,
+        Self::Exhaustive,
+        Self::Random,
+        Self::Contention,
+    ];
+
+    /// Whether the phase depends on the seed.
+    pub(crate) const fn is_random(self) -> bool {
+        matches!(self, Self::Exhaustive | Self::Random)
+    }
+}
 
 /// What a suite has run, all of it with the right result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,79 +6,45 @@ use std::time::Duration;
 
 use limiter_core::WindowStore;
 
-use super::{Finding, Findings, Phase, Report, Sizes, Suite, random};
-use crate::conformance::phases;
+use super::report::{Phase, Report};
+use super::settings::{Settings, Sizes, random};
+use crate::conformance::sequence::caller::StoreKeys;
 use crate::conformance::sequence::plan::Plan;
-use crate::conformance::sequence::put::Places;
 use crate::conformance::sequence::replay::{Mismatch, Replay, Sweep};
 use crate::conformance::tasks::spawn::Spawner;
 
 /// What the phases need, and what they have done.
 pub(crate) struct Run<'a, S: ?Sized> {
-    suite: &'a Suite,
+    settings: &'a Settings,
     handles: Vec<Arc<S>>,
-    phase: Phase,
+    /// The phase that the calls are counted for.
+    pub(crate) phase: Phase,
     prefix: String,
     keys: AtomicU64,
     pub(crate) report: Report,
 }
 
 impl<'a, S: WindowStore + ?Sized> Run<'a, S> {
-    pub(crate) fn new(suite: &'a Suite, handles: Vec<Arc<S>>) -> Self {
+    pub(crate) fn new(settings: &'a Settings, handles: Vec<Arc<S>>) -> Self {
         let (prefix, report) = (format!("{:016x}", random()), Report::default());
-        Self { suite, handles, phase: Phase::Golden, prefix, keys: AtomicU64::new(0), report }
-    }
-
-    pub(crate) fn report(&self) -> Report {
-        self.report
-    }
-
-    /// Runs one phase.
-    pub(crate) async fn phase(&mut self, phase: Phase) -> Findings {
-        self.phase = phase;
-        let before = self.report.operations;
-        let mut findings = Findings::default();
-        if self.handles.is_empty() {
-            findings.push(Finding::new("no store", &[], "there is no handle of a store"));
-            return findings;
-        }
-        match phase {
-            Phase::Golden => phases::golden::run(self, &mut findings).await,
-            Phase::Cases => phases::cases::run(self, &mut findings).await,
-            Phase::LongLog => phases::long_log::run(self, &mut findings).await,
-            Phase::StoreClock => phases::store_clock::run(self, &mut findings).await,
-            Phase::Forgetting => phases::forgetting::run(self, &mut findings).await,
-            Phase::Cancel => phases::cancel::run(self, &mut findings).await,
-            Phase::Handles => phases::handles::run(self, &mut findings).await,
-            Phase::Exhaustive => phases::generated::exhaustive(self, &mut findings).await,
-            Phase::Random => phases::generated::random(self, &mut findings).await,
-            Phase::Contention => phases::contention::run(self, &mut findings).await,
-        }
-        if findings.is_empty() && self.report.operations == before {
-            let text = match phase {
-                Phase::Handles => "there is only one handle: give several to `Suite::run_handles`",
-                _ => "there was nothing to run",
-            };
-            findings.push(Finding::new("nothing was checked", &[], text));
-        }
-        findings
+        Self { settings, handles, phase: Phase::Golden, prefix, keys: AtomicU64::new(0), report }
     }
 
     pub(crate) fn sizes(&self) -> &'a Sizes {
-        &self.suite.sizes
+        &self.settings.sizes
     }
 
     pub(crate) fn seed(&self) -> u64 {
-        self.suite.seed
+        self.settings.seed
     }
 
     /// How far the store's clock may be from the system's; `None` if it has an epoch of its own.
     pub(crate) fn tolerance(&self) -> Option<Duration> {
-        self.suite.tolerance
+        self.settings.tolerance
     }
 
     pub(crate) fn sweep(&self) -> Option<&'a Sweep> {
-        self.suite.sweep.as_ref()
+        self.settings.sweep.as_ref()
     }
 
     /// Makes the store sweep, if it can.
@@ -89,7 +55,7 @@ impl<'a, S: WindowStore + ?Sized> Run<'a, S> {
     }
 
     pub(crate) fn spawner(&self) -> &'a Spawner {
-        &self.suite.spawner
+        &self.settings.spawner
     }
 
     pub(crate) fn store(&self) -> &Arc<S> {
@@ -116,9 +82,9 @@ impl<'a, S: WindowStore + ?Sized> Run<'a, S> {
     }
 
     /// Returns new places for a plan.
-    pub(crate) fn places(&self, plan: &Plan) -> Places {
+    pub(crate) fn places(&self, plan: &Plan) -> StoreKeys {
         let key = self.new_key();
-        Places::new(plan, |k| format!("{key}/{k}").into_bytes())
+        StoreKeys::new(plan, |k| format!("{key}/{k}").into_bytes())
     }
 
     /// Puts a plan to the store, on new keys.
