@@ -10,7 +10,7 @@ use crate::conformance::sequence::caller::{Caller, Route};
 use crate::conformance::sequence::case::{Case, CaseLimiter, Operation, Place, Step};
 use crate::conformance::sequence::citations;
 use crate::conformance::sequence::plan::Plan;
-use crate::conformance::sequence::replay::salt;
+use crate::conformance::sequence::replay::{Mismatch, salt};
 use crate::conformance::sequence::reply::{Got, Reply};
 use crate::conformance::sequence::transcript::columns;
 use crate::conformance::suite::failure::{Finding, Findings};
@@ -62,7 +62,9 @@ async fn put<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, trace: &Trace) -> Re
         Some((number, got)) => {
             let title = format!("golden trace \"{}\"", trace.name);
             let cites = citations::cites(&plan, number, &got);
-            Err(Wrong::Row(Box::new(Finding::new(title, &cites, transcript(trace, number, &got)))))
+            let transcript = transcript(trace, number, &got);
+            let mismatch = Mismatch { call: number, step: number, cites: cites.clone(), transcript };
+            Err(Wrong::Row(Box::new(Finding::about(title, &cites, mismatch))))
         }
     }
 }

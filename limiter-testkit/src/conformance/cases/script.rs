@@ -7,7 +7,7 @@ use limiter_core::{Counting, Policy};
 
 use crate::conformance::generated::strategy::START;
 use crate::conformance::sentence::Cite;
-use crate::conformance::sentence::Sentence::{E1, E2, F1, F2, L11, S8, T1, T2, T3, T4};
+use crate::conformance::sentence::Sentence::{E1, E2, F1, F2, L8, L11, S7, S8, T1, T2, T3, T4};
 use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
 use crate::conformance::sequence::plan::{Call, Plan};
 use crate::conformance::sequence::replay::Mismatch;
@@ -200,12 +200,13 @@ impl Script {
 pub(crate) fn finding(script: &Script, plan: &Plan, mismatch: Mismatch) -> Finding {
     let mut cites = script.cites.get(mismatch.step).cloned().unwrap_or_default();
     // Some answers are wrong in a way that says more than the step.
-    let more = mismatch.cites.first().filter(|cite| matches!(cite.item, T1 | T2 | T3 | T4 | L11 | E1 | E2 | F1 | F2));
-    if matches!(plan.calls[mismatch.call].call, Call::Reset { .. }) && more.is_none() {
-        cites = vec![S8.nth(1)];
-    } else {
-        let more = more.filter(|cite| !cites.iter().any(|own| own.item == cite.item)).copied();
+    let says_more = |cite: &Cite| matches!(cite.item, T1 | T2 | T3 | T4 | L11 | S7 | E1 | E2 | F1 | F2);
+    if mismatch.cites.first().is_some_and(says_more) {
+        let more = mismatch.cites.iter().filter(|cite| says_more(cite) || cite.item == L8);
+        let more: Vec<Cite> = more.filter(|cite| !cites.iter().any(|own| own.item == cite.item)).copied().collect();
         cites.splice(0..0, more);
+    } else if matches!(plan.calls[mismatch.call].call, Call::Reset { .. }) {
+        cites = vec![S8.nth(1)];
     }
     Finding::about(format!("case \"{}\"", script.name), &cites, mismatch)
 }

@@ -99,7 +99,7 @@ fn named() -> Vec<Script> {
 
 fn refunds() -> Vec<Script> {
     vec![
-        abc("the oldest entry is refunded", &[S3.nth(1)])
+        abc("the oldest entry is refunded", &[S3.nth(1), S1.nth(1)])
             .refund("a")
             .peek(1)
             .after(5)
@@ -107,8 +107,13 @@ fn refunds() -> Vec<Script> {
             .after(1)
             .peek(1)
             .after(1),
-        abc("an entry in the middle is refunded", &[S3.nth(1)]).refund("b").peek(1).after(6).peek(1).after(2),
-        abc("the newest entry is refunded", &[S3.nth(1)]).refund("c").peek(1).after(3).peek(1).after(5),
+        abc("an entry in the middle is refunded", &[S3.nth(1), S1.nth(1)])
+            .refund("b")
+            .peek(1)
+            .after(6)
+            .peek(1)
+            .after(2),
+        abc("the newest entry is refunded", &[S3.nth(1), S1.nth(1)]).refund("c").peek(1).after(3).peek(1).after(5),
         abc("all entries are refunded", &[S3.nth(1)])
             .refund("b")
             .refund("a")

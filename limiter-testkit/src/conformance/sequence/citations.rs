@@ -20,12 +20,7 @@ const MOST: usize = 3;
 pub(crate) fn cites(plan: &Plan, number: usize, got: &Got) -> Vec<Cite> {
     let citations = Citations { plan, number };
     let mut cites = match (&plan.calls[number].expected, got) {
-        (_, Err(error)) if error.kind() == ErrorKind::Inconsistent => {
-            let mut cites = citations.history();
-            cites.truncate(MOST - 1);
-            cites.push(L11.nth(1));
-            cites
-        }
+        (_, Err(error)) if error.kind() == ErrorKind::Inconsistent => [vec![L11.nth(1)], citations.history()].concat(),
         (Reply::Refused(_), _) => vec![E2.nth(1)],
         (Reply::Reset(_), Ok(_)) => vec![S8.into()],
         (Reply::Settled(settled), Err(_)) if settled.applied => vec![S6.into(), E1.into()],
@@ -61,13 +56,16 @@ impl Citations<'_> {
             return self.time(&self.plan.calls[self.number].expected);
         }
         if expected.applied != got.applied {
+            let says_wrong =
+                if (&expected.status, expected.newest) == (&got.status, got.newest) { Some(S7.nth(1)) } else { None };
             let is_elsewhere = self.plan.calls[receipt].call.log() != log;
-            return match expected.applied {
+            let cites = match expected.applied {
                 true if cost > MAX_COST / 2 => vec![S6.into(), S1.nth(1)],
                 true => vec![S1.nth(1), L8.into()],
                 false if is_elsewhere => vec![S1.nth(2)],
                 false => vec![S4.into()],
             };
+            return says_wrong.into_iter().chain(cites).collect();
         }
         if expected.status == got.status {
             return vec![L11.nth(2)];
@@ -85,7 +83,9 @@ impl Citations<'_> {
             && expected.answer == got.answer
             && right.newest != wrong.newest
         {
-            return vec![L11.nth(2)];
+            // Where the log has lost its newest entry, the call may have dropped it.
+            let lost = wrong.newest < right.newest && right.outcome != Kind::Appended;
+            return if lost { vec![L11.nth(2), L8.nth(1)] } else { vec![L11.nth(2)] };
         }
         let repeated = expected.repeats.is_some();
         let outcome = |decided: &Decided| decided.hidden.map(|hidden| hidden.outcome);

@@ -92,28 +92,29 @@ pub(crate) struct Finding {
     pub(crate) title: String,
     /// The sentences that it is about.
     pub(crate) cites: Vec<Cite>,
-    /// What the wrong answer itself points at.
-    points: Option<Cite>,
-    /// How many calls came before the wrong answer.
-    calls: usize,
+    /// What the wrong answer alone suggests.
+    suggested: Option<Cite>,
+    /// How many calls came before the wrong answer; `None` for a check of its sentences alone.
+    calls: Option<usize>,
     /// Whether the case was generated. Of several about the same sentences one tells as much as all.
     pub(crate) is_generated: bool,
     pub(crate) transcript: String,
 }
 
 impl Finding {
+    /// A check of these sentences alone.
     pub(crate) fn new(title: impl Into<String>, cites: &[Cite], transcript: impl Into<String>) -> Self {
         Self {
             title: title.into(),
             cites: cites.to_vec(),
-            points: None,
-            calls: 0,
+            suggested: None,
+            calls: None,
             is_generated: false,
             transcript: transcript.into(),
         }
     }
 
-    /// A wrong answer of a generated sequence, which is about whatever it points at.
+    /// A wrong answer of a generated sequence, which is about what the answer suggests.
     pub(crate) fn of(title: impl Into<String>, mismatch: Mismatch) -> Self {
         let cites = mismatch.cites.clone();
         Self { is_generated: true, ..Self::about(title, &cites, mismatch) }
@@ -121,16 +122,16 @@ impl Finding {
 
     /// A wrong answer of a case that is about `cites`.
     pub(crate) fn about(title: impl Into<String>, cites: &[Cite], mismatch: Mismatch) -> Self {
-        let points = mismatch.cites.first().copied();
-        let (cites, calls) = (cites.to_vec(), mismatch.call);
-        Self { title: title.into(), cites, points, calls, is_generated: false, transcript: mismatch.transcript }
+        let suggested = mismatch.cites.first().copied();
+        let (cites, calls) = (cites.to_vec(), Some(mismatch.call));
+        Self { title: title.into(), cites, suggested, calls, is_generated: false, transcript: mismatch.transcript }
     }
 
     /// How much the case says about each sentence: the less happened before, the more.
     fn evidence(&self) -> impl Iterator<Item = (Sentence, f64)> {
-        let weight = 1.0 / ((1 + self.calls) * (1 + self.calls)) as f64;
+        let weight = self.calls.map_or(1_000.0, |calls| 1.0 / ((1 + calls) * (1 + calls)) as f64);
         let cited = self.cites.iter().map(move |cite| (cite.item, weight));
-        cited.chain(self.points.map(|cite| (cite.item, 2.0 * weight)))
+        cited.chain(self.suggested.map(|cite| (cite.item, 0.5 * weight)))
     }
 }
 
