@@ -74,7 +74,8 @@ impl Suite {
         self
     }
 
-    /// Sets the length of the short sequences. Default: 2, of which there are some 3,400; of length 3 there are some 190,000.
+    /// Sets the length of the short sequences. Default: 2. There are 2,514 of length 2 and
+    /// 186,016 of length 3.
     pub fn depth(mut self, depth: usize) -> Self {
         self.settings.sizes.depth = depth;
         self

@@ -41,8 +41,8 @@ pub(super) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     let used = by_facts(&*store, peek).await.map(|(decision, _)| decision.used());
     let removed = store.reset(op(1, 1).log).await;
     // Either alone may be the fault of the peek or the reset.
-    let peek_differs = !matches!(used, Ok(used) if used == u64::from(appended[0]));
-    let reset_differs = !matches!(removed, Ok(removed) if removed == appended[1]);
+    let peek_differs = used.as_ref().is_ok_and(|used| *used != u64::from(appended[0]));
+    let reset_differs = removed.as_ref().is_ok_and(|removed| *removed != appended[1]);
     if peek_differs && reset_differs {
         let (number, returned) = if appended[0] { (1, "decided") } else { (2, "returned `None`") };
         wrong.push((

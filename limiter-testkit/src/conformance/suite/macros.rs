@@ -92,7 +92,7 @@ macro_rules! conformance_tests {
                     }
                     let suite = $crate::__conformance_default!($crate::conformance::Suite::new() $(, $suite)?);
                     $(let suite = $crate::conformance::__private::with_sweep(suite, &handles[0], $sweep);)?
-                    (suite, handles)
+                    (suite, handles, $crate::__conformance_default!(() $(, $guard)?))
                 }
             }
         }
@@ -137,7 +137,7 @@ macro_rules! __conformance_test {
         #[test]
         fn $test() {
             $crate::conformance::__private::block_on(async {
-                let (suite, handles) = { $($body)* };
+                let (suite, handles, _guard) = { $($body)* };
                 $crate::conformance::__private::check(suite, $crate::conformance::Phase::$phase, handles).await;
             });
         }
@@ -145,7 +145,7 @@ macro_rules! __conformance_test {
     ($test:ident $phase:ident [tokio] { $($body:tt)* }) => {
         #[::tokio::test(flavor = "multi_thread")]
         async fn $test() {
-            let (suite, handles) = { $($body)* };
+            let (suite, handles, _guard) = { $($body)* };
             let suite = suite.spawn(|task| ::std::boxed::Box::pin(async { _ = ::tokio::spawn(task).await }));
             $crate::conformance::__private::check(suite, $crate::conformance::Phase::$phase, handles).await;
         }
