@@ -19,7 +19,7 @@ pub use crate::status::settled;
 
 /// Keeps one log for each limiter name and key, and applies operations to it.
 ///
-/// To write a backend, read `OracleStore` in `limiter-testkit` first: it is this contract in 150 plain lines. A backend over
+/// To write a backend, read `OracleStore` in `limiter-testkit` first: it is this contract in 200 plain lines. A backend over
 /// any key-value store with transactions or compare-and-swap loads, changes and saves a [`Log`]. Then run
 /// `limiter_testkit::conformance` on it: the suite checks every numbered sentence below, and its failures name the sentence.
 ///

@@ -4,9 +4,9 @@ mod flawed;
 
 use std::collections::HashSet;
 
-use flawed::{Counted, Flaw, Forgetful, Forgets, Handled, Keeps, Leaves, Made, Stepwise};
+use flawed::{Counted, Flaw, Forgetful, Forgets, Handled, Keeps, Leaves, Stepwise, Tested};
 use limiter_testkit::conformance::Phase::{
-    Cancel, Cases, Contention, Exhaustive, Forgetting, Golden, Handles, LongLog, Random, StoreClock,
+    Cancel, Cases, Contention, Forgetting, Golden, Handles, LongLog, Random, StoreClock,
 };
 use limiter_testkit::conformance::Sentence::{
     C1, C2, E1, E2, F1, F2, L1, L2, L3, L4, L5, L6, L7, L8, L9, L10, L11, L12, L13, L14, S1, S2, S3, S4, S5, S6, S7,
@@ -28,13 +28,13 @@ enum Broken {
 }
 
 impl Broken {
-    fn made(self) -> Made {
+    fn tested(self) -> Tested {
         match self {
             Self::Model(flaw) => flaw.into(),
             Self::Forgetful(forgets) => Forgetful::new(forgets).into(),
             Self::Handles(keeps) => Handled::new(keeps).into(),
             Self::Steps(leaves) => Stepwise::new(leaves).into(),
-            Self::CountsIn16Bits => Made::of(Counted::default()),
+            Self::CountsIn16Bits => Tested::of(Counted::default()),
         }
     }
 }
@@ -182,31 +182,21 @@ fn rows() -> Vec<Row> {
     cases.chain(OTHERS.iter().copied()).collect()
 }
 
-fn suite(made: &Made) -> Suite {
-    match made.sweep.clone() {
+fn suite(tested: &Tested) -> Suite {
+    match tested.sweep.clone() {
         Some(sweep) => Suite::new().sweep_with(move || sweep()),
         None => Suite::new(),
     }
 }
 
 fn found(broken: Broken, phase: Phase) -> Option<Failure> {
-    let made = broken.made();
-    suite(&made).phases(&[phase]).run_handles_blocking(made.handles).err()
+    let tested = broken.tested();
+    suite(&tested).phases(&[phase]).run_handles_blocking(tested.handles).err()
 }
 
 /// Returns what is wrong if the phase does not find the flaw, or does not show the sentence.
 fn missed((broken, phase, sentence): Row) -> Option<String> {
-    let start = std::time::Instant::now();
     let Some(failure) = found(broken, phase) else { return Some(format!("{phase:?} does not find {broken:?}")) };
-    if std::env::var("RANK").is_ok() {
-        println!(
-            "RANK {:?} {} {:?} {broken:?} {sentence:?} {:?}",
-            failure.sentences().iter().position(|s| *s == sentence),
-            failure.count(),
-            start.elapsed(),
-            &failure.sentences()[..failure.sentences().len().min(6)]
-        );
-    }
     let is_shown = failure.to_string().contains(&format!("\n{}: ", sentence.label()));
     (!is_shown)
         .then(|| format!("{broken:?} breaks {}, but the failure is about {:?}", sentence.label(), failure.sentences()))
@@ -240,22 +230,53 @@ fn the_stores_are_right_but_for_their_flaws() {
         Broken::Steps(Leaves::Nothing),
     ];
     for store in right {
-        let made = store.made();
-        let suite = suite(&made).long_log(300, std::time::Duration::MAX);
-        let report = suite.run_handles_blocking(made.handles).unwrap_or_else(|failure| panic!("{store:?}\n{failure}"));
+        let tested = store.tested();
+        let suite = suite(&tested).long_log(300, std::time::Duration::MAX);
+        let report =
+            suite.run_handles_blocking(tested.handles).unwrap_or_else(|failure| panic!("{store:?}\n{failure}"));
         assert!(report.operations > 10_000, "{report:?}");
     }
 }
 
+/// The calls that led there, both answers, and what differs.
 #[test]
-fn tmp_show() {
-    let Ok(name) = std::env::var("SHOW") else { return };
-    for (b, p, s) in rows() {
-        if !name.split(',').any(|n| format!("{b:?}").contains(&format!("({n})"))) {
-            continue;
+fn a_failure_shows_the_golden_trace() {
+    let text = found(Broken::Model(Flaw::CountsWhatIsAgedTheWindow), Golden).unwrap().to_string();
+    let first = text.split("\n\n").nth(1).unwrap();
+    let start =
+        "1) golden trace \"usage counter\"\nL2: An entry counts in a window W at now if and only if now - at < W.\n";
+    assert!(first.starts_with(start), "{text}");
+    assert!(first.contains("\n> ") && first.contains("expected"), "{text}");
+    assert!(first.lines().any(|line| line.trim_start().starts_with("used ") && line.ends_with("<--")), "{text}");
+}
+
+#[test]
+fn a_random_sequence_is_shrunk_until_every_step_is_needed() {
+    for (flaw, steps) in [(Flaw::NeverCaps, 2), (Flaw::RefundsWhatHasLeft, 2), (Flaw::SettlesWithoutTheId, 3)] {
+        let tested = Broken::Model(flaw).tested();
+        for seed in 0..3 {
+            let suite = Suite::new().seed(seed).phases(&[Random]);
+            let text = suite.run_handles_blocking(tested.handles.clone()).unwrap_err().to_string();
+            assert!(text.contains(&format!("shrunk to {steps} steps")), "{flaw:?} {text}");
         }
-        let p = std::env::var("PHASE").map_or(p, |name| *Phase::ALL.iter().find(|p| format!("{p:?}") == name).unwrap());
-        let text = found(b, p).map_or("NOTHING".to_owned(), |f| f.to_string());
-        println!("================ {b:?} {s:?}\n{}", text.lines().take(90).collect::<Vec<_>>().join("\n"));
     }
+}
+
+#[test]
+fn a_failure_under_contention_says_that_tasks_overlapped() {
+    for (broken, phase) in
+        [(Broken::Model(Flaw::ChecksThenAdds), Contention), (Broken::Handles(Keeps::ItsLock), Handles)]
+    {
+        let text = found(broken, phase).unwrap().to_string();
+        assert!(text.contains("two tasks overlapped"), "{text}");
+    }
+}
+
+#[test]
+fn every_failing_case_is_counted_and_ten_are_shown() {
+    let failure = found(Broken::Model(Flaw::IgnoresIds), Cases).unwrap();
+    let text = failure.to_string();
+    assert!(failure.count() > 20 && text.starts_with(&format!("Cases: {} failing cases", failure.count())), "{text}");
+    assert!(text.contains("\n10) ") && text.contains(&format!("\nand {} more\n", failure.count() - 10)), "{text}");
+    assert!(text.ends_with("run this phase alone with Suite::phases(&[Phase::Cases])"), "{text}");
 }

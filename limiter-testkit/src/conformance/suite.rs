@@ -56,7 +56,7 @@ impl Suite {
         Self::with_sizes(Sizes::SHARED, Duration::from_secs(60))
     }
 
-    /// Runs only these parts. Default: all, except [`Phase::Handles`] if there is only one handle.
+    /// Runs only these phases. Default: all, except [`Phase::Handles`] if there is only one handle.
     pub fn phases(mut self, phases: &[Phase]) -> Self {
         self.phases = Some(phases.to_vec());
         self
@@ -74,8 +74,7 @@ impl Suite {
         self
     }
 
-    /// Sets the length of the short sequences. Default: 2. There are 2,514 of length 2 and
-    /// 186,016 of length 3.
+    /// Sets the length of the short sequences. Default: 2. There are 2,514 of length 2 and 186,016 of length 3.
     pub fn depth(mut self, depth: usize) -> Self {
         self.settings.sizes.depth = depth;
         self
@@ -95,7 +94,7 @@ impl Suite {
     }
 
     /// Sets how many entries the one long log gets, and how long that may take; then it stops early, which is no failure.
-    /// Default: 70,000 and 1 s, or 300 and 30 s, by the preset.
+    /// Default: 70,000 and 10 s, or 300 and 30 s, by the preset.
     pub fn long_log(mut self, entries: u64, time: Duration) -> Self {
         (self.settings.sizes.long_log, self.settings.sizes.long_log_time) = (entries, time);
         self
@@ -173,13 +172,13 @@ impl Suite {
     /// removed in the end, unless the store fails.
     ///
     /// # Errors
-    /// The [`Failure`] of the first part that fails, with all of its failing cases. Also if a part had nothing to run.
+    /// The [`Failure`] of the first phase that fails, with all of its failing cases. Also if a phase had nothing to run.
     pub async fn run<S: WindowStore + ?Sized>(&self, store: Arc<S>) -> Result<Report, Failure> {
         self.run_handles(vec![store]).await
     }
 
     /// Runs the suite on several handles of one store: several connections to a server, or several openings of a file.
-    /// [`Phase::Handles`] uses them in turn and at once, the other parts use the first.
+    /// [`Phase::Handles`] uses them in turn and at once, the other phases use the first.
     ///
     /// # Errors
     /// As [`run`](Self::run).

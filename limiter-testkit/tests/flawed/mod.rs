@@ -141,24 +141,24 @@ pub(crate) enum Flaw {
 }
 
 /// A store to be tested: its handles, and how it sweeps.
-pub(crate) struct Made {
+pub(crate) struct Tested {
     pub(crate) handles: Vec<SharedStore>,
     pub(crate) sweep: Option<Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>>,
 }
 
-impl Made {
+impl Tested {
     pub(crate) fn of(store: impl limiter_core::WindowStore) -> Self {
         Self { handles: vec![Arc::new(store)], sweep: None }
     }
 }
 
-impl From<Flaw> for Made {
+impl From<Flaw> for Tested {
     fn from(flaw: Flaw) -> Self {
         Self::of(Model::new(flaw))
     }
 }
 
-impl From<Forgetful> for Made {
+impl From<Forgetful> for Tested {
     fn from(store: Forgetful) -> Self {
         let store = Arc::new(store);
         let sweeper = Arc::clone(&store);
@@ -170,14 +170,14 @@ impl From<Forgetful> for Made {
     }
 }
 
-impl From<Handled> for Made {
+impl From<Handled> for Tested {
     fn from(store: Handled) -> Self {
         let other: SharedStore = Arc::new(store.another());
         Self { handles: vec![Arc::new(store), other], sweep: None }
     }
 }
 
-impl From<Stepwise> for Made {
+impl From<Stepwise> for Tested {
     fn from(store: Stepwise) -> Self {
         Self::of(store)
     }

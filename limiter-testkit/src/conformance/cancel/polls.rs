@@ -31,7 +31,7 @@ pub(super) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     let mut quickest = [("an append", Duration::MAX), ("a settlement", Duration::MAX), ("a reset", Duration::MAX)];
     for _ in 0..CALLS {
         let Ok(times) = measure(run).await else {
-            // Other parts of the suite say more about errors.
+            // Other phases say more about errors.
             return;
         };
         run.count(times.len() as u64);

@@ -1,10 +1,10 @@
 //! Calls in a row, under windows so short that entries leave all the time.
 //!
-//! A store that reads its clock twice for one operation shows when an entry leaves a window in between. So there are many
-//! entries, and many windows that they leave one by one.
+//! A store that reads its clock twice for one operation shows when an entry leaves a window in between.
 
 use std::time::Instant;
 
+use limiter_core::store::Op;
 use limiter_core::{MAX_COST, Policy, WindowStore, policy};
 
 use crate::conformance::cases::script::{Script, script};
@@ -12,14 +12,67 @@ use crate::conformance::generated::strategy::{limit, policy as of};
 use crate::conformance::own_clock::clock::When;
 use crate::conformance::own_clock::session::Session;
 use crate::conformance::sentence::Sentence::T2;
+use crate::conformance::sequence::caller::by_facts;
 use crate::conformance::sequence::replay::Mismatch;
 use crate::conformance::suite::failure::{Finding, Findings};
-use crate::conformance::suite::run::Run;
+use crate::conformance::suite::run::{Run, reset_all};
 
-/// How many calls one log gets.
+pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
+    for _ in 0..run.sizes().in_a_row.div_ceil(CALLS) {
+        if let Err(text) = records(run).await {
+            return findings.push(Finding::new("records in a row at the store's own clock", &[T2.nth(1)], text));
+        }
+    }
+    sessions(run, findings).await;
+}
+
+/// How many units fit into the windows of the records.
+const MAX: u64 = 4;
+
+/// Records without a pause. Each has a window that its fourth newest entry leaves at about the time of the call, so it matters
+/// when exactly the store reads its clock.
+async fn records<S: WindowStore + ?Sized>(run: &mut Run<'_, S>) -> Result<(), String> {
+    let (store, key) = (run.store().clone(), run.new_key());
+    // The limiter's policy keeps what the windows of the records do not see.
+    let meter = Policy::from(limit(MAX_COST, 3_600_000_000));
+    let mut times: Vec<u64> = Vec::with_capacity(CALLS);
+    let mut wrong = None;
+    for number in 0..CALLS {
+        let window = match times[..] {
+            [.., first, _, before, last] => {
+                (last - first + (last - before) + number as u64 % 4).saturating_sub(1).max(1)
+            }
+            _ => 1,
+        };
+        let limit = limit(MAX, window);
+        let policy = Policy::from(limit);
+        let mut op = Op::record(&key, &policy).with_name("conformance".into());
+        op.limiter_policy = Some(&meter);
+        let result = by_facts(&*store, op).await;
+        let decision = result.map_err(|error| format!("the store returned the error {error:?}"))?.0;
+        let now = decision.at().as_micros();
+        let before = times.iter().filter(|at| now.saturating_sub(**at) < window).count() as u64;
+        let expected = (before < MAX, (before + 1).min(MAX));
+        let got = (decision.allowed(), decision.used());
+        if got != expected {
+            wrong = wrong.or(Some(format!(
+                "record {number} in a row, under {limit}: the store said that it happened at {now} \u{b5}s, when {before} entries \
+                 counted before it. Expected allowed {} and {} used, got {} and {}. The store may read its clock more than once \
+                 for an operation",
+                expected.0, expected.1, got.0, got.1
+            )));
+        }
+        times.push(now);
+    }
+    reset_all(&*store, &[Op::record(&key, &meter).with_name("conformance".into()).log]).await;
+    run.count(CALLS as u64 + 1);
+    wrong.map_or(Ok(()), Err)
+}
+
+/// How many calls are made on one log.
 const CALLS: usize = 100;
 
-/// The windows, in hundredths of the time that a call takes.
+/// The windows of a session, in hundredths of the time that a call takes.
 const LENGTHS: [u64; 8] = [73, 161, 257, 431, 709, 1_123, 1_871, 3_001];
 
 /// Windows in which everything counts.
@@ -50,18 +103,13 @@ fn all(policies: [Policy; 2]) -> Script {
     })
 }
 
-fn acquires(policy: Policy) -> Script {
-    script("acquires in a row", &[], policy).for_each(0..CALLS, |script, _| script.acquire(1))
-}
-
-pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
+/// All operations, each answer checked before the next call.
+async fn sessions<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
     let mut call = 2;
-    for number in 0..run.sizes().in_a_row.div_ceil(CALLS) {
-        let script = match number % 4 {
+    for number in 0..run.sizes().in_a_row.div_ceil(2 * CALLS) {
+        let script = match number % 2 {
             0 => all([metered(call), saturated(call, true)]),
-            1 => acquires(saturated(call, false)),
-            2 => all([policy!("2/3us, 3/50us, 5/1ms, 8/20ms"), saturated(call, false)]),
-            _ => acquires(saturated(call, true)),
+            _ => all([policy!("2/3us, 3/50us, 5/1ms, 8/20ms"), saturated(call, false)]),
         };
         let session = Session::new(&run.handles()[..1], &script.case, &run.new_key(), run.tolerance(), number);
         let mut session = match session {
@@ -69,7 +117,7 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
             Err(text) => return findings.push(Finding::new(script.name, &[], text)),
         };
         let start = Instant::now();
-        let result = in_a_row(&mut session, &script).await;
+        let result = each_step(&mut session, &script).await;
         call = (start.elapsed().as_micros() as u64 / CALLS as u64).max(1);
         session.end().await;
         run.count(session.calls());
@@ -81,7 +129,7 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     }
 }
 
-async fn in_a_row<S>(session: &mut Session<S>, script: &Script) -> Result<(), Mismatch>
+async fn each_step<S>(session: &mut Session<S>, script: &Script) -> Result<(), Mismatch>
 where
     S: WindowStore + ?Sized,
 {

@@ -10,10 +10,10 @@ use crate::conformance::sequence::replay::Mismatch;
 /// How many failing cases are shown in full, and of those how many that cite the same sentences.
 const SHOWN: (usize, usize) = (10, 3);
 
-/// A part of the suite found a store at fault.
+/// The failing cases of one phase.
 ///
-/// It prints the failing cases: the sentence, the calls that led there, and the expected answer beside the store's. The
-/// likeliest sentence and its simplest case come first. Beyond ten, cases are only counted.
+/// [`Display`](fmt::Display) prints them: the sentences of the contract, the calls that led there, and the expected answer
+/// beside the store's. The likeliest sentence and its simplest case come first. Of more than ten cases the others are counted.
 pub struct Failure {
     phase: Phase,
     ranked: Ranked,
@@ -25,7 +25,7 @@ impl Failure {
         Self { phase, ranked: findings.ranked(), seed }
     }
 
-    /// Returns the part of the suite that found it.
+    /// Returns the phase that found them.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
@@ -69,7 +69,7 @@ impl fmt::Display for Failure {
         if ranked.count > shown as u64 {
             writeln!(f, "\nand {} more", ranked.count - shown as u64)?;
         }
-        write!(f, "\nrun this part alone with Suite::phases(&[Phase::{phase:?}])")?;
+        write!(f, "\nrun this phase alone with Suite::phases(&[Phase::{phase:?}])")?;
         if phase.is_random() { write!(f, " and Suite::seed({seed})") } else { Ok(()) }
     }
 }

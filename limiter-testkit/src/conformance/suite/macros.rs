@@ -27,7 +27,7 @@ pub fn with_sweep<S: WindowStore>(suite: Suite, store: &Arc<S>, sweep: impl Fn(&
     suite.sweep(move || sweep(&store))
 }
 
-/// Makes a module of tests, one for each part of the conformance suite.
+/// Makes a module of tests, one for each phase of the conformance suite.
 ///
 /// ```no_run
 /// use limiter_testkit::OracleStore as MyStore;

@@ -1,6 +1,6 @@
 //! The phases of the suite, and what was run.
 
-/// A part of the suite.
+/// A phase of the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {

@@ -69,7 +69,7 @@ impl Sizes {
     pub(crate) const FAST: Self = Self {
         rounds_of_cases: 3,
         long_log: 70_000,
-        long_log_time: Duration::from_secs(1),
+        long_log_time: Duration::from_secs(10),
         huge_keys: true,
         in_a_row: 2_000,
         wait: Duration::from_secs(2),
