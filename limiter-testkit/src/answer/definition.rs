@@ -6,15 +6,15 @@ use limiter_core::{Limit, Policy, Timestamp, Window};
 use super::{Answer, LimitAnswer, StatusAnswer};
 use crate::oracle::OracleEntry;
 
-/// A log at a time, asked by the definitions alone.
-struct Asked<'a> {
+/// A log at a time, log_at by the definitions alone.
+struct LogAt<'a> {
     log: &'a [OracleEntry],
     now: u64,
     /// The instants after `now` at which an entry leaves a window. Everything has left at the last one.
     later: Vec<u64>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> LogAt<'a> {
     fn new(log: &'a [OracleEntry], limits: &[Limit], now: Timestamp) -> Self {
         let now = now.as_micros();
         let leaving = log.iter().flat_map(|entry| limits.iter().map(|l| entry.at.as_micros() + l.window().as_micros()));
@@ -87,15 +87,15 @@ impl Answer {
         receipt: Option<Timestamp>,
     ) -> Self {
         let limits = op.policy.limits();
-        let asked = Asked::new(log, limits, now);
-        let fits = |limit: &Limit, t: u64| asked.used(limit, t).saturating_add(op.cost) <= limit.max();
+        let log_at = LogAt::new(log, limits, now);
+        let fits = |limit: &Limit, t: u64| log_at.used(limit, t).saturating_add(op.cost) <= limit.max();
         let denied = !allowed && op.mode != Mode::Record;
         let wait = |limit: &Limit| {
-            let blocks = denied && !fits(limit, asked.now);
-            if blocks { asked.until(|t| fits(limit, t)) } else { 0 }
+            let blocks = denied && !fits(limit, log_at.now);
+            if blocks { log_at.until(|t| fits(limit, t)) } else { 0 }
         };
         let retry_after_each: Vec<u64> = limits.iter().map(wait).collect();
-        let status = asked.status(limits);
+        let status = log_at.status(limits);
         let binding = if denied { first_best(&retry_after_each, |wait, best| wait > best) } else { status.binding };
         let bound = status.limits[binding];
         let readers = [Some(op.policy), op.limiter_policy].into_iter().flatten();
@@ -105,7 +105,7 @@ impl Answer {
             limit: bound.limit,
             used: bound.used,
             remaining: bound.remaining,
-            retry_after: denied.then(|| asked.until(|t| limits.iter().all(|limit| fits(limit, t)))),
+            retry_after: denied.then(|| log_at.until(|t| limits.iter().all(|limit| fits(limit, t)))),
             refill_after: bound.refill_after,
             receipt: receipt.map(|at| (at, kept_for)),
             binding,
@@ -119,6 +119,6 @@ impl StatusAnswer {
     /// The status of `log` at `now` by definition.
     #[must_use]
     pub fn by_definition(policy: &Policy, log: &[OracleEntry], now: Timestamp) -> Self {
-        Asked::new(log, policy.limits(), now).status(policy.limits())
+        LogAt::new(log, policy.limits(), now).status(policy.limits())
     }
 }

@@ -22,7 +22,7 @@ fn shown(limit: Limit) -> String {
     if (limit.max(), limit.window()) == (MAX_COST, Window::MAX) { "everything".to_owned() } else { limit.to_string() }
 }
 
-fn field(name: &str, value: impl ToString) -> (String, String) {
+fn named(name: &str, value: impl ToString) -> (String, String) {
     (name.to_owned(), value.to_string())
 }
 
@@ -37,13 +37,13 @@ fn push_each(fields: &mut Fields, name: &str, status: &StatusAnswer, value: impl
 /// Returns the fields of a status, all times relative to `start`.
 pub(crate) fn of_status(status: &StatusAnswer, start: Timestamp) -> Fields {
     let binding = status.limits.get(status.binding).map(|part| shown(part.limit));
-    let mut fields = vec![field("at", since(start, status.at)), field("limit", binding.unwrap_or_default())];
+    let mut fields = vec![named("at", since(start, status.at)), named("limit", binding.unwrap_or_default())];
     push_each(&mut fields, "used", status, |_, part| part.used);
     push_each(&mut fields, "remaining", status, |_, part| part.remaining);
     push_each(&mut fields, "refill_after", status, |_, part| part.refill_after);
     push_each(&mut fields, "reset_after", status, |_, part| part.reset_after);
     if status.limits.len() > 1 {
-        fields.push(field("reset_after", status.reset_after));
+        fields.push(named("reset_after", status.reset_after));
     }
     fields
 }
@@ -52,18 +52,18 @@ impl Answer {
     /// Returns the fields, all times relative to `start`.
     pub(crate) fn fields(&self, start: Timestamp) -> Fields {
         let none = || "none".to_owned();
-        let mut fields = vec![field("allowed", self.allowed)];
-        fields.push(field("retry_after", self.retry_after.map_or_else(none, |retry| retry.to_string())));
+        let mut fields = vec![named("allowed", self.allowed)];
+        fields.push(named("retry_after", self.retry_after.map_or_else(none, |retry| retry.to_string())));
         let receipt = self.receipt.map(|(at, window)| format!("of {}, for {window}", since(start, at)));
-        fields.push(field("receipt", receipt.unwrap_or_else(none)));
+        fields.push(named("receipt", receipt.unwrap_or_else(none)));
         fields.extend(of_status(&self.status, start));
         if self.status.limits.len() > 1 {
             let retry = |i: usize, _: &LimitAnswer| self.retry_after_each.get(i).copied().unwrap_or(0);
             push_each(&mut fields, "retry_after", &self.status, retry);
-            fields.push(field("binding limit", shown(self.limit)));
-            fields.push(field("used of it", self.used));
-            fields.push(field("remaining of it", self.remaining));
-            fields.push(field("refill_after of it", self.refill_after));
+            fields.push(named("binding limit", shown(self.limit)));
+            fields.push(named("used of it", self.used));
+            fields.push(named("remaining of it", self.remaining));
+            fields.push(named("refill_after of it", self.refill_after));
         }
         fields
     }

@@ -27,9 +27,9 @@ async fn swept<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Fin
             Ok(plan) => plan,
             Err(text) => return findings.push(Finding::new(script.name, &[], text)),
         };
-        let places = run.places(&plan);
+        let store_keys = run.store_keys(&plan);
         run.count(plan.len() as u64);
-        let replay = Replay { turn: 1, sweep: Some(sweep), ..Replay::new(&run.handles()[..1], &places) };
+        let replay = Replay { turn: 1, sweep: Some(sweep), ..Replay::new(&run.handles()[..1], &store_keys) };
         let result = replay.run(&plan).await;
         match result {
             Ok(()) => run.report.cases += 1,

@@ -42,8 +42,8 @@ impl From<String> for Wrong {
 async fn put<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, trace: &Trace) -> Result<u64, Wrong> {
     let case = case(trace).map_err(|e| e.to_string())?;
     let plan = Plan::of(&case)?;
-    let (places, store) = (run.places(&plan), run.store());
-    let mut caller = Caller::new(&places, salt());
+    let (store_keys, store) = (run.store_keys(&plan), run.store());
+    let mut caller = Caller::new(&store_keys, salt());
     let mut wrong = None;
     for (number, row) in trace.rows.iter().enumerate() {
         let call = &plan.calls[number].call;
@@ -54,7 +54,7 @@ async fn put<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, trace: &Trace) -> Re
             break;
         }
     }
-    let logs: Vec<_> = plan.logs().into_iter().map(|log| places.log(log)).collect();
+    let logs: Vec<_> = plan.logs().into_iter().map(|log| store_keys.log(log)).collect();
     reset_all(&**store, &logs).await;
     run.count((trace.rows.len() + logs.len()) as u64);
     match wrong {

@@ -34,10 +34,10 @@ async fn in_turn<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut F
                 Ok(plan) => plan,
                 Err(text) => return findings.push(Finding::new(script.name, &[], text)),
             };
-            let places = run.places(&plan);
+            let store_keys = run.store_keys(&plan);
             run.count(plan.len() as u64);
             let turn = number + first;
-            let result = Replay { turn, ..Replay::new(run.handles(), &places) }.run(&plan).await;
+            let result = Replay { turn, ..Replay::new(run.handles(), &store_keys) }.run(&plan).await;
             match result {
                 Ok(()) => run.report.cases += 1,
                 Err(mismatch) => {

@@ -1,4 +1,4 @@
-//! The one entry point.
+//! The suite: its settings, its phases and what it reports.
 
 pub(super) mod failure;
 pub mod macros;

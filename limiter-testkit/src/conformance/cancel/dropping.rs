@@ -1,6 +1,6 @@
 //! Drops one call, and looks at what it left.
 
-use std::fmt::Write;
+use std::fmt::{self, Write as _};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -37,9 +37,19 @@ enum DropAfter {
     Micros(u64),
 }
 
+impl fmt::Display for DropAfter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Polls(1) => f.write_str("1 poll"),
+            Self::Polls(polls) => write!(f, "{polls} polls"),
+            Self::Micros(micros) => write!(f, "{micros} \u{b5}s"),
+        }
+    }
+}
+
 impl DropAfter {
     /// Polls a future until it is to be dropped; `None` if it has not finished by then.
-    async fn of<T>(self, future: impl Future<Output = T>) -> Option<T> {
+    async fn poll<T>(self, future: impl Future<Output = T>) -> Option<T> {
         let mut left = match self {
             Self::Micros(micros) => return within(Duration::from_micros(micros), future).await,
             Self::Polls(polls) => polls,
@@ -76,14 +86,14 @@ where
         }
     };
     let mut has_waited = false;
-    for cut in (0..=POLLS).map(DropAfter::Polls) {
-        if once(run, dropped, cut, &histories, findings).await? {
+    for drop_after in (0..=POLLS).map(DropAfter::Polls) {
+        if once(run, dropped, drop_after, &histories, findings).await? {
             break;
         }
-        has_waited = matches!(cut, DropAfter::Polls(1..));
+        has_waited = matches!(drop_after, DropAfter::Polls(1..));
     }
-    for cut in TIMES.map(DropAfter::Micros).into_iter().filter(|_| has_waited) {
-        if once(run, dropped, cut, &histories, findings).await? {
+    for drop_after in TIMES.map(DropAfter::Micros).into_iter().filter(|_| has_waited) {
+        if once(run, dropped, drop_after, &histories, findings).await? {
             break;
         }
     }
@@ -94,14 +104,14 @@ where
 async fn once<S>(
     run: &mut Run<'_, S>,
     dropped: &Dropped,
-    cut: DropAfter,
+    drop_after: DropAfter,
     histories: &Arc<Vec<History>>,
     findings: &mut Findings,
 ) -> Result<bool, Hangs>
 where
     S: WindowStore + ?Sized,
 {
-    let title = format!("{} whose future is dropped after {cut:?}", dropped.script.name);
+    let title = format!("{} whose future is dropped after {drop_after}", dropped.script.name);
     let plan = match Plan::of(&dropped.script.case) {
         Ok(plan) => Arc::new(plan),
         Err(text) => {
@@ -109,14 +119,14 @@ where
             return Ok(true);
         }
     };
-    let (places, store) = (run.places(&plan), Arc::clone(run.store()));
-    let mut caller = Caller::new(&places, salt());
+    let (store_keys, store) = (run.store_keys(&plan), Arc::clone(run.store()));
+    let mut caller = Caller::new(&store_keys, salt());
     for number in 0..dropped.step {
         _ = caller.call_planned(&store, &plan, number, Route::Facts).await;
     }
     let call = plan.calls[dropped.step].call;
     let at = At::Given(call.at().unwrap_or_default());
-    let finished = cut.of(caller.call(&store, &plan, dropped.step, &call, at, Route::Facts)).await.is_some();
+    let finished = drop_after.poll(caller.call(&store, &plan, dropped.step, &call, at, Route::Facts)).await.is_some();
 
     let later = Later { store: Arc::clone(&store), plan: Arc::clone(&plan), caller, step: dropped.step };
     let (send, receive) = oneshot::channel();
@@ -136,7 +146,7 @@ where
     if !possible.iter().any(|history| history.agrees(&got)) {
         findings.push(Finding::new(title, &[C1.nth(1)], transcript(dropped, &plan, possible, &got)));
     }
-    remove(&places, &plan, &store, finished).await;
+    remove(&store_keys, &plan, &store, finished).await;
     Ok(finished)
 }
 
@@ -163,14 +173,14 @@ impl<S: WindowStore + ?Sized> Later<S> {
 }
 
 /// A call on its way to a server may arrive after the others.
-async fn remove<S>(places: &StoreKeys, plan: &Plan, store: &Arc<S>, finished: bool)
+async fn remove<S>(store_keys: &StoreKeys, plan: &Plan, store: &Arc<S>, finished: bool)
 where
     S: WindowStore + ?Sized,
 {
     if !finished {
         sleep(Duration::from_millis(1)).await;
     }
-    let logs: Vec<_> = plan.logs().into_iter().map(|log| places.log(log)).collect();
+    let logs: Vec<_> = plan.logs().into_iter().map(|log| store_keys.log(log)).collect();
     reset_all(&**store, &logs).await;
 }
 

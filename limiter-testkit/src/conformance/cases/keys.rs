@@ -120,10 +120,10 @@ async fn replay<S: WindowStore + ?Sized>(
         Err(text) => return findings.push(Finding::new(title, &[], text)),
     };
     let logs = (0..3).map(|i| Log { name: i, key: i });
-    let places = StoreKeys::of(logs, |key| trio.keys[usize::from(key)].clone()).with_names(trio.names.to_vec());
+    let store_keys = StoreKeys::of(logs, |key| trio.keys[usize::from(key)].clone()).with_names(trio.names.to_vec());
     run.count(plan.len() as u64);
     let handles = &run.handles()[..1];
-    let result = Replay::new(handles, &places).run(&plan).await;
+    let result = Replay::new(handles, &store_keys).run(&plan).await;
     match result {
         Ok(()) => run.report.cases += 1,
         Err(mismatch) => findings.push(Finding::about(title, &[L1.nth(1), L1.nth(2)], mismatch)),

@@ -25,7 +25,7 @@ pub(crate) struct Session<S: ?Sized> {
     turn: usize,
     /// Every history that agrees with the answers so far; never empty.
     candidates: Vec<Candidate>,
-    places: StoreKeys,
+    store_keys: StoreKeys,
     caller: Caller,
     clock: ClockCheck,
 }
@@ -41,10 +41,10 @@ impl<S: WindowStore + ?Sized> Session<S> {
     ) -> Result<Self, String> {
         let candidates = vec![Candidate::new(Planner::new(case)?)];
         let logs = (0..=2).map(|k| Log { name: 0, key: k });
-        let places = StoreKeys::of(logs, |k| format!("{key}/{k}").into_bytes());
-        let caller = Caller::new(&places, salt());
+        let store_keys = StoreKeys::of(logs, |k| format!("{key}/{k}").into_bytes());
+        let caller = Caller::new(&store_keys, salt());
         let clock = ClockCheck::new(tolerance, handles[0].timer().is_some());
-        Ok(Self { handles: handles.to_vec(), turn, candidates, places, caller, clock })
+        Ok(Self { handles: handles.to_vec(), turn, candidates, store_keys, caller, clock })
     }
 
     fn planner(&self) -> &Planner {
@@ -186,7 +186,7 @@ impl<S: WindowStore + ?Sized> Session<S> {
 
     /// Removes the logs.
     pub(crate) async fn end(&self) {
-        let logs: Vec<LogKey<'_>> = self.planner().logs().iter().map(|log| self.places.log(*log)).collect();
+        let logs: Vec<LogKey<'_>> = self.planner().logs().iter().map(|log| self.store_keys.log(*log)).collect();
         reset_all(&**self.handle(), &logs).await;
     }
 }

@@ -29,7 +29,7 @@ impl StoreKeys {
         Self { keys: logs.into_iter().map(|log| (log.key, key(log.key))).collect(), names: Vec::new() }
     }
 
-    /// The same places under other names.
+    /// The same keys under other names.
     pub(crate) fn with_names(mut self, names: Vec<Name>) -> Self {
         self.names = names;
         self
@@ -68,15 +68,15 @@ struct Given {
 
 /// What every call of a sequence needs.
 pub(crate) struct Caller {
-    places: StoreKeys,
+    store_keys: StoreKeys,
     /// What the fresh ids of the sequence are made from.
     salt: u128,
     given: Given,
 }
 
 impl Caller {
-    pub(crate) fn new(places: &StoreKeys, salt: u128) -> Self {
-        Self { places: places.clone(), salt, given: Given::default() }
+    pub(crate) fn new(store_keys: &StoreKeys, salt: u128) -> Self {
+        Self { store_keys: store_keys.clone(), salt, given: Given::default() }
     }
 
     /// Puts call `number` of `plan` to `store`.
@@ -94,7 +94,7 @@ impl Caller {
     {
         match *call {
             Call::Run { mode, log, policy, limiter_policy, cost, id, .. } => {
-                let log = self.places.log(log);
+                let log = self.store_keys.log(log);
                 let mut op = Op::new(mode, log.key, &plan.policies[policy]).with_name(log.name).with_cost(cost);
                 (op.id, op.at) = (id.map(|id| id.entry_id(self.salt)), at);
                 op.limiter_policy = limiter_policy.map(|policy| &plan.policies[policy]);
@@ -111,7 +111,7 @@ impl Caller {
                     let text = format!("call {issued_by} gave no receipt to settle");
                     return Err(Error::new(ErrorKind::Inconsistent, text));
                 };
-                let mut settlement = Settlement::new(self.places.log(log), &plan.policies[policy], *receipt, cost);
+                let mut settlement = Settlement::new(self.store_keys.log(log), &plan.policies[policy], *receipt, cost);
                 settlement.at = at;
                 let facts = store.settle(settlement).await?;
                 facts.verify(&settlement)?;
@@ -120,7 +120,7 @@ impl Caller {
                 let status = StatusAnswer::from(settled.status());
                 Ok(Reply::Settled(Box::new(Settled { applied: settled.applied(), status, newest })))
             }
-            Call::Reset { log } => store.reset(self.places.log(log)).await.map(Reply::Reset),
+            Call::Reset { log } => store.reset(self.store_keys.log(log)).await.map(Reply::Reset),
         }
     }
 

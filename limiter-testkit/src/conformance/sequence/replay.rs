@@ -43,7 +43,7 @@ pub(crate) type Sweep = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 pub(crate) struct Replay<'a, S: ?Sized> {
     /// Handles of one store, used in turn.
     pub(crate) handles: &'a [Arc<S>],
-    pub(crate) places: &'a StoreKeys,
+    pub(crate) store_keys: &'a StoreKeys,
     /// Where the turns begin: which handle, and which way to ask, comes first.
     pub(crate) turn: usize,
     /// Makes the store sweep before each call.
@@ -51,15 +51,15 @@ pub(crate) struct Replay<'a, S: ?Sized> {
 }
 
 impl<'a, S: WindowStore + ?Sized> Replay<'a, S> {
-    pub(crate) fn new(handles: &'a [Arc<S>], places: &'a StoreKeys) -> Self {
-        Self { handles, places, turn: 0, sweep: None }
+    pub(crate) fn new(handles: &'a [Arc<S>], store_keys: &'a StoreKeys) -> Self {
+        Self { handles, store_keys, turn: 0, sweep: None }
     }
 
     /// Puts all calls to the store, one after another, and compares every field of every answer.
     ///
     /// After a mismatch it resets all logs of the plan.
     pub(crate) async fn run(&self, plan: &Plan) -> Result<(), Mismatch> {
-        let mut caller = Caller::new(self.places, salt());
+        let mut caller = Caller::new(self.store_keys, salt());
         for number in 0..plan.calls.len() {
             if let Some(sweep) = self.sweep {
                 sweep().await;
@@ -69,7 +69,7 @@ impl<'a, S: WindowStore + ?Sized> Replay<'a, S> {
             let got = caller.call_planned(store, plan, number, Route::in_turn(turn)).await;
             if !agrees(&plan.calls[number].expected, &got) {
                 for log in plan.logs() {
-                    _ = store.reset(self.places.log(log)).await;
+                    _ = store.reset(self.store_keys.log(log)).await;
                 }
                 return Err(mismatch(plan, number, &got));
             }
@@ -102,8 +102,8 @@ pub async fn replay<S>(store: &Arc<S>, plan: &Plan, keys: impl Fn(u8) -> Vec<u8>
 where
     S: WindowStore + ?Sized,
 {
-    let (handles, places) = ([Arc::clone(store)], StoreKeys::new(plan, keys));
-    Replay::new(&handles, &places).run(plan).await
+    let (handles, store_keys) = ([Arc::clone(store)], StoreKeys::new(plan, keys));
+    Replay::new(&handles, &store_keys).run(plan).await
 }
 
 /// [`replay`] for a store that needs no runtime, on keys that begin with `prefix`.

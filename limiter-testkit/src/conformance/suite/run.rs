@@ -81,17 +81,17 @@ impl<'a, S: WindowStore + ?Sized> Run<'a, S> {
         format!("conformance:{}", self.prefix)
     }
 
-    /// Returns new places for a plan.
-    pub(crate) fn places(&self, plan: &Plan) -> StoreKeys {
+    /// Returns new store_keys for a plan.
+    pub(crate) fn store_keys(&self, plan: &Plan) -> StoreKeys {
         let key = self.new_key();
         StoreKeys::new(plan, |k| format!("{key}/{k}").into_bytes())
     }
 
     /// Puts a plan to the store, on new keys.
     pub(crate) async fn replay(&mut self, plan: &Plan, turn: usize) -> Result<(), Mismatch> {
-        let places = self.places(plan);
+        let store_keys = self.store_keys(plan);
         self.count(plan.len() as u64);
-        Replay { turn, ..Replay::new(&self.handles[..1], &places) }.run(plan).await
+        Replay { turn, ..Replay::new(&self.handles[..1], &store_keys) }.run(plan).await
     }
 }
 

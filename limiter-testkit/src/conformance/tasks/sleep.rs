@@ -104,10 +104,10 @@ pub(crate) async fn sleep_on<S: WindowStore + ?Sized>(store: &S, duration: Durat
         sleep(duration).await;
         return Ok(());
     };
-    let patience = 10 * duration + Duration::from_secs(10);
-    within(patience, timer.sleep(duration)).await.ok_or_else(|| {
+    let timeout = 10 * duration + Duration::from_secs(10);
+    within(timeout, timer.sleep(duration)).await.ok_or_else(|| {
         format!(
-            "the store's timer did not end a sleep of {duration:?} within {patience:?}; a `MockClock` in front of a store must \
+            "the store's timer did not end a sleep of {duration:?} within {timeout:?}; a `MockClock` in front of a store must \
              be `auto_advancing`"
         )
     })
