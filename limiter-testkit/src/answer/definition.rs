@@ -6,7 +6,7 @@ use limiter_core::{Limit, Policy, Timestamp, Window};
 use super::{Answer, LimitAnswer, StatusAnswer};
 use crate::oracle::OracleEntry;
 
-/// A log at a time, log_at by the definitions alone.
+/// A log at a time, from which the definitions alone compute answers.
 struct LogAt<'a> {
     log: &'a [OracleEntry],
     now: u64,

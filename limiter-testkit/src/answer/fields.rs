@@ -22,6 +22,7 @@ fn shown(limit: Limit) -> String {
     if (limit.max(), limit.window()) == (MAX_COST, Window::MAX) { "everything".to_owned() } else { limit.to_string() }
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "most values are numbers")]
 fn named(name: &str, value: impl ToString) -> (String, String) {
     (name.to_owned(), value.to_string())
 }

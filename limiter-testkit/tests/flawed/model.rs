@@ -99,7 +99,7 @@ impl Model {
         let item = Item { name: own, id: op.id, at: now, cost: op.cost, admitted, mode: op.mode, used: 0 };
         match log.last_mut() {
             Some(last) if self.has(Flaw::MergesTies) && last.at == item.at && last.admitted == item.admitted => {
-                *last = item
+                *last = item;
             }
             _ => log.push(item),
         }

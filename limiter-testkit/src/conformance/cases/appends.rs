@@ -234,7 +234,7 @@ fn counted(mut script: Script) -> Script {
         }
     }
     script
-        .for_each(NAMES.into_iter().step_by(2), |script, name| script.refund(name))
+        .for_each(NAMES.into_iter().step_by(2), Script::refund)
         .for_each(NAMES.into_iter().skip(1).step_by(2), |script, name| script.settle(name, 1))
 }
 

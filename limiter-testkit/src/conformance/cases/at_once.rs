@@ -21,7 +21,7 @@ pub(super) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
             None => {}
             Some(Err(error)) if error.kind() == kind => {}
             Some(answer) => {
-                wrong.push((1, format!("an acquire of {cost} under {limits}: expected {kind:?}, got {answer:?}")))
+                wrong.push((1, format!("an acquire of {cost} under {limits}: expected {kind:?}, got {answer:?}")));
             }
         }
     }

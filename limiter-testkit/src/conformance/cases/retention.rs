@@ -95,9 +95,9 @@ fn by_cost() -> Vec<Script> {
             .refund("d")
             .refund("c"),
         script("the largest maximum is the last", &[cost], policy!("2/10us, 5/10us"))
-            .for_each([1, 1, 1, 2, 1, 1], |script, cost| script.record(cost)),
+            .for_each([1, 1, 1, 2, 1, 1], Script::record),
         script("the largest maximum is the first", &[cost], policy!("5/10us, 2/10us"))
-            .for_each([1, 1, 1, 2, 1, 1], |script, cost| script.record(cost)),
+            .for_each([1, 1, 1, 2, 1, 1], Script::record),
         script("the largest maximum has the shortest window", &[cost], policy!("5/3us, 2/10us"))
             .for_each([1, 1, 1, 2, 1, 1], |script, cost| script.record(cost).after(1)),
         script("denied attempts push out the oldest", &[cost], policy!("3/10us"))

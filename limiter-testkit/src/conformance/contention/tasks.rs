@@ -129,6 +129,7 @@ impl<S: WindowStore + ?Sized> Contention<'_, S> {
     }
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn failed(error: Error) -> Wrong {
     let why = match error.kind() {
         ErrorKind::Inconsistent => {

@@ -120,7 +120,7 @@ impl<S: WindowStore + ?Sized> Session<S> {
             self.candidates.iter_mut().for_each(|candidate| candidate.planner.start_at(time));
         }
         let call = call.with_time(time);
-        let got = self.compare((step, log), call, when, got)?;
+        let got = self.compare((step, log), call, when, &got)?;
         if let (When::Store, Some(told)) = (when, told) {
             self.clock.check(told, newest, (before, after)).map_err(|(cites, text)| self.wrong(&cites, text))?;
         }
@@ -128,7 +128,7 @@ impl<S: WindowStore + ?Sized> Session<S> {
     }
 
     /// Keeps the histories that agree with an answer.
-    fn compare(&mut self, (step, log): (usize, Log), call: Call, when: When, got: Got) -> Result<Reply, Mismatch> {
+    fn compare(&mut self, (step, log): (usize, Log), call: Call, when: When, got: &Got) -> Result<Reply, Mismatch> {
         // A session does not know when a store was asked without telling a time. It may have forgotten by now.
         let now = call.at().unwrap_or(Moment::now().system());
         let forgotten = self.candidates.iter().filter(|candidate| candidate.may_forget(log, now));
@@ -137,7 +137,7 @@ impl<S: WindowStore + ?Sized> Session<S> {
         possible.splice(0..0, self.candidates.drain(..));
         let (mut agreeing, mut first) = (Vec::<(Candidate, Reply)>::new(), None);
         for mut candidate in possible {
-            let identified = self.expected(&mut candidate, step, call, when, &got);
+            let identified = self.expected(&mut candidate, step, call, when, got);
             match identified {
                 // Without this their number would double with every call.
                 Ok(_) if agreeing.iter().any(|(other, _)| candidate.has_the_log_of(other, log)) => {}
@@ -154,7 +154,7 @@ impl<S: WindowStore + ?Sized> Session<S> {
         let keeps = candidate.keeps(log);
         self.candidates = vec![candidate];
         if let Some(mut forgotten) = too_early
-            && self.expected(&mut forgotten, step, call, when, &got).is_ok()
+            && self.expected(&mut forgotten, step, call, when, got).is_ok()
         {
             mismatch.cites = vec![keeps];
             mismatch.transcript += "\nthe store has forgotten the log too early";

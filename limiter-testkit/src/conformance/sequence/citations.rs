@@ -70,7 +70,8 @@ impl Citations<'_> {
         if expected.status == got.status {
             return vec![L11.nth(2)];
         }
-        let mut cites = vec![self.of_call(self.number), vec![S7.into()]].concat();
+        let mut cites = self.of_call(self.number);
+        cites.push(S7.into());
         cites.extend(self.history());
         cites
     }

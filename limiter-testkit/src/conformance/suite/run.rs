@@ -81,7 +81,7 @@ impl<'a, S: WindowStore + ?Sized> Run<'a, S> {
         format!("conformance:{}", self.prefix)
     }
 
-    /// Returns new store_keys for a plan.
+    /// Returns new keys for a plan.
     pub(crate) fn store_keys(&self, plan: &Plan) -> StoreKeys {
         let key = self.new_key();
         StoreKeys::new(plan, |k| format!("{key}/{k}").into_bytes())
