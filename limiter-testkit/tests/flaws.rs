@@ -144,7 +144,7 @@ const CASES: &[(Flaw, Sentence)] = &[
 /// The others.
 const OTHERS: &[Row] = &[
     (Broken::Model(Flaw::ReadsTheClockTwice), StoreClock, T2),
-    (Broken::Model(Flaw::StopsItsClock), StoreClock, T2),
+    (Broken::Model(Flaw::StopsItsClock), StoreClock, T4),
     (Broken::Model(Flaw::LetsTheStoresClockRunBack), StoreClock, T3),
     (Broken::Model(Flaw::TellsMilliseconds), StoreClock, T4),
     (Broken::Model(Flaw::IsAnHourAhead), StoreClock, T4),
