@@ -10,6 +10,9 @@ use crate::policy::Policy;
 pub use crate::text::excerpt;
 use crate::time::Timestamp;
 
+/// The numbered contract in the docs of [`WindowStore`](crate::WindowStore). The conformance suite quotes it in its failures.
+pub const CONTRACT: &str = include_str!("contract.md");
+
 /// Parses the literal of `policy!`.
 ///
 /// # Panics

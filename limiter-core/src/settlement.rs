@@ -10,6 +10,8 @@ use crate::time::{Timestamp, Window};
 ///
 /// A receipt is valid only for the log that issued it, and only while the log keeps the entry. That is the longest window
 /// of the operation's policy, or of the limiter's default policy if that is longer. Otherwise it matches no entry.
+///
+/// One exception: if a caller gave entries of two logs the same id and the same time, a receipt of either may match both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Receipt {
     entry: EntryId,

@@ -30,75 +30,9 @@ pub use crate::status::settled;
 /// The contract of a store: one log for each limiter name and key, and atomic operations on it.
 ///
 /// To write a backend, first read `OracleStore` in `limiter-testkit`, which is the reference implementation. The
-/// [module documentation](self) lists the steps. `limiter_testkit::conformance` checks every numbered rule below.
+/// [module documentation](self) lists the steps. `limiter_testkit::conformance` checks every numbered sentence below.
 ///
-/// # Time
-/// - **T1.** A timestamp is a whole number of microseconds since the Unix epoch, below 2^53.
-/// - **T2.** An operation without a caller-supplied time happens at the time of the store's clock. The store reads the clock
-///   once, while no other operation can change the log: under the lock, or inside the transaction or script.
-/// - **T3.** An operation happens at `now`: the caller-supplied time or the store's, clamped to the log's newest entry. If
-///   the newest entry is later, `now` is the time of that entry, even if it has expired.
-/// - **T4.** The store's clock is close to the system time, unless the store documents another epoch. It may step back; T3
-///   makes that harmless.
-/// - **T5.** A call blocks its thread no longer than changing one log in memory takes. It awaits anything slower.
-///
-/// # The log
-/// A log is a sequence of entries in the order in which they were appended. An entry has a time `at`, a cost, the verdict at
-/// the time of its append, and optionally a caller's id.
-///
-/// - **L1.** A log belongs to a [`LogKey`]: a name (any text) and a key (any bytes). Both have any length and may be empty.
-///   Logs that differ in either share no entries.
-/// - **L2.** An entry counts in a window `W` at `now` if and only if `now - at < W`.
-/// - **L3.** A limit's usage is the total cost of the entries that count in its window. An operation fits a limit if and only
-///   if usage plus the operation's cost is at most the maximum. It is admitted if and only if it fits every limit.
-/// - **L4.** [`Op::appends`] says whether the operation appends an entry. An operation that appends nothing changes nothing.
-/// - **L5.** An appended entry has `at = now`, the operation's cost and its id. Entries with equal times stay separate.
-/// - **L6.** An append drops the entries aged [`Retention::window`] or more.
-/// - **L7.** An append drops the entries older than the newest ones that together reach [`Retention::max`]. The appended entry
-///   is one of the newest.
-/// - **L8.** Only L6, L7, S3, S5, S8 and forgetting remove entries.
-/// - **L9.** An operation whose id belongs to an entry younger than [`Retention::window`] appends nothing. Its outcome is
-///   [`Outcome::Repeated`] with that entry. Its verdict is that of the entry, even if mode, cost or policy differ. Its usage
-///   is the current usage. A log therefore never holds two entries with the same id.
-/// - **L10.** A denied acquire that appended nothing leaves no id behind.
-/// - **L11.** The facts describe the log after the operation. [`LogFacts::newest`] is the time of the newest entry, whether or
-///   not it counts. [`Usage`] is exact for every limit, even if usage exceeds the maximum.
-/// - **L12.** Each [`apply`](Self::apply), [`settle`](Self::settle) and [`reset`](Self::reset) is atomic for its log.
-///   Concurrent calls, through any handles of one store, return the results of some serial order.
-/// - **L13.** The store's [`Entry::id`] is unique among the entries that the log currently holds. It may be the caller's id,
-///   and it may be reused once the entry is gone.
-///
-/// # Settlements and resets
-/// - **S1.** A settlement changes only the entry whose id is [`Receipt::entry`](crate::Receipt::entry) and whose time is
-///   [`Receipt::at`](crate::Receipt::at). A receipt of another log matches no entry.
-/// - **S2.** The entry keeps its position, its time and its id. Its cost becomes the settlement's cost.
-/// - **S3.** A cost of 0 removes the entry and its id. The id may then be appended again.
-/// - **S4.** A settlement changes nothing if the log no longer holds the entry. It also changes nothing if the receipt
-///   [has expired](crate::Receipt::has_left) at the settlement's time, as defined in T2 and T3.
-/// - **S5.** A settlement that takes effect drops all entries older than the newest ones that together reach
-///   [`MAX_COST`](crate::MAX_COST). No decision depends on them.
-/// - **S6.** A settlement accepts any cost up to [`MAX_COST`](crate::MAX_COST). Usage may exceed a maximum afterwards.
-/// - **S7.** The facts say whether the settlement took effect. In either case they describe the log afterwards under the
-///   settlement's policy. [`Usage::blocker`] is unspecified.
-/// - **S8.** A reset removes all entries and ids of one log, and returns whether there was an entry.
-///
-/// # Forgetting
-/// To free memory, a store may forget a whole log, as if it had been reset.
-///
-/// - **F1.** If the last append used the store's clock, the store keeps the log until its clock reaches `newest` plus the
-///   [`Retention::window`] of that append.
-/// - **F2.** If the last append had a caller-supplied time `g`, the store keeps the log for `now - g + window + 60 s` after
-///   that append. This duration is measured by the store's clock. `now` is defined in T3, and `window` is the
-///   [`Retention::window`] of that append. If the caller's time passes more slowly than real time, the store may forget
-///   entries that still count.
-/// - **F3.** [`Log::expires_at`] returns the time of F1 or F2.
-///
-/// # Errors and preconditions
-/// [`apply`](Self::apply) may assume that [`Op::checked`] accepted the operation. After an error the operation may or may not
-/// have taken effect, unless the error's [kind](crate::ErrorKind) says more. A denial is never an error.
-///
-/// # Cancel safety
-/// If a future is dropped before it completes, the operation may or may not take effect, but never in part.
+#[doc = include_str!("contract.md")]
 pub trait WindowStore: Debug + Send + Sync + 'static {
     /// Applies an operation.
     ///

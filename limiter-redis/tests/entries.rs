@@ -5,13 +5,13 @@ use std::sync::Arc;
 use limiter_core::store::{LogKey, Mode, Op, Settlement};
 use limiter_core::{Counting, Decision, Limit, MAX_COST, Name, Policy, Receipt, Timestamp, Window, WindowStore};
 use limiter_redis::RedisStore;
-use limiter_testkit::conformance::{Case, CaseLimiter, Operation, Plan, Step, replay};
+use limiter_testkit::conformance::{Case, CaseId, CaseLimiter, Operation, Place, Plan, Step, replay};
 use limiter_testkit::server::{Reply, Server};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
-use common::{connect, run};
+use common::{connect, run, with_receipts};
 
 mod common;
 
@@ -199,11 +199,15 @@ fn extremes() -> impl Strategy<Value = Case> {
         (0..16_u8, 0..TIMES.len(), 0..COSTS.len(), any::<u8>(), 0..4_u8).prop_map(|(kind, time, cost, n, policy)| {
             let cost = COSTS[cost];
             let operation = match kind {
-                0..=2 => Operation::Settle { receipt: n, cost: if kind == 0 { cost } else { 0 }, policy },
+                0..=2 => {
+                    let cost = if kind == 0 { cost } else { 0 };
+                    Operation::Settle { step: n.into(), on: None, cost, policy }
+                }
                 _ => {
                     let mode =
                         [Mode::Acquire, Mode::Record, Mode::Peek][usize::from(kind.saturating_sub(10) / 2).min(2)];
-                    Operation::Run { mode, limiter: n / 2, key: 0, policy, cost, id: (n > 250).then_some(n % 2) }
+                    let id = (n > 250).then_some(CaseId::Fresh(n % 2));
+                    Operation::Run { mode, on: Place { limiter: n / 2, key: 0 }, policy, cost, id }
                 }
             };
             Step { after: i64::try_from(TIMES[time]).unwrap(), operation }
@@ -212,7 +216,7 @@ fn extremes() -> impl Strategy<Value = Case> {
         policies,
         limiters: limiters.clone(),
         start: START,
-        steps,
+        steps: with_receipts(steps),
     })
 }
 

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use limiter_core::store::{LogKey, Mode, Op};
 use limiter_core::{Counting, Limit, LimitStatus, Limiter, Policy, Timestamp, Window, policy};
 use limiter_redis::RedisStore;
-use limiter_testkit::conformance::{Case, CaseLimiter, Operation, Plan, Step, replay};
+use limiter_testkit::conformance::{Case, CaseLimiter, Operation, Place, Plan, Step, replay};
 use limiter_testkit::server::{Reply, Server};
 use limiter_testkit::{Answer, OracleStore};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
-use common::{connect, run};
+use common::{connect, run, with_receipts};
 
 mod common;
 
@@ -180,12 +180,12 @@ fn long_logs() -> impl Strategy<Value = Case> {
                 _ => Mode::Acquire,
             };
             let operation = match kind {
-                3 => Operation::Settle { receipt: n, cost: u64::from(n % 4), policy },
-                _ => Operation::Run { mode, limiter, key: 0, policy, cost, id: None },
+                3 => Operation::Settle { step: n.into(), on: None, cost: u64::from(n % 4), policy },
+                _ => Operation::Run { mode, on: Place { limiter, key: 0 }, policy, cost, id: None },
             };
             Step { after: after - 1, operation }
         };
-        let steps = steps.into_iter().map(step).collect();
+        let steps = with_receipts(steps.into_iter().map(step).collect());
         let limiters = vec![
             CaseLimiter { name: 0, policy: Some(0) },
             CaseLimiter { name: 0, policy: Some(0) },

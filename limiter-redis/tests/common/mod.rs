@@ -4,9 +4,10 @@
 
 use std::time::Duration;
 
-use limiter_core::store::{Op, decide};
+use limiter_core::store::{Mode, Op, decide};
 use limiter_core::{Decision, Error, WindowStore};
 use limiter_redis::{RedisStore, RedisStoreBuilder};
+use limiter_testkit::conformance::{Operation, Step};
 
 /// Longer than anything takes on a busy test machine, for tests that are not about timeouts.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -37,4 +38,19 @@ pub(crate) fn chain(error: &Error) -> String {
         source = error.source();
     }
     text
+}
+
+/// Lets each settlement use the receipt of an earlier acquire or record: of `n` receipts the one of its number modulo `n`.
+pub(crate) fn with_receipts(mut steps: Vec<Step>) -> Vec<Step> {
+    let mut appends = Vec::new();
+    for (number, step) in steps.iter_mut().enumerate() {
+        match &mut step.operation {
+            Operation::Settle { step, .. } => {
+                *step = appends.get(*step % appends.len().max(1)).copied().unwrap_or(number)
+            }
+            Operation::Run { mode: Mode::Acquire | Mode::Record, .. } => appends.push(number),
+            _ => {}
+        }
+    }
+    steps
 }

@@ -1,13 +1,13 @@
-//! Every short sequence.
+//! All short sequences.
 
 use limiter_core::Policy;
 use limiter_core::store::Mode;
 
-use super::case::{Case, CaseLimiter, Operation, Step};
 use super::strategy::{START, limit, policy};
+use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
 
 /// The policies that every short sequence runs under.
-pub(super) fn policies() -> Vec<Policy> {
+pub(crate) fn policies() -> Vec<Policy> {
     let (one, two, three) = (limit(1, 1), limit(2, 10), limit(3, 10));
     vec![
         policy(&[one], false),
@@ -18,7 +18,7 @@ pub(super) fn policies() -> Vec<Policy> {
     ]
 }
 
-/// The operations of a short sequence and the time steps before each.
+/// The operations of a short sequence, and the time steps before each.
 struct Alphabet {
     operations: Vec<Operation>,
     steps: Vec<i64>,
@@ -27,28 +27,28 @@ struct Alphabet {
 impl Alphabet {
     fn of(policy: &Policy) -> Self {
         let (max, window) = (policy.smallest_max(), policy.longest_window().as_micros() as i64);
-        let run = |mode, cost, id| Operation::Run { mode, limiter: 0, key: 0, policy: 0, cost, id };
+        let run = |mode, cost, id| Operation::Run { mode, on: Place::default(), policy: 0, cost, id };
+        let settle = |step, cost| Operation::Settle { step, on: None, cost, policy: 0 };
         let mut operations = vec![
             run(Mode::Acquire, 1, None),
             run(Mode::Acquire, 2, None),
             run(Mode::Acquire, max, None),
             run(Mode::Acquire, max + 1, None),
-            run(Mode::Acquire, 1, Some(7)),
+            run(Mode::Acquire, 1, Some(CaseId::Fresh(7))),
             run(Mode::Record, 1, None),
             run(Mode::Record, max + 1, None),
             run(Mode::Peek, max, None),
-            Operation::Settle { receipt: 0, cost: 0, policy: 0 },
-            Operation::Settle { receipt: 1, cost: 0, policy: 0 },
-            Operation::Settle { receipt: 0, cost: 2, policy: 0 },
-            Operation::Reset { limiter: 0, key: 0 },
+            settle(0, 0),
+            settle(0, 2),
+            settle(1, 0),
+            Operation::Reset { on: Place::default() },
         ];
         let mut steps = vec![0, 1, window - 1, window, window + 1, -1];
         let mut kept = Vec::new();
         operations.retain(|operation| {
-            !kept.contains(operation) && {
-                kept.push(*operation);
-                true
-            }
+            let is_new = !kept.contains(operation);
+            kept.push(*operation);
+            is_new
         });
         steps.sort_unstable();
         steps.dedup();
@@ -56,12 +56,17 @@ impl Alphabet {
     }
 }
 
-/// Every sequence of `depth` operations, at most 4, under `policy`. The first finds an empty log, so that its time does
-/// not matter.
-pub(super) fn sequences(policy: &Policy, depth: usize) -> impl Iterator<Item = Case> + Send {
+/// Every sequence of `depth` operations, at most 4, under `policy`. The first finds an empty log, so its time does not
+/// matter, and there is nothing to settle.
+pub(crate) fn sequences(policy: &Policy, depth: usize) -> impl Iterator<Item = Case> + Send {
     let Alphabet { operations, steps } = Alphabet::of(policy);
     let (policies, depth) = (vec![policy.clone()], depth.min(4));
-    let firsts: Vec<Step> = operations.iter().map(|&operation| Step { after: 0, operation }).collect();
+    let can_be_first = |operation: &&Operation| !matches!(operation, Operation::Settle { .. });
+    let firsts: Vec<Step> =
+        operations.iter().filter(can_be_first).map(|&operation| Step { after: 0, operation }).collect();
+    // The receipt of the second step can be settled from the third on.
+    let is_possible = |operation: &&Operation| depth > 2 || !matches!(operation, Operation::Settle { step: 1, .. });
+    let operations: Vec<Operation> = operations.iter().filter(is_possible).copied().collect();
     let later: Vec<Step> =
         steps.iter().flat_map(|&after| operations.iter().map(move |&operation| Step { after, operation })).collect();
     let count = if depth == 0 { 0 } else { firsts.len() * later.len().pow(depth as u32 - 1) };

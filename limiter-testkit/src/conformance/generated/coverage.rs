@@ -7,15 +7,17 @@ use limiter_core::{Counting, ErrorKind, MAX_COST};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
-use super::plan::{Call, Expected, Plan};
 use super::strategy::cases;
+use crate::conformance::sequence::plan::{Call, Plan, Planned};
+use crate::conformance::sequence::reply::Reply;
 
 fn kinds(plan: &Plan) -> Vec<&'static str> {
     let mut kinds = Vec::new();
     let mut latest = 0;
-    for (call, expected) in &plan.calls {
+    for Planned { call, expected, .. } in &plan.calls {
         let kind = match (call, expected) {
-            (Call::Run { mode, policy, limiter_policy, at, id, cost, log }, Expected::Answer(answer)) => {
+            (Call::Run { mode, policy, limiter_policy, at, id, cost, log }, Reply::Decided(decided)) => {
+                let answer = &decided.answer;
                 if log.name > 0 {
                     kinds.push("another limiter");
                 }
@@ -63,30 +65,30 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
                     }
                 }
             }
-            (_, Expected::Refused(ErrorKind::InvalidCost)) => "cost of 0",
-            (_, Expected::Refused(_)) => "cost above the maximum",
-            (Call::Settle { cost: 0, .. }, Expected::Settled(done, _)) => {
-                if *done {
+            (_, Reply::Refused(ErrorKind::InvalidCost)) => "cost of 0",
+            (_, Reply::Refused(_)) => "cost above the maximum",
+            (Call::Settle { cost: 0, .. }, Reply::Settled(settled)) => {
+                if settled.applied {
                     "refund"
                 } else {
                     "stale refund"
                 }
             }
-            (Call::Settle { .. }, Expected::Settled(done, _)) => {
-                if *done {
+            (Call::Settle { .. }, Reply::Settled(settled)) => {
+                if settled.applied {
                     "settlement"
                 } else {
                     "stale settlement"
                 }
             }
-            (_, Expected::Reset(done)) => {
+            (_, Reply::Reset(done)) => {
                 if *done {
                     "reset"
                 } else {
                     "reset of nothing"
                 }
             }
-            (_, Expected::Answer(_) | Expected::Settled(..)) => "an answer to no question",
+            (_, Reply::Decided(_) | Reply::Settled(_)) => "an answer to no question",
         };
         kinds.push(kind);
     }
