@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(Sentence::S4.nth(2).to_string(), "S4: Removing an entry twice is one removal.");
         assert_eq!(
             Sentence::L4.to_string(),
-            "L4: Op::appends says whether the operation appends its entry. An operation that appends nothing changes nothing."
+            "L4: Op::appends says whether the operation appends an entry. An operation that appends nothing changes nothing."
         );
         assert_eq!(Sentence::S4.nth(3).text(), "");
     }
