@@ -46,7 +46,7 @@ pub(crate) fn with_receipts(mut steps: Vec<Step>) -> Vec<Step> {
     for (number, step) in steps.iter_mut().enumerate() {
         match &mut step.operation {
             Operation::Settle { step, .. } => {
-                *step = appends.get(*step % appends.len().max(1)).copied().unwrap_or(number)
+                *step = appends.get(*step % appends.len().max(1)).copied().unwrap_or(number);
             }
             Operation::Run { mode: Mode::Acquire | Mode::Record, .. } => appends.push(number),
             _ => {}

@@ -6,7 +6,7 @@ use limiter_core::{Limit, MAX_COST, Name, Policy, Timestamp, Window};
 use super::case::CaseId;
 use super::reply::Reply;
 
-/// The calls of a [`Case`] on a store, each with what it must answer.
+/// The calls of a [`Case`](super::case::Case) on a store, each with what it must answer.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Those of the case, and at last one that sees every entry.
