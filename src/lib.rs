@@ -63,6 +63,8 @@ pub use limiter_core::{
 pub use limiter_memory::{self as memory, MemoryStore};
 #[cfg(feature = "redis")]
 pub use limiter_redis::{self as redis, RedisStore};
+#[cfg(feature = "wrappers")]
+pub use limiter_wrappers as wrappers;
 
 /// The store contract, for authors of stores and for code that is generic over the store.
 ///

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use limiter_core::{Limiter, Policy, SharedStore};
+use limiter_core::{Limiter, Policy, SharedStore, WindowStore};
 use limiter_memory::MemoryStore;
+use limiter_wrappers::Stack;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::interrupt::interrupted;
@@ -57,12 +58,26 @@ pub fn run(args: &Load) -> anyhow::Result<()> {
 
 async fn open(args: &Load) -> anyhow::Result<SharedStore> {
     Ok(match &args.store {
-        Store::Memory => Arc::new(MemoryStore::new()),
+        Store::Memory => stacked(args, MemoryStore::new()),
         Store::Redis(url) => {
             let random = || format!("limiter-load:{:016x}", RandomState::new().hash_one(std::process::id()));
-            Arc::new(connect(url, &args.prefix.clone().unwrap_or_else(random)).await?)
+            stacked(args, connect(url, &args.prefix.clone().unwrap_or_else(random)).await?)
         }
     })
+}
+
+fn stacked(args: &Load, store: impl WindowStore) -> SharedStore {
+    let report = |outage: limiter_wrappers::Outage<'_>| match outage {
+        limiter_wrappers::Outage::Began { error } => eprintln!("limiter: the store is away: {error}"),
+        limiter_wrappers::Outage::Ended { calls } => eprintln!("limiter: the store is back, after {calls} calls"),
+        _ => {}
+    };
+    match (args.stack, args.outage) {
+        (args::Stack::Plain, _) => Arc::new(store),
+        (args::Stack::Recommended, args::Outage::Open) => Arc::new(Stack::new(store).fail_open().on_outage(report)),
+        (args::Stack::Recommended, args::Outage::Closed) => Arc::new(Stack::new(store).fail_closed().on_outage(report)),
+        (args::Stack::Recommended, args::Outage::Error) => Arc::new(Stack::new(store).or_error()),
+    }
 }
 
 /// Runs the load and prints its figures. Returns an exit status if it was interrupted.

@@ -5,14 +5,16 @@
 //!
 //! The instant is on the store's clock. The store read its clock between sending and receiving, so by the local clock the instant
 //! lies between `sent + wait` and `received + wait`. The cache forgets the denial at `sent + wait`, so it never denies late.
-//! What it reports counts from `received`, so a retry-after is never too short.
+//! The time that a cached decision reports counts from `received`. It lags behind the store's clock by at most the round trip, so
+//! a retry-after is never too short.
 
 use std::hash::BuildHasher;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
 use foldhash::fast::RandomState;
 use limiter_core::store::{At, Facts, LogFacts, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts, decide};
 use limiter_core::{Counting, Decision, Error, Name, Policy, Timer, Timestamp, WindowStore};
@@ -24,7 +26,8 @@ use tokio::time::Instant;
 /// the same decision, with the time passed taken off. Only denials at the store's clock, under a policy that counts admitted
 /// requests, without an idempotency key, are kept.
 ///
-/// A settlement, refund, reset or record through this wrapper forgets the denials of its log. Changes by other processes show
+/// Whatever changes a log through this wrapper forgets the log's denial: a settlement, refund, reset or record, and an acquire
+/// that a looser policy admits. Changes by other processes show
 /// when the denial expires: a key that another process unblocks stays denied here until then. The cache assumes that the
 /// store's clock does not step and runs at the speed of the local one.
 ///
@@ -38,14 +41,24 @@ pub struct DenialCache<S> {
     cache: Arc<Cache>,
 }
 
+/// The shortest time between two searches for expired denials.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+/// Enough that changes of other logs seldom keep a denial from being cached.
+const CHANGE_COUNTERS: usize = 256;
+
 #[derive(Debug)]
 struct Cache {
     /// By the hash of the log. One denial for each.
     denials: DashMap<u64, Denial, RandomState>,
     hasher: RandomState,
     max_keys: usize,
-    /// Counts the changes made through this wrapper: a denial that was under way during one may be outdated.
-    changes: AtomicU64,
+    /// The number of denials. The map would lock all its parts to count them.
+    held: AtomicUsize,
+    /// When expired denials may be removed again: a full cache must not be searched for every denial.
+    next_sweep: Mutex<Instant>,
+    /// Count the changes made through this wrapper, by the hash of the log. A denial that was under way during a change may be
+    /// outdated.
+    changes: [AtomicU64; CHANGE_COUNTERS],
 }
 
 #[derive(Debug)]
@@ -84,7 +97,9 @@ impl<S> DenialCache<S> {
             denials: DashMap::with_hasher(RandomState::default()),
             hasher: RandomState::default(),
             max_keys,
-            changes: AtomicU64::new(0),
+            held: AtomicUsize::new(0),
+            next_sweep: Mutex::new(Instant::now()),
+            changes: [const { AtomicU64::new(0) }; CHANGE_COUNTERS],
         };
         Self { store, cache: Arc::new(cache) }
     }
@@ -97,13 +112,13 @@ impl<S> DenialCache<S> {
     /// Returns the number of denials held, expired ones included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.cache.denials.len()
+        self.cache.held.load(Ordering::Relaxed)
     }
 
     /// Whether no denial is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.cache.denials.is_empty()
+        self.len() == 0
     }
 }
 
@@ -121,7 +136,7 @@ impl Cache {
 
     /// Returns the facts of a denial that still holds.
     fn find(&self, op: &Op<'_>) -> Option<Facts> {
-        if self.denials.is_empty() || !Self::is_cacheable(op) {
+        if self.held.load(Ordering::Relaxed) == 0 || !Self::is_cacheable(op) {
             return None;
         }
         let denial = self.denials.get(&self.hash(op.log))?;
@@ -136,7 +151,6 @@ impl Cache {
         }
         let now = facts.log.now.as_micros();
         let used = facts.log.usage.iter().zip(op.policy.limits()).filter(|(usage, _)| usage.used > 0);
-        // Usage above the maximum hides older entries, whose expiry changes nothing that is reported.
         let expiries = used.map(|(usage, limit)| usage.oldest.as_micros() + limit.window().as_micros());
         let Some(wait) = expiries.min().and_then(|expiry| expiry.checked_sub(now)) else { return };
         let received = Instant::now();
@@ -144,11 +158,11 @@ impl Cache {
             return;
         };
         let hash = self.hash(op.log);
-        if self.denials.len() >= self.max_keys && !self.denials.contains_key(&hash) {
-            self.denials.retain(|_, denial| received < denial.until);
-            if self.denials.len() >= self.max_keys {
-                return;
-            }
+        if self.held.load(Ordering::Relaxed) >= self.max_keys
+            && !self.denials.contains_key(&hash)
+            && !self.make_room(received)
+        {
+            return;
         }
         let denial = Denial {
             name: op.log.name,
@@ -161,19 +175,52 @@ impl Cache {
             until,
         };
         let entry = self.denials.entry(hash);
-        // Checked behind the lock of the entry, which a change takes after it has counted itself.
-        if self.changes.load(Ordering::SeqCst) == changes {
+        // Compared behind the lock of the entry, which a change takes after it has counted itself.
+        if self.changes(hash).load(Ordering::SeqCst) == changes {
+            if matches!(entry, Entry::Vacant(_)) {
+                self.held.fetch_add(1, Ordering::Relaxed);
+            }
             entry.insert(denial);
         }
     }
 
-    fn changes(&self) -> u64 {
-        self.changes.load(Ordering::SeqCst)
+    /// Removes the expired denials, if that was not done just now. Returns whether there is room for another.
+    fn make_room(&self, now: Instant) -> bool {
+        match self.next_sweep.try_lock() {
+            Ok(mut next) if now >= *next => *next = now + SWEEP_INTERVAL,
+            _ => return false,
+        }
+        self.denials.retain(|_, denial| {
+            let holds = now < denial.until;
+            if !holds {
+                self.held.fetch_sub(1, Ordering::Relaxed);
+            }
+            holds
+        });
+        self.held.load(Ordering::Relaxed) < self.max_keys
+    }
+
+    fn changes(&self, hash: u64) -> &AtomicU64 {
+        // The upper bits: the table uses the lower ones.
+        &self.changes[(hash >> 32) as usize % CHANGE_COUNTERS]
     }
 
     fn forget(&self, log: LogKey<'_>) {
-        self.changes.fetch_add(1, Ordering::SeqCst);
-        self.denials.remove(&self.hash(log));
+        let hash = self.hash(log);
+        self.changes(hash).fetch_add(1, Ordering::SeqCst);
+        // Not skipped where nothing is held: a denial may be on its way in behind the lock.
+        if self.denials.remove(&hash).is_some() {
+            self.held.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Forgets the denial of a log once a change is over, also if the change fails or is dropped: it may have had its effect.
+struct Forget<'a>(&'a Cache, LogKey<'a>);
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.0.forget(self.1);
     }
 }
 
@@ -182,34 +229,35 @@ impl<S: WindowStore> WindowStore for DenialCache<S> {
         if let Some(facts) = self.cache.find(&op) {
             return Ok(facts);
         }
-        if op.mode == Mode::Record {
-            let answer = self.store.apply(op).await;
-            self.cache.forget(op.log);
-            return answer;
-        }
-        let (sent, changes) = (Instant::now(), self.cache.changes());
+        let (sent, changes) = (Instant::now(), self.cache.changes(self.cache.hash(op.log)).load(Ordering::SeqCst));
+        let forget = Forget(&self.cache, op.log);
         let facts = self.store.apply(op).await?;
-        self.cache.keep(&op, &facts, sent, changes);
+        if facts.outcome == Outcome::Nothing {
+            std::mem::forget(forget);
+            self.cache.keep(&op, &facts, sent, changes);
+        }
         Ok(facts)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        let answer = self.store.settle(settlement).await;
-        self.cache.forget(settlement.log);
-        answer
+        let _forget = Forget(&self.cache, settlement.log);
+        self.store.settle(settlement).await
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        let answer = self.store.reset(log).await;
-        self.cache.forget(log);
-        answer
+        let _forget = Forget(&self.cache, log);
+        self.store.reset(log).await
     }
 
     fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        match self.cache.find(&op) {
-            Some(facts) => Some(op.checked().map(|op| decide(&op, facts))),
-            None => self.store.decide_at_once(op),
+        if let Some(facts) = self.cache.find(&op) {
+            return Some(op.checked().map(|op| decide(&op, facts)));
         }
+        let decision = self.store.decide_at_once(op)?;
+        if decision.as_ref().is_ok_and(|decision| decision.receipt().is_some()) {
+            self.cache.forget(op.log);
+        }
+        Some(decision)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

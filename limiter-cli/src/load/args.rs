@@ -45,6 +45,12 @@ pub struct Load {
     /// How long the load lasts
     #[arg(long, default_value_t = 10.0)]
     pub(super) seconds: f64,
+    /// What is around the store: nothing, or the recommended timeout, circuit breaker and denial cache
+    #[arg(long, value_enum, default_value_t = Stack::Plain)]
+    pub(super) stack: Stack,
+    /// What the recommended stack does while the store is away
+    #[arg(long, value_enum, default_value_t = Outage::Closed)]
+    pub(super) outage: Outage,
     /// A summary for people, or JSON: one object per second, then one of the whole load
     #[arg(long, value_enum, default_value_t = Output::Summary)]
     pub(super) output: Output,
@@ -54,4 +60,20 @@ pub struct Load {
 pub(super) enum Output {
     Summary,
     Jsonl,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Stack {
+    Plain,
+    Recommended,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Outage {
+    /// Admits every request
+    Open,
+    /// Denies every request
+    Closed,
+    /// Returns the error
+    Error,
 }
