@@ -76,6 +76,9 @@ fn stacked(args: &Load, store: impl WindowStore) -> SharedStore {
         (args::Stack::Plain, _) => Arc::new(store),
         (args::Stack::Recommended, args::Outage::Open) => Arc::new(Stack::new(store).fail_open().on_outage(report)),
         (args::Stack::Recommended, args::Outage::Closed) => Arc::new(Stack::new(store).fail_closed().on_outage(report)),
+        (args::Stack::Recommended, args::Outage::Fallback) => {
+            Arc::new(Stack::new(store).fallback(MemoryStore::new()).on_outage(report))
+        }
         (args::Stack::Recommended, args::Outage::Error) => Arc::new(Stack::new(store).or_error()),
     }
 }

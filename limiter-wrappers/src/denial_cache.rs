@@ -8,6 +8,7 @@
 //! The time that a cached decision reports counts from `received`. It lags behind the store's clock by at most the round trip, so
 //! a retry-after is never too short.
 
+use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,9 +28,8 @@ use tokio::time::Instant;
 /// requests, without an idempotency key, are kept.
 ///
 /// Whatever changes a log through this wrapper forgets the log's denial: a settlement, refund, reset or record, and an acquire
-/// that a looser policy admits. Changes by other processes show
-/// when the denial expires: a key that another process unblocks stays denied here until then. The cache assumes that the
-/// store's clock does not step and runs at the speed of the local one.
+/// that a looser policy admits. Changes by other processes show when the denial expires: a key that another process unblocks stays
+/// denied here until then. The cache assumes that the store's clock does not step and runs at the speed of the local one.
 ///
 /// Clones share one cache.
 ///
@@ -46,7 +46,6 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 /// Enough that changes of other logs seldom keep a denial from being cached.
 const CHANGE_COUNTERS: usize = 256;
 
-#[derive(Debug)]
 struct Cache {
     /// By the hash of the log. One denial for each.
     denials: DashMap<u64, Denial, RandomState>,
@@ -61,7 +60,6 @@ struct Cache {
     changes: [AtomicU64; CHANGE_COUNTERS],
 }
 
-#[derive(Debug)]
 struct Denial {
     name: Name,
     key: Box<[u8]>,
@@ -71,6 +69,13 @@ struct Denial {
     log: LogFacts,
     received: Instant,
     until: Instant,
+}
+
+impl fmt::Debug for Cache {
+    /// Neither locks the map nor prints keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("held", &self.held).field("max_keys", &self.max_keys).finish_non_exhaustive()
+    }
 }
 
 impl Denial {

@@ -59,7 +59,7 @@ impl<S: WindowStore> WindowStore for FailClosed<S> {
                 if op.mode == Mode::Record { Err(error) } else { Ok(self.deny(&op)) }
             }
             answer => {
-                self.outages.answered();
+                let _ = self.outages.answered();
                 answer
             }
         }

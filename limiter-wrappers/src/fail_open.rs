@@ -54,7 +54,7 @@ impl<S: WindowStore> WindowStore for FailOpen<S> {
                 Ok(substitute::admit(&op, &self.ids))
             }
             answer => {
-                self.outages.answered();
+                let _ = self.outages.answered();
                 answer
             }
         }
@@ -67,7 +67,7 @@ impl<S: WindowStore> WindowStore for FailOpen<S> {
                 Ok(substitute::not_settled(&settlement))
             }
             answer => {
-                self.outages.answered();
+                let _ = self.outages.answered();
                 answer
             }
         }

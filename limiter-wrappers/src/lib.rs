@@ -2,7 +2,7 @@
 //!
 //! # Where to start
 //! - [`Stack`] for the recommended order.
-//! - [`FailOpen`] or [`FailClosed`] for what happens to requests during an outage.
+//! - [`FailOpen`], [`FailClosed`] or [`Fallback`] for what happens to requests during an outage.
 //! - [`DenialCache`] for hot keys.
 
 #![forbid(unsafe_code)]
@@ -13,6 +13,7 @@ mod breaker;
 mod denial_cache;
 mod fail_closed;
 mod fail_open;
+mod fallback;
 mod outage;
 mod stack;
 mod substitute;
@@ -22,6 +23,7 @@ pub use breaker::CircuitBreaker;
 pub use denial_cache::DenialCache;
 pub use fail_closed::FailClosed;
 pub use fail_open::FailOpen;
+pub use fallback::Fallback;
 pub use outage::Outage;
 pub use stack::{Guarded, Stack};
 pub use timeout::Timeout;

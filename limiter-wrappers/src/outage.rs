@@ -45,9 +45,10 @@ impl OutageLog {
         }
     }
 
-    pub(crate) fn answered(&self) {
+    /// Returns whether this ends an outage.
+    pub(crate) fn answered(&self) -> bool {
         if self.calls.load(Ordering::Relaxed) == 0 {
-            return;
+            return false;
         }
         let calls = self.calls.swap(0, Ordering::Relaxed);
         if calls > 0
@@ -55,6 +56,7 @@ impl OutageLog {
         {
             listener(Outage::Ended { calls });
         }
+        calls > 0
     }
 }
 

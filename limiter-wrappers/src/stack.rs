@@ -6,6 +6,7 @@ use crate::breaker::CircuitBreaker;
 use crate::denial_cache::DenialCache;
 use crate::fail_closed::FailClosed;
 use crate::fail_open::FailOpen;
+use crate::fallback::Fallback;
 use crate::timeout::Timeout;
 
 /// A store behind a denial cache, a circuit breaker and a timeout.
@@ -14,7 +15,7 @@ pub type Guarded<S> = DenialCache<CircuitBreaker<Timeout<S>>>;
 /// Builds the recommended stack around a store.
 ///
 /// ```text
-/// fail open or fail closed ─► denial cache ─► circuit breaker ─► timeout ─► store
+/// fail open, fail closed or fallback ─► denial cache ─► circuit breaker ─► timeout ─► store
 /// ```
 ///
 /// - The timeout is innermost, so that the breaker sees a hanging store as failing.
@@ -74,6 +75,12 @@ impl<S> Stack<S> {
     #[must_use]
     pub fn fail_open(self) -> FailOpen<Guarded<S>> {
         FailOpen::new(self.or_error())
+    }
+
+    /// Returns the store that limits in `local` during an outage and merges afterwards.
+    #[must_use]
+    pub fn fallback<L>(self, local: L) -> Fallback<Guarded<S>, L> {
+        Fallback::new(self.or_error(), local)
     }
 
     /// Returns the store that denies requests during an outage, with a retry-after of the breaker's pause.

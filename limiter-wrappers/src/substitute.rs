@@ -19,9 +19,12 @@ impl Ids {
         Self { process: RandomState::new().hash_one(std::process::id()) | 1 << 63, next: AtomicU64::new(0) }
     }
 
+    pub(crate) fn next(&self) -> EntryId {
+        EntryId::from_u128(u128::from(self.process) << 64 | u128::from(self.next.fetch_add(1, Ordering::Relaxed)))
+    }
+
     fn entry(&self, op: &Op<'_>, at: Timestamp) -> Entry {
-        let made = u128::from(self.process) << 64 | u128::from(self.next.fetch_add(1, Ordering::Relaxed));
-        Entry { id: op.id.unwrap_or(EntryId::from_u128(made)), at }
+        Entry { id: op.id.unwrap_or_else(|| self.next()), at }
     }
 }
 

@@ -7,7 +7,7 @@ use limiter_redis::RedisStore;
 use limiter_testkit::conformance::Suite;
 use limiter_testkit::conformance_tests;
 use limiter_testkit::server::Server;
-use limiter_wrappers::{CircuitBreaker, DenialCache, FailClosed, FailOpen, Stack, Timeout};
+use limiter_wrappers::{CircuitBreaker, DenialCache, FailClosed, FailOpen, Fallback, Stack, Timeout};
 
 /// No call may come near it on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
@@ -33,5 +33,11 @@ conformance_tests!(
     Stack::new(connect(&server.url()).await).timeout(LONG).cached_keys(0).fail_open(),
     with server = Server::start().unwrap(),
     suite = Suite::shared(),
+    runtime = tokio,
+);
+conformance_tests!(
+    a_fallback,
+    Fallback::new(MemoryStore::new(), MemoryStore::new()),
+    suite = Suite::slow(),
     runtime = tokio,
 );

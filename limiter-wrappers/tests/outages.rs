@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use common::{Does, Faulty};
 use limiter_core::{ErrorKind, Limiter, policy};
-use limiter_wrappers::{CircuitBreaker, FailClosed, FailOpen, Outage, Stack, Timeout};
+use limiter_memory::MemoryStore;
+use limiter_wrappers::{CircuitBreaker, FailClosed, FailOpen, Fallback, Outage, Stack, Timeout};
 use tokio::time::{Instant, advance};
 
 mod common;
@@ -181,4 +182,91 @@ async fn the_stack_answers_at_once_while_the_breaker_is_open() {
     faulty.set(Does::Answer);
     assert!(limiter.acquire("key").await.unwrap().allowed());
     assert_eq!(limiter.status("key").await.unwrap().used(), 1);
+}
+
+#[tokio::test]
+async fn a_fallback_limits_locally_and_merges_each_entry_once() {
+    let faulty = Faulty::default();
+    let (seen, listen) = listener();
+    let store = Fallback::new(faulty.clone(), MemoryStore::new()).on_outage(listen);
+    let limiter = Limiter::new("t", policy!("5/1h"), store.clone());
+    let primary = Limiter::new("t", policy!("5/1h"), faulty.clone());
+    let before = limiter.acquire("key").cost(2).await.unwrap().receipt().unwrap();
+    faulty.set(Does::Refuse);
+    // The local store knows nothing of before, and admits up to the limit.
+    let first = limiter.acquire("key").cost(3).await.unwrap().receipt().unwrap();
+    let second = limiter.acquire("key").await.unwrap().receipt().unwrap();
+    let third = limiter.acquire("key").await.unwrap().receipt().unwrap();
+    assert!(!limiter.acquire("key").await.unwrap().allowed());
+    assert!(limiter.acquire("other").id(7_u128).await.unwrap().allowed());
+    assert_eq!(store.unmerged(), 4);
+    // Its receipts work during the outage, those of the primary store do not.
+    assert!(limiter.settle("key", first, 1).await.unwrap().applied());
+    assert!(limiter.refund("key", second).await.unwrap().applied());
+    assert!(!limiter.refund("key", second).await.unwrap().applied());
+    assert_eq!(limiter.refund("key", before).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(limiter.reset("key").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(store.unmerged(), 4);
+    faulty.set(Does::Answer);
+    // 2 from before, 1 settled, 1 acquired. The log is merged before it is asked.
+    assert_eq!(limiter.status("key").await.unwrap().used(), 4);
+    let merged = async || primary.status("other").await.unwrap().used() == 1;
+    for _ in 0..1000 {
+        if merged().await {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(merged().await && store.unmerged() == 0, "the other log is merged in the background");
+    // Repeating the call with its id counts once; receipts from the outage are still valid.
+    assert!(limiter.acquire("other").id(7_u128).await.unwrap().allowed());
+    assert_eq!(primary.status("other").await.unwrap().used(), 1);
+    assert!(limiter.refund("key", third).await.unwrap().applied());
+    assert!(limiter.settle("key", first, 2).await.unwrap().applied());
+    assert_eq!(primary.status("key").await.unwrap().used(), 4);
+    assert_eq!(seen.lock().unwrap().len(), 2);
+    // The next outage starts afresh.
+    faulty.set(Does::Refuse);
+    assert_eq!(limiter.acquire("key").await.unwrap().used(), 1);
+}
+
+#[tokio::test]
+async fn a_merge_that_is_cut_off_goes_on_where_it_was() {
+    let faulty = Faulty::default();
+    let store = Fallback::new(faulty.clone(), MemoryStore::new());
+    let limiter = Limiter::new("t", policy!("100/1h"), store.clone());
+    faulty.set(Does::Refuse);
+    for _ in 0..50 {
+        assert!(limiter.acquire("key").await.unwrap().allowed());
+    }
+    // Dropped after each number of polls, with the effect of the last call unknown.
+    faulty.set(Does::Answer);
+    for polls in 1..20 {
+        let mut status = Box::pin(std::future::IntoFuture::into_future(limiter.status("key")));
+        for _ in 0..polls {
+            if futures_poll(&mut status).await.is_ready() {
+                break;
+            }
+        }
+    }
+    assert_eq!((limiter.status("key").await.unwrap().used(), store.unmerged()), (50, 0));
+}
+
+/// Polls a future once.
+async fn futures_poll<F: Future + Unpin>(future: &mut F) -> std::task::Poll<F::Output> {
+    std::future::poll_fn(|context| std::task::Poll::Ready(std::pin::Pin::new(&mut *future).poll(context))).await
+}
+
+#[tokio::test]
+async fn entries_beyond_the_bound_count_locally_only() {
+    let faulty = Faulty::default();
+    let store = Fallback::new(faulty.clone(), MemoryStore::new()).max_entries(3);
+    let limiter = Limiter::new("t", policy!("10/1h"), store.clone());
+    faulty.set(Does::Refuse);
+    for used in 1..=5 {
+        assert_eq!(limiter.acquire("key").await.unwrap().used(), used);
+    }
+    assert_eq!(store.unmerged(), 3);
+    faulty.set(Does::Answer);
+    assert_eq!(limiter.status("key").await.unwrap().used(), 3);
 }

@@ -74,6 +74,8 @@ pub(super) enum Outage {
     Open,
     /// Denies every request
     Closed,
+    /// Limits in memory, and merges afterwards
+    Fallback,
     /// Returns the error
     Error,
 }
