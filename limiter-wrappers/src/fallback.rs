@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -11,7 +11,6 @@ use foldhash::fast::RandomState;
 use limiter_core::store::{Entry, Facts, LogKey, Op, Outcome, Settlement, SettlementFacts};
 use limiter_core::{Decision, EntryId, Error, Name, NowStore, Policy, Receipt, Timer, WindowStore};
 use tokio::runtime::Handle;
-use tokio::sync::Mutex;
 
 use crate::outage::{Outage, OutageLog};
 use crate::substitute::Ids;
@@ -59,6 +58,8 @@ struct Shared<P, L> {
 /// What happened to one log during an outage.
 #[derive(Default)]
 struct LocalLog {
+    /// Whether a task is merging it. Others use the local store meanwhile, so nobody waits for a server that may be away.
+    is_merging: bool,
     /// To be merged, oldest first.
     unmerged: VecDeque<LocalEntry>,
     /// Entries of the local store, with those of the primary store that they were merged as.
@@ -67,6 +68,7 @@ struct LocalLog {
     longest_window: Duration,
 }
 
+#[derive(Clone)]
 struct LocalEntry {
     /// As the local store knows it, and its receipt.
     local: Entry,
@@ -158,25 +160,47 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
         facts
     }
 
-    /// Records the entries of a log in the primary store.
-    async fn merge(&self, key: LogKey<'_>, log: &mut LocalLog) -> Result<(), Error> {
-        if log.unmerged.is_empty() {
-            return Ok(());
+    /// Records the entries of a log in the primary store, unless another task does. Returns whether all are recorded.
+    async fn merge(&self, key: LogKey<'_>, log: &Mutex<LocalLog>) -> Result<bool, Error> {
+        {
+            let mut log = lock(log);
+            if log.unmerged.is_empty() || log.is_merging {
+                return Ok(log.unmerged.is_empty());
+            }
+            log.is_merging = true;
         }
-        while let Some(entry) = log.unmerged.front() {
+        let _merging = Merging(log);
+        loop {
+            let Some(entry) = lock(log).unmerged.front().cloned() else { break };
             let op = Op::record(key.key, &entry.policy).with_name(key.name).with_cost(entry.cost).with_id(entry.id);
             let outcome = match entry.cost {
                 0 => Outcome::Nothing,
                 _ => self.primary.apply(op.at(entry.local.at)).await?.outcome,
             };
-            if let Outcome::Appended(merged) | Outcome::Repeated(merged) = outcome {
-                log.merged.push((entry.local, merged));
+            let merged = match outcome {
+                Outcome::Appended(merged) | Outcome::Repeated(merged) => Some(merged),
+                Outcome::Nothing => None,
+            };
+            // It may have been settled meanwhile.
+            let cost = lock(log).unmerged.front().map_or(entry.cost, |entry| entry.cost);
+            if let Some(merged) = merged.filter(|_| cost != entry.cost) {
+                let receipt = Receipt::new(merged.id, merged.at, op.retention().window);
+                self.primary.settle(Settlement::new(key, &entry.policy, receipt, cost)).await?;
             }
-            log.unmerged.pop_front();
-            self.held.fetch_sub(1, Ordering::Relaxed);
+            let mut log = lock(log);
+            log.merged.extend(merged.map(|merged| (entry.local, merged)));
+            // A reset may have taken it away.
+            if log.unmerged.front().is_some_and(|front| front.id == entry.id) {
+                log.unmerged.pop_front();
+                self.held.fetch_sub(1, Ordering::Relaxed);
+            }
+            if log.unmerged.is_empty() {
+                // Behind the lock, so that no entry is appended to the local log in between.
+                self.local.reset_now(key);
+                break;
+            }
         }
-        self.local.reset_now(key);
-        Ok(())
+        Ok(true)
     }
 
     /// Merges all logs, until the primary store fails. Returns how long their receipts are valid.
@@ -186,9 +210,8 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
         for (name, key) in keys {
             let log_key = LogKey { name, key: &key };
             let Some(log) = self.log(log_key) else { continue };
-            let mut log = log.lock().await;
-            longest = longest.max(log.longest_window);
-            if self.merge(log_key, &mut log).await.is_err() {
+            longest = longest.max(lock(&log).longest_window);
+            if self.merge(log_key, &log).await.is_err() {
                 break;
             }
         }
@@ -202,6 +225,19 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
             let is_merged = log.try_lock().is_ok_and(|log| log.unmerged.is_empty());
             !(is_merged && Arc::strong_count(log) == 1)
         });
+    }
+}
+
+fn lock(log: &Mutex<LocalLog>) -> MutexGuard<'_, LocalLog> {
+    log.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets another task merge once this one is done, or dropped.
+struct Merging<'a>(&'a Mutex<LocalLog>);
+
+impl Drop for Merging<'_> {
+    fn drop(&mut self) {
+        lock(self.0).is_merging = false;
     }
 }
 
@@ -228,8 +264,9 @@ impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let shared = &*self.shared;
         let answer = match shared.log(op.log) {
-            Some(log) => match shared.merge(op.log, &mut *log.lock().await).await {
-                Ok(()) => shared.primary.apply(op).await,
+            Some(log) => match shared.merge(op.log, &log).await {
+                Ok(true) => shared.primary.apply(op).await,
+                Ok(false) => return Ok(shared.apply_locally(&op, &mut lock(&log))),
                 Err(error) => Err(error),
             },
             None => shared.primary.apply(op).await,
@@ -238,8 +275,8 @@ impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
             Err(error) if error.is_retryable() => {
                 self.outages.failed(&error);
                 let log = shared.log_or_new(op.log);
-                let mut log = log.lock().await;
-                Ok(shared.apply_locally(&op, &mut log))
+                let facts = shared.apply_locally(&op, &mut lock(&log));
+                Ok(facts)
             }
             answer => {
                 self.answered();
@@ -252,7 +289,7 @@ impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
         let shared = &*self.shared;
         let mut settlement = settlement;
         if let Some(log) = shared.log(settlement.log) {
-            let mut log = log.lock().await;
+            let mut log = lock(&log);
             let named = |entry: &Entry| entry.id == settlement.receipt.entry() && entry.at == settlement.receipt.at();
             if let Some(index) = log.unmerged.iter().position(|entry| named(&entry.local)) {
                 let facts = shared.local.settle_now(&settlement);
@@ -276,7 +313,7 @@ impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         let reset = self.shared.primary.reset(log).await?;
         let Some(local) = self.shared.log(log) else { return Ok(reset) };
-        let mut local = local.lock().await;
+        let mut local = lock(&local);
         let unmerged = std::mem::take(&mut local.unmerged).len();
         self.shared.held.fetch_sub(unmerged, Ordering::Relaxed);
         Ok(self.shared.local.reset_now(log) || unmerged > 0 || reset)

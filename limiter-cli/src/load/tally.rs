@@ -34,7 +34,8 @@ impl Tally {
     }
 
     fn record(&mut self, latency: Duration) {
-        self.latencies.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
+        // The histogram grows as it must; it has no maximum that a latency could exceed.
+        let _ = self.latencies.record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
     }
 
     pub(super) fn add(&mut self, other: &Self) {
@@ -54,5 +55,23 @@ impl Tally {
     /// Returns the latency in microseconds that this share of all calls took at most.
     pub(super) fn latency(&self, share: f64) -> u64 {
         self.latencies.value_at_quantile(share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_latencies_are_kept_and_added() {
+        let mut total = Tally::new();
+        for micros in [1, 500_000, 90_000_000] {
+            let mut tally = Tally::new();
+            tally.decided(true, Duration::from_micros(micros));
+            total.add(&tally);
+        }
+        let near = |share: f64, micros: f64| (total.latency(share) as f64 / micros - 1.0).abs() < 0.002;
+        assert!(near(1.0, 90e6) && near(0.6, 500e3), "{total:?}");
+        assert_eq!(total.allowed, 3);
     }
 }
