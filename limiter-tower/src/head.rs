@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 
 use http::header::{AsHeaderName, CONTENT_LENGTH, HOST};
 use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, request};
+use http_body::Body;
 
 /// A view of a request without its body: method, path, host, header fields and extensions.
 ///
@@ -119,6 +120,7 @@ pub struct ResponseHead<'a> {
     status: StatusCode,
     headers: &'a HeaderMap,
     extensions: &'a Extensions,
+    exact_len: Option<u64>,
 }
 
 impl<'a> ResponseHead<'a> {
@@ -140,16 +142,17 @@ impl<'a> ResponseHead<'a> {
         self.extensions
     }
 
-    /// Returns the number in `Content-Length`, for charging bytes.
+    /// Returns the length of the body in bytes, if it is known before the body is sent.
     #[must_use]
     pub fn content_length(&self) -> Option<u64> {
-        self.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+        self.exact_len.or_else(|| self.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok())
     }
 }
 
-impl<'a, B> From<&'a Response<B>> for ResponseHead<'a> {
+impl<'a, B: Body> From<&'a Response<B>> for ResponseHead<'a> {
     fn from(response: &'a Response<B>) -> Self {
-        Self { status: response.status(), headers: response.headers(), extensions: response.extensions() }
+        let exact_len = response.body().size_hint().exact();
+        Self { status: response.status(), headers: response.headers(), extensions: response.extensions(), exact_len }
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use http::{Request, Response};
+use http_body::Body;
 use limiter_core::BoxFuture;
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -71,6 +72,7 @@ impl<S, R> Limit<S, R> {
 impl<S, R, B, T> Service<Request<B>> for Limit<S, R>
 where
     S: Service<Request<B>, Response = Response<T>> + Clone,
+    T: Body,
     R: Respond<T>,
 {
     type Response = Response<T>;
@@ -144,6 +146,7 @@ pin_project! {
 impl<S, B, R, T> Future for LimitFuture<S, B, R>
 where
     S: Service<Request<B>, Response = Response<T>>,
+    T: Body,
     R: Respond<T>,
 {
     type Output = Result<Response<T>, S::Error>;
@@ -212,7 +215,7 @@ impl Unsettled {
     }
 
     /// Returns a future that settles, `None` if all charges stay: also without a response.
-    fn settle<T>(mut self, response: Option<&Response<T>>) -> Option<BoxFuture<'static, Rulings>> {
+    fn settle<T: Body>(mut self, response: Option<&Response<T>>) -> Option<BoxFuture<'static, Rulings>> {
         let rulings = self.rulings.take()?;
         let costs = self.gate.actual_costs(&rulings, &ResponseHead::from(response?))?;
         let gate = Arc::clone(&self.gate);
