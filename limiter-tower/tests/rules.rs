@@ -15,7 +15,8 @@ use futures::future::join_all;
 use http::{HeaderName, Request, StatusCode};
 use limiter_core::{Limiter, SharedStore, policy};
 use limiter_tower::key::{Constant, Header, MatchedPath, Method, PeerAddress, RequestKey};
-use limiter_tower::{Charge, LimitLayer, MissingKey, Outcome, Rule};
+use limiter_tower::observe::Outcome;
+use limiter_tower::{Charge, LimitLayer, MissingKey, Rule};
 use tower::ServiceExt;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
