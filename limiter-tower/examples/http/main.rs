@@ -40,6 +40,9 @@ struct Args {
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
+/// Bounds of the histogram of the store's latency, in seconds.
+const BUCKETS: [f64; 8] = [0.00001, 0.0001, 0.0005, 0.001, 0.005, 0.025, 0.1, 0.5];
+
 /// The store, and how to collect its metrics.
 async fn open(url: String, metrics: PrometheusHandle) -> anyhow::Result<(SharedStore, impl Fn() -> String + Clone)> {
     let observer = (Metrics::new(), Tracing::new());
@@ -67,7 +70,7 @@ fn app(limiter: Limiter) -> Router {
 }
 
 async fn run(args: Args) -> anyhow::Result<()> {
-    let recorder = PrometheusBuilder::new().install_recorder()?;
+    let recorder = PrometheusBuilder::new().set_buckets(&BUCKETS)?.install_recorder()?;
     let (store, render) = open(args.store, recorder).await?;
     let app = app(Limiter::new("http", args.limit, store)).route("/metrics", get(|| async move { render() }));
     let listener = TcpListener::bind(&args.listen).await?;
