@@ -230,7 +230,7 @@ impl<'a> TimeLimit<'a> {
 
 impl Running<'_> {
     /// Runs a future until the limit has passed.
-    async fn run<T>(&mut self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    pub(crate) async fn run<T>(&mut self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
         let mut future = pin!(future);
         poll_fn(|context| {
             if let Poll::Ready(output) = future.as_mut().poll(context) {

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::Timer;
+#[cfg(feature = "client")]
+use limiter_core::Timestamp;
 
 use crate::charges::{Charged, Charges};
 use crate::decide::{self, Answer, Rulings, TimeLimit};
@@ -134,6 +136,19 @@ impl Gate {
             }
         }
         rulings
+    }
+
+    /// Asks the store for the time, by the first rule that applied.
+    #[cfg(feature = "client")]
+    pub(crate) fn now<'a>(&'a self, rulings: &Rulings) -> impl Future<Output = Option<Timestamp>> + Send + use<'a> {
+        let mut rulings = self.rules.iter().zip(rulings);
+        let applied = rulings.find(|(_, ruling)| ruling.status().is_some());
+        let applied = applied.map(|(rule, ruling)| (rule, ruling.key.clone()));
+        async move {
+            let (rule, key) = applied?;
+            let status = self.time_limit().start().run(rule.limiter.status(&key)).await;
+            status.ok().map(|status| status.at())
+        }
     }
 
     /// Returns the costs with which a request is settled whose client went away.

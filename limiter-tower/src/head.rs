@@ -156,6 +156,14 @@ impl<'a, B: Body> From<&'a Response<B>> for ResponseHead<'a> {
     }
 }
 
+#[cfg(feature = "reqwest")]
+impl<'a> From<&'a reqwest::Response> for ResponseHead<'a> {
+    fn from(response: &'a reqwest::Response) -> Self {
+        let exact_len = response.content_length();
+        Self { status: response.status(), headers: response.headers(), extensions: response.extensions(), exact_len }
+    }
+}
+
 impl fmt::Debug for ResponseHead<'_> {
     /// Prints the status only: header fields may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

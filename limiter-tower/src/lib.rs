@@ -4,6 +4,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod charges;
+#[cfg(feature = "client")]
+mod client;
 mod decide;
 mod failure;
 mod fields;
@@ -20,6 +22,8 @@ mod rule;
 mod service;
 
 pub use charges::{Charged, Charges};
+#[cfg(feature = "client")]
+pub use client::{Repeat, Wait, WaitError, WaitLayer, WaitLayerBuilder};
 pub use failure::StoreFailure;
 pub use fields::{FieldForm, Fields, Reset};
 #[cfg(feature = "tonic")]
