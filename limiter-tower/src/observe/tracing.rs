@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use limiter_core::store::Op;
-use limiter_core::{Decision, Error};
+use limiter_core::{Decision, Error, ErrorKind};
 use tracing::{Instrument, Span, debug, debug_span, field, warn};
 
 use super::store::{Operation, StoreObserver};
@@ -11,7 +11,7 @@ use super::store::{Operation, StoreObserver};
 /// A span around each operation of an [`ObservedStore`](crate::observe::ObservedStore), and an event after it.
 ///
 /// The span is called `limiter` and has the level debug, with the fields `limiter`, `operation` and `cost`. Decisions are debug
-/// events, errors are warnings. The key is in neither unless [`with_key`](Self::with_key) says how.
+/// events, and failures of the store are warnings. The key is in neither unless [`with_key`](Self::with_key) says how.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tracing {
     key: Option<fn(&[u8]) -> String>,
@@ -73,6 +73,11 @@ impl StoreObserver for Tracing {
 
     fn failed(&self, operation: Operation<'_>, error: &Error, took: Duration) {
         // The error prints no key.
-        warn!(limiter = operation.log.name.as_str(), operation = operation.verb, kind = ?error.kind(), %error, ?took, "failed");
+        let (limiter, operation, kind) = (operation.log.name.as_str(), operation.verb, error.kind());
+        if matches!(kind, ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit) {
+            debug!(limiter, operation, ?kind, %error, "refused");
+        } else {
+            warn!(limiter, operation, ?kind, %error, ?took, "failed");
+        }
     }
 }
