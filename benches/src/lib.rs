@@ -6,6 +6,7 @@
 pub mod admission;
 pub mod bytes;
 pub mod floors;
+pub mod http;
 pub mod libraries;
 pub mod measure;
 pub mod plot;

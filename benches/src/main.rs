@@ -12,7 +12,7 @@ use limiter_benches::measure::{Effort, measure};
 use limiter_benches::plot::{Bar, bars};
 use limiter_benches::report::{PEERS, Results};
 use limiter_benches::scenario::SCENARIOS;
-use limiter_benches::{admission, bytes, remote};
+use limiter_benches::{admission, bytes, http, remote};
 
 #[global_allocator]
 static ALLOCATOR: bytes::Counting = bytes::Counting;
@@ -36,6 +36,9 @@ struct Args {
     /// binary). Takes two minutes, or longer with --full. Writes benches/RESULTS-REDIS.md and docs/bench-redis.svg.
     #[arg(long, conflicts_with = "times")]
     redis: bool,
+    /// Measure the HTTP group instead: a request through axum with and without a limit. Writes benches/RESULTS-HTTP.md.
+    #[arg(long, conflicts_with_all = ["times", "redis"])]
+    http: bool,
     /// The workspace, in which benches/RESULTS*.md and docs/bench-*.svg are written.
     #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."))]
     workspace: PathBuf,
@@ -46,11 +49,10 @@ fn main() -> Result<()> {
     if args.redis {
         return redis(&args);
     }
-    let effort = if args.full {
-        Effort { rounds: 201, turn: Duration::from_millis(20) }
-    } else {
-        Effort { rounds: 31, turn: Duration::from_millis(10) }
-    };
+    if args.http {
+        return http(&args);
+    }
+    let effort = effort(args.full);
     let mut results = Results::default();
     for scenario in SCENARIOS.iter().filter(|s| args.only.as_deref().is_none_or(|only| s.name.contains(only))) {
         eprintln!("{}: {}", scenario.name, scenario.about);
@@ -93,6 +95,35 @@ fn redis(args: &Args) -> Result<()> {
         write(&args.workspace.join("benches/RESULTS-REDIS.md"), &text)?;
         let plot = args.workspace.join("docs/bench-redis.svg");
         bars(&plot, "A decision in Redis; shorter is better", &results.groups())?;
+    }
+    Ok(())
+}
+
+fn effort(full: bool) -> Effort {
+    if full {
+        Effort { rounds: 201, turn: Duration::from_millis(20) }
+    } else {
+        Effort { rounds: 31, turn: Duration::from_millis(10) }
+    }
+}
+
+/// Measures the HTTP group.
+fn http(args: &Args) -> Result<()> {
+    let scenarios = http::SCENARIOS.iter().filter(|s| args.only.as_deref().is_none_or(|only| s.name.contains(only)));
+    let rows: Vec<_> = scenarios.map(|scenario| measure(scenario, effort(args.full))).collect();
+    let command = if args.full { "--http --full" } else { "--http --quick" };
+    let mut text = String::from("# The limiter in axum beside its peer\n\n");
+    writeln!(
+        text,
+        "The output of `cargo run --release -p limiter-benches -- {command}`. All take short turns within one"
+    )?;
+    writeln!(text, "process, so that other load on the machine hits all alike; every status is asserted.\n")?;
+    writeln!(text, "- machine: {}", machine())?;
+    writeln!(text, "- versions: {}", versions(&["limiter-tower", "tower_governor", "axum"]))?;
+    text.push_str(&http::markdown(&rows));
+    println!("{text}");
+    if args.only.is_none() {
+        write(&args.workspace.join("benches/RESULTS-HTTP.md"), &text)?;
     }
     Ok(())
 }

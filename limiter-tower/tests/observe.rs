@@ -53,7 +53,7 @@ fn traffic<S: NowStore>(limiter: &Limiter<S>) {
     let gold = policy!("50/10s").with_name("gold");
     let decision = limiter.acquire(SECRET).policy(&gold).now().unwrap();
     let _ = limiter.peek(SECRET).now().unwrap();
-    limiter.record("other").cost(7).now().unwrap();
+    let _ = limiter.record("other").cost(7).now().unwrap();
     limiter.refund(SECRET, decision.receipt().unwrap()).now();
     limiter.reset(SECRET).now();
     limiter.acquire(SECRET).cost(6).now().unwrap_err();
