@@ -193,7 +193,8 @@ where
         Box::pin(async move {
             let (mut request, mut left) = (request, config.deadline);
             loop {
-                let (rulings, done) = config.gate.decide_at_once(&RequestHead::from(&request));
+                let mut rulings = Rulings::new();
+                let done = config.gate.decide_at_once(&RequestHead::from(&request), &mut rulings);
                 let Some(rulings) = config.admit(rulings, done, &mut left).await.map_err(WaitError::Refused)? else {
                     continue;
                 };

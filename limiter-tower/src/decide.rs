@@ -71,15 +71,11 @@ pub(crate) fn refused(rules: &[Rule], rulings: &[Ruling]) -> bool {
 }
 
 /// Finds the keys and charges of a request.
-pub(crate) fn prepare(rules: &[Rule], head: &RequestHead<'_>) -> Rulings {
-    let mut rulings = Rulings::new();
-    for rule in rules {
-        let ruling = prepare_one(rule, head);
-        rulings.push(ruling);
-    }
-    rulings
+pub(crate) fn prepare(rules: &[Rule], head: &RequestHead<'_>, rulings: &mut Rulings) {
+    rulings.extend(rules.iter().map(|rule| prepare_one(rule, head)));
 }
 
+#[inline]
 fn prepare_one(rule: &Rule, head: &RequestHead<'_>) -> Ruling {
     if rule.exempt.as_ref().is_some_and(|exempt| exempt(head)) {
         return Ruling::without_key(Answer::Skipped);
@@ -164,6 +160,7 @@ pub(crate) async fn settle(rule: &Rule, ruling: &mut Ruling, cost: u64, limit: &
 }
 
 /// Acquires, or only looks if another rule refuses already or if the request costs nothing.
+#[inline]
 fn ask_at_once(rule: &Rule, key: &KeyBuf, charge: &Charge, refused: bool) -> Option<Result<Decision, Error>> {
     let (cost, policy) = (charge.cost.max(1), charge.policy.as_deref().unwrap_or(rule.limiter.policy()));
     if refused || charge.cost == 0 {
@@ -190,6 +187,7 @@ async fn ask(rule: &Rule, key: &KeyBuf, charge: &Charge, refused: bool) -> Resul
 }
 
 /// Reads the store's answer to an acquire, or to a peek if the request was refused already or costs nothing.
+#[inline]
 fn read(rule: &Rule, cost: u64, answer: Result<Decision, Error>, refused: bool, failure: &StoreFailure) -> Answer {
     match answer {
         Ok(decision) if cost == 0 => Answer::Uncharged(decision.into_status()),

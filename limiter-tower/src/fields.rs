@@ -1,12 +1,11 @@
 //! Header fields that tell clients about their limits.
 
 use std::cmp::Reverse;
-use std::fmt::{self, Write as _};
+use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use limiter_core::{Limit, LimitStatus, PerLimit, Policy, Status, Timestamp, Window, whole_secs};
-use smallvec::SmallVec;
+use limiter_core::{LimitStatus, PerLimit, Policy, Status, Timestamp, whole_secs};
 
 use crate::decide::{Answer, Ruling};
 use crate::rule::Rule;
@@ -112,39 +111,58 @@ impl Fields {
 
     /// Makes the fields of a response.
     pub(crate) fn values(&self, policies: &Policies, rules: &[Rule], rulings: &[Ruling]) -> Values {
-        let mut values = Values { list: SmallVec::new(), on_redirects: self.on_redirects };
+        let mut values = Values { on_redirects: self.on_redirects, ..Values::default() };
         if self.form == Some(FieldForm::Structured) {
             let mut remaining = List::new();
-            for (base, status) in
-                applying(rules, rulings).filter_map(|(rule, ruling)| Some((rule.base_name(ruling), ruling.status()?)))
-            {
-                self.remaining_items(&mut remaining, base, status);
+            for ((rule, ruling), heads) in applying(rules, rulings).zip(&policies.heads) {
+                let Some(status) = ruling.status() else { continue };
+                match &ruling.charge.policy {
+                    None => self.remaining_items(&mut remaining, heads, status),
+                    Some(policy) => {
+                        self.remaining_items(&mut remaining, &remaining_heads(rule.base_name(ruling), policy), status);
+                    }
+                }
             }
             if !remaining.is_empty() {
-                values.push(POLICY, policies.value(rules, rulings));
-                values.push(RATE_LIMIT, remaining.value());
+                values.policy = policies.value(rules, rulings);
+                values.rate_limit = remaining.value();
             }
+        }
+        self.add_numbers(&mut values, rules, rulings);
+        values
+    }
+
+    /// Makes the fields of the older forms.
+    fn add_numbers(&self, values: &mut Values, rules: &[Rule], rulings: &[Ruling]) {
+        if self.form != Some(FieldForm::Separate) && self.x_rate_limit.is_none() {
+            return;
         }
         let separate = (self.form == Some(FieldForm::Separate)).then_some((SEPARATE, Reset::SecondsFromNow));
         let x = self.x_rate_limit.map(|reset| (X_RATE_LIMIT, reset));
         for (names, reset) in separate.into_iter().chain(x) {
             let Some((limit, at)) = binding(rules, rulings) else { continue };
             let numbers = [limit.limit().max(), limit.remaining().min(self.max_remaining), reset.value(&limit, at)];
-            for (name, number) in names.into_iter().zip(numbers) {
-                values.push(name, Some(HeaderValue::from(number)));
-            }
+            values.numbers.extend(names.into_iter().zip(numbers.map(HeaderValue::from)));
         }
-        values
     }
 
-    fn remaining_items(&self, out: &mut List, base: &str, status: &Status) {
-        let limits = status.limits();
-        for (i, limit) in limits.iter().enumerate() {
-            out.item(LimitName { base, window: window_name(limits.iter().map(LimitStatus::limit), i) });
-            out.parameter(";r=", limit.remaining().min(self.max_remaining));
-            if limit.used() > 0 {
-                out.parameter(";t=", whole_secs(limit.refill_after()));
-            }
+    fn remaining_items(&self, out: &mut List, heads: &[String], status: &Status) {
+        // A status answers for its only limit without making a list of all.
+        if let [head] = heads {
+            self.remaining_item(out, head, status.remaining(), status.used(), status.refill_after());
+            return;
+        }
+        for (head, limit) in heads.iter().zip(&status.limits()) {
+            self.remaining_item(out, head, limit.remaining(), limit.used(), limit.refill_after());
+        }
+    }
+
+    fn remaining_item(&self, out: &mut List, head: &str, remaining: u64, used: u64, refill_after: Duration) {
+        out.item(head);
+        out.number(remaining.min(self.max_remaining));
+        if used > 0 {
+            out.push(b";t=");
+            out.number(whole_secs(refill_after));
         }
     }
 }
@@ -176,22 +194,27 @@ fn binding(rules: &[Rule], rulings: &[Ruling]) -> Option<(LimitStatus, Timestamp
     applying(rules, rulings).filter_map(limits).filter_map(least).min_by_key(|(limit, _)| order(limit))
 }
 
-/// `RateLimit-Policy` if all rules apply under their limiters' own policies, which is made once.
+/// What is made once: the fields of rules that apply under their limiters' own policies.
 #[derive(Debug)]
-pub(crate) struct Policies(Option<HeaderValue>);
+pub(crate) struct Policies {
+    /// The [`remaining_heads`] of each rule. Shadow rules come last, and are missing.
+    heads: Vec<Vec<String>>,
+    /// `RateLimit-Policy` if all rules apply.
+    value: Option<HeaderValue>,
+}
 
 impl Policies {
     pub(crate) fn new(rules: &[Rule]) -> Self {
+        let enforced = || rules.iter().filter(|rule| !rule.shadow);
         let mut list = List::new();
-        for rule in rules.iter().filter(|rule| !rule.shadow) {
-            policy_items(&mut list, rule.limiter_name(), rule.limiter.policy());
-        }
-        Self(list.value())
+        enforced().for_each(|rule| policy_items(&mut list, rule.limiter_name(), rule.limiter.policy()));
+        let heads = enforced().map(|rule| remaining_heads(rule.limiter_name(), rule.limiter.policy()));
+        Self { heads: heads.collect(), value: list.value() }
     }
 
     fn value(&self, rules: &[Rule], rulings: &[Ruling]) -> Option<HeaderValue> {
         if applying(rules, rulings).all(|(_, ruling)| ruling.status().is_some() && ruling.charge.policy.is_none()) {
-            return self.0.clone();
+            return self.value.clone();
         }
         let mut list = List::new();
         for (rule, ruling) in applying(rules, rulings).filter(|(_, ruling)| ruling.status().is_some()) {
@@ -202,11 +225,46 @@ impl Policies {
 }
 
 fn policy_items(out: &mut List, base: &str, policy: &Policy) {
-    for (i, limit) in policy.limits().iter().enumerate() {
-        out.item(LimitName { base, window: window_name(policy.limits().iter().copied(), i) });
-        out.parameter(";q=", limit.max());
-        out.parameter(";w=", whole_secs(limit.window().as_duration()));
+    for (name, limit) in quoted_names(base, policy).iter().zip(policy.limits()) {
+        out.item(name);
+        out.push(b";q=");
+        out.number(limit.max());
+        out.push(b";w=");
+        out.number(whole_secs(limit.window().as_duration()));
     }
+}
+
+/// Returns what the items of `RateLimit` begin with: `"search";r=`.
+fn remaining_heads(base: &str, policy: &Policy) -> Vec<String> {
+    quoted_names(base, policy).into_iter().map(|name| name + ";r=").collect()
+}
+
+/// Returns the names of a policy's limits as Strings of a structured field.
+fn quoted_names(base: &str, policy: &Policy) -> Vec<String> {
+    let quoted = |name: String| format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
+    limit_names(base, policy).map(quoted).collect()
+}
+
+/// Returns the names of a policy's limits: `base`, and the window if there are several limits.
+fn limit_names(base: &str, policy: &Policy) -> impl Iterator<Item = String> {
+    let (base, limits) = (percent_encoded(base), policy.limits());
+    limits.iter().map(move |limit| match limits.iter().filter(|other| other.window() == limit.window()).count() {
+        _ if limits.len() == 1 => base.clone(),
+        1 => format!("{base}-{}", limit.window()),
+        _ => format!("{base}-{limit}"),
+    })
+}
+
+/// Returns the text with all but printable ASCII percent-encoded.
+fn percent_encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'~' => out.push(char::from(byte)),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
 }
 
 impl Rule {
@@ -227,139 +285,97 @@ impl Rule {
 pub(crate) fn violated(rules: &[Rule], rulings: &[Ruling]) -> Vec<String> {
     let mut names = Vec::new();
     for (rule, ruling) in applying(rules, rulings) {
-        let limits = rule.policy(ruling).limits();
-        for (i, limit) in limits.iter().enumerate() {
+        let policy = rule.policy(ruling);
+        for (i, (name, limit)) in limit_names(rule.base_name(ruling), policy).zip(policy.limits()).enumerate() {
             let denies = match &ruling.answer {
                 Answer::Denied(decision) => decision.limits().get(i).is_some_and(|limit| limit.retry_after().is_some()),
                 Answer::CostExceedsLimit => ruling.charge.cost > limit.max(),
                 _ => false,
             };
             if denies {
-                let window = window_name(limits.iter().copied(), i);
-                names.push(LimitName { base: rule.base_name(ruling), window }.to_string());
+                names.push(name);
             }
         }
     }
     names
 }
 
-/// The name of a limit: that of the policy or the limiter, and the window if there are several limits.
-struct LimitName<'a> {
-    base: &'a str,
-    window: WindowName,
-}
-
-enum WindowName {
-    None,
-    Window(Window),
-    /// Two limits have this window.
-    Limit(Limit),
-}
-
-fn window_name(limits: impl ExactSizeIterator<Item = Limit> + Clone, i: usize) -> WindowName {
-    if limits.len() == 1 {
-        return WindowName::None;
-    }
-    let Some(limit) = limits.clone().nth(i) else { return WindowName::None };
-    match limits.filter(|other| other.window() == limit.window()).count() {
-        1 => WindowName::Window(limit.window()),
-        _ => WindowName::Limit(limit),
-    }
-}
-
-impl fmt::Display for LimitName<'_> {
-    /// Percent-encodes what is not printable ASCII.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rest = self.base;
-        while let Some(i) = rest.bytes().position(|byte| !matches!(byte, b' '..=b'~')) {
-            let (plain, other) = rest.split_at(i);
-            let end = other.bytes().position(|byte| matches!(byte, b' '..=b'~')).unwrap_or(other.len());
-            f.write_str(plain)?;
-            other.bytes().take(end).try_for_each(|byte| write!(f, "%{byte:02X}"))?;
-            rest = &other[end..];
-        }
-        f.write_str(rest)?;
-        match self.window {
-            WindowName::None => Ok(()),
-            WindowName::Window(window) => write!(f, "-{window}"),
-            WindowName::Limit(limit) => write!(f, "-{limit}"),
-        }
-    }
-}
-
 /// A list of a structured field, as it is written.
-struct List(SmallVec<[u8; 256]>);
+struct List {
+    bytes: [u8; 128],
+    len: usize,
+    /// All bytes, once they are more.
+    spilled: Vec<u8>,
+}
 
 /// The largest Integer of a structured field.
 const MAX_INTEGER: u64 = 999_999_999_999_999;
 
 impl List {
     fn new() -> Self {
-        Self(SmallVec::new())
+        Self { bytes: [0; 128], len: 0, spilled: Vec::new() }
     }
 
     fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len == 0
     }
 
-    /// Begins an item that is a String.
-    fn item(&mut self, text: impl fmt::Display) {
-        if !self.is_empty() {
-            self.0.extend_from_slice(b", ");
+    #[inline]
+    fn push(&mut self, more: &[u8]) {
+        let end = self.len + more.len();
+        match self.bytes.get_mut(self.len..end) {
+            Some(free) => free.copy_from_slice(more),
+            None => {
+                if self.spilled.is_empty() {
+                    self.spilled.extend_from_slice(&self.bytes[..self.len]);
+                }
+                self.spilled.extend_from_slice(more);
+            }
         }
-        self.0.push(b'"');
-        // Writing to a list cannot fail.
-        let _ = write!(self, "{text}");
-        self.0.push(b'"');
+        self.len = end;
     }
 
-    fn parameter(&mut self, key: &str, number: u64) {
-        self.0.extend_from_slice(key.as_bytes());
-        self.0.extend_from_slice(itoa::Buffer::new().format(number.min(MAX_INTEGER)).as_bytes());
+    /// Begins an item.
+    fn item(&mut self, head: &str) {
+        if !self.is_empty() {
+            self.push(b", ");
+        }
+        self.push(head.as_bytes());
+    }
+
+    fn number(&mut self, number: u64) {
+        self.push(itoa::Buffer::new().format(number.min(MAX_INTEGER)).as_bytes());
     }
 
     /// Returns the value, in an allocation of its own length; `None` if there is no item.
     fn value(&self) -> Option<HeaderValue> {
-        if self.is_empty() { None } else { HeaderValue::from_bytes(&self.0).ok() }
-    }
-}
-
-impl fmt::Write for List {
-    /// Writes within the quotes of a String.
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for byte in text.bytes() {
-            if matches!(byte, b'"' | b'\\') {
-                self.0.push(b'\\');
-            }
-            self.0.push(byte);
-        }
-        Ok(())
+        let bytes = if self.spilled.is_empty() { &self.bytes[..self.len] } else { &self.spilled };
+        if bytes.is_empty() { None } else { HeaderValue::from_bytes(bytes).ok() }
     }
 }
 
 /// The fields of one response.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Values {
-    list: SmallVec<[(HeaderName, HeaderValue); 2]>,
+    policy: Option<HeaderValue>,
+    rate_limit: Option<HeaderValue>,
+    /// The fields of the older forms.
+    numbers: Vec<(HeaderName, HeaderValue)>,
     on_redirects: bool,
 }
 
 impl Values {
-    fn push(&mut self, name: HeaderName, value: Option<HeaderValue>) {
-        if let Some(value) = value {
-            self.list.push((name, value));
-        }
-    }
-
     /// Adds the fields to a response.
     pub(crate) fn add(self, status: StatusCode, headers: &mut HeaderMap) {
         if status.is_redirection() && !self.on_redirects {
             return;
         }
-        for (name, value) in self.list {
-            if name == POLICY || name == RATE_LIMIT || !headers.contains_key(&name) {
-                headers.append(name, value);
-            }
+        if let (Some(policy), Some(rate_limit)) = (self.policy, self.rate_limit) {
+            headers.append(POLICY, policy);
+            headers.append(RATE_LIMIT, rate_limit);
+        }
+        for (name, value) in self.numbers {
+            headers.entry(name).or_insert(value);
         }
     }
 }

@@ -40,11 +40,12 @@ impl Gate {
         &self.rules
     }
 
-    /// Decides without a future. The flag says whether that is all; otherwise [`finish`](Self::finish) decides the rest.
-    pub(crate) fn decide_at_once(&self, head: &RequestHead<'_>) -> (Rulings, bool) {
-        let mut rulings = decide::prepare(&self.rules, head);
-        let done = decide::decide_at_once(&self.rules, &mut rulings, &self.failure);
-        (rulings, done)
+    /// Decides without a future. Returns `false` if something is left to [`finish`](Self::finish).
+    ///
+    /// The rulings stay where the caller has them: they are some hundred bytes, and moving them would show.
+    pub(crate) fn decide_at_once(&self, head: &RequestHead<'_>, rulings: &mut Rulings) -> bool {
+        decide::prepare(&self.rules, head, rulings);
+        decide::decide_at_once(&self.rules, rulings, &self.failure)
     }
 
     pub(crate) async fn finish(&self, rulings: Rulings) -> Rulings {

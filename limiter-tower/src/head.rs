@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use http::header::{AsHeaderName, CONTENT_LENGTH, HOST};
-use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, request};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, request};
 use http_body::Body;
 
 /// A view of a request without its body: method, path, host, header fields and extensions.
@@ -23,10 +23,16 @@ use http_body::Body;
 #[derive(Clone, Copy)]
 pub struct RequestHead<'a> {
     method: &'a Method,
-    path: &'a str,
-    authority: Option<&'a str>,
+    target: Target<'a>,
     headers: &'a HeaderMap,
     extensions: &'a Extensions,
+}
+
+#[derive(Clone, Copy)]
+enum Target<'a> {
+    Uri(&'a Uri),
+    #[cfg(feature = "reqwest")]
+    Url(&'a reqwest::Url),
 }
 
 impl<'a> RequestHead<'a> {
@@ -39,13 +45,22 @@ impl<'a> RequestHead<'a> {
     /// Returns the path, without the query.
     #[must_use]
     pub fn path(&self) -> &'a str {
-        self.path
+        match self.target {
+            Target::Uri(uri) => uri.path(),
+            #[cfg(feature = "reqwest")]
+            Target::Url(url) => url.path(),
+        }
     }
 
     /// Returns the host and the port, if given: of the request's target, otherwise of the field `Host`. The client chooses it.
     #[must_use]
     pub fn host(&self) -> Option<&'a str> {
-        self.authority.or_else(|| self.headers.get(HOST)?.to_str().ok())
+        let authority = match self.target {
+            Target::Uri(uri) => uri.authority().map(http::uri::Authority::as_str),
+            #[cfg(feature = "reqwest")]
+            Target::Url(url) => Some(url.authority()).filter(|authority| !authority.is_empty()),
+        };
+        authority.or_else(|| self.headers.get(HOST)?.to_str().ok())
     }
 
     /// Returns the header fields.
@@ -69,26 +84,15 @@ impl<'a> RequestHead<'a> {
 
 impl<'a, B> From<&'a Request<B>> for RequestHead<'a> {
     fn from(request: &'a Request<B>) -> Self {
-        let uri = request.uri();
-        Self {
-            method: request.method(),
-            path: uri.path(),
-            authority: uri.authority().map(http::uri::Authority::as_str),
-            headers: request.headers(),
-            extensions: request.extensions(),
-        }
+        let target = Target::Uri(request.uri());
+        Self { method: request.method(), target, headers: request.headers(), extensions: request.extensions() }
     }
 }
 
 impl<'a> From<&'a request::Parts> for RequestHead<'a> {
     fn from(parts: &'a request::Parts) -> Self {
-        Self {
-            method: &parts.method,
-            path: parts.uri.path(),
-            authority: parts.uri.authority().map(http::uri::Authority::as_str),
-            headers: &parts.headers,
-            extensions: &parts.extensions,
-        }
+        let target = Target::Uri(&parts.uri);
+        Self { method: &parts.method, target, headers: &parts.headers, extensions: &parts.extensions }
     }
 }
 
@@ -96,14 +100,8 @@ impl<'a> From<&'a request::Parts> for RequestHead<'a> {
 impl<'a> From<&'a reqwest::Request> for RequestHead<'a> {
     fn from(request: &'a reqwest::Request) -> Self {
         static NONE: LazyLock<Extensions> = LazyLock::new(Extensions::new);
-        let authority = Some(request.url().authority()).filter(|authority| !authority.is_empty());
-        Self {
-            method: request.method(),
-            path: request.url().path(),
-            authority,
-            headers: request.headers(),
-            extensions: &NONE,
-        }
+        let target = Target::Url(request.url());
+        Self { method: request.method(), target, headers: request.headers(), extensions: &NONE }
     }
 }
 

@@ -42,23 +42,23 @@ impl<R> Config<R> {
     }
 
     /// Returns what to do after the request was served, or the response if it is refused.
-    fn admit<B, T>(&self, rulings: Rulings, request: &mut Request<B>) -> Result<After, Response<T>>
+    fn admit<B, T>(self: &Arc<Self>, rulings: &mut Rulings, request: &mut Request<B>) -> Result<After<R>, Response<T>>
     where
         R: Respond<T>,
     {
-        self.gate.report(&rulings);
-        let values = self.values(&rulings);
-        if self.gate.refuses(&rulings) {
-            let refusal = self.gate.refusal(rulings);
+        self.gate.report(rulings);
+        let values = self.values(rulings);
+        if self.gate.refuses(rulings) {
+            let refusal = self.gate.refusal(mem::take(rulings));
             let mut response = self.respond.respond(&refusal);
             add_retry_after(refusal.retry_after_secs(), response.headers_mut());
             values.add(response.status(), response.headers_mut());
             return Err(response);
         }
-        if let Some(charges) = self.gate.charges(&rulings) {
+        if let Some(charges) = self.gate.charges(rulings) {
             request.extensions_mut().insert(charges);
         }
-        let unsettled = self.gate.settles().then(|| Unsettled::new(&self.gate, rulings));
+        let unsettled = self.gate.settles().then(|| Unsettled::new(self, mem::take(rulings)));
         Ok(After { values, unsettled })
     }
 }
@@ -84,10 +84,10 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let config = Arc::clone(&self.config);
-        let (rulings, done) = config.gate.decide_at_once(&RequestHead::from(&request));
-        let state = if done {
-            match config.admit(rulings, &mut request) {
+        let config = &self.config;
+        let mut rulings = Rulings::new();
+        let state = if config.gate.decide_at_once(&RequestHead::from(&request), &mut rulings) {
+            match config.admit(&mut rulings, &mut request) {
                 Ok(after) => State::Serving { serving: self.service.call(request), after: Some(after) },
                 Err(response) => State::Refused { response: Some(response) },
             }
@@ -97,9 +97,10 @@ where
             let service = mem::replace(&mut self.service, clone);
             let gate = Arc::clone(&config.gate);
             let deciding = Box::pin(async move { gate.finish(rulings).await });
-            State::Deciding { deciding, request: Some(request), service }
+            let asked = Asked { request, service, config: Arc::clone(config) };
+            State::Deciding { deciding, asked: Some(Box::new(asked)) }
         };
-        LimitFuture { config, state }
+        LimitFuture { state }
     }
 }
 
@@ -127,18 +128,18 @@ pin_project! {
     where
         S: Service<Request<B>>,
     {
-        config: Arc<Config<R>>,
         #[pin]
-        state: State<S, B, S::Future, S::Response>,
+        state: State<S, B, R, S::Future, S::Response>,
     }
 }
 
 pin_project! {
     #[project = Projected]
-    enum State<S, B, F, T> {
-        Deciding { deciding: BoxFuture<'static, Rulings>, request: Option<Request<B>>, service: S },
-        Serving { #[pin] serving: F, after: Option<After> },
-        Settling { settling: BoxFuture<'static, Rulings>, response: Option<T> },
+    enum State<S, B, R, F, T> {
+        // Boxed, so that the future stays small where the store answers at once.
+        Deciding { deciding: BoxFuture<'static, Rulings>, asked: Option<Box<Asked<S, B, R>>> },
+        Serving { #[pin] serving: F, after: Option<After<R>> },
+        Settling { settling: BoxFuture<'static, Rulings>, response: Option<T>, config: Arc<Config<R>> },
         Refused { response: Option<T> },
     }
 }
@@ -157,10 +158,10 @@ where
         let mut this = self.project();
         loop {
             let next = match this.state.as_mut().project() {
-                Projected::Deciding { deciding, request, service } => {
-                    let rulings = ready!(deciding.as_mut().poll(context));
-                    let mut request = request.take().expect(ENDED);
-                    match this.config.admit(rulings, &mut request) {
+                Projected::Deciding { deciding, asked } => {
+                    let mut rulings = ready!(deciding.as_mut().poll(context));
+                    let Asked { mut request, mut service, config } = *asked.take().expect(ENDED);
+                    match config.admit(&mut rulings, &mut request) {
                         Ok(after) => State::Serving { serving: service.call(request), after: Some(after) },
                         Err(response) => State::Refused { response: Some(response) },
                     }
@@ -171,17 +172,17 @@ where
                     let settling = unsettled.and_then(|unsettled| unsettled.settle(served.as_ref().ok()));
                     let mut response = served?;
                     match settling {
-                        Some(settling) => State::Settling { settling, response: Some(response) },
+                        Some((settling, config)) => State::Settling { settling, response: Some(response), config },
                         None => {
                             values.add(response.status(), response.headers_mut());
                             return Poll::Ready(Ok(response));
                         }
                     }
                 }
-                Projected::Settling { settling, response } => {
+                Projected::Settling { settling, response, config } => {
                     let rulings = ready!(settling.as_mut().poll(context));
                     let mut response = response.take().expect(ENDED);
-                    this.config.values(&rulings).add(response.status(), response.headers_mut());
+                    config.values(&rulings).add(response.status(), response.headers_mut());
                     return Poll::Ready(Ok(response));
                 }
                 Projected::Refused { response } => return Poll::Ready(Ok(response.take().expect(ENDED))),
@@ -193,43 +194,54 @@ where
 
 impl<S: Service<Request<B>>, B, R> fmt::Debug for LimitFuture<S, B, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimitFuture").field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("LimitFuture").finish_non_exhaustive()
     }
+}
+
+/// A request whose rules are being decided on.
+struct Asked<S, B, R> {
+    request: Request<B>,
+    service: S,
+    config: Arc<Config<R>>,
 }
 
 /// What to do after a request was served.
-struct After {
+struct After<R> {
     values: Values,
-    unsettled: Option<Unsettled>,
+    unsettled: Option<Unsettled<R>>,
 }
 
 /// Charges that the response may change. Dropped, those are refunded whose rule says so.
-struct Unsettled {
-    gate: Arc<Gate>,
+struct Unsettled<R> {
+    config: Arc<Config<R>>,
     rulings: Option<Box<Rulings>>,
 }
 
-impl Unsettled {
-    fn new(gate: &Arc<Gate>, rulings: Rulings) -> Self {
-        Self { gate: Arc::clone(gate), rulings: Some(Box::new(rulings)) }
+impl<R> Unsettled<R> {
+    fn new(config: &Arc<Config<R>>, rulings: Rulings) -> Self {
+        Self { config: Arc::clone(config), rulings: Some(Box::new(rulings)) }
     }
 
     /// Returns a future that settles, `None` if all charges stay: also without a response.
-    fn settle<T: Body>(mut self, response: Option<&Response<T>>) -> Option<BoxFuture<'static, Rulings>> {
+    fn settle<T: Body>(
+        mut self,
+        response: Option<&Response<T>>,
+    ) -> Option<(BoxFuture<'static, Rulings>, Arc<Config<R>>)> {
         let rulings = self.rulings.take()?;
-        let costs = self.gate.actual_costs(&rulings, &ResponseHead::from(response?))?;
-        let gate = Arc::clone(&self.gate);
-        Some(Box::pin(async move { gate.settle(*rulings, costs).await }))
+        let gate = Arc::clone(&self.config.gate);
+        let costs = gate.actual_costs(&rulings, &ResponseHead::from(response?))?;
+        let settling = Box::pin(async move { gate.settle(*rulings, costs).await });
+        Some((settling, Arc::clone(&self.config)))
     }
 }
 
-impl Drop for Unsettled {
+impl<R> Drop for Unsettled<R> {
     fn drop(&mut self) {
         #[cfg(feature = "tokio")]
         if let (Some(rulings), Ok(runtime)) = (self.rulings.take(), tokio::runtime::Handle::try_current())
-            && let Some(costs) = self.gate.abandoned_costs()
+            && let Some(costs) = self.config.gate.abandoned_costs()
         {
-            let gate = Arc::clone(&self.gate);
+            let gate = Arc::clone(&self.config.gate);
             runtime.spawn(async move { gate.settle(*rulings, costs).await });
         }
     }

@@ -20,9 +20,9 @@ pub struct Peer(pub SocketAddr);
 
 /// The address of the connection: the client's, if no proxy is in front.
 ///
-/// Found in [`Peer`], in axum's `ConnectInfo<SocketAddr>` (feature `axum`; serve with
-/// `into_make_service_with_connect_info::<SocketAddr>()`) or in tonic's `TcpConnectInfo` (feature `tonic`). A request with none
-/// of them has no key. An IPv4-mapped IPv6 address is the IPv4 address.
+/// Found in axum's `ConnectInfo<SocketAddr>` (feature `axum`; serve with
+/// `into_make_service_with_connect_info::<SocketAddr>()`), else in tonic's `TcpConnectInfo` (feature `tonic`), else in
+/// [`Peer`]. A request with none of them has no key. An IPv4-mapped IPv6 address is the IPv4 address.
 ///
 /// ```
 /// use limiter_tower::RequestHead;
@@ -66,11 +66,12 @@ impl RequestKey for PeerAddress {
 /// Returns the address of the connection; an IPv4-mapped one as IPv4.
 fn peer(head: &RequestHead<'_>) -> Option<IpAddr> {
     let extensions = head.extensions();
-    let address = extensions.get::<Peer>().map(|peer| peer.0);
+    let address: Option<SocketAddr> = None;
     #[cfg(feature = "axum")]
     let address = address.or_else(|| extensions.get::<axum::extract::ConnectInfo<SocketAddr>>().map(|info| info.0));
     #[cfg(feature = "tonic")]
     let address = address.or_else(|| extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr));
+    let address = address.or_else(|| extensions.get::<Peer>().map(|peer| peer.0));
     address.map(|address| address.ip().to_canonical())
 }
 
