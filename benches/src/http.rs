@@ -1,4 +1,4 @@
-//! A request through axum: without a limit, with this library's layer and with tower_governor's, header fields on.
+//! A request through axum: without a limit, with this library's layer and with `tower_governor`'s, header fields on.
 
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -40,7 +40,7 @@ pub const SCENARIOS: &[Scenario] = &[
 const BARE: &str = "bare app";
 const OURS: &str = "limiter-tower";
 const GOVERNOR: &str = "tower_governor";
-/// At most this many times tower_governor's overhead.
+/// At most this many times `tower_governor`'s overhead.
 const GOAL: f64 = 1.0;
 
 fn cases(addresses: u32, expected: StatusCode) -> Vec<Case> {
