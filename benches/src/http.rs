@@ -27,7 +27,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "http/allowed", about: "one address, 100,000 per ms", cases: || cases(1, StatusCode::OK) },
     Scenario {
         name: "http/addresses",
-        about: "1,024 addresses in turns, 100,000 per 100 ms each",
+        about: "1,024 addresses in turns, 100,000 per 10 ms each",
         cases: || cases(1_024, StatusCode::OK),
     },
     Scenario {
@@ -59,7 +59,7 @@ fn app() -> Router {
 fn limiter(allowed: bool, addresses: u32) -> LimitLayer {
     let limits: Policy = match (allowed, addresses) {
         (true, 1) => policy!("100000/1ms"),
-        (true, _) => policy!("100000/100ms"),
+        (true, _) => policy!("100000/10ms"),
         (false, _) => policy!("10/1h"),
     };
     let limiter = Limiter::new("http", limits, MemoryStore::new());
@@ -70,7 +70,7 @@ fn limiter(allowed: bool, addresses: u32) -> LimitLayer {
 fn governed(allowed: bool, addresses: u32) -> Router {
     let mut config = GovernorConfigBuilder::default();
     if allowed {
-        config.per_nanosecond(if addresses > 1 { 1_000 } else { 10 }).burst_size(100_000);
+        config.per_nanosecond(if addresses > 1 { 100 } else { 10 }).burst_size(100_000);
     } else {
         config.per_second(360).burst_size(10);
     }
