@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use crate::libraries::{Governor, Library, Limitador, Now, Quota, Throttlecrab, Trypema};
 
 /// 100 in any second.
@@ -12,10 +14,10 @@ const WINDOW: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(5);
 
 /// What a library admitted.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Admitted {
     /// The library.
-    pub library: &'static str,
+    pub library: String,
     /// The most in any window of a second, when twice the limit arrives just before and just after the first second ends.
     pub boundary: usize,
     /// The most in any window, when five times the limit arrives evenly for three seconds.
@@ -95,7 +97,7 @@ fn worst_window(admitted: &[Instant]) -> usize {
 pub fn compare() -> Vec<Admitted> {
     let loads = offer(boundary()).into_iter().zip(offer(steady()));
     let admitted = loads.map(|(boundary, steady)| Admitted {
-        library: boundary.library,
+        library: boundary.library.to_owned(),
         boundary: worst_window(&boundary.admitted),
         steady: worst_window(&steady.admitted),
         steady_total: steady.admitted.len(),

@@ -4,6 +4,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::libraries::{Governor, Library, Limitador, Now, Quota, Throttlecrab, Trypema};
 use crate::workload::keys;
 
@@ -51,10 +53,10 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 /// What a library needs for keys with this many admitted requests each.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Bytes {
     /// The library.
-    pub library: &'static str,
+    pub library: String,
     /// Requests a key.
     pub entries: u32,
     /// Bytes a key.
@@ -95,5 +97,5 @@ fn bytes<L: Library>(count: usize, entries: u32) -> Bytes {
     let taken = BYTES.load(Ordering::Relaxed) - before;
     drop(library);
     COUNTS.store(false, Ordering::Relaxed);
-    Bytes { library: L::NAME, entries, per_key: taken as f64 / count as f64 }
+    Bytes { library: L::NAME.to_owned(), entries, per_key: taken as f64 / count as f64 }
 }

@@ -14,6 +14,7 @@ use limiter_core::{Limiter, Policy, policy};
 use limiter_memory::MemoryStore;
 use limiter_tower::key::PeerAddress;
 use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
+use serde::{Deserialize, Serialize};
 use tower::{Service, ServiceExt};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
@@ -105,36 +106,47 @@ fn case(library: &'static str, app: Router, addresses: u32, expected: StatusCode
     Case { library, run: Box::new(run), operations: None }
 }
 
-/// The tables.
-#[must_use]
-pub fn markdown(rows: &[Row]) -> String {
-    let mut out = String::new();
-    let text = "Medians. *Overhead* is the time beyond the bare app's. Keys are addresses; both send their header fields: \
+/// All that was measured in one run.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Results {
+    /// Times.
+    pub rows: Vec<Row>,
+}
+
+impl Results {
+    /// All tables.
+    #[must_use]
+    pub fn markdown(&self) -> String {
+        let mut out = String::new();
+        let text = "Medians. *Overhead* is the time beyond the bare app's. Keys are addresses; both send their header fields: \
                 `RateLimit-Policy` and `RateLimit`, or `x-ratelimit-limit` and `x-ratelimit-remaining`.";
-    heading(&mut out, "Nanoseconds a request", text);
-    table(&mut out, &["scenario", BARE], &[OURS, GOVERNOR, "overhead, limiter", "overhead, governor", "ratio"]);
-    let mut goals = Vec::new();
-    for row in rows {
-        let (Some(bare), Some(ours), Some(governor)) = (row.of(BARE), row.of(OURS), row.of(GOVERNOR)) else { continue };
-        let (own, other) = (ours - bare, governor - bare);
-        let _ = writeln!(
-            out,
-            "| `{}`: {} | {} | **{}** | {} | {} | {} | {:.2} |",
-            row.name,
-            row.about,
-            nanos(bare),
-            nanos(ours),
-            nanos(governor),
-            nanos(own),
-            nanos(other),
-            own / other
-        );
-        goals.push((row.name, own / other));
+        heading(&mut out, "Nanoseconds a request", text);
+        table(&mut out, &["scenario", BARE], &[OURS, GOVERNOR, "overhead, limiter", "overhead, governor", "ratio"]);
+        let mut goals = Vec::new();
+        for row in &self.rows {
+            let (Some(bare), Some(ours), Some(governor)) = (row.of(BARE), row.of(OURS), row.of(GOVERNOR)) else {
+                continue;
+            };
+            let (own, other) = (ours - bare, governor - bare);
+            let _ = writeln!(
+                out,
+                "| `{}`: {} | {} | **{}** | {} | {} | {} | {:.2} |",
+                row.name,
+                row.about,
+                nanos(bare),
+                nanos(ours),
+                nanos(governor),
+                nanos(own),
+                nanos(other),
+                own / other
+            );
+            goals.push((row.name.clone(), own / other));
+        }
+        heading(&mut out, "Goals", GOALS);
+        table(&mut out, &["overhead to tower_governor's"], &["at most", "measured", ""]);
+        for (name, ratio) in goals {
+            let _ = writeln!(out, "| `{name}` | {GOAL} | {ratio:.2} | {} |", verdict(ratio, GOAL));
+        }
+        out
     }
-    heading(&mut out, "Goals", GOALS);
-    table(&mut out, &["overhead to tower_governor's"], &["at most", "measured", ""]);
-    for (name, ratio) in goals {
-        let _ = writeln!(out, "| `{name}` | {GOAL} | {ratio:.2} | {} |", verdict(ratio, GOAL));
-    }
-    out
 }

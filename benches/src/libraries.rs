@@ -1,5 +1,5 @@
-//! The libraries behind one trait, each called by its public API with its real clock. [`floors`](crate::floors) has the
-//! floors.
+//! The libraries behind one trait, each called by its public API with its real clock. [`baselines`](crate::baselines) has the
+//! baselines.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -40,7 +40,7 @@ impl Quota {
     }
 }
 
-/// A rate limiter, or a floor.
+/// A rate limiter, or a baseline.
 pub trait Library: Send + Sync + Sized + 'static {
     /// Its name in the tables.
     const NAME: &str;

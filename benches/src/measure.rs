@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::scenario::{Case, Scenario};
 
 /// How long to measure.
@@ -14,21 +16,21 @@ pub struct Effort {
 }
 
 /// The median of a scenario's case.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Measured {
     /// The library.
-    pub library: &'static str,
+    pub library: String,
     /// Nanoseconds an operation.
     pub nanos: f64,
 }
 
 /// The medians of a scenario's cases.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Row {
     /// The scenario's name.
-    pub name: &'static str,
+    pub name: String,
     /// The workload.
-    pub about: &'static str,
+    pub about: String,
     /// In the order of the cases.
     pub medians: Vec<Measured>,
 }
@@ -57,8 +59,8 @@ pub fn measure(scenario: &Scenario, effort: Effort) -> Row {
         }
     }
     let medians = cases.iter().zip(&mut samples);
-    let medians = medians.map(|(case, samples)| Measured { library: case.library, nanos: median(samples) });
-    Row { name: scenario.name, about: scenario.about, medians: medians.collect() }
+    let medians = medians.map(|(case, samples)| Measured { library: case.library.to_owned(), nanos: median(samples) });
+    Row { name: scenario.name.to_owned(), about: scenario.about.to_owned(), medians: medians.collect() }
 }
 
 /// Returns the number of operations in a turn. Measuring it also warms up.

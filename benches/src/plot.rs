@@ -1,7 +1,5 @@
 //! The plots.
 
-use std::path::Path;
-
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -19,18 +17,19 @@ pub struct Bar {
     pub ours: bool,
 }
 
-/// Draws groups of bars with titles, one below the other. Lengths are proportional within a group. This library's bars are dark.
+/// Draws groups of bars with titles, one below the other, as SVG. Lengths are proportional within a group. This library's bars are dark.
 /// A bar more than eight times as long as this library's is broken, so that the others stay visible.
 ///
 /// # Errors
-/// If the file cannot be written.
-pub fn bars(path: &Path, title: &str, groups: &[(String, Vec<Bar>)]) -> Result<()> {
+/// If a shape cannot be drawn.
+pub fn bars(title: &str, groups: &[(String, Vec<Bar>)]) -> Result<String> {
     const WIDTH: i32 = 860;
     const LEFT: i32 = 150;
     const LINE: i32 = 22;
     let lines: usize = groups.iter().map(|(_, bars)| bars.len() + 2).sum();
     let height = 50 + LINE * lines as i32;
-    let area = SVGBackend::new(path, (WIDTH as u32, height as u32)).into_drawing_area();
+    let mut svg = String::new();
+    let area = SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32)).into_drawing_area();
     let draw = || -> Result<(), Box<dyn std::error::Error>> {
         area.fill(&WHITE)?;
         let text = |size: i32| TextStyle::from(("sans-serif", size).into_font()).color(&RGBColor(40, 40, 40));
@@ -62,5 +61,7 @@ pub fn bars(path: &Path, title: &str, groups: &[(String, Vec<Bar>)]) -> Result<(
         area.present()?;
         Ok(())
     };
-    draw().map_err(|e| anyhow!("{}: the plot cannot be drawn: {e}", path.display()))
+    draw().map_err(|error| anyhow!("cannot draw the plot: {error}"))?;
+    drop(area);
+    Ok(svg)
 }

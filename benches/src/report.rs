@@ -2,15 +2,17 @@
 
 use std::fmt::Write;
 
+use serde::{Deserialize, Serialize};
+
 use crate::admission::Admitted;
+use crate::baselines::{ClockBaseline, LineBaseline, LogBaseline, MapBaseline};
 use crate::bytes::{Bytes, ENTRIES};
-use crate::floors::{ClockFloor, LineFloor, LogFloor, MapFloor};
 use crate::libraries::{Async, Dyn, Governor, Library, Limitador, Now, Read, Throttlecrab, Trypema};
 use crate::measure::Row;
 use crate::scenario::PLAIN;
 
 /// All that was measured in one run.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Results {
     /// Times.
     pub rows: Vec<Row>,
@@ -26,16 +28,18 @@ pub const PEERS: [&str; 5] =
 
 /// A goal and how it was met.
 #[derive(Debug)]
-pub struct Bar {
+pub struct Goal {
     what: &'static str,
     most: f64,
     measured: Option<f64>,
-    /// What the floor under a log measures.
-    floor: Option<f64>,
+    /// What the baseline under a log measures.
+    baseline: Option<f64>,
 }
 
 impl Results {
-    fn nanos(&self, scenario: &str, library: &str) -> Option<f64> {
+    /// Returns the median of a library in a scenario.
+    #[must_use]
+    pub fn nanos(&self, scenario: &str, library: &str) -> Option<f64> {
         self.rows.iter().find(|row| row.name == scenario)?.of(library)
     }
 
@@ -51,17 +55,17 @@ impl Results {
 
     /// The goals.
     #[must_use]
-    pub fn bars(&self) -> Vec<Bar> {
+    pub fn all_goals(&self) -> Vec<Goal> {
         let dynamic = || Some(self.nanos("hot/allowed", Dyn::NAME)? - self.nanos("hot/allowed", Now::NAME)?);
         let to_plain = |scenario| self.ratio(scenario, Now::NAME, PLAIN);
         let entries = || Some((self.per_key(Now::NAME, 100)? - self.per_key(Now::NAME, 1)?) / 99.0);
         let keys = || Some(self.per_key(Now::NAME, 1)? / self.per_key(Governor::NAME, 1)?);
-        let bar = |what, most, measured| Bar { what, most, measured, floor: None };
-        let to_governor = |what, most, scenario| Bar {
+        let goal = |what, most, measured| Goal { what, most, measured, baseline: None };
+        let to_governor = |what, most, scenario| Goal {
             what,
             most,
             measured: self.ratio(scenario, Now::NAME, Governor::NAME),
-            floor: self.ratio(scenario, LogFloor::NAME, Governor::NAME),
+            baseline: self.ratio(scenario, LogBaseline::NAME, Governor::NAME),
         };
         vec![
             to_governor("hot key, allowed, to governor", 0.75, "hot/allowed"),
@@ -71,14 +75,14 @@ impl Results {
             to_governor("two threads on one key, to governor", 0.7, "hot/two_threads"),
             to_governor("two threads over 1,024 keys, to governor", 0.75, "keys_1024/two_threads"),
             to_governor("fresh keys, to governor", 0.8, "keys_1M/fresh"),
-            bar("the future, static, to `now()`", 1.1, self.ratio("hot/allowed", Async::NAME, Now::NAME)),
-            bar("the future, `Arc<dyn DynWindowStore>`, more ns than `now()`", 35.0, dynamic()),
-            bar("limit 1,000,000 to limit 10, denied", 1.5, to_plain("limit_1M/denied")),
-            bar("limit 1,000,000 to limit 10, sliding", 1.5, to_plain("limit_1M/sliding")),
-            bar("three windows to one", 1.6, to_plain("windows_3/allowed")),
-            bar("cost 1,000 to cost 1", 1.2, to_plain("cost_1000/allowed")),
-            bar("bytes a key with one entry, to governor", 1.3, keys()),
-            bar("bytes for each further entry, up to 100", 8.5, entries()),
+            goal("the future, static, to `now()`", 1.1, self.ratio("hot/allowed", Async::NAME, Now::NAME)),
+            goal("the future, `Arc<dyn DynWindowStore>`, more ns than `now()`", 35.0, dynamic()),
+            goal("limit 1,000,000 to limit 10, denied", 1.5, to_plain("limit_1M/denied")),
+            goal("limit 1,000,000 to limit 10, sliding", 1.5, to_plain("limit_1M/sliding")),
+            goal("three windows to one", 1.6, to_plain("windows_3/allowed")),
+            goal("cost 1,000 to cost 1", 1.2, to_plain("cost_1000/allowed")),
+            goal("bytes a key with one entry, to governor", 1.3, keys()),
+            goal("bytes for each further entry, up to 100", 8.5, entries()),
         ]
     }
 
@@ -114,14 +118,14 @@ impl Results {
              - *limiter async*: the future of `limiter.acquire(key)` on a store known at compile time. *limiter dyn*: on \
              `Arc<dyn DynWindowStore>`.\n\
              - *plain*: what the scenario is compared with: cost 1, one window, or a limit of 10, by the same call.\n\
-             - *floor: clock*: reads the clock. *floor: hash, line*: hashes the key and updates one cache line.\n\
-             - *floor: clock, map*: reads the clock and updates one number in a `DashMap<String, u64>`.\n\
-             - *floor: clock, table, log*: what every exact log does, without a decision. It reads the clock, hashes, locks a \
+             - *baseline: clock*: reads the clock. *baseline: hash, line*: hashes the key and updates one cache line.\n\
+             - *baseline: clock, map*: reads the clock and updates one number in a `DashMap<String, u64>`.\n\
+             - *baseline: clock, table, log*: what every exact log does, without a decision. It reads the clock, hashes, locks a \
              shard, probes a plain table, compares the key's four oldest entries with the window, writes one entry, and \
              writes as many bytes as a decision has.";
-        heading(out, "This library's forms and shapes, and the floors", text);
-        let floors = [ClockFloor::NAME, LineFloor::NAME, MapFloor::NAME, LogFloor::NAME];
-        let columns = [&[Read::NAME, Async::NAME, Dyn::NAME, PLAIN][..], &floors].concat();
+        heading(out, "This library's forms and shapes, and the baselines", text);
+        let baselines = [ClockBaseline::NAME, LineBaseline::NAME, MapBaseline::NAME, LogBaseline::NAME];
+        let columns = [&[Read::NAME, Async::NAME, Dyn::NAME, PLAIN][..], &baselines].concat();
         table(out, &["scenario", Now::NAME], &columns);
         for row in &self.rows {
             let _ = write!(
@@ -167,13 +171,13 @@ impl Results {
     }
 
     fn goals(&self, out: &mut String) {
-        let text = format!("{GOALS} Beside it the same ratio of the floor: clock, table, log.");
+        let text = format!("{GOALS} Beside it the same ratio of the baseline: clock, table, log.");
         heading(out, "Goals", &text);
-        table(out, &["ratio"], &["at most", "measured", "", "floor"]);
-        for Bar { what, most, measured, floor } in self.bars() {
+        table(out, &["ratio"], &["at most", "measured", "", "baseline"]);
+        for Goal { what, most, measured, baseline } in self.all_goals() {
             let Some(measured) = measured else { continue };
-            let floor = floor.map_or_else(String::new, |floor| format!("{floor:.2}"));
-            let _ = writeln!(out, "| {what} | {most} | {measured:.2} | {} | {floor} |", verdict(measured, most));
+            let baseline = baseline.map_or_else(String::new, |baseline| format!("{baseline:.2}"));
+            let _ = writeln!(out, "| {what} | {most} | {measured:.2} | {} | {baseline} |", verdict(measured, most));
         }
     }
 }

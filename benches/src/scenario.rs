@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use limiter_core::{Limit, Limiter, Timestamp, Window};
 use limiter_memory::MemoryStore;
 
-use crate::floors::{ClockFloor, LineFloor, LogFloor, MapFloor};
+use crate::baselines::{ClockBaseline, LineBaseline, LogBaseline, MapBaseline};
 use crate::libraries::{Async, Dyn, Governor, Library, Limitador, Now, Quota, Read, Throttlecrab, Trypema};
 use crate::workload::{Requests, Workload, keys, uniform, zipf};
 
@@ -58,6 +58,16 @@ pub const SCENARIOS: &[Scenario] = &[
         cases: || all(&Workload { threads: 2, quota: Quota::new(200, MILLIS(1)), ..keys_1024() }),
     },
     Scenario {
+        name: "keys_10k/dozens",
+        about: "10,000 keys at random, dozens of entries each",
+        cases: || dozens(10_000, MILLIS(500)),
+    },
+    Scenario {
+        name: "keys_100k/dozens",
+        about: "100,000 keys at random, dozens of entries each",
+        cases: || dozens(100_000, MILLIS(5000)),
+    },
+    Scenario {
         name: "keys_1M/uniform",
         about: "1,000,000 keys at random, 100 per s each",
         cases: || many(&among(MILLION, &uniform(MILLION, 1 << 21), PER_SECOND)),
@@ -68,12 +78,12 @@ pub const SCENARIOS: &[Scenario] = &[
         cases: || many(&among(MILLION, &zipf(MILLION, 1 << 21), HOT)),
     },
     Scenario {
-        name: "keys_1M/strewn",
-        about: "the same uniformly, and each key asked for has to come from memory itself",
+        name: "keys_1M/scattered",
+        about: "1,000,000 keys at random, which are not in the cache, 100 per s each",
         cases: || {
             let requests = Requests::Scattered(Arc::new(uniform(MILLION, 1 << 21)));
-            let strewn = Workload { keys: keys(MILLION), requests, ..hot(PER_SECOND, true) };
-            vec![case::<Now>(&strewn), case::<Governor>(&strewn), case::<LineFloor>(&strewn)]
+            let scattered = Workload { keys: keys(MILLION), requests, ..hot(PER_SECOND, true) };
+            vec![case::<Now>(&scattered), case::<Governor>(&scattered), case::<LineBaseline>(&scattered)]
         },
     },
     Scenario { name: "keys_1M/fresh", about: "1,000,000 keys seen for the first time, 100 per s each", cases: fresh },
@@ -127,7 +137,7 @@ pub const SCENARIOS: &[Scenario] = &[
 const PER_SECOND: Quota = Quota::new(100, Duration::from_secs(1));
 
 fn hot(quota: Quota, allowed: bool) -> Workload {
-    Workload { quota, keys: keys(1), requests: Requests::One, allowed, threads: 1, sweep: false }
+    Workload { quota, keys: keys(1), requests: Requests::One, allowed, filled: 1, threads: 1, sweep: false }
 }
 
 /// `count` keys, used in the order of `picks`.
@@ -138,6 +148,13 @@ fn among(count: usize, picks: &[u32], quota: Quota) -> Workload {
 
 fn keys_1024() -> Workload {
     among(1024, &uniform(1024, 1 << 16), Quota::new(100, MILLIS(1)))
+}
+
+/// Logs of dozens of entries: about as many expire in the window as the turns of this library insert.
+fn dozens(count: usize, window: Duration) -> Vec<Case> {
+    let among = among(count, &uniform(count, 1 << 20), Quota::new(1_000_000, window));
+    let workload = Workload { filled: 48, ..among };
+    vec![case::<Now>(&workload), case::<Governor>(&workload), case::<Trypema<100>>(&workload)]
 }
 
 fn case<L: Library>(workload: &Workload) -> Case {
@@ -161,10 +178,10 @@ fn peers(workload: &Workload) -> Vec<Case> {
     ]
 }
 
-/// The peers, and the floors that work with any number of keys.
+/// The peers, and the baselines that work with any number of keys.
 fn many(workload: &Workload) -> Vec<Case> {
     let mut cases = peers(workload);
-    cases.extend([case::<LineFloor>(workload), case::<MapFloor>(workload)]);
+    cases.extend([case::<LineBaseline>(workload), case::<MapBaseline>(workload)]);
     cases
 }
 
@@ -174,8 +191,8 @@ fn all(workload: &Workload) -> Vec<Case> {
         case::<Read>(workload),
         case::<Async>(workload),
         case::<Dyn>(workload),
-        case::<ClockFloor>(workload),
-        case::<LogFloor>(workload),
+        case::<ClockBaseline>(workload),
+        case::<LogBaseline>(workload),
     ]);
     cases
 }

@@ -14,6 +14,8 @@ pub(crate) struct Workload {
     pub(crate) keys: Arc<Vec<String>>,
     pub(crate) requests: Requests,
     pub(crate) allowed: bool,
+    /// The number of entries of each key before the measurement. Denied workloads use up the quota instead.
+    pub(crate) filled: u32,
     pub(crate) threads: usize,
     /// Whether another thread sweeps all the time.
     pub(crate) sweep: bool,
@@ -91,7 +93,7 @@ impl Workload {
     /// Returns a limiter that has seen every key. For a denied workload, every key has used up its quota.
     pub(crate) fn prepare<L: Library>(&self) -> L {
         let library = L::with(self.quota);
-        let times = if self.allowed { 1 } else { self.quota.max };
+        let times = if self.allowed { self.filled } else { self.quota.max };
         for key in self.keys.iter() {
             for _ in 0..times {
                 library.allows(key);

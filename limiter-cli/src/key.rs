@@ -1,4 +1,4 @@
-//! The commands on live keys.
+//! The command `key`: shows, resets and lists the logs of a running service in Redis.
 
 mod args;
 mod line;
@@ -6,16 +6,21 @@ mod list;
 
 use std::io::{self, Write};
 
-use limiter_cli::escape::escape;
-use limiter_cli::redis::{connect, failed, runtime};
 use limiter_core::store::LogKey;
 use limiter_core::{Limiter, WindowStore};
 
-pub(crate) use args::Key;
-use args::{Form, KeyCommand, Reset, Show, Target, policy};
+use crate::escape::escape;
+use crate::redis::{connect, failed, runtime};
+use args::{KeyCommand, OutputFormat, Reset, Show, Target, policy};
 use line::{Line, write_page};
 
-pub(crate) fn key(args: &Key) -> anyhow::Result<()> {
+pub use args::Key;
+
+/// Runs the command.
+///
+/// # Errors
+/// [`UsageError`](crate::usage::UsageError) for invalid arguments; any error of the store and the output.
+pub fn run(args: &Key) -> anyhow::Result<()> {
     runtime()?.block_on(async {
         match &args.command {
             KeyCommand::Show(args) => show(args).await,
@@ -44,8 +49,8 @@ async fn show(args: &Show) -> anyhow::Result<()> {
     let (name, key) = (escape(args.name.as_str().as_bytes()), args.target.shown(&key));
     let mut out = io::stdout().lock();
     match args.output {
-        Form::Table => write_page(&mut out, (&name, &key), log, decision.as_ref())?,
-        Form::Jsonl => Line::known(name, key, log, decision.as_ref()).write_json(&mut out)?,
+        OutputFormat::Table => write_page(&mut out, (&name, &key), log, decision.as_ref())?,
+        OutputFormat::Jsonl => Line::known(name, key, log, decision.as_ref()).write_json(&mut out)?,
     }
     Ok(())
 }

@@ -1,17 +1,25 @@
-//! The parts of the program `limiter`: traces are read ([`trace`]), decided on ([`replay`]), and shown ([`jsonl`],
-//! [`summary`], [`plot`]). With the feature `redis`, Redis may keep the logs. The program itself parses its arguments, puts
-//! these together, and has the commands on live keys.
+//! The parts of the program `limiter`.
+//!
+//! There is a module for every command: [`replay`], [`generate`] and, with the feature `redis`, `key` and `load`. [`trace`] reads the
+//! files that `replay` is given.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod escape;
 pub mod generate;
-pub mod jsonl;
-pub mod plot;
+#[cfg(feature = "redis")]
+mod interrupt;
+mod json;
+#[cfg(feature = "redis")]
+pub mod key;
+#[cfg(feature = "redis")]
+pub mod load;
+mod options;
+mod progress;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod replay;
-pub mod summary;
-pub mod text;
+mod text;
 pub mod trace;
+pub mod usage;

@@ -2,25 +2,45 @@
 
 #![forbid(unsafe_code)]
 
-mod args;
-mod input;
-#[cfg(feature = "redis")]
-mod key;
-mod progress;
-mod run;
-
 use std::io;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
+use limiter_cli::generate::{self, Generate};
+#[cfg(feature = "redis")]
+use limiter_cli::key::{self, Key};
+#[cfg(feature = "redis")]
+use limiter_cli::load::{self, Load};
+use limiter_cli::replay::{self, Replay};
 use limiter_cli::trace::TraceError;
+use limiter_cli::usage::UsageError;
+
+/// An exact sliding-window rate limiter, from the command line.
+#[derive(Debug, Parser)]
+#[command(name = "limiter", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Replay(Replay),
+    Generate(Generate),
+    #[cfg(feature = "redis")]
+    Key(Key),
+    #[cfg(feature = "redis")]
+    Load(Load),
+}
 
 fn main() -> ExitCode {
-    let result = match args::Cli::parse().command {
-        args::Command::Replay(replay) => run::replay(&replay),
-        args::Command::Generate(generate) => run::generate(&generate),
+    let result = match Arguments::parse().command {
+        Command::Replay(replay) => replay::run(&replay),
+        Command::Generate(generate) => generate::run(&generate),
         #[cfg(feature = "redis")]
-        args::Command::Key(key) => key::key(&key),
+        Command::Key(key) => key::run(&key),
+        #[cfg(feature = "redis")]
+        Command::Load(load) => load::run(&load),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -38,9 +58,5 @@ fn reader_left(error: &anyhow::Error) -> bool {
 }
 
 fn is_usage(error: &anyhow::Error) -> bool {
-    #[cfg(feature = "redis")]
-    if error.is::<limiter_cli::redis::Invalid>() {
-        return true;
-    }
-    error.is::<run::Usage>() || matches!(error.downcast_ref(), Some(TraceError::Malformed(_)))
+    error.is::<UsageError>() || matches!(error.downcast_ref(), Some(TraceError::Malformed(_)))
 }

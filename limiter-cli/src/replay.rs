@@ -1,121 +1,169 @@
-//! Runs the rows of a trace through a limiter.
+//! The command `replay`: runs the rows of a trace through a limiter, and shows what became of them.
+//!
+//! [`memory`] and [`redis`] decide on the rows and report every [`Outcome`] to an
+//! [`Observer`]: [`summary`], [`json_lines`] or [`plot`].
 
-use std::io::Read;
+mod args;
+mod input;
+pub mod json_lines;
+pub mod memory;
+pub mod outcome;
+pub mod plot;
+mod progress;
+#[cfg(feature = "redis")]
+pub mod redis;
+pub mod summary;
+mod table;
+
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::time::Instant;
 
 use anyhow::Context;
-use limiter_core::{Decision, Error, ErrorKind, Limiter, NowStore};
+use limiter_core::{Limiter, Policy};
+use limiter_memory::MemoryStore;
 
-use crate::trace::{Action, Malformed, Row, Trace, TraceError};
+use crate::options::Store;
+use crate::trace::{Malformed, Row, Trace};
+use crate::usage::UsageError;
+use args::Output;
+use input::Input;
+use json_lines::JsonLines;
+use outcome::{NAME, Observer, Outcome};
+use plot::{Collector, View};
+use progress::WithProgress;
+#[cfg(feature = "redis")]
+use redis::RedisRun;
+use summary::Summary;
 
-/// The name of the limiter that a trace is replayed through.
-pub const NAME: &str = "replay";
+pub use args::Replay;
 
-/// What became of a row.
-#[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "one exists at a time, and a box would cost every row an allocation")]
-pub enum Answer {
-    /// The limiter decided on it.
-    Decided(Decision),
-    /// The cost is 0 or can never fit. Nothing was recorded.
-    Refused(Refusal),
-    /// The key's log was removed.
-    Reset,
-}
-
-/// Why a row was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The cost is 0.
-    InvalidCost,
-    /// The cost is above the maximum of a limit.
-    CostExceedsLimit,
-}
-
-impl Refusal {
-    /// Returns the name in the output.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::InvalidCost => "invalid_cost",
-            Self::CostExceedsLimit => "cost_exceeds_limit",
-        }
-    }
-}
-
-/// Receives every row, in the order of the trace.
-pub trait Observer {
-    /// Receives a row and what became of it.
-    ///
-    /// # Errors
-    /// Any error ends the replay.
-    fn row(&mut self, row: &Row<'_>, answer: &Answer) -> anyhow::Result<()>;
-
-    /// Receives a malformed row that is skipped.
-    fn skipped(&mut self, malformed: Malformed) {
-        drop(malformed);
-    }
-
-    /// Reports from time to time how many bytes and rows of the trace have been read.
-    fn progress(&mut self, bytes: u64, rows: u64) {
-        let _ = (bytes, rows);
-    }
-}
-
-/// Runs every row of a trace in order, at the row's own time.
+/// Runs the command.
 ///
 /// # Errors
-/// A [`TraceError`] for a malformed row, unless `skip_invalid` is set, and for a failed read; any error of the observer.
-pub fn replay<R: Read, S: NowStore>(
-    trace: &mut Trace<R>,
-    limiter: &Limiter<S>,
-    skip_invalid: bool,
-    observer: &mut impl Observer,
-) -> anyhow::Result<()> {
-    const PROGRESS: u64 = 1 << 14;
-    let mut rows = 0_u64;
-    loop {
-        match trace.next() {
-            None => return Ok(()),
-            Some(Ok(row)) => {
-                let answer =
-                    answer(&row, limiter).with_context(|| format!("deciding on row {} of the trace", rows + 1))?;
-                observer.row(&row, &answer)?;
+/// [`UsageError`] for invalid arguments; any error of the trace, the store and the output.
+pub fn run(args: &Replay) -> anyhow::Result<()> {
+    let policy = Policy::new(args.limits.iter().copied()).map_err(|error| UsageError(error.to_string()))?;
+    let policy = policy.with_counting(args.count.into());
+    let input = Input::open(args.file.as_deref(), args.plot.is_some())?;
+    let mut logs = Logs::open(&args.store, &policy)?;
+    let result = replay_in(args, &policy, input, &mut logs);
+    // Remove the logs even if the replay failed.
+    match (result, logs.remove()) {
+        (Ok(()), removed) => removed,
+        (Err(error), removed) => {
+            if let Err(also) = removed {
+                eprintln!("limiter: {also:#}");
             }
-            Some(Err(TraceError::Malformed(malformed))) if skip_invalid && malformed.skippable => {
-                observer.skipped(malformed);
-            }
-            Some(Err(error)) => return Err(error.into()),
-        }
-        rows += 1;
-        if rows.is_multiple_of(PROGRESS) {
-            observer.progress(trace.bytes_read(), rows);
+            Err(error)
         }
     }
 }
 
-#[inline]
-fn answer<S: NowStore>(row: &Row<'_>, limiter: &Limiter<S>) -> Result<Answer, Error> {
-    Answer::from_result(match row.action {
-        Action::Acquire => limiter.acquire(row.key).cost(row.cost).at(row.at).now(),
-        Action::Peek => limiter.peek(row.key).cost(row.cost).at(row.at).now(),
-        Action::Record => limiter.record(row.key).cost(row.cost).at(row.at).now(),
-        Action::Reset => {
-            limiter.reset(row.key).now();
-            return Ok(Answer::Reset);
+fn replay_in(args: &Replay, policy: &Policy, mut input: Input, logs: &mut Logs) -> anyhow::Result<()> {
+    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let mut summary = Summary::new(policy);
+    let start = Instant::now();
+    match args.output {
+        Output::Summary => pass(args, logs, &mut input, "replaying", &mut summary)?,
+        Output::Jsonl => {
+            let mut tee = Tee(&mut summary, JsonLines(&mut out));
+            pass(args, logs, &mut input, "replaying", &mut tee)?;
         }
+    }
+    let elapsed = start.elapsed();
+    if args.output == Output::Summary {
+        table::print(&mut out, &summary, policy, elapsed)?;
+    }
+    out.flush()?;
+    if let Some(first) = &summary.first_skipped {
+        eprintln!("limiter: {}: skipped {} malformed rows, the first: {first}", input.name, summary.skipped);
+    }
+    match &args.plot {
+        Some(path) => draw(args, logs, input, policy, &summary, path),
+        None => Ok(()),
+    }
+}
+
+/// Replays the trace a second time, now that the key and the time span to draw are known.
+fn draw(
+    args: &Replay,
+    logs: &mut Logs,
+    input: Input,
+    policy: &Policy,
+    summary: &Summary,
+    path: &Path,
+) -> anyhow::Result<()> {
+    let view = View::new(summary, policy, args.key.as_deref().map(str::as_bytes)).map_err(UsageError)?;
+    let mut input = input.rewind()?;
+    let mut collector = Collector::new(view, policy);
+    logs.remove()?;
+    pass(args, logs, &mut input, "plotting", &mut collector)?;
+    let svg = plot::draw(&collector.finish(), policy)?;
+    std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
+    eprintln!("limiter: wrote {}", path.display());
+    Ok(())
+}
+
+/// The limiter of the replay.
+enum Logs {
+    Memory(Limiter<MemoryStore>),
+    #[cfg(feature = "redis")]
+    Redis(Box<RedisRun>),
+}
+
+impl Logs {
+    fn open(store: &Store, policy: &Policy) -> anyhow::Result<Self> {
+        Ok(match store {
+            Store::Memory => Self::Memory(Limiter::new(NAME, policy.clone(), MemoryStore::new())),
+            #[cfg(feature = "redis")]
+            Store::Redis(url) => Self::Redis(RedisRun::connect(url, policy)?.into()),
+        })
+    }
+
+    fn remove(&mut self) -> anyhow::Result<()> {
+        match self {
+            Self::Memory(limiter) => *limiter = Limiter::new(NAME, limiter.policy().clone(), MemoryStore::new()),
+            #[cfg(feature = "redis")]
+            Self::Redis(run) => run.remove()?,
+        }
+        Ok(())
+    }
+}
+
+fn pass(
+    args: &Replay,
+    logs: &mut Logs,
+    input: &mut Input,
+    what: &'static str,
+    observer: &mut impl Observer,
+) -> anyhow::Result<()> {
+    let (name, length) = (input.name.clone(), input.length());
+    let mut observer = WithProgress::new(observer, what, length);
+    let mut trace = Trace::new(input, args.format.map(Into::into)).with_context(|| name.clone())?;
+    let skip = args.skip_invalid;
+    let result = match logs {
+        Logs::Memory(limiter) => memory::replay(&mut trace, limiter, skip, &mut observer),
+        #[cfg(feature = "redis")]
+        Logs::Redis(run) => redis::replay(&mut trace, run, skip, &mut observer),
+    };
+    result.map_err(|error| {
+        // An I/O error is about the output, often a closed pipe. The trace is not to blame.
+        if error.is::<io::Error>() { error } else { error.context(name) }
     })
 }
 
-impl Answer {
-    #[inline]
-    pub(crate) fn from_result(result: Result<Decision, Error>) -> Result<Self, Error> {
-        match result {
-            Ok(decision) => Ok(Self::Decided(decision)),
-            Err(error) => match error.kind() {
-                ErrorKind::InvalidCost => Ok(Self::Refused(Refusal::InvalidCost)),
-                ErrorKind::CostExceedsLimit => Ok(Self::Refused(Refusal::CostExceedsLimit)),
-                _ => Err(error),
-            },
-        }
+/// Passes every row to two observers.
+struct Tee<'a, A, B>(&'a mut A, B);
+
+impl<A: Observer, B: Observer> Observer for Tee<'_, A, B> {
+    fn row(&mut self, row: &Row<'_>, outcome: &Outcome) -> anyhow::Result<()> {
+        self.0.row(row, outcome)?;
+        self.1.row(row, outcome)
+    }
+
+    fn skipped(&mut self, malformed: Malformed) {
+        self.0.skipped(malformed.clone());
+        self.1.skipped(malformed);
     }
 }

@@ -13,7 +13,7 @@ const FIRST_DATE: u64 = 100_000_000 * SECOND;
 
 /// A key as printable text of at most `most` characters, without white space at its ends.
 #[must_use]
-pub fn key(key: &[u8], most: usize) -> String {
+pub(crate) fn key(key: &[u8], most: usize) -> String {
     // A character takes at most four bytes and is printed as at least one.
     let start = &key[..key.len().min(4 * most + 4)];
     let mut text: String = String::from_utf8_lossy(start)
@@ -39,7 +39,7 @@ pub fn key(key: &[u8], most: usize) -> String {
 
 /// A number in groups of three digits.
 #[must_use]
-pub fn grouped(number: u64) -> String {
+pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
     for (i, digit) in digits.chars().enumerate() {
@@ -53,13 +53,13 @@ pub fn grouped(number: u64) -> String {
 
 /// How many requests.
 #[must_use]
-pub fn requests(count: u64) -> String {
+pub(crate) fn requests(count: u64) -> String {
     format!("{} request{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
 /// A length of time with the two largest units that matter: `3 d 11 h`, `1.5 s`.
 #[must_use]
-pub fn length(micros: u64) -> String {
+pub(crate) fn length(micros: u64) -> String {
     if micros < 1_000 {
         return format!("{micros} µs");
     }
@@ -89,13 +89,13 @@ fn decimals(micros: u64, unit: u64) -> String {
 
 /// Whether a time is one of a relative scale that begins at 0, rather than a date.
 #[must_use]
-pub fn is_relative(at: Timestamp) -> bool {
+pub(crate) fn is_relative(at: Timestamp) -> bool {
     at.as_micros() < FIRST_DATE
 }
 
 /// How exactly a time is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Precision {
+pub(crate) enum Precision {
     /// The month and the year.
     Month,
     /// The day.
@@ -110,7 +110,7 @@ pub enum Precision {
 
 /// The time of the day in UTC, or for a day its date; a relative time as a length.
 #[must_use]
-pub fn clock(at: Timestamp, precision: Precision, relative: bool) -> String {
+pub(crate) fn clock(at: Timestamp, precision: Precision, relative: bool) -> String {
     if relative {
         return if at.as_micros() == 0 { "0".to_owned() } else { relative_clock(at.as_micros()) };
     }
@@ -142,13 +142,13 @@ fn relative_clock(micros: u64) -> String {
 
 /// Date and time, `17 May 2015 10:05:03 UTC`, or a relative time.
 #[must_use]
-pub fn date_time(at: Timestamp, relative: bool) -> String {
+pub(crate) fn date_time(at: Timestamp, relative: bool) -> String {
     if relative { clock(at, Precision::Second, true) } else { strftime(at, "%-d %b %Y %H:%M:%S UTC") }
 }
 
 /// The date, `17 May 2015`.
 #[must_use]
-pub fn date(at: Timestamp) -> String {
+pub(crate) fn date(at: Timestamp) -> String {
     strftime(at, "%-d %b %Y")
 }
 

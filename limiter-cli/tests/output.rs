@@ -4,7 +4,6 @@ mod common;
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{Read, Write};
-use std::process::{Command, Stdio};
 
 use common::{REAL_TRACE, jsonl, limiter, stdout_of, text};
 
@@ -78,13 +77,7 @@ fn several_limits_in_order() {
 fn the_reader_of_the_output_may_leave() {
     let trace: String =
         std::iter::once("at,key\n".to_owned()).chain((0..200_000).map(|i| format!("{i},k\n"))).collect();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_limiter"))
-        .args(JSONL)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = common::start(&JSONL);
     let mut stdin = child.stdin.take().unwrap();
     let feeder = std::thread::spawn(move || drop(stdin.write_all(trace.as_bytes())));
     let mut stdout = child.stdout.take().unwrap();

@@ -4,7 +4,7 @@ mod common;
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use common::{REAL_TRACE, failure, golden_args, limiter, plain_traces, text};
@@ -105,13 +105,7 @@ fn the_picture_is_that_of_memory() {
 }
 
 fn start(url: &str, output: &str) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_limiter"))
-        .args(["replay", "--limit", "3/60s", "--output", output, "--store", url])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+    common::start(&["replay", "--limit", "3/60s", "--output", output, "--store", url])
 }
 
 /// Some batches, and more than is looked at before the first.
@@ -197,7 +191,7 @@ fn what_cannot_be_a_store() {
         ("redis", 2, "expected memory, or a URL that starts with redis://"),
         ("http://127.0.0.1", 2, "expected memory, or a URL that starts with redis://"),
         ("redis://127.0.0.1:port", 2, "with a host and port"),
-        ("redis://127.0.0.1:1", 1, "Redis URL \"redis://127.0.0.1:1\": Connection refused"),
+        ("redis://127.0.0.1:1", 1, "Redis URL \"redis://127.0.0.1:1\": cannot connect: Connection refused"),
         ("redis+cluster://127.0.0.1:1", 1, "Connection refused"),
         ("redis+unix:///nowhere/redis.sock", 1, "No such file"),
     ] {

@@ -85,7 +85,7 @@ async fn a_trusted_certificate_is_accepted_and_another_is_refused() {
     proxy.abort();
 }
 
-/// Every node behind TLS of its own, on a port that the cluster announces in place of the node's: one URL leads to all.
+/// Every node is behind a TLS proxy, whose port the cluster announces instead of the node's. One URL leads to all nodes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_over_tls_decides_as_memory_does() {
     let cluster = Cluster::start().unwrap();

@@ -1,59 +1,55 @@
 //! The connections that the store opens itself.
 
-use std::time::Duration;
-
 use limiter_core::{Error, ErrorKind};
 use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
-use redis::io::tcp::TcpSettings;
 use redis::{Cmd, IntoConnectionInfo, Pipeline, RedisError, RedisFuture, Value};
 
+#[cfg(feature = "cluster")]
+use crate::cluster::Cluster;
 use crate::failure::Failure;
+use crate::settings::Timeouts;
 use crate::url;
 
-/// A connection to one Redis, or with the feature `cluster` to a Redis Cluster. It is cheap to clone; all clones share it.
+/// A connection to one Redis server or, with the feature `cluster`, to a Redis Cluster.
 ///
-/// It reconnects when it was lost, and never repeats a command that the server may have executed.
+/// A clone is cheap and shares the connection. A lost connection is opened again, and a command that the server may have
+/// executed is never repeated.
 #[derive(Clone)]
-pub struct Connection(pub(crate) Kind);
+pub struct Connection(pub(crate) Topology);
 
 #[derive(Clone)]
-pub(crate) enum Kind {
+pub(crate) enum Topology {
     Single(ConnectionManager),
     #[cfg(feature = "cluster")]
-    Cluster(crate::cluster::Cluster),
+    Cluster(Cluster),
 }
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = match &self.0 {
-            Kind::Single(_) => "Single",
+            Topology::Single(_) => "Single",
             #[cfg(feature = "cluster")]
-            Kind::Cluster(_) => "Cluster",
+            Topology::Cluster(_) => "Cluster",
         };
         f.debug_tuple("Connection").field(&name).finish()
     }
 }
 
+/// Takes over a connection to one server. Its configuration stays as it is; without retries, no command counts twice.
 impl From<ConnectionManager> for Connection {
     fn from(manager: ConnectionManager) -> Self {
-        Self(Kind::Single(manager))
+        Self(Topology::Single(manager))
     }
 }
 
-/// Build the connection with `retries(0)`. [`Connection`] follows redirections itself, and a command that the client library
-/// repeats after a lost answer may count twice.
+/// Takes over a connection to a Cluster. Build it with `retries(0)`: [`Connection`] follows redirections itself, and a command
+/// that the client library repeats after a lost reply may count twice.
 #[cfg(feature = "cluster")]
+#[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
 impl From<redis::cluster_async::ClusterConnection> for Connection {
     fn from(connection: redis::cluster_async::ClusterConnection) -> Self {
-        Self(Kind::Cluster(crate::cluster::Cluster::Given(connection)))
+        Self(Topology::Cluster(Cluster::UserConnection(connection)))
     }
-}
-
-/// The timeouts of a connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Timeouts {
-    pub(crate) connect: Duration,
-    pub(crate) response: Duration,
 }
 
 impl Connection {
@@ -62,18 +58,18 @@ impl Connection {
         prepare(url)?;
         let result = match url::cluster_nodes(url) {
             #[cfg(feature = "cluster")]
-            Some(nodes) => crate::cluster::connect(nodes, timeouts).await,
+            Some(nodes) => Cluster::connect(nodes, timeouts).await.map(|cluster| Self(Topology::Cluster(cluster))),
             _ => single(url, timeouts)?.connect().await,
         };
         result.map_err(|error| Failure::Redis(error).into_connect_error(url))
     }
 
-    /// Returns a connection to a URL that is made when it is first needed.
+    /// Returns a connection to a URL that is opened when it is first needed.
     pub(crate) fn open_lazily(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
         prepare(url)?;
         let result = match url::cluster_nodes(url) {
             #[cfg(feature = "cluster")]
-            Some(nodes) => crate::cluster::connect_lazily(nodes, timeouts),
+            Some(nodes) => Cluster::connect_lazily(nodes, timeouts).map(|cluster| Self(Topology::Cluster(cluster))),
             _ => single(url, timeouts)?.connect_lazily(),
         };
         result.map_err(|error| Failure::Redis(error).into_connect_error(url))
@@ -95,24 +91,6 @@ fn prepare(url: &str) -> Result<(), Error> {
     Ok(())
 }
 
-pub(crate) fn tcp_settings(timeouts: Timeouts) -> TcpSettings {
-    let settings = TcpSettings::default().set_nodelay(true);
-    // Without this, a connection whose peer vanished silently stays open for many minutes.
-    #[cfg(target_os = "linux")]
-    let settings = settings.set_user_timeout((timeouts.connect + timeouts.response).max(Duration::from_secs(1)));
-    #[cfg(not(target_os = "linux"))]
-    let _ = timeouts;
-    settings
-}
-
-/// A refused connection fails the operation at once. The next operation tries again.
-pub(crate) fn manager_config(timeouts: Timeouts) -> ConnectionManagerConfig {
-    ConnectionManagerConfig::new()
-        .set_number_of_retries(0)
-        .set_connection_timeout(Some(timeouts.connect))
-        .set_response_timeout(None)
-}
-
 struct Single {
     client: redis::Client,
     config: ConnectionManagerConfig,
@@ -121,10 +99,10 @@ struct Single {
 fn single(url: &str, timeouts: Timeouts) -> Result<Single, Error> {
     let open = || {
         let info = url.into_connection_info()?;
-        redis::Client::open(info.set_tcp_settings(tcp_settings(timeouts)))
+        redis::Client::open(info.set_tcp_settings(timeouts.tcp_settings()))
     };
     let client = open().map_err(|error| url::malformed(url, &error))?;
-    Ok(Single { client, config: manager_config(timeouts) })
+    Ok(Single { client, config: timeouts.manager_config() })
 }
 
 impl Single {
@@ -140,9 +118,9 @@ impl Single {
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         match &mut self.0 {
-            Kind::Single(manager) => manager.req_packed_command(cmd),
+            Topology::Single(manager) => manager.req_packed_command(cmd),
             #[cfg(feature = "cluster")]
-            Kind::Cluster(cluster) => Box::pin(cluster.send(cmd)),
+            Topology::Cluster(cluster) => Box::pin(cluster.send(cmd)),
         }
     }
 
@@ -153,23 +131,25 @@ impl ConnectionLike for Connection {
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
         match &mut self.0 {
-            Kind::Single(manager) => manager.req_packed_commands(pipeline, offset, count),
+            Topology::Single(manager) => manager.req_packed_commands(pipeline, offset, count),
             #[cfg(feature = "cluster")]
-            Kind::Cluster(cluster) => Box::pin(cluster.send_all(pipeline, offset, count)),
+            Topology::Cluster(cluster) => Box::pin(cluster.send_all(pipeline, offset, count)),
         }
     }
 
     fn get_db(&self) -> i64 {
         match &self.0 {
-            Kind::Single(manager) => manager.get_db(),
+            Topology::Single(manager) => manager.get_db(),
             #[cfg(feature = "cluster")]
-            Kind::Cluster(_) => 0,
+            Topology::Cluster(_) => 0,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn timeouts() -> Timeouts {

@@ -15,7 +15,7 @@ use limiter_core::{
 #[derive(Debug, Default)]
 pub struct OracleStore(Mutex<Logs>);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Logs {
     by_key: HashMap<(Name, Vec<u8>), Vec<OracleEntry>>,
     /// How many entries there ever were.
@@ -48,6 +48,12 @@ impl OracleStore {
     #[must_use]
     pub fn entries(&self, log: LogKey<'_>) -> Vec<OracleEntry> {
         self.logs().by_key.get(&owned(log)).cloned().unwrap_or_default()
+    }
+
+    /// Returns another store with the same logs.
+    #[cfg(feature = "conformance")]
+    pub(crate) fn fork(&self) -> Self {
+        Self(Mutex::new(self.logs().clone()))
     }
 
     fn logs(&self) -> MutexGuard<'_, Logs> {

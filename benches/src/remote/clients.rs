@@ -1,4 +1,4 @@
-//! What a client gets: decisions a second and how long each takes, by so many tasks that share one connection.
+//! What a client gets: decisions a second and how long each takes, by the number of tasks that share one connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,11 +7,13 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use limiter_core::Limit;
 use limiter_testkit::server::Server;
+use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
 use super::contestants::{Contestant, Gcra, Noop, Ours, Rate, Trypema, connect};
+use super::effort::Effort;
 use super::server_time::Spread;
-use super::{Effort, at_least};
+use super::server_version::at_least;
 
 /// How many tasks.
 pub(super) const TASKS: [(&str, usize); 4] =
@@ -20,10 +22,10 @@ const KEYS: usize = 1000;
 const RATE: Rate = Rate { burst: 1_000_000, seconds: 60 };
 
 /// The medians of a contestant's turns.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Served {
     /// The contestant.
-    pub who: &'static str,
+    pub who: String,
     /// Decisions a second.
     pub rate: f64,
     /// Microseconds that half of the decisions of a turn took at most.
@@ -34,15 +36,15 @@ pub struct Served {
     pub ratio: f64,
 }
 
-/// What was measured with so many tasks.
-#[derive(Clone, Debug)]
+/// What was measured with a number of tasks.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Load {
     /// `clients/128`.
-    pub name: &'static str,
+    pub name: String,
     /// How many.
     pub tasks: usize,
     /// By contestant, or why there is no figure.
-    pub served: Vec<(&'static str, Result<Served, String>)>,
+    pub served: Vec<(String, Result<Served, String>)>,
 }
 
 struct Turn {
@@ -83,17 +85,20 @@ pub(super) async fn measure(server: &Server, (name, tasks): (&'static str, usize
     let served = contestants.iter().zip(&turns).map(|(contestant, own)| {
         let median = |of: fn(&Turn) -> f64| Spread::of(own.iter().map(of)).median;
         let ratio = Spread::of(own.iter().zip(&turns[0]).map(|(own, ours)| own.rate / ours.rate)).median;
-        let who = contestant.name();
-        (who, Ok(Served { who, rate: median(|t| t.rate), half: median(|t| t.half), most: median(|t| t.most), ratio }))
+        let who = contestant.name().to_owned();
+        (
+            who.clone(),
+            Ok(Served { who, rate: median(|t| t.rate), half: median(|t| t.half), most: median(|t| t.most), ratio }),
+        )
     });
     let mut served: Vec<_> = served.collect();
     if !recent {
-        served.push((Trypema::NAME, Err(format!("needs Redis {major}.{minor}"))));
+        served.push((Trypema::NAME.to_owned(), Err(format!("needs Redis {major}.{minor}"))));
     }
-    Ok(Load { name, tasks, served })
+    Ok(Load { name: name.to_owned(), tasks, served })
 }
 
-/// So many decisions by so many tasks at once.
+/// Makes `calls` decisions from `tasks` tasks at once.
 async fn offer(contestant: &Arc<dyn Contestant>, keys: &Arc<Vec<String>>, tasks: usize, calls: usize) -> Result<Turn> {
     let next = Arc::new(AtomicUsize::new(0));
     let mut running = JoinSet::new();

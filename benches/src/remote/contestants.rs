@@ -13,7 +13,8 @@ use redis::{Client, Script};
 use trypema::redis::{RedisKey, RedisRateLimiterProvider};
 use trypema::{RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-use super::RESPONSE_TIMEOUT;
+/// Long, because the machine may be busy with other work.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A rate limiter in Redis.
 pub(super) trait Contestant: Send + Sync {
@@ -119,7 +120,7 @@ impl Contestant for Gcra {
     }
 }
 
-/// A script that does nothing with a key and an argument as long as the limiter's: the floor.
+/// A script that does nothing with a key and an argument as long as the limiter's: the baseline.
 pub(super) struct Noop(Called);
 
 impl Noop {
@@ -145,7 +146,7 @@ impl Contestant for Noop {
     }
 }
 
-/// trypema's Redis provider, absolute, in buckets of its own choice.
+/// trypema's Redis provider, absolute, in buckets that it chooses.
 pub(super) struct Trypema {
     provider: Arc<RedisRateLimiterProvider>,
     rate: RateLimit,

@@ -1,23 +1,24 @@
-//! What a key takes in the server's memory.
+//! The bytes of a key in the server's memory.
 
 use anyhow::{Context, Result};
 use limiter_core::Limit;
 use limiter_testkit::server::Server;
 use redis::aio::ConnectionManager;
+use serde::{Deserialize, Serialize};
 
 use super::contestants::{Contestant, Gcra, Ours, Rate, connect};
 
 pub(super) const NAME: &str = "bytes";
 const ENTRIES: [u64; 4] = [1, 10, 100, 1000];
 
-/// What a key takes with so many admitted units.
-#[derive(Clone, Copy, Debug)]
+/// The bytes of a key, by its number of admitted units.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Bytes {
-    /// How many.
+    /// The number of admitted units.
     pub entries: u64,
     /// Bytes of the limiter's key.
     pub ours: u64,
-    /// Bytes of the other algorithm's.
+    /// Bytes of the GCRA key.
     pub gcra: u64,
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use serde::{Deserialize, Serialize};
+
 use super::clients::{Load, Served};
 use super::contestants::{Gcra, Noop, Ours, Trypema};
 use super::memory::Bytes;
@@ -10,7 +12,7 @@ use crate::plot::Bar;
 use crate::report::{GOALS, heading, table, verdict};
 
 /// All that was measured in one run.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Results {
     /// The server.
     pub version: String,
@@ -64,21 +66,18 @@ impl Results {
         if self.loads.is_empty() {
             return;
         }
-        let text = "So many tasks share one connection and ask for one decision after another, all allowed, over 1,000 keys \
-             of 1,000,000 a minute: thousands of decisions a second, in brackets to the limiter's, round by round. Medians of \
-             alternating turns; the clients have the same processors as the server. trypema counts in buckets of 100 ms.";
+        let text = "Thousands of decisions per second, by the number of tasks that share one connection, each with one request in \
+             flight. All are allowed, over 1,000 keys with 1,000,000 per minute. In brackets: the ratio to the limiter, round \
+             by round. Medians of alternating turns. Clients and server share the processors. trypema counts in buckets of \
+             100 ms.";
         heading(out, "What clients get", text);
         table(out, &["tasks"], &COLUMNS);
-        let shown = |s: &Served| match s.who {
+        let shown = |s: &Served| match s.who.as_str() {
             Ours::NAME => format!("**{:.1}**", s.rate / 1000.0),
             _ => format!("{:.1} ({:.2})", s.rate / 1000.0, s.ratio),
         };
         self.per_load(out, shown);
-        heading(
-            out,
-            "How long clients wait",
-            "The same turns: microseconds within which half and 99 of 100 are answered.",
-        );
+        heading(out, "How long clients wait", "The same turns: the median and the 99th percentile in microseconds.");
         table(out, &["tasks"], &COLUMNS);
         self.per_load(out, |s| format!("{:.0}, {:.0}", s.half, s.most));
         let _ = writeln!(
@@ -89,7 +88,7 @@ impl Results {
 
     fn per_load(&self, out: &mut String, shown: impl Fn(&Served) -> String) {
         for load in &self.loads {
-            let cells = COLUMNS.map(|column| match load.served.iter().find(|(who, _)| *who == column) {
+            let cells = COLUMNS.map(|column| match load.served.iter().find(|(who, _)| who == column) {
                 Some((_, Ok(served))) => shown(served),
                 Some((_, Err(reason))) => reason.clone(),
                 None => String::new(),
@@ -102,7 +101,7 @@ impl Results {
         if self.bytes.is_empty() {
             return;
         }
-        let text = "What `MEMORY USAGE` says of a key of 16 bytes with so many admitted units of cost 1.";
+        let text = "`MEMORY USAGE` of a key of 16 bytes, by its number of admitted units of cost 1.";
         heading(out, "Bytes on the server", text);
         table(out, &["units"], &[Ours::NAME, "each", Gcra::NAME]);
         for Bytes { entries, ours, gcra } in &self.bytes {
@@ -114,11 +113,11 @@ impl Results {
         if self.rows.is_empty() {
             return;
         }
-        let text = "What `INFO commandstats` says of `EVALSHA`, in microseconds, the script's own commands included: medians of \
-             alternating turns, and the median, first and third quarter of the ratios of each round. GCRA is the algorithm \
+        let text = "Microseconds per `EVALSHA` in `INFO commandstats`, which include the script's commands: medians of \
+             alternating turns, and the median and quartiles of the ratios of each round. GCRA is the algorithm \
              of redis_rate, which keeps one number a key and spreads a limit evenly rather than bounding every window. It \
              knows one limit: beside two, it has the first. The no-op has a key and an argument, and returns a number.";
-        heading(out, "The server's time a decision", text);
+        heading(out, "Server time per decision", text);
         let ratio = format!("{} to {}", Ours::NAME, Gcra::NAME);
         table(out, &["what"], &[Ours::NAME, Gcra::NAME, Noop::NAME, &ratio, "entries a key"]);
         for row in &self.rows {

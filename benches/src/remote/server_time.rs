@@ -8,9 +8,10 @@ use futures::future::{join_all, try_join_all};
 use limiter_core::{Limit, Policy, Timestamp};
 use limiter_testkit::server::Server;
 use redis::aio::ConnectionManager;
+use serde::{Deserialize, Serialize};
 
-use super::Effort;
 use super::contestants::{Contestant, Gcra, Noop, Ours, connect};
+use super::effort::Effort;
 use super::shapes::{Before, Shape};
 use crate::workload::{Xorshift, keys};
 
@@ -18,7 +19,7 @@ use crate::workload::{Xorshift, keys};
 const FLIGHT: usize = 50;
 
 /// The median, and the quarters around it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Spread {
     /// A quarter is below.
     pub low: f64,
@@ -38,12 +39,12 @@ impl Spread {
 }
 
 /// What was measured of one shape.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Row {
     /// The shape's name.
-    pub name: &'static str,
+    pub name: String,
     /// What was offered.
-    pub about: &'static str,
+    pub about: String,
     /// The most that the ratio should be.
     pub goal: Option<f64>,
     /// Microseconds a decision of this library.
@@ -98,7 +99,7 @@ pub(super) async fn measure(server: &Server, shape: &Shape, effort: Effort) -> R
     }
     let ratios = samples[0].iter().zip(&samples[1]).map(|(ours, gcra)| ours / gcra).collect::<Vec<_>>();
     let [ours, gcra, noop] = samples.map(|samples| Spread::of(samples).median);
-    let (name, about, goal) = (shape.name, shape.about, shape.goal);
+    let (name, about, goal) = (shape.name.to_owned(), shape.about.to_owned(), shape.goal);
     let entries = Spread::of(entries).median as u64;
     Ok(Row { name, about, goal, ours, gcra, noop, ratio: Spread::of(ratios), entries })
 }
@@ -124,7 +125,7 @@ impl Turns<'_> {
         Ok(spent as f64 / calls as f64)
     }
 
-    /// Offers so many decisions, and asserts each.
+    /// Makes `count` decisions, and asserts each.
     async fn offer(&self, contestant: &dyn Contestant, next: &mut usize, count: usize) -> Result<()> {
         let Shape { cost, allowed, .. } = *self.shape;
         for first in (0..count).step_by(FLIGHT) {

@@ -9,13 +9,13 @@ use super::contestants::Rate;
 /// What a key has seen before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
-    /// So many units just now, each an entry.
+    /// This many units just now, each an entry.
     Units(u64),
-    /// A unit in each of so many equal parts of the window, for three windows; the oldest of the last has just expired.
+    /// One unit in each of this many equal parts of the window, for three windows. The oldest unit of the last has just expired.
     Expired(u64),
-    /// The same, and none of the last has expired.
+    /// The same, but no unit of the last window has expired.
     Steady(u64),
-    /// The window is as long as it takes for so many entries at the speed of the turn, which begins in that state.
+    /// The window is as long as this many entries take at the speed of the turn. The turn begins with a full window.
     Sliding(u64),
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Shape {
 const ALLOWED: Option<f64> = Some(1.1);
 const DENIED: Option<f64> = Some(0.9);
 const HOUR: u64 = 3600;
-/// So long that no unit frees while one measures.
+/// So long that no unit frees during a measurement.
 const LONG: u64 = 1000 * 86_400;
 const PLENTY: u64 = 10_000_000;
 

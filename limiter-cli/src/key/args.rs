@@ -4,17 +4,18 @@ use std::ffi::OsString;
 
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use limiter_cli::escape::{escape, from_hex, to_hex, unescape};
 use limiter_core::{Limit, Name, Policy};
 
-use crate::run::Usage;
+use crate::escape::{escape, from_hex, to_hex, unescape};
+use crate::redis::parse_url;
+use crate::usage::UsageError;
 
 /// Shows and resets the logs of a running service in Redis.
 ///
 /// Exit status: 0 when done, 2 for wrong usage, 1 for any other failure. Connecting times out after 2 s, a command after two
 /// attempts of 2 s each.
 #[derive(Args, Debug)]
-pub(crate) struct Key {
+pub struct Key {
     #[command(subcommand)]
     pub(super) command: KeyCommand,
 }
@@ -55,8 +56,8 @@ pub(super) struct Show {
     #[command(flatten)]
     pub(super) target: Target,
     /// A page for people, or one JSON object
-    #[arg(long, value_enum, default_value_t = Form::Table)]
-    pub(super) output: Form,
+    #[arg(long, value_enum, default_value_t = OutputFormat::Table)]
+    pub(super) output: OutputFormat,
 }
 
 /// Removes the logs of keys, which unblocks them.
@@ -93,18 +94,18 @@ pub(super) struct List {
     #[command(flatten)]
     pub(super) target: Target,
     /// A table for people, or one JSON object per log
-    #[arg(long, value_enum, default_value_t = Form::Table)]
-    pub(super) output: Form,
+    #[arg(long, value_enum, default_value_t = OutputFormat::Table)]
+    pub(super) output: OutputFormat,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Form {
+pub(super) enum OutputFormat {
     Table,
     Jsonl,
 }
 
 fn url(text: &str) -> Result<String, String> {
-    crate::args::url(text).map_err(|expected| format!("expected {expected}"))
+    parse_url(text).map_err(|expected| format!("expected {expected}"))
 }
 
 /// Parses the name of a limiter as it is printed.
@@ -118,7 +119,7 @@ pub(super) fn policy(limits: &[Limit]) -> anyhow::Result<Option<Policy>> {
     if limits.is_empty() {
         return Ok(None);
     }
-    Ok(Some(Policy::new(limits.iter().copied()).map_err(|error| Usage(error.to_string()))?))
+    Ok(Some(Policy::new(limits.iter().copied()).map_err(|error| UsageError(error.to_string()))?))
 }
 
 impl Target {
@@ -126,7 +127,7 @@ impl Target {
     pub(super) fn key(&self, text: &OsString) -> anyhow::Result<Vec<u8>> {
         let bytes = text.as_encoded_bytes();
         let key = if self.hex { from_hex(bytes) } else { unescape(bytes) };
-        key.map_err(Usage).with_context(|| format!("key \"{}\"", text.to_string_lossy().escape_debug()))
+        key.map_err(UsageError).with_context(|| format!("key \"{}\"", text.to_string_lossy().escape_debug()))
     }
 
     /// Returns a key as it is printed.

@@ -3,11 +3,12 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use limiter_cli::jsonl::{Decided, micros};
-use limiter_cli::text;
 use limiter_core::Decision;
 use limiter_redis::LogInfo;
 use serde::Serialize;
+
+use crate::json::{DecisionFields, micros};
+use crate::text;
 
 /// The width of the column of names. A longer name shifts the key in its row.
 const NAME: usize = 12;
@@ -26,7 +27,7 @@ pub(super) struct Line {
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub(super) log: Option<Log>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    decided: Option<Decided>,
+    decided: Option<DecisionFields>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'static str>,
 }
@@ -59,7 +60,7 @@ impl From<LogInfo> for Log {
 
 impl Line {
     pub(super) fn known(name: String, key: String, log: Option<LogInfo>, decision: Option<&Decision>) -> Self {
-        let (log, decided) = (log.map(Log::from), decision.map(Decided::from));
+        let (log, decided) = (log.map(Log::from), decision.map(DecisionFields::from));
         Self { name, key: Some(key), sha256: None, log, decided, error: None }
     }
 

@@ -4,24 +4,24 @@ use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use limiter_cli::escape::escape;
-use limiter_cli::redis::failed;
 use limiter_core::store::LogKey;
 use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Policy};
 use limiter_redis::{LiveKey, RedisStore, StoredKey};
 use wildmatch::WildMatch;
 
-use super::args::{Form, List};
+use super::args::{List, OutputFormat};
 use super::line::Line;
+use crate::escape::escape;
+use crate::redis::failed;
 
 /// The number of keys of the database that Redis looks at for a page.
-const PAGE: usize = 1_000;
+const PAGE_KEYS: usize = 1_000;
 /// The number of logs that are read at the same time.
-const TASKS: usize = 64;
+const MAX_CONCURRENT_READS: usize = 64;
 
-/// The number of keys that no limit could be tried on.
+/// The number of keys that no limit could be tried on, by the reason.
 #[derive(Default)]
-struct Untried {
+struct Unchecked {
     digests: u64,
     damaged: u64,
 }
@@ -30,15 +30,15 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
     let pattern = args.pattern.as_deref().map(WildMatch::new);
     let store = Arc::new(store);
     let mut out = BufWriter::new(io::stdout().lock());
-    let (limits, mut untried) = (policy.is_some(), Untried::default());
-    if args.output == Form::Table {
+    let (limits, mut unchecked) = (policy.is_some(), Unchecked::default());
+    if args.output == OutputFormat::Table {
         Line::write_head(&mut out, limits)?;
     }
     let mut cursor = None;
     loop {
         let page = match args.name {
-            Some(name) => store.scan_name(name.as_str(), cursor, PAGE).await,
-            None => store.scan(cursor, PAGE).await,
+            Some(name) => store.scan_name(name.as_str(), cursor, PAGE_KEYS).await,
+            None => store.scan(cursor, PAGE_KEYS).await,
         };
         let page = page.map_err(failed)?;
         let fitting = page.keys.into_iter().filter(|live| {
@@ -48,16 +48,16 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
             })
         });
         let (store, policy) = (&store, policy.as_ref());
-        let lines = stream::iter(fitting).map(|live| line(store, policy, live, args)).buffered(TASKS);
-        let lines: Vec<Found> = lines.try_collect().await?;
-        for found in lines {
-            match found {
-                Found::Gone => continue,
-                Found::Digest(_) if args.over => untried.digests += 1,
-                Found::Damaged(_) if args.over => untried.damaged += 1,
-                Found::Log(line) | Found::Digest(line) | Found::Damaged(line) => match args.output {
-                    Form::Table => line.write_row(&mut out, limits)?,
-                    Form::Jsonl => line.write_json(&mut out)?,
+        let lines = stream::iter(fitting).map(|live| line(store, policy, live, args)).buffered(MAX_CONCURRENT_READS);
+        let lines: Vec<ScannedKey> = lines.try_collect().await?;
+        for scanned in lines {
+            match scanned {
+                ScannedKey::Gone => continue,
+                ScannedKey::Digest(_) if args.over => unchecked.digests += 1,
+                ScannedKey::Damaged(_) if args.over => unchecked.damaged += 1,
+                ScannedKey::Log(line) | ScannedKey::Digest(line) | ScannedKey::Damaged(line) => match args.output {
+                    OutputFormat::Table => line.write_row(&mut out, limits)?,
+                    OutputFormat::Jsonl => line.write_json(&mut out)?,
                 },
             }
         }
@@ -67,12 +67,12 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
             break;
         }
     }
-    if untried.digests > 0 {
-        let keys = keys(untried.digests);
+    if unchecked.digests > 0 {
+        let keys = keys(unchecked.digests);
         eprintln!("limiter: limits could not be tried on {keys}, of which Redis holds a digest only");
     }
-    if untried.damaged > 0 {
-        let keys = keys(untried.damaged);
+    if unchecked.damaged > 0 {
+        let keys = keys(unchecked.damaged);
         eprintln!(
             "limiter: limits could not be tried on {keys} without a log (see list without --over; reset removes them)"
         );
@@ -81,7 +81,7 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
 }
 
 /// A key that the scan found.
-enum Found {
+enum ScannedKey {
     /// It is gone by now, or filtered out.
     Gone,
     Log(Line),
@@ -89,12 +89,17 @@ enum Found {
     Damaged(Line),
 }
 
-async fn line(store: &Arc<RedisStore>, policy: Option<&Policy>, live: LiveKey, args: &List) -> anyhow::Result<Found> {
+async fn line(
+    store: &Arc<RedisStore>,
+    policy: Option<&Policy>,
+    live: LiveKey,
+    args: &List,
+) -> anyhow::Result<ScannedKey> {
     let shown_name = escape(live.name.as_bytes());
     let key = match live.key {
         StoredKey::Known(key) => key,
-        StoredKey::Digest(digest) => return Ok(Found::Digest(Line::digest(shown_name, digest))),
-        _ => return Ok(Found::Gone),
+        StoredKey::Digest(digest) => return Ok(ScannedKey::Digest(Line::digest(shown_name, digest))),
+        _ => return Ok(ScannedKey::Gone),
     };
     let name = Name::new(&live.name);
     let read = async {
@@ -109,9 +114,9 @@ async fn line(store: &Arc<RedisStore>, policy: Option<&Policy>, live: LiveKey, a
     };
     let shown = args.target.shown(&key);
     match read.await {
-        Ok(Some((log, decision))) => Ok(Found::Log(Line::known(shown_name, shown, Some(log), decision.as_ref()))),
-        Ok(None) => Ok(Found::Gone),
-        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Found::Damaged(Line::damaged(shown_name, shown))),
+        Ok(Some((log, decision))) => Ok(ScannedKey::Log(Line::known(shown_name, shown, Some(log), decision.as_ref()))),
+        Ok(None) => Ok(ScannedKey::Gone),
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(ScannedKey::Damaged(Line::damaged(shown_name, shown))),
         Err(error) => Err(failed(error)),
     }
 }

@@ -4,9 +4,9 @@ use std::io::Read;
 
 use limiter_core::Timestamp;
 
-use super::source::Source;
+use super::row::{Action, Row, TraceError, malformed, shown};
+use super::source::{MAX_ROW, Source};
 use super::time::{ACCESS_LOG_TIME, parse_access_log_time};
-use super::{Action, MAX_ROW, Row, TraceError, malformed, shown};
 
 #[derive(Debug, Default)]
 pub(super) struct CombinedRows {

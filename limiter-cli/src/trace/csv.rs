@@ -5,9 +5,9 @@ use std::io::{self, Read};
 use csv_core::ReadRecordResult;
 use limiter_core::Timestamp;
 
-use super::source::Source;
+use super::row::{Action, Row, TraceError, malformed, shown, unreadable};
+use super::source::{MAX_ROW, Source};
 use super::time::parse_at;
-use super::{Action, MAX_ROW, Row, TraceError, malformed, shown, unreadable};
 
 /// The most columns of a row.
 const MAX_COLUMNS: usize = 4096;

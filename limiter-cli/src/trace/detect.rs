@@ -2,8 +2,9 @@
 
 use std::io::Read;
 
+use super::row::{Format, TraceError, shown, unreadable};
 use super::source::Source;
-use super::{Format, TraceError, combined, csv, shown, unreadable};
+use super::{combined, csv};
 
 /// How much of the beginning is looked at.
 const AHEAD: usize = 64 << 10;

@@ -12,15 +12,15 @@ use limiter_testkit::golden::{Trace, traces};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Starts `limiter` with these arguments. All its streams are pipes.
+pub fn start(args: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_limiter"));
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
 /// Runs `limiter` with these arguments and this standard input.
 pub fn limiter(args: &[&str], input: impl AsRef<[u8]>) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_limiter"))
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = start(args);
     let mut stdin = child.stdin.take().unwrap();
     let input = input.as_ref().to_vec();
     // A program that refuses its arguments closes its input early, which fails this write.

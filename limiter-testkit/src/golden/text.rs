@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use limiter_core::store::Mode;
 
-use super::{Row, Trace};
+use super::trace::{Row, Trace};
 
 impl Row {
     /// `acquire`, `peek` or `record`.

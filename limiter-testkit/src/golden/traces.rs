@@ -3,7 +3,7 @@
 use limiter_core::Counting::{Admitted, Attempts};
 use limiter_core::store::Mode;
 
-use super::{Row, RowAnswer, Trace};
+use super::trace::{Row, RowAnswer, Trace};
 
 const fn row(at: u64, mode: Mode, cost: u64) -> Row {
     Row { at, mode, cost, own_limits: &[], limiter: 0, used_each: &[], answer: None }

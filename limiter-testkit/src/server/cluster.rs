@@ -3,10 +3,10 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::Server;
+use super::process::Server;
 
 const SLOTS: usize = 16_384;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A Redis Cluster of masters without replicas; it ends when it is dropped.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Cluster {
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()])?;
             }
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         for node in &self.nodes {
             loop {
                 let info = node.command(&["CLUSTER", "INFO"])?.text();

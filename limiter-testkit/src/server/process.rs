@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use super::wire::{self, Reply};
 
 /// How long a server may take to start, and to answer a command.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// The distance of a cluster node's second port.
 const BUS: u16 = 10_000;
 
@@ -68,7 +68,7 @@ impl Server {
     /// As [`start`](Self::start).
     pub fn start_replica(&self) -> io::Result<Self> {
         let replica = Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()])?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while !replica.info("replication")?.contains("master_link_status:up") {
             if Instant::now() > until {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "the replica did not get in step"));
@@ -108,7 +108,7 @@ impl Server {
     /// If the server does not answer within 20 s.
     pub fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Reply> {
         let args: Vec<&[u8]> = args.iter().map(AsRef::as_ref).collect();
-        wire::command(self.port, &args, PATIENCE)
+        wire::command(self.port, &args, TIMEOUT)
     }
 
     /// A section of `INFO`.
@@ -173,7 +173,7 @@ impl Server {
     }
 
     fn wait_until_ready(&self, log: &Path) -> io::Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             // The answer might be another server's, which had the port first.
             match self.info_number("server", "process_id") {
@@ -185,7 +185,7 @@ impl Server {
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
             }
             if Instant::now() > until {
-                let text = format!("{} did not start within {PATIENCE:?}: {text}", self.program.display());
+                let text = format!("{} did not start within {TIMEOUT:?}: {text}", self.program.display());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text));
             }
             std::thread::sleep(Duration::from_millis(10));

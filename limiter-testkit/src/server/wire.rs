@@ -37,10 +37,10 @@ impl Reply {
 }
 
 /// Sends one command over a connection of its own.
-pub(super) fn command(port: u16, args: &[&[u8]], patience: Duration) -> io::Result<Reply> {
-    let stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), patience)?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
+pub(super) fn command(port: u16, args: &[&[u8]], timeout: Duration) -> io::Result<Reply> {
+    let stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
     let mut request = format!("*{}\r\n", args.len()).into_bytes();
     for arg in args {
         request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());

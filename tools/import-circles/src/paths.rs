@@ -1,4 +1,4 @@
-//! Which paths of its own crate a file names.
+//! The paths within the crate that a file names.
 
 use syn::visit::{self, Visit};
 use syn::{Attribute, File, Item, ItemMod, ItemUse, Path, UseTree};

@@ -1,0 +1,45 @@
+//! The JSON of a decision.
+
+use std::time::Duration;
+
+use limiter_core::Decision;
+use serde::Serialize;
+
+/// A decision, of the binding limit, in the order of the JSON; times in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct DecisionFields {
+    /// Whether it fitted every limit.
+    pub(crate) allowed: bool,
+    /// The maximum.
+    pub(crate) limit: u64,
+    /// What counts in the window.
+    pub(crate) used: u64,
+    /// What is left of the maximum.
+    pub(crate) remaining: u64,
+    /// How long to wait, if it was denied.
+    pub(crate) retry_after_us: Option<u64>,
+    /// Until the next unit frees.
+    pub(crate) refill_after_us: u64,
+    /// Until nothing counts any more.
+    pub(crate) reset_after_us: u64,
+}
+
+impl From<&Decision> for DecisionFields {
+    fn from(decision: &Decision) -> Self {
+        Self {
+            allowed: decision.allowed(),
+            limit: decision.limit().max(),
+            used: decision.used(),
+            remaining: decision.remaining(),
+            retry_after_us: decision.retry_after().map(micros),
+            refill_after_us: micros(decision.refill_after()),
+            reset_after_us: micros(decision.reset_after()),
+        }
+    }
+}
+
+/// A length of time in whole microseconds.
+#[must_use]
+pub(crate) fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,58 @@
+//! What the tasks saw, in numbers.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+/// Counts of decisions and errors, and the latencies of all calls.
+#[derive(Debug)]
+pub(super) struct Tally {
+    pub(super) allowed: u64,
+    pub(super) denied: u64,
+    /// By the name of the kind.
+    pub(super) errors: BTreeMap<&'static str, u64>,
+    /// In microseconds.
+    latencies: Histogram<u64>,
+}
+
+impl Tally {
+    pub(super) fn new() -> Self {
+        // Three digits, without a maximum.
+        let latencies = Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits are valid"));
+        Self { allowed: 0, denied: 0, errors: BTreeMap::new(), latencies }
+    }
+
+    pub(super) fn decided(&mut self, allowed: bool, latency: Duration) {
+        *(if allowed { &mut self.allowed } else { &mut self.denied }) += 1;
+        self.record(latency);
+    }
+
+    pub(super) fn failed(&mut self, kind: &'static str, latency: Duration) {
+        *self.errors.entry(kind).or_default() += 1;
+        self.record(latency);
+    }
+
+    fn record(&mut self, latency: Duration) {
+        self.latencies.saturating_record(u64::try_from(latency.as_micros()).unwrap_or(u64::MAX));
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.allowed += other.allowed;
+        self.denied += other.denied;
+        for (kind, count) in &other.errors {
+            *self.errors.entry(kind).or_default() += count;
+        }
+        // Only a histogram of another shape could fail here.
+        let _ = self.latencies.add(&other.latencies);
+    }
+
+    pub(super) fn error_count(&self) -> u64 {
+        self.errors.values().sum()
+    }
+
+    /// Returns the latency in microseconds that this share of all calls took at most.
+    pub(super) fn latency(&self, share: f64) -> u64 {
+        self.latencies.value_at_quantile(share)
+    }
+}

@@ -1,0 +1,74 @@
+//! Axes with round numbers.
+
+use limiter_core::Timestamp;
+
+use crate::text::{self, Precision};
+
+/// How many columns of pixels a panel has.
+pub(super) const COLUMNS: u32 = 1_000;
+
+const SECOND: u64 = 1_000_000;
+const DAY: u64 = 86_400 * SECOND;
+
+/// A span of time in microseconds; `to` is later than `from`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) from: u64,
+    pub(super) to: u64,
+}
+
+impl Span {
+    /// From `from` to `to`, or a microsecond more where that is nothing.
+    pub(super) fn new(from: u64, to: u64) -> Self {
+        Self { from, to: to.max(from.saturating_add(1)) }
+    }
+
+    pub(super) fn length(self) -> u64 {
+        self.to - self.from
+    }
+
+    /// Where in the span `at` is, from 0 to `cells`; outside of it, at its nearer end.
+    pub(super) fn scale(self, at: u64, cells: u32) -> u32 {
+        let into = at.clamp(self.from, self.to) - self.from;
+        let scaled = u128::from(into) * u128::from(cells) / u128::from(self.length());
+        u32::try_from(scaled).unwrap_or(cells)
+    }
+
+    /// The round times within, at most `most` and one, each with its label.
+    pub(super) fn ticks(self, most: u64, relative: bool) -> Vec<(u64, String)> {
+        let step = round_step(self.length(), most);
+        let precision = match step {
+            0..SECOND => Precision::Micro,
+            SECOND..60_000_000 => Precision::Second,
+            60_000_000..DAY => Precision::Minute,
+            _ if self.length() > 300 * DAY => Precision::Month,
+            _ => Precision::Day,
+        };
+        let first = self.from.div_ceil(step);
+        (first..=self.to / step)
+            .map(|i| {
+                let at = i * step;
+                let midnight = precision == Precision::Minute && at.is_multiple_of(DAY);
+                let precision = if midnight { Precision::Day } else { precision };
+                (at, text::clock(Timestamp::from_micros_saturating(at), precision, relative))
+            })
+            .collect()
+    }
+}
+
+/// The shortest round length of time of which `length` holds at most `most`.
+pub(super) fn round_step(length: u64, most: u64) -> u64 {
+    const DECIMAL: [u64; 3] = [1, 2, 5];
+    let fine = (0..6).flat_map(|power| DECIMAL.iter().map(move |n| n * 10_u64.pow(power)));
+    let seconds = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200];
+    let days = [1, 2, 7, 14, 28].into_iter().chain((0..20).map(|power| 56 << power));
+    let steps = fine.chain(seconds.map(|n| n * SECOND)).chain(days.map(|n| n * DAY));
+    { steps }.find(|step| length / step <= most).unwrap_or(length.max(1))
+}
+
+/// Round numbers from 0 to `top`, at most `most` above 0, whole ones only.
+pub(super) fn round_numbers(top: f64, most: u32) -> Vec<f64> {
+    let steps = (0..18).flat_map(|power| [1.0, 2.0, 5.0].map(|n| n * 10_f64.powi(power)));
+    let step = { steps }.find(|step| top / step <= f64::from(most)).unwrap_or(top.max(1.0));
+    (0..=most).map(|i| f64::from(i) * step).take_while(|number| *number <= top).collect()
+}

@@ -1,0 +1,204 @@
+//! One key's usage against its limits.
+
+use limiter_core::{Policy, Timestamp};
+use plotters::style::text_anchor::HPos;
+use plotters::style::{Color, RGBColor};
+
+use super::axis::round_numbers;
+use super::canvas::{Canvas, DENIED, Drawn, INK, Point, QUIET, USED};
+use super::collect::Picture;
+use super::layout::{LEFT, RIGHT, USAGE, height, number_axis, time_axis};
+use super::steps::Column;
+use super::view::View;
+use crate::text::{self, Precision};
+
+/// The lines of several limits.
+const LINES: [RGBColor; 8] = [
+    USED,
+    RGBColor(217, 130, 43),
+    RGBColor(38, 140, 102),
+    RGBColor(124, 84, 168),
+    RGBColor(140, 110, 70),
+    RGBColor(70, 160, 180),
+    RGBColor(190, 90, 140),
+    RGBColor(110, 120, 50),
+];
+
+/// More of a demand than this many times the limit is cut off.
+const MOST_SHOWN: f64 = 4.0;
+
+pub(super) fn draw(canvas: &Canvas<'_>, picture: &Picture, policy: &Policy) -> Drawn {
+    let (view, usage) = (&picture.view, &picture.usage);
+    let peak = |columns: &[Column]| columns.iter().fold(0.0, |peak, column| f64::max(peak, column.high));
+    let used = usage.used.iter().map(|columns| peak(columns)).fold(0.0, f64::max);
+    let asked = peak(&usage.requested).max(used);
+    // Next to a limit that is out of reach, a meter say, the usage alone sets the scale.
+    let limit_shown = asked > 0.1;
+    let top = if limit_shown { (asked * 1.08).clamp(1.25, MOST_SHOWN) } else { (asked * 1.25).max(1e-15) };
+
+    title(canvas, view, policy, asked)?;
+    for (from, to) in runs(&usage.blocked) {
+        canvas.rect((LEFT + from, USAGE.0), (LEFT + to, USAGE.1), DENIED.mix(0.07))?;
+    }
+    time_axis(canvas, view.close, view.relative, USAGE)?;
+    scale(canvas, policy, top)?;
+    if view.denied > 0 {
+        canvas.area(outline(&usage.requested, top), DENIED.mix(0.25))?;
+    }
+    for (i, columns) in usage.used.iter().enumerate() {
+        if usage.used.len() == 1 {
+            canvas.area(outline(columns, top), RGBColor(165, 195, 228).to_rgba())?;
+        }
+        canvas.line(curve(columns, top), LINES[i % LINES.len()].to_rgba(), 2)?;
+    }
+    if limit_shown {
+        let y = height(USAGE, 1.0 / top);
+        canvas.dashes((LEFT, y), RIGHT, INK.to_rgba(), 2)?;
+        if let [limit] = policy.limits() {
+            canvas.bold(&text::grouped(limit.max()), (RIGHT + 8, y), 12, INK, HPos::Left)?;
+        }
+    }
+    for (i, _) in usage.denied.iter().enumerate().filter(|(_, count)| **count > 0) {
+        let x = LEFT + i as i32;
+        canvas.line(vec![(x, USAGE.0), (x, USAGE.0 + 10)], DENIED.to_rgba(), 1)?;
+    }
+    legend(canvas, view, policy, limit_shown)
+}
+
+fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> Drawn {
+    let (key, count) = (text::key(&view.key, 40), view.count);
+    let title = if count.denied > 0 {
+        let (denied, rows) = (text::grouped(count.denied), text::requests(count.rows));
+        format!("{key} is over the limit {policy}: {denied} of {rows} denied")
+    } else {
+        let peak = 100.0 * count.peak.0;
+        format!("{key} stays within {policy}: at most {peak:.0} % used, {}", text::requests(count.rows))
+    };
+    // A policy of eight limits is a long title.
+    let size = if title.chars().count() > 95 { 14 } else { 20 };
+    canvas.bold(&title, (LEFT, 30), size, INK, HPos::Left)?;
+    let (from, to) = (view.close.from, view.close.to);
+    let at = |micros| Timestamp::from_micros_saturating(micros);
+    let mut when = if view.relative {
+        format!("{} to {}", text::date_time(at(from), true), text::date_time(at(to), true))
+    } else if text::date(at(from)) == text::date(at(to)) {
+        let clock = |micros| text::clock(at(micros), Precision::Second, false);
+        format!("{}, {} to {} UTC", text::date(at(from)), clock(from), clock(to))
+    } else {
+        format!("{} to {}", text::date_time(at(from), false), text::date_time(at(to), false))
+    };
+    if view.is_close() {
+        let what = match count.denied {
+            0 => "around its peak",
+            _ if view.is_cut() => "the beginning of its worst stretch",
+            _ => "its worst stretch",
+        };
+        when = format!("{what}: {when}");
+    }
+    if asked > MOST_SHOWN {
+        when = format!("{when}; asked for up to {asked:.0} times the limit");
+    }
+    canvas.text(&when, (LEFT, 56), 13, QUIET, HPos::Left)
+}
+
+/// Units for one limit, shares for several.
+fn scale(canvas: &Canvas<'_>, policy: &Policy, top: f64) -> Drawn {
+    if let [limit] = policy.limits() {
+        let units = top * limit.max() as f64;
+        number_axis(canvas, USAGE, units, &round_numbers(units, 6), |number| text::grouped(number as u64))
+    } else {
+        let percent = top * 100.0;
+        number_axis(canvas, USAGE, percent, &round_numbers(percent, 6), |number| format!("{number} %"))
+    }
+}
+
+fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) -> Drawn {
+    const Y: i32 = 86;
+    let mut x = LEFT;
+    let label = |x: &mut i32, text: &str| {
+        canvas.text(text, (*x + 28, Y), 12, INK, HPos::Left)?;
+        *x += 28 + text.chars().count() as i32 * 13 / 2 + 22;
+        anyhow::Ok(())
+    };
+    let one = policy.limits().len() == 1;
+    for (i, limit) in policy.limits().iter().enumerate() {
+        if one {
+            canvas.rect((x, Y - 4), (x + 22, Y + 5), RGBColor(165, 195, 228).to_rgba())?;
+        }
+        let y = if one { Y - 4 } else { Y };
+        canvas.line(vec![(x, y), (x + 22, y)], LINES[i % LINES.len()].to_rgba(), 2)?;
+        let text = if one { format!("used within {}", limit.window()) } else { format!("used of {limit}") };
+        label(&mut x, &text)?;
+    }
+    let limit = if one { format!("limit {policy}") } else { "limit".to_owned() };
+    if limit_shown {
+        canvas.dashes((x, Y), x + 23, INK.to_rgba(), 2)?;
+        label(&mut x, &limit)?;
+    } else {
+        label(&mut x, &format!("{limit} is far above"))?;
+    }
+    if view.denied > 0 {
+        canvas.rect((x, Y - 4), (x + 22, Y + 5), DENIED.mix(0.3))?;
+        label(&mut x, "asked for beyond that")?;
+        for dx in [4, 9, 11, 18] {
+            canvas.line(vec![(x + dx, Y - 5), (x + dx, Y + 5)], DENIED.to_rgba(), 1)?;
+        }
+        label(&mut x, "denied requests")?;
+        canvas.rect((x, Y - 6), (x + 22, Y + 7), DENIED.mix(0.09))?;
+        label(&mut x, "until a retry fits")?;
+    }
+    Ok(())
+}
+
+/// The area under a curve.
+fn outline(columns: &[Column], top: f64) -> Vec<Point> {
+    let mut outline = vec![(LEFT, USAGE.1)];
+    for (x, column) in (LEFT..).zip(columns) {
+        let y = height(USAGE, column.high / top);
+        outline.extend([(x, y), (x + 1, y)]);
+    }
+    outline.push((RIGHT, USAGE.1));
+    straightened(outline)
+}
+
+/// A curve, through the extremes of every column.
+fn curve(columns: &[Column], top: f64) -> Vec<Point> {
+    let through = (LEFT..).zip(columns).flat_map(|(x, column)| {
+        let stops = [column.first, column.low, column.high, column.last];
+        stops.map(|share| (x, height(USAGE, share / top)))
+    });
+    let mut curve: Vec<Point> = through.collect();
+    if let Some(&(_, y)) = curve.last() {
+        curve.push((RIGHT, y));
+    }
+    straightened(curve)
+}
+
+/// The same line without the points that lie between their neighbours.
+fn straightened(points: Vec<Point>) -> Vec<Point> {
+    let mut kept: Vec<Point> = Vec::new();
+    for point in points {
+        if let [.., a, b] = kept[..] {
+            let between = |a: i32, b: i32, c: i32| (a <= b && b <= c) || (a >= b && b >= c);
+            let vertical = a.0 == b.0 && b.0 == point.0 && between(a.1, b.1, point.1);
+            let level = a.1 == b.1 && b.1 == point.1 && between(a.0, b.0, point.0);
+            if vertical || level {
+                kept.pop();
+            }
+        }
+        kept.push(point);
+    }
+    kept
+}
+
+/// The columns from and to which there is one run of `true`.
+fn runs(columns: &[bool]) -> Vec<(i32, i32)> {
+    let mut runs: Vec<(i32, i32)> = Vec::new();
+    for (i, _) in (0..).zip(columns).filter(|(_, set)| **set) {
+        match runs.last_mut() {
+            Some((_, to)) if *to == i => *to = i + 1,
+            _ => runs.push((i, i + 1)),
+        }
+    }
+    runs
+}

@@ -1,0 +1,108 @@
+//! What a picture shows.
+
+use limiter_core::{Policy, Timestamp};
+
+use super::axis::{Span, round_step};
+use crate::replay::summary::{KeyCount, Summary};
+use crate::text;
+
+/// How many keys the lowest panel shows.
+const STRIPS: usize = 8;
+
+/// The most buckets that the span of the trace is cut into.
+const BUCKETS: u64 = 124;
+
+const HOUR: u64 = 3_600_000_000;
+
+/// The key, the span of time and the resolution of a picture.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub(super) key: Box<[u8]>,
+    pub(super) count: KeyCount,
+    /// The span of the whole trace, in whole buckets.
+    pub(super) whole: Span,
+    /// The span in which the key's usage is shown.
+    pub(super) close: Span,
+    pub(super) bucket: u64,
+    /// The keys of the lowest panel, and how often each was denied.
+    pub(super) strips: Vec<(Box<[u8]>, KeyCount)>,
+    pub(super) relative: bool,
+    pub(super) keys: usize,
+    pub(super) keys_denied: usize,
+    pub(super) allowed: u64,
+    pub(super) denied: u64,
+}
+
+impl View {
+    /// The view of a key, without one of the key that was denied most, or else the busiest.
+    ///
+    /// # Errors
+    /// The trace has no such key, or no rows.
+    pub fn new(summary: &Summary, policy: &Policy, key: Option<&[u8]>) -> Result<Self, String> {
+        let Some((first, last)) = summary.span else {
+            return Err("there is nothing to plot: the trace has no rows".to_owned());
+        };
+        let mut top = summary.most_denied(STRIPS);
+        if top.is_empty() {
+            top = summary.busiest(STRIPS);
+        }
+        let (key, count) = match key {
+            None => top[0],
+            Some(key) => match summary.key(key) {
+                Some(count) => (key, *count),
+                None => return Err(format!("there is nothing to plot: the trace has no key {}", text::key(key, 60))),
+            },
+        };
+        let (first, last) = (first.as_micros(), last.as_micros());
+        let window = policy.longest_window().as_micros();
+        // A trace of a single moment has some length, too.
+        let end = last.max(first.saturating_add(window.min(HOUR)));
+        let bucket = round_step(end - first, BUCKETS);
+        Ok(Self {
+            key: key.into(),
+            count,
+            whole: Span::new(first / bucket * bucket, (end / bucket + 1) * bucket),
+            close: close(&count, first, last, window),
+            bucket,
+            strips: top.into_iter().map(|(key, count)| (key.into(), count)).collect(),
+            relative: text::is_relative(Timestamp::from_micros_saturating(last)),
+            keys: summary.keys(),
+            keys_denied: summary.keys_denied(),
+            allowed: summary.allowed + summary.recorded,
+            denied: summary.denied,
+        })
+    }
+
+    /// Whether the usage is shown for a part of the trace only.
+    pub(super) fn is_close(&self) -> bool {
+        self.close.length() * 10 < self.whole.length() * 8
+    }
+
+    /// Whether the view ends before the key's worst streak does.
+    pub(super) fn is_cut(&self) -> bool {
+        self.count.denied > 0 && self.close.to < self.count.worst.to.as_micros()
+    }
+
+    pub(super) fn buckets(&self) -> usize {
+        usize::try_from(self.whole.length() / self.bucket).unwrap_or(0)
+    }
+}
+
+/// Returns the span around the key's worst streak, or its peak, narrow enough to show single steps. A trace that is short
+/// compared to the window is shown whole.
+fn close(count: &KeyCount, first: u64, last: u64, window: u64) -> Span {
+    const SHORT: u64 = 16;
+    const LONG: u64 = 40;
+    let all = Span::new(first, last.saturating_add(window).saturating_add(window / 10));
+    if all.length() <= window.saturating_mul(SHORT) {
+        return all;
+    }
+    let (from, to) = match count.worst.denied {
+        0 => (count.peak.1, count.peak.1),
+        _ => (count.worst.from, count.worst.to),
+    };
+    let from = from.as_micros().saturating_sub(window.saturating_mul(3) / 2).max(first);
+    let to = to.as_micros().saturating_add(window.saturating_mul(2)).min(all.to);
+    let near = Span::new(from, to.min(from.saturating_add(window.saturating_mul(LONG))));
+    if near.length() >= all.length() / 10 * 8 { all } else { near }
+}

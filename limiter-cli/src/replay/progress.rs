@@ -1,0 +1,47 @@
+//! The progress of a replay.
+
+use indicatif::ProgressBar;
+
+use super::outcome::{Observer, Outcome};
+use crate::progress::bar;
+use crate::text;
+use crate::trace::{Malformed, Row};
+
+/// Passes everything on, and shows how far the replay is if standard error is a terminal.
+pub(crate) struct WithProgress<O> {
+    pub(crate) observer: O,
+    bar: Option<ProgressBar>,
+}
+
+impl<O> WithProgress<O> {
+    pub(crate) fn new(observer: O, what: &'static str, bytes: Option<u64>) -> Self {
+        Self { observer, bar: bar(what, bytes) }
+    }
+}
+
+impl<O> Drop for WithProgress<O> {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+impl<O: Observer> Observer for WithProgress<&mut O> {
+    #[inline]
+    fn row(&mut self, row: &Row<'_>, outcome: &Outcome) -> anyhow::Result<()> {
+        self.observer.row(row, outcome)
+    }
+
+    fn skipped(&mut self, malformed: Malformed) {
+        self.observer.skipped(malformed);
+    }
+
+    fn progress(&mut self, bytes: u64, rows: u64) {
+        if let Some(bar) = &self.bar {
+            bar.set_position(bytes);
+            bar.set_message(format!("{} rows", text::grouped(rows)));
+        }
+        self.observer.progress(bytes, rows);
+    }
+}

@@ -1,0 +1,185 @@
+//! What a replay came to, in numbers.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+use limiter_core::{MAX_LIMITS, Policy, Timestamp};
+
+use super::outcome::{Observer, Outcome};
+use crate::trace::{Action, Malformed, Row};
+
+/// Counts what becomes of the rows of a trace, in all and for every key.
+#[derive(Debug)]
+pub struct Summary {
+    /// Rows that were read, without those that were skipped.
+    pub rows: u64,
+    /// Acquires and peeks that fitted.
+    pub allowed: u64,
+    /// Acquires and peeks that did not fit.
+    pub denied: u64,
+    /// Records.
+    pub recorded: u64,
+    /// Resets.
+    pub resets: u64,
+    /// Rows that were refused for their cost.
+    pub refused: u64,
+    /// Malformed rows that were skipped.
+    pub skipped: u64,
+    /// The first row that was skipped.
+    pub first_skipped: Option<Malformed>,
+    /// The earliest and the latest row.
+    pub span: Option<(Timestamp, Timestamp)>,
+    keys: HashMap<Box<[u8]>, KeyCount, FixedState>,
+    window: u64,
+    per_unit: [f64; MAX_LIMITS],
+}
+
+/// What was counted for one key.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct KeyCount {
+    /// All of its rows.
+    pub rows: u64,
+    /// Acquires and peeks that did not fit.
+    pub denied: u64,
+    /// The highest usage of a limit, as a share of its maximum, and when it was first reached.
+    pub peak: (f64, Timestamp),
+    /// The streak with the most denials.
+    pub worst: Streak,
+    current: Streak,
+}
+
+/// Consecutive denials of one key, each less than the longest window after the one before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Streak {
+    /// How many.
+    pub denied: u64,
+    /// The first.
+    pub from: Timestamp,
+    /// The last.
+    pub to: Timestamp,
+}
+
+/// A key and its part.
+pub type CountedKey<'a> = (&'a [u8], KeyCount);
+
+impl Summary {
+    /// Nothing counted yet.
+    #[must_use]
+    pub fn new(policy: &Policy) -> Self {
+        let mut per_unit = [0.0; MAX_LIMITS];
+        for (share, limit) in per_unit.iter_mut().zip(policy.limits().iter()) {
+            *share = 1.0 / limit.max() as f64;
+        }
+        Self {
+            rows: 0,
+            allowed: 0,
+            denied: 0,
+            recorded: 0,
+            resets: 0,
+            refused: 0,
+            skipped: 0,
+            first_skipped: None,
+            span: None,
+            // Only the order of iteration depends on the seed, and a flood of chosen keys harms but this program.
+            keys: HashMap::with_hasher(FixedState::default()),
+            window: policy.longest_window().as_micros(),
+            per_unit,
+        }
+    }
+
+    /// How many keys the trace names.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// How many keys were denied at least once.
+    #[must_use]
+    pub fn keys_denied(&self) -> usize {
+        self.keys.values().filter(|count| count.denied > 0).count()
+    }
+
+    /// What was counted for a key.
+    #[must_use]
+    pub fn key(&self, key: &[u8]) -> Option<&KeyCount> {
+        self.keys.get(key)
+    }
+
+    /// The keys with the most rows, at most `most` of them.
+    #[must_use]
+    pub fn busiest(&self, most: usize) -> Vec<CountedKey<'_>> {
+        self.top(most, |count| (count.rows, count.denied))
+    }
+
+    /// The keys with the most denials, at most `most` of them; none that was never denied.
+    #[must_use]
+    pub fn most_denied(&self, most: usize) -> Vec<CountedKey<'_>> {
+        let mut top = self.top(most, |count| (count.denied, count.rows));
+        top.retain(|(_, count)| count.denied > 0);
+        top
+    }
+
+    /// By rank from the highest on, equals in the order of the keys.
+    fn top(&self, most: usize, rank: impl Fn(&KeyCount) -> (u64, u64)) -> Vec<CountedKey<'_>> {
+        let order = |a: &CountedKey<'_>, b: &CountedKey<'_>| rank(&b.1).cmp(&rank(&a.1)).then_with(|| a.0.cmp(b.0));
+        let mut all: Vec<CountedKey<'_>> = self.keys.iter().map(|(key, count)| (&**key, *count)).collect();
+        if all.len() > most {
+            all.select_nth_unstable_by(most, order);
+            all.truncate(most);
+        }
+        all.sort_unstable_by(order);
+        all
+    }
+}
+
+impl Observer for Summary {
+    #[inline]
+    fn row(&mut self, row: &Row<'_>, outcome: &Outcome) -> anyhow::Result<()> {
+        self.rows += 1;
+        self.span = Some(self.span.map_or((row.at, row.at), |(from, to)| (from.min(row.at), to.max(row.at))));
+        let count = match self.keys.get_mut(row.key) {
+            Some(count) => count,
+            None => self.keys.entry(row.key.into()).or_default(),
+        };
+        count.rows += 1;
+        match outcome {
+            Outcome::Refused(_) => self.refused += 1,
+            Outcome::Reset => self.resets += 1,
+            Outcome::Decided(decision) => {
+                let peak = decision.used() as f64 * self.per_unit[decision.binding_index() % MAX_LIMITS];
+                if peak > count.peak.0 {
+                    count.peak = (peak, decision.at());
+                }
+                if row.action == Action::Record {
+                    self.recorded += 1;
+                } else if decision.allowed() {
+                    self.allowed += 1;
+                } else {
+                    self.denied += 1;
+                    count.deny(decision.at(), self.window);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn skipped(&mut self, malformed: Malformed) {
+        self.skipped += 1;
+        self.first_skipped.get_or_insert(malformed);
+    }
+}
+
+impl KeyCount {
+    fn deny(&mut self, at: Timestamp, window: u64) {
+        self.denied += 1;
+        let current = &mut self.current;
+        if current.denied == 0 || at.micros_since(current.to) >= window || at < current.to {
+            *current = Streak { denied: 0, from: at, to: at };
+        }
+        current.denied += 1;
+        current.to = at;
+        if current.denied > self.worst.denied {
+            self.worst = *current;
+        }
+    }
+}

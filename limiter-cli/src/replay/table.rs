@@ -1,0 +1,66 @@
+//! The summary as a table.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use limiter_core::{Counting, Policy};
+
+use super::summary::{CountedKey, Summary};
+use crate::text;
+
+/// How many keys each table shows.
+const TOP: usize = 5;
+
+/// The widest key that is shown.
+const KEY: usize = 40;
+
+/// Prints a summary for people.
+///
+/// # Errors
+/// Whatever keeps `out` from being written.
+pub(crate) fn print(out: &mut impl Write, summary: &Summary, policy: &Policy, elapsed: Duration) -> io::Result<()> {
+    let counting = match policy.counting() {
+        Counting::Admitted => "admitted",
+        Counting::Attempts => "attempts",
+    };
+    let (decided, rows) = (summary.allowed + summary.denied, summary.rows);
+    writeln!(out, "limit     {policy}, counting {counting}")?;
+    writeln!(out, "rows      {rows:>12}")?;
+    writeln!(out, "keys      {:>12}", summary.keys())?;
+    writeln!(out, "allowed   {:>12}  {}", summary.allowed, percent(summary.allowed, decided))?;
+    writeln!(out, "denied    {:>12}  {}", summary.denied, percent(summary.denied, decided))?;
+    writeln!(out, "errors    {:>12}", summary.refused)?;
+    for (name, count) in [("recorded", summary.recorded), ("resets", summary.resets), ("skipped", summary.skipped)] {
+        if count > 0 {
+            writeln!(out, "{name:<10}{count:>12}")?;
+        }
+    }
+    if let Some((from, to)) = summary.span {
+        let relative = text::is_relative(to);
+        let (from_text, to_text) = (text::date_time(from, relative), text::date_time(to, relative));
+        writeln!(out, "time      {from_text} to {to_text} ({})", text::length(to.micros_since(from)))?;
+    }
+    table(out, "busiest keys", &summary.busiest(TOP))?;
+    table(out, "most denied keys", &summary.most_denied(TOP))?;
+    let seconds = elapsed.as_secs_f64().max(1e-9);
+    writeln!(out, "\n{rows} operations in {seconds:.3} s: {:.0} operations/s", rows as f64 / seconds)
+}
+
+fn percent(part: u64, of: u64) -> String {
+    if of == 0 { String::new() } else { format!("{:5.1} %", 100.0 * part as f64 / of as f64) }
+}
+
+fn table(out: &mut impl Write, title: &str, keys: &[CountedKey<'_>]) -> io::Result<()> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<String> = keys.iter().map(|(key, _)| text::key(key, KEY)).collect();
+    let width = names.iter().map(|name| name.chars().count()).fold(title.len(), usize::max);
+    writeln!(out, "\n{title:<width$}  {:>10}  {:>10}  {:>8}  {:>9}", "rows", "denied", "", "peak use")?;
+    for (name, (_, count)) in names.iter().zip(keys) {
+        let denied = percent(count.denied, count.rows);
+        let peak = 100.0 * count.peak.0;
+        writeln!(out, "{name:<width$}  {:>10}  {:>10}  {denied:>8}  {peak:>7.0} %", count.rows, count.denied)?;
+    }
+    Ok(())
+}

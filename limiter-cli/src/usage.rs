@@ -1,0 +1,15 @@
+//! Wrong usage of the command line.
+
+use std::fmt;
+
+/// An argument that is not what it should be. The program then exits with status 2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageError(pub(crate) String);
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UsageError {}

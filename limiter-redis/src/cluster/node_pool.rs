@@ -1,0 +1,247 @@
+//! A connection to each node of a cluster.
+//!
+//! A silent node delays only the operations on its own slots. No operation waits for another node, and the map of slots is
+//! refreshed in the background. The client library's cluster connection holds back every command while it reconnects to one
+//! node.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Duration;
+
+use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+use redis::cluster_routing::Slot;
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisResult, Value};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::cluster::redirect::{MAX_REDIRECTIONS, redirection, send_asking};
+use crate::cluster::slots::{Address, slot_of, slot_ranges};
+use crate::settings::Timeouts;
+
+/// The least time between two refreshes.
+const REFRESH_PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Clone)]
+pub(crate) struct NodePool(Arc<Inner>);
+
+struct Inner {
+    /// How to connect, whatever the address.
+    info: ConnectionInfo,
+    config: ConnectionManagerConfig,
+    /// How long a node may take to reply to a refresh.
+    timeout: Duration,
+    runtime: Handle,
+    seeds: Vec<Address>,
+    known: RwLock<Known>,
+    refreshing: AtomicBool,
+    /// Counts the calls of `any`.
+    turn: AtomicUsize,
+}
+
+#[derive(Clone, Default)]
+struct Known {
+    nodes: HashMap<Address, ConnectionManager>,
+    slots: HashMap<Slot, ConnectionManager>,
+}
+
+impl NodePool {
+    /// Returns connections that are made when they are needed. Call this within a runtime.
+    pub(crate) fn new(seeds: &[ConnectionInfo], timeouts: Timeouts) -> RedisResult<Self> {
+        let no_seed = || RedisError::from((ErrorKind::InvalidClientConfig, "a cluster needs the address of a node"));
+        let info = seeds.first().cloned().ok_or_else(no_seed)?;
+        let seeds: Vec<Address> = seeds.iter().filter_map(|seed| address(seed.addr())).collect();
+        let pool = Self(Arc::new(Inner {
+            info,
+            config: timeouts.manager_config(),
+            timeout: timeouts.connect + timeouts.response,
+            runtime: Handle::current(),
+            seeds,
+            known: RwLock::default(),
+            refreshing: AtomicBool::new(false),
+            turn: AtomicUsize::new(0),
+        }));
+        for seed in &pool.0.seeds {
+            pool.at(seed)?;
+        }
+        Ok(pool)
+    }
+
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.0.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
+        change(&mut self.0.known.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns the node at an address.
+    pub(crate) fn at(&self, address: &Address) -> RedisResult<ConnectionManager> {
+        if let Some(node) = self.known().nodes.get(address) {
+            return Ok(node.clone());
+        }
+        let (host, port) = address.clone();
+        let addr = match self.0.info.addr().clone() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        let client = redis::Client::open(self.0.info.clone().set_addr(addr))?;
+        let node = ConnectionManager::new_lazy_with_config(client, self.0.config.clone())?;
+        Ok(self.change(|known| known.nodes.entry(address.clone()).or_insert(node).clone()))
+    }
+
+    /// Returns the node at an address, or any without one.
+    pub(crate) fn at_or_any(&self, address: Option<&Address>) -> RedisResult<ConnectionManager> {
+        address.map_or_else(|| self.any(), |address| self.at(address))
+    }
+
+    /// Returns the nodes in turn, so that a retry asks another one.
+    fn any(&self) -> RedisResult<ConnectionManager> {
+        let known = self.known();
+        let turn = self.0.turn.fetch_add(1, Ordering::Relaxed) % known.nodes.len().max(1);
+        let node = known.nodes.values().nth(turn).cloned();
+        node.ok_or_else(no_node)
+    }
+
+    fn of_slot(&self, slot: Option<Slot>) -> RedisResult<ConnectionManager> {
+        let node = slot.and_then(|slot| self.known().slots.get(&slot).cloned());
+        node.map_or_else(|| self.any(), Ok)
+    }
+
+    /// Sends a command to the node that serves its slot, and follows redirections.
+    pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
+        let slot = slot_of(cmd);
+        let mut refresh = RefreshOnDrop { pool: self, armed: true };
+        let mut node = self.of_slot(slot)?;
+        let mut reply = node.req_packed_command(cmd).await.and_then(Value::extract_error);
+        for _ in 0..MAX_REDIRECTIONS {
+            let Err(error) = &reply else { break };
+            let Some((address, ask)) = redirection(error) else { break };
+            node = self.at(&address)?;
+            if ask {
+                reply = send_asking(&mut node, cmd).await;
+            } else {
+                if let Some(slot) = slot {
+                    self.change(|known| known.slots.insert(slot, node.clone()));
+                }
+                self.refresh();
+                reply = node.req_packed_command(cmd).await.and_then(Value::extract_error);
+            }
+        }
+        refresh.armed = matches!(&reply, Err(error) if error.is_io_error());
+        reply
+    }
+
+    /// Sends commands of one slot.
+    pub(crate) async fn send_all(&self, pipeline: &Pipeline, offset: usize, count: usize) -> RedisResult<Vec<Value>> {
+        let slot = pipeline.cmd_iter().next().and_then(slot_of);
+        self.of_slot(slot)?.req_packed_commands(pipeline, offset, count).await
+    }
+
+    /// Refreshes the map of slots in the background.
+    fn refresh(&self) {
+        if self.0.refreshing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let pool = self.clone();
+        self.0.runtime.spawn(async move {
+            // If no node answers, the next operation tries again.
+            let _ = pool.refresh_now().await;
+            sleep(REFRESH_PAUSE).await;
+            pool.0.refreshing.store(false, Ordering::Release);
+        });
+    }
+
+    /// Asks all nodes at once for the map of slots, and takes the first reply.
+    pub(crate) async fn refresh_now(&self) -> RedisResult<()> {
+        let nodes: Vec<_> = self.known().nodes.iter().map(|(address, node)| (address.clone(), node.clone())).collect();
+        let (mut asked, limit) = (JoinSet::new(), self.0.timeout);
+        for (address, mut node) in nodes {
+            asked.spawn(async move {
+                let mut cmd = redis::cmd("CLUSTER");
+                cmd.arg("SLOTS");
+                let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
+                let reply = timeout(limit, node.req_packed_command(&cmd)).await.map_err(|_| late())??;
+                let malformed = || RedisError::from((ErrorKind::Parse, "CLUSTER SLOTS: unexpected reply"));
+                slot_ranges(&reply.extract_error()?, &address.0).ok_or_else(malformed)
+            });
+        }
+        let mut failure = no_node();
+        while let Some(reply) = asked.join_next().await {
+            match reply {
+                Ok(Ok(ranges)) => return self.set(&ranges),
+                Ok(Err(error)) => failure = error,
+                Err(_) => {}
+            }
+        }
+        Err(failure)
+    }
+
+    fn set(&self, ranges: &[(u16, u16, Address)]) -> RedisResult<()> {
+        let mut slots = HashMap::with_capacity(16_384);
+        for (first, last, address) in ranges {
+            let node = self.at(address)?;
+            slots.extend((*first..=*last).filter_map(Slot::new).map(|slot| (slot, node.clone())));
+        }
+        let listed = |address: &Address| ranges.iter().any(|(.., listed)| listed == address);
+        self.change(|known| {
+            known.slots = slots;
+            known.nodes.retain(|address, _| listed(address) || self.0.seeds.contains(address));
+        });
+        Ok(())
+    }
+}
+
+/// Refreshes the map of slots if it is dropped before the node answered: another node may have taken over.
+struct RefreshOnDrop<'a> {
+    pool: &'a NodePool,
+    armed: bool,
+}
+
+impl Drop for RefreshOnDrop<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.pool.refresh();
+        }
+    }
+}
+
+fn no_node() -> RedisError {
+    (ErrorKind::ClusterConnectionNotFound, "no node is known").into()
+}
+
+fn address(addr: &ConnectionAddr) -> Option<Address> {
+    match addr {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => Some((host.clone(), *port)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use redis::IntoConnectionInfo;
+
+    use super::*;
+    use crate::cluster::Cluster;
+    use crate::connection::{Connection, Topology};
+    use crate::store::RedisStore;
+
+    #[tokio::test]
+    async fn debugging_a_store_takes_no_lock() {
+        let timeouts = Timeouts { connect: Duration::from_secs(1), response: Duration::from_secs(1) };
+        let pool = NodePool::new(&["redis://127.0.0.1:1".into_connection_info().unwrap()], timeouts).unwrap();
+        let connection = Connection(Topology::Cluster(Cluster::Pool(pool.clone())));
+        let store = RedisStore::builder().with_connection(connection.clone()).unwrap();
+        let locked = pool.0.known.write().unwrap();
+        let (sender, debugged) = mpsc::channel();
+        std::thread::spawn(move || sender.send(format!("{store:?} {connection:?}")));
+        let debugged = debugged.recv_timeout(Duration::from_secs(10)).expect("it waits for the lock");
+        assert!(debugged.starts_with("RedisStore {") && debugged.ends_with(r#"Connection("Cluster")"#), "{debugged}");
+        drop(locked);
+    }
+}

@@ -1,0 +1,209 @@
+//! Listing the logs under a prefix, for operators.
+
+use limiter_core::{Error, ErrorKind, Name};
+use redis::aio::ConnectionLike;
+use redis::{Cmd, Pipeline, Value};
+use tokio::time::timeout;
+
+use crate::attempt::Attempt;
+#[cfg(feature = "cluster")]
+use crate::cluster::{Node, slots::masters};
+use crate::connection::{Connection, Topology};
+use crate::key::StoredKey;
+use crate::reply::{integer, unexpected};
+use crate::store::RedisStore;
+
+/// Describes a log that a scan found. [`Debug`](std::fmt::Debug) does not print the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LiveKey {
+    /// The name of the limiter.
+    pub name: String,
+    /// The key, or its digest.
+    pub key: StoredKey,
+    /// The number of members of the sorted set: one for each entry, and one for each idempotency key. 0 if the Redis key holds
+    /// something else.
+    pub members: u64,
+}
+
+/// Marks where a scan continues.
+#[derive(Clone, Debug)]
+pub struct Cursor {
+    /// The nodes of a cluster that are left, the current one last. One server is a node without an address.
+    nodes: Vec<Option<(String, u16)>>,
+    position: u64,
+}
+
+/// Holds one page of a scan.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Page {
+    /// The logs, in no order. One may appear twice if Redis resizes its table during the scan, or if a slot moves.
+    pub keys: Vec<LiveKey>,
+    /// Where to continue, `None` at the end.
+    pub next: Option<Cursor>,
+}
+
+/// How many sizes one pipeline asks for.
+const SIZES_PER_BATCH: usize = 256;
+
+fn zcard(stored: &[u8]) -> Cmd {
+    let mut cmd = redis::cmd("ZCARD");
+    cmd.arg(stored);
+    cmd
+}
+
+impl RedisStore {
+    /// Returns a page of the logs under the store's prefix, of all limiters.
+    ///
+    /// Start with `None` and continue from [`Page::next`] until it is `None`. Redis looks at about `count` keys of the *database*
+    /// for each page, so a page may be empty. A scan finds every log that exists from its beginning to its end.
+    ///
+    /// It uses `SCAN`, which does not block the server, and asks for the sizes in batches.
+    ///
+    /// # Errors
+    /// The errors of every operation except `Corrupt`: see [`RedisStore`].
+    ///
+    /// # Cancel safety
+    /// It changes nothing, so it can be dropped at any time.
+    ///
+    /// # Examples
+    /// ```
+    /// # async fn example(store: limiter_redis::RedisStore) -> Result<(), limiter_core::Error> {
+    /// let mut cursor = None;
+    /// loop {
+    ///     let page = store.scan(cursor, 1_000).await?;
+    ///     for log in page.keys {
+    ///         println!("{} {}: {} members", log.name, log.key, log.members);
+    ///     }
+    ///     cursor = page.next;
+    ///     if cursor.is_none() {
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn scan(&self, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
+        self.scan_matching(None, from, count).await
+    }
+
+    /// Returns a page of the logs of the limiter called `name`, as [`scan`](Self::scan) does of all.
+    ///
+    /// Redis still looks at the whole database, but it returns only these keys.
+    ///
+    /// # Errors
+    /// The errors of [`scan`](Self::scan).
+    ///
+    /// # Cancel safety
+    /// It changes nothing, so it can be dropped at any time.
+    pub async fn scan_name(&self, name: impl Into<Name>, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
+        self.scan_matching(Some(name.into()), from, count).await
+    }
+
+    async fn scan_matching(&self, name: Option<Name>, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
+        let mut cursor = match from {
+            Some(cursor) => cursor,
+            None => Cursor { nodes: self.nodes().await?, position: 0 },
+        };
+        let Some(node) = cursor.nodes.last().cloned() else { return Ok(Page { keys: Vec::new(), next: None }) };
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor.position).arg("MATCH").arg(self.keys.pattern(name)).arg("COUNT").arg(count.max(1));
+        let reply = self.send_to(node.as_ref(), scan).await?;
+        let (position, stored) = scan_reply(&reply).ok_or_else(|| unexpected(&reply))?;
+        let found: Vec<FoundKey> = stored.into_iter().filter_map(|stored| self.decode(stored)).collect();
+        let mut keys = Vec::new();
+        for part in found.chunks(SIZES_PER_BATCH) {
+            let sizes = self.sizes(node.as_ref(), part).await;
+            for (i, found) in part.iter().enumerate() {
+                let size = match sizes.get(i) {
+                    Some(Value::Int(size)) => Ok(*size),
+                    // The key may have moved to another node, or the batch was lost.
+                    _ => self.size(&found.stored).await,
+                };
+                let members = match size {
+                    // The key has gone in the meantime.
+                    Ok(0) => continue,
+                    Ok(members) => u64::try_from(members).unwrap_or(0),
+                    Err(error) if error.kind() == ErrorKind::Corrupt => 0,
+                    Err(error) => return Err(error),
+                };
+                keys.push(LiveKey { name: found.name.clone(), key: found.key.clone(), members });
+            }
+        }
+        cursor.position = position;
+        if position == 0 {
+            cursor.nodes.pop();
+        }
+        Ok(Page { keys, next: (!cursor.nodes.is_empty()).then_some(cursor) })
+    }
+
+    fn decode(&self, stored: Vec<u8>) -> Option<FoundKey> {
+        let (name, key) = self.keys.decode(&stored)?;
+        Some(FoundKey { name, key, stored })
+    }
+
+    /// Asks one node for the sizes of sorted sets. Returns nothing if it does not answer in time.
+    async fn sizes(&self, node: Option<&(String, u16)>, found: &[FoundKey]) -> Vec<Value> {
+        let mut pipeline = Pipeline::with_capacity(found.len());
+        for found in found {
+            pipeline.add_command(zcard(&found.stored));
+        }
+        let (count, limit) = (found.len(), self.retry_policy.response_timeout);
+        let replies = match &self.connection.0 {
+            Topology::Single(manager) => timeout(limit, manager.clone().req_packed_commands(&pipeline, 0, count)).await,
+            #[cfg(feature = "cluster")]
+            Topology::Cluster(cluster) => {
+                let mut node = Node::new(cluster.clone(), node);
+                timeout(limit, node.req_packed_commands(&pipeline, 0, count)).await
+            }
+        };
+        #[cfg(not(feature = "cluster"))]
+        let _ = node;
+        replies.ok().and_then(Result::ok).unwrap_or_default()
+    }
+
+    async fn size(&self, stored: &[u8]) -> Result<i64, Error> {
+        let reply = self.retry_policy.run(&self.connection, |_: Attempt| zcard(stored)).await;
+        integer(&reply.map_err(|failure| failure.into_error(stored))?.value)
+    }
+
+    async fn nodes(&self) -> Result<Vec<Option<(String, u16)>>, Error> {
+        match &self.connection.0 {
+            Topology::Single(_) => Ok(vec![None]),
+            #[cfg(feature = "cluster")]
+            Topology::Cluster(_) => {
+                let mut slots = redis::cmd("CLUSTER");
+                slots.arg("SLOTS");
+                let reply = self.send_to(None, slots).await?;
+                let masters = masters(&reply).ok_or_else(|| unexpected(&reply))?;
+                Ok(masters.into_iter().map(Some).collect())
+            }
+        }
+    }
+
+    /// Sends a command to a node of a cluster, or to any.
+    async fn send_to(&self, node: Option<&(String, u16)>, cmd: Cmd) -> Result<Value, Error> {
+        match (&self.connection.0, node) {
+            #[cfg(feature = "cluster")]
+            (Topology::Cluster(cluster), node) => {
+                let node = Node::new(cluster.clone(), node);
+                self.retry_policy.run(&node, |_| cmd.clone()).await
+            }
+            _ => self.retry_policy.run::<Connection>(&self.connection, |_| cmd.clone()).await,
+        }
+        .map(|reply| reply.value)
+        .map_err(|failure| failure.into_error(b""))
+    }
+}
+
+/// A Redis key that a scan found.
+struct FoundKey {
+    name: String,
+    key: StoredKey,
+    stored: Vec<u8>,
+}
+
+/// Returns the next position and the keys in a reply to `SCAN`.
+fn scan_reply(reply: &Value) -> Option<(u64, Vec<Vec<u8>>)> {
+    redis::from_redis_value_ref(reply).ok()
+}

@@ -1,0 +1,33 @@
+//! The settings of the connections that the store opens itself.
+
+use std::time::Duration;
+
+use redis::aio::ConnectionManagerConfig;
+use redis::io::tcp::TcpSettings;
+
+/// The timeouts of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeouts {
+    pub(crate) connect: Duration,
+    pub(crate) response: Duration,
+}
+
+impl Timeouts {
+    /// Returns the settings of the TCP socket.
+    pub(crate) fn tcp_settings(self) -> TcpSettings {
+        let settings = TcpSettings::default().set_nodelay(true);
+        // Without this, a connection whose peer vanished silently stays open for many minutes.
+        #[cfg(target_os = "linux")]
+        let settings = settings.set_user_timeout((self.connect + self.response).max(Duration::from_secs(1)));
+        settings
+    }
+
+    /// Returns the settings of a connection that reconnects. A refused connection fails the operation at once; the next
+    /// operation tries again.
+    pub(crate) fn manager_config(self) -> ConnectionManagerConfig {
+        ConnectionManagerConfig::new()
+            .set_number_of_retries(0)
+            .set_connection_timeout(Some(self.connect))
+            .set_response_timeout(None)
+    }
+}
