@@ -347,7 +347,7 @@ impl List {
         self.push(itoa::Buffer::new().format(number.min(MAX_INTEGER)).as_bytes());
     }
 
-    /// Returns the value, in an allocation of its own length; `None` if there is no item.
+    /// Returns the value, in an allocation of exactly its length; `None` if there is no item.
     fn value(&self) -> Option<HeaderValue> {
         let bytes = if self.spilled.is_empty() { &self.bytes[..self.len] } else { &self.spilled };
         if bytes.is_empty() { None } else { HeaderValue::from_bytes(bytes).ok() }

@@ -178,8 +178,8 @@ impl Rule {
 
     /// Decides and reports, but never denies, and adds no header fields: for trying a limit out.
     ///
-    /// A candidate for another policy is a shadow rule with the same key and a limiter of another name, which therefore has
-    /// logs of its own:
+    /// A candidate for another policy is a shadow rule with the same key and a limiter of another name, whose logs
+    /// are therefore separate:
     ///
     /// ```
     /// # use limiter_core::{Limiter, policy};

@@ -123,7 +123,7 @@ impl<T, F> fmt::Debug for Extension<T, F> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Method;
 
-/// The path: `/customers/7`. Clients invent paths: combined with nothing else, each one is a key of its own. Prefer
+/// The path: `/customers/7`. Clients invent paths: combined with nothing else, each one is a separate key. Prefer
 /// `MatchedPath` where there is a router.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Path;
