@@ -57,16 +57,12 @@ fn main() -> Result<()> {
     }
 }
 
-fn effort(full: bool) -> Effort {
-    if full {
+fn memory(args: &Args) -> Result<()> {
+    let effort = if args.full {
         Effort { rounds: 201, turn: Duration::from_millis(20) }
     } else {
         Effort { rounds: 31, turn: Duration::from_millis(10) }
-    }
-}
-
-fn memory(args: &Args) -> Result<()> {
-    let effort = effort(args.full);
+    };
     let mut results = Results::default();
     for scenario in SCENARIOS.iter().filter(|s| args.only.as_deref().is_none_or(|only| s.name.contains(only))) {
         eprintln!("{}: {}", scenario.name, scenario.about);
@@ -95,7 +91,9 @@ fn redis(args: &Args) -> Result<()> {
 /// Measures the HTTP group.
 fn http(args: &Args) -> Result<()> {
     let scenarios = http::SCENARIOS.iter().filter(|s| args.only.as_deref().is_none_or(|only| s.name.contains(only)));
-    let rows = scenarios.map(|scenario| measure(scenario, effort(args.full))).collect();
+    // Short turns: a change of the machine's other load then falls into few of them.
+    let effort = Effort { rounds: if args.full { 3_001 } else { 501 }, turn: Duration::from_millis(1) };
+    let rows = scenarios.map(|scenario| measure(scenario, effort)).collect();
     let arguments = if args.full { "--http --full" } else { "--http --quick" };
     let record = Record::new(arguments, http::Results { rows });
     println!("{}", documents::http_text(&record));
