@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::admission;
+use crate::http;
 use crate::libraries::{Library, Now};
 use crate::plot::{Bar, bars};
 use crate::readme;
@@ -30,6 +31,7 @@ pub struct Document {
 pub fn all(workspace: &Path) -> Result<Vec<Document>> {
     let memory = Record::<Results>::load(workspace)?;
     let redis = Record::<remote::Results>::load(workspace)?;
+    let http = Record::<http::Results>::load(workspace)?;
     let readme = fs::read_to_string(workspace.join("README.md")).context("cannot read README.md")?;
     Ok(vec![
         Document { path: "benches/RESULTS.md", text: memory_text(&memory) },
@@ -37,6 +39,7 @@ pub fn all(workspace: &Path) -> Result<Vec<Document>> {
         Document { path: "docs/bench-admitted.svg", text: admission_plot(&memory.results)? },
         Document { path: "benches/RESULTS-REDIS.md", text: redis_text(&redis) },
         Document { path: "docs/bench-redis.svg", text: redis_plot(&redis.results)? },
+        Document { path: "benches/RESULTS-HTTP.md", text: http_text(&http) },
         Document { path: "README.md", text: readme::with_speed(&readme, &memory)? },
     ])
 }
@@ -84,6 +87,21 @@ pub fn redis_text(record: &Record<remote::Results>) -> String {
          - machine: {machine}\n\
          - versions: {}, {versions}\n",
         results.version
+    );
+    out + &results.markdown()
+}
+
+/// Returns the text of `RESULTS-HTTP.md`.
+#[must_use]
+pub fn http_text(record: &Record<http::Results>) -> String {
+    let Record { arguments, machine, versions, results } = record;
+    let mut out = String::from("# The limiter in axum beside its peer\n\n");
+    let _ = write!(
+        out,
+        "The output of `cargo run --release -p limiter-benches -- {arguments}`. All take short turns within one process, so that \
+         other load on the machine affects all alike. Every status is asserted.\n\n\
+         - machine: {machine}\n\
+         - versions: {versions}\n"
     );
     out + &results.markdown()
 }

@@ -7,6 +7,7 @@ pub mod admission;
 pub mod baselines;
 pub mod bytes;
 pub mod documents;
+pub mod http;
 pub mod libraries;
 pub mod measure;
 pub mod plot;

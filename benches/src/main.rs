@@ -9,7 +9,7 @@ use limiter_benches::measure::{Effort, measure};
 use limiter_benches::record::{Kind, Record};
 use limiter_benches::report::Results;
 use limiter_benches::scenario::SCENARIOS;
-use limiter_benches::{admission, bytes, documents, remote};
+use limiter_benches::{admission, bytes, documents, http, remote};
 
 #[global_allocator]
 static ALLOCATOR: bytes::Counting = bytes::Counting;
@@ -33,6 +33,9 @@ struct Args {
     /// binary). Takes two minutes, or longer with --full.
     #[arg(long, conflicts_with = "times")]
     redis: bool,
+    /// Measure the HTTP group instead: a request through axum with and without a limit.
+    #[arg(long, conflicts_with_all = ["times", "redis"])]
+    http: bool,
     /// Measure nothing, and write the documents again from the figures in benches/results.
     #[arg(long, conflicts_with_all = ["quick", "full", "only", "times", "redis"])]
     render: bool,
@@ -47,7 +50,11 @@ fn main() -> Result<()> {
     if args.render {
         return documents::write_all(&args.workspace);
     }
-    if args.redis { redis(&args) } else { memory(&args) }
+    match &args {
+        Args { redis: true, .. } => redis(&args),
+        Args { http: true, .. } => http(&args),
+        _ => memory(&args),
+    }
 }
 
 fn memory(args: &Args) -> Result<()> {
@@ -78,6 +85,18 @@ fn redis(args: &Args) -> Result<()> {
     let results = remote::measure(effort, args.only.as_deref())?;
     let record = Record::new(if args.full { "--redis --full" } else { "--redis --quick" }, results);
     println!("{}", documents::redis_text(&record));
+    if args.only.is_some() { Ok(()) } else { save(args, &record) }
+}
+
+/// Measures the HTTP group.
+fn http(args: &Args) -> Result<()> {
+    let scenarios = http::SCENARIOS.iter().filter(|s| args.only.as_deref().is_none_or(|only| s.name.contains(only)));
+    // Short turns: a change of the machine's other load then falls into few of them.
+    let effort = Effort { rounds: if args.full { 3_001 } else { 501 }, turn: Duration::from_millis(1) };
+    let rows = scenarios.map(|scenario| measure(scenario, effort)).collect();
+    let arguments = if args.full { "--http --full" } else { "--http --quick" };
+    let record = Record::new(arguments, http::Results { rows });
+    println!("{}", documents::http_text(&record));
     if args.only.is_some() { Ok(()) } else { save(args, &record) }
 }
 

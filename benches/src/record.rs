@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{remote, report};
+use crate::{http, remote, report};
 
 /// The figures of one run, and where they come from.
 #[derive(Debug, Deserialize, Serialize)]
@@ -38,6 +38,11 @@ impl Kind for report::Results {
 impl Kind for remote::Results {
     const FILE: &str = "benches/results/redis.json";
     const CRATES: &[&str] = &["limiter-redis", "redis", "trypema"];
+}
+
+impl Kind for http::Results {
+    const FILE: &str = "benches/results/http.json";
+    const CRATES: &[&str] = &["limiter-tower", "tower_governor", "axum"];
 }
 
 impl<R: Kind> Record<R> {

@@ -1,11 +1,12 @@
 //! The front end: a named limiter over a store.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use crate::clock::Timer;
 use crate::name::Name;
 use crate::policy::Policy;
-use crate::store::DynWindowStore;
+use crate::store::{DynWindowStore, WindowStore};
 
 /// A store whose type is chosen at run time: in memory, Redis, or any other.
 pub type SharedStore = Arc<dyn DynWindowStore>;
@@ -94,6 +95,18 @@ impl<S> Limiter<S> {
     /// Returns the store.
     pub fn store(&self) -> &S {
         &self.store
+    }
+
+    /// Returns the same limiter with its store behind `dyn`, so that limiters over different stores have one type. Wraps the
+    /// store in another `Arc` unless it is a [`SharedStore`] already.
+    #[must_use]
+    pub fn into_shared(self) -> Limiter
+    where
+        S: WindowStore,
+    {
+        let Self { store, name, policy, timer } = self;
+        let shared = (&store as &dyn Any).downcast_ref::<SharedStore>().cloned();
+        Limiter { store: shared.unwrap_or_else(|| Arc::new(store)), name, policy, timer }
     }
 
     pub(crate) fn own_timer(&self) -> Option<&dyn Timer> {
