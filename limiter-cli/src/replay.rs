@@ -124,7 +124,7 @@ impl Logs {
     fn remove(&mut self) -> anyhow::Result<()> {
         match self {
             Self::Memory(limiter) => {
-                *limiter = Limiter::new(LIMITER_NAME, limiter.policy().clone(), MemoryStore::new())
+                *limiter = Limiter::new(LIMITER_NAME, limiter.policy().clone(), MemoryStore::new());
             }
             #[cfg(feature = "redis")]
             Self::Redis(run) => run.remove()?,
