@@ -31,7 +31,7 @@ struct Shared {
     /// Which keys have been used.
     used: Vec<AtomicBool>,
     /// One per task. Only that task locks it, except once a second when the results are collected.
-    seen: Vec<Mutex<TaskResults>>,
+    results: Vec<Mutex<TaskResults>>,
 }
 
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Tasks {
             next: AtomicU64::new(0),
             keys,
             used: (0..=args.keys).map(|_| AtomicBool::new(false)).collect(),
-            seen: (0..args.tasks).map(|_| Mutex::new(TaskResults::new())).collect(),
+            results: (0..args.tasks).map(|_| Mutex::new(TaskResults::new())).collect(),
         });
         let mut running = JoinSet::new();
         for task in 0..args.tasks {
@@ -95,7 +95,7 @@ impl Tasks {
     /// Returns the results since the last call.
     pub(super) fn take(&self) -> (Tally, Vec<Admission>) {
         let (mut tally, mut admissions) = (Tally::new(), Vec::new());
-        for seen in &self.shared.seen {
+        for seen in &self.shared.results {
             let seen = std::mem::replace(&mut *lock(seen), TaskResults::new());
             tally.add(&seen.tally);
             admissions.extend(seen.admissions);
@@ -138,7 +138,7 @@ impl Shared {
             let before = Instant::now();
             let decision = self.limiter.acquire(name.as_str()).cost(self.cost).await;
             let latency = before.elapsed();
-            let mut seen = lock(&self.seen[task as usize]);
+            let mut seen = lock(&self.results[task as usize]);
             match decision {
                 Ok(decision) => {
                     seen.tally.decided(decision.allowed(), latency);

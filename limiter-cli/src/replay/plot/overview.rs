@@ -84,7 +84,7 @@ fn strips(canvas: &Canvas<'_>, data: &PlotData) -> DrawResult {
 
 const PALE: RGBColor = RGBColor(178, 202, 228);
 
-/// Returns a color from light to dark red.
+/// Returns a colour from light to dark red.
 fn red(share: f64) -> RGBColor {
     let mix = |light: u8, dark: u8| (f64::from(light) + (f64::from(dark) - f64::from(light)) * share.sqrt()) as u8;
     RGBColor(mix(250, 150), mix(176, 12), mix(160, 20))

@@ -12,7 +12,7 @@ use super::steps::Column;
 use super::view::View;
 use crate::text::{self, Precision};
 
-/// The line colors for several limits.
+/// The line colours for several limits.
 const LINES: [RGBColor; 8] = [
     USED,
     RGBColor(217, 130, 43),

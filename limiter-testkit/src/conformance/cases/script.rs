@@ -198,7 +198,7 @@ impl Script {
     }
 }
 
-/// Returns the failing case. It citations the sentences of the step that failed.
+/// Returns the failing case. It cites the sentences of the step that failed.
 pub(crate) fn finding(script: &Script, plan: &Plan, mismatch: Mismatch) -> Finding {
     let mut citations = script.citations.get(mismatch.step).cloned().unwrap_or_default();
     // These sentences identify the mistake better than the step does.
@@ -252,7 +252,7 @@ mod tests {
     fn every_citation_has_a_text() {
         for script in scripts() {
             for citation in script.citations.iter().flatten() {
-                assert!(!citation.text().is_empty(), "{:?} citations {citation:?}", script.name);
+                assert!(!citation.text().is_empty(), "{:?} cites {citation:?}", script.name);
             }
         }
     }

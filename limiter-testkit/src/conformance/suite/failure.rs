@@ -7,7 +7,7 @@ use super::report::Phase;
 use crate::conformance::sentence::{Citation, Sentence};
 use crate::conformance::sequence::replay::Mismatch;
 
-/// The number of failing cases printed in full, and how many of those may citation the same sentences.
+/// The number of failing cases printed in full, and how many of those may cite the same sentences.
 const MAX_SHOWN: (usize, usize) = (10, 3);
 
 /// The failing cases of one phase.
@@ -32,7 +32,7 @@ impl Failure {
         self.phase
     }
 
-    /// Returns the sentences that the failing cases citation, likeliest first.
+    /// Returns the sentences that the failing cases cite, likeliest first.
     #[must_use]
     pub fn sentences(&self) -> &[Sentence] {
         &self.ranked.sentences
@@ -58,14 +58,14 @@ impl fmt::Display for Failure {
             [one] => writeln!(f, ", about {one}")?,
             [first, others @ ..] => writeln!(f, ", probably about {first}; they touch {}", others.join(", "))?,
         }
-        let (mut shown, mut by_cites) = (0, Vec::new());
+        let (mut shown, mut shown_citations) = (0, Vec::new());
         for finding in &ranked.findings {
-            let same = by_cites.iter().filter(|citations| **citations == &finding.citations).count();
+            let same = shown_citations.iter().filter(|citations| **citations == &finding.citations).count();
             if shown < MAX_SHOWN.0 && same < if finding.is_generated { 1 } else { MAX_SHOWN.1 } {
                 shown += 1;
                 writeln!(f, "\n{shown}) {finding}")?;
             }
-            by_cites.push(&finding.citations);
+            shown_citations.push(&finding.citations);
         }
         if ranked.count > shown as u64 {
             writeln!(f, "\nand {} more", ranked.count - shown as u64)?;
