@@ -1,4 +1,4 @@
-//! The baselines: the work that every library has to do, and the work that every exact log has to do.
+//! The baselines: the minimum work of every library, and of every exact log.
 
 use std::hash::{BuildHasher, Hasher};
 use std::hint::{self, black_box};
@@ -46,7 +46,7 @@ fn hash(seed: &foldhash::fast::RandomState, key: &[u8]) -> u64 {
 #[derive(Default)]
 struct Line(AtomicU64);
 
-/// A baseline: hashes the key and updates one cache line, of as many lines as a table of a million keys has.
+/// A baseline: hashes the key and updates one cache line. There are as many lines as in a table of a million keys.
 pub struct LineBaseline {
     seed: foldhash::fast::RandomState,
     lines: Vec<Line>,
@@ -68,8 +68,8 @@ impl Library for LineBaseline {
     }
 }
 
-/// A lower bound for every keyed limiter: reads the clock and updates one number per key in a `DashMap` (hash, shard lock,
-/// probe).
+/// A lower bound for every keyed limiter: reads the clock and updates one number per key in a `DashMap` (hash, shard
+/// lock, probe).
 pub struct MapBaseline {
     clock: ClockBaseline,
     map: dashmap::DashMap<String, u64, foldhash::fast::RandomState>,
@@ -93,9 +93,9 @@ impl Library for MapBaseline {
     }
 }
 
-/// A lower bound for every exact log outside its table. It reads the clock, hashes, locks the key's bucket, compares the
-/// four oldest entries with the window, writes one entry, and writes as many bytes as a decision has. It decides nothing. Its
-/// 4,096 buckets hold one key of 16 bytes each, with linear probing.
+/// A lower bound for every exact log, without its table. It reads the clock, hashes, locks the key's bucket, compares
+/// the four oldest entries with the window, writes one entry, and writes as many bytes as a decision has. It makes no
+/// decision. Its 4,096 buckets hold one key of 16 bytes each, with linear probing.
 pub struct LogBaseline {
     clock: ClockBaseline,
     seed: foldhash::fast::RandomState,
@@ -118,7 +118,7 @@ struct Log {
 
 impl Log {
     const CAPACITY: usize = 64;
-    /// About as many entries as each of 1,024 keys has at 100 a millisecond.
+    /// About the number of entries of each of 1,024 keys at 100 per millisecond.
     const LEN: usize = 24;
 
     #[inline(always)]

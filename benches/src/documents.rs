@@ -1,4 +1,4 @@
-//! The documents that show the figures of the committed records.
+//! The documents that show the committed figures.
 
 use std::fmt::Write;
 use std::fs;
@@ -18,13 +18,13 @@ use crate::report::{PEERS, Results};
 /// A document: its path in the workspace, and its text.
 #[derive(Debug)]
 pub struct Document {
-    /// Relative to the workspace.
+    /// The path, relative to the workspace.
     pub path: &'static str,
-    /// All of it.
+    /// The full text.
     pub text: String,
 }
 
-/// Returns all documents, as the committed records make them.
+/// Returns all documents, rendered from the committed records.
 ///
 /// # Errors
 /// If a record or the README cannot be read, or a plot cannot be drawn.
@@ -62,14 +62,15 @@ pub fn memory_text(record: &Record<Results>) -> String {
     let mut out = String::from("# The limiter beside its peers\n\n");
     let _ = write!(
         out,
-        "The output of `cargo run --release -p limiter-benches -- {arguments}`. All libraries of a scenario take short turns \
-         within one process, so that other load on the machine affects all alike. Every answer is asserted. Each library is \
-         called by its public API and reads its real clock.\n\n\
+        "The output of `cargo run --release -p limiter-benches -- {arguments}`. The libraries of a scenario take \
+             short turns within one process, so that other load on the machine affects all of them equally. The \
+             program asserts every answer. It calls each library through its public API, and each library reads its \
+             real clock.\n\n\
          - machine: {machine}\n\
          - versions: {versions}\n\
-         - trypema, limitador and throttlecrab count in whole seconds. They get a quota per millisecond as the same rate per \
-         second. throttlecrab is in a `Mutex`. Keys are `String`s of 16 bytes. They are in the cache unless the scenario \
-         says otherwise.\n"
+         - trypema, limitador and throttlecrab count in whole seconds. A quota per millisecond is converted to the \
+             same rate per second for them. throttlecrab is wrapped in a `Mutex`. Keys are `String`s of 16 bytes, \
+             and are in the cache except where a scenario states otherwise.\n"
     );
     out + &results.markdown()
 }
@@ -81,9 +82,9 @@ pub fn redis_text(record: &Record<remote::Results>) -> String {
     let mut out = String::from("# The limiter in Redis beside its peers\n\n");
     let _ = write!(
         out,
-        "The output of `cargo run --release -p limiter-benches -- {arguments}`. All take short turns on one server, so that \
-         other load on the machine affects all alike. Every answer is asserted. The program starts the server; \
-         `LIMITER_REDIS_SERVER=/path/to/redis-server` chooses the binary.\n\n\
+        "The output of `cargo run --release -p limiter-benches -- {arguments}`. The contestants take short turns on \
+             one server, so that other load on the machine affects all of them equally. The program asserts every \
+             answer. It starts the server; `LIMITER_REDIS_SERVER=/path/to/redis-server` selects the binary.\n\n\
          - machine: {machine}\n\
          - versions: {}, {versions}\n",
         results.version
@@ -118,7 +119,7 @@ fn time_plot(results: &Results) -> Result<String> {
         };
         (row.about.clone(), libraries.iter().filter_map(bar).collect())
     });
-    let title = "Nanoseconds a decision; shorter is faster, and a broken bar is longer than it looks";
+    let title = "Nanoseconds per decision (shorter is faster; broken bars are not to scale)";
     bars(title, &groups.collect::<Vec<_>>())
 }
 
@@ -134,11 +135,11 @@ fn admission_plot(results: &Results) -> Result<String> {
     };
     let groups = [
         group("400 requests around the end of the first second", |admitted| admitted.boundary),
-        group("five times the limit, for three seconds", |admitted| admitted.steady),
+        group("five times the limit for three seconds", |admitted| admitted.steady),
     ];
-    bars("Admitted in the worst second, where the limit is 100", &groups)
+    bars("Admitted in the worst second (the limit is 100)", &groups)
 }
 
 fn redis_plot(results: &remote::Results) -> Result<String> {
-    bars("A decision in Redis; shorter is better", &results.groups())
+    bars("Decisions in Redis (shorter is better)", &results.groups())
 }

@@ -1,5 +1,6 @@
-//! Compares the limiter with its peers. One set of scenarios has two front ends: the criterion benches (`benches/`), and the
-//! program, which measures all libraries in turns within one process and writes the documents that show the figures.
+//! Compares the limiter with its peers. The scenarios have two front ends: the criterion benches (`benches/`), and
+//! the program. The program measures all libraries in turns within one process and writes the documents that show the
+//! figures.
 
 #![allow(missing_debug_implementations, reason = "the peers have none")]
 

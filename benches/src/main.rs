@@ -14,7 +14,7 @@ use limiter_benches::{admission, bytes, documents, http, remote};
 #[global_allocator]
 static ALLOCATOR: bytes::Counting = bytes::Counting;
 
-/// Compares the limiter with its peers: time, over-admission and memory, as Markdown on standard output.
+/// Compares the limiter with its peers in time, over-admission and memory. Prints Markdown to standard output.
 #[derive(Debug, Parser)]
 struct Args {
     /// Finish within three minutes (the default).
@@ -29,18 +29,18 @@ struct Args {
     /// Measure only times, and write no files.
     #[arg(long)]
     times: bool,
-    /// Measure the Redis group instead, on a redis-server that this program starts (`LIMITER_REDIS_SERVER` names the
-    /// binary). Takes two minutes, or longer with --full.
+    /// Measure the Redis group instead, on a redis-server that this program starts (`LIMITER_REDIS_SERVER` selects
+    /// the binary). Takes two minutes, or longer with --full.
     #[arg(long, conflicts_with = "times")]
     redis: bool,
     /// Measure the HTTP group instead: a request through axum with and without a limit.
     #[arg(long, conflicts_with_all = ["times", "redis"])]
     http: bool,
-    /// Measure nothing, and write the documents again from the figures in benches/results.
+    /// Measure nothing, and render the documents again from the figures in benches/results.
     #[arg(long, conflicts_with_all = ["quick", "full", "only", "times", "redis"])]
     render: bool,
-    /// The workspace. The figures go to benches/results/*.json; from these, benches/RESULTS*.md, docs/bench-*.svg and the
-    /// README's section on speed are written.
+    /// The workspace. The program writes figures to benches/results/*.json. From them it renders benches/RESULTS*.md,
+    /// docs/bench-*.svg and the speed section of the README.
     #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/.."))]
     workspace: PathBuf,
 }
@@ -70,9 +70,9 @@ fn memory(args: &Args) -> Result<()> {
     }
     let partial = args.only.is_some() || args.times;
     if !partial {
-        eprintln!("what is admitted in the worst window");
+        eprintln!("admissions in the worst window");
         results.admitted = admission::compare();
-        eprintln!("bytes a key");
+        eprintln!("bytes per key");
         results.bytes = bytes::compare(1_000_000);
     }
     let record = Record::new(if args.full { "--full" } else { "--quick" }, results);

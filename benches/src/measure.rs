@@ -1,4 +1,4 @@
-//! Measures all cases of a scenario in turns, so that other load on the machine affects all of them alike.
+//! Measures all cases of a scenario in turns, so that other load on the machine affects all of them equally.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::scenario::{Case, Scenario};
 
-/// How long to measure.
+/// The effort of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// The number of turns of each case.
+    /// The number of turns per case.
     pub rounds: usize,
-    /// The length of a turn.
+    /// The duration of a turn.
     pub turn: Duration,
 }
 
-/// The median of a scenario's case.
+/// The median of one case of a scenario.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Measured {
     /// The library.
     pub library: String,
-    /// Nanoseconds an operation.
+    /// Nanoseconds per operation.
     pub nanos: f64,
 }
 
@@ -31,7 +31,7 @@ pub struct Row {
     pub name: String,
     /// The workload.
     pub about: String,
-    /// In the order of the cases.
+    /// The cases, in order.
     pub medians: Vec<Measured>,
 }
 

@@ -7,18 +7,19 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 /// One bar of a chart.
 #[derive(Debug)]
 pub struct Bar {
-    /// What it is of.
+    /// The label.
     pub label: String,
-    /// How long it is.
+    /// The length.
     pub value: f64,
     /// The text at its end.
     pub shown: String,
-    /// Whether it belongs to this library.
+    /// Whether it shows this library.
     pub ours: bool,
 }
 
-/// Draws groups of bars with titles, one below the other, as SVG. Lengths are proportional within a group. This library's bars are dark.
-/// A bar more than eight times as long as this library's is broken, so that the others stay visible.
+/// Draws groups of bars with titles as SVG, one group below the other. Lengths are proportional within a group, and
+/// this library's bars are dark. A bar more than eight times as long as this library's is broken, so that the others
+/// stay visible.
 ///
 /// # Errors
 /// If a shape cannot be drawn.

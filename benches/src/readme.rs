@@ -1,4 +1,4 @@
-//! The sections of the workspace's README that show figures.
+//! The sections of the workspace README that show figures.
 
 use anyhow::{Context, Result};
 use std::fmt::Write;
@@ -23,7 +23,7 @@ const SHOWN: [&str; 9] = [
 /// The peers in the table.
 const COLUMNS: [&str; 4] = [Governor::NAME, Trypema::<100>::NAME, Limitador::NAME, Throttlecrab::NAME];
 
-/// Returns the README with its section on speed written from a record. The section lies between two comments.
+/// Returns the README with its speed section rendered from a record. The section lies between two comments.
 ///
 /// # Errors
 /// If the README lacks one of the comments.
@@ -38,7 +38,8 @@ pub fn with_speed(readme: &str, record: &Record<Results>) -> Result<String> {
 fn speed(record: &Record<Results>) -> String {
     let results = &record.results;
     let mut out = format!(
-        "\nNanoseconds per decision in memory, and how many times as long each peer takes in the same run, medians.\n\
+        "\nNanoseconds per decision in memory, and the ratio of each peer's time to it in the same run. All \
+             figures are medians.\n\
          Measured with {} on: {}.\n\n",
         record.versions, record.machine
     );

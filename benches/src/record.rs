@@ -1,4 +1,4 @@
-//! The figures of one run, kept as JSON, from which all documents are written.
+//! The figures of one run as JSON. All documents are rendered from these records.
 
 use std::fs;
 use std::path::Path;
@@ -9,22 +9,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::{http, remote, report};
 
-/// The figures of one run, and where they come from.
+/// The figures of one run, and their origin.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Record<R> {
-    /// The arguments of the program.
+    /// The program's arguments.
     pub arguments: String,
     /// The processor, its hardware threads and the operating system.
     pub machine: String,
-    /// The locked versions of the crates that took part.
+    /// The locked versions of the measured crates.
     pub versions: String,
     /// The figures.
     pub results: R,
 }
 
-/// A kind of figures, with its file in the workspace and the crates that take part.
+/// A type of figures, with its file in the workspace and the measured crates.
 pub trait Kind: Serialize + DeserializeOwned {
-    /// The file that keeps the figures, relative to the workspace.
+    /// The file with the figures, relative to the workspace.
     const FILE: &str;
     /// The crates whose versions are recorded.
     const CRATES: &[&str];
@@ -46,7 +46,7 @@ impl Kind for http::Results {
 }
 
 impl<R: Kind> Record<R> {
-    /// Returns the record of a run that has just ended on this machine.
+    /// Returns the record of a run that just ended on this machine.
     pub fn new(arguments: &str, results: R) -> Self {
         Self { arguments: arguments.to_owned(), machine: machine(), versions: versions(R::CRATES), results }
     }
@@ -54,7 +54,7 @@ impl<R: Kind> Record<R> {
     /// Reads the committed record.
     ///
     /// # Errors
-    /// If the file cannot be read, or is not such a record.
+    /// If the file cannot be read, or is not a record.
     pub fn load(workspace: &Path) -> Result<Self> {
         let text = fs::read_to_string(workspace.join(R::FILE)).with_context(|| format!("cannot read {}", R::FILE))?;
         serde_json::from_str(&text).with_context(|| format!("{} is not a record of a run", R::FILE))

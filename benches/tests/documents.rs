@@ -1,4 +1,4 @@
-//! The committed documents are those that the committed figures make.
+//! The committed documents match the committed figures.
 
 use std::fs;
 use std::path::Path;

@@ -1,8 +1,8 @@
-//! Ctrl-C.
+//! Ctrl-C and SIGTERM.
 
 use std::thread;
 
-/// Once the process is asked to end, runs `clean` and ends it. Where signals cannot be waited for, they end it at once.
+/// Runs `clean` on Ctrl-C or SIGTERM, then ends the process. Without signal support, signals end the process at once.
 pub(crate) fn on_interrupt(clean: impl FnOnce() + Send + 'static) {
     let wait = move || {
         let Ok(runtime) = crate::redis::runtime() else { return };
@@ -11,11 +11,11 @@ pub(crate) fn on_interrupt(clean: impl FnOnce() + Send + 'static) {
         clean();
         std::process::exit(status);
     };
-    // Without the thread the keys stay until they expire.
+    // Without the thread, the keys stay until they expire.
     let _ = thread::Builder::new().name("interrupt".to_owned()).spawn(wait);
 }
 
-/// Waits for Ctrl-C or SIGTERM. Returns the exit status that shells expect, or `None` if signals cannot be waited for.
+/// Waits for Ctrl-C or SIGTERM. Returns the exit status that shells expect; `None` without signal support.
 #[cfg(unix)]
 pub(crate) async fn interrupted() -> Option<i32> {
     use tokio::signal::unix::{SignalKind, signal};

@@ -1,4 +1,4 @@
-//! The command `load`: drives a store as a service would, and checks from outside what it admitted.
+//! The command `load`: drives a store as a service would, and checks from the outside how much it admits.
 
 mod admissions;
 mod args;
@@ -21,7 +21,7 @@ use crate::interrupt::interrupted;
 use crate::options::Store;
 use crate::progress::bar;
 use crate::redis::{connect, failed};
-use crate::usage::UsageError;
+use crate::usage_error::UsageError;
 use admissions::Admissions;
 use args::Output;
 use report::Figures;
@@ -30,14 +30,14 @@ use tasks::Tasks;
 
 pub use args::Load;
 
-/// The name of the limiter that a load goes through.
+/// The limiter's name.
 const NAME: &str = "load";
 
-/// Runs the command. Ends the process with the exit status that shells expect if it is interrupted.
+/// Runs the command. If interrupted, ends the process with the exit status that shells expect.
 ///
 /// # Errors
-/// [`UsageError`] for invalid arguments; any error of connecting and of the output. An error of a decision is counted, not
-/// returned.
+/// [`UsageError`] for invalid arguments. Any error of connecting and of the output. Errors of decisions are counted,
+/// not returned.
 pub fn run(args: &Load) -> anyhow::Result<()> {
     let policy = Policy::new(args.limits.iter().copied()).map_err(|error| UsageError(error.to_string()))?;
     let policy = policy.with_counting(args.count.into());
@@ -141,12 +141,12 @@ async fn drive(args: &Load, limiter: Limiter<SharedStore>) -> anyhow::Result<Opt
     Ok(status)
 }
 
-/// Removes the logs. A failure is reported only: the logs expire by themselves.
+/// Removes the logs. If that fails, prints a message: the logs expire anyway.
 async fn remove(limiter: &Limiter<SharedStore>, tasks: &Tasks) {
     const CONCURRENCY: usize = 64;
     let keys = stream::iter(tasks.used_keys()).map(Ok);
     let reset = keys.try_for_each_concurrent(CONCURRENCY, |key| async move { limiter.reset(&*key).await.map(drop) });
     if let Err(error) = reset.await {
-        eprintln!("limiter: the keys of the load are left, until they expire by themselves: {:#}", failed(error));
+        eprintln!("limiter: the keys of the load remain until they expire: {:#}", failed(error));
     }
 }

@@ -13,9 +13,9 @@ use limiter_cli::key::{self, Key};
 use limiter_cli::load::{self, Load};
 use limiter_cli::replay::{self, Replay};
 use limiter_cli::trace::TraceError;
-use limiter_cli::usage::UsageError;
+use limiter_cli::usage_error::UsageError;
 
-/// An exact sliding-window rate limiter, from the command line.
+/// An exact sliding-window rate limiter for the command line.
 #[derive(Debug, Parser)]
 #[command(name = "limiter", version, arg_required_else_help = true)]
 struct Arguments {
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether whoever read the output has stopped, as `head` does.
+/// Returns whether the reader of the output has closed it, as `head` does.
 fn reader_left(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

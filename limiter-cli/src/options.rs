@@ -1,9 +1,9 @@
-//! Options that several commands have.
+//! Options that several commands share.
 
 use clap::ValueEnum;
 use limiter_core::Counting;
 
-/// What an acquire counts.
+/// Which acquires count.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum Count {
     Admitted,
@@ -19,7 +19,7 @@ impl From<Count> for Counting {
     }
 }
 
-/// Where the logs are kept.
+/// Where the logs are stored.
 #[derive(Clone, Debug)]
 pub(crate) enum Store {
     Memory,

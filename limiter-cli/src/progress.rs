@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Returns a bar on standard error, if that is a terminal.
+/// Returns a progress bar on standard error; `None` if that is not a terminal.
 pub(crate) fn bar(what: &'static str, length: Option<u64>) -> Option<ProgressBar> {
     std::io::stderr().is_terminal().then(|| {
         let bar = ProgressBar::with_draw_target(length, ProgressDrawTarget::stderr_with_hz(10));

@@ -78,7 +78,7 @@ fn the_logs_are_removed_at_the_end() {
 }
 
 #[test]
-fn a_server_that_stops_answering_is_counted_not_waited_for() {
+fn calls_to_a_frozen_server_time_out_and_count_as_errors() {
     let server = Server::start().unwrap();
     let url = server.url();
     let args = ["load", "--store", &url, "--limit", "10/1h", "--rate", "50", "--seconds", "3", "--output", "jsonl"];
@@ -95,7 +95,7 @@ fn a_server_that_stops_answering_is_counted_not_waited_for() {
 }
 
 #[test]
-fn wrong_usage_is_named() {
+fn wrong_usage_is_reported() {
     for (args, expected) in [
         (&["load"][..], "--limit <MAX/WINDOW>"),
         (&["load", "--limit", "10/1s", "--cost", "11"], "expected a cost of at most 10, found 11"),

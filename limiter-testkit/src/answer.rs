@@ -1,4 +1,4 @@
-//! Answers as plain data, and a second way to compute them.
+//! Comparable forms of decisions, and a second way to compute them.
 
 mod definition;
 #[cfg(feature = "conformance")]
@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use limiter_core::{Decision, Limit, LimitStatus, Status, Timestamp, Window};
 
-/// Every field of a [`Decision`] that stores must agree on: all but the store's own id of the entry. Times in microseconds.
+/// The fields of a [`Decision`] on which all stores must agree. Leaves out the store's entry id. Times in
+/// microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are the decision's")]
 pub struct Answer {
@@ -18,15 +19,15 @@ pub struct Answer {
     pub remaining: u64,
     pub retry_after: Option<u64>,
     pub refill_after: u64,
-    /// When the entry was appended, and how long the log keeps it.
+    /// When the entry was appended, and how long its receipt is valid.
     pub receipt: Option<(Timestamp, Window)>,
     pub binding: usize,
-    /// For each limit, how long it denies the operation; 0 if it does not.
+    /// For each limit, how long it denies the operation; 0 if it does not deny it.
     pub retry_after_each: Vec<u64>,
     pub status: StatusAnswer,
 }
 
-/// Every field of a [`Status`]. Times in microseconds.
+/// The fields of a [`Status`]. Times in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are the status's")]
 pub struct StatusAnswer {
@@ -36,7 +37,7 @@ pub struct StatusAnswer {
     pub limits: Vec<LimitAnswer>,
 }
 
-/// Every field of a [`LimitStatus`] but `retry_after`. Times in microseconds.
+/// The fields of a [`LimitStatus`] except `retry_after`. Times in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are the status's")]
 pub struct LimitAnswer {

@@ -1,6 +1,5 @@
-//! Worked examples, decided by hand: every backend and every front end gives exactly these answers.
+//! Worked examples decided by hand. Every backend and every front end returns exactly these answers.
 
-mod text;
 mod trace;
 mod traces;
 

@@ -1,4 +1,4 @@
-//! The suite agrees with the oracle that it is made from, and with stores and wrappers that are right.
+//! The suite passes its oracle, and correct stores and wrappers.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,7 +11,7 @@ fn oracle() -> SharedStore {
     Arc::new(OracleStore::new())
 }
 
-/// The system's clock, as one that is put in front of a store.
+/// The system clock, for `WithClock`.
 #[derive(Debug)]
 struct SystemClock;
 
@@ -21,7 +21,7 @@ impl Clock for SystemClock {
     }
 }
 
-// The oracle rescans the log for every question, so a very long one would take it minutes.
+// The oracle rescans the log for every operation, so a very long log would take it minutes.
 conformance_tests!(the_oracle, OracleStore::new(), suite = Suite::new().long_log(2_000, Duration::MAX));
 conformance_tests!(the_object_safe_twin, oracle(), suite = Suite::slow());
 conformance_tests!(with_clock, WithClock::new(OracleStore::new(), SystemClock), suite = Suite::slow());
@@ -41,7 +41,7 @@ conformance_tests!(
 );
 
 #[test]
-fn a_report_counts_what_was_run() {
+fn a_report_counts_every_check() {
     let report = Suite::new().long_log(100, Duration::MAX).run_blocking(oracle()).unwrap();
     assert_eq!((report.random_sequences, report.longest_log), (600, 100));
     assert!(report.golden_rows >= 100 && report.cases > 400 && report.contended > 5_000, "{report:?}");
@@ -70,15 +70,15 @@ fn a_seed_selects_other_short_sequences() {
 }
 
 #[test]
-fn everything_is_removed_in_the_end() {
+fn a_run_removes_all_its_logs() {
     let store = Arc::new(OracleStore::new());
     let _ = Suite::slow().run_handles_blocking(vec![Arc::clone(&store), Arc::clone(&store)]).unwrap();
     assert_eq!(format!("{store:?}").matches("OracleEntry").count(), 0);
 }
 
-/// As a task on the thread of another runtime would be.
+/// A task may be lost if its runtime stops.
 #[test]
-fn a_task_that_is_lost_is_a_failure() {
+fn a_lost_task_is_a_failure() {
     let suite = Suite::new().phases(&[Phase::Contention]).spawn(|task| {
         drop(task);
         Box::pin(async {})

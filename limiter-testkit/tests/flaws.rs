@@ -1,10 +1,12 @@
-//! Every flaw is found, by a part of the suite that finds it for certain, and the failure names the sentence.
+//! The suite finds every flaw in a phase that always finds it, and the failure names the sentence.
 
 mod flawed;
 
 use std::collections::HashSet;
 
-use flawed::{Counted, Flaw, Forgetful, Forgets, Handled, Keeps, Leaves, Stepwise, Tested};
+use flawed::{
+    Flaw, ForgetRule, ForgetfulStore, HandleStore, LeftBehind, PrivateState, SixteenBitStore, Stepwise, StoreUnderTest,
+};
 use limiter_testkit::conformance::Phase::{
     Cancel, Cases, Contention, Forgetting, Golden, Handles, LongLog, Random, StoreClock,
 };
@@ -14,32 +16,32 @@ use limiter_testkit::conformance::Sentence::{
 };
 use limiter_testkit::conformance::{Failure, Phase, Sentence, Suite};
 
-/// A flaw, the phase that finds it for certain, and the sentence that it breaks.
-type Row = (Broken, Phase, Sentence);
+/// A flaw, a phase that always finds it, and the sentence that it breaks.
+type Row = (FlawedStore, Phase, Sentence);
 
 /// A store with a flaw.
 #[derive(Clone, Copy, Debug)]
-enum Broken {
-    Model(Flaw),
-    Forgetful(Forgets),
-    Handles(Keeps),
-    Steps(Leaves),
+enum FlawedStore {
+    List(Flaw),
+    Forgetful(ForgetRule),
+    Handles(PrivateState),
+    Steps(LeftBehind),
     CountsIn16Bits,
 }
 
-impl Broken {
-    fn tested(self) -> Tested {
+impl FlawedStore {
+    fn under_test(self) -> StoreUnderTest {
         match self {
-            Self::Model(flaw) => flaw.into(),
-            Self::Forgetful(forgets) => Forgetful::new(forgets).into(),
-            Self::Handles(keeps) => Handled::new(keeps).into(),
-            Self::Steps(leaves) => Stepwise::new(leaves).into(),
-            Self::CountsIn16Bits => Tested::of(Counted::default()),
+            Self::List(flaw) => flaw.into(),
+            Self::Forgetful(rule) => ForgetfulStore::new(rule).into(),
+            Self::Handles(private) => HandleStore::new(private).into(),
+            Self::Steps(left_behind) => Stepwise::new(left_behind).into(),
+            Self::CountsIn16Bits => StoreUnderTest::of(SixteenBitStore::default()),
         }
     }
 }
 
-/// The flaws of sequences at given times.
+/// The flaws that sequences at given times reveal.
 const CASES: &[(Flaw, Sentence)] = &[
     (Flaw::TruncatesToMilliseconds, T1),
     (Flaw::CutsAgesTo32Bits, T1),
@@ -141,65 +143,65 @@ const CASES: &[(Flaw, Sentence)] = &[
     (Flaw::DecidesAtOnceWithoutChecks, E2),
 ];
 
-/// The others.
+/// The flaws that other phases reveal.
 const OTHERS: &[Row] = &[
-    (Broken::Model(Flaw::ReadsTheClockTwice), StoreClock, T2),
-    (Broken::Model(Flaw::StopsItsClock), StoreClock, T4),
-    (Broken::Model(Flaw::LetsTheStoresClockRunBack), StoreClock, T3),
-    (Broken::Model(Flaw::TellsMilliseconds), StoreClock, T4),
-    (Broken::Model(Flaw::IsAnHourAhead), StoreClock, T4),
-    (Broken::Model(Flaw::BlocksItsThread), Cancel, T5),
-    (Broken::Model(Flaw::IgnoresIdsAtTheStoresClock), StoreClock, L9),
-    (Broken::Model(Flaw::SettlesNothingAtTheStoresClock), StoreClock, S1),
-    (Broken::Model(Flaw::ChecksThenAdds), Contention, L12),
-    (Broken::Model(Flaw::CountsEntriesIn8Bits), LongLog, L14),
-    (Broken::CountsIn16Bits, LongLog, L14),
-    (Broken::Handles(Keeps::ItsLock), Handles, L12),
-    (Broken::Handles(Keeps::ItsLogs), Handles, L12),
-    (Broken::Handles(Keeps::ItsDenials), Handles, L12),
-    (Broken::Handles(Keeps::ItsIds), Handles, L12),
-    (Broken::Forgetful(Forgets::ByTheFirstWindow), Forgetting, F1),
-    (Broken::Forgetful(Forgets::ByTheOwnWindow), Forgetting, F1),
-    (Broken::Forgetful(Forgets::ByTheDefaultWindow), Forgetting, F1),
-    (Broken::Forgetful(Forgets::AfterWholeSeconds), Forgetting, F1),
-    (Broken::Forgetful(Forgets::AfterTheFirstAppend), Forgetting, F1),
-    (Broken::Forgetful(Forgets::AfterTheLastOperation), Forgetting, F1),
-    (Broken::Forgetful(Forgets::AfterAPeek), Forgetting, F1),
-    (Broken::Forgetful(Forgets::AfterASettlement), Forgetting, F1),
-    (Broken::Forgetful(Forgets::WindowAfterTheClock), Forgetting, F1),
-    (Broken::Forgetful(Forgets::WhenThereAreMany), Forgetting, F1),
-    (Broken::Forgetful(Forgets::GivenTimesAsItsOwn), Forgetting, F2),
-    (Broken::Forgetful(Forgets::GivenTimesAfterTheWindow), Forgetting, F2),
-    (Broken::Forgetful(Forgets::GivenTimesWhenItSweeps), Forgetting, F2),
-    (Broken::Steps(Leaves::HalfASettlement), Cancel, C1),
-    (Broken::Steps(Leaves::HalfAReset), Cancel, C1),
-    (Broken::Steps(Leaves::AnEntryWithoutItsId), Cancel, C1),
-    (Broken::Steps(Leaves::ItsLock), Cancel, C2),
+    (FlawedStore::List(Flaw::ReadsTheClockTwice), StoreClock, T2),
+    (FlawedStore::List(Flaw::StopsItsClock), StoreClock, T4),
+    (FlawedStore::List(Flaw::LetsTheStoresClockRunBack), StoreClock, T3),
+    (FlawedStore::List(Flaw::TellsMilliseconds), StoreClock, T4),
+    (FlawedStore::List(Flaw::IsAnHourAhead), StoreClock, T4),
+    (FlawedStore::List(Flaw::BlocksItsThread), Cancel, T5),
+    (FlawedStore::List(Flaw::IgnoresIdsAtTheStoresClock), StoreClock, L9),
+    (FlawedStore::List(Flaw::SettlesNothingAtTheStoresClock), StoreClock, S1),
+    (FlawedStore::List(Flaw::ChecksThenAdds), Contention, L12),
+    (FlawedStore::List(Flaw::CountsEntriesIn8Bits), LongLog, L14),
+    (FlawedStore::CountsIn16Bits, LongLog, L14),
+    (FlawedStore::Handles(PrivateState::ItsLock), Handles, L12),
+    (FlawedStore::Handles(PrivateState::ItsLogs), Handles, L12),
+    (FlawedStore::Handles(PrivateState::ItsDenials), Handles, L12),
+    (FlawedStore::Handles(PrivateState::ItsIds), Handles, L12),
+    (FlawedStore::Forgetful(ForgetRule::ByTheFirstWindow), Forgetting, F1),
+    (FlawedStore::Forgetful(ForgetRule::ByTheOwnWindow), Forgetting, F1),
+    (FlawedStore::Forgetful(ForgetRule::ByTheDefaultWindow), Forgetting, F1),
+    (FlawedStore::Forgetful(ForgetRule::AfterWholeSeconds), Forgetting, F1),
+    (FlawedStore::Forgetful(ForgetRule::AfterTheFirstAppend), Forgetting, F1),
+    (FlawedStore::Forgetful(ForgetRule::AfterTheLastOperation), Forgetting, F1),
+    (FlawedStore::Forgetful(ForgetRule::AfterAPeek), Forgetting, F1),
+    (FlawedStore::Forgetful(ForgetRule::AfterASettlement), Forgetting, F1),
+    (FlawedStore::Forgetful(ForgetRule::WindowAfterTheClock), Forgetting, F1),
+    (FlawedStore::Forgetful(ForgetRule::WhenThereAreMany), Forgetting, F1),
+    (FlawedStore::Forgetful(ForgetRule::GivenTimesAsItsOwn), Forgetting, F2),
+    (FlawedStore::Forgetful(ForgetRule::GivenTimesAfterTheWindow), Forgetting, F2),
+    (FlawedStore::Forgetful(ForgetRule::GivenTimesWhenItSweeps), Forgetting, F2),
+    (FlawedStore::Steps(LeftBehind::HalfASettlement), Cancel, C1),
+    (FlawedStore::Steps(LeftBehind::HalfAReset), Cancel, C1),
+    (FlawedStore::Steps(LeftBehind::AnEntryWithoutItsId), Cancel, C1),
+    (FlawedStore::Steps(LeftBehind::ItsLock), Cancel, C2),
 ];
 
 fn rows() -> Vec<Row> {
-    let cases = CASES.iter().map(|(flaw, sentence)| (Broken::Model(*flaw), Cases, *sentence));
+    let cases = CASES.iter().map(|(flaw, sentence)| (FlawedStore::List(*flaw), Cases, *sentence));
     cases.chain(OTHERS.iter().copied()).collect()
 }
 
-fn suite(tested: &Tested) -> Suite {
-    match tested.sweep.clone() {
+fn suite(under_test: &StoreUnderTest) -> Suite {
+    match under_test.sweep.clone() {
         Some(sweep) => Suite::new().sweep_with(move || sweep()),
         None => Suite::new(),
     }
 }
 
-fn found(broken: Broken, phase: Phase) -> Option<Failure> {
-    let tested = broken.tested();
-    suite(&tested).phases(&[phase]).run_handles_blocking(tested.handles).err()
+fn found(store: FlawedStore, phase: Phase) -> Option<Failure> {
+    let under_test = store.under_test();
+    suite(&under_test).phases(&[phase]).run_handles_blocking(under_test.handles).err()
 }
 
-/// Returns what is wrong if the phase does not find the flaw, or does not show the sentence.
-fn missed((broken, phase, sentence): Row) -> Option<String> {
-    let Some(failure) = found(broken, phase) else { return Some(format!("{phase:?} does not find {broken:?}")) };
+/// Returns what is wrong if the phase misses the flaw, or if the failure does not print the sentence.
+fn missed((store, phase, sentence): Row) -> Option<String> {
+    let Some(failure) = found(store, phase) else { return Some(format!("{phase:?} does not find {store:?}")) };
     let is_shown = failure.to_string().contains(&format!("\n{}: ", sentence.label()));
     (!is_shown)
-        .then(|| format!("{broken:?} breaks {}, but the failure is about {:?}", sentence.label(), failure.sentences()))
+        .then(|| format!("{store:?} breaks {}, but the failure is about {:?}", sentence.label(), failure.sentences()))
 }
 
 #[test]
@@ -216,32 +218,32 @@ fn every_flaw_is_found_and_the_failure_names_the_sentence() {
 
 #[test]
 fn every_sentence_has_a_flaw() {
-    let broken: HashSet<Sentence> = rows().into_iter().map(|(_, _, sentence)| sentence).collect();
-    let missing: Vec<&Sentence> = Sentence::ALL.iter().filter(|sentence| !broken.contains(sentence)).collect();
+    let store: HashSet<Sentence> = rows().into_iter().map(|(_, _, sentence)| sentence).collect();
+    let missing: Vec<&Sentence> = Sentence::ALL.iter().filter(|sentence| !store.contains(sentence)).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 
 #[test]
-fn the_stores_are_right_but_for_their_flaws() {
+fn the_stores_pass_without_their_flaws() {
     let right = [
-        Broken::Model(Flaw::None),
-        Broken::Forgetful(Forgets::InTime),
-        Broken::Handles(Keeps::Nothing),
-        Broken::Steps(Leaves::Nothing),
+        FlawedStore::List(Flaw::None),
+        FlawedStore::Forgetful(ForgetRule::InTime),
+        FlawedStore::Handles(PrivateState::Nothing),
+        FlawedStore::Steps(LeftBehind::Nothing),
     ];
     for store in right {
-        let tested = store.tested();
-        let suite = suite(&tested).long_log(300, std::time::Duration::MAX);
+        let under_test = store.under_test();
+        let suite = suite(&under_test).long_log(300, std::time::Duration::MAX);
         let report =
-            suite.run_handles_blocking(tested.handles).unwrap_or_else(|failure| panic!("{store:?}\n{failure}"));
+            suite.run_handles_blocking(under_test.handles).unwrap_or_else(|failure| panic!("{store:?}\n{failure}"));
         assert!(report.operations > 10_000, "{report:?}");
     }
 }
 
-/// The calls that led there, both answers, and what differs.
+/// A failure shows the preceding calls, both answers, and the differences.
 #[test]
 fn a_failure_shows_the_golden_trace() {
-    let text = found(Broken::Model(Flaw::CountsWhatIsAgedTheWindow), Golden).unwrap().to_string();
+    let text = found(FlawedStore::List(Flaw::CountsWhatIsAgedTheWindow), Golden).unwrap().to_string();
     let first = text.split("\n\n").nth(1).unwrap();
     let start =
         "1) golden trace \"usage counter\"\nL2: An entry counts in a window W at now if and only if now - at < W.\n";
@@ -253,10 +255,10 @@ fn a_failure_shows_the_golden_trace() {
 #[test]
 fn a_random_sequence_is_shrunk_until_every_step_is_needed() {
     for (flaw, steps) in [(Flaw::NeverCaps, 2), (Flaw::RefundsWhatHasLeft, 2), (Flaw::SettlesWithoutTheId, 3)] {
-        let tested = Broken::Model(flaw).tested();
+        let under_test = FlawedStore::List(flaw).under_test();
         for seed in 0..3 {
             let suite = Suite::new().seed(seed).phases(&[Random]);
-            let text = suite.run_handles_blocking(tested.handles.clone()).unwrap_err().to_string();
+            let text = suite.run_handles_blocking(under_test.handles.clone()).unwrap_err().to_string();
             assert!(text.contains(&format!("shrunk to {steps} steps")), "{flaw:?} {text}");
         }
     }
@@ -264,17 +266,17 @@ fn a_random_sequence_is_shrunk_until_every_step_is_needed() {
 
 #[test]
 fn a_failure_under_contention_says_that_tasks_overlapped() {
-    for (broken, phase) in
-        [(Broken::Model(Flaw::ChecksThenAdds), Contention), (Broken::Handles(Keeps::ItsLock), Handles)]
+    for (store, phase) in
+        [(FlawedStore::List(Flaw::ChecksThenAdds), Contention), (FlawedStore::Handles(PrivateState::ItsLock), Handles)]
     {
-        let text = found(broken, phase).unwrap().to_string();
+        let text = found(store, phase).unwrap().to_string();
         assert!(text.contains("two tasks overlapped"), "{text}");
     }
 }
 
 #[test]
 fn every_failing_case_is_counted_and_ten_are_shown() {
-    let failure = found(Broken::Model(Flaw::IgnoresIds), Cases).unwrap();
+    let failure = found(FlawedStore::List(Flaw::IgnoresIds), Cases).unwrap();
     let text = failure.to_string();
     assert!(failure.count() > 20 && text.starts_with(&format!("Cases: {} failing cases", failure.count())), "{text}");
     assert!(text.contains("\n10) ") && text.contains(&format!("\nand {} more\n", failure.count() - 10)), "{text}");

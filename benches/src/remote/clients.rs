@@ -1,4 +1,4 @@
-//! What a client gets: decisions a second and how long each takes, by the number of tasks that share one connection.
+//! Measures clients: decisions per second and their latency, by the number of tasks that share one connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,7 +15,7 @@ use super::effort::Effort;
 use super::server_time::Spread;
 use super::server_version::at_least;
 
-/// How many tasks.
+/// The numbers of tasks.
 pub(super) const TASKS: [(&str, usize); 4] =
     [("clients/1", 1), ("clients/16", 16), ("clients/128", 128), ("clients/1024", 1024)];
 const KEYS: usize = 1000;
@@ -26,24 +26,24 @@ const RATE: Rate = Rate { burst: 1_000_000, seconds: 60 };
 pub struct Served {
     /// The contestant.
     pub who: String,
-    /// Decisions a second.
+    /// Decisions per second.
     pub rate: f64,
-    /// Microseconds that half of the decisions of a turn took at most.
+    /// The median latency in microseconds.
     pub half: f64,
-    /// Microseconds that 99 of 100 took at most.
+    /// The 99th percentile of the latency in microseconds.
     pub most: f64,
-    /// This contestant's decisions a second to the limiter's, round by round.
+    /// The ratio of this contestant's decisions per second to the limiter's, round by round.
     pub ratio: f64,
 }
 
-/// What was measured with a number of tasks.
+/// The results with one number of tasks.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Load {
-    /// `clients/128`.
+    /// The name, for example `clients/128`.
     pub name: String,
-    /// How many.
+    /// The number of tasks.
     pub tasks: usize,
-    /// By contestant, or why there is no figure.
+    /// The results by contestant, or the reason why there is none.
     pub served: Vec<(String, Result<Served, String>)>,
 }
 
@@ -53,7 +53,7 @@ struct Turn {
     most: f64,
 }
 
-/// Measures all contestants that the server is recent enough for.
+/// Measures all contestants that support the server's version.
 pub(super) async fn measure(server: &Server, (name, tasks): (&'static str, usize), effort: Effort) -> Result<Load> {
     let url = server.url();
     redis::cmd("FLUSHALL").exec_async(&mut connect(&url).await?).await?;
@@ -76,7 +76,7 @@ pub(super) async fn measure(server: &Server, (name, tasks): (&'static str, usize
             let who = (round + turn) % contestants.len();
             let done = offer(&contestants[who], &keys, tasks, calls).await;
             let done = done.with_context(|| contestants[who].name())?;
-            // The first round brings the scripts and makes the keys.
+            // The first round loads the scripts and creates the keys.
             if round > 0 {
                 turns[who].push(done);
             }
@@ -98,7 +98,7 @@ pub(super) async fn measure(server: &Server, (name, tasks): (&'static str, usize
     Ok(Load { name: name.to_owned(), tasks, served })
 }
 
-/// Makes `calls` decisions from `tasks` tasks at once.
+/// Makes `calls` decisions from `tasks` concurrent tasks.
 async fn offer(contestant: &Arc<dyn Contestant>, keys: &Arc<Vec<String>>, tasks: usize, calls: usize) -> Result<Turn> {
     let next = Arc::new(AtomicUsize::new(0));
     let mut running = JoinSet::new();
@@ -112,7 +112,7 @@ async fn offer(contestant: &Arc<dyn Contestant>, keys: &Arc<Vec<String>>, tasks:
                 if call >= calls {
                     return Ok(times);
                 }
-                // A step that is prime to the number of keys: every key as often.
+                // The step is prime to the number of keys, so every key is used equally often.
                 let key = &keys[call * 617 % keys.len()];
                 let start = Instant::now();
                 contestant.decide(key, 1, true).await?;

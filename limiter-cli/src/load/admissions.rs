@@ -1,11 +1,11 @@
-//! What was admitted, and the most of it in any window.
+//! Records admissions and finds the window with the most of them.
 
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 use limiter_core::{Limit, Policy};
 
-/// An admitted acquire: the key, and the time that the store decided at, in microseconds.
+/// An admitted acquire: the key, and the time at which the store decided, in microseconds.
 pub(super) type Admission = (u32, u64);
 
 /// The admitted acquires of all keys.
@@ -16,33 +16,33 @@ pub(super) struct Admissions {
     times: HashMap<u32, Vec<u64>, FixedState>,
     kept: usize,
     newest: u64,
-    worst: Worst,
+    worst: WorstWindow,
 }
 
-/// The window with the highest usage, as a share of its limit.
+/// The window with the highest usage, relative to its limit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Worst {
-    /// What the window admitted.
+pub(super) struct WorstWindow {
+    /// The units that the window admitted.
     pub(super) units: u64,
     /// The limit.
     pub(super) limit: Limit,
 }
 
-impl Worst {
+impl WorstWindow {
     fn share(&self) -> f64 {
         self.units as f64 / self.limit.max() as f64
     }
 }
 
-/// The number of admissions that are kept before old ones are dropped.
-const MANY: usize = 1 << 23;
-/// Answers arrive in another order than decisions are made, but no later than this, in microseconds.
-const LATE: u64 = 60_000_000;
+/// The number of admissions kept before old ones are dropped.
+const MAX_KEPT: usize = 1 << 23;
+/// Responses arrive out of order, but at most this late, in microseconds.
+const MAX_DELAY: u64 = 60_000_000;
 
 impl Admissions {
     pub(super) fn new(policy: &Policy, cost: u64) -> Self {
         let limits = policy.limits().to_vec();
-        let worst = Worst { units: 0, limit: limits[0] };
+        let worst = WorstWindow { units: 0, limit: limits[0] };
         Self { limits, cost, times: HashMap::default(), kept: 0, newest: 0, worst }
     }
 
@@ -52,25 +52,25 @@ impl Admissions {
             self.kept += 1;
             self.newest = self.newest.max(at);
         }
-        if self.kept >= MANY {
+        if self.kept >= MAX_KEPT {
             let longest = self.limits.iter().map(|limit| limit.window().as_micros()).max().unwrap_or_default();
-            self.evaluate(self.newest.saturating_sub(longest.saturating_add(LATE)));
+            self.evaluate(self.newest.saturating_sub(longest.saturating_add(MAX_DELAY)));
         }
     }
 
     /// Returns the worst window of all keys.
-    pub(super) fn worst(mut self) -> Worst {
+    pub(super) fn worst(mut self) -> WorstWindow {
         self.evaluate(u64::MAX);
         self.worst
     }
 
-    /// Looks for the worst window, then drops what is older than `drop_before`.
+    /// Finds the worst window, then drops admissions older than `drop_before`.
     fn evaluate(&mut self, drop_before: u64) {
         for times in self.times.values_mut() {
             times.sort_unstable();
             for limit in &self.limits {
                 let units = most_within(times, limit.window().as_micros()).saturating_mul(self.cost);
-                let candidate = Worst { units, limit: *limit };
+                let candidate = WorstWindow { units, limit: *limit };
                 if candidate.share() > self.worst.share() {
                     self.worst = candidate;
                 }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_admissions_a_window_apart_are_not_in_one_window() {
+    fn admissions_exactly_a_window_apart_do_not_share_a_window() {
         assert_eq!(most_within(&[], 10), 0);
         assert_eq!(most_within(&[0, 10], 10), 1);
         assert_eq!(most_within(&[0, 9, 10, 19, 20], 10), 2);

@@ -1,4 +1,4 @@
-//! The output.
+//! The output of `load`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -7,14 +7,14 @@ use std::time::Duration;
 use limiter_core::Policy;
 use serde::Serialize;
 
-use super::admissions::Worst;
+use super::admissions::WorstWindow;
 use super::tally::Tally;
 use crate::text;
 
 /// The figures, in the order of the JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct Figures<'a> {
-    /// The second that an interim line is about.
+    /// The second, for an interim line.
     #[serde(skip_serializing_if = "Option::is_none")]
     second: Option<u64>,
     allowed: u64,
@@ -32,7 +32,7 @@ pub(super) struct Figures<'a> {
 
 impl<'a> Figures<'a> {
     /// Returns the figures of the whole load.
-    pub(super) fn whole(tally: &'a Tally, elapsed: Duration, worst: Worst) -> Self {
+    pub(super) fn whole(tally: &'a Tally, elapsed: Duration, worst: WorstWindow) -> Self {
         Self { second: None, worst_window: Some(worst.units), ..Self::of(tally, elapsed) }
     }
 
@@ -63,7 +63,7 @@ impl<'a> Figures<'a> {
         out.flush()
     }
 
-    pub(super) fn write_table(&self, out: &mut impl Write, policy: &Policy, worst: Worst) -> io::Result<()> {
+    pub(super) fn write_table(&self, out: &mut impl Write, policy: &Policy, worst: WorstWindow) -> io::Result<()> {
         writeln!(out, "limit         {policy}")?;
         writeln!(out, "allowed       {:>14}", text::grouped(self.allowed))?;
         writeln!(out, "denied        {:>14}", text::grouped(self.denied))?;
@@ -74,9 +74,9 @@ impl<'a> Figures<'a> {
         writeln!(out, "decisions/s   {:>14}", text::grouped(self.decisions_per_s as u64))?;
         let latencies = [("p50", self.p50_us), ("p99", self.p99_us), ("p99.9", self.p999_us), ("max", self.max_us)];
         for (name, micros) in latencies {
-            writeln!(out, "latency {name:<6}{:>14}", text::length(micros))?;
+            writeln!(out, "latency {name:<6}{:>14}", text::duration(micros))?;
         }
-        let Worst { units, limit } = worst;
+        let WorstWindow { units, limit } = worst;
         let verdict = if units <= limit.max() { "within the limit" } else { "OVER THE LIMIT" };
         writeln!(out, "worst window  {:>14}  of {limit}: {verdict}", text::grouped(units))
     }

@@ -1,4 +1,4 @@
-//! What the tasks saw, in numbers.
+//! Counts and latencies of the decisions.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use hdrhistogram::Histogram;
 pub(super) struct Tally {
     pub(super) allowed: u64,
     pub(super) denied: u64,
-    /// By the name of the kind.
+    /// The number of errors by the name of their kind.
     pub(super) errors: BTreeMap<&'static str, u64>,
     /// In microseconds.
     latencies: Histogram<u64>,
@@ -18,7 +18,7 @@ pub(super) struct Tally {
 
 impl Tally {
     pub(super) fn new() -> Self {
-        // Three digits, without a maximum.
+        // Three significant digits, no maximum.
         let latencies = Histogram::new(3).unwrap_or_else(|_| unreachable!("three digits are valid"));
         Self { allowed: 0, denied: 0, errors: BTreeMap::new(), latencies }
     }
@@ -44,7 +44,7 @@ impl Tally {
         for (kind, count) in &other.errors {
             *self.errors.entry(kind).or_default() += count;
         }
-        // Only a histogram of another shape could fail here.
+        // Adding fails only if the histograms differ in precision or range.
         let _ = self.latencies.add(&other.latencies);
     }
 
@@ -52,7 +52,7 @@ impl Tally {
         self.errors.values().sum()
     }
 
-    /// Returns the latency in microseconds that this share of all calls took at most.
+    /// Returns the latency in microseconds that this share of all calls did not exceed.
     pub(super) fn latency(&self, share: f64) -> u64 {
         self.latencies.value_at_quantile(share)
     }

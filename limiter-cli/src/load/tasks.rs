@@ -15,32 +15,32 @@ use tokio::time::{Instant, sleep_until};
 use super::admissions::Admission;
 use super::args::Load;
 use super::tally::Tally;
-use crate::usage::UsageError;
+use crate::usage_error::UsageError;
 
-/// What the tasks share.
+/// The state shared by the tasks.
 #[derive(Debug)]
 struct Shared {
     limiter: Limiter<SharedStore>,
     cost: u64,
     start: Instant,
     end: Instant,
-    /// The time between two decisions of all tasks, in seconds.
+    /// The time between two decisions of any tasks, in seconds.
     gap: Option<f64>,
     next: AtomicU64,
     keys: Zipf<f64>,
     /// Which keys have been used.
     used: Vec<AtomicBool>,
-    /// One for each task, which alone waits for it, but for once a second.
-    seen: Vec<Mutex<Seen>>,
+    /// One per task. Only that task locks it, except once a second when the results are collected.
+    results: Vec<Mutex<TaskResults>>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct TaskResults {
     tally: Tally,
     admissions: Vec<Admission>,
 }
 
-impl Seen {
+impl TaskResults {
     fn new() -> Self {
         Self { tally: Tally::new(), admissions: Vec::new() }
     }
@@ -75,7 +75,7 @@ impl Tasks {
             next: AtomicU64::new(0),
             keys,
             used: (0..=args.keys).map(|_| AtomicBool::new(false)).collect(),
-            seen: (0..args.tasks).map(|_| Mutex::new(Seen::new())).collect(),
+            results: (0..args.tasks).map(|_| Mutex::new(TaskResults::new())).collect(),
         });
         let mut running = JoinSet::new();
         for task in 0..args.tasks {
@@ -84,7 +84,7 @@ impl Tasks {
         Ok(Self { shared, running })
     }
 
-    /// Waits until all tasks have ended. Dropping this future loses nothing.
+    /// Waits until all tasks have ended. Cancel safe.
     pub(super) async fn finished(&mut self) -> anyhow::Result<()> {
         while let Some(ended) = self.running.join_next().await {
             ended?;
@@ -92,18 +92,18 @@ impl Tasks {
         Ok(())
     }
 
-    /// Returns what the tasks have seen since the last call.
+    /// Returns the results since the last call.
     pub(super) fn take(&self) -> (Tally, Vec<Admission>) {
         let (mut tally, mut admissions) = (Tally::new(), Vec::new());
-        for seen in &self.shared.seen {
-            let seen = std::mem::replace(&mut *lock(seen), Seen::new());
+        for seen in &self.shared.results {
+            let seen = std::mem::replace(&mut *lock(seen), TaskResults::new());
             tally.add(&seen.tally);
             admissions.extend(seen.admissions);
         }
         (tally, admissions)
     }
 
-    /// Ends the tasks at once, and drops the decisions under way.
+    /// Stops all tasks at once and drops the decisions in flight.
     pub(super) fn stop(&mut self) {
         self.running.abort_all();
     }
@@ -138,7 +138,7 @@ impl Shared {
             let before = Instant::now();
             let decision = self.limiter.acquire(name.as_str()).cost(self.cost).await;
             let latency = before.elapsed();
-            let mut seen = lock(&self.seen[task as usize]);
+            let mut seen = lock(&self.results[task as usize]);
             match decision {
                 Ok(decision) => {
                     seen.tally.decided(decision.allowed(), latency);
@@ -156,6 +156,6 @@ fn name(key: usize) -> String {
     format!("key-{key}")
 }
 
-fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+fn lock(seen: &Mutex<TaskResults>) -> MutexGuard<'_, TaskResults> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,12 +2,12 @@
 
 use indicatif::ProgressBar;
 
-use super::outcome::{Observer, Outcome};
+use super::row_result::{Observer, RowResult};
 use crate::progress::bar;
 use crate::text;
 use crate::trace::{Malformed, Row};
 
-/// Passes everything on, and shows how far the replay is if standard error is a terminal.
+/// Forwards all rows, and shows the progress if standard error is a terminal.
 pub(crate) struct WithProgress<O> {
     pub(crate) observer: O,
     bar: Option<ProgressBar>,
@@ -29,8 +29,8 @@ impl<O> Drop for WithProgress<O> {
 
 impl<O: Observer> Observer for WithProgress<&mut O> {
     #[inline]
-    fn row(&mut self, row: &Row<'_>, outcome: &Outcome) -> anyhow::Result<()> {
-        self.observer.row(row, outcome)
+    fn row(&mut self, row: &Row<'_>, result: &RowResult) -> anyhow::Result<()> {
+        self.observer.row(row, result)
     }
 
     fn skipped(&mut self, malformed: Malformed) {

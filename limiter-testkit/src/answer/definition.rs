@@ -1,4 +1,4 @@
-//! Answers by definition alone.
+//! Computes answers from the definitions alone.
 
 use limiter_core::store::{Mode, Op};
 use limiter_core::{Limit, Policy, Timestamp, Window};
@@ -6,11 +6,11 @@ use limiter_core::{Limit, Policy, Timestamp, Window};
 use super::{Answer, LimitAnswer, StatusAnswer};
 use crate::oracle::OracleEntry;
 
-/// A log at a time, from which the definitions alone compute answers.
+/// A log at one time.
 struct LogAt<'a> {
     log: &'a [OracleEntry],
     now: u64,
-    /// The instants after `now` at which an entry leaves a window. Everything has left at the last one.
+    /// The instants after `now` at which an entry leaves a window. The log is empty at the last one.
     later: Vec<u64>,
 }
 
@@ -33,7 +33,7 @@ impl<'a> LogAt<'a> {
         limit.max().saturating_sub(self.used(limit, t))
     }
 
-    /// How long until `holds` does.
+    /// Returns how long it takes until `holds` returns `true`.
     fn until(&self, holds: impl Fn(u64) -> bool) -> u64 {
         self.later.iter().find(|&&t| holds(t)).map_or(u64::MAX, |t| t - self.now)
     }
@@ -62,7 +62,7 @@ impl<'a> LogAt<'a> {
     }
 }
 
-/// The index of the first item that no other one beats.
+/// Returns the index of the first item that no other item beats.
 fn first_best<T>(items: &[T], beats: impl Fn(&T, &T) -> bool) -> usize {
     let mut best = 0;
     for (i, item) in items.iter().enumerate() {
@@ -74,10 +74,11 @@ fn first_best<T>(items: &[T], beats: impl Fn(&T, &T) -> bool) -> usize {
 }
 
 impl Answer {
-    /// The answer by definition: every time in it is found by asking at each instant at which an entry leaves a window.
+    /// Returns the answer by definition. Finds each time in it by checking every instant at which an entry leaves a
+    /// window.
     ///
-    /// `log` is the log after the operation, `now` the operation's clamped time, `allowed` the verdict, and `receipt` the time
-    /// of the entry that the operation appended or repeats.
+    /// `log` is the log after the operation, `now` its clamped time and `allowed` the verdict. `receipt` is the time
+    /// of the entry that the operation appended or repeated.
     #[must_use]
     pub fn by_definition(
         op: &Op<'_>,
@@ -116,7 +117,7 @@ impl Answer {
 }
 
 impl StatusAnswer {
-    /// The status of `log` at `now` by definition.
+    /// Returns the status of `log` at `now` by definition.
     #[must_use]
     pub fn by_definition(policy: &Policy, log: &[OracleEntry], now: Timestamp) -> Self {
         LogAt::new(log, policy.limits(), now).status(policy.limits())

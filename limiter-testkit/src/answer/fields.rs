@@ -1,4 +1,4 @@
-//! Answers as text: one line for a history, one line per field for a comparison.
+//! Answers as text: one line in a list of calls, one line per field in a comparison.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use limiter_core::{Limit, MAX_COST, Timestamp, Window};
 
 use super::{Answer, LimitAnswer, StatusAnswer};
 
-/// The fields of an answer: their names and values.
+/// The names and values of an answer's fields.
 pub(crate) type Fields = Vec<(String, String)>;
 
 /// Returns a time as microseconds after (or before) `start`.
@@ -17,7 +17,7 @@ pub(crate) fn since(start: Timestamp, at: Timestamp) -> String {
     }
 }
 
-/// Returns a limit's text. The limit by which the suite looks at all entries has a short one.
+/// Returns a limit as text. The limit that covers every entry has a short name.
 fn shown(limit: Limit) -> String {
     if (limit.max(), limit.window()) == (MAX_COST, Window::MAX) { "everything".to_owned() } else { limit.to_string() }
 }
@@ -27,7 +27,7 @@ fn named(name: &str, value: impl ToString) -> (String, String) {
     (name.to_owned(), value.to_string())
 }
 
-/// Each limit's part, under its name if there are several limits.
+/// Adds one field per limit. The limit is part of the name if there are several.
 fn push_each(fields: &mut Fields, name: &str, status: &StatusAnswer, value: impl Fn(usize, &LimitAnswer) -> u64) {
     for (i, part) in status.limits.iter().enumerate() {
         let name = if status.limits.len() > 1 { format!("{}: {name}", shown(part.limit)) } else { name.to_owned() };
@@ -35,7 +35,7 @@ fn push_each(fields: &mut Fields, name: &str, status: &StatusAnswer, value: impl
     }
 }
 
-/// Returns the fields of a status, all times relative to `start`.
+/// Returns the fields of a status, with times relative to `start`.
 pub(crate) fn of_status(status: &StatusAnswer, start: Timestamp) -> Fields {
     let binding = status.limits.get(status.binding).map(|part| shown(part.limit));
     let mut fields = vec![named("at", since(start, status.at)), named("limit", binding.unwrap_or_default())];
@@ -50,7 +50,7 @@ pub(crate) fn of_status(status: &StatusAnswer, start: Timestamp) -> Fields {
 }
 
 impl Answer {
-    /// Returns the fields, all times relative to `start`.
+    /// Returns the fields, with times relative to `start`.
     pub(crate) fn fields(&self, start: Timestamp) -> Fields {
         let none = || "none".to_owned();
         let mut fields = vec![named("allowed", self.allowed)];

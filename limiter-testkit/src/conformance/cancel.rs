@@ -1,4 +1,4 @@
-//! Futures that are dropped before they have finished, and how long one poll takes.
+//! Futures that are dropped before they finish, and the duration of one poll.
 
 mod dropped;
 mod dropping;
@@ -14,7 +14,7 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     polls::run(run, findings).await;
     for dropped in dropped::cases() {
         if dropping::run(run, &dropped, findings).await.is_err() {
-            // A store that hangs would hang again.
+            // A store that hangs once would hang again.
             return;
         }
     }

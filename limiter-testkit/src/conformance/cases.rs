@@ -1,4 +1,5 @@
-//! Cases written by hand, at given times: at least one for every sentence of the contract that a sequence of calls can break.
+//! Handwritten cases at given times. At least one covers each sentence of the contract that a sequence of calls can
+//! break.
 
 mod appends;
 mod at_once;
@@ -9,26 +10,24 @@ mod keys;
 mod policies;
 mod retention;
 pub(super) mod script;
-pub(super) mod scripts;
 mod settlements;
 mod settling;
 mod times;
 
 use limiter_core::WindowStore;
 
-use crate::conformance::sequence::plan::Plan;
+use crate::conformance::sequence::Plan;
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::Run;
-use script::finding;
-use scripts::scripts;
+use script::{Script, finding};
 
 pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
     at_once::run(run, findings).await;
     for round in (0..3).rev().take(run.sizes().rounds_of_cases) {
         for script in scripts() {
             let planned = match round {
-                // Last in order, first to run: a look after every step says which step goes wrong.
-                2 => Plan::watched(&script.case),
+                // Run this one first: it reads the log after every step, so a failure names the step that went wrong.
+                2 => Plan::with_peeks(&script.case),
                 1 => Plan::of(&script.case),
                 _ => Plan::of(&script.clone().counting_otherwise().case),
             };
@@ -46,4 +45,20 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
         }
     }
     keys::run(run, findings).await;
+}
+
+/// Returns the scripts of all cases.
+pub(crate) fn scripts() -> Vec<Script> {
+    [
+        times::scripts(),
+        fits::scripts(),
+        appends::scripts(),
+        retention::scripts(),
+        policies::scripts(),
+        ids::scripts(),
+        settlements::scripts(),
+        settling::scripts(),
+        edges::scripts(),
+    ]
+    .concat()
 }

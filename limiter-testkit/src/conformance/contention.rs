@@ -23,7 +23,7 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     }
 }
 
-/// Runs everything once, the tasks spread over the handles.
+/// Runs every scenario once, with the tasks spread over the handles.
 pub(crate) async fn at_once<S>(run: &mut Run<'_, S>, handles: &[Arc<S>], findings: &mut Findings)
 where
     S: WindowStore + ?Sized,

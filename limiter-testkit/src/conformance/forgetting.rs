@@ -1,4 +1,4 @@
-//! Logs until shortly before the store may forget them, and after.
+//! Checks logs shortly before the store may forget them, and afterwards.
 
 mod other_keys;
 mod timelines;
@@ -6,9 +6,9 @@ mod timelines;
 use limiter_core::WindowStore;
 
 use crate::conformance::cases::script::finding;
-use crate::conformance::cases::scripts::scripts;
+use crate::conformance::cases::scripts;
 use crate::conformance::sentence::Sentence::F2;
-use crate::conformance::sequence::plan::Plan;
+use crate::conformance::sequence::Plan;
 use crate::conformance::sequence::replay::Replay;
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::Run;
@@ -19,7 +19,7 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     timelines::run(run, findings).await;
 }
 
-/// The cases written by hand, with a sweep before every call. Their times are given, so F2 protects every log.
+/// Runs the handwritten cases with a sweep before every call. Their times are given, so F2 protects every log.
 async fn swept<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
     let Some(sweep) = run.sweep() else { return };
     for script in scripts() {
@@ -36,7 +36,7 @@ async fn swept<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Fin
             Err(mismatch) => {
                 let mut finding = finding(&script, &plan, mismatch);
                 finding.title += ", with a sweep before every call";
-                finding.cites.insert(0, F2.nth(1));
+                finding.citations.insert(0, F2.nth(1));
                 findings.push(finding);
             }
         }

@@ -1,4 +1,4 @@
-//! Sequences that are generated: all short ones, and random ones.
+//! Generated sequences: every short one, and random ones.
 
 #[cfg(test)]
 mod coverage;
@@ -9,13 +9,13 @@ use limiter_core::WindowStore;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
+use crate::conformance::sequence::Plan;
 use crate::conformance::sequence::case::Case;
-use crate::conformance::sequence::plan::Plan;
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::Run;
 
-/// How many failing sequences are made smaller. The others are counted.
-const SHRUNK: usize = 3;
+/// The number of failing sequences that are shrunk. Others are only counted.
+const MAX_SHRUNK: usize = 3;
 
 pub(crate) async fn exhaustive<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
     let (depth, one_in) = (run.sizes().depth, run.sizes().one_in);
@@ -49,18 +49,18 @@ pub(crate) async fn random<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findin
     let (short, long) = (strategy::cases(1..=30), strategy::cases(60..=200));
     let mut failed = 0;
     for number in 0..run.sizes().sequences {
-        // A few long ones, for logs that have grown beyond what a store may hold in another form.
+        // A few sequences are long, because a store may encode large logs differently.
         let result = if number % 20 == 19 {
-            random_case(run, &long, &mut runner, failed < SHRUNK).await
+            random_case(run, &long, &mut runner, failed < MAX_SHRUNK).await
         } else {
-            random_case(run, &short, &mut runner, failed < SHRUNK).await
+            random_case(run, &short, &mut runner, failed < MAX_SHRUNK).await
         };
         let Err(mut finding) = result else {
             run.report.random_sequences += 1;
             continue;
         };
         failed += 1;
-        if failed > SHRUNK {
+        if failed > MAX_SHRUNK {
             findings.more(1);
         } else {
             finding.title = format!("random sequence {number}, {}", finding.title);
@@ -84,7 +84,7 @@ async fn random_case<S: WindowStore + ?Sized>(
     }
 }
 
-/// Shrinks a failing case, and then removes steps until each one that is left is needed.
+/// Shrinks a failing case, then removes steps until every remaining step is needed.
 async fn shrunk<S: WindowStore + ?Sized>(
     run: &mut Run<'_, S>,
     mut tree: impl ValueTree<Value = Case>,
@@ -104,7 +104,7 @@ async fn shrunk<S: WindowStore + ?Sized>(
         }
         goes_on = if fails { tree.simplify() } else { tree.complicate() };
     }
-    // The tree passes each step once; a step can become superfluous later.
+    // Shrinking visits each step once, but a step may become superfluous later.
     let mut step = smallest.steps.len();
     while step > 0 && runs < 2 * most {
         step -= 1;

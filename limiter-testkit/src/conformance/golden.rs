@@ -6,12 +6,12 @@ use limiter_core::store::{At, Mode};
 use limiter_core::{Policy, Timestamp, WindowStore};
 
 use crate::answer::fields::Fields;
+use crate::conformance::sequence::Plan;
+use crate::conformance::sequence::call_result::{CallResult, StoreResult};
 use crate::conformance::sequence::caller::{Caller, Route};
 use crate::conformance::sequence::case::{Case, CaseLimiter, Operation, Place, Step};
 use crate::conformance::sequence::citations;
-use crate::conformance::sequence::plan::Plan;
 use crate::conformance::sequence::replay::{Mismatch, salt};
-use crate::conformance::sequence::reply::{Got, Reply};
 use crate::conformance::sequence::transcript::columns;
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::{Run, reset_all};
@@ -20,26 +20,26 @@ use crate::golden::{self, Row, RowAnswer, Trace};
 pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
     for trace in golden::traces() {
         let title = format!("golden trace \"{}\"", trace.name);
-        match put(run, trace).await {
+        match replay_trace(run, trace).await {
             Ok(rows) => run.report.golden_rows += rows,
-            Err(Wrong::Row(finding)) => findings.push(*finding),
-            Err(Wrong::Testkit(text)) => findings.push(Finding::new(title, &[], text)),
+            Err(GoldenFailure::Row(finding)) => findings.push(*finding),
+            Err(GoldenFailure::Testkit(text)) => findings.push(Finding::new(title, &[], text)),
         }
     }
 }
 
-enum Wrong {
+enum GoldenFailure {
     Row(Box<Finding>),
     Testkit(String),
 }
 
-impl From<String> for Wrong {
+impl From<String> for GoldenFailure {
     fn from(text: String) -> Self {
         Self::Testkit(text)
     }
 }
 
-async fn put<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, trace: &Trace) -> Result<u64, Wrong> {
+async fn replay_trace<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, trace: &Trace) -> Result<u64, GoldenFailure> {
     let case = case(trace).map_err(|e| e.to_string())?;
     let plan = Plan::of(&case)?;
     let (store_keys, store) = (run.store_keys(&plan), run.store());
@@ -61,15 +61,15 @@ async fn put<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, trace: &Trace) -> Re
         None => Ok(trace.rows.len() as u64),
         Some((number, got)) => {
             let title = format!("golden trace \"{}\"", trace.name);
-            let cites = citations::cites(&plan, number, &got);
+            let citations = citations::probable_citations(&plan, number, &got);
             let transcript = transcript(trace, number, &got);
-            let mismatch = Mismatch { call: number, step: number, cites: cites.clone(), transcript };
-            Err(Wrong::Row(Box::new(Finding::about(title, &cites, mismatch))))
+            let mismatch = Mismatch { call: number, step: number, citations: citations.clone(), transcript };
+            Err(GoldenFailure::Row(Box::new(Finding::about(title, &citations, mismatch))))
         }
     }
 }
 
-/// The trace as a case, whose calls are the rows in their order.
+/// Returns the trace as a case with one call per row, in order.
 fn case(trace: &Trace) -> Result<Case, limiter_core::Error> {
     let mut policies: Vec<Policy> = vec![trace.policy()?];
     let mut steps = Vec::new();
@@ -89,9 +89,9 @@ fn case(trace: &Trace) -> Result<Case, limiter_core::Error> {
     Ok(Case { policies, limiters, start: 0, steps })
 }
 
-fn agrees(row: &Row, got: &Got) -> bool {
+fn agrees(row: &Row, got: &StoreResult) -> bool {
     match (row.answer, got) {
-        (Some(answer), Ok(Reply::Decided(decided))) => {
+        (Some(answer), Ok(CallResult::Decided(decided))) => {
             let used: Vec<u64> = decided.answer.status.limits.iter().map(|limit| limit.used).collect();
             RowAnswer::from(&decided.answer) == answer && (row.used_each.is_empty() || used == row.used_each)
         }
@@ -119,8 +119,8 @@ fn fields(answer: &RowAnswer, used_each: &[u64]) -> Fields {
     fields
 }
 
-/// The whole trace with the differing row marked, and both answers to that.
-fn transcript(trace: &Trace, wrong: usize, got: &Got) -> String {
+/// Prints the whole trace with the differing row marked, and both answers to that row.
+fn transcript(trace: &Trace, wrong: usize, got: &StoreResult) -> String {
     let of = trace.policy().map(|policy| policy.to_string()).unwrap_or_default();
     let mut text = format!("{of}, counting {:?}; times in \u{b5}s\n", trace.counting);
     for (number, row) in trace.rows.iter().enumerate() {
@@ -133,7 +133,7 @@ fn transcript(trace: &Trace, wrong: usize, got: &Got) -> String {
         None => vec![("error".to_owned(), "CostExceedsLimit".to_owned())],
     };
     match got {
-        Ok(Reply::Decided(decided)) => {
+        Ok(CallResult::Decided(decided)) => {
             let used: Vec<u64> = decided.answer.status.limits.iter().map(|limit| limit.used).collect();
             let used = if row.used_each.is_empty() { &[] } else { &used[..] };
             text + &columns(&right, &fields(&RowAnswer::from(&decided.answer), used))

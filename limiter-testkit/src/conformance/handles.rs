@@ -3,11 +3,11 @@
 use limiter_core::WindowStore;
 
 use crate::conformance::cases::script::finding;
-use crate::conformance::cases::scripts::scripts;
+use crate::conformance::cases::scripts;
 use crate::conformance::contention;
-use crate::conformance::own_clock::pace::{Pace, put};
+use crate::conformance::own_clock::time_scale::{TimeScale, replay_script};
 use crate::conformance::sentence::Sentence::L12;
-use crate::conformance::sequence::plan::Plan;
+use crate::conformance::sequence::Plan;
 use crate::conformance::sequence::replay::Replay;
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::Run;
@@ -26,7 +26,7 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     }
 }
 
-/// The cases written by hand, each call through the next handle: what one has seen or changed, the others must notice.
+/// Runs the handwritten cases, each call through the next handle. Each handle must notice what the others changed.
 async fn in_turn<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
     for (number, script) in scripts().into_iter().enumerate() {
         for first in 0..run.sizes().rounds_of_cases.min(2) {
@@ -43,7 +43,7 @@ async fn in_turn<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut F
                 Err(mismatch) => {
                     let mut finding = finding(&script, &plan, mismatch);
                     finding.title += &format!(", through {} handles in turn", run.handles().len());
-                    finding.cites.insert(0, L12.nth(2));
+                    finding.citations.insert(0, L12.nth(2));
                     findings.push(finding);
                 }
             }
@@ -54,7 +54,7 @@ async fn in_turn<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut F
 async fn at_the_stores_clock<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
     for (turn, script) in scripts().into_iter().enumerate() {
         let place = (run.new_key(), turn);
-        match put(run.handles(), &script, Pace::Standing, place, run.tolerance()).await {
+        match replay_script(run.handles(), &script, TimeScale::Standstill, place, run.tolerance()).await {
             Ok(calls) => {
                 run.count(calls);
                 run.report.cases += 1;
@@ -62,7 +62,7 @@ async fn at_the_stores_clock<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, find
             Err(mut finding) => {
                 run.count(1);
                 finding.title += &format!(", through {} handles in turn", run.handles().len());
-                finding.cites.insert(0, L12.nth(2));
+                finding.citations.insert(0, L12.nth(2));
                 findings.push(finding);
             }
         }

@@ -1,4 +1,4 @@
-//! One log of very many entries. The oracle would take too long for it, so its answers are computed here.
+//! A log with a very large number of entries. The oracle would be too slow, so this module computes the answers.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use limiter_core::store::{Mode, Op, Settlement};
 use limiter_core::{Decision, Error, MAX_COST, Policy, Receipt, Timestamp, WindowStore};
 
 use crate::conformance::generated::strategy::{START, limit};
-use crate::conformance::sentence::Cite;
+use crate::conformance::sentence::Citation;
 use crate::conformance::sentence::Sentence::{L3, L5, L6, L14, S2, S3};
 use crate::conformance::sequence::caller::{Route, decided};
 use crate::conformance::suite::failure::{Finding, Findings};
@@ -16,12 +16,12 @@ use crate::conformance::suite::run::{Run, reset_all};
 /// Nothing leaves this window.
 const WINDOW: u64 = 1 << 40;
 
-/// The cost of each entry; they differ.
+/// Returns the cost of an entry. Costs vary.
 fn cost(i: u64) -> u64 {
     1 + i % 3
 }
 
-/// The sum of the first `count` costs.
+/// Returns the sum of the first `count` costs.
 fn sum(count: u64) -> u64 {
     let (whole, rest) = (count / 3, count % 3);
     6 * whole + rest * (rest + 1) / 2
@@ -40,8 +40,8 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     reset_all(&*long.store, &[long.op(&meter()).log]).await;
     run.report.longest_log = run.report.longest_log.max(long.len);
     run.count(long.calls);
-    if let Err((cites, text)) = result {
-        findings.push(Finding::new(format!("a log of {} entries", long.len), &cites, text));
+    if let Err((citations, text)) = result {
+        findings.push(Finding::new(format!("a log of {} entries", long.len), &citations, text));
     }
 }
 
@@ -49,7 +49,7 @@ fn meter() -> Policy {
     Policy::from(limit(MAX_COST, WINDOW))
 }
 
-/// What a decision says, as far as this is about it.
+/// The fields of a decision that this module compares.
 #[derive(Debug, PartialEq, Eq)]
 struct Summary {
     allowed: bool,
@@ -77,9 +77,9 @@ fn peeking(mut op: Op<'_>) -> Op<'_> {
     op
 }
 
-type Checked = Result<(), (Vec<Cite>, String)>;
+type Checked = Result<(), (Vec<Citation>, String)>;
 
-/// Entry `i` is of the time `START + i` and has [`cost`]`(i)`.
+/// A log whose entry `i` has the time `START + i` and the cost [`cost`]`(i)`.
 struct LongLog<S: ?Sized> {
     store: Arc<S>,
     key: String,
@@ -96,19 +96,19 @@ impl<S: WindowStore + ?Sized> LongLog<S> {
         Timestamp::from_micros_saturating(START + i)
     }
 
-    async fn decide(&self, op: Op<'_>, turn: u64) -> Result<Decision, (Vec<Cite>, String)> {
+    async fn decide(&self, op: Op<'_>, turn: u64) -> Result<Decision, (Vec<Citation>, String)> {
         let way = Route::in_turn(turn as usize);
         let failed = |error: Error| (vec![L14.into()], format!("the store returned the error {error:?}"));
         decided(&self.store, op, way).await.map(|(decision, _)| decision).map_err(failed)
     }
 
-    fn compare(&self, what: &str, cites: &[Cite], expected: &Summary, got: &Decision) -> Checked {
+    fn compare(&self, what: &str, citations: &[Citation], expected: &Summary, got: &Decision) -> Checked {
         let got = Summary::from(got);
         if *expected == got {
             return Ok(());
         }
         Err((
-            cites.to_vec(),
+            citations.to_vec(),
             format!("{what} on a log of {} entries\nexpected {expected:?}\ngot      {got:?}", self.len),
         ))
     }
@@ -131,7 +131,7 @@ impl<S: WindowStore + ?Sized> LongLog<S> {
         Ok(())
     }
 
-    /// A window that only the newer half counts in, and a wait for the first third.
+    /// Peeks under a window that only the newer half is in, and at a cost that waits for the first third.
     async fn peeks(&mut self) -> Checked {
         let (len, last) = (self.len, self.len - 1);
         let half = (len / 2).max(1);
@@ -164,20 +164,20 @@ impl<S: WindowStore + ?Sized> LongLog<S> {
         self.compare("a peek that does not fit", &[L14.nth(1), L3.nth(1)], &expected, &decision)
     }
 
-    /// Settles and refunds the newest entry but one, then drops the older half by age.
+    /// Settles and refunds the second newest entry, then drops the older half by age.
     async fn settle_and_trim(&mut self) -> Checked {
         let policy = meter();
         let i = self.len;
         let decision = self.decide(self.op(&policy).with_cost(5).at(self.time(i)), 0).await?;
         let failed = |text: String| (vec![S2.into()], text);
-        let receipt = decision.receipt().ok_or_else(|| failed("a record got no receipt".to_owned()))?;
+        let receipt = decision.receipt().ok_or_else(|| failed("a record returned no receipt".to_owned()))?;
         self.calls += 1;
         self.settle(receipt, 9, sum(i) + 9, S2.nth(1)).await?;
         self.settle(receipt, 0, sum(i), S3.nth(1)).await?;
 
         let half = (i / 2).max(1);
         let short = Policy::from(limit(MAX_COST, half));
-        // Appended at the time after the last, so that the half less one are young enough.
+        // Appended one microsecond after the newest entry, so one entry less than half is young enough.
         let trim = self.decide(self.op(&short).with_cost(1).at(self.time(i)), 1).await?;
         let used = sum(i) - sum(i + 1 - half) + 1;
         let expected = Summary {
@@ -193,16 +193,16 @@ impl<S: WindowStore + ?Sized> LongLog<S> {
         self.calls += 2;
         let refill_after = if half > 1 { WINDOW - (half - 1) } else { WINDOW };
         let expected = Summary { allowed: true, used, retry_after: None, refill_after, reset_after: WINDOW };
-        self.compare("a peek at what is left", &[L6.nth(1), L14.nth(1)], &expected, &decision)
+        self.compare("a peek at the remaining entries", &[L6.nth(1), L14.nth(1)], &expected, &decision)
     }
 
-    async fn settle(&mut self, receipt: Receipt, cost: u64, used: u64, cite: Cite) -> Checked {
+    async fn settle(&mut self, receipt: Receipt, cost: u64, used: u64, citation: Citation) -> Checked {
         let policy = meter();
         let settlement = Settlement::new(self.op(&policy).log, &policy, receipt, cost).at(self.time(self.len));
         let result = self.store.settle(settlement).await;
         self.calls += 1;
         let facts =
-            result.map_err(|error| (vec![cite, L14.into()], format!("the store returned the error {error:?}")))?;
+            result.map_err(|error| (vec![citation, L14.into()], format!("the store returned the error {error:?}")))?;
         let found = facts.log.usage.first().map(|usage| usage.used);
         if facts.applied && found == Some(used) {
             return Ok(());
@@ -212,6 +212,6 @@ impl<S: WindowStore + ?Sized> LongLog<S> {
             self.len + 1,
             facts.applied
         );
-        Err((vec![cite, L14.into()], text))
+        Err((vec![citation, L14.into()], text))
     }
 }

@@ -16,7 +16,7 @@ macro_rules! sentences {
             /// All items, in the order of the contract.
             pub const ALL: &[Self] = &[$(Self::$label),*];
 
-            /// Returns the label: `S4`, for instance.
+            /// Returns the label, for example `S4`.
             #[must_use]
             pub const fn label(self) -> &'static str {
                 match self { $(Self::$label => stringify!($label)),* }
@@ -35,40 +35,40 @@ sentences! {
 }
 
 impl Sentence {
-    /// Returns the text of the item, which may be several sentences.
+    /// Returns the text of the item, which may have several sentences.
     #[must_use]
     pub fn text(self) -> String {
         items().find(|(label, _)| *label == self.label()).map(|(_, text)| text).unwrap_or_default()
     }
 
     /// Cites one sentence of the item, counted from 1.
-    pub(crate) const fn nth(self, number: usize) -> Cite {
-        Cite { item: self, number }
+    pub(crate) const fn nth(self, number: usize) -> Citation {
+        Citation { item: self, number }
     }
 }
 
 impl fmt::Display for Sentence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Cite::from(*self).fmt(f)
+        Citation::from(*self).fmt(f)
     }
 }
 
-/// An item of the contract, or one sentence of it.
+/// A citation of an item of the contract, or of one of its sentences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Cite {
+pub(crate) struct Citation {
     pub(crate) item: Sentence,
     /// Counted from 1; 0 for the whole item.
     number: usize,
 }
 
-impl From<Sentence> for Cite {
+impl From<Sentence> for Citation {
     fn from(item: Sentence) -> Self {
         item.nth(0)
     }
 }
 
-impl Cite {
-    /// Returns the text, empty if the item has fewer sentences.
+impl Citation {
+    /// Returns the text. It is empty if the item has fewer sentences.
     pub(crate) fn text(self) -> String {
         let text = self.item.text();
         match self.number.checked_sub(1) {
@@ -78,17 +78,17 @@ impl Cite {
     }
 }
 
-impl fmt::Display for Cite {
+impl fmt::Display for Citation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.item.label(), self.text())
     }
 }
 
-/// The items of the contract: their labels and their texts without markup.
+/// Returns the label and the plain text of each item.
 fn items() -> impl Iterator<Item = (&'static str, String)> {
     CONTRACT.split("\n- **").skip(1).filter_map(|item| {
         let (label, rest) = item.split_once(".** ")?;
-        // The item ends with its indented lines.
+        // Continuation lines are indented.
         let mut lines = rest.lines();
         let first = lines.next()?;
         let more = lines.take_while(|line| line.starts_with("  ")).map(str::trim);
@@ -110,7 +110,7 @@ fn plain(markdown: &str) -> String {
     text
 }
 
-/// Splits a text at the ends of its sentences.
+/// Splits a text into sentences.
 fn split(text: &str) -> Vec<&str> {
     let mut sentences = Vec::new();
     let mut start = 0;
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn items_are_whole_and_plain() {
+    fn items_are_complete_and_without_markup() {
         for sentence in Sentence::ALL {
             let text = sentence.text();
             assert!(text.starts_with(char::is_uppercase) && text.ends_with('.'), "{sentence}");

@@ -1,4 +1,4 @@
-//! The suite: its settings, its phases and what it reports.
+//! The suite: its settings, phases and reports.
 
 pub(super) mod failure;
 pub mod macros;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures::executor::block_on;
 use limiter_core::{BoxFuture, WindowStore};
 
-use super::tasks::spawn::{Spawner, Task};
+use super::spawn::{Spawner, Task};
 use super::{cancel, cases, contention, forgetting, generated, golden, handles, long_log, store_clock};
 use failure::{Failure, Finding, Findings};
 use report::{Phase, Report};
@@ -50,83 +50,87 @@ impl Suite {
         Self::with_sizes(Sizes::SLOW, Duration::from_secs(1))
     }
 
-    /// Returns a suite for a live server that others use too. It makes few calls and uses no large keys, and its clock may
-    /// differ from this machine's by up to a minute.
+    /// Returns a suite for a live server that others also use. It makes few calls and uses no large keys. The
+    /// server's clock may differ from this machine's by up to a minute.
     pub fn shared() -> Self {
         Self::with_sizes(Sizes::SHARED, Duration::from_secs(60))
     }
 
-    /// Runs only these phases. Default: all, except [`Phase::Handles`] if there is only one handle.
+    /// Runs only these phases. Default: all, except [`Phase::Handles`] with a single handle.
     pub fn phases(mut self, phases: &[Phase]) -> Self {
         self.phases = Some(phases.to_vec());
         self
     }
 
-    /// Sets the seed of the random sequences. A [`Failure`] prints the one that found it. Default: random.
+    /// Sets the seed of the random sequences. A [`Failure`] prints the seed that found it. Default: random.
     pub fn seed(mut self, seed: u64) -> Self {
         self.settings.seed = seed;
         self
     }
 
-    /// Sets the number of random sequences. Default: 600, 120 or 40, by the preset.
+    /// Sets the number of random sequences. Default: 600, 120 or 40, depending on the preset.
     pub fn sequences(mut self, sequences: u64) -> Self {
         self.settings.sizes.sequences = sequences;
         self
     }
 
-    /// Sets the length of the short sequences. Default: 2. There are 2,514 of length 2 and 186,016 of length 3.
+    /// Sets the length of the exhaustive sequences. Default: 2. There are 2,514 of length 2 and 186,016 of length 3.
     pub fn depth(mut self, depth: usize) -> Self {
         self.settings.sizes.depth = depth;
         self
     }
 
-    /// Runs one in `n` of the short sequences, others with each seed. Default: 1, 6 or 24, by the preset.
+    /// Runs one in `n` of the exhaustive sequences; the seed selects which. Default: 1, 6 or 24, depending on the
+    /// preset.
     pub fn one_in(mut self, n: u64) -> Self {
         self.settings.sizes.one_in = n.max(1);
         self
     }
 
-    /// Sets how many tasks meet on a key, how many calls each makes there, and how often that is repeated. Default: 8, 50 and
-    /// 4; 8, 20 and 1; or 4, 10 and 1, by the preset.
+    /// Sets the number of tasks on a key, the number of calls that each makes, and the number of rounds. Default: 8,
+    /// 50 and 4; 8, 20 and 1; or 4, 10 and 1, depending on the preset.
     pub fn contention(mut self, tasks: usize, tries: usize, rounds: u64) -> Self {
         (self.settings.sizes.tasks, self.settings.sizes.tries, self.settings.sizes.rounds) = (tasks, tries, rounds);
         self
     }
 
-    /// Sets how many entries the one long log gets, and how long that may take; then it stops early, which is no failure.
-    /// Default: 70,000 and 10 s, or 300 and 30 s, by the preset.
+    /// Sets the number of entries of the long log, and the time after which it stops early. Stopping early is not a
+    /// failure. Default: 70,000 and 10 s, or 300 and 30 s, depending on the preset.
     pub fn long_log(mut self, entries: u64, time: Duration) -> Self {
         (self.settings.sizes.long_log, self.settings.sizes.long_log_time) = (entries, time);
         self
     }
 
-    /// Sets how long [`Phase::Forgetting`] may wait. Default: 2 s. Sentence F2 grants a minute, so with 75 s and more the
-    /// phase also looks at logs shortly before that has passed.
+    /// Sets how long [`Phase::Forgetting`] may wait. Default: 2 s. Sentence F2 grants a minute: with at least 75 s,
+    /// the phase also checks logs shortly before that minute ends.
     pub fn forgetting_for(mut self, longest: Duration) -> Self {
         self.settings.sizes.wait = longest;
         self
     }
 
-    /// Sets how far the store's clock may be from the system's. Default: 1 s, or a minute for [`shared`](Self::shared).
+    /// Sets how far the store's clock may be from the system clock. Default: 1 s, or a minute for
+    /// [`shared`](Self::shared).
     pub fn clock_tolerance(mut self, tolerance: Duration) -> Self {
         self.settings.tolerance = Some(tolerance);
         self
     }
 
-    /// The store's clock has an epoch of its own, as sentence T4 allows. Only its progress is checked.
+    /// Accepts a store clock with a different epoch, as sentence T4 allows. The suite then checks only its progress.
     pub fn own_epoch(mut self) -> Self {
         self.settings.tolerance = None;
         self
     }
 
-    /// Sets how long a call may block its thread before it breaks sentence T5. Default: 2 ms, or 20 ms for the slower presets.
-    /// A store that leaves its runtime's thread first, as with tokio's `block_in_place`, allows any time.
+    /// Sets how long a call may block its thread before it breaks sentence T5. Default: 2 ms, or 20 ms for the slower
+    /// presets. A store that first leaves its runtime's thread, as with tokio's `block_in_place`, may use any
+    /// duration.
     pub fn blocking_for(mut self, longest: Duration) -> Self {
         self.settings.sizes.blocking = longest;
         self
     }
 
-    /// Sets a function that makes the store sweep: forget now what it may forget. The suite calls it between other calls.
+    /// Sets a function that makes the store remove every log that it may forget. The suite calls it between other
+    /// calls.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -146,14 +150,14 @@ impl Suite {
         })
     }
 
-    /// As [`sweep`](Self::sweep), for a store that sweeps in a future.
+    /// Does what [`sweep`](Self::sweep) does, for a store whose sweep is a future.
     pub fn sweep_with(mut self, sweep: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Self {
         self.settings.sweep = Some(Arc::new(sweep));
         self
     }
 
-    /// Sets how a task is started: `spawn` starts it and returns a future that ends when the task has. Default: each task gets
-    /// a thread. A store that needs its runtime starts tasks there:
+    /// Sets how to start a task: `spawn` starts it and returns a future that ends when the task ends. Default: one
+    /// thread per task. A store that needs its runtime starts tasks there:
     ///
     /// ```
     /// # use limiter_testkit::conformance::Suite;
@@ -168,17 +172,18 @@ impl Suite {
 
     /// Runs the suite on a store.
     ///
-    /// Every key starts with a random prefix, or is empty under a random name, so the store may be live and shared. Every log is
-    /// removed in the end, unless the store fails.
+    /// Every key starts with a random prefix, or is empty under a random name, so the store may be live and shared.
+    /// The suite removes every log at the end, unless the store fails.
     ///
     /// # Errors
-    /// The [`Failure`] of the first phase that fails, with all of its failing cases. Also if a phase had nothing to run.
+    /// Returns the [`Failure`] of the first phase that fails, with all its failing cases. A phase with nothing to run
+    /// also fails.
     pub async fn run<S: WindowStore + ?Sized>(&self, store: Arc<S>) -> Result<Report, Failure> {
         self.run_handles(vec![store]).await
     }
 
-    /// Runs the suite on several handles of one store: several connections to a server, or several openings of a file.
-    /// [`Phase::Handles`] uses them in turn and at once, the other phases use the first.
+    /// Runs the suite on several handles of one store, for example several connections to a server or several
+    /// openings of a file. [`Phase::Handles`] uses all of them, in turn and concurrently. Other phases use the first.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -224,7 +229,7 @@ async fn run_phase<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, phase: Phase) 
     run.phase = phase;
     let (before, mut findings) = (run.report.operations, Findings::default());
     if run.handles().is_empty() {
-        findings.push(Finding::new("no store", &[], "there is no handle of a store"));
+        findings.push(Finding::new("no store", &[], "the list of handles is empty"));
         return findings;
     }
     match phase {
@@ -241,7 +246,7 @@ async fn run_phase<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, phase: Phase) 
     }
     if findings.is_empty() && run.report.operations == before {
         let text = match phase {
-            Phase::Handles => "there is only one handle: give several to `Suite::run_handles`",
+            Phase::Handles => "there is only one handle: pass several to `Suite::run_handles`",
             _ => "there was nothing to run",
         };
         findings.push(Finding::new("nothing was checked", &[], text));

@@ -1,5 +1,6 @@
-//! What a trace is.
+//! The structure of a trace, and its text in the file formats of the command line.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use limiter_core::store::Mode;
@@ -7,16 +8,16 @@ use limiter_core::{Counting, Decision, Error, Limit, OutOfRange, Policy};
 
 use crate::answer::Answer;
 
-/// A sequence of operations on one new key, and the answer to each.
+/// A sequence of operations on one new key, with the answer to each.
 #[derive(Clone, Copy, Debug)]
 pub struct Trace {
-    /// What it shows.
+    /// The name.
     pub name: &'static str,
-    /// The limits of the limiter's default policy, in order, each as `max` and the window in microseconds.
+    /// The limits of the default policy, in order. Each is its maximum and its window in microseconds.
     pub limits: &'static [(u64, u64)],
-    /// What an acquire appends.
+    /// Which acquires the policy counts.
     pub counting: Counting,
-    /// The operations.
+    /// The operations, in order.
     pub rows: &'static [Row],
 }
 
@@ -25,21 +26,21 @@ pub struct Trace {
 pub struct Row {
     /// The time given with the operation, in microseconds.
     pub at: u64,
-    /// What it appends.
+    /// Whether it acquires, peeks or records.
     pub mode: Mode,
-    /// Its cost.
+    /// The cost.
     pub cost: u64,
-    /// The limits of its own policy; empty for the default policy.
+    /// The limits of the operation's policy. Empty for the default policy.
     pub own_limits: &'static [(u64, u64)],
-    /// Which of the trace's limiters it comes through: 0, or 1 for one with another name on the same store.
+    /// The limiter: 0, or 1 for one with another name on the same store.
     pub limiter: usize,
-    /// What is used of each limit, if the trace states it; otherwise empty.
+    /// The usage of each limit. Empty if the trace does not state it.
     pub used_each: &'static [u64],
     /// The answer; `None` if the operation is refused because its cost can never fit.
     pub answer: Option<RowAnswer>,
 }
 
-/// The decision on a [`Row`]: that of the binding limit, times in microseconds from the operation's time on.
+/// The decision on a [`Row`], for the binding limit. Times are in microseconds after the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are the decision's")]
 pub struct RowAnswer {
@@ -57,25 +58,66 @@ impl Trace {
     /// Returns the default policy.
     ///
     /// # Errors
-    /// None for the traces of this module, whose limits are valid.
+    /// Never: the limits of the golden traces are valid.
     pub fn policy(&self) -> Result<Policy, Error> {
         Ok(policy(self.limits)?.with_counting(self.counting))
     }
 
-    /// Whether every operation comes through one limiter under its default policy, as on the command line.
+    /// Returns whether every operation comes through one limiter under its default policy, as on the command line.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.rows.iter().all(|row| row.own_limits.is_empty() && row.limiter == 0)
     }
+
+    /// Returns the operations as a CSV file with the columns `at,key,cost,op`. Times are in seconds.
+    #[must_use]
+    pub fn csv(&self, key: &str) -> String {
+        let mut out = "at,key,cost,op\n".to_owned();
+        for row in self.rows {
+            let (seconds, micros) = (row.at / 1_000_000, row.at % 1_000_000);
+            _ = writeln!(out, "{seconds}.{micros:06},{key},{},{}", row.cost, row.op());
+        }
+        out
+    }
+
+    /// Returns the answers as one JSON object per line. Times are in microseconds.
+    #[must_use]
+    pub fn jsonl(&self, key: &str) -> String {
+        let mut out = String::new();
+        for row in self.rows {
+            _ = write!(out, r#"{{"at_us":{},"key":"{key}","op":"{}","cost":{}"#, row.at, row.op(), row.cost);
+            _ = match &row.answer {
+                None => writeln!(out, r#","error":"cost_exceeds_limit"}}"#),
+                Some(answer) => {
+                    let retry = answer.retry_after.map_or_else(|| "null".to_owned(), |retry| retry.to_string());
+                    _ = write!(out, r#","allowed":{},"limit":{}"#, answer.allowed, answer.limit);
+                    _ = write!(out, r#","used":{},"remaining":{}"#, answer.used, answer.remaining);
+                    _ = write!(out, r#","retry_after_us":{retry},"refill_after_us":{}"#, answer.refill_after);
+                    writeln!(out, r#","reset_after_us":{}}}"#, answer.reset_after)
+                }
+            };
+        }
+        out
+    }
 }
 
 impl Row {
-    /// Returns the operation's own policy, `None` for the default policy.
+    /// Returns the operation's policy; `None` for the default policy.
     ///
     /// # Errors
-    /// None for the traces of this module, whose limits are valid.
+    /// Never: the limits of the golden traces are valid.
     pub fn own_policy(&self) -> Result<Option<Policy>, Error> {
         if self.own_limits.is_empty() { Ok(None) } else { policy(self.own_limits).map(Some) }
+    }
+
+    /// Returns `acquire`, `peek` or `record`.
+    #[must_use]
+    pub const fn op(&self) -> &'static str {
+        match self.mode {
+            Mode::Acquire => "acquire",
+            Mode::Peek => "peek",
+            Mode::Record => "record",
+        }
     }
 }
 

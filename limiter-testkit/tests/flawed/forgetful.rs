@@ -1,4 +1,4 @@
-//! A store that forgets logs, some too early.
+//! A store that forgets logs, sometimes too early.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -8,9 +8,9 @@ use limiter_core::{Error, Timestamp, WindowStore};
 
 use super::rules::system_micros;
 
-/// When a log is forgotten.
+/// When a log is forgotten. Every rule except the first is a flaw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Forgets {
+pub(crate) enum ForgetRule {
     InTime,
     ByTheFirstWindow,
     ByTheOwnWindow,
@@ -27,28 +27,28 @@ pub(crate) enum Forgets {
     WhenThereAreMany,
 }
 
-/// A log for each key, with the time at which it is forgotten, in microseconds.
+/// Holds a log for each key, and the time at which it is forgotten, in microseconds.
 #[derive(Debug)]
-pub(crate) struct Forgetful {
-    forgets: Forgets,
+pub(crate) struct ForgetfulStore {
+    rule: ForgetRule,
     logs: Mutex<HashMap<Vec<u8>, (Log, u64)>>,
 }
 
-impl Forgetful {
-    pub(crate) fn new(forgets: Forgets) -> Self {
-        Self { forgets, logs: Mutex::default() }
+impl ForgetfulStore {
+    pub(crate) fn new(rule: ForgetRule) -> Self {
+        Self { rule, logs: Mutex::default() }
     }
 
     pub(crate) fn sweep(&self) {
         let now = system_micros();
-        let given_too = self.forgets == Forgets::GivenTimesWhenItSweeps;
+        let given_too = self.rule == ForgetRule::GivenTimesWhenItSweeps;
         let is_given = |until: u64| until > now + 30_000_000;
         self.logs.lock().unwrap().retain(|_, (_, until)| *until > now && !(given_too && is_given(*until)));
     }
 
     fn with<T>(&self, key: LogKey<'_>, change: impl FnOnce(&mut Log, &mut u64, u64) -> T) -> T {
         let (mut logs, now) = (self.logs.lock().unwrap(), system_micros());
-        if self.forgets == Forgets::WhenThereAreMany && logs.len() > 1_000 {
+        if self.rule == ForgetRule::WhenThereAreMany && logs.len() > 1_000 {
             logs.clear();
         }
         let (log, until) = logs.entry(key.to_bytes()).or_default();
@@ -60,7 +60,7 @@ impl Forgetful {
         answer
     }
 
-    /// Until when a log is kept after an operation.
+    /// Returns how long a log is kept after an operation.
     fn until(&self, op: &Op<'_>, facts: &Facts, log: &Log, (before, now): (u64, u64)) -> u64 {
         let right = log.expires_at().map_or(now, Timestamp::as_micros);
         let appended = matches!(facts.outcome, Outcome::Appended(_));
@@ -69,30 +69,30 @@ impl Forgetful {
         let default = Retention::of(op.limiter_policy.unwrap_or(op.policy)).window.as_micros();
         let at = facts.log.now.as_micros();
         if op.at != At::StoreClock {
-            return match self.forgets {
-                Forgets::GivenTimesAsItsOwn if appended => at + window,
-                Forgets::GivenTimesAfterTheWindow if appended => now + window,
+            return match self.rule {
+                ForgetRule::GivenTimesAsItsOwn if appended => at + window,
+                ForgetRule::GivenTimesAfterTheWindow if appended => now + window,
                 _ => right,
             };
         }
-        match self.forgets {
-            Forgets::AfterAPeek if op.mode == Mode::Peek => now + own,
-            Forgets::AfterTheLastOperation => now + own,
+        match self.rule {
+            ForgetRule::AfterAPeek if op.mode == Mode::Peek => now + own,
+            ForgetRule::AfterTheLastOperation => now + own,
             _ if !appended => before.max(if before == 0 { right } else { before }),
-            Forgets::ByTheFirstWindow => at + first,
-            Forgets::ByTheOwnWindow => at + own,
-            Forgets::ByTheDefaultWindow => at + default,
-            Forgets::AfterWholeSeconds => {
+            ForgetRule::ByTheFirstWindow => at + first,
+            ForgetRule::ByTheOwnWindow => at + own,
+            ForgetRule::ByTheDefaultWindow => at + default,
+            ForgetRule::AfterWholeSeconds => {
                 at + window / 1_000_000 * 1_000_000 + if window < 1_000_000 { window } else { 0 }
             }
-            Forgets::AfterTheFirstAppend if before > now => before,
-            Forgets::WindowAfterTheClock => now + window,
+            ForgetRule::AfterTheFirstAppend if before > now => before,
+            ForgetRule::WindowAfterTheClock => now + window,
             _ => right,
         }
     }
 }
 
-impl WindowStore for Forgetful {
+impl WindowStore for ForgetfulStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         Ok(self.with(op.log, |log, until, now| {
             let facts = log.apply(&op, Timestamp::from_micros_saturating(now));
@@ -104,7 +104,7 @@ impl WindowStore for Forgetful {
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         Ok(self.with(settlement.log, |log, until, now| {
             let facts = log.settle(&settlement, Timestamp::from_micros_saturating(now));
-            if self.forgets == Forgets::AfterASettlement && settlement.at == At::StoreClock {
+            if self.rule == ForgetRule::AfterASettlement && settlement.at == At::StoreClock {
                 *until = now + settlement.policy.longest_window().as_micros();
             }
             facts

@@ -1,4 +1,4 @@
-//! Several handles of one store, some of which keep something to themselves.
+//! Several handles of one store. Some hide state from the other handles.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -8,9 +8,9 @@ use limiter_core::{Decision, Error, Timestamp, WindowStore};
 
 use super::rules::system_micros;
 
-/// What a handle keeps to itself.
+/// The state that a handle hides from other handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keeps {
+pub(crate) enum PrivateState {
     Nothing,
     ItsLock,
     ItsLogs,
@@ -22,33 +22,33 @@ type Logs = Arc<Mutex<HashMap<Vec<u8>, Log>>>;
 
 /// A handle of a store.
 #[derive(Debug)]
-pub(crate) struct Handled {
-    keeps: Keeps,
+pub(crate) struct HandleStore {
+    private: PrivateState,
     number: u32,
     logs: Logs,
-    own: Mutex<Own>,
+    own: Mutex<LocalState>,
 }
 
 #[derive(Debug, Default)]
-struct Own {
+struct LocalState {
     logs: HashMap<Vec<u8>, Log>,
     denied: HashMap<Vec<u8>, Facts>,
 }
 
-impl Handled {
-    pub(crate) fn new(keeps: Keeps) -> Self {
-        Self { keeps, number: 0, logs: Arc::default(), own: Mutex::default() }
+impl HandleStore {
+    pub(crate) fn new(private: PrivateState) -> Self {
+        Self { private, number: 0, logs: Arc::default(), own: Mutex::default() }
     }
 
-    /// Another handle of the same store.
+    /// Returns another handle of the same store.
     pub(crate) fn another(&self) -> Self {
-        Self { keeps: self.keeps, number: self.number + 1, logs: Arc::clone(&self.logs), own: Mutex::default() }
+        Self { private: self.private, number: self.number + 1, logs: Arc::clone(&self.logs), own: Mutex::default() }
     }
 
     fn change<T>(&self, key: LogKey<'_>, change: impl FnOnce(&mut Log, Timestamp) -> T) -> T {
         let (bytes, now) = (key.to_bytes(), Timestamp::from_micros_saturating(system_micros()));
-        match self.keeps {
-            Keeps::ItsLock => {
+        match self.private {
+            PrivateState::ItsLock => {
                 // Other handles do not wait for this lock.
                 let _own = self.own.lock().unwrap();
                 let mut log = self.logs.lock().unwrap().get(&bytes).cloned().unwrap_or_default();
@@ -57,7 +57,7 @@ impl Handled {
                 self.logs.lock().unwrap().insert(bytes, log);
                 answer
             }
-            Keeps::ItsLogs => {
+            PrivateState::ItsLogs => {
                 let (mut own, mut logs) = (self.own.lock().unwrap(), self.logs.lock().unwrap());
                 let log =
                     own.logs.entry(bytes.clone()).or_insert_with(|| logs.get(&bytes).cloned().unwrap_or_default());
@@ -70,12 +70,12 @@ impl Handled {
     }
 }
 
-impl WindowStore for Handled {
+impl WindowStore for HandleStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let key = op.log.to_bytes();
-        if self.keeps == Keeps::ItsDenials && op.mode == Mode::Acquire && op.id.is_none() {
+        if self.private == PrivateState::ItsDenials && op.mode == Mode::Acquire && op.id.is_none() {
             let own = self.own.lock().unwrap();
-            // Until its time is over, a denial of the same operation is a denial.
+            // Until its retry time, a denied operation stays denied.
             let same =
                 |facts: &&Facts| op.at == At::Given(facts.log.now) && facts.log.usage.len() == op.policy.limits().len();
             if let Some(facts) = own.denied.get(&key).filter(same) {
@@ -83,14 +83,14 @@ impl WindowStore for Handled {
             }
         }
         let mut op = op;
-        if let (Keeps::ItsIds, Some(id)) = (self.keeps, op.id) {
-            // Nobody else finds it.
+        if let (PrivateState::ItsIds, Some(id)) = (self.private, op.id) {
+            // Other handles do not find this id.
             op.id = Some((id.as_u128() ^ u128::from(self.number)).into());
         }
         let facts = self.change(op.log, |log, now| log.apply(&op, now));
         let is_denial =
             op.mode == Mode::Acquire && !facts.admitted && facts.outcome == Outcome::Nothing && op.cost == 1;
-        if is_denial && self.keeps == Keeps::ItsDenials {
+        if is_denial && self.private == PrivateState::ItsDenials {
             self.own.lock().unwrap().denied.insert(key, facts.clone());
         }
         Ok(facts)

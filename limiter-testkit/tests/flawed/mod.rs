@@ -1,24 +1,24 @@
-//! Stores that are right but for one flaw.
+//! Stores with exactly one flaw each.
 
-mod counted;
 mod forgetful;
 mod handles;
-mod model;
+mod list_store;
 mod rules;
 mod settle;
+mod sixteen_bit;
 mod steps;
 
 use std::sync::Arc;
 
 use limiter_core::{BoxFuture, SharedStore};
 
-pub(crate) use counted::Counted;
-pub(crate) use forgetful::{Forgetful, Forgets};
-pub(crate) use handles::{Handled, Keeps};
-pub(crate) use model::Model;
-pub(crate) use steps::{Leaves, Stepwise};
+pub(crate) use forgetful::{ForgetRule, ForgetfulStore};
+pub(crate) use handles::{HandleStore, PrivateState};
+pub(crate) use list_store::ListStore;
+pub(crate) use sixteen_bit::SixteenBitStore;
+pub(crate) use steps::{LeftBehind, Stepwise};
 
-/// Flaws of a store that holds a list of entries for each log.
+/// Flaws of a store that keeps a list of entries per log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     None,
@@ -140,26 +140,26 @@ pub(crate) enum Flaw {
     DecidesAtOnceWithoutChecks,
 }
 
-/// A store to be tested: its handles, and how it sweeps.
-pub(crate) struct Tested {
+/// A store under test: its handles, and its sweep function.
+pub(crate) struct StoreUnderTest {
     pub(crate) handles: Vec<SharedStore>,
     pub(crate) sweep: Option<Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>>,
 }
 
-impl Tested {
+impl StoreUnderTest {
     pub(crate) fn of(store: impl limiter_core::WindowStore) -> Self {
         Self { handles: vec![Arc::new(store)], sweep: None }
     }
 }
 
-impl From<Flaw> for Tested {
+impl From<Flaw> for StoreUnderTest {
     fn from(flaw: Flaw) -> Self {
-        Self::of(Model::new(flaw))
+        Self::of(ListStore::new(flaw))
     }
 }
 
-impl From<Forgetful> for Tested {
-    fn from(store: Forgetful) -> Self {
+impl From<ForgetfulStore> for StoreUnderTest {
+    fn from(store: ForgetfulStore) -> Self {
         let store = Arc::new(store);
         let sweeper = Arc::clone(&store);
         let sweep = move || -> BoxFuture<'static, ()> {
@@ -170,14 +170,14 @@ impl From<Forgetful> for Tested {
     }
 }
 
-impl From<Handled> for Tested {
-    fn from(store: Handled) -> Self {
+impl From<HandleStore> for StoreUnderTest {
+    fn from(store: HandleStore) -> Self {
         let other: SharedStore = Arc::new(store.another());
         Self { handles: vec![Arc::new(store), other], sweep: None }
     }
 }
 
-impl From<Stepwise> for Tested {
+impl From<Stepwise> for StoreUnderTest {
     fn from(store: Stepwise) -> Self {
         Self::of(store)
     }

@@ -1,4 +1,4 @@
-//! The single rules of the contract, each with its flaws.
+//! The rules of the contract, each with its flaws.
 
 use std::time::SystemTime;
 
@@ -7,7 +7,7 @@ use limiter_core::{Counting, EntryId, Limit, Policy, Timestamp, Window};
 
 use super::Flaw;
 
-/// An entry.
+/// An entry of a log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item {
     pub(super) name: u128,
@@ -16,7 +16,7 @@ pub(super) struct Item {
     pub(super) cost: u64,
     pub(super) admitted: bool,
     pub(super) mode: Mode,
-    /// The usage that the operation was told.
+    /// The usage that the operation returned.
     pub(super) used: u64,
 }
 
@@ -25,7 +25,7 @@ pub(super) fn system_micros() -> u64 {
 }
 
 impl Flaw {
-    /// The key of a log: its name and its key.
+    /// Returns the key of a log: its name and its key.
     pub(super) fn key(self, log: LogKey<'_>) -> Vec<u8> {
         let (name, key) = (log.name.as_str(), log.key);
         let name = match self {
@@ -58,7 +58,7 @@ impl Flaw {
         }
     }
 
-    /// The policies that an append retains for: for their windows, and for their maxima.
+    /// Returns the policies that determine what an append keeps: those for windows, and those for maxima.
     pub(super) fn readers<'a>(self, op: &Op<'a>) -> [Vec<&'a Policy>; 2] {
         let (own, default) = (op.policy, op.limiter_policy.unwrap_or(op.policy));
         let both = vec![own, default];
@@ -95,7 +95,7 @@ impl Flaw {
         items.iter().map(|item| self.cost(item)).fold(0, u64::saturating_add)
     }
 
-    /// The store's own clock.
+    /// Returns the time of the store's clock.
     pub(super) fn clock(self, started: u64) -> u64 {
         let hour = 3_600_000_000;
         match self {
@@ -109,17 +109,17 @@ impl Flaw {
     pub(super) fn now(self, op: (At, Mode), log: &[Item], window: Window, clock: u64) -> u64 {
         let newest = log.last().map_or(0, |item| item.at);
         let (at, mode) = op;
-        let told = match at {
+        let given = match at {
             At::Given(given) => given.as_micros(),
             At::StoreClock if self == Self::LetsTheStoresClockRunBack => return clock,
             At::StoreClock => clock,
         };
         match self {
-            Self::TruncatesToMilliseconds => (told / 1_000 * 1_000).max(newest),
-            Self::LetsTimeRunBack => told,
-            Self::LetsTimeRunBackOnceExpired if log.len() == 1 && window.as_micros() == 1 => told,
-            Self::LetsPeeksHoldTime if mode == Mode::Peek => told.max(newest),
-            _ => told.max(newest),
+            Self::TruncatesToMilliseconds => (given / 1_000 * 1_000).max(newest),
+            Self::LetsTimeRunBack => given,
+            Self::LetsTimeRunBackOnceExpired if log.len() == 1 && window.as_micros() == 1 => given,
+            Self::LetsPeeksHoldTime if mode == Mode::Peek => given.max(newest),
+            _ => given.max(newest),
         }
     }
 
@@ -165,7 +165,7 @@ impl Flaw {
         }
     }
 
-    /// Drops what an append drops: by age and by cost.
+    /// Drops entries before an append, by age and by cost.
     pub(super) fn retain(self, log: &mut Vec<Item>, op: &Op<'_>, now: u64) {
         let [windows, maxima] = self.readers(op);
         let longest = windows.iter().map(|policy| policy.longest_window()).max().unwrap();
@@ -192,7 +192,7 @@ impl Flaw {
         }
     }
 
-    /// Drops the oldest entries for as long as the others together reach `most`.
+    /// Drops the oldest entries while the remaining ones reach `most`.
     pub(super) fn cap(self, log: &mut Vec<Item>, most: u64) {
         while log.len() > 1 && self.sum(&log[1..]) >= most {
             log.remove(0);

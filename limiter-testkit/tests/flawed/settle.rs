@@ -1,14 +1,14 @@
-//! Settlements and resets of the store that holds lists.
+//! Settlements and resets of the store that keeps lists.
 
 use limiter_core::store::{At, LogKey, Mode, Settlement, SettlementFacts};
 use limiter_core::{Error, ErrorKind, MAX_COST, Name, PerLimit, Timestamp};
 
 use super::Flaw;
-use super::model::Model;
+use super::list_store::ListStore;
 use super::rules::Item;
 
-impl Model {
-    /// The place of the entry that a settlement names.
+impl ListStore {
+    /// Returns the index of the entry that a settlement names.
     fn find(&self, log: &[Item], settlement: &Settlement<'_>) -> Option<usize> {
         let (entry, at) = (settlement.receipt.entry().as_u128(), settlement.receipt.at().as_micros());
         let named = log.iter().position(|item| item.name == entry && item.at == at);
@@ -133,7 +133,7 @@ impl Model {
                 log.push(item);
             }
             Flaw::SettlesAtTheEnd => {
-                // Behind the entries of the same time only, so that the log stays in order.
+                // Moves it only behind entries of equal time, which keeps the log sorted.
                 log.remove(i);
                 let end = log.partition_point(|other| other.at <= item.at);
                 log.insert(end, item);

@@ -1,4 +1,4 @@
-//! A store that needs several polls for a call.
+//! A store whose calls need several polls.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,9 +10,9 @@ use limiter_core::{Error, Timestamp, WindowStore, policy};
 
 use super::rules::system_micros;
 
-/// What a dropped future leaves.
+/// What a dropped future leaves behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Leaves {
+pub(crate) enum LeftBehind {
     Nothing,
     ItsLock,
     HalfASettlement,
@@ -20,15 +20,15 @@ pub(crate) enum Leaves {
     HalfAReset,
 }
 
-/// A store whose calls take a lock, wait, work and wait again.
+/// A store whose calls take a lock, wait, work, and wait again.
 #[derive(Debug)]
 pub(crate) struct Stepwise {
-    leaves: Leaves,
+    left_behind: LeftBehind,
     locked: AtomicBool,
     logs: Mutex<HashMap<Vec<u8>, Log>>,
 }
 
-/// Unlocks when it is dropped, as it should be.
+/// Unlocks when dropped, as a correct store does.
 struct Guard<'a>(&'a AtomicBool);
 
 impl Drop for Guard<'_> {
@@ -47,8 +47,8 @@ async fn wait() {
 }
 
 impl Stepwise {
-    pub(crate) fn new(leaves: Leaves) -> Self {
-        Self { leaves, locked: AtomicBool::new(false), logs: Mutex::default() }
+    pub(crate) fn new(left_behind: LeftBehind) -> Self {
+        Self { left_behind, locked: AtomicBool::new(false), logs: Mutex::default() }
     }
 
     async fn lock(&self) -> Option<Guard<'_>> {
@@ -56,7 +56,7 @@ impl Stepwise {
             wait().await;
             std::thread::yield_now();
         }
-        (self.leaves != Leaves::ItsLock).then(|| Guard(&self.locked))
+        (self.left_behind != LeftBehind::ItsLock).then(|| Guard(&self.locked))
     }
 
     fn change<T>(&self, key: LogKey<'_>, change: impl FnOnce(&mut Log, Timestamp) -> T) -> T {
@@ -64,7 +64,7 @@ impl Stepwise {
         change(self.logs.lock().unwrap().entry(key.to_bytes()).or_default(), now)
     }
 
-    /// Does one call behind the lock, with a pause before and after it.
+    /// Makes one call while holding the lock, with a pause before and after it.
     async fn call<T>(&self, key: LogKey<'_>, change: impl FnOnce(&mut Log, Timestamp) -> T) -> T {
         let guard = self.lock().await;
         wait().await;
@@ -80,7 +80,7 @@ impl Stepwise {
 
 impl WindowStore for Stepwise {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        if let (Leaves::AnEntryWithoutItsId, Some(_)) = (self.leaves, op.id) {
+        if let (LeftBehind::AnEntryWithoutItsId, Some(_)) = (self.left_behind, op.id) {
             let guard = self.lock().await;
             let before = self.change(op.log, |log, _| log.clone());
             let mut without = op;
@@ -103,7 +103,7 @@ impl WindowStore for Stepwise {
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        if self.leaves == Leaves::HalfASettlement && settlement.cost > 0 {
+        if self.left_behind == LeftBehind::HalfASettlement && settlement.cost > 0 {
             let guard = self.lock().await;
             let before = self.change(settlement.log, |log, _| log.clone());
             let mut refund = settlement;
@@ -121,9 +121,9 @@ impl WindowStore for Stepwise {
     }
 
     async fn reset(&self, key: LogKey<'_>) -> Result<bool, Error> {
-        if self.leaves == Leaves::HalfAReset {
+        if self.left_behind == LeftBehind::HalfAReset {
             let guard = self.lock().await;
-            // Removes all entries but one at first.
+            // First removes all entries except one.
             let found = self.change(key, |log, _| !log.is_empty());
             self.change(key, |log, now| {
                 let policy = policy!("1/1us");

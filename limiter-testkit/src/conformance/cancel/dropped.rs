@@ -1,17 +1,18 @@
-//! The calls that are dropped.
+//! The calls whose futures are dropped.
 
 use limiter_core::policy;
 
 use crate::conformance::cases::script::{Script, script};
 
-/// A case with one call that is dropped. What follows must find the log as it was before that call, or as it is after.
-pub(super) struct Dropped {
+/// A case in which one call is dropped. Later calls must find the log as it was before that call, or as it is after
+/// it.
+pub(super) struct DroppedCall {
     pub(super) script: Script,
     /// The step whose future is dropped.
     pub(super) step: usize,
 }
 
-/// The log before every dropped call: three entries, one with an id.
+/// Builds the log before every dropped call: three entries, one with an id.
 fn before(name: &'static str, attempts: bool) -> Script {
     let limits =
         if attempts { policy!("9/10us").with_counting(limiter_core::Counting::Attempts) } else { policy!("9/10us") };
@@ -19,14 +20,14 @@ fn before(name: &'static str, attempts: bool) -> Script {
     script.policy(policy!("4503599627370496/10us"))
 }
 
-/// Looks at everything that a call changes.
+/// Checks everything that the dropped call can change.
 fn after(script: Script) -> Script {
     let script = script.peek(1).record(1).key(1).record(1).id(2).peek(1).under(1).settle("a", 2).refund("b");
     script.record(1).id(1).settle("c", 1).peek(1).under(1).peek(1).key(1).reset().peek(1)
 }
 
-pub(super) fn cases() -> Vec<Dropped> {
-    let dropped = |script: Script| Dropped { step: script.case.steps.len() - 1, script: after(script) };
+pub(super) fn cases() -> Vec<DroppedCall> {
+    let dropped = |script: Script| DroppedCall { step: script.case.steps.len() - 1, script: after(script) };
     vec![
         dropped(before("a record", false).record(1)),
         dropped(before("a record with an id", false).record(1).id(2)),

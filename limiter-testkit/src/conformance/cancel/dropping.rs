@@ -1,4 +1,4 @@
-//! Drops one call, and looks at what it left.
+//! Drops one call and checks the log that it leaves behind.
 
 use std::fmt::{self, Write as _};
 use std::pin::pin;
@@ -10,24 +10,24 @@ use futures::channel::oneshot;
 use limiter_core::WindowStore;
 use limiter_core::store::At;
 
-use super::dropped::Dropped;
+use super::dropped::DroppedCall;
 use super::histories::{History, histories};
 use crate::answer::fields::Fields;
 use crate::conformance::sentence::Sentence::{C1, C2};
+use crate::conformance::sequence::Plan;
+use crate::conformance::sequence::call_result::StoreResult;
 use crate::conformance::sequence::caller::{Caller, Route, StoreKeys};
-use crate::conformance::sequence::plan::Plan;
 use crate::conformance::sequence::replay::salt;
-use crate::conformance::sequence::reply::Got;
 use crate::conformance::sequence::transcript::columns;
+use crate::conformance::sleep::{sleep, within};
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::{Run, reset_all};
-use crate::conformance::tasks::sleep::{sleep, within};
 
-/// The most polls before a future is dropped.
-const POLLS: usize = 16;
-/// For futures that wait for something else: how long they are polled.
-const TIMES: [u64; 6] = [20, 100, 300, 1_000, 3_000, 10_000];
-/// How long the later calls may take together.
+/// The maximum number of polls before a future is dropped.
+const MAX_POLLS: usize = 16;
+/// How long a future is polled before it is dropped, if it waits for something else. In microseconds.
+const POLL_MICROS: [u64; 6] = [20, 100, 300, 1_000, 3_000, 10_000];
+/// The time limit for all later calls together.
 const DEADLINE: Duration = Duration::from_secs(5);
 
 /// When a future is dropped.
@@ -48,7 +48,7 @@ impl fmt::Display for DropAfter {
 }
 
 impl DropAfter {
-    /// Polls a future until it is to be dropped; `None` if it has not finished by then.
+    /// Polls a future for this long. Returns `None` if it has not finished.
     async fn poll<T>(self, future: impl Future<Output = T>) -> Option<T> {
         let mut left = match self {
             Self::Micros(micros) => return within(Duration::from_micros(micros), future).await,
@@ -70,11 +70,11 @@ impl DropAfter {
     }
 }
 
-/// The store does not answer any more.
-pub(super) struct Hangs;
+/// The store stopped answering.
+pub(super) struct Hung;
 
-/// Drops the call after each number of polls until it finishes, and if it ever had to wait, after several times.
-pub(super) async fn run<S>(run: &mut Run<'_, S>, dropped: &Dropped, findings: &mut Findings) -> Result<(), Hangs>
+/// Drops the call after 0, 1, 2, … polls until it finishes. If it had to wait, also drops it after several delays.
+pub(super) async fn run<S>(run: &mut Run<'_, S>, dropped: &DroppedCall, findings: &mut Findings) -> Result<(), Hung>
 where
     S: WindowStore + ?Sized,
 {
@@ -86,13 +86,13 @@ where
         }
     };
     let mut has_waited = false;
-    for drop_after in (0..=POLLS).map(DropAfter::Polls) {
+    for drop_after in (0..=MAX_POLLS).map(DropAfter::Polls) {
         if once(run, dropped, drop_after, &histories, findings).await? {
             break;
         }
         has_waited = matches!(drop_after, DropAfter::Polls(1..));
     }
-    for drop_after in TIMES.map(DropAfter::Micros).into_iter().filter(|_| has_waited) {
+    for drop_after in POLL_MICROS.map(DropAfter::Micros).into_iter().filter(|_| has_waited) {
         if once(run, dropped, drop_after, &histories, findings).await? {
             break;
         }
@@ -100,14 +100,14 @@ where
     Ok(())
 }
 
-/// Drops the call once. Returns whether it had finished before.
+/// Drops the call once. Returns whether it had already finished.
 async fn once<S>(
     run: &mut Run<'_, S>,
-    dropped: &Dropped,
+    dropped: &DroppedCall,
     drop_after: DropAfter,
     histories: &Arc<Vec<History>>,
     findings: &mut Findings,
-) -> Result<bool, Hangs>
+) -> Result<bool, Hung>
 where
     S: WindowStore + ?Sized,
 {
@@ -128,7 +128,7 @@ where
     let at = At::Given(call.at().unwrap_or_default());
     let finished = drop_after.poll(caller.call(&store, &plan, dropped.step, &call, at, Route::Facts)).await.is_some();
 
-    let later = Later { store: Arc::clone(&store), plan: Arc::clone(&plan), caller, step: dropped.step };
+    let later = CallsAfter { store: Arc::clone(&store), plan: Arc::clone(&plan), caller, step: dropped.step };
     let (send, receive) = oneshot::channel();
     let task = run.spawner().start(Box::pin(async move { _ = send.send(later.run().await) }));
     run.count(plan.len() as u64);
@@ -137,11 +137,11 @@ where
         receive.await
     };
     let Some(Ok(got)) = within(DEADLINE, answered).await else {
-        let text = format!("after that, calls on the same key and on another were not answered within {DEADLINE:?}");
+        let text = format!("after that, calls on the same key and on another key did not return within {DEADLINE:?}");
         findings.push(Finding::new(title, &[C2.nth(1)], text));
-        return Err(Hangs);
+        return Err(Hung);
     };
-    // A call that has finished has had its effect.
+    // A finished call must have taken effect.
     let possible = if finished { &histories[..1] } else { &histories[..] };
     if !possible.iter().any(|history| history.agrees(&got)) {
         findings.push(Finding::new(title, &[C1.nth(1)], transcript(dropped, &plan, possible, &got)));
@@ -151,19 +151,19 @@ where
 }
 
 /// The calls after the dropped one.
-struct Later<S: ?Sized> {
+struct CallsAfter<S: ?Sized> {
     store: Arc<S>,
     plan: Arc<Plan>,
     caller: Caller,
     step: usize,
 }
 
-impl<S: WindowStore + ?Sized> Later<S> {
-    async fn run(mut self) -> Vec<Got> {
+impl<S: WindowStore + ?Sized> CallsAfter<S> {
+    async fn run(mut self) -> Vec<StoreResult> {
         let plan = Arc::clone(&self.plan);
         let mut replies = Vec::new();
         for number in self.step + 1..plan.calls.len() {
-            // The last step is followed by looks, which belong to no history.
+            // The calls that follow the last step only read the log. They are not part of a history.
             if plan.calls[number].step > plan.calls[number - 1].step {
                 replies.push(self.caller.call_planned(&self.store, &plan, number, Route::Facts).await);
             }
@@ -172,7 +172,7 @@ impl<S: WindowStore + ?Sized> Later<S> {
     }
 }
 
-/// A call on its way to a server may arrive after the others.
+/// Resets the logs. Waits first if the dropped call may still arrive.
 async fn remove<S>(store_keys: &StoreKeys, plan: &Plan, store: &Arc<S>, finished: bool)
 where
     S: WindowStore + ?Sized,
@@ -184,15 +184,15 @@ where
     reset_all(&**store, &logs).await;
 }
 
-/// The later calls, with the answers of the two likeliest histories beside the store's.
-fn transcript(dropped: &Dropped, plan: &Plan, possible: &[History], got: &[Got]) -> String {
+/// Prints the later calls, with the answers of the two likeliest histories beside the store's.
+fn transcript(dropped: &DroppedCall, plan: &Plan, possible: &[History], got: &[StoreResult]) -> String {
     let mut text = format!("before: {}\n", calls(plan, 0..dropped.step));
     let _ = writeln!(text, "dropped: {}", calls(plan, dropped.step..dropped.step + 1));
     let _ = writeln!(text, "after: {}", calls(plan, dropped.step + 1..dropped.step + 1 + got.len()));
     for history in [possible.first(), possible.last()].into_iter().flatten() {
         let Some(i) = history.first_difference(got) else { continue };
         let call = plan.describe(&plan.calls[dropped.step + 1 + i].call);
-        let _ = writeln!(text, "if {}, then \"{call}\" is answered like this:", history.what);
+        let _ = writeln!(text, "if {}, then \"{call}\" must return this:", history.what);
         let expected = history.expected[i].as_ref().map(|reply| reply.fields(plan.start)).unwrap_or_default();
         let found: Fields = match &got[i] {
             Ok(reply) => reply.fields(plan.start),
@@ -203,7 +203,7 @@ fn transcript(dropped: &Dropped, plan: &Plan, possible: &[History], got: &[Got])
             break;
         }
     }
-    text + "no other order of these calls gives the store's answers either"
+    text + "no other order of these calls explains the store's answers either"
 }
 
 fn calls(plan: &Plan, range: std::ops::Range<usize>) -> String {

@@ -1,27 +1,27 @@
-//! What may have happened when a call was dropped.
+//! What a dropped call may have done.
 
-use super::dropped::Dropped;
+use super::dropped::DroppedCall;
+use crate::conformance::sequence::Plan;
+use crate::conformance::sequence::call_result::{CallResult, StoreResult, agrees};
 use crate::conformance::sequence::case::{Case, Step};
-use crate::conformance::sequence::plan::Plan;
-use crate::conformance::sequence::reply::{Got, Reply, agrees};
 
-/// One of the orders in which a store may have done everything: the dropped call at its place, later or never.
+/// One order in which the store may have run the calls. The dropped call runs in its place, later or never.
 #[derive(Debug)]
 pub(super) struct History {
     pub(super) what: String,
-    /// What each later step must answer; `None` if the step is left out.
-    pub(super) expected: Vec<Option<Reply>>,
+    /// The expected answer of each later step; `None` if the step is skipped.
+    pub(super) expected: Vec<Option<CallResult>>,
 }
 
-/// Returns all histories. Late ones are possible: the call may still be on its way to a server.
-pub(super) fn histories(dropped: &Dropped) -> Result<Vec<History>, String> {
+/// Returns all histories. The call may take effect late, because it may still be on its way to a server.
+pub(super) fn histories(dropped: &DroppedCall) -> Result<Vec<History>, String> {
     let (case, step) = (&dropped.script.case, dropped.step);
     let later = &case.steps[step + 1..];
     let mut histories = Vec::new();
     for place in 0..=later.len() {
         let what = match place {
-            0 => "the dropped call had its effect".to_owned(),
-            _ => format!("it had its effect only before step {}", place + 1),
+            0 => "the dropped call took effect at once".to_owned(),
+            _ => format!("the dropped call took effect just before step {}", place + 1),
         };
         let mut steps = case.steps[..step].to_vec();
         steps.extend(&later[..place]);
@@ -30,7 +30,7 @@ pub(super) fn histories(dropped: &Dropped) -> Result<Vec<History>, String> {
         histories.push(of(case, what, steps, |i| if i < place { step + i } else { step + 1 + i }, later.len())?);
     }
     let steps = [&case.steps[..step], later].concat();
-    histories.push(of(case, "the dropped call had no effect".to_owned(), steps, |i| step + i, later.len())?);
+    histories.push(of(case, "the dropped call never took effect".to_owned(), steps, |i| step + i, later.len())?);
     Ok(histories)
 }
 
@@ -48,18 +48,18 @@ fn of(
 }
 
 impl History {
-    /// Whether the answers to the later steps are those of this history. Which call appended an entry is not compared: the
-    /// dropped call's receipt is lost.
-    pub(super) fn agrees(&self, got: &[Got]) -> bool {
+    /// Returns whether the store's answers to the later steps match this history. Ignores which call appended an
+    /// entry, because the dropped call's receipt is lost.
+    pub(super) fn agrees(&self, got: &[StoreResult]) -> bool {
         self.first_difference(got).is_none()
     }
 
-    pub(super) fn first_difference(&self, got: &[Got]) -> Option<usize> {
-        let differs = |(expected, got): (&Option<Reply>, &Got)| match (expected.clone(), got) {
+    pub(super) fn first_difference(&self, got: &[StoreResult]) -> Option<usize> {
+        let differs = |(expected, got): (&Option<CallResult>, &StoreResult)| match (expected.clone(), got) {
             (None, _) => false,
-            (Some(Reply::Decided(mut expected)), Ok(Reply::Decided(got))) => {
+            (Some(CallResult::Decided(mut expected)), Ok(CallResult::Decided(got))) => {
                 expected.repeats = got.repeats;
-                !agrees(&Reply::Decided(expected), &Ok(Reply::Decided(got.clone())))
+                !agrees(&CallResult::Decided(expected), &Ok(CallResult::Decided(got.clone())))
             }
             (Some(expected), got) => !agrees(&expected, got),
         };

@@ -1,4 +1,4 @@
-//! How long one poll takes.
+//! Measures how long one poll takes.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use crate::conformance::sequence::caller::by_facts;
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::Run;
 
-/// How many calls of each kind are measured. The quickest tells: the others may have been interrupted.
+/// The number of measured calls per operation. Only the fastest counts, because others may have been preempted.
 const CALLS: usize = 10;
 
-/// Returns the output, and how long the longest poll took.
+/// Returns the output and the duration of the longest poll.
 async fn longest_poll<T>(future: impl Future<Output = T>) -> (T, Duration) {
     let (mut future, mut longest) = (pin!(future), Duration::ZERO);
     let output = std::future::poll_fn(|context| {
@@ -31,7 +31,7 @@ pub(super) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     let mut quickest = [("an append", Duration::MAX), ("a settlement", Duration::MAX), ("a reset", Duration::MAX)];
     for _ in 0..CALLS {
         let Ok(times) = measure(run).await else {
-            // Other phases say more about errors.
+            // Other phases report errors better.
             return;
         };
         run.count(times.len() as u64);

@@ -3,10 +3,10 @@
 use limiter_core::policy;
 
 use super::script::{Script, script};
-use crate::conformance::sentence::Cite;
+use crate::conformance::sentence::Citation;
 use crate::conformance::sentence::Sentence::{L4, L5, L8, L10, L13, S7};
 
-const NOTHING: &[Cite] = &[L4.nth(2), L8.nth(1)];
+const NOTHING: &[Citation] = &[L4.nth(2), L8.nth(1)];
 
 pub(super) fn scripts() -> Vec<Script> {
     [modes(), unchanged(), separate()].concat()
@@ -84,7 +84,8 @@ fn modes() -> Vec<Script> {
     ]
 }
 
-/// Entries that the first policy sees, and then operations under a shorter and smaller one that must drop none of them.
+/// Starts from entries that the first policy sees. The operations then run under a shorter and smaller policy, and
+/// must drop none of them.
 fn unchanged() -> Vec<Script> {
     let seen = |name, about| {
         script(name, about, policy!("100/1000us"))
@@ -160,10 +161,10 @@ fn unchanged() -> Vec<Script> {
 fn separate() -> Vec<Script> {
     let (own, ties, unique) = (L5.nth(1), L5.nth(2), L13.nth(1));
     vec![
-        script("an entry has its own cost", &[own], policy!("20/10us"))
+        script("each entry has its own cost", &[own], policy!("20/10us"))
             .for_each([1, 7, 2, 5], |script, cost| script.acquire(cost).after(2))
             .for_each([3, 2, 2, 2], |script, after| script.peek(1).after(after)),
-        script("an entry has its own time", &[own], policy!("9/10us"))
+        script("each entry has its own time", &[own], policy!("9/10us"))
             .acquire(1)
             .called("a")
             .acquire(1)
@@ -176,7 +177,7 @@ fn separate() -> Vec<Script> {
             .after(3)
             .peek(1)
             .after(3),
-        script("entries of one time and one cost", &[ties], policy!("9/10us"))
+        script("entries of equal time and cost", &[ties], policy!("9/10us"))
             .acquire(1)
             .called("a")
             .acquire(1)
@@ -187,7 +188,7 @@ fn separate() -> Vec<Script> {
             .refund("a")
             .refund("b")
             .refund("c"),
-        script("records of one time and different costs", &[ties, unique], policy!("9/10us"))
+        script("records of equal time and different cost", &[ties, unique], policy!("9/10us"))
             .for_each(["a", "b", "c", "d"], |script, name| script.record(1).called(name))
             .settle("c", 5)
             .settle("a", 3)
@@ -195,7 +196,7 @@ fn separate() -> Vec<Script> {
             .refund("a")
             .settle("c", 1)
             .refund("b"),
-        script("attempts of one time", &[ties], policy!("2/10us"))
+        script("attempts of equal time", &[ties], policy!("2/10us"))
             .counting_attempts()
             .acquire(1)
             .called("a")
@@ -206,7 +207,7 @@ fn separate() -> Vec<Script> {
             .refund("denied")
             .acquire(1)
             .refund("denied again"),
-        script("entries of one time with and without ids", &[ties, unique], policy!("9/10us"))
+        script("entries of equal time with and without ids", &[ties, unique], policy!("9/10us"))
             .acquire(1)
             .id(1)
             .called("with")
@@ -218,12 +219,13 @@ fn separate() -> Vec<Script> {
             .refund("with")
             .refund("another")
             .settle("without", 4),
-        counted(script("ids of callers beside the store's own", &[unique], policy!("1000000/10us"))),
+        counted(script("caller ids among ids from the store", &[unique], policy!("1000000/10us"))),
         many(script("more entries than a small log holds", &[own, unique], policy!("400/1ms"))),
     ]
 }
 
-/// Entries without ids among entries with small numbers as ids: a store that counts its entries must not confuse them.
+/// Mixes entries without ids with entries whose ids are small numbers. A store that numbers its entries must not
+/// confuse them.
 fn counted(mut script: Script) -> Script {
     const NAMES: [&str; 18] =
         ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15", "16", "17"];
@@ -238,7 +240,7 @@ fn counted(mut script: Script) -> Script {
         .for_each(NAMES.into_iter().skip(1).step_by(2), |script, name| script.settle(name, 1))
 }
 
-/// Beyond 128 entries, where Redis changes the form of a set, for instance.
+/// Exceeds 128 entries, beyond which Redis, for example, changes the encoding of a sorted set.
 fn many(script: Script) -> Script {
     script
         .for_each(0..140_u64, |script, i| script.acquire(1 + i % 2 * (i % 3)).after(7))

@@ -1,4 +1,4 @@
-//! The ends of ranges, and answers that a store might remember for too long.
+//! The ends of all ranges, and stale answers that a store might cache.
 
 use limiter_core::{MAX_COST, Policy, Timestamp, Window, policy};
 
@@ -55,7 +55,7 @@ fn ends() -> Vec<Script> {
     ]
 }
 
-/// A store that remembers a denial, or a log, must notice what changes it. All at one instant.
+/// Stores that cache a denial or a log must notice changes. Everything happens at one instant.
 fn remembered() -> Vec<Script> {
     let full = |name, about| script(name, &[about], policy!("3/10us")).acquire(3).called("it").acquire(1).acquire(1);
     vec![

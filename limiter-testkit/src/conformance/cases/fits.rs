@@ -1,4 +1,4 @@
-//! L2 and L3: which entries count, and what fits.
+//! L2 and L3: which entries count, and which costs fit.
 
 use limiter_core::{MAX_COST, Policy, policy};
 
@@ -15,7 +15,7 @@ fn windows() -> Vec<Script> {
     vec![
         around(
             script(
-                "an entry aged one less than, exactly and one more than the window",
+                "an entry aged one less than the window, exactly the window, and one more",
                 &[L2.nth(1)],
                 policy!("3/10us"),
             )
@@ -27,7 +27,7 @@ fn windows() -> Vec<Script> {
             script("the age of an entry in a window of an hour", &[L2.nth(1)], policy!("2/1h")).acquire(1),
             3_600_000_000,
         ),
-        script("each window on its own", &[L2.nth(1)], policy!("9/5us, 9/10us, 9/20us"))
+        script("each window counts separately", &[L2.nth(1)], policy!("9/5us, 9/10us, 9/20us"))
             .record(1)
             .record(2)
             .after(1)
@@ -72,7 +72,7 @@ fn sums() -> Vec<Script> {
         script("only the limit in the middle denies", &[L3.nth(1)], policy!("9/10us, 2/10us, 9/30us"))
             .acquire(2)
             .acquire(1),
-        script("a denial takes nothing from the limits that have room", &[whole], policy!("5/10us, 2/100us"))
+        script("a denial uses up no other limit", &[whole], policy!("5/10us, 2/100us"))
             .acquire(2)
             .acquire(1)
             .after(10)
@@ -118,7 +118,7 @@ fn sums() -> Vec<Script> {
 
 fn waits() -> Vec<Script> {
     vec![
-        script("waiting as long as a denial says succeeds", &[L2.nth(1), L3.nth(1)], policy!("3/10us"))
+        script("waiting for the stated retry time succeeds", &[L2.nth(1), L3.nth(1)], policy!("3/10us"))
             .acquire(1)
             .acquire(2)
             .after(4)

@@ -4,12 +4,12 @@ use limiter_core::policy;
 
 use super::policies::TWO_NAMES;
 use super::script::{Script, script};
-use crate::conformance::sentence::Cite;
+use crate::conformance::sentence::Citation;
 use crate::conformance::sentence::Sentence::{L1, L5, L9, L13, S1, S3, S8};
 
-const NOT_AGAIN: &[Cite] = &[L9.nth(1)];
-const ORIGINAL: &[Cite] = &[L9.nth(2)];
-const ONCE: &[Cite] = &[L9.nth(3)];
+const NOT_AGAIN: &[Citation] = &[L9.nth(1)];
+const ORIGINAL: &[Citation] = &[L9.nth(2)];
+const ONCE: &[Citation] = &[L9.nth(3)];
 
 pub(super) fn scripts() -> Vec<Script> {
     [repeated(), verdicts(), windows(), bits(), elsewhere()].concat()
@@ -44,7 +44,7 @@ fn repeated() -> Vec<Script> {
             .after(3)
             .acquire(1)
             .after(7),
-        script("an id is one for acquires and records", NOT_AGAIN, limits())
+        script("acquires and records share ids", NOT_AGAIN, limits())
             .acquire(1)
             .id(1)
             .record(9)
@@ -55,7 +55,7 @@ fn repeated() -> Vec<Script> {
             .id(2)
             .acquire(2)
             .id(1),
-        script("an id is one under every policy", NOT_AGAIN, limits())
+        script("all policies share ids", NOT_AGAIN, limits())
             .policies([policy!("1/10us"), policy!("9/5us, 9/90us")])
             .acquire(1)
             .id(1)
@@ -143,7 +143,7 @@ fn verdicts() -> Vec<Script> {
             .acquire(1)
             .id(1)
             .after(4),
-        script("a record that did not fit stays so", ORIGINAL, limits())
+        script("a record that did not fit keeps its verdict", ORIGINAL, limits())
             .record(2)
             .record(1)
             .id(1)
@@ -154,7 +154,7 @@ fn verdicts() -> Vec<Script> {
             .record(1)
             .id(1)
             .after(4),
-        script("a record that fitted stays so", ORIGINAL, limits())
+        script("a record that fitted keeps its verdict", ORIGINAL, limits())
             .record(2)
             .id(1)
             .record(2)
@@ -162,7 +162,7 @@ fn verdicts() -> Vec<Script> {
             .id(1)
             .acquire(2)
             .id(1),
-        script("the usage of a repetition is the current one", ORIGINAL, policy!("9/10us, 9/5us"))
+        script("a repetition returns the current usage", ORIGINAL, policy!("9/10us, 9/5us"))
             .acquire(1)
             .id(1)
             .acquire(2)
@@ -235,9 +235,9 @@ fn windows() -> Vec<Script> {
             .acquire(1)
             .id(1)
             .after(1),
-        script("an id for a third time", ONCE, limits())
+        script("an id used a third time", ONCE, limits())
             .for_each(0..3, |script, _| script.acquire(1).id(1).after(10).acquire(1).id(1)),
-        script("an id again after a refund", &[S3.nth(1)], limits())
+        script("an id reused after a refund", &[S3.nth(1)], limits())
             .acquire(2)
             .id(1)
             .called("first")
@@ -255,7 +255,7 @@ fn windows() -> Vec<Script> {
             .acquire(1)
             .id(1)
             .after(1),
-        script("an id again after a refund, beside others", &[S3.nth(1)], limits())
+        script("an id reused after a refund, among other entries", &[S3.nth(1)], limits())
             .acquire(1)
             .id(2)
             .acquire(1)
@@ -271,7 +271,7 @@ fn windows() -> Vec<Script> {
             .acquire(1)
             .id(1)
             .after(1),
-        script("an id again after a reset", &[S8.nth(1)], limits())
+        script("an id reused after a reset", &[S8.nth(1)], limits())
             .acquire(1)
             .id(1)
             .reset()

@@ -1,4 +1,4 @@
-//! L1: keys and names that a store might confuse with one another, or with something of its own.
+//! L1: keys and names that a store might confuse with each other or with its internal keys.
 
 use limiter_core::{Name, WindowStore, policy};
 
@@ -6,19 +6,19 @@ use super::script::{Script, script};
 use crate::conformance::sentence::Sentence::L1;
 use crate::conformance::sequence::caller::StoreKeys;
 use crate::conformance::sequence::case::CaseLimiter;
-use crate::conformance::sequence::plan::{Log, Plan};
 use crate::conformance::sequence::replay::Replay;
+use crate::conformance::sequence::{Log, Plan};
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::Run;
 
-/// Three logs, by their names and keys.
+/// Three logs, each with a name and a key.
 #[derive(Clone, Debug)]
 struct ThreeLogs {
     names: [Name; 3],
     keys: [Vec<u8>; 3],
 }
 
-/// Three keys under one name. `prefix` is text that no other key begins with, `number` one in digits.
+/// Returns sets of three keys under one name. No other key starts with `prefix`; `number` consists of digits.
 fn keys(prefix: &str, number: &str, huge: bool) -> Vec<[Vec<u8>; 3]> {
     let key = |end: &[u8]| [prefix.as_bytes(), end].concat();
     let of = |len: usize, last: u8| [key(&vec![b'k'; len]), vec![last]].concat();
@@ -42,7 +42,7 @@ fn keys(prefix: &str, number: &str, huge: bool) -> Vec<[Vec<u8>; 3]> {
         [key(b"\x80"), key(b"\xc2\x80"), key(b"\xc2")],
         [of(252, b'a'), of(252, b'b'), of(253, b'a')],
         [of(1 << 10, b'a'), of(1 << 10, b'b'), of((1 << 10) - 1, b'a')],
-        // The digits of one number: a store that converts keys to numbers confuses them.
+        // Spellings of one number: a store that converts keys to numbers confuses them.
         [digits(number.to_owned()), digits(format!("0{number}")), digits(format!("{number}.0"))],
         [digits(format!("+{number}")), digits(format!("-{number}")), digits(format!(" {number}"))],
         [digits(format!("{number}{number}1")), digits(format!("{number}{number}2")), digits(format!("{number}e0"))],
@@ -54,7 +54,7 @@ fn keys(prefix: &str, number: &str, huge: bool) -> Vec<[Vec<u8>; 3]> {
     keys
 }
 
-/// Names and keys that a store might join to the same text, three at a time.
+/// Returns sets of three logs whose name and key a store might join to the same text.
 fn names(prefix: &str, key: &str) -> Vec<ThreeLogs> {
     let trio = |logs: [(&str, &str); 3]| ThreeLogs {
         names: logs.map(|(name, _)| Name::new(name)),
@@ -74,12 +74,12 @@ fn names(prefix: &str, key: &str) -> Vec<ThreeLogs> {
         trio([("1", key), ("01", key), ("1.0", key)]),
         trio([(&long_a, key), (&long_b, key), (&long, key)]),
         trio([("a/", key), ("a", &format!("/{key}")), ("", key)]),
-        // An empty key, under a name that nobody else has.
+        // An empty key, under a name that nothing else uses.
         trio([(prefix, ""), (prefix, key), ("conformance", key)]),
     ]
 }
 
-/// One case on keys, and under names, that a store might confuse.
+/// Runs one case on keys, and under names, that a store might confuse.
 pub(super) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
     let limits = policy!("2/10us");
     let on_keys = script("three logs", &[L1.nth(1)], limits)
@@ -103,7 +103,7 @@ async fn replay<S: WindowStore + ?Sized>(
     script: &Script,
     trio: &ThreeLogs,
 ) {
-    // The case's three keys become three names as well.
+    // The case's three keys also become three names.
     let mut case = script.case.clone();
     case.limiters = (0..3).map(|name| CaseLimiter { name, policy: None }).collect();
     for step in &mut case.steps {

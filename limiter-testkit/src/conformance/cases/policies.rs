@@ -1,4 +1,4 @@
-//! L6, L7 and L9 where the operation's policy is not the limiter's, and logs under policies that change.
+//! L6, L7 and L9 when the operation's policy differs from the limiter's, and logs whose policy changes.
 
 use limiter_core::{Policy, policy};
 
@@ -11,7 +11,7 @@ use crate::conformance::sequence::case::CaseLimiter;
 pub(super) const TWO_NAMES: [CaseLimiter; 2] =
     [CaseLimiter { name: 0, policy: Some(0) }, CaseLimiter { name: 1, policy: Some(1) }];
 
-/// Longer, shorter, smaller and larger than the first.
+/// Policies that are longer, shorter, smaller and larger than the first.
 fn five() -> [Policy; 5] {
     [[limit(6, 30)], [limit(6, 5)], [limit(6, 90)], [limit(2, 30)], [limit(20, 30)]].map(|limits| of(&limits, false))
 }
@@ -41,6 +41,10 @@ fn alternating(name: &'static str) -> Script {
 
 pub(super) fn scripts() -> Vec<Script> {
     let hour = |name, about| script(name, about, policy!("3/10us, 100/3600us")).policy(policy!("50/10us"));
+    let two_windows = |name, limiter, operation| {
+        let script = script(name, &[L6.nth(1)], limiter).policy(operation).through_a_limiter().record(1);
+        script.record(1).under(1).after(50).record(1).under(1).after(49).record(1).under(1).after(1)
+    };
     vec![
         hour("another policy keeps what the limiter's counts", &[L6.nth(1), L7.nth(1)])
             .through_a_limiter()
@@ -65,32 +69,8 @@ pub(super) fn scripts() -> Vec<Script> {
             .after(20)
             .acquire(1)
             .after(11),
-        script("the limiter's window is the longer one", &[L6.nth(1)], policy!("9/100us"))
-            .policy(policy!("9/10us"))
-            .through_a_limiter()
-            .record(1)
-            .record(1)
-            .under(1)
-            .after(50)
-            .record(1)
-            .under(1)
-            .after(49)
-            .record(1)
-            .under(1)
-            .after(1),
-        script("the operation's window is the longer one", &[L6.nth(1)], policy!("9/10us"))
-            .policy(policy!("9/100us"))
-            .through_a_limiter()
-            .record(1)
-            .record(1)
-            .under(1)
-            .after(50)
-            .record(1)
-            .under(1)
-            .after(49)
-            .record(1)
-            .under(1)
-            .after(1),
+        two_windows("the limiter's window is the longer one", policy!("9/100us"), policy!("9/10us")),
+        two_windows("the operation's window is the longer one", policy!("9/10us"), policy!("9/100us")),
         script("the limiter's maximum is the larger one", &[L7.nth(1)], policy!("5/100us"))
             .policy(policy!("2/100us"))
             .through_a_limiter()
@@ -104,7 +84,7 @@ pub(super) fn scripts() -> Vec<Script> {
             .through_a_limiter()
             .for_each([2, 1, 1, 1, 2, 2, 1], |script, cost| script.record(cost).under(1).after(20).peek(1))
             .for_each([1, 1, 9], |script, cost| script.record(cost).after(30)),
-        script("without a limiter only the operation's policy counts", &[L6.nth(1), L7.nth(1)], policy!("9/100us"))
+        script("without a limiter, only the operation's policy counts", &[L6.nth(1), L7.nth(1)], policy!("9/100us"))
             .policy(policy!("2/10us"))
             .record(1)
             .record(1)
@@ -118,7 +98,7 @@ pub(super) fn scripts() -> Vec<Script> {
             .peek(1),
         alternating("alternating policies through a limiter").through_a_limiter(),
         alternating("alternating policies without a limiter"),
-        script("a log is one, whatever the policy", &[L11.nth(3), L2.nth(1)], policy!("5/10us"))
+        script("all policies share one log", &[L11.nth(3), L2.nth(1)], policy!("5/10us"))
             .policies([policy!("2/5us"), policy!("4/100us"), policy!("7/10us, 3/2us")])
             .acquire(3)
             .acquire(2)
@@ -137,7 +117,7 @@ pub(super) fn scripts() -> Vec<Script> {
             .peek(1)
             .under(3)
             .acquire(1),
-        hour("an id is repeated within the limiter's window", &[L9.nth(1)])
+        hour("an id repeats within the limiter's window", &[L9.nth(1)])
             .through_a_limiter()
             .acquire(1)
             .id(1)

@@ -1,4 +1,4 @@
-//! L6 and L7: what an append drops.
+//! L6 and L7: which entries an append drops.
 
 use limiter_core::policy;
 
@@ -9,21 +9,21 @@ pub(super) fn scripts() -> Vec<Script> {
     [by_age(), by_cost()].concat()
 }
 
-/// Every plan looks at all entries, so that one that stays too long shows.
+/// Every plan reads all entries at the end, so an entry that is kept too long shows.
 fn by_age() -> Vec<Script> {
     let age = L6.nth(1);
     let two = |name, policy| script(name, &[age], policy).record(1).record(2).after(9);
     vec![
-        two("a record drops what is as old as the window", policy!("9/10us"))
+        two("a record drops entries as old as the window", policy!("9/10us"))
             .record(1)
             .record(1)
             .after(1)
             .record(1)
             .after(9),
-        two("an acquire drops what is as old as the window", policy!("9/10us")).acquire(1).acquire(1).after(1),
+        two("an acquire drops entries as old as the window", policy!("9/10us")).acquire(1).acquire(1).after(1),
         two("an append just before the end of a window", policy!("9/10us")).acquire(1).peek(1).after(5),
         two("an append just after the end of a window", policy!("9/10us")).acquire(1).after(2).peek(1),
-        script("a denied attempt drops what is as old as the window", &[age], policy!("3/10us"))
+        script("a denied attempt drops entries as old as the window", &[age], policy!("3/10us"))
             .counting_attempts()
             .acquire(1)
             .acquire(2)
@@ -42,7 +42,7 @@ fn by_age() -> Vec<Script> {
             .after(9)
             .record(1)
             .after(1)
-            // The first is gone, the second is not.
+            // The first entry is gone; the second is not.
             .record(1)
             .id(1)
             .under(1)
@@ -59,11 +59,11 @@ fn by_age() -> Vec<Script> {
             .record(1)
             .under(1)
             .after(9)
-            // Both receipts are for a millisecond.
+            // Both receipts are valid for a millisecond.
             .settle("gone", 5)
             .settle("there", 5)
             .refund("gone"),
-        script("all entries are dropped but the new one", &[age], policy!("9/10us"))
+        script("an append drops all entries except the new one", &[age], policy!("9/10us"))
             .for_each(0..6, |script, _| script.record(1))
             .record(1)
             .after(10)
@@ -80,15 +80,15 @@ fn by_cost() -> Vec<Script> {
         refunds(script.record(costs[0]).called("a").record(costs[1]).called("b").record(costs[2]).called("c"))
     };
     vec![
-        three("the newest ones just do not reach the maximum", policy!("6/10us"), [2, 2, 3]),
-        three("the newest ones reach exactly the maximum", policy!("5/10us"), [2, 2, 3]),
-        three("the newest ones are above the maximum", policy!("4/10us"), [2, 2, 3]),
-        three("the newest one alone just does not reach the maximum", policy!("4/10us"), [2, 2, 3]),
-        three("the newest one alone reaches the maximum", policy!("3/10us"), [2, 2, 3]),
-        three("the newest one alone is above the maximum", policy!("2/10us"), [1, 1, 9]),
-        three("the oldest one is heavy", policy!("5/10us"), [9, 2, 2]),
-        three("the one in the middle is heavy", policy!("5/10us"), [1, 9, 1]),
-        script("entries of one time are dropped in their order", &[cost], policy!("6/10us"))
+        three("the newest entries fall just short of the maximum", policy!("6/10us"), [2, 2, 3]),
+        three("the newest entries reach exactly the maximum", policy!("5/10us"), [2, 2, 3]),
+        three("the newest entries exceed the maximum", policy!("4/10us"), [2, 2, 3]),
+        three("the newest entry alone falls just short of the maximum", policy!("4/10us"), [2, 2, 3]),
+        three("the newest entry alone reaches the maximum", policy!("3/10us"), [2, 2, 3]),
+        three("the newest entry alone exceeds the maximum", policy!("2/10us"), [1, 1, 9]),
+        three("the oldest entry is heavy", policy!("5/10us"), [9, 2, 2]),
+        three("the middle entry is heavy", policy!("5/10us"), [1, 9, 1]),
+        script("entries of equal time are dropped in order", &[cost], policy!("6/10us"))
             .for_each([("a", 1), ("b", 5), ("c", 1), ("d", 4)], |script, (name, cost)| script.record(cost).called(name))
             .refund("a")
             .refund("b")

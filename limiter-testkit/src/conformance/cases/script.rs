@@ -1,4 +1,4 @@
-//! How a case is written.
+//! The language in which cases are written.
 
 use std::collections::HashMap;
 
@@ -6,64 +6,66 @@ use limiter_core::store::Mode;
 use limiter_core::{Counting, Policy};
 
 use crate::conformance::generated::strategy::START;
-use crate::conformance::sentence::Cite;
+use crate::conformance::sentence::Citation;
 use crate::conformance::sentence::Sentence::{E1, E2, F1, F2, L8, L11, S7, S8, T1, T2, T3, T4};
 use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
-use crate::conformance::sequence::plan::{Call, Plan};
 use crate::conformance::sequence::replay::Mismatch;
+use crate::conformance::sequence::{Call, Plan};
 use crate::conformance::suite::failure::Finding;
 
-/// A case with a name, and the sentences that each of its steps is about.
+/// A named case. Each step lists the sentences of the contract that it checks.
 ///
-/// A step is added by the name of its operation. What follows changes that step: `.acquire(2).after(5).id(1)`.
+/// A method named after an operation adds a step. The methods after it change that step:
+/// `.acquire(2).after(5).id(1)`.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) name: &'static str,
     pub(crate) case: Case,
-    /// For each step.
-    pub(crate) cites: Vec<Vec<Cite>>,
-    about: Vec<Cite>,
-    /// The steps with a name.
+    /// The sentences that each step checks.
+    pub(crate) citations: Vec<Vec<Citation>>,
+    about: Vec<Citation>,
+    /// The steps that have a name.
     called: HashMap<&'static str, usize>,
 }
 
-/// Returns an empty script about `about`, under `policy` and without a limiter.
-pub(crate) fn script(name: &'static str, about: &[Cite], policy: Policy) -> Script {
+/// Returns an empty script that checks `about`, under `policy` and without a limiter.
+pub(crate) fn script(name: &'static str, about: &[Citation], policy: Policy) -> Script {
     let case = Case { policies: vec![policy], limiters: vec![CaseLimiter::NONE], start: START, steps: Vec::new() };
-    Script { name, case, cites: Vec::new(), about: about.to_vec(), called: HashMap::new() }
+    Script { name, case, citations: Vec::new(), about: about.to_vec(), called: HashMap::new() }
 }
 
 impl Script {
-    /// The further steps are about these sentences.
-    pub(crate) fn about(mut self, about: &[Cite]) -> Self {
+    /// Sets the sentences that the following steps check.
+    pub(crate) fn about(mut self, about: &[Citation]) -> Self {
         self.about = about.to_vec();
         self
     }
 
-    /// Adds a policy, for [`under`](Self::under).
+    /// Adds a policy. [`under`](Self::under) selects it.
     pub(crate) fn policy(mut self, policy: Policy) -> Self {
         self.case.policies.push(policy);
         self
     }
 
-    /// Adds policies, for [`under`](Self::under).
+    /// Adds policies. [`under`](Self::under) selects one.
     pub(crate) fn policies(mut self, policies: impl IntoIterator<Item = Policy>) -> Self {
         self.case.policies.extend(policies);
         self
     }
 
-    /// All operations come through a limiter whose default policy is the first one, unless [`by`](Self::by) names another.
+    /// Sends all operations through a limiter whose default policy is the first policy. [`by`](Self::by) selects
+    /// another limiter.
     pub(crate) fn through_a_limiter(self) -> Self {
         self.through(&[CaseLimiter { name: 0, policy: Some(0) }])
     }
 
-    /// The limiters, for [`by`](Self::by).
+    /// Sets the limiters. [`by`](Self::by) selects one.
     pub(crate) fn through(mut self, limiters: &[CaseLimiter]) -> Self {
         self.case.limiters = limiters.to_vec();
         self
     }
 
-    /// All policies count attempts.
+    /// Makes all policies count attempts.
     pub(crate) fn counting_attempts(self) -> Self {
         self.counting(Counting::Attempts)
     }
@@ -74,7 +76,7 @@ impl Script {
         self
     }
 
-    /// The same script, in which each policy counts the other way.
+    /// Returns the same script with the counting mode of each policy inverted.
     pub(crate) fn counting_otherwise(mut self) -> Self {
         for policy in &mut self.case.policies {
             *policy = policy.clone().with_counting(match policy.counting() {
@@ -85,7 +87,7 @@ impl Script {
         self
     }
 
-    /// The time before the first step.
+    /// Sets the time before the first step.
     pub(crate) fn starting_at(mut self, start: u64) -> Self {
         self.case.start = start;
         self
@@ -93,7 +95,7 @@ impl Script {
 
     fn step(mut self, operation: Operation) -> Self {
         self.case.steps.push(Step { after: 0, operation });
-        self.cites.push(self.about.clone());
+        self.citations.push(self.about.clone());
         self
     }
 
@@ -115,7 +117,7 @@ impl Script {
 
     /// Settles the entry of the step called `name`.
     pub(crate) fn settle(self, name: &str, cost: u64) -> Self {
-        // A name that no step has is found by a test.
+        // A test checks that a step has this name.
         let step = self.called.get(name).copied().unwrap_or(usize::MAX);
         self.step(Operation::Settle { step, on: None, cost, policy: 0 })
     }
@@ -128,7 +130,7 @@ impl Script {
         self.step(Operation::Reset { on: Place::default() })
     }
 
-    /// Adds more steps, as many times as there are items.
+    /// Adds more steps for each item.
     pub(crate) fn for_each<T>(self, items: impl IntoIterator<Item = T>, add: impl Fn(Self, T) -> Self) -> Self {
         items.into_iter().fold(self, add)
     }
@@ -140,13 +142,13 @@ impl Script {
         self
     }
 
-    /// Names the step, to settle its entry.
+    /// Names the step, so that another step can settle its entry.
     pub(crate) fn called(mut self, name: &'static str) -> Self {
         self.called.insert(name, self.case.steps.len() - 1);
         self
     }
 
-    /// Moves the time before the step by so many microseconds.
+    /// Advances the time before the step by this number of microseconds.
     pub(crate) fn after(self, after: i64) -> Self {
         self.last(|step| step.after = after)
     }
@@ -176,17 +178,17 @@ impl Script {
         })
     }
 
-    /// The step is on this key. Otherwise on key 0, or for a settlement the key that issued the receipt.
+    /// Runs the step on this key. Default: key 0, or for a settlement the key that issued the receipt.
     pub(crate) fn key(self, key: u8) -> Self {
         self.place(|place| place.key = key)
     }
 
-    /// The step comes through this limiter. Otherwise through the first.
+    /// Runs the step through this limiter. Default: the first.
     pub(crate) fn by(self, limiter: u8) -> Self {
         self.place(|place| place.limiter = limiter)
     }
 
-    /// The step is under this policy. Otherwise under the first.
+    /// Runs the step under this policy. Default: the first.
     pub(crate) fn under(self, number: u8) -> Self {
         self.last(|step| {
             if let Operation::Run { policy, .. } | Operation::Settle { policy, .. } = &mut step.operation {
@@ -196,59 +198,61 @@ impl Script {
     }
 }
 
-/// The failing case, about the sentences of the step that failed.
+/// Returns the failing case. It cites the sentences of the step that failed.
 pub(crate) fn finding(script: &Script, plan: &Plan, mismatch: Mismatch) -> Finding {
-    let mut cites = script.cites.get(mismatch.step).cloned().unwrap_or_default();
-    // Some answers are wrong in a way that says more than the step.
-    let says_more = |cite: &Cite| matches!(cite.item, T1 | T2 | T3 | T4 | L11 | S7 | E1 | E2 | F1 | F2);
-    if mismatch.cites.first().is_some_and(says_more) {
-        let more = mismatch.cites.iter().filter(|cite| says_more(cite) || cite.item == L8);
-        let more: Vec<Cite> = more.filter(|cite| !cites.iter().any(|own| own.item == cite.item)).copied().collect();
-        cites.splice(0..0, more);
+    let mut citations = script.citations.get(mismatch.step).cloned().unwrap_or_default();
+    // These sentences identify the mistake better than the step does.
+    let identifies_mistake =
+        |citation: &Citation| matches!(citation.item, T1 | T2 | T3 | T4 | L11 | S7 | E1 | E2 | F1 | F2);
+    if mismatch.citations.first().is_some_and(identifies_mistake) {
+        let more = mismatch.citations.iter().filter(|citation| identifies_mistake(citation) || citation.item == L8);
+        let more: Vec<Citation> =
+            more.filter(|citation| !citations.iter().any(|own| own.item == citation.item)).copied().collect();
+        citations.splice(0..0, more);
     } else if matches!(plan.calls[mismatch.call].call, Call::Reset { .. }) {
-        cites = vec![S8.nth(1)];
+        citations = vec![S8.nth(1)];
     }
-    Finding::about(format!("case \"{}\"", script.name), &cites, mismatch)
+    Finding::about(format!("case \"{}\"", script.name), &citations, mismatch)
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
 
-    use super::super::scripts::scripts;
+    use super::super::scripts;
     use super::*;
     use crate::conformance::sentence::Sentence;
 
     #[test]
-    fn every_script_has_a_name_of_its_own_and_an_answer_for_every_step() {
+    fn script_names_are_unique_and_every_step_has_an_answer() {
         let mut names = HashSet::new();
         for script in scripts() {
             assert!(names.insert(script.name), "two scripts are called {:?}", script.name);
             for script in [script.clone(), script.counting_otherwise()] {
-                let (plan, watched) = (Plan::of(&script.case).unwrap(), Plan::watched(&script.case).unwrap());
-                assert!(plan.len() > script.case.steps.len() && watched.len() > plan.len(), "{}", script.name);
-                assert_eq!(script.cites.len(), script.case.steps.len());
+                let (plan, with_peeks) = (Plan::of(&script.case).unwrap(), Plan::with_peeks(&script.case).unwrap());
+                assert!(plan.len() > script.case.steps.len() && with_peeks.len() > plan.len(), "{}", script.name);
+                assert_eq!(script.citations.len(), script.case.steps.len());
             }
         }
         assert!(names.len() > 90, "{}", names.len());
     }
 
-    /// A settlement that is left out checks nothing.
+    /// A skipped settlement would check nothing.
     #[test]
-    fn every_settlement_is_put_to_the_store() {
+    fn no_settlement_is_skipped() {
         for script in scripts() {
             let steps: HashSet<usize> =
                 Plan::of(&script.case).unwrap().calls.iter().map(|planned| planned.step).collect();
             let left_out: Vec<usize> = (0..script.case.steps.len()).filter(|step| !steps.contains(step)).collect();
-            assert!(left_out.is_empty(), "{:?} leaves out the steps {left_out:?}", script.name);
+            assert!(left_out.is_empty(), "{:?} skips the steps {left_out:?}", script.name);
         }
     }
 
     #[test]
     fn every_citation_has_a_text() {
         for script in scripts() {
-            for cite in script.cites.iter().flatten() {
-                assert!(!cite.text().is_empty(), "{:?} cites {cite:?}", script.name);
+            for citation in script.citations.iter().flatten() {
+                assert!(!citation.text().is_empty(), "{:?} cites {citation:?}", script.name);
             }
         }
     }
@@ -258,7 +262,7 @@ mod tests {
         use Sentence::{C1, C2, E1, E2, F1, F2, L12, L14, T2, T4, T5};
         let elsewhere = [T2, T4, T5, L12, L14, F1, F2, E1, E2, C1, C2];
         let cited: HashSet<Sentence> =
-            scripts().iter().flat_map(|script| script.cites.concat()).map(|cite| cite.item).collect();
+            scripts().iter().flat_map(|script| script.citations.concat()).map(|citation| citation.item).collect();
         let missing: Vec<&Sentence> = Sentence::ALL
             .iter()
             .filter(|sentence| !cited.contains(sentence) && !elsewhere.contains(sentence))

@@ -1,22 +1,22 @@
-//! S1, S3, S4 and S8: which entry a settlement changes, refunds and resets.
+//! S1, S3, S4 and S8: which entry a settlement changes, refunds, and resets.
 
 use limiter_core::policy;
 
 use super::policies::TWO_NAMES;
 use super::script::{Script, script};
-use crate::conformance::sentence::Cite;
+use crate::conformance::sentence::Citation;
 use crate::conformance::sentence::Sentence::{S1, S3, S4, S8};
 
-const NAMED: &[Cite] = &[S1.nth(1)];
-const ELSEWHERE: &[Cite] = &[S1.nth(2)];
-const NOTHING: &[Cite] = &[S4.nth(1)];
-const TWICE: &[Cite] = &[S4.nth(2)];
+const NAMED: &[Citation] = &[S1.nth(1)];
+const ELSEWHERE: &[Citation] = &[S1.nth(2)];
+const NOTHING: &[Citation] = &[S4.nth(1)];
+const TWICE: &[Citation] = &[S4.nth(2)];
 
 pub(super) fn scripts() -> Vec<Script> {
     [named(), refunds(), gone(), resets()].concat()
 }
 
-fn abc(name: &'static str, about: &[Cite]) -> Script {
+fn abc(name: &'static str, about: &[Citation]) -> Script {
     let script = script(name, about, policy!("9/10us"));
     script.record(1).called("a").record(2).called("b").after(2).record(3).called("c").after(2)
 }
@@ -42,7 +42,7 @@ fn named() -> Vec<Script> {
             .settle("denied", 2)
             .settle("admitted", 1)
             .refund("denied"),
-        script("a receipt names the time as well", NAMED, policy!("9/10us"))
+        script("a receipt also identifies the time", NAMED, policy!("9/10us"))
             .record(1)
             .id(1)
             .called("first")
@@ -122,7 +122,7 @@ fn refunds() -> Vec<Script> {
             .reset()
             .about(&[S3.nth(1)])
             .record(1),
-        script("a refund makes room", &[S3.nth(1)], policy!("2/10us"))
+        script("a refund frees units", &[S3.nth(1)], policy!("2/10us"))
             .acquire(1)
             .acquire(1)
             .called("it")
@@ -130,7 +130,7 @@ fn refunds() -> Vec<Script> {
             .refund("it")
             .acquire(1)
             .acquire(1),
-        script("a refund of what an acquire waits for", &[S3.nth(1)], policy!("3/10us"))
+        script("a refund of the entry that an acquire waits for", &[S3.nth(1)], policy!("3/10us"))
             .acquire(1)
             .called("it")
             .acquire(2)
@@ -139,8 +139,8 @@ fn refunds() -> Vec<Script> {
             .refund("it")
             .acquire(2)
             .acquire(1),
-        abc("an entry is removed once", TWICE).refund("b").refund("b").refund("b").after(3),
-        script("an entry of one time with another is removed once", TWICE, policy!("9/10us"))
+        abc("an entry is removed only once", TWICE).refund("b").refund("b").refund("b").after(3),
+        script("one of two entries of equal time is removed only once", TWICE, policy!("9/10us"))
             .record(2)
             .record(2)
             .called("it")
@@ -148,7 +148,7 @@ fn refunds() -> Vec<Script> {
             .refund("it")
             .refund("it")
             .refund("it"),
-        script("the only entry is removed once", TWICE, policy!("9/10us"))
+        script("the only entry is removed only once", TWICE, policy!("9/10us"))
             .record(2)
             .called("it")
             .refund("it")
@@ -162,15 +162,15 @@ fn gone() -> Vec<Script> {
         around("a receipt just before the end of its window").settle("it", 3).after(9).refund("it"),
         around("a receipt at the end of its window").settle("it", 3).after(10).refund("it"),
         around("a receipt just after the end of its window").refund("it").after(11).settle("it", 3),
-        script("a receipt has the longest of the windows", NOTHING, policy!("9/5us, 9/20us, 9/10us"))
+        script("a receipt is valid for the longest window", NOTHING, policy!("9/5us, 9/20us, 9/10us"))
             .record(2)
             .called("it")
             .settle("it", 3)
             .after(19)
             .settle("it", 4)
             .after(1),
-        // The log keeps the entry, but the receipt is only for the window of its own policy.
-        script("a receipt ends with the window that it was issued under", NOTHING, policy!("9/10us"))
+        // The log keeps the entry, but the receipt is valid only for the window of the policy that issued it.
+        script("a receipt expires with the window of its policy", NOTHING, policy!("9/10us"))
             .policy(policy!("9/100us"))
             .record(2)
             .called("short")
@@ -184,10 +184,14 @@ fn gone() -> Vec<Script> {
             .after(89)
             .settle("long", 6)
             .after(1),
-        around("a refunded entry is not settled").refund("it").settle("it", 3).settle("it", 1).after(1),
-        around("a refunded entry is not settled beside another").record(1).refund("it").settle("it", 3).refund("it"),
-        around("a settled entry is refunded").settle("it", 5).refund("it").settle("it", 5),
-        around("an entry of a log that was reset").reset().settle("it", 3).record(2).settle("it", 3).refund("it"),
+        around("a refunded entry cannot be settled").refund("it").settle("it", 3).settle("it", 1).after(1),
+        around("a refunded entry cannot be settled among other entries")
+            .record(1)
+            .refund("it")
+            .settle("it", 3)
+            .refund("it"),
+        around("a settled entry can be refunded").settle("it", 5).refund("it").settle("it", 5),
+        around("an entry of a log that has been reset").reset().settle("it", 3).record(2).settle("it", 3).refund("it"),
         around("a settlement of nothing appends nothing").reset().settle("it", 3).about(&[S8.nth(1)]).reset(),
     ]
 }
@@ -196,10 +200,10 @@ fn resets() -> Vec<Script> {
     let log = |name| script(name, &[S8.nth(1)], policy!("2/10us"));
     vec![
         log("a reset removes all entries").record(1).record(1).after(1).record(3).reset().acquire(2).reset(),
-        log("a reset of nothing").reset().peek(1).reset().acquire(1).reset().reset(),
+        log("a reset of an empty log").reset().peek(1).reset().acquire(1).reset().reset(),
         log("a reset of a denied log").acquire(2).acquire(1).reset().acquire(2).acquire(1),
         log("a reset of expired entries").record(1).peek(1).after(10).reset().peek(1),
-        log("a reset after the only refund").record(1).called("it").refund("it").reset(),
+        log("a reset after the only entry is refunded").record(1).called("it").refund("it").reset(),
         log("a reset of one key").record(1).record(2).key(1).reset().peek(1).key(1).reset().key(1).reset().key(1),
         log("a reset removes the ids").record(1).id(1).record(1).id(2).reset().acquire(1).id(2).acquire(1).id(1),
         log("a reset of settled entries").record(1).called("it").settle("it", 5).reset().acquire(2).settle("it", 1),

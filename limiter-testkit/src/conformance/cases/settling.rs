@@ -1,4 +1,4 @@
-//! S2, S5, S6 and S7: what becomes of a settled entry, and what the answer says.
+//! S2, S5, S6 and S7: what a settlement changes, and what it returns.
 
 use limiter_core::{MAX_COST, policy};
 
@@ -41,7 +41,7 @@ fn kept() -> Vec<Script> {
             .record(2)
             .called("second")
             .settle("first", 1)
-            // The newest that reach 5 are the last two: the first goes.
+            // The last two entries reach 5, so the first is dropped.
             .record(3)
             .settle("second", 1)
             .record(1)
@@ -75,7 +75,7 @@ fn kept() -> Vec<Script> {
             .record(1)
             .called("it")
             .for_each([4, 4, 2, 9, 1], |script, cost| script.settle("it", cost).after(1)),
-        script("settlements make room and take it", &[keeps], policy!("3/10us"))
+        script("settlements free units and use them up", &[keeps], policy!("3/10us"))
             .acquire(3)
             .called("it")
             .acquire(1)
@@ -85,7 +85,7 @@ fn kept() -> Vec<Script> {
             .acquire(1)
             .settle("it", 1)
             .acquire(1),
-        script("a settlement of what an acquire waits for", &[keeps], policy!("6/10us"))
+        script("a settlement of the entry that an acquire waits for", &[keeps], policy!("6/10us"))
             .acquire(1)
             .called("first")
             .acquire(3)
@@ -103,7 +103,7 @@ fn kept() -> Vec<Script> {
     ]
 }
 
-/// Settlements up and down around the end of a window, W - 1, W and W + 1.
+/// Settles up and down around the end of a window W: at W - 1, W and W + 1.
 fn at_the_edges() -> Vec<Script> {
     let three = |name| {
         let script = script(name, &[S2.nth(1), S7.nth(1)], policy!("9/5us, 9/10us, 9/20us")).record(2).called("it");
@@ -117,7 +117,11 @@ fn at_the_edges() -> Vec<Script> {
         around(three("a settlement around the end of the middle window"), 10),
         around(three("a settlement around the end of the longest window"), 20),
         around(
-            three("a settlement of what a longer policy sees").policy(policy!("99/1ms")).record(1).under(1).after(1),
+            three("a settlement of an entry that only a longer policy sees")
+                .policy(policy!("99/1ms"))
+                .record(1)
+                .under(1)
+                .after(1),
             20,
         ),
     ]
@@ -152,7 +156,7 @@ fn beyond() -> Vec<Script> {
             .after(10)
             .settle("it", 1)
             .acquire(1),
-        // Only settlements to `MAX_COST` drop entries: under 3/10us all would still be there.
+        // Only settlements to `MAX_COST` drop entries: 3/10us alone would keep all of them.
         script("a settlement above the maximum drops nothing", &[S5.nth(1)], policy!("3/10us"))
             .record(1)
             .called("old")
@@ -162,9 +166,9 @@ fn beyond() -> Vec<Script> {
             .settle("old", 50)
             .settle("new", 1)
             .settle("old", 1),
-        abc("a settlement that alone reaches 2^52").settle("c", MAX_COST).refund("a").refund("b").settle("c", 1),
+        abc("a settlement that reaches 2^52 alone").settle("c", MAX_COST).refund("a").refund("b").settle("c", 1),
         abc("a settlement beyond 2^52").settle("c", u64::MAX).refund("a").refund("b").settle("c", 1),
-        abc("a settlement that just does not reach 2^52").settle("c", MAX_COST - 3).settle("c", 1).refund("a"),
+        abc("a settlement that falls just short of 2^52").settle("c", MAX_COST - 3).settle("c", 1).refund("a"),
         abc("a settlement that reaches 2^52 with newer entries")
             .settle("b", MAX_COST - 3)
             .refund("a")
@@ -187,7 +191,7 @@ fn beyond() -> Vec<Script> {
 fn answers() -> Vec<Script> {
     let says = S7.nth(1);
     vec![
-        script("a settlement is read by its own policy", &[says], policy!("9/10us"))
+        script("a settlement reports usage under its own policy", &[says], policy!("9/10us"))
             .policies([policy!("2/5us"), policy!("3/2us, 99/50us, 5/10us"), policy!("1/1us")])
             .record(1)
             .record(2)
@@ -202,7 +206,7 @@ fn answers() -> Vec<Script> {
             .under(3)
             .refund("it")
             .under(2),
-        script("a settlement of nothing is read by its own policy", &[says], policy!("9/10us"))
+        script("a settlement of no entry reports usage under its own policy", &[says], policy!("9/10us"))
             .policies([policy!("2/5us"), policy!("3/2us, 99/50us, 5/10us")])
             .record(2)
             .called("it")
@@ -217,7 +221,7 @@ fn answers() -> Vec<Script> {
             .settle("it", 1)
             .under(1)
             .after(1),
-        script("the answer says whether anything was settled", &[says], policy!("9/10us"))
+        script("the result states whether anything was settled", &[says], policy!("9/10us"))
             .record(1)
             .called("it")
             .settle("it", 2)
@@ -225,7 +229,7 @@ fn answers() -> Vec<Script> {
             .refund("it")
             .refund("it")
             .settle("it", 2),
-        script("the times in the answer to a settlement", &[says], policy!("3/10us, 4/20us"))
+        script("the times in the result of a settlement", &[says], policy!("3/10us, 4/20us"))
             .record(1)
             .called("a")
             .record(3)

@@ -1,13 +1,13 @@
-//! T1 and T3: timestamps, and time that never runs backwards.
+//! T1 and T3: timestamps, and time that never runs backwards within a log.
 
 use limiter_core::policy;
 
 use super::script::{Script, script};
-use crate::conformance::sentence::Cite;
+use crate::conformance::sentence::Citation;
 use crate::conformance::sentence::Sentence::{S2, S4, S8, T1, T3};
 
-const CLAMPED: &[Cite] = &[T3.nth(1)];
-const NOT_HELD: &[Cite] = &[T3.nth(2)];
+const CLAMPED: &[Citation] = &[T3.nth(1)];
+const NOT_HELD: &[Citation] = &[T3.nth(2)];
 
 pub(super) fn scripts() -> Vec<Script> {
     [resolution(), clamped(), not_held()].concat()
@@ -16,14 +16,14 @@ pub(super) fn scripts() -> Vec<Script> {
 fn resolution() -> Vec<Script> {
     let bits = [16, 24, 31, 32, 33, 40, 48];
     vec![
-        script("each microsecond is another time", &[T1.nth(2)], policy!("1/1us"))
+        script("each microsecond is a distinct time", &[T1.nth(2)], policy!("1/1us"))
             .acquire(1)
             .acquire(1)
             .for_each([1, 1, 998, 1, 998_999, 1], |script, after| script.acquire(1).after(after).acquire(1)),
-        script("times of one millisecond differ", &[T1.nth(2)], policy!("9/100us, 2/1us"))
+        script("times within one millisecond are distinct", &[T1.nth(2)], policy!("9/100us, 2/1us"))
             .starting_at(1_700_000_000_000_999)
             .for_each([0, 1, 1, 97, 1, 1], |script, after| script.acquire(1).after(after)),
-        // An age that overflows a smaller number would count as young.
+        // An age that overflows a narrower integer would look young.
         script("ages do not wrap around", &[T1.nth(2)], policy!("9/10us"))
             .for_each(bits, |script, bit| script.acquire(1).after(1 << bit).acquire(2).after((1 << bit) + 3)),
         script(
@@ -43,7 +43,7 @@ fn resolution() -> Vec<Script> {
             .after(1)
             .acquire(2)
             .peek(1),
-        // Doubles of this size are whole numbers: half a microsecond would show.
+        // Doubles this large are whole numbers, so half a microsecond would round up.
         script("times beyond 2^52", &[T1.nth(2)], policy!("2/3us"))
             .starting_at((1 << 53) - 12)
             .for_each([0, 1, 1, 1, 2, 1], |script, after| script.acquire(1).after(after)),
@@ -74,7 +74,7 @@ fn clamped() -> Vec<Script> {
             .after(-9)
             .acquire(1)
             .after(19),
-        script("before an entry that counts nowhere any more", CLAMPED, policy!("2/1us"))
+        script("before an entry that has left every window", CLAMPED, policy!("2/1us"))
             .acquire(1)
             .peek(1)
             .after(50)
@@ -90,7 +90,7 @@ fn clamped() -> Vec<Script> {
             .after(-3)
             .acquire(1)
             .after(-3),
-        script("a denied attempt keeps time from running back", CLAMPED, limits())
+        script("a denied attempt clamps later times", CLAMPED, limits())
             .counting_attempts()
             .acquire(3)
             .acquire(1)
@@ -102,7 +102,7 @@ fn clamped() -> Vec<Script> {
             .id(1)
             .acquire(1)
             .after(12)
-            // At 12 the first entry is no longer repeated.
+            // At 12, the id of the first entry has expired.
             .acquire(1)
             .id(1)
             .after(-7),
@@ -112,12 +112,12 @@ fn clamped() -> Vec<Script> {
             .record(1)
             .called("young")
             .after(12)
-            // At 12 the first receipt has left.
+            // At 12, the first receipt has expired.
             .settle("old", 2)
             .after(-7)
             .settle("young", 2)
             .refund("old"),
-        script("the beginning of time on a log of today", CLAMPED, limits())
+        script("the epoch on a current log", CLAMPED, limits())
             .acquire(1)
             .acquire(1)
             .after(-1_700_000_000_000_000)
@@ -129,10 +129,24 @@ fn clamped() -> Vec<Script> {
 fn not_held() -> Vec<Script> {
     let limits = || policy!("2/10us");
     vec![
-        script("a peek does not hold time", NOT_HELD, limits()).acquire(1).peek(1).after(1_000).acquire(1).after(-995),
-        script("a peek at nothing does not hold time", NOT_HELD, limits()).peek(1).after(1_000).acquire(1).after(-995),
-        script("a denial does not hold time", NOT_HELD, limits()).acquire(2).acquire(1).after(9).acquire(1).after(-4),
-        script("a repetition does not hold time", NOT_HELD, limits())
+        script("a peek does not clamp later times", NOT_HELD, limits())
+            .acquire(1)
+            .peek(1)
+            .after(1_000)
+            .acquire(1)
+            .after(-995),
+        script("a peek at an empty log does not clamp later times", NOT_HELD, limits())
+            .peek(1)
+            .after(1_000)
+            .acquire(1)
+            .after(-995),
+        script("a denial does not clamp later times", NOT_HELD, limits())
+            .acquire(2)
+            .acquire(1)
+            .after(9)
+            .acquire(1)
+            .after(-4),
+        script("a repetition does not clamp later times", NOT_HELD, limits())
             .acquire(1)
             .id(1)
             .acquire(1)
@@ -140,7 +154,7 @@ fn not_held() -> Vec<Script> {
             .after(9)
             .acquire(1)
             .after(-4),
-        script("a settlement does not hold time", &[T3.nth(2), S2.nth(1)], limits())
+        script("a settlement does not clamp later times", &[T3.nth(2), S2.nth(1)], limits())
             .acquire(1)
             .called("it")
             .settle("it", 2)
@@ -148,7 +162,7 @@ fn not_held() -> Vec<Script> {
             .settle("it", 1)
             .acquire(1)
             .after(-4),
-        script("a settlement of nothing does not hold time", NOT_HELD, limits())
+        script("a settlement of no entry does not clamp later times", NOT_HELD, limits())
             .acquire(1)
             .called("it")
             .refund("it")
@@ -156,7 +170,7 @@ fn not_held() -> Vec<Script> {
             .after(9)
             .acquire(1)
             .after(-4),
-        script("a removed entry does not hold time", NOT_HELD, policy!("9/1ms"))
+        script("a removed entry does not clamp later times", NOT_HELD, policy!("9/1ms"))
             .record(1)
             .record(2)
             .called("newest")
@@ -164,7 +178,7 @@ fn not_held() -> Vec<Script> {
             .refund("newest")
             .acquire(1)
             .after(-50),
-        script("the only entry, removed, does not hold time", NOT_HELD, limits())
+        script("the only entry, once removed, does not clamp later times", NOT_HELD, limits())
             .record(2)
             .called("only")
             .refund("only")
@@ -172,12 +186,12 @@ fn not_held() -> Vec<Script> {
             .after(-50)
             .acquire(1)
             .after(-50),
-        script("a reset log does not hold time", &[T3.nth(2), S8.nth(1)], limits())
+        script("a reset log does not clamp later times", &[T3.nth(2), S8.nth(1)], limits())
             .record(1)
             .reset()
             .acquire(1)
             .after(-50),
-        script("a log does not hold the time of another", NOT_HELD, limits())
+        script("a log does not clamp the times of another log", NOT_HELD, limits())
             .through(&super::policies::TWO_NAMES)
             .record(1)
             .acquire(1)

@@ -1,10 +1,10 @@
-//! Settlements and refunds at once.
+//! Concurrent settlements and refunds.
 
 use std::sync::Arc;
 
 use limiter_core::{Error, Receipt, WindowStore};
 
-use super::tasks::{Contention, SharedLog, Wrong, failed};
+use super::tasks::{Contention, Problem, SharedLog, failed};
 use crate::conformance::generated::strategy::{limit, policy};
 use crate::conformance::suite::failure::Findings;
 
@@ -14,20 +14,20 @@ pub(super) async fn run<S: WindowStore + ?Sized>(contention: &mut Contention<'_,
     own_refunds(contention, findings).await;
 }
 
-/// Appends an entry of this cost, and returns its receipt.
+/// Appends an entry of this cost and returns its receipt.
 async fn receipt<S: WindowStore + ?Sized>(shared: &SharedLog<S>, task: usize, cost: u64) -> Result<Receipt, Error> {
     let seen = shared.decide(task, task, shared.op().with_cost(cost)).await?;
-    let none = || Error::new(limiter_core::ErrorKind::Inconsistent, "an admitted acquire got no receipt");
+    let none = || Error::new(limiter_core::ErrorKind::Inconsistent, "an admitted acquire returned no receipt");
     seen.decision.receipt().ok_or_else(none)
 }
 
-async fn used<S: WindowStore + ?Sized>(shared: &SharedLog<S>) -> Result<u64, Wrong> {
+async fn used<S: WindowStore + ?Sized>(shared: &SharedLog<S>) -> Result<u64, Problem> {
     let mut op = shared.op();
     op.mode = limiter_core::store::Mode::Peek;
     Ok(shared.decide(0, 1, op).await.map_err(failed)?.decision.used())
 }
 
-/// One receipt, refunded by all, is refunded once.
+/// A receipt that all tasks refund is refunded once.
 async fn same_receipt<S: WindowStore + ?Sized>(contention: &mut Contention<'_, S>, findings: &mut Findings) {
     let shared = contention.shared(policy(&[limit(99, 1_000)], false), Some(0));
     let result = async {
@@ -45,14 +45,17 @@ async fn same_receipt<S: WindowStore + ?Sized>(contention: &mut Contention<'_, S
                 "the tasks {one} and {other} both refunded one entry, and {used} are used, expected 2\ntwo tasks overlapped: \
                  each found the entry before the other had removed it"
             )),
-            _ => Err(format!("{} tasks refunded one entry, and {used} are used, expected one task and 2", by.len())),
+            _ => Err(format!(
+                "{} tasks refunded one entry and {used} units are used; expected one task and 2 units",
+                by.len()
+            )),
         }
     };
     let result = result.await;
     contention.end(&shared, "refunds of one receipt", result, findings).await;
 }
 
-/// One entry, settled by each task to another cost. Each finds its own cost in the answer.
+/// Every task settles one entry to a different cost and finds that cost in the answer.
 async fn different_costs<S: WindowStore + ?Sized>(contention: &mut Contention<'_, S>, findings: &mut Findings) {
     let shared = contention.shared(policy(&[limit(1_000_000, 1_000)], false), Some(0));
     let result = async {
@@ -76,7 +79,7 @@ async fn different_costs<S: WindowStore + ?Sized>(contention: &mut Contention<'_
     contention.end(&shared, "settlements of one receipt", result, findings).await;
 }
 
-/// Each task appends entries and refunds them. In the end nothing is left.
+/// Each task appends entries and refunds them. At the end, the log is empty.
 async fn own_refunds<S: WindowStore + ?Sized>(contention: &mut Contention<'_, S>, findings: &mut Findings) {
     let shared = contention.shared(policy(&[limit(1_000_000, 1_000)], false), Some(0));
     let result = async {
@@ -89,11 +92,12 @@ async fn own_refunds<S: WindowStore + ?Sized>(contention: &mut Contention<'_, S>
         contention.calls += refunds.len() as u64;
         if let Some((task, _)) = refunds.iter().find(|(_, applied)| !applied) {
             return Err(format!(
-                "task {task} found its own entry gone\ntwo tasks overlapped: another one wrote the log without that entry"
+                "task {task} lost its entry\ntwo tasks overlapped: another task wrote the log without that entry"
             ));
         }
         let (used, there_was_one) = (used(&shared).await?, shared.reset(0).await.map_err(failed)?);
-        let wrong = || format!("after all entries were refunded {used} are used, and reset said {there_was_one}");
+        let wrong =
+            || format!("after all entries were refunded, {used} units are used and reset returned {there_was_one}");
         if used == 0 && !there_was_one { Ok(()) } else { Err(wrong()) }
     };
     let result = result.await;

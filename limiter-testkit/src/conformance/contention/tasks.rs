@@ -1,4 +1,4 @@
-//! Tasks that use one log at once.
+//! Concurrent tasks on one log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,11 +9,11 @@ use limiter_core::{Decision, Error, ErrorKind, Name, Policy, Receipt, Timestamp,
 use crate::conformance::generated::strategy::START;
 use crate::conformance::sentence::Sentence::L12;
 use crate::conformance::sequence::caller::{Route, decided};
+use crate::conformance::spawn::Spawner;
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::reset_all;
-use crate::conformance::tasks::spawn::Spawner;
 
-/// What every scenario needs: the store, and how many tasks and calls there are.
+/// The state of a scenario: the store, and the numbers of tasks and calls.
 pub(super) struct Contention<'a, S: ?Sized> {
     pub(super) handles: &'a [Arc<S>],
     pub(super) spawner: &'a Spawner,
@@ -24,19 +24,19 @@ pub(super) struct Contention<'a, S: ?Sized> {
     pub(super) calls: u64,
 }
 
-/// One log that all tasks use.
+/// A log that all tasks use.
 pub(super) struct SharedLog<S: ?Sized> {
     pub(super) handles: Vec<Arc<S>>,
     pub(super) policy: Policy,
     pub(super) key: String,
     pub(super) clock: AtomicU64,
-    /// How far the given time moves with each call, in microseconds. `None` for the store's clock.
+    /// How far the given time advances with each call, in microseconds. `None` uses the store's clock.
     pub(super) tick: Option<u64>,
 }
 
-/// What a task saw: its number and its decision.
+/// A task's number and the decision that it received.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct TaskDecision {
     pub(super) task: usize,
     pub(super) decision: Decision,
 }
@@ -63,9 +63,9 @@ impl<S: WindowStore + ?Sized> SharedLog<S> {
         op
     }
 
-    pub(super) async fn decide(&self, task: usize, turn: usize, op: Op<'_>) -> Result<Seen, Error> {
+    pub(super) async fn decide(&self, task: usize, turn: usize, op: Op<'_>) -> Result<TaskDecision, Error> {
         let (decision, _) = decided(self.handle(task), op, Route::in_turn(turn)).await?;
-        Ok(Seen { task, decision })
+        Ok(TaskDecision { task, decision })
     }
 
     pub(super) async fn settle(&self, task: usize, receipt: Receipt, cost: u64) -> Result<SettlementFacts, Error> {
@@ -83,24 +83,24 @@ impl<S: WindowStore + ?Sized> SharedLog<S> {
     }
 }
 
-/// What went wrong.
-pub(super) type Wrong = String;
+/// A description of what went wrong.
+pub(super) type Problem = String;
 
 impl<S: WindowStore + ?Sized> Contention<'_, S> {
-    /// Returns a new log. The given time starts now and moves by `tick` with each call.
+    /// Returns a new log. The given time starts now and advances by `tick` with each call.
     pub(super) fn shared(&mut self, policy: Policy, tick: Option<u64>) -> Arc<SharedLog<S>> {
         self.keys += 1;
         let key = format!("{}/{}", self.prefix, self.keys);
         Arc::new(SharedLog { handles: self.handles.to_vec(), policy, key, clock: AtomicU64::new(START), tick })
     }
 
-    /// Lets every task do `work(log, task, try)` as many times as there are tries.
+    /// Runs `work(log, task, try)` in every task, `tries` times each.
     pub(super) async fn all<T, F>(
         &mut self,
         shared: &Arc<SharedLog<S>>,
         tries: usize,
         work: impl Fn(Arc<SharedLog<S>>, usize, usize) -> F + Clone + Send + Sync + 'static,
-    ) -> Result<Vec<T>, Wrong>
+    ) -> Result<Vec<T>, Problem>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Error>> + Send,
@@ -112,25 +112,25 @@ impl<S: WindowStore + ?Sized> Contention<'_, S> {
         results.into_iter().flatten().collect::<Result<_, _>>().map_err(failed)
     }
 
-    /// Ends a scenario: removes the log, and says what went wrong.
+    /// Ends a scenario: removes the log and reports what went wrong.
     pub(super) async fn end(
         &mut self,
         shared: &SharedLog<S>,
         what: &str,
-        result: Result<(), Wrong>,
+        result: Result<(), Problem>,
         findings: &mut Findings,
     ) {
         reset_all(&**shared.handle(0), &[shared.log()]).await;
         self.calls += 1;
         if let Err(text) = result {
-            let title = format!("{} tasks at once: {what}", self.tasks);
+            let title = format!("{} concurrent tasks: {what}", self.tasks);
             findings.push(Finding::new(title, &[L12.nth(2)], text));
         }
     }
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "for map_err")]
-pub(super) fn failed(error: Error) -> Wrong {
+pub(super) fn failed(error: Error) -> Problem {
     let why = match error.kind() {
         ErrorKind::Inconsistent => {
             "; two tasks overlapped: the log changed between the moment when the store took the verdict and the moment when it \
@@ -141,9 +141,9 @@ pub(super) fn failed(error: Error) -> Wrong {
     format!("a call returned the error {error:?}{why}")
 }
 
-/// Says that two tasks saw what only one can have seen.
-pub(super) fn overlap(one: &Seen, other: &Seen, what: &str) -> Wrong {
-    let see = |seen: &Seen| {
+/// Reports that two tasks saw what only one of them can have seen.
+pub(super) fn overlap(one: &TaskDecision, other: &TaskDecision, what: &str) -> Problem {
+    let see = |seen: &TaskDecision| {
         let (decision, entry) = (&seen.decision, seen.decision.receipt().map(|receipt| receipt.entry().as_u128()));
         format!(
             "  task {}: allowed {}, used {} of {}, at {}, entry {entry:x?}",
@@ -154,9 +154,5 @@ pub(super) fn overlap(one: &Seen, other: &Seen, what: &str) -> Wrong {
             decision.at().as_micros()
         )
     };
-    format!(
-        "{what}\n{}\n{}\ntwo tasks overlapped: each took the log as it was before the other had changed it",
-        see(one),
-        see(other)
-    )
+    format!("{what}\n{}\n{}\ntwo tasks overlapped: each read the log before the other wrote it", see(one), see(other))
 }

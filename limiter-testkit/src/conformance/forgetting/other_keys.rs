@@ -1,12 +1,12 @@
-//! Logs that must be kept while many other keys come.
+//! Logs that the store must keep while many other keys come and go.
 
 use limiter_core::store::{LogKey, Op};
 use limiter_core::{Name, Timestamp, WindowStore, policy};
 
 use crate::conformance::cases::script::{Script, script};
 use crate::conformance::generated::strategy::START;
+use crate::conformance::own_clock::Session;
 use crate::conformance::own_clock::clock::When;
-use crate::conformance::own_clock::session::Session;
 use crate::conformance::sentence::Sentence::{F1, F2};
 use crate::conformance::sequence::replay::Mismatch;
 use crate::conformance::suite::failure::{Finding, Findings};
@@ -49,9 +49,9 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
         session.end().await;
         run.count(session.calls());
         if let Err(mismatch) = result {
-            let cites = script.cites.get(mismatch.step).cloned().unwrap_or_default();
+            let citations = script.citations.get(mismatch.step).cloned().unwrap_or_default();
             let title = format!("{}, while {} other keys come", script.name, run.sizes().other_keys);
-            findings.push(Finding::about(title, &cites, mismatch));
+            findings.push(Finding::about(title, &citations, mismatch));
         }
     }
 }
@@ -71,7 +71,7 @@ where
     Ok(())
 }
 
-/// Appends to many other keys, lets the store sweep, and removes them. Errors show elsewhere.
+/// Appends to many other keys, sweeps, and removes them. Ignores errors, which other phases report.
 async fn others<S: WindowStore + ?Sized>(run: &Run<'_, S>) -> u64 {
     let (count, prefix, limits) = (run.sizes().other_keys, run.new_key(), policy!("1/1us"));
     let key = |i: usize| format!("{prefix}/{i}");

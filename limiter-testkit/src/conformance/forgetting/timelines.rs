@@ -1,4 +1,4 @@
-//! Logs over some hundred milliseconds, all at once.
+//! Logs over a few hundred milliseconds. All run at the same time.
 
 use std::time::{Duration, Instant};
 
@@ -7,42 +7,42 @@ use limiter_core::{Policy, Timestamp, WindowStore, policy};
 
 use crate::conformance::cases::script::{Script, script};
 use crate::conformance::generated::strategy::START;
+use crate::conformance::own_clock::Session;
 use crate::conformance::own_clock::clock::When;
-use crate::conformance::own_clock::session::Session;
 use crate::conformance::sentence::Sentence::{F1, F2};
+use crate::conformance::sequence::call_result::CallResult;
 use crate::conformance::sequence::replay::Mismatch;
-use crate::conformance::sequence::reply::Reply;
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::Run;
 
-/// A case whose steps wait in milliseconds.
+/// A case whose steps wait for milliseconds.
 struct Timeline {
     script: Script,
-    /// The steps with given times.
-    given: Vec<(usize, Given)>,
+    /// The steps that run at given times.
+    given: Vec<(usize, GivenTime)>,
 }
 
-/// A time of the caller's.
+/// A time that the caller gives.
 #[derive(Clone, Copy)]
-enum Given {
+enum GivenTime {
     /// In microseconds since the epoch.
     At(u64),
     /// In microseconds after the time of the first step.
     AfterFirst(u64),
 }
 
-use Given::{AfterFirst, At};
+use GivenTime::{AfterFirst, At};
 
-/// At the store's clock.
+/// Returns a timeline at the store's clock.
 fn kept(name: &'static str, policy: Policy, steps: impl FnOnce(Script) -> Script) -> Timeline {
     Timeline { script: steps(script(name, &[F1.nth(1)], policy)), given: Vec::new() }
 }
 
-/// At given times, step by step; further steps are at the store's clock.
+/// Returns a timeline whose first steps run at given times and whose other steps run at the store's clock.
 fn given(
     name: &'static str,
     policy: Policy,
-    times: &[Option<Given>],
+    times: &[Option<GivenTime>],
     steps: impl FnOnce(Script) -> Script,
 ) -> Timeline {
     let given = times.iter().enumerate().filter_map(|(number, time)| Some((number, (*time)?))).collect();
@@ -50,12 +50,12 @@ fn given(
 }
 
 fn at_the_stores_clock() -> Vec<Timeline> {
-    // Until shortly before the end of a window of 600 ms.
-    let looks = |script: Script, policy| script.peek(1).under(policy).after(300).peek(1).under(policy).after(250);
+    // Reads a log until shortly before the end of a 600 ms window.
+    let peeks = |script: Script, policy| script.peek(1).under(policy).after(300).peek(1).under(policy).after(250);
     let untouched = |name, step: fn(Script) -> Script| {
         kept(name, policy!("9/600ms"), |script| {
             let script = script.policy(policy!("1/20ms")).record(1).id(1).called("it").record(1).called("other");
-            looks(step(script).under(1), 0)
+            peeks(step(script).under(1), 0)
         })
     };
     vec![
@@ -73,17 +73,17 @@ fn at_the_stores_clock() -> Vec<Timeline> {
                 .record(2)
                 .peek(1)
         }),
-        kept("the longest window is the last", policy!("9/50ms, 9/600ms"), |script| looks(script.record(1), 0)),
-        kept("the longest window is the first", policy!("9/600ms, 9/50ms"), |script| looks(script.record(1), 0)),
+        kept("the longest window is the last", policy!("9/50ms, 9/600ms"), |script| peeks(script.record(1), 0)),
+        kept("the longest window is the first", policy!("9/600ms, 9/50ms"), |script| peeks(script.record(1), 0)),
         kept("the limiter's window is the longer one", policy!("9/600ms"), |script| {
-            looks(script.policy(policy!("9/50ms")).through_a_limiter().record(1).under(1), 0)
+            peeks(script.policy(policy!("9/50ms")).through_a_limiter().record(1).under(1), 0)
         }),
         kept("the operation's window is the longer one", policy!("9/50ms"), |script| {
-            looks(script.policy(policy!("9/600ms")).through_a_limiter().record(1).under(1), 1)
+            peeks(script.policy(policy!("9/600ms")).through_a_limiter().record(1).under(1), 1)
         }),
         kept("a later append", policy!("9/500ms"), |script| script.record(1).record(1).after(400).peek(1).after(400)),
         kept("a later append under a longer window", policy!("9/50ms"), |script| {
-            looks(script.policy(policy!("9/600ms")).record(1).record(1).under(1), 1)
+            peeks(script.policy(policy!("9/600ms")).record(1).record(1).under(1), 1)
         }),
         kept("a denied attempt", policy!("1/500ms"), |script| {
             script.counting_attempts().acquire(1).acquire(1).after(400).peek(1).after(400)
@@ -94,7 +94,7 @@ fn at_the_stores_clock() -> Vec<Timeline> {
         untouched("a repetition shortens nothing", |script| script.record(1).id(1)),
         untouched("a settlement shortens nothing", |script| script.settle("it", 3)),
         untouched("a refund shortens nothing", |script| script.refund("other")),
-        kept("after the log may be forgotten", policy!("9/100ms"), |script| {
+        kept("a log that may have been forgotten", policy!("9/100ms"), |script| {
             let script = script.record(1).id(1).called("it").peek(1).after(150).settle("it", 3).refund("it");
             script.record(2).id(1).called("new").peek(1).settle("new", 1).after(30).refund("it").reset()
         }),
@@ -104,7 +104,7 @@ fn at_the_stores_clock() -> Vec<Timeline> {
 fn at_given_times() -> Vec<Timeline> {
     let short = || policy!("9/10us");
     let times = |times: &[u64]| times.iter().map(|time| Some(At(*time))).collect::<Vec<_>>();
-    // The step at the end finds the entries still in their window.
+    // The last step finds the entries still in their window.
     let later = |script: Script| script.peek(1).after(700).peek(1).after(800);
     let past = times(&[START, START + 5, START + 9]);
     let beginning = times(&[0, 5, 9]);
@@ -113,30 +113,30 @@ fn at_given_times() -> Vec<Timeline> {
     let ahead = |micros| Some(AfterFirst(micros));
     let seconds = 1_000_000;
     vec![
-        given("an entry of a given time in the past", short(), &past, |script| later(script.record(1))),
-        given("an entry of the beginning of time", short(), &beginning, |script| later(script.record(1))),
-        given("an entry of the end of time", short(), &end, |script| later(script.record(1))),
-        given("an entry of a given time before the newest", short(), &clamped, |script| {
+        given("an entry at a given time in the past", short(), &past, |script| later(script.record(1))),
+        given("an entry at the epoch", short(), &beginning, |script| later(script.record(1))),
+        given("an entry at the largest timestamp", short(), &end, |script| later(script.record(1))),
+        given("an entry at a given time before the newest", short(), &clamped, |script| {
             later(script.record(1).record(2))
         }),
         given(
-            "an entry of a given time that is now",
+            "an entry at a given time, which is now",
             policy!("9/50ms"),
             &[None, ahead(0), ahead(20_000), ahead(49_000)],
             |script| later(script.peek(1).record(1)),
         ),
         given(
-            "an entry of a given time after one at the store's clock",
+            "an entry at a given time after one at the store's clock",
             policy!("9/50ms"),
             &[None, ahead(1_000), ahead(20_000), ahead(49_000)],
             |script| later(script.record(1).record(1)),
         ),
-        // Clamped to the entry in the future, and kept as long as that counts.
+        // Clamped to the entry in the future, and kept as long as that entry counts.
         given("an entry in the future", policy!("9/300ms"), &[None, ahead(600_000)], |script| {
             script.about(&[F1.nth(1)]).peek(1).record(1).record(2).peek(1).after(400).peek(1).after(400)
         }),
         given(
-            "an entry of a given time far in the future",
+            "an entry at a given time far in the future",
             policy!("9/1s"),
             &[None, ahead(3_600 * seconds), ahead(3_600 * seconds + 900_000)],
             |script| script.peek(1).record(1).peek(1).after(1_200),
@@ -144,26 +144,29 @@ fn at_given_times() -> Vec<Timeline> {
     ]
 }
 
-/// Shortly before the minute is over that F2 grants.
+/// Returns timelines that end shortly before the minute that F2 grants is over.
 fn after_a_minute() -> Vec<Timeline> {
     let times = |times: &[u64]| times.iter().map(|time| Some(At(*time))).collect::<Vec<_>>();
     vec![
-        given("an entry of a given time for a minute", policy!("9/10us"), &times(&[START, START + 9]), |script| {
-            script.record(1).peek(1).after(59_000)
-        }),
         given(
-            "an entry of a given time for its window and a minute",
+            "an entry at a given time, kept for a minute",
+            policy!("9/10us"),
+            &times(&[START, START + 9]),
+            |script| script.record(1).peek(1).after(59_000),
+        ),
+        given(
+            "an entry at a given time, kept for its window and a minute",
             policy!("9/10s"),
             &times(&[START, START + 9_000_000]),
             |script| script.record(1).peek(1).after(69_000),
         ),
         given(
-            "an entry of a given time behind the newest, for that long and a minute",
+            "an entry at a given time before the newest, kept for the difference and a minute",
             policy!("9/10us"),
             &times(&[START + 10_000_000, START, START + 9]),
             |script| script.record(1).record(2).peek(1).after(69_000),
         ),
-        kept("an entry for more than a minute", policy!("9/70s"), |script| script.record(1).peek(1).after(69_000)),
+        kept("an entry kept for more than a minute", policy!("9/70s"), |script| script.record(1).peek(1).after(69_000)),
     ]
 }
 
@@ -173,7 +176,8 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     if run.sizes().wait > Duration::from_secs(70) {
         timelines.extend(after_a_minute());
     }
-    let results = join_all(timelines.iter().enumerate().map(|(turn, timeline)| put(run, timeline, turn))).await;
+    let results =
+        join_all(timelines.iter().enumerate().map(|(turn, timeline)| replay_timeline(run, timeline, turn))).await;
     for result in results {
         match result {
             Ok(calls) => {
@@ -188,7 +192,11 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     }
 }
 
-async fn put<S: WindowStore + ?Sized>(run: &Run<'_, S>, timeline: &Timeline, turn: usize) -> Result<u64, Finding> {
+async fn replay_timeline<S: WindowStore + ?Sized>(
+    run: &Run<'_, S>,
+    timeline: &Timeline,
+    turn: usize,
+) -> Result<u64, Finding> {
     let script = &timeline.script;
     let title = format!("a log that must be kept: {}", script.name);
     let session = Session::new(&run.handles()[..1], &script.case, &run.new_key(), run.tolerance(), turn);
@@ -198,11 +206,11 @@ async fn put<S: WindowStore + ?Sized>(run: &Run<'_, S>, timeline: &Timeline, tur
     match result {
         Ok(()) => Ok(session.calls()),
         Err(mismatch) => {
-            let mut cites = script.cites.get(mismatch.step).cloned().unwrap_or_default();
-            if let Some(first) = mismatch.cites.first().filter(|first| !cites.contains(first)) {
-                cites.insert(0, *first);
+            let mut citations = script.citations.get(mismatch.step).cloned().unwrap_or_default();
+            if let Some(first) = mismatch.citations.first().filter(|first| !citations.contains(first)) {
+                citations.insert(0, *first);
             }
-            Err(Finding::about(title, &cites, mismatch))
+            Err(Finding::about(title, &citations, mismatch))
         }
     }
 }
@@ -216,7 +224,7 @@ where
         let after = u64::try_from(step.after).unwrap_or(0);
         elapsed += after;
         if after > 0 {
-            // Calls take time too; the later steps are at the times that the case says.
+            // Calls take time too, so wait only for the rest.
             let late = start.elapsed().saturating_sub(Duration::from_millis(elapsed - after));
             session.sleep(Duration::from_millis(after).saturating_sub(late)).await?;
         }
@@ -231,7 +239,7 @@ where
             _ => When::Store,
         };
         let reply = session.step(number, step.operation, when).await?;
-        first = first.or(reply.as_ref().and_then(Reply::at));
+        first = first.or(reply.as_ref().and_then(CallResult::at));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Random sequences reach what they are there to reach: a strategy that never makes a case of a kind checks nothing.
+//! Checks that random sequences contain every kind of call. A kind that is never generated is never tested.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
 use super::strategy::cases;
-use crate::conformance::sequence::plan::{Call, Plan, Planned};
-use crate::conformance::sequence::reply::Reply;
+use crate::conformance::sequence::call_result::CallResult;
+use crate::conformance::sequence::{Call, Plan, Planned};
 
 fn kinds(plan: &Plan) -> Vec<&'static str> {
     let mut kinds = Vec::new();
     let mut latest = 0;
     for Planned { call, expected, .. } in &plan.calls {
         let kind = match (call, expected) {
-            (Call::Run { mode, policy, limiter_policy, at, id, cost, log }, Reply::Decided(decided)) => {
+            (Call::Run { mode, policy, limiter_policy, at, id, cost, log }, CallResult::Decided(decided)) => {
                 let answer = &decided.answer;
                 if log.name > 0 {
                     kinds.push("another limiter");
@@ -65,30 +65,30 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
                     }
                 }
             }
-            (_, Reply::Refused(ErrorKind::InvalidCost)) => "cost of 0",
-            (_, Reply::Refused(_)) => "cost above the maximum",
-            (Call::Settle { cost: 0, .. }, Reply::Settled(settled)) => {
+            (_, CallResult::Refused(ErrorKind::InvalidCost)) => "cost of 0",
+            (_, CallResult::Refused(_)) => "cost above the maximum",
+            (Call::Settle { cost: 0, .. }, CallResult::Settled(settled)) => {
                 if settled.applied {
                     "refund"
                 } else {
                     "stale refund"
                 }
             }
-            (Call::Settle { .. }, Reply::Settled(settled)) => {
+            (Call::Settle { .. }, CallResult::Settled(settled)) => {
                 if settled.applied {
                     "settlement"
                 } else {
                     "stale settlement"
                 }
             }
-            (_, Reply::Reset(done)) => {
+            (_, CallResult::Reset(done)) => {
                 if *done {
                     "reset"
                 } else {
                     "reset of nothing"
                 }
             }
-            (_, Reply::Decided(_) | Reply::Settled(_)) => "an answer to no question",
+            (_, CallResult::Decided(_) | CallResult::Settled(_)) => "an answer of the wrong kind",
         };
         kinds.push(kind);
     }

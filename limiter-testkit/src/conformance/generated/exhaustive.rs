@@ -1,4 +1,4 @@
-//! All short sequences.
+//! Every short sequence.
 
 use limiter_core::Policy;
 use limiter_core::store::Mode;
@@ -18,13 +18,13 @@ pub(crate) fn policies() -> Vec<Policy> {
     ]
 }
 
-/// The operations of a short sequence, and the time steps before each.
-struct Alphabet {
+/// The operations of a short sequence, and the time steps before each operation.
+struct StepChoices {
     operations: Vec<Operation>,
     steps: Vec<i64>,
 }
 
-impl Alphabet {
+impl StepChoices {
     fn of(policy: &Policy) -> Self {
         let (max, window) = (policy.smallest_max(), policy.longest_window().as_micros() as i64);
         let run = |mode, cost, id| Operation::Run { mode, on: Place::default(), policy: 0, cost, id };
@@ -56,15 +56,15 @@ impl Alphabet {
     }
 }
 
-/// Every sequence of `depth` operations, at most 4, under `policy`. The first finds an empty log, so its time does not
-/// matter, and there is nothing to settle.
+/// Returns every sequence of `depth` operations, at most 4, under `policy`. The first operation finds an empty log,
+/// so its time is irrelevant and it settles nothing.
 pub(crate) fn sequences(policy: &Policy, depth: usize) -> impl Iterator<Item = Case> + Send {
-    let Alphabet { operations, steps } = Alphabet::of(policy);
+    let StepChoices { operations, steps } = StepChoices::of(policy);
     let (policies, depth) = (vec![policy.clone()], depth.min(4));
     let can_be_first = |operation: &&Operation| !matches!(operation, Operation::Settle { .. });
     let firsts: Vec<Step> =
         operations.iter().filter(can_be_first).map(|&operation| Step { after: 0, operation }).collect();
-    // The receipt of the second step can be settled from the third on.
+    // From the third step on, the receipt of the second step can be settled.
     let is_possible = |operation: &&Operation| depth > 2 || !matches!(operation, Operation::Settle { step: 1, .. });
     let operations: Vec<Operation> = operations.iter().filter(is_possible).copied().collect();
     let later: Vec<Step> =

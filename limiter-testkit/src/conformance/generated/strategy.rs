@@ -9,17 +9,18 @@ use proptest::prelude::*;
 
 use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
 
-/// The keys of a case.
+/// The number of keys in a case.
 const KEYS: u8 = 2;
-/// Few and small, so that entries meet the ends of windows all the time, and one that does not fit in 32 bits.
+/// Few and short, so that entries often reach the end of a window. One does not fit in 32 bits.
 const WINDOWS: [u64; 9] = [10, 1, 2, 3, 5, 12, 25, 60, (1 << 32) + 7];
-/// The last two are refused, or saturate.
+/// The last two are refused or saturate.
 const COSTS: [u64; 14] = [1, 1, 1, 1, 2, 2, 3, 4, 5, 7, 8, 9, 0, u64::MAX];
-/// When a sequence starts: mostly today, sometimes at the beginning or near the end of time.
+/// When a sequence starts: usually today, sometimes at the epoch or near the largest timestamp.
 const STARTS: [u64; 8] = [START, START, START, START, START, START, 0, Timestamp::MAX.as_micros() - 150];
 pub(crate) const START: u64 = 1_700_000_000_000_000;
 
-/// Returns limits of 1 to 8 units within windows of 1 to 60 µs or 72 minutes; seldom of up to 100 units, or meters.
+/// Returns limits of 1 to 8 units within windows of 1 to 60 µs or 72 minutes. A few have up to 100 units, or no
+/// reachable maximum.
 pub fn limits() -> impl Strategy<Value = Limit, Tree: Send> {
     (0..16_u8, 1..=8_u64, 0..WINDOWS.len()).prop_map(|(kind, max, window)| {
         let max = match kind {
@@ -36,13 +37,13 @@ const FALLBACK: Limit = match Limit::with_window(1, Window::MIN) {
     Err(_) => unreachable!(),
 };
 
-/// A valid limit; the strategies ask for no other.
+/// Returns a valid limit. The strategies generate only valid numbers.
 pub(crate) fn limit(max: u64, window: u64) -> Limit {
     let window = Window::from_micros(window).unwrap_or(Window::MIN);
     Limit::with_window(max, window).unwrap_or(FALLBACK)
 }
 
-/// Returns policies of 1 to 3 limits, seldom of 8, in both counting modes.
+/// Returns policies of 1 to 3 limits, rarely of 8, in both counting modes.
 pub fn policies() -> impl Strategy<Value = Policy, Tree: Send> {
     (vec(limits(), 1..=3), 0..16_u8, any::<bool>()).prop_map(|(mut limits, kind, attempts)| {
         for i in 0..if kind == 15 { 8 - limits.len() } else { 0 } {
@@ -59,7 +60,7 @@ pub(crate) fn policy(limits: &[Limit], attempts: bool) -> Policy {
     policy.unwrap_or_else(|_| Policy::from(FALLBACK)).with_counting(counting)
 }
 
-/// The limiters of a case: one without a name, one with a default policy, that one again under another default, and one
+/// The limiters of a case: one without a name, one with a default policy, the same one with another default, and one
 /// with another name.
 const LIMITERS: [CaseLimiter; 4] = [
     CaseLimiter::NONE,
@@ -67,18 +68,19 @@ const LIMITERS: [CaseLimiter; 4] = [
     CaseLimiter { name: 0, policy: Some(1) },
     CaseLimiter { name: 1, policy: Some(0) },
 ];
-/// Which of them an operation comes through: mostly the one with a default policy.
+/// Indices of the limiters. Most operations use the limiter with a default policy.
 const PICKS: [u8; 8] = [1, 1, 1, 1, 0, 0, 2, 3];
 
-/// Returns sequences of this many operations on two keys, through limiters of two names, under 1 to 3 policies.
+/// Returns sequences of this length on two keys, through limiters with two names, under 1 to 3 policies.
 ///
-/// They contain all operations, costs up to and above the maximum, repeated ids and settlements of any earlier receipt. Time
-/// stands still, moves to just before, to and just after the end of a window, and steps back.
+/// They contain all operations, costs up to and above the maximum, repeated ids, and settlements of any earlier
+/// receipt. Time stands still, steps back, or moves to just before, exactly to, or just after the end of a window.
 ///
-/// Shrinking drops steps and simplifies numbers. Settlements keep the receipts that they use.
+/// Shrinking drops steps and simplifies numbers. Settlements keep their receipts.
 pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, Tree: Send> {
     let log = (0..KEYS, 0..PICKS.len());
-    // Dropping an item of a list renumbers those after it, and settlements would use other receipts. A flag does not.
+    // Dropping an item of a list would renumber the items after it, and settlements would use other receipts. A flag
+    // avoids that.
     let is_kept = proptest::bool::weighted(1.0);
     let step = (is_kept, 0..20_u8, log, 0..3_u8, 0..COSTS.len(), 0..8_u8, 0..16_u8, 0..9_u8, any::<u8>());
     let steps = steps.no_shrink().prop_flat_map(move |count| vec(step.clone(), count));
@@ -90,8 +92,12 @@ pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, Tree: 
         {
             let smallest = policies[usize::from(policy) % policies.len()].smallest_max();
             let window = windows[usize::from(receipt) % windows.len()] as i64;
-            let draw =
-                Draw { on: Place { limiter: PICKS[pick], key }, policy, cost: cost_near(smallest, COSTS[cost]), id };
+            let draw = RandomNumbers {
+                on: Place { limiter: PICKS[pick], key },
+                policy,
+                cost: cost_near(smallest, COSTS[cost]),
+                id,
+            };
             let settled = appends.get(usize::from(receipt) % appends.len().max(1)).copied();
             let operation = draw.operation(kind, settled);
             if matches!(operation, Operation::Run { mode: Mode::Acquire | Mode::Record, .. }) {
@@ -118,28 +124,28 @@ fn after(time: u8, some: i64, window: i64) -> i64 {
     }
 }
 
-/// The cost, reduced to `max + 1` at most: a higher one is refused just the same.
+/// Returns the cost, or at most `max + 1`. Higher costs are refused in the same way.
 fn cost_near(max: u64, cost: u64) -> u64 {
     if cost > max + 1 && cost < u64::MAX { 1 + cost % (max + 1) } else { cost }
 }
 
-/// The numbers that an operation is made from.
-struct Draw {
+/// The random numbers from which an operation is built.
+struct RandomNumbers {
     on: Place,
     policy: u8,
     cost: u64,
     id: u8,
 }
 
-impl Draw {
-    /// `settled` is a step that may have got a receipt.
+impl RandomNumbers {
+    /// Builds an operation. `settled` is a step that may have returned a receipt.
     fn operation(self, kind: u8, settled: Option<usize>) -> Operation {
         let Self { on, policy, cost, id } = self;
         let mode = match (kind, settled) {
             (10 | 11, _) => Mode::Peek,
             (12 | 13, _) => Mode::Record,
             (14..=18, Some(step)) => {
-                // Seldom on a log that did not issue the receipt.
+                // Rarely on a log that did not issue the receipt.
                 let (on, cost) = ((id == 0).then_some(on), if kind < 16 { 0 } else { cost });
                 return Operation::Settle { step, on, cost, policy };
             }

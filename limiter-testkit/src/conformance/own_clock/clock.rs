@@ -1,22 +1,22 @@
-//! Whether a store's clock tells the right time.
+//! Checks whether a store's clock is right.
 
 use std::time::{Duration, Instant, SystemTime};
 
 use limiter_core::Timestamp;
 
-use crate::conformance::sentence::Cite;
+use crate::conformance::sentence::Citation;
 use crate::conformance::sentence::Sentence::{T2, T4};
 
 /// When a call happens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum When {
-    /// At the store's own clock.
+    /// At the time of the store's clock.
     Store,
     /// At a time that the caller gives.
     Given(Timestamp),
 }
 
-/// When a call was made, by the clocks of this machine.
+/// When a call was made, by this machine's clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
     system: Timestamp,
@@ -33,19 +33,19 @@ impl Moment {
     }
 }
 
-/// What is known of a store's clock.
+/// The knowledge about a store's clock so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClockCheck {
-    /// How far it may be from the system's; `None` if it has an epoch of its own.
+    /// The maximum difference from the system clock; `None` if the store's clock has a different epoch.
     tolerance: Option<Duration>,
-    /// Whether the store has its own timer: then its time need not pass like real time.
+    /// Whether the store has a timer. If so, its time need not advance like real time.
     own_timer: bool,
     last: Option<Reading>,
     /// How long the store's timer has slept since the last reading.
     slept: Duration,
 }
 
-/// A time that the store told during a call.
+/// A time that the store stated during a call.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     time: Timestamp,
@@ -62,16 +62,16 @@ impl ClockCheck {
         self.slept += duration;
     }
 
-    /// Checks the time that the store told for a call between two moments, on a log with this newest entry.
+    /// Checks the time that the store stated for a call between two moments, on a log with this newest entry.
     ///
     /// # Errors
-    /// The sentences, and what is wrong.
+    /// Returns the broken sentences and a description.
     pub(crate) fn check(
         &mut self,
         time: Timestamp,
         newest: Option<Timestamp>,
         (before, after): (Moment, Moment),
-    ) -> Result<(), (Vec<Cite>, String)> {
+    ) -> Result<(), (Vec<Citation>, String)> {
         let clamp = newest.unwrap_or(Timestamp::EPOCH);
         if let Some(tolerance) = self.tolerance {
             let micros = tolerance.as_micros() as u64;
@@ -80,7 +80,7 @@ impl ClockCheck {
             if time < low || time > high {
                 let text = format!(
                     "the store's clock said {} \u{b5}s, while the system's time was between {} and {}; {tolerance:?} apart are \
-                     allowed. A store with an epoch of its own needs `Suite::own_epoch`, one on another machine perhaps \
+                     allowed. A store with a different epoch needs `Suite::own_epoch`; a store on another machine may need \
                      `Suite::clock_tolerance`.",
                     time.as_micros(),
                     before.system.as_micros(),
@@ -89,7 +89,7 @@ impl ClockCheck {
                 return Err((vec![T4.nth(1)], text));
             }
         }
-        // A time at the newest entry may be the entry's.
+        // A time equal to the newest entry's may be clamped.
         if newest.is_some_and(|newest| time <= newest) {
             return Ok(());
         }
@@ -99,8 +99,8 @@ impl ClockCheck {
         result
     }
 
-    /// Whether about as much time passed for the store as for this machine.
-    fn progress(&self, last: Reading, now: Reading) -> Result<(), (Vec<Cite>, String)> {
+    /// Checks that about as much time passed for the store as for this machine.
+    fn progress(&self, last: Reading, now: Reading) -> Result<(), (Vec<Citation>, String)> {
         let slack = Duration::from_millis(5);
         let (least, most) = if self.own_timer {
             (self.slept, Duration::MAX)

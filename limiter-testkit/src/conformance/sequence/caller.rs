@@ -1,4 +1,4 @@
-//! Puts one call to a store.
+//! Makes the calls of a plan on a store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,30 +6,30 @@ use std::sync::Arc;
 use limiter_core::store::{At, LogKey, Mode, Op, Settlement, decide, settled};
 use limiter_core::{Decision, EntryId, Error, ErrorKind, Limiter, Name, Receipt, Timestamp, WindowStore};
 
-use super::plan::{Call, Log, Plan, Planned};
-use super::reply::{Decided, Got, Hidden, Reply, Settled};
+use super::call_result::{CallResult, Decided, RawFacts, Settled, StoreResult};
+use super::{Call, Log, Plan, Planned};
 use crate::answer::{Answer, StatusAnswer};
 
-/// Where the logs of a plan are in a store.
+/// The keys and names under which a store keeps the logs of a plan.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreKeys {
     keys: BTreeMap<u8, Vec<u8>>,
-    /// By number; further numbers have the usual names.
+    /// By number. Numbers beyond the end have the default names.
     names: Vec<Name>,
 }
 
 impl StoreKeys {
-    /// The plan's key `k` becomes `key(k)`, its names become the usual ones.
+    /// Maps the plan's key `k` to `key(k)` and uses the default names.
     pub(crate) fn new(plan: &Plan, key: impl Fn(u8) -> Vec<u8>) -> Self {
         Self::of(plan.logs(), key)
     }
 
-    /// As [`new`](Self::new), for these logs.
+    /// Does what [`new`](Self::new) does, for these logs.
     pub(crate) fn of(logs: impl IntoIterator<Item = Log>, key: impl Fn(u8) -> Vec<u8>) -> Self {
         Self { keys: logs.into_iter().map(|log| (log.key, key(log.key))).collect(), names: Vec::new() }
     }
 
-    /// The same keys under other names.
+    /// Returns the same keys under other names.
     pub(crate) fn with_names(mut self, names: Vec<Name>) -> Self {
         self.names = names;
         self
@@ -41,45 +41,45 @@ impl StoreKeys {
     }
 }
 
-/// By which of its methods a store is asked to decide.
+/// The method through which a store decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
-    /// Through a [`Limiter`], as a user's program does.
+    /// Through a [`Limiter`], as an application does.
     Limiter,
     /// By [`WindowStore::apply`], from the facts.
     Facts,
-    /// By [`WindowStore::decide_at_once`], if the store can.
+    /// By [`WindowStore::decide_at_once`], if the store supports it.
     AtOnce,
 }
 
 impl Route {
-    /// In turns: a store may have its own code for each.
+    /// Cycles through the routes, because a store may implement each separately.
     pub(crate) fn in_turn(turn: usize) -> Self {
         [Self::Limiter, Self::Facts, Self::AtOnce][turn % 3]
     }
 }
 
-/// What a store gave for the calls so far.
+/// What the store returned for the calls so far.
 #[derive(Clone, Debug, Default)]
-struct Given {
+struct StoreReturned {
     receipts: BTreeMap<usize, Receipt>,
     entries: BTreeMap<usize, EntryId>,
 }
 
-/// What every call of a sequence needs.
+/// The state shared by all calls of a sequence.
 pub(crate) struct Caller {
     store_keys: StoreKeys,
-    /// What the fresh ids of the sequence are made from.
+    /// The source of the sequence's fresh ids.
     salt: u128,
-    given: Given,
+    returned: StoreReturned,
 }
 
 impl Caller {
     pub(crate) fn new(store_keys: &StoreKeys, salt: u128) -> Self {
-        Self { store_keys: store_keys.clone(), salt, given: Given::default() }
+        Self { store_keys: store_keys.clone(), salt, returned: StoreReturned::default() }
     }
 
-    /// Puts call `number` of `plan` to `store`.
+    /// Makes call `number` of `plan` on `store`.
     pub(crate) async fn call<S>(
         &mut self,
         store: &Arc<S>,
@@ -88,7 +88,7 @@ impl Caller {
         call: &Call,
         at: At,
         route: Route,
-    ) -> Got
+    ) -> StoreResult
     where
         S: WindowStore + ?Sized,
     {
@@ -98,17 +98,17 @@ impl Caller {
                 let mut op = Op::new(mode, log.key, &plan.policies[policy]).with_name(log.name).with_cost(cost);
                 (op.id, op.at) = (id.map(|id| id.entry_id(self.salt)), at);
                 op.limiter_policy = limiter_policy.map(|policy| &plan.policies[policy]);
-                let (decision, hidden) = decided(store, op, route).await?;
+                let (decision, raw_facts) = decided(store, op, route).await?;
                 if let Some(receipt) = decision.receipt() {
-                    self.given.receipts.insert(number, receipt);
-                    self.given.entries.insert(number, receipt.entry());
+                    self.returned.receipts.insert(number, receipt);
+                    self.returned.entries.insert(number, receipt.entry());
                 }
                 let answer = Answer::from(&decision);
-                Ok(Reply::Decided(Box::new(Decided { answer, repeats: None, hidden })))
+                Ok(CallResult::Decided(Box::new(Decided { answer, repeats: None, raw_facts })))
             }
             Call::Settle { log, policy, receipt: issued_by, cost, .. } => {
-                let Some(receipt) = self.given.receipts.get(&issued_by) else {
-                    let text = format!("call {issued_by} gave no receipt to settle");
+                let Some(receipt) = self.returned.receipts.get(&issued_by) else {
+                    let text = format!("call {issued_by} returned no receipt to settle");
                     return Err(Error::new(ErrorKind::Inconsistent, text));
                 };
                 let mut settlement = Settlement::new(self.store_keys.log(log), &plan.policies[policy], *receipt, cost);
@@ -118,14 +118,20 @@ impl Caller {
                 let newest = facts.log.newest;
                 let settled = settled(&settlement, facts);
                 let status = StatusAnswer::from(settled.status());
-                Ok(Reply::Settled(Box::new(Settled { applied: settled.applied(), status, newest })))
+                Ok(CallResult::Settled(Box::new(Settled { applied: settled.applied(), status, newest })))
             }
-            Call::Reset { log } => store.reset(self.store_keys.log(log)).await.map(Reply::Reset),
+            Call::Reset { log } => store.reset(self.store_keys.log(log)).await.map(CallResult::Reset),
         }
     }
 
-    /// Puts a planned call at its own time.
-    pub(crate) async fn call_planned<S>(&mut self, store: &Arc<S>, plan: &Plan, number: usize, route: Route) -> Got
+    /// Makes a planned call at its planned time.
+    pub(crate) async fn call_planned<S>(
+        &mut self,
+        store: &Arc<S>,
+        plan: &Plan,
+        number: usize,
+        route: Route,
+    ) -> StoreResult
     where
         S: WindowStore + ?Sized,
     {
@@ -135,17 +141,17 @@ impl Caller {
         self.identify(number, planned, got)
     }
 
-    /// Finds the call that appended the entry of an answer, by the store's id of the entry.
-    pub(crate) fn identify(&self, number: usize, planned: &Planned, mut got: Got) -> Got {
-        if let (Ok(Reply::Decided(decided)), Some(entry)) = (&mut got, self.given.entries.get(&number)) {
-            let same = |call: &usize| *call != number && self.given.entries.get(call) == Some(entry);
+    /// Finds the call that appended the entry of a result, by the store's entry id.
+    pub(crate) fn identify(&self, number: usize, planned: &Planned, mut got: StoreResult) -> StoreResult {
+        if let (Ok(CallResult::Decided(decided)), Some(entry)) = (&mut got, self.returned.entries.get(&number)) {
+            let same = |call: &usize| *call != number && self.returned.entries.get(call) == Some(entry);
             decided.repeats = planned.held.iter().copied().find(same);
         }
         got
     }
 }
 
-pub(crate) async fn decided<S>(store: &Arc<S>, op: Op<'_>, route: Route) -> Result<(Decision, Option<Hidden>), Error>
+pub(crate) async fn decided<S>(store: &Arc<S>, op: Op<'_>, route: Route) -> Result<(Decision, Option<RawFacts>), Error>
 where
     S: WindowStore + ?Sized,
 {
@@ -161,7 +167,7 @@ where
     }
 }
 
-/// Decides as a user's program does. Operations without a limiter have no such way.
+/// Decides through a limiter, as an application does. Operations without a limiter skip this route.
 async fn by_limiter<S: WindowStore + ?Sized>(store: &Arc<S>, op: Op<'_>) -> Result<Decision, Error> {
     let default = op.limiter_policy.unwrap_or(op.policy);
     let limiter = Limiter::new(op.log.name, default.clone(), Arc::clone(store));
@@ -186,13 +192,13 @@ async fn by_limiter<S: WindowStore + ?Sized>(store: &Arc<S>, op: Op<'_>) -> Resu
 }
 
 /// Decides from the facts.
-pub(crate) async fn by_facts<S>(store: &S, op: Op<'_>) -> Result<(Decision, Option<Hidden>), Error>
+pub(crate) async fn by_facts<S>(store: &S, op: Op<'_>) -> Result<(Decision, Option<RawFacts>), Error>
 where
     S: WindowStore + ?Sized,
 {
     let op = op.checked()?;
     let facts = store.apply(op).await?;
     facts.verify(&op)?;
-    let hidden = Hidden::from(&facts);
-    Ok((decide(&op, facts), Some(hidden)))
+    let raw_facts = RawFacts::from(&facts);
+    Ok((decide(&op, facts), Some(raw_facts)))
 }

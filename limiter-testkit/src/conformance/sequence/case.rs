@@ -8,19 +8,19 @@ use limiter_core::{Counting, EntryId, Policy};
 /// A sequence of operations on a few keys through a few limiters on one store.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Case {
-    /// The policies that the operations choose from: at least one.
+    /// The policies that the operations choose from. At least one.
     pub policies: Vec<Policy>,
-    /// The limiters that the operations come through: at least one.
+    /// The limiters that the operations come through. At least one.
     pub limiters: Vec<CaseLimiter>,
     /// The time before the first step, in microseconds.
     pub start: u64,
-    /// What happens.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
 impl Case {
-    /// Returns the case with only some of its steps, and without settlements of the other steps' entries. The steps keep
-    /// their times.
+    /// Returns the case with only some of its steps. Drops settlements of entries from removed steps. Times do not
+    /// change.
     pub(crate) fn with_steps(&self, is_kept: impl Fn(usize) -> bool) -> Self {
         let mut numbers: Vec<Option<usize>> = Vec::with_capacity(self.steps.len());
         let (mut steps, mut after) = (Vec::new(), 0_i64);
@@ -45,9 +45,9 @@ impl Case {
 /// A limiter of a [`Case`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CaseLimiter {
-    /// Its name. Limiters of one number share their logs.
+    /// The number of its name. Limiters with the same number share their logs.
     pub name: u8,
-    /// Its default policy, modulo the number of the case's policies. `None` stands for operations without a limiter.
+    /// The default policy, modulo the number of the case's policies. `None` means operations without a limiter.
     pub policy: Option<u8>,
 }
 
@@ -59,37 +59,38 @@ impl CaseLimiter {
 /// A step of a [`Case`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// How far the time moves before the operation, in microseconds; below 0 the clock steps back.
+    /// How far time advances before the operation, in microseconds. Negative values step the clock back.
     pub after: i64,
-    /// What the store is asked.
+    /// The operation.
     pub operation: Operation,
 }
 
-/// What a store is asked in a [`Step`].
+/// The operation of a [`Step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// An acquire, a peek or a record.
     Run {
-        /// What is appended.
+        /// Whether it acquires, peeks or records.
         mode: Mode,
         /// The log, and the limiter that the operation comes through.
         on: Place,
-        /// Under which policy, modulo the number of policies.
+        /// The policy, modulo the number of policies.
         policy: u8,
-        /// The cost, also one that is refused.
+        /// The cost. It may be one that is refused.
         cost: u64,
-        /// The caller's id.
+        /// The idempotency key.
         id: Option<CaseId>,
     },
-    /// A settlement, or with a cost of 0 a refund.
+    /// A settlement, or a refund if the cost is 0.
     Settle {
-        /// The step whose receipt is used, counted from 0. If it got none, the settlement is left out.
+        /// The step whose receipt is used, counted from 0. The settlement is skipped if that step returned no
+        /// receipt.
         step: usize,
-        /// The log to settle on. `None` for the log that issued the receipt.
+        /// The log to settle on. `None` means the log that issued the receipt.
         on: Option<Place>,
-        /// The entry's new cost.
+        /// The new cost of the entry.
         cost: u64,
-        /// By which policy the usage is reported, modulo the number of policies.
+        /// The policy under which the usage is reported, modulo the number of policies.
         policy: u8,
     },
     /// Removes a log.
@@ -100,7 +101,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Lets every key come through the limiter of the same number.
+    /// Makes every key come through the limiter with the same number.
     pub(crate) fn each_key_is_a_limiter(&mut self) {
         match self {
             Self::Run { on, .. } | Self::Reset { on } | Self::Settle { on: Some(on), .. } => on.limiter = on.key,
@@ -118,18 +119,18 @@ pub struct Place {
     pub key: u8,
 }
 
-/// A caller's id in a [`Case`].
+/// An idempotency key in a [`Case`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaseId {
-    /// An id that no other sequence uses. Each number below 128 differs in one bit from the numbers above, and in two from
-    /// one another.
+    /// An id that no other sequence uses. Each number below 128 differs in one bit from the larger numbers, and in
+    /// two bits from the others below 128.
     Fresh(u8),
     /// Exactly this id.
     Exactly(u128),
 }
 
 impl CaseId {
-    /// Returns the id in a sequence whose fresh ids come from `salt`.
+    /// Returns the id in a sequence whose fresh ids derive from `salt`.
     pub(crate) fn entry_id(self, salt: u128) -> EntryId {
         EntryId::from_u128(match self {
             Self::Fresh(number) => salt ^ 1_u128.checked_shl(number.into()).unwrap_or(0),
@@ -173,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_that_goes_takes_its_settlements_along_and_no_other() {
+    fn removing_a_step_removes_exactly_its_settlements() {
         let run = |after, cost| Step {
             after,
             operation: Operation::Run { mode: Mode::Record, on: Place::default(), policy: 0, cost, id: None },

@@ -1,56 +1,56 @@
-//! Which sentences of the contract a wrong answer is probably about.
+//! Finds the sentences of the contract that a wrong answer probably breaks.
 //!
-//! The cases that are written by hand name their sentences. Generated sequences do not, so this derives them from the kind of
-//! the call and the differing field, and from the call before it: in a sequence that has been shrunk, the last call that
-//! could change the log is nearly always the one that went wrong.
+//! Handwritten cases name their sentences, but generated sequences do not. This module derives them from the call,
+//! the differing field and the preceding call. In a shrunk sequence, the last call that could change the log is
+//! almost always the wrong one.
 
 use limiter_core::store::Retention;
 use limiter_core::{ErrorKind, MAX_COST};
 
-use super::plan::{Call, Plan};
-use super::reply::{Decided, Got, Kind, Reply, Settled};
-use crate::conformance::sentence::{Cite, Sentence};
+use super::call_result::{CallResult, Decided, OutcomeKind, Settled, StoreResult};
+use super::{Call, Plan};
+use crate::conformance::sentence::{Citation, Sentence};
 
 use Sentence::{E1, E2, L1, L2, L3, L4, L5, L6, L7, L8, L9, L10, L11, L13, S1, S2, S3, S4, S5, S6, S7, S8, T1, T3};
 
-/// The most sentences that are named.
-const MOST: usize = 3;
+/// The maximum number of cited sentences.
+const MAX_CITATIONS: usize = 3;
 
-/// Returns the sentences that the wrong answer to call `number` is probably about, the likeliest first.
-pub(crate) fn cites(plan: &Plan, number: usize, got: &Got) -> Vec<Cite> {
-    let citations = Citations { plan, number };
-    let mut cites = match (&plan.calls[number].expected, got) {
+/// Returns the sentences that the wrong answer to call `number` probably breaks, likeliest first.
+pub(crate) fn probable_citations(plan: &Plan, number: usize, got: &StoreResult) -> Vec<Citation> {
+    let citations = WrongAnswer { plan, number };
+    let mut citations = match (&plan.calls[number].expected, got) {
         (_, Err(error)) if error.kind() == ErrorKind::Inconsistent => [vec![L11.nth(1)], citations.history()].concat(),
-        (Reply::Refused(_), _) => vec![E2.nth(1)],
-        (Reply::Reset(_), Ok(_)) => vec![S8.into()],
-        (Reply::Settled(settled), Err(_)) if settled.applied => vec![S6.into(), E1.into()],
+        (CallResult::Refused(_), _) => vec![E2.nth(1)],
+        (CallResult::Reset(_), Ok(_)) => vec![S8.into()],
+        (CallResult::Settled(settled), Err(_)) if settled.applied => vec![S6.into(), E1.into()],
         (_, Err(_)) => vec![E1.into()],
-        (Reply::Settled(expected), Ok(Reply::Settled(got))) => citations.settled(expected, got),
-        (Reply::Decided(expected), Ok(Reply::Decided(got))) => citations.decided(expected, got),
+        (CallResult::Settled(expected), Ok(CallResult::Settled(got))) => citations.settled(expected, got),
+        (CallResult::Decided(expected), Ok(CallResult::Decided(got))) => citations.decided(expected, got),
         _ => Vec::new(),
     };
     let mut seen = Vec::new();
-    cites.retain(|cite| !seen.contains(cite) && (seen.push(*cite), seen.len() <= MOST).1);
-    cites
+    citations.retain(|citation| !seen.contains(citation) && (seen.push(*citation), seen.len() <= MAX_CITATIONS).1);
+    citations
 }
 
-struct Citations<'a> {
+struct WrongAnswer<'a> {
     plan: &'a Plan,
     number: usize,
 }
 
-impl Citations<'_> {
+impl WrongAnswer<'_> {
     fn call(&self) -> &Call {
         &self.plan.calls[self.number].call
     }
 
-    /// A wrong time: clamped where it should not be, or not where it should.
-    fn time(&self, expected: &Reply) -> Vec<Cite> {
+    /// Cites a wrong time: either clamped or unclamped by mistake.
+    fn time(&self, expected: &CallResult) -> Vec<Citation> {
         let is_clamped = expected.at() != self.call().at();
         if is_clamped { vec![T3.nth(1)] } else { vec![T3.into(), T1.into()] }
     }
 
-    fn settled(&self, expected: &Settled, got: &Settled) -> Vec<Cite> {
+    fn settled(&self, expected: &Settled, got: &Settled) -> Vec<Citation> {
         let Call::Settle { log, receipt, cost, .. } = *self.call() else { return Vec::new() };
         if expected.status.at != got.status.at {
             return self.time(&self.plan.calls[self.number].expected);
@@ -59,92 +59,92 @@ impl Citations<'_> {
             let says_wrong =
                 if (&expected.status, expected.newest) == (&got.status, got.newest) { Some(S7.nth(1)) } else { None };
             let is_elsewhere = self.plan.calls[receipt].call.log() != log;
-            let cites = match expected.applied {
+            let citations = match expected.applied {
                 true if cost > MAX_COST / 2 => vec![S6.into(), S1.nth(1)],
                 true => vec![S1.nth(1), L8.into()],
                 false if is_elsewhere => vec![S1.nth(2)],
                 false => vec![S4.into()],
             };
-            return says_wrong.into_iter().chain(cites).collect();
+            return says_wrong.into_iter().chain(citations).collect();
         }
         if expected.status == got.status {
             return vec![L11.nth(2)];
         }
-        let mut cites = self.of_call(self.number);
-        cites.push(S7.into());
-        cites.extend(self.history());
-        cites
+        let mut citations = self.of_call(self.number);
+        citations.push(S7.into());
+        citations.extend(self.history());
+        citations
     }
 
-    fn decided(&self, expected: &Decided, got: &Decided) -> Vec<Cite> {
+    fn decided(&self, expected: &Decided, got: &Decided) -> Vec<Citation> {
         if expected.answer.status.at != got.answer.status.at {
             return self.time(&self.plan.calls[self.number].expected);
         }
-        if let (Some(right), Some(wrong)) = (expected.hidden, got.hidden)
+        if let (Some(right), Some(wrong)) = (expected.raw_facts, got.raw_facts)
             && expected.answer == got.answer
             && right.newest != wrong.newest
         {
-            // Where the log has lost its newest entry, the call may have dropped it.
-            let lost = wrong.newest < right.newest && right.outcome != Kind::Appended;
+            // If the log lost its newest entry, this call may have dropped it.
+            let lost = wrong.newest < right.newest && right.outcome != OutcomeKind::Appended;
             return if lost { vec![L11.nth(2), L8.nth(1)] } else { vec![L11.nth(2)] };
         }
         let repeated = expected.repeats.is_some();
-        let outcome = |decided: &Decided| decided.hidden.map(|hidden| hidden.outcome);
-        if expected.repeats != got.repeats || (got.hidden.is_some() && outcome(expected) != outcome(got)) {
-            let cite = if repeated || outcome(got) == Some(Kind::Repeated) { L9.into() } else { L13.nth(1) };
-            return [vec![cite], self.history()].concat();
+        let outcome = |decided: &Decided| decided.raw_facts.map(|raw_facts| raw_facts.outcome);
+        if expected.repeats != got.repeats || (got.raw_facts.is_some() && outcome(expected) != outcome(got)) {
+            let citation = if repeated || outcome(got) == Some(OutcomeKind::Repeated) { L9.into() } else { L13.nth(1) };
+            return [vec![citation], self.history()].concat();
         }
         if repeated {
             return [vec![L9.nth(2)], self.history()].concat();
         }
         let same_verdict = expected.answer.allowed == got.answer.allowed;
         let is_receipt = same_verdict && expected.answer.receipt != got.answer.receipt;
-        let mut cites = if is_receipt { vec![L5.nth(1)] } else { Vec::new() };
-        cites.extend(self.history());
+        let mut citations = if is_receipt { vec![L5.nth(1)] } else { Vec::new() };
+        citations.extend(self.history());
         if !same_verdict {
-            cites.insert(cites.len().min(1), L3.nth(1));
+            citations.insert(citations.len().min(1), L3.nth(1));
         }
-        cites.push(L11.nth(3));
-        cites
+        citations.push(L11.nth(3));
+        citations
     }
 
-    /// The sentences about the last call that could change the log, and about entries at the edge of a window.
-    fn history(&self) -> Vec<Cite> {
+    /// Cites the last call that could change the log, and entries at the edge of a window.
+    fn history(&self) -> Vec<Citation> {
         let log = self.call().log();
-        let mut cites = Vec::new();
+        let mut citations = Vec::new();
         let last = (0..self.number).rev().find(|i| !self.plan.calls[*i].call.is_peek());
         let last_here = (0..self.number).rev().find(|i| {
             let call = &self.plan.calls[*i].call;
             call.log() == log && !call.is_peek()
         });
         if self.is_at_an_edge() {
-            cites.push(L2.nth(1));
+            citations.push(L2.nth(1));
         }
         if last != last_here {
-            cites.push(L1.nth(2));
+            citations.push(L1.nth(2));
         }
         if self.call().is_peek() {
-            cites.extend(last_here.map_or_else(|| vec![L4.nth(2)], |i| self.of_call(i)));
+            citations.extend(last_here.map_or_else(|| vec![L4.nth(2)], |i| self.of_call(i)));
         } else {
-            cites.extend(self.of_call(self.number));
+            citations.extend(self.of_call(self.number));
             let is_quiet = |i: &usize| !self.has_appended(*i);
-            cites.extend(last_here.filter(is_quiet).map(|i| self.of_call(i)).unwrap_or_default());
+            citations.extend(last_here.filter(is_quiet).map(|i| self.of_call(i)).unwrap_or_default());
         }
-        cites
+        citations
     }
 
     fn has_appended(&self, number: usize) -> bool {
-        self.outcome(number) == Some(Kind::Appended)
+        self.outcome(number) == Some(OutcomeKind::Appended)
     }
 
-    fn outcome(&self, number: usize) -> Option<Kind> {
+    fn outcome(&self, number: usize) -> Option<OutcomeKind> {
         match &self.plan.calls[number].expected {
-            Reply::Decided(decided) => decided.hidden.map(|hidden| hidden.outcome),
+            CallResult::Decided(decided) => decided.raw_facts.map(|raw_facts| raw_facts.outcome),
             _ => None,
         }
     }
 
-    /// Whether an entry of the log is about as old as a window of the call is long.
+    /// Returns whether an entry of the log is about as old as a window of the call.
     fn is_at_an_edge(&self) -> bool {
         let planned = &self.plan.calls[self.number];
         let (Call::Run { policy, .. } | Call::Settle { policy, .. }) = planned.call else { return false };
@@ -157,26 +157,30 @@ impl Citations<'_> {
         ages.any(|age| windows().any(|window| age.abs_diff(window) <= 1))
     }
 
-    /// The sentences about what a call does to the log.
-    fn of_call(&self, number: usize) -> Vec<Cite> {
+    /// Cites what a call does to the log.
+    fn of_call(&self, number: usize) -> Vec<Citation> {
         let Self { plan, .. } = self;
         match (&plan.calls[number].call, &plan.calls[number].expected) {
             (Call::Reset { .. }, _) => vec![S8.into()],
-            (Call::Settle { .. }, Reply::Settled(settled)) if !settled.applied => vec![S4.nth(1)],
+            (Call::Settle { .. }, CallResult::Settled(settled)) if !settled.applied => vec![S4.nth(1)],
             (Call::Settle { cost, .. }, _) => {
-                let cite = if *cost == 0 { S3.into() } else { S2.into() };
-                if self.dropped(number).len() > usize::from(*cost == 0) { vec![S5.into(), cite] } else { vec![cite] }
+                let citation = if *cost == 0 { S3.into() } else { S2.into() };
+                if self.dropped(number).len() > usize::from(*cost == 0) {
+                    vec![S5.into(), citation]
+                } else {
+                    vec![citation]
+                }
             }
             (Call::Run { id, .. }, _) => match self.outcome(number) {
-                Some(Kind::Appended) => self.of_append(number),
-                Some(Kind::Repeated) => vec![L9.nth(1)],
+                Some(OutcomeKind::Appended) => self.of_append(number),
+                Some(OutcomeKind::Repeated) => vec![L9.nth(1)],
                 _ if id.is_some() => vec![L10.into(), L4.nth(2)],
                 _ => vec![L4.nth(2)],
             },
         }
     }
 
-    fn of_append(&self, number: usize) -> Vec<Cite> {
+    fn of_append(&self, number: usize) -> Vec<Citation> {
         let Call::Run { policy, limiter_policy, .. } = self.plan.calls[number].call else { return Vec::new() };
         let policies = [Some(policy), limiter_policy].into_iter().flatten();
         let windows = policies.map(|policy| Retention::of(&self.plan.policies[policy]).window);
@@ -186,21 +190,21 @@ impl Citations<'_> {
             window.zip(at).zip(now).is_some_and(|((window, at), now)| !window.counts(at, now))
         };
         let dropped = self.dropped(number);
-        let mut cites = Vec::new();
+        let mut citations = Vec::new();
         if dropped.iter().any(is_old) {
-            cites.push(L6.nth(1));
+            citations.push(L6.nth(1));
         }
         if dropped.iter().any(|entry| !is_old(entry)) {
-            cites.push(L7.nth(1));
+            citations.push(L7.nth(1));
         }
-        cites.push(L5.nth(1));
+        citations.push(L5.nth(1));
         if dropped.is_empty() {
-            cites.push(L8.nth(1));
+            citations.push(L8.nth(1));
         }
-        cites
+        citations
     }
 
-    /// The calls whose entries a call dropped from its log.
+    /// Returns the calls whose entries a call dropped from its log.
     fn dropped(&self, number: usize) -> Vec<usize> {
         let log = self.plan.calls[number].call.log();
         let before = (0..number).rev().find(|i| self.plan.calls[*i].call.log() == log);

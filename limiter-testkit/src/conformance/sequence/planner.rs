@@ -1,17 +1,17 @@
-//! Works out what a store must answer, call by call.
+//! Computes the expected answers, call by call.
 
 use std::collections::HashMap;
 
 use limiter_core::store::{LogKey, Mode, Op, Outcome, Settlement, decide, settled};
 use limiter_core::{EntryId, ErrorKind, MAX_COST, NowStore, Receipt, Timestamp};
 
+use super::call_result::{CallResult, Decided, RawFacts, Settled};
 use super::case::{Case, CaseId, CaseLimiter, Operation, Place};
-use super::plan::{Call, Log, Plan, Planned, everything};
-use super::reply::{Decided, Hidden, Reply, Settled};
+use super::{Call, Log, Plan, Planned, everything};
 use crate::answer::{Answer, StatusAnswer};
 use crate::oracle::{OracleEntry, OracleStore};
 
-/// Any salt but 0: a store's own salt is another one.
+/// The oracle's salt. Any value except 0, so that it differs from the salts of real runs.
 const SALT: u128 = 0x5a17 << 64 | 0x5a17;
 
 #[derive(Debug)]
@@ -19,14 +19,14 @@ pub(crate) struct Planner {
     oracle: OracleStore,
     plan: Plan,
     limiters: Vec<CaseLimiter>,
-    /// The receipts by the steps that got them.
+    /// The receipts, by the steps that returned them.
     issued: HashMap<usize, Issued>,
     /// The calls that appended the oracle's entries.
     appended: HashMap<EntryId, usize>,
     logs: Vec<Log>,
 }
 
-/// A receipt of the oracle's, and where a store's own comes from.
+/// A receipt from the oracle, and the call whose receipt from the store corresponds to it.
 #[derive(Clone, Debug)]
 struct Issued {
     call: usize,
@@ -36,23 +36,23 @@ struct Issued {
 }
 
 impl Plan {
-    /// Works out what a store must answer: from the oracle's facts by [`decide`](limiter_core::store::decide), and once more
-    /// by definition.
+    /// Computes the expected answers twice: from the oracle's facts by [`decide`](limiter_core::store::decide), and
+    /// from the definitions.
     ///
-    /// Every sequence ends with a look at each log, by every policy and at all of its entries, and with a reset.
+    /// Every plan ends with peeks at each log, under every policy and at all entries, and with a reset.
     ///
     /// # Errors
-    /// What differs, if the two ways differ, and if the case has no policy or no limiter.
+    /// If the two computations differ, or if the case has no policy or no limiter.
     pub fn of(case: &Case) -> Result<Self, String> {
         Self::build(case, false)
     }
 
-    /// As [`of`](Self::of), with a look at all entries of the log after every step.
-    pub(crate) fn watched(case: &Case) -> Result<Self, String> {
+    /// Does what [`of`](Self::of) does, and peeks at all entries of the log after every step.
+    pub(crate) fn with_peeks(case: &Case) -> Result<Self, String> {
         Self::build(case, true)
     }
 
-    fn build(case: &Case, watched: bool) -> Result<Self, String> {
+    fn build(case: &Case, with_peeks: bool) -> Result<Self, String> {
         let mut planner = Planner::new(case)?;
         let mut now = case.start;
         for (number, step) in case.steps.iter().enumerate() {
@@ -60,9 +60,9 @@ impl Plan {
             let at = Timestamp::from_micros_saturating(now);
             let Some(call) = planner.call(step.operation, at) else { continue };
             planner.expect(number, call)?;
-            let looks = matches!(step.operation, Operation::Run { mode: Mode::Peek, .. });
-            if watched && !looks {
-                planner.expect(number, planner.look(call.log(), at))?;
+            let is_peek = matches!(step.operation, Operation::Run { mode: Mode::Peek, .. });
+            if with_peeks && !is_peek {
+                planner.expect(number, planner.peek_all(call.log(), at))?;
             }
         }
         planner.finish(Timestamp::from_micros_saturating(now))
@@ -104,12 +104,12 @@ impl Planner {
         &self.plan
     }
 
-    /// Sets the time that stories count from.
+    /// Sets the time that transcripts are relative to.
     pub(crate) fn start_at(&mut self, start: Timestamp) {
         self.plan.start = start;
     }
 
-    /// Returns the logs that the calls so far are about.
+    /// Returns the logs that the calls so far use.
     pub(crate) fn logs(&self) -> &[Log] {
         &self.logs
     }
@@ -122,7 +122,7 @@ impl Planner {
         Log { name: self.limiter(place).name, key: place.key }
     }
 
-    /// A policy of the case: not the one that sees everything.
+    /// Returns the index of a policy of the case, which excludes the added one.
     fn policy(&self, number: u8) -> usize {
         usize::from(number) % (self.plan.policies.len() - 1)
     }
@@ -137,7 +137,8 @@ impl Planner {
         self.oracle.entries(LogKey::new(log.name(), &[log.key]))
     }
 
-    /// Returns the call of a step. `None` if the contract leaves its answer open, or if there is no receipt to settle.
+    /// Returns the call of a step. Returns `None` if the contract leaves its answer open, or if there is no receipt
+    /// to settle.
     pub(crate) fn call(&self, operation: Operation, at: Timestamp) -> Option<Call> {
         Some(match operation {
             Operation::Run { mode, on, policy, cost, id } => {
@@ -147,8 +148,8 @@ impl Planner {
             Operation::Settle { step, on, cost, policy } => {
                 let issued = self.issued.get(&step)?;
                 let log = on.map_or(issued.log, |place| self.log(place));
-                // A store may use a caller's id as the entry's. Then the receipt also names another entry of that id and
-                // time: S1 and L13 leave that open.
+                // A store may use an idempotency key as the entry id. The receipt then also matches another entry
+                // with that id and time, which S1 and L13 leave open.
                 let is_namesake = |entry: &OracleEntry| {
                     entry.id == issued.id.map(|id| id.entry_id(SALT))
                         && entry.id.is_some()
@@ -164,16 +165,16 @@ impl Planner {
         })
     }
 
-    /// Returns a peek that sees every entry of a log.
-    pub(crate) fn look(&self, log: Log, at: Timestamp) -> Call {
+    /// Returns a peek that covers every entry of a log.
+    pub(crate) fn peek_all(&self, log: Log, at: Timestamp) -> Call {
         let policy = self.plan.policies.len() - 1;
         Call::Run { mode: Mode::Peek, log, policy, limiter_policy: None, cost: 1, id: None, at }
     }
 
-    /// Adds a call to the plan, with what it must answer.
+    /// Adds a call with its expected answer to the plan.
     ///
     /// # Errors
-    /// What differs, if the answer by definition and the oracle's differ.
+    /// If the answer by definition differs from the oracle's.
     pub(crate) fn expect(&mut self, step: usize, call: Call) -> Result<&Planned, String> {
         let log = call.log();
         if !self.logs.contains(&log) {
@@ -182,7 +183,7 @@ impl Planner {
         let expected = match call {
             Call::Run { .. } => self.run(step, call)?,
             Call::Settle { .. } => self.settle(call)?,
-            Call::Reset { log } => Reply::Reset(self.oracle.reset_now(LogKey::new(log.name(), &[log.key]))),
+            Call::Reset { log } => CallResult::Reset(self.oracle.reset_now(LogKey::new(log.name(), &[log.key]))),
         };
         let held = self.entries(log).iter().filter_map(|entry| self.appended.get(&entry.name).copied()).collect();
         let number = self.plan.calls.len();
@@ -190,12 +191,12 @@ impl Planner {
         Ok(&self.plan.calls[number])
     }
 
-    /// Forgets a log, as a store may.
+    /// Forgets a log, as a store may do.
     pub(crate) fn forget(&mut self, log: Log) {
         _ = self.oracle.reset_now(LogKey::new(log.name(), &[log.key]));
     }
 
-    /// Ends the plan: looks at each log and resets it.
+    /// Ends the plan with peeks at each log and a reset.
     pub(crate) fn finish(mut self, at: Timestamp) -> Result<Plan, String> {
         let last = self.plan.calls.last().map_or(0, |planned| planned.step);
         for log in self.logs.clone() {
@@ -208,9 +209,9 @@ impl Planner {
         Ok(self.plan)
     }
 
-    fn run(&mut self, step: usize, call: Call) -> Result<Reply, String> {
+    fn run(&mut self, step: usize, call: Call) -> Result<CallResult, String> {
         let Call::Run { mode, log, policy, limiter_policy, cost, id, at } = call else {
-            return Ok(Reply::Reset(false));
+            return Ok(CallResult::Reset(false));
         };
         let policy = &self.plan.policies[policy];
         let refused = match mode {
@@ -219,7 +220,7 @@ impl Planner {
             _ => policy.limits().iter().any(|limit| cost > limit.max()).then_some(ErrorKind::CostExceedsLimit),
         };
         if let Some(kind) = refused {
-            return Ok(Reply::Refused(kind));
+            return Ok(CallResult::Refused(kind));
         }
         let (key, id) = ([log.key], id.filter(|_| mode != Mode::Peek));
         let mut op = Op::new(mode, &key, policy).with_name(log.name()).with_cost(cost.min(MAX_COST)).at(at);
@@ -237,7 +238,7 @@ impl Planner {
             }
             Outcome::Repeated(entry) => (Some(entry), self.appended.get(&entry.id).copied()),
         };
-        let hidden = Some(Hidden::from(&facts));
+        let raw_facts = Some(RawFacts::from(&facts));
         let answer = Answer::by_definition(&op, &entries, facts.log.now, facts.admitted, entry.map(|entry| entry.at));
         let decision = decide(&op, facts);
         let decided = Answer::from(&decision);
@@ -248,13 +249,13 @@ impl Planner {
             let call = self.plan.calls.len();
             self.issued.insert(step, Issued { call, log, id, receipt });
         }
-        Ok(Reply::Decided(Box::new(Decided { answer, repeats, hidden })))
+        Ok(CallResult::Decided(Box::new(Decided { answer, repeats, raw_facts })))
     }
 
-    fn settle(&mut self, call: Call) -> Result<Reply, String> {
-        let Call::Settle { log, policy, receipt, cost, at } = call else { return Ok(Reply::Reset(false)) };
+    fn settle(&mut self, call: Call) -> Result<CallResult, String> {
+        let Call::Settle { log, policy, receipt, cost, at } = call else { return Ok(CallResult::Reset(false)) };
         let Some(issued) = self.issued.values().find(|issued| issued.call == receipt) else {
-            return Err(format!("call {receipt} got no receipt"));
+            return Err(format!("call {receipt} returned no receipt"));
         };
         let (key, policy) = ([log.key], &self.plan.policies[policy]);
         let settlement = Settlement::new(LogKey::new(log.name(), &key), policy, issued.receipt, cost).at(at);
@@ -268,6 +269,6 @@ impl Planner {
         if status != answer {
             return Err(format!("{call:?} on {entries:?}\nby definition {answer:?}\nbut settled   {status:?}"));
         }
-        Ok(Reply::Settled(Box::new(Settled { applied: settled.applied(), status, newest })))
+        Ok(CallResult::Settled(Box::new(Settled { applied: settled.applied(), status, newest })))
     }
 }

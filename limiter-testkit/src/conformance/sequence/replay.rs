@@ -1,4 +1,4 @@
-//! Puts a plan to a store.
+//! Replays a plan on a store.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -6,29 +6,29 @@ use std::sync::Arc;
 
 use limiter_core::{BoxFuture, WindowStore};
 
+use super::Plan;
+use super::call_result::{StoreResult, agrees};
 use super::caller::{Caller, Route, StoreKeys};
 use super::citations;
-use super::plan::Plan;
-use super::reply::{Got, agrees};
 use super::transcript;
-use crate::conformance::sentence::Cite;
+use crate::conformance::sentence::Citation;
 
-/// Where a store's answer is not what it must be. [`Display`](fmt::Display) prints every call up to there.
+/// A wrong answer from a store. [`Display`](fmt::Display) prints every call up to it.
 #[derive(Clone, Debug)]
 pub struct Mismatch {
-    /// The number of the call that differs.
+    /// The number of the wrong call.
     pub call: usize,
     /// The step of the case that the call belongs to.
     pub(crate) step: usize,
-    /// The sentences that the call is about.
-    pub(crate) cites: Vec<Cite>,
+    /// The sentences that the call probably breaks.
+    pub(crate) citations: Vec<Citation>,
     pub(crate) transcript: String,
 }
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for cite in &self.cites {
-            writeln!(f, "{cite}")?;
+        for citation in &self.citations {
+            writeln!(f, "{citation}")?;
         }
         f.write_str(&self.transcript)
     }
@@ -36,15 +36,15 @@ impl fmt::Display for Mismatch {
 
 impl std::error::Error for Mismatch {}
 
-/// A function that makes the store sweep now.
+/// A function that makes the store sweep.
 pub(crate) type Sweep = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// How a plan is put to a store.
+/// The settings of a replay.
 pub(crate) struct Replay<'a, S: ?Sized> {
     /// Handles of one store, used in turn.
     pub(crate) handles: &'a [Arc<S>],
     pub(crate) store_keys: &'a StoreKeys,
-    /// Where the turns begin: which handle, and which way to ask, comes first.
+    /// Which handle and which route come first.
     pub(crate) turn: usize,
     /// Makes the store sweep before each call.
     pub(crate) sweep: Option<&'a Sweep>,
@@ -55,9 +55,9 @@ impl<'a, S: WindowStore + ?Sized> Replay<'a, S> {
         Self { handles, store_keys, turn: 0, sweep: None }
     }
 
-    /// Puts all calls to the store, one after another, and compares every field of every answer.
+    /// Makes all calls one after another and compares every field of every answer.
     ///
-    /// After a mismatch it resets all logs of the plan.
+    /// After a mismatch, resets all logs of the plan.
     pub(crate) async fn run(&self, plan: &Plan) -> Result<(), Mismatch> {
         let mut caller = Caller::new(self.store_keys, salt());
         for number in 0..plan.calls.len() {
@@ -78,26 +78,26 @@ impl<'a, S: WindowStore + ?Sized> Replay<'a, S> {
     }
 }
 
-/// The transcript of a call with a wrong answer.
-pub(crate) fn mismatch(plan: &Plan, call: usize, got: &Got) -> Mismatch {
-    let (step, cites) = (plan.calls[call].step, citations::cites(plan, call, got));
-    Mismatch { call, step, cites, transcript: transcript::of_call(plan, call, got) }
+/// Returns the mismatch of a wrong answer.
+pub(crate) fn mismatch(plan: &Plan, call: usize, got: &StoreResult) -> Mismatch {
+    let (step, citations) = (plan.calls[call].step, citations::probable_citations(plan, call, got));
+    Mismatch { call, step, citations, transcript: transcript::of_call(plan, call, got) }
 }
 
-/// A number that no other sequence has.
+/// Returns a number that no other sequence uses.
 pub(crate) fn salt() -> u128 {
     let random = RandomState::new();
     u128::from(random.hash_one(0)) << 64 | u128::from(random.hash_one(1))
 }
 
-/// Puts the calls of `plan` to `store`, one after another, and compares every field of every answer. The case's key `k`
-/// becomes the store's key `keys(k)`, which must be new under every name.
+/// Makes the calls of `plan` on `store` one after another and compares every field of every answer. The case's key
+/// `k` becomes `keys(k)`, which must be unused under every name.
 ///
-/// Stores name entries differently: what is compared of a receipt is whether there is one, its time, its window, and which
-/// call's entry it names.
+/// Stores choose different entry ids. Receipts therefore compare equal if both or neither exist, their times and
+/// windows agree, and they name the entry of the same call.
 ///
 /// # Errors
-/// The first [`Mismatch`].
+/// Returns the first [`Mismatch`].
 pub async fn replay<S>(store: &Arc<S>, plan: &Plan, keys: impl Fn(u8) -> Vec<u8>) -> Result<(), Mismatch>
 where
     S: WindowStore + ?Sized,
@@ -106,7 +106,7 @@ where
     Replay::new(&handles, &store_keys).run(plan).await
 }
 
-/// [`replay`] for a store that needs no runtime, on keys that begin with `prefix`.
+/// Does what [`replay`] does, for a store that needs no runtime, on keys that start with `prefix`.
 ///
 /// # Errors
 /// As [`replay`].

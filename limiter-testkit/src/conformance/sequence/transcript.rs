@@ -1,10 +1,10 @@
-//! Tells what happened: the calls so far, and the answers beside one another.
+//! Prints the calls of a plan, and the expected and actual answers side by side.
 
 use std::fmt::Write;
 
+use super::call_result::{CallResult, StoreResult};
 use super::case::describe;
-use super::plan::{Call, Log, Plan};
-use super::reply::{Got, Reply};
+use super::{Call, Log, Plan};
 use crate::answer::fields::{Fields, since};
 
 impl Plan {
@@ -24,7 +24,7 @@ impl Plan {
         text
     }
 
-    /// What a call asks.
+    /// Describes a call.
     pub(crate) fn describe(&self, call: &Call) -> String {
         match *call {
             Call::Run { mode, log, policy, limiter_policy, cost, id, .. } => {
@@ -57,17 +57,17 @@ impl Plan {
     }
 }
 
-/// How many calls before the wrong one are told.
-const TOLD: usize = 60;
+/// The maximum number of calls printed before the wrong one.
+const MAX_CALLS_SHOWN: usize = 60;
 
-/// All calls of `plan`, with the right answers.
+/// Prints all calls of `plan` with their expected answers.
 pub(crate) fn of_calls(plan: &Plan) -> String {
     before(plan, plan.calls.len())
 }
 
 fn before(plan: &Plan, end: usize) -> String {
     let mut text = format!("times in \u{b5}s since {}\n", plan.start.as_micros());
-    let start = end.saturating_sub(TOLD);
+    let start = end.saturating_sub(MAX_CALLS_SHOWN);
     if start > 0 {
         let _ = writeln!(text, "  ... {start} calls");
     }
@@ -77,14 +77,14 @@ fn before(plan: &Plan, end: usize) -> String {
     text
 }
 
-/// The calls of `plan` up to `wrong`, with the right answers, and at the end the expected answer beside the store's.
-pub(crate) fn of_call(plan: &Plan, wrong: usize, got: &Got) -> String {
+/// Prints the calls of `plan` up to `wrong`, then the expected and the actual answer side by side.
+pub(crate) fn of_call(plan: &Plan, wrong: usize, got: &StoreResult) -> String {
     let text = before(plan, wrong);
     format!("{text}{}\n{}", plan.line(wrong, ">"), comparison(plan, &plan.calls[wrong].expected, got))
 }
 
-/// Both answers, one field per line, with the differing fields marked.
-fn comparison(plan: &Plan, expected: &Reply, got: &Got) -> String {
+/// Prints both answers, one field per line, and marks the differences.
+fn comparison(plan: &Plan, expected: &CallResult, got: &StoreResult) -> String {
     let right = expected.fields(plan.start);
     match got {
         Ok(got) => columns(&right, &got.fields(plan.start)),
@@ -92,7 +92,7 @@ fn comparison(plan: &Plan, expected: &Reply, got: &Got) -> String {
     }
 }
 
-/// Two lists of fields side by side. A field that only the first list has is one that the store did not state.
+/// Prints two lists of fields side by side. A field missing from `got` is one that the store did not return.
 pub(crate) fn columns(expected: &Fields, got: &Fields) -> String {
     let width = |lengths: &mut dyn Iterator<Item = usize>| lengths.max().unwrap_or(0);
     let names = width(&mut expected.iter().chain(got).map(|(name, _)| name.chars().count()));

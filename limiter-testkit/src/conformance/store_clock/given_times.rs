@@ -1,21 +1,22 @@
-//! Given times and the store's clock on one log.
+//! Given times and the store's clock on the same log.
 
 use std::time::Duration;
 
 use limiter_core::{Timestamp, WindowStore, policy};
 
 use crate::conformance::cases::script::{Script, script};
+use crate::conformance::own_clock::Session;
 use crate::conformance::own_clock::clock::When;
-use crate::conformance::own_clock::session::Session;
 use crate::conformance::sentence::Sentence::{L9, S4, T3};
+use crate::conformance::sequence::call_result::CallResult;
 use crate::conformance::sequence::replay::Mismatch;
-use crate::conformance::sequence::reply::Reply;
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::Run;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// The first step is at the store's clock. Steps with a time of their own are at given times, that much after it, in hours.
+/// The first step runs at the store's clock. A step with a number runs at a given time, this number of hours after
+/// the first.
 fn scripts() -> Vec<(Script, &'static [Option<i64>])> {
     let clamped = &[T3.nth(1)];
     vec![
@@ -46,7 +47,7 @@ fn scripts() -> Vec<(Script, &'static [Option<i64>])> {
             .settle("later", 4)
             .refund("latest")
             .peek(1),
-            // Two hours later the first receipt has left.
+            // Two hours later, the first receipt has expired.
             &[None, Some(1), Some(2), None, None, None, None],
         ),
         (
@@ -99,21 +100,25 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
             Ok(session) => session,
             Err(text) => return findings.push(Finding::new(script.name, &[], text)),
         };
-        let result = put(&mut session, &script, hours).await;
+        let result = replay_hours(&mut session, &script, hours).await;
         session.end().await;
         run.count(session.calls());
         match result {
             Ok(()) => run.report.cases += 1,
             Err(mismatch) => {
-                let cites = script.cites.get(mismatch.step).cloned().unwrap_or_default();
-                let cites = if mismatch.cites.is_empty() { cites } else { [mismatch.cites.clone(), cites].concat() };
-                findings.push(Finding::about(format!("case \"{}\"", script.name), &cites, mismatch));
+                let citations = script.citations.get(mismatch.step).cloned().unwrap_or_default();
+                let citations = if mismatch.citations.is_empty() {
+                    citations
+                } else {
+                    [mismatch.citations.clone(), citations].concat()
+                };
+                findings.push(Finding::about(format!("case \"{}\"", script.name), &citations, mismatch));
             }
         }
     }
 }
 
-async fn put<S>(session: &mut Session<S>, script: &Script, hours: &[Option<i64>]) -> Result<(), Mismatch>
+async fn replay_hours<S>(session: &mut Session<S>, script: &Script, hours: &[Option<i64>]) -> Result<(), Mismatch>
 where
     S: WindowStore + ?Sized,
 {
@@ -122,9 +127,9 @@ where
         let given = hours.get(number).copied().flatten().zip(start);
         let when = given.map_or(When::Store, |(hours, start)| When::Given(shifted(start, hours)));
         let reply = session.step(number, step.operation, when).await?;
-        start = start.or(reply.as_ref().and_then(Reply::at));
+        start = start.or(reply.as_ref().and_then(CallResult::at));
     }
-    session.look(script.case.steps.len().saturating_sub(1)).await
+    session.peek_all(script.case.steps.len().saturating_sub(1)).await
 }
 
 fn shifted(start: Timestamp, hours: i64) -> Timestamp {

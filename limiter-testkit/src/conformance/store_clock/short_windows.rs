@@ -1,6 +1,7 @@
-//! Calls in a row, under windows so short that entries leave all the time.
+//! Consecutive calls under windows so short that entries expire all the time.
 //!
-//! A store that reads its clock twice for one operation shows when an entry leaves a window in between.
+//! If an entry expires between two clock reads of one operation, a store that reads its clock twice contradicts
+//! itself.
 
 use std::time::Instant;
 
@@ -9,8 +10,8 @@ use limiter_core::{MAX_COST, Policy, WindowStore, policy};
 
 use crate::conformance::cases::script::{Script, script};
 use crate::conformance::generated::strategy::{limit, policy as of};
+use crate::conformance::own_clock::Session;
 use crate::conformance::own_clock::clock::When;
-use crate::conformance::own_clock::session::Session;
 use crate::conformance::sentence::Sentence::T2;
 use crate::conformance::sequence::caller::by_facts;
 use crate::conformance::sequence::replay::Mismatch;
@@ -26,14 +27,14 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     sessions(run, findings).await;
 }
 
-/// How many units fit into the windows of the records.
+/// The number of units that fit into the windows of the records.
 const MAX: u64 = 4;
 
-/// Records without a pause. Each has a window that its fourth newest entry leaves at about the time of the call, so it matters
-/// when exactly the store reads its clock.
+/// Appends records without a pause. The fourth newest entry leaves each window at about the time of the call, so the
+/// exact time of the clock read matters.
 async fn records<S: WindowStore + ?Sized>(run: &mut Run<'_, S>) -> Result<(), String> {
     let (store, key) = (run.store().clone(), run.new_key());
-    // The limiter's policy keeps what the windows of the records do not see.
+    // The limiter's policy keeps entries that the windows of the records do not cover.
     let meter = Policy::from(limit(MAX_COST, 3_600_000_000));
     let mut times: Vec<u64> = Vec::with_capacity(CALLS);
     let mut wrong = None;
@@ -69,19 +70,19 @@ async fn records<S: WindowStore + ?Sized>(run: &mut Run<'_, S>) -> Result<(), St
     wrong.map_or(Ok(()), Err)
 }
 
-/// How many calls are made on one log.
+/// The number of calls on one log.
 const CALLS: usize = 100;
 
-/// The windows of a session, in hundredths of the time that a call takes.
+/// The windows of a session, in hundredths of the duration of a call.
 const LENGTHS: [u64; 8] = [73, 161, 257, 431, 709, 1_123, 1_871, 3_001];
 
-/// Windows in which everything counts.
+/// Returns a policy whose windows cover all entries.
 fn metered(call: u64) -> Policy {
     let limits: Vec<_> = LENGTHS.iter().map(|length| limit(MAX_COST, (length * call / 100).max(1))).collect();
     of(&limits, false)
 }
 
-/// Limits that are always just full: in each window there are about as many calls as fit.
+/// Returns limits that are always nearly full: each window covers about as many calls as fit.
 fn saturated(call: u64, attempts: bool) -> Policy {
     let limits: Vec<_> = LENGTHS
         .iter()
@@ -92,7 +93,7 @@ fn saturated(call: u64, attempts: bool) -> Policy {
     of(&limits, attempts)
 }
 
-/// All operations, again and again.
+/// Repeats all operations.
 fn all(policies: [Policy; 2]) -> Script {
     let [first, second] = policies;
     script("in a row", &[], first).policy(second).for_each(0..CALLS / 10, |script, round| {
@@ -103,7 +104,7 @@ fn all(policies: [Policy; 2]) -> Script {
     })
 }
 
-/// All operations, each answer checked before the next call.
+/// Runs all operations and checks each answer before the next call.
 async fn sessions<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
     let mut call = 2;
     for number in 0..run.sizes().in_a_row.div_ceil(2 * CALLS) {
@@ -122,8 +123,8 @@ async fn sessions<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut 
         session.end().await;
         run.count(session.calls());
         if let Err(mut mismatch) = result {
-            // The same calls at one given time are answered as they should be.
-            mismatch.cites.insert(0, T2.nth(1));
+            // The same calls pass at a given time, so the clock is at fault.
+            mismatch.citations.insert(0, T2.nth(1));
             return findings.push(Finding::of("calls in a row at the store's own clock", mismatch));
         }
     }

@@ -1,19 +1,20 @@
-//! Where a store broke the contract.
+//! The failing cases of a store.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::report::Phase;
-use crate::conformance::sentence::{Cite, Sentence};
+use crate::conformance::sentence::{Citation, Sentence};
 use crate::conformance::sequence::replay::Mismatch;
 
-/// How many failing cases are shown in full, and of those how many that cite the same sentences.
-const SHOWN: (usize, usize) = (10, 3);
+/// The number of failing cases printed in full, and how many of those may cite the same sentences.
+const MAX_SHOWN: (usize, usize) = (10, 3);
 
 /// The failing cases of one phase.
 ///
-/// [`Display`](fmt::Display) prints them: the sentences of the contract, the calls that led there, and the expected answer
-/// beside the store's. The likeliest sentence and its simplest case come first. Of more than ten cases the others are counted.
+/// [`Display`](fmt::Display) prints the sentences of the contract, the preceding calls, and the expected answer
+/// beside the store's. The likeliest sentence comes first, with its simplest case. Prints at most ten cases and
+/// counts the rest.
 pub struct Failure {
     phase: Phase,
     ranked: Ranked,
@@ -25,19 +26,19 @@ impl Failure {
         Self { phase, ranked: findings.ranked(), seed }
     }
 
-    /// Returns the phase that found them.
+    /// Returns the phase that failed.
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
     }
 
-    /// Returns the sentences that the failing cases are about, the likeliest first.
+    /// Returns the sentences that the failing cases cite, likeliest first.
     #[must_use]
     pub fn sentences(&self) -> &[Sentence] {
         &self.ranked.sentences
     }
 
-    /// Returns how many cases failed.
+    /// Returns the number of failing cases.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.ranked.count
@@ -57,14 +58,14 @@ impl fmt::Display for Failure {
             [one] => writeln!(f, ", about {one}")?,
             [first, others @ ..] => writeln!(f, ", probably about {first}; they touch {}", others.join(", "))?,
         }
-        let (mut shown, mut by_cites) = (0, Vec::new());
+        let (mut shown, mut shown_citations) = (0, Vec::new());
         for finding in &ranked.findings {
-            let same = by_cites.iter().filter(|cites| **cites == &finding.cites).count();
-            if shown < SHOWN.0 && same < if finding.is_generated { 1 } else { SHOWN.1 } {
+            let same = shown_citations.iter().filter(|citations| **citations == &finding.citations).count();
+            if shown < MAX_SHOWN.0 && same < if finding.is_generated { 1 } else { MAX_SHOWN.1 } {
                 shown += 1;
                 writeln!(f, "\n{shown}) {finding}")?;
             }
-            by_cites.push(&finding.cites);
+            shown_citations.push(&finding.citations);
         }
         if ranked.count > shown as u64 {
             writeln!(f, "\nand {} more", ranked.count - shown as u64)?;
@@ -82,31 +83,31 @@ impl fmt::Debug for Failure {
 
 impl std::error::Error for Failure {}
 
-/// How many failing cases are kept with their stories.
-const KEPT: usize = 400;
+/// The number of failing cases kept with their transcripts.
+const MAX_KEPT: usize = 400;
 
 /// One failing case.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
-    /// Which case.
+    /// The name of the case.
     pub(crate) title: String,
-    /// The sentences that it is about.
-    pub(crate) cites: Vec<Cite>,
-    /// What the wrong answer alone suggests.
-    suggested: Option<Cite>,
-    /// How many calls came before the wrong answer; `None` for a check of its sentences alone.
+    /// The sentences that the case checks.
+    pub(crate) citations: Vec<Citation>,
+    /// The sentence that the wrong answer alone suggests.
+    suggested: Option<Citation>,
+    /// The number of calls before the wrong answer; `None` for a check without a sequence.
     calls: Option<usize>,
-    /// Whether the case was generated. Of several about the same sentences one tells as much as all.
+    /// Whether the case was generated. Of several generated cases about the same sentences, one is enough.
     pub(crate) is_generated: bool,
     pub(crate) transcript: String,
 }
 
 impl Finding {
-    /// A check of these sentences alone.
-    pub(crate) fn new(title: impl Into<String>, cites: &[Cite], transcript: impl Into<String>) -> Self {
+    /// Returns a failed check of exactly these sentences.
+    pub(crate) fn new(title: impl Into<String>, citations: &[Citation], transcript: impl Into<String>) -> Self {
         Self {
             title: title.into(),
-            cites: cites.to_vec(),
+            citations: citations.to_vec(),
             suggested: None,
             calls: None,
             is_generated: false,
@@ -114,32 +115,32 @@ impl Finding {
         }
     }
 
-    /// A wrong answer of a generated sequence, which is about what the answer suggests.
+    /// Returns a wrong answer in a generated sequence. Cites the sentences that the answer suggests.
     pub(crate) fn of(title: impl Into<String>, mismatch: Mismatch) -> Self {
-        let cites = mismatch.cites.clone();
-        Self { is_generated: true, ..Self::about(title, &cites, mismatch) }
+        let citations = mismatch.citations.clone();
+        Self { is_generated: true, ..Self::about(title, &citations, mismatch) }
     }
 
-    /// A wrong answer of a case that is about `cites`.
-    pub(crate) fn about(title: impl Into<String>, cites: &[Cite], mismatch: Mismatch) -> Self {
-        let suggested = mismatch.cites.first().copied();
-        let (cites, calls) = (cites.to_vec(), Some(mismatch.call));
-        Self { title: title.into(), cites, suggested, calls, is_generated: false, transcript: mismatch.transcript }
+    /// Returns a wrong answer in a case that checks `citations`.
+    pub(crate) fn about(title: impl Into<String>, citations: &[Citation], mismatch: Mismatch) -> Self {
+        let suggested = mismatch.citations.first().copied();
+        let (citations, calls) = (citations.to_vec(), Some(mismatch.call));
+        Self { title: title.into(), citations, suggested, calls, is_generated: false, transcript: mismatch.transcript }
     }
 
-    /// How much the case says about each sentence: the less happened before, the more.
+    /// Returns how strongly the case points to each sentence. The fewer calls before the mismatch, the stronger.
     fn evidence(&self) -> impl Iterator<Item = (Sentence, f64)> {
         let weight = self.calls.map_or(1_000.0, |calls| 1.0 / ((1 + calls) * (1 + calls)) as f64);
-        let cited = self.cites.iter().map(move |cite| (cite.item, weight));
-        cited.chain(self.suggested.map(|cite| (cite.item, 0.5 * weight)))
+        let cited = self.citations.iter().map(move |citation| (citation.item, weight));
+        cited.chain(self.suggested.map(|citation| (citation.item, 0.5 * weight)))
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.title)?;
-        for cite in &self.cites {
-            writeln!(f, "{cite}")?;
+        for citation in &self.citations {
+            writeln!(f, "{citation}")?;
         }
         write!(f, "{}", self.transcript.trim_end())
     }
@@ -155,12 +156,12 @@ pub(crate) struct Findings {
 impl Findings {
     pub(crate) fn push(&mut self, finding: Finding) {
         self.count += 1;
-        if self.kept.len() < KEPT {
+        if self.kept.len() < MAX_KEPT {
             self.kept.push(finding);
         }
     }
 
-    /// Counts failing cases without their stories.
+    /// Counts failing cases without keeping them.
     pub(crate) fn more(&mut self, count: u64) {
         self.count += count;
     }
@@ -169,7 +170,7 @@ impl Findings {
         self.count == 0
     }
 
-    /// Puts the likeliest sentence, and its simplest case, first.
+    /// Sorts the likeliest sentence, and its simplest case, to the front.
     pub(crate) fn ranked(self) -> Ranked {
         let mut evidence: BTreeMap<Sentence, f64> = BTreeMap::new();
         for (sentence, weight) in self.kept.iter().flat_map(Finding::evidence) {
@@ -179,15 +180,19 @@ impl Findings {
         sentences.sort_by(|one, other| evidence[other].total_cmp(&evidence[one]));
         let mut findings = self.kept;
         let rank = |finding: &Finding| {
-            let place = |cite: &Cite| sentences.iter().position(|sentence| *sentence == cite.item);
-            (finding.cites.iter().filter_map(place).min().unwrap_or(usize::MAX), finding.cites.len(), finding.calls)
+            let place = |citation: &Citation| sentences.iter().position(|sentence| *sentence == citation.item);
+            (
+                finding.citations.iter().filter_map(place).min().unwrap_or(usize::MAX),
+                finding.citations.len(),
+                finding.calls,
+            )
         };
         findings.sort_by_key(rank);
         Ranked { findings, sentences, count: self.count }
     }
 }
 
-/// Failing cases, the most telling first.
+/// Failing cases, most conclusive first.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranked {
     pub(crate) findings: Vec<Finding>,

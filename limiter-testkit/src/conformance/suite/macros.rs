@@ -1,4 +1,4 @@
-//! One test for each phase of the suite.
+//! The macro that makes one test per phase of the suite.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::report::Phase;
 #[doc(hidden)]
 pub use futures::executor::block_on;
 
-/// Runs one phase, and fails the test with what it finds.
+/// Runs one phase. Fails the test with the phase's findings.
 ///
 /// # Panics
 /// If the store fails.
@@ -27,21 +27,21 @@ pub fn with_sweep<S: WindowStore>(suite: Suite, store: &Arc<S>, sweep: impl Fn(&
     suite.sweep(move || sweep(&store))
 }
 
-/// Makes a module of tests, one for each phase of the conformance suite.
+/// Generates a module of tests, one for each phase of the conformance suite.
 ///
 /// ```no_run
 /// use limiter_testkit::OracleStore as MyStore;
 /// limiter_testkit::conformance_tests!(my_store, MyStore::new());
 /// ```
 ///
-/// makes `my_store::golden`, `my_store::cases` and so on, one test for each [`Phase`](crate::conformance::Phase). Each test
-/// evaluates the expression for a store of its own. These options may follow, in this order:
+/// makes `my_store::golden`, `my_store::cases` and so on, one test for each [`Phase`](crate::conformance::Phase).
+/// Each test evaluates the expression for a new store. These options may follow, in this order:
 ///
 /// | option | effect |
 /// |---|---|
-/// | `with name = expression` | evaluates the expression first and keeps its value until the test ends: a folder or a server |
+/// | `with name = expression` | evaluates the expression first and holds its value, for example a server, until the test ends |
 /// | `suite = expression` | the [`Suite`](crate::conformance::Suite) to run. Default: `Suite::new()` |
-/// | `handles = number` | evaluates the store's expression that many times, for handles of one store, and adds the test `handles` |
+/// | `handles = number` | evaluates the store's expression this many times, once per handle, and adds the test `handles` |
 /// | `sweep = function` | makes the store sweep: a function of `&MyStore` |
 /// | `runtime = tokio` | runs each test, and the suite's tasks, on a multi-threaded tokio runtime. The expressions may `.await` |
 ///

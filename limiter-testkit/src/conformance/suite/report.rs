@@ -1,4 +1,4 @@
-//! The phases of the suite, and what was run.
+//! The phases of the suite, and the report of a run.
 
 /// A phase of the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -6,29 +6,29 @@
 pub enum Phase {
     /// The [golden traces](crate::golden): worked examples decided by hand.
     Golden,
-    /// Cases written by hand, at given times: at least one for every sentence that a sequence of calls can break, and the
+    /// Handwritten cases at given times: at least one for every sentence that a sequence of calls can break, and the
     /// ends of every range.
     Cases,
-    /// One log of very many entries.
+    /// One log with a very large number of entries.
     LongLog,
-    /// The same cases at the store's own clock, and how that clock runs.
+    /// The handwritten cases at the store's clock, and the progress of that clock.
     StoreClock,
-    /// Logs until shortly before the store may forget them, and after.
+    /// Logs shortly before the store may forget them, and afterwards.
     Forgetting,
-    /// Futures that are dropped before they have finished.
+    /// Futures that are dropped before they finish.
     Cancel,
-    /// Several handles of one store, in turn and at once. Without a second handle there is nothing to run.
+    /// Several handles of one store, in turn and concurrently. Nothing runs with a single handle.
     Handles,
-    /// All short sequences.
+    /// Every short sequence.
     Exhaustive,
-    /// Random sequences, shrunk when they fail.
+    /// Random sequences, which are shrunk if they fail.
     Random,
-    /// Many tasks on one key.
+    /// Many concurrent tasks on one key.
     Contention,
 }
 
 impl Phase {
-    /// All of them, in the order in which they run.
+    /// All phases, in the order in which they run.
     pub const ALL: [Self; 10] = [
         Self::Golden,
         Self::Cases,
@@ -42,36 +42,36 @@ impl Phase {
         Self::Contention,
     ];
 
-    /// Whether the phase depends on the seed.
+    /// Returns whether the phase depends on the seed.
     pub(crate) const fn is_random(self) -> bool {
         matches!(self, Self::Exhaustive | Self::Random)
     }
 }
 
-/// What a suite has run, all of it with the right result.
+/// What a suite checked. Every check passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-#[must_use = "a report says how much was checked"]
+#[must_use = "a report states how much was checked"]
 pub struct Report {
     /// Rows of the golden traces.
     pub golden_rows: u64,
-    /// Cases written by hand, counted each time that they were run in one of the phases.
+    /// Handwritten cases. A case counts once per run.
     pub cases: u64,
-    /// The entries of the longest log.
+    /// Entries of the longest log.
     pub longest_log: u64,
     /// Short sequences.
     pub short_sequences: u64,
     /// Random sequences.
     pub random_sequences: u64,
-    /// Calls of tasks that ran at once.
+    /// Calls of concurrent tasks.
     pub contended: u64,
-    /// Calls in all.
+    /// All calls.
     pub operations: u64,
     by_phase: [u64; Phase::ALL.len()],
 }
 
 impl Report {
-    /// Returns how many calls a phase made.
+    /// Returns the number of calls that a phase made.
     #[must_use]
     pub fn operations_of(&self, phase: Phase) -> u64 {
         self.by_phase[phase as usize]

@@ -8,16 +8,16 @@ use limiter_core::WindowStore;
 
 use super::report::{Phase, Report};
 use super::settings::{Settings, Sizes, random};
+use crate::conformance::sequence::Plan;
 use crate::conformance::sequence::caller::StoreKeys;
-use crate::conformance::sequence::plan::Plan;
 use crate::conformance::sequence::replay::{Mismatch, Replay, Sweep};
-use crate::conformance::tasks::spawn::Spawner;
+use crate::conformance::spawn::Spawner;
 
-/// What the phases need, and what they have done.
+/// The resources of the phases, and the report so far.
 pub(crate) struct Run<'a, S: ?Sized> {
     settings: &'a Settings,
     handles: Vec<Arc<S>>,
-    /// The phase that the calls are counted for.
+    /// The phase whose calls are being counted.
     pub(crate) phase: Phase,
     prefix: String,
     keys: AtomicU64,
@@ -38,7 +38,7 @@ impl<'a, S: WindowStore + ?Sized> Run<'a, S> {
         self.settings.seed
     }
 
-    /// How far the store's clock may be from the system's; `None` if it has an epoch of its own.
+    /// How far the store's clock may be from the system clock; `None` if its epoch differs.
     pub(crate) fn tolerance(&self) -> Option<Duration> {
         self.settings.tolerance
     }
@@ -66,12 +66,12 @@ impl<'a, S: WindowStore + ?Sized> Run<'a, S> {
         &self.handles
     }
 
-    /// Counts calls that were made.
+    /// Counts calls.
     pub(crate) fn count(&mut self, operations: u64) {
         self.report.count(self.phase, operations);
     }
 
-    /// Returns a key that was not used before.
+    /// Returns an unused key.
     pub(crate) fn new_key(&self) -> String {
         format!("{}/{}", self.prefix, self.keys.fetch_add(1, Ordering::Relaxed))
     }
@@ -81,13 +81,13 @@ impl<'a, S: WindowStore + ?Sized> Run<'a, S> {
         format!("conformance:{}", self.prefix)
     }
 
-    /// Returns new keys for a plan.
+    /// Returns unused keys for a plan.
     pub(crate) fn store_keys(&self, plan: &Plan) -> StoreKeys {
         let key = self.new_key();
         StoreKeys::new(plan, |k| format!("{key}/{k}").into_bytes())
     }
 
-    /// Puts a plan to the store, on new keys.
+    /// Replays a plan on the store, on unused keys.
     pub(crate) async fn replay(&mut self, plan: &Plan, turn: usize) -> Result<(), Mismatch> {
         let store_keys = self.store_keys(plan);
         self.count(plan.len() as u64);
@@ -95,7 +95,7 @@ impl<'a, S: WindowStore + ?Sized> Run<'a, S> {
     }
 }
 
-/// Removes logs, whatever happens.
+/// Resets logs and ignores errors.
 pub(crate) async fn reset_all<S: WindowStore + ?Sized>(store: &S, logs: &[limiter_core::store::LogKey<'_>]) {
     for log in logs {
         _ = store.reset(*log).await;

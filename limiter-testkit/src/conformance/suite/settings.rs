@@ -1,20 +1,20 @@
-//! How a suite runs, and how much.
+//! The settings and sizes of a suite.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 use crate::conformance::sequence::replay::Sweep;
-use crate::conformance::tasks::spawn::Spawner;
+use crate::conformance::spawn::Spawner;
 
-/// What the phases need to know of a suite.
+/// The settings that phases read.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) seed: u64,
     pub(crate) sizes: Sizes,
-    /// How far the store's clock may be from the system's; `None` if it has its own epoch.
+    /// How far the store's clock may be from the system clock; `None` if its epoch differs.
     pub(crate) tolerance: Option<Duration>,
-    /// Makes the store sweep now.
+    /// Makes the store sweep.
     pub(crate) sweep: Option<Sweep>,
     pub(crate) spawner: Spawner,
 }
@@ -38,27 +38,27 @@ pub(crate) fn random() -> u64 {
     RandomState::new().hash_one("limiter")
 }
 
-/// How much of everything there is.
+/// How much each phase does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
-    /// How often the cases are run: as they are, with a look after every step, and counting the other way.
+    /// The rounds of the cases: as written, with a peek after every step, and with inverted counting.
     pub(crate) rounds_of_cases: usize,
     pub(crate) long_log: u64,
     pub(crate) long_log_time: Duration,
-    /// Whether there are keys of up to a mebibyte.
+    /// Whether keys of up to a mebibyte are used.
     pub(crate) huge_keys: bool,
-    /// How many operations are made in a row at the store's clock.
+    /// The number of consecutive operations at the store's clock.
     pub(crate) in_a_row: usize,
     /// How long the phase Forgetting may wait.
     pub(crate) wait: Duration,
     /// How many other keys come and go while a log must be kept.
     pub(crate) other_keys: usize,
-    /// How long a poll may take.
+    /// The maximum duration of a poll.
     pub(crate) blocking: Duration,
     pub(crate) depth: usize,
     pub(crate) one_in: u64,
     pub(crate) sequences: u64,
-    /// How often a failing sequence is run to make it smaller.
+    /// The maximum number of runs to shrink a failing sequence.
     pub(crate) shrinking: usize,
     pub(crate) tasks: usize,
     pub(crate) tries: usize,

@@ -1,4 +1,4 @@
-//! What a store answers to a call, in a form that can be compared and printed.
+//! Results of calls, in a form that can be compared and printed.
 
 use std::fmt;
 
@@ -8,9 +8,9 @@ use limiter_core::{Error, ErrorKind, Timestamp};
 use crate::answer::fields::{Fields, of_status, since};
 use crate::answer::{Answer, StatusAnswer};
 
-/// What a call came to, or must come to.
+/// The result of a call, expected or actual.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub(crate) enum CallResult {
     Decided(Box<Decided>),
     Refused(ErrorKind),
     Settled(Box<Settled>),
@@ -18,14 +18,14 @@ pub(crate) enum Reply {
     Reset(bool),
 }
 
-/// An answer to an acquire, a peek or a record.
+/// The result of an acquire, a peek or a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decided {
     pub(crate) answer: Answer,
-    /// The call that appended the entry, if this one did not.
+    /// The call that appended the entry, if it was not this one.
     pub(crate) repeats: Option<usize>,
-    /// What a decision does not show. `None` if the store decided without stating its facts.
-    pub(crate) hidden: Option<Hidden>,
+    /// Facts that a decision lacks. `None` if the store decided without returning facts.
+    pub(crate) raw_facts: Option<RawFacts>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,50 +35,50 @@ pub(crate) struct Settled {
     pub(crate) newest: Option<Timestamp>,
 }
 
-/// The parts of [`Facts`] that no decision shows.
+/// The parts of [`Facts`] that a decision lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hidden {
-    pub(crate) outcome: Kind,
+pub(crate) struct RawFacts {
+    pub(crate) outcome: OutcomeKind,
     pub(crate) newest: Option<Timestamp>,
 }
 
 /// An [`Outcome`] without its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum OutcomeKind {
     Nothing,
     Appended,
     Repeated,
 }
 
-impl From<&Facts> for Hidden {
+impl From<&Facts> for RawFacts {
     fn from(facts: &Facts) -> Self {
         let outcome = match facts.outcome {
-            Outcome::Nothing => Kind::Nothing,
-            Outcome::Appended(_) => Kind::Appended,
-            Outcome::Repeated(_) => Kind::Repeated,
+            Outcome::Nothing => OutcomeKind::Nothing,
+            Outcome::Appended(_) => OutcomeKind::Appended,
+            Outcome::Repeated(_) => OutcomeKind::Repeated,
         };
         Self { outcome, newest: facts.log.newest }
     }
 }
 
-/// What a store answered.
-pub(crate) type Got = Result<Reply, Error>;
+/// What the store returned.
+pub(crate) type StoreResult = Result<CallResult, Error>;
 
-/// Whether a store's answer is the expected one, as far as the store states it.
-pub(crate) fn agrees(expected: &Reply, got: &Got) -> bool {
+/// Returns whether the store's result agrees with the expected one. Compares only what the store returned.
+pub(crate) fn agrees(expected: &CallResult, got: &StoreResult) -> bool {
     match (expected, got) {
-        (Reply::Decided(expected), Ok(Reply::Decided(got))) => {
+        (CallResult::Decided(expected), Ok(CallResult::Decided(got))) => {
             expected.answer == got.answer
                 && expected.repeats == got.repeats
-                && (got.hidden.is_none() || expected.hidden == got.hidden)
+                && (got.raw_facts.is_none() || expected.raw_facts == got.raw_facts)
         }
-        (Reply::Refused(kind), Err(error)) => error.kind() == *kind,
+        (CallResult::Refused(kind), Err(error)) => error.kind() == *kind,
         (expected, Ok(got)) => expected == got,
         (_, Err(_)) => false,
     }
 }
 
-impl Reply {
+impl CallResult {
     /// Returns the time of the operation.
     pub(crate) fn at(&self) -> Option<Timestamp> {
         match self {
@@ -88,7 +88,7 @@ impl Reply {
         }
     }
 
-    /// Returns the fields, all times relative to `start`.
+    /// Returns the fields, with times relative to `start`.
     pub(crate) fn fields(&self, start: Timestamp) -> Fields {
         let newest = |newest: Option<Timestamp>| {
             ("newest entry".to_owned(), newest.map_or_else(|| "none".to_owned(), |newest| since(start, newest)))
@@ -96,12 +96,13 @@ impl Reply {
         match self {
             Self::Decided(decided) => {
                 let mut fields = decided.answer.fields(start);
-                let entry =
-                    decided.repeats.map_or_else(|| "new, or none".to_owned(), |call| format!("that of call {call}"));
+                let entry = decided
+                    .repeats
+                    .map_or_else(|| "new, or none".to_owned(), |call| format!("appended by call {call}"));
                 fields.push(("entry".to_owned(), entry));
-                if let Some(hidden) = decided.hidden {
-                    fields.push(("outcome".to_owned(), format!("{:?}", hidden.outcome)));
-                    fields.push(newest(hidden.newest));
+                if let Some(raw_facts) = decided.raw_facts {
+                    fields.push(("outcome".to_owned(), format!("{:?}", raw_facts.outcome)));
+                    fields.push(newest(raw_facts.newest));
                 }
                 fields
             }
@@ -117,7 +118,7 @@ impl Reply {
     }
 }
 
-impl fmt::Display for Reply {
+impl fmt::Display for CallResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Decided(decided) => match decided.repeats {

@@ -1,4 +1,4 @@
-//! A store that holds a list of entries for each log.
+//! A store that keeps a list of entries per log.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
@@ -16,21 +16,21 @@ use super::rules::{Item, system_micros};
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) logs: HashMap<Vec<u8>, Vec<Item>>,
-    /// Entries whose ids outlived them.
+    /// Removed entries whose ids are still in use.
     pub(super) ghosts: HashMap<Vec<u8>, Vec<Item>>,
-    /// Times that outlived their entries.
+    /// Times of removed entries that still clamp later times.
     pub(super) times: HashMap<Vec<u8>, u64>,
     names: u128,
 }
 
 #[derive(Debug)]
-pub(crate) struct Model {
+pub(crate) struct ListStore {
     pub(super) flaw: Flaw,
     shared: Mutex<Shared>,
     started: u64,
 }
 
-impl Model {
+impl ListStore {
     pub(crate) fn new(flaw: Flaw) -> Self {
         Self { flaw, shared: Mutex::default(), started: system_micros() }
     }
@@ -47,7 +47,7 @@ impl Model {
         self.flaw.clock(self.started)
     }
 
-    /// The time of an operation, no earlier than the times that outlived their entries.
+    /// Returns the time of an operation, clamped to the remembered times.
     fn now(&self, shared: &mut Shared, key: &[u8], op: &Op<'_>, log: &[Item]) -> u64 {
         let now = self.flaw.now((op.at, op.mode), log, op.policy.longest_window(), self.clock());
         let key = if self.has(Flaw::HasOneTimeForAllLogs) { Vec::new() } else { key.to_vec() };
@@ -160,7 +160,7 @@ impl Model {
         (Facts { admitted, outcome, log: facts }, read, fits)
     }
 
-    /// Whether a flaw lets an operation that appends nothing drop entries.
+    /// Returns whether a flaw lets an operation that appends nothing drop entries.
     fn trims(&self, op: &Op<'_>, repeated: bool, admitted: bool) -> bool {
         match self.flaw {
             Flaw::TrimsWhenItPeeks => op.mode == Mode::Peek,
@@ -179,7 +179,7 @@ impl Model {
     }
 }
 
-impl WindowStore for Model {
+impl WindowStore for ListStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         if self.has(Flaw::BlocksItsThread) {
             std::thread::sleep(Duration::from_millis(5));

@@ -14,7 +14,7 @@ use futures::future::join_all;
 /// A task of the suite.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Starts a task, and returns a future that ends when the task has.
+/// Starts a task and returns a future that ends when the task ends.
 #[derive(Clone)]
 pub(crate) struct Spawner(Arc<dyn Fn(Task) -> Task + Send + Sync>);
 
@@ -23,7 +23,7 @@ impl Spawner {
         Self(Arc::new(spawn))
     }
 
-    /// Each task on a thread of its own, which needs no runtime.
+    /// Runs each task on a new thread, which needs no runtime.
     pub(crate) fn threads() -> Self {
         Self::new(|task| {
             let (end, ended) = oneshot::channel::<()>();
@@ -40,11 +40,11 @@ impl Spawner {
         (self.0)(task)
     }
 
-    /// Runs `work(task, try)` for every task and as many tries, all tasks at once, and returns the results: task by task, the
-    /// tries of each in order.
+    /// Runs `work(task, try)` for every task, `tries` times each, with all tasks running concurrently. Returns the
+    /// results in the order of tasks, then of tries.
     ///
     /// # Errors
-    /// How many results there are, if a task ended early.
+    /// If a task ended early. States the number of results.
     pub(crate) async fn run_all<T, F>(
         &self,
         (tasks, tries): (usize, usize),
@@ -59,7 +59,7 @@ impl Spawner {
         let task = |number| -> Task {
             let (results, ready, work) = (Arc::clone(&results), Arc::clone(&ready), work.clone());
             Box::pin(async move {
-                // Without this the first task would be done before the last one starts.
+                // Without this barrier, the first task would finish before the last one starts.
                 ready.fetch_add(1, Ordering::SeqCst);
                 wait_until(|| ready.load(Ordering::SeqCst) >= tasks).await;
                 for count in 0..tries {
@@ -68,7 +68,7 @@ impl Spawner {
                 }
             })
         };
-        // All are started before any is waited for.
+        // Starts all tasks before awaiting any of them.
         let started: Vec<Task> = (0..tasks).map(|number| self.start(task(number))).collect();
         join_all(started).await;
         let results = std::mem::take(&mut *results.lock().unwrap_or_else(PoisonError::into_inner));
@@ -83,14 +83,14 @@ impl Spawner {
     }
 }
 
-/// Gives way to other tasks and threads until `holds`.
+/// Yields to other tasks and threads until `holds` returns `true`.
 async fn wait_until(holds: impl Fn() -> bool) {
     while !holds() {
         give_way().await;
     }
 }
 
-/// Lets other tasks and threads run.
+/// Yields to other tasks and threads.
 pub(crate) async fn give_way() {
     let mut waited = false;
     poll_fn(|context| {

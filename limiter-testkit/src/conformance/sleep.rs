@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use futures::channel::oneshot;
 use limiter_core::WindowStore;
 
-/// The sleepers of this process, and the thread that wakes them.
+/// The sleepers of this process. One thread wakes them.
 struct Sleepers {
     waiting: Mutex<BinaryHeap<Sleeper>>,
     changed: Condvar,
@@ -21,7 +21,7 @@ struct Sleeper {
 }
 
 impl Ord for Sleeper {
-    /// The earliest is the greatest, as the heap wants it.
+    /// Orders by the earliest deadline: `BinaryHeap` pops the greatest.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         other.until.cmp(&self.until)
     }
@@ -85,7 +85,7 @@ pub(crate) async fn sleep(duration: Duration) {
     _ = woken.await;
 }
 
-/// Returns the future's output, or `None` if it takes longer than `limit`.
+/// Returns the future's output, or `None` after `limit`.
 pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     let (mut future, mut timeout) = (pin!(future), pin!(sleep(limit)));
     std::future::poll_fn(|context| match future.as_mut().poll(context) {
@@ -95,10 +95,10 @@ pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) 
     .await
 }
 
-/// Sleeps by the store's own timer if it has one, in real time otherwise.
+/// Sleeps with the store's timer if it has one, otherwise in real time.
 ///
 /// # Errors
-/// The store's timer does not end the sleep.
+/// If the store's timer does not end the sleep.
 pub(crate) async fn sleep_on<S: WindowStore + ?Sized>(store: &S, duration: Duration) -> Result<(), String> {
     let Some(timer) = store.timer() else {
         sleep(duration).await;
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sleepers_wake_in_time_and_not_before() {
+    fn sleepers_wake_on_time_and_not_before() {
         let start = Instant::now();
         let sleeps = [30_u64, 10, 50, 20].map(|millis| async move {
             sleep(Duration::from_millis(millis)).await;

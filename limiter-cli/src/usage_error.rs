@@ -1,8 +1,8 @@
-//! Wrong usage of the command line.
+//! Usage errors on the command line.
 
 use std::fmt;
 
-/// An argument that is not what it should be. The program then exits with status 2.
+/// An invalid argument. The program exits with status 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageError(pub(crate) String);
 

@@ -10,9 +10,9 @@ use super::rules::system_micros;
 
 /// Loses a log that has 2^16 entries.
 #[derive(Debug, Default)]
-pub(crate) struct Counted(Mutex<HashMap<Vec<u8>, Log>>);
+pub(crate) struct SixteenBitStore(Mutex<HashMap<Vec<u8>, Log>>);
 
-impl Counted {
+impl SixteenBitStore {
     fn change<T>(&self, key: LogKey<'_>, change: impl FnOnce(&mut Log, Timestamp) -> T) -> T {
         let mut logs = self.0.lock().unwrap();
         let log = logs.entry(key.to_bytes()).or_default();
@@ -23,7 +23,7 @@ impl Counted {
     }
 }
 
-impl WindowStore for Counted {
+impl WindowStore for SixteenBitStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         Ok(self.change(op.log, |log, now| log.apply(&op, now)))
     }

@@ -1,19 +1,19 @@
-//! What becomes of the rows of a trace, and who receives it.
+//! The results of rows, and the trait that receives them.
 
 use limiter_core::{Decision, Error, ErrorKind};
 
 use crate::trace::{Malformed, Row};
 
-/// The name of the limiter that a trace is replayed through.
-pub const NAME: &str = "replay";
+/// The name of the limiter in a replay.
+pub const LIMITER_NAME: &str = "replay";
 
-/// What became of a row.
+/// The result of a row.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "one exists at a time, and a box would cost every row an allocation")]
-pub enum Outcome {
-    /// The limiter decided on it.
+pub enum RowResult {
+    /// The limiter decided.
     Decided(Decision),
-    /// The cost is 0 or can never fit. Nothing was recorded.
+    /// The cost is 0 or can never fit. The row changed nothing.
     Refused(Refusal),
     /// The key's log was removed.
     Reset,
@@ -41,24 +41,24 @@ impl Refusal {
 
 /// Receives every row, in the order of the trace.
 pub trait Observer {
-    /// Receives a row and what became of it.
+    /// Receives a row and its result.
     ///
     /// # Errors
     /// Any error ends the replay.
-    fn row(&mut self, row: &Row<'_>, outcome: &Outcome) -> anyhow::Result<()>;
+    fn row(&mut self, row: &Row<'_>, outcome: &RowResult) -> anyhow::Result<()>;
 
-    /// Receives a malformed row that is skipped.
+    /// Receives a malformed row that was skipped.
     fn skipped(&mut self, malformed: Malformed) {
         drop(malformed);
     }
 
-    /// Reports from time to time how many bytes and rows of the trace have been read.
+    /// Reports periodically how many bytes and rows of the trace have been read.
     fn progress(&mut self, bytes: u64, rows: u64) {
         let _ = (bytes, rows);
     }
 }
 
-impl Outcome {
+impl RowResult {
     #[inline]
     pub(crate) fn from_result(result: Result<Decision, Error>) -> Result<Self, Error> {
         match result {
