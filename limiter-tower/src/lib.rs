@@ -1,4 +1,10 @@
 #![doc = include_str!("../README.md")]
+//!
+//! # Where to start
+//! - [`LimitLayer`] and [`Rule`] limit a service. [`StoreFailure`] and [`MissingKey`] are the choices to make.
+//! - [`key`] lists whom a rule can limit.
+//! - [`Fields`] and [`Respond`] change the responses.
+//! - [`observe`] has metrics, traces and hooks.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

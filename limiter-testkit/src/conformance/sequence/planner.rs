@@ -11,7 +11,7 @@ use super::{Call, Log, Plan, Planned, everything};
 use crate::answer::{Answer, StatusAnswer};
 use crate::oracle::{OracleEntry, OracleStore};
 
-/// The oracle's salt. Any value except 0, so that it differs from the salts of real runs.
+/// The salt of the oracle's ids. Any value except 0: real runs have a random salt.
 const SALT: u128 = 0x5a17 << 64 | 0x5a17;
 
 #[derive(Debug)]
