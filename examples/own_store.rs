@@ -1,6 +1,6 @@
-//! A store of your own in 80 lines: durable, in one file, on redb. `cargo run --example own_store -- limits.redb`
+//! A custom store: one durable file, on redb. `cargo run --example own_store -- limits.redb`
 //!
-//! Any key-value store with transactions will do: load the log, let `Log` change it, save it.
+//! Any key-value store with transactions works the same way: load the log, apply the operation to the `Log`, save it.
 
 use std::time::SystemTime;
 
@@ -15,7 +15,7 @@ const LOGS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("logs");
 pub(crate) struct RedbStore(Database);
 
 fn failed(error: impl Into<redb::Error>) -> Error {
-    Error::new(ErrorKind::Unavailable, "the database failed").with_source(error.into())
+    Error::new(ErrorKind::Unavailable, "the redb database returned an error").with_source(error.into())
 }
 
 impl RedbStore {
@@ -23,36 +23,38 @@ impl RedbStore {
         Ok(Self(Database::create(path).map_err(failed)?))
     }
 
-    /// Runs one transaction, which is committed if `work` says that it wrote. A commit waits for the disk, so the calling
-    /// thread is taken out of its runtime.
+    /// Runs `work` in one transaction, and commits it if `work` returns `true`.
+    ///
+    /// A commit waits for the disk, so `block_in_place` moves other tasks off this thread.
     fn write<T>(&self, work: impl FnOnce(&mut Table<&[u8], &[u8]>) -> Result<(T, bool), Error>) -> Result<T, Error> {
         tokio::task::block_in_place(|| {
             let transaction = self.0.begin_write().map_err(failed)?;
-            let (answer, wrote) = work(&mut transaction.open_table(LOGS).map_err(failed)?)?;
-            if wrote {
+            let (result, changed) = work(&mut transaction.open_table(LOGS).map_err(failed)?)?;
+            if changed {
                 transaction.commit().map_err(failed)?;
             }
-            Ok(answer)
+            Ok(result)
         })
     }
 
+    /// Loads a log, applies `change` and saves the log, in one transaction.
     fn change<T>(&self, key: LogKey<'_>, change: impl FnOnce(&mut Log, Timestamp) -> T) -> Result<T, Error> {
         let key = key.to_bytes();
         self.write(|logs| {
             let old = logs.get(&*key).map_err(failed)?.map(|saved| saved.value().to_vec());
             let mut log = old.as_deref().map_or_else(|| Ok(Log::new()), Log::from_bytes)?;
-            // Read only now, when nobody else can change the log.
-            let answer = change(&mut log, Timestamp::try_from(SystemTime::now())?);
+            // The contract (T2) requires reading the clock inside the transaction.
+            let result = change(&mut log, Timestamp::try_from(SystemTime::now())?);
             let new = (!log.is_empty()).then(|| log.to_bytes());
             match &new {
                 Some(new) => drop(logs.insert(&*key, &**new).map_err(failed)?),
                 None => drop(logs.remove(&*key).map_err(failed)?),
             }
-            Ok((answer, new != old))
+            Ok((result, new != old))
         })
     }
 
-    /// Forgets the logs that have expired. Call it now and then.
+    /// Deletes expired logs. Call it periodically.
     pub(crate) fn sweep(&self) -> Result<(), Error> {
         let now = Timestamp::try_from(SystemTime::now())?;
         let is_kept = |_: &[u8], saved: &[u8]| Log::from_bytes(saved).map_or(true, |log| log.expires_at() > Some(now));

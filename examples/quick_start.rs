@@ -1,4 +1,4 @@
-//! Three requests a second for each customer, in this process: `cargo run --example quick_start`.
+//! Three requests per second for each customer, in memory: `cargo run --example quick_start`.
 
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ fn main() -> Result<(), limiter::Error> {
         let decision = search.acquire("customer 7").now()?;
         match decision.retry_after() {
             None => println!("request {request}: allowed, {} remaining", decision.remaining()),
-            Some(wait) => println!("request {request}: denied, the next fits in {} ms", wait.as_millis()),
+            Some(wait) => println!("request {request}: denied, retry in {} ms", wait.as_millis()),
         }
         assert_eq!(decision.allowed(), request <= 3);
     }
 
     let status = search.status("customer 7").now()?;
-    println!("reading the status consumes nothing: {} of {} used", status.used(), status.limit());
+    println!("status, which consumes nothing: {} of {} used", status.used(), status.limit());
 
-    // Waits until the window has moved on, and admits.
+    // Blocks this thread until the acquire fits.
     let Ok(permit) = search.acquire("customer 7").within(Duration::from_secs(2)).permit().now()? else {
-        panic!("a unit frees within a second");
+        panic!("a unit frees within one second, so the acquire fits within two");
     };
     println!("waited and got a permit: {} of 3 used", permit.decision().used());
 
-    // The call failed and should not count, so give its unit back.
+    // Suppose that the work failed and should not count.
     let refunded = permit.refund().now();
     println!("refunded: {} of 3 used", refunded.status().used());
     assert!(refunded.applied());

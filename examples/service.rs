@@ -1,9 +1,9 @@
-//! A service with three limited routes, in memory or in Redis:
+//! An axum service with three limited routes, in memory or in Redis:
 //! `cargo run --example service --features redis -- [memory | redis://…] [127.0.0.1:8080]`
 //!
-//! - `GET /search` by client address; customers in the header `x-gold` have a larger policy.
-//! - `POST /login` counts failed logins only.
-//! - `POST /chat` reserves tokens before the answer and charges what it took.
+//! - `GET /search` is limited by client address. Requests with the header `x-gold` get a larger policy.
+//! - `POST /login` counts only failed logins.
+//! - `POST /chat` reserves tokens before the response and then charges the actual number.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const GOLD: Policy = policy!("50/10s, 10000/1h");
 const LOGIN: Policy = policy!("3/1m");
 const CHAT: Policy = policy!("1000/1m");
 
-/// One limiter for each route, all on one store. Their names keep their logs apart.
+/// One limiter per route, all on one store. Their names keep their logs separate.
 struct Limiters {
     search: Limiter,
     login: Limiter,
@@ -42,7 +42,7 @@ async fn open(store: &str) -> Result<SharedStore, Error> {
     if store == "memory" { Ok(Arc::new(MemoryStore::new())) } else { Ok(Arc::new(RedisStore::connect(store).await?)) }
 }
 
-/// Why a request gets no answer.
+/// The reason why a request is refused.
 enum Refused {
     Denied(Box<Decision>),
     Password,
@@ -70,7 +70,7 @@ impl IntoResponse for Refused {
                     .into_response()
             }
             Self::Password => (StatusCode::UNAUTHORIZED, "wrong password").into_response(),
-            // The limits are there to protect what follows, so without them nothing follows. `error` names no key.
+            // Fails closed: without the limiter, the resource is unprotected. `error` does not print the key.
             Self::Store(error) => {
                 eprintln!("{error}");
                 (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "1")], "try again").into_response()
@@ -113,7 +113,7 @@ async fn login(
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     Form(login): Form<Login>,
 ) -> Result<&'static str, Refused> {
-    // Acquire first, refund on success: however many guesses are sent at once, three are tried.
+    // Acquire first, refund on success: even of many concurrent guesses, at most three are tried.
     let address: IpAddr = peer.ip();
     let permit = limiters.login.acquire((&login.user, address)).permit().await??;
     if login.password != "open sesame" {
@@ -131,7 +131,7 @@ struct Chat {
 
 async fn chat(State(limiters): State<Arc<Limiters>>, Form(chat): Form<Chat>) -> Result<Response, Refused> {
     let permit = limiters.chat.acquire(chat.customer).cost(400).permit().await??;
-    // Where a language model would answer, with as many tokens as the text has words.
+    // Stands in for a language model whose response has as many tokens as the text has words.
     let tokens = chat.text.split_whitespace().count() as u64;
     let settled = permit.settle(tokens).await?;
     Ok((remaining(settled.status()), format!("{tokens} tokens")).into_response())
@@ -171,13 +171,13 @@ mod tests {
 
     use super::*;
 
-    /// The service in memory, and the clock of all its limiters.
+    /// Returns the service on an in-memory store, and the mock clock of all its limiters.
     fn service() -> (Router, MockClock) {
         let clock = MockClock::new();
         (app(Arc::new(WithClock::new(MemoryStore::new(), clock.clone()))), clock)
     }
 
-    /// The status, and the headers `retry-after` and `x-ratelimit-remaining`.
+    /// Returns the response's status, and its headers `retry-after` and `x-ratelimit-remaining`.
     async fn send(service: &Router, request: Request<Body>) -> (u16, Option<u64>, Option<u64>) {
         let mut request = request;
         request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([203, 0, 113, 7], 4711))));
@@ -201,7 +201,7 @@ mod tests {
             assert_eq!(send(&service, get("/search?q=x")).await, (200, None, Some(left)));
         }
         clock.advance(Duration::from_millis(9_800));
-        assert_eq!(send(&service, get("/search?q=x")).await, (429, Some(1), Some(0)), "0.2 s are a whole second");
+        assert_eq!(send(&service, get("/search?q=x")).await, (429, Some(1), Some(0)), "0.2 s rounds up to 1 s");
         clock.advance(Duration::from_millis(200));
         assert_eq!(send(&service, get("/search?q=x")).await, (200, None, Some(4)));
     }
@@ -219,7 +219,7 @@ mod tests {
         for left in (0..5).rev() {
             assert_eq!(send(&service, get("/search?q=x")).await, (200, None, Some(left)));
         }
-        // The five, the gold one and the five of the last minute are eleven of a hundred an hour.
+        // So far 11 of 100 per hour: the first five, one gold request, and the last five.
         clock.advance(Duration::from_secs(10));
         for _ in 0..18 {
             for _ in 0..5 {
@@ -228,7 +228,7 @@ mod tests {
             clock.advance(Duration::from_secs(10));
         }
         let (status, retry, _) = send(&service, get("/search?q=x")).await;
-        assert_eq!((status, retry), (429, Some(3600 - 250)), "until the first of the hour has left");
+        assert_eq!((status, retry), (429, Some(3600 - 250)), "until the first request is an hour old");
     }
 
     #[tokio::test]
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(send(&service, form("/chat", "customer=7&text=")).await, (429, Some(60), Some(397)));
     }
 
-    /// Another process of this service, and its address. It is this test once more, with the URL of Redis in a variable.
+    /// Another process of this service, and its address. It runs this test binary with the Redis URL in `SERVICE_STORE`.
     struct Process(Child, String);
 
     const TEST: &str = "tests::two_processes_share_the_limits_through_redis";
@@ -269,7 +269,7 @@ mod tests {
             let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
             let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
             let address = lines.find_map(|line| line.strip_prefix("listening on ").map(str::to_owned));
-            Self(child, address.expect("the process ended"))
+            Self(child, address.expect("the process ended before it printed its address"))
         }
 
         fn get(&self, path: &str) -> u16 {

@@ -1,5 +1,6 @@
-//! How to test code that uses a limiter: the store is chosen at run time, and in a test it is a store in memory with a mock
-//! clock in front. No server, no sleeping: `cargo test --example unit_test`.
+//! How to test code that uses a limiter, without a server and without sleeping: `cargo test --example unit_test`.
+//!
+//! The code takes a store that is chosen at run time. The tests pass an in-memory store with a mock clock.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use limiter::{Counting, Error, Limiter, MemoryStore, Policy, SharedStore, policy
 
 const ATTEMPTS: Policy = policy!("3/5m").with_counting(Counting::Attempts);
 
-/// The code under test: it limits password attempts for an account, and says how long to wait.
+/// The code under test, which limits the password attempts for each account.
 struct Login {
     attempts: Limiter,
 }
@@ -36,7 +37,7 @@ async fn main() -> Result<(), Error> {
     for password in ["guess", "open sesame"] {
         println!("{}", login.attempt("ann", password).await?);
     }
-    println!("the tests are the point: cargo test --example unit_test");
+    println!("now run the tests: cargo test --example unit_test");
     Ok(())
 }
 
@@ -61,9 +62,9 @@ mod tests {
             assert_eq!(login.attempt("ann", "guess").await.unwrap(), "wrong password");
         }
         clock.advance(Duration::from_secs(200));
-        // The right password does not help now, and trying it counts as an attempt.
+        // The account is locked even for the right password, and this attempt counts too.
         assert_eq!(login.attempt("ann", "open sesame").await.unwrap(), "locked, try again later");
-        // The first three attempts are now exactly 300 s old and no longer count; the one at 200 s does.
+        // The first three attempts are exactly 300 s old and no longer count. The one at 200 s still counts.
         clock.advance(Duration::from_secs(100));
         assert_eq!(login.attempt("ann", "open sesame").await.unwrap(), "welcome");
     }

@@ -1,4 +1,58 @@
-#![doc = include_str!("../README.md")]
+//! An exact sliding-window rate limiter: in memory for one process, in Redis for a fleet.
+//!
+//! A limit of 100 requests in 60 seconds holds for *every* 60 seconds, not per calendar minute and not on average. Every
+//! decision reports the remaining units, the exact wait until the request fits, and when the window is empty again. Both
+//! stores return the same decision in every field.
+//!
+//! ```
+//! use limiter::{Limiter, MemoryStore, Policy, policy};
+//!
+//! const SEARCH: Policy = policy!("5/10s, 100/1h"); // checked by the compiler
+//!
+//! let search = Limiter::new("search", SEARCH, MemoryStore::new());
+//! let decision = search.acquire("customer 7").now()?;
+//! match decision.retry_after_secs() {
+//!     None => println!("allowed, {} remaining", decision.remaining()),
+//!     Some(seconds) => println!("429, Retry-After: {seconds}"),
+//! }
+//! # assert_eq!(decision.remaining(), 4);
+//! # Ok::<(), limiter::Error>(())
+//! ```
+//!
+//! `.now()` works on in-memory stores and needs no runtime. `.await` works on every store and returns the same decision.
+//!
+//! # Where to start
+//! - [`Limiter`] is the entry point. Its documentation lists the methods: acquire, record, peek, status, settle, refund, reset.
+//! - [`Policy`] is a set of limits; [`policy!`] parses one at compile time.
+//! - [`Key`] lists the types that identify a client: text, numbers, addresses, tuples and more.
+//! - [`Decision`] is the result: allowed or denied, the usage, and the waiting times.
+//! - [`Permit`] is an admitted acquire that can be settled at its actual cost, or refunded.
+//! - [`SharedStore`] is a store chosen at run time, which several limiters share.
+#![cfg_attr(feature = "memory", doc = "- [`memory`] is the in-process store, [`MemoryStore`].")]
+#![cfg_attr(
+    feature = "redis",
+    doc = "- [`redis`] is the Redis store, [`RedisStore`], for one server or Redis Cluster."
+)]
+//! - [`time`] has timestamps, and the mock-clock wrapper for tests.
+//! - [`store`] is for authors of other stores, and for code that is generic over the store.
+//!
+//! # Names and keys
+//! **A log belongs to a limiter's name and a key.**
+//!
+//! Limiters with different names never see each other's entries, even with the same store and key. Limiters with the same
+//! name share their logs, even across processes on one Redis server. Give each limited resource its own name.
+//!
+//! # Features
+//! | feature | adds |
+//! |---|---|
+//! | `memory` (default) | `MemoryStore`, the in-process store |
+//! | `redis` | `RedisStore` for one Redis server; enables `tokio` |
+//! | `redis-cluster` | `RedisStore` for Redis Cluster; enables `redis` |
+//! | `redis-tls` | TLS for `RedisStore`, with rustls; enables `redis` |
+//! | `tokio` | waiting with `within` in a tokio runtime |
+//! | `serde` | limits and policies in configuration files |
+//! | `wrappers` | timeout, circuit breaker, fail open, fail closed, fallback, denial cache |
+//! | `uuid` | `Uuid` as a key and as an idempotency key |
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -10,19 +64,28 @@ pub use limiter_core::{
 pub use limiter_memory::{self as memory, MemoryStore};
 #[cfg(feature = "redis")]
 pub use limiter_redis::{self as redis, RedisStore};
+#[cfg(feature = "wrappers")]
+pub use limiter_wrappers as wrappers;
 
-/// For authors of stores, and for code that is generic over the store.
+/// The store contract, for authors of stores and for code that is generic over the store.
 ///
-/// [`WindowStore`](store::WindowStore) is the contract; [`Log`](store::Log) is what most backends are built from; the suite of
-/// `limiter-testkit` proves them.
+/// [`WindowStore`](store::WindowStore) is the contract. To write a store, read `OracleStore` in `limiter-testkit` first. Most
+/// backends build on [`Log`](store::Log). The testkit's conformance suite checks the result.
 pub mod store {
     pub use limiter_core::store::*;
     pub use limiter_core::{MAX_COST, MAX_LIMITS, PerLimit};
 }
 
-/// Time: timestamps, clocks other than the store's, timers, and whole seconds for HTTP headers.
+/// Timestamps, clocks and timers.
+///
+/// [`WithClock`](time::WithClock) replaces the clock of a store, usually with a mock clock in tests.
 pub mod time {
     #[cfg(feature = "tokio")]
     pub use limiter_core::TokioTimer;
     pub use limiter_core::{BoxFuture, Clock, Timer, Timestamp, WithClock, whole_secs};
 }
+
+// Runs the README's code blocks as doctests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

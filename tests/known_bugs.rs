@@ -1,4 +1,6 @@
-//! Bugs of other limiters, from their sources and their users' reports: each is a test here, in memory and in Redis.
+//! Bugs of other limiters, taken from their sources and bug reports. Each test runs in memory and in Redis.
+//!
+//! The doc comment of a test describes the bug; the test checks that it does not occur here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +12,7 @@ use limiter::{Counting, Decision, Error, ErrorKind, Limit, LimitStatus, Limiter,
 const SECOND: u64 = 1_000_000;
 const START: u64 = 1_700_000_000 * SECOND;
 
-/// The store under test. Times are in microseconds since `START`.
+/// The store under test. Times are in microseconds after `START`.
 struct Tested<S>(Arc<S>);
 
 impl<S: WindowStore> Tested<S> {
@@ -39,11 +41,11 @@ fn policy(text: &str) -> Policy {
     text.parse().unwrap()
 }
 
-/// A bucket refills while it empties: up to twice the limit, less one, within a window.
+/// A token bucket refills while it empties, so one window admits up to twice the limit minus one.
 async fn no_window_holds_more_than_the_limit<S: WindowStore>(tested: Tested<S>) {
     let limit = policy("10/1s");
     let mut admitted = Vec::new();
-    // As fast as possible after a pause, for three windows.
+    // Three windows of requests in quick succession.
     for at in (0..3 * SECOND).step_by(20_000) {
         if tested.acquire("k", &limit, 1, at).await.allowed() {
             admitted.push(at);
@@ -54,7 +56,7 @@ async fn no_window_holds_more_than_the_limit<S: WindowStore>(tested: Tested<S>) 
     assert_eq!((admitted.len(), most), (30, Some(10)));
 }
 
-/// Two fixed windows meet: the limit before the boundary, and again after it. With whole seconds it is a millisecond.
+/// Fixed windows admit the limit just before a boundary, and again just after it.
 async fn a_boundary_is_nothing_special<S: WindowStore>(tested: Tested<S>) {
     let limit = policy("5/1s");
     for _ in 0..5 {
@@ -65,7 +67,7 @@ async fn a_boundary_is_nothing_special<S: WindowStore>(tested: Tested<S>) {
     assert!(tested.acquire("k", &limit, 1, 1_999_000).await.allowed());
 }
 
-/// Nanoseconds times units overflow from 213,505 units a day on.
+/// Units multiplied by nanoseconds overflow 64 bits at 213,505 units per day.
 async fn large_costs_do_not_wrap<S: WindowStore>(tested: Tested<S>) {
     let limit = Policy::from(Limit::per_day(1 << 52).unwrap());
     assert_eq!(tested.acquire("k", &limit, 213_505, 0).await.remaining(), (1 << 52) - 213_505);
@@ -74,7 +76,7 @@ async fn large_costs_do_not_wrap<S: WindowStore>(tested: Tested<S>) {
     assert_eq!(tested.acquire("k", &limit, 1, 0).await.remaining(), 0);
 }
 
-/// One slot is left, and a million units are admitted.
+/// One free unit admits a request for a million units.
 async fn the_last_unit_admits_one_unit<S: WindowStore>(tested: Tested<S>) {
     let limit = policy("1000000/1s");
     assert!(tested.acquire("k", &limit, 999_999, 0).await.allowed());
@@ -83,14 +85,14 @@ async fn the_last_unit_admits_one_unit<S: WindowStore>(tested: Tested<S>) {
     assert!(tested.acquire("k", &limit, 1, 0).await.allowed());
 }
 
-/// After an idle window any number of units is accepted.
+/// After an idle window, a request of any cost is admitted.
 async fn an_idle_key_has_no_more_than_its_limit<S: WindowStore>(tested: Tested<S>) {
     let limit = policy("10/1s");
     assert!(tested.acquire("k", &limit, 1, 0).await.allowed());
     let error = tested.try_acquire("k", &limit, 11, 10 * SECOND).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::CostExceedsLimit);
     assert!(error.to_string().contains("11") && error.to_string().contains("10/1s"), "{error}");
-    // A tolerance applied twice admits 17 here.
+    // A limiter that applies its burst tolerance twice admits 17 here.
     let mut allowed = 0;
     for _ in 0..30 {
         allowed += u32::from(tested.acquire("k", &limit, 1, 20 * SECOND).await.allowed());
@@ -98,7 +100,7 @@ async fn an_idle_key_has_no_more_than_its_limit<S: WindowStore>(tested: Tested<S
     assert_eq!(allowed, 10);
 }
 
-/// A limit of an hour is forgotten after ten idle minutes.
+/// A limit per hour is forgotten after ten idle minutes.
 async fn an_hour_is_an_hour<S: WindowStore>(tested: Tested<S>) {
     let limit = policy("1/1h");
     assert!(tested.acquire("k", &limit, 1, 0).await.allowed());
@@ -106,7 +108,7 @@ async fn an_hour_is_an_hour<S: WindowStore>(tested: Tested<S>) {
     assert!(tested.acquire("k", &limit, 1, 3600 * SECOND).await.allowed());
 }
 
-/// At exactly the window's length it denies, with a retry-after of zero.
+/// A request exactly one window after the first is denied, with a retry-after of zero.
 async fn a_denial_never_says_retry_now<S: WindowStore>(tested: Tested<S>) {
     let limit = policy("2/1s");
     for at in [0, 500_000] {
@@ -119,7 +121,7 @@ async fn a_denial_never_says_retry_now<S: WindowStore>(tested: Tested<S>) {
     assert!(tested.acquire("k", &limit, 1, SECOND).await.allowed());
 }
 
-/// The clock steps back and a subtraction underflows, or a fresh window opens.
+/// When the clock steps back, a subtraction underflows or a new window opens.
 async fn a_clock_that_steps_back_frees_nothing<S: WindowStore>(tested: Tested<S>) {
     let limit = policy("1/10s");
     assert!(tested.acquire("k", &limit, 1, 50 * SECOND).await.allowed());
@@ -127,7 +129,7 @@ async fn a_clock_that_steps_back_frees_nothing<S: WindowStore>(tested: Tested<S>
     assert_eq!(denied.retry_after(), Some(Duration::from_secs(10)));
 }
 
-/// Requests of the same instant collide under one member and count once.
+/// Requests with the same timestamp collide in one sorted-set member and count once.
 async fn requests_of_one_instant_all_count<S: WindowStore>(tested: Tested<S>) {
     let limit = policy("3/1s");
     let allowed: Vec<bool> = {
@@ -140,7 +142,7 @@ async fn requests_of_one_instant_all_count<S: WindowStore>(tested: Tested<S>) {
     assert_eq!(allowed, [true, true, true, false, false]);
 }
 
-/// Stacked rules charge the earlier ones when a later one rejects.
+/// With several limits, a request that a later limit denies is still charged to the earlier ones.
 async fn a_rejected_request_charges_no_limit<S: WindowStore>(tested: Tested<S>) {
     let both = policy("100/1m, 1/1s");
     for _ in 0..10 {
@@ -150,7 +152,7 @@ async fn a_rejected_request_charges_no_limit<S: WindowStore>(tested: Tested<S>) 
     assert_eq!(used, [1, 1]);
 }
 
-/// Denied requests lock a client out for as long as it tries; here only where that is asked for.
+/// Denied requests keep a client locked out for as long as it retries. Here that happens only if the policy counts attempts.
 async fn hammering_is_free_or_counted_as_the_policy_says<S: WindowStore>(tested: Tested<S>) {
     let (free, counted) = (policy("3/10s"), policy("3/10s").with_counting(Counting::Attempts));
     let mut allowed = [0, 0];
@@ -161,7 +163,7 @@ async fn hammering_is_free_or_counted_as_the_policy_says<S: WindowStore>(tested:
     assert_eq!(allowed, [18, 3]);
 }
 
-/// The time until reset is derived from the time-to-live, or from the wrong end of the log.
+/// The time until reset is derived from the key's time-to-live, or from the oldest entry instead of the newest.
 async fn reset_and_refill_are_those_of_the_log<S: WindowStore>(tested: Tested<S>) {
     let limit = policy("5/10s");
     assert!(tested.acquire("k", &limit, 1, 0).await.allowed());
@@ -173,7 +175,7 @@ async fn reset_and_refill_are_those_of_the_log<S: WindowStore>(tested: Tested<S>
     assert_eq!((idle.used(), idle.refill_after(), idle.reset_after()), (0, Duration::ZERO, Duration::ZERO));
 }
 
-/// A call whose answer was lost is repeated and counts twice.
+/// A call is repeated because its response was lost, and counts twice.
 async fn a_repeated_call_counts_once<S: WindowStore>(tested: Tested<S>) {
     let limit = policy("3/1s");
     for _ in 0..5 {
@@ -182,7 +184,7 @@ async fn a_repeated_call_counts_once<S: WindowStore>(tested: Tested<S>) {
     }
 }
 
-/// Clearing one limit flushes the database.
+/// Resetting one key flushes the whole database.
 async fn a_reset_frees_one_key<S: WindowStore>(tested: Tested<S>) {
     let limit = policy("1/1h");
     for key in ["a", "b"] {
@@ -194,7 +196,7 @@ async fn a_reset_frees_one_key<S: WindowStore>(tested: Tested<S>) {
     assert!(!tested.acquire("b", &limit, 1, 0).await.allowed());
 }
 
-/// A changed quota forgets the history.
+/// Changing the policy of a key erases its history.
 async fn a_changed_quota_keeps_the_history<S: WindowStore>(tested: Tested<S>) {
     let (silver, gold) = (policy("10/1m"), policy("100/1m"));
     for _ in 0..10 {
@@ -204,7 +206,7 @@ async fn a_changed_quota_keeps_the_history<S: WindowStore>(tested: Tested<S>) {
     assert!(!tested.acquire("k", &silver, 1, SECOND).await.allowed());
 }
 
-/// Check, then act: tasks that check at the same time all pass.
+/// The check and the update are separate steps, so concurrent tasks all pass the check.
 async fn racing_tasks_admit_the_limit<S: WindowStore>(tested: Tested<S>) {
     let store = tested.0;
     let tasks: Vec<_> = (0..16)

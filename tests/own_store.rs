@@ -1,4 +1,4 @@
-//! The store of the example `own_store`: it keeps the contract, and its limits survive the process.
+//! The store of the example `own_store` conforms to the contract, and its logs survive the process.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use limiter::{Limiter, policy};
 use limiter_testkit::conformance::Suite;
+use limiter_testkit::conformance_tests;
 
 #[path = "../examples/own_store.rs"]
 #[allow(dead_code, reason = "the example has a main function")]
@@ -13,17 +14,21 @@ mod own_store;
 
 use own_store::RedbStore;
 
-#[test]
-fn the_store_conforms() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("limits.redb");
-    let store = Arc::new(RedbStore::open(path.to_str().unwrap()).unwrap());
-    let start = std::time::Instant::now();
-    let report = Suite::new().sequences(20).depth(1).contention(4, 10, 1).run_blocking(store).unwrap();
-    println!("{report:?} {:?}", start.elapsed());
+fn path(folder: &tempfile::TempDir) -> String {
+    folder.path().join("limits.redb").to_str().unwrap().to_owned()
 }
 
-/// Started again by the test below: uses up the limit, says so, and waits to be killed.
+// Each transaction waits for the disk. The store takes its thread out of the runtime first, so it may block.
+conformance_tests!(
+    the_store,
+    RedbStore::open(&path(&folder)).unwrap(),
+    with folder = tempfile::tempdir().unwrap(),
+    suite = Suite::slow().blocking_for(std::time::Duration::from_secs(1)),
+    sweep = |store: &RedbStore| store.sweep().unwrap(),
+    runtime = tokio,
+);
+
+/// Starts itself again as a child process, which uses up the limit, prints a line and waits to be killed.
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_are_in_force_after_the_process_was_killed() {
     const CHILD: &str = "OWN_STORE_PATH";
@@ -36,7 +41,7 @@ async fn limits_are_in_force_after_the_process_was_killed() {
         std::thread::park();
     }
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("limits.redb");
+    let path = path(&folder);
     let this_test = ["limits_are_in_force_after_the_process_was_killed", "--exact", "--nocapture"];
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(this_test)
@@ -49,7 +54,7 @@ async fn limits_are_in_force_after_the_process_was_killed() {
     child.kill().unwrap();
     child.wait().unwrap();
 
-    let store = Arc::new(RedbStore::open(path.to_str().unwrap()).unwrap());
+    let store = Arc::new(RedbStore::open(&path).unwrap());
     let search = Limiter::new("search", policy!("3/10m"), Arc::clone(&store));
     assert!(!search.acquire("customer 7").await.unwrap().allowed());
     store.sweep().unwrap();

@@ -1,4 +1,5 @@
-//! The Redis group: with `--test` whether everything works, else the quick form, of what has a given text in its name.
+//! The Redis group. With `--test`, checks that everything works. Otherwise runs the quick form of measurements whose
+//! names contain a given text.
 
 use anyhow::{Result, ensure};
 use limiter_benches::remote::{Effort, measure};

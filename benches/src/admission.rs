@@ -1,26 +1,29 @@
-//! How much each library admits in its worst window, under the same load.
+//! Measures how much each library admits in its worst window under the same load.
 
 use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use crate::libraries::{Governor, Library, Limitador, Now, Quota, Throttlecrab, Trypema};
 
-/// 100 in any second.
+/// The limit: 100 units in any second.
 const MAX: u32 = 100;
 const WINDOW: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(5);
 
-/// What a library admitted.
-#[derive(Clone, Debug)]
+/// The numbers of requests that a library admitted.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Admitted {
     /// The library.
-    pub library: &'static str,
-    /// The most in any window of a second, when twice the limit arrives just before and just after the first second ends.
+    pub library: String,
+    /// The most in any window of a second, if twice the limit arrives just before and just after the end of the first
+    /// second.
     pub boundary: usize,
-    /// The most in any window, when five times the limit arrives evenly for three seconds.
+    /// The most in any window, if five times the limit arrives evenly for three seconds.
     pub steady: usize,
-    /// The total of the same load.
+    /// The total under that load.
     pub steady_total: usize,
 }
 
@@ -28,7 +31,7 @@ pub struct Admitted {
 type Load = Vec<(Duration, usize)>;
 
 fn boundary() -> Load {
-    // The first request opens a fixed window, which is nearly unused when it ends.
+    // The first request opens a fixed window, which ends almost unused.
     let mut load = vec![(Duration::ZERO, 1)];
     load.extend((158..243).filter(|i| !(198..203).contains(i)).map(|i| (STEP * i, 5)));
     load
@@ -42,7 +45,7 @@ fn steady() -> Load {
 struct Subject {
     library: &'static str,
     allows: Box<dyn Fn() -> bool>,
-    /// When each admitted request was sent. It was admitted no earlier.
+    /// When each admitted request was sent. Its admission was no earlier.
     admitted: Vec<Instant>,
 }
 
@@ -75,7 +78,8 @@ fn offer(load: Load) -> Vec<Subject> {
     subjects
 }
 
-/// Returns the most requests in any window, shortened by a millisecond in favour of libraries that read the clock later.
+/// Returns the most requests in any window. The window is a millisecond shorter, in favour of libraries that read the
+/// clock later.
 fn worst_window(admitted: &[Instant]) -> usize {
     let slack = Duration::from_millis(1);
     let mut window = VecDeque::new();
@@ -90,12 +94,12 @@ fn worst_window(admitted: &[Instant]) -> usize {
     worst
 }
 
-/// Runs both loads, which takes five seconds.
+/// Runs both loads. Takes five seconds.
 #[must_use]
 pub fn compare() -> Vec<Admitted> {
     let loads = offer(boundary()).into_iter().zip(offer(steady()));
     let admitted = loads.map(|(boundary, steady)| Admitted {
-        library: boundary.library,
+        library: boundary.library.to_owned(),
         boundary: worst_window(&boundary.admitted),
         steady: worst_window(&steady.admitted),
         steady_total: steady.admitted.len(),

@@ -1,13 +1,15 @@
-//! Memory, measured by a counting allocator.
+//! Measures memory with a counting allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicIsize, Ordering};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::libraries::{Governor, Library, Limitador, Now, Quota, Throttlecrab, Trypema};
 use crate::workload::keys;
 
-/// The system's allocator, counting only while memory is measured, not while times are.
+/// The system allocator. Counts only while memory is measured, never while times are.
 #[derive(Debug)]
 pub struct Counting;
 
@@ -22,53 +24,53 @@ fn count(bytes: usize, sign: isize) {
     }
 }
 
-// SAFETY: every call is the system allocator's own; counting touches no memory but two atomics.
+// SAFETY: forwards every call to the system allocator. Counting touches only two atomics.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(layout.size(), -1);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size(), 1);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(layout.size(), -1);
         count(size, 1);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.realloc(pointer, layout, size) }
     }
 }
 
-/// What a library needs for keys with this many admitted requests each.
-#[derive(Clone, Debug)]
+/// The memory of a library with this many admitted requests per key.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Bytes {
     /// The library.
-    pub library: &'static str,
-    /// Requests a key.
+    pub library: String,
+    /// Requests per key.
     pub entries: u32,
-    /// Bytes a key.
+    /// Bytes per key.
     pub per_key: f64,
 }
 
 /// The numbers of requests per key.
 pub const ENTRIES: [u32; 3] = [1, 10, 100];
 
-/// Measures all libraries. [`Counting`] must be the program's allocator.
+/// Measures all libraries. The program must use [`Counting`] as its allocator.
 #[must_use]
 pub fn compare(count: usize) -> Vec<Bytes> {
     let all = ENTRIES.map(|entries| {
-        // With 100 entries a key, a tenth of the keys gives the same precision.
+        // With 100 entries per key, a tenth of the keys gives the same precision.
         let count = if entries == 100 { count / 10 } else { count };
         vec![
             bytes::<Now>(count, entries),
@@ -95,5 +97,5 @@ fn bytes<L: Library>(count: usize, entries: u32) -> Bytes {
     let taken = BYTES.load(Ordering::Relaxed) - before;
     drop(library);
     COUNTS.store(false, Ordering::Relaxed);
-    Bytes { library: L::NAME, entries, per_key: taken as f64 / count as f64 }
+    Bytes { library: L::NAME.to_owned(), entries, per_key: taken as f64 / count as f64 }
 }

@@ -1,14 +1,19 @@
-//! Compares the limiter with its peers. One set of scenarios has two front ends: the criterion benches (`benches/`), and the
-//! program, which measures all libraries in turns within one process and writes `RESULTS.md`.
+//! Compares the limiter with its peers. The scenarios have two front ends: the criterion benches (`benches/`), and
+//! the program. The program measures all libraries in turns within one process and writes the documents that show the
+//! figures.
 
 #![allow(missing_debug_implementations, reason = "the peers have none")]
 
 pub mod admission;
+pub mod baselines;
 pub mod bytes;
-pub mod floors;
+pub mod documents;
+pub mod http;
 pub mod libraries;
 pub mod measure;
 pub mod plot;
+pub mod readme;
+pub mod record;
 pub mod remote;
 pub mod report;
 pub mod scenario;

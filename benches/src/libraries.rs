@@ -1,5 +1,5 @@
-//! The libraries behind one trait, each called by its public API with its real clock. [`floors`](crate::floors) has the
-//! floors.
+//! The libraries behind one trait. Each is called through its public API and reads its real clock. The baselines are
+//! in [`baselines`](crate::baselines).
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -17,7 +17,7 @@ use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, Wind
 /// At most `max` units in any `window`, and optionally limits on longer windows.
 #[derive(Clone, Copy, Debug)]
 pub struct Quota {
-    /// The most units.
+    /// The maximum.
     pub max: u32,
     /// The window.
     pub window: Duration,
@@ -32,7 +32,7 @@ impl Quota {
         Self { max, window, more: 0 }
     }
 
-    /// Returns the same rate in whole seconds, for libraries that know nothing finer.
+    /// Returns the same rate in whole seconds, for libraries without a finer resolution.
     fn in_seconds(&self) -> (u64, u64) {
         let seconds = self.window.as_secs().max(1);
         let max = f64::from(self.max) * seconds as f64 / self.window.as_secs_f64();
@@ -40,7 +40,7 @@ impl Quota {
     }
 }
 
-/// A rate limiter, or a floor.
+/// A rate limiter, or a baseline.
 pub trait Library: Send + Sync + Sized + 'static {
     /// Its name in the tables.
     const NAME: &str;
@@ -49,7 +49,7 @@ pub trait Library: Send + Sync + Sized + 'static {
     /// Acquires `cost` units of a key. Returns whether they were allowed.
     #[allow(clippy::ptr_arg, reason = "governor takes a reference to the very type of the key")]
     fn allows_n(&self, key: &String, cost: u32) -> bool;
-    /// Acquires one unit, by the library's own call for one unit if it has one.
+    /// Acquires one unit, with the library's call for one unit if it has one.
     #[inline(always)]
     #[allow(clippy::ptr_arg, reason = "governor takes a reference to the very type of the key")]
     fn allows(&self, key: &String) -> bool {
@@ -64,7 +64,8 @@ fn policy(quota: Quota) -> Policy {
     Policy::new((1..=1 + quota.more).map(limit)).expect("quotas are valid")
 }
 
-/// Returns whether the decision allows. The decision stays where it was written, because a move would be measured too.
+/// Returns whether the decision allows the request. Takes a reference, because moving the decision would be measured
+/// too.
 #[inline(always)]
 fn ours(decision: &Decision) -> bool {
     black_box(decision).allowed()
@@ -113,7 +114,7 @@ impl<const ALL: bool> Library for Direct<ALL> {
     }
 }
 
-/// Polls a future once, as its task does. A store in memory decides in the first poll.
+/// Polls a future once, as an executor would. An in-memory store decides in the first poll.
 #[inline(always)]
 fn at_once(decision: impl Future<Output = Result<Decision, Error>>) -> bool {
     let polled = pin!(decision).poll(&mut Context::from_waker(Waker::noop()));
@@ -243,7 +244,7 @@ impl Library for Limitador {
     }
 }
 
-/// throttlecrab, whose limiter needs `&mut self`, in a mutex.
+/// throttlecrab in a mutex, because its limiter needs `&mut self`.
 pub struct Throttlecrab {
     limiter: Mutex<throttlecrab::RateLimiter<throttlecrab::PeriodicStore>>,
     max: i64,

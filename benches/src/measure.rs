@@ -1,35 +1,37 @@
-//! Measures all cases of a scenario in turns, so that other load on the machine affects all of them alike.
+//! Measures all cases of a scenario in turns, so that other load on the machine affects all of them equally.
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::scenario::{Case, Scenario};
 
-/// How long to measure.
+/// The effort of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// The number of turns of each case.
+    /// The number of turns per case.
     pub rounds: usize,
-    /// The length of a turn.
+    /// The duration of a turn.
     pub turn: Duration,
 }
 
-/// The median of a scenario's case.
-#[derive(Clone, Debug)]
+/// The median of one case of a scenario.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Measured {
     /// The library.
-    pub library: &'static str,
-    /// Nanoseconds an operation.
+    pub library: String,
+    /// Nanoseconds per operation.
     pub nanos: f64,
 }
 
 /// The medians of a scenario's cases.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Row {
     /// The scenario's name.
-    pub name: &'static str,
+    pub name: String,
     /// The workload.
-    pub about: &'static str,
-    /// In the order of the cases.
+    pub about: String,
+    /// The cases, in order.
     pub medians: Vec<Measured>,
 }
 
@@ -57,8 +59,8 @@ pub fn measure(scenario: &Scenario, effort: Effort) -> Row {
         }
     }
     let medians = cases.iter().zip(&mut samples);
-    let medians = medians.map(|(case, samples)| Measured { library: case.library, nanos: median(samples) });
-    Row { name: scenario.name, about: scenario.about, medians: medians.collect() }
+    let medians = medians.map(|(case, samples)| Measured { library: case.library.to_owned(), nanos: median(samples) });
+    Row { name: scenario.name.to_owned(), about: scenario.about.to_owned(), medians: medians.collect() }
 }
 
 /// Returns the number of operations in a turn. Measuring it also warms up.

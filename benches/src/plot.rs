@@ -1,7 +1,5 @@
 //! The plots.
 
-use std::path::Path;
-
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -9,28 +7,30 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 /// One bar of a chart.
 #[derive(Debug)]
 pub struct Bar {
-    /// What it is of.
+    /// The label.
     pub label: String,
-    /// How long it is.
+    /// The length.
     pub value: f64,
     /// The text at its end.
     pub shown: String,
-    /// Whether it belongs to this library.
+    /// Whether it shows this library.
     pub ours: bool,
 }
 
-/// Draws groups of bars with titles, one below the other. Lengths are proportional within a group. This library's bars are dark.
-/// A bar more than eight times as long as this library's is broken, so that the others stay visible.
+/// Draws groups of bars with titles as SVG, one group below the other. Lengths are proportional within a group, and
+/// this library's bars are dark. A bar more than eight times as long as this library's is broken, so that the others
+/// stay visible.
 ///
 /// # Errors
-/// If the file cannot be written.
-pub fn bars(path: &Path, title: &str, groups: &[(String, Vec<Bar>)]) -> Result<()> {
+/// If a shape cannot be drawn.
+pub fn bars(title: &str, groups: &[(String, Vec<Bar>)]) -> Result<String> {
     const WIDTH: i32 = 860;
     const LEFT: i32 = 150;
     const LINE: i32 = 22;
     let lines: usize = groups.iter().map(|(_, bars)| bars.len() + 2).sum();
     let height = 50 + LINE * lines as i32;
-    let area = SVGBackend::new(path, (WIDTH as u32, height as u32)).into_drawing_area();
+    let mut svg = String::new();
+    let area = SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32)).into_drawing_area();
     let draw = || -> Result<(), Box<dyn std::error::Error>> {
         area.fill(&WHITE)?;
         let text = |size: i32| TextStyle::from(("sans-serif", size).into_font()).color(&RGBColor(40, 40, 40));
@@ -62,5 +62,7 @@ pub fn bars(path: &Path, title: &str, groups: &[(String, Vec<Bar>)]) -> Result<(
         area.present()?;
         Ok(())
     };
-    draw().map_err(|e| anyhow!("{}: the plot cannot be drawn: {e}", path.display()))
+    draw().map_err(|error| anyhow!("cannot draw the plot: {error}"))?;
+    drop(area);
+    Ok(svg)
 }

@@ -1,5 +1,5 @@
-//! The limiter in Redis beside scripts and peers: the server's time per decision, clients' throughput and latency, and
-//! bytes. It starts its own server; `LIMITER_REDIS_SERVER` names the binary.
+//! Compares the limiter in Redis with scripts and peers: server time per decision, throughput and latency of clients,
+//! and bytes. Starts its own server; `LIMITER_REDIS_SERVER` selects the binary.
 
 mod clients;
 mod contestants;
@@ -22,9 +22,9 @@ pub use server_time::{Row, Spread};
 /// Starts a server and measures everything whose name contains `only`.
 ///
 /// # Errors
-/// If there is no server to start, or it does not answer as expected.
+/// If the server cannot be started, or does not answer as expected.
 pub fn measure(effort: Effort, only: Option<&str>) -> Result<Results> {
-    let server = Server::start().context("the Redis group needs a server")?;
+    let server = Server::start().context("cannot start a server for the Redis group")?;
     let version = server_version::describe(&server.info("server")?);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {

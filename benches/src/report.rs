@@ -1,16 +1,18 @@
-//! The Markdown that `RESULTS.md` is.
+//! The Markdown text of `RESULTS.md`.
 
 use std::fmt::Write;
 
+use serde::{Deserialize, Serialize};
+
 use crate::admission::Admitted;
+use crate::baselines::{ClockBaseline, LineBaseline, LogBaseline, MapBaseline};
 use crate::bytes::{Bytes, ENTRIES};
-use crate::floors::{ClockFloor, LineFloor, LogFloor, MapFloor};
 use crate::libraries::{Async, Dyn, Governor, Library, Limitador, Now, Read, Throttlecrab, Trypema};
 use crate::measure::Row;
 use crate::scenario::PLAIN;
 
-/// All that was measured in one run.
-#[derive(Debug, Default)]
+/// The measurements of one run.
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Results {
     /// Times.
     pub rows: Vec<Row>,
@@ -20,26 +22,28 @@ pub struct Results {
     pub bytes: Vec<Bytes>,
 }
 
-/// The libraries of the comparison, in the order of the columns.
+/// The compared libraries, in the order of the columns.
 pub const PEERS: [&str; 5] =
     [Governor::NAME, Trypema::<1>::NAME, Trypema::<100>::NAME, Limitador::NAME, Throttlecrab::NAME];
 
-/// A goal and how it was met.
+/// A goal and its measurement.
 #[derive(Debug)]
-pub struct Bar {
+pub struct Goal {
     what: &'static str,
     most: f64,
     measured: Option<f64>,
-    /// What the floor under a log measures.
-    floor: Option<f64>,
+    /// The same ratio for the baseline with a log.
+    baseline: Option<f64>,
 }
 
 impl Results {
-    fn nanos(&self, scenario: &str, library: &str) -> Option<f64> {
+    /// Returns the median of a library in a scenario.
+    #[must_use]
+    pub fn nanos(&self, scenario: &str, library: &str) -> Option<f64> {
         self.rows.iter().find(|row| row.name == scenario)?.of(library)
     }
 
-    /// The ratio of two cases of a scenario.
+    /// Returns the ratio of two cases of a scenario.
     fn ratio(&self, scenario: &str, library: &str, other: &str) -> Option<f64> {
         Some(self.nanos(scenario, library)? / self.nanos(scenario, other)?)
     }
@@ -49,19 +53,19 @@ impl Results {
         found.map(|bytes| bytes.per_key)
     }
 
-    /// The goals.
+    /// Returns all goals.
     #[must_use]
-    pub fn bars(&self) -> Vec<Bar> {
+    pub fn all_goals(&self) -> Vec<Goal> {
         let dynamic = || Some(self.nanos("hot/allowed", Dyn::NAME)? - self.nanos("hot/allowed", Now::NAME)?);
         let to_plain = |scenario| self.ratio(scenario, Now::NAME, PLAIN);
         let entries = || Some((self.per_key(Now::NAME, 100)? - self.per_key(Now::NAME, 1)?) / 99.0);
         let keys = || Some(self.per_key(Now::NAME, 1)? / self.per_key(Governor::NAME, 1)?);
-        let bar = |what, most, measured| Bar { what, most, measured, floor: None };
-        let to_governor = |what, most, scenario| Bar {
+        let goal = |what, most, measured| Goal { what, most, measured, baseline: None };
+        let to_governor = |what, most, scenario| Goal {
             what,
             most,
             measured: self.ratio(scenario, Now::NAME, Governor::NAME),
-            floor: self.ratio(scenario, LogFloor::NAME, Governor::NAME),
+            baseline: self.ratio(scenario, LogBaseline::NAME, Governor::NAME),
         };
         vec![
             to_governor("hot key, allowed, to governor", 0.75, "hot/allowed"),
@@ -71,18 +75,18 @@ impl Results {
             to_governor("two threads on one key, to governor", 0.7, "hot/two_threads"),
             to_governor("two threads over 1,024 keys, to governor", 0.75, "keys_1024/two_threads"),
             to_governor("fresh keys, to governor", 0.8, "keys_1M/fresh"),
-            bar("the future, static, to `now()`", 1.1, self.ratio("hot/allowed", Async::NAME, Now::NAME)),
-            bar("the future, `Arc<dyn DynWindowStore>`, more ns than `now()`", 35.0, dynamic()),
-            bar("limit 1,000,000 to limit 10, denied", 1.5, to_plain("limit_1M/denied")),
-            bar("limit 1,000,000 to limit 10, sliding", 1.5, to_plain("limit_1M/sliding")),
-            bar("three windows to one", 1.6, to_plain("windows_3/allowed")),
-            bar("cost 1,000 to cost 1", 1.2, to_plain("cost_1000/allowed")),
-            bar("bytes a key with one entry, to governor", 1.3, keys()),
-            bar("bytes for each further entry, up to 100", 8.5, entries()),
+            goal("future on a known store, to `now()`", 1.1, self.ratio("hot/allowed", Async::NAME, Now::NAME)),
+            goal("future on `Arc<dyn DynWindowStore>`, additional ns to `now()`", 35.0, dynamic()),
+            goal("limit of 1,000,000 to limit of 10, denied", 1.5, to_plain("limit_1M/denied")),
+            goal("limit of 1,000,000 to limit of 10, sliding", 1.5, to_plain("limit_1M/sliding")),
+            goal("three windows to one", 1.6, to_plain("windows_3/allowed")),
+            goal("cost 1,000 to cost 1", 1.2, to_plain("cost_1000/allowed")),
+            goal("bytes per key with one entry, to governor", 1.3, keys()),
+            goal("bytes per further entry, up to 100", 8.5, entries()),
         ]
     }
 
-    /// All tables.
+    /// Returns all tables.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut out = String::new();
@@ -95,7 +99,7 @@ impl Results {
     }
 
     fn times(&self, out: &mut String) {
-        heading(out, "Nanoseconds a decision", "Medians. In brackets how many times this library's time that is.");
+        heading(out, "Nanoseconds per decision", "Medians. In brackets: the ratio to this library's time.");
         table(out, &["scenario", Now::NAME], &PEERS);
         for row in self.rows.iter().filter(|row| PEERS.iter().any(|peer| row.of(peer).is_some())) {
             let Some(ours) = row.of(Now::NAME) else { continue };
@@ -109,19 +113,21 @@ impl Results {
     }
 
     fn forms(&self, out: &mut String) {
-        let text = "Nanoseconds a decision.\n\n\
-             - *limiter*: `limiter.acquire(key).now()`. *limiter read*: the same, reading every field of the decision.\n\
-             - *limiter async*: the future of `limiter.acquire(key)` on a store known at compile time. *limiter dyn*: on \
-             `Arc<dyn DynWindowStore>`.\n\
-             - *plain*: what the scenario is compared with: cost 1, one window, or a limit of 10, by the same call.\n\
-             - *floor: clock*: reads the clock. *floor: hash, line*: hashes the key and updates one cache line.\n\
-             - *floor: clock, map*: reads the clock and updates one number in a `DashMap<String, u64>`.\n\
-             - *floor: clock, table, log*: what every exact log does, without a decision. It reads the clock, hashes, locks a \
-             shard, probes a plain table, compares the key's four oldest entries with the window, writes one entry, and \
-             writes as many bytes as a decision has.";
-        heading(out, "This library's forms and shapes, and the floors", text);
-        let floors = [ClockFloor::NAME, LineFloor::NAME, MapFloor::NAME, LogFloor::NAME];
-        let columns = [&[Read::NAME, Async::NAME, Dyn::NAME, PLAIN][..], &floors].concat();
+        let text = "Nanoseconds per decision.\n\n\
+             - *limiter*: `limiter.acquire(key).now()`. *limiter read*: the same, reading every field of the \
+             decision.\n\
+             - *limiter async*: the future of `limiter.acquire(key)` on a store known at compile time. *limiter \
+             dyn*: on `Arc<dyn DynWindowStore>`.\n\
+             - *plain*: the reference of the scenario: cost 1, one window, or a limit of 10, with the same \
+             call.\n\
+             - *baseline: clock*: reads the clock. *baseline: hash, line*: hashes the key and updates one cache line.\n\
+             - *baseline: clock, map*: reads the clock and updates one number in a `DashMap<String, u64>`.\n\
+             - *baseline: clock, table, log*: the work of every exact log, without a decision. It reads the clock, \
+             hashes, locks a shard, probes a plain table, compares the key's four oldest entries with the window, \
+             writes one entry, and writes as many bytes as a decision has.";
+        heading(out, "Variants of this library, and the baselines", text);
+        let baselines = [ClockBaseline::NAME, LineBaseline::NAME, MapBaseline::NAME, LogBaseline::NAME];
+        let columns = [&[Read::NAME, Async::NAME, Dyn::NAME, PLAIN][..], &baselines].concat();
         table(out, &["scenario", Now::NAME], &columns);
         for row in &self.rows {
             let _ = write!(
@@ -139,11 +145,12 @@ impl Results {
     }
 
     fn admissions(&self, out: &mut String) {
-        let text = "Limit 100 in any second, real time, the same requests offered to all. *Around a boundary*: one \
-             request, then 200 in the fifth of a second before its second ends and 200 in the one after. *Steadily*: five \
-             times the limit for three seconds. More than 100 in some window of a second is more than was promised.";
-        heading(out, "What is admitted in the worst window", text);
-        table(out, &["library", "around a boundary", "steadily", "in all", "ns, hot key allowed"], &[]);
+        let text = "The limit is 100 in any second. All libraries get the same requests in real time. \
+             *Around a boundary*: one request, then 200 in the last 0.2 s of the second that it starts, and 200 in the \
+             next 0.2 s. *Steady load*: five times the limit for three seconds. A library that admits more than 100 in \
+             any window of a second breaks the limit.";
+        heading(out, "Admissions in the worst window", text);
+        table(out, &["library", "around a boundary", "steady load", "total", "ns, hot key allowed"], &[]);
         for admitted in &self.admitted {
             let Admitted { library, boundary, steady, steady_total } = admitted;
             let time = self.nanos("hot/allowed", library).map_or_else(String::new, nanos);
@@ -152,10 +159,10 @@ impl Results {
     }
 
     fn memory(&self, out: &mut String) {
-        let text = "By a counting allocator, its own overhead included; keys of 16 bytes. For one who counts rather than \
-             logs, entries cost nothing.";
-        heading(out, "Bytes a key", text);
-        table(out, &["library"], &["1 entry", "10 entries", "100 entries", "each entry after the first"]);
+        let text = "Measured with a counting allocator, including the allocator's overhead. Keys have 16 \
+             bytes. Libraries that count instead of keeping a log need no memory for entries.";
+        heading(out, "Bytes per key", text);
+        table(out, &["library"], &["1 entry", "10 entries", "100 entries", "each further entry"]);
         for library in [Now::NAME].iter().chain(&PEERS) {
             let Some(all) = ENTRIES.iter().map(|&e| self.per_key(library, e)).collect::<Option<Vec<_>>>() else {
                 continue;
@@ -167,18 +174,18 @@ impl Results {
     }
 
     fn goals(&self, out: &mut String) {
-        let text = format!("{GOALS} Beside it the same ratio of the floor: clock, table, log.");
+        let text = format!("{GOALS} The last column has the same ratio for *baseline: clock, table, log*.");
         heading(out, "Goals", &text);
-        table(out, &["ratio"], &["at most", "measured", "", "floor"]);
-        for Bar { what, most, measured, floor } in self.bars() {
+        table(out, &["ratio"], &["at most", "measured", "", "baseline"]);
+        for Goal { what, most, measured, baseline } in self.all_goals() {
             let Some(measured) = measured else { continue };
-            let floor = floor.map_or_else(String::new, |floor| format!("{floor:.2}"));
-            let _ = writeln!(out, "| {what} | {most} | {measured:.2} | {} | {floor} |", verdict(measured, most));
+            let baseline = baseline.map_or_else(String::new, |baseline| format!("{baseline:.2}"));
+            let _ = writeln!(out, "| {what} | {most} | {measured:.2} | {} | {baseline} |", verdict(measured, most));
         }
     }
 }
 
-pub(crate) const GOALS: &str = "What the project set itself, and this run.";
+pub(crate) const GOALS: &str = "The goals of the project and the results of this run.";
 
 pub(crate) fn verdict(measured: f64, most: f64) -> &'static str {
     if measured <= most { "met" } else { "**missed**" }
@@ -194,6 +201,6 @@ pub(crate) fn table(out: &mut String, first: &[&str], rest: &[&str]) {
     let _ = write!(out, "| {} |\n|{rules}\n", columns.join(" | "));
 }
 
-fn nanos(nanos: f64) -> String {
+pub(crate) fn nanos(nanos: f64) -> String {
     if nanos < 100.0 { format!("{nanos:.1}") } else { format!("{nanos:.0}") }
 }

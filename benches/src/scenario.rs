@@ -1,4 +1,4 @@
-//! The scenarios: named groups of one operation, with a case for each library.
+//! The scenarios: named groups with one operation and a case for each library.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use limiter_core::{Limit, Limiter, Timestamp, Window};
 use limiter_memory::MemoryStore;
 
-use crate::floors::{ClockFloor, LineFloor, LogFloor, MapFloor};
+use crate::baselines::{ClockBaseline, LineBaseline, LogBaseline, MapBaseline};
 use crate::libraries::{Async, Dyn, Governor, Library, Limitador, Now, Quota, Read, Throttlecrab, Trypema};
 use crate::workload::{Requests, Workload, keys, uniform, zipf};
 
-/// One library on one scenario.
+/// One library in one scenario.
 pub struct Case {
     /// The library's name.
     pub library: &'static str,
-    /// Runs this many operations, asserts each answer, and returns how long they took.
+    /// Runs this many operations, asserts each answer, and returns the duration.
     pub run: Box<dyn FnMut(u64) -> Duration>,
     /// The number of operations in a round. Unspecified if a round takes a fixed time.
     pub operations: Option<u64>,
@@ -26,15 +26,15 @@ pub struct Scenario {
     pub name: &'static str,
     /// The workload, as the table describes it.
     pub about: &'static str,
-    /// Returns the cases. Each builds and fills its limiter in its first run.
+    /// Returns the cases. Each builds and fills its limiter in the first run.
     pub cases: fn() -> Vec<Case>,
 }
 
 const MILLIS: fn(u64) -> Duration = Duration::from_millis;
-/// 100 units a microsecond, more than a loop on one key can take.
+/// 100 units per microsecond, more than a loop on one key can use.
 const HOT: Quota = Quota::new(100_000, Duration::from_millis(1));
 const HOUR: Duration = Duration::from_secs(3600);
-/// So long that not even one of a million units frees during a measurement.
+/// So long that not one of a million units becomes free during a measurement.
 const LONG: Duration = Duration::from_secs(1000 * 86_400);
 const MILLION: usize = 1_000_000;
 
@@ -58,6 +58,16 @@ pub const SCENARIOS: &[Scenario] = &[
         cases: || all(&Workload { threads: 2, quota: Quota::new(200, MILLIS(1)), ..keys_1024() }),
     },
     Scenario {
+        name: "keys_10k/dozens",
+        about: "10,000 keys at random, dozens of entries each",
+        cases: || dozens(10_000, MILLIS(500)),
+    },
+    Scenario {
+        name: "keys_100k/dozens",
+        about: "100,000 keys at random, dozens of entries each",
+        cases: || dozens(100_000, MILLIS(5000)),
+    },
+    Scenario {
         name: "keys_1M/uniform",
         about: "1,000,000 keys at random, 100 per s each",
         cases: || many(&among(MILLION, &uniform(MILLION, 1 << 21), PER_SECOND)),
@@ -68,12 +78,12 @@ pub const SCENARIOS: &[Scenario] = &[
         cases: || many(&among(MILLION, &zipf(MILLION, 1 << 21), HOT)),
     },
     Scenario {
-        name: "keys_1M/strewn",
-        about: "the same uniformly, and each key asked for has to come from memory itself",
+        name: "keys_1M/scattered",
+        about: "1,000,000 keys at random, which are not in the cache, 100 per s each",
         cases: || {
             let requests = Requests::Scattered(Arc::new(uniform(MILLION, 1 << 21)));
-            let strewn = Workload { keys: keys(MILLION), requests, ..hot(PER_SECOND, true) };
-            vec![case::<Now>(&strewn), case::<Governor>(&strewn), case::<LineFloor>(&strewn)]
+            let scattered = Workload { keys: keys(MILLION), requests, ..hot(PER_SECOND, true) };
+            vec![case::<Now>(&scattered), case::<Governor>(&scattered), case::<LineBaseline>(&scattered)]
         },
     },
     Scenario { name: "keys_1M/fresh", about: "1,000,000 keys seen for the first time, 100 per s each", cases: fresh },
@@ -118,19 +128,19 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "limit_10/sliding",
         about: "a log of 10, each entry leaves as one comes",
-        cases: || beside_ten(10),
+        cases: || compared_to_ten(10),
     },
-    Scenario { name: "limit_1000/sliding", about: "the same of 1,000", cases: || beside_ten(1000) },
-    Scenario { name: "limit_1M/sliding", about: "the same of 1,000,000", cases: || beside_ten(1_000_000) },
+    Scenario { name: "limit_1000/sliding", about: "the same of 1,000", cases: || compared_to_ten(1000) },
+    Scenario { name: "limit_1M/sliding", about: "the same of 1,000,000", cases: || compared_to_ten(1_000_000) },
 ];
 
 const PER_SECOND: Quota = Quota::new(100, Duration::from_secs(1));
 
 fn hot(quota: Quota, allowed: bool) -> Workload {
-    Workload { quota, keys: keys(1), requests: Requests::One, allowed, threads: 1, sweep: false }
+    Workload { quota, keys: keys(1), requests: Requests::One, allowed, filled: 1, threads: 1, sweep: false }
 }
 
-/// `count` keys, used in the order of `picks`.
+/// Returns a workload on `count` keys, used in the order of `picks`.
 fn among(count: usize, picks: &[u32], quota: Quota) -> Workload {
     let keys = keys(count);
     Workload { requests: Requests::in_order(&keys, picks), keys, ..hot(quota, true) }
@@ -138,6 +148,14 @@ fn among(count: usize, picks: &[u32], quota: Quota) -> Workload {
 
 fn keys_1024() -> Workload {
     among(1024, &uniform(1024, 1 << 16), Quota::new(100, MILLIS(1)))
+}
+
+/// Returns cases with dozens of entries per log. About as many entries expire in the window as the turns of this
+/// library insert.
+fn dozens(count: usize, window: Duration) -> Vec<Case> {
+    let among = among(count, &uniform(count, 1 << 20), Quota::new(1_000_000, window));
+    let workload = Workload { filled: 48, ..among };
+    vec![case::<Now>(&workload), case::<Governor>(&workload), case::<Trypema<100>>(&workload)]
 }
 
 fn case<L: Library>(workload: &Workload) -> Case {
@@ -161,10 +179,10 @@ fn peers(workload: &Workload) -> Vec<Case> {
     ]
 }
 
-/// The peers, and the floors that work with any number of keys.
+/// Returns the peers, and the baselines that work with any number of keys.
 fn many(workload: &Workload) -> Vec<Case> {
     let mut cases = peers(workload);
-    cases.extend([case::<LineFloor>(workload), case::<MapFloor>(workload)]);
+    cases.extend([case::<LineBaseline>(workload), case::<MapBaseline>(workload)]);
     cases
 }
 
@@ -174,13 +192,13 @@ fn all(workload: &Workload) -> Vec<Case> {
         case::<Read>(workload),
         case::<Async>(workload),
         case::<Dyn>(workload),
-        case::<ClockFloor>(workload),
-        case::<LogFloor>(workload),
+        case::<ClockBaseline>(workload),
+        case::<LogBaseline>(workload),
     ]);
     cases
 }
 
-/// The name in the tables of the case that a scenario compares this library's other case with.
+/// The table name of the case with which a scenario compares this library's other case.
 pub(crate) const PLAIN: &str = "plain";
 
 fn plain(case: Case) -> Case {
@@ -192,7 +210,7 @@ fn full(max: u32) -> Vec<Case> {
     vec![case::<Now>(&workload), case::<Governor>(&workload), plain(case::<Now>(&ten))]
 }
 
-/// Leaves out limitador, which would take 15 s a turn.
+/// Returns cases without limitador, which would take 15 s per turn.
 fn fresh() -> Vec<Case> {
     let keys = keys(MILLION);
     vec![
@@ -204,7 +222,7 @@ fn fresh() -> Vec<Case> {
     ]
 }
 
-/// Every key is new to the limiter. When the keys run out, a new limiter starts; building it is not measured.
+/// Uses every key once per limiter. When the keys run out, a new limiter starts. Building it is not measured.
 fn fresh_case<L: Library>(keys: &Arc<Vec<String>>) -> Case {
     let (keys, mut library, mut used) = (Arc::clone(keys), L::with(PER_SECOND), 0);
     let run = move |mut count: u64| {
@@ -227,11 +245,11 @@ fn fresh_case<L: Library>(keys: &Arc<Vec<String>>) -> Case {
     Case { library: L::NAME, run: Box::new(run), operations: Some(MILLION as u64) }
 }
 
-fn beside_ten(max: u64) -> Vec<Case> {
+fn compared_to_ten(max: u64) -> Vec<Case> {
     vec![sliding(max), plain(sliding(10))]
 }
 
-/// A log that stays full: each microsecond the oldest entry expires and one acquire is allowed.
+/// Returns a case with a full log: each microsecond, the oldest entry expires and one acquire is allowed.
 fn sliding(max: u64) -> Case {
     let window = Window::from_micros(max).expect("the window is valid");
     let limit = Limit::with_window(max, window).expect("the limit is valid");

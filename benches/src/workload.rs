@@ -14,22 +14,25 @@ pub(crate) struct Workload {
     pub(crate) keys: Arc<Vec<String>>,
     pub(crate) requests: Requests,
     pub(crate) allowed: bool,
+    /// The number of entries of each key before the measurement. Denied workloads use up the quota instead.
+    pub(crate) filled: u32,
     pub(crate) threads: usize,
-    /// Whether another thread sweeps all the time.
+    /// Whether another thread sweeps continuously.
     pub(crate) sweep: bool,
 }
 
-/// The requests, repeated as often as needed: one unit each, over a number of keys that is a power of two.
+/// The requests, repeated as often as needed. Each is for one unit, and the number of keys is a power of two.
 #[derive(Clone)]
 pub(crate) enum Requests {
     /// One unit of the first key.
     One,
-    /// This many units of the first key, by the call for any number of units.
+    /// This many units of the first key, with the call for any number of units.
     Units(u32),
-    /// One unit of each of these keys. They lie in memory in this order, so each key is in the cache, as after reading a
-    /// request from a socket.
+    /// One unit of each of these keys. They lie in memory in this order, so each key is in the cache, as after
+    /// reading a request from a socket.
     InOrder(Arc<Vec<String>>),
-    /// One unit of each key with these numbers. The keys lie elsewhere: a cache miss or two before the library is called.
+    /// One unit of each key with these numbers. The keys lie elsewhere, so the caller has a cache miss or two before
+    /// the call.
     Scattered(Arc<Vec<u32>>),
 }
 
@@ -52,7 +55,7 @@ pub(crate) fn keys(count: usize) -> Arc<Vec<String>> {
     Arc::new((0..count).map(|i| format!("user:{i:011}")).collect())
 }
 
-/// A small random generator with a fixed seed, so that every run picks the same keys.
+/// A small random generator with a fixed seed, so every run picks the same keys.
 pub(crate) struct Xorshift(pub(crate) u64);
 
 impl Xorshift {
@@ -91,7 +94,7 @@ impl Workload {
     /// Returns a limiter that has seen every key. For a denied workload, every key has used up its quota.
     pub(crate) fn prepare<L: Library>(&self) -> L {
         let library = L::with(self.quota);
-        let times = if self.allowed { 1 } else { self.quota.max };
+        let times = if self.allowed { self.filled } else { self.quota.max };
         for key in self.keys.iter() {
             for _ in 0..times {
                 library.allows(key);
@@ -100,7 +103,7 @@ impl Workload {
         library
     }
 
-    /// Runs `count` operations, asserts their answers, and returns how long they took.
+    /// Runs `count` operations, asserts their answers, and returns the duration.
     fn measure<L: Library>(&self, library: &L, from: usize, count: u64) -> Duration {
         let (mask, one) = (self.requests.len() - 1, &self.keys[0]);
         let (elapsed, other) = match &self.requests {
@@ -111,14 +114,14 @@ impl Workload {
                 self.time(count, |i| library.allows(&self.keys[picks[(from + i) & mask] as usize]))
             }
         };
-        // A library that does not clamp time may deny a thread that was preempted between reading the clock and using it.
+        // A library that does not clamp time may deny a thread that was preempted after it read the clock.
         let tolerated = if self.threads == 1 { 0 } else { count / 50 };
         assert!(other <= tolerated, "{}: {other} of {count} answers were not as expected", L::NAME);
         elapsed
     }
 
-    /// Returns how long `count` operations took, and how many answers were unexpected. Not inlined, so that each loop has the
-    /// registers to itself, as in a service.
+    /// Returns the duration of `count` operations and the number of unexpected answers. Not inlined, so that each
+    /// loop has all registers, as in a service.
     #[inline(never)]
     fn time(&self, count: u64, allows: impl Fn(usize) -> bool) -> (Duration, u64) {
         let mut other = 0;
@@ -150,7 +153,7 @@ impl Workload {
         })
     }
 
-    /// Returns the longest time of any thread.
+    /// Returns the longest duration of any thread.
     fn measure_on_threads<L: Library>(&self, library: &L, from: usize, count: u64) -> Duration {
         let barrier = Barrier::new(self.threads);
         thread::scope(|scope| {

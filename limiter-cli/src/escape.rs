@@ -1,9 +1,9 @@
-//! Keys as text that stands on one line and can be given back.
+//! Reversible text forms of keys that fit on one line.
 
 use std::fmt::Write;
 
-/// A key as text: printable UTF-8 as it is; a backslash, other bytes and spaces at the ends as `\\`, `\n`, `\r`, `\t` or
-/// `\xNN`; no key at all as `''`.
+/// Returns a key as text. Printable UTF-8 stays as it is. A backslash, other bytes, and spaces at the ends become
+/// `\\`, `\n`, `\r`, `\t` or `\xNN`. The empty key becomes `''`.
 ///
 /// ```
 /// use limiter_cli::escape::{escape, unescape};
@@ -32,7 +32,7 @@ pub fn escape(key: &[u8]) -> String {
                 '\t' => text.push_str(r"\t"),
                 '"' | '\'' => text.push(char),
                 ' ' if outer => text.push_str(r"\x20"),
-                // Its debug form leaves what is printable alone.
+                // The debug form leaves printable characters unchanged.
                 _ if char.escape_debug().len() == 1 => text.push(char),
                 _ => push_bytes(&mut text, &key[at..end]),
             }
@@ -50,10 +50,10 @@ fn push_bytes(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// The key that [`escape`] wrote so. Anything without a backslash is itself.
+/// Returns the key that [`escape`] printed as this text. Text without a backslash is the key.
 ///
 /// # Errors
-/// What is wrong, if a backslash begins nothing known.
+/// If a backslash is not followed by a known escape.
 pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
     let mut key = Vec::with_capacity(text.len());
     if text == b"''" {
@@ -73,9 +73,9 @@ pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
             [b't', tail @ ..] => (b'\t', tail),
             [b'x', high, low, tail @ ..] => match (digit(*high), digit(*low)) {
                 (Some(high), Some(low)) => (high << 4 | low, tail),
-                _ => return Err(unknown(rest)),
+                _ => return Err(unknown_escape(rest)),
             },
-            _ => return Err(unknown(rest)),
+            _ => return Err(unknown_escape(rest)),
         };
         key.push(byte);
         rest = tail;
@@ -83,7 +83,7 @@ pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
     Ok(key)
 }
 
-fn unknown(rest: &[u8]) -> String {
+fn unknown_escape(rest: &[u8]) -> String {
     let found = String::from_utf8_lossy(&rest[..rest.len().min(4)]).escape_debug().to_string().replace(r"\\", r"\");
     format!(r"after a backslash expected \, n, r, t or x and two hexadecimal digits, found {found} (a backslash is \\)")
 }
@@ -92,7 +92,7 @@ fn digit(byte: u8) -> Option<u8> {
     char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
-/// A key as hexadecimal digits.
+/// Returns a key as hexadecimal digits.
 #[must_use]
 pub fn to_hex(key: &[u8]) -> String {
     let mut text = String::with_capacity(2 * key.len());
@@ -102,10 +102,10 @@ pub fn to_hex(key: &[u8]) -> String {
     text
 }
 
-/// The key of these hexadecimal digits.
+/// Parses a key from hexadecimal digits.
 ///
 /// # Errors
-/// What is wrong, if they are none or not in pairs.
+/// If the text contains anything but pairs of hexadecimal digits.
 pub fn from_hex(text: &[u8]) -> Result<Vec<u8>, String> {
     let pairs = text.chunks(2).map(|pair| match pair {
         [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_reads_back() {
+    fn escaped_keys_round_trip() {
         let mut keys: Vec<Vec<u8>> = (0..=255_u8).flat_map(|b| [vec![b], vec![b'a', b, b'b'], vec![b, b, b]]).collect();
         keys.extend(["", "''", "'", "\u{202e}x", "e\u{301}", "\u{301}", "日本", r"\x20", " a b "].map(Into::into));
         keys.push(b"\xe6\x97".to_vec());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_key_is_written_as() {
+    fn malformed_escapes_are_errors() {
         for text in [r"\", r"a\q", r"\x", r"\x1", r"\xg0", r"\x+1", "\\\u{7f}"] {
             let error = unescape(text.as_bytes()).unwrap_err();
             assert!(error.starts_with("after a backslash expected"), "{error}");

@@ -1,26 +1,26 @@
-//! The JSON of a decision.
+//! The JSON form of a decision.
 
 use std::time::Duration;
 
 use limiter_core::Decision;
 use serde::Serialize;
 
-/// A decision, of the binding limit, in the order of the JSON; times in microseconds.
+/// The fields of a decision on its binding limit, in the order of the JSON. Times are in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct DecisionFields {
-    /// Whether it fitted every limit.
+    /// Whether the request fitted every limit.
     pub(crate) allowed: bool,
     /// The maximum.
     pub(crate) limit: u64,
-    /// What counts in the window.
+    /// The units used in the window.
     pub(crate) used: u64,
-    /// What is left of the maximum.
+    /// The units left of the maximum.
     pub(crate) remaining: u64,
-    /// How long to wait, if it was denied.
+    /// How long to wait; `None` if the request was allowed.
     pub(crate) retry_after_us: Option<u64>,
-    /// Until the next unit frees.
+    /// The time until the next unit becomes free.
     pub(crate) refill_after_us: u64,
-    /// Until nothing counts any more.
+    /// The time until the window is empty.
     pub(crate) reset_after_us: u64,
 }
 
@@ -38,7 +38,7 @@ impl From<&Decision> for DecisionFields {
     }
 }
 
-/// A length of time in whole microseconds.
+/// Returns a duration in whole microseconds.
 #[must_use]
 pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)

@@ -19,7 +19,7 @@ pub use args::Key;
 /// Runs the command.
 ///
 /// # Errors
-/// [`UsageError`](crate::usage::UsageError) for invalid arguments; any error of the store and the output.
+/// [`UsageError`](crate::usage_error::UsageError) for invalid arguments. Any error of the store and the output.
 pub fn run(args: &Key) -> anyhow::Result<()> {
     runtime()?.block_on(async {
         match &args.command {

@@ -1,19 +1,25 @@
-//! The parts of the program `limiter`.
+//! The library behind the program `limiter`.
 //!
-//! There is a module for every command: [`replay`], [`generate`] and, with the feature `redis`, `key`. [`trace`] reads the
-//! files that `replay` is given.
+//! Each command has a module: [`replay`], [`generate`] and, with the feature `redis`, `key` and `load`. [`trace`]
+//! reads the input files of `replay`.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod escape;
 pub mod generate;
+#[cfg(feature = "redis")]
+mod interrupt;
 mod json;
 #[cfg(feature = "redis")]
 pub mod key;
+#[cfg(feature = "redis")]
+pub mod load;
+mod options;
+mod progress;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod replay;
 mod text;
 pub mod trace;
-pub mod usage;
+pub mod usage_error;

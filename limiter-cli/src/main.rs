@@ -9,11 +9,13 @@ use clap::{Parser, Subcommand};
 use limiter_cli::generate::{self, Generate};
 #[cfg(feature = "redis")]
 use limiter_cli::key::{self, Key};
+#[cfg(feature = "redis")]
+use limiter_cli::load::{self, Load};
 use limiter_cli::replay::{self, Replay};
 use limiter_cli::trace::TraceError;
-use limiter_cli::usage::UsageError;
+use limiter_cli::usage_error::UsageError;
 
-/// An exact sliding-window rate limiter, from the command line.
+/// An exact sliding-window rate limiter for the command line.
 #[derive(Debug, Parser)]
 #[command(name = "limiter", version, arg_required_else_help = true)]
 struct Arguments {
@@ -27,6 +29,8 @@ enum Command {
     Generate(Generate),
     #[cfg(feature = "redis")]
     Key(Key),
+    #[cfg(feature = "redis")]
+    Load(Load),
 }
 
 fn main() -> ExitCode {
@@ -35,6 +39,8 @@ fn main() -> ExitCode {
         Command::Generate(generate) => generate::run(&generate),
         #[cfg(feature = "redis")]
         Command::Key(key) => key::run(&key),
+        #[cfg(feature = "redis")]
+        Command::Load(load) => load::run(&load),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -46,7 +52,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether whoever read the output has stopped, as `head` does.
+/// Returns whether the reader of the output has closed it, as `head` does.
 fn reader_left(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

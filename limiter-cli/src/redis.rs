@@ -6,15 +6,15 @@ use limiter_core::{Error, ErrorKind};
 use limiter_redis::RedisStore;
 
 use crate::text;
-use crate::usage::UsageError;
+use crate::usage_error::UsageError;
 
 /// The timeout for connecting, and for each of the two attempts of a command.
 pub const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Checks the scheme of a URL, as an argument of the command line.
+/// Checks the scheme of a URL in a command-line argument.
 ///
 /// # Errors
-/// What was expected.
+/// States what was expected.
 pub(crate) fn parse_url(text: &str) -> Result<String, String> {
     const SCHEMES: [&str; 6] = ["redis", "rediss", "redis+unix", "unix", "redis+cluster", "rediss+cluster"];
     match text.split_once("://") {
@@ -24,13 +24,13 @@ pub(crate) fn parse_url(text: &str) -> Result<String, String> {
     }
 }
 
-/// Connects to Redis. It must be called within a tokio runtime.
+/// Connects to Redis. Must be called within a tokio runtime.
 ///
 /// # Errors
 /// [`UsageError`] for a malformed URL or prefix. Any other error if the server cannot be reached or refuses to serve.
 pub async fn connect(url: &str, prefix: &str) -> anyhow::Result<RedisStore> {
     let builder = RedisStore::builder().prefix(prefix).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
-    // A lazy connection sends nothing, so whatever it refuses is malformed.
+    // A lazy connection sends nothing, so an error here means a malformed URL or prefix.
     if let Err(error) = builder.clone().connect_lazily(url) {
         return Err(match error.kind() {
             ErrorKind::Configuration => UsageError(error.to_string()).into(),
@@ -40,19 +40,18 @@ pub async fn connect(url: &str, prefix: &str) -> anyhow::Result<RedisStore> {
     builder.connect(url).await.map_err(failed)
 }
 
-/// Returns the error as one line, with the key, and without the sources, which its text repeats.
-#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+/// Returns the error, its sources and its key on one line.
 pub fn failed(error: Error) -> anyhow::Error {
-    let text = error.to_string().trim_end().replace('\n', "; ");
-    // The library does not print keys. Here they are the user's own.
+    // The library hides keys, but this program's keys come from the user.
     let key = error.key().map_or_else(String::new, |key| format!("key \"{}\": ", text::key(key, 100)));
-    anyhow::Error::msg(key + &text)
+    let text = format!("{:#}", anyhow::Error::new(error));
+    anyhow::Error::msg(key + &text.trim_end().replace('\n', "; "))
 }
 
-/// Returns a runtime that uses the current thread.
+/// Returns a single-threaded runtime.
 ///
 /// # Errors
-/// If the system refuses one.
+/// If the system cannot create one.
 pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build()
 }

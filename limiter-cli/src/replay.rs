@@ -1,17 +1,17 @@
-//! The command `replay`: runs the rows of a trace through a limiter, and shows what became of them.
+//! The command `replay`: runs the rows of a trace through a limiter and shows the decisions.
 //!
-//! [`memory`] and [`redis`] decide on the rows and report every [`Outcome`] to an
+//! [`memory`] and [`redis`] decide on the rows and report every [`RowResult`] to an
 //! [`Observer`]: [`summary`], [`json_lines`] or [`plot`].
 
 mod args;
 mod input;
 pub mod json_lines;
 pub mod memory;
-pub mod outcome;
 pub mod plot;
 mod progress;
 #[cfg(feature = "redis")]
 pub mod redis;
+pub mod row_result;
 pub mod summary;
 mod table;
 
@@ -23,16 +23,17 @@ use anyhow::Context;
 use limiter_core::{Limiter, Policy};
 use limiter_memory::MemoryStore;
 
+use crate::options::Store;
 use crate::trace::{Malformed, Row, Trace};
-use crate::usage::UsageError;
-use args::{Output, Store};
+use crate::usage_error::UsageError;
+use args::Output;
 use input::Input;
 use json_lines::JsonLines;
-use outcome::{NAME, Observer, Outcome};
 use plot::{Collector, View};
 use progress::WithProgress;
 #[cfg(feature = "redis")]
 use redis::RedisRun;
+use row_result::{LIMITER_NAME, Observer, RowResult};
 use summary::Summary;
 
 pub use args::Replay;
@@ -40,7 +41,7 @@ pub use args::Replay;
 /// Runs the command.
 ///
 /// # Errors
-/// [`UsageError`] for invalid arguments; any error of the trace, the store and the output.
+/// [`UsageError`] for invalid arguments. Any error of the trace, the store and the output.
 pub fn run(args: &Replay) -> anyhow::Result<()> {
     let policy = Policy::new(args.limits.iter().copied()).map_err(|error| UsageError(error.to_string()))?;
     let policy = policy.with_counting(args.count.into());
@@ -84,7 +85,7 @@ fn replay_in(args: &Replay, policy: &Policy, mut input: Input, logs: &mut Logs) 
     }
 }
 
-/// Replays the trace a second time, now that the key and the time span to draw are known.
+/// Replays the trace a second time, now that the key and the time span of the plot are known.
 fn draw(
     args: &Replay,
     logs: &mut Logs,
@@ -104,7 +105,7 @@ fn draw(
     Ok(())
 }
 
-/// The limiter of the replay.
+/// The store of the replay.
 enum Logs {
     Memory(Limiter<MemoryStore>),
     #[cfg(feature = "redis")]
@@ -114,7 +115,7 @@ enum Logs {
 impl Logs {
     fn open(store: &Store, policy: &Policy) -> anyhow::Result<Self> {
         Ok(match store {
-            Store::Memory => Self::Memory(Limiter::new(NAME, policy.clone(), MemoryStore::new())),
+            Store::Memory => Self::Memory(Limiter::new(LIMITER_NAME, policy.clone(), MemoryStore::new())),
             #[cfg(feature = "redis")]
             Store::Redis(url) => Self::Redis(RedisRun::connect(url, policy)?.into()),
         })
@@ -122,7 +123,9 @@ impl Logs {
 
     fn remove(&mut self) -> anyhow::Result<()> {
         match self {
-            Self::Memory(limiter) => *limiter = Limiter::new(NAME, limiter.policy().clone(), MemoryStore::new()),
+            Self::Memory(limiter) => {
+                *limiter = Limiter::new(LIMITER_NAME, limiter.policy().clone(), MemoryStore::new());
+            }
             #[cfg(feature = "redis")]
             Self::Redis(run) => run.remove()?,
         }
@@ -147,7 +150,7 @@ fn pass(
         Logs::Redis(run) => redis::replay(&mut trace, run, skip, &mut observer),
     };
     result.map_err(|error| {
-        // An I/O error is about the output, often a closed pipe. The trace is not to blame.
+        // An I/O error comes from the output, often a closed pipe, so do not blame the trace.
         if error.is::<io::Error>() { error } else { error.context(name) }
     })
 }
@@ -156,9 +159,9 @@ fn pass(
 struct Tee<'a, A, B>(&'a mut A, B);
 
 impl<A: Observer, B: Observer> Observer for Tee<'_, A, B> {
-    fn row(&mut self, row: &Row<'_>, outcome: &Outcome) -> anyhow::Result<()> {
-        self.0.row(row, outcome)?;
-        self.1.row(row, outcome)
+    fn row(&mut self, row: &Row<'_>, result: &RowResult) -> anyhow::Result<()> {
+        self.0.row(row, result)?;
+        self.1.row(row, result)
     }
 
     fn skipped(&mut self, malformed: Malformed) {

@@ -1,4 +1,4 @@
-//! Keys, times and lengths of time for people.
+//! Keys, times and durations as readable text.
 
 use std::fmt::Write;
 
@@ -8,13 +8,13 @@ use limiter_core::Timestamp;
 const SECOND: u64 = 1_000_000;
 const DAY: u64 = 86_400 * SECOND;
 
-/// The first 100,000,000 seconds of 1970 and after are read as relative times, not as dates.
+/// Times below 100,000,000 s are treated as relative times, not as dates.
 const FIRST_DATE: u64 = 100_000_000 * SECOND;
 
-/// A key as printable text of at most `most` characters, without white space at its ends.
+/// Returns a key as printable text of at most `most` characters, without white space at its ends.
 #[must_use]
 pub(crate) fn key(key: &[u8], most: usize) -> String {
-    // A character takes at most four bytes and is printed as at least one.
+    // A character takes at most four bytes and prints as at least one character.
     let start = &key[..key.len().min(4 * most + 4)];
     let mut text: String = String::from_utf8_lossy(start)
         .chars()
@@ -37,7 +37,7 @@ pub(crate) fn key(key: &[u8], most: usize) -> String {
     text
 }
 
-/// A number in groups of three digits.
+/// Formats a number in groups of three digits.
 #[must_use]
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
@@ -51,15 +51,15 @@ pub(crate) fn grouped(number: u64) -> String {
     text
 }
 
-/// How many requests.
+/// Formats a number of requests.
 #[must_use]
 pub(crate) fn requests(count: u64) -> String {
     format!("{} request{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
-/// A length of time with the two largest units that matter: `3 d 11 h`, `1.5 s`.
+/// Formats a duration in its two largest relevant units: `3 d 11 h`, `1.5 s`.
 #[must_use]
-pub(crate) fn length(micros: u64) -> String {
+pub(crate) fn duration(micros: u64) -> String {
     if micros < 1_000 {
         return format!("{micros} µs");
     }
@@ -87,28 +87,28 @@ fn decimals(micros: u64, unit: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Whether a time is one of a relative scale that begins at 0, rather than a date.
+/// Returns whether a time is relative to 0 rather than a date.
 #[must_use]
 pub(crate) fn is_relative(at: Timestamp) -> bool {
     at.as_micros() < FIRST_DATE
 }
 
-/// How exactly a time is written.
+/// The precision of a printed time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Precision {
-    /// The month and the year.
+    /// Month and year.
     Month,
-    /// The day.
+    /// Day and month.
     Day,
     /// Hour and minute.
     Minute,
     /// Hour, minute and second.
     Second,
-    /// The second and its decimals.
+    /// Seconds with decimals.
     Micro,
 }
 
-/// The time of the day in UTC, or for a day its date; a relative time as a length.
+/// Formats a time in UTC to this precision, or a relative time as a duration.
 #[must_use]
 pub(crate) fn clock(at: Timestamp, precision: Precision, relative: bool) -> String {
     if relative {
@@ -140,13 +140,13 @@ fn relative_clock(micros: u64) -> String {
     parts.collect::<Vec<_>>().join(" ")
 }
 
-/// Date and time, `17 May 2015 10:05:03 UTC`, or a relative time.
+/// Formats date and time as `17 May 2015 10:05:03 UTC`, or a relative time.
 #[must_use]
 pub(crate) fn date_time(at: Timestamp, relative: bool) -> String {
     if relative { clock(at, Precision::Second, true) } else { strftime(at, "%-d %b %Y %H:%M:%S UTC") }
 }
 
-/// The date, `17 May 2015`.
+/// Formats the date as `17 May 2015`.
 #[must_use]
 pub(crate) fn date(at: Timestamp) -> String {
     strftime(at, "%-d %b %Y")

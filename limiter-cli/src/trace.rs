@@ -1,7 +1,7 @@
-//! Traces: one operation per row, read by streaming.
+//! Streaming readers for traces, which have one operation per row.
 //!
-//! A trace is a CSV file with a header row, or an access log of a web server. Memory is bounded by the longest row that
-//! is accepted, [`MAX_ROW`] bytes, whatever the length of the trace.
+//! A trace is a CSV file with a header row, or the access log of a web server. Memory is bounded by the longest
+//! accepted row, [`MAX_ROW`] bytes, regardless of the length of the trace.
 
 mod combined;
 mod csv;
@@ -35,10 +35,10 @@ enum Rows {
 }
 
 impl<R: Read> Trace<R> {
-    /// Begins to read. Without a format it is found out by content: a header row, or a line of an access log.
+    /// Starts reading. Without a format, detects it: the first line is a header row or a line of an access log.
     ///
     /// # Errors
-    /// [`TraceError::Malformed`] if the content is neither, is compressed, or its header row lacks a column.
+    /// [`TraceError::Malformed`] if the content is neither, if it is compressed, or if the header row lacks a column.
     pub fn new(input: R, format: Option<Format>) -> Result<Self, TraceError> {
         let mut source = Source::new(input);
         let rows = match detect::detect(&mut source, format)? {
@@ -48,8 +48,8 @@ impl<R: Read> Trace<R> {
         Ok(Self { source, rows })
     }
 
-    /// The next row, in the order of the input; `None` at its end. After a skippable [`Malformed`] row it goes on with
-    /// the row after that.
+    /// Returns the next row, in the order of the input; `None` at its end. After a skippable [`Malformed`] row,
+    /// continues with the row after it.
     ///
     /// # Errors
     /// [`TraceError::Malformed`] for a malformed row, [`TraceError::Io`] if reading fails.
@@ -62,7 +62,7 @@ impl<R: Read> Trace<R> {
         }
     }
 
-    /// The format of the trace.
+    /// Returns the format of the trace.
     #[must_use]
     pub fn format(&self) -> Format {
         match &self.rows {
@@ -71,7 +71,7 @@ impl<R: Read> Trace<R> {
         }
     }
 
-    /// How many bytes of the input have been consumed.
+    /// Returns the number of bytes consumed from the input.
     #[must_use]
     pub fn bytes_read(&self) -> u64 {
         self.source.consumed()

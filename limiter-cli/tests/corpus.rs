@@ -1,4 +1,4 @@
-//! Inputs that have been, or could be, trouble.
+//! Inputs that caused problems, or might.
 
 #[path = "corpus/mod.rs"]
 mod properties;
@@ -15,7 +15,7 @@ fn every_input(folder: &str, property: fn(&[u8])) {
         let input = fs::read(&path).unwrap();
         println!("{}", path.display());
         property(&input);
-        // Cut short, as a file that is still being written is.
+        // Also truncated, like a file that is still being written.
         for length in 0..input.len().min(400) {
             property(&input[..length]);
         }

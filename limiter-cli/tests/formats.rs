@@ -1,11 +1,11 @@
-//! Traces as they are found in the wild.
+//! Real-world variants of the trace formats.
 
 mod common;
 
 use common::{jsonl, stdout_of};
 use serde_json::Value;
 
-/// The time and the key of every row.
+/// Returns the time and the key of every row.
 fn rows(trace: impl AsRef<[u8]>) -> Vec<(u64, String)> {
     jsonl("1000/1s", trace)
         .iter()
@@ -18,7 +18,7 @@ fn row(at: u64, key: &str) -> (u64, String) {
 }
 
 #[test]
-fn csv_as_it_comes() {
+fn csv_variants() {
     let two = [row(0, "a"), row(1_500_000, "b")];
     for trace in [
         &b"at,key\n0,a\n1.5,b\n"[..],
@@ -55,7 +55,7 @@ fn keys_are_any_bytes() {
     let keys: Vec<String> = rows(trace).into_iter().map(|(_, key)| key).collect();
     assert_eq!(keys, ["", "a,b", "say \"hi\"", "two\nlines", " k ", "ключ", &long]);
 
-    // Keys that are not text differ, although they look alike in the output.
+    // Keys that are not UTF-8 stay distinct, although they print alike.
     let lines = jsonl("1/60s", b"at,key\n0,\xff\n0,\xfe\n0,\xff\n");
     let answers: Vec<(&Value, &Value)> = lines.iter().map(|line| (&line["key"], &line["allowed"])).collect();
     let shown = Value::from("\u{fffd}");
@@ -64,7 +64,7 @@ fn keys_are_any_bytes() {
 }
 
 #[test]
-fn access_logs_as_they_come() {
+fn access_log_variants() {
     let log = "1.2.3.4 - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 12 \"-\" \"curl\"\r\n\
                \n\
                2001:db8::1 - frank [17/May/2015:12:05:04 +0200] \"GET / HTTP/1.1\" 200 12\n\
@@ -85,7 +85,7 @@ fn access_logs_as_they_come() {
 }
 
 #[test]
-fn a_log_may_begin_with_a_line_that_is_none() {
+fn a_log_may_start_with_a_malformed_line() {
     let log = "# Software: nginx\n1.2.3.4 - - [17/May/2015:10:05:03 +0000] \"GET /\" 200 1\n";
     let out = stdout_of(&["replay", "--limit", "3/60s", "--skip-invalid"], log);
     assert!(out.contains("\nskipped              1\n") && out.contains("\nrows                 1\n"), "{out}");
@@ -99,7 +99,7 @@ fn standard_input_is_the_default() {
 }
 
 #[test]
-fn a_made_up_trace_can_be_replayed() {
+fn a_generated_trace_can_be_replayed() {
     let args = ["generate", "--rows", "5000", "--keys", "50", "--rate", "1000", "--seed", "7"];
     let trace = stdout_of(&args, "");
     assert_eq!(trace, stdout_of(&args, ""));

@@ -1,4 +1,4 @@
-//! The golden traces hold through the program, every field of every row, byte by byte.
+//! The program reproduces the golden traces byte by byte.
 
 mod common;
 
@@ -14,11 +14,11 @@ fn golden_traces() {
         assert_eq!(printed.lines().collect::<Vec<_>>(), expected.lines().collect::<Vec<_>>(), "{}", trace.name);
         rows += trace.rows.len();
     }
-    assert!(rows > 80, "only {rows} rows: the golden traces are gone");
+    assert!(rows > 80, "only {rows} rows: golden traces are missing");
 }
 
 #[test]
-fn the_example_of_the_manual() {
+fn the_example_in_the_documentation() {
     let trace = "at,key\n0,k\n20,k\n35,k\n70,k\n75,k\n";
     let printed = common::stdout_of(&["replay", "--limit", "3/60s", "--output", "jsonl", "-"], trace);
     assert_eq!(

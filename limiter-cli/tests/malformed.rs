@@ -1,4 +1,4 @@
-//! What is wrong is named: the trace, the line, and what was expected.
+//! Messages about malformed input name the trace, the line and what was expected.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{failure, limiter, stdout_of, text};
 
 const GZIP: &[u8] = b"\x1f\x8b\x08\x00rest";
 
-/// A trace, the line that is wrong, and a part of the message.
+/// A trace, the number of the malformed line, and a part of the message.
 const TRACES: &[(&[u8], u64, &str)] = &[
     (b"", 1, "expected a CSV header row with the columns at and key"),
     (b"\n\n", 1, "found nothing"),
@@ -59,7 +59,7 @@ const TRACES: &[(&[u8], u64, &str)] = &[
 ];
 
 #[test]
-fn malformed_traces_are_named() {
+fn messages_about_malformed_traces_name_the_line() {
     for (trace, line, message) in TRACES {
         let (status, stderr) = failure(&["replay", "--limit", "3/60s"], trace);
         let shown = String::from_utf8_lossy(trace);
@@ -71,7 +71,7 @@ fn malformed_traces_are_named() {
 }
 
 #[test]
-fn the_file_is_named() {
+fn messages_name_the_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "at,key\n0,k\nx,k\n").unwrap();
     let path = file.path().to_str().unwrap();
@@ -81,7 +81,7 @@ fn the_file_is_named() {
 }
 
 #[test]
-fn a_given_format_is_not_second_guessed() {
+fn an_explicit_format_disables_detection() {
     let csv = failure(&["replay", "--limit", "3/60s", "--format", "csv"], "1.2.3.4 - - [x]\n");
     assert_eq!(csv.0, 2);
     assert!(csv.1.contains("line 1: expected a header row with the columns at and key"), "{}", csv.1);
@@ -92,7 +92,7 @@ fn a_given_format_is_not_second_guessed() {
 }
 
 #[test]
-fn what_came_before_a_malformed_row_is_printed() {
+fn rows_before_a_malformed_row_are_printed() {
     let output = limiter(&["replay", "--limit", "3/60s", "--output", "jsonl"], "at,key\n0,k\n1,k\nx,k\n2,k\n");
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(text(&output.stdout).lines().count(), 2);
@@ -116,7 +116,7 @@ fn skipped_rows_are_counted() {
     let output = limiter(&args, log);
     assert!(text(&output.stdout).contains("\nskipped              2\n"));
 
-    // Nothing can be read without a header.
+    // Without a header, nothing can be read.
     assert_eq!(failure(&args, "a,b\n1,2\n").0, 2);
 }
 

@@ -1,10 +1,9 @@
-//! What is printed about rows that are not malformed.
+//! Output for well-formed rows.
 
 mod common;
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{Read, Write};
-use std::process::{Command, Stdio};
 
 use common::{REAL_TRACE, jsonl, limiter, stdout_of, text};
 
@@ -46,7 +45,7 @@ fn refused_rows_and_resets() {
 }
 
 #[test]
-fn a_row_that_is_late_keeps_its_own_time() {
+fn a_late_row_prints_its_original_time() {
     let lines = jsonl("2/10s", "at,key\n100,k\n90,k\n99,k\n109.999999,k\n110,k\n");
     let facts: Vec<_> = lines
         .iter()
@@ -75,16 +74,10 @@ fn several_limits_in_order() {
 }
 
 #[test]
-fn the_reader_of_the_output_may_leave() {
+fn a_closed_output_is_not_an_error() {
     let trace: String =
         std::iter::once("at,key\n".to_owned()).chain((0..200_000).map(|i| format!("{i},k\n"))).collect();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_limiter"))
-        .args(JSONL)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = common::start(&JSONL);
     let mut stdin = child.stdin.take().unwrap();
     let feeder = std::thread::spawn(move || drop(stdin.write_all(trace.as_bytes())));
     let mut stdout = child.stdout.take().unwrap();
@@ -97,7 +90,7 @@ fn the_reader_of_the_output_may_leave() {
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
 }
 
-/// One key's part, counted from the trace in the simplest way.
+/// The totals of one key, counted in the simplest way.
 #[derive(Default)]
 struct Naive {
     log: Vec<u64>,
@@ -153,7 +146,7 @@ fn the_summary_of_a_real_trace() {
 }
 
 #[test]
-fn the_output_is_the_same_every_time() {
+fn the_output_is_deterministic() {
     let args = ["replay", "--limit", "10/60s", "--limit", "60/1h", "--output", "jsonl", REAL_TRACE];
     let outputs: HashSet<Vec<u8>> = (0..3).map(|_| limiter(&args, "").stdout).collect();
     assert_eq!(outputs.len(), 1);
@@ -165,7 +158,7 @@ fn the_output_is_the_same_every_time() {
 }
 
 #[test]
-fn nothing_but_a_header() {
+fn a_trace_with_only_a_header() {
     let out = stdout_of(&["replay", "--limit", "3/60s"], "at,key\n");
     assert!(out.contains("\nrows                 0\n") && !out.contains("busiest"), "{out}");
     assert_eq!(stdout_of(&JSONL, "at,key\n"), "");

@@ -1,4 +1,4 @@
-//! The picture: well formed, complete, and within its frame.
+//! The plot is well-formed, complete, and within its frame.
 
 mod common;
 
@@ -10,7 +10,7 @@ use roxmltree::{Document, Node};
 
 const RED: &str = "#CE2D2D";
 
-/// Draws a picture of a trace and checks what holds for every one.
+/// Plots a trace and checks the properties that every plot has.
 fn plot(args: &[&str], trace: impl AsRef<[u8]>) -> String {
     let file = tempfile::NamedTempFile::new().unwrap();
     stdout_of(&[&["replay", "--plot", file.path().to_str().unwrap()], args].concat(), trace);
@@ -42,7 +42,7 @@ fn texts(svg: &str) -> Vec<String> {
     texts.map(|node| node.text().unwrap_or_default().trim().to_owned()).collect()
 }
 
-/// Marks of denied requests in the uppermost panel.
+/// Returns the marks of denied requests in the top panel.
 fn denied_marks(svg: &str) -> Vec<String> {
     let document = Document::parse(svg).unwrap();
     let marks = document.descendants().filter(|node| {
@@ -70,14 +70,14 @@ fn a_short_trace() {
     ] {
         assert!(texts.iter().any(|found| found == text), "no \"{text}\" in {texts:?}");
     }
-    // The denied requests at 75 s and 90 s of 216 s, on 1,000 columns from 170 on.
+    // The denied requests at 75 s and 90 s of 216 s, on 1,000 columns starting at 170.
     let marks: Vec<bool> =
         denied_marks(&svg).iter().zip(["517,", "586,"]).map(|(mark, x)| mark.starts_with(x)).collect();
     assert_eq!(marks, [true, true]);
 }
 
 #[test]
-fn a_real_trace_shows_its_worst_stretch() {
+fn a_real_trace_shows_the_longest_run_of_denials() {
     let svg = plot(&["--limit", "30/60s", REAL_TRACE], "");
     let texts = texts(&svg);
     for text in [
@@ -90,7 +90,7 @@ fn a_real_trace_shows_its_worst_stretch() {
     ] {
         assert!(texts.iter().any(|found| found == text), "no \"{text}\" in {texts:?}");
     }
-    assert!(texts.iter().any(|text| text.starts_with("its worst stretch: 18 May 2015, 08:0")), "{texts:?}");
+    assert!(texts.iter().any(|text| text.starts_with("its longest run of denials: 18 May 2015, 08:0")), "{texts:?}");
     assert!(!denied_marks(&svg).is_empty());
 }
 
@@ -102,7 +102,7 @@ fn another_key() {
 }
 
 #[test]
-fn every_shape_of_trace_can_be_drawn() {
+fn extreme_traces_can_be_plotted() {
     let many = stdout_of(&["generate", "--rows", "20000", "--keys", "30", "--rate", "50"], "");
     let far = "at,key\n0,a\n9007199254,a\n9007199254.740991,a\n9007199254.740991,a\n";
     let hostile = "at,key\n1,<&\">\n1,\"\x00\x1b[31m\u{202e}\"\n1,\n1,]]>\n1,<&\">\n1,<&\">\n";
@@ -128,7 +128,7 @@ fn every_shape_of_trace_can_be_drawn() {
 }
 
 #[test]
-fn a_stream_is_drawn_as_a_file_is() {
+fn a_stream_gives_the_same_plot_as_a_file() {
     let trace = fs::read(REAL_TRACE).unwrap();
     let from_file = plot(&["--limit", "30/60s", REAL_TRACE], "");
     let from_stream = plot(&["--limit", "30/60s", "-"], trace);
@@ -136,7 +136,7 @@ fn a_stream_is_drawn_as_a_file_is() {
 }
 
 #[test]
-fn a_plot_beside_jsonl() {
+fn a_plot_together_with_jsonl() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();
     let out = limiter(&["replay", "--limit", "1/s", "--output", "jsonl", "--plot", path], "at,key\n0,k\n");
@@ -144,7 +144,7 @@ fn a_plot_beside_jsonl() {
 }
 
 #[test]
-fn nothing_to_draw() {
+fn nothing_to_plot() {
     let (status, stderr) = failure(&["replay", "--limit", "1/s", "--plot", "/tmp/never.svg"], "at,key\n");
     assert!(status == 2 && stderr.contains("nothing to plot: the trace has no rows"), "{stderr}");
     let args = ["replay", "--limit", "1/s", "--plot", "/tmp/never.svg", "--key", "x"];

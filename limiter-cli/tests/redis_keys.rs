@@ -12,10 +12,10 @@ use limiter_core::{Limit, Limiter};
 use limiter_testkit::server::{Cluster, Server};
 use serde_json::Value;
 
-/// The name of the limiter, unless a test has several.
+/// The name of the limiter in tests that need only one.
 const NAME: &str = "search";
 
-/// Acquires this many units of every key, through a limiter of 100 units in 10 minutes.
+/// Acquires this many units of every key, through a limiter with 100 units in 10 minutes.
 fn fill_as(name: &str, url: &str, prefix: &str, keys: &[(&[u8], u64)]) {
     runtime().unwrap().block_on(async {
         let limit = Limit::new(100, Duration::from_secs(600)).unwrap();
@@ -32,7 +32,7 @@ fn fill(url: &str, prefix: &str, keys: &[(&[u8], u64)]) {
     fill_as(NAME, url, prefix, keys);
 }
 
-/// The arguments of a command, with the name of the limiter where it is required.
+/// Adds the name of the limiter to the arguments of a command if it is required.
 fn named<'a>(args: &[&'a str]) -> Vec<&'a str> {
     let name = if args[0] == "list" || args.contains(&"--name") { &[][..] } else { &["--name", NAME] };
     [&["key"], &args[..1], name, &args[1..]].concat()
@@ -47,7 +47,7 @@ fn json(url: &str, args: &[&str]) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The keys that a list prints.
+/// Returns the keys that `list` prints.
 fn listed(url: &str, args: &[&str]) -> BTreeSet<String> {
     let lines = json(url, &[&["list"], args].concat());
     lines.iter().map(|line| line["key"].as_str().unwrap().to_owned()).collect()
@@ -74,7 +74,7 @@ fn show_and_reset() {
         ("customer 7", "100", "100")
     );
     assert!(value("oldest").ends_with(" UTC") && value("newest").ends_with(" UTC"), "{shown}");
-    // The window, or up to an eighth more.
+    // The window, plus up to an eighth.
     assert!(["9 min 5", "10 min", "11 min"].iter().any(|least| value("expires after").starts_with(least)), "{shown}");
     assert!(value("bytes").replace(',', "").parse::<u64>().unwrap() > 1_000, "{shown}");
     assert!(shown.contains("\nlimit          100/10m: 100 used, 0 remaining\n"), "{shown}");
@@ -90,7 +90,7 @@ fn show_and_reset() {
     let expected = "name           search\nkey            customer 9\nlog            none\n\
                     limit          100/10m: 0 used, 100 remaining\na request      would be allowed\n";
     assert_eq!(none, expected);
-    assert_eq!(server.info_number("replication", "master_repl_offset").unwrap(), offset, "looking has written");
+    assert_eq!(server.info_number("replication", "master_repl_offset").unwrap(), offset, "reading wrote to the server");
 
     assert_eq!(run(&url, &["reset", "customer 7", "customer 9"]), "reset   customer 7\nno log  customer 9\n");
     assert!(run(&url, &["show", "customer 7", "--limit", "100/10m"]).ends_with("would be allowed\n"));
@@ -98,7 +98,7 @@ fn show_and_reset() {
 }
 
 #[test]
-fn list_and_those_over() {
+fn list_all_keys_and_those_over_the_limit() {
     let server = Server::start().unwrap();
     let url = server.url();
     let keys: &[(&[u8], u64)] = &[(b"api:1", 100), (b"api:2", 99), (b"web:1", 100), (b"web:22", 3)];
@@ -176,7 +176,7 @@ fn two_limiters_with_one_key() {
 }
 
 #[test]
-fn names_of_any_text_are_given_as_they_are_printed() {
+fn printed_names_can_be_used_as_arguments() {
     let server = Server::start().unwrap();
     let url = server.url();
     let names = [
@@ -213,7 +213,7 @@ fn names_of_any_text_are_given_as_they_are_printed() {
 }
 
 #[test]
-fn many_keys_page_by_page() {
+fn many_keys_on_many_pages() {
     let server = Server::start().unwrap();
     let names: Vec<String> = (0..3_000).map(|i| format!("key-{i}")).collect();
     let keys: Vec<(&[u8], u64)> = names.iter().map(|name| (name.as_bytes(), 1)).collect();
@@ -225,7 +225,7 @@ fn many_keys_page_by_page() {
 }
 
 #[test]
-fn a_cluster_is_listed_over_all_masters() {
+fn list_covers_all_masters_of_a_cluster() {
     let cluster = Cluster::start().unwrap();
     let names: Vec<String> = (0..300).map(|i| format!("key-{i}")).collect();
     let keys: Vec<(&[u8], u64)> = names.iter().enumerate().map(|(i, key)| (key.as_bytes(), 1 + i as u64 % 2)).collect();
@@ -243,7 +243,7 @@ fn a_cluster_is_listed_over_all_masters() {
 }
 
 #[test]
-fn keys_of_any_bytes_are_given_as_they_are_printed() {
+fn printed_keys_can_be_used_as_arguments() {
     let server = Server::start().unwrap();
     let url = server.url();
     let keys: &[&[u8]] = &[b"", b"\xff\0\n", br"a\b", "Zo\u{eb} {7}".as_bytes(), b" % ", b"\x1b[2J", b"''", b"-x"];
@@ -273,7 +273,7 @@ fn keys_of_any_bytes_are_given_as_they_are_printed() {
 }
 
 #[test]
-fn digests_and_what_is_no_log() {
+fn digests_and_foreign_redis_keys() {
     let server = Server::start().unwrap();
     let url = server.url();
     let long = "x".repeat(300);
@@ -303,8 +303,8 @@ fn digests_and_what_is_no_log() {
 }
 
 #[test]
-fn a_server_that_cannot_be_reached() {
-    // It accepts connections and never answers.
+fn an_unreachable_server() {
+    // This socket accepts connections but never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     for scheme in ["redis", "redis+cluster"] {

@@ -4,13 +4,13 @@ mod common;
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 use common::{REAL_TRACE, failure, golden_args, limiter, plain_traces, text};
 use limiter_testkit::server::{Cluster, Server};
 
-/// Asserts that a replay in memory and one in Redis have the same output, messages and exit status.
+/// Asserts that replays in memory and in Redis have the same output, messages and exit status.
 fn compare(url: &str, args: &[&str], trace: &str) -> String {
     let memory = limiter(args, trace);
     let redis = limiter(&[args, &["--store", url]].concat(), trace);
@@ -26,7 +26,7 @@ fn compare_all(url: &str) {
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
         rows += compare(url, &args, &trace.csv("k")).lines().count();
     }
-    assert!(rows > 80, "only {rows} rows: the golden traces are gone");
+    assert!(rows > 80, "only {rows} rows: golden traces are missing");
 
     let jsonl = ["replay", "--output", "jsonl", "--limit", "30/60s"];
     for more in [&[][..], &["--limit", "5/5s", "--limit", "100/1h"], &["--count", "attempts", "--limit", "20/1h"]] {
@@ -39,7 +39,7 @@ fn compare_all(url: &str) {
     for part in [r#""op":"reset""#, r#""op":"peek""#, r#""op":"record""#, "invalid_cost", "cost_exceeds_limit"] {
         assert!(out.contains(part), "{part}");
     }
-    // A malformed row in the third batch: the rows before it are printed.
+    // A malformed row in the third batch: all rows before it are printed.
     let broken = format!("{}5,k,one,acquire\n6,k,1,acquire\n", mixed());
     let out = compare(url, &jsonl, &broken);
     assert_eq!(out.lines().count(), 3_000);
@@ -47,7 +47,7 @@ fn compare_all(url: &str) {
     assert_eq!(out.lines().count(), 3_001);
 }
 
-/// Returns rows of every kind on keys of every kind, some of them late.
+/// Returns rows with every operation on unusual keys. Some rows are late.
 fn mixed() -> String {
     let mut trace = "at,key,cost,op\n".to_owned();
     for i in 0..3_000_u64 {
@@ -63,7 +63,7 @@ fn keys(server: &Server) -> i64 {
 }
 
 #[test]
-fn the_output_is_that_of_memory_and_nothing_is_left() {
+fn the_output_equals_that_of_memory_and_no_key_remains() {
     let server = Server::start().unwrap();
     server.command(&["SET", "limiter-replay:other", "1"]).unwrap();
     server.command(&["ZADD", "limiter:{replay:k}", "1", "member"]).unwrap();
@@ -76,17 +76,17 @@ fn the_output_is_that_of_memory_and_nothing_is_left() {
 }
 
 #[test]
-fn the_output_of_a_cluster_is_that_of_memory_and_nothing_is_left() {
+fn the_output_of_a_cluster_equals_that_of_memory_and_no_key_remains() {
     let cluster = Cluster::start().unwrap();
     compare_all(&cluster.url());
     for node in cluster.nodes() {
         assert_eq!(keys(node), 0);
-        assert!(node.info("commandstats").unwrap().contains("cmdstat_evalsha"), "a master had no part in it");
+        assert!(node.info("commandstats").unwrap().contains("cmdstat_evalsha"), "a master ran no script");
     }
 }
 
 #[test]
-fn the_picture_is_that_of_memory() {
+fn the_plot_equals_that_of_memory() {
     let server = Server::start().unwrap();
     let dir = std::env::temp_dir().join(format!("limiter-redis-plot-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
@@ -105,16 +105,10 @@ fn the_picture_is_that_of_memory() {
 }
 
 fn start(url: &str, output: &str) -> Child {
-    Command::new(env!("CARGO_BIN_EXE_limiter"))
-        .args(["replay", "--limit", "3/60s", "--output", output, "--store", url])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
+    common::start(&["replay", "--limit", "3/60s", "--output", output, "--store", url])
 }
 
-/// Some batches, and more than is looked at before the first.
+/// Returns a few batches of rows, more than format detection reads.
 fn rows() -> String {
     "at,key\n".to_owned() + &(0..10_000).map(|i| format!("{i},key-{}\n", i % 50)).collect::<String>()
 }
@@ -122,13 +116,13 @@ fn rows() -> String {
 fn wait_for(what: &str, done: impl Fn() -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
     while !done() {
-        assert!(Instant::now() < until, "waited in vain for {what}");
+        assert!(Instant::now() < until, "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn nothing_is_left_of_a_replay_that_ends_early() {
+fn no_key_remains_if_a_replay_ends_early() {
     let server = Server::start().unwrap();
     server.command(&["SET", "other", "1"]).unwrap();
 
@@ -137,7 +131,7 @@ fn nothing_is_left_of_a_replay_that_ends_early() {
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(rows().as_bytes()).unwrap();
         stdin.flush().unwrap();
-        // It waits for more input meanwhile.
+        // The program is now waiting for more input.
         wait_for("keys", || keys(&server) > 50);
         let killed = Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap();
         assert!(killed.success());
@@ -148,7 +142,7 @@ fn nothing_is_left_of_a_replay_that_ends_early() {
         assert_eq!(keys(&server), 1);
     }
 
-    // Whoever reads the output leaves.
+    // The reader of the output closes it.
     let mut child = start(&server.url(), "jsonl");
     let mut stdin = child.stdin.take().unwrap();
     let feeder = std::thread::spawn(move || {
@@ -163,7 +157,7 @@ fn nothing_is_left_of_a_replay_that_ends_early() {
 }
 
 #[test]
-fn a_server_that_goes_ends_the_replay() {
+fn a_lost_server_ends_the_replay() {
     let mut server = Server::start().unwrap();
     let mut child = start(&server.url(), "jsonl");
     let mut stdin = child.stdin.take().unwrap();
@@ -176,7 +170,7 @@ fn a_server_that_goes_ends_the_replay() {
     wait_for("keys", || keys(&server) >= 50);
     server.kill();
     let killed = Instant::now();
-    // It may be gone before it has read all of it.
+    // The program may exit before it has read all input.
     drop(stdin.write_all(&rows().as_bytes()[7..]));
     drop(stdin);
     let mut message = String::new();
@@ -192,12 +186,12 @@ fn a_server_that_goes_ends_the_replay() {
 }
 
 #[test]
-fn what_cannot_be_a_store() {
+fn invalid_store_urls() {
     for (store, status, part) in [
         ("redis", 2, "expected memory, or a URL that starts with redis://"),
         ("http://127.0.0.1", 2, "expected memory, or a URL that starts with redis://"),
         ("redis://127.0.0.1:port", 2, "with a host and port"),
-        ("redis://127.0.0.1:1", 1, "Redis URL \"redis://127.0.0.1:1\": Connection refused"),
+        ("redis://127.0.0.1:1", 1, "Redis URL \"redis://127.0.0.1:1\": cannot connect: Connection refused"),
         ("redis+cluster://127.0.0.1:1", 1, "Connection refused"),
         ("redis+unix:///nowhere/redis.sock", 1, "No such file"),
     ] {

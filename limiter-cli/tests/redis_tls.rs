@@ -1,5 +1,5 @@
-//! `rediss://` and `rediss+cluster://` URLs: a server behind TLS whose certificate the system trusts works, another one
-//! is refused.
+//! `rediss://` and `rediss+cluster://` URLs: a server with a trusted certificate works, and a server with another
+//! certificate is rejected.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use rustls::pki_types::PrivateKeyDer;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-/// An authority's certificate as PEM, and what a server with a certificate of it needs.
+/// Returns an authority's certificate as PEM, and the TLS configuration of a server with a certificate from it.
 fn authority_and_server() -> (String, ServerConfig) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -34,7 +34,7 @@ fn authority_and_server() -> (String, ServerConfig) {
     (authority, config)
 }
 
-/// Takes TLS off connections and passes them on to a server on this port.
+/// Terminates TLS and forwards connections to a server on this port.
 async fn terminate_tls(listener: TcpListener, acceptor: TlsAcceptor, port: u16) -> io::Result<()> {
     loop {
         let (client, _) = listener.accept().await?;
@@ -65,7 +65,7 @@ fn written(dir: &tempfile::TempDir, name: &str, pem: &str) -> PathBuf {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_trusted_certificate_is_accepted_and_another_is_refused() {
+async fn only_a_trusted_certificate_is_accepted() {
     let server = Server::start().unwrap();
     let (authority, config) = authority_and_server();
     let (stranger, _) = authority_and_server();
@@ -85,9 +85,9 @@ async fn a_trusted_certificate_is_accepted_and_another_is_refused() {
     proxy.abort();
 }
 
-/// Every node behind TLS of its own, on a port that the cluster announces in place of the node's: one URL leads to all.
+/// Every node is behind a TLS proxy, and announces the proxy's port. One URL leads to all nodes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_over_tls_decides_as_memory_does() {
+async fn a_cluster_over_tls_decides_like_memory() {
     let cluster = Cluster::start().unwrap();
     let (authority, config) = authority_and_server();
     let (stranger, _) = authority_and_server();
@@ -113,7 +113,7 @@ async fn a_cluster_over_tls_decides_as_memory_does() {
         }
     }
 
-    // The name as well as the address that the cluster announces are in the certificate.
+    // The certificate covers both the host name and the address that the cluster announces.
     let url = format!("rediss+cluster://localhost:{}", ports[0]);
     let trace: String = (0..300).map(|n| format!("{}.5,key {}\n", n / 4, n % 20)).collect();
     let file = written(&dir, "trace.csv", &format!("at,key\n{trace}"));

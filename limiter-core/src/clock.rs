@@ -1,4 +1,4 @@
-//! Clocks and timers that are not the store's.
+//! Clocks that replace the store's, and timers for waiting.
 
 use std::fmt::Debug;
 use std::pin::Pin;
@@ -6,31 +6,36 @@ use std::time::Duration;
 
 use crate::time::Timestamp;
 
-/// A clock that replaces the store's: a mock in tests, or the one time authority of a fleet.
+/// A clock that replaces the store's: a mock clock in tests, or a shared time authority.
 ///
-/// [`WithClock`](crate::WithClock) puts it in front of a store. Without one, the store provides the time, which is right in
-/// production: a Redis store reads the server's clock, so the clocks of its clients do not matter.
+/// [`WithClock`](crate::WithClock) puts it in front of a store. Production code rarely needs one: the store provides the
+/// time. A Redis store reads the server's clock, so the clients' clocks do not matter.
 pub trait Clock: Debug + Send + Sync + 'static {
-    /// Returns the time now. It may step back: a log never does, because an operation happens no earlier than the newest
-    /// entry.
+    /// Returns the current time.
+    ///
+    /// It may step back. An operation never happens before the newest entry of its log, so a step back frees nothing.
     fn now(&self) -> Timestamp;
 
-    /// Returns the timer that sleeps by this clock. Default: none, so that waiting uses the limiter's timer.
+    /// Returns the timer that sleeps by this clock.
+    ///
+    /// Default: `None`. Waiting then uses the limiter's timer.
     fn timer(&self) -> Option<&dyn Timer> {
         None
     }
 }
 
-/// A boxed future, as object-safe traits return it.
+/// A boxed future, as returned by object-safe traits.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Sleeps, on whatever runtime the program has. A mock clock is one too, so that waiting can be tested without waiting.
+/// Sleeps on the program's runtime.
+///
+/// A mock clock is also a timer, so tests of waiting code need not sleep.
 pub trait Timer: Debug + Send + Sync + 'static {
-    /// Returns a future that ends after `duration`, not earlier.
+    /// Returns a future that completes once `duration` has passed, never earlier.
     fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()>;
 }
 
-/// Sleeps on a tokio runtime with its time driver enabled.
+/// Sleeps on a tokio runtime. The runtime's time driver must be enabled.
 #[cfg(feature = "tokio")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TokioTimer;

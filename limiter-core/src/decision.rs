@@ -1,4 +1,4 @@
-//! From facts to decisions.
+//! Decisions, and the function that derives them from a store's facts.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -13,37 +13,37 @@ use crate::status::whole_secs;
 use crate::status::{LimitStatus, Status};
 use crate::time::{Timestamp, Window};
 
-/// The answer to an operation.
+/// The verdict on an operation, with the usage after it.
 ///
 /// [`limit`](Self::limit), [`used`](Self::used), [`remaining`](Self::remaining) and
-/// [`refill_after`](Self::refill_after) are those of the *binding* limit: for a denial the limit with the longest wait,
+/// [`refill_after`](Self::refill_after) describe the *binding* limit. For a denial that is the limit with the longest wait,
 /// otherwise the one with the least remaining. The first in the policy's order wins ties. [`limits`](Self::limits) returns
-/// every limit's values.
+/// the values of every limit.
 ///
-/// All durations start at [`at`](Self::at) and are whole microseconds. A decision holds what the store found and computes
-/// the rest when asked. It allocates only under a policy of more than four limits.
+/// All durations start at [`at`](Self::at) and are whole microseconds. A decision holds the store's facts and computes its
+/// values on demand. It allocates only under a policy of more than four limits.
 #[derive(Clone)]
-#[must_use = "a decision says whether to go on"]
+#[must_use = "a decision says whether to proceed"]
 pub struct Decision {
     status: Status,
     outcome: Outcome,
     allowed: bool,
     denied: bool,
-    /// Bit `i` says whether limit `i` denies the operation.
+    /// Bit `i` is set if limit `i` denies the operation.
     blocking: u8,
     /// How long the log keeps the entry.
-    retained: Window,
+    retention_window: Window,
 }
 
 impl Decision {
-    /// Whether the operation fitted every limit. For a record: whether it would have.
+    /// Returns whether the operation fitted every limit. For a record: whether it would have fitted.
     #[inline]
     #[must_use]
     pub const fn allowed(&self) -> bool {
         self.allowed
     }
 
-    /// Returns the time of the decision: the operation's, but no earlier than the newest entry of the log.
+    /// Returns the time of the decision: the operation's time, or that of the log's newest entry if it is later.
     #[inline]
     #[must_use]
     pub const fn at(&self) -> Timestamp {
@@ -57,56 +57,59 @@ impl Decision {
         self.binding().limit
     }
 
-    /// Returns the cost that counts in the binding limit's window after the operation, at most the limit's maximum.
+    /// Returns the cost counted in the binding limit's window after the operation, capped at the limit's maximum.
     #[inline]
     #[must_use]
     pub fn used(&self) -> u64 {
         self.binding().used
     }
 
-    /// Returns what is left of the binding limit after the operation.
+    /// Returns the units that remain of the binding limit after the operation.
     #[inline]
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.binding().remaining()
     }
 
-    /// Returns, for a denied acquire or peek, how long to wait until the same operation fits if nothing else is recorded
-    /// in the meantime. Waiting exactly that long succeeds; one microsecond less does not. `None` otherwise.
+    /// Returns how long to wait until a denied acquire or peek fits, if nothing else is recorded in the meantime.
+    ///
+    /// Waiting exactly that long succeeds; one microsecond less does not. `None` if the operation was not denied.
     #[inline]
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        // A repeated denial may fit by now; the soonest retry is still a microsecond away.
+        // A repeated denial may fit by now, but a denial never reports a wait of 0.
         self.denied.then(|| Duration::from_micros(self.binding().retry_after.max(1)))
     }
 
-    /// Returns [`retry_after`](Self::retry_after) in whole seconds, rounded up, as the HTTP header `Retry-After` wants it.
-    /// It is at least 1.
+    /// Returns [`retry_after`](Self::retry_after) in whole seconds, rounded up, for the HTTP header `Retry-After`.
+    ///
+    /// At least 1 for a denial. `None` if the operation was not denied.
     #[must_use]
     pub fn retry_after_secs(&self) -> Option<u64> {
         self.retry_after().map(whole_secs)
     }
 
-    /// Returns how long until the next unit of the binding limit frees, zero if nothing is used.
+    /// Returns how long until [`remaining`](Self::remaining) next grows. Zero if nothing is used.
     #[inline]
     #[must_use]
     pub fn refill_after(&self) -> Duration {
         self.binding().refill_after()
     }
 
-    /// Returns how long until nothing counts in any window, zero if nothing does now.
+    /// Returns how long until every window is empty. Zero if they are all empty now.
     #[inline]
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         self.status.reset_after()
     }
 
-    /// Returns the receipt of the appended entry, or for a repeated idempotency key that of the original one. `None` if
-    /// the log holds no entry for the operation.
+    /// Returns the receipt of the operation's entry. For a repeated idempotency key, that of the original entry.
+    ///
+    /// `None` if the log holds no entry for the operation.
     #[inline]
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
-        self.entry().map(|entry| Receipt::new(entry.id, entry.at, self.retained))
+        self.entry().map(|entry| Receipt::new(entry.id, entry.at, self.retention_window))
     }
 
     const fn entry(&self) -> Option<Entry> {
@@ -116,15 +119,15 @@ impl Decision {
         }
     }
 
-    /// Whether the operation was an acquire that failed before and is only repeated: trying it again cannot succeed.
+    /// Returns whether this repeats the denial of an earlier acquire with the same id. A retry cannot succeed.
     pub(crate) fn is_final_denial(&self) -> bool {
         self.denied && matches!(self.outcome, Outcome::Repeated(_))
     }
 
-    /// Returns every limit's part, in the policy's order.
+    /// Returns the values of every limit, in the policy's order.
     #[must_use]
     pub fn limits(&self) -> PerLimit<LimitStatus> {
-        self.status.parts(self.blocking)
+        self.status.limit_statuses(self.blocking)
     }
 
     /// Returns the index of the binding limit in [`limits`](Self::limits).
@@ -134,15 +137,16 @@ impl Decision {
         if self.status.limit_count() == 1 { 0 } else { self.binding_of_several() }
     }
 
-    /// Returns the usage alone, without the verdict. Its binding limit is the one with the least remaining, also after a
-    /// denial.
+    /// Returns the usage without the verdict.
+    ///
+    /// Its binding limit is always the one with the least remaining, even after a denial.
     #[inline]
     #[must_use]
     pub const fn status(&self) -> &Status {
         &self.status
     }
 
-    /// Returns the usage alone. Otherwise as [`status`](Self::status).
+    /// Returns the usage without the verdict, by value. See [`status`](Self::status).
     #[inline]
     #[must_use]
     pub fn into_status(self) -> Status {
@@ -151,12 +155,12 @@ impl Decision {
 
     #[inline]
     fn binding(&self) -> LimitStatus {
-        self.part(self.binding_index())
+        self.limit_status(self.binding_index())
     }
 
     #[inline]
-    fn part(&self, i: usize) -> LimitStatus {
-        self.status.part(i, self.blocking >> i & 1 > 0)
+    fn limit_status(&self, i: usize) -> LimitStatus {
+        self.status.limit_status(i, self.blocking >> i & 1 > 0)
     }
 
     #[inline(never)]
@@ -164,12 +168,12 @@ impl Decision {
         if !self.denied {
             return self.status.least_remaining();
         }
-        // Of equals, `min` takes the first.
-        (0..self.status.limit_count()).min_by_key(|i| Reverse(self.part(*i).retry_after)).unwrap_or(0)
+        // `min_by_key` returns the first of equals, which is the tie rule.
+        (0..self.status.limit_count()).min_by_key(|i| Reverse(self.limit_status(*i).retry_after)).unwrap_or(0)
     }
 }
 
-/// Two decisions are equal if everything that they return is.
+/// Two decisions are equal if all the values they return are equal.
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let verdict = |decision: &Self| (decision.allowed, decision.denied, decision.at(), decision.receipt());
@@ -193,15 +197,15 @@ impl fmt::Debug for Decision {
     }
 }
 
-/// Makes the decision on an operation from a store's facts. Pure; every decision of every backend is made here.
+/// Derives the decision on an operation from a store's facts. All backends share this logic.
 ///
-/// `facts` must be about `op`; [`Facts::verify`] checks that.
+/// Pure. The result is unspecified if `facts` do not belong to `op`; [`Facts::verify`] checks that.
 #[inline]
 pub fn decide(op: &Op<'_>, facts: Facts) -> Decision {
     let Facts { admitted, outcome, log } = facts;
     let (denied, blocking) = denial(op, admitted, op.policy.limits(), &log.usage);
-    let (status, retained) = (Status::new(op.policy, log), op.retention().window);
-    Decision { status, outcome, allowed: admitted, denied, blocking, retained }
+    let (status, retention_window) = (Status::new(op.policy, log), op.retention().window);
+    Decision { status, outcome, allowed: admitted, denied, blocking, retention_window }
 }
 
 /// See [`crate::internal::decide_sized`].
@@ -210,7 +214,7 @@ pub(crate) fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], fac
     let SizedFacts { admitted, outcome, now, newest, usage } = facts;
     let (denied, blocking) = denial(op, admitted, limits, &usage);
     let status = Status::sized(limits, usage, now, newest);
-    Decision { status, outcome, allowed: admitted, denied, blocking, retained: op.retention().window }
+    Decision { status, outcome, allowed: admitted, denied, blocking, retention_window: op.retention().window }
 }
 
 /// See [`crate::internal::SizedFacts`].
@@ -236,7 +240,7 @@ impl<const N: usize> From<SizedFacts<N>> for Facts {
     }
 }
 
-/// Whether the operation is denied, and by which limits.
+/// Returns whether the operation is denied, and the limits that deny it as a bit set.
 #[inline(always)]
 fn denial(op: &Op<'_>, admitted: bool, limits: &[Limit], usage: &[Usage]) -> (bool, u8) {
     if admitted || op.mode == Mode::Record {
@@ -253,7 +257,7 @@ mod tests {
 
     #[test]
     fn a_decision_stays_small() {
-        // It was 408 bytes with room for eight limits in place, and every move of it showed.
+        // Moving a decision is a measurable part of a decision in memory.
         assert!(size_of::<Decision>() <= 240, "{}", size_of::<Decision>());
     }
 
@@ -280,7 +284,7 @@ mod tests {
         let decision = decided(used(3, 100, 100));
         assert_eq!((decision.binding_index(), decision.retry_after()), (0, Some(Duration::from_micros(999_700))));
         assert_eq!((decision.retry_after_secs(), decision.status().binding_index()), (Some(1), 0));
-        // The blocker does not matter where nothing blocks, nor the oldest entry where nothing counts.
+        // `blocker` is unspecified if nothing blocks, `oldest` if nothing counts.
         assert_eq!(decision, decided(used(3, 100, 300)));
         assert_eq!(decided(used(0, 100, 300)), decided(used(0, 200, 400)));
         assert_ne!(decision, decided(used(2, 100, 100)));

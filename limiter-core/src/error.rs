@@ -1,14 +1,16 @@
-//! The one error type.
+//! The error type of every crate in the workspace.
 
 use std::error::Error as StdError;
 use std::fmt;
 
 use crate::log_key::LogKey;
 
-/// Why an operation has no decision. A denial is not an error: see [`Decision::allowed`](crate::Decision::allowed).
+/// The reason why an operation has no decision.
 ///
-/// Neither [`Display`](fmt::Display) nor [`Debug`] prints a key, because keys are often addresses or secrets;
-/// [`key`](Self::key) returns it.
+/// A denial is not an error: see [`Decision::allowed`](crate::Decision::allowed).
+///
+/// Keys are often addresses or secrets, so neither [`Display`](fmt::Display) nor [`Debug`] prints them.
+/// [`key`](Self::key) returns the key.
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -29,23 +31,44 @@ pub enum ErrorKind {
     InvalidTimestamp,
     /// The cost is 0. To look without consuming, peek.
     InvalidCost,
-    /// The cost is above a limit's maximum, so the operation could never fit. Nothing was recorded.
+    /// The cost is above a limit's maximum, so the operation can never fit. Nothing was recorded.
     CostExceedsLimit,
-    /// The store cannot be reached or refuses to serve. Nothing was recorded, or it is unknown whether it was.
+    /// The store cannot be reached or refuses to serve. The operation may or may not have been recorded.
     Unavailable,
-    /// The store did not answer in time, and it is unknown whether the operation was recorded. To have it counted once,
-    /// repeat it with the same [idempotency key](crate::Request::id).
+    /// The store did not answer in time. The operation may or may not have been recorded.
+    ///
+    /// A repetition counts once if both calls carry the same [idempotency key](crate::Request::id).
     Timeout,
-    /// What the store holds under the key is not a log. [`reset`](crate::Limiter::reset) removes it.
+    /// The value that the store holds for this key is not a valid log. [`reset`](crate::Limiter::reset) removes it.
     Corrupt,
-    /// The store's facts contradict the policy: a broken store, or one that another version writes to.
+    /// The store's facts contradict each other or the policy: the store has a bug, or another program writes to its data.
     Inconsistent,
-    /// The configuration is wrong: an address, a credential, a missing permission, feature or timer.
+    /// The configuration is wrong: an invalid address or credential, or a missing permission, feature or timer.
     Configuration,
 }
 
+impl ErrorKind {
+    /// Returns the kind in snake case, for logs and metrics: `"unavailable"`, for instance.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidLimit => "invalid_limit",
+            Self::InvalidTimestamp => "invalid_timestamp",
+            Self::InvalidCost => "invalid_cost",
+            Self::CostExceedsLimit => "cost_exceeds_limit",
+            Self::Unavailable => "unavailable",
+            Self::Timeout => "timeout",
+            Self::Corrupt => "corrupt",
+            Self::Inconsistent => "inconsistent",
+            Self::Configuration => "configuration",
+        }
+    }
+}
+
 impl Error {
-    /// Returns an error of this kind. The message says what failed, where, and what was expected; it never contains a key.
+    /// Returns an error of this kind.
+    ///
+    /// The message should say what failed, where, and what was expected. It must not contain a key.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(Inner { kind, message: message.into(), name: String::new(), key: None, source: None }))
@@ -58,7 +81,7 @@ impl Error {
         self
     }
 
-    /// Adds the log that the failed operation was for.
+    /// Adds the log that the failed operation was about.
     #[must_use]
     pub fn with_log(mut self, log: LogKey<'_>) -> Self {
         (self.0.name, self.0.key) = (log.name.as_str().to_owned(), Some(log.key.to_vec()));
@@ -71,22 +94,22 @@ impl Error {
         self.0.kind
     }
 
-    /// Returns the key of the failed operation, if the error is about one key.
+    /// Returns the key of the failed operation. `None` if the error is not about one key.
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
         self.0.key.as_deref()
     }
 
-    /// Returns the name of the limiter that the failed operation came through, if the error is about one key.
+    /// Returns the name of the limiter whose operation failed. `None` if the error is not about one key.
     #[must_use]
     pub fn limiter_name(&self) -> Option<&str> {
         self.0.key.is_some().then_some(&self.0.name)
     }
 
-    /// Whether the same call may succeed later without a change to it: true for [`ErrorKind::Unavailable`] and
-    /// [`ErrorKind::Timeout`], false for every other kind.
+    /// Returns whether the same call may succeed later: `true` for [`ErrorKind::Unavailable`] and
+    /// [`ErrorKind::Timeout`], `false` for every other kind.
     ///
-    /// After [`ErrorKind::Timeout`] a repeated call may count twice unless it carries the same idempotency key.
+    /// A repeated call may count twice unless it carries the same idempotency key.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.0.kind, ErrorKind::Unavailable | ErrorKind::Timeout)

@@ -1,4 +1,4 @@
-//! What a store answers.
+//! The facts that a store returns for an operation or a settlement.
 
 use crate::error::{Error, ErrorKind};
 use crate::log_key::LogKey;
@@ -8,89 +8,95 @@ use crate::policy::Policy;
 use crate::settlement::Settlement;
 use crate::time::Timestamp;
 
-/// What a store found and did: everything that [`decide`](crate::store::decide) needs and only a store can know.
+/// The result of an operation on a log, from which [`decide`](crate::store::decide) derives the decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Whether the operation fitted every limit (for a record: whether it would have). For a repeated operation, the
+    /// Whether the operation fitted every limit. For a record: whether it would have fitted. For a repeated operation: the
     /// original verdict.
     pub admitted: bool,
-    /// What happened to the entry.
+    /// Whether the operation's entry was appended, was already there, or neither.
     pub outcome: Outcome,
     /// The log after the operation.
     pub log: LogFacts,
 }
 
-/// What a store answers to a [`Settlement`].
+/// The result of a [`Settlement`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettlementFacts {
-    /// Whether the log held the entry. If not, nothing changed.
+    /// Whether the log held the entry. If it did not, nothing changed.
     pub applied: bool,
     /// The log after the settlement.
     pub log: LogFacts,
 }
 
-/// A log at one time, read by the limits of one policy.
+/// The state of a log at one time, under the limits of one policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFacts {
-    /// The operation's time: the given or the store's, but no earlier than the newest entry before the operation.
+    /// The operation's time: caller-supplied or the store's, but no earlier than the newest entry before the operation.
     pub now: Timestamp,
-    /// The time of the newest entry, whether or not it still counts; `None` if the log is empty.
+    /// The time of the newest entry, whether or not it still counts. `None` if the log is empty.
     pub newest: Option<Timestamp>,
-    /// One item for each limit of the policy, in its order.
+    /// The usage of each limit, in the policy's order.
     pub usage: PerLimit<Usage>,
 }
 
-/// What happened to an operation's entry.
+/// The effect of an operation on its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing was appended.
     Nothing,
     /// The entry was appended.
     Appended(Entry),
-    /// The log already held the operation's entry, found by its id or because the store itself repeated a lost call.
+    /// The log already held the operation's entry: the caller repeated its id, or the store retried a lost call.
     Repeated(Entry),
 }
 
-/// An entry of a log.
+/// The identity of an entry in its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The store's id of the entry, unique among the entries of the log at this time. It may be the caller's id.
+    /// The store's id of the entry, unique among the entries that the log currently holds. It may be the caller's id.
     pub id: EntryId,
-    /// The time at which it counts.
+    /// The entry's timestamp.
     pub at: Timestamp,
 }
 
-/// How much of one limit is used.
+/// The usage of one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// The sum of the costs of the entries that count in the window. If it exceeds the limit's maximum, a store that has
-    /// dropped older entries may report less, but never less than the maximum.
+    /// The total cost of the entries that count in the window.
+    ///
+    /// A store that has dropped older entries may report less, but never less than the limit's maximum.
     pub used: u64,
-    /// The time of the entry whose expiry frees the next unit: the first one for which it and all older counting entries
-    /// hold more than `max(0, used - maximum)`. Unless usage exceeds the maximum, that is the oldest entry that counts.
-    /// Unspecified if `used` is 0.
+    /// The time of the entry whose expiry makes `remaining` grow.
+    ///
+    /// This is the first entry at which the running total of the counting entries, oldest first, exceeds
+    /// `max(0, used - maximum)`. Unless usage exceeds the maximum, it is the oldest counting entry. Unspecified if `used`
+    /// is 0.
     pub oldest: Timestamp,
-    /// The time of the entry whose expiry makes the operation fit this limit: the first one for which it and all older
-    /// counting entries hold at least `used + cost - maximum`. Unspecified if the operation fits this limit on the log as it
-    /// is now, for a record, and in the answer to a settlement.
+    /// The time of the entry whose expiry makes the operation fit this limit.
+    ///
+    /// This is the first entry at which the running total of the counting entries, oldest first, reaches
+    /// `used + cost - maximum`. Unspecified for a record, for a settlement, and if the operation fits this limit on the
+    /// current log.
     pub blocker: Timestamp,
 }
 
 impl Facts {
-    /// Checks that the verdict follows from the usage, and the outcome from the verdict.
+    /// Checks that usage, verdict and outcome agree with each other and with `op`.
     ///
     /// # Errors
-    /// [`ErrorKind::Inconsistent`] if not: the store is broken, or something else writes to it.
+    /// [`ErrorKind::Inconsistent`] if they do not: the store has a bug, or another program writes to its data.
     #[inline(always)]
     pub fn verify(&self, op: &Op<'_>) -> Result<(), Error> {
         let consistent = match self.outcome {
-            // The verdict is of then, the usage of now.
+            // The verdict is the original one, the usage the current one, so they may disagree.
             Outcome::Repeated(_) => true,
             Outcome::Appended(entry) => {
                 op.appends(self.admitted)
                     && entry.at == self.log.now
                     && self.log.newest == Some(self.log.now)
-                    // The entries that a denied attempt exceeded the maximum with may be dropped, so it is only reached.
+                    // Retention may drop entries beyond the maximum, so after a denied attempt usage is only known
+                    // to reach it.
                     && self.log.fits(op.policy, u64::from(!self.admitted)) == self.admitted
             }
             Outcome::Nothing => !op.appends(self.admitted) && self.admitted == self.log.fits(op.policy, op.cost),
@@ -102,20 +108,20 @@ impl Facts {
     #[inline(never)]
     fn inconsistent(&self, op: &Op<'_>) -> Error {
         let Self { admitted, outcome, log } = self;
-        log.contradict(op.log, op.policy, &format!("cost {}, admitted {admitted}, {outcome:?}", op.cost))
+        log.contradiction(op.log, op.policy, &format!("cost {}, admitted {admitted}, {outcome:?}", op.cost))
     }
 }
 
 impl SettlementFacts {
-    /// Checks that the answer is about the settlement's policy.
+    /// Checks that the facts describe the limits of the settlement's policy.
     ///
     /// # Errors
-    /// [`ErrorKind::Inconsistent`] if not: the store is broken.
+    /// [`ErrorKind::Inconsistent`] if they do not: the store has a bug.
     pub fn verify(&self, settlement: &Settlement<'_>) -> Result<(), Error> {
         if self.log.is_consistent(settlement.policy) {
             return Ok(());
         }
-        Err(self.log.contradict(settlement.log, settlement.policy, &format!("applied {}", self.applied)))
+        Err(self.log.contradiction(settlement.log, settlement.policy, &format!("applied {}", self.applied)))
     }
 }
 
@@ -125,15 +131,16 @@ impl LogFacts {
         self.newest.is_none_or(|newest| newest <= self.now) && self.usage.len() == policy.limits().len()
     }
 
-    /// Whether `more` fits every limit on top of what is used.
+    /// Returns whether `more` units fit every limit on top of its usage.
     #[inline(always)]
     fn fits(&self, policy: &Policy, more: u64) -> bool {
         let pairs = self.usage.iter().zip(policy.limits());
         pairs.fold(true, |fits, (usage, limit)| fits & (usage.used.saturating_add(more) <= limit.max()))
     }
 
-    fn contradict(&self, log: LogKey<'_>, policy: &Policy, more: &str) -> Error {
-        let text = format!("the store's facts contradict {policy}: {more}, {self:?}");
+    fn contradiction(&self, log: LogKey<'_>, policy: &Policy, result: &str) -> Error {
+        let text =
+            format!("the store returned facts that are inconsistent under the policy {policy}: {result}, {self:?}");
         Error::new(ErrorKind::Inconsistent, text).with_log(log)
     }
 }

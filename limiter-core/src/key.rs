@@ -1,24 +1,24 @@
-//! Keys: whom a limiter limits.
+//! Keys, which identify the clients that a limiter limits.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-/// What a limiter's verbs take as a key: whom to limit.
+/// A type that identifies a client: the key that a limiter's methods take.
 ///
 /// | type | bytes of the key |
 /// |---|---|
 /// | `&str`, `String`, `Box<str>`, `Arc<str>`, `Cow<str>` | the text |
-/// | `&[u8]`, `[u8; N]`, `Vec<u8>` | these bytes |
+/// | `&[u8]`, `[u8; N]`, `Vec<u8>` | the bytes themselves |
 /// | integers | the number in decimal: `42` is the key `"42"` |
-/// | `IpAddr`, `Ipv4Addr`, `Ipv6Addr` | the address as text; an IPv4-mapped IPv6 address is the IPv4 address |
-/// | [`Ipv6Block`] | the address, of IPv6 only the network: `2001:db8:0:1::/64` |
+/// | `IpAddr`, `Ipv4Addr`, `Ipv6Addr` | the address as text; an IPv4-mapped IPv6 address is written as IPv4 |
+/// | [`Ipv6Block`] | an IPv4 address, or the network of an IPv6 address: `2001:db8:0:1::/64` |
 /// | `uuid::Uuid` (feature `uuid`) | the hyphenated text |
-/// | tuples of up to four of these | their texts, separated by `,`; a `,` or `\` inside a part is escaped by `\` |
+/// | tuples of two to four of these | the parts, separated by `,`; a `,` or `\` inside a part is escaped with `\` |
 ///
-/// Keys are readable text wherever possible, so that an operator can type them. References to these types work too. A key
-/// of up to 30 bytes is built without an allocation, a borrowed string or slice of any length.
+/// Keys are readable text wherever possible, so operators can type them. References to these types are keys too. Borrowed
+/// strings and slices are never copied, and other keys of up to 30 bytes are built without an allocation.
 ///
 /// ```
 /// # use limiter_core::{Limiter, policy};
@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// # Ok::<(), limiter_core::Error>(())
 /// ```
 ///
-/// A type that is none of these does not compile:
+/// Other types do not compile:
 ///
 /// ```compile_fail
 /// # use limiter_core::{Limiter, policy};
@@ -46,14 +46,14 @@ use std::sync::Arc;
     note = "implement `Key` for your own type, or pass its text or bytes"
 )]
 pub trait Key {
-    /// The bytes of the key: a borrowed slice, or a [`KeyBuf`].
+    /// The type that holds the key's bytes, such as `&[u8]` or [`KeyBuf`].
     type Bytes: AsRef<[u8]> + Clone + Send + Sync + Unpin;
 
-    /// Returns the bytes. Two keys share a log if their bytes are equal.
+    /// Returns the key's bytes. Keys with equal bytes share a log.
     fn to_key(self) -> Self::Bytes;
 }
 
-/// The bytes of a key; up to 30 are held in place.
+/// An owned key. Up to 30 bytes are stored without an allocation.
 #[derive(Clone)]
 pub struct KeyBuf(Bytes);
 
@@ -88,7 +88,7 @@ impl KeyBuf {
         }
     }
 
-    /// Appends a part of a tuple.
+    /// Appends one part of a tuple, escaped.
     fn push_part(&mut self, part: &[u8]) {
         for piece in part.split_inclusive(|byte| matches!(byte, b',' | b'\\')) {
             match piece {
@@ -149,7 +149,7 @@ impl AsRef<[u8]> for KeyBuf {
 }
 
 impl fmt::Debug for KeyBuf {
-    /// Prints the length only: keys are often addresses or secrets.
+    /// Prints only the length, because keys are often addresses or secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "KeyBuf({} bytes)", self.as_ref().len())
     }
@@ -163,7 +163,7 @@ impl Key for KeyBuf {
     }
 }
 
-/// Keys that are borrowed as they are.
+/// Implements `Key` for references whose bytes can be borrowed.
 macro_rules! borrowed {
     ($($type:ty),* $(,)?) => {$(
         impl<'a> Key for &'a $type {
@@ -197,7 +197,7 @@ impl<const N: usize> Key for [u8; N] {
     }
 }
 
-/// Owned text and bytes.
+/// Implements `Key` for owned text and bytes.
 macro_rules! owned {
     ($($type:ty => $bytes:ty),* $(,)?) => {$(
         impl Key for $type {
@@ -212,7 +212,7 @@ macro_rules! owned {
 
 owned!(String => Vec<u8>, Vec<u8> => Vec<u8>, Box<str> => Box<[u8]>, Box<[u8]> => Box<[u8]>, Arc<str> => Arc<[u8]>, Arc<[u8]> => Arc<[u8]>);
 
-/// References to shared and boxed text.
+/// Implements `Key` for references to smart pointers to text.
 macro_rules! text {
     ($($type:ty),* $(,)?) => {$(
         impl<'a> Key for &'a $type {
@@ -240,7 +240,7 @@ impl<'a> Key for Cow<'a, str> {
     }
 }
 
-/// Keys that are written into a [`KeyBuf`], and references to them.
+/// Implements `Key` for types that are written into a [`KeyBuf`], and for references to them.
 macro_rules! written {
     ($($type:ty: |$key:ident, $value:ident| $write:expr);* $(;)?) => {$(
         impl Key for $type {
@@ -279,9 +279,10 @@ macro_rules! integers {
 
 integers!(unsigned: u8, u16, u32, u64, u128, usize; signed: i8, i16, i32, i64, i128, isize);
 
-/// An address as a key, of which IPv6 counts by its network: one IPv6 client controls at least a /64.
+/// A key that identifies an IPv4 client by its address and an IPv6 client by its network.
 ///
-/// An IPv4 address counts alone, also one mapped into IPv6.
+/// An IPv6 client usually controls a whole /64, so a limit per IPv6 address does not limit it. An IPv4-mapped IPv6 address
+/// is treated as IPv4.
 ///
 /// ```
 /// use limiter_core::{Ipv6Block, Key};
@@ -296,13 +297,15 @@ pub struct Ipv6Block {
 }
 
 impl Ipv6Block {
-    /// Returns the /64 network of `address`.
+    /// Returns the key of `address`. IPv6 addresses share a key if they are in the same /64 network.
     #[must_use]
     pub const fn new(address: IpAddr) -> Self {
         Self::with_prefix(address, 64)
     }
 
-    /// Returns the network of `address` with this many leading bits, at most 128.
+    /// Returns the key of `address`, with a network prefix of `prefix` bits for IPv6.
+    ///
+    /// A `prefix` above 128 is treated as 128. IPv4 addresses ignore it.
     #[must_use]
     pub const fn with_prefix(address: IpAddr, prefix: u8) -> Self {
         Self { address, prefix: if prefix < 128 { prefix } else { 128 } }
@@ -310,12 +313,25 @@ impl Ipv6Block {
 }
 
 fn push_ipv4(key: &mut KeyBuf, address: Ipv4Addr) {
+    // One push of all digits: most keys of a web service are addresses.
+    let (mut text, mut len) = ([0; 15], 0);
+    let mut put = |byte| {
+        text[len] = byte;
+        len += 1;
+    };
     for (i, octet) in address.octets().into_iter().enumerate() {
         if i > 0 {
-            key.push(b".");
+            put(b'.');
         }
-        key.push_decimal(octet.into());
+        if octet >= 100 {
+            put(b'0' + octet / 100);
+        }
+        if octet >= 10 {
+            put(b'0' + octet / 10 % 10);
+        }
+        put(b'0' + octet % 10);
     }
+    key.push(&text[..len]);
 }
 
 fn push_ip(key: &mut KeyBuf, address: IpAddr) {

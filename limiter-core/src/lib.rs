@@ -1,4 +1,12 @@
 #![doc = include_str!("../README.md")]
+//!
+//! # Where to start
+//! - [`Limiter`] is the front end. Its methods return a [`Request`], and awaiting that returns a [`Decision`].
+//! - [`Limit`], [`Window`] and [`Policy`] say what is allowed; [`policy!`] parses a policy at compile time.
+//! - [`Key`] lists the types that identify a client.
+//! - [`Permit`] settles or refunds an admitted acquire.
+//! - [`store`] is for authors of backends: the [`WindowStore`] contract and everything it refers to.
+//! - [`WithClock`] replaces a store's clock, for tests.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -1,4 +1,4 @@
-//! A maximum cost in a window.
+//! One limit: a maximum cost per window.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use crate::range::OutOfRange;
 use crate::range::Quantity;
 use crate::time::Window;
 
-/// At most `max` units of cost within any `window`.
+/// A limit of at most `max` units of cost in any window of a given length.
 ///
-/// Parses from `"100/60s"`, `"10 per second"`, `"5 per 10 minutes"` (units us, ms, s, m, h, d and their names).
-/// [`Display`](std::fmt::Display) prints the short form, which parses back to the same limit.
+/// Parses from text such as `"100/60s"`, `"10 per second"` or `"5 per 10 minutes"`. The units are us, ms, s, m, h, d and
+/// their English names. [`Display`](std::fmt::Display) prints the short form, which parses back to the same limit.
 ///
 /// ```
 /// use limiter_core::Limit;
@@ -26,10 +26,12 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Returns a limit of `max` units, 1 to [`MAX_COST`], within any `window`.
+    /// Returns a limit of `max` units within any `window`.
+    ///
+    /// `max` is 1 to [`MAX_COST`]. `window` is a whole number of microseconds, 1 to 2^53 - 1.
     ///
     /// # Errors
-    /// [`OutOfRange`] if `max` or `window` is out of range, or `window` is finer than a microsecond.
+    /// [`OutOfRange`] if `max` or `window` is out of range, or if `window` is not a whole number of microseconds.
     pub const fn new(max: u64, window: Duration) -> Result<Self, OutOfRange> {
         match Window::new(window) {
             Ok(window) => Self::with_window(max, window),
@@ -37,7 +39,7 @@ impl Limit {
         }
     }
 
-    /// Returns a limit of `max` units, 1 to [`MAX_COST`], within any `window`.
+    /// Returns a limit of `max` units within any `window`. `max` is 1 to [`MAX_COST`].
     ///
     /// # Errors
     /// [`OutOfRange`] if `max` is out of range.
@@ -77,16 +79,18 @@ impl Limit {
         Self::new(max, Duration::from_secs(86_400))
     }
 
-    /// Returns a meter: a limit that nothing reaches ([`MAX_COST`]), for counting the usage of a window with
-    /// [`record`](crate::Limiter::record). Its log keeps every entry of the window.
+    /// Returns a limit of [`MAX_COST`] units, which no real usage reaches.
+    ///
+    /// Use it with [`record`](crate::Limiter::record) to meter usage without limiting it. The log keeps every entry of the
+    /// window.
     ///
     /// # Errors
-    /// [`OutOfRange`] if `window` is out of range or finer than a microsecond.
+    /// [`OutOfRange`] if `window` is out of range or not a whole number of microseconds.
     pub const fn meter(window: Duration) -> Result<Self, OutOfRange> {
         Self::new(MAX_COST, window)
     }
 
-    /// Returns the most units that fit in the window.
+    /// Returns the maximum cost per window, in units.
     #[inline]
     #[must_use]
     pub const fn max(&self) -> u64 {
@@ -100,6 +104,6 @@ impl Limit {
         self.window
     }
 
-    /// A value for array elements that nothing reads.
+    /// Fills array elements that are never read.
     pub(crate) const UNUSED: Self = Self { max: 1, window: Window::MIN };
 }

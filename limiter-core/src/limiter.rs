@@ -1,18 +1,19 @@
-//! The front end.
+//! The front end: a named limiter over a store.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use crate::clock::Timer;
 use crate::name::Name;
 use crate::policy::Policy;
-use crate::store::DynWindowStore;
+use crate::store::{DynWindowStore, WindowStore};
 
-/// A store that is chosen at run time: in memory, in Redis or any other.
+/// A store whose type is chosen at run time: in memory, Redis, or any other.
 pub type SharedStore = Arc<dyn DynWindowStore>;
 
-/// A name, a default policy and a store: the limiter of one thing.
+/// A rate limiter: a name, a default policy and a store.
 ///
-/// Each verb returns a small builder that is also a future:
+/// Each method returns a [`Request`](crate::Request), a builder that is also a future:
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -28,30 +29,32 @@ pub type SharedStore = Arc<dyn DynWindowStore>;
 /// let gold = policy!("500/10s");
 /// let decision = search.acquire("customer 8").cost(20).policy(&gold).await?;
 /// assert_eq!(decision.remaining(), 480);
-/// // Another name, another log.
+/// // A limiter with another name has its own logs.
 /// assert_eq!(login.status("customer 7").await?.used(), 0);
 /// # Ok::<(), limiter_core::Error>(()) }).unwrap();
 /// ```
 ///
-/// On a store that answers at once, such as one in memory, `.now()` replaces `.await`:
+/// On a synchronous store ([`NowStore`](crate::NowStore)), such as the in-memory store, `.now()` replaces `.await`:
 /// `limiter.acquire("customer 7").now()?`.
 ///
-/// | verb | appends | use it to |
+/// | method | effect on the log | use it to |
 /// |---|---|---|
-/// | [`acquire`](Self::acquire) | if it fits, or always where the policy counts attempts | limit |
-/// | [`record`](Self::record) | always | meter usage |
-/// | [`peek`](Self::peek) | never | ask whether it would fit |
-/// | [`status`](Self::status) | never | read the usage, for a response header or a page |
-/// | [`settle`](Self::settle), [`refund`](Self::refund) | replaces the cost of an entry, removes it | charge afterwards, undo |
+/// | [`acquire`](Self::acquire) | appends an entry if it fits, or always if the policy counts attempts | limit |
+/// | [`record`](Self::record) | always appends an entry | meter usage |
+/// | [`peek`](Self::peek) | none | check whether a cost would fit |
+/// | [`status`](Self::status) | none | read the usage, for a response header or a dashboard |
+/// | [`settle`](Self::settle) | replaces the cost of an entry | charge the actual cost afterwards |
+/// | [`refund`](Self::refund) | removes an entry | undo an acquire |
 /// | [`reset`](Self::reset) | removes the log | unblock a key |
 ///
 /// # Names
-/// A log belongs to a name and a key. Limiters with different names never share a log, even on one store and for one key;
-/// limiters with the same name do, also across processes on one Redis. Give each limited thing its own name.
+/// A log belongs to a name and a key. Limiters with different names never share a log, even with the same store and key.
+/// Limiters with the same name and store share their logs, even across processes on one Redis server. Give each limited
+/// resource its own name.
 ///
 /// # Cancel safety
-/// A future that is dropped before it is polled does nothing. Over a network, a future dropped later may or may not have
-/// had its effect on the store, never a part of it. On a store that answers at once there is no later.
+/// A future dropped before its first poll does nothing. A future dropped later may or may not have changed the store, but
+/// never in part. On a synchronous store, a future that does not wait completes in its first poll.
 #[derive(Clone, Debug)]
 pub struct Limiter<S = SharedStore> {
     pub(crate) store: S,
@@ -61,14 +64,16 @@ pub struct Limiter<S = SharedStore> {
 }
 
 impl<S> Limiter<S> {
-    /// Returns the limiter called `name` over `store`, with `policy` as the default.
+    /// Returns a limiter called `name` over `store`, with `policy` as its default policy.
     #[must_use]
     pub fn new(name: impl Into<Name>, policy: impl Into<Policy>, store: S) -> Self {
         Self { store, name: name.into(), policy: Arc::new(policy.into()), timer: None }
     }
 
-    /// Returns the same limiter with a timer, with which [`within`](crate::Request::within) waits. Default: the store's timer if it has
-    /// one, otherwise [`TokioTimer`](crate::TokioTimer) with the feature `tokio`, otherwise none.
+    /// Sets the timer that [`within`](crate::Request::within) sleeps on. The store's timer, if any, takes precedence.
+    ///
+    /// Default: [`TokioTimer`](crate::TokioTimer) if the feature `tokio` is enabled and a tokio runtime is running,
+    /// otherwise none.
     #[must_use]
     pub fn with_timer(mut self, timer: impl Timer) -> Self {
         self.timer = Some(Arc::new(timer));
@@ -90,6 +95,18 @@ impl<S> Limiter<S> {
     /// Returns the store.
     pub fn store(&self) -> &S {
         &self.store
+    }
+
+    /// Returns the same limiter with its store behind `dyn`, so that limiters over different stores have one type. Wraps the
+    /// store in another `Arc` unless it is a [`SharedStore`] already.
+    #[must_use]
+    pub fn into_shared(self) -> Limiter
+    where
+        S: WindowStore,
+    {
+        let Self { store, name, policy, timer } = self;
+        let shared = (&store as &dyn Any).downcast_ref::<SharedStore>().cloned();
+        Limiter { store: shared.unwrap_or_else(|| Arc::new(store)), name, policy, timer }
     }
 
     pub(crate) fn own_timer(&self) -> Option<&dyn Timer> {

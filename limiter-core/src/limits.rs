@@ -1,13 +1,13 @@
-//! The limits of a policy, in an array that a `const` can hold.
+//! The limits of a policy, stored in an array so that a policy can be a `const`.
 
 use std::ops::Deref;
 
 use crate::limit::Limit;
 
-/// The most limits that a policy may have.
+/// The maximum number of limits in a policy.
 pub const MAX_LIMITS: usize = 8;
 
-/// One to [`MAX_LIMITS`] limits. Unlike a `Vec` or a box, a `const` can hold them.
+/// One to [`MAX_LIMITS`] limits. Not a `Vec` or a box, which a `const` cannot hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// The elements from `len` on are [`Limit::UNUSED`].
@@ -16,7 +16,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// The first `count` of `array`, 1 to [`MAX_LIMITS`].
+    /// Returns the first `count` elements of `array`. `count` is 1 to [`MAX_LIMITS`].
     pub(crate) const fn new(array: [Limit; MAX_LIMITS], count: usize) -> Self {
         Self { array, len: count as u8 }
     }
@@ -33,7 +33,7 @@ impl Limits {
         self.array[i]
     }
 
-    /// The limits if there are exactly `N`.
+    /// Returns the limits as an array. `None` unless there are exactly `N`.
     #[inline(always)]
     pub(crate) fn as_array<const N: usize>(&self) -> Option<&[Limit; N]> {
         if usize::from(self.len) == N { self.array.first_chunk() } else { None }

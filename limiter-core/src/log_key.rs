@@ -1,30 +1,31 @@
-//! What a log belongs to.
+//! The identity of a log: a limiter's name and a key.
 
 use std::fmt;
 
 use crate::name::Name;
 
-/// Names one log: the name of the limiter and the key.
+/// The identity of one log: the limiter's name and the key.
 ///
-/// Logs that differ in either never share an entry.
+/// Logs that differ in either share no entries.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LogKey<'a> {
-    /// The name of the limiter.
+    /// The limiter's name.
     pub name: Name,
-    /// The key: arbitrary bytes of any length, possibly none.
+    /// The key: any bytes, of any length, possibly empty.
     pub key: &'a [u8],
 }
 
 impl<'a> LogKey<'a> {
-    /// Returns the log of `key` in the limiter called `name`.
+    /// Returns the identity of the log of `key` in the limiter called `name`.
     #[inline]
     #[must_use]
     pub fn new(name: Name, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self { name, key: key.as_ref() }
     }
 
-    /// Returns the name and the key as one byte string: the [encoded name](Name::encoded), `:` and the key. Different logs
-    /// have different bytes, and all logs of one name have a common prefix.
+    /// Returns the name and the key as one byte string: the [encoded name](Name::encoded), `:` and the key.
+    ///
+    /// Different logs have different bytes. All logs of one name share a prefix.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         [self.name.encoded().as_bytes(), b":", self.key].concat()
@@ -32,7 +33,7 @@ impl<'a> LogKey<'a> {
 }
 
 impl fmt::Debug for LogKey<'_> {
-    /// Prints the name, and of the key only its length: keys are often addresses or secrets.
+    /// Prints the name and the length of the key. The key itself is often an address or a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}/({} bytes)", self.name, self.key.len())
     }

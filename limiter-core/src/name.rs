@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::{fmt, ptr};
 
-/// The name of a limiter: half of where its logs live. The other half is the key.
+/// The name of a limiter. A log belongs to a name and a key.
 ///
 /// Limiters with different names never see each other's entries, even on one store. Limiters with the same name share
-/// their logs. The name also labels metrics and header fields, so choose a short word for *what* is limited, as in
-/// `search` or `login`; *who* is limited belongs into the key.
+/// their logs. Choose a short word for *what* is limited, such as `search` or `login`; it also labels metrics and header
+/// fields. The key says *who* is limited.
 ///
-/// Names are interned: equal names are one object for the life of the process (some 100 bytes each), so that a name is
-/// `Copy` and comparing two is one comparison. Do not make names from user input.
+/// Names are interned for the life of the process, so a name is `Copy` and comparing two takes constant time. Do not make
+/// names from user input: every new name uses memory that is never freed.
 ///
 /// ```
 /// use limiter_core::Name;
@@ -28,14 +28,14 @@ struct Interned {
     id: u32,
 }
 
-/// Every name so far. A `Vec` would find names in linear time; there may be some hundreds.
+/// Every name that the process has used, except the default one.
 static NAMES: Mutex<Option<HashMap<&'static str, &'static Interned>>> = Mutex::new(None);
 
-/// The name of operations that were built without a limiter.
+/// The name of operations built without a limiter. A `static`, so building one takes no lock.
 static DEFAULT: Interned = Interned { text: "default", encoded: "default", id: 0 };
 
 impl Name {
-    /// Returns the name with this text: any characters, of any length.
+    /// Returns the name with this text, which may hold any characters and have any length.
     #[must_use]
     pub fn new(text: &str) -> Self {
         if text == DEFAULT.text {
@@ -46,7 +46,7 @@ impl Name {
         if let Some(name) = names.get(text) {
             return Self(name);
         }
-        // 2^32 names would take half a terabyte.
+        // Memory runs out long before 2^32 names.
         let id = u32::try_from(names.len() + 1).unwrap_or(u32::MAX);
         let text: &'static str = Box::leak(text.into());
         let encoded: &'static str = Box::leak(encode(text).into());
@@ -61,17 +61,19 @@ impl Name {
         self.0.text
     }
 
-    /// Returns the text with all but ASCII letters, digits, `-`, `_`, `.` and `/` percent-encoded, for stores that write names
-    /// next to keys: `a:b` is `a%3Ab`. Different names have different encodings.
+    /// Returns the text in percent-encoding, for stores that write the name in front of the key.
+    ///
+    /// ASCII letters, digits, `-`, `_`, `.` and `/` are not encoded: `a:b` becomes `a%3Ab`. Different names have different
+    /// encodings.
     #[must_use]
     pub fn encoded(&self) -> &'static str {
         self.0.encoded
     }
 
-    /// Returns a number that no other name of this process has. Names are numbered from 1 in the order in which they are
-    /// first used, so the number of a name differs between processes.
+    /// Returns the number of this name, which is unique within the process.
     ///
-    /// A store within one process can keep this instead of the text.
+    /// Names are numbered from 1 in the order of first use, and `default` is 0. A name's number therefore differs between
+    /// processes. An in-process store can keep the number instead of the text.
     #[inline(always)]
     #[must_use]
     pub fn id(&self) -> u32 {
@@ -91,7 +93,7 @@ fn encode(text: &str) -> String {
 }
 
 impl Default for Name {
-    /// Returns the name `default`, that of operations built without a limiter.
+    /// Returns the name `default`, which operations built without a limiter use.
     #[inline(always)]
     fn default() -> Self {
         Self(&DEFAULT)

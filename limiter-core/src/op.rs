@@ -1,4 +1,4 @@
-//! What is asked of a store.
+//! Operations: what a limiter asks of a store.
 
 use crate::error::{Error, ErrorKind};
 use crate::log_key::LogKey;
@@ -7,39 +7,49 @@ use crate::policy::{Counting, Policy};
 use crate::range::MAX_COST;
 use crate::time::{Timestamp, Window};
 
-/// What an operation appends to the log.
+/// The kind of an operation, which determines whether it appends an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Acquire: appends if the operation fits, or always where the policy counts attempts.
+    /// Appends if the operation fits, or always if the policy counts attempts.
     Acquire,
-    /// Peek: never appends.
+    /// Never appends.
     Peek,
-    /// Record: always appends.
+    /// Always appends.
     Record,
 }
 
-/// Who provides the time of an operation.
+/// The source of an operation's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum At {
     /// The store's clock. This is the default.
     #[default]
     StoreClock,
-    /// The caller.
+    /// A caller-supplied time.
     Given(Timestamp),
 }
 
-/// The id of an entry, 128 bits. A caller's id makes a repeated operation count once (an idempotency key).
+impl At {
+    /// The caller-supplied time, otherwise `clock`.
+    pub(crate) fn or_clock(self, clock: Timestamp) -> Timestamp {
+        match self {
+            Self::StoreClock => clock,
+            Self::Given(given) => given,
+        }
+    }
+}
+
+/// A 128-bit id of an entry. The caller's id is an idempotency key: a repeated operation with the same id counts once.
 ///
-/// Ids are compared within one log. Choose them at random, or unguessable where a stranger could send them.
+/// Ids are compared within one log only. Choose random ids; they must be unguessable if untrusted clients can send them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {
-    // Two numbers instead of an array: they travel in registers.
+    // Two integers, not an array, so that an id is passed in registers.
     high: u64,
     low: u64,
 }
 
 impl EntryId {
-    /// Returns the id with this value.
+    /// Returns the id with the value `id`.
     #[inline]
     #[must_use]
     pub const fn from_u128(id: u128) -> Self {
@@ -73,7 +83,7 @@ impl From<uuid::Uuid> for EntryId {
     }
 }
 
-/// One operation on one log. A [`Limiter`](crate::Limiter) builds them; stores apply them.
+/// One operation on one log. A [`Limiter`](crate::Limiter) builds operations, and a store applies them.
 ///
 /// ```
 /// use limiter_core::policy;
@@ -85,25 +95,26 @@ impl From<uuid::Uuid> for EntryId {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Op<'a> {
-    /// Whose log. Default: the name `default`.
+    /// The log to operate on. Default: the log of the key under the name `default`.
     pub log: LogKey<'a>,
-    /// The limits to fit, and what they count.
+    /// The limits that the operation must fit, and the counting mode.
     pub policy: &'a Policy,
-    /// The default policy of the limiter that the operation came through, if `policy` is another one. An append retains
-    /// what either can see; see [`retention`](Self::retention).
+    /// The default policy of the operation's limiter, if `policy` is a different one. Default: `None`.
+    ///
+    /// An append keeps every entry that counts under either policy; see [`retention`](Self::retention).
     pub limiter_policy: Option<&'a Policy>,
-    /// The units to take. Default: 1.
+    /// The cost in units. Default: 1.
     pub cost: u64,
-    /// What is appended.
+    /// The kind of operation: acquire, peek or record.
     pub mode: Mode,
-    /// Who provides the time. Default: the store's clock.
+    /// The source of the operation's time. Default: the store's clock.
     pub at: At,
-    /// The idempotency key. A peek ignores it. Default: none.
+    /// The idempotency key, which a peek ignores. Default: `None`.
     pub id: Option<EntryId>,
 }
 
 impl<'a> Op<'a> {
-    /// Returns an operation of cost 1 at the store's time, on the log of `key` under the name `default`.
+    /// Returns an operation of cost 1 at the store's time on the log of `key` under the name `default`.
     #[inline]
     #[must_use]
     pub fn new(mode: Mode, key: &'a (impl AsRef<[u8]> + ?Sized), policy: &'a Policy) -> Self {
@@ -111,28 +122,28 @@ impl<'a> Op<'a> {
         Self { log, policy, limiter_policy: None, cost: 1, mode, at: At::StoreClock, id: None }
     }
 
-    /// Returns an acquire of one unit. Otherwise as [`new`](Self::new).
+    /// Returns an acquire of one unit. See [`new`](Self::new) for the other defaults.
     #[inline]
     #[must_use]
     pub fn acquire(key: &'a (impl AsRef<[u8]> + ?Sized), policy: &'a Policy) -> Self {
         Self::new(Mode::Acquire, key, policy)
     }
 
-    /// Returns a peek for one unit. Otherwise as [`new`](Self::new).
+    /// Returns a peek of one unit. See [`new`](Self::new) for the other defaults.
     #[inline]
     #[must_use]
     pub fn peek(key: &'a (impl AsRef<[u8]> + ?Sized), policy: &'a Policy) -> Self {
         Self::new(Mode::Peek, key, policy)
     }
 
-    /// Returns a record of one unit. Otherwise as [`new`](Self::new).
+    /// Returns a record of one unit. See [`new`](Self::new) for the other defaults.
     #[inline]
     #[must_use]
     pub fn record(key: &'a (impl AsRef<[u8]> + ?Sized), policy: &'a Policy) -> Self {
         Self::new(Mode::Record, key, policy)
     }
 
-    /// Returns the same operation under the name of another limiter.
+    /// Sets the name of the limiter. Default: `default`.
     #[inline]
     #[must_use]
     pub fn with_name(mut self, name: Name) -> Self {
@@ -140,7 +151,7 @@ impl<'a> Op<'a> {
         self
     }
 
-    /// Returns the same operation as it comes through a limiter with this default policy.
+    /// Sets the default policy of the operation's limiter. Default: none, so the operation's own policy.
     #[inline]
     #[must_use]
     pub fn with_limiter_policy(mut self, policy: &'a Policy) -> Self {
@@ -148,7 +159,7 @@ impl<'a> Op<'a> {
         self
     }
 
-    /// Returns the same operation with this cost.
+    /// Sets the cost in units. Default: 1.
     #[inline]
     #[must_use]
     pub fn with_cost(mut self, cost: u64) -> Self {
@@ -156,7 +167,7 @@ impl<'a> Op<'a> {
         self
     }
 
-    /// Returns the same operation at this time.
+    /// Sets a caller-supplied time. Default: the store's clock.
     #[inline]
     #[must_use]
     pub fn at(mut self, at: Timestamp) -> Self {
@@ -164,9 +175,10 @@ impl<'a> Op<'a> {
         self
     }
 
-    /// Returns the same operation with this idempotency key: while the log holds an entry with the id that is younger than
-    /// the operation's [retention window](Self::retention), repeating the operation appends nothing. It returns the original
-    /// verdict with the current usage.
+    /// Sets the idempotency key. Default: none.
+    ///
+    /// If the log holds an entry with the same id that is younger than the [retention window](Self::retention), the
+    /// operation appends nothing. It returns the original verdict with the current usage.
     #[inline]
     #[must_use]
     pub fn with_id(mut self, id: impl Into<EntryId>) -> Self {
@@ -174,22 +186,25 @@ impl<'a> Op<'a> {
         self
     }
 
-    /// Returns the operation in the form that stores rely on: its cost is from 1 to [`MAX_COST`] and, unless it is a record,
-    /// at most the smallest maximum; a peek has no id. A record's cost above [`MAX_COST`] becomes [`MAX_COST`].
+    /// Validates the operation and returns it in the form that stores rely on.
+    ///
+    /// The cost of an acquire or a peek is then 1 to the policy's smallest maximum. The cost of a record is 1 to
+    /// [`MAX_COST`]; a higher one is reduced to [`MAX_COST`]. A peek has no id.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidCost`] for a cost of 0, [`ErrorKind::CostExceedsLimit`] for an acquire or peek that could
-    /// never fit.
+    /// - [`ErrorKind::InvalidCost`] if the cost is 0.
+    /// - [`ErrorKind::CostExceedsLimit`] if an acquire or a peek can never fit.
     pub fn checked(mut self) -> Result<Self, Error> {
         let (cost, log) = (self.cost, self.log);
         if cost == 0 {
-            let text = format!("a cost of 0 is not an operation ({:?}); to look without consuming, peek", self.mode);
+            let text =
+                format!("{:?}: the cost is 0, expected at least 1 (use peek to look without consuming)", self.mode);
             return Err(Error::new(ErrorKind::InvalidCost, text).with_log(log));
         }
         if self.mode == Mode::Record {
             self.cost = cost.min(MAX_COST);
         } else if let Some(limit) = self.policy.limits().iter().find(|limit| cost > limit.max()) {
-            let text = format!("a cost of {cost} can never fit the limit {limit}");
+            let text = format!("a cost of {cost} can never fit the limit {limit}, expected at most {}", limit.max());
             return Err(Error::new(ErrorKind::CostExceedsLimit, text).with_log(log));
         }
         if self.mode == Mode::Peek {
@@ -198,21 +213,21 @@ impl<'a> Op<'a> {
         Ok(self)
     }
 
-    /// Whether [`checked`](Self::checked) would return the operation as it is.
+    /// Returns whether [`checked`](Self::checked) would return the operation unchanged.
     ///
-    /// For hot paths: a compiler that sees how the operation was built decides this beforehand.
+    /// For hot paths: once inlined, the compiler can often evaluate this at compile time.
     #[inline(always)]
     #[must_use]
     pub fn is_checked(&self) -> bool {
         match self.mode {
             Mode::Record => 0 < self.cost && self.cost <= MAX_COST,
             Mode::Peek if self.id.is_some() => false,
-            // Every limit has room for one unit.
+            // Every maximum is at least 1.
             _ => self.cost == 1 || (0 < self.cost && self.cost <= self.policy.smallest_max()),
         }
     }
 
-    /// Whether the operation appends its entry, given whether it fits.
+    /// Returns whether the operation appends an entry, given whether it fits.
     #[inline]
     #[must_use]
     pub fn appends(&self, fits: bool) -> bool {
@@ -223,7 +238,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Returns what an append keeps: whatever `policy` or `limiter_policy` can see.
+    /// Returns the retention of an append: the longer window and the larger maximum of `policy` and `limiter_policy`.
     #[inline(always)]
     #[must_use]
     pub fn retention(&self) -> Retention {
@@ -238,20 +253,20 @@ impl<'a> Op<'a> {
     }
 }
 
-/// What an append keeps of a log.
+/// The rule for the entries that an append keeps.
 ///
-/// It drops the entries aged `window` or more, and the entries older than the newest ones that together reach `max`. Nobody
-/// can see those any more.
+/// An append drops the entries aged `window` or more, and the entries older than the newest ones that together reach `max`.
+/// No later decision depends on the dropped entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retention {
-    /// The longest window that anybody reads the log by.
+    /// The longest window of the policies that the log is kept for.
     pub window: Window,
-    /// The largest maximum that anybody reads the log by.
+    /// The largest maximum of the policies that the log is kept for.
     pub max: u64,
 }
 
 impl Retention {
-    /// Returns what `policy` can see.
+    /// Returns the retention for `policy` alone.
     #[inline(always)]
     #[must_use]
     pub fn of(policy: &Policy) -> Self {

@@ -1,4 +1,4 @@
-//! Limits and windows from text, in `const` functions: `policy!` and `FromStr` share this one parser.
+//! The parser of limits and windows. `policy!` and `FromStr` share it, so it consists of `const` functions.
 
 use crate::limit::Limit;
 use crate::limits::Limits;
@@ -6,7 +6,7 @@ use crate::limits::MAX_LIMITS;
 use crate::range::OutOfRange;
 use crate::time::Window;
 
-/// Units by length in microseconds, longest first. The first name is the one that is printed.
+/// The units, longest first: length in microseconds, and names. `Display` prints the first name.
 pub(crate) const UNITS: [(u64, &[&str]); 6] = [
     (86_400_000_000, &["d", "day", "days"]),
     (3_600_000_000, &["h", "hour", "hours", "hr"]),
@@ -16,38 +16,38 @@ pub(crate) const UNITS: [(u64, &[&str]); 6] = [
     (1, &["us", "µs", "μs", "microsecond", "microseconds"]),
 ];
 
-/// What is wrong, and which bytes of the text show it.
+/// A parse error and its position in the text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ParseError {
-    pub(crate) why: Why,
+    pub(crate) reason: Reason,
     pub(crate) found: Span,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Why {
+pub(crate) enum Reason {
     NoLimit,
     NoNumber,
     NoUnit,
-    HugeNumber,
+    NumberTooLarge,
     OutOfRange(OutOfRange),
     TooManyLimits,
 }
 
-impl Why {
-    /// What was expected, for a compile error, which cannot format numbers.
+impl Reason {
+    /// The message without numbers, which a `const` function cannot format.
     pub(crate) const fn expected(self) -> &'static str {
         match self {
             Self::NoLimit => "expected MAX/WINDOW, as in 100/60s or 100 per minute",
             Self::NoNumber => "expected a whole number",
             Self::NoUnit => "expected a whole number and a unit of us, ms, s, m, h or d, as in 60s",
-            Self::HugeNumber => "the number is out of range",
+            Self::NumberTooLarge => "the number is out of range: expected 1 to 2^52 units within 1 to 2^53 - 1 µs",
             Self::OutOfRange(_) => "out of range: expected 1 to 2^52 units within 1 to 2^53 - 1 µs",
             Self::TooManyLimits => "expected at most 8 limits",
         }
     }
 }
 
-/// Bytes `start..end` of a text.
+/// The bytes `start..end` of a text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     pub(crate) start: usize,
@@ -103,8 +103,8 @@ impl Span {
         true
     }
 
-    const fn error<T>(self, why: Why) -> Result<T, ParseError> {
-        Err(ParseError { why, found: self })
+    const fn error<T>(self, reason: Reason) -> Result<T, ParseError> {
+        Err(ParseError { reason, found: self })
     }
 }
 
@@ -112,18 +112,18 @@ const fn number(text: &[u8], span: Span) -> Result<u64, ParseError> {
     let (mut at, mut number) = (span.start, 0_u64);
     while at < span.end {
         if !text[at].is_ascii_digit() {
-            return span.error(Why::NoNumber);
+            return span.error(Reason::NoNumber);
         }
         number = match number.checked_mul(10) {
             Some(tens) if tens <= u64::MAX - 9 => tens + (text[at] - b'0') as u64,
-            _ => return span.error(Why::HugeNumber),
+            _ => return span.error(Reason::NumberTooLarge),
         };
         at += 1;
     }
-    if span.start == span.end { span.error(Why::NoNumber) } else { Ok(number) }
+    if span.start == span.end { span.error(Reason::NoNumber) } else { Ok(number) }
 }
 
-/// `"60s"`, `"1 minute"`, `"minute"`, `"250ms"`.
+/// Parses a window, such as `"60s"`, `"1 minute"`, `"minute"` or `"250ms"`.
 pub(crate) const fn window(text: &[u8]) -> Result<Window, ParseError> {
     window_in(text, Span::of(text))
 }
@@ -149,20 +149,20 @@ const fn window_in(text: &[u8], span: Span) -> Result<Window, ParseError> {
         let mut i = 0;
         while i < names.len() {
             if name.is(text, names[i].as_bytes()) {
-                let Some(micros) = count.checked_mul(length) else { return span.error(Why::HugeNumber) };
+                let Some(micros) = count.checked_mul(length) else { return span.error(Reason::NumberTooLarge) };
                 return match Window::from_micros(micros) {
                     Ok(window) => Ok(window),
-                    Err(error) => span.error(Why::OutOfRange(error)),
+                    Err(error) => span.error(Reason::OutOfRange(error)),
                 };
             }
             i += 1;
         }
         unit += 1;
     }
-    span.error(Why::NoUnit)
+    span.error(Reason::NoUnit)
 }
 
-/// `"100/60s"` or `"100 per minute"`.
+/// Parses a limit, such as `"100/60s"` or `"100 per minute"`.
 pub(crate) const fn limit(text: &[u8]) -> Result<Limit, ParseError> {
     limit_in(text, Span::of(text))
 }
@@ -172,7 +172,7 @@ const fn limit_in(text: &[u8], span: Span) -> Result<Limit, ParseError> {
     let (max, window) = match (span.find(text, b"/"), span.find(text, b" per ")) {
         (Some(at), _) => (span.to(at), span.from(at + 1)),
         (None, Some(at)) => (span.to(at), span.from(at + 5)),
-        (None, None) => return span.error(Why::NoLimit),
+        (None, None) => return span.error(Reason::NoLimit),
     };
     let max = match number(text, max.trim(text)) {
         Ok(max) => max,
@@ -184,11 +184,11 @@ const fn limit_in(text: &[u8], span: Span) -> Result<Limit, ParseError> {
     };
     match Limit::with_window(max, window) {
         Ok(limit) => Ok(limit),
-        Err(error) => span.error(Why::OutOfRange(error)),
+        Err(error) => span.error(Reason::OutOfRange(error)),
     }
 }
 
-/// Limits separated by commas: `"3/1s, 100/1h"`.
+/// Parses limits separated by commas, such as `"3/1s, 100/1h"`.
 pub(crate) const fn limits(text: &[u8]) -> Result<Limits, ParseError> {
     let (mut limits, mut count) = ([Limit::UNUSED; MAX_LIMITS], 0);
     let mut rest = Span::of(text);
@@ -198,7 +198,7 @@ pub(crate) const fn limits(text: &[u8]) -> Result<Limits, ParseError> {
             None => rest.end,
         };
         if count == MAX_LIMITS {
-            return rest.error(Why::TooManyLimits);
+            return rest.error(Reason::TooManyLimits);
         }
         limits[count] = match limit_in(text, rest.to(end)) {
             Ok(limit) => limit,

@@ -1,13 +1,14 @@
-//! One value for each limit of a policy.
+//! A sequence with one value for each limit of a policy.
 
 use std::ops::Deref;
 use std::{array, fmt, slice};
 
 use crate::limits::MAX_LIMITS;
 
-/// One `T` for each limit of a policy, in the policy's order; dereferences to a slice of 1 to [`MAX_LIMITS`] items.
+/// One `T` for each limit of a policy, in the policy's order.
 ///
-/// Holds up to four items in place. More are on the heap, so that a decision under few limits stays small.
+/// Dereferences to a slice of 1 to [`MAX_LIMITS`] items. Up to four items are stored inline, which keeps decisions small.
+/// More items are stored on the heap.
 #[derive(Clone)]
 pub struct PerLimit<T>(Items<T>);
 
@@ -28,7 +29,7 @@ impl<T: Copy> PerLimit<T> {
         Self(Items::One([item]))
     }
 
-    /// Returns the items of a slice, or `None` if there are none or more than [`MAX_LIMITS`].
+    /// Returns a sequence of the items of `slice`. `None` if it has no items or more than [`MAX_LIMITS`].
     #[must_use]
     pub fn from_slice(slice: &[T]) -> Option<Self> {
         Some(Self(match *slice {
@@ -42,7 +43,7 @@ impl<T: Copy> PerLimit<T> {
         }))
     }
 
-    /// Returns `f` of each item.
+    /// Returns a sequence of `f` applied to each item.
     #[must_use]
     pub fn map<U: Copy>(&self, f: impl FnMut(T) -> U) -> PerLimit<U> {
         PerLimit(match &self.0 {
@@ -54,13 +55,13 @@ impl<T: Copy> PerLimit<T> {
         })
     }
 
-    /// Returns `f` of each item, or the first error.
+    /// Returns a sequence of `f` applied to each item, or the first error. `f` is not called again after an error.
     ///
     /// # Errors
-    /// Those of `f`.
+    /// The first error that `f` returns.
     pub fn try_map<U: Copy, E>(&self, mut f: impl FnMut(T) -> Result<U, E>) -> Result<PerLimit<U>, E> {
         let mut error = None;
-        // The first item stands in for the ones after an error, which nobody sees.
+        // After an error, `first` fills the remaining items of a result that is discarded.
         let first = f(self[0])?;
         let mut next = Some(first);
         let mapped = self.map(|item| match next.take() {
@@ -90,12 +91,12 @@ impl<T> Deref for PerLimit<T> {
     }
 }
 
-/// Takes an array of 1 to [`MAX_LIMITS`] items, which the compiler checks.
+/// Converts an array of 1 to [`MAX_LIMITS`] items. Any other length is a compile error.
 impl<T: Copy, const N: usize> From<[T; N]> for PerLimit<T> {
     #[inline(always)]
     fn from(items: [T; N]) -> Self {
         const { assert!(0 < N && N <= MAX_LIMITS) };
-        // Not `from_slice`: in this form the compiler keeps one item in registers.
+        // Not `from_slice`: a match on the constant `N` lets the compiler keep a single item in registers.
         Self(match N {
             1 => Items::One([items[0]]),
             2 => Items::Two(array::from_fn(|i| items[i])),

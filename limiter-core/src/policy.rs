@@ -1,4 +1,4 @@
-//! One or more limits and what they count.
+//! Policies: one or more limits and a counting mode.
 
 use std::borrow::Cow;
 
@@ -7,21 +7,21 @@ use crate::limit::Limit;
 use crate::limits::{Limits, MAX_LIMITS};
 use crate::time::Window;
 
-/// What an acquire appends to the log.
+/// The counting mode: which acquires append an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Counting {
-    /// Only what was admitted: denied requests are free. This is the default.
+    /// Only admitted acquires count, so denied requests are free. This is the default.
     #[default]
     Admitted,
-    /// Every attempt: denied requests extend the wait, which punishes hammering.
+    /// Every attempt counts, so denied requests extend the wait and hammering is punished.
     Attempts,
 }
 
-/// One to [`MAX_LIMITS`] limits that an operation must fit all at once, and what they count.
+/// One to [`MAX_LIMITS`] limits that apply together, and a counting mode.
 ///
-/// A policy travels with each operation, so keys may have different policies, and changing one keeps the history. An
-/// operation with its own policy never erases history that the limiter's default policy still counts; see
-/// [`Request::policy`](crate::Request::policy).
+/// An operation fits a policy only if it fits every limit. Each operation carries its policy, so keys may have different
+/// policies, and a changed policy keeps the history. An operation under another policy never erases entries that the
+/// limiter's default policy still counts; see [`Request::policy`](crate::Request::policy).
 ///
 /// ```
 /// use limiter_core::{Counting, Limit, Policy, policy};
@@ -45,11 +45,12 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Returns a policy of these limits that counts admitted cost. Where two limits bind equally, the earlier one is
-    /// reported.
+    /// Returns a policy of these limits, with [`Counting::Admitted`].
+    ///
+    /// The order matters only for ties: if two limits bind equally, a decision reports the earlier one.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidLimit`] for no limit or more than [`MAX_LIMITS`].
+    /// [`ErrorKind::InvalidLimit`] if there are no limits or more than [`MAX_LIMITS`].
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, Error> {
         let (mut array, mut count) = ([Limit::UNUSED; MAX_LIMITS], 0);
         for limit in limits {
@@ -67,7 +68,7 @@ impl Policy {
         Ok(Self::from_checked(Limits::new(array, count)))
     }
 
-    /// Returns a policy of these limits, whose number is checked by the compiler.
+    /// Returns a policy of these limits, with [`Counting::Admitted`]. An invalid number of limits is a compile error.
     ///
     /// ```compile_fail
     /// let none = limiter_core::Policy::from_limits([]);
@@ -111,56 +112,57 @@ impl Policy {
         }
     }
 
-    /// Returns the same policy with another counting mode.
+    /// Sets the counting mode. Default: [`Counting::Admitted`].
     #[must_use]
     pub const fn with_counting(mut self, counting: Counting) -> Self {
         self.counting = counting;
         self
     }
 
-    /// Returns the same policy with a name, which labels it in metrics: `"gold"`, for instance. Default: no name.
+    /// Sets the name that labels the policy in metrics, such as `"gold"`. Default: no name.
     #[must_use]
     pub fn with_name(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Returns the limits, in order: 1 to [`MAX_LIMITS`].
+    /// Returns the 1 to [`MAX_LIMITS`] limits, in order.
     #[inline]
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
         &self.limits
     }
 
-    /// Returns what an acquire appends.
+    /// Returns the counting mode.
     #[inline]
     #[must_use]
     pub const fn counting(&self) -> Counting {
         self.counting
     }
 
-    /// Returns the name, if the policy has one.
+    /// Returns the name, or `None` if the policy has none.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// Returns the longest window of all limits. An entry aged this much counts nowhere.
+    /// Returns the longest window of all limits. An entry of this age or older counts in no window.
     #[inline]
     #[must_use]
     pub const fn longest_window(&self) -> Window {
         self.longest_window
     }
 
-    /// Returns the largest maximum of all limits. No decision depends on entries older than the newest ones that together
-    /// reach it.
+    /// Returns the largest maximum of all limits.
+    ///
+    /// No decision depends on entries older than the newest ones that together reach it.
     #[inline]
     #[must_use]
     pub const fn largest_max(&self) -> u64 {
         self.largest_max
     }
 
-    /// Returns the smallest maximum of all limits. A higher cost can never fit.
+    /// Returns the smallest maximum of all limits. An operation with a higher cost can never fit.
     #[inline]
     #[must_use]
     pub const fn smallest_max(&self) -> u64 {
@@ -192,9 +194,9 @@ impl<const N: usize> From<[Limit; N]> for Policy {
     }
 }
 
-/// Makes a [`Policy`] from a literal, checked by the compiler: `const SEARCH: Policy = policy!("5/10s, 100/1h");`
+/// Creates a [`Policy`] from a literal, which the compiler checks.
 ///
-/// The text is that of `"…".parse::<Policy>()`.
+/// The syntax is the same as for `"…".parse::<Policy>()`: limits separated by commas.
 ///
 /// ```
 /// use limiter_core::{Policy, policy};

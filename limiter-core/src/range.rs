@@ -1,21 +1,21 @@
-//! The ranges of numbers, and the error of a number out of range: small and `Copy`, so that `const` constructors can
-//! return it.
+//! The valid ranges of costs, windows and timestamps, and the error for values out of range.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 
-/// The largest microsecond count that an IEEE double holds exactly, along with every smaller one.
+/// The largest number of microseconds for which an IEEE double represents it and every smaller one exactly.
 pub(crate) const MAX_MICROS: u64 = (1 << 53) - 1;
 
-/// The largest cost and the largest `max` of a limit: 2^52.
+/// The largest cost of an operation and the largest maximum of a limit, 2^52.
 ///
-/// Two of them still add up exactly in an IEEE double, the number type of Redis scripts. A recorded cost above it counts
-/// as `MAX_COST`; no limit can see the difference.
+/// The sum of two such numbers is still exact in an IEEE double, the number type of Redis scripts. A record with a higher
+/// cost counts as `MAX_COST`, which fills every limit just the same.
 pub const MAX_COST: u64 = 1 << 52;
 
-/// A maximum, window or timestamp is out of range. Converts into [`Error`].
+/// The error for a maximum, window or timestamp that is out of range. Converts into [`Error`].
+// `Copy`, because a `const fn` cannot drop a value with a destructor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfRange {
     quantity: Quantity,
@@ -26,7 +26,7 @@ pub struct OutOfRange {
 pub(crate) enum Quantity {
     Max,
     Window,
-    /// A window in nanoseconds, because it is no whole number of microseconds.
+    /// A window in nanoseconds that is not a whole number of microseconds.
     WindowNanos,
     Timestamp,
 }
@@ -50,7 +50,7 @@ impl fmt::Display for OutOfRange {
                 write!(f, "window of {found:?} is finer than a microsecond, expected whole microseconds")
             }
             Quantity::Timestamp => {
-                write!(f, "timestamp of {found} µs is out of range, expected at most {MAX_MICROS} (2^53 - 1)")
+                write!(f, "timestamp of {found} µs is out of range, expected 0 to {MAX_MICROS} (2^53 - 1) µs")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Limits and windows as strings, policies as a small table.
+//! Serde support. Limits and windows are strings, and a policy is a map with `limits`, `counting` and `name`.
 
 use std::borrow::Cow;
 

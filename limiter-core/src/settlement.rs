@@ -1,4 +1,4 @@
-//! Changing or removing an entry.
+//! Settlements, which change or remove an entry, and the receipts that name it.
 
 use crate::log_key::LogKey;
 use crate::op::{At, EntryId};
@@ -6,11 +6,12 @@ use crate::policy::Policy;
 use crate::range::MAX_COST;
 use crate::time::{Timestamp, Window};
 
-/// Names one entry that an operation appended, to refund it or to settle its cost.
+/// A handle to one entry of a log, used to settle or refund it.
 ///
-/// It is valid for the log that issued it, for as long as the log keeps the entry: the longest window of the policy that the
-/// entry was appended under, or of the limiter's default policy if that is longer. After that, or for another log, it names
-/// nothing.
+/// A receipt is valid only for the log that issued it, and only while the log keeps the entry. That is the longest window
+/// of the operation's policy, or of the limiter's default policy if that is longer. Otherwise it matches no entry.
+///
+/// One exception: if a caller gave entries of two logs the same id and the same time, a receipt of either may match both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Receipt {
     entry: EntryId,
@@ -19,7 +20,7 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// Returns the receipt of the entry called `entry`, appended at `at` and kept for `window`.
+    /// Returns the receipt of the entry with the id `entry`, appended at `at` and kept for `window`.
     #[must_use]
     pub const fn new(entry: EntryId, at: Timestamp, window: Window) -> Self {
         Self { entry, at, window }
@@ -31,7 +32,7 @@ impl Receipt {
         self.entry
     }
 
-    /// Returns the time at which the entry counts.
+    /// Returns the entry's timestamp.
     #[must_use]
     pub const fn at(&self) -> Timestamp {
         self.at
@@ -43,37 +44,39 @@ impl Receipt {
         self.window
     }
 
-    /// Whether the entry has left the log by then.
+    /// Returns whether the entry has expired at `now`.
     #[must_use]
     pub const fn has_left(&self, now: Timestamp) -> bool {
         !self.window.counts(self.at, now)
     }
 }
 
-/// Replaces the cost of one entry, or removes the entry.
+/// A request to replace the cost of one entry, or to remove the entry.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Settlement<'a> {
-    /// Whose log.
+    /// The log that holds the entry.
     pub log: LogKey<'a>,
-    /// The limits to report afterwards.
+    /// The policy whose usage is reported.
     pub policy: &'a Policy,
-    /// Which entry.
+    /// The receipt of the entry.
     pub receipt: Receipt,
-    /// The entry's new cost, at most [`MAX_COST`]; 0 removes the entry.
+    /// The entry's new cost, 0 to [`MAX_COST`]. 0 removes the entry.
     pub cost: u64,
-    /// Who provides the time. Default: the store's clock.
+    /// The source of the settlement's time. Default: the store's clock.
     pub at: At,
 }
 
 impl<'a> Settlement<'a> {
-    /// Returns a settlement to `cost` at the store's time. A cost above [`MAX_COST`] becomes [`MAX_COST`]; 0 refunds.
+    /// Returns a settlement that changes the entry's cost to `cost`, at the store's time.
+    ///
+    /// A cost above [`MAX_COST`] becomes [`MAX_COST`]. A cost of 0 removes the entry.
     #[must_use]
     pub fn new(log: LogKey<'a>, policy: &'a Policy, receipt: Receipt, cost: u64) -> Self {
         Self { log, policy, receipt, cost: cost.min(MAX_COST), at: At::StoreClock }
     }
 
-    /// Returns the same settlement at this time.
+    /// Sets a caller-supplied time. Default: the store's clock.
     #[must_use]
     pub fn at(mut self, at: Timestamp) -> Self {
         self.at = At::Given(at);

@@ -1,4 +1,4 @@
-//! How much of each limit is used.
+//! The usage of a key, as reported to callers.
 
 use std::time::Duration;
 use std::{array, fmt};
@@ -10,11 +10,11 @@ use crate::policy::Policy;
 use crate::settlement::Settlement;
 use crate::time::{Timestamp, Window};
 
-/// How much of each limit of a policy a key has used at one time.
+/// The usage of every limit of a policy for one key at one time.
 ///
 /// [`limit`](Self::limit), [`used`](Self::used), [`remaining`](Self::remaining) and
-/// [`refill_after`](Self::refill_after) are those of the *binding* limit, the one with the least remaining; the first in
-/// the policy's order wins ties. [`limits`](Self::limits) returns every limit's values.
+/// [`refill_after`](Self::refill_after) describe the *binding* limit, which is the one with the least remaining. The first
+/// in the policy's order wins ties. [`limits`](Self::limits) returns the values of every limit.
 ///
 /// All durations start at [`at`](Self::at) and are whole microseconds.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ pub struct Status {
     limits: PerLimit<(Limit, Usage)>,
 }
 
-/// One limit's part of a [`Status`] or a [`Decision`](crate::Decision).
+/// The values of one limit in a [`Status`] or a [`Decision`](crate::Decision).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitStatus {
     pub(crate) limit: Limit,
@@ -42,35 +42,37 @@ impl LimitStatus {
         self.limit
     }
 
-    /// Returns the cost that counts in the window, at most the limit's maximum.
+    /// Returns the cost counted in the window, capped at the limit's maximum.
     #[inline]
     #[must_use]
     pub const fn used(&self) -> u64 {
         self.used
     }
 
-    /// Returns what is left of the maximum.
+    /// Returns the units that remain: the maximum minus [`used`](Self::used).
     #[inline]
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.limit.max() - self.used
     }
 
-    /// Returns how long this limit denies the operation, `None` if it does not or if this is part of a [`Status`].
+    /// Returns how long this limit will deny the operation.
+    ///
+    /// `None` if this limit does not deny it, and always in a [`Status`].
     #[inline]
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         if self.retry_after == 0 { None } else { Some(Duration::from_micros(self.retry_after)) }
     }
 
-    /// Returns how long until the next unit of this limit frees, zero if nothing is used.
+    /// Returns how long until [`remaining`](Self::remaining) next grows. Zero if nothing is used.
     #[inline]
     #[must_use]
     pub const fn refill_after(&self) -> Duration {
         Duration::from_micros(self.refill_after)
     }
 
-    /// Returns how long until nothing counts in this limit's window, zero if nothing does now.
+    /// Returns how long until this limit's window is empty. Zero if it is empty now.
     #[inline]
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
@@ -79,14 +81,14 @@ impl LimitStatus {
 }
 
 impl Status {
-    /// Reads a log by the limits of the policy that it was asked about.
+    /// Returns the usage that `log` reports for the limits of `policy`.
     pub(crate) fn new(policy: &Policy, log: LogFacts) -> Self {
         let LogFacts { now, newest, usage } = log;
         let mut limits = policy.limits().iter();
         Self { now, newest, limits: usage.map(|usage| (limits.next().copied().unwrap_or(Limit::UNUSED), usage)) }
     }
 
-    /// [`new`](Self::new) for `N` limits, a number that the compiler knows.
+    /// Like [`new`](Self::new), for a number of limits known at compile time.
     #[inline(always)]
     pub(crate) fn sized<const N: usize>(
         limits: &[Limit; N],
@@ -97,7 +99,7 @@ impl Status {
         Self { now, newest, limits: array::from_fn::<_, N, _>(|i| (limits[i], usage[i])).into() }
     }
 
-    /// Returns the time that the status describes: that of the operation, but no earlier than the newest entry.
+    /// Returns the time of the status: the operation's time, or that of the log's newest entry if it is later.
     #[inline]
     #[must_use]
     pub const fn at(&self) -> Timestamp {
@@ -111,38 +113,38 @@ impl Status {
         self.binding().limit
     }
 
-    /// Returns the cost that counts in the binding limit's window, at most the limit's maximum.
+    /// Returns the cost counted in the binding limit's window, capped at the limit's maximum.
     #[inline]
     #[must_use]
     pub fn used(&self) -> u64 {
         self.binding().used
     }
 
-    /// Returns what is left of the binding limit.
+    /// Returns the units that remain of the binding limit.
     #[inline]
     #[must_use]
     pub fn remaining(&self) -> u64 {
         self.binding().remaining()
     }
 
-    /// Returns how long until the next unit of the binding limit frees, zero if nothing is used.
+    /// Returns how long until [`remaining`](Self::remaining) next grows. Zero if nothing is used.
     #[inline]
     #[must_use]
     pub fn refill_after(&self) -> Duration {
         self.binding().refill_after()
     }
 
-    /// Returns how long until nothing counts in any window, zero if nothing does now.
+    /// Returns how long until every window is empty. Zero if they are all empty now.
     #[inline]
     #[must_use]
     pub fn reset_after(&self) -> Duration {
         Duration::from_micros(self.reset_in(self.longest_window()))
     }
 
-    /// Returns every limit's part, in the policy's order.
+    /// Returns the values of every limit, in the policy's order.
     #[must_use]
     pub fn limits(&self) -> PerLimit<LimitStatus> {
-        self.parts(0)
+        self.limit_statuses(0)
     }
 
     /// Returns the index of the binding limit in [`limits`](Self::limits).
@@ -154,12 +156,12 @@ impl Status {
 
     #[inline]
     fn binding(&self) -> LimitStatus {
-        self.part(self.binding_index(), false)
+        self.limit_status(self.binding_index(), false)
     }
 
     #[inline(never)]
     pub(crate) fn least_remaining(&self) -> usize {
-        let remaining = |i: &usize| self.part(*i, false).remaining();
+        let remaining = |i: &usize| self.limit_status(*i, false).remaining();
         (0..self.limits.len()).min_by_key(remaining).unwrap_or(0)
     }
 
@@ -167,18 +169,18 @@ impl Status {
         self.limits.len()
     }
 
-    /// Returns every limit's part; bit `i` of `blocking` says whether limit `i` denies the operation.
-    pub(crate) fn parts(&self, blocking: u8) -> PerLimit<LimitStatus> {
+    /// Returns the values of every limit. Bit `i` of `blocking` is set if limit `i` denies the operation.
+    pub(crate) fn limit_statuses(&self, blocking: u8) -> PerLimit<LimitStatus> {
         let mut i = 0;
         self.limits.map(|_| {
             i += 1;
-            self.part(i - 1, blocking >> (i - 1) & 1 > 0)
+            self.limit_status(i - 1, blocking >> (i - 1) & 1 > 0)
         })
     }
 
-    /// Returns the `i`-th limit's part.
+    /// Returns the values of limit `i`.
     #[inline]
-    pub(crate) fn part(&self, i: usize, blocks: bool) -> LimitStatus {
+    pub(crate) fn limit_status(&self, i: usize, blocks: bool) -> LimitStatus {
         let (limit, usage) = self.limits.get(i).copied().unwrap_or((Limit::UNUSED, Usage::default()));
         let (Usage { used, oldest, blocker }, window) = (usage, limit.window());
         LimitStatus {
@@ -201,7 +203,7 @@ impl Status {
     }
 }
 
-/// Two statuses are equal if everything that they return is.
+/// Two statuses are equal if all the values they return are equal.
 impl PartialEq for Status {
     fn eq(&self, other: &Self) -> bool {
         (self.at(), self.limits()) == (other.at(), other.limits())
@@ -218,7 +220,7 @@ impl fmt::Debug for Status {
     }
 }
 
-/// What a settlement or a refund did.
+/// The result of a settlement or a refund.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settled {
     pub(crate) applied: bool,
@@ -226,27 +228,27 @@ pub struct Settled {
 }
 
 impl Settled {
-    /// Whether it took effect; `false` if the log no longer held the entry, and nothing changed.
+    /// Returns whether it took effect. `false` if the log no longer held the entry; nothing changed then.
     #[must_use]
     pub const fn applied(&self) -> bool {
         self.applied
     }
 
-    /// Returns the usage afterwards.
+    /// Returns the usage after the settlement.
     #[must_use]
     pub const fn status(&self) -> &Status {
         &self.status
     }
 }
 
-/// Makes the answer to a settlement from a store's facts. Pure.
+/// Derives the result of a settlement from a store's facts.
 ///
-/// `facts` must be about `settlement`; [`SettlementFacts::verify`] checks that.
+/// Pure. The result is unspecified if `facts` do not belong to `settlement`; [`SettlementFacts::verify`] checks that.
 pub fn settled(settlement: &Settlement<'_>, facts: SettlementFacts) -> Settled {
     Settled { applied: facts.applied, status: Status::new(settlement.policy, facts.log) }
 }
 
-/// Rounds a duration up to whole seconds, as HTTP headers want it: 200 ms is 1 s, 0 is 0.
+/// Returns a duration in whole seconds, rounded up, for HTTP headers. 200 ms becomes 1 s, and 0 stays 0.
 #[must_use]
 pub const fn whole_secs(duration: Duration) -> u64 {
     let more = if duration.subsec_nanos() > 0 { 1 } else { 0 };

@@ -1,30 +1,31 @@
-//! Limits, windows and policies as text.
+//! Parsing and printing of limits, windows and policies.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, ErrorKind};
 use crate::limit::Limit;
-use crate::parse::{self, ParseError, UNITS, Why};
+use crate::parse::{self, ParseError, Reason, UNITS};
 use crate::policy::Policy;
 use crate::time::Window;
 
-/// The beginning of a text, quoted for an error message.
-fn excerpt(text: &str) -> String {
-    let shown: String = text.chars().take(60).collect();
-    let dots = if shown.len() < text.len() { "…" } else { "" };
-    format!("\"{}{dots}\"", shown.escape_debug())
+/// Quotes at most the first 60 characters of `text` for an error message.
+#[must_use]
+pub fn excerpt(text: &str) -> String {
+    let start: String = text.chars().take(60).collect();
+    let ellipsis = if start.len() < text.len() { "…" } else { "" };
+    format!("\"{}{ellipsis}\"", start.escape_debug())
 }
 
 fn invalid(what: &str, text: &str, error: ParseError) -> Error {
-    // Spans end at characters: separators and units are whole characters.
+    // Spans start and end at character boundaries, because separators and units are whole characters.
     let found = text.get(error.found.start..error.found.end).unwrap_or(text);
-    let why = match error.why {
-        Why::OutOfRange(error) => error.to_string(),
-        why if found.len() == text.len() => why.expected().to_owned(),
-        why => format!("{}, found {}", why.expected(), excerpt(found)),
+    let reason = match error.reason {
+        Reason::OutOfRange(error) => error.to_string(),
+        reason if found.len() == text.len() => reason.expected().to_owned(),
+        reason => format!("{}, found {}", reason.expected(), excerpt(found)),
     };
-    Error::new(ErrorKind::InvalidLimit, format!("{what} {}: {why}", excerpt(text)))
+    Error::new(ErrorKind::InvalidLimit, format!("{what} {}: {reason}", excerpt(text)))
 }
 
 impl fmt::Display for Window {
@@ -60,7 +61,7 @@ impl FromStr for Limit {
 }
 
 impl fmt::Display for Policy {
-    /// Prints the limits, separated by `", "`, without the name and the counting mode.
+    /// Prints the limits separated by `", "`. The name and the counting mode are not printed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, limit) in self.limits().iter().enumerate() {
             write!(f, "{}{limit}", if i == 0 { "" } else { ", " })?;
@@ -72,8 +73,9 @@ impl fmt::Display for Policy {
 impl FromStr for Policy {
     type Err = Error;
 
-    /// Parses limits separated by commas: `"3/1s, 100/1h"`. The policy counts admitted cost; change that with
-    /// [`Policy::with_counting`].
+    /// Parses limits separated by commas, such as `"3/1s, 100/1h"`.
+    ///
+    /// The counting mode is [`Counting::Admitted`](crate::Counting::Admitted); [`Policy::with_counting`] changes it.
     fn from_str(text: &str) -> Result<Self, Error> {
         let limits = parse::limits(text.as_bytes()).map_err(|error| invalid("policy", text, error))?;
         Ok(Self::from_checked(limits))

@@ -1,31 +1,32 @@
-//! Points in time and window lengths, both in whole microseconds.
+//! Timestamps and windows, both in whole microseconds.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::error::{Error, ErrorKind};
 use crate::range::{MAX_MICROS, OutOfRange, Quantity};
 
-/// A point in time: whole microseconds since the Unix epoch, below 2^53 (the year 2255).
+/// A point in time, in whole microseconds since the Unix epoch.
 ///
-/// The bound keeps a timestamp exact as an IEEE double, the type of a Redis score.
+/// The range is 0 to 2^53 - 1, which ends in the year 2255. Every timestamp is therefore exact as an IEEE double, the
+/// number type of Redis scripts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
     /// The Unix epoch.
     pub const EPOCH: Self = Self(0);
-    /// The latest point in time, 2^53 - 1 µs.
+    /// The latest timestamp, 2^53 - 1 µs.
     pub const MAX: Self = Self(MAX_MICROS);
 
-    /// Returns the point `micros` microseconds after the Unix epoch.
+    /// Returns the timestamp `micros` microseconds after the Unix epoch.
     ///
     /// # Errors
-    /// [`OutOfRange`] from 2^53 on.
+    /// [`OutOfRange`] if `micros` is 2^53 or more.
     pub const fn from_micros(micros: u64) -> Result<Self, OutOfRange> {
         if micros > MAX_MICROS { Err(OutOfRange::new(Quantity::Timestamp, micros)) } else { Ok(Self(micros)) }
     }
 
-    /// Returns the point `micros` microseconds after the Unix epoch, or [`Timestamp::MAX`] if that is out of range.
+    /// Returns the timestamp `micros` microseconds after the Unix epoch, or [`Timestamp::MAX`] if that is out of range.
     #[inline]
     #[must_use]
     pub const fn from_micros_saturating(micros: u64) -> Self {
@@ -39,14 +40,16 @@ impl Timestamp {
         self.0
     }
 
-    /// Returns this point moved later by `by`, truncated to whole microseconds, at most [`Timestamp::MAX`].
+    /// Returns the timestamp `by` later, or [`Timestamp::MAX`] if that is out of range.
+    ///
+    /// Truncates `by` to whole microseconds.
     #[must_use]
     pub fn saturating_add(self, by: Duration) -> Self {
         let micros = u64::try_from(by.as_micros()).unwrap_or(MAX_MICROS);
         Self::from_micros_saturating(self.0.saturating_add(micros))
     }
 
-    /// Returns the microseconds from `earlier` to this point, 0 if `earlier` is later.
+    /// Returns the microseconds from `earlier` to this timestamp, or 0 if `earlier` is later.
     #[inline]
     #[must_use]
     pub const fn micros_since(self, earlier: Self) -> u64 {
@@ -65,16 +68,17 @@ impl TryFrom<SystemTime> for Timestamp {
 
     fn try_from(time: SystemTime) -> Result<Self, Error> {
         let since = time.duration_since(UNIX_EPOCH).map_err(|e| {
-            Error::new(ErrorKind::InvalidTimestamp, "system time is before the Unix epoch").with_source(e)
+            let text = "the system time is before the Unix epoch, expected a later time";
+            Error::new(ErrorKind::InvalidTimestamp, text).with_source(e)
         })?;
         Ok(Self::from_micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))?)
     }
 }
 
-/// The length of a window: whole microseconds, from 1 to 2^53 - 1.
+/// The length of a window, in whole microseconds from 1 to 2^53 - 1.
 ///
-/// A length finer than a microsecond is rejected, never rounded. [`Display`](std::fmt::Display) prints the largest unit
-/// that divides the length (`60s` prints as `1m`), and the text parses back to the same window.
+/// A length that is not a whole number of microseconds is rejected, never rounded. [`Display`](std::fmt::Display) uses the
+/// largest unit that divides the length, so `60s` prints as `1m`. The text parses back to the same window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Window(u64);
 
@@ -87,7 +91,7 @@ impl Window {
     /// Returns a window of `length`.
     ///
     /// # Errors
-    /// [`OutOfRange`] for a length of 0, from 2^53 µs on, or finer than a microsecond.
+    /// [`OutOfRange`] if `length` is 0, 2^53 µs or more, or not a whole number of microseconds.
     pub const fn new(length: Duration) -> Result<Self, OutOfRange> {
         let micros = length.as_micros();
         let nanos = length.as_nanos();
@@ -100,7 +104,7 @@ impl Window {
     /// Returns a window of `micros` microseconds.
     ///
     /// # Errors
-    /// [`OutOfRange`] for 0 and from 2^53 on.
+    /// [`OutOfRange`] if `micros` is 0, or 2^53 or more.
     pub const fn from_micros(micros: u64) -> Result<Self, OutOfRange> {
         if micros == 0 || micros > MAX_MICROS {
             Err(OutOfRange::new(Quantity::Window, micros))
@@ -122,25 +126,26 @@ impl Window {
         Duration::from_micros(self.0)
     }
 
-    /// Whether an entry made at `at` counts in this window at `now`: its age is less than the window's length.
+    /// Returns whether an entry appended at `at` counts in this window at `now`.
     ///
-    /// An entry aged exactly the length no longer counts. An entry later than `now` counts.
+    /// An entry counts if its age is less than the window's length; at exactly that length it no longer counts. An entry
+    /// later than `now` counts.
     #[inline]
     #[must_use]
     pub const fn counts(self, at: Timestamp, now: Timestamp) -> bool {
         now.0.saturating_sub(at.0) < self.0
     }
 
-    /// Returns the microseconds from `now` until an entry made at `at` leaves this window, 0 if it has left.
+    /// Returns the microseconds from `now` until an entry appended at `at` leaves this window, or 0 if it has left.
     #[inline]
     #[must_use]
     pub const fn micros_left(self, at: Timestamp, now: Timestamp) -> u64 {
         (at.0 + self.0).saturating_sub(now.0)
     }
 
-    /// Returns the earliest time at which an entry still counts in this window at `now`.
+    /// Returns the earliest time of an entry that counts in this window at `now`.
     ///
-    /// Everything before the edge has left the window. A store that sorts entries by time selects from here.
+    /// Every earlier entry has left the window. A store that sorts its entries by time can search for this edge.
     #[inline]
     #[must_use]
     pub const fn edge(self, now: Timestamp) -> Timestamp {

@@ -1,4 +1,4 @@
-//! A clock in front of a store.
+//! A wrapper that replaces a store's clock.
 
 use crate::clock::{Clock, Timer};
 use crate::decision::Decision;
@@ -9,10 +9,10 @@ use crate::op::{At, Op};
 use crate::settlement::Settlement;
 use crate::store::{NowStore, WindowStore};
 
-/// A store whose time another clock provides: a mock clock for all limiters of a test, or the one time authority of a fleet.
+/// A store that takes its time from another clock: a mock clock in a test, or a shared time authority.
 ///
-/// Operations that bring their own time keep it. The store behind it cannot tell how the clock's time passes, so it never
-/// forgets an idle key by itself.
+/// Operations with a caller-supplied time keep it. The wrapped store cannot tell how this clock's time passes, so it may
+/// keep idle keys until it is swept explicitly.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::store::{NowStore, WindowStore};
 /// let store: SharedStore = Arc::new(WithClock::new(MemoryStore::new(), clock.clone()));
 /// let search = Limiter::new("search", policy!("1/1h"), store.clone());
 /// let login = Limiter::new("login", policy!("3/1h"), store);
-/// clock.advance(Duration::from_secs(3600)); // for both
+/// clock.advance(Duration::from_secs(3600)); // for both limiters
 /// ```
 #[derive(Clone, Debug)]
 pub struct WithClock<S, C> {
@@ -32,13 +32,13 @@ pub struct WithClock<S, C> {
 }
 
 impl<S, C: Clock> WithClock<S, C> {
-    /// Puts `clock` in front of `store`.
+    /// Returns a store that applies operations to `store` at the times of `clock`.
     #[must_use]
     pub const fn new(store: S, clock: C) -> Self {
         Self { store, clock }
     }
 
-    /// Returns the store behind the clock.
+    /// Returns the wrapped store.
     #[must_use]
     pub const fn store(&self) -> &S {
         &self.store

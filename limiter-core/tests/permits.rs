@@ -1,4 +1,4 @@
-//! Permits: what becomes of the charge of an admitted acquire.
+//! Permits: settling, refunding and dropping an admitted acquire.
 
 mod common;
 
@@ -46,7 +46,7 @@ fn a_permit_settles_by_the_policy_of_its_acquire() {
     let limiter = Limiter::new("chat", policy!("10/1h"), OracleStore::new());
     let permit = limiter.acquire("k").policy(&gold).cost(50).permit().now().unwrap().unwrap();
     assert_eq!(permit.settle(20).now().status().remaining(), 80);
-    // The default policy counts it too, for an hour, and so long the receipt is good for.
+    // The default policy counts the entry for an hour, so the receipt is valid for an hour.
     assert_eq!((used(&limiter), permit.receipt().window().to_string()), (10, "1h".to_owned()));
 }
 
@@ -100,7 +100,7 @@ fn refund_on_drop_spawns_the_refund_for_other_stores() {
     assert_eq!(used(), 1);
 }
 
-/// What the documentation of `Permit` says about four correct logins at once.
+/// The example in the documentation of `Permit`: four concurrent logins, and a hundred concurrent guesses.
 #[test]
 fn acquiring_first_and_peeking_first_differ_when_calls_overlap() {
     let failures = policy!("3/1m");

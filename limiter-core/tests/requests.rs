@@ -1,4 +1,4 @@
-//! The builders that a limiter's verbs return, with and without a future.
+//! The builders that a limiter's methods return, awaited and synchronous.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn at(micros: u64) -> Timestamp {
     Timestamp::from_micros(micros).unwrap()
 }
 
-/// Every verb with every option, on any store.
+/// Calls every method with every option.
 async fn all_options<S: WindowStore>(limiter: &Limiter<S>) -> Result<Vec<Decision>, Error> {
     let gold = policy!("50/1s");
     let mut decisions = vec![
@@ -74,7 +74,7 @@ fn without_a_future_the_answers_are_the_same() {
     assert_eq!(limiter.settle("k", receipt, 1).at(at(1)).now().status().used(), 1);
     assert_eq!(limiter.record("k").cost(9).at(at(1)).now().unwrap().used(), 3);
     assert_eq!(limiter.status("k").at(at(1)).now().unwrap().used(), 3);
-    // The record alone reaches the maximum, so the entry before it is gone.
+    // The record alone reaches the maximum, so the older entry has been dropped.
     assert!(!limiter.refund("k", receipt).at(at(1)).now().applied());
     assert!(limiter.reset("k").now() && !limiter.reset("k").now());
 }
@@ -85,7 +85,7 @@ fn a_key_at_its_limit_is_no_denial_for_status() {
     assert!(limiter.acquire("k").at(at(0)).now().unwrap().allowed());
     let peek = limiter.peek("k").at(at(200_000)).now().unwrap();
     assert_eq!((peek.retry_after_secs(), peek.limit().to_string()), (Some(10), "1/10s".to_owned()));
-    // The wait binds the denial, the remainder the status.
+    // A denial is bound by the longest wait, a status by the least remaining.
     let status = limiter.status("k").at(at(200_000)).now().unwrap();
     assert_eq!((status.remaining(), status.limit().to_string()), (0, "1/1s".to_owned()));
     let reset: Vec<u64> = status.limits().iter().map(|limit| whole_secs(limit.reset_after())).collect();
@@ -98,9 +98,13 @@ fn a_cost_that_makes_no_sense_is_an_error_that_does_not_print_the_key() {
     let slow = Limiter::new("search", policy!("3/1s, 2/1h"), SlowStore::default());
     let now = Limiter::new("search", policy!("3/1s, 2/1h"), OracleStore::new());
     for (cost, kind, text) in [
-        (0, ErrorKind::InvalidCost, "a cost of 0 is not an operation (Acquire); to look without consuming, peek"),
-        (3, ErrorKind::CostExceedsLimit, "a cost of 3 can never fit the limit 2/1h"),
-        (u64::MAX, ErrorKind::CostExceedsLimit, "a cost of 18446744073709551615 can never fit the limit 3/1s"),
+        (0, ErrorKind::InvalidCost, "Acquire: the cost is 0, expected at least 1 (use peek to look without consuming)"),
+        (3, ErrorKind::CostExceedsLimit, "a cost of 3 can never fit the limit 2/1h, expected at most 2"),
+        (
+            u64::MAX,
+            ErrorKind::CostExceedsLimit,
+            "a cost of 18446744073709551615 can never fit the limit 3/1s, expected at most 3",
+        ),
     ] {
         for error in [
             block_on(slow.acquire("203.0.113.7").cost(cost)).unwrap_err(),

@@ -1,4 +1,4 @@
-//! `within`: waiting until an acquire fits.
+//! Waiting with `within` until an acquire fits.
 
 mod common;
 
@@ -15,11 +15,11 @@ use limiter_testkit::{MockClock, OracleStore};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Notes each sleep and returns at once.
+/// A timer that records each requested sleep and returns immediately.
 #[derive(Debug)]
-struct Notes(&'static Mutex<Vec<Duration>>);
+struct RecordingTimer(&'static Mutex<Vec<Duration>>);
 
-impl Timer for Notes {
+impl Timer for RecordingTimer {
     fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
         self.0.lock().unwrap().push(duration);
         Box::pin(async {})
@@ -63,12 +63,12 @@ fn a_clock_in_front_of_the_store_brings_its_timer_and_otherwise_the_limiters_cou
     static SLEPT: Mutex<Vec<Duration>> = Mutex::new(Vec::new());
     let clock = MockClock::new().auto_advancing();
     let with_clock = WithClock::new(OracleStore::new(), clock.clone());
-    let limiter = Limiter::new("search", policy!("1/1s"), with_clock).with_timer(Notes(&SLEPT));
+    let limiter = Limiter::new("search", policy!("1/1s"), with_clock).with_timer(RecordingTimer(&SLEPT));
     for _ in 0..3 {
         assert!(block_on(limiter.acquire("k").within(SECOND)).unwrap().allowed());
     }
     assert_eq!(*SLEPT.lock().unwrap(), []);
-    let limiter = Limiter::new("search", policy!("1/20ms"), OracleStore::new()).with_timer(Notes(&SLEPT));
+    let limiter = Limiter::new("search", policy!("1/20ms"), OracleStore::new()).with_timer(RecordingTimer(&SLEPT));
     for _ in 0..2 {
         assert!(block_on(limiter.acquire("k").within(SECOND)).unwrap().allowed());
     }
@@ -84,7 +84,7 @@ fn an_acquire_at_a_given_time_or_denied_under_its_id_is_tried_once() {
     let start = clock.now();
     assert!(limiter.acquire("k").now().unwrap().allowed());
     assert!(!limiter.acquire("k").at(start).within(Duration::MAX).now().unwrap().allowed());
-    // Its first try is in the log under the id, so the second one only repeats the verdict.
+    // The first try is in the log under this id, so a second try would only repeat the verdict.
     let denied = limiter.acquire("k").id(7).within(Duration::MAX).now().unwrap();
     assert!(!denied.allowed());
     assert_eq!(clock.now().micros_since(start), 1_000_000);

@@ -54,34 +54,43 @@ macro_rules! shortly {
     }};
 }
 
-/// An exact sliding-window log for each name and key, in this process.
+/// An in-process store: an exact sliding-window log for each name and key.
 ///
-/// Each operation locks only its key's slot or shard, and never across an `.await`. Share the store behind an
-/// [`Arc`](std::sync::Arc).
+/// To share a store between limiters or threads, put it in an [`Arc`](std::sync::Arc).
 ///
 /// # Memory
-/// | what | bytes |
+/// Preallocates 256 KiB unless `max_keys` is below 65,536.
+///
+/// | item | bytes |
 /// |---|---|
-/// | an empty store | 256 KiB, or almost nothing if `max_keys` is below 65,536 |
 /// | a key of up to 18 bytes with up to four entries of cost 1 | one slot of 64 |
-/// | a longer key | its length and 16 more |
-/// | an entry beyond four | 4; 8 if a window exceeds 71 minutes or costs differ; 16 if both |
-/// | several limits | 32 more for a log of more than four entries |
+/// | a longer key | its length plus 16, in addition to the slot |
+/// | an entry beyond four | 4; 8 if a window exceeds 71 minutes or costs differ; 16 if both apply |
+/// | a policy of several limits | 32 for each log of more than four entries |
 /// | an entry of a log that has seen an idempotency key, a refund or a settlement | 24 |
 ///
-/// A log has room for one to four times its entries. A hash table that has only grown is between 7/12 and 7/8 full.
+/// A log's capacity is one to four times its number of entries. A hash table that has only grown is 7/12 to 7/8 full.
 ///
-/// A hit on a known key does not allocate, unless the policy has more than four limits. Keys whose entries have all expired
-/// are evicted when a fresh key needs their slot, before a full shard grows, and by [`sweep`](Self::sweep).
-/// [`with_max_keys`](Self::with_max_keys) bounds their number.
+/// A hit of a known key does not allocate, unless the policy has more than four limits.
+///
+/// # Eviction
+/// Keys whose entries have all expired are evicted:
+/// - when a fresh key needs their slot;
+/// - before a full shard grows;
+/// - by [`sweep`](Self::sweep), or a [`Sweeper`](crate::Sweeper).
+///
+/// [`with_max_keys`](Self::with_max_keys) also evicts keys that have not expired.
 ///
 /// # Performance
-/// Amortised O(1), whatever the limit, the costs and the number of windows. A settlement or refund takes time in proportion
-/// to the entries newer than the one it changes. The insert that moves all keys from direct slots to the shards, at some six
-/// thousand keys, takes longer than others, as does one that grows or sweeps a shard. `benches/RESULTS.md` in the repository
-/// has the figures.
+/// Operations are amortised O(1), independent of the limit, the cost and the number of windows. A settlement or a refund
+/// takes time proportional to the number of entries that are newer than the one it changes.
 ///
-/// A contended lock spins with exponential backoff, then yields, then sleeps.
+/// Some inserts take longer: those that grow or sweep a shard, and one at about 6,000 keys that moves all keys from direct
+/// slots to the shards. `benches/RESULTS.md` in the repository has measurements.
+///
+/// # Locking
+/// Each operation locks only its key's slot or shard, and never across an `.await`. A contended lock spins with exponential
+/// backoff, then yields, then sleeps.
 pub struct MemoryStore {
     /// Each for one key. Locked before the key's shard.
     lines: Locks<Line>,
@@ -98,17 +107,17 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// Returns an empty store for any number of keys.
+    /// Returns an empty store without a bound on the number of keys.
     #[must_use]
     pub fn new() -> Self {
         Self::build(usize::MAX)
     }
 
-    /// Returns an empty store that never holds more than `max_keys` keys, at least 1.
+    /// Returns an empty store that never holds more than `max_keys` keys. 0 is treated as 1.
     ///
-    /// When a shard is full, an insert evicts expired keys first, then the keys with the fewest entries, the longest unused
-    /// first among equals. A flood of fresh keys therefore evicts itself, and cannot free a client that is over its limit. An
-    /// evicted key starts again with an empty log.
+    /// When a shard is full, an insert evicts expired keys first, then the keys with the fewest entries. Among equals, it
+    /// evicts the key whose newest entry is oldest. A flood of fresh keys therefore evicts itself, and cannot free a client
+    /// that is over its limit. An evicted key starts again with an empty log.
     #[must_use]
     pub fn with_max_keys(max_keys: usize) -> Self {
         Self::build(max_keys.max(1))
@@ -131,37 +140,42 @@ impl MemoryStore {
         }
     }
 
-    /// Returns how many keys the store holds, including expired ones that it has not swept. While other threads use the store,
-    /// a key that moves may be missed or counted twice.
+    /// Returns the number of keys, including expired keys that have not been evicted yet.
+    ///
+    /// Approximate while other threads use the store: a key that moves to a shard may be missed or counted twice. Locks each
+    /// slot and shard in turn.
     #[must_use]
     pub fn len(&self) -> usize {
         let lines = self.open_lines().filter(|line| matches!(*line.lock(), Line::Taken(_))).count();
         lines + self.shards.iter().map(|shard| shard.lock().len()).sum::<usize>()
     }
 
-    /// Whether the store holds no key.
+    /// Returns whether the store holds no keys. See [`len`](Self::len).
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns how many entries a log holds, including expired ones that no append has dropped yet.
+    /// Returns the number of entries of a log, including expired entries that no append has dropped yet.
+    ///
+    /// 0 if the store does not hold the log.
     #[must_use]
     pub fn entries(&self, log: LogKey<'_>) -> usize {
         self.find(log.name.id(), log.key).map_or(0, |log| log.len())
     }
 
-    /// Evicts all keys whose entries have expired by the store's clock, frees their memory, and returns how many there were.
+    /// Evicts all keys whose entries have expired by the store's clock, and returns the number of evicted keys.
     ///
-    /// It locks one slot or shard at a time. A key whose last append was at a given time stays; see
+    /// Locks one slot or shard at a time, and frees the memory. A key whose last append had a caller-supplied time stays; see
     /// [`sweep_at`](Self::sweep_at).
     pub fn sweep(&self) -> usize {
         let now = clock::now();
         self.sweep_where(|log| has_expired(log, now))
     }
 
-    /// Evicts all keys whose entries have expired at `given`, including those appended to at given times, and returns how many
-    /// there were.
+    /// Evicts all keys whose entries have expired at `given`, and returns the number of evicted keys.
+    ///
+    /// Unlike [`sweep`](Self::sweep), it includes keys whose last append had a caller-supplied time.
     pub fn sweep_at(&self, given: Timestamp) -> usize {
         self.sweep_where(|log| log.newest().is_none_or(|newest| log.keep().is_over_at(newest, given)))
     }
@@ -534,7 +548,7 @@ impl Default for MemoryStore {
 }
 
 impl fmt::Debug for MemoryStore {
-    /// Prints neither keys nor counts, and never locks.
+    /// Never locks, so it prints neither keys nor counts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore").field("direct_slots", &!self.are_lines_closed()).finish_non_exhaustive()
     }

@@ -8,19 +8,33 @@ use std::{fmt, io};
 
 use crate::store::MemoryStore;
 
-/// A thread that [sweeps](MemoryStore::sweep) a store at intervals, until it or the store is dropped.
+/// A background thread that [sweeps](MemoryStore::sweep) a store periodically, until the sweeper or the store is dropped.
 ///
-/// A store sweeps each shard before it grows. A sweeper also frees the memory of a store that gets no fresh keys any more.
+/// Optional: a store sweeps each shard before the shard grows, so expired keys do not accumulate. A sweeper also frees
+/// memory in a store that receives no fresh keys.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+/// use limiter_memory::{MemoryStore, Sweeper};
+///
+/// let store = Arc::new(MemoryStore::new());
+/// let sweeper = Sweeper::start(&store, Duration::from_secs(60))?;
+/// // Keep `sweeper` for as long as the store is in use.
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub struct Sweeper {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Sweeper {
-    /// Starts a thread that sweeps `store` every `interval`, at least every millisecond.
+    /// Starts a thread that sweeps `store` every `interval`. An interval below 1 ms is treated as 1 ms.
+    ///
+    /// The thread holds a weak reference, so it does not keep the store alive.
     ///
     /// # Errors
-    /// If the operating system cannot start a thread.
+    /// The operating system's error if it cannot start a thread.
     pub fn start(store: &Arc<MemoryStore>, interval: Duration) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
         let (store, interval) = (Arc::downgrade(store), interval.max(Duration::from_millis(1)));
@@ -36,7 +50,7 @@ impl Sweeper {
 }
 
 impl Drop for Sweeper {
-    /// Stops the thread, after a sweep that is running.
+    /// Stops the thread. Blocks until a running sweep has finished.
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {

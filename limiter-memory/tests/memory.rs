@@ -151,6 +151,21 @@ fn a_key_with_one_entry_takes_a_hundred_bytes_and_a_unit_entry_at_most_eight_and
 }
 
 #[test]
+fn a_limit_of_100_000_a_day_takes_about_a_megabyte() {
+    let mut filled = None;
+    let taken = measure(|| {
+        let limiter = filled.insert(limiter(policy!("100000/1d")));
+        // Spread over a day.
+        for i in 0..100_000 {
+            assert!(limiter.acquire("key").at(at((1 << 50) + 863_999 * i)).now().unwrap().allowed());
+        }
+    });
+    let empty = measure(|| drop(std::hint::black_box(limiter(policy!("100000/1d")))));
+    let bytes = taken.bytes_current - (empty.bytes_max as i64);
+    assert!((800_000..1_100_000).contains(&bytes), "{bytes} bytes");
+}
+
+#[test]
 fn a_flood_of_fresh_keys_stays_within_the_bound_and_frees_nobody() {
     let limiter = Limiter::new("test", policy!("3/1h"), MemoryStore::with_max_keys(1000));
     while limiter.acquire("over its limit").now().unwrap().allowed() {}

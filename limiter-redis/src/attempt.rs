@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::failure::{Failure, Repeat};
 
 /// How long to wait before a retry if the server executes no commands at the moment.
-const PAUSE: Duration = Duration::from_millis(20);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// How long an attempt may take, and how many retries follow it.
 #[derive(Clone, Copy, Debug)]
@@ -27,9 +27,9 @@ pub(crate) struct Attempt {
     pub(crate) load: bool,
 }
 
-/// An answer.
+/// What Redis replied.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Reply {
     pub(crate) value: Value,
     /// Whether the server may have executed an earlier attempt.
     pub(crate) repeated: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Answer {
 
 impl RetryPolicy {
     /// Sends what `command` returns until it is answered or no retry is left.
-    pub(crate) async fn run<C>(&self, connection: &C, command: impl Fn(Attempt) -> Cmd) -> Result<Answer, Failure>
+    pub(crate) async fn run<C>(&self, connection: &C, command: impl Fn(Attempt) -> Cmd) -> Result<Reply, Failure>
     where
         C: ConnectionLike + Clone,
     {
@@ -47,9 +47,9 @@ impl RetryPolicy {
         loop {
             let sent = Instant::now();
             let since_first = first.map(|first| first.elapsed());
-            let answer = timeout(self.response_timeout, once(&mut connection, &command, since_first)).await;
-            let failure = match answer {
-                Ok(Ok(value)) => return Ok(Answer { value, repeated: first.is_some() }),
+            let reply = timeout(self.response_timeout, once(&mut connection, &command, since_first)).await;
+            let failure = match reply {
+                Ok(Ok(value)) => return Ok(Reply { value, repeated: first.is_some() }),
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::Timeout,
             };
@@ -60,7 +60,7 @@ impl RetryPolicy {
             left -= 1;
             match repeat {
                 Repeat::Ambiguous => first = first.or(Some(sent)),
-                _ => sleep(PAUSE.min(self.response_timeout)).await,
+                _ => sleep(RETRY_PAUSE.min(self.response_timeout)).await,
             }
         }
     }
@@ -71,10 +71,10 @@ async fn once<C: ConnectionLike>(
     command: &impl Fn(Attempt) -> Cmd,
     since_first: Option<Duration>,
 ) -> Result<Value, Failure> {
-    let answer = send(connection, command(Attempt { since_first, load: false })).await;
-    match answer {
+    let reply = send(connection, command(Attempt { since_first, load: false })).await;
+    match reply {
         Err(failure) if failure.is_no_script() => send(connection, command(Attempt { since_first, load: true })).await,
-        answer => answer,
+        reply => reply,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Configuration.
+//! Configuring a store, and connecting it.
 
 use std::time::Duration;
 
@@ -11,13 +11,22 @@ use crate::key::KeySpace;
 use crate::settings::Timeouts;
 use crate::store::RedisStore;
 
-/// The default key prefix.
+/// The default prefix of Redis keys.
 pub const DEFAULT_PREFIX: &str = "limiter";
 
 /// Configures a [`RedisStore`].
 ///
 /// The default timeouts are what a request of a web service can afford to lose while Redis is away: two attempts of 250 ms
 /// each. A healthy server answers within a few milliseconds.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use limiter_redis::RedisStore;
+///
+/// let builder = RedisStore::builder().prefix("shop").response_timeout(Duration::from_millis(100)).retries(2);
+/// ```
 #[derive(Clone, Debug)]
 pub struct RedisStoreBuilder {
     prefix: String,
@@ -38,25 +47,24 @@ impl Default for RedisStoreBuilder {
 }
 
 impl RedisStoreBuilder {
-    /// Sets what the Redis keys of this store start with: 1 to 64 letters, digits, `-`, `_`, `.`, `:` or `/`. Default:
-    /// `limiter`.
+    /// Sets the prefix of the store's Redis keys. Default: `limiter`.
     ///
-    /// Stores with different prefixes share nothing. Limiters on one store are kept apart by their names, so most programs
-    /// need no prefix of their own.
+    /// A prefix is 1 to 64 ASCII letters, digits, `-`, `_`, `.`, `:` or `/`; connecting returns an error for any other. Stores
+    /// with different prefixes share nothing. Names keep the limiters of one store apart, so most programs need no other prefix.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Sets how long connecting may take, at first and after a connection was lost. Default: 500 ms.
+    /// Sets the timeout for connecting, at first and after a connection was lost. Default: 500 ms.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = timeout;
         self
     }
 
-    /// Sets how long each attempt of an operation may take, including the wait for a lost connection. Default: 250 ms.
+    /// Sets the timeout for each attempt of an operation, including the wait for a lost connection. Default: 250 ms.
     ///
     /// No operation takes longer than `(retries + 1) * (response_timeout + 20 ms)`.
     #[must_use]
@@ -65,8 +73,10 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets how often an operation is repeated if its answer is late or lost, or if the server cannot execute it at the
-    /// moment. Default: 1. An operation counts once, however often it is repeated.
+    /// Sets how often an operation is retried. Default: 1.
+    ///
+    /// The store retries if the reply is late or lost, or if the server cannot execute commands at the moment. An operation
+    /// counts once, however often it is retried.
     #[must_use]
     pub fn retries(mut self, retries: u32) -> Self {
         self.retries = retries;
@@ -81,11 +91,11 @@ impl RedisStoreBuilder {
         Timeouts { connect: self.connect_timeout, response: self.response_timeout }
     }
 
-    /// Returns a store over a connection of the caller's.
+    /// Returns a store over a connection that the caller opened.
     ///
-    /// The store times the attempts. A connection that repeats commands itself after a lost answer may count an operation
-    /// twice. A `ClusterConnection` with retries does that: build it with `retries(0)` and wrap it in a [`Connection`], which
-    /// follows redirections.
+    /// The store applies the response timeout and the retries; the connect timeout has no effect. A connection that repeats
+    /// commands itself after a lost reply may count an operation twice. A `ClusterConnection` with retries does that: build it
+    /// with `retries(0)` and convert it into a [`Connection`], which follows redirections.
     ///
     /// # Errors
     /// [`Configuration`](limiter_core::ErrorKind::Configuration) if the prefix is malformed.
@@ -96,32 +106,39 @@ impl RedisStoreBuilder {
         Ok(RedisStore::new(connection, KeySpace::new(&self.prefix)?, self.retry_policy()))
     }
 
-    /// Connects to a URL. A lost connection is made anew when it is needed.
+    /// Connects to a URL. The store reconnects when a lost connection is needed again.
     ///
     /// | URL | connects to |
     /// |---|---|
     /// | `redis://[[user]:password@]host[:port][/database]` | one server |
-    /// | `rediss://…` | the same over TLS (feature `redis-tls` of the crate `limiter`) |
-    /// | `redis+unix:///path[?db=database][&user=…][&pass=…]` | one server by its socket |
-    /// | `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` | a cluster by one or more of its nodes (feature `redis-cluster`) |
-    /// | `rediss+cluster://…` | the same over TLS; the certificates must be for the hosts that the cluster announces |
+    /// | `rediss://…` | one server over TLS (feature `tls`) |
+    /// | `redis+unix:///path[?db=database][&user=…][&pass=…]` | one server through its socket |
+    /// | `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` | a Cluster, by one or more of its nodes (feature `cluster`) |
+    /// | `rediss+cluster://…` | a Cluster over TLS (both features); its certificates must be for the hosts that it announces |
+    ///
+    /// The crate `limiter` calls the features `redis-tls` and `redis-cluster`.
     ///
     /// # Errors
     /// - [`Configuration`](limiter_core::ErrorKind::Configuration) if the URL or the prefix is malformed, if the URL needs a
     ///   feature that is not enabled, or if the server refuses the credentials.
     /// - [`Unavailable`](limiter_core::ErrorKind::Unavailable) or [`Timeout`](limiter_core::ErrorKind::Timeout) if the server
     ///   cannot be reached.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the connection and has no other effect.
     pub async fn connect(self, url: &str) -> Result<RedisStore, Error> {
         let keys = KeySpace::new(&self.prefix)?;
         let connection = Connection::open(url, self.timeouts()).await?;
         Ok(RedisStore::new(connection, keys, self.retry_policy()))
     }
 
-    /// Returns a store that connects to a URL when the first operation needs it, so that a service can start while Redis is
-    /// away. Call this within a tokio runtime. Otherwise as [`connect`](Self::connect).
+    /// Returns a store that connects to a URL with its first operation, so that a service can start while Redis is away.
+    ///
+    /// Call this within a tokio runtime. [`connect`](Self::connect) lists the URLs.
     ///
     /// # Errors
-    /// [`Configuration`](limiter_core::ErrorKind::Configuration) as [`connect`](Self::connect), or without a runtime.
+    /// [`Configuration`](limiter_core::ErrorKind::Configuration) if the URL or the prefix is malformed, if the URL needs a
+    /// feature that is not enabled, or outside a tokio runtime.
     pub fn connect_lazily(self, url: &str) -> Result<RedisStore, Error> {
         let keys = KeySpace::new(&self.prefix)?;
         let connection = Connection::open_lazily(url, self.timeouts())?;
@@ -130,15 +147,18 @@ impl RedisStoreBuilder {
 }
 
 impl RedisStore {
-    /// Connects to a URL, with the default configuration. [`RedisStoreBuilder::connect`] lists the URLs.
+    /// Connects to a URL with the default configuration. [`RedisStoreBuilder::connect`] lists the URLs.
     ///
     /// # Errors
-    /// As [`RedisStoreBuilder::connect`].
+    /// The errors of [`RedisStoreBuilder::connect`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the connection and has no other effect.
     pub async fn connect(url: &str) -> Result<Self, Error> {
         Self::builder().connect(url).await
     }
 
-    /// Returns the default configuration, to be changed.
+    /// Returns a builder with the default configuration.
     #[must_use]
     pub fn builder() -> RedisStoreBuilder {
         RedisStoreBuilder::default()

@@ -42,18 +42,18 @@ impl Cluster {
             Self::Pool(pool) => return pool.send(cmd).await,
             Self::UserConnection(cluster) => cluster,
         };
-        let mut answer = cluster.req_packed_command(cmd).await.and_then(Value::extract_error);
+        let mut reply = cluster.req_packed_command(cmd).await.and_then(Value::extract_error);
         for _ in 0..MAX_REDIRECTIONS {
-            let Err(error) = &answer else { break };
+            let Err(error) = &reply else { break };
             let Some((address, ask)) = redirection(error) else { break };
             let mut node = Node { cluster: Self::UserConnection(cluster.clone()), address: Some(address) };
-            answer = if ask {
+            reply = if ask {
                 send_asking(&mut node, cmd).await
             } else {
                 node.req_packed_command(cmd).await.and_then(Value::extract_error)
             };
         }
-        answer
+        reply
     }
 
     /// Sends commands of one slot.

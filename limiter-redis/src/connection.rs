@@ -10,9 +10,10 @@ use crate::failure::Failure;
 use crate::settings::Timeouts;
 use crate::url;
 
-/// A connection to one Redis, or with the feature `cluster` to a Redis Cluster. It is cheap to clone; all clones share it.
+/// A connection to one Redis server or, with the feature `cluster`, to a Redis Cluster.
 ///
-/// It reconnects when it was lost, and never repeats a command that the server may have executed.
+/// A clone is cheap and shares the connection. A lost connection is opened again, and a command that the server may have
+/// executed is never repeated.
 #[derive(Clone)]
 pub struct Connection(pub(crate) Topology);
 
@@ -34,15 +35,17 @@ impl std::fmt::Debug for Connection {
     }
 }
 
+/// Takes over a connection to one server. Its configuration stays as it is; without retries, no command counts twice.
 impl From<ConnectionManager> for Connection {
     fn from(manager: ConnectionManager) -> Self {
         Self(Topology::Single(manager))
     }
 }
 
-/// Build the connection with `retries(0)`. [`Connection`] follows redirections itself, and a command that the client library
-/// repeats after a lost answer may count twice.
+/// Takes over a connection to a Cluster. Build it with `retries(0)`: [`Connection`] follows redirections itself, and a command
+/// that the client library repeats after a lost reply may count twice.
 #[cfg(feature = "cluster")]
+#[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
 impl From<redis::cluster_async::ClusterConnection> for Connection {
     fn from(connection: redis::cluster_async::ClusterConnection) -> Self {
         Self(Topology::Cluster(Cluster::UserConnection(connection)))
@@ -61,7 +64,7 @@ impl Connection {
         result.map_err(|error| Failure::Redis(error).into_connect_error(url))
     }
 
-    /// Returns a connection to a URL that is made when it is first needed.
+    /// Returns a connection to a URL that is opened when it is first needed.
     pub(crate) fn open_lazily(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
         prepare(url)?;
         let result = match url::cluster_nodes(url) {

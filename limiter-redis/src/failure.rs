@@ -1,9 +1,12 @@
 //! What went wrong, and whether to try again.
 
+use std::error::Error as StdError;
+use std::fmt;
+
 use limiter_core::{Error, ErrorKind};
 use redis::RedisError;
 
-use crate::url::shown;
+use crate::url::{malformed, shown};
 
 /// A command that failed.
 #[derive(Debug)]
@@ -25,12 +28,14 @@ pub(crate) enum Repeat {
     Ambiguous,
 }
 
-/// Codes of a server that executes no commands at the moment.
-const PASSING: [&str; 6] = ["LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "READONLY"];
-const UNAVAILABLE: [&str; 5] = ["OOM", "MISCONF", "NOREPLICAS", "MOVED", "ASK"];
-const REFUSED: [&str; 5] = ["NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "DENIED"];
-/// Texts of plain `ERR` answers that a repetition would get again.
-const MISCONFIGURED: [&str; 7] = [
+/// Codes of a server that executes no commands at the moment and will later.
+const TEMPORARY_CODES: [&str; 6] = ["LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "READONLY"];
+/// Codes of a server that refuses the command until something else changes.
+const UNAVAILABLE_CODES: [&str; 5] = ["OOM", "MISCONF", "NOREPLICAS", "MOVED", "ASK"];
+/// Codes of a server that refuses this user or this command.
+const REFUSED_CODES: [&str; 5] = ["NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "DENIED"];
+/// Texts of plain `ERR` replies that a repetition would get again.
+const MISCONFIGURED_TEXTS: [&str; 7] = [
     "ACL failure in script",
     "can't run this command",
     "can't access at least one of the keys",
@@ -40,7 +45,7 @@ const MISCONFIGURED: [&str; 7] = [
     "cluster support disabled",
 ];
 /// Where a server begins to quote the arguments of a command, and so the key.
-const QUOTED: &str = ", with args beginning with";
+const BEFORE_ARGUMENTS: &str = ", with args beginning with";
 
 impl Failure {
     pub(crate) fn is_no_script(&self) -> bool {
@@ -54,7 +59,7 @@ impl Failure {
                 redis::ErrorKind::Io if error.is_connection_refusal() => Repeat::Safe,
                 redis::ErrorKind::Io | redis::ErrorKind::Parse => Repeat::Ambiguous,
                 redis::ErrorKind::ClusterConnectionNotFound => Repeat::Safe,
-                _ if has_code(error, &PASSING) => Repeat::Safe,
+                _ if has_code(error, &TEMPORARY_CODES) => Repeat::Safe,
                 _ => Repeat::Never,
             },
         }
@@ -72,19 +77,22 @@ impl Failure {
             redis::ErrorKind::AuthenticationFailed | redis::ErrorKind::InvalidClientConfig => ErrorKind::Configuration,
             _ if text.contains("DAMAGED ") || has_code(error, &["WRONGTYPE"]) => ErrorKind::Corrupt,
             _ if text.contains("UNKNOWN too many") => ErrorKind::Timeout,
-            _ if has_code(error, &PASSING) || has_code(error, &UNAVAILABLE) => ErrorKind::Unavailable,
-            _ if has_code(error, &REFUSED) => ErrorKind::Configuration,
-            _ if MISCONFIGURED.iter().any(|part| text.contains(part)) => ErrorKind::Configuration,
+            _ if has_code(error, &TEMPORARY_CODES) || has_code(error, &UNAVAILABLE_CODES) => ErrorKind::Unavailable,
+            _ if has_code(error, &REFUSED_CODES) => ErrorKind::Configuration,
+            _ if MISCONFIGURED_TEXTS.iter().any(|part| text.contains(part)) => ErrorKind::Configuration,
             _ => ErrorKind::Unavailable,
         }
     }
 
     /// Returns the error for a caller who could not connect.
     pub(crate) fn into_connect_error(self, url: &str) -> Error {
-        let (kind, url) = (self.kind(), shown(url));
+        let kind = self.kind();
         match self {
-            Self::Timeout => Error::new(kind, format!("{url}: no connection in time")),
-            Self::Redis(error) => Error::new(kind, format!("{url}: {error}")).with_source(error),
+            Self::Redis(error) if error.kind() == redis::ErrorKind::InvalidClientConfig => malformed(url, &error),
+            Self::Timeout => Error::new(kind, format!("{}: no connection in time", shown(url))),
+            Self::Redis(error) => {
+                Error::new(kind, format!("{}: cannot connect", shown(url))).with_source(ClientError(error))
+            }
         }
     }
 
@@ -95,24 +103,52 @@ impl Failure {
         let text = source.to_string();
         let hidden = without_key(&text, stored);
         let message = match kind {
-            ErrorKind::Corrupt => format!("what Redis holds under the key is no log; a reset removes it: {hidden}"),
-            _ => format!("Redis failed: {hidden}"),
+            ErrorKind::Corrupt => "what Redis holds under the key is no log; a reset removes it",
+            _ => "Redis failed",
         };
-        let error = Error::new(kind, message);
-        // The source prints its own text.
-        if hidden == text { error.with_source(source) } else { error }
+        // The source would print all of its text.
+        if hidden != text {
+            return Error::new(kind, format!("{message}: {hidden}"));
+        }
+        Error::new(kind, message).with_source(ClientError(source))
+    }
+}
+
+/// An error of the client library without the sources whose text it repeats.
+struct ClientError(RedisError);
+
+impl fmt::Debug for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Display for ClientError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl StdError for ClientError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        let text = self.0.to_string();
+        let mut source = self.0.source();
+        while let Some(repeated) = source.filter(|source| text.contains(&source.to_string())) {
+            source = repeated.source();
+        }
+        source
     }
 }
 
 /// Returns a server's text, or the part of it that shows nothing of the key.
 fn without_key<'a>(text: &'a str, stored: &[u8]) -> &'a str {
-    let text = text.split(QUOTED).next().unwrap_or_default();
+    let text = text.split(BEFORE_ARGUMENTS).next().unwrap_or_default();
     let tag = stored.iter().position(|byte| *byte == b'{').map(|start| &stored[start..]);
     let is_shown = tag.is_some_and(|tag| text.contains(&*String::from_utf8_lossy(tag)));
     if is_shown { "its message is withheld because it quotes the key" } else { text }
 }
 
-/// Whether the answer has one of these codes. Up to Redis 6.2, a code from within a script follows a dash in the text.
+/// Whether the reply has one of these codes. Up to Redis 6.2, a code from within a script follows a dash in the text.
 fn has_code(error: &RedisError, codes: &[&str]) -> bool {
     if error.code().is_some_and(|code| codes.contains(&code)) {
         return true;
@@ -124,6 +160,44 @@ fn has_code(error: &RedisError, codes: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The text of an error and of each of its sources.
+    fn texts(error: &Error) -> Vec<String> {
+        let (mut texts, mut next) = (Vec::new(), Some(error as &dyn StdError));
+        while let Some(error) = next {
+            texts.push(error.to_string());
+            next = error.source();
+        }
+        texts
+    }
+
+    #[test]
+    fn no_error_repeats_the_text_of_its_source() {
+        let io = || std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused");
+        let server = |text: &str| {
+            let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
+            reply.extract_error().unwrap_err()
+        };
+        for (source, last) in [
+            (RedisError::from(io()), "connection refused"),
+            (RedisError::from((redis::ErrorKind::ClusterConnectionNotFound, "no node is known")), "no node is known"),
+            (server("OOM command not allowed when used memory > 'maxmemory'."), "maxmemory"),
+            (server("WRONGTYPE Operation against a key holding the wrong kind of value"), "wrong kind"),
+            (server("DAMAGED a member of 3 bytes is no entry of a log"), "3 bytes"),
+        ] {
+            let again = RedisError::clone(&source);
+            for error in [
+                Failure::Redis(source).into_error(b"limiter:{a:b}"),
+                Failure::Redis(again).into_connect_error("redis://h"),
+            ] {
+                let texts = texts(&error);
+                assert!(texts.len() > 1 && texts[1..].iter().any(|text| text.contains(last)), "{texts:?}");
+                for (i, text) in texts.iter().enumerate() {
+                    assert!(texts[i + 1..].iter().all(|source| !text.contains(source)), "{texts:?}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn texts_that_quote_the_key_are_cut_or_withheld() {

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use limiter_core::Window;
 
+use crate::format::TTL_CELLS;
+
 /// Makes ids of 32 bits. It repeats none before it has used all.
 ///
-/// Each source has an order of its own. If two stores append to one key and happen to make the same id at the same time, their
+/// Each source has a different order. If two stores append to one key and happen to make the same id at the same time, their
 /// next ids differ again.
 #[derive(Debug)]
 pub(crate) struct IdSource {
@@ -37,14 +39,15 @@ fn mix(mut number: u32) -> u32 {
     number ^ number >> 15
 }
 
-/// Returns a window as `expiry` in `entry.lua` reads it, rounded up: `64 k + n` stands for `n` times 2^`k` microseconds. `n` is
-/// from 17 to 32 unless the window is shorter.
+/// Returns a window, rounded up, as `expiry` in `prelude.lua` reads it.
+///
+/// `TTL_CELLS * k + n` stands for `n` times 2^`k` microseconds. `n` is from 17 to 32 unless the window is shorter.
 pub(crate) fn ttl_code(window: Window) -> u16 {
     let (micros, mut k) = (window.as_micros(), 0);
     while micros.div_ceil(1 << k) > 32 {
         k += 1;
     }
-    u16::try_from(64 * k + micros.div_ceil(1 << k)).unwrap_or(u16::MAX)
+    u16::try_from(TTL_CELLS * k + micros.div_ceil(1 << k)).unwrap_or(u16::MAX)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::reply::{integer, unexpected};
 use crate::script::INSPECT;
 use crate::store::RedisStore;
 
-/// A log as Redis holds it, including expired entries that no append has dropped yet.
+/// Describes a log as Redis holds it, including expired entries that no append has removed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogInfo {
@@ -23,9 +23,9 @@ pub struct LogInfo {
     pub oldest: Timestamp,
     /// The time of the newest entry.
     pub newest: Timestamp,
-    /// How long Redis keeps the key if nothing is appended. `None` for a key without a time to live, which no limiter makes.
+    /// How long Redis keeps the key if nothing is appended. `None` if the key has no time to live, which no limiter causes.
     pub expires_in: Option<Duration>,
-    /// The memory that the key takes by `MEMORY USAGE`, in bytes.
+    /// The memory of the key by `MEMORY USAGE`, in bytes.
     pub bytes: u64,
 }
 
@@ -33,10 +33,13 @@ impl<C> RedisStore<C>
 where
     C: ConnectionLike + Clone + Send + Sync + 'static,
 {
-    /// Returns what Redis holds for a log; `None` if nothing.
+    /// Returns what Redis holds for a log, `None` if it holds nothing.
     ///
     /// # Errors
-    /// [`Corrupt`](limiter_core::ErrorKind::Corrupt) if it is not a log, and whatever keeps Redis from answering.
+    /// The errors of every operation: see [`RedisStore`].
+    ///
+    /// # Cancel safety
+    /// It changes nothing, so it can be dropped at any time.
     pub async fn inspect(&self, log: LogKey<'_>) -> Result<Option<LogInfo>, Error> {
         let stored = self.keys.encode(log);
         let reply = self.run(log, &stored, |attempt| INSPECT.call(attempt.load, &stored, &[])).await?.value;

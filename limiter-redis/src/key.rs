@@ -2,14 +2,15 @@
 
 use std::fmt;
 
+use limiter_core::internal::excerpt;
 use limiter_core::store::LogKey;
 use limiter_core::{Error, ErrorKind, Name};
 use sha2::{Digest, Sha256};
 
 /// The longest encoded key that is stored verbatim. A longer one is stored as its digest.
-const LONGEST: usize = 256;
+const MAX_VERBATIM_LEN: usize = 256;
 /// Starts a digest. No escaped key starts with it.
-const DIGEST: &[u8] = b"%sha256:";
+const DIGEST_PREFIX: &[u8] = b"%sha256:";
 
 /// The keys `prefix:{name:key}` of one prefix.
 ///
@@ -25,11 +26,8 @@ impl KeySpace {
     pub(crate) fn new(prefix: &str) -> Result<Self, Error> {
         let allowed = |b: u8| is_plain(b) || b == b':';
         if !(1..=64).contains(&prefix.len()) || !prefix.bytes().all(allowed) {
-            let found: String = prefix.chars().take(64).collect();
-            let text = format!(
-                "key prefix \"{}\": expected 1 to 64 letters, digits, '-', '_', '.', ':' or '/'",
-                found.escape_debug()
-            );
+            let text =
+                format!("key prefix {}: expected 1 to 64 letters, digits, '-', '_', '.', ':' or '/'", excerpt(prefix));
             return Err(Error::new(ErrorKind::Configuration, text));
         }
         Ok(Self { start: format!("{prefix}:{{") })
@@ -38,7 +36,7 @@ impl KeySpace {
     /// Returns the Redis key of a log.
     pub(crate) fn encode(&self, log: LogKey<'_>) -> Vec<u8> {
         let (name, key) = (log.name.encoded(), log.key);
-        let mut out = Vec::with_capacity(self.start.len() + name.len() + key.len().min(LONGEST) + 2);
+        let mut out = Vec::with_capacity(self.start.len() + name.len() + key.len().min(MAX_VERBATIM_LEN) + 2);
         out.extend_from_slice(self.start.as_bytes());
         out.extend_from_slice(name.as_bytes());
         out.push(b':');
@@ -97,9 +95,9 @@ fn decode_name(escaped: &[u8]) -> Option<String> {
 
 fn push_key(out: &mut Vec<u8>, key: &[u8]) {
     let plain = |b: &u8| *b != b'%' && *b != b'}';
-    if key.len() <= LONGEST && key.iter().all(plain) {
+    if key.len() <= MAX_VERBATIM_LEN && key.iter().all(plain) {
         out.extend_from_slice(key);
-    } else if key.len() + 2 * key.iter().filter(|b| !plain(b)).count() <= LONGEST {
+    } else if key.len() + 2 * key.iter().filter(|b| !plain(b)).count() <= MAX_VERBATIM_LEN {
         for byte in key {
             match byte {
                 b'%' => out.extend_from_slice(b"%25"),
@@ -108,7 +106,7 @@ fn push_key(out: &mut Vec<u8>, key: &[u8]) {
             }
         }
     } else {
-        out.extend_from_slice(DIGEST);
+        out.extend_from_slice(DIGEST_PREFIX);
         for byte in Sha256::digest(key) {
             let hex = |digit: u8| b"0123456789abcdef"[usize::from(digit)];
             out.extend_from_slice(&[hex(byte >> 4), hex(byte & 15)]);
@@ -118,11 +116,11 @@ fn push_key(out: &mut Vec<u8>, key: &[u8]) {
 
 /// Reads a key back, `None` if [`push_key`] would have written it differently.
 fn decode_key(escaped: &[u8]) -> Option<StoredKey> {
-    if let Some(hex) = escaped.strip_prefix(DIGEST) {
+    if let Some(hex) = escaped.strip_prefix(DIGEST_PREFIX) {
         let is_digest = hex.len() == 64 && hex.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         return std::str::from_utf8(hex).ok().filter(|_| is_digest).map(|hex| StoredKey::Digest(hex.into()));
     }
-    if escaped.len() > LONGEST {
+    if escaped.len() > MAX_VERBATIM_LEN {
         return None;
     }
     let mut key = Vec::with_capacity(escaped.len());
@@ -143,18 +141,18 @@ fn decode_key(escaped: &[u8]) -> Option<StoredKey> {
     Some(StoredKey::Known(key.into()))
 }
 
-/// A key as it can be read back from Redis.
+/// A key as it can be read back from a Redis key. [`Display`](fmt::Display) prints it, [`Debug`](fmt::Debug) does not.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum StoredKey {
-    /// The user's key.
+    /// The key itself.
     Known(Box<[u8]>),
-    /// The SHA-256, in hexadecimal digits, of a key that is too long to be stored verbatim (over 256 bytes).
+    /// The SHA-256, in hexadecimal digits, of a key that takes more than 256 bytes.
     Digest(Box<str>),
 }
 
 impl fmt::Display for StoredKey {
-    /// Prints the key with everything but printable ASCII escaped, or `sha256:` and the digest.
+    /// Prints the key, with everything but printable ASCII escaped, or `sha256:` and the digest.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Known(key) => write!(f, "{}", key.escape_ascii()),

@@ -1,4 +1,15 @@
 #![doc = include_str!("../README.md")]
+//!
+//! # Where to start
+//!
+//! - [`RedisStore::connect`] connects with the default configuration.
+//! - [`RedisStore::builder`] changes the key prefix, the timeouts and the retries; [`RedisStoreBuilder::connect`] lists the URLs.
+//! - [`RedisStoreBuilder::with_connection`] takes a connection that you opened.
+//! - [`Limiter`](limiter_core::Limiter) puts a policy and a name in front of the store.
+//! - [`RedisStore::inspect`] describes one live log; [`RedisStore::scan`] and [`RedisStore::scan_name`] list them.
+//! - [`Error::kind`](limiter_core::Error::kind) says what went wrong, and
+//!   [`Error::is_retryable`](limiter_core::Error::is_retryable) whether the same call may succeed later.
+
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -9,6 +20,7 @@ mod builder;
 mod cluster;
 mod connection;
 mod failure;
+mod format;
 mod id;
 mod inspect;
 mod key;

@@ -1,24 +1,17 @@
-//! The scripts' answers as facts.
+//! The scripts' replies as facts.
 
 use limiter_core::store::{Entry, Facts, LogFacts, Op, Outcome, Settlement, SettlementFacts, Usage};
 use limiter_core::{EntryId, Error, ErrorKind, MAX_LIMITS, PerLimit, Timestamp};
 use redis::Value;
 
+use crate::format::{ADMITTED, APPENDED, APPLIED, EMPTY, REPEATED, SHORT};
 use crate::request::sent_retention;
-
-// Bits of the code that an answer starts with: see `apply.lua` and `settle.lua`.
-const ADMITTED: u8 = 1;
-const APPLIED: u8 = 1;
-const APPENDED: u8 = 2;
-const REPEATED: u8 = 4;
-const EMPTY: u8 = 16;
-const SHORT: u8 = 32;
 
 /// Reads numbers of seven bytes.
 struct Numbers<'a>(&'a [u8]);
 
 impl<'a> Numbers<'a> {
-    /// Splits an answer into its code and its numbers.
+    /// Splits a reply into its code and its numbers.
     fn of(reply: &'a Value) -> Option<(u8, Self)> {
         let Value::BulkString(bytes) = reply else { return None };
         let (&code, rest) = bytes.split_first()?;
@@ -41,7 +34,7 @@ impl<'a> Numbers<'a> {
     }
 }
 
-/// Returns the facts that `apply.lua` answered with.
+/// Returns the facts in the reply of `apply_fast.lua` or `apply.lua`.
 pub(crate) fn facts(op: &Op<'_>, id: EntryId, reply: &Value) -> Result<Facts, Error> {
     parse(op, id, reply).ok_or_else(|| unexpected(reply).with_log(op.log))
 }
@@ -80,7 +73,7 @@ fn parse(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
     rest.is_empty().then_some(facts)
 }
 
-/// Returns the facts that `settle.lua` answered with.
+/// Returns the facts in the reply of `settle.lua`.
 pub(crate) fn settlement(settlement: &Settlement<'_>, reply: &Value) -> Result<SettlementFacts, Error> {
     parse_settlement(settlement, reply).ok_or_else(|| unexpected(reply).with_log(settlement.log))
 }
@@ -99,7 +92,7 @@ fn parse_settlement(settlement: &Settlement<'_>, reply: &Value) -> Option<Settle
     rest.is_empty().then_some(SettlementFacts { applied: code & APPLIED != 0, log })
 }
 
-/// Returns the number that a command answered with.
+/// Returns the number that a command replied with.
 pub(crate) fn integer(reply: &Value) -> Result<i64, Error> {
     match reply {
         Value::Int(number) => Ok(*number),
@@ -107,7 +100,7 @@ pub(crate) fn integer(reply: &Value) -> Result<i64, Error> {
     }
 }
 
-/// Describes an answer by its form alone: its content may hold keys.
+/// Describes a reply by its form alone: its content may hold keys.
 #[cold]
 pub(crate) fn unexpected(reply: &Value) -> Error {
     let form = match reply {

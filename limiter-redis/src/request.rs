@@ -3,20 +3,19 @@
 use limiter_core::store::{At, Mode, Op, Retention, Settlement};
 use limiter_core::{Counting, Policy};
 
-/// Says in the kind of an operation that its retention follows the id.
-const RETENTION: u8 = 8;
+use crate::format::{ACQUIRE, ATTEMPT, LIMIT_LEN, OP_HEAD_LEN, PEEK, RECORD, RETENTION, SETTLE_HEAD_LEN};
 
-/// Returns an operation as `apply.lua` reads it. `id` is a caller's 16 bytes or the store's 6.
+/// Returns an operation as `apply_fast.lua` reads it. `id` is a caller's 16 bytes or the store's 6.
 pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
     let kind = match (op.mode, op.policy.counting()) {
-        (Mode::Acquire, Counting::Admitted) => 1,
-        (Mode::Acquire, Counting::Attempts) => 2,
-        (Mode::Record, _) => 3,
-        (Mode::Peek, _) => 4,
+        (Mode::Acquire, Counting::Admitted) => ACQUIRE,
+        (Mode::Acquire, Counting::Attempts) => ATTEMPT,
+        (Mode::Record, _) => RECORD,
+        (Mode::Peek, _) => PEEK,
     };
     let retention = sent_retention(op);
     let pairs = usize::from(retention.is_some()) + op.policy.limits().len();
-    let mut request = Vec::with_capacity(8 + id.len() + 14 * pairs);
+    let mut request = Vec::with_capacity(OP_HEAD_LEN + id.len() + LIMIT_LEN * pairs);
     request.push(if retention.is_some() { kind + RETENTION } else { kind });
     request.extend_from_slice(&u56(op.cost));
     request.extend_from_slice(id);
@@ -39,7 +38,7 @@ pub(crate) fn sent_retention(op: &Op<'_>) -> Option<Retention> {
 /// Returns a settlement as `settle.lua` reads it.
 pub(crate) fn settle(settlement: &Settlement<'_>) -> Vec<u8> {
     let Settlement { policy, receipt, cost, .. } = *settlement;
-    let mut request = Vec::with_capacity(37 + 14 * policy.limits().len());
+    let mut request = Vec::with_capacity(SETTLE_HEAD_LEN + LIMIT_LEN * policy.limits().len());
     request.extend_from_slice(&receipt.entry().as_u128().to_be_bytes());
     for number in [receipt.at().as_micros(), receipt.window().as_micros(), cost] {
         request.extend_from_slice(&u56(number));
@@ -48,8 +47,8 @@ pub(crate) fn settle(settlement: &Settlement<'_>) -> Vec<u8> {
     request
 }
 
-/// Returns the time that an operation brings.
-pub(crate) fn given(at: At) -> Option<u64> {
+/// Returns the time that the operation carries, `None` for the server's clock.
+pub(crate) fn given_time(at: At) -> Option<u64> {
     match at {
         At::StoreClock => None,
         At::Given(at) => Some(at.as_micros()),

@@ -13,20 +13,20 @@ use crate::key::StoredKey;
 use crate::reply::{integer, unexpected};
 use crate::store::RedisStore;
 
-/// A log that a scan found. [`Debug`](std::fmt::Debug) does not print the key.
+/// Describes a log that a scan found. [`Debug`](std::fmt::Debug) does not print the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveKey {
     /// The name of the limiter.
     pub name: String,
-    /// The key, or what is known of it.
+    /// The key, or its digest.
     pub key: StoredKey,
-    /// The number of members of the sorted set, 0 if the Redis key holds something else. There is one for each entry, and one
-    /// for each caller's id.
+    /// The number of members of the sorted set: one for each entry, and one for each idempotency key. 0 if the Redis key holds
+    /// something else.
     pub members: u64,
 }
 
-/// Where a scan continues.
+/// Marks where a scan continues.
 #[derive(Clone, Debug)]
 pub struct Cursor {
     /// The nodes of a cluster that are left, the current one last. One server is a node without an address.
@@ -34,18 +34,18 @@ pub struct Cursor {
     position: u64,
 }
 
-/// A page of a scan.
+/// Holds one page of a scan.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Page {
-    /// The keys, in no order. A key may appear twice if Redis resizes its table during the scan, or if a slot moves.
+    /// The logs, in no order. One may appear twice if Redis resizes its table during the scan, or if a slot moves.
     pub keys: Vec<LiveKey>,
-    /// Where to continue; `None` at the end.
+    /// Where to continue, `None` at the end.
     pub next: Option<Cursor>,
 }
 
 /// How many sizes one pipeline asks for.
-const BATCH: usize = 256;
+const SIZES_PER_BATCH: usize = 256;
 
 fn zcard(stored: &[u8]) -> Cmd {
     let mut cmd = redis::cmd("ZCARD");
@@ -54,25 +54,48 @@ fn zcard(stored: &[u8]) -> Cmd {
 }
 
 impl RedisStore {
-    /// Returns some of the keys that hold a log, of all limiters under the store's prefix.
+    /// Returns a page of the logs under the store's prefix, of all limiters.
     ///
-    /// A scan begins with `None` and goes on from [`Page::next`] until there is none. Redis looks at about `count` keys of the
-    /// *database* for a page, so a page may be empty. A key that exists during the whole scan is found.
+    /// Start with `None` and continue from [`Page::next`] until it is `None`. Redis looks at about `count` keys of the *database*
+    /// for each page, so a page may be empty. A scan finds every log that exists from its beginning to its end.
     ///
-    /// It uses `SCAN` and never blocks the server. The sizes of the keys are asked for in batches.
+    /// It uses `SCAN`, which does not block the server, and asks for the sizes in batches.
     ///
     /// # Errors
-    /// Whatever keeps Redis from answering.
+    /// The errors of every operation except `Corrupt`: see [`RedisStore`].
+    ///
+    /// # Cancel safety
+    /// It changes nothing, so it can be dropped at any time.
+    ///
+    /// # Examples
+    /// ```
+    /// # async fn example(store: limiter_redis::RedisStore) -> Result<(), limiter_core::Error> {
+    /// let mut cursor = None;
+    /// loop {
+    ///     let page = store.scan(cursor, 1_000).await?;
+    ///     for log in page.keys {
+    ///         println!("{} {}: {} members", log.name, log.key, log.members);
+    ///     }
+    ///     cursor = page.next;
+    ///     if cursor.is_none() {
+    ///         break;
+    ///     }
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn scan(&self, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
         self.scan_matching(None, from, count).await
     }
 
-    /// Returns some of the keys of the limiter called `name`. Otherwise as [`scan`](Self::scan).
+    /// Returns a page of the logs of the limiter called `name`, as [`scan`](Self::scan) does of all.
     ///
     /// Redis still looks at the whole database, but it returns only these keys.
     ///
     /// # Errors
-    /// Whatever keeps Redis from answering.
+    /// The errors of [`scan`](Self::scan).
+    ///
+    /// # Cancel safety
+    /// It changes nothing, so it can be dropped at any time.
     pub async fn scan_name(&self, name: impl Into<Name>, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
         self.scan_matching(Some(name.into()), from, count).await
     }
@@ -86,10 +109,10 @@ impl RedisStore {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor.position).arg("MATCH").arg(self.keys.pattern(name)).arg("COUNT").arg(count.max(1));
         let reply = self.send_to(node.as_ref(), scan).await?;
-        let (position, stored) = found(&reply).ok_or_else(|| unexpected(&reply))?;
-        let found: Vec<Found> = stored.into_iter().filter_map(|stored| self.found(stored)).collect();
+        let (position, stored) = scan_reply(&reply).ok_or_else(|| unexpected(&reply))?;
+        let found: Vec<FoundKey> = stored.into_iter().filter_map(|stored| self.decode(stored)).collect();
         let mut keys = Vec::new();
-        for part in found.chunks(BATCH) {
+        for part in found.chunks(SIZES_PER_BATCH) {
             let sizes = self.sizes(node.as_ref(), part).await;
             for (i, found) in part.iter().enumerate() {
                 let size = match sizes.get(i) {
@@ -114,19 +137,19 @@ impl RedisStore {
         Ok(Page { keys, next: (!cursor.nodes.is_empty()).then_some(cursor) })
     }
 
-    fn found(&self, stored: Vec<u8>) -> Option<Found> {
+    fn decode(&self, stored: Vec<u8>) -> Option<FoundKey> {
         let (name, key) = self.keys.decode(&stored)?;
-        Some(Found { name, key, stored })
+        Some(FoundKey { name, key, stored })
     }
 
     /// Asks one node for the sizes of sorted sets. Returns nothing if it does not answer in time.
-    async fn sizes(&self, node: Option<&(String, u16)>, found: &[Found]) -> Vec<Value> {
+    async fn sizes(&self, node: Option<&(String, u16)>, found: &[FoundKey]) -> Vec<Value> {
         let mut pipeline = Pipeline::with_capacity(found.len());
         for found in found {
             pipeline.add_command(zcard(&found.stored));
         }
         let (count, limit) = (found.len(), self.retry_policy.response_timeout);
-        let answers = match &self.connection.0 {
+        let replies = match &self.connection.0 {
             Topology::Single(manager) => timeout(limit, manager.clone().req_packed_commands(&pipeline, 0, count)).await,
             #[cfg(feature = "cluster")]
             Topology::Cluster(cluster) => {
@@ -136,12 +159,12 @@ impl RedisStore {
         };
         #[cfg(not(feature = "cluster"))]
         let _ = node;
-        answers.ok().and_then(Result::ok).unwrap_or_default()
+        replies.ok().and_then(Result::ok).unwrap_or_default()
     }
 
     async fn size(&self, stored: &[u8]) -> Result<i64, Error> {
-        let answer = self.retry_policy.run(&self.connection, |_: Attempt| zcard(stored)).await;
-        integer(&answer.map_err(|failure| failure.into_error(stored))?.value)
+        let reply = self.retry_policy.run(&self.connection, |_: Attempt| zcard(stored)).await;
+        integer(&reply.map_err(|failure| failure.into_error(stored))?.value)
     }
 
     async fn nodes(&self) -> Result<Vec<Option<(String, u16)>>, Error> {
@@ -168,19 +191,19 @@ impl RedisStore {
             }
             _ => self.retry_policy.run::<Connection>(&self.connection, |_| cmd.clone()).await,
         }
-        .map(|answer| answer.value)
+        .map(|reply| reply.value)
         .map_err(|failure| failure.into_error(b""))
     }
 }
 
 /// A Redis key that a scan found.
-struct Found {
+struct FoundKey {
     name: String,
     key: StoredKey,
     stored: Vec<u8>,
 }
 
-/// Returns the next position and the keys in an answer to `SCAN`.
-fn found(reply: &Value) -> Option<(u64, Vec<Vec<u8>>)> {
+/// Returns the next position and the keys in a reply to `SCAN`.
+fn scan_reply(reply: &Value) -> Option<(u64, Vec<Vec<u8>>)> {
     redis::from_redis_value_ref(reply).ok()
 }

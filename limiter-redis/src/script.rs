@@ -4,23 +4,39 @@ use std::sync::LazyLock;
 
 use redis::{Cmd, Script};
 
+use crate::format::PLACEHOLDERS;
+
+const PRELUDE: &str = include_str!("lua/prelude.lua");
+const APPLY_FAST_FILE: &str = include_str!("lua/apply_fast.lua");
+const APPLY_FILE: &str = include_str!("lua/apply.lua");
+const SETTLE_FILE: &str = include_str!("lua/settle.lua");
+const INSPECT_FILE: &str = include_str!("lua/inspect.lua");
+
+/// The fast path comes before the prelude: making the functions takes as long as a command or two.
+pub(crate) static APPLY: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::new(&[APPLY_FAST_FILE, PRELUDE, APPLY_FILE]));
+pub(crate) static SETTLE: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[PRELUDE, SETTLE_FILE]));
+pub(crate) static INSPECT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[PRELUDE, INSPECT_FILE]));
+
 /// A script and its digest.
 #[derive(Debug)]
-pub(crate) struct Source {
-    text: &'static str,
+pub(crate) struct LuaScript {
+    text: String,
     sha1: String,
 }
 
-impl Source {
-    fn new(text: &'static str) -> Self {
-        Self { text, sha1: Script::new(text).get_hash().to_owned() }
+impl LuaScript {
+    /// Joins the files of a script, with numbers in place of names.
+    fn new(files: &[&str]) -> Self {
+        let text: String = files.iter().map(|file| fill_in(file)).collect();
+        Self { sha1: Script::new(&text).get_hash().to_owned(), text }
     }
 
     /// Returns the command that runs the script. With `load` it carries the whole text, for a server that does not know it.
     pub(crate) fn call(&self, load: bool, key: &[u8], args: &[Arg<'_>]) -> Cmd {
         let mut cmd = Cmd::with_capacity(3 + args.len() + 1, 128 + key.len());
         if load {
-            cmd.arg("EVAL").arg(self.text);
+            cmd.arg("EVAL").arg(&self.text);
         } else {
             cmd.arg("EVALSHA").arg(&self.sha1);
         }
@@ -42,15 +58,58 @@ pub(crate) enum Arg<'a> {
     Bytes(&'a [u8]),
 }
 
-/// Joins the files of a script. What scripts share comes after the part that names the key; the fast path of `apply` needs none
-/// of it and comes first.
-macro_rules! source {
-    ($($file:literal),*) => {
-        LazyLock::new(|| Source::new(concat!($(include_str!(concat!("lua/", $file))),*)))
-    };
+/// Replaces each `$NAME` by its number.
+fn fill_in(file: &str) -> String {
+    let mut parts = file.split('$');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (name, rest) = split_name(part);
+        match PLACEHOLDERS.iter().find(|(known, _)| *known == name) {
+            Some((_, number)) => text += &number.to_string(),
+            // Redis refuses the script.
+            None => text += &format!("${name}"),
+        }
+        text += rest;
+    }
+    text
 }
 
-pub(crate) static APPLY: LazyLock<Source> = source!("apply.lua", "entry.lua", "usage.lua", "apply_general.lua");
-pub(crate) static SETTLE: LazyLock<Source> =
-    source!("settle.lua", "entry.lua", "settle_body.lua", "usage.lua", "settle_answer.lua");
-pub(crate) static INSPECT: LazyLock<Source> = source!("inspect.lua", "entry.lua", "inspect_body.lua");
+/// Splits a text behind the name that it begins with.
+fn split_name(text: &str) -> (&str, &str) {
+    let in_name = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';
+    text.split_at(text.bytes().position(|byte| !in_name(byte)).unwrap_or(text.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const FILES: [&str; 5] = [PRELUDE, APPLY_FAST_FILE, APPLY_FILE, SETTLE_FILE, INSPECT_FILE];
+
+    /// The names of the numbers in a file.
+    fn names(file: &str) -> BTreeSet<&str> {
+        file.split('$').skip(1).map(|part| split_name(part).0).collect()
+    }
+
+    #[test]
+    fn the_scripts_use_every_placeholder_and_no_other_name() {
+        let known: BTreeSet<&str> = PLACEHOLDERS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(known.len(), PLACEHOLDERS.len(), "a name has one number");
+        let used: BTreeSet<&str> = FILES.into_iter().flat_map(names).collect();
+        let unknown: Vec<_> = used.difference(&known).collect();
+        let unused: Vec<_> = known.difference(&used).collect();
+        assert!(unknown.is_empty() && unused.is_empty(), "unknown: {unknown:?}, unused: {unused:?}");
+        for script in [&APPLY, &SETTLE, &INSPECT] {
+            assert!(!script.text.contains('$'), "a name is left");
+        }
+    }
+
+    #[test]
+    fn numbers_replace_whole_names() {
+        assert_eq!(fill_in("at + $TIME_BIAS, '$BATCH' $SHORT+$SHORT_LEN"), "at + 9007199254740992, '64' 32+26");
+        assert_eq!(fill_in("$UNHEARD_OF $ $SHORT_"), "$UNHEARD_OF $ $SHORT_");
+        assert_eq!(fill_in(r"'[\$FIRST_TIME_BYTE'"), r"'[\224'");
+    }
+}

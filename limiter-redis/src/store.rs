@@ -7,20 +7,30 @@ use limiter_core::{EntryId, Error, ErrorKind, WindowStore};
 use redis::Cmd;
 use redis::aio::ConnectionLike;
 
-use crate::attempt::{Answer, Attempt, RetryPolicy};
+use crate::attempt::{Attempt, Reply, RetryPolicy};
 use crate::connection::Connection;
+use crate::format::OWN_ID_LEN;
 use crate::id::{IdSource, ttl_code};
 use crate::key::KeySpace;
-use crate::request::given;
+use crate::request::given_time;
 use crate::script::{APPLY, Arg, SETTLE};
 use crate::{reply, request};
 
-/// Keeps each log in a sorted set in Redis, and decides in one round trip.
+/// Keeps each log in a sorted set in Redis and decides in one round trip.
 ///
-/// It sends the operations of all tasks over one multiplexed connection. Share it by reference or in an `Arc`.
+/// The operations of all tasks share one multiplexed connection. Share the store by reference or in an `Arc`.
+/// [`Debug`](fmt::Debug) takes no lock.
+///
+/// # Errors
+/// Every operation returns
+/// - [`Unavailable`](ErrorKind::Unavailable) if the server cannot be reached or refuses to serve,
+/// - [`Timeout`](ErrorKind::Timeout) if no attempt was answered in time,
+/// - [`Corrupt`](ErrorKind::Corrupt) if the Redis key holds something else than a log,
+/// - [`Configuration`](ErrorKind::Configuration) if the server refuses the user or the command,
+/// - [`Inconsistent`](ErrorKind::Inconsistent) if the reply has an unexpected form.
 ///
 /// # Cancel safety
-/// Dropping a future that has not finished may or may not have had the operation's effect, never a part of it.
+/// Dropping a future before it is ready either has the whole effect of the operation or none.
 pub struct RedisStore<C = Connection> {
     pub(crate) connection: C,
     pub(crate) keys: KeySpace,
@@ -33,8 +43,9 @@ impl<C> RedisStore<C> {
         Self { connection, keys, retry_policy, ids: IdSource::new() }
     }
 
-    /// Returns the Redis key of a log: `limiter:{search:customer 7}`, for instance.
+    /// Returns the Redis key of a log, such as `limiter:{search:customer 7}`.
     ///
+    /// # Examples
     /// ```
     /// # use limiter_core::Name;
     /// # use limiter_core::store::LogKey;
@@ -78,9 +89,9 @@ where
         log: LogKey<'_>,
         stored: &[u8],
         command: impl Fn(Attempt) -> Cmd,
-    ) -> Result<Answer, Error> {
-        let answer = self.retry_policy.run(&self.connection, command).await;
-        answer.map_err(|failure| failure.into_error(stored).with_log(log))
+    ) -> Result<Reply, Error> {
+        let reply = self.retry_policy.run(&self.connection, command).await;
+        reply.map_err(|failure| failure.into_error(stored).with_log(log))
     }
 }
 
@@ -96,21 +107,21 @@ where
         });
         let (id, bytes) = match op.id {
             Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
-            None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[2..]),
+            None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[8 - OWN_ID_LEN..]),
         };
-        let (request, at) = (request::apply(&op, bytes), given(op.at));
-        let answer = self.run(op.log, &stored, |attempt| apply_command(&request, at, &stored, attempt)).await?;
-        reply::facts(&op, id, &answer.value)
+        let (request, at) = (request::apply(&op, bytes), given_time(op.at));
+        let reply = self.run(op.log, &stored, |attempt| apply_command(&request, at, &stored, attempt)).await?;
+        reply::facts(&op, id, &reply.value)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         let (log, stored) = (settlement.log, self.keys.encode(settlement.log));
-        let (request, at) = (request::settle(&settlement), given(settlement.at));
+        let (request, at) = (request::settle(&settlement), given_time(settlement.at));
         let args = [Arg::Bytes(&request), Arg::Number(at.unwrap_or_default())];
         let args = &args[..1 + usize::from(at.is_some())];
-        let answer = self.run(log, &stored, |attempt| SETTLE.call(attempt.load, &stored, args)).await?;
-        let facts = reply::settlement(&settlement, &answer.value)?;
-        if !facts.applied && answer.repeated && settlement.cost == 0 {
+        let reply = self.run(log, &stored, |attempt| SETTLE.call(attempt.load, &stored, args)).await?;
+        let facts = reply::settlement(&settlement, &reply.value)?;
+        if !facts.applied && reply.repeated && settlement.cost == 0 {
             let text = "the entry is gone, perhaps by an earlier attempt of this refund whose answer was lost";
             return Err(Error::new(ErrorKind::Timeout, text).with_log(log));
         }

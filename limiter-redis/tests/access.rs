@@ -5,11 +5,15 @@ use std::time::Duration;
 
 use limiter_core::store::{LogKey, Op};
 use limiter_core::{Counting, ErrorKind, Limiter, Name, Policy, Timestamp, WindowStore, policy};
-use limiter_redis::{RedisStore, RedisStoreBuilder};
+use limiter_redis::RedisStore;
 use limiter_testkit::server::{Cluster, Server};
 
+use common::{builder, connect};
+
+mod common;
+
 /// What a Redis user needs for a store with the prefix `limiter`, as the documentation lists it.
-const RULES: [&str; 15] = [
+const BASIC_RULES: [&str; 15] = [
     "on",
     ">secret",
     "~limiter:{*}",
@@ -27,13 +31,9 @@ const RULES: [&str; 15] = [
     "+unlink",
 ];
 /// What counting attempts, records, ids, refunds and settlements need in addition.
-const MORE: [&str; 5] = ["+pttl", "+zcard", "+zlexcount", "+zrank", "+zrem"];
+const GENERAL_RULES: [&str; 5] = ["+pttl", "+zcard", "+zlexcount", "+zrank", "+zrem"];
 /// What looking at live keys needs in addition.
-const LOOK: [&str; 2] = ["+scan", "+memory|usage"];
-
-fn builder() -> RedisStoreBuilder {
-    RedisStore::builder().response_timeout(Duration::from_secs(10)).connect_timeout(Duration::from_secs(10))
-}
+const INSPECT_RULES: [&str; 2] = ["+scan", "+memory|usage"];
 
 fn allow(server: &Server, user: &str, rules: &[&str]) {
     let mut command = vec!["ACL", "SETUSER", user];
@@ -52,8 +52,8 @@ fn search<S>(policy: impl Into<Policy>, store: S) -> Limiter<S> {
 #[tokio::test]
 async fn a_user_with_the_documented_rules_can_do_everything() {
     let server = Server::start().unwrap();
-    allow(&server, "shop", &RULES);
-    let store = Arc::new(builder().connect(&as_user(&server.url(), "shop")).await.unwrap());
+    allow(&server, "shop", &BASIC_RULES);
+    let store = Arc::new(connect(&as_user(&server.url(), "shop")).await);
     let limiter = search(policy!("3/1h"), store.clone());
     for allowed in [true, true, true, false] {
         assert_eq!(limiter.acquire("k").await.unwrap().allowed(), allowed);
@@ -61,7 +61,7 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
     assert_eq!(limiter.peek("k").await.unwrap().used(), 3);
     assert!(limiter.reset("k").await.unwrap());
 
-    allow(&server, "shop", &MORE);
+    allow(&server, "shop", &GENERAL_RULES);
     let attempts = limiter.policy().clone().with_counting(Counting::Attempts);
     for id in 0..6_u128 {
         for _ in 0..2 {
@@ -79,7 +79,7 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
         assert!(limiter.record("gold").policy(&gold).cost(7).await.unwrap().receipt().is_some());
     }
 
-    allow(&server, "shop", &LOOK);
+    allow(&server, "shop", &INSPECT_RULES);
     let log = LogKey::new(limiter.name(), "k");
     assert_eq!(store.inspect(log).await.unwrap().unwrap().entries, 3);
     let page = store.scan(None, 1000).await.unwrap();
@@ -90,10 +90,10 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
 #[tokio::test]
 async fn a_user_for_one_limiter_reaches_no_other() {
     let server = Server::start().unwrap();
-    let mut rules = RULES;
+    let mut rules = BASIC_RULES;
     rules[2] = "~limiter:{search:*}";
     allow(&server, "searcher", &rules);
-    let store = Arc::new(builder().connect(&as_user(&server.url(), "searcher")).await.unwrap());
+    let store = Arc::new(connect(&as_user(&server.url(), "searcher")).await);
     for key in ["customer 7", "", "}", "a:{b}"] {
         assert!(search(policy!("3/1h"), store.clone()).acquire(key).await.unwrap().allowed());
         for name in ["login", "", "search2", "search:", "Search", "*"] {
@@ -106,13 +106,13 @@ async fn a_user_for_one_limiter_reaches_no_other() {
 #[tokio::test]
 async fn a_missing_permission_or_a_wrong_password_is_a_configuration_error() {
     let server = Server::start().unwrap();
-    allow(&server, "shop", &RULES);
+    allow(&server, "shop", &BASIC_RULES);
     let elsewhere = builder().prefix("elsewhere").connect(&as_user(&server.url(), "shop")).await.unwrap();
     let error = search(policy!("3/1h"), elsewhere).acquire("k").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
 
     allow(&server, "shop", &["-zadd"]);
-    let store = builder().connect(&as_user(&server.url(), "shop")).await.unwrap();
+    let store = connect(&as_user(&server.url(), "shop")).await;
     let error = search(policy!("3/1h"), store).acquire("k").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
 
@@ -125,11 +125,11 @@ async fn a_missing_permission_or_a_wrong_password_is_a_configuration_error() {
 #[tokio::test]
 async fn stores_of_different_prefixes_share_nothing_and_those_of_one_share_all() {
     let server = Server::start().unwrap();
-    let connect = async |prefix: &str| {
+    let with_prefix = async |prefix: &str| {
         let store = builder().prefix(prefix).connect(&server.url()).await.unwrap();
         search(policy!("1/1h"), store)
     };
-    let (one, same, other) = (connect("a").await, connect("a").await, connect("a:b").await);
+    let (one, same, other) = (with_prefix("a").await, with_prefix("a").await, with_prefix("a:b").await);
     assert!(one.acquire("k").await.unwrap().allowed());
     assert!(!same.acquire("k").await.unwrap().allowed());
     assert!(other.acquire("k").await.unwrap().allowed());
@@ -140,8 +140,8 @@ async fn stores_of_different_prefixes_share_nothing_and_those_of_one_share_all()
 #[tokio::test]
 async fn limiters_of_different_names_share_nothing_and_those_of_one_share_all() {
     let server = Server::start().unwrap();
-    let store = Arc::new(builder().connect(&server.url()).await.unwrap());
-    let other_process = Arc::new(builder().connect(&server.url()).await.unwrap());
+    let store = Arc::new(connect(&server.url()).await);
+    let other_process = Arc::new(connect(&server.url()).await);
     let names =
         ["search", "login", "Search", "", "a:b", "a", "{a}", "a}", "%3A", ":", "*", "[a-z]", "Größe", "two words\n"];
     for (i, name) in names.into_iter().enumerate() {
@@ -177,7 +177,7 @@ async fn the_redis_key_is_the_prefix_the_name_and_the_key() {
 async fn a_unix_socket_will_do() {
     let server = Server::start().unwrap();
     let url = format!("redis+unix://{}", server.socket().display());
-    let limiter = search(policy!("1/1h"), builder().connect(&url).await.unwrap());
+    let limiter = search(policy!("1/1h"), connect(&url).await);
     assert!(limiter.acquire("k").await.unwrap().allowed());
     assert!(!limiter.acquire("k").await.unwrap().allowed());
 }
@@ -232,7 +232,7 @@ async fn a_store_starts_while_redis_is_away() {
 #[tokio::test]
 async fn a_given_time_keeps_its_log_for_a_minute_more_than_the_window() {
     let server = Server::start().unwrap();
-    let store = builder().connect(&server.url()).await.unwrap();
+    let store = connect(&server.url()).await;
     let second = policy!("1/1s");
     let ttl = |key: &str| {
         let stored = store.redis_key(LogKey::new(Name::default(), key));
@@ -248,7 +248,7 @@ async fn a_given_time_keeps_its_log_for_a_minute_more_than_the_window() {
 #[tokio::test]
 async fn an_acquire_waits_on_tokio() {
     let server = Server::start().unwrap();
-    let limiter = search(policy!("1/300ms"), builder().connect(&server.url()).await.unwrap());
+    let limiter = search(policy!("1/300ms"), connect(&server.url()).await);
     assert!(limiter.acquire("k").await.unwrap().allowed());
     let begun = tokio::time::Instant::now();
     let decision = limiter.acquire("k").within(Duration::from_secs(10)).await.unwrap();

@@ -1,15 +1,14 @@
 //! What an entry takes in the server's memory.
 
-use std::time::Duration;
-
 use limiter_core::store::LogKey;
 use limiter_core::{Limit, Limiter};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
 
+mod common;
+
 async fn limiter(server: &Server, max: u64) -> Limiter<RedisStore> {
-    let builder = RedisStore::builder().response_timeout(Duration::from_secs(10));
-    Limiter::new("search", Limit::per_hour(max).unwrap(), builder.connect(&server.url()).await.unwrap())
+    Limiter::new("search", Limit::per_hour(max).unwrap(), common::connect(&server.url()).await)
 }
 
 async fn bytes_per_entry(server: &Server, entries: u64) -> f64 {

@@ -3,36 +3,63 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use limiter_core::{DynWindowStore, WindowStore};
-use limiter_redis::RedisStore;
+use limiter_core::SharedStore;
 use limiter_testkit::conformance::{Phase, Suite};
+use limiter_testkit::conformance_tests;
 use limiter_testkit::server::{Cluster, Server};
 
-/// No run may hang.
-const LONGEST: Duration = Duration::from_secs(300);
+use common::connect;
 
-async fn connect(url: &str) -> RedisStore {
-    // A server on a busy test machine may be slow; late answers are not what is tested here.
-    RedisStore::builder().response_timeout(Duration::from_secs(10)).connect(url).await.unwrap()
+mod common;
+
+/// No run may hang.
+const RUN_TIMEOUT: Duration = Duration::from_secs(300);
+
+async fn connect_object_safe(url: &str) -> SharedStore {
+    Arc::new(connect(url).await)
 }
 
-async fn conforms<S: WindowStore + ?Sized>(store: Arc<S>, sequences: u64) {
-    let suite = Suite::new()
-        .sequences(sequences)
-        .depth(1)
-        .contention(8, 20, 2)
-        .spawn(|task| Box::pin(async { _ = tokio::spawn(task).await }));
-    let report = tokio::time::timeout(LONGEST, suite.run(store)).await.unwrap().unwrap();
-    assert_eq!(report.random_sequences, sequences);
-    assert!(report.golden_rows >= 100 && report.contended > 0, "{report:?}");
+// Each handle is a connection.
+conformance_tests!(
+    one_server,
+    connect(&server.url()).await,
+    with server = Server::start().unwrap(),
+    suite = Suite::slow(),
+    handles = 2,
+    runtime = tokio,
+);
+conformance_tests!(
+    the_object_safe_twin,
+    connect_object_safe(&server.url()).await,
+    with server = Server::start().unwrap(),
+    suite = Suite::shared(),
+    handles = 2,
+    runtime = tokio,
+);
+conformance_tests!(
+    a_cluster,
+    connect(&cluster.url()).await,
+    with cluster = Cluster::start().unwrap(),
+    suite = Suite::slow(),
+    handles = 3,
+    runtime = tokio,
+);
+
+fn on_tokio(suite: Suite) -> Suite {
+    suite.spawn(|task| Box::pin(async { _ = tokio::spawn(task).await }))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_server_conforms() {
+async fn the_suite_removes_its_keys() {
     let server = Server::start().unwrap();
-    conforms(Arc::new(connect(&server.url()).await), 300).await;
-    let left = server.command(&["DBSIZE"]).unwrap();
-    assert_eq!(left.int(), 0, "the suite removes its keys");
+    let handles = vec![Arc::new(connect(&server.url()).await), Arc::new(connect(&server.url()).await)];
+    let suite = on_tokio(Suite::shared());
+    let report = tokio::time::timeout(RUN_TIMEOUT, suite.run_handles(handles)).await.unwrap().unwrap();
+    for phase in Phase::ALL {
+        println!("{phase:?}: {} calls", report.operations_of(phase));
+        assert!(report.operations_of(phase) > 0, "{report:?}");
+    }
+    assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -40,19 +67,6 @@ async fn every_pair_of_operations_conforms() {
     let server = Server::start().unwrap();
     let suite = Suite::new().depth(2).phases(&[Phase::Exhaustive]);
     let store = Arc::new(connect(&server.url()).await);
-    let report = tokio::time::timeout(LONGEST, suite.run(store)).await.unwrap().unwrap();
-    assert!(report.short_sequences > 3_000, "{report:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_object_safe_twin_conforms() {
-    let server = Server::start().unwrap();
-    let store: Arc<dyn DynWindowStore> = Arc::new(connect(&server.url()).await);
-    conforms(store, 100).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_conforms() {
-    let cluster = Cluster::start().unwrap();
-    conforms(Arc::new(connect(&cluster.url()).await), 200).await;
+    let report = tokio::time::timeout(RUN_TIMEOUT, suite.run(store)).await.unwrap().unwrap();
+    assert_eq!(report.short_sequences, 2_514);
 }

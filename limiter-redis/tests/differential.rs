@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use limiter_memory::MemoryStore;
-use limiter_redis::RedisStore;
 use limiter_testkit::conformance::{Plan, cases, replay, replay_blocking};
 use limiter_testkit::server::Server;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
+
+mod common;
 
 /// The number of sequences, `LIMITER_SEQUENCES`. Default: as many as a test has time for.
 fn sequences() -> u32 {
@@ -22,8 +22,7 @@ fn sequences() -> u32 {
 fn memory_redis_and_the_oracle_agree_in_every_field() {
     let server = Server::start().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let patient = RedisStore::builder().response_timeout(Duration::from_secs(10));
-    let redis = Arc::new(runtime.block_on(patient.connect(&server.url())).unwrap());
+    let redis = Arc::new(runtime.block_on(common::connect(&server.url())));
     let memory = Arc::new(MemoryStore::new());
 
     let count = sequences();

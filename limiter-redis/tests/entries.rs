@@ -1,18 +1,17 @@
 //! An entry has a short form or a long one, depending on what it has to hold. No decision depends on the form.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use limiter_core::store::{LogKey, Mode, Op, Settlement};
 use limiter_core::{Counting, Decision, Limit, MAX_COST, Name, Policy, Receipt, Timestamp, Window, WindowStore};
 use limiter_redis::RedisStore;
-use limiter_testkit::conformance::{Case, CaseLimiter, Operation, Plan, Step, replay};
+use limiter_testkit::conformance::{Case, CaseId, CaseLimiter, Operation, Place, Plan, Step, replay};
 use limiter_testkit::server::{Reply, Server};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
-use common::run;
+use common::{connect, run, with_receipts};
 
 mod common;
 
@@ -26,10 +25,6 @@ fn limit(max: u64, window: u64) -> Policy {
     Limit::with_window(max, Window::from_micros(window).unwrap()).unwrap().into()
 }
 
-async fn connect(server: &Server) -> RedisStore {
-    RedisStore::builder().response_timeout(Duration::from_secs(10)).connect(&server.url()).await.unwrap()
-}
-
 /// The log of the key `k`, for operations without a limiter.
 struct Log {
     server: Server,
@@ -40,7 +35,7 @@ struct Log {
 impl Log {
     async fn new() -> Self {
         let server = Server::start().unwrap();
-        Self { store: connect(&server).await, server, meter: limit(MAX_COST, WINDOW) }
+        Self { store: connect(&server.url()).await, server, meter: limit(MAX_COST, WINDOW) }
     }
 
     fn key(&self) -> LogKey<'static> {
@@ -204,11 +199,15 @@ fn extremes() -> impl Strategy<Value = Case> {
         (0..16_u8, 0..TIMES.len(), 0..COSTS.len(), any::<u8>(), 0..4_u8).prop_map(|(kind, time, cost, n, policy)| {
             let cost = COSTS[cost];
             let operation = match kind {
-                0..=2 => Operation::Settle { receipt: n, cost: if kind == 0 { cost } else { 0 }, policy },
+                0..=2 => {
+                    let cost = if kind == 0 { cost } else { 0 };
+                    Operation::Settle { step: n.into(), on: None, cost, policy }
+                }
                 _ => {
                     let mode =
                         [Mode::Acquire, Mode::Record, Mode::Peek][usize::from(kind.saturating_sub(10) / 2).min(2)];
-                    Operation::Run { mode, limiter: n / 2, key: 0, policy, cost, id: (n > 250).then_some(n % 2) }
+                    let id = (n > 250).then_some(CaseId::Fresh(n % 2));
+                    Operation::Run { mode, on: Place { limiter: n / 2, key: 0 }, policy, cost, id }
                 }
             };
             Step { after: i64::try_from(TIMES[time]).unwrap(), operation }
@@ -217,7 +216,7 @@ fn extremes() -> impl Strategy<Value = Case> {
         policies,
         limiters: limiters.clone(),
         start: START,
-        steps,
+        steps: with_receipts(steps),
     })
 }
 
@@ -225,7 +224,7 @@ fn extremes() -> impl Strategy<Value = Case> {
 fn decisions_are_the_same_at_the_ends_of_the_forms() {
     let server = Server::start().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let store = Arc::new(runtime.block_on(connect(&server)));
+    let store = Arc::new(runtime.block_on(connect(&server.url())));
     let mut runner = TestRunner::new(Config {
         cases: 2_000,
         source_file: Some(file!()),

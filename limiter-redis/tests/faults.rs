@@ -6,19 +6,27 @@ use std::time::{Duration, Instant};
 
 use limiter_core::store::LogKey;
 use limiter_core::{Error, ErrorKind, Limiter, policy};
-use limiter_redis::RedisStore;
+use limiter_redis::{RedisStore, RedisStoreBuilder};
 use limiter_testkit::server::Server;
+
+use common::chain;
+
+mod common;
 
 const RESPONSE: Duration = Duration::from_millis(250);
 /// Two attempts with the pause between them, and what a busy test machine adds.
 const BOUND: Duration = Duration::from_millis(2 * 270 + 700);
 
+/// The timeouts that these tests are about. The first connection may take long while other tests start servers.
+fn builder() -> RedisStoreBuilder {
+    RedisStore::builder().connect_timeout(Duration::from_secs(5)).response_timeout(RESPONSE)
+}
+
 async fn limiter(server: &Server) -> Limiter<RedisStore> {
-    let builder = RedisStore::builder().response_timeout(RESPONSE).retries(1);
+    let builder = builder().retries(1);
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
-        // The first connection may take long while other tests start servers.
-        match builder.clone().connect_timeout(Duration::from_secs(5)).connect(&server.url()).await {
+        match builder.clone().connect(&server.url()).await {
             Ok(store) => return Limiter::new("search", policy!("5/1h"), store),
             Err(error) => assert!(Instant::now() < deadline, "{error:?}"),
         }
@@ -142,8 +150,7 @@ async fn a_server_killed_in_mid_call_ends_the_call() {
 async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
     let server = server_with_debug();
     // More attempts than it takes, for a busy test machine.
-    let patient = RedisStore::builder().connect_timeout(Duration::from_secs(5)).response_timeout(RESPONSE).retries(3);
-    let store = patient.connect(&server.url()).await.unwrap();
+    let store = builder().retries(3).connect(&server.url()).await.unwrap();
     let limiter = Limiter::new("search", policy!("5/1h"), store);
     assert!(limiter.acquire("warm").await.unwrap().allowed());
     let sleeper = sleep_server(&server, "0.4");
@@ -202,7 +209,7 @@ async fn a_full_server_refuses_with_a_typed_error_and_goes_on_denying() {
     server.command(&["CONFIG", "SET", "maxmemory", "100kb"]).unwrap();
     let error = within(limiter.acquire("new")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.to_string().contains("OOM") || error.to_string().contains("maxmemory"), "{error}");
+    assert!(chain(&error).contains("OOM") || chain(&error).contains("maxmemory"), "{}", chain(&error));
     assert!(!within(limiter.acquire("full")).await.unwrap().allowed(), "a denial needs no memory");
     server.command(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
     assert_eq!(within(limiter.acquire("new")).await.unwrap().used(), 1, "the refused operation left nothing behind");
@@ -215,7 +222,7 @@ async fn a_read_only_replica_answers_peeks_and_refuses_the_rest() {
     let limiter = limiter(&replica).await;
     let error = within(limiter.acquire("k")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    assert!(error.to_string().contains("READONLY") || error.to_string().contains("read only"), "{error}");
+    assert!(chain(&error).contains("READONLY") || chain(&error).contains("read only"), "{}", chain(&error));
     assert_eq!(within(limiter.peek("k")).await.unwrap().used(), 0);
 }
 
@@ -254,27 +261,46 @@ async fn a_key_of_another_type_is_an_error_and_a_reset_removes_it() {
     assert_eq!(limiter.acquire("customer 7").await.unwrap().used(), 1);
 }
 
+/// Members that no limiter wrote. These sort behind every entry, by their bytes or by a score that no limiter gives.
+const BEHIND: [(&str, &str, &[u8]); 9] = [
+    ("a text", "0", b"\xff 203.0.113.9"),
+    ("a text with a score", "1.5", b"203.0.113.9"),
+    ("a text with an infinite score", "inf", b"203.0.113.9"),
+    ("an empty member with a score", "1", b""),
+    ("the length of a short entry, and a time out of range", "1", &[0; 26]),
+    ("a byte more than a short entry", "0", &[0xff; 27]),
+    ("the length of a long entry, and a tag that no entry has", "0", &[0xff; 23]),
+    (
+        "a tag that announces a cost, and none",
+        "0",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x04 an id",
+    ),
+    (
+        "a tag that announces no cost, and one",
+        "0",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00 an id a cost",
+    ),
+];
+/// These sort before every entry, so they are noticed where they are alone.
+const BEFORE: [(&str, &str, &[u8]); 4] = [
+    ("a plain text", "0", b"203.0.113.9"),
+    ("an empty member", "0", b""),
+    ("the length of a short entry, and nonsense in it", "0", b"abcdefghijklmnopqrstuvwxyz"),
+    ("the length of a caller's id, and no entry of it", "0", b"i123456789abcdef0123456\xff"),
+];
+
 #[tokio::test]
 async fn foreign_members_are_an_error_and_a_reset_removes_them() {
     let server = Server::start().unwrap();
     let limiter = limiter(&server).await;
-    let now = (u64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_micros()).unwrap() + 60_000_000).to_string();
-    let nineteen = [0_u8; 19];
-    for (name, score, member) in [
-        ("a plain member", now.as_str(), b"203.0.113.9".as_slice()),
-        ("an empty member", &now, b""),
-        ("a member of the right length, with nonsense in it", &now, b"abcdefghi\xffklmnopqr"),
-        ("a member one byte too long", &now, &nineteen),
-        ("a score of no time", "1.5", b"abcdefghi\x00klmnopqr"),
-        ("an infinite score", "inf", b"abcdefghi\x00klmnopqr"),
-    ] {
+    let behind_an_entry = BEHIND.map(|case| (true, case));
+    let alone = BEHIND.into_iter().chain(BEFORE).map(|case| (false, case));
+    for (has_entry, (name, score, member)) in behind_an_entry.into_iter().chain(alone) {
         let key = name;
-        assert!(limiter.acquire(key).await.unwrap().allowed());
-        let stored = limiter.store().redis_key(LogKey::new(limiter.name(), key));
-        if score == "1.5" {
-            // Alone, because an entry before it would hide it.
-            limiter.reset(key).await.unwrap();
+        if has_entry {
+            assert!(limiter.acquire(key).await.unwrap().allowed());
         }
+        let stored = limiter.store().redis_key(LogKey::new(limiter.name(), key));
         server.command(&[b"ZADD".as_slice(), &stored, score.as_bytes(), member]).unwrap();
         let error = within(limiter.acquire(key)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{name}: {error:?}");
@@ -282,6 +308,7 @@ async fn foreign_members_are_an_error_and_a_reset_removes_them() {
         assert!(!format!("{error:?}").contains(&*member.escape_ascii().to_string()) || member.is_empty(), "{error:?}");
         assert!(limiter.reset(key).await.unwrap(), "{name}");
         assert_eq!(limiter.acquire(key).await.unwrap().used(), 1, "{name}");
+        assert!(limiter.reset(key).await.unwrap(), "{name}");
     }
 }
 
@@ -330,12 +357,11 @@ async fn no_error_prints_a_key() {
     assert!(!debugged.contains(KEY), "{debugged}");
 }
 
-/// Between the two attempts nobody can tell whether the first refund took effect.
+/// Between the two attempts nobody knows whether the first refund took effect.
 #[tokio::test]
 async fn a_refund_whose_first_answer_was_lost_is_a_timeout_and_its_repetition_reports_it() {
     let server = server_with_debug();
-    let patient = RedisStore::builder().connect_timeout(Duration::from_secs(5)).response_timeout(RESPONSE).retries(3);
-    let store = patient.connect(&server.url()).await.unwrap();
+    let store = builder().retries(3).connect(&server.url()).await.unwrap();
     let limiter = Limiter::new("search", policy!("5/1h"), store);
     let receipt = limiter.acquire("k").await.unwrap().receipt().unwrap();
     assert!(limiter.acquire("k").await.unwrap().allowed());

@@ -81,7 +81,7 @@ impl Tally {
                 Some(decision.allowed())
             }
             Err(error) => {
-                assert_passing(&error);
+                assert_temporary(&error);
                 self.failed += 1;
                 None
             }
@@ -90,9 +90,9 @@ impl Tally {
 }
 
 /// The only errors that a cluster in trouble may cause.
-fn assert_passing(error: &Error) {
-    let passing = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) && error.is_retryable();
-    assert!(passing, "{error:?}");
+fn assert_temporary(error: &Error) {
+    let temporary = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) && error.is_retryable();
+    assert!(temporary, "{error:?}");
 }
 
 fn assert_bounded(longest: Duration) {
@@ -221,7 +221,7 @@ fn hammer(limiter: &Arc<Limiter<RedisStore>>, key: &str, over: &Arc<AtomicBool>)
             let answer = limiter.record(&key).await;
             outcomes.push(Outcome { begun, took: begun.elapsed(), answered: answer.is_ok() });
             if let Err(error) = answer {
-                assert_passing(&error);
+                assert_temporary(&error);
             }
             tokio::time::sleep(Duration::from_millis(3)).await;
         }
@@ -331,7 +331,7 @@ async fn a_slot_taken_over_from_a_hanging_master_is_found() {
         longest = longest.max(begun.elapsed());
         match answer {
             Ok(decision) => break decision,
-            Err(error) => assert_passing(&error),
+            Err(error) => assert_temporary(&error),
         }
         assert!(hung.elapsed() < Duration::from_secs(5), "the new master is not found");
     };

@@ -10,16 +10,15 @@ use limiter_core::{Decision, Limiter, Policy, Timestamp};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::{Cluster, Server};
 
-use fleet::Worker;
+use workers::Worker;
 
-mod fleet;
+mod common;
+mod workers;
 
 const PROCESSES: usize = 8;
 const TASKS: u64 = 8;
 /// How long the work in running time lasts.
 const RUNNING: Duration = Duration::from_millis(2_500);
-/// No test here is about how long a decision takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs all tasks at once.
 fn work<F, Fut>(worker: &Worker, policy: &str, task: F)
@@ -29,8 +28,7 @@ where
 {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let patient = RedisStore::builder().connect_timeout(PATIENCE).response_timeout(PATIENCE);
-        let store = patient.connect(&worker.url).await.unwrap();
+        let store = common::connect(&worker.url).await;
         let limiter = Arc::new(Limiter::new("search", policy.parse::<Policy>().unwrap(), store));
         worker.wait_for_all();
         let tasks: Vec<_> =
@@ -78,7 +76,7 @@ fn frozen(test: &str, url: impl FnOnce() -> (String, Box<dyn Send>), keys: u64, 
     }
     let (url, _servers) = url();
     let mut total: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-    for line in fleet::run(test, PROCESSES, &url) {
+    for line in workers::run(test, PROCESSES, &url) {
         let [key, taken, denied] = numbers(&line);
         let sum = total.entry(key).or_default();
         *sum = (sum.0 + taken, sum.1 + denied);
@@ -112,7 +110,7 @@ fn running(test: &str, url: impl FnOnce() -> (String, Box<dyn Send>), keys: u64,
     let (url, _servers) = url();
     let mut admitted: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     let mut denied: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
-    for line in fleet::run(test, PROCESSES, &url) {
+    for line in workers::run(test, PROCESSES, &url) {
         let [key, allowed, at] = numbers(&line);
         if allowed == 1 {
             admitted.entry(key).or_default().push(at);

@@ -1,19 +1,18 @@
 //! What an append keeps: whatever the operation's own policy or its limiter's can see, and nothing else.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use limiter_core::store::{LogKey, Mode, Op};
 use limiter_core::{Counting, Limit, LimitStatus, Limiter, Policy, Timestamp, Window, policy};
 use limiter_redis::RedisStore;
-use limiter_testkit::conformance::{Case, CaseLimiter, Operation, Plan, Step, replay};
+use limiter_testkit::conformance::{Case, CaseLimiter, Operation, Place, Plan, Step, replay};
 use limiter_testkit::server::{Reply, Server};
 use limiter_testkit::{Answer, OracleStore};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
-use common::run;
+use common::{connect, run, with_receipts};
 
 mod common;
 
@@ -21,10 +20,6 @@ const START: u64 = 1_700_000_000_000_000;
 
 fn at(micros: u64) -> Timestamp {
     Timestamp::from_micros(START + micros).unwrap()
-}
-
-async fn connect(server: &Server) -> RedisStore {
-    RedisStore::builder().response_timeout(Duration::from_secs(10)).connect(&server.url()).await.unwrap()
 }
 
 /// The entries and the callers' ids that Redis holds for a log.
@@ -39,8 +34,8 @@ fn members(server: &Server, store: &RedisStore, log: LogKey<'_>) -> (usize, usiz
 #[tokio::test]
 async fn a_gold_customers_request_erases_nothing_that_the_limiter_counts() {
     let server = Server::start().unwrap();
-    let search = Limiter::new("search", policy!("3/1s, 100/1h"), connect(&server).await);
-    let other = Limiter::new("login", policy!("3/1s, 100/1h"), connect(&server).await);
+    let search = Limiter::new("search", policy!("3/1s, 100/1h"), connect(&server.url()).await);
+    let other = Limiter::new("login", policy!("3/1s, 100/1h"), connect(&server.url()).await);
     let gold = policy!("50/1s");
     let second = 1_000_000;
     for _ in 0..3 {
@@ -65,7 +60,7 @@ async fn a_gold_customers_request_erases_nothing_that_the_limiter_counts() {
 #[tokio::test]
 async fn an_operation_without_a_limiter_keeps_what_its_own_policy_can_see() {
     let server = Server::start().unwrap();
-    let store = connect(&server).await;
+    let store = connect(&server.url()).await;
     let (short, long) = (policy!("9/10us"), policy!("9/1s"));
     for time in 0..5 {
         assert!(run(&store, Op::acquire("k", &long).at(at(time))).await.unwrap().allowed());
@@ -78,7 +73,7 @@ async fn an_operation_without_a_limiter_keeps_what_its_own_policy_can_see() {
 #[tokio::test]
 async fn a_log_holds_an_id_once() {
     let server = Server::start().unwrap();
-    let store = connect(&server).await;
+    let store = connect(&server.url()).await;
     let (short, long) = (policy!("9/10us"), policy!("3/10us, 9/1ms"));
     let op = |policy| Op::acquire("k", policy).with_id(7_u128);
     let log = op(&short).log;
@@ -112,7 +107,7 @@ async fn a_log_holds_an_id_once() {
 #[tokio::test]
 async fn an_append_drops_exactly_what_nobody_can_see() {
     let server = Server::start().unwrap();
-    let (redis, oracle) = (connect(&server).await, OracleStore::new());
+    let (redis, oracle) = (connect(&server.url()).await, OracleStore::new());
     let policies =
         [policy!("9/40us"), policy!("12/30us, 6/60us"), policy!("30/6us"), policy!("7/200us"), policy!("9/3us")];
     let mut random = 5_u64;
@@ -185,12 +180,12 @@ fn long_logs() -> impl Strategy<Value = Case> {
                 _ => Mode::Acquire,
             };
             let operation = match kind {
-                3 => Operation::Settle { receipt: n, cost: u64::from(n % 4), policy },
-                _ => Operation::Run { mode, limiter, key: 0, policy, cost, id: None },
+                3 => Operation::Settle { step: n.into(), on: None, cost: u64::from(n % 4), policy },
+                _ => Operation::Run { mode, on: Place { limiter, key: 0 }, policy, cost, id: None },
             };
             Step { after: after - 1, operation }
         };
-        let steps = steps.into_iter().map(step).collect();
+        let steps = with_receipts(steps.into_iter().map(step).collect());
         let limiters = vec![
             CaseLimiter { name: 0, policy: Some(0) },
             CaseLimiter { name: 0, policy: Some(0) },
@@ -205,7 +200,7 @@ fn long_logs() -> impl Strategy<Value = Case> {
 fn long_logs_under_changing_policies_agree_with_the_oracle() {
     let server = Server::start().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let store = Arc::new(runtime.block_on(connect(&server)));
+    let store = Arc::new(runtime.block_on(connect(&server.url())));
     let mut runner = TestRunner::new(Config {
         cases: 150,
         source_file: Some(file!()),

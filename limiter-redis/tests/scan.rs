@@ -1,23 +1,17 @@
 //! A scan takes a few round trips a page, and finds every key once, whichever node holds it.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use limiter_core::store::{LogKey, Op};
 use limiter_core::{Limiter, Name, WindowStore, policy};
 use limiter_redis::{Cursor, LiveKey, Page, RedisStore, StoredKey};
 use limiter_testkit::server::{Cluster, Server};
 
-use common::run;
+use common::{connect, run};
 
 mod common;
 
 const KEYS: u64 = 700;
-
-async fn store(url: &str) -> RedisStore {
-    let patience = Duration::from_secs(10);
-    RedisStore::builder().response_timeout(patience).connect_timeout(patience).connect(url).await.unwrap()
-}
 
 /// Key `n` gets one, two or three entries.
 async fn fill(store: RedisStore) -> Limiter<RedisStore> {
@@ -72,7 +66,7 @@ fn reads(server: &Server) -> u64 {
 #[tokio::test]
 async fn a_page_takes_a_few_round_trips() {
     let server = Server::start().unwrap();
-    let limiter = fill(store(&server.url()).await).await;
+    let limiter = fill(connect(&server.url()).await).await;
     let before = reads(&server);
     // A page of all keys comes in the order in which Redis names them.
     let page = limiter.store().scan(None, 1_000_000).await.unwrap();
@@ -87,7 +81,7 @@ async fn a_page_takes_a_few_round_trips() {
 #[tokio::test]
 async fn keys_that_are_no_logs_are_listed_without_members_and_gone_ones_not_at_all() {
     let server = Server::start().unwrap();
-    let limiter = fill(store(&server.url()).await).await;
+    let limiter = fill(connect(&server.url()).await).await;
     let text = limiter.store().redis_key(LogKey::new(limiter.name(), "text"));
     server.command(&[b"SET".as_slice(), &text, b"no log"]).unwrap();
     assert!(limiter.reset("5").await.unwrap());
@@ -100,7 +94,7 @@ async fn keys_that_are_no_logs_are_listed_without_members_and_gone_ones_not_at_a
 #[tokio::test]
 async fn a_cluster_is_looked_through_node_by_node_and_keys_that_move_are_followed() {
     let cluster = Cluster::start().unwrap();
-    let limiter = fill(store(&cluster.url()).await).await;
+    let limiter = fill(connect(&cluster.url()).await).await;
     assert_eq!(sizes(&scanned(limiter.store(), 100).await), expected());
 
     // One key of a slot that moves is already on its new node, and is found there.
@@ -171,19 +165,19 @@ async fn each_name_is_scanned_alone(store: &RedisStore) {
 #[tokio::test]
 async fn the_keys_of_one_name_are_scanned_alone() {
     let server = Server::start().unwrap();
-    each_name_is_scanned_alone(&store(&server.url()).await).await;
+    each_name_is_scanned_alone(&connect(&server.url()).await).await;
 }
 
 #[tokio::test]
 async fn the_keys_of_one_name_are_scanned_alone_on_a_cluster() {
     let cluster = Cluster::start().unwrap();
-    each_name_is_scanned_alone(&store(&cluster.url()).await).await;
+    each_name_is_scanned_alone(&connect(&cluster.url()).await).await;
 }
 
 #[tokio::test]
 async fn keys_of_another_layout_are_not_listed() {
     let server = Server::start().unwrap();
-    let store = store(&server.url()).await;
+    let store = connect(&server.url()).await;
     for other in
         ["limiter:{no name}", "limiter:search:k", "limiter:{%73earch:k}", "other:{search:k}", "limiter:{a b:k}"]
     {
@@ -196,7 +190,7 @@ async fn keys_of_another_layout_are_not_listed() {
 #[tokio::test]
 async fn a_long_key_is_listed_by_its_digest() {
     let server = Server::start().unwrap();
-    let limiter = Limiter::new("search", policy!("10/1h"), store(&server.url()).await);
+    let limiter = Limiter::new("search", policy!("10/1h"), connect(&server.url()).await);
     assert!(limiter.acquire("k".repeat(257)).await.unwrap().allowed());
     let found = scanned_name(limiter.store(), "search", 100).await;
     assert!(

@@ -8,7 +8,7 @@ use limiter_redis::RedisStore;
 use limiter_testkit::OracleStore;
 use limiter_testkit::server::Server;
 
-use common::run;
+use common::{connect, run};
 
 mod common;
 
@@ -20,10 +20,6 @@ fn at(micros: u64) -> Timestamp {
 
 fn key() -> LogKey<'static> {
     LogKey::new(Name::new("chat"), "customer 7")
-}
-
-async fn connect(server: &Server) -> RedisStore {
-    RedisStore::builder().response_timeout(Duration::from_secs(10)).connect(&server.url()).await.unwrap()
 }
 
 /// A log in Redis, and the same log in the oracle.
@@ -41,7 +37,7 @@ struct Receipts {
 
 impl Pair {
     async fn new(server: &Server) -> Self {
-        let redis = connect(server).await;
+        let redis = connect(&server.url()).await;
         redis.reset(key()).await.unwrap();
         Self { redis, oracle: OracleStore::new() }
     }
@@ -207,7 +203,7 @@ async fn a_settlement_answers_about_a_long_log() {
 #[tokio::test]
 async fn a_settlement_through_a_limiter_answers_at_the_servers_time() {
     let server = Server::start().unwrap();
-    let chat = Limiter::new("chat", policy!("10000/1h, 50000/1d"), connect(&server).await);
+    let chat = Limiter::new("chat", policy!("10000/1h, 50000/1d"), connect(&server.url()).await);
     let decision = chat.acquire("customer 7").cost(4_000).await.unwrap();
     let receipt = decision.receipt().unwrap();
     let settled = chat.settle("customer 7", receipt, 1_250).await.unwrap();
@@ -221,7 +217,7 @@ async fn a_settlement_through_a_limiter_answers_at_the_servers_time() {
     let gold = policy!("2000/1m");
     let settled = chat.settle("customer 7", receipt, 1_500).policy(&gold).await.unwrap();
     assert_eq!((settled.applied(), settled.status().remaining()), (true, 500));
-    let search = Limiter::new("search", policy!("5/1h"), connect(&server).await);
+    let search = Limiter::new("search", policy!("5/1h"), connect(&server.url()).await);
     let settled = search.refund("customer 7", receipt).await.unwrap();
     assert_eq!((settled.applied(), settled.status().used()), (false, 0));
     let settled = chat.refund("customer 7", receipt).await.unwrap();

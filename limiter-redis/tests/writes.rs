@@ -9,13 +9,9 @@ use limiter_core::{Counting, Limit, Limiter, Name, Policy, Timestamp, WindowStor
 use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
 
-use common::run;
+use common::{connect, run};
 
 mod common;
-
-async fn store(server: &Server) -> RedisStore {
-    RedisStore::builder().response_timeout(Duration::from_secs(10)).connect(&server.url()).await.unwrap()
-}
 
 /// How often clients called a command.
 fn calls(server: &Server, command: &str) -> u64 {
@@ -27,7 +23,7 @@ fn calls(server: &Server, command: &str) -> u64 {
 #[tokio::test]
 async fn a_decision_is_one_command() {
     let server = Server::start().unwrap();
-    let limiter = Limiter::new("search", policy!("5/1h, 50/1d"), store(&server).await);
+    let limiter = Limiter::new("search", policy!("5/1h, 50/1d"), connect(&server.url()).await);
     let gold = policy!("50/1s");
     assert!(limiter.acquire("warm").await.unwrap().allowed());
     let before = calls(&server, "evalsha");
@@ -59,7 +55,7 @@ async fn a_decision_is_one_command() {
 async fn denials_and_peeks_write_nothing() {
     let master = Server::start().unwrap();
     let _replica = master.start_replica().unwrap();
-    let limiter = Limiter::new("search", policy!("5/1h"), store(&master).await);
+    let limiter = Limiter::new("search", policy!("5/1h"), connect(&master.url()).await);
     let mark = || {
         let offset = master.info_number("replication", "master_repl_offset").unwrap();
         (offset, master.info_number("persistence", "rdb_changes_since_last_save").unwrap())
@@ -91,7 +87,7 @@ async fn denials_and_peeks_write_nothing() {
 #[tokio::test]
 async fn every_key_expires_and_nothing_stays() {
     let server = Server::start().unwrap();
-    let store = store(&server).await;
+    let store = connect(&server.url()).await;
     let policies = [policy!("3/300ms"), policy!("2/100ms, 3/400ms").with_counting(Counting::Attempts)];
     let mut random = 7_u64;
     for n in 0..3_000_u64 {
@@ -138,7 +134,7 @@ fn ttl(server: &Server, store: &RedisStore, log: LogKey<'_>) -> i64 {
 #[tokio::test]
 async fn a_key_lives_as_long_as_its_log_counts() {
     let server = Server::start().unwrap();
-    let store = store(&server).await;
+    let store = connect(&server.url()).await;
     let policies = [30, 1_000, 1_001, 60_000, 3_600_000].map(|millis| {
         let window = Duration::from_millis(millis);
         (window, Policy::from(Limit::new(1_000_000, window).unwrap()))
@@ -192,7 +188,7 @@ async fn a_key_lives_as_long_as_its_log_counts() {
 async fn a_key_lives_by_the_longer_window_of_the_operation_and_its_limiter() {
     const HOUR: i64 = 3_600_000;
     let server = Server::start().unwrap();
-    let limiter = Limiter::new("search", policy!("3/1s, 100/1h"), store(&server).await);
+    let limiter = Limiter::new("search", policy!("3/1s, 100/1h"), connect(&server.url()).await);
     let ttl = |key: &str| ttl(&server, limiter.store(), LogKey::new(limiter.name(), key));
     let short = policy!("50/1s");
     let receipt = limiter.acquire("new").policy(&short).await.unwrap().receipt().unwrap();
@@ -252,7 +248,7 @@ const CALLS: u64 = 100;
 #[tokio::test]
 async fn the_common_operations_take_few_commands() {
     let server = Server::start().unwrap();
-    let limiter = Limiter::new("search", Limit::per_hour(CALLS).unwrap(), store(&server).await);
+    let limiter = Limiter::new("search", Limit::per_hour(CALLS).unwrap(), connect(&server.url()).await);
     let expect = |what: &str, expected: &[(&str, u64)]| expect(&server, what, expected);
     for _ in 0..CALLS {
         assert!(limiter.acquire("k").await.unwrap().allowed());
@@ -295,12 +291,12 @@ async fn the_common_operations_take_few_commands() {
     expect("steady", &steady);
 }
 
-/// Under a policy of its own, an operation takes as many commands as under the limiter's, and those that it needs to find what
+/// Under another policy, an operation takes as many commands as under the limiter's, and those that it needs to find what
 /// the limiter's keeps.
 #[tokio::test]
 async fn operations_under_another_policy_take_few_commands() {
     let server = Server::start().unwrap();
-    let store = store(&server).await;
+    let store = connect(&server.url()).await;
     let expect = |what: &str, expected: &[(&str, u64)]| expect(&server, what, expected);
     let at = |at| Timestamp::from_micros(1_000_000 + at).unwrap();
     let (gold, long) = (policy!("50/10us"), policy!("3/10us, 100/100us"));
@@ -343,7 +339,7 @@ async fn operations_under_another_policy_take_few_commands() {
 #[tokio::test]
 async fn a_settlement_of_the_newest_entry_takes_few_commands() {
     let server = Server::start().unwrap();
-    let limiter = Limiter::new("search", policy!("1000000/1h, 2000000/1d"), store(&server).await);
+    let limiter = Limiter::new("search", policy!("1000000/1h, 2000000/1d"), connect(&server.url()).await);
     for entries in [2, 500] {
         let key = format!("log of {entries}");
         for _ in 1..entries {

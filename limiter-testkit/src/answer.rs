@@ -1,14 +1,15 @@
-//! Answers as plain data, and a second way to arrive at them.
+//! Comparable forms of decisions, and a second way to compute them.
 
-use std::fmt;
+mod definition;
+#[cfg(feature = "conformance")]
+pub(crate) mod fields;
+
 use std::time::Duration;
 
-use limiter_core::store::{Mode, Op};
-use limiter_core::{Decision, Limit, LimitStatus, Policy, Status, Timestamp, Window};
+use limiter_core::{Decision, Limit, LimitStatus, Status, Timestamp, Window};
 
-use crate::OracleEntry;
-
-/// Every field of a [`Decision`] that stores must agree on: all but the store's own id of the entry. Times in microseconds.
+/// The fields of a [`Decision`] on which all stores must agree. Leaves out the store's entry id. Times in
+/// microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are the decision's")]
 pub struct Answer {
@@ -18,15 +19,15 @@ pub struct Answer {
     pub remaining: u64,
     pub retry_after: Option<u64>,
     pub refill_after: u64,
-    /// When the entry was appended, and how long the log keeps it.
+    /// When the entry was appended, and how long its receipt is valid.
     pub receipt: Option<(Timestamp, Window)>,
     pub binding: usize,
-    /// For each limit, how long it denies the operation; 0 if it does not.
+    /// For each limit, how long it denies the operation; 0 if it does not deny it.
     pub retry_after_each: Vec<u64>,
     pub status: StatusAnswer,
 }
 
-/// Every field of a [`Status`]. Times in microseconds.
+/// The fields of a [`Status`]. Times in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are the status's")]
 pub struct StatusAnswer {
@@ -36,7 +37,7 @@ pub struct StatusAnswer {
     pub limits: Vec<LimitAnswer>,
 }
 
-/// Every field of a [`LimitStatus`] but `retry_after`. Times in microseconds.
+/// The fields of a [`LimitStatus`] except `retry_after`. Times in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are the status's")]
 pub struct LimitAnswer {
@@ -88,158 +89,5 @@ impl From<&Decision> for Answer {
             retry_after_each: decision.limits().iter().map(|limit| limit.retry_after().map_or(0, micros)).collect(),
             status: decision.status().into(),
         }
-    }
-}
-
-/// A log at a time, asked by the definitions alone.
-struct Asked<'a> {
-    log: &'a [OracleEntry],
-    now: u64,
-    /// The instants after `now` at which an entry leaves a window. Everything has left at the last one.
-    later: Vec<u64>,
-}
-
-impl<'a> Asked<'a> {
-    fn new(log: &'a [OracleEntry], limits: &[Limit], now: Timestamp) -> Self {
-        let now = now.as_micros();
-        let leaving = log.iter().flat_map(|entry| limits.iter().map(|l| entry.at.as_micros() + l.window().as_micros()));
-        let mut later: Vec<u64> = leaving.chain([now + 1]).filter(|&t| t > now).collect();
-        later.sort_unstable();
-        later.dedup();
-        Self { log, now, later }
-    }
-
-    fn used(&self, limit: &Limit, t: u64) -> u64 {
-        let counts = |entry: &&OracleEntry| t - entry.at.as_micros() < limit.window().as_micros();
-        self.log.iter().filter(counts).map(|entry| entry.cost).fold(0, u64::saturating_add)
-    }
-
-    fn remaining(&self, limit: &Limit, t: u64) -> u64 {
-        limit.max().saturating_sub(self.used(limit, t))
-    }
-
-    /// How long until `holds` does.
-    fn until(&self, holds: impl Fn(u64) -> bool) -> u64 {
-        self.later.iter().find(|&&t| holds(t)).map_or(u64::MAX, |t| t - self.now)
-    }
-
-    fn limit(&self, limit: &Limit) -> LimitAnswer {
-        let (now, full) = (self.now, self.used(limit, self.now));
-        let gains = |t: u64| self.remaining(limit, t) > self.remaining(limit, now);
-        LimitAnswer {
-            limit: *limit,
-            used: full.min(limit.max()),
-            remaining: self.remaining(limit, now),
-            refill_after: if full > 0 { self.until(gains) } else { 0 },
-            reset_after: if full > 0 { self.until(|t| self.used(limit, t) == 0) } else { 0 },
-        }
-    }
-
-    fn status(&self, limits: &[Limit]) -> StatusAnswer {
-        let answers: Vec<LimitAnswer> = limits.iter().map(|limit| self.limit(limit)).collect();
-        let nothing_counts = |t: u64| limits.iter().all(|limit| self.used(limit, t) == 0);
-        StatusAnswer {
-            at: Timestamp::from_micros_saturating(self.now),
-            reset_after: if nothing_counts(self.now) { 0 } else { self.until(nothing_counts) },
-            binding: first_best(&answers, |limit, best| limit.remaining < best.remaining),
-            limits: answers,
-        }
-    }
-}
-
-/// The index of the first item that no other one beats.
-fn first_best<T>(items: &[T], beats: impl Fn(&T, &T) -> bool) -> usize {
-    let mut best = 0;
-    for (i, item) in items.iter().enumerate() {
-        if beats(item, &items[best]) {
-            best = i;
-        }
-    }
-    best
-}
-
-impl Answer {
-    /// The answer by definition: every time in it is found by asking at each instant at which an entry leaves a window.
-    ///
-    /// `log` is the log after the operation, `now` the operation's clamped time, `allowed` the verdict, and `receipt` the time
-    /// of the entry that the operation appended or repeats.
-    #[must_use]
-    pub fn by_definition(
-        op: &Op<'_>,
-        log: &[OracleEntry],
-        now: Timestamp,
-        allowed: bool,
-        receipt: Option<Timestamp>,
-    ) -> Self {
-        let limits = op.policy.limits();
-        let asked = Asked::new(log, limits, now);
-        let fits = |limit: &Limit, t: u64| asked.used(limit, t).saturating_add(op.cost) <= limit.max();
-        let denied = !allowed && op.mode != Mode::Record;
-        let wait = |limit: &Limit| {
-            let blocks = denied && !fits(limit, asked.now);
-            if blocks { asked.until(|t| fits(limit, t)) } else { 0 }
-        };
-        let retry_after_each: Vec<u64> = limits.iter().map(wait).collect();
-        let status = asked.status(limits);
-        let binding = if denied { first_best(&retry_after_each, |wait, best| wait > best) } else { status.binding };
-        let bound = status.limits[binding];
-        let readers = [Some(op.policy), op.limiter_policy].into_iter().flatten();
-        let kept_for = readers.flat_map(Policy::limits).map(Limit::window).max().unwrap_or(Window::MIN);
-        Self {
-            allowed,
-            limit: bound.limit,
-            used: bound.used,
-            remaining: bound.remaining,
-            retry_after: denied.then(|| asked.until(|t| limits.iter().all(|limit| fits(limit, t)))),
-            refill_after: bound.refill_after,
-            receipt: receipt.map(|at| (at, kept_for)),
-            binding,
-            retry_after_each,
-            status,
-        }
-    }
-}
-
-impl StatusAnswer {
-    /// The status of `log` at `now` by definition.
-    #[must_use]
-    pub fn by_definition(policy: &Policy, log: &[OracleEntry], now: Timestamp) -> Self {
-        Asked::new(log, policy.limits(), now).status(policy.limits())
-    }
-
-    fn write(&self, f: &mut fmt::Formatter<'_>, binding: usize, retry: &[u64]) -> fmt::Result {
-        write!(f, "reset {}", self.reset_after)?;
-        for (i, limit) in self.limits.iter().enumerate() {
-            let binds = if i == binding { "*" } else { "" };
-            let LimitAnswer { limit, used, remaining, refill_after, reset_after } = limit;
-            write!(f, "; {binds}{limit}: used {used}, remaining {remaining}, ")?;
-            if let Some(retry) = retry.get(i) {
-                write!(f, "retry {retry}, ")?;
-            }
-            write!(f, "refill {refill_after}, reset {reset_after}")?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let verdict = if self.allowed { "allowed" } else { "not allowed" };
-        write!(f, "{verdict} at {}, ", self.status.at.as_micros())?;
-        if let Some(retry) = self.retry_after {
-            write!(f, "retry {retry}, ")?;
-        }
-        self.status.write(f, self.binding, &self.retry_after_each)?;
-        match self.receipt {
-            Some((at, window)) => write!(f, "; receipt at {} for {window}", at.as_micros()),
-            None => write!(f, "; no receipt"),
-        }
-    }
-}
-
-impl fmt::Display for StatusAnswer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at {}, ", self.at.as_micros())?;
-        self.write(f, self.binding, &[])
     }
 }

@@ -1,4 +1,4 @@
-//! Time that stands still until it is told to move.
+//! A clock that moves only when a test moves it.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use limiter_core::{BoxFuture, Clock, Timer, Timestamp};
 
-/// A clock for tests, and the timer that goes with it: it moves only when it is told to. Clones share their time.
+/// A clock and timer for tests. Time moves only when a test moves it. Clones share the same time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -31,42 +31,42 @@ struct State {
 }
 
 impl MockClock {
-    /// A clock that stands at some instant of the year 2023.
+    /// Returns a clock that starts in November 2023.
     #[must_use]
     pub fn new() -> Self {
         Self::starting_at(Timestamp::from_micros_saturating(1_700_000_000_000_000))
     }
 
-    /// A clock that stands at `now`.
+    /// Returns a clock that starts at `now`.
     #[must_use]
     pub fn starting_at(now: Timestamp) -> Self {
         Self(Arc::new(Mutex::new(State { now, auto_advance: false, sleepers: Vec::new(), next_sleeper: 0 })))
     }
 
-    /// The same clock, on which a sleep itself advances the time to its end and so never waits.
+    /// Makes every sleep advance the clock to its end, so that no sleep waits.
     #[must_use]
     pub fn auto_advancing(self) -> Self {
         self.state().auto_advance = true;
         self
     }
 
-    /// Sets the time, forwards or backwards, and wakes whoever slept until then.
+    /// Sets the time, forwards or backwards, and wakes the sleepers whose time has come.
     pub fn set(&self, now: Timestamp) {
         self.change(|state| state.now = now);
     }
 
-    /// Moves the time forwards by `by`, cut to whole microseconds, and wakes whoever slept until then.
+    /// Advances the time by `by`, rounded down to whole microseconds, and wakes the sleepers whose time has come.
     pub fn advance(&self, by: Duration) {
         self.change(|state| state.now = state.now.saturating_add(by));
     }
 
-    /// Moves the time backwards by `by`, cut to whole microseconds, to the epoch at most.
+    /// Moves the time back by `by`, rounded down to whole microseconds. Stops at the epoch.
     pub fn step_back(&self, by: Duration) {
         let by = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
         self.change(|state| state.now = Timestamp::from_micros_saturating(state.now.as_micros().saturating_sub(by)));
     }
 
-    /// How many sleeps are being waited for: a test advances the clock when the code under test has gone to sleep.
+    /// Returns the number of pending sleeps. A test uses it to wait until the code under test sleeps.
     #[must_use]
     pub fn sleepers(&self) -> usize {
         self.state().sleepers.len()
@@ -76,7 +76,7 @@ impl MockClock {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sleepers are woken outside the lock, and each looks itself whether its time has come.
+    /// Wakes sleepers outside the lock. Each checks whether its time has come.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let wakers: Vec<Waker> = {
             let mut state = self.state();

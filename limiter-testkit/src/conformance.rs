@@ -1,25 +1,32 @@
-//! What every store must do, run against any store.
+//! The conformance suite. It checks a store against the contract of [`WindowStore`](limiter_core::WindowStore).
 //!
-//! [`Suite::run`] is the entry point. It puts sequences of operations to a store, at given times, and compares every
-//! field of every answer with what [`OracleStore`](crate::OracleStore) and the definitions say. The parts of it are
-//! public for tests of one's own: a [`Case`] is a sequence as data, [`cases`] makes them at random, a [`Plan`] holds
-//! the answers, and [`replay`] compares.
+//! Each phase is a module with a `run` function. [`Suite`] runs the phases.
 
-mod case;
+mod cancel;
+mod cases;
 mod contention;
-#[cfg(test)]
-mod coverage;
-mod edges;
-mod exhaustive;
-mod plan;
-mod replay;
+mod forgetting;
+mod generated;
+mod golden;
+mod handles;
+mod long_log;
+mod own_clock;
+mod sentence;
+mod sequence;
+mod sleep;
 mod spawn;
-mod strategy;
+mod store_clock;
 mod suite;
 
-pub use case::{Case, CaseLimiter, Operation, Step};
-pub use plan::Plan;
-pub use replay::{Mismatch, replay, replay_blocking};
+pub use generated::strategy::{cases, limits, policies};
+pub use sentence::Sentence;
+pub use sequence::Plan;
+pub use sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
+pub use sequence::replay::{Mismatch, replay, replay_blocking};
 pub use spawn::Task;
-pub use strategy::{cases, limits, policies};
-pub use suite::{Failure, Phase, Report, Suite};
+pub use suite::Suite;
+pub use suite::failure::Failure;
+pub use suite::report::{Phase, Report};
+
+#[doc(hidden)]
+pub use suite::macros as __private;

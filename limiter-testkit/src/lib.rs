@@ -1,4 +1,17 @@
 #![doc = include_str!("../README.md")]
+//!
+//! # Where to start
+//! - [`MockClock`] is a clock and timer that moves only when a test moves it.
+//! - [`OracleStore`] is the reference implementation of the store contract. Read it before you write a store.
+#![cfg_attr(
+    feature = "conformance",
+    doc = "- [`conformance::Suite`] and [`conformance_tests!`] check a store against the contract.\n- [`conformance::Phase`] lists the phases of the suite."
+)]
+//! - [`golden::traces`] are worked examples, decided by hand.
+#![cfg_attr(
+    feature = "redis-server",
+    doc = "- [`server::Server`] and [`server::Cluster`] run real Redis servers for tests."
+)]
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

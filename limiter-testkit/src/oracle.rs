@@ -1,4 +1,4 @@
-//! A store that is obviously right.
+//! The reference implementation of the store contract.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,36 +9,36 @@ use limiter_core::{
     Counting, Decision, EntryId, Error, Limit, MAX_COST, Name, NowStore, PerLimit, Policy, Timestamp, WindowStore,
 };
 
-/// The contract of [`WindowStore`], written to be obviously right: a list of entries for each log, rescanned for every
-/// question. It never forgets a log. Authors of stores read this first, and compare their store with it; do not use it for
-/// anything else.
+/// The reference implementation of [`WindowStore`]. Each log is a list of entries that every operation rescans. It
+/// never forgets a log. Authors of stores read it first and compare their stores with it. It is too slow for any
+/// other use.
 #[derive(Debug, Default)]
 pub struct OracleStore(Mutex<Logs>);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Logs {
     by_key: HashMap<(Name, Vec<u8>), Vec<OracleEntry>>,
-    /// How many entries there ever were.
+    /// The number of entries ever appended.
     named: u64,
 }
 
-/// An entry of an oracle's log.
+/// An entry of a log in an [`OracleStore`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OracleEntry {
-    /// The store's id of the entry, never used twice.
+    /// The store's entry id, which is never reused.
     pub name: EntryId,
-    /// The caller's id of the entry.
+    /// The caller's id (the idempotency key).
     pub id: Option<EntryId>,
-    /// The time at which it counts.
+    /// The time at which the entry counts.
     pub at: Timestamp,
-    /// Its cost.
+    /// The cost.
     pub cost: u64,
     /// Whether it fitted when it was appended.
     pub admitted: bool,
 }
 
 impl OracleStore {
-    /// Returns a store without logs.
+    /// Returns an empty store.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -48,6 +48,12 @@ impl OracleStore {
     #[must_use]
     pub fn entries(&self, log: LogKey<'_>) -> Vec<OracleEntry> {
         self.logs().by_key.get(&owned(log)).cloned().unwrap_or_default()
+    }
+
+    /// Returns another store with a copy of the logs.
+    #[cfg(feature = "conformance")]
+    pub(crate) fn fork(&self) -> Self {
+        Self(Mutex::new(self.logs().clone()))
     }
 
     fn logs(&self) -> MutexGuard<'_, Logs> {
@@ -67,7 +73,7 @@ fn sum<'a>(entries: impl IntoIterator<Item = &'a OracleEntry>) -> u64 {
     entries.into_iter().fold(0, |sum, entry| sum.saturating_add(entry.cost))
 }
 
-/// The entries that count in a limit's window.
+/// Returns the entries that count in a limit's window.
 fn counting(log: &[OracleEntry], limit: &Limit, now: Timestamp) -> Vec<OracleEntry> {
     log.iter().copied().filter(|entry| age(entry, now) < limit.window().as_micros()).collect()
 }
@@ -95,7 +101,7 @@ fn log_facts(log: &[OracleEntry], policy: &Policy, cost: u64, now: Timestamp) ->
     }
 }
 
-/// Drops the oldest entries for as long as the others together reach `most`.
+/// Drops the oldest entries while the remaining ones reach `most`.
 fn cap(log: &mut Vec<OracleEntry>, most: u64) {
     while !log.is_empty() && sum(&log[1..]) >= most {
         log.remove(0);
@@ -116,7 +122,7 @@ impl NowStore for OracleStore {
         let named = logs.named + 1;
         let log = logs.by_key.entry(owned(op.log)).or_default();
         let now = time(op.at, log);
-        // What either the operation's own policy or the limiter's can see.
+        // Keep every entry that either the operation's policy or the limiter's covers.
         let readers = [Some(op.policy), op.limiter_policy];
         let limits = readers.into_iter().flatten().flat_map(Policy::limits);
         let kept_for = limits.clone().map(|limit| limit.window().as_micros()).max().unwrap_or(0);

@@ -1,8 +1,8 @@
-//! Real Redis servers for tests: one, one with a replica, a cluster of three masters.
+//! Real Redis servers for tests: a single server, a server with a replica, or a cluster of three masters.
 //!
-//! Each runs on free ports of the loopback with a temporary directory and without persistence, and ends with its value,
-//! or with the test process however that ends. The program is `LIMITER_REDIS_SERVER`, or `redis-server` or
-//! `valkey-server` on the path. Without one, starting fails and says how to install it.
+//! Each runs on free loopback ports with a temporary directory and without persistence. It stops when its value is
+//! dropped, and when the test process ends for any reason. The binary is `LIMITER_REDIS_SERVER`, or `redis-server` or
+//! `valkey-server` on the path. Without a binary, starting fails and the error explains how to install one.
 
 mod cluster;
 mod process;

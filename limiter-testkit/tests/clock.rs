@@ -1,4 +1,4 @@
-//! The mock clock, and what it is for: waiting without waiting.
+//! Tests of the mock clock, which makes waiting take no time.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -29,7 +29,7 @@ fn clones_share_their_time() {
 }
 
 #[test]
-fn time_ends_at_both_ends() {
+fn time_saturates_at_both_ends() {
     let clock = MockClock::new();
     clock.step_back(Duration::MAX);
     assert_eq!(clock.now(), Timestamp::EPOCH);
@@ -38,7 +38,7 @@ fn time_ends_at_both_ends() {
 }
 
 #[test]
-fn a_sleep_ends_when_the_clock_has_reached_its_end_and_not_before() {
+fn a_sleep_ends_exactly_when_the_clock_reaches_its_end() {
     let clock = MockClock::new();
     let mut sleep = pin!(clock.sleep(SECOND));
     block_on(poll_fn(|context| {
@@ -66,7 +66,7 @@ fn advancing_wakes_a_sleeping_thread() {
 }
 
 #[test]
-fn a_dropped_sleep_is_forgotten() {
+fn a_dropped_sleep_is_removed() {
     let clock = MockClock::new();
     {
         let mut sleep = pin!(clock.sleep(SECOND));
@@ -80,7 +80,7 @@ fn a_dropped_sleep_is_forgotten() {
 }
 
 #[test]
-fn an_acquire_within_a_time_waits_exactly_as_long_as_it_must() {
+fn a_waiting_acquire_waits_exactly_as_long_as_needed() {
     let clock = MockClock::new().auto_advancing();
     let limiter = Limiter::new("search", policy!("2/1s"), WithClock::new(OracleStore::new(), clock.clone()));
     let start = clock.now();

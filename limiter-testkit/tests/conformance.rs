@@ -1,51 +1,102 @@
-//! The suite agrees with the oracle that it is made from, and counts what it ran.
+//! The suite passes its oracle, and correct stores and wrappers.
 
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use limiter_core::DynWindowStore;
-use limiter_testkit::OracleStore;
+use limiter_core::{Clock, SharedStore, Timestamp, WithClock};
 use limiter_testkit::conformance::{Phase, Suite};
+use limiter_testkit::{MockClock, OracleStore, conformance_tests};
 
-#[test]
-fn the_oracle_conforms() {
-    let report = Suite::new().sequences(500).run_blocking(Arc::new(OracleStore::new())).unwrap();
-    assert_eq!(report.random_sequences, 500);
-    assert!(report.golden_rows >= 100, "{report:?}");
-    assert!(report.short_sequences >= 3_000, "{report:?}");
-    assert!(report.contended >= 5_000, "{report:?}");
+fn oracle() -> SharedStore {
+    Arc::new(OracleStore::new())
 }
 
-#[test]
-fn the_oracle_conforms_behind_its_object_safe_twin() {
-    let store: Arc<dyn DynWindowStore> = Arc::new(OracleStore::new());
-    let report = Suite::new().sequences(100).run_blocking(store).unwrap();
-    assert_eq!(report.random_sequences, 100);
+/// The system clock, for `WithClock`.
+#[derive(Debug)]
+struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::try_from(SystemTime::now()).unwrap()
+    }
 }
 
-#[tokio::test]
-async fn the_suite_runs_on_a_runtime() {
-    let suite = Suite::new().sequences(20).spawn(|task| Box::pin(async { _ = tokio::spawn(task).await }));
-    let report = tokio::spawn(async move { suite.run(Arc::new(OracleStore::new())).await }).await.unwrap().unwrap();
-    assert!(report.contended >= 5_000, "{report:?}");
+// The oracle rescans the log for every operation, so a very long log would take it minutes.
+conformance_tests!(the_oracle, OracleStore::new(), suite = Suite::new().long_log(2_000, Duration::MAX));
+conformance_tests!(the_object_safe_twin, oracle(), suite = Suite::slow());
+conformance_tests!(with_clock, WithClock::new(OracleStore::new(), SystemClock), suite = Suite::slow());
+conformance_tests!(
+    with_a_mock_clock,
+    WithClock::new(OracleStore::new(), MockClock::new().auto_advancing()),
+    suite = Suite::slow().own_epoch(),
+);
+conformance_tests!(
+    on_a_runtime,
+    Arc::clone(&shared),
+    with shared = Arc::new(OracleStore::new()),
+    suite = Suite::shared(),
+    handles = 3,
+    sweep = |_: &Arc<OracleStore>| {},
+    runtime = tokio,
+);
+
+#[test]
+fn a_report_counts_every_check() {
+    let report = Suite::new().long_log(100, Duration::MAX).run_blocking(oracle()).unwrap();
+    assert_eq!((report.random_sequences, report.longest_log), (600, 100));
+    assert!(report.golden_rows >= 100 && report.cases > 400 && report.contended > 5_000, "{report:?}");
+    assert_eq!(report.operations, Phase::ALL.iter().map(|phase| report.operations_of(*phase)).sum::<u64>());
+    assert_eq!(report.operations_of(Phase::Handles), 0);
 }
 
 #[test]
 fn a_seed_repeats_the_random_sequences() {
     let run = |seed| {
         let suite = Suite::new().seed(seed).sequences(50).phases(&[Phase::Random]);
-        suite.run_blocking(Arc::new(OracleStore::new())).unwrap().operations
+        suite.run_blocking(oracle()).unwrap().operations
     };
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
 }
 
-/// As a task on the thread of another runtime would.
 #[test]
-fn a_task_that_is_lost_is_a_failure() {
+fn a_seed_selects_other_short_sequences() {
+    let count = |seed| {
+        let suite = Suite::slow().seed(seed).phases(&[Phase::Exhaustive]);
+        suite.run_blocking(oracle()).unwrap().short_sequences
+    };
+    let all = Suite::new().phases(&[Phase::Exhaustive]).run_blocking(oracle()).unwrap().short_sequences;
+    assert!((0..6).map(count).sum::<u64>() == all, "{all}");
+}
+
+#[test]
+fn a_run_removes_all_its_logs() {
+    let store = Arc::new(OracleStore::new());
+    let _ = Suite::slow().run_handles_blocking(vec![Arc::clone(&store), Arc::clone(&store)]).unwrap();
+    assert_eq!(format!("{store:?}").matches("OracleEntry").count(), 0);
+}
+
+/// A task may be lost if its runtime stops.
+#[test]
+fn a_lost_task_is_a_failure() {
     let suite = Suite::new().phases(&[Phase::Contention]).spawn(|task| {
         drop(task);
         Box::pin(async {})
     });
-    let failure = suite.run_blocking(Arc::new(OracleStore::new())).unwrap_err();
-    assert!(failure.to_string().contains("0 of 400 operations were made"), "{failure}");
+    let failure = suite.run_blocking(oracle()).unwrap_err();
+    assert!(failure.to_string().contains("0 of 400 calls were made"), "{failure}");
+}
+
+#[test]
+fn a_suite_that_runs_nothing_fails() {
+    for (suite, phase) in [
+        (Suite::new().sequences(0), Phase::Random),
+        (Suite::new().depth(0), Phase::Exhaustive),
+        (Suite::new().contention(8, 50, 0), Phase::Contention),
+        (Suite::new(), Phase::Handles),
+    ] {
+        let failure = suite.phases(&[phase]).run_blocking(oracle()).unwrap_err();
+        assert_eq!(failure.phase(), phase);
+        assert!(failure.to_string().contains("nothing was checked"), "{failure}");
+    }
 }

@@ -1,4 +1,4 @@
-//! The golden traces: complete, as the definitions have them, and the same as text.
+//! The golden traces are complete, agree with the definitions, and convert to text.
 
 use limiter_core::store::{Op, decide};
 use limiter_core::{Limiter, Name, NowStore, Policy, Timestamp};
@@ -14,7 +14,7 @@ fn op<'a>(row: &Row, default: &'a Policy, own: &'a Option<Policy>) -> Op<'a> {
 }
 
 #[test]
-fn the_definitions_give_every_field() {
+fn the_definitions_agree_with_every_field() {
     let mut rows = 0;
     for trace in traces() {
         let (oracle, policy) = (OracleStore::new(), trace.policy().unwrap());
@@ -30,16 +30,7 @@ fn the_definitions_give_every_field() {
             let answer = Answer::by_definition(&op, &log, facts.log.now, facts.admitted, receipt);
             let used: Vec<u64> = answer.status.limits.iter().map(|limit| limit.used).collect();
             assert!(row.used_each.is_empty() || *used == *row.used_each, "{}: {row:?}", trace.name);
-            let defined = RowAnswer {
-                allowed: answer.allowed,
-                limit: answer.limit.max(),
-                used: answer.used,
-                remaining: answer.remaining,
-                retry_after: answer.retry_after,
-                refill_after: answer.refill_after,
-                reset_after: answer.status.reset_after,
-            };
-            assert_eq!(row.answer, Some(defined), "{}: {row:?}", trace.name);
+            assert_eq!(row.answer, Some(RowAnswer::from(&answer)), "{}: {row:?}", trace.name);
             assert_eq!(row.answer, Some(RowAnswer::from(&decide(&op, facts))), "{}: {row:?}", trace.name);
             rows += 1;
         }
@@ -48,7 +39,7 @@ fn the_definitions_give_every_field() {
 }
 
 #[test]
-fn waiting_as_long_as_a_denial_says_succeeds_and_a_microsecond_less_does_not() {
+fn the_stated_retry_time_is_exact_to_the_microsecond() {
     let mut denials = 0;
     for trace in traces() {
         if !trace.is_plain() {
@@ -71,7 +62,7 @@ fn waiting_as_long_as_a_denial_says_succeeds_and_a_microsecond_less_does_not() {
 }
 
 #[test]
-fn a_trace_as_text() {
+fn a_trace_converts_to_csv_and_json() {
     let trace = traces().iter().find(|trace| trace.name == "weights").unwrap();
     let csv: Vec<String> = trace.csv("k").lines().take(4).map(str::to_owned).collect();
     assert_eq!(csv, ["at,key,cost,op", "0.000000,k,11,acquire", "0.000000,k,5,acquire", "1.900000,k,1,acquire"]);

@@ -1,4 +1,4 @@
-//! What a client gets: decisions a second and how long each takes, by so many tasks that share one connection.
+//! Measures clients: decisions per second and their latency, by the number of tasks that share one connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,6 +7,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use limiter_core::Limit;
 use limiter_testkit::server::Server;
+use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
 use super::contestants::{Contestant, Gcra, Noop, Ours, Rate, Trypema, connect};
@@ -14,36 +15,36 @@ use super::effort::Effort;
 use super::server_time::Spread;
 use super::server_version::at_least;
 
-/// How many tasks.
+/// The numbers of tasks.
 pub(super) const TASKS: [(&str, usize); 4] =
     [("clients/1", 1), ("clients/16", 16), ("clients/128", 128), ("clients/1024", 1024)];
 const KEYS: usize = 1000;
 const RATE: Rate = Rate { burst: 1_000_000, seconds: 60 };
 
 /// The medians of a contestant's turns.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Served {
     /// The contestant.
-    pub who: &'static str,
-    /// Decisions a second.
+    pub who: String,
+    /// Decisions per second.
     pub rate: f64,
-    /// Microseconds that half of the decisions of a turn took at most.
+    /// The median latency in microseconds.
     pub half: f64,
-    /// Microseconds that 99 of 100 took at most.
+    /// The 99th percentile of the latency in microseconds.
     pub most: f64,
-    /// This contestant's decisions a second to the limiter's, round by round.
+    /// The ratio of this contestant's decisions per second to the limiter's, round by round.
     pub ratio: f64,
 }
 
-/// What was measured with so many tasks.
-#[derive(Clone, Debug)]
+/// The results with one number of tasks.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Load {
-    /// `clients/128`.
-    pub name: &'static str,
-    /// How many.
+    /// The name, for example `clients/128`.
+    pub name: String,
+    /// The number of tasks.
     pub tasks: usize,
-    /// By contestant, or why there is no figure.
-    pub served: Vec<(&'static str, Result<Served, String>)>,
+    /// The results by contestant, or the reason why there is none.
+    pub served: Vec<(String, Result<Served, String>)>,
 }
 
 struct Turn {
@@ -52,7 +53,7 @@ struct Turn {
     most: f64,
 }
 
-/// Measures all contestants that the server is recent enough for.
+/// Measures all contestants that support the server's version.
 pub(super) async fn measure(server: &Server, (name, tasks): (&'static str, usize), effort: Effort) -> Result<Load> {
     let url = server.url();
     redis::cmd("FLUSHALL").exec_async(&mut connect(&url).await?).await?;
@@ -75,7 +76,7 @@ pub(super) async fn measure(server: &Server, (name, tasks): (&'static str, usize
             let who = (round + turn) % contestants.len();
             let done = offer(&contestants[who], &keys, tasks, calls).await;
             let done = done.with_context(|| contestants[who].name())?;
-            // The first round brings the scripts and makes the keys.
+            // The first round loads the scripts and creates the keys.
             if round > 0 {
                 turns[who].push(done);
             }
@@ -84,17 +85,20 @@ pub(super) async fn measure(server: &Server, (name, tasks): (&'static str, usize
     let served = contestants.iter().zip(&turns).map(|(contestant, own)| {
         let median = |of: fn(&Turn) -> f64| Spread::of(own.iter().map(of)).median;
         let ratio = Spread::of(own.iter().zip(&turns[0]).map(|(own, ours)| own.rate / ours.rate)).median;
-        let who = contestant.name();
-        (who, Ok(Served { who, rate: median(|t| t.rate), half: median(|t| t.half), most: median(|t| t.most), ratio }))
+        let who = contestant.name().to_owned();
+        (
+            who.clone(),
+            Ok(Served { who, rate: median(|t| t.rate), half: median(|t| t.half), most: median(|t| t.most), ratio }),
+        )
     });
     let mut served: Vec<_> = served.collect();
     if !recent {
-        served.push((Trypema::NAME, Err(format!("needs Redis {major}.{minor}"))));
+        served.push((Trypema::NAME.to_owned(), Err(format!("needs Redis {major}.{minor}"))));
     }
-    Ok(Load { name, tasks, served })
+    Ok(Load { name: name.to_owned(), tasks, served })
 }
 
-/// So many decisions by so many tasks at once.
+/// Makes `calls` decisions from `tasks` concurrent tasks.
 async fn offer(contestant: &Arc<dyn Contestant>, keys: &Arc<Vec<String>>, tasks: usize, calls: usize) -> Result<Turn> {
     let next = Arc::new(AtomicUsize::new(0));
     let mut running = JoinSet::new();
@@ -108,7 +112,7 @@ async fn offer(contestant: &Arc<dyn Contestant>, keys: &Arc<Vec<String>>, tasks:
                 if call >= calls {
                     return Ok(times);
                 }
-                // A step that is prime to the number of keys: every key as often.
+                // The step is prime to the number of keys, so every key is used equally often.
                 let key = &keys[call * 617 % keys.len()];
                 let start = Instant::now();
                 contestant.decide(key, 1, true).await?;

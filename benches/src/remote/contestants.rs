@@ -1,4 +1,4 @@
-//! The contestants: the limiter, the algorithm of `redis_rate`, a script that does nothing, and peers.
+//! The contestants: the limiter, the algorithm of `redis_rate`, a no-op script, and peers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use redis::{Client, Script};
 use trypema::redis::{RedisKey, RedisRateLimiterProvider};
 use trypema::{RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-/// Long, because the machine may be busy with other work.
+/// Long, because the machine may be busy.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A rate limiter in Redis.
@@ -21,11 +21,11 @@ pub(super) trait Contestant: Send + Sync {
     /// Returns its name in the tables.
     fn name(&self) -> &'static str;
 
-    /// Decides on `cost` units of a key. Returns an error unless the verdict is `allowed`.
+    /// Makes a decision on `cost` units of a key. Returns an error if the verdict is not `allowed`.
     fn decide<'a>(&'a self, key: &'a str, cost: u64, allowed: bool) -> BoxFuture<'a, Result<()>>;
 }
 
-/// Returns a connection that reconnects and that all tasks share.
+/// Returns a reconnecting connection that all tasks share.
 pub(super) async fn connect(url: &str) -> Result<ConnectionManager> {
     let config = ConnectionManagerConfig::new()
         .set_connection_timeout(Some(Duration::from_secs(5)))
@@ -64,28 +64,28 @@ impl Contestant for Ours {
     }
 }
 
-/// A script called as `redis_rate` calls its own: by digest, over a connection of the redis crate.
-struct Called {
+/// A script called in the way of `redis_rate`: by digest, over a connection of the redis crate.
+struct ScriptByDigest {
     connection: ConnectionManager,
     script: Arc<Script>,
 }
 
-impl Called {
+impl ScriptByDigest {
     fn new(connection: ConnectionManager, text: &str) -> Self {
         Self { connection, script: Arc::new(Script::new(text)) }
     }
 }
 
-/// A burst, and how long it takes to fill anew.
+/// A burst, and the time in which it refills.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rate {
     pub(super) burst: u64,
     pub(super) seconds: u64,
 }
 
-/// `redis_rate`'s algorithm.
+/// The algorithm of `redis_rate`.
 pub(super) struct Gcra {
-    called: Called,
+    called: ScriptByDigest,
     rate: Rate,
 }
 
@@ -98,7 +98,7 @@ impl Gcra {
     }
 
     pub(super) fn new(connection: ConnectionManager, rate: Rate) -> Self {
-        Self { called: Called::new(connection, include_str!("gcra.lua")), rate }
+        Self { called: ScriptByDigest::new(connection, include_str!("gcra.lua")), rate }
     }
 }
 
@@ -120,14 +120,14 @@ impl Contestant for Gcra {
     }
 }
 
-/// A script that does nothing with a key and an argument as long as the limiter's: the floor.
-pub(super) struct Noop(Called);
+/// A baseline: a script that takes a key and an argument as long as the limiter's, and does nothing.
+pub(super) struct Noop(ScriptByDigest);
 
 impl Noop {
     pub(super) const NAME: &str = "no-op";
 
     pub(super) fn new(connection: ConnectionManager) -> Self {
-        Self(Called::new(connection, "local key, request = KEYS[1], ARGV[1] return 1"))
+        Self(ScriptByDigest::new(connection, "local key, request = KEYS[1], ARGV[1] return 1"))
     }
 }
 
@@ -146,7 +146,7 @@ impl Contestant for Noop {
     }
 }
 
-/// trypema's Redis provider, absolute, in buckets of its own choice.
+/// The Redis provider of trypema, absolute, with its default buckets.
 pub(super) struct Trypema {
     provider: Arc<RedisRateLimiterProvider>,
     rate: RateLimit,
@@ -154,7 +154,7 @@ pub(super) struct Trypema {
 
 impl Trypema {
     pub(super) const NAME: &str = "trypema";
-    /// The oldest Redis that it runs on.
+    /// The oldest Redis version that it supports.
     pub(super) const NEEDS: (u32, u32) = (7, 2);
 
     pub(super) fn new(connection: ConnectionManager, rate: Rate) -> Result<Self> {

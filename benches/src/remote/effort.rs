@@ -1,25 +1,25 @@
-//! How long a measurement takes.
+//! The effort of a measurement.
 
-/// How long to measure.
+/// The effort of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// How often each contestant has its turn.
+    /// The number of turns per contestant.
     pub rounds: usize,
-    /// Decisions in a turn: few, so that most turns are over before the machine does something else.
+    /// Decisions per turn. Few, so that other load interrupts few turns.
     pub calls: usize,
-    /// How many keys "many keys" are.
+    /// The number of keys in scenarios with many keys.
     pub keys: usize,
-    /// How often each contestant has its turn with clients' tasks.
+    /// The number of turns per contestant in the client measurements.
     pub client_rounds: usize,
-    /// Decisions in such a turn, of one task; four times as many of more tasks.
+    /// Decisions per client turn with one task. With more tasks, four times as many.
     pub client_calls: usize,
 }
 
 impl Effort {
-    /// Within two minutes.
+    /// Takes less than two minutes.
     pub const QUICK: Self = Self { rounds: 151, calls: 300, keys: 100_000, client_rounds: 15, client_calls: 2000 };
-    /// More turns.
+    /// Takes more turns.
     pub const FULL: Self = Self { rounds: 381, calls: 200, keys: 100_000, client_rounds: 61, client_calls: 3000 };
-    /// Whether everything works.
+    /// Checks that everything works.
     pub const TEST: Self = Self { rounds: 2, calls: 20, keys: 200, client_rounds: 2, client_calls: 300 };
 }

@@ -1,6 +1,8 @@
-//! The Markdown that `RESULTS-REDIS.md` is.
+//! The Markdown text of `RESULTS-REDIS.md`.
 
 use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
 
 use super::clients::{Load, Served};
 use super::contestants::{Gcra, Noop, Ours, Trypema};
@@ -9,14 +11,14 @@ use super::server_time::Row;
 use crate::plot::Bar;
 use crate::report::{GOALS, heading, table, verdict};
 
-/// All that was measured in one run.
-#[derive(Debug, Default)]
+/// The measurements of one run.
+#[derive(Debug, Default, Deserialize, Serialize)]
 pub struct Results {
-    /// The server.
+    /// The server's name and version.
     pub version: String,
-    /// The server's time.
+    /// Server time.
     pub rows: Vec<Row>,
-    /// What clients get.
+    /// Throughput and latency of clients.
     pub loads: Vec<Load>,
     /// Memory.
     pub bytes: Vec<Bytes>,
@@ -25,7 +27,7 @@ pub struct Results {
 const COLUMNS: [&str; 4] = [Ours::NAME, Gcra::NAME, Noop::NAME, Trypema::NAME];
 
 impl Results {
-    /// All tables.
+    /// Returns all tables.
     #[must_use]
     pub fn markdown(&self) -> String {
         let mut out = String::new();
@@ -36,7 +38,7 @@ impl Results {
         out
     }
 
-    /// The groups of the plot, in all of which shorter is better.
+    /// Returns the groups of the plot. In all of them, shorter is better.
     #[must_use]
     pub fn groups(&self) -> Vec<(String, Vec<Bar>)> {
         let bar = |label: &str, value: f64, shown: String| Bar {
@@ -48,14 +50,14 @@ impl Results {
         let server = self.rows.iter().filter(|row| row.goal.is_some()).map(|row| {
             let bars = [(Ours::NAME, row.ours), (Gcra::NAME, row.gcra), (Noop::NAME, row.noop)];
             let bars = bars.map(|(name, value)| bar(name, value, format!("{value:.1} µs")));
-            (format!("The server's time: {}", row.about), bars.into())
+            (format!("Server time: {}", row.about), bars.into())
         });
         let clients = self.loads.iter().filter(|load| [1, 128].contains(&load.tasks)).map(|load| {
             let bars = load.served.iter().map(|(who, served)| match served {
                 Ok(served) => bar(who, served.half, format!("{:.0} µs", served.half)),
                 Err(reason) => bar(who, 0.0, reason.clone()),
             });
-            (format!("The median wait of a client: {} at once", load.tasks), bars.collect())
+            (format!("Median latency of a client: {} concurrent tasks", load.tasks), bars.collect())
         });
         server.chain(clients).collect()
     }
@@ -64,32 +66,30 @@ impl Results {
         if self.loads.is_empty() {
             return;
         }
-        let text = "So many tasks share one connection and ask for one decision after another, all allowed, over 1,000 keys \
-             of 1,000,000 a minute: thousands of decisions a second, in brackets to the limiter's, round by round. Medians of \
-             alternating turns; the clients have the same processors as the server. trypema counts in buckets of 100 ms.";
-        heading(out, "What clients get", text);
+        let text = "Thousands of decisions per second, by the number of tasks that share one connection. \
+             Each task has one request in flight. All requests are allowed: 1,000 keys with 1,000,000 per minute each. \
+             Medians of alternating turns. In brackets: the median ratio to the limiter, round by round. Clients and \
+             server share the processors. trypema counts in buckets of 100 ms.";
+        heading(out, "Throughput of clients", text);
         table(out, &["tasks"], &COLUMNS);
-        let shown = |s: &Served| match s.who {
+        let shown = |s: &Served| match s.who.as_str() {
             Ours::NAME => format!("**{:.1}**", s.rate / 1000.0),
             _ => format!("{:.1} ({:.2})", s.rate / 1000.0, s.ratio),
         };
         self.per_load(out, shown);
-        heading(
-            out,
-            "How long clients wait",
-            "The same turns: microseconds within which half and 99 of 100 are answered.",
-        );
+        heading(out, "Latency of clients", "Median and 99th percentile in microseconds, from the same turns.");
         table(out, &["tasks"], &COLUMNS);
         self.per_load(out, |s| format!("{:.0}, {:.0}", s.half, s.most));
         let _ = writeln!(
             out,
-            "\nlimitador is not among them: the Redis storage of 0.14 compiles only with that for RocksDB, and needs OpenSSL."
+            "\nlimitador is missing: the Redis storage of version 0.14 compiles only together with its RocksDB \
+             storage, and needs OpenSSL."
         );
     }
 
     fn per_load(&self, out: &mut String, shown: impl Fn(&Served) -> String) {
         for load in &self.loads {
-            let cells = COLUMNS.map(|column| match load.served.iter().find(|(who, _)| *who == column) {
+            let cells = COLUMNS.map(|column| match load.served.iter().find(|(who, _)| who == column) {
                 Some((_, Ok(served))) => shown(served),
                 Some((_, Err(reason))) => reason.clone(),
                 None => String::new(),
@@ -102,9 +102,9 @@ impl Results {
         if self.bytes.is_empty() {
             return;
         }
-        let text = "What `MEMORY USAGE` says of a key of 16 bytes with so many admitted units of cost 1.";
+        let text = "`MEMORY USAGE` of one key with a name of 16 bytes, by the number of admitted units of cost 1.";
         heading(out, "Bytes on the server", text);
-        table(out, &["units"], &[Ours::NAME, "each", Gcra::NAME]);
+        table(out, &["units"], &[Ours::NAME, "per unit", Gcra::NAME]);
         for Bytes { entries, ours, gcra } in &self.bytes {
             let _ = writeln!(out, "| {entries} | {ours} | {:.1} | {gcra} |", *ours as f64 / *entries as f64);
         }
@@ -114,13 +114,14 @@ impl Results {
         if self.rows.is_empty() {
             return;
         }
-        let text = "What `INFO commandstats` says of `EVALSHA`, in microseconds, the script's own commands included: medians of \
-             alternating turns, and the median, first and third quarter of the ratios of each round. GCRA is the algorithm \
-             of redis_rate, which keeps one number a key and spreads a limit evenly rather than bounding every window. It \
-             knows one limit: beside two, it has the first. The no-op has a key and an argument, and returns a number.";
-        heading(out, "The server's time a decision", text);
+        let text = "Microseconds per `EVALSHA` in `INFO commandstats`, including the script's commands: \
+             medians of alternating turns, and the median and quartiles of the ratios of each round. GCRA is the \
+             algorithm of redis_rate. It keeps one number per key and spreads a limit evenly, but does not bound every \
+             window. It supports one limit, so in scenarios with two limits it has only the first. The no-op script \
+             takes a key and an argument, and returns a number.";
+        heading(out, "Server time per decision", text);
         let ratio = format!("{} to {}", Ours::NAME, Gcra::NAME);
-        table(out, &["what"], &[Ours::NAME, Gcra::NAME, Noop::NAME, &ratio, "entries a key"]);
+        table(out, &["scenario"], &[Ours::NAME, Gcra::NAME, Noop::NAME, &ratio, "entries per key"]);
         for row in &self.rows {
             let Row { name, about, ours, gcra, noop, ratio, entries, .. } = row;
             let (median, low, high) = (ratio.median, ratio.low, ratio.high);
@@ -134,7 +135,7 @@ impl Results {
             return;
         }
         heading(out, "Goals", GOALS);
-        table(out, &["the server's time, to GCRA's"], &["at most", "measured", ""]);
+        table(out, &["server time relative to GCRA"], &["at most", "measured", ""]);
         for row in &self.rows {
             let Some(goal) = row.goal else { continue };
             let median = row.ratio.median;

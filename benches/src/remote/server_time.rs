@@ -1,4 +1,4 @@
-//! The server's time per decision, as the server itself counts it: `usec` and `calls` of `EVALSHA`.
+//! The server time per decision, as the server reports it: `usec` and `calls` of `EVALSHA`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -8,23 +8,24 @@ use futures::future::{join_all, try_join_all};
 use limiter_core::{Limit, Policy, Timestamp};
 use limiter_testkit::server::Server;
 use redis::aio::ConnectionManager;
+use serde::{Deserialize, Serialize};
 
 use super::contestants::{Contestant, Gcra, Noop, Ours, connect};
 use super::effort::Effort;
 use super::shapes::{Before, Shape};
 use crate::workload::{Xorshift, keys};
 
-/// How many operations are under way at once.
-const FLIGHT: usize = 50;
+/// The maximum number of operations in flight.
+const MAX_IN_FLIGHT: usize = 50;
 
-/// The median, and the quarters around it.
-#[derive(Clone, Copy, Debug)]
+/// The median and the quartiles.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub struct Spread {
-    /// A quarter is below.
+    /// The lower quartile.
     pub low: f64,
-    /// Half is below.
+    /// The median.
     pub median: f64,
-    /// Three quarters are below.
+    /// The upper quartile.
     pub high: f64,
 }
 
@@ -37,24 +38,24 @@ impl Spread {
     }
 }
 
-/// What was measured of one shape.
-#[derive(Clone, Debug)]
+/// The results of one scenario.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Row {
-    /// The shape's name.
-    pub name: &'static str,
-    /// What was offered.
-    pub about: &'static str,
-    /// The most that the ratio should be.
+    /// The scenario's name.
+    pub name: String,
+    /// The workload.
+    pub about: String,
+    /// The goal: the highest acceptable ratio.
     pub goal: Option<f64>,
-    /// Microseconds a decision of this library.
+    /// Microseconds per decision of this library.
     pub ours: f64,
-    /// Of `redis_rate`'s algorithm.
+    /// Microseconds per decision of the algorithm of `redis_rate`.
     pub gcra: f64,
-    /// Of a script that does nothing.
+    /// Microseconds per call of the no-op script.
     pub noop: f64,
-    /// This library's to `redis_rate`'s, round by round.
+    /// The ratio of this library's time to the time of `redis_rate`'s algorithm, round by round.
     pub ratio: Spread,
-    /// Entries in this library's log at the end of a turn, of the first key.
+    /// The entries in this library's log of the first key at the end of a turn.
     pub entries: u64,
 }
 
@@ -66,12 +67,12 @@ struct Turns<'a> {
     effort: Effort,
 }
 
-/// Measures one shape.
+/// Measures one scenario.
 pub(super) async fn measure(server: &Server, shape: &Shape, effort: Effort) -> Result<Row> {
     let connection = connect(&server.url()).await?;
     redis::cmd("FLUSHALL").exec_async(&mut connection.clone()).await?;
     if shape.many {
-        let most = effort.rounds * (effort.calls + FLIGHT);
+        let most = effort.rounds * (effort.calls + MAX_IN_FLIGHT);
         ensure!(most <= effort.keys, "each key is visited once at most: {most} visits of {} keys", effort.keys);
     }
     let keys = keys(if shape.many { effort.keys } else { 1 });
@@ -88,7 +89,7 @@ pub(super) async fn measure(server: &Server, shape: &Shape, effort: Effort) -> R
     let mut entries = Vec::new();
     for round in 0..effort.rounds {
         for turn in 0..3 {
-            // Every order in turn.
+            // Cycles through all orders.
             let who = (round + turn * (1 + round % 2)) % 3;
             samples[who].push(turns.turn(contestants[who], &mut next[who]).await?);
             if who == 0 {
@@ -98,22 +99,22 @@ pub(super) async fn measure(server: &Server, shape: &Shape, effort: Effort) -> R
     }
     let ratios = samples[0].iter().zip(&samples[1]).map(|(ours, gcra)| ours / gcra).collect::<Vec<_>>();
     let [ours, gcra, noop] = samples.map(|samples| Spread::of(samples).median);
-    let (name, about, goal) = (shape.name, shape.about, shape.goal);
+    let (name, about, goal) = (shape.name.to_owned(), shape.about.to_owned(), shape.goal);
     let entries = Spread::of(entries).median as u64;
     Ok(Row { name, about, goal, ours, gcra, noop, ratio: Spread::of(ratios), entries })
 }
 
 impl Turns<'_> {
-    /// Decisions that no one counts, at the start of a turn.
+    /// Returns the number of unmeasured decisions at the start of a turn.
     fn warm_up(&self, contestant: &dyn Contestant) -> usize {
         match self.shape.before {
-            // So that the window has passed since the contestant's last turn, and is full again.
+            // Enough for the window to pass since the contestant's last turn, and to fill again.
             Before::Sliding(entries) if contestant.name() == Ours::NAME => 4 * entries as usize,
-            _ => FLIGHT,
+            _ => MAX_IN_FLIGHT,
         }
     }
 
-    /// One turn: the server's microseconds a decision.
+    /// Runs one turn. Returns the server's microseconds per decision.
     async fn turn(&self, contestant: &dyn Contestant, next: &mut usize) -> Result<f64> {
         self.offer(contestant, next, self.warm_up(contestant)).await?;
         let (calls, spent) = self.spent().await?;
@@ -124,23 +125,23 @@ impl Turns<'_> {
         Ok(spent as f64 / calls as f64)
     }
 
-    /// Offers so many decisions, and asserts each.
+    /// Makes `count` decisions and asserts each.
     async fn offer(&self, contestant: &dyn Contestant, next: &mut usize, count: usize) -> Result<()> {
         let Shape { cost, allowed, .. } = *self.shape;
-        for first in (0..count).step_by(FLIGHT) {
-            let flight = (*next..*next + FLIGHT.min(count - first)).map(|i| {
+        for first in (0..count).step_by(MAX_IN_FLIGHT) {
+            let flight = (*next..*next + MAX_IN_FLIGHT.min(count - first)).map(|i| {
                 let key = &self.keys[self.order[i % self.order.len()]];
                 contestant.decide(key, cost, allowed)
             });
             for done in join_all(flight).await {
                 done.with_context(|| contestant.name())?;
             }
-            *next += FLIGHT.min(count - first);
+            *next += MAX_IN_FLIGHT.min(count - first);
         }
         Ok(())
     }
 
-    /// Calls of `EVALSHA` until now, and their microseconds.
+    /// Returns the number of calls of `EVALSHA` so far, and their microseconds.
     async fn spent(&self) -> Result<(u64, u64)> {
         let info: String = redis::cmd("INFO").arg("commandstats").query_async(&mut self.connection.clone()).await?;
         let field = |name| {
@@ -157,7 +158,7 @@ impl Turns<'_> {
         Ok(redis::cmd("ZCARD").arg(stored).query_async(&mut self.connection.clone()).await?)
     }
 
-    /// The shape's policy; of a sliding log, its window is found out by trying.
+    /// Returns the scenario's policy. For a sliding log, finds the window by trial.
     async fn policy(&self) -> Result<Policy> {
         let Before::Sliding(entries) = self.shape.before else { return Ok(self.shape.policy.clone()) };
         let max = self.shape.policy.largest_max();
@@ -171,7 +172,7 @@ impl Turns<'_> {
         Ok(Limit::new(max, Duration::from_micros(window.as_micros() as u64))?.into())
     }
 
-    /// Brings every key into the state of the shape: the limiter fills the first, `COPY` the others.
+    /// Prepares every key: the limiter fills the first key, and `COPY` the others.
     async fn prepare_ours(&self, ours: &Ours) -> Result<()> {
         let limiter = &ours.0;
         let key = &self.keys[0];
@@ -204,10 +205,10 @@ impl Turns<'_> {
         self.copy(|key| Gcra::stored(key).into_bytes()).await
     }
 
-    /// Copies what the first key holds to all others.
+    /// Copies the first key's data to all other keys.
     async fn copy(&self, stored: impl Fn(&str) -> Vec<u8>) -> Result<()> {
         let from = stored(&self.keys[0]);
-        for part in self.keys[1..].chunks(FLIGHT) {
+        for part in self.keys[1..].chunks(MAX_IN_FLIGHT) {
             let copies = part.iter().map(|key| {
                 let mut connection = self.connection.clone();
                 let mut copy = redis::cmd("COPY");
@@ -220,7 +221,7 @@ impl Turns<'_> {
     }
 }
 
-/// The numbers below `count`, in random order.
+/// Returns the numbers below `count` in random order.
 fn shuffled(count: usize) -> Vec<usize> {
     let mut random = Xorshift(0x2545_f491_4f6c_dd1d);
     let mut order: Vec<usize> = (0..count).collect();

@@ -1,6 +1,6 @@
-//! Which server is measured.
+//! The name and version of the measured server.
 
-/// `Redis 7.0.15` or `Valkey 8.1.4`, of `INFO server`.
+/// Returns `Redis 7.0.15` or `Valkey 8.1.4`, for example, from `INFO server`.
 pub(super) fn describe(info: &str) -> String {
     match (field(info, "valkey_version"), field(info, "redis_version")) {
         (Some(version), _) => format!("Valkey {version}"),
@@ -12,7 +12,8 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// Whether the server can do what Redis of this version can. Valkey names the one that it descends from.
+/// Returns whether the server is compatible with this version of Redis. Valkey states the version that it is based
+/// on.
 pub(super) fn at_least(info: &str, wanted: (u32, u32)) -> bool {
     let mut parts = field(info, "redis_version").unwrap_or_default().split('.').map(|part| part.parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) >= wanted

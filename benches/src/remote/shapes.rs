@@ -1,4 +1,4 @@
-//! What is offered to the contestants.
+//! The scenarios of the server measurements.
 
 use std::time::Duration;
 
@@ -6,41 +6,42 @@ use limiter_core::{Counting, Limit, Policy};
 
 use super::contestants::Rate;
 
-/// What a key has seen before.
+/// The earlier use of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
-    /// So many units just now, each an entry.
+    /// This many recent units, each an entry.
     Units(u64),
-    /// A unit in each of so many equal parts of the window, for three windows; the oldest of the last has just expired.
+    /// One unit in each of this many equal parts of the window, for three windows. The oldest unit of the last window
+    /// has just expired.
     Expired(u64),
-    /// The same, and none of the last has expired.
+    /// The same, but no unit of the last window has expired.
     Steady(u64),
-    /// The window is as long as it takes for so many entries at the speed of the turn, which begins in that state.
+    /// The window is as long as this many entries take at the speed of the turn. The turn starts with a full window.
     Sliding(u64),
 }
 
-/// Decisions of which each has a known answer.
+/// Decisions with known answers.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) name: &'static str,
     pub(super) about: &'static str,
-    /// One hot key, or many in random order.
+    /// Many keys in random order, or one hot key.
     pub(super) many: bool,
     pub(super) policy: Policy,
-    /// What comes nearest to it by the other algorithm.
+    /// The closest rate of the other algorithm.
     pub(super) rate: Rate,
     pub(super) cost: u64,
     pub(super) allowed: bool,
     pub(super) before: Before,
-    /// The most that a decision may cost, as many times what one of the other algorithm costs.
+    /// The goal: the highest acceptable ratio to the time of the other algorithm.
     pub(super) goal: Option<f64>,
 }
 
-/// The goals: allowed and denied.
+/// The goals for allowed and for denied decisions.
 const ALLOWED: Option<f64> = Some(1.1);
 const DENIED: Option<f64> = Some(0.9);
 const HOUR: u64 = 3600;
-/// So long that no unit frees while one measures.
+/// So long that no unit becomes free during a measurement.
 const LONG: u64 = 1000 * 86_400;
 const PLENTY: u64 = 10_000_000;
 
@@ -62,7 +63,7 @@ fn denied(name: &'static str, about: &'static str, max: u64) -> Shape {
     Shape { name, about, many: false, policy, rate, cost: 1, allowed: false, before: Before::Units(max), goal: DENIED }
 }
 
-/// All, in the order of the table.
+/// Returns all scenarios, in the order of the table.
 pub(super) fn all() -> Vec<Shape> {
     vec![
         allowed("server/hot/allowed/growing", "one key, the log grows", PLENTY, Before::Units(0)),

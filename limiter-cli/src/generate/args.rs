@@ -2,22 +2,22 @@
 
 use clap::Args;
 
-/// Writes a made-up trace as CSV: random arrivals, few busy and many quiet keys.
+/// Writes a random trace as CSV: Poisson arrivals, with a few busy keys and many quiet ones
 #[derive(Args, Debug)]
 pub struct Generate {
-    /// How many rows
+    /// The number of rows
     #[arg(long, default_value_t = 100_000)]
     pub(super) rows: u64,
-    /// From how many keys
+    /// The number of keys
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) keys: u64,
-    /// Rows per second on average
+    /// The average number of rows per second
     #[arg(long, default_value_t = 100.0)]
     pub(super) rate: f64,
-    /// How unequal the keys are: the exponent of Zipf's law, 0 for all alike
+    /// The skew of the keys: the exponent of Zipf's law; 0 is uniform
     #[arg(long, default_value_t = 1.0)]
     pub(super) skew: f64,
-    /// The same seed makes the same trace
+    /// The random seed; the same seed gives the same trace
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
 }

@@ -1,4 +1,4 @@
-//! The command line of the commands on live keys.
+//! The command-line arguments of `key`.
 
 use std::ffi::OsString;
 
@@ -8,12 +8,12 @@ use limiter_core::{Limit, Name, Policy};
 
 use crate::escape::{escape, from_hex, to_hex, unescape};
 use crate::redis::parse_url;
-use crate::usage::UsageError;
+use crate::usage_error::UsageError;
 
 /// Shows and resets the logs of a running service in Redis.
 ///
-/// Exit status: 0 when done, 2 for wrong usage, 1 for any other failure. Connecting times out after 2 s, a command after two
-/// attempts of 2 s each.
+/// Exit status: 0 on success, 2 for wrong usage, 1 for any other failure. Connecting times out after 2 s, a command
+/// after two attempts of 2 s each.
 #[derive(Args, Debug)]
 pub struct Key {
     #[command(subcommand)]
@@ -27,10 +27,11 @@ pub(super) enum KeyCommand {
     List(List),
 }
 
-/// Where the logs are.
+/// The location of the logs.
 #[derive(Args, Debug)]
 pub(super) struct Target {
-    /// The URL of the Redis: redis://, rediss://, redis+unix://, redis+cluster:// or rediss+cluster://
+    /// The URL of the Redis server or cluster: redis://, rediss://, redis+unix://, redis+cluster:// or
+    /// rediss+cluster://
     #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, value_parser = url)]
     pub(super) store: String,
     /// The key prefix of the service's store
@@ -41,10 +42,10 @@ pub(super) struct Target {
     pub(super) hex: bool,
 }
 
-/// Prints the log of a key and, given limits, the decision on a request made now. Changes nothing.
+/// Prints the log of a key and, if limits are given, the decision on a request made now. Changes nothing.
 #[derive(Args, Debug)]
 pub(super) struct Show {
-    /// The key, as list prints it: any byte may be written \xNN, a backslash is \\
+    /// The key, as list prints it: any byte can be written as \xNN, a backslash as \\
     #[arg(value_name = "KEY")]
     pub(super) key: OsString,
     /// The name of the limiter, as list prints it
@@ -55,7 +56,7 @@ pub(super) struct Show {
     pub(super) limits: Vec<Limit>,
     #[command(flatten)]
     pub(super) target: Target,
-    /// A page for people, or one JSON object
+    /// A page of text, or one JSON object
     #[arg(long, value_enum, default_value_t = OutputFormat::Table)]
     pub(super) output: OutputFormat,
 }
@@ -63,7 +64,7 @@ pub(super) struct Show {
 /// Removes the logs of keys, which unblocks them.
 #[derive(Args, Debug)]
 pub(super) struct Reset {
-    /// The keys, as list prints them: any byte may be written \xNN, a backslash is \\
+    /// The keys, as list prints them: any byte can be written as \xNN, a backslash as \\
     #[arg(value_name = "KEY", required = true)]
     pub(super) keys: Vec<OsString>,
     /// The name of the limiter, as list prints it
@@ -75,8 +76,8 @@ pub(super) struct Reset {
 
 /// Lists the logs as a scan finds them, in no particular order. Changes nothing and never blocks the server.
 ///
-/// A log may be listed twice if Redis resizes its table during the scan. Redis holds only a digest of a key longer than 256
-/// bytes: its digest is listed, and limits cannot be tried on it.
+/// A log may be listed twice if Redis resizes its table during the scan. Of a key longer than 256 bytes, Redis holds
+/// only a digest: list prints the digest, and cannot try limits on that key.
 #[derive(Args, Debug)]
 pub(super) struct List {
     /// Only logs of the limiter with this name
@@ -93,7 +94,7 @@ pub(super) struct List {
     pub(super) limits: Vec<Limit>,
     #[command(flatten)]
     pub(super) target: Target,
-    /// A table for people, or one JSON object per log
+    /// A table, or one JSON object per log
     #[arg(long, value_enum, default_value_t = OutputFormat::Table)]
     pub(super) output: OutputFormat,
 }
@@ -108,13 +109,13 @@ fn url(text: &str) -> Result<String, String> {
     parse_url(text).map_err(|expected| format!("expected {expected}"))
 }
 
-/// Parses the name of a limiter as it is printed.
+/// Parses the printed form of a limiter's name.
 fn name(text: &str) -> Result<Name, String> {
     let name = String::from_utf8(unescape(text.as_bytes())?);
     name.map(Name::from).map_err(|_| "the name of a limiter is UTF-8".to_owned())
 }
 
-/// Returns the policy of these limits, if there are any.
+/// Returns the policy of these limits; `None` if there are none.
 pub(super) fn policy(limits: &[Limit]) -> anyhow::Result<Option<Policy>> {
     if limits.is_empty() {
         return Ok(None);
@@ -123,14 +124,14 @@ pub(super) fn policy(limits: &[Limit]) -> anyhow::Result<Option<Policy>> {
 }
 
 impl Target {
-    /// Parses a key as it was typed.
+    /// Parses a key as typed.
     pub(super) fn key(&self, text: &OsString) -> anyhow::Result<Vec<u8>> {
         let bytes = text.as_encoded_bytes();
         let key = if self.hex { from_hex(bytes) } else { unescape(bytes) };
         key.map_err(UsageError).with_context(|| format!("key \"{}\"", text.to_string_lossy().escape_debug()))
     }
 
-    /// Returns a key as it is printed.
+    /// Returns the printed form of a key.
     pub(super) fn shown(&self, key: &[u8]) -> String {
         if self.hex { to_hex(key) } else { escape(key) }
     }

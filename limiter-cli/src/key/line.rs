@@ -13,15 +13,15 @@ use crate::text;
 /// The width of the column of names. A longer name shifts the key in its row.
 const NAME: usize = 12;
 
-/// A log and what is known of it. The fields are in the order of the JSON.
+/// The output for one log, with fields in the order of the JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
     /// The name of the limiter.
     name: String,
-    /// The key, if Redis holds it.
+    /// The key; `None` if Redis holds only its digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<String>,
-    /// The digest of the key, if Redis holds only that.
+    /// The digest of the key, if Redis holds only the digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) sha256: Option<Box<str>>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -40,7 +40,7 @@ pub(super) struct Log {
     oldest: u64,
     #[serde(rename = "newest_us")]
     newest: u64,
-    /// `None` if it never expires, which no limiter sets.
+    /// `None` if the log never expires. Limiters always set an expiry.
     expires_after_us: Option<u64>,
     bytes: u64,
 }
@@ -77,7 +77,7 @@ impl Line {
         out.write_all(b"\n")
     }
 
-    /// Writes the names of the columns.
+    /// Writes the column headings.
     pub(super) fn write_head(out: &mut impl Write, limits: bool) -> io::Result<()> {
         write!(out, "{:>9} {:>12} {:>10} {:>14}", "entries", "cost", "bytes", "expires after")?;
         if limits {
@@ -89,7 +89,7 @@ impl Line {
     pub(super) fn write_row(&self, out: &mut impl Write, limits: bool) -> io::Result<()> {
         let number = |number: Option<u64>| number.map_or("-".to_owned(), text::grouped);
         let log = self.log.as_ref();
-        let expires = log.map_or("-".to_owned(), |log| log.expires_after_us.map_or("never".to_owned(), text::length));
+        let expires = log.map_or("-".to_owned(), |log| log.expires_after_us.map_or("never".to_owned(), text::duration));
         write!(
             out,
             "{:>9} {:>12} {:>10} {expires:>14}",
@@ -99,7 +99,7 @@ impl Line {
         )?;
         if limits {
             let decided = self.decided.as_ref();
-            let retry = decided.and_then(|decided| decided.retry_after_us).map_or("-".to_owned(), text::length);
+            let retry = decided.and_then(|decided| decided.retry_after_us).map_or("-".to_owned(), text::duration);
             write!(out, " {:>12} {retry:>14}", number(decided.map(|decided| decided.remaining)))?;
         }
         write!(out, "  {:<NAME$}", self.name)?;
@@ -111,7 +111,7 @@ impl Line {
     }
 }
 
-/// Writes everything about one log, for people.
+/// Writes a page of text about one log.
 pub(super) fn write_page(
     out: &mut impl Write,
     (name, key): (&str, &str),
@@ -128,7 +128,7 @@ pub(super) fn write_page(
             writeln!(out, "cost           {}", text::grouped(log.cost))?;
             writeln!(out, "oldest         {}", time(log.oldest))?;
             writeln!(out, "newest         {}", time(log.newest))?;
-            writeln!(out, "expires after  {}", log.expires_in.map_or("never".to_owned(), length))?;
+            writeln!(out, "expires after  {}", log.expires_in.map_or("never".to_owned(), duration))?;
             writeln!(out, "bytes          {}", text::grouped(log.bytes))?;
         }
     }
@@ -139,10 +139,10 @@ pub(super) fn write_page(
     }
     match decision.retry_after() {
         None => writeln!(out, "a request      would be allowed"),
-        Some(after) => writeln!(out, "a request      would be denied, retry after {}", length(after)),
+        Some(after) => writeln!(out, "a request      would be denied, retry after {}", duration(after)),
     }
 }
 
-fn length(time: Duration) -> String {
-    text::length(micros(time))
+fn duration(time: Duration) -> String {
+    text::duration(micros(time))
 }

@@ -1,4 +1,4 @@
-//! Lists logs as a scan finds them.
+//! Lists logs in the order in which a scan finds them.
 
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use super::line::Line;
 use crate::escape::escape;
 use crate::redis::failed;
 
-/// The number of keys of the database that Redis looks at for a page.
+/// The number of database keys that Redis examines per page.
 const PAGE_KEYS: usize = 1_000;
-/// The number of logs that are read at the same time.
+/// The maximum number of logs read concurrently.
 const MAX_CONCURRENT_READS: usize = 64;
 
-/// The number of keys that no limit could be tried on, by the reason.
+/// The numbers of keys on which no limit could be tried, by reason.
 #[derive(Default)]
 struct Unchecked {
     digests: u64,
@@ -69,12 +69,12 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
     }
     if unchecked.digests > 0 {
         let keys = keys(unchecked.digests);
-        eprintln!("limiter: limits could not be tried on {keys}, of which Redis holds a digest only");
+        eprintln!("limiter: limits could not be tried on {keys}, of which Redis holds only a digest");
     }
     if unchecked.damaged > 0 {
         let keys = keys(unchecked.damaged);
         eprintln!(
-            "limiter: limits could not be tried on {keys} without a log (see list without --over; reset removes them)"
+            "limiter: limits could not be tried on {keys} without a log (list without --over shows them; reset removes them)"
         );
     }
     Ok(())
@@ -82,7 +82,7 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
 
 /// A key that the scan found.
 enum ScannedKey {
-    /// It is gone by now, or filtered out.
+    /// The key is gone by now, or filtered out.
     Gone,
     Log(Line),
     Digest(Line),

@@ -1,65 +1,53 @@
-//! The command line of `replay`.
+//! The command-line arguments of `replay`.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use limiter_core::{Counting, Limit};
+use limiter_core::Limit;
 
+use crate::options::{Count, Store};
 use crate::trace;
 
-/// Runs a trace against limits: who is over them, and when.
+/// Replays a trace against rate limits, and shows which keys exceed them and when.
 ///
-/// A trace is a CSV file with a header row, or an access log of a web server (combined or common log format). CSV has
-/// the columns `at` and `key`, optionally `cost` (default 1) and `op` (acquire, peek, record or reset; default acquire),
-/// in any order; other columns are ignored. `at` is seconds with up to six decimals, Unix or relative, or RFC 3339. Of
-/// an access log, the key is the client address. Rows need not be in the order of time: a key's time never runs back.
+/// A trace is a CSV file with a header row, or the access log of a web server (combined or common log format). CSV
+/// has the columns `at` and `key`, and optionally `cost` (default: 1) and `op` (acquire, peek, record or reset;
+/// default: acquire), in any order. Other columns are ignored. `at` is Unix or relative seconds with up to six
+/// decimals, or RFC 3339. The key of an access log is the client address. Rows need not be sorted by time: within a
+/// key, time never runs backwards.
 ///
-/// Exit status: 0 when done, 2 for wrong usage or a malformed trace, 1 for any other failure.
+/// Exit status: 0 on success, 2 for wrong usage or a malformed trace, 1 for any other failure.
 #[derive(Args, Debug)]
 pub struct Replay {
-    /// The trace; - for standard input, the default
+    /// The trace; - or nothing for standard input
     #[arg(value_name = "FILE")]
     pub(super) file: Option<PathBuf>,
     /// At most MAX units within any WINDOW (units us, ms, s, m, h, d). Repeat it for a policy of several limits
     #[arg(long = "limit", value_name = "MAX/WINDOW", required = true)]
     pub(super) limits: Vec<Limit>,
-    /// What an acquire counts: only what was allowed, or every attempt
+    /// What counts: only admitted acquires, or every attempt
     #[arg(long, value_enum, default_value_t = Count::Admitted)]
     pub(super) count: Count,
-    /// Where the logs are kept: memory, or the URL of a Redis (redis://, rediss://, redis+unix://, redis+cluster://,
-    /// rediss+cluster://), under keys of the run's own that are removed afterwards. The times are always the trace's own
-    #[arg(long, value_name = "STORE", default_value = "memory", value_parser = parse_store)]
+    /// The store: memory, or the URL of Redis (redis://, rediss://, redis+unix://, redis+cluster://,
+    /// rediss+cluster://). Keys in Redis have a random prefix and are removed at the end. Times always come from the
+    /// trace
+    #[arg(long, value_name = "STORE", default_value = "memory", value_parser = Store::parse)]
     pub(super) store: Store,
-    /// What the trace looks like [default: by content]
+    /// The format of the trace [default: detected from its content]
     #[arg(long, value_enum)]
     pub(super) format: Option<Format>,
-    /// A summary for people, or one JSON object per row; in the latter, keys that are not UTF-8 are shown lossily
+    /// A text summary, or one JSON object per row. JSON replaces bytes that are not UTF-8
     #[arg(long, value_enum, default_value_t = Output::Summary)]
     pub(super) output: Output,
-    /// Draws the usage against the limit, and the denials over time
+    /// Plots the usage of a key against the limit, and the denials over time, as SVG
     #[arg(long, value_name = "OUT.svg")]
     pub(super) plot: Option<PathBuf>,
-    /// The key whose usage is drawn [default: the one denied most, else the busiest]
+    /// The key whose usage is plotted [default: the key with the most denials, else the busiest]
     #[arg(long, value_name = "KEY", requires = "plot")]
     pub(super) key: Option<String>,
-    /// Goes on after a malformed row, and reports how many there were
+    /// Continues after a malformed row, and reports the number of such rows
     #[arg(long)]
     pub(super) skip_invalid: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum Count {
-    Admitted,
-    Attempts,
-}
-
-impl From<Count> for Counting {
-    fn from(count: Count) -> Self {
-        match count {
-            Count::Admitted => Self::Admitted,
-            Count::Attempts => Self::Attempts,
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -81,23 +69,4 @@ impl From<Format> for trace::Format {
 pub(super) enum Output {
     Summary,
     Jsonl,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Store {
-    Memory,
-    #[cfg(feature = "redis")]
-    Redis(String),
-}
-
-fn parse_store(text: &str) -> Result<Store, String> {
-    if text == "memory" {
-        return Ok(Store::Memory);
-    }
-    #[cfg(feature = "redis")]
-    return crate::redis::parse_url(text)
-        .map(Store::Redis)
-        .map_err(|expected| format!("expected memory, or {expected}"));
-    #[cfg(not(feature = "redis"))]
-    return Err(String::from("expected memory: this build has no Redis"));
 }

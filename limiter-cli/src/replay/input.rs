@@ -1,4 +1,4 @@
-//! Where a trace comes from.
+//! The input of a replay.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Seek, Write};
@@ -6,11 +6,11 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use crate::usage::UsageError;
+use crate::usage_error::UsageError;
 
-/// A trace that is read once or twice. A stream that is to be read twice is kept in a temporary file meanwhile.
+/// A trace that is read once or twice. A stream that must be read twice is copied to a temporary file.
 pub(crate) struct Input {
-    /// The name in messages.
+    /// The name used in messages.
     pub(crate) name: String,
     content: Content,
 }
@@ -45,7 +45,7 @@ impl Input {
         Ok(Self { name, content })
     }
 
-    /// How many bytes there are, where that is known.
+    /// Returns the number of bytes; `None` if it is unknown.
     pub(crate) fn length(&self) -> Option<u64> {
         match &self.content {
             Content::File(file) => file.metadata().ok().map(|metadata| metadata.len()),
@@ -53,7 +53,7 @@ impl Input {
         }
     }
 
-    /// Goes back to the beginning of a trace that was opened to be read twice.
+    /// Returns to the beginning of a trace that was opened for reading twice.
     pub(crate) fn rewind(self) -> io::Result<Self> {
         let mut file = match self.content {
             Content::File(file) => file,

@@ -5,17 +5,17 @@ use std::io::Write;
 
 use serde::Serialize;
 
-use super::outcome::{Observer, Outcome};
+use super::row_result::{Observer, RowResult};
 use crate::json::DecisionFields;
 use crate::trace::Row;
 
-/// Writes one JSON object per row, in the order of the trace; times in whole microseconds.
+/// Writes one JSON object per row, in the order of the trace. Times are in whole microseconds.
 ///
-/// A key that is not UTF-8 is shown with replacement characters.
+/// Replaces bytes of a key that are not UTF-8.
 #[derive(Debug)]
 pub struct JsonLines<W>(pub W);
 
-/// The fields in the order in which they are written.
+/// The fields, in the order in which they are written.
 #[derive(Serialize)]
 struct Line<'a> {
     at_us: u64,
@@ -30,13 +30,13 @@ struct Line<'a> {
 }
 
 impl<W: Write> Observer for JsonLines<W> {
-    fn row(&mut self, row: &Row<'_>, outcome: &Outcome) -> anyhow::Result<()> {
+    fn row(&mut self, row: &Row<'_>, result: &RowResult) -> anyhow::Result<()> {
         let (at_us, key, op) = (row.at.as_micros(), String::from_utf8_lossy(row.key), row.action.name());
         let mut line = Line { at_us, key, op, cost: Some(row.cost), decided: None, error: None };
-        match outcome {
-            Outcome::Decided(decision) => line.decided = Some(decision.into()),
-            Outcome::Refused(refusal) => line.error = Some(refusal.name()),
-            Outcome::Reset => line.cost = None,
+        match result {
+            RowResult::Decided(decision) => line.decided = Some(decision.into()),
+            RowResult::Refused(refusal) => line.error = Some(refusal.name()),
+            RowResult::Reset => line.cost = None,
         }
         serde_json::to_writer(&mut self.0, &line).map_err(std::io::Error::from)?;
         self.0.write_all(b"\n")?;

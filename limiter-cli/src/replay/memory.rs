@@ -1,17 +1,18 @@
-//! Replays through a store in memory.
+//! Replays through an in-memory store.
 
 use std::io::Read;
 
 use anyhow::Context;
 use limiter_core::{Error, Limiter, NowStore};
 
-use super::outcome::{Observer, Outcome};
+use super::row_result::{Observer, RowResult};
 use crate::trace::{Action, Row, Trace, TraceError};
 
-/// Runs every row of a trace in order, at the row's own time.
+/// Runs every row of a trace in order, at the time of the row.
 ///
 /// # Errors
-/// A [`TraceError`] for a malformed row, unless `skip_invalid` is set, and for a failed read; any error of the observer.
+/// A [`TraceError`] for a failed read, and for a malformed row if `skip_invalid` is `false`. Any error of the
+/// observer.
 pub fn replay<R: Read, S: NowStore>(
     trace: &mut Trace<R>,
     limiter: &Limiter<S>,
@@ -24,9 +25,9 @@ pub fn replay<R: Read, S: NowStore>(
         match trace.next() {
             None => return Ok(()),
             Some(Ok(row)) => {
-                let outcome =
-                    outcome(&row, limiter).with_context(|| format!("deciding on row {} of the trace", rows + 1))?;
-                observer.row(&row, &outcome)?;
+                let result =
+                    run_row(&row, limiter).with_context(|| format!("deciding on row {} of the trace", rows + 1))?;
+                observer.row(&row, &result)?;
             }
             Some(Err(TraceError::Malformed(malformed))) if skip_invalid && malformed.skippable => {
                 observer.skipped(malformed);
@@ -41,14 +42,14 @@ pub fn replay<R: Read, S: NowStore>(
 }
 
 #[inline]
-fn outcome<S: NowStore>(row: &Row<'_>, limiter: &Limiter<S>) -> Result<Outcome, Error> {
-    Outcome::from_result(match row.action {
+fn run_row<S: NowStore>(row: &Row<'_>, limiter: &Limiter<S>) -> Result<RowResult, Error> {
+    RowResult::from_result(match row.action {
         Action::Acquire => limiter.acquire(row.key).cost(row.cost).at(row.at).now(),
         Action::Peek => limiter.peek(row.key).cost(row.cost).at(row.at).now(),
         Action::Record => limiter.record(row.key).cost(row.cost).at(row.at).now(),
         Action::Reset => {
             limiter.reset(row.key).now();
-            return Ok(Outcome::Reset);
+            return Ok(RowResult::Reset);
         }
     })
 }

@@ -1,8 +1,8 @@
-//! A picture of a replay: one key's usage against the limit, and everybody's denials over time.
+//! A plot of a replay: one key's usage against the limit, and the denials of all keys over time.
 //!
-//! The picture needs to know its key and its span of time before it can begin, so a trace is replayed twice: once for
-//! the [`Summary`](super::summary::Summary), then, into a [`Collector`], for what the [`View`] asks for. Memory is
-//! bounded by the size of the picture and the usage of its one key.
+//! The plot must know its key and time span before it starts, so the trace is replayed twice. The first pass fills
+//! the [`Summary`](super::summary::Summary). The second fills a [`Collector`] with the data that the [`View`] needs.
+//! Memory is bounded by the size of the plot and the usage of its key.
 
 mod axis;
 mod canvas;
@@ -20,21 +20,21 @@ use plotters::style::Color;
 
 use canvas::Canvas;
 
-pub use collect::{Collector, Picture};
+pub use collect::{Collector, PlotData};
 pub use view::View;
 
-/// Draws a picture as SVG.
+/// Draws a plot as SVG.
 ///
 /// # Errors
 /// If a shape cannot be drawn.
-pub fn draw(picture: &Picture, policy: &Policy) -> anyhow::Result<String> {
+pub fn draw(data: &PlotData, policy: &Policy) -> anyhow::Result<String> {
     let mut svg = String::new();
-    let strips = i32::try_from(picture.strips.len()).unwrap_or(0);
+    let strips = i32::try_from(data.strips.len()).unwrap_or(0);
     let height = (layout::STRIPS_TOP + strips * layout::STRIP + 20).unsigned_abs();
     let canvas = Canvas::new(&mut svg, (layout::WIDTH, height));
     canvas.rect((0, 0), (layout::WIDTH as i32, height as i32), plotters::style::WHITE.to_rgba())?;
-    usage_panel::draw(&canvas, picture, policy)?;
-    overview::draw(&canvas, picture)?;
+    usage_panel::draw(&canvas, data, policy)?;
+    overview::draw(&canvas, data)?;
     canvas.finish()?;
     Ok(svg)
 }

@@ -1,15 +1,13 @@
-//! A progress bar on a terminal.
+//! The progress of a replay.
 
-use std::io::IsTerminal;
-use std::time::Duration;
+use indicatif::ProgressBar;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-
-use super::outcome::{Observer, Outcome};
+use super::row_result::{Observer, RowResult};
+use crate::progress::bar;
 use crate::text;
 use crate::trace::{Malformed, Row};
 
-/// Passes everything on, and shows how far the replay is if standard error is a terminal.
+/// Forwards all rows, and shows the progress if standard error is a terminal.
 pub(crate) struct WithProgress<O> {
     pub(crate) observer: O,
     bar: Option<ProgressBar>,
@@ -17,18 +15,7 @@ pub(crate) struct WithProgress<O> {
 
 impl<O> WithProgress<O> {
     pub(crate) fn new(observer: O, what: &'static str, bytes: Option<u64>) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            let bar = ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr_with_hz(10));
-            let template = match bytes {
-                Some(_) => "{prefix} {bar:30} {percent:>3} %  {msg}  {eta}",
-                None => "{prefix} {spinner} {msg}",
-            };
-            bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar.set_prefix(what);
-            bar.enable_steady_tick(Duration::from_millis(200));
-            bar
-        });
-        Self { observer, bar }
+        Self { observer, bar: bar(what, bytes) }
     }
 }
 
@@ -42,8 +29,8 @@ impl<O> Drop for WithProgress<O> {
 
 impl<O: Observer> Observer for WithProgress<&mut O> {
     #[inline]
-    fn row(&mut self, row: &Row<'_>, outcome: &Outcome) -> anyhow::Result<()> {
-        self.observer.row(row, outcome)
+    fn row(&mut self, row: &Row<'_>, result: &RowResult) -> anyhow::Result<()> {
+        self.observer.row(row, result)
     }
 
     fn skipped(&mut self, malformed: Malformed) {

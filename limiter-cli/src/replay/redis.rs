@@ -1,25 +1,24 @@
-//! Replays through Redis. Rows are sent in batches; rows of different keys are in flight at the same time.
+//! Replays through Redis. Rows are sent in batches, and rows of different keys are in flight concurrently.
 
 mod batch;
-mod interrupt;
 mod run;
 
 use std::io::Read;
 
 use anyhow::Context;
 
-use super::outcome::Observer;
+use super::row_result::Observer;
 use crate::trace::{Trace, TraceError};
 use batch::Batch;
 
 pub use run::RedisRun;
 
-/// Runs every row of a trace at the row's own time, as [`crate::replay::memory::replay`] does. Rows of one key run in their order.
-/// The observer receives all rows in the order of the trace.
+/// Runs every row of a trace at the time of the row, as [`crate::replay::memory::replay`] does. Rows of the same key
+/// run in order. The observer receives all rows in the order of the trace.
 ///
 /// # Errors
-/// As [`crate::replay::memory::replay`], and any error of the store. The observer receives the rows before the one that failed;
-/// some rows after it may have run.
+/// As [`crate::replay::memory::replay`], and any error of the store. The observer receives the rows before the failed
+/// one. Some rows after it may have run.
 pub fn replay<R: Read>(
     trace: &mut Trace<R>,
     run: &mut RedisRun,
@@ -44,12 +43,12 @@ pub fn replay<R: Read>(
             }
             rows += 1;
         };
-        let (outcomes, failure) = run.decide(&batch);
-        for (index, outcome) in outcomes.iter().enumerate() {
-            observer.row(&batch.row(index), outcome)?;
+        let (results, failure) = run.decide(&batch);
+        for (index, result) in results.iter().enumerate() {
+            observer.row(&batch.row(index), result)?;
         }
         if let Some(error) = failure {
-            let number = batch.number(outcomes.len());
+            let number = batch.number(results.len());
             return Err(error).with_context(|| format!("deciding on row {number} of the trace"));
         }
         if let Some(end) = end {

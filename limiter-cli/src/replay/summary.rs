@@ -1,17 +1,17 @@
-//! What a replay came to, in numbers.
+//! The totals of a replay.
 
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 use limiter_core::{MAX_LIMITS, Policy, Timestamp};
 
-use super::outcome::{Observer, Outcome};
+use super::row_result::{Observer, RowResult};
 use crate::trace::{Action, Malformed, Row};
 
-/// Counts what becomes of the rows of a trace, in all and for every key.
+/// Counts the results of the rows of a trace, in total and per key.
 #[derive(Debug)]
 pub struct Summary {
-    /// Rows that were read, without those that were skipped.
+    /// Rows read, without those that were skipped.
     pub rows: u64,
     /// Acquires and peeks that fitted.
     pub allowed: u64,
@@ -21,11 +21,11 @@ pub struct Summary {
     pub recorded: u64,
     /// Resets.
     pub resets: u64,
-    /// Rows that were refused for their cost.
+    /// Rows refused because of their cost.
     pub refused: u64,
     /// Malformed rows that were skipped.
     pub skipped: u64,
-    /// The first row that was skipped.
+    /// The first skipped row.
     pub first_skipped: Option<Malformed>,
     /// The earliest and the latest row.
     pub span: Option<(Timestamp, Timestamp)>,
@@ -34,36 +34,36 @@ pub struct Summary {
     per_unit: [f64; MAX_LIMITS],
 }
 
-/// What was counted for one key.
+/// The totals of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct KeyCount {
-    /// All of its rows.
+    /// All rows of the key.
     pub rows: u64,
     /// Acquires and peeks that did not fit.
     pub denied: u64,
-    /// The highest usage of a limit, as a share of its maximum, and when it was first reached.
+    /// The highest usage of a limit as a share of its maximum, and the time when it was first reached.
     pub peak: (f64, Timestamp),
     /// The streak with the most denials.
     pub worst: Streak,
     current: Streak,
 }
 
-/// Consecutive denials of one key, each less than the longest window after the one before.
+/// Consecutive denials of one key, each less than the longest window after the previous one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Streak {
-    /// How many.
+    /// The number of denials.
     pub denied: u64,
-    /// The first.
+    /// The first denial.
     pub from: Timestamp,
-    /// The last.
+    /// The last denial.
     pub to: Timestamp,
 }
 
-/// A key and its part.
+/// A key and its totals.
 pub type CountedKey<'a> = (&'a [u8], KeyCount);
 
 impl Summary {
-    /// Nothing counted yet.
+    /// Returns an empty summary.
     #[must_use]
     pub fn new(policy: &Policy) -> Self {
         let mut per_unit = [0.0; MAX_LIMITS];
@@ -80,38 +80,38 @@ impl Summary {
             skipped: 0,
             first_skipped: None,
             span: None,
-            // Only the order of iteration depends on the seed, and a flood of chosen keys harms but this program.
+            // The seed affects only the order of iteration. A flood of chosen keys would slow down only this program.
             keys: HashMap::with_hasher(FixedState::default()),
             window: policy.longest_window().as_micros(),
             per_unit,
         }
     }
 
-    /// How many keys the trace names.
+    /// Returns the number of keys.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.keys.len()
     }
 
-    /// How many keys were denied at least once.
+    /// Returns the number of keys that were denied at least once.
     #[must_use]
     pub fn keys_denied(&self) -> usize {
         self.keys.values().filter(|count| count.denied > 0).count()
     }
 
-    /// What was counted for a key.
+    /// Returns the totals of a key.
     #[must_use]
     pub fn key(&self, key: &[u8]) -> Option<&KeyCount> {
         self.keys.get(key)
     }
 
-    /// The keys with the most rows, at most `most` of them.
+    /// Returns the keys with the most rows, at most `most` of them.
     #[must_use]
     pub fn busiest(&self, most: usize) -> Vec<CountedKey<'_>> {
         self.top(most, |count| (count.rows, count.denied))
     }
 
-    /// The keys with the most denials, at most `most` of them; none that was never denied.
+    /// Returns the keys with the most denials, at most `most` of them. Leaves out keys without denials.
     #[must_use]
     pub fn most_denied(&self, most: usize) -> Vec<CountedKey<'_>> {
         let mut top = self.top(most, |count| (count.denied, count.rows));
@@ -119,7 +119,7 @@ impl Summary {
         top
     }
 
-    /// By rank from the highest on, equals in the order of the keys.
+    /// Returns the keys with the highest rank, in descending order. Equal ranks are in the order of the keys.
     fn top(&self, most: usize, rank: impl Fn(&KeyCount) -> (u64, u64)) -> Vec<CountedKey<'_>> {
         let order = |a: &CountedKey<'_>, b: &CountedKey<'_>| rank(&b.1).cmp(&rank(&a.1)).then_with(|| a.0.cmp(b.0));
         let mut all: Vec<CountedKey<'_>> = self.keys.iter().map(|(key, count)| (&**key, *count)).collect();
@@ -134,7 +134,7 @@ impl Summary {
 
 impl Observer for Summary {
     #[inline]
-    fn row(&mut self, row: &Row<'_>, outcome: &Outcome) -> anyhow::Result<()> {
+    fn row(&mut self, row: &Row<'_>, result: &RowResult) -> anyhow::Result<()> {
         self.rows += 1;
         self.span = Some(self.span.map_or((row.at, row.at), |(from, to)| (from.min(row.at), to.max(row.at))));
         let count = match self.keys.get_mut(row.key) {
@@ -142,10 +142,10 @@ impl Observer for Summary {
             None => self.keys.entry(row.key.into()).or_default(),
         };
         count.rows += 1;
-        match outcome {
-            Outcome::Refused(_) => self.refused += 1,
-            Outcome::Reset => self.resets += 1,
-            Outcome::Decided(decision) => {
+        match result {
+            RowResult::Refused(_) => self.refused += 1,
+            RowResult::Reset => self.resets += 1,
+            RowResult::Decided(decision) => {
                 let peak = decision.used() as f64 * self.per_unit[decision.binding_index() % MAX_LIMITS];
                 if peak > count.peak.0 {
                     count.peak = (peak, decision.at());

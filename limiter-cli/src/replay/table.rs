@@ -8,16 +8,16 @@ use limiter_core::{Counting, Policy};
 use super::summary::{CountedKey, Summary};
 use crate::text;
 
-/// How many keys each table shows.
-const TOP: usize = 5;
+/// The number of keys in each table.
+const KEYS_PER_TABLE: usize = 5;
 
-/// The widest key that is shown.
-const KEY: usize = 40;
+/// The maximum width of a key.
+const MAX_KEY_CHARS: usize = 40;
 
-/// Prints a summary for people.
+/// Prints a summary as text.
 ///
 /// # Errors
-/// Whatever keeps `out` from being written.
+/// If `out` cannot be written.
 pub(crate) fn print(out: &mut impl Write, summary: &Summary, policy: &Policy, elapsed: Duration) -> io::Result<()> {
     let counting = match policy.counting() {
         Counting::Admitted => "admitted",
@@ -38,10 +38,10 @@ pub(crate) fn print(out: &mut impl Write, summary: &Summary, policy: &Policy, el
     if let Some((from, to)) = summary.span {
         let relative = text::is_relative(to);
         let (from_text, to_text) = (text::date_time(from, relative), text::date_time(to, relative));
-        writeln!(out, "time      {from_text} to {to_text} ({})", text::length(to.micros_since(from)))?;
+        writeln!(out, "time      {from_text} to {to_text} ({})", text::duration(to.micros_since(from)))?;
     }
-    table(out, "busiest keys", &summary.busiest(TOP))?;
-    table(out, "most denied keys", &summary.most_denied(TOP))?;
+    table(out, "busiest keys", &summary.busiest(KEYS_PER_TABLE))?;
+    table(out, "most denied keys", &summary.most_denied(KEYS_PER_TABLE))?;
     let seconds = elapsed.as_secs_f64().max(1e-9);
     writeln!(out, "\n{rows} operations in {seconds:.3} s: {:.0} operations/s", rows as f64 / seconds)
 }
@@ -54,7 +54,7 @@ fn table(out: &mut impl Write, title: &str, keys: &[CountedKey<'_>]) -> io::Resu
     if keys.is_empty() {
         return Ok(());
     }
-    let names: Vec<String> = keys.iter().map(|(key, _)| text::key(key, KEY)).collect();
+    let names: Vec<String> = keys.iter().map(|(key, _)| text::key(key, MAX_KEY_CHARS)).collect();
     let width = names.iter().map(|name| name.chars().count()).fold(title.len(), usize::max);
     writeln!(out, "\n{title:<width$}  {:>10}  {:>10}  {:>8}  {:>9}", "rows", "denied", "", "peak use")?;
     for (name, (_, count)) in names.iter().zip(keys) {

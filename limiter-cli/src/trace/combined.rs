@@ -1,4 +1,4 @@
-//! Access logs of web servers, in the combined or the common log format.
+//! Access logs of web servers, in the combined or common log format.
 
 use std::io::Read;
 
@@ -14,7 +14,7 @@ pub(super) struct CombinedRows {
     lines: u64,
     /// The length of the line that the last row borrowed.
     lent: usize,
-    /// Neighbouring lines often carry the same time.
+    /// Cached because consecutive lines often have the same time.
     latest: Option<([u8; ACCESS_LOG_TIME], Timestamp)>,
 }
 
@@ -58,8 +58,8 @@ impl CombinedRows {
     }
 }
 
-/// The client address and the text of the time: `address identity user [time] "request"`. A user's name may hold spaces
-/// and brackets, so the time is the first bracket of the right shape that a request follows.
+/// Returns the client address and the time of `address identity user [time] "request"`. A user name may contain
+/// spaces and brackets. The time is therefore the first bracket of the right shape that is followed by a request.
 pub(super) fn split(line: &[u8]) -> Option<(&[u8], &[u8; ACCESS_LOG_TIME])> {
     const AFTER: &[u8] = b"] \"";
     let blank = memchr::memchr(b' ', line)?;

@@ -9,7 +9,7 @@ use super::row::{Action, Row, TraceError, malformed, shown, unreadable};
 use super::source::{MAX_ROW, Source};
 use super::time::parse_at;
 
-/// The most columns of a row.
+/// The maximum number of columns in a row.
 const MAX_COLUMNS: usize = 4096;
 
 #[derive(Debug)]
@@ -32,10 +32,10 @@ impl CsvRows {
     pub(super) fn new<R: Read>(source: &mut Source<R>) -> Result<Self, TraceError> {
         let mut record = Record::new();
         let columns = match record.read(source)? {
-            Found::Record => Columns::from_header(&record),
-            Found::End => Err("found nothing".to_owned()),
-            Found::TooLong => Err("found a row that is too long".to_owned()),
-            Found::OpenQuote => Err("found a quote that is never closed".to_owned()),
+            RecordRead::Record => Columns::from_header(&record),
+            RecordRead::End => Err("found nothing".to_owned()),
+            RecordRead::TooLong => Err("found a row that is too long".to_owned()),
+            RecordRead::OpenQuote => Err("found a quote that is never closed".to_owned()),
         };
         let columns = columns.map_err(|found| {
             let expected = "expected a header row with the columns at and key, optionally cost and op";
@@ -47,14 +47,14 @@ impl CsvRows {
     #[inline]
     pub(super) fn next<'a, R: Read>(&'a mut self, source: &mut Source<R>) -> Option<Result<Row<'a>, TraceError>> {
         match self.record.read(source) {
-            Ok(Found::Record) => Some(self.row()),
-            Ok(Found::End) => None,
-            Ok(Found::TooLong) => {
+            Ok(RecordRead::Record) => Some(self.row()),
+            Ok(RecordRead::End) => None,
+            Ok(RecordRead::TooLong) => {
                 let most =
                     format!("expected a row of at most {MAX_ROW} bytes and {MAX_COLUMNS} columns; is a quote open?");
                 Some(Err(malformed(self.record.line, most)))
             }
-            Ok(Found::OpenQuote) => {
+            Ok(RecordRead::OpenQuote) => {
                 Some(Err(malformed(self.record.line, "expected a closing quote, found the end of the trace")))
             }
             Err(error) => Some(Err(error.into())),
@@ -93,7 +93,7 @@ impl CsvRows {
 }
 
 fn parse_cost(text: &[u8]) -> Option<u64> {
-    // A plus sign, which the standard library takes, is not part of a whole number here.
+    // The standard library accepts a plus sign, but a cost has none.
     text.first()?.is_ascii_digit().then(|| std::str::from_utf8(text).ok()?.parse().ok())?
 }
 
@@ -112,33 +112,33 @@ impl Columns {
     }
 }
 
-/// Whether a line is a header row with the two columns that must be there.
+/// Returns whether a line is a header row with the two required columns.
 pub(super) fn looks_like_header(line: &[u8]) -> bool {
     let mut source = Source::new(line);
     let mut record = Record::new();
-    matches!(record.read(&mut source), Ok(Found::Record)) && {
+    matches!(record.read(&mut source), Ok(RecordRead::Record)) && {
         let has = |name: &[u8]| (0..record.len()).any(|i| record.get(i).trim_ascii().eq_ignore_ascii_case(name));
         has(b"at") && has(b"key")
     }
 }
 
-/// One record and the parser's state. Its buffers are reused.
+/// One record and the parser's state. Reuses its buffers.
 #[derive(Debug)]
 struct Record {
     parser: csv_core::Reader,
     bytes: Vec<u8>,
     ends: Vec<usize>,
     fields: usize,
-    /// The line in which the record begins.
+    /// The line in which the record starts.
     line: u64,
-    /// Ends of lines that the parser has not counted.
+    /// Line ends that the parser has not counted.
     lines_skipped: u64,
-    /// A carriage return came last: an end of a line, unless a line feed follows, which then is counted.
+    /// The last byte was a carriage return. It ends a line unless a line feed follows, which is then counted instead.
     after_return: bool,
 }
 
-/// What reading a record came to.
-enum Found {
+/// The result of reading a record.
+enum RecordRead {
     Record,
     End,
     TooLong,
@@ -165,11 +165,11 @@ impl Record {
         &self.bytes[..self.ends[..self.fields].last().copied().unwrap_or(0)]
     }
 
-    /// Reads the next record that is not an empty line.
-    fn read<R: Read>(&mut self, source: &mut Source<R>) -> io::Result<Found> {
+    /// Reads the next record, skipping empty lines.
+    fn read<R: Read>(&mut self, source: &mut Source<R>) -> io::Result<RecordRead> {
         loop {
             if !source.fill()? {
-                return Ok(Found::End);
+                return Ok(RecordRead::End);
             }
             match source.data()[0] {
                 b'\n' => (self.lines_skipped, self.after_return) = (self.lines_skipped + 1, false),
@@ -186,7 +186,7 @@ impl Record {
         let (mut written, mut too_long, mut at_end) = (0, false, false);
         self.fields = 0;
         loop {
-            // At the end of the input a line feed ends the last record, unless a quote is open.
+            // At the end of the input, a line feed ends the last record unless a quote is open.
             at_end = at_end || !source.fill()?;
             let input = if at_end { &b"\n"[..] } else { source.data() };
             let (result, read, wrote, ended) =
@@ -198,10 +198,10 @@ impl Record {
             written += wrote;
             self.fields += ended;
             match result {
-                ReadRecordResult::Record if too_long => return Ok(Found::TooLong),
-                ReadRecordResult::Record => return Ok(Found::Record),
-                ReadRecordResult::End => return Ok(Found::End),
-                ReadRecordResult::InputEmpty if at_end => return Ok(Found::OpenQuote),
+                ReadRecordResult::Record if too_long => return Ok(RecordRead::TooLong),
+                ReadRecordResult::Record => return Ok(RecordRead::Record),
+                ReadRecordResult::End => return Ok(RecordRead::End),
+                ReadRecordResult::InputEmpty if at_end => return Ok(RecordRead::OpenQuote),
                 ReadRecordResult::InputEmpty => {}
                 ReadRecordResult::OutputFull if self.bytes.len() < MAX_ROW => {
                     self.bytes.resize(2 * self.bytes.len(), 0);
@@ -209,7 +209,7 @@ impl Record {
                 ReadRecordResult::OutputEndsFull if self.ends.len() < MAX_COLUMNS => {
                     self.ends.resize(2 * self.ends.len(), 0);
                 }
-                // From here on the record is read only to find its end.
+                // From here on, the record is read only to find its end.
                 ReadRecordResult::OutputFull | ReadRecordResult::OutputEndsFull => {
                     (written, self.fields, too_long) = (0, 0, true);
                 }

@@ -1,4 +1,4 @@
-//! Which format a trace has.
+//! Detects the format of a trace.
 
 use std::io::Read;
 
@@ -6,12 +6,12 @@ use super::row::{Format, TraceError, shown, unreadable};
 use super::source::Source;
 use super::{combined, csv};
 
-/// How much of the beginning is looked at.
-const AHEAD: usize = 64 << 10;
+/// The number of bytes examined.
+const DETECT_BYTES: usize = 64 << 10;
 
-/// The format, found out by content unless it is given. Consumes a byte order mark.
+/// Returns the given format, or detects it from the content. Consumes a byte order mark.
 pub(super) fn detect<R: Read>(source: &mut Source<R>, format: Option<Format>) -> Result<Format, TraceError> {
-    while source.data().len() < AHEAD && source.read_more()? {}
+    while source.data().len() < DETECT_BYTES && source.read_more()? {}
     let compressed = [(&b"\x1f\x8b"[..], "gzip", "gunzip -c"), (b"\x28\xb5\x2f\xfd", "zstd", "zstd -dc")];
     for (magic, name, tool) in compressed {
         if source.data().starts_with(magic) {
@@ -26,7 +26,7 @@ pub(super) fn detect<R: Read>(source: &mut Source<R>, format: Option<Format>) ->
     if let Some(format) = format {
         return Ok(format);
     }
-    let ahead = &source.data()[..source.data().len().min(AHEAD)];
+    let ahead = &source.data()[..source.data().len().min(DETECT_BYTES)];
     let mut lines = ahead.split(|&b| b == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or_default();
     if csv::looks_like_header(first) {

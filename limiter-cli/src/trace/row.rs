@@ -1,11 +1,11 @@
-//! What a trace holds: rows, or errors in their place.
+//! Rows of a trace, and the errors that may take their place.
 
 use std::fmt;
 use std::io;
 
 use limiter_core::Timestamp;
 
-/// What a trace looks like.
+/// The format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// A header row with the columns `at` and `key`, optionally `cost` and `op`; other columns are ignored.
@@ -14,21 +14,21 @@ pub enum Format {
     Combined,
 }
 
-/// What a row does.
+/// The operation of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Take `cost` units if they fit.
+    /// Takes `cost` units if they fit.
     Acquire,
-    /// Look whether `cost` units would fit.
+    /// Checks whether `cost` units would fit.
     Peek,
-    /// Count `cost` units, whether they fit or not.
+    /// Counts `cost` units even if they do not fit.
     Record,
-    /// Remove the key's log.
+    /// Removes the key's log.
     Reset,
 }
 
 impl Action {
-    /// The name in the column `op`.
+    /// Returns the name in the column `op`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -40,27 +40,27 @@ impl Action {
     }
 }
 
-/// One row of a trace.
+/// A row of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row<'a> {
-    /// The row's own time.
+    /// The time in the row.
     pub at: Timestamp,
-    /// Whose log: any bytes.
+    /// The key, which may hold any bytes.
     pub key: &'a [u8],
-    /// What is done.
+    /// The operation.
     pub action: Action,
-    /// The units, as the row says: also 0 and more than any limit.
+    /// The cost as written in the row. May be 0, or above any limit.
     pub cost: u64,
 }
 
-/// A row, or a whole trace, that is not what it should be.
+/// A malformed row, or a trace that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
-    /// The line in which the row begins, from 1 on.
+    /// The line in which the row starts, counted from 1.
     pub line: u64,
-    /// What was expected, and what was found.
+    /// What was expected and what was found.
     pub message: String,
-    /// Whether the rows that follow can still be read.
+    /// Whether the following rows can still be read.
     pub skippable: bool,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// Why there is no next row.
+/// The reason why there is no next row.
 #[derive(Debug)]
 pub enum TraceError {
     /// Reading failed.
@@ -100,7 +100,7 @@ impl std::error::Error for TraceError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Io(error) => Some(error),
-            // Its text is this error's own.
+            // Its text is part of this error's text.
             Self::Malformed(_) => None,
         }
     }
@@ -114,7 +114,7 @@ pub(super) fn unreadable(line: u64, message: impl Into<String>) -> TraceError {
     TraceError::Malformed(Malformed { line, message: message.into(), skippable: false })
 }
 
-/// Bytes of the input as an error shows them: printable, the first 60 at most.
+/// Returns bytes of the input for an error message: printable, and at most the first 60.
 pub(super) fn shown(bytes: &[u8]) -> String {
     const MAX_SHOWN: usize = 60;
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_SHOWN)]);

@@ -1,14 +1,14 @@
-//! Input in chunks, with a look ahead.
+//! Chunked input with lookahead.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read};
 
-/// The longest row, in bytes. A longer one is malformed: most likely a quote that is never closed.
+/// The maximum length of a row in bytes. A longer row is malformed: usually a quote was never closed.
 pub const MAX_ROW: usize = 16 << 20;
 
-/// The first read, and how much is read at once where that was not all.
-const FIRST: usize = 1 << 10;
-const CHUNK: usize = 128 << 10;
+/// The sizes of the first read and of all further reads.
+const FIRST_READ: usize = 1 << 10;
+const NEXT_READ: usize = 128 << 10;
 
 /// A reader with a buffer that grows on demand, to at most [`MAX_ROW`].
 pub(super) struct Source<R> {
@@ -27,10 +27,10 @@ impl<R> fmt::Debug for Source<R> {
 
 impl<R: Read> Source<R> {
     pub(super) fn new(input: R) -> Self {
-        Self { input, buffer: vec![0; FIRST], start: 0, end: 0, consumed: 0 }
+        Self { input, buffer: vec![0; FIRST_READ], start: 0, end: 0, consumed: 0 }
     }
 
-    /// What has been read and not consumed yet.
+    /// Returns the bytes that have been read but not consumed.
     #[inline]
     pub(super) fn data(&self) -> &[u8] {
         &self.buffer[self.start..self.end]
@@ -46,7 +46,7 @@ impl<R: Read> Source<R> {
         self.consumed
     }
 
-    /// Reads more behind what is there; `false` at the end of the input or if [`MAX_ROW`] bytes wait already.
+    /// Reads more bytes. Returns `false` at the end of the input, or if [`MAX_ROW`] bytes are already buffered.
     pub(super) fn read_more(&mut self) -> io::Result<bool> {
         let filled = self.end == self.buffer.len();
         self.buffer.copy_within(self.start..self.end, 0);
@@ -55,8 +55,8 @@ impl<R: Read> Source<R> {
         if self.end >= MAX_ROW {
             return Ok(false);
         }
-        if filled && self.buffer.len() < CHUNK {
-            self.buffer.resize(CHUNK, 0);
+        if filled && self.buffer.len() < NEXT_READ {
+            self.buffer.resize(NEXT_READ, 0);
         } else if self.end == self.buffer.len() {
             self.buffer.resize((2 * self.end).min(MAX_ROW), 0);
         }
@@ -72,14 +72,14 @@ impl<R: Read> Source<R> {
         }
     }
 
-    /// Makes sure that there is a byte to look at; `false` at the end of the input.
+    /// Reads until at least one byte is buffered. Returns `false` at the end of the input.
     #[inline]
     pub(super) fn fill(&mut self) -> io::Result<bool> {
         Ok(self.start < self.end || self.read_more()?)
     }
 
-    /// The length of the line that waits, with its line feed if it has one; 0 at the end of the input; `None` if it is
-    /// longer than [`MAX_ROW`].
+    /// Returns the length of the next line, including its line feed; 0 at the end of the input. Returns `None` if the
+    /// line is longer than [`MAX_ROW`].
     pub(super) fn line_length(&mut self) -> io::Result<Option<usize>> {
         let mut searched = 0;
         loop {
@@ -93,7 +93,7 @@ impl<R: Read> Source<R> {
         }
     }
 
-    /// Consumes up to and with the next line feed.
+    /// Consumes everything up to and including the next line feed.
     pub(super) fn skip_line(&mut self) -> io::Result<()> {
         while self.fill()? {
             if let Some(found) = memchr::memchr(b'\n', self.data()) {

@@ -1,4 +1,4 @@
-//! Points in time as text.
+//! Parsers for times.
 
 use jiff::fmt::strtime::BrokenDownTime;
 use limiter_core::Timestamp;
@@ -6,10 +6,10 @@ use limiter_core::Timestamp;
 const MICROS: u64 = 1_000_000;
 
 /// Parses the column `at`: Unix or relative seconds with up to six decimals, or RFC 3339. Zeros may follow the sixth
-/// decimal, anything finer is an error: nothing is rounded.
+/// decimal. Any other digit there is an error, because nothing is rounded.
 ///
 /// # Errors
-/// What was expected instead.
+/// States what was expected.
 pub fn parse_at(text: &[u8]) -> Result<Timestamp, &'static str> {
     const EXPECTED: &str = "expected seconds with up to six decimals, as in 1431857103.25, or RFC 3339, as in \
                             2015-05-17T10:05:03Z";
@@ -35,7 +35,7 @@ pub fn parse_at(text: &[u8]) -> Result<Timestamp, &'static str> {
     in_range(u128::from(seconds) * u128::from(MICROS) + u128::from(fraction))
 }
 
-/// Digits as a number that saturates, or `None` if there is anything else.
+/// Parses digits as a saturating number; `None` if there is anything else.
 fn digits(text: &[u8]) -> Option<u64> {
     text.iter().try_fold(0_u64, |sum, &b| {
         b.is_ascii_digit().then(|| sum.saturating_mul(10).saturating_add(u64::from(b - b'0')))
@@ -57,13 +57,13 @@ fn from_jiff(time: jiff::Timestamp) -> Result<Timestamp, &'static str> {
     in_range(nanos / 1000)
 }
 
-/// The length of a time in an access log: `17/May/2015:10:05:03 +0000`.
+/// The length of a time in an access log, for example `17/May/2015:10:05:03 +0000`.
 pub(super) const ACCESS_LOG_TIME: usize = 26;
 
-/// Parses the time of a web server's access log, `17/May/2015:10:05:03 +0000`.
+/// Parses a time in a web server's access log, for example `17/May/2015:10:05:03 +0000`.
 ///
 /// # Errors
-/// What was expected instead.
+/// States what was expected.
 pub fn parse_access_log_time(text: &[u8]) -> Result<Timestamp, &'static str> {
     const EXPECTED: &str = "expected a time as in 17/May/2015:10:05:03 +0000";
     if text.len() != ACCESS_LOG_TIME {

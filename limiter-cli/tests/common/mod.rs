@@ -1,4 +1,4 @@
-//! Runs the real program.
+//! Helpers that run the compiled program.
 
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file needs only some of it")]
 
@@ -12,18 +12,18 @@ use limiter_testkit::golden::{Trace, traces};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Starts `limiter` with these arguments. All its streams are pipes.
+pub fn start(args: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_limiter"));
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
 /// Runs `limiter` with these arguments and this standard input.
 pub fn limiter(args: &[&str], input: impl AsRef<[u8]>) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_limiter"))
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = start(args);
     let mut stdin = child.stdin.take().unwrap();
     let input = input.as_ref().to_vec();
-    // A program that refuses its arguments closes its input early, which fails this write.
+    // A program that rejects its arguments closes its input early, so this write may fail.
     let feeder = thread::spawn(move || drop(stdin.write_all(&input)));
     let id = child.id();
     let output = output_in_time(child, args);
@@ -49,7 +49,7 @@ pub fn stdout_of(args: &[&str], input: impl AsRef<[u8]>) -> String {
     text(&output.stdout)
 }
 
-/// Replays a trace and returns the lines of JSON.
+/// Replays a trace and returns the parsed lines of JSON.
 pub fn jsonl(limit: &str, trace: impl AsRef<[u8]>) -> Vec<serde_json::Value> {
     let out = stdout_of(&["replay", "--limit", limit, "--output", "jsonl"], trace);
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -67,7 +67,7 @@ pub fn text(bytes: &[u8]) -> String {
 
 pub const REAL_TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/access.csv");
 
-/// Returns the golden traces that a CSV file can state. The others need a second policy or a second limiter.
+/// Returns the golden traces that a CSV file can express. The others need a second policy or a second limiter.
 pub fn plain_traces() -> Vec<&'static Trace> {
     let (plain, other): (Vec<&Trace>, Vec<&Trace>) = traces().iter().partition(|trace| trace.is_plain());
     let skipped: Vec<_> = other.iter().map(|trace| trace.name).collect();

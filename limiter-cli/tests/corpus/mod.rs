@@ -1,4 +1,4 @@
-//! Properties that hold for any input. The fuzz targets and the test of the inputs beside this file share them.
+//! Properties that hold for any input. The fuzz targets share them with the test of the inputs beside this file.
 
 #![allow(dead_code, reason = "each user needs only some of it")]
 
@@ -7,8 +7,8 @@ use std::io::Read;
 use limiter_cli::trace::{Format, Trace, TraceError, parse_access_log_time, parse_at};
 use limiter_core::{Limit, Policy, Timestamp, Window};
 
-/// Whatever parses as a limit, window or policy prints as text that parses to the same value. Whatever does not parse has
-/// a short error, however long the text is.
+/// Text that parses as a limit, window or policy prints as text that parses to the same value. Other text gives a
+/// short error, however long it is.
 pub(crate) fn limits(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     match text.parse::<Limit>() {
@@ -24,7 +24,7 @@ pub(crate) fn limits(input: &[u8]) {
     }
 }
 
-/// Every format is read to its end, or up to an error that cannot be skipped. Rows and line numbers lie within the input,
+/// Every format reads to its end, or to an error that cannot be skipped. Rows and line numbers stay within the input
 /// and do not depend on the sizes of the reads.
 pub(crate) fn traces(input: &[u8]) {
     for format in [None, Some(Format::Csv), Some(Format::Combined)] {
@@ -69,7 +69,7 @@ fn read(input: impl Read, length: usize, format: Option<Format>) -> Vec<String> 
     seen
 }
 
-/// Input that arrives a few bytes at a time.
+/// A reader that returns a few bytes at a time.
 struct Trickle<'a>(&'a [u8]);
 
 impl Read for Trickle<'_> {

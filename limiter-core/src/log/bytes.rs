@@ -1,4 +1,4 @@
-//! A log as bytes. Version 1, numbers as LEB128:
+//! The byte format of a saved log, version 1. A *number* is an unsigned integer in LEB128.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -6,16 +6,16 @@
 //! | 8 | the upper half of the entry ids, little-endian |
 //! | number | the lower half of the next entry's id |
 //! | number | when the log expires |
-//! | number | how many entries follow, each as: |
-//! | – number | its time, less that of the entry before |
-//! | – number | its id's lower half, less that of the entry before |
-//! | – number | four times its cost, plus 1 if it was admitted, plus 2 if it has a caller's id |
-//! | – 16 or 0 | the caller's id, little-endian |
-//! | 4 | CRC-32 (IEEE 802.3) of everything before, little-endian |
+//! | number | the number of entries, each of which is: |
+//! | – number | its time minus that of the previous entry |
+//! | – number | the lower half of its id minus that of the previous entry |
+//! | – number | four times its cost, plus 1 if it was admitted, plus 2 if it has an idempotency key |
+//! | – 16 or 0 | the idempotency key, little-endian |
+//! | 4 | CRC-32 (IEEE 802.3) of all preceding bytes, little-endian |
 
 use std::collections::{HashSet, VecDeque};
 
-use super::{Log, Logged};
+use super::{Log, StoredEntry};
 use crate::error::{Error, ErrorKind};
 use crate::op::EntryId;
 use crate::range::MAX_COST;
@@ -26,7 +26,7 @@ const ADMITTED: u64 = 1;
 const HAS_ID: u64 = 2;
 
 impl Log {
-    /// Returns the log as bytes: about 6 for an entry, and 16 more with an idempotency key.
+    /// Encodes the log, for [`from_bytes`](Self::from_bytes). An idempotency key takes 16 bytes, any other field 1 to 10.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(32 + 8 * self.entries.len());
@@ -50,21 +50,21 @@ impl Log {
         out
     }
 
-    /// Returns the log that [`to_bytes`](Self::to_bytes) wrote.
+    /// Decodes a log that [`to_bytes`](Self::to_bytes) encoded.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] if the bytes are anything else: damaged, cut short, too long, or of another version.
+    /// [`ErrorKind::Corrupt`] if the bytes are damaged, truncated, too long, or of another version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let damaged = |what| Error::new(ErrorKind::Corrupt, format!("the saved log is damaged: {what}"));
         if let Some(version) = bytes.first().filter(|version| **version != VERSION) {
             let text = format!("the saved log has version {version}, expected {VERSION}");
             return Err(Error::new(ErrorKind::Corrupt, text));
         }
-        let (content, sum) = bytes.split_last_chunk().ok_or_else(|| damaged("it is cut short"))?;
+        let (content, sum) = bytes.split_last_chunk().ok_or_else(|| damaged("it is too short to hold a checksum"))?;
         if crc32(content) != u32::from_le_bytes(*sum) {
-            return Err(damaged("its checksum is wrong"));
+            return Err(damaged("its checksum does not match its content"));
         }
-        read(&content[1..]).ok_or_else(|| damaged("its content contradicts itself"))
+        read(&content[1..]).ok_or_else(|| damaged("its checksum matches, but its content is malformed"))
     }
 }
 
@@ -88,7 +88,7 @@ fn read(mut bytes: &[u8]) -> Option<Log> {
             return None;
         }
         let (at, admitted) = (Timestamp::from_micros(at).ok()?, word & ADMITTED > 0);
-        entries.push_back(Logged { at, total, number: last, id, admitted });
+        entries.push_back(StoredEntry { at, total, number: last, id, admitted });
     }
     bytes.is_empty().then_some(Log { entries, prefix, next, dropped: 0, expires_at })
 }

@@ -1,4 +1,4 @@
-//! A call of a verb with its options.
+//! An acquire, peek, record or status call with its options.
 
 use crate::decision::{Decision, decide};
 use crate::error::Error;
@@ -9,7 +9,7 @@ use crate::policy::Policy;
 use crate::store::{NowStore, WindowStore};
 use std::time::Duration;
 
-/// A call before it is made.
+/// A call that has not been made yet.
 pub(super) struct Call<'a, S, B> {
     pub(super) limiter: &'a Limiter<S>,
     pub(super) key: B,
@@ -49,7 +49,7 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
         }
     }
 
-    /// Decides by a future of the store.
+    /// Makes the call, and awaits the store only if it cannot decide synchronously.
     pub(super) async fn decide(&self) -> Result<Decision, Error>
     where
         S: WindowStore,
@@ -63,7 +63,7 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
         Ok(decide(&op, facts))
     }
 
-    /// Decides on a store that answers at once.
+    /// Makes the call on a synchronous store.
     pub(super) fn decide_now(&self) -> Result<Decision, Error>
     where
         S: NowStore,

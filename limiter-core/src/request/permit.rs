@@ -1,4 +1,4 @@
-//! Permits: admitted acquires as values.
+//! Permits: admitted acquires that can be settled or refunded.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -18,18 +18,20 @@ use crate::policy::Policy;
 use crate::settlement::Receipt;
 use crate::store::{NowStore, WindowStore};
 
-/// An acquire whose answer is a [`Permit`] or, if it is denied, the [`Decision`]: a future.
+/// An acquire that returns a [`Permit`] if it is admitted, or the [`Decision`] if it is denied.
+///
+/// `.await` it, or call [`now`](Self::now) on a synchronous store.
 ///
 /// # Errors
-/// As [`Request`].
+/// The same as for [`Request`]. A denial is not an error: it is the `Err` of the inner `Result`.
 #[must_use = "a request does nothing until it is awaited, or `now` is called"]
 #[derive(Debug)]
 pub struct PermitRequest<'a, S, B>(Request<'a, S, B, Acquire>);
 
-/// An admitted acquire, to be settled or refunded later.
+/// An admitted acquire, which can be settled or refunded later.
 ///
-/// Dropping a permit keeps the charge: a request that crashed, or whose client went away, has still used its units. If it
-/// should not, see [`refund_on_drop`](Self::refund_on_drop).
+/// Dropping a permit keeps the charge: a request that crashed, or whose client disconnected, has still used its units.
+/// [`refund_on_drop`](Self::refund_on_drop) changes that.
 ///
 /// ```
 /// # use limiter_core::{Limiter, policy};
@@ -37,7 +39,7 @@ pub struct PermitRequest<'a, S, B>(Request<'a, S, B, Acquire>);
 /// # let chat = Limiter::new("chat", policy!("10000/1m"), MemoryStore::new());
 /// match chat.acquire("customer 7").cost(4_000).permit().now()? {
 ///     Ok(permit) => {
-///         // The answer took fewer tokens than reserved.
+///         // The response used fewer tokens than reserved.
 ///         let settled = permit.settle(1_250).now();
 ///         assert_eq!(settled.status().remaining(), 8_750);
 ///     }
@@ -47,13 +49,13 @@ pub struct PermitRequest<'a, S, B>(Request<'a, S, B, Acquire>);
 /// ```
 ///
 /// # Acquire and refund, or peek and record?
-/// To count only some calls, failed logins say, there are two ways, and they differ when calls overlap. Take a limit of three
-/// failures a minute and four correct logins at once:
+/// There are two ways to count only some calls, such as failed logins. They differ when calls overlap. Assume a limit of
+/// three failures per minute:
 ///
-/// - **Acquire first, refund on success.** Each call holds a unit while it runs, so the fourth login is denied although none
-///   failed. In return at most three guesses can ever be in flight: use this where a guess must not slip through.
-/// - **Peek first, record on failure.** All four logins succeed. But a hundred guesses sent at once all see an empty log, and
-///   all hundred are tried before any is counted. Use this only where an overshoot by the calls in flight does no harm.
+/// - **Acquire first, refund on success.** Each call holds a unit while it runs. Of four concurrent correct logins, the
+///   fourth is denied. In return, at most three guesses are ever in flight. Use this if no extra guess may get through.
+/// - **Peek first, record on failure.** All four correct logins succeed. But a hundred concurrent guesses all see an empty
+///   log, so all hundred are tried. Use this only if overshooting the limit by the calls in flight is harmless.
 pub struct Permit<'a, S> {
     limiter: Handle<'a, S>,
     key: KeyBuf,
@@ -68,17 +70,17 @@ enum Handle<'a, S> {
 }
 
 impl<'a, S, B> Request<'a, S, B, Acquire> {
-    /// Turns an admitted acquire into a [`Permit`], which can settle its cost or refund it.
+    /// Returns a [`Permit`] instead of a decision if the acquire is admitted.
     pub fn permit(self) -> PermitRequest<'a, S, B> {
         PermitRequest(self)
     }
 }
 
 impl<'a, S, B> PermitRequest<'a, S, B> {
-    /// Acquires on a store that answers at once, without a future.
+    /// Acquires on a synchronous store, without a future.
     ///
     /// # Errors
-    /// As [`Request::now`].
+    /// The same as for [`Request::now`].
     pub fn now(self) -> Result<Result<Permit<'a, S>, Decision>, Error>
     where
         S: NowStore,
@@ -100,7 +102,8 @@ fn permit<'a, S>(
     }
     let Some(receipt) = decision.receipt() else {
         let log = LogKey { name: limiter.name(), key };
-        return Err(Error::new(ErrorKind::Inconsistent, "the store admitted without a receipt").with_log(log));
+        let text = "the store admitted an acquire but returned no entry for it";
+        return Err(Error::new(ErrorKind::Inconsistent, text).with_log(log));
     };
     let policy = policy.map(Cow::Borrowed);
     Ok(Ok(Permit { limiter: Handle::Borrowed(limiter), key: key.into(), policy, receipt, decision }))
@@ -136,7 +139,7 @@ impl<'a, S> Permit<'a, S> {
         self.key.as_ref()
     }
 
-    /// Returns the receipt of the entry.
+    /// Returns the receipt of the acquire's entry.
     #[must_use]
     pub const fn receipt(&self) -> Receipt {
         self.receipt
@@ -147,7 +150,9 @@ impl<'a, S> Permit<'a, S> {
         &self.decision
     }
 
-    /// Replaces the cost of the acquire by the actual one. It can be settled again, as the cost becomes known bit by bit.
+    /// Replaces the cost of the acquire with the actual cost. A cost of 0 refunds it.
+    ///
+    /// A permit can be settled repeatedly, for example as a stream reveals its cost.
     pub fn settle(&self, cost: u64) -> Settle<'_, S, &[u8]> {
         let settle = Settle::new(self.limiter(), self.key(), self.receipt, cost);
         match &self.policy {
@@ -156,12 +161,12 @@ impl<'a, S> Permit<'a, S> {
         }
     }
 
-    /// Removes the acquire from the log, as if it had never been.
+    /// Removes the acquire from the log, as if it had never happened.
     pub fn refund(&self) -> Settle<'_, S, &[u8]> {
         self.settle(0)
     }
 
-    /// Returns the same permit without a borrow, so that it can move into a task or a response body.
+    /// Returns a permit that borrows nothing, so that it can move into a task or a response body.
     #[must_use]
     pub fn into_owned(self) -> Permit<'static, S>
     where
@@ -176,8 +181,10 @@ impl<'a, S> Permit<'a, S> {
         Permit { limiter: Handle::Owned(limiter), key, policy, receipt, decision }
     }
 
-    /// Refunds the acquire when the result is dropped, unless it is [confirmed](RefundOnDrop::confirm). For stores that
-    /// answer at once, where the refund is certain.
+    /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](RefundOnDrop::confirm).
+    ///
+    /// Requires a synchronous store, on which the refund always takes effect. For other stores see
+    /// [`refund_on_drop_with`](Self::refund_on_drop_with).
     pub fn refund_on_drop(self) -> RefundOnDrop<'a, S>
     where
         S: NowStore,
@@ -188,12 +195,13 @@ impl<'a, S> Permit<'a, S> {
         RefundOnDrop { permit: Some(self), refund: Some(Box::new(refund)) }
     }
 
-    /// Refunds the acquire when the result is dropped, unless it is [confirmed](RefundOnDrop::confirm). For every store:
-    /// `drop` cannot wait for a network, so it hands the refund to `spawn`, for instance
+    /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](RefundOnDrop::confirm).
+    ///
+    /// Works with every store. `drop` cannot await, so it passes the refund to `spawn`, such as
     /// `|refund| drop(tokio::spawn(refund))`.
     ///
-    /// The refund is not certain: it is lost if the process ends before it is sent, or if the store fails. The charge then
-    /// stays until it expires.
+    /// The refund may be lost, for example if the process ends first or the store fails. The charge then stays until it
+    /// expires.
     pub fn refund_on_drop_with(
         self,
         spawn: impl FnOnce(BoxFuture<'static, Result<(), Error>>) + Send + 'a,
@@ -217,8 +225,8 @@ impl<S> fmt::Debug for Permit<'_, S> {
     }
 }
 
-/// A permit that is refunded when it is dropped, unless it is confirmed.
-#[must_use = "dropping it refunds the acquire at once"]
+/// A guard that refunds its permit when it is dropped, unless it is confirmed.
+#[must_use = "dropping it refunds the acquire immediately"]
 pub struct RefundOnDrop<'a, S> {
     permit: Option<Permit<'a, S>>,
     refund: Option<Refund<'a, S>>,
@@ -227,7 +235,7 @@ pub struct RefundOnDrop<'a, S> {
 type Refund<'a, S> = Box<dyn FnOnce(Permit<'a, S>) + Send + 'a>;
 
 impl<'a, S> RefundOnDrop<'a, S> {
-    /// Keeps the charge. Returns the permit, to settle its cost.
+    /// Keeps the charge and returns the permit. Never returns `None`.
     pub fn confirm(mut self) -> Option<Permit<'a, S>> {
         self.permit.take()
     }

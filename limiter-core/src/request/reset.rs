@@ -1,4 +1,4 @@
-//! Resets.
+//! The builder for resets.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,10 +11,12 @@ use crate::limiter::Limiter;
 use crate::log_key::LogKey;
 use crate::store::{NowStore, WindowStore};
 
-/// A reset: a future. Its output is `false` if there was no log.
+/// A reset, which removes the log of a key.
+///
+/// `.await` it, or call [`now`](Self::now) on a synchronous store. Its output is whether there was a log.
 ///
 /// # Errors
-/// Whatever keeps the store from answering. [`now`](Self::now) cannot fail.
+/// The future returns an error if the store fails. [`now`](Self::now) cannot fail.
 ///
 /// # Cancel safety
 /// See [`Limiter`].
@@ -26,7 +28,7 @@ pub struct Reset<'a, S, B> {
 }
 
 impl<S> Limiter<S> {
-    /// Removes the whole log of a key. Returns `false` if there was none.
+    /// Removes the whole log of a key. The output is `false` if there was none.
     #[inline]
     pub fn reset<K: Key>(&self, key: K) -> Reset<'_, S, K::Bytes> {
         Reset::new(self, key.to_key())
@@ -38,7 +40,7 @@ impl<'a, S, B> Reset<'a, S, B> {
         Self { limiter, key, running: None }
     }
 
-    /// Resets on a store that answers at once, without a future.
+    /// Resets on a synchronous store, without a future. Returns `false` if there was no log.
     pub fn now(self) -> bool
     where
         S: NowStore,

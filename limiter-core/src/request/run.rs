@@ -1,4 +1,4 @@
-//! Acquire, peek, record and status.
+//! The builder for acquire, peek, record and status.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -21,48 +21,51 @@ use crate::status::Status;
 use crate::store::{NowStore, WindowStore};
 use crate::time::Timestamp;
 
-/// One call of a limiter's verb, with its options: a builder that is also a future.
+/// An acquire, peek, record or status call with its options: a builder that is also a future.
 ///
-/// `.await` it, or on a store that answers at once call [`now`](Self::now).
+/// `.await` it, or call [`now`](Self::now) on a synchronous store.
 ///
 /// # Errors
-/// The future and [`now`](Self::now) return [`InvalidCost`](crate::ErrorKind::InvalidCost) for a cost of 0 and
-/// [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit) for an acquire or a peek that could never fit. The future also
-/// returns whatever keeps the store from answering, and [`Inconsistent`](crate::ErrorKind::Inconsistent) if the store
-/// contradicts itself.
+/// The future and [`now`](Self::now) return:
+/// - [`InvalidCost`](crate::ErrorKind::InvalidCost) if the cost is 0;
+/// - [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit) if an acquire or a peek can never fit.
+///
+/// The future also returns the store's errors, and [`Inconsistent`](crate::ErrorKind::Inconsistent) if the store's facts
+/// contradict each other.
 ///
 /// # Cancel safety
-/// See [`Limiter`]. A future dropped while it waits [`within`](Self::within) a time has consumed nothing, unless the policy
+/// See [`Limiter`]. A future dropped while it sleeps in [`within`](Self::within) has consumed nothing, unless the policy
 /// counts attempts.
 #[must_use = "a request does nothing until it is awaited, or `now` is called"]
 pub struct Request<'a, S, B, V> {
     call: Call<'a, S, B>,
-    /// The decision of a store that needs time for it.
+    /// The store's boxed future, once the first poll has started it.
     running: Option<BoxFuture<'a, Result<Decision, Error>>>,
     verb: PhantomData<V>,
 }
 
 impl<S> Limiter<S> {
-    /// Takes one unit, or as many as [`cost`](Request::cost) says, if they fit.
+    /// Takes one unit, or [`cost`](Request::cost) units, if they fit.
     #[inline(always)]
     pub fn acquire<K: Key>(&self, key: K) -> Request<'_, S, K::Bytes, verb::Acquire> {
         Request::new(self, key.to_key())
     }
 
-    /// Asks whether one unit, or as many as [`cost`](Request::cost) says, would fit. It consumes nothing.
+    /// Checks whether one unit, or [`cost`](Request::cost) units, would fit. Consumes nothing.
     #[inline(always)]
     pub fn peek<K: Key>(&self, key: K) -> Request<'_, S, K::Bytes, verb::Peek> {
         Request::new(self, key.to_key())
     }
 
-    /// Counts one unit, or as many as [`cost`](Request::cost) says, whether they fit or not: metering.
+    /// Records one unit, or [`cost`](Request::cost) units, whether or not they fit. Use it to meter usage.
     #[inline(always)]
     pub fn record<K: Key>(&self, key: K) -> Request<'_, S, K::Bytes, verb::Record> {
         Request::new(self, key.to_key())
     }
 
-    /// Reads how much is used. Unlike [`peek`](Self::peek) it does not ask whether more would fit, so a key that has used
-    /// up its limit is no denial.
+    /// Reads the usage. Consumes nothing.
+    ///
+    /// Unlike [`peek`](Self::peek), it does not check whether more would fit, so its result is never a denial.
     #[inline(always)]
     pub fn status<K: Key>(&self, key: K) -> Request<'_, S, K::Bytes, verb::Status> {
         Request::new(self, key.to_key())
@@ -75,20 +78,20 @@ impl<'a, S, B, V: Verb> Request<'a, S, B, V> {
         Self { call: Call::new(limiter, key, V::MODE), running: None, verb: PhantomData }
     }
 
-    /// Uses this policy for the call instead of the limiter's default: for a gold customer, say.
+    /// Sets the policy for this call, for example that of a gold customer. Default: the limiter's policy.
     ///
-    /// The log is that of the limiter all the same. What the call appends counts under the default policy too, and no
-    /// history that the default policy can see is erased.
+    /// The call uses the same log. Its entry also counts under the limiter's default policy, and it never erases an entry
+    /// that the default policy still counts.
     #[inline(always)]
     pub fn policy(mut self, policy: &'a Policy) -> Self {
         self.call.policy = Some(policy);
         self
     }
 
-    /// Makes the call at a time of the caller's. Default: the store's clock.
+    /// Sets a caller-supplied time for the call. Default: the store's clock.
     ///
-    /// For tests and replays, and for logs that record when something happened. Do not mix given times and the store's
-    /// clock on one key unless both run in step.
+    /// Use it for tests and replays, or to record when an event happened. Do not mix caller-supplied times and the store's
+    /// clock on one key unless the two clocks agree.
     #[inline(always)]
     pub fn at(mut self, at: Timestamp) -> Self {
         self.call.at = At::Given(at);
@@ -97,30 +100,30 @@ impl<'a, S, B, V: Verb> Request<'a, S, B, V> {
 }
 
 impl<S, B, V: Costs> Request<'_, S, B, V> {
-    /// Sets how many units the call takes, all or nothing. Default: 1.
+    /// Sets the cost in units, which fit all together or not at all. Default: 1.
+    ///
+    /// An acquire or a peek accepts 1 to the policy's smallest maximum. A record accepts any cost of at least 1.
     #[inline(always)]
     pub fn cost(mut self, cost: u64) -> Self {
         self.call.cost = cost;
         self
     }
 
-    /// Sets an idempotency key, 128 bits of the caller's choice (a UUID, say), so that the call counts once however often
-    /// it is repeated. Default: none. A peek ignores it.
+    /// Sets an idempotency key of 128 bits, such as a UUID. Repeating the call with the same key counts once. Default: none.
     ///
-    /// While the log keeps the entry, repeating the call appends nothing and returns the original verdict with the current
-    /// usage. A denied acquire that appended nothing leaves no id behind; repeating it is a new
-    /// attempt.
+    /// While the log holds the entry, a repetition appends nothing. It returns the original verdict with the current usage.
+    /// A denied acquire that appended nothing leaves no id behind, so repeating it is a new attempt. A peek ignores the key.
     #[inline(always)]
     pub fn id(mut self, id: impl Into<EntryId>) -> Self {
         self.call.id = Some(id.into());
         self
     }
 
-    /// Makes the call on a store that answers at once, without a future.
+    /// Makes the call on a synchronous store, without a future.
     ///
     /// # Errors
-    /// [`InvalidCost`](crate::ErrorKind::InvalidCost) and [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit). A call
-    /// of cost 1 cannot fail.
+    /// [`InvalidCost`](crate::ErrorKind::InvalidCost) or [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit). A call
+    /// with a cost of 1 never fails.
     #[inline(always)]
     pub fn now(self) -> Result<Decision, Error>
     where
@@ -128,7 +131,7 @@ impl<S, B, V: Costs> Request<'_, S, B, V> {
         B: AsRef<[u8]>,
     {
         let Self { call, running, .. } = self;
-        // Nothing runs. To drop it would keep the whole request in memory instead of in registers.
+        // Always `None` here. Dropping it would force the whole request out of registers.
         mem::forget(running);
         match call.within {
             None => call.limiter.store.decide_now(call.op()),
@@ -138,10 +141,9 @@ impl<S, B, V: Costs> Request<'_, S, B, V> {
 }
 
 impl<S: WindowStore, B: AsRef<[u8]>, V: Costs> Request<'_, S, B, V> {
-    /// Makes the call if the store answers at once; `None`, without any effect, if it needs a future. [`within`](Self::within)
-    /// is ignored.
+    /// Makes the call if the store can decide synchronously. Otherwise returns `None` and has no effect.
     ///
-    /// For middleware over any store that wants to save a future where it can.
+    /// Ignores [`within`](Self::within). Middleware over any store uses this to avoid a boxed future.
     #[inline]
     pub fn at_once(&self) -> Option<Result<Decision, Error>> {
         self.call.limiter.store.decide_at_once(self.call.op())
@@ -149,10 +151,10 @@ impl<S: WindowStore, B: AsRef<[u8]>, V: Costs> Request<'_, S, B, V> {
 }
 
 impl<S, B> Request<'_, S, B, verb::Status> {
-    /// Reads the usage on a store that answers at once, without a future.
+    /// Reads the usage on a synchronous store, without a future.
     ///
     /// # Errors
-    /// None: reading cannot fail. A `Result` as for every other verb.
+    /// Never fails. It returns a `Result` for consistency with the other methods.
     #[inline]
     pub fn now(self) -> Result<Status, Error>
     where
@@ -164,15 +166,17 @@ impl<S, B> Request<'_, S, B, verb::Status> {
 }
 
 impl<'a, S, B> Request<'a, S, B, Acquire> {
-    /// Waits until the acquire fits, but for at most `wait`. Default: no waiting.
+    /// Waits until the acquire fits, for at most `wait`. Default: no waiting.
     ///
-    /// A denial waits exactly its [`retry_after`](Decision::retry_after) and tries again. The decision is a denial if the
-    /// acquire cannot fit in time; that is known, and returned, without waiting. Concurrent waiters are served in no
-    /// particular order. If the policy counts attempts, each try counts.
+    /// After a denial, the call waits exactly [`retry_after`](Decision::retry_after) and tries again. If the acquire cannot
+    /// fit in time, the denial is returned immediately. Concurrent waiters are served in no particular order. If the policy
+    /// counts attempts, every try counts. A call with a [caller-supplied time](Self::at) is tried once.
     ///
-    /// The future sleeps on the limiter's [timer](Limiter::with_timer), and returns
-    /// [`Configuration`](crate::ErrorKind::Configuration) if it has to wait and there is none; [`now`](Self::now) blocks the
-    /// thread. A call with a [given time](Self::at) is tried once, because its time stands still.
+    /// The future sleeps on the store's timer, otherwise on the limiter's [timer](Limiter::with_timer).
+    /// [`now`](Self::now) blocks the thread instead.
+    ///
+    /// # Errors
+    /// The future returns [`Configuration`](crate::ErrorKind::Configuration) if it has to wait and there is no timer.
     #[inline(always)]
     pub fn within(mut self, wait: Duration) -> Self {
         self.call.within = Some(wait);
@@ -222,7 +226,7 @@ where
     }
 }
 
-/// Goes on with a call on a store that needs time, or starts it.
+/// Polls the boxed future of a call, which the first poll creates.
 fn poll_boxed<'a, S, B>(
     call: &Call<'a, S, B>,
     running: &mut Option<BoxFuture<'a, Result<Decision, Error>>>,

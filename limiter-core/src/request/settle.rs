@@ -1,4 +1,4 @@
-//! Settlements and refunds.
+//! The builder for settlements and refunds.
 
 use std::fmt;
 use std::pin::Pin;
@@ -19,20 +19,21 @@ use crate::time::Timestamp;
 
 /// A settlement or a refund: a builder that is also a future.
 ///
-/// Both report whether they took effect, and the usage afterwards, in one round trip.
+/// `.await` it, or call [`now`](Self::now) on a synchronous store. The output says whether it took effect, and reports the
+/// usage afterwards. Both take a single round trip.
 ///
 /// # Errors
-/// The future returns whatever keeps the store from answering. [`now`](Self::now) cannot fail.
+/// The future returns an error if the store fails. [`now`](Self::now) cannot fail.
 ///
 /// # Cancel safety
 /// See [`Limiter`].
 #[must_use = "a settlement does nothing until it is awaited, or `now` is called"]
 pub struct Settle<'a, S, B> {
-    call: Call<'a, S, B>,
+    call: SettleCall<'a, S, B>,
     running: Option<BoxFuture<'a, Result<Settled, Error>>>,
 }
 
-struct Call<'a, S, B> {
+struct SettleCall<'a, S, B> {
     limiter: &'a Limiter<S>,
     key: B,
     policy: Option<&'a Policy>,
@@ -41,13 +42,13 @@ struct Call<'a, S, B> {
     at: At,
 }
 
-impl<S, B: Clone> Clone for Call<'_, S, B> {
+impl<S, B: Clone> Clone for SettleCall<'_, S, B> {
     fn clone(&self) -> Self {
         Self { key: self.key.clone(), ..*self }
     }
 }
 
-impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
+impl<S, B: AsRef<[u8]>> SettleCall<'_, S, B> {
     fn settlement(&self) -> Settlement<'_> {
         let log = LogKey { name: self.limiter.name(), key: self.key.as_ref() };
         let policy = self.policy.unwrap_or(self.limiter.policy());
@@ -56,14 +57,16 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
 }
 
 impl<S> Limiter<S> {
-    /// Replaces the cost of the entry that `receipt` names, at the time at which it counts already. It never fails for its
-    /// size: usage above a limit denies until enough has expired. A cost of 0 refunds the entry.
+    /// Replaces the cost of the entry that `receipt` names. The entry keeps its time.
+    ///
+    /// Any cost is accepted: if usage then exceeds a limit, acquires are denied until enough has expired. A cost of 0
+    /// removes the entry. A cost above [`MAX_COST`](crate::MAX_COST) counts as [`MAX_COST`](crate::MAX_COST).
     #[inline]
     pub fn settle<K: Key>(&self, key: K, receipt: Receipt, cost: u64) -> Settle<'_, S, K::Bytes> {
         Settle::new(self, key.to_key(), receipt, cost)
     }
 
-    /// Removes the entry that `receipt` names, as if it had never been.
+    /// Removes the entry that `receipt` names, as if it had never been appended.
     #[inline]
     pub fn refund<K: Key>(&self, key: K, receipt: Receipt) -> Settle<'_, S, K::Bytes> {
         Settle::new(self, key.to_key(), receipt, 0)
@@ -72,22 +75,22 @@ impl<S> Limiter<S> {
 
 impl<'a, S, B> Settle<'a, S, B> {
     pub(crate) fn new(limiter: &'a Limiter<S>, key: B, receipt: Receipt, cost: u64) -> Self {
-        Self { call: Call { limiter, key, policy: None, receipt, cost, at: At::StoreClock }, running: None }
+        Self { call: SettleCall { limiter, key, policy: None, receipt, cost, at: At::StoreClock }, running: None }
     }
 
-    /// Reports the usage by this policy. Default: the limiter's.
+    /// Sets the policy whose usage is reported. Default: the limiter's policy.
     pub fn policy(mut self, policy: &'a Policy) -> Self {
         self.call.policy = Some(policy);
         self
     }
 
-    /// Settles at a time of the caller's. Default: the store's clock.
+    /// Sets a caller-supplied time for the settlement. Default: the store's clock.
     pub fn at(mut self, at: Timestamp) -> Self {
         self.call.at = At::Given(at);
         self
     }
 
-    /// Settles on a store that answers at once, without a future.
+    /// Settles on a synchronous store, without a future.
     pub fn now(self) -> Settled
     where
         S: NowStore,
@@ -122,7 +125,7 @@ where
 
 impl<S, B> fmt::Debug for Settle<'_, S, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Call { limiter, receipt, cost, at, .. } = &self.call;
+        let SettleCall { limiter, receipt, cost, at, .. } = &self.call;
         let mut out = f.debug_struct("Settle");
         out.field("limiter", &limiter.name()).field("receipt", receipt).field("cost", cost).field("at", at);
         out.finish_non_exhaustive()

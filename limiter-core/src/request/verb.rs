@@ -1,8 +1,8 @@
-//! The verbs of a [`Request`](super::Request), as types.
+//! Marker types for the kind of a [`Request`](super::Request).
 
 use crate::op::Mode;
 
-/// A verb of a limiter. Closed: there are the four of this module.
+/// The kind of a [`Request`](super::Request). Sealed: the four types of this module implement it.
 pub trait Verb: sealed::Sealed {
     #[doc(hidden)]
     const MODE: Mode;
@@ -27,17 +27,17 @@ macro_rules! verbs {
 }
 
 verbs! {
-    /// [`Limiter::acquire`](crate::Limiter::acquire).
+    /// The marker of [`Limiter::acquire`](crate::Limiter::acquire).
     Acquire: Acquire;
-    /// [`Limiter::peek`](crate::Limiter::peek).
+    /// The marker of [`Limiter::peek`](crate::Limiter::peek).
     Peek: Peek;
-    /// [`Limiter::record`](crate::Limiter::record).
+    /// The marker of [`Limiter::record`](crate::Limiter::record).
     Record: Record;
-    /// [`Limiter::status`](crate::Limiter::status).
+    /// The marker of [`Limiter::status`](crate::Limiter::status).
     Status: Peek;
 }
 
-/// A verb that takes a cost and answers with a [`Decision`](crate::Decision).
+/// The kind of a request that takes a cost and returns a [`Decision`](crate::Decision): all but [`Status`].
 pub trait Costs: Verb {}
 
 impl Costs for Acquire {}

@@ -1,4 +1,4 @@
-//! Waiting until an acquire fits.
+//! The loop that waits until an acquire fits.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -13,7 +13,7 @@ use crate::op::At;
 use crate::store::{NowStore, WindowStore};
 use crate::time::Timestamp;
 
-/// The latest time, by the clock that decides, at which a retry may be made.
+/// The latest time for a retry, by the clock that the decisions use.
 struct Deadline(Timestamp);
 
 impl Deadline {
@@ -21,15 +21,16 @@ impl Deadline {
         Self(first.at().saturating_add(within))
     }
 
-    /// Returns how long to wait before the next try, `None` if there is no point in one.
+    /// Returns how long to wait before the next try. `None` if the call is admitted or a retry cannot succeed in time.
     fn wait(&self, decision: &Decision, at: At) -> Option<Duration> {
         let wait = decision.retry_after()?;
-        let in_vain = at != At::StoreClock || decision.is_final_denial();
-        (!in_vain && decision.at().saturating_add(wait) <= self.0).then_some(wait)
+        // A caller-supplied time does not advance while the call waits.
+        let can_succeed = at == At::StoreClock && !decision.is_final_denial();
+        (can_succeed && decision.at().saturating_add(wait) <= self.0).then_some(wait)
     }
 }
 
-/// Tries until the acquire fits or cannot fit in time, asleep in between.
+/// Tries until the acquire fits or cannot fit in time, and sleeps on a timer between tries.
 pub(super) async fn sleeping<S, B>(call: &Call<'_, S, B>, within: Duration) -> Result<Decision, Error>
 where
     S: WindowStore,
@@ -44,13 +45,14 @@ where
     Ok(decision)
 }
 
-/// The timer: that of a clock in front of the store, because a mock clock's time is not the time of other timers; then the
-/// limiter's, then tokio's.
+/// Returns the store's timer, otherwise the limiter's, otherwise tokio's.
+///
+/// The store's comes first: a mock clock advances independently of other timers.
 fn timer<'a, S: WindowStore, B>(call: &'a Call<'_, S, B>) -> Result<&'a dyn Timer, Error> {
     let timer = call.limiter.store.timer().or(call.limiter.own_timer());
     timer.or_else(|| default_timer().map(|timer| timer as &dyn Timer)).ok_or_else(|| {
-        let text = "waiting needs a timer: enable the feature `tokio` and run in a tokio runtime, or set one with \
-                    Limiter::with_timer";
+        let text = "waiting needs a timer, found none: enable the feature `tokio` and run in a tokio runtime, or set a \
+                    timer with Limiter::with_timer";
         Error::new(ErrorKind::Configuration, text)
     })
 }
@@ -63,8 +65,10 @@ fn default_timer() -> Option<&'static dyn Timer> {
     None
 }
 
-/// As [`sleeping`], but blocks the thread. Takes the call by value: letting a pointer escape would force every call of
-/// [`Request::now`](super::Request::now) out of registers.
+/// Like [`sleeping`], but blocks the thread.
+///
+/// Takes the call by value: letting a pointer escape would force every [`Request::now`](super::Request::now) out of
+/// registers.
 #[cold]
 #[inline(never)]
 #[allow(clippy::needless_pass_by_value, reason = "see above")]

@@ -1,6 +1,6 @@
-//! A store that needs time for every answer, as one over a network does.
+//! A store that cannot answer synchronously, like one over a network.
 
-#![allow(dead_code, reason = "every test uses a part of it")]
+#![allow(dead_code, reason = "each test uses only a part of it")]
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ pub(crate) struct SlowStore {
 }
 
 impl SlowStore {
-    /// Pending once, then counts the call.
+    /// Returns `Pending` once, then counts the call.
     async fn wait(&self) {
         let mut waited = false;
         poll_fn(|context| {

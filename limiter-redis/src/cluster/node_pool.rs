@@ -30,7 +30,7 @@ struct Inner {
     /// How to connect, whatever the address.
     info: ConnectionInfo,
     config: ConnectionManagerConfig,
-    /// How long a node may take to answer a refresh.
+    /// How long a node may take to reply to a refresh.
     timeout: Duration,
     runtime: Handle,
     seeds: Vec<Address>,
@@ -116,23 +116,23 @@ impl NodePool {
         let slot = slot_of(cmd);
         let mut refresh = RefreshOnDrop { pool: self, armed: true };
         let mut node = self.of_slot(slot)?;
-        let mut answer = node.req_packed_command(cmd).await.and_then(Value::extract_error);
+        let mut reply = node.req_packed_command(cmd).await.and_then(Value::extract_error);
         for _ in 0..MAX_REDIRECTIONS {
-            let Err(error) = &answer else { break };
+            let Err(error) = &reply else { break };
             let Some((address, ask)) = redirection(error) else { break };
             node = self.at(&address)?;
             if ask {
-                answer = send_asking(&mut node, cmd).await;
+                reply = send_asking(&mut node, cmd).await;
             } else {
                 if let Some(slot) = slot {
                     self.change(|known| known.slots.insert(slot, node.clone()));
                 }
                 self.refresh();
-                answer = node.req_packed_command(cmd).await.and_then(Value::extract_error);
+                reply = node.req_packed_command(cmd).await.and_then(Value::extract_error);
             }
         }
-        refresh.armed = matches!(&answer, Err(error) if error.is_io_error());
-        answer
+        refresh.armed = matches!(&reply, Err(error) if error.is_io_error());
+        reply
     }
 
     /// Sends commands of one slot.
@@ -155,7 +155,7 @@ impl NodePool {
         });
     }
 
-    /// Asks all nodes at once for the map of slots, and takes the first answer.
+    /// Asks all nodes at once for the map of slots, and takes the first reply.
     pub(crate) async fn refresh_now(&self) -> RedisResult<()> {
         let nodes: Vec<_> = self.known().nodes.iter().map(|(address, node)| (address.clone(), node.clone())).collect();
         let (mut asked, limit) = (JoinSet::new(), self.0.timeout);
@@ -165,13 +165,13 @@ impl NodePool {
                 cmd.arg("SLOTS");
                 let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
                 let reply = timeout(limit, node.req_packed_command(&cmd)).await.map_err(|_| late())??;
-                let malformed = || RedisError::from((ErrorKind::Parse, "CLUSTER SLOTS: unexpected answer"));
+                let malformed = || RedisError::from((ErrorKind::Parse, "CLUSTER SLOTS: unexpected reply"));
                 slot_ranges(&reply.extract_error()?, &address.0).ok_or_else(malformed)
             });
         }
         let mut failure = no_node();
-        while let Some(answer) = asked.join_next().await {
-            match answer {
+        while let Some(reply) = asked.join_next().await {
+            match reply {
                 Ok(Ok(ranges)) => return self.set(&ranges),
                 Ok(Err(error)) => failure = error,
                 Err(_) => {}
@@ -217,5 +217,31 @@ fn address(addr: &ConnectionAddr) -> Option<Address> {
     match addr {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => Some((host.clone(), *port)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use redis::IntoConnectionInfo;
+
+    use super::*;
+    use crate::cluster::Cluster;
+    use crate::connection::{Connection, Topology};
+    use crate::store::RedisStore;
+
+    #[tokio::test]
+    async fn debugging_a_store_takes_no_lock() {
+        let timeouts = Timeouts { connect: Duration::from_secs(1), response: Duration::from_secs(1) };
+        let pool = NodePool::new(&["redis://127.0.0.1:1".into_connection_info().unwrap()], timeouts).unwrap();
+        let connection = Connection(Topology::Cluster(Cluster::Pool(pool.clone())));
+        let store = RedisStore::builder().with_connection(connection.clone()).unwrap();
+        let locked = pool.0.known.write().unwrap();
+        let (sender, debugged) = mpsc::channel();
+        std::thread::spawn(move || sender.send(format!("{store:?} {connection:?}")));
+        let debugged = debugged.recv_timeout(Duration::from_secs(10)).expect("it waits for the lock");
+        assert!(debugged.starts_with("RedisStore {") && debugged.ends_with(r#"Connection("Cluster")"#), "{debugged}");
+        drop(locked);
     }
 }

@@ -1,4 +1,4 @@
-//! Redirections: a node's answer that another node serves the slot.
+//! Redirections: a node's reply that another node serves the slot.
 
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
@@ -20,6 +20,6 @@ pub(crate) fn redirection(error: &RedisError) -> Option<(Address, bool)> {
 pub(crate) async fn send_asking(node: &mut impl ConnectionLike, cmd: &Cmd) -> RedisResult<Value> {
     let mut pipeline = Pipeline::with_capacity(2);
     pipeline.cmd("ASKING").add_command(cmd.clone());
-    let mut answers = node.req_packed_commands(&pipeline, 0, 2).await?;
-    answers.pop().unwrap_or(Value::Nil).extract_error()
+    let mut replies = node.req_packed_commands(&pipeline, 0, 2).await?;
+    replies.pop().unwrap_or(Value::Nil).extract_error()
 }

@@ -17,7 +17,7 @@ pub(crate) fn slot_of(cmd: &Cmd) -> Option<Slot> {
     args.nth(if script { 2 } else { 0 }).map(Slot::for_key)
 }
 
-/// Returns the ranges of slots in an answer to `CLUSTER SLOTS`, with the masters' addresses. A node that does not know its own
+/// Returns the ranges of slots in a reply to `CLUSTER SLOTS`, with the masters' addresses. A node that does not know its own
 /// host gets `asked`, the host that answered.
 pub(crate) fn slot_ranges(reply: &Value, asked: &str) -> Option<Vec<(u16, u16, Address)>> {
     let Value::Array(ranges) = reply else { return None };
@@ -38,7 +38,7 @@ pub(crate) fn slot_ranges(reply: &Value, asked: &str) -> Option<Vec<(u16, u16, A
     ranges.iter().map(range).collect()
 }
 
-/// Returns the masters in an answer to `CLUSTER SLOTS`.
+/// Returns the masters in a reply to `CLUSTER SLOTS`.
 pub(crate) fn masters(reply: &Value) -> Option<Vec<Address>> {
     let masters: std::collections::BTreeSet<_> = slot_ranges(reply, "")?.into_iter().map(|(.., node)| node).collect();
     Some(masters.into_iter().collect())

@@ -1,119 +1,132 @@
--- Decides on an operation, and appends its entry.
--- ARGV[1], the request in bytes: kind (1 acquire, 2 attempt, 3 record, 4 peek; plus 8 if a retention follows the id); cost (7
--- bytes); id, a caller's 16 bytes or the store's 6, which begin with a ttl code (see entry.lua); retention, if it differs from
--- that of the limits: window (7) and the most that may be newer than a kept entry (7); window (7) and maximum (7) of each
--- limit. ARGV[2]: the given time, or '' or nothing. ARGV[3]: microseconds since the first attempt, if this is a repetition.
--- Returns a string: code (1 byte), then 7 bytes each: time, newest, entry, then used, oldest and blocker of each limit.
--- Codes: 1 admitted, 2 appended, 4 repeated, 16 empty log. Code 32 is the short reply of the fast path: no entry; for each
--- limit, what was used before the operation and the oldest, which is also the blocker. The last limit comes first, then the
--- retention as if it were a limit, then the others.
-local call, pack, unpack_struct, sub = redis.call, struct.pack, struct.unpack, string.sub
-local key, request, given = KEYS[1], ARGV[1], ARGV[2]
-local now
-if given and given ~= '' then
-  now = given + 0
-else
-  given = nil
-  now = call('TIME')
-  now = now[1] * 1000000 + now[2]
-end
-local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
 
--- The fast path: common operations on a log whose newest entry is short (see entry.lua) and therefore describes the whole log.
--- Every command, table or number converted to text shows in the server's time. All else falls through to the general form.
-local t, last, total, first, sum, last_ttl = now, 0, 0, now, 0
-local common = #request % 14 == 0 and not ARGV[3]
-if newest and common then
-  common = #newest == 26 or #newest == 33
-  if common then
-    local age
-    last, total, age, sum, last_ttl = unpack_struct('>i7I5I6I2I2', newest)
-    last = last + 9007199254740992
-    common = last >= 0 and last < 9007199254740992 and total < 549755813888
-    if last > t then t = last end
-    first = last - age
-  end
-end
-if common then
-  local kind, cost, ttl, id, window, max = unpack_struct('>BI7I2c4I7I7', request)
-  local retention = kind > 8
-  if retention then kind = kind - 8 end
-  local fits, facts, longest, used, oldest, counts, from, second = true, '', 0
-  for i = 15, #request, 14 do
-    if i > 15 then
-      facts = facts .. pack('>I7I7', used, oldest)
-      window, max = unpack_struct('>I7I7', request, i)
-    end
-    local rest
-    if not newest or t - last >= window then
-      used, rest, oldest = 0, -1, t
-    elseif t - first < window and sum < 65535 and sum + cost <= max + 1 then
-      -- At most this was appended after the first.
-      used, rest, oldest = sum, sum - 1, first
-    else
-      -- The first entry that counts: the first of all, or the second where one window alone decides. A full log keeps the second.
-      local rank = t - first < window and (sum == 65535 or not retention) and '0' or (#request == 28 or retention) and '1'
-      repeat
-        local member
-        if rank then
-          member = call('ZRANGE', key, rank, rank)[1]
-        else
-          member = call('ZRANGEBYLEX', key, '[' .. pack('>i7', t - window - 9007199254740991), '+', 'LIMIT', '0', '1')[1]
-        end
-        local length, before = #(member or '')
-        common = length == 26 or length == 33
-        if not common then break end
-        oldest, before = unpack_struct('>i7I5', member)
-        oldest, rest = oldest + 9007199254740992, total - before
-        common = before < 549755813888 and oldest <= t
-        used = rest + (length == 26 and 1 or unpack_struct('>I7', member, 27))
-        if i == 15 then second = rank == '1' end
-        rank = nil
-      until t - oldest < window
-      if not common then break end
-    end
-    if retention then
-      -- The second is the first to keep if it may stay and the first may not. Dropping more takes a search.
-      if rest + cost > max or second and t - first < window and used + cost <= max then common = false break end
-      retention = false
-    elseif used + cost > max then
-      fits = false
-      -- The blocker is the first that counts; otherwise it takes a search.
-      if used > max or rest + cost > max then common = false break end
-    end
-    if window > longest then longest, counts, from = window, used, oldest end
-  end
-  local append = fits and kind ~= 4
-  if append then
-    common = common and total + cost < 549755813888 and t - from < 281474976710656
+-- The general form of an operation, after apply_fast.lua and prelude.lua. The former has read `request`, `given`, `now` and
+-- `newest`.
+read_log(now, newest)
+local kind, cost = unpack_struct('>BI7', request)
+local retention = kind > $RETENTION
+if retention then kind = kind - $RETENTION end
+local windows = math.floor(#request / $LIMIT_LEN) - 1
+local id = sub(request, $OP_HEAD_LEN + 1, #request - $LIMIT_LEN * windows)
+
+-- What counts in each window. Of the longest, `behind` is the sum after the first entry that counts (-1 if none does), `origin`
+-- the time of that entry, `whole` the sum from it on, and `expired` its rank, if known. `cap` is the most that a log holds.
+local limits, fits, longest, cap, behind, origin, whole, expired = {}, true, 0, 0, -1
+for i = 1, windows do
+  local window, max = unpack_struct('>I7I7', request, $OP_HEAD_LEN + 1 + #id + $LIMIT_LEN * (i - 1))
+  local used, oldest, rest, rank = count(window)
+  if window > longest then longest, behind, origin, whole, expired = window, rest, oldest, used, rank end
+  if retention and i == 1 then
+    cap = max + 1
   else
-    common = common and (kind == 1 or kind == 4)
-  end
-  if common then
-    local code = (append and 35 or fits and 33 or 32) + (newest and 0 or 16)
-    local reply = pack('>BI7I7I7I7', code, t, last, used, oldest) .. facts
-    if not append then return reply end
-    if counts == 0 then total = 0 end
-    counts = counts + cost
-    if counts > 65535 then counts = 65535 end
-    local entry = pack('>i7I5I6I2I2c4', t - 9007199254740992, total + cost, t - from, counts, ttl, id)
-    if cost ~= 1 then entry = entry .. pack('>I7', cost) end
-    -- Redis checks its memory limit before the first write only, so the append comes first.
-    call('ZADD', key, '0', entry)
-    if second then
-      call('ZREMRANGEBYRANK', key, '0', '0')
-    elseif from > first then
-      call('ZREMRANGEBYLEX', key, '[\224', '(' .. pack('>i7', from - 9007199254740992))
-    end
-    if given then
-      call('PEXPIRE', key, math.ceil((t - now + longest) / 1000) + 60000)
-    else
-      -- `expiry` of entry.lua, inlined.
-      local cell = 2 ^ ((ttl - ttl % 64) / 64)
-      if ttl ~= last_ttl or last - last % cell < t - t % cell then
-        call('PEXPIREAT', key, math.floor((t - t % cell + (ttl % 64 + 1) * cell) / 1000) + 1)
-      end
-    end
-    return reply
+    if used + cost > max then fits = false end
+    if max > cap then cap = max end
+    limits[#limits + 1] = { window = window, max = max, used = used, oldest = oldest, blocker = oldest, rest = rest }
   end
 end
+
+-- The entry that an earlier attempt of this operation appended.
+local admitted, at = fits, nil
+if #id == $CALLER_ID_LEN then
+  local index = tag >= 8 and call('ZRANGEBYLEX', key, '[i' .. id, '(i' .. id .. string.rep('\255', 8), 'LIMIT', '0', '1')[1]
+  local appended = index and unpack_struct('>i7', index, 18) + $TIME_BIAS
+  if appended and t - appended < longest then
+    local from, past, skip = '[' .. from_time(appended), '(' .. past_time(appended), 0
+    repeat
+      local batch = call('ZRANGEBYLEX', key, from, past, 'LIMIT', skip, '$BATCH')
+      for i = 1, #batch do
+        local _, _, _, _, entry_tag = read(batch[i])
+        if entry_tag % 4 >= 2 and id_of(batch[i], entry_tag) == id then at, admitted = appended, entry_tag % 2 == 0 end
+      end
+      skip = skip + $BATCH
+    until at or #batch < $BATCH
+  end
+elseif ARGV[3] and last >= 0 then
+  local since = given and now or now - ARGV[3] - $REPEAT_SLACK_MICROS
+  local from, skip = '[' .. from_time(since), 0
+  repeat
+    if skip >= $REPEAT_SEARCH_MAX then error('UNKNOWN too many newer entries to find that of the first attempt', 0) end
+    local batch = call('ZREVRANGEBYLEX', key, '+', from, 'LIMIT', skip, '$BATCH')
+    for i = 1, #batch do
+      local time, _, _, _, entry_tag = read(batch[i])
+      if entry_tag % 4 < 2 and id_of(batch[i], entry_tag) == id then at, admitted = time, entry_tag % 2 == 0 end
+    end
+    skip = skip + $BATCH
+  until at or #batch < $BATCH
+end
+
+local append = not at and (kind == $ATTEMPT or kind == $RECORD or (fits and kind == $ACQUIRE))
+local more = append and cost or 0
+for i = 1, #limits do
+  local limit = limits[i]
+  local used, max, rest = limit.used, limit.max, limit.rest
+  if fits and not at then
+    -- The first entry that counts is the oldest, and nothing blocks.
+    if append and used == 0 then limit.oldest = t end
+  else
+    limit.oldest = frees(limit.window, max, used, limit.oldest, rest, more)
+    if used + more + cost > max and kind ~= $RECORD and rest + more > max - cost then
+      limit.blocker = find(t - limit.window + 1, max - more - cost + 1) or t
+    end
+  end
+  limit.used = used + more
+end
+
+if append then
+  -- The rank of the first entry that the cap lets stay, nil if all may. Then the log begins there, or with the new entry.
+  local kept
+  if behind >= 0 and behind + cost >= cap then
+    origin, kept, whole = find(t - longest + 1, cap - cost)
+    if not kept then origin, kept, whole = t, -1, 0 end
+  end
+  if last < t and (behind < 0 or kept == -1) then high, low = 0, 0 end
+  high, low = carry(high, low + cost)
+  local ids = tag >= 8 and count_ids() or 0
+  local entry
+  if fits and #id == $OWN_ID_LEN and ids == 0 and high == 0 and low < $SHORT_TOTAL_END and t - origin < $AGE_END
+    and (last < t or is_short(newest)) then
+    entry = pack('>i7I5I6I2', t - $TIME_BIAS, low, t - origin, math.min(whole + cost, $SUM_MAX)) .. id
+  else
+    local entry_tag = (fits and 0 or 1) + (cost > 1 and 4 or 0) + (ids > 0 and 8 or 0)
+    if #id == $CALLER_ID_LEN then entry_tag, ids = entry_tag % 8 + 10, ids + 1 end
+    entry = long(t, high, low, entry_tag, id)
+  end
+  if cost > 1 then entry = entry .. pack('>I7', cost) end
+  -- Redis checks its memory limit before the first write only, so the append comes first.
+  if #id == $CALLER_ID_LEN then
+    call('ZADD', key, '0', entry, '0', 'i' .. id .. sub(entry, 1, 7))
+  else
+    call('ZADD', key, '0', entry)
+  end
+  if newest then
+    -- A new id moves all ranks up by one.
+    local moved, first = #id == $CALLER_ID_LEN and 1 or 0
+    if kept == -1 then
+      first = call('ZRANK', key, entry)
+    else
+      first = expired and expired + moved or call('ZLEXCOUNT', key, '-', '(' .. from_time(t - longest + 1))
+      if kept then first = math.max(first, kept + moved) end
+    end
+    drop(ids, first - 1)
+  end
+  if given then
+    -- A given time says nothing about the server's clock, so the key is kept a minute longer.
+    call('PEXPIRE', key, math.ceil((t - now + longest) / 1000) + $GIVEN_TIME_GRACE_MS)
+  else
+    -- A caller's id leaves no room for a ttl code.
+    local ttl = #id == $OWN_ID_LEN and unpack_struct('>I2', id) or 0
+    if ttl == 0 then
+      call('PEXPIREAT', key, math.floor((t + longest) / 1000) + 1)
+    elseif not newest or ttl_of(newest, tag) ~= ttl or expiry(last, ttl) ~= expiry(t, ttl) then
+      call('PEXPIREAT', key, expiry(t, ttl))
+    end
+  end
+  last = t
+end
+
+local code = (admitted and $ADMITTED or 0) + (append and $APPENDED or at and $REPEATED or 0) + (last < 0 and $EMPTY or 0)
+local reply = pack('>BI7I7I7', code, t, last < 0 and 0 or last, at or t)
+for i = 1, #limits do
+  local limit = limits[i]
+  reply = reply .. pack('>I7I7I7', math.min(limit.used, $USED_MAX), limit.oldest, limit.blocker)
+end
+return reply

@@ -1,8 +1,11 @@
-//! Tasks beside one another, on whatever runtime the store needs.
+//! Starts tasks.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
 
 use futures::channel::oneshot;
 use futures::executor::block_on;
@@ -11,17 +14,17 @@ use futures::future::join_all;
 /// A task of the suite.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Starts a task, and returns a future that ends when the task has.
+/// Starts a task and returns a future that ends when the task ends.
 #[derive(Clone)]
-pub(super) struct Spawner(Arc<dyn Fn(Task) -> Task + Send + Sync>);
+pub(crate) struct Spawner(Arc<dyn Fn(Task) -> Task + Send + Sync>);
 
 impl Spawner {
-    pub(super) fn new(spawn: impl Fn(Task) -> Task + Send + Sync + 'static) -> Self {
+    pub(crate) fn new(spawn: impl Fn(Task) -> Task + Send + Sync + 'static) -> Self {
         Self(Arc::new(spawn))
     }
 
-    /// Each task on a thread of its own, which needs no runtime.
-    pub(super) fn threads() -> Self {
+    /// Runs each task on a new thread, which needs no runtime.
+    pub(crate) fn threads() -> Self {
         Self::new(|task| {
             let (end, ended) = oneshot::channel::<()>();
             std::thread::spawn(move || {
@@ -32,11 +35,73 @@ impl Spawner {
         })
     }
 
-    /// Starts all tasks before it waits for any.
-    pub(super) async fn run_all(&self, tasks: Vec<Task>) {
-        let started: Vec<Task> = tasks.into_iter().map(|task| (self.0)(task)).collect();
-        join_all(started).await;
+    /// Starts a task.
+    pub(crate) fn start(&self, task: Task) -> Task {
+        (self.0)(task)
     }
+
+    /// Runs `work(task, try)` for every task, `tries` times each, with all tasks running concurrently. Returns the
+    /// results in the order of tasks, then of tries.
+    ///
+    /// # Errors
+    /// If a task ended early. States the number of results.
+    pub(crate) async fn run_all<T, F>(
+        &self,
+        (tasks, tries): (usize, usize),
+        work: impl Fn(usize, usize) -> F + Clone + Send + Sync + 'static,
+    ) -> Result<Vec<Vec<T>>, String>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send,
+    {
+        let results = Arc::new(Mutex::new((0..tasks).map(|_| Vec::new()).collect::<Vec<Vec<T>>>()));
+        let ready = Arc::new(AtomicUsize::new(0));
+        let task = |number| -> Task {
+            let (results, ready, work) = (Arc::clone(&results), Arc::clone(&ready), work.clone());
+            Box::pin(async move {
+                // Without this barrier, the first task would finish before the last one starts.
+                ready.fetch_add(1, Ordering::SeqCst);
+                wait_until(|| ready.load(Ordering::SeqCst) >= tasks).await;
+                for count in 0..tries {
+                    let result = work(number, count).await;
+                    results.lock().unwrap_or_else(PoisonError::into_inner)[number].push(result);
+                }
+            })
+        };
+        // Starts all tasks before awaiting any of them.
+        let started: Vec<Task> = (0..tasks).map(|number| self.start(task(number))).collect();
+        join_all(started).await;
+        let results = std::mem::take(&mut *results.lock().unwrap_or_else(PoisonError::into_inner));
+        let (got, wanted) = (results.iter().map(Vec::len).sum::<usize>(), tasks * tries);
+        if got == wanted {
+            return Ok(results);
+        }
+        Err(format!(
+            "{got} of {wanted} calls were made: a task ended early. If the store needs the runtime that it was made on, start \
+             the tasks there: `Suite::spawn`"
+        ))
+    }
+}
+
+/// Yields to other tasks and threads until `holds` returns `true`.
+async fn wait_until(holds: impl Fn() -> bool) {
+    while !holds() {
+        give_way().await;
+    }
+}
+
+/// Yields to other tasks and threads.
+pub(crate) async fn give_way() {
+    let mut waited = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut waited, true) {
+            return Poll::Ready(());
+        }
+        std::thread::yield_now();
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 impl fmt::Debug for Spawner {

@@ -1,9 +1,9 @@
-//! The data. Times in microseconds.
+//! The data of the golden traces. Times are in microseconds.
 
 use limiter_core::Counting::{Admitted, Attempts};
 use limiter_core::store::Mode;
 
-use super::{Row, RowAnswer, Trace};
+use super::trace::{Row, RowAnswer, Trace};
 
 const fn row(at: u64, mode: Mode, cost: u64) -> Row {
     Row { at, mode, cost, own_limits: &[], limiter: 0, used_each: &[], answer: None }
@@ -35,7 +35,7 @@ impl Row {
         self
     }
 
-    /// `used` of `of`, the time to the next unit, and the time until nothing counts.
+    /// An admission: `used` of `of`, the time to the next unit, and the time until the log is empty.
     const fn allowed(self, used: u64, of: u64, refill: u64, reset: u64) -> Self {
         self.answered(used, of, (None, refill, reset))
     }
@@ -55,13 +55,13 @@ impl Row {
         self
     }
 
-    /// `used` of `of`, the time to wait, the time to the next unit, and the time until nothing counts.
+    /// A denial: `used` of `of`, the time to wait, the time to the next unit, and the time until the log is empty.
     const fn denied(self, used: u64, of: u64, retry: u64, refill: u64, reset: u64) -> Self {
         self.answered(used, of, (Some(retry), refill, reset))
     }
 }
 
-/// The golden traces.
+/// Returns the golden traces.
 #[must_use]
 pub fn traces() -> &'static [Trace] {
     TRACES
@@ -87,7 +87,7 @@ const TRACES: &[Trace] = &[
             acquire(150_000_000, 1).allowed(1, 3, 60_000_000, 60_000_000),
         ],
     },
-    // At 60 the entry of 0 is aged exactly 60 and counts no more.
+    // At 60, the entry at 0 is exactly 60 old and no longer counts.
     Trace {
         name: "service in front of a cluster",
         limits: &[(10, 60_000_000)],
@@ -109,7 +109,7 @@ const TRACES: &[Trace] = &[
             acquire(65_000_000, 1).allowed(10, 10, 1_000_000, 60_000_000),
         ],
     },
-    // At 10 only the two denied attempts at 9 still count.
+    // At 10, only the two denied attempts at 9 still count.
     Trace {
         name: "denied hits count",
         limits: &[(3, 10_000_000)],
@@ -124,7 +124,7 @@ const TRACES: &[Trace] = &[
             acquire(10_000_000, 1).denied(3, 3, 9_000_000, 9_000_000, 10_000_000),
         ],
     },
-    // The same operations as when they count, and two more at 10.
+    // The same operations as in the previous trace, and two more at 10.
     Trace {
         name: "denied hits are free",
         limits: &[(3, 10_000_000)],
@@ -141,7 +141,7 @@ const TRACES: &[Trace] = &[
             acquire(10_000_000, 1).denied(3, 3, 10_000_000, 10_000_000, 10_000_000),
         ],
     },
-    // A meter: `used - cost` is the count before, 0, 1, 2, 2.
+    // A usage meter: `used - cost` is the usage before: 0, 1, 2, 2.
     Trace {
         name: "usage counter",
         limits: &[(METER, 3_600_000_000)],
@@ -153,7 +153,7 @@ const TRACES: &[Trace] = &[
             record(3_600_000_000, 1).allowed(3, METER, 1_000_000, 3_600_000_000),
         ],
     },
-    // A peek sees what the next acquire will find, and takes nothing.
+    // A peek sees what the next acquire finds, and appends nothing.
     Trace {
         name: "peek",
         limits: &[(3, 10_000_000)],
@@ -168,7 +168,7 @@ const TRACES: &[Trace] = &[
             acquire(11_000_000, 1).denied(3, 3, 3_000_000, 3_000_000, 10_000_000),
         ],
     },
-    // A cost above the maximum is refused; two units do not fit where one does.
+    // A cost above the maximum is refused. Two units do not fit where one does.
     Trace {
         name: "weights",
         limits: &[(10, 2_000_000)],
@@ -210,7 +210,7 @@ const TRACES: &[Trace] = &[
             acquire(72_000_000, 1).denied(10, 10, 8_000_000, 8_000_000, 59_000_000),
         ],
     },
-    // Ten more just before the first leaves: no window ever holds more than ten.
+    // Ten more requests just before the first entry expires: no window ever holds more than ten.
     Trace {
         name: "burst at the edge",
         limits: &[(10, 1_000_000)],
@@ -230,7 +230,7 @@ const TRACES: &[Trace] = &[
             acquire(1_100_000, 1).allowed(10, 10, 800_000, 1_000_000),
         ],
     },
-    // At 10 the oldest is 9 seconds old.
+    // At 10, the oldest entry is 9 seconds old.
     Trace {
         name: "steady",
         limits: &[(5, 10_000_000)],
@@ -246,7 +246,7 @@ const TRACES: &[Trace] = &[
             acquire(11_000_000, 1).allowed(5, 5, 1_000_000, 10_000_000),
         ],
     },
-    // Now the one, now the other binds; at 5 both would deny for a second, and the first is named.
+    // The two limits bind in turn. At 5, both would deny for a second, and the first is named.
     Trace {
         name: "two limits",
         limits: &[(3, 1_000_000), (5, 5_000_000)],
@@ -278,7 +278,7 @@ const TRACES: &[Trace] = &[
             acquire(110_000_000, 1).allowed(1, 2, 10_000_000, 10_000_000),
         ],
     },
-    // One operation under a policy of a second does not erase the hour that the default policy counts.
+    // An operation under a policy of one second does not drop the hour that the default policy counts.
     Trace {
         name: "another policy and another limiter",
         limits: &[(3, 1_000_000), (100, HOUR)],

@@ -3,19 +3,19 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::Server;
+use super::process::Server;
 
 const SLOTS: usize = 16_384;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A Redis Cluster of masters without replicas; it ends when it is dropped.
+/// A Redis Cluster of masters without replicas. Dropping it stops all nodes.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Server>,
 }
 
 impl Cluster {
-    /// Starts a cluster of three masters that share the slots evenly, and waits until it serves.
+    /// Starts a cluster of three masters with evenly shared slots, and waits until it is ready.
     ///
     /// # Errors
     /// As [`Server::start`].
@@ -43,7 +43,7 @@ impl Cluster {
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()])?;
             }
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         for node in &self.nodes {
             loop {
                 let info = node.command(&["CLUSTER", "INFO"])?.text();
@@ -60,29 +60,29 @@ impl Cluster {
         Ok(())
     }
 
-    /// The nodes.
+    /// Returns the nodes.
     #[must_use]
     pub fn nodes(&self) -> &[Server] {
         &self.nodes
     }
 
-    /// The nodes, to kill or restart one.
+    /// Returns the nodes, for a test that kills or restarts one.
     #[must_use]
     pub fn nodes_mut(&mut self) -> &mut [Server] {
         &mut self.nodes
     }
 
-    /// The cluster's URL, which names all nodes.
+    /// Returns the cluster's URL, which lists all nodes.
     #[must_use]
     pub fn url(&self) -> String {
         let nodes: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
         format!("redis+cluster://{}", nodes.join(","))
     }
 
-    /// The node that serves `slot`.
+    /// Returns the node that serves `slot`.
     ///
     /// # Errors
-    /// If a node does not answer, or none serves it.
+    /// If a node does not answer, or if no node serves the slot.
     pub fn owner(&self, slot: u16) -> io::Result<&Server> {
         for node in &self.nodes {
             let nodes = node.command(&["CLUSTER", "NODES"])?.text();

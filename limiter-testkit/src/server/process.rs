@@ -1,4 +1,4 @@
-//! One server process.
+//! A single server process.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader};
@@ -11,16 +11,16 @@ use tempfile::TempDir;
 
 use super::wire::{self, Reply};
 
-/// How long a server may take to start, and to answer a command.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// The distance of a cluster node's second port.
+/// The timeout for starting a server, and for each command.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// The offset of a cluster node's bus port.
 const BUS: u16 = 10_000;
 
-/// Runs the server until its own standard input closes, which it does when the test process ends in whatever way.
+/// Kills the server when its standard input closes, which happens when the test process ends for any reason.
 const KEEPER: &str = r#"program=$1; shift; "$program" "$@" </dev/null >/dev/null 2>&1 & pid=$!; echo $pid
 cat >/dev/null; kill -9 $pid 2>/dev/null; wait"#;
 
-/// A server of a test's own; it ends when it is dropped.
+/// A Redis server for one test. Dropping it stops the server.
 #[derive(Debug)]
 pub struct Server {
     program: PathBuf,
@@ -35,12 +35,12 @@ impl Server {
     /// Starts a server.
     ///
     /// # Errors
-    /// If there is no program to start, or it does not answer within 20 s.
+    /// If there is no server binary, or if the server does not answer within 20 s.
     pub fn start() -> io::Result<Self> {
         Self::start_with(&[])
     }
 
-    /// Starts a server with more arguments, as `["--maxmemory", "2mb"]`.
+    /// Starts a server with additional arguments, for example `["--maxmemory", "2mb"]`.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -54,7 +54,7 @@ impl Server {
                 Self { program: program.clone(), port: free_port()?, args: args.clone(), dir, keeper: None, pid: 0 };
             match server.launch() {
                 Ok(()) => return Ok(server),
-                // Another process may have taken the port meanwhile.
+                // Another process may have taken the port in the meantime.
                 Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = Some(error),
                 Err(error) => return Err(error),
             }
@@ -62,56 +62,56 @@ impl Server {
         Err(last.unwrap_or_else(|| io::ErrorKind::AddrInUse.into()))
     }
 
-    /// Starts a replica of this server, and waits until it is in step.
+    /// Starts a replica of this server and waits until it is in sync.
     ///
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_replica(&self) -> io::Result<Self> {
         let replica = Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()])?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         while !replica.info("replication")?.contains("master_link_status:up") {
             if Instant::now() > until {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "the replica did not get in step"));
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the replica did not catch up"));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(replica)
     }
 
-    /// The port on 127.0.0.1.
+    /// Returns the port on 127.0.0.1.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The server's URL.
+    /// Returns the server's URL.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// The path of the server's Unix socket.
+    /// Returns the path of the server's Unix socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("redis.sock")
     }
 
-    /// The server's process.
+    /// Returns the id of the server's process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Sends one command over a connection of its own. A refusal is an answer too.
+    /// Sends one command over a new connection. An error reply is a [`Reply`], too.
     ///
     /// # Errors
     /// If the server does not answer within 20 s.
     pub fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Reply> {
         let args: Vec<&[u8]> = args.iter().map(AsRef::as_ref).collect();
-        wire::command(self.port, &args, PATIENCE)
+        wire::command(self.port, &args, TIMEOUT)
     }
 
-    /// A section of `INFO`.
+    /// Returns a section of `INFO`.
     ///
     /// # Errors
     /// As [`command`](Self::command).
@@ -119,7 +119,8 @@ impl Server {
         Ok(self.command(&["INFO", section])?.text())
     }
 
-    /// One number of `INFO`, as in `info_number("replication", "master_repl_offset")`; 0 if it is not there.
+    /// Returns a number from `INFO`, for example `info_number("replication", "master_repl_offset")`; 0 if it is
+    /// missing.
     ///
     /// # Errors
     /// As [`command`](Self::command).
@@ -129,14 +130,14 @@ impl Server {
         Ok(value.and_then(|value| value.trim().parse().ok()).unwrap_or(0))
     }
 
-    /// Kills the server as `kill -9` does.
+    /// Kills the server with `SIGKILL`.
     pub fn kill(&mut self) {
         let Some(mut keeper) = self.keeper.take() else { return };
         drop(keeper.stdin.take());
         let _ = keeper.wait();
     }
 
-    /// Starts the server again on the same port, with the data that it had persisted: none unless its arguments say so.
+    /// Restarts the server on the same port with its persisted data. By default there is none.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -173,9 +174,9 @@ impl Server {
     }
 
     fn wait_until_ready(&self, log: &Path) -> io::Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
-            // The answer might be another server's, which had the port first.
+            // The answer may come from another server that took the port first.
             match self.info_number("server", "process_id") {
                 Ok(pid) if pid == u64::from(self.pid) => return Ok(()),
                 _ => {}
@@ -185,7 +186,7 @@ impl Server {
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
             }
             if Instant::now() > until {
-                let text = format!("{} did not start within {PATIENCE:?}: {text}", self.program.display());
+                let text = format!("{} did not start within {TIMEOUT:?}: {text}", self.program.display());
                 return Err(io::Error::new(io::ErrorKind::TimedOut, text));
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -199,7 +200,7 @@ impl Drop for Server {
     }
 }
 
-/// The server program.
+/// Returns the path of the server binary.
 fn program() -> io::Result<PathBuf> {
     if let Some(program) = std::env::var_os("LIMITER_REDIS_SERVER") {
         return Ok(program.into());
@@ -217,11 +218,11 @@ fn program() -> io::Result<PathBuf> {
     })
 }
 
-/// A port that is free, with the one a cluster node needs beside it.
+/// Returns a free port whose cluster bus port is also free.
 fn free_port() -> io::Result<u16> {
     let random = RandomState::new();
     for attempt in 0..1000_u64 {
-        // Below the range that the system hands out to outgoing connections.
+        // Below the ephemeral port range.
         let port = 10_000 + (random.hash_one(attempt) % 12_000) as u16;
         if [port, port + BUS].iter().all(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()) {
             return Ok(port);

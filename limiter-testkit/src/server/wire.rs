@@ -1,24 +1,24 @@
-//! As much of the Redis protocol as it takes to start and steer a server.
+//! The part of the Redis protocol that is needed to start and control a server.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A server's answer.
+/// A reply from a Redis server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// A status or an error's text; an error starts with its code.
+    /// A status or an error message. An error starts with its code.
     Text(String),
     /// A number.
     Int(i64),
-    /// Bytes; `None` if there are none.
+    /// Bytes; `None` for a null reply.
     Bytes(Option<Vec<u8>>),
     /// A list.
     List(Vec<Reply>),
 }
 
 impl Reply {
-    /// The answer as text, a list's items separated by new lines.
+    /// Returns the reply as text, with the items of a list on separate lines.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
@@ -29,18 +29,18 @@ impl Reply {
         }
     }
 
-    /// The answer as a number; 0 if it is none.
+    /// Returns the reply as a number; 0 if it is not a number.
     #[must_use]
     pub fn int(&self) -> i64 {
         self.text().parse().unwrap_or(0)
     }
 }
 
-/// Sends one command over a connection of its own.
-pub(super) fn command(port: u16, args: &[&[u8]], patience: Duration) -> io::Result<Reply> {
-    let stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), patience)?;
-    stream.set_read_timeout(Some(patience))?;
-    stream.set_write_timeout(Some(patience))?;
+/// Sends one command over a new connection.
+pub(super) fn command(port: u16, args: &[&[u8]], timeout: Duration) -> io::Result<Reply> {
+    let stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), timeout)?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.set_write_timeout(Some(timeout))?;
     let mut request = format!("*{}\r\n", args.len()).into_bytes();
     for arg in args {
         request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());

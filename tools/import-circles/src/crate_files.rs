@@ -1,4 +1,4 @@
-//! The files of a crate and what they import.
+//! The files of a crate and their imports.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::paths::{ModulePath, imported_paths};
 /// The files below the `src` folder of one crate.
 pub(crate) struct CrateFiles {
     files: Vec<File>,
-    /// The file of each module that has one.
+    /// The file of each module, except inline modules.
     modules: BTreeMap<ModulePath, usize>,
 }
 
@@ -20,7 +20,7 @@ struct File {
 }
 
 impl CrateFiles {
-    /// Reads all files below a folder.
+    /// Reads all Rust files below a folder.
     pub(crate) fn read(src: &Path) -> anyhow::Result<Self> {
         let mut names = Vec::new();
         collect(src, &mut names)?;
@@ -35,7 +35,7 @@ impl CrateFiles {
             modules.insert(module, files.len() - 1);
         }
         if files.is_empty() {
-            bail!("no file ends in .rs");
+            bail!("the folder has no .rs files");
         }
         Ok(Self { files, modules })
     }
@@ -44,12 +44,12 @@ impl CrateFiles {
         self.files.len()
     }
 
-    /// Returns the path of a file from the folder on.
+    /// Returns the path of a file, relative to the folder.
     pub(crate) fn name(&self, file: usize) -> String {
         self.files[file].name.display().to_string()
     }
 
-    /// Returns pairs of files; the first imports the second.
+    /// Returns pairs of files. The first imports the second.
     pub(crate) fn imports(&self) -> Vec<(usize, usize)> {
         let pairs = self.files.iter().enumerate().flat_map(|(i, file)| {
             file.imports.iter().filter_map(move |path| self.file_of(path)).map(move |imported| (i, imported))
@@ -57,7 +57,7 @@ impl CrateFiles {
         pairs.filter(|(file, imported)| file != imported).collect()
     }
 
-    /// Returns the file in which a path ends: that of the longest part that is a module with a file.
+    /// Returns the file that a path leads to: the file of its longest prefix that is a module with a file.
     fn file_of(&self, path: &ModulePath) -> Option<usize> {
         (0..=path.len()).rev().find_map(|length| self.modules.get(&path[..length]).copied())
     }

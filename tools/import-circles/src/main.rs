@@ -1,8 +1,8 @@
-//! Finds files that import each other, directly or through others.
+//! Finds circular imports between the files of a crate.
 //!
 //! `import-circles DIRECTORY…` takes the `src` folders of crates. A file imports another if it names a path in it, in code or
-//! in a `use`. A path through a re-export leads to the file of the re-export, which imports the rest. The declarations of
-//! modules are no imports, nor is anything under `#[cfg(test)]`. Paths within the arguments of macros are not seen.
+//! in a `use`. A path through a re-export counts as an import of the re-exporting file. Module declarations, code under
+//! `#[cfg(test)]` and the arguments of macros are ignored.
 
 mod crate_files;
 mod paths;
@@ -32,7 +32,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the groups of files of which each imports all others, directly or through others.
+/// Returns the groups of files that import each other, directly or indirectly.
 fn circles(files: &CrateFiles) -> Vec<Vec<String>> {
     let imports: DiGraphMap<usize, ()> = files.imports().into_iter().collect();
     let groups = tarjan_scc(&imports).into_iter().filter(|group| group.len() > 1);

@@ -1,12 +1,12 @@
-//! Which paths of its own crate a file names.
+//! Collects the paths within the crate that a file names.
 
 use syn::visit::{self, Visit};
 use syn::{Attribute, File, Item, ItemMod, ItemUse, Path, UseTree};
 
-/// The names of the modules that lead from the root of the crate to an item, and perhaps the item's.
+/// A path from the root of the crate: module names, possibly followed by an item name.
 pub(crate) type ModulePath = Vec<String>;
 
-/// Returns the paths that the file of a module names, without those in tests.
+/// Returns the paths that the file of a module names outside tests.
 pub(crate) fn imported_paths(module: &ModulePath, file: &File) -> Vec<ModulePath> {
     let mut names = Names { module: module.clone(), children: Vec::new(), paths: Vec::new() };
     names.visit_items(&file.items);
@@ -14,9 +14,9 @@ pub(crate) fn imported_paths(module: &ModulePath, file: &File) -> Vec<ModulePath
 }
 
 struct Names {
-    /// The module that is being read.
+    /// The current module.
     module: ModulePath,
-    /// The modules that it declares, which a path may start with.
+    /// The modules that it declares. A path may start with one of them.
     children: Vec<String>,
     paths: Vec<ModulePath>,
 }
@@ -32,7 +32,7 @@ impl Names {
         self.children = outer;
     }
 
-    /// Notes a path if it is one of this crate.
+    /// Adds a path if it lies within this crate.
     fn add(&mut self, segments: &[String]) {
         let Some((first, rest)) = segments.split_first() else { return };
         let (mut path, mut rest) = match first.as_str() {
@@ -88,7 +88,7 @@ impl<'ast> Visit<'ast> for Names {
 
     fn visit_path(&mut self, path: &'ast Path) {
         let segments: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        // A single name is an item of this module, or was imported.
+        // A single name is an item of this module or an imported one.
         if segments.len() > 1 {
             self.add(&segments);
         }

@@ -4,13 +4,13 @@ use limiter_core::Timestamp;
 
 use crate::text::{self, Precision};
 
-/// How many columns of pixels a panel has.
+/// The number of pixel columns of a panel.
 pub(super) const COLUMNS: u32 = 1_000;
 
 const SECOND: u64 = 1_000_000;
 const DAY: u64 = 86_400 * SECOND;
 
-/// A span of time in microseconds; `to` is later than `from`.
+/// A time span in microseconds. `to` is later than `from`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) from: u64,
@@ -18,7 +18,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// From `from` to `to`, or a microsecond more where that is nothing.
+    /// Returns the span from `from` to `to`, or one microsecond if that is empty.
     pub(super) fn new(from: u64, to: u64) -> Self {
         Self { from, to: to.max(from.saturating_add(1)) }
     }
@@ -27,14 +27,14 @@ impl Span {
         self.to - self.from
     }
 
-    /// Where in the span `at` is, from 0 to `cells`; outside of it, at its nearer end.
+    /// Returns the position of `at` in the span, from 0 to `cells`. Clamps times outside the span.
     pub(super) fn scale(self, at: u64, cells: u32) -> u32 {
         let into = at.clamp(self.from, self.to) - self.from;
         let scaled = u128::from(into) * u128::from(cells) / u128::from(self.length());
         u32::try_from(scaled).unwrap_or(cells)
     }
 
-    /// The round times within, at most `most` and one, each with its label.
+    /// Returns the round times in the span with their labels, at most `most` + 1 of them.
     pub(super) fn ticks(self, most: u64, relative: bool) -> Vec<(u64, String)> {
         let step = round_step(self.length(), most);
         let precision = match step {
@@ -56,7 +56,7 @@ impl Span {
     }
 }
 
-/// The shortest round length of time of which `length` holds at most `most`.
+/// Returns the shortest round duration of which at most `most` fit into `length`.
 pub(super) fn round_step(length: u64, most: u64) -> u64 {
     const DECIMAL: [u64; 3] = [1, 2, 5];
     let fine = (0..6).flat_map(|power| DECIMAL.iter().map(move |n| n * 10_u64.pow(power)));
@@ -66,7 +66,7 @@ pub(super) fn round_step(length: u64, most: u64) -> u64 {
     { steps }.find(|step| length / step <= most).unwrap_or(length.max(1))
 }
 
-/// Round numbers from 0 to `top`, at most `most` above 0, whole ones only.
+/// Returns whole round numbers from 0 to `top`, at most `most` of them above 0.
 pub(super) fn round_numbers(top: f64, most: u32) -> Vec<f64> {
     let steps = (0..18).flat_map(|power| [1.0, 2.0, 5.0].map(|n| n * 10_f64.powi(power)));
     let step = { steps }.find(|step| top / step <= f64::from(most)).unwrap_or(top.max(1.0));

@@ -1,4 +1,4 @@
-//! Shapes on an SVG.
+//! Drawing on an SVG canvas.
 
 use std::fmt;
 
@@ -15,16 +15,16 @@ pub(super) const GRID: RGBColor = RGBColor(228, 231, 235);
 pub(super) const USED: RGBColor = RGBColor(44, 104, 176);
 pub(super) const DENIED: RGBColor = RGBColor(206, 45, 45);
 
-/// A place on the canvas, in pixels from its top left corner.
+/// A position on the canvas, in pixels from its top left corner.
 pub(super) type Point = (i32, i32);
 
-/// Draws on an SVG.
+/// An SVG canvas.
 pub(super) struct Canvas<'a>(DrawingArea<SVGBackend<'a>, Shift>);
 
-/// What has been drawn, or why not.
-pub(super) type Drawn = anyhow::Result<()>;
+/// The result of drawing.
+pub(super) type DrawResult = anyhow::Result<()>;
 
-fn drawn<E: fmt::Display>(result: Result<(), E>) -> Drawn {
+fn draw_result<E: fmt::Display>(result: Result<(), E>) -> DrawResult {
     result.map_err(|error| anyhow!("cannot draw the plot: {error}"))
 }
 
@@ -33,42 +33,50 @@ impl<'a> Canvas<'a> {
         Self(SVGBackend::with_string(svg, size).into_drawing_area())
     }
 
-    pub(super) fn finish(self) -> Drawn {
-        drawn(self.0.present())
+    pub(super) fn finish(self) -> DrawResult {
+        draw_result(self.0.present())
     }
 
-    pub(super) fn rect(&self, from: Point, to: Point, fill: RGBAColor) -> Drawn {
-        drawn(self.0.draw(&Rectangle::new([from, to], fill.filled())))
+    pub(super) fn rect(&self, from: Point, to: Point, fill: RGBAColor) -> DrawResult {
+        draw_result(self.0.draw(&Rectangle::new([from, to], fill.filled())))
     }
 
-    pub(super) fn area(&self, outline: Vec<Point>, fill: RGBAColor) -> Drawn {
-        drawn(self.0.draw(&Polygon::new(outline, fill.filled())))
+    pub(super) fn area(&self, outline: Vec<Point>, fill: RGBAColor) -> DrawResult {
+        draw_result(self.0.draw(&Polygon::new(outline, fill.filled())))
     }
 
-    pub(super) fn line(&self, through: Vec<Point>, color: RGBAColor, width: u32) -> Drawn {
+    pub(super) fn line(&self, through: Vec<Point>, color: RGBAColor, width: u32) -> DrawResult {
         let style = ShapeStyle { color, filled: false, stroke_width: width };
-        drawn(self.0.draw(&PathElement::new(through, style)))
+        draw_result(self.0.draw(&PathElement::new(through, style)))
     }
 
-    /// A dashed horizontal line.
-    pub(super) fn dashes(&self, from: Point, to_x: i32, color: RGBAColor, width: u32) -> Drawn {
+    /// Draws a dashed horizontal line.
+    pub(super) fn dashes(&self, from: Point, to_x: i32, color: RGBAColor, width: u32) -> DrawResult {
         for x in (from.0..to_x).step_by(9) {
             self.line(vec![(x, from.1), ((x + 5).min(to_x), from.1)], color, width)?;
         }
         Ok(())
     }
 
-    pub(super) fn text(&self, text: &str, at: Point, size: u32, color: RGBColor, side: HPos) -> Drawn {
+    pub(super) fn text(&self, text: &str, at: Point, size: u32, color: RGBColor, side: HPos) -> DrawResult {
         self.styled_text(text, at, size, color, side, FontStyle::Normal)
     }
 
-    pub(super) fn bold(&self, text: &str, at: Point, size: u32, color: RGBColor, side: HPos) -> Drawn {
+    pub(super) fn bold(&self, text: &str, at: Point, size: u32, color: RGBColor, side: HPos) -> DrawResult {
         self.styled_text(text, at, size, color, side, FontStyle::Bold)
     }
 
-    fn styled_text(&self, text: &str, at: Point, size: u32, color: RGBColor, side: HPos, style: FontStyle) -> Drawn {
+    fn styled_text(
+        &self,
+        text: &str,
+        at: Point,
+        size: u32,
+        color: RGBColor,
+        side: HPos,
+        style: FontStyle,
+    ) -> DrawResult {
         let font = ("sans-serif", size).into_font().style(style);
         let style = TextStyle::from(font).color(&color).pos(Pos::new(side, VPos::Center));
-        drawn(self.0.draw(&Text::new(text, at, style)))
+        draw_result(self.0.draw(&Text::new(text, at, style)))
     }
 }

@@ -1,4 +1,4 @@
-//! What is drawn.
+//! Collects the data of a plot.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,10 @@ use limiter_core::Policy;
 
 use super::usage::{KeyUsage, UsageCollector};
 use super::view::View;
-use crate::replay::outcome::{Observer, Outcome};
+use crate::replay::row_result::{Observer, RowResult};
 use crate::trace::Row;
 
-/// Collects what a [`View`] shows.
+/// Collects the data that a [`View`] shows.
 #[derive(Debug)]
 pub struct Collector {
     view: View,
@@ -19,18 +19,18 @@ pub struct Collector {
     strip_of: HashMap<Box<[u8]>, usize>,
 }
 
-/// Everything in a picture.
+/// The data of a plot.
 #[derive(Debug)]
-pub struct Picture {
+pub struct PlotData {
     pub(super) view: View,
     pub(super) usage: KeyUsage,
-    /// All keys, by buckets of time.
+    /// Requests of all keys, by time bucket.
     pub(super) bars: Vec<Bucket>,
-    /// The view's keys, by buckets of time.
+    /// Requests of each key in the view, by time bucket.
     pub(super) strips: Vec<Vec<Bucket>>,
 }
 
-/// How many requests within a bucket of time.
+/// The numbers of requests within a time bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bucket {
     pub(super) allowed: u64,
@@ -48,7 +48,7 @@ impl Bucket {
 }
 
 impl Collector {
-    /// Nothing collected yet.
+    /// Returns an empty collector.
     #[must_use]
     pub fn new(view: View, policy: &Policy) -> Self {
         let buckets = vec![Bucket::default(); view.buckets()];
@@ -61,21 +61,21 @@ impl Collector {
         }
     }
 
-    /// What was collected.
+    /// Returns the collected data.
     #[must_use]
-    pub fn finish(self) -> Picture {
-        Picture { view: self.view, usage: self.key_usage.finish(), bars: self.bars, strips: self.strips }
+    pub fn finish(self) -> PlotData {
+        PlotData { view: self.view, usage: self.key_usage.finish(), bars: self.bars, strips: self.strips }
     }
 }
 
 impl Observer for Collector {
-    fn row(&mut self, row: &Row<'_>, outcome: &Outcome) -> anyhow::Result<()> {
+    fn row(&mut self, row: &Row<'_>, result: &RowResult) -> anyhow::Result<()> {
         let focus = *row.key == *self.view.key;
-        match outcome {
-            Outcome::Refused(_) => {}
-            Outcome::Reset if focus => self.key_usage.reset(row.at.as_micros()),
-            Outcome::Reset => {}
-            Outcome::Decided(decision) => {
+        match result {
+            RowResult::Refused(_) => {}
+            RowResult::Reset if focus => self.key_usage.reset(row.at.as_micros()),
+            RowResult::Reset => {}
+            RowResult::Decided(decision) => {
                 let denied = decision.retry_after().is_some();
                 let into = row.at.as_micros().saturating_sub(self.view.whole.from);
                 let bucket = usize::try_from(into / self.view.bucket).unwrap_or(usize::MAX);

@@ -1,19 +1,19 @@
-//! The cost within a window that ends now.
+//! The total cost within a sliding window.
 
 use std::collections::VecDeque;
 
-/// How many entries are kept apart. Beyond it, entries closer than a 4,096th of the window leave together, which no
-/// pixel can show.
-const EXACT: usize = 1 << 16;
+/// The maximum number of separate entries. Beyond it, entries closer than 1/4096 of the window expire together, which
+/// no pixel can show.
+const MAX_ENTRIES: usize = 1 << 16;
 
 #[derive(Debug)]
-pub(super) struct Sliding {
+pub(super) struct SlidingSum {
     window: u64,
     entries: VecDeque<(u64, u64)>,
     sum: u64,
 }
 
-impl Sliding {
+impl SlidingSum {
     pub(super) fn new(window: u64) -> Self {
         Self { window, entries: VecDeque::new(), sum: 0 }
     }
@@ -22,10 +22,10 @@ impl Sliding {
         self.sum
     }
 
-    /// Adds a cost at a time no earlier than the newest.
+    /// Adds a cost. `at` must not be before the newest entry.
     pub(super) fn add(&mut self, at: u64, cost: u64) {
         self.sum = self.sum.saturating_add(cost);
-        if self.entries.len() >= EXACT
+        if self.entries.len() >= MAX_ENTRIES
             && let Some(newest) = self.entries.back_mut()
             && at - newest.0 < self.window / 4096
         {
@@ -35,13 +35,13 @@ impl Sliding {
         self.entries.push_back((at, cost));
     }
 
-    /// When the oldest entry leaves.
-    pub(super) fn next_leaves(&self) -> Option<u64> {
+    /// Returns when the oldest entry expires.
+    pub(super) fn next_expiry(&self) -> Option<u64> {
         self.entries.front().map(|(at, _)| at.saturating_add(self.window))
     }
 
     /// Removes the oldest entry.
-    pub(super) fn leave(&mut self) {
+    pub(super) fn remove_oldest(&mut self) {
         if let Some((_, cost)) = self.entries.pop_front() {
             self.sum = if self.entries.is_empty() { 0 } else { self.sum.saturating_sub(cost) };
         }

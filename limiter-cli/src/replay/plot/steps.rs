@@ -1,8 +1,8 @@
-//! A step function at the resolution of the picture.
+//! A step function at the resolution of the plot.
 
 use super::axis::{COLUMNS, Span};
 
-/// What the function does within one column of pixels.
+/// The values of the function within one pixel column.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Column {
     pub(super) first: f64,
@@ -11,7 +11,7 @@ pub(super) struct Column {
     pub(super) last: f64,
 }
 
-/// A function that changes in steps, set in the order of time. Every column keeps its extremes, so that no peak is lost.
+/// A step function, built in order of time. Every column keeps its minimum and maximum, so no peak is lost.
 #[derive(Debug)]
 pub(super) struct Steps {
     span: Span,
@@ -24,7 +24,7 @@ impl Steps {
         Self { span, value: 0.0, columns: Vec::with_capacity(COLUMNS as usize) }
     }
 
-    /// From `at` on the function has this value.
+    /// Sets the value from `at` on.
     pub(super) fn set(&mut self, at: u64, value: f64) {
         if (self.span.from..self.span.to).contains(&at) {
             self.fill(self.span.scale(at, COLUMNS) as usize + 1);
@@ -46,7 +46,7 @@ impl Steps {
         }
     }
 
-    /// All columns, the last value going on to the end of the span.
+    /// Returns all columns. The last value extends to the end of the span.
     pub(super) fn finish(mut self) -> Vec<Column> {
         self.fill(COLUMNS as usize);
         self.columns

@@ -1,9 +1,9 @@
-//! One key's usage over time.
+//! The usage of one key over time.
 
 use limiter_core::{Decision, Limit, MAX_COST, Policy};
 
 use super::axis::{COLUMNS, Span};
-use super::sliding::Sliding;
+use super::sliding::SlidingSum;
 use super::steps::{Column, Steps};
 use crate::trace::Action;
 
@@ -21,21 +21,21 @@ pub(super) struct UsageCollector {
 #[derive(Debug)]
 struct LimitCollector {
     limit: Limit,
-    used: Sliding,
-    requested: Sliding,
+    used: SlidingSum,
+    requested: SlidingSum,
     steps: Steps,
 }
 
-/// One key's usage, by columns of the picture. Usage is a share of the limit's maximum.
+/// The usage of one key, by pixel column. Usage is a share of the limit's maximum.
 #[derive(Debug)]
 pub(super) struct KeyUsage {
-    /// For every limit of the policy what is used of it.
+    /// The usage of each limit of the policy.
     pub(super) used: Vec<Vec<Column>>,
-    /// What was requested within the window, granted or not, of the limit of which that is the most.
+    /// The units requested within the window, allowed or not, for the limit with the highest share.
     pub(super) requested: Vec<Column>,
-    /// How many requests were denied.
+    /// The number of denied requests.
     pub(super) denied: Vec<u32>,
-    /// Where a request like one that was denied would have been denied too.
+    /// Where a request with the cost of an earlier denied one would also be denied.
     pub(super) blocked: Vec<bool>,
 }
 
@@ -44,10 +44,10 @@ impl LimitCollector {
         cost as f64 / self.limit.max() as f64
     }
 
-    /// Lets everything leave that is gone at `now`.
+    /// Removes everything that has expired at `now`.
     fn advance(&mut self, now: u64) {
-        while let Some(at) = self.used.next_leaves().filter(|at| *at <= now) {
-            self.used.leave();
+        while let Some(at) = self.used.next_expiry().filter(|at| *at <= now) {
+            self.used.remove_oldest();
             self.step(at);
         }
     }
@@ -63,8 +63,8 @@ impl UsageCollector {
             let window = limit.window().as_micros();
             LimitCollector {
                 limit,
-                used: Sliding::new(window),
-                requested: Sliding::new(window),
+                used: SlidingSum::new(window),
+                requested: SlidingSum::new(window),
                 steps: Steps::new(span),
             }
         };
@@ -83,11 +83,11 @@ impl UsageCollector {
             limit.advance(now);
         }
         let next = |limits: &[LimitCollector]| {
-            let leaving = limits.iter().enumerate().filter_map(|(i, limit)| Some((limit.requested.next_leaves()?, i)));
+            let leaving = limits.iter().enumerate().filter_map(|(i, limit)| Some((limit.requested.next_expiry()?, i)));
             leaving.min().filter(|(at, _)| *at <= now)
         };
         while let Some((at, i)) = next(&self.limits) {
-            self.limits[i].requested.leave();
+            self.limits[i].requested.remove_oldest();
             self.step_requested(at);
         }
         self.now = now;
@@ -99,7 +99,7 @@ impl UsageCollector {
     }
 
     pub(super) fn decided(&mut self, action: Action, cost: u64, decision: &Decision) {
-        // A reset lets a key's time begin anew; the picture's goes on.
+        // A reset restarts a key's time, but the time of the plot continues.
         let now = decision.at().as_micros().max(self.now);
         self.advance(now);
         let cost = cost.min(MAX_COST);

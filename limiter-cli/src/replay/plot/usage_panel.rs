@@ -1,18 +1,18 @@
-//! One key's usage against its limits.
+//! Draws the usage of one key against its limits.
 
 use limiter_core::{Policy, Timestamp};
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, RGBColor};
 
 use super::axis::round_numbers;
-use super::canvas::{Canvas, DENIED, Drawn, INK, Point, QUIET, USED};
-use super::collect::Picture;
+use super::canvas::{Canvas, DENIED, DrawResult, INK, Point, QUIET, USED};
+use super::collect::PlotData;
 use super::layout::{LEFT, RIGHT, USAGE, height, number_axis, time_axis};
 use super::steps::Column;
 use super::view::View;
 use crate::text::{self, Precision};
 
-/// The lines of several limits.
+/// The line colours for several limits.
 const LINES: [RGBColor; 8] = [
     USED,
     RGBColor(217, 130, 43),
@@ -24,17 +24,17 @@ const LINES: [RGBColor; 8] = [
     RGBColor(110, 120, 50),
 ];
 
-/// More of a demand than this many times the limit is cut off.
-const MOST_SHOWN: f64 = 4.0;
+/// Demand above this multiple of the limit is cut off.
+const MAX_SHOWN: f64 = 4.0;
 
-pub(super) fn draw(canvas: &Canvas<'_>, picture: &Picture, policy: &Policy) -> Drawn {
-    let (view, usage) = (&picture.view, &picture.usage);
+pub(super) fn draw(canvas: &Canvas<'_>, data: &PlotData, policy: &Policy) -> DrawResult {
+    let (view, usage) = (&data.view, &data.usage);
     let peak = |columns: &[Column]| columns.iter().fold(0.0, |peak, column| f64::max(peak, column.high));
     let used = usage.used.iter().map(|columns| peak(columns)).fold(0.0, f64::max);
     let asked = peak(&usage.requested).max(used);
-    // Next to a limit that is out of reach, a meter say, the usage alone sets the scale.
+    // If the limit is far out of reach, as for a meter, the usage alone sets the scale.
     let limit_shown = asked > 0.1;
-    let top = if limit_shown { (asked * 1.08).clamp(1.25, MOST_SHOWN) } else { (asked * 1.25).max(1e-15) };
+    let top = if limit_shown { (asked * 1.08).clamp(1.25, MAX_SHOWN) } else { (asked * 1.25).max(1e-15) };
 
     title(canvas, view, policy, asked)?;
     for (from, to) in runs(&usage.blocked) {
@@ -65,7 +65,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, picture: &Picture, policy: &Policy) -> D
     legend(canvas, view, policy, limit_shown)
 }
 
-fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> Drawn {
+fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> DrawResult {
     let (key, count) = (text::key(&view.key, 40), view.count);
     let title = if count.denied > 0 {
         let (denied, rows) = (text::grouped(count.denied), text::requests(count.rows));
@@ -74,7 +74,7 @@ fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> Drawn
         let peak = 100.0 * count.peak.0;
         format!("{key} stays within {policy}: at most {peak:.0} % used, {}", text::requests(count.rows))
     };
-    // A policy of eight limits is a long title.
+    // A policy of eight limits makes a long title.
     let size = if title.chars().count() > 95 { 14 } else { 20 };
     canvas.bold(&title, (LEFT, 30), size, INK, HPos::Left)?;
     let (from, to) = (view.close.from, view.close.to);
@@ -87,22 +87,22 @@ fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> Drawn
     } else {
         format!("{} to {}", text::date_time(at(from), false), text::date_time(at(to), false))
     };
-    if view.is_close() {
+    if view.is_close_up() {
         let what = match count.denied {
             0 => "around its peak",
-            _ if view.is_cut() => "the beginning of its worst stretch",
-            _ => "its worst stretch",
+            _ if view.ends_early() => "the beginning of its longest run of denials",
+            _ => "its longest run of denials",
         };
         when = format!("{what}: {when}");
     }
-    if asked > MOST_SHOWN {
-        when = format!("{when}; asked for up to {asked:.0} times the limit");
+    if asked > MAX_SHOWN {
+        when = format!("{when}; demand up to {asked:.0} times the limit");
     }
     canvas.text(&when, (LEFT, 56), 13, QUIET, HPos::Left)
 }
 
-/// Units for one limit, shares for several.
-fn scale(canvas: &Canvas<'_>, policy: &Policy, top: f64) -> Drawn {
+/// Returns units for one limit, shares for several.
+fn scale(canvas: &Canvas<'_>, policy: &Policy, top: f64) -> DrawResult {
     if let [limit] = policy.limits() {
         let units = top * limit.max() as f64;
         number_axis(canvas, USAGE, units, &round_numbers(units, 6), |number| text::grouped(number as u64))
@@ -112,7 +112,7 @@ fn scale(canvas: &Canvas<'_>, policy: &Policy, top: f64) -> Drawn {
     }
 }
 
-fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) -> Drawn {
+fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) -> DrawResult {
     const Y: i32 = 86;
     let mut x = LEFT;
     let label = |x: &mut i32, text: &str| {
@@ -139,7 +139,7 @@ fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) 
     }
     if view.denied > 0 {
         canvas.rect((x, Y - 4), (x + 22, Y + 5), DENIED.mix(0.3))?;
-        label(&mut x, "asked for beyond that")?;
+        label(&mut x, "demand beyond that")?;
         for dx in [4, 9, 11, 18] {
             canvas.line(vec![(x + dx, Y - 5), (x + dx, Y + 5)], DENIED.to_rgba(), 1)?;
         }
@@ -150,7 +150,7 @@ fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) 
     Ok(())
 }
 
-/// The area under a curve.
+/// Returns the outline of the area under a curve.
 fn outline(columns: &[Column], top: f64) -> Vec<Point> {
     let mut outline = vec![(LEFT, USAGE.1)];
     for (x, column) in (LEFT..).zip(columns) {
@@ -161,7 +161,7 @@ fn outline(columns: &[Column], top: f64) -> Vec<Point> {
     straightened(outline)
 }
 
-/// A curve, through the extremes of every column.
+/// Returns a curve through the minimum and maximum of every column.
 fn curve(columns: &[Column], top: f64) -> Vec<Point> {
     let through = (LEFT..).zip(columns).flat_map(|(x, column)| {
         let stops = [column.first, column.low, column.high, column.last];
@@ -174,7 +174,7 @@ fn curve(columns: &[Column], top: f64) -> Vec<Point> {
     straightened(curve)
 }
 
-/// The same line without the points that lie between their neighbours.
+/// Returns the same line without the points that lie between their neighbours.
 fn straightened(points: Vec<Point>) -> Vec<Point> {
     let mut kept: Vec<Point> = Vec::new();
     for point in points {
@@ -191,7 +191,7 @@ fn straightened(points: Vec<Point>) -> Vec<Point> {
     kept
 }
 
-/// The columns from and to which there is one run of `true`.
+/// Returns the first and last column of each run of `true`.
 fn runs(columns: &[bool]) -> Vec<(i32, i32)> {
     let mut runs: Vec<(i32, i32)> = Vec::new();
     for (i, _) in (0..).zip(columns).filter(|(_, set)| **set) {

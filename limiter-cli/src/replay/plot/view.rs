@@ -1,4 +1,4 @@
-//! What a picture shows.
+//! The key, time span and resolution of a plot.
 
 use limiter_core::{Policy, Timestamp};
 
@@ -6,25 +6,25 @@ use super::axis::{Span, round_step};
 use crate::replay::summary::{KeyCount, Summary};
 use crate::text;
 
-/// How many keys the lowest panel shows.
+/// The number of keys in the lowest panel.
 const STRIPS: usize = 8;
 
-/// The most buckets that the span of the trace is cut into.
+/// The maximum number of buckets in the span of the trace.
 const BUCKETS: u64 = 124;
 
 const HOUR: u64 = 3_600_000_000;
 
-/// The key, the span of time and the resolution of a picture.
+/// The key, time span and resolution of a plot.
 #[derive(Clone, Debug)]
 pub struct View {
     pub(super) key: Box<[u8]>,
     pub(super) count: KeyCount,
     /// The span of the whole trace, in whole buckets.
     pub(super) whole: Span,
-    /// The span in which the key's usage is shown.
+    /// The span of the usage panel.
     pub(super) close: Span,
     pub(super) bucket: u64,
-    /// The keys of the lowest panel, and how often each was denied.
+    /// The keys of the lowest panel, with the number of denials of each.
     pub(super) strips: Vec<(Box<[u8]>, KeyCount)>,
     pub(super) relative: bool,
     pub(super) keys: usize,
@@ -34,10 +34,10 @@ pub struct View {
 }
 
 impl View {
-    /// The view of a key, without one of the key that was denied most, or else the busiest.
+    /// Returns the view of a key. Default: the key with the most denials, else the busiest.
     ///
     /// # Errors
-    /// The trace has no such key, or no rows.
+    /// If the trace has no such key, or no rows.
     pub fn new(summary: &Summary, policy: &Policy, key: Option<&[u8]>) -> Result<Self, String> {
         let Some((first, last)) = summary.span else {
             return Err("there is nothing to plot: the trace has no rows".to_owned());
@@ -55,14 +55,14 @@ impl View {
         };
         let (first, last) = (first.as_micros(), last.as_micros());
         let window = policy.longest_window().as_micros();
-        // A trace of a single moment has some length, too.
+        // A trace with a single time still needs a span.
         let end = last.max(first.saturating_add(window.min(HOUR)));
         let bucket = round_step(end - first, BUCKETS);
         Ok(Self {
             key: key.into(),
             count,
             whole: Span::new(first / bucket * bucket, (end / bucket + 1) * bucket),
-            close: close(&count, first, last, window),
+            close: close_up(&count, first, last, window),
             bucket,
             strips: top.into_iter().map(|(key, count)| (key.into(), count)).collect(),
             relative: text::is_relative(Timestamp::from_micros_saturating(last)),
@@ -73,13 +73,13 @@ impl View {
         })
     }
 
-    /// Whether the usage is shown for a part of the trace only.
-    pub(super) fn is_close(&self) -> bool {
+    /// Returns whether the usage panel shows only a part of the trace.
+    pub(super) fn is_close_up(&self) -> bool {
         self.close.length() * 10 < self.whole.length() * 8
     }
 
-    /// Whether the view ends before the key's worst streak does.
-    pub(super) fn is_cut(&self) -> bool {
+    /// Returns whether the view ends before the key's worst streak does.
+    pub(super) fn ends_early(&self) -> bool {
         self.count.denied > 0 && self.close.to < self.count.worst.to.as_micros()
     }
 
@@ -88,9 +88,9 @@ impl View {
     }
 }
 
-/// Returns the span around the key's worst streak, or its peak, narrow enough to show single steps. A trace that is short
-/// compared to the window is shown whole.
-fn close(count: &KeyCount, first: u64, last: u64, window: u64) -> Span {
+/// Returns the span around the key's worst streak, or its peak, narrow enough to show single steps. Returns the whole
+/// trace if it is short compared to the window.
+fn close_up(count: &KeyCount, first: u64, last: u64, window: u64) -> Span {
     const SHORT: u64 = 16;
     const LONG: u64 = 40;
     let all = Span::new(first, last.saturating_add(window).saturating_add(window / 10));

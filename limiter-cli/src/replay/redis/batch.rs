@@ -1,4 +1,4 @@
-//! Rows read ahead.
+//! Batches of rows that are read ahead.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::trace::{Action, Row};
 const ROWS: usize = 1 << 10;
 const BYTES: usize = 1 << 20;
 
-/// Some rows of a trace, with their keys in one piece of memory.
+/// Some rows of a trace. All their keys share one buffer.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     keys: Vec<u8>,
@@ -27,7 +27,7 @@ struct BatchRow {
 }
 
 impl Batch {
-    /// Adds the row of this number.
+    /// Adds the row with this number.
     pub(crate) fn push(&mut self, number: u64, row: &Row<'_>) {
         let start = self.keys.len();
         self.keys.extend_from_slice(row.key);
@@ -49,7 +49,7 @@ impl Batch {
         self.rows.len()
     }
 
-    /// The number of a row.
+    /// Returns the number of a row.
     pub(crate) fn number(&self, index: usize) -> u64 {
         self.rows[index].number
     }
@@ -59,7 +59,7 @@ impl Batch {
         Row { at: *at, key: &self.keys[key.clone()], action: *action, cost: *cost }
     }
 
-    /// Every key with the indices of its rows, in the order of the first of them.
+    /// Returns every key with the indices of its rows, in the order of each key's first row.
     pub(crate) fn chains(&self) -> Vec<(&[u8], Vec<usize>)> {
         let mut chains: Vec<(&[u8], Vec<usize>)> = Vec::new();
         let mut places = HashMap::with_capacity_and_hasher(self.len(), FixedState::default());

@@ -14,30 +14,30 @@ use limiter_redis::RedisStore;
 use tokio::runtime::Runtime;
 
 use super::batch::Batch;
-use super::interrupt;
+use crate::interrupt::on_interrupt;
 use crate::redis::{connect, failed, runtime};
-use crate::replay::outcome::{NAME, Outcome};
+use crate::replay::row_result::{LIMITER_NAME, RowResult};
 use crate::trace::{Action, Row};
 
-/// The number of keys with an operation in flight.
+/// The maximum number of keys with an operation in flight.
 const TASKS: usize = 64;
-/// How long Redis keeps a log beyond its window after an append at a given time: a minute, less a second for clocks that
-/// differ.
+/// How long Redis keeps a log beyond its window after an append at a given time: a minute, less a second of clock
+/// difference.
 const EXPIRY_MARGIN: Duration = Duration::from_secs(59);
 
-/// The keys that the run may have written, each with the newest append.
+/// The keys that the run may have written, with the newest append to each.
 type Written = HashMap<Box<[u8]>, Option<Append>, Foldhash>;
 
 /// The newest append to a log.
 #[derive(Clone, Copy, Debug)]
 struct Append {
     at: Timestamp,
-    /// A time before it was sent.
+    /// A time before the append was sent.
     sent: Instant,
 }
 
 impl Append {
-    /// Whether the log may have expired in Redis although it still counts at `now`, a time of the trace.
+    /// Returns whether Redis may have expired the log although it still counts at `now`, a time of the trace.
     fn is_lost(&self, elapsed: Duration, now: Timestamp, window: Window) -> bool {
         elapsed >= window.as_duration().saturating_add(EXPIRY_MARGIN) && window.counts(self.at, now)
     }
@@ -53,27 +53,27 @@ pub struct RedisRun {
 }
 
 impl RedisRun {
-    /// Connects to a URL. From now on Ctrl-C and SIGTERM first remove the keys of the run, then end the process.
+    /// Connects to a URL. From now on, Ctrl-C and SIGTERM remove the keys of the run before the process ends.
     ///
     /// # Errors
     /// As [`connect`].
     pub fn connect(url: &str, policy: &Policy) -> anyhow::Result<Self> {
         let prefix = format!("limiter-replay:{:016x}", RandomState::new().hash_one(std::process::id()));
         let runtime = runtime()?;
-        let limiter = Limiter::new(NAME, policy.clone(), runtime.block_on(connect(url, &prefix))?);
+        let limiter = Limiter::new(LIMITER_NAME, policy.clone(), runtime.block_on(connect(url, &prefix))?);
         let written = Arc::new(Mutex::new(Written::default()));
         let (url, shared) = (url.to_owned(), (prefix.clone(), Arc::clone(&written)));
-        interrupt::on_interrupt(move || {
-            // A running batch holds this lock, so no operation is in flight from here on.
+        on_interrupt(move || {
+            // A running batch holds this lock, so no operation is in flight once it is acquired.
             let (prefix, mut written) = (&shared.0, lock(&shared.1));
             let removed = crate::redis::runtime().map_err(anyhow::Error::from).and_then(|runtime| {
                 runtime.block_on(async { remove(&connect(&url, prefix).await?, &mut written).await.map_err(failed) })
             });
             match removed {
                 Ok(()) => eprintln!("limiter: interrupted"),
-                Err(error) => eprintln!("limiter: interrupted; {}: {error:#}", left(prefix)),
+                Err(error) => eprintln!("limiter: interrupted; {}: {error:#}", keys_remain(prefix)),
             }
-            // Keep the lock: nothing may be written until the process ends.
+            // Keep the lock until the process ends, so that nothing more is written.
             std::mem::forget(written);
         });
         Ok(Self { prefix, runtime, limiter, written })
@@ -88,14 +88,14 @@ impl RedisRun {
     /// Removes the run's keys.
     ///
     /// # Errors
-    /// Any error of the store. The keys then expire by themselves.
+    /// Any error of the store. The keys then expire.
     pub fn remove(&mut self) -> anyhow::Result<()> {
         let removed = self.runtime.block_on(remove(self.limiter.store(), &mut lock(&self.written)));
-        removed.map_err(|error| failed(error).context(left(&self.prefix)))
+        removed.map_err(|error| failed(error).context(keys_remain(&self.prefix)))
     }
 
     /// Runs all rows, or the rows before the first that fails.
-    pub(crate) fn decide(&mut self, batch: &Batch) -> (Vec<Outcome>, Option<anyhow::Error>) {
+    pub(crate) fn decide(&mut self, batch: &Batch) -> (Vec<RowResult>, Option<anyhow::Error>) {
         let mut written = lock(&self.written);
         let stop = Cell::new(usize::MAX);
         let work = Work { limiter: &self.limiter, batch, stop: &stop };
@@ -111,7 +111,7 @@ impl RedisRun {
                 (key, written.get(key).copied().flatten(), rows)
             })
             .collect();
-        let mut outcomes: Vec<Option<Outcome>> = (0..batch.len()).map(|_| None).collect();
+        let mut results: Vec<Option<RowResult>> = (0..batch.len()).map(|_| None).collect();
         let mut failure = None;
         self.runtime.block_on(async {
             let mut done = stream::iter(chains)
@@ -121,8 +121,8 @@ impl RedisRun {
                 if let Some(written) = written.get_mut(key) {
                     *written = chain.newest;
                 }
-                for (row, outcome) in chain.outcomes {
-                    outcomes[row] = Some(outcome);
+                for (row, result) in chain.results {
+                    results[row] = Some(result);
                 }
                 if let Some((row, error)) = chain.failure
                     && row == stop.get()
@@ -131,15 +131,15 @@ impl RedisRun {
                 }
             }
         });
-        outcomes.truncate(stop.get());
-        (outcomes.into_iter().flatten().collect(), failure)
+        results.truncate(stop.get());
+        (results.into_iter().flatten().collect(), failure)
     }
 }
 
-/// What happened to the rows of one key.
+/// The results of the rows of one key.
 struct Chain {
     newest: Option<Append>,
-    outcomes: Vec<(usize, Outcome)>,
+    results: Vec<(usize, RowResult)>,
     failure: Option<(usize, anyhow::Error)>,
 }
 
@@ -147,19 +147,19 @@ struct Chain {
 struct Work<'a> {
     limiter: &'a Limiter<RedisStore>,
     batch: &'a Batch,
-    /// The first row that failed. The rows after it are dropped.
+    /// The first row that failed. Rows after it are skipped.
     stop: &'a Cell<usize>,
 }
 
 impl Work<'_> {
     async fn chain(&self, newest: Option<Append>, rows: &[usize]) -> Chain {
-        let mut chain = Chain { newest, outcomes: Vec::with_capacity(rows.len()), failure: None };
+        let mut chain = Chain { newest, results: Vec::with_capacity(rows.len()), failure: None };
         for index in rows.iter().copied() {
             if index > self.stop.get() {
                 break;
             }
             match self.row(&self.batch.row(index), &mut chain.newest).await {
-                Ok(outcome) => chain.outcomes.push((index, outcome)),
+                Ok(result) => chain.results.push((index, result)),
                 Err(error) => {
                     self.stop.set(self.stop.get().min(index));
                     chain.failure = Some((index, error));
@@ -170,7 +170,7 @@ impl Work<'_> {
         chain
     }
 
-    async fn row(&self, row: &Row<'_>, newest: &mut Option<Append>) -> anyhow::Result<Outcome> {
+    async fn row(&self, row: &Row<'_>, newest: &mut Option<Append>) -> anyhow::Result<RowResult> {
         let sent = Instant::now();
         let decision = match row.action {
             Action::Acquire => self.limiter.acquire(row.key).cost(row.cost).at(row.at).await,
@@ -179,11 +179,11 @@ impl Work<'_> {
             Action::Reset => {
                 self.limiter.reset(row.key).await.map_err(failed)?;
                 *newest = None;
-                return Ok(Outcome::Reset);
+                return Ok(RowResult::Reset);
             }
         };
-        let outcome = Outcome::from_result(decision).map_err(failed)?;
-        if let (Outcome::Decided(decision), Some(append)) = (&outcome, *newest) {
+        let result = RowResult::from_result(decision).map_err(failed)?;
+        if let (RowResult::Decided(decision), Some(append)) = (&result, *newest) {
             let window = self.limiter.policy().longest_window();
             anyhow::ensure!(
                 !append.is_lost(append.sent.elapsed(), decision.at(), window),
@@ -192,12 +192,12 @@ impl Work<'_> {
                 window.as_duration().saturating_add(EXPIRY_MARGIN).as_secs()
             );
         }
-        if let Outcome::Decided(decision) = &outcome
+        if let RowResult::Decided(decision) = &result
             && decision.receipt().is_some()
         {
             *newest = Some(Append { at: decision.at(), sent });
         }
-        Ok(outcome)
+        Ok(result)
     }
 }
 
@@ -206,15 +206,15 @@ fn lock(written: &Mutex<Written>) -> MutexGuard<'_, Written> {
 }
 
 async fn remove(store: &RedisStore, written: &mut Written) -> Result<(), Error> {
-    let name = Name::new(NAME);
+    let name = Name::new(LIMITER_NAME);
     let keys = stream::iter(written.keys()).map(Ok::<_, Error>);
     keys.try_for_each_concurrent(TASKS, |key| async { store.reset(LogKey { name, key }).await.map(drop) }).await?;
     written.clear();
     Ok(())
 }
 
-fn left(prefix: &str) -> String {
-    format!("keys that start with {prefix} are left, until they expire by themselves")
+fn keys_remain(prefix: &str) -> String {
+    format!("keys that start with {prefix} remain until they expire")
 }
 
 #[cfg(test)]
@@ -222,14 +222,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_log_that_expired_is_missed_while_it_counts() {
+    fn an_expired_log_is_lost_only_while_it_counts() {
         let at = |seconds: u64| Timestamp::from_micros(seconds * 1_000_000).unwrap();
         let window = Window::try_from(Duration::from_secs(10)).unwrap();
         let append = Append { at: at(100), sent: Instant::now() };
         let lost = |elapsed, now| append.is_lost(Duration::from_secs(elapsed), at(now), window);
         assert!(!lost(68, 109) && !lost(69, 110) && !lost(1_000, 110));
         assert!(lost(69, 109) && lost(1_000, 100));
-        // A late row would be decided on at the time of the newest.
+        // A late row runs at the time of the newest entry.
         assert!(lost(69, 50));
     }
 }

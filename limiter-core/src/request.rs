@@ -1,0 +1,14 @@
+//! The builders that a limiter's methods return. Each is also a future.
+
+mod call;
+mod permit;
+mod reset;
+mod run;
+mod settle;
+pub mod verb;
+mod wait;
+
+pub use permit::{Permit, PermitRequest, RefundOnDrop};
+pub use reset::Reset;
+pub use run::Request;
+pub use settle::Settle;

@@ -1,0 +1,57 @@
+//! A log as a value: when a store may forget it.
+
+use limiter_core::store::{Log, LogKey, Op, Outcome, Settlement};
+use limiter_core::{Policy, Receipt, Timestamp, Window, policy};
+
+const SECOND: u64 = 1_000_000;
+const NOW: u64 = 1_700_000_000 * SECOND;
+
+fn time(micros: u64) -> Timestamp {
+    Timestamp::from_micros(micros).unwrap()
+}
+
+/// Appends one entry while the store's clock says `clock`, and returns its receipt and when the log expires.
+fn append(log: &mut Log, policy: &Policy, given: Option<u64>, clock: u64) -> (Receipt, u64) {
+    let mut op = Op::record("", policy);
+    if let Some(given) = given {
+        op = op.at(time(given));
+    }
+    let Outcome::Appended(entry) = log.apply(&op, time(clock)).outcome else { panic!("a record always appends") };
+    (Receipt::new(entry.id, entry.at, Window::MAX), log.expires_at().unwrap().as_micros())
+}
+
+#[test]
+fn a_log_expires_when_f1_and_f2_say() {
+    let policy = policy!("9/10s, 3/1s");
+    let (window, grace) = (10 * SECOND, 60 * SECOND);
+    let mut log = Log::new();
+    assert_eq!(log.expires_at(), None);
+    // F1: newest + window, also when the newest entry is ahead of the clock.
+    assert_eq!(append(&mut log, &policy, None, NOW).1, NOW + window);
+    assert_eq!(append(&mut log, &policy, None, NOW - 5 * SECOND).1, NOW + window);
+    // F2: now - g + window + 60 s after the append, wherever the given time is.
+    let clock = NOW + 7;
+    assert_eq!(append(&mut log, &policy, Some(NOW + 3), clock).1, clock + window + grace);
+    assert_eq!(append(&mut log, &policy, Some(3), clock).1, clock + NOW + window + grace);
+    let mut log = Log::new();
+    assert_eq!(append(&mut log, &policy, Some(3), clock).1, clock + window + grace);
+    // A limiter's default policy counts too.
+    let day = policy!("9/1d");
+    let _ = log.apply(&Op::record("", &policy).with_limiter_policy(&day), time(clock));
+    assert_eq!(log.expires_at(), Some(time(clock + 86_400 * SECOND)));
+}
+
+#[test]
+fn only_an_append_moves_the_expiry() {
+    let (long, short) = (policy!("9/10s"), policy!("1/1s"));
+    let mut log = Log::new();
+    let (receipt, expires_at) = append(&mut log, &long, None, NOW);
+    append(&mut log, &long, None, NOW);
+    let later = time(NOW + SECOND / 2);
+    let _ = log.apply(&Op::peek("", &short), later);
+    let _ = log.apply(&Op::acquire("", &short), later);
+    for cost in [5, 0, 0] {
+        let _ = log.settle(&Settlement::new(LogKey::new("".into(), ""), &short, receipt, cost), later);
+    }
+    assert_eq!(log.expires_at(), Some(time(expires_at)));
+}

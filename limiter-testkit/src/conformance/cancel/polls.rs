@@ -1,0 +1,66 @@
+//! Measures how long one poll takes.
+
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use limiter_core::store::{LogKey, Op, Settlement};
+use limiter_core::{Error, Name, WindowStore, policy};
+
+use crate::conformance::sentence::Sentence::T5;
+use crate::conformance::sequence::caller::by_facts;
+use crate::conformance::suite::failure::{Finding, Findings};
+use crate::conformance::suite::run::Run;
+
+/// The number of measured calls per operation. Only the fastest counts, because others may have been preempted.
+const CALLS: usize = 10;
+
+/// Returns the output and the duration of the longest poll.
+async fn longest_poll<T>(future: impl Future<Output = T>) -> (T, Duration) {
+    let (mut future, mut longest) = (pin!(future), Duration::ZERO);
+    let output = std::future::poll_fn(|context| {
+        let start = Instant::now();
+        let poll = future.as_mut().poll(context);
+        longest = longest.max(start.elapsed());
+        poll
+    })
+    .await;
+    (output, longest)
+}
+
+pub(super) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
+    let mut quickest = [("an append", Duration::MAX), ("a settlement", Duration::MAX), ("a reset", Duration::MAX)];
+    for _ in 0..CALLS {
+        let Ok(times) = measure(run).await else {
+            // Other phases report errors better.
+            return;
+        };
+        run.count(times.len() as u64);
+        for (quickest, time) in quickest.iter_mut().zip(times) {
+            quickest.1 = quickest.1.min(time);
+        }
+    }
+    let most = run.sizes().blocking;
+    for (what, time) in quickest.into_iter().filter(|(_, time)| *time > most) {
+        let text = format!(
+            "the quickest of {CALLS} calls blocked its thread for {time:?} in one poll, allowed are {most:?}. A store that leaves \
+             the runtime's thread before it blocks needs `Suite::blocking_for`."
+        );
+        findings.push(Finding::new(format!("the time that {what} takes"), &[T5.nth(1)], text));
+    }
+}
+
+async fn measure<S: WindowStore + ?Sized>(run: &Run<'_, S>) -> Result<[Duration; 3], Error> {
+    let (store, key, limits) = (run.store(), run.new_key(), policy!("9/1h"));
+    let log = LogKey::new(Name::new("conformance"), &key);
+    let op = Op::record(&key, &limits).with_name(log.name);
+    let (decision, append) = longest_poll(by_facts(&**store, op)).await;
+    let receipt = decision?.0.receipt();
+    let mut settle = Duration::ZERO;
+    if let Some(receipt) = receipt {
+        let (facts, time) = longest_poll(store.settle(Settlement::new(log, &limits, receipt, 2))).await;
+        facts?;
+        settle = time;
+    }
+    let (removed, reset) = longest_poll(store.reset(log)).await;
+    removed.map(|_| [append, settle, reset])
+}

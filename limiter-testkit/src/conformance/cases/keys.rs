@@ -1,0 +1,131 @@
+//! L1: keys and names that a store might confuse with each other or with its internal keys.
+
+use limiter_core::{Name, WindowStore, policy};
+
+use super::script::{Script, script};
+use crate::conformance::sentence::Sentence::L1;
+use crate::conformance::sequence::caller::StoreKeys;
+use crate::conformance::sequence::case::CaseLimiter;
+use crate::conformance::sequence::replay::Replay;
+use crate::conformance::sequence::{Log, Plan};
+use crate::conformance::suite::failure::{Finding, Findings};
+use crate::conformance::suite::run::Run;
+
+/// Three logs, each with a name and a key.
+#[derive(Clone, Debug)]
+struct ThreeLogs {
+    names: [Name; 3],
+    keys: [Vec<u8>; 3],
+}
+
+/// Returns sets of three keys under one name. No other key starts with `prefix`; `number` consists of digits.
+fn keys(prefix: &str, number: &str, huge: bool) -> Vec<[Vec<u8>; 3]> {
+    let key = |end: &[u8]| [prefix.as_bytes(), end].concat();
+    let of = |len: usize, last: u8| [key(&vec![b'k'; len]), vec![last]].concat();
+    let digits = |text: String| text.into_bytes();
+    let mut keys = vec![
+        [key(b""), key(b":"), key(b"::")],
+        [key(b"/"), key(b"//"), key(b"/./")],
+        [key(b"%"), key(b"%25"), key(b"%2525")],
+        [key(b"{a}"), key(b"{a}b"), key(b"{}{a}")],
+        [key(b"\0"), key(b"\0\0"), key(b"")],
+        [key(b"a\0b"), key(b"a\0c"), key(b"a")],
+        [key(b"\xff"), key(b"\xfe"), key("\u{fffd}".as_bytes())],
+        [key(b"\r\n"), key(b"\n"), key(b"\\n")],
+        [key(b"A"), key(b"a"), key("a\u{308}".as_bytes())],
+        [key("\u{e4}".as_bytes()), key("a\u{308}".as_bytes()), key("\u{c4}".as_bytes())],
+        [key(b"a "), key(b"a"), key(b" a")],
+        [key(b"a\t"), key(b"a"), key(b"a\n")],
+        [key(b"*"), key(b"?"), key(b"[a]")],
+        [key(b"_"), key(b"%"), key(b"a")],
+        [key(b"'"), key(b"\""), key(b"''")],
+        [key(b"\x80"), key(b"\xc2\x80"), key(b"\xc2")],
+        [of(252, b'a'), of(252, b'b'), of(253, b'a')],
+        [of(1 << 10, b'a'), of(1 << 10, b'b'), of((1 << 10) - 1, b'a')],
+        // Spellings of one number: a store that converts keys to numbers confuses them.
+        [digits(number.to_owned()), digits(format!("0{number}")), digits(format!("{number}.0"))],
+        [digits(format!("+{number}")), digits(format!("-{number}")), digits(format!(" {number}"))],
+        [digits(format!("{number}{number}1")), digits(format!("{number}{number}2")), digits(format!("{number}e0"))],
+    ];
+    if huge {
+        keys.push([of(1 << 16, b'a'), of(1 << 16, b'b'), of((1 << 16) - 1, b'a')]);
+        keys.push([of(1 << 20, b'a'), of(1 << 20, b'b'), of((1 << 20) - 1, b'a')]);
+    }
+    keys
+}
+
+/// Returns sets of three logs whose name and key a store might join to the same text.
+fn names(prefix: &str, key: &str) -> Vec<ThreeLogs> {
+    let trio = |logs: [(&str, &str); 3]| ThreeLogs {
+        names: logs.map(|(name, _)| Name::new(name)),
+        keys: logs.map(|(_, key)| key.as_bytes().to_vec()),
+    };
+    let (joined, colon) = (format!("a:{key}"), format!(":{key}"));
+    let long = "n".repeat(300);
+    let (long_a, long_b) = (format!("{long}a"), format!("{long}b"));
+    vec![
+        trio([("", &joined), ("a", key), ("a:", key)]),
+        trio([("a", &colon), ("a:", key), ("a%3A", key)]),
+        trio([("a}", key), ("a{", key), ("{a}", key)]),
+        trio([("A", key), ("a", key), ("default", key)]),
+        trio([("*", key), ("a b", key), ("a\0b", key)]),
+        trio([("a ", key), ("a", key), (" a", key)]),
+        trio([("\u{e4}", key), ("a\u{308}", key), ("\u{c4}", key)]),
+        trio([("1", key), ("01", key), ("1.0", key)]),
+        trio([(&long_a, key), (&long_b, key), (&long, key)]),
+        trio([("a/", key), ("a", &format!("/{key}")), ("", key)]),
+        // An empty key, under a name that nothing else uses.
+        trio([(prefix, ""), (prefix, key), ("conformance", key)]),
+    ]
+}
+
+/// Runs one case on keys, and under names, that a store might confuse.
+pub(super) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
+    let limits = policy!("2/10us");
+    let on_keys = script("three logs", &[L1.nth(1)], limits)
+        .for_each([0, 1, 2, 0, 1, 2, 0], |script, key| script.acquire(1).key(key).id(key))
+        .for_each([0, 1, 2], |script, key| script.record(1).key(key))
+        .reset()
+        .key(1)
+        .for_each([0, 1, 2], |script, key| script.acquire(1).key(key));
+    let number: String = run.new_key().bytes().map(|byte| char::from(b'1' + byte % 9)).collect();
+    for keys in keys(&run.new_key(), &number, run.sizes().huge_keys) {
+        replay(run, findings, &on_keys, &ThreeLogs { names: [Name::new("conformance"); 3], keys }).await;
+    }
+    for trio in names(&run.new_name(), &run.new_key()) {
+        replay(run, findings, &on_keys, &trio).await;
+    }
+}
+
+async fn replay<S: WindowStore + ?Sized>(
+    run: &mut Run<'_, S>,
+    findings: &mut Findings,
+    script: &Script,
+    trio: &ThreeLogs,
+) {
+    // The case's three keys also become three names.
+    let mut case = script.case.clone();
+    case.limiters = (0..3).map(|name| CaseLimiter { name, policy: None }).collect();
+    for step in &mut case.steps {
+        step.operation.each_key_is_a_limiter();
+    }
+    let show = |i: usize| {
+        let key = &trio.keys[i];
+        let more = if key.len() > 64 { format!(" and {} more bytes", key.len() - 64) } else { String::new() };
+        format!("{:?}/\"{}\"{more}", trio.names[i].as_str(), key[..key.len().min(64)].escape_ascii())
+    };
+    let title = format!("three logs, by name and key: {}, {}, {}", show(0), show(1), show(2));
+    let plan = match Plan::of(&case) {
+        Ok(plan) => plan,
+        Err(text) => return findings.push(Finding::new(title, &[], text)),
+    };
+    let logs = (0..3).map(|i| Log { name: i, key: i });
+    let store_keys = StoreKeys::of(logs, |key| trio.keys[usize::from(key)].clone()).with_names(trio.names.to_vec());
+    run.count(plan.len() as u64);
+    let handles = &run.handles()[..1];
+    let result = Replay::new(handles, &store_keys).run(&plan).await;
+    match result {
+        Ok(()) => run.report.cases += 1,
+        Err(mismatch) => findings.push(Finding::about(title, &[L1.nth(1), L1.nth(2)], mismatch)),
+    }
+}

@@ -1,0 +1,120 @@
+//! Generated sequences: every short one, and random ones.
+
+#[cfg(test)]
+mod coverage;
+mod exhaustive;
+pub(super) mod strategy;
+
+use limiter_core::WindowStore;
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use crate::conformance::sequence::Plan;
+use crate::conformance::sequence::case::Case;
+use crate::conformance::suite::failure::{Finding, Findings};
+use crate::conformance::suite::run::Run;
+
+/// The number of failing sequences that are shrunk. Others are only counted.
+const MAX_SHRUNK: usize = 3;
+
+pub(crate) async fn exhaustive<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
+    let (depth, one_in) = (run.sizes().depth, run.sizes().one_in);
+    let mut number = run.seed() % one_in;
+    for policy in exhaustive::policies() {
+        for case in exhaustive::sequences(&policy, depth) {
+            number += 1;
+            if !number.is_multiple_of(one_in) {
+                continue;
+            }
+            match sequence(run, &case).await {
+                Ok(()) => run.report.short_sequences += 1,
+                Err(finding) => findings.push(*finding),
+            }
+        }
+    }
+}
+
+/// Runs a case on new keys, with new ids.
+async fn sequence<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, case: &Case) -> Result<(), Box<Finding>> {
+    let plan = Plan::of(case).map_err(|text| Box::new(Finding::new("a sequence", &[], text)))?;
+    let number = run.report.short_sequences as usize + run.report.random_sequences as usize;
+    run.replay(&plan, number).await.map_err(|mismatch| Box::new(Finding::of("a sequence", mismatch)))
+}
+
+pub(crate) async fn random<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
+    let mut seed = [0; 32];
+    seed[..8].copy_from_slice(&run.seed().to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let (short, long) = (strategy::cases(1..=30), strategy::cases(60..=200));
+    let mut failed = 0;
+    for number in 0..run.sizes().sequences {
+        // A few sequences are long, because a store may encode large logs differently.
+        let result = if number % 20 == 19 {
+            random_case(run, &long, &mut runner, failed < MAX_SHRUNK).await
+        } else {
+            random_case(run, &short, &mut runner, failed < MAX_SHRUNK).await
+        };
+        let Err(mut finding) = result else {
+            run.report.random_sequences += 1;
+            continue;
+        };
+        failed += 1;
+        if failed > MAX_SHRUNK {
+            findings.more(1);
+        } else {
+            finding.title = format!("random sequence {number}, {}", finding.title);
+            findings.push(*finding);
+        }
+    }
+}
+
+async fn random_case<S: WindowStore + ?Sized>(
+    run: &mut Run<'_, S>,
+    strategy: &impl Strategy<Value = Case>,
+    runner: &mut TestRunner,
+    shrinks: bool,
+) -> Result<(), Box<Finding>> {
+    let tree =
+        strategy.new_tree(runner).map_err(|reason| Box::new(Finding::new("not made", &[], reason.to_string())))?;
+    let case = tree.current();
+    match sequence(run, &case).await {
+        Err(first) if shrinks => Err(shrunk(run, tree, case, first).await),
+        result => result,
+    }
+}
+
+/// Shrinks a failing case, then removes steps until every remaining step is needed.
+async fn shrunk<S: WindowStore + ?Sized>(
+    run: &mut Run<'_, S>,
+    mut tree: impl ValueTree<Value = Case>,
+    mut smallest: Case,
+    mut finding: Box<Finding>,
+) -> Box<Finding> {
+    let (mut runs, most) = (0, run.sizes().shrinking);
+    let mut goes_on = tree.simplify();
+    while goes_on && runs < most {
+        let case = tree.current();
+        let mut fails = case == smallest;
+        if !fails {
+            runs += 1;
+            if let Err(smaller) = sequence(run, &case).await {
+                (smallest, finding, fails) = (case, smaller, true);
+            }
+        }
+        goes_on = if fails { tree.simplify() } else { tree.complicate() };
+    }
+    // Shrinking visits each step once, but a step may become superfluous later.
+    let mut step = smallest.steps.len();
+    while step > 0 && runs < 2 * most {
+        step -= 1;
+        let case = smallest.with_steps(|other| other != step);
+        runs += 1;
+        if let Err(smaller) = sequence(run, &case).await {
+            (smallest, finding) = (case, smaller);
+            step = smallest.steps.len();
+        }
+    }
+    finding.title = format!("shrunk to {} steps in {runs} runs", smallest.steps.len());
+    finding
+}

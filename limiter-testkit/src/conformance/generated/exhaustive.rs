@@ -1,0 +1,83 @@
+//! Every short sequence.
+
+use limiter_core::Policy;
+use limiter_core::store::Mode;
+
+use super::strategy::{START, limit, policy};
+use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
+
+/// The policies that every short sequence runs under.
+pub(crate) fn policies() -> Vec<Policy> {
+    let (one, two, three) = (limit(1, 1), limit(2, 10), limit(3, 10));
+    vec![
+        policy(&[one], false),
+        policy(&[three], false),
+        policy(&[three], true),
+        policy(&[two, limit(3, 11)], false),
+        policy(&[limit(4, 10), limit(3, 9)], true),
+    ]
+}
+
+/// The operations of a short sequence, and the time steps before each operation.
+struct StepChoices {
+    operations: Vec<Operation>,
+    steps: Vec<i64>,
+}
+
+impl StepChoices {
+    fn of(policy: &Policy) -> Self {
+        let (max, window) = (policy.smallest_max(), policy.longest_window().as_micros() as i64);
+        let run = |mode, cost, id| Operation::Run { mode, on: Place::default(), policy: 0, cost, id };
+        let settle = |step, cost| Operation::Settle { step, on: None, cost, policy: 0 };
+        let mut operations = vec![
+            run(Mode::Acquire, 1, None),
+            run(Mode::Acquire, 2, None),
+            run(Mode::Acquire, max, None),
+            run(Mode::Acquire, max + 1, None),
+            run(Mode::Acquire, 1, Some(CaseId::Fresh(7))),
+            run(Mode::Record, 1, None),
+            run(Mode::Record, max + 1, None),
+            run(Mode::Peek, max, None),
+            settle(0, 0),
+            settle(0, 2),
+            settle(1, 0),
+            Operation::Reset { on: Place::default() },
+        ];
+        let mut steps = vec![0, 1, window - 1, window, window + 1, -1];
+        let mut kept = Vec::new();
+        operations.retain(|operation| {
+            let is_new = !kept.contains(operation);
+            kept.push(*operation);
+            is_new
+        });
+        steps.sort_unstable();
+        steps.dedup();
+        Self { operations, steps }
+    }
+}
+
+/// Returns every sequence of `depth` operations, at most 4, under `policy`. The first operation finds an empty log,
+/// so its time is irrelevant and it settles nothing.
+pub(crate) fn sequences(policy: &Policy, depth: usize) -> impl Iterator<Item = Case> + Send {
+    let StepChoices { operations, steps } = StepChoices::of(policy);
+    let (policies, depth) = (vec![policy.clone()], depth.min(4));
+    let can_be_first = |operation: &&Operation| !matches!(operation, Operation::Settle { .. });
+    let firsts: Vec<Step> =
+        operations.iter().filter(can_be_first).map(|&operation| Step { after: 0, operation }).collect();
+    // From the third step on, the receipt of the second step can be settled.
+    let is_possible = |operation: &&Operation| depth > 2 || !matches!(operation, Operation::Settle { step: 1, .. });
+    let operations: Vec<Operation> = operations.iter().filter(is_possible).copied().collect();
+    let later: Vec<Step> =
+        steps.iter().flat_map(|&after| operations.iter().map(move |&operation| Step { after, operation })).collect();
+    let count = if depth == 0 { 0 } else { firsts.len() * later.len().pow(depth as u32 - 1) };
+    (0..count).map(move |number| {
+        let mut rest = number;
+        let mut steps = vec![firsts[rest % firsts.len()]];
+        rest /= firsts.len();
+        for _ in 1..depth {
+            steps.push(later[rest % later.len()]);
+            rest /= later.len();
+        }
+        Case { policies: policies.clone(), limiters: vec![CaseLimiter::NONE], start: START, steps }
+    })
+}

@@ -1,0 +1,157 @@
+//! Random sequences.
+
+use std::ops::RangeInclusive;
+
+use limiter_core::store::Mode;
+use limiter_core::{Counting, Limit, MAX_COST, Policy, Timestamp, Window};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
+
+/// The number of keys in a case.
+const KEYS: u8 = 2;
+/// Few and short, so that entries often reach the end of a window. One does not fit in 32 bits.
+const WINDOWS: [u64; 9] = [10, 1, 2, 3, 5, 12, 25, 60, (1 << 32) + 7];
+/// The last two are refused or saturate.
+const COSTS: [u64; 14] = [1, 1, 1, 1, 2, 2, 3, 4, 5, 7, 8, 9, 0, u64::MAX];
+/// When a sequence starts: usually today, sometimes at the epoch or near the largest timestamp.
+const STARTS: [u64; 8] = [START, START, START, START, START, START, 0, Timestamp::MAX.as_micros() - 150];
+pub(crate) const START: u64 = 1_700_000_000_000_000;
+
+/// Returns limits of 1 to 8 units within windows of 1 to 60 µs or 72 minutes. A few have up to 100 units, or no
+/// reachable maximum.
+pub fn limits() -> impl Strategy<Value = Limit, Tree: Send> {
+    (0..16_u8, 1..=8_u64, 0..WINDOWS.len()).prop_map(|(kind, max, window)| {
+        let max = match kind {
+            14 => 8 + max * 11,
+            15 => MAX_COST,
+            _ => max,
+        };
+        limit(max, WINDOWS[window])
+    })
+}
+
+const FALLBACK: Limit = match Limit::with_window(1, Window::MIN) {
+    Ok(limit) => limit,
+    Err(_) => unreachable!(),
+};
+
+/// Returns a valid limit. The strategies generate only valid numbers.
+pub(crate) fn limit(max: u64, window: u64) -> Limit {
+    let window = Window::from_micros(window).unwrap_or(Window::MIN);
+    Limit::with_window(max, window).unwrap_or(FALLBACK)
+}
+
+/// Returns policies of 1 to 3 limits, rarely of 8, in both counting modes.
+pub fn policies() -> impl Strategy<Value = Policy, Tree: Send> {
+    (vec(limits(), 1..=3), 0..16_u8, any::<bool>()).prop_map(|(mut limits, kind, attempts)| {
+        for i in 0..if kind == 15 { 8 - limits.len() } else { 0 } {
+            let (max, window) = (limits[i].max(), limits[i].window().as_micros());
+            limits.push(limit(max.min(MAX_COST - 1) + 1, window + 2));
+        }
+        policy(&limits, attempts)
+    })
+}
+
+pub(crate) fn policy(limits: &[Limit], attempts: bool) -> Policy {
+    let counting = if attempts { Counting::Attempts } else { Counting::Admitted };
+    let policy = Policy::new(limits.iter().copied());
+    policy.unwrap_or_else(|_| Policy::from(FALLBACK)).with_counting(counting)
+}
+
+/// The limiters of a case: one without a name, one with a default policy, the same one with another default, and one
+/// with another name.
+const LIMITERS: [CaseLimiter; 4] = [
+    CaseLimiter::NONE,
+    CaseLimiter { name: 0, policy: Some(0) },
+    CaseLimiter { name: 0, policy: Some(1) },
+    CaseLimiter { name: 1, policy: Some(0) },
+];
+/// Indices of the limiters. Most operations use the limiter with a default policy.
+const PICKS: [u8; 8] = [1, 1, 1, 1, 0, 0, 2, 3];
+
+/// Returns sequences of this length on two keys, through limiters with two names, under 1 to 3 policies.
+///
+/// They contain all operations, costs up to and above the maximum, repeated ids, and settlements of any earlier
+/// receipt. Time stands still, steps back, or moves to just before, exactly to, or just after the end of a window.
+///
+/// Shrinking drops steps and simplifies numbers. Settlements keep their receipts.
+pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, Tree: Send> {
+    let log = (0..KEYS, 0..PICKS.len());
+    // Dropping an item of a list would renumber the items after it, and settlements would use other receipts. A flag
+    // avoids that.
+    let is_kept = proptest::bool::weighted(1.0);
+    let step = (is_kept, 0..20_u8, log, 0..3_u8, 0..COSTS.len(), 0..8_u8, 0..16_u8, 0..9_u8, any::<u8>());
+    let steps = steps.no_shrink().prop_flat_map(move |count| vec(step.clone(), count));
+    (vec(policies(), 1..=3), 0..STARTS.len(), steps).prop_map(|(policies, start, raw)| {
+        let windows: Vec<u64> =
+            policies.iter().flat_map(|policy| policy.limits().iter().map(|limit| limit.window().as_micros())).collect();
+        let (mut appends, mut steps, mut kept) = (Vec::new(), Vec::new(), Vec::new());
+        for (number, (is_kept, kind, (key, pick), policy, cost, id, time, some, receipt)) in raw.into_iter().enumerate()
+        {
+            let smallest = policies[usize::from(policy) % policies.len()].smallest_max();
+            let window = windows[usize::from(receipt) % windows.len()] as i64;
+            let draw = RandomNumbers {
+                on: Place { limiter: PICKS[pick], key },
+                policy,
+                cost: cost_near(smallest, COSTS[cost]),
+                id,
+            };
+            let settled = appends.get(usize::from(receipt) % appends.len().max(1)).copied();
+            let operation = draw.operation(kind, settled);
+            if matches!(operation, Operation::Run { mode: Mode::Acquire | Mode::Record, .. }) {
+                appends.push(number);
+            }
+            steps.push(Step { after: after(time, i64::from(some), window), operation });
+            kept.push(is_kept);
+        }
+        Case { policies, limiters: LIMITERS.to_vec(), start: STARTS[start], steps }.with_steps(|step| kept[step])
+    })
+}
+
+fn after(time: u8, some: i64, window: i64) -> i64 {
+    match time {
+        0..=6 => 0,
+        7 => 1,
+        8 | 9 => some,
+        10 => window - 1,
+        11 => window,
+        12 => window + 1,
+        13 => -1,
+        14 => -some,
+        _ => -window,
+    }
+}
+
+/// Returns the cost, or at most `max + 1`. Higher costs are refused in the same way.
+fn cost_near(max: u64, cost: u64) -> u64 {
+    if cost > max + 1 && cost < u64::MAX { 1 + cost % (max + 1) } else { cost }
+}
+
+/// The random numbers from which an operation is built.
+struct RandomNumbers {
+    on: Place,
+    policy: u8,
+    cost: u64,
+    id: u8,
+}
+
+impl RandomNumbers {
+    /// Builds an operation. `settled` is a step that may have returned a receipt.
+    fn operation(self, kind: u8, settled: Option<usize>) -> Operation {
+        let Self { on, policy, cost, id } = self;
+        let mode = match (kind, settled) {
+            (10 | 11, _) => Mode::Peek,
+            (12 | 13, _) => Mode::Record,
+            (14..=18, Some(step)) => {
+                // Rarely on a log that did not issue the receipt.
+                let (on, cost) = ((id == 0).then_some(on), if kind < 16 { 0 } else { cost });
+                return Operation::Settle { step, on, cost, policy };
+            }
+            (19, _) => return Operation::Reset { on },
+            _ => Mode::Acquire,
+        };
+        Operation::Run { mode, on, policy, cost, id: (id > 4).then_some(CaseId::Fresh(id % 2)) }
+    }
+}

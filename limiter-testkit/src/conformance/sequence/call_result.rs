@@ -1,0 +1,135 @@
+//! Results of calls, in a form that can be compared and printed.
+
+use std::fmt;
+
+use limiter_core::store::{Facts, Outcome};
+use limiter_core::{Error, ErrorKind, Timestamp};
+
+use crate::answer::fields::{Fields, of_status, since};
+use crate::answer::{Answer, StatusAnswer};
+
+/// The result of a call, expected or actual.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum CallResult {
+    Decided(Box<Decided>),
+    Refused(ErrorKind),
+    Settled(Box<Settled>),
+    /// Whether there was a log.
+    Reset(bool),
+}
+
+/// The result of an acquire, a peek or a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Decided {
+    pub(crate) answer: Answer,
+    /// The call that appended the entry, if it was not this one.
+    pub(crate) repeats: Option<usize>,
+    /// Facts that a decision lacks. `None` if the store decided without returning facts.
+    pub(crate) raw_facts: Option<RawFacts>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Settled {
+    pub(crate) applied: bool,
+    pub(crate) status: StatusAnswer,
+    pub(crate) newest: Option<Timestamp>,
+}
+
+/// The parts of [`Facts`] that a decision lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RawFacts {
+    pub(crate) outcome: OutcomeKind,
+    pub(crate) newest: Option<Timestamp>,
+}
+
+/// An [`Outcome`] without its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OutcomeKind {
+    Nothing,
+    Appended,
+    Repeated,
+}
+
+impl From<&Facts> for RawFacts {
+    fn from(facts: &Facts) -> Self {
+        let outcome = match facts.outcome {
+            Outcome::Nothing => OutcomeKind::Nothing,
+            Outcome::Appended(_) => OutcomeKind::Appended,
+            Outcome::Repeated(_) => OutcomeKind::Repeated,
+        };
+        Self { outcome, newest: facts.log.newest }
+    }
+}
+
+/// What the store returned.
+pub(crate) type StoreResult = Result<CallResult, Error>;
+
+/// Returns whether the store's result agrees with the expected one. Compares only what the store returned.
+pub(crate) fn agrees(expected: &CallResult, got: &StoreResult) -> bool {
+    match (expected, got) {
+        (CallResult::Decided(expected), Ok(CallResult::Decided(got))) => {
+            expected.answer == got.answer
+                && expected.repeats == got.repeats
+                && (got.raw_facts.is_none() || expected.raw_facts == got.raw_facts)
+        }
+        (CallResult::Refused(kind), Err(error)) => error.kind() == *kind,
+        (expected, Ok(got)) => expected == got,
+        (_, Err(_)) => false,
+    }
+}
+
+impl CallResult {
+    /// Returns the time of the operation.
+    pub(crate) fn at(&self) -> Option<Timestamp> {
+        match self {
+            Self::Decided(decided) => Some(decided.answer.status.at),
+            Self::Settled(settled) => Some(settled.status.at),
+            Self::Refused(_) | Self::Reset(_) => None,
+        }
+    }
+
+    /// Returns the fields, with times relative to `start`.
+    pub(crate) fn fields(&self, start: Timestamp) -> Fields {
+        let newest = |newest: Option<Timestamp>| {
+            ("newest entry".to_owned(), newest.map_or_else(|| "none".to_owned(), |newest| since(start, newest)))
+        };
+        match self {
+            Self::Decided(decided) => {
+                let mut fields = decided.answer.fields(start);
+                let entry = decided
+                    .repeats
+                    .map_or_else(|| "new, or none".to_owned(), |call| format!("appended by call {call}"));
+                fields.push(("entry".to_owned(), entry));
+                if let Some(raw_facts) = decided.raw_facts {
+                    fields.push(("outcome".to_owned(), format!("{:?}", raw_facts.outcome)));
+                    fields.push(newest(raw_facts.newest));
+                }
+                fields
+            }
+            Self::Settled(settled) => {
+                let mut fields = vec![("applied".to_owned(), settled.applied.to_string())];
+                fields.extend(of_status(&settled.status, start));
+                fields.push(newest(settled.newest));
+                fields
+            }
+            Self::Refused(kind) => vec![("error".to_owned(), format!("{kind:?}"))],
+            Self::Reset(removed) => vec![("there was a log".to_owned(), removed.to_string())],
+        }
+    }
+}
+
+impl fmt::Display for CallResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Decided(decided) => match decided.repeats {
+                Some(call) => write!(f, "{}, repeats call {call}", decided.answer),
+                None => decided.answer.fmt(f),
+            },
+            Self::Refused(kind) => write!(f, "the error {kind:?}"),
+            Self::Settled(settled) => {
+                write!(f, "{}, {}", if settled.applied { "applied" } else { "not applied" }, settled.status)
+            }
+            Self::Reset(removed) => f.write_str(if *removed { "removed" } else { "there was no log" }),
+        }
+    }
+}

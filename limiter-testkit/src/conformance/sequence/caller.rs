@@ -1,0 +1,204 @@
+//! Makes the calls of a plan on a store.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use limiter_core::store::{At, LogKey, Mode, Op, Settlement, decide, settled};
+use limiter_core::{Decision, EntryId, Error, ErrorKind, Limiter, Name, Receipt, Timestamp, WindowStore};
+
+use super::call_result::{CallResult, Decided, RawFacts, Settled, StoreResult};
+use super::{Call, Log, Plan, Planned};
+use crate::answer::{Answer, StatusAnswer};
+
+/// The keys and names under which a store keeps the logs of a plan.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreKeys {
+    keys: BTreeMap<u8, Vec<u8>>,
+    /// By number. Numbers beyond the end have the default names.
+    names: Vec<Name>,
+}
+
+impl StoreKeys {
+    /// Maps the plan's key `k` to `key(k)` and uses the default names.
+    pub(crate) fn new(plan: &Plan, key: impl Fn(u8) -> Vec<u8>) -> Self {
+        Self::of(plan.logs(), key)
+    }
+
+    /// Does what [`new`](Self::new) does, for these logs.
+    pub(crate) fn of(logs: impl IntoIterator<Item = Log>, key: impl Fn(u8) -> Vec<u8>) -> Self {
+        Self { keys: logs.into_iter().map(|log| (log.key, key(log.key))).collect(), names: Vec::new() }
+    }
+
+    /// Returns the same keys under other names.
+    pub(crate) fn with_names(mut self, names: Vec<Name>) -> Self {
+        self.names = names;
+        self
+    }
+
+    pub(crate) fn log(&self, log: Log) -> LogKey<'_> {
+        let name = self.names.get(usize::from(log.name)).copied().unwrap_or_else(|| log.name());
+        LogKey::new(name, self.keys.get(&log.key).map_or(&[][..], Vec::as_slice))
+    }
+}
+
+/// The method through which a store decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    /// Through a [`Limiter`], as an application does.
+    Limiter,
+    /// By [`WindowStore::apply`], from the facts.
+    Facts,
+    /// By [`WindowStore::decide_at_once`], if the store supports it.
+    AtOnce,
+}
+
+impl Route {
+    /// Cycles through the routes, because a store may implement each separately.
+    pub(crate) fn in_turn(turn: usize) -> Self {
+        [Self::Limiter, Self::Facts, Self::AtOnce][turn % 3]
+    }
+}
+
+/// What the store returned for the calls so far.
+#[derive(Clone, Debug, Default)]
+struct StoreReturned {
+    receipts: BTreeMap<usize, Receipt>,
+    entries: BTreeMap<usize, EntryId>,
+}
+
+/// The state shared by all calls of a sequence.
+pub(crate) struct Caller {
+    store_keys: StoreKeys,
+    /// The source of the sequence's fresh ids.
+    salt: u128,
+    returned: StoreReturned,
+}
+
+impl Caller {
+    pub(crate) fn new(store_keys: &StoreKeys, salt: u128) -> Self {
+        Self { store_keys: store_keys.clone(), salt, returned: StoreReturned::default() }
+    }
+
+    /// Makes call `number` of `plan` on `store`.
+    pub(crate) async fn call<S>(
+        &mut self,
+        store: &Arc<S>,
+        plan: &Plan,
+        number: usize,
+        call: &Call,
+        at: At,
+        route: Route,
+    ) -> StoreResult
+    where
+        S: WindowStore + ?Sized,
+    {
+        match *call {
+            Call::Run { mode, log, policy, limiter_policy, cost, id, .. } => {
+                let log = self.store_keys.log(log);
+                let mut op = Op::new(mode, log.key, &plan.policies[policy]).with_name(log.name).with_cost(cost);
+                (op.id, op.at) = (id.map(|id| id.entry_id(self.salt)), at);
+                op.limiter_policy = limiter_policy.map(|policy| &plan.policies[policy]);
+                let (decision, raw_facts) = decided(store, op, route).await?;
+                if let Some(receipt) = decision.receipt() {
+                    self.returned.receipts.insert(number, receipt);
+                    self.returned.entries.insert(number, receipt.entry());
+                }
+                let answer = Answer::from(&decision);
+                Ok(CallResult::Decided(Box::new(Decided { answer, repeats: None, raw_facts })))
+            }
+            Call::Settle { log, policy, receipt: issued_by, cost, .. } => {
+                let Some(receipt) = self.returned.receipts.get(&issued_by) else {
+                    let text = format!("call {issued_by} returned no receipt to settle");
+                    return Err(Error::new(ErrorKind::Inconsistent, text));
+                };
+                let mut settlement = Settlement::new(self.store_keys.log(log), &plan.policies[policy], *receipt, cost);
+                settlement.at = at;
+                let facts = store.settle(settlement).await?;
+                facts.verify(&settlement)?;
+                let newest = facts.log.newest;
+                let settled = settled(&settlement, facts);
+                let status = StatusAnswer::from(settled.status());
+                Ok(CallResult::Settled(Box::new(Settled { applied: settled.applied(), status, newest })))
+            }
+            Call::Reset { log } => store.reset(self.store_keys.log(log)).await.map(CallResult::Reset),
+        }
+    }
+
+    /// Makes a planned call at its planned time.
+    pub(crate) async fn call_planned<S>(
+        &mut self,
+        store: &Arc<S>,
+        plan: &Plan,
+        number: usize,
+        route: Route,
+    ) -> StoreResult
+    where
+        S: WindowStore + ?Sized,
+    {
+        let planned = &plan.calls[number];
+        let at = At::Given(planned.call.at().unwrap_or(Timestamp::EPOCH));
+        let got = self.call(store, plan, number, &planned.call, at, route).await;
+        self.identify(number, planned, got)
+    }
+
+    /// Finds the call that appended the entry of a result, by the store's entry id.
+    pub(crate) fn identify(&self, number: usize, planned: &Planned, mut got: StoreResult) -> StoreResult {
+        if let (Ok(CallResult::Decided(decided)), Some(entry)) = (&mut got, self.returned.entries.get(&number)) {
+            let same = |call: &usize| *call != number && self.returned.entries.get(call) == Some(entry);
+            decided.repeats = planned.held.iter().copied().find(same);
+        }
+        got
+    }
+}
+
+pub(crate) async fn decided<S>(store: &Arc<S>, op: Op<'_>, route: Route) -> Result<(Decision, Option<RawFacts>), Error>
+where
+    S: WindowStore + ?Sized,
+{
+    match (route, op.limiter_policy) {
+        (Route::Limiter, Some(_)) => by_limiter(store, op).await.map(|decision| (decision, None)),
+        (Route::AtOnce, _) => {
+            if let Some(decision) = store.decide_at_once(op) {
+                return decision.map(|decision| (decision, None));
+            }
+            by_facts(&**store, op).await
+        }
+        _ => by_facts(&**store, op).await,
+    }
+}
+
+/// Decides through a limiter, as an application does. Operations without a limiter skip this route.
+async fn by_limiter<S: WindowStore + ?Sized>(store: &Arc<S>, op: Op<'_>) -> Result<Decision, Error> {
+    let default = op.limiter_policy.unwrap_or(op.policy);
+    let limiter = Limiter::new(op.log.name, default.clone(), Arc::clone(store));
+    let key = op.log.key;
+    macro_rules! call {
+        ($verb:ident) => {{
+            let mut request = limiter.$verb(key).policy(op.policy).cost(op.cost);
+            if let At::Given(at) = op.at {
+                request = request.at(at);
+            }
+            if let Some(id) = op.id {
+                request = request.id(id);
+            }
+            request.await
+        }};
+    }
+    match op.mode {
+        Mode::Acquire => call!(acquire),
+        Mode::Peek => call!(peek),
+        Mode::Record => call!(record),
+    }
+}
+
+/// Decides from the facts.
+pub(crate) async fn by_facts<S>(store: &S, op: Op<'_>) -> Result<(Decision, Option<RawFacts>), Error>
+where
+    S: WindowStore + ?Sized,
+{
+    let op = op.checked()?;
+    let facts = store.apply(op).await?;
+    facts.verify(&op)?;
+    let raw_facts = RawFacts::from(&facts);
+    Ok((decide(&op, facts), Some(raw_facts)))
+}

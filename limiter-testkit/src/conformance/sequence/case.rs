@@ -1,0 +1,191 @@
+//! A sequence of operations as data.
+
+use std::fmt;
+
+use limiter_core::store::Mode;
+use limiter_core::{Counting, EntryId, Policy};
+
+/// A sequence of operations on a few keys through a few limiters on one store.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Case {
+    /// The policies that the operations choose from. At least one.
+    pub policies: Vec<Policy>,
+    /// The limiters that the operations come through. At least one.
+    pub limiters: Vec<CaseLimiter>,
+    /// The time before the first step, in microseconds.
+    pub start: u64,
+    /// The steps, in order.
+    pub steps: Vec<Step>,
+}
+
+impl Case {
+    /// Returns the case with only some of its steps. Drops settlements of entries from removed steps. Times do not
+    /// change.
+    pub(crate) fn with_steps(&self, is_kept: impl Fn(usize) -> bool) -> Self {
+        let mut numbers: Vec<Option<usize>> = Vec::with_capacity(self.steps.len());
+        let (mut steps, mut after) = (Vec::new(), 0_i64);
+        for (number, &Step { after: more, mut operation }) in self.steps.iter().enumerate() {
+            after = after.saturating_add(more);
+            let mut stays = is_kept(number);
+            if let Operation::Settle { step, .. } = &mut operation {
+                match numbers.get(*step).copied().flatten() {
+                    Some(new) => *step = new,
+                    None => stays = false,
+                }
+            }
+            numbers.push(stays.then_some(steps.len()));
+            if stays {
+                steps.push(Step { after: std::mem::take(&mut after), operation });
+            }
+        }
+        Self { steps, ..self.clone() }
+    }
+}
+
+/// A limiter of a [`Case`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CaseLimiter {
+    /// The number of its name. Limiters with the same number share their logs.
+    pub name: u8,
+    /// The default policy, modulo the number of the case's policies. `None` means operations without a limiter.
+    pub policy: Option<u8>,
+}
+
+impl CaseLimiter {
+    /// Operations without a limiter.
+    pub const NONE: Self = Self { name: 0, policy: None };
+}
+
+/// A step of a [`Case`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// How far time advances before the operation, in microseconds. Negative values step the clock back.
+    pub after: i64,
+    /// The operation.
+    pub operation: Operation,
+}
+
+/// The operation of a [`Step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// An acquire, a peek or a record.
+    Run {
+        /// Whether it acquires, peeks or records.
+        mode: Mode,
+        /// The log, and the limiter that the operation comes through.
+        on: Place,
+        /// The policy, modulo the number of policies.
+        policy: u8,
+        /// The cost. It may be one that is refused.
+        cost: u64,
+        /// The idempotency key.
+        id: Option<CaseId>,
+    },
+    /// A settlement, or a refund if the cost is 0.
+    Settle {
+        /// The step whose receipt is used, counted from 0. The settlement is skipped if that step returned no
+        /// receipt.
+        step: usize,
+        /// The log to settle on. `None` means the log that issued the receipt.
+        on: Option<Place>,
+        /// The new cost of the entry.
+        cost: u64,
+        /// The policy under which the usage is reported, modulo the number of policies.
+        policy: u8,
+    },
+    /// Removes a log.
+    Reset {
+        /// The log.
+        on: Place,
+    },
+}
+
+impl Operation {
+    /// Makes every key come through the limiter with the same number.
+    pub(crate) fn each_key_is_a_limiter(&mut self) {
+        match self {
+            Self::Run { on, .. } | Self::Reset { on } | Self::Settle { on: Some(on), .. } => on.limiter = on.key,
+            Self::Settle { on: None, .. } => {}
+        }
+    }
+}
+
+/// A log of a [`Case`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The limiter, modulo the number of limiters.
+    pub limiter: u8,
+    /// The key.
+    pub key: u8,
+}
+
+/// An idempotency key in a [`Case`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaseId {
+    /// An id that no other sequence uses. Each number below 128 differs in one bit from the larger numbers, and in
+    /// two bits from the others below 128.
+    Fresh(u8),
+    /// Exactly this id.
+    Exactly(u128),
+}
+
+impl CaseId {
+    /// Returns the id in a sequence whose fresh ids derive from `salt`.
+    pub(crate) fn entry_id(self, salt: u128) -> EntryId {
+        EntryId::from_u128(match self {
+            Self::Fresh(number) => salt ^ 1_u128.checked_shl(number.into()).unwrap_or(0),
+            Self::Exactly(id) => id,
+        })
+    }
+}
+
+impl fmt::Display for CaseId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fresh(number) => write!(f, "{number}"),
+            Self::Exactly(id) => write!(f, "{id:#034x}"),
+        }
+    }
+}
+
+pub(crate) fn describe(policy: &Policy) -> String {
+    match policy.counting() {
+        Counting::Attempts => format!("{policy} counting attempts"),
+        Counting::Admitted => policy.to_string(),
+    }
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let policies: Vec<String> = self.policies.iter().map(describe).collect();
+        f.debug_struct("Case")
+            .field("policies", &policies)
+            .field("limiters", &self.limiters)
+            .field("start", &self.start)
+            .field("steps", &self.steps)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use limiter_core::policy;
+
+    use super::*;
+
+    #[test]
+    fn removing_a_step_removes_exactly_its_settlements() {
+        let run = |after, cost| Step {
+            after,
+            operation: Operation::Run { mode: Mode::Record, on: Place::default(), policy: 0, cost, id: None },
+        };
+        let settle = |after, step, cost| {
+            let operation = Operation::Settle { step, on: None, cost, policy: 0 };
+            Step { after, operation }
+        };
+        let steps = vec![run(1, 1), run(1, 2), settle(1, 0, 5), settle(1, 1, 6), run(1, 3), settle(1, 4, 7)];
+        let case = Case { policies: vec![policy!("3/10us")], limiters: vec![CaseLimiter::NONE], start: 0, steps };
+        let expected = vec![run(2, 2), settle(2, 0, 6), run(1, 3), settle(1, 2, 7)];
+        assert_eq!(case.with_steps(|step| step != 0).steps, expected);
+    }
+}

@@ -1,0 +1,274 @@
+//! Computes the expected answers, call by call.
+
+use std::collections::HashMap;
+
+use limiter_core::store::{LogKey, Mode, Op, Outcome, Settlement, decide, settled};
+use limiter_core::{EntryId, ErrorKind, MAX_COST, NowStore, Receipt, Timestamp};
+
+use super::call_result::{CallResult, Decided, RawFacts, Settled};
+use super::case::{Case, CaseId, CaseLimiter, Operation, Place};
+use super::{Call, Log, Plan, Planned, everything};
+use crate::answer::{Answer, StatusAnswer};
+use crate::oracle::{OracleEntry, OracleStore};
+
+/// The salt of the oracle's ids. Any value except 0: real runs have a random salt.
+const SALT: u128 = 0x5a17 << 64 | 0x5a17;
+
+#[derive(Debug)]
+pub(crate) struct Planner {
+    oracle: OracleStore,
+    plan: Plan,
+    limiters: Vec<CaseLimiter>,
+    /// The receipts, by the steps that returned them.
+    issued: HashMap<usize, Issued>,
+    /// The calls that appended the oracle's entries.
+    appended: HashMap<EntryId, usize>,
+    logs: Vec<Log>,
+}
+
+/// A receipt from the oracle, and the call whose receipt from the store corresponds to it.
+#[derive(Clone, Debug)]
+struct Issued {
+    call: usize,
+    log: Log,
+    id: Option<CaseId>,
+    receipt: Receipt,
+}
+
+impl Plan {
+    /// Computes the expected answers twice: from the oracle's facts by [`decide`](limiter_core::store::decide), and
+    /// from the definitions.
+    ///
+    /// Every plan ends with peeks at each log, under every policy and at all entries, and with a reset.
+    ///
+    /// # Errors
+    /// If the two computations differ, or if the case has no policy or no limiter.
+    pub fn of(case: &Case) -> Result<Self, String> {
+        Self::build(case, false)
+    }
+
+    /// Does what [`of`](Self::of) does, and peeks at all entries of the log after every step.
+    pub(crate) fn with_peeks(case: &Case) -> Result<Self, String> {
+        Self::build(case, true)
+    }
+
+    fn build(case: &Case, with_peeks: bool) -> Result<Self, String> {
+        let mut planner = Planner::new(case)?;
+        let mut now = case.start;
+        for (number, step) in case.steps.iter().enumerate() {
+            now = now.saturating_add_signed(step.after).min(Timestamp::MAX.as_micros());
+            let at = Timestamp::from_micros_saturating(now);
+            let Some(call) = planner.call(step.operation, at) else { continue };
+            planner.expect(number, call)?;
+            let is_peek = matches!(step.operation, Operation::Run { mode: Mode::Peek, .. });
+            if with_peeks && !is_peek {
+                planner.expect(number, planner.peek_all(call.log(), at))?;
+            }
+        }
+        planner.finish(Timestamp::from_micros_saturating(now))
+    }
+}
+
+impl Clone for Planner {
+    fn clone(&self) -> Self {
+        Self {
+            oracle: self.oracle.fork(),
+            plan: self.plan.clone(),
+            limiters: self.limiters.clone(),
+            issued: self.issued.clone(),
+            appended: self.appended.clone(),
+            logs: self.logs.clone(),
+        }
+    }
+}
+
+impl Planner {
+    pub(crate) fn new(case: &Case) -> Result<Self, String> {
+        if case.policies.is_empty() || case.limiters.is_empty() {
+            return Err("a case needs a policy and a limiter".to_owned());
+        }
+        let mut policies = case.policies.clone();
+        policies.push(everything());
+        let plan = Plan { policies, start: Timestamp::from_micros_saturating(case.start), calls: Vec::new() };
+        Ok(Self {
+            oracle: OracleStore::new(),
+            plan,
+            limiters: case.limiters.clone(),
+            issued: HashMap::new(),
+            appended: HashMap::new(),
+            logs: Vec::new(),
+        })
+    }
+
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Sets the time that transcripts are relative to.
+    pub(crate) fn start_at(&mut self, start: Timestamp) {
+        self.plan.start = start;
+    }
+
+    /// Returns the logs that the calls so far use.
+    pub(crate) fn logs(&self) -> &[Log] {
+        &self.logs
+    }
+
+    fn limiter(&self, place: Place) -> CaseLimiter {
+        self.limiters[usize::from(place.limiter) % self.limiters.len()]
+    }
+
+    fn log(&self, place: Place) -> Log {
+        Log { name: self.limiter(place).name, key: place.key }
+    }
+
+    /// Returns the index of a policy of the case, which excludes the added one.
+    fn policy(&self, number: u8) -> usize {
+        usize::from(number) % (self.plan.policies.len() - 1)
+    }
+
+    /// Returns the time of the newest entry of a log.
+    pub(crate) fn newest(&self, log: Log) -> Option<Timestamp> {
+        self.entries(log).last().map(|entry| entry.at)
+    }
+
+    /// Returns the entries of a log.
+    pub(crate) fn entries(&self, log: Log) -> Vec<OracleEntry> {
+        self.oracle.entries(LogKey::new(log.name(), &[log.key]))
+    }
+
+    /// Returns the call of a step. Returns `None` if the contract leaves its answer open, or if there is no receipt
+    /// to settle.
+    pub(crate) fn call(&self, operation: Operation, at: Timestamp) -> Option<Call> {
+        Some(match operation {
+            Operation::Run { mode, on, policy, cost, id } => {
+                let limiter_policy = self.limiter(on).policy.map(|policy| self.policy(policy));
+                Call::Run { mode, log: self.log(on), policy: self.policy(policy), limiter_policy, cost, id, at }
+            }
+            Operation::Settle { step, on, cost, policy } => {
+                let issued = self.issued.get(&step)?;
+                let log = on.map_or(issued.log, |place| self.log(place));
+                // A store may use an idempotency key as the entry id. The receipt then also matches another entry
+                // with that id and time, which S1 and L13 leave open.
+                let is_namesake = |entry: &OracleEntry| {
+                    entry.id == issued.id.map(|id| id.entry_id(SALT))
+                        && entry.id.is_some()
+                        && entry.at == issued.receipt.at()
+                        && entry.name != issued.receipt.entry()
+                };
+                if self.entries(log).iter().any(is_namesake) {
+                    return None;
+                }
+                Call::Settle { log, policy: self.policy(policy), receipt: issued.call, cost, at }
+            }
+            Operation::Reset { on } => Call::Reset { log: self.log(on) },
+        })
+    }
+
+    /// Returns a peek that covers every entry of a log.
+    pub(crate) fn peek_all(&self, log: Log, at: Timestamp) -> Call {
+        let policy = self.plan.policies.len() - 1;
+        Call::Run { mode: Mode::Peek, log, policy, limiter_policy: None, cost: 1, id: None, at }
+    }
+
+    /// Adds a call with its expected answer to the plan.
+    ///
+    /// # Errors
+    /// If the answer by definition differs from the oracle's.
+    pub(crate) fn expect(&mut self, step: usize, call: Call) -> Result<&Planned, String> {
+        let log = call.log();
+        if !self.logs.contains(&log) {
+            self.logs.push(log);
+        }
+        let expected = match call {
+            Call::Run { .. } => self.run(step, call)?,
+            Call::Settle { .. } => self.settle(call)?,
+            Call::Reset { log } => CallResult::Reset(self.oracle.reset_now(LogKey::new(log.name(), &[log.key]))),
+        };
+        let held = self.entries(log).iter().filter_map(|entry| self.appended.get(&entry.name).copied()).collect();
+        let number = self.plan.calls.len();
+        self.plan.calls.push(Planned { call, expected, step, held });
+        Ok(&self.plan.calls[number])
+    }
+
+    /// Forgets a log, as a store may do.
+    pub(crate) fn forget(&mut self, log: Log) {
+        _ = self.oracle.reset_now(LogKey::new(log.name(), &[log.key]));
+    }
+
+    /// Ends the plan with peeks at each log and a reset.
+    pub(crate) fn finish(mut self, at: Timestamp) -> Result<Plan, String> {
+        let last = self.plan.calls.last().map_or(0, |planned| planned.step);
+        for log in self.logs.clone() {
+            for policy in 0..self.plan.policies.len() {
+                let mode = Mode::Peek;
+                self.expect(last, Call::Run { mode, log, policy, limiter_policy: None, cost: 1, id: None, at })?;
+            }
+            self.expect(last, Call::Reset { log })?;
+        }
+        Ok(self.plan)
+    }
+
+    fn run(&mut self, step: usize, call: Call) -> Result<CallResult, String> {
+        let Call::Run { mode, log, policy, limiter_policy, cost, id, at } = call else {
+            return Ok(CallResult::Reset(false));
+        };
+        let policy = &self.plan.policies[policy];
+        let refused = match mode {
+            _ if cost == 0 => Some(ErrorKind::InvalidCost),
+            Mode::Record => None,
+            _ => policy.limits().iter().any(|limit| cost > limit.max()).then_some(ErrorKind::CostExceedsLimit),
+        };
+        if let Some(kind) = refused {
+            return Ok(CallResult::Refused(kind));
+        }
+        let (key, id) = ([log.key], id.filter(|_| mode != Mode::Peek));
+        let mut op = Op::new(mode, &key, policy).with_name(log.name()).with_cost(cost.min(MAX_COST)).at(at);
+        op.id = id.map(|id| id.entry_id(SALT));
+        op.limiter_policy = limiter_policy.map(|policy| &self.plan.policies[policy]);
+        let facts = self.oracle.apply_now(&op);
+        facts.verify(&op).map_err(|e| format!("the oracle contradicts itself: {e}"))?;
+
+        let entries = self.entries(log);
+        let (entry, repeats) = match facts.outcome {
+            Outcome::Nothing => (None, None),
+            Outcome::Appended(entry) => {
+                self.appended.insert(entry.id, self.plan.calls.len());
+                (Some(entry), None)
+            }
+            Outcome::Repeated(entry) => (Some(entry), self.appended.get(&entry.id).copied()),
+        };
+        let raw_facts = Some(RawFacts::from(&facts));
+        let answer = Answer::by_definition(&op, &entries, facts.log.now, facts.admitted, entry.map(|entry| entry.at));
+        let decision = decide(&op, facts);
+        let decided = Answer::from(&decision);
+        if decided != answer {
+            return Err(format!("{call:?} on {entries:?}\nby definition {answer:?}\nbut decided   {decided:?}"));
+        }
+        if let Some(receipt) = decision.receipt() {
+            let call = self.plan.calls.len();
+            self.issued.insert(step, Issued { call, log, id, receipt });
+        }
+        Ok(CallResult::Decided(Box::new(Decided { answer, repeats, raw_facts })))
+    }
+
+    fn settle(&mut self, call: Call) -> Result<CallResult, String> {
+        let Call::Settle { log, policy, receipt, cost, at } = call else { return Ok(CallResult::Reset(false)) };
+        let Some(issued) = self.issued.values().find(|issued| issued.call == receipt) else {
+            return Err(format!("call {receipt} returned no receipt"));
+        };
+        let (key, policy) = ([log.key], &self.plan.policies[policy]);
+        let settlement = Settlement::new(LogKey::new(log.name(), &key), policy, issued.receipt, cost).at(at);
+        let facts = self.oracle.settle_now(&settlement);
+        facts.verify(&settlement).map_err(|e| format!("the oracle contradicts itself: {e}"))?;
+        let newest = facts.log.newest;
+        let settled = settled(&settlement, facts);
+        let entries = self.entries(log);
+        let answer = StatusAnswer::by_definition(policy, &entries, settled.status().at());
+        let status = StatusAnswer::from(settled.status());
+        if status != answer {
+            return Err(format!("{call:?} on {entries:?}\nby definition {answer:?}\nbut settled   {status:?}"));
+        }
+        Ok(CallResult::Settled(Box::new(Settled { applied: settled.applied(), status, newest })))
+    }
+}

@@ -1,0 +1,110 @@
+//! Prints the calls of a plan, and the expected and actual answers side by side.
+
+use std::fmt::Write;
+
+use super::call_result::{CallResult, StoreResult};
+use super::case::describe;
+use super::{Call, Log, Plan};
+use crate::answer::fields::{Fields, since};
+
+impl Plan {
+    fn policy(&self, policy: usize) -> String {
+        let is_last = policy + 1 == self.policies.len();
+        if is_last { "everything".to_owned() } else { self.policies.get(policy).map(describe).unwrap_or_default() }
+    }
+
+    fn log(&self, log: Log) -> String {
+        let mut text = String::new();
+        if log.key > 0 || self.calls.iter().any(|planned| planned.call.log().key != log.key) {
+            _ = write!(text, " on key {}", log.key);
+        }
+        if log.name > 0 || self.calls.iter().any(|planned| planned.call.log().name != log.name) {
+            _ = write!(text, " of limiter {}", log.name);
+        }
+        text
+    }
+
+    /// Describes a call.
+    pub(crate) fn describe(&self, call: &Call) -> String {
+        match *call {
+            Call::Run { mode, log, policy, limiter_policy, cost, id, .. } => {
+                let verb = format!("{mode:?}").to_lowercase();
+                let mut text = format!("{verb} {cost}{}", self.log(log));
+                if let Some(id) = id {
+                    _ = write!(text, " with id {id}");
+                }
+                _ = write!(text, " under {}", self.policy(policy));
+                if let Some(default) = limiter_policy.filter(|default| *default != policy) {
+                    _ = write!(text, " (the limiter's policy is {})", self.policy(default));
+                }
+                text
+            }
+            Call::Settle { log, policy, receipt, cost, .. } => {
+                let what = if cost == 0 { "refund".to_owned() } else { format!("settle to {cost}") };
+                let by = self.policy(policy);
+                let issuer = self.calls.get(receipt).map(|planned| planned.call.log());
+                let elsewhere = issuer.filter(|issuer| *issuer != log).map(|_| ", issued by another log,");
+                format!("{what} the entry of call {receipt}{}{} by {by}", elsewhere.unwrap_or(""), self.log(log))
+            }
+            Call::Reset { log } => format!("reset{}", self.log(log)),
+        }
+    }
+
+    fn line(&self, number: usize, mark: &str) -> String {
+        let call = &self.calls[number].call;
+        let at = call.at().map_or_else(String::new, |at| since(self.start, at));
+        format!("{mark:1} {number:>3}. {at:>6}  {}", self.describe(call))
+    }
+}
+
+/// The maximum number of calls printed before the wrong one.
+const MAX_CALLS_SHOWN: usize = 60;
+
+/// Prints all calls of `plan` with their expected answers.
+pub(crate) fn of_calls(plan: &Plan) -> String {
+    before(plan, plan.calls.len())
+}
+
+fn before(plan: &Plan, end: usize) -> String {
+    let mut text = format!("times in \u{b5}s since {}\n", plan.start.as_micros());
+    let start = end.saturating_sub(MAX_CALLS_SHOWN);
+    if start > 0 {
+        let _ = writeln!(text, "  ... {start} calls");
+    }
+    for number in start..end {
+        let _ = writeln!(text, "{}: {}", plan.line(number, ""), plan.calls[number].expected);
+    }
+    text
+}
+
+/// Prints the calls of `plan` up to `wrong`, then the expected and the actual answer side by side.
+pub(crate) fn of_call(plan: &Plan, wrong: usize, got: &StoreResult) -> String {
+    let text = before(plan, wrong);
+    format!("{text}{}\n{}", plan.line(wrong, ">"), comparison(plan, &plan.calls[wrong].expected, got))
+}
+
+/// Prints both answers, one field per line, and marks the differences.
+fn comparison(plan: &Plan, expected: &CallResult, got: &StoreResult) -> String {
+    let right = expected.fields(plan.start);
+    match got {
+        Ok(got) => columns(&right, &got.fields(plan.start)),
+        Err(error) => format!("{}the store returned the error {error:?}", columns(&right, &Fields::new())),
+    }
+}
+
+/// Prints two lists of fields side by side. A field missing from `got` is one that the store did not return.
+pub(crate) fn columns(expected: &Fields, got: &Fields) -> String {
+    let width = |lengths: &mut dyn Iterator<Item = usize>| lengths.max().unwrap_or(0);
+    let names = width(&mut expected.iter().chain(got).map(|(name, _)| name.chars().count()));
+    let values = width(&mut expected.iter().map(|(_, value)| value.chars().count())).max("expected".len());
+    let mut text = format!("  {:names$}  {:values$}  {}\n", "", "expected", if got.is_empty() { "" } else { "got" });
+    for (name, value) in expected {
+        let found = got.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str());
+        let mark = if found.is_some_and(|found| found != value) { "  <--" } else { "" };
+        let _ = writeln!(text, "  {name:names$}  {value:values$}  {}{mark}", found.unwrap_or("-"));
+    }
+    for (name, value) in got.iter().filter(|(name, _)| !expected.iter().any(|(other, _)| other == name)) {
+        let _ = writeln!(text, "  {name:names$}  {:values$}  {value}  <--", "-");
+    }
+    text
+}

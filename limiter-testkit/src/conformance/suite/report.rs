@@ -1,0 +1,84 @@
+//! The phases of the suite, and the report of a run.
+
+/// A phase of the suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Phase {
+    /// The [golden traces](crate::golden): worked examples decided by hand.
+    Golden,
+    /// Handwritten cases at given times: at least one for every sentence that a sequence of calls can break, and the
+    /// ends of every range.
+    Cases,
+    /// One log with a very large number of entries.
+    LongLog,
+    /// The handwritten cases at the store's clock, and the progress of that clock.
+    StoreClock,
+    /// Logs shortly before the store may forget them, and afterwards.
+    Forgetting,
+    /// Futures that are dropped before they finish.
+    Cancel,
+    /// Several handles of one store, in turn and concurrently. Nothing runs with a single handle.
+    Handles,
+    /// Every short sequence.
+    Exhaustive,
+    /// Random sequences, which are shrunk if they fail.
+    Random,
+    /// Many concurrent tasks on one key.
+    Contention,
+}
+
+impl Phase {
+    /// All phases, in the order in which they run.
+    pub const ALL: [Self; 10] = [
+        Self::Golden,
+        Self::Cases,
+        Self::LongLog,
+        Self::StoreClock,
+        Self::Forgetting,
+        Self::Cancel,
+        Self::Handles,
+        Self::Exhaustive,
+        Self::Random,
+        Self::Contention,
+    ];
+
+    /// Returns whether the phase depends on the seed.
+    pub(crate) const fn is_random(self) -> bool {
+        matches!(self, Self::Exhaustive | Self::Random)
+    }
+}
+
+/// What a suite checked. Every check passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+#[must_use = "a report states how much was checked"]
+pub struct Report {
+    /// Rows of the golden traces.
+    pub golden_rows: u64,
+    /// Handwritten cases. A case counts once per run.
+    pub cases: u64,
+    /// Entries of the longest log.
+    pub longest_log: u64,
+    /// Short sequences.
+    pub short_sequences: u64,
+    /// Random sequences.
+    pub random_sequences: u64,
+    /// Calls of concurrent tasks.
+    pub contended: u64,
+    /// All calls.
+    pub operations: u64,
+    by_phase: [u64; Phase::ALL.len()],
+}
+
+impl Report {
+    /// Returns the number of calls that a phase made.
+    #[must_use]
+    pub fn operations_of(&self, phase: Phase) -> u64 {
+        self.by_phase[phase as usize]
+    }
+
+    pub(crate) fn count(&mut self, phase: Phase, operations: u64) {
+        self.operations += operations;
+        self.by_phase[phase as usize] += operations;
+    }
+}

@@ -1,0 +1,112 @@
+//! The settings and sizes of a suite.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+use crate::conformance::sequence::replay::Sweep;
+use crate::conformance::spawn::Spawner;
+
+/// The settings that phases read.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) seed: u64,
+    pub(crate) sizes: Sizes,
+    /// How far the store's clock may be from the system clock; `None` if its epoch differs.
+    pub(crate) tolerance: Option<Duration>,
+    /// Makes the store sweep.
+    pub(crate) sweep: Option<Sweep>,
+    pub(crate) spawner: Spawner,
+}
+
+impl Settings {
+    pub(crate) fn new(sizes: Sizes, tolerance: Duration) -> Self {
+        Self { seed: random(), sizes, tolerance: Some(tolerance), sweep: None, spawner: Spawner::threads() }
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Settings");
+        out.field("seed", &self.seed).field("sizes", &self.sizes).field("tolerance", &self.tolerance);
+        out.field("sweeps", &self.sweep.is_some()).finish_non_exhaustive()
+    }
+}
+
+/// Returns a number that differs in every process.
+pub(crate) fn random() -> u64 {
+    RandomState::new().hash_one("limiter")
+}
+
+/// How much each phase does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// The rounds of the cases: as written, with a peek after every step, and with inverted counting.
+    pub(crate) rounds_of_cases: usize,
+    pub(crate) long_log: u64,
+    pub(crate) long_log_time: Duration,
+    /// Whether keys of up to a mebibyte are used.
+    pub(crate) huge_keys: bool,
+    /// The number of consecutive operations at the store's clock.
+    pub(crate) in_a_row: usize,
+    /// How long the phase Forgetting may wait.
+    pub(crate) wait: Duration,
+    /// How many other keys come and go while a log must be kept.
+    pub(crate) other_keys: usize,
+    /// The maximum duration of a poll.
+    pub(crate) blocking: Duration,
+    pub(crate) depth: usize,
+    pub(crate) one_in: u64,
+    pub(crate) sequences: u64,
+    /// The maximum number of runs to shrink a failing sequence.
+    pub(crate) shrinking: usize,
+    pub(crate) tasks: usize,
+    pub(crate) tries: usize,
+    pub(crate) rounds: u64,
+}
+
+impl Sizes {
+    pub(crate) const FAST: Self = Self {
+        rounds_of_cases: 3,
+        long_log: 70_000,
+        long_log_time: Duration::from_secs(10),
+        huge_keys: true,
+        in_a_row: 2_000,
+        wait: Duration::from_secs(2),
+        other_keys: 2_000,
+        blocking: Duration::from_millis(2),
+        depth: 2,
+        one_in: 1,
+        sequences: 600,
+        shrinking: 5_000,
+        tasks: 8,
+        tries: 50,
+        rounds: 4,
+    };
+    pub(crate) const SLOW: Self = Self {
+        rounds_of_cases: 2,
+        long_log: 300,
+        long_log_time: Duration::from_secs(30),
+        in_a_row: 100,
+        other_keys: 50,
+        blocking: Duration::from_millis(20),
+        one_in: 6,
+        sequences: 120,
+        shrinking: 1_000,
+        tries: 20,
+        rounds: 1,
+        ..Self::FAST
+    };
+    pub(crate) const SHARED: Self = Self {
+        rounds_of_cases: 1,
+        huge_keys: false,
+        in_a_row: 50,
+        other_keys: 10,
+        one_in: 24,
+        sequences: 40,
+        shrinking: 500,
+        tasks: 4,
+        tries: 10,
+        ..Self::SLOW
+    };
+}

@@ -1,0 +1,258 @@
+//! One decision over all rules of a layer.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use http::StatusCode;
+use limiter_core::{BoxFuture, Decision, Error, ErrorKind, KeyBuf, Status, Timer};
+use smallvec::SmallVec;
+
+use crate::failure::StoreFailure;
+use crate::head::RequestHead;
+use crate::rule::{Charge, Charging, LookUp, MissingKey, Rule};
+
+/// What each rule says about one request, in the order of the rules. Up to two are held in place.
+pub(crate) type Rulings = SmallVec<[Ruling; 2]>;
+
+/// What one rule says about one request.
+pub(crate) struct Ruling {
+    pub(crate) key: KeyBuf,
+    pub(crate) charge: Charge,
+    pub(crate) answer: Answer,
+}
+
+pub(crate) enum Answer {
+    /// The rule does not apply.
+    Skipped,
+    /// The charge is being looked up.
+    LookingUp(LookUp),
+    /// The store has not been asked yet.
+    Asking,
+    /// The acquire was admitted.
+    Admitted(Decision),
+    /// The acquire, or a peek after another rule's denial, was denied.
+    Denied(Decision),
+    /// Nothing is charged: the cost is 0, the charge was refunded, or another rule denied first.
+    Uncharged(Status),
+    CostExceedsLimit,
+    /// The request has no key.
+    Rejected(StatusCode),
+    /// The store failed. With a duration, the layer fails closed.
+    Failed(Error, Option<Duration>),
+}
+
+impl Ruling {
+    const fn without_key(answer: Answer) -> Self {
+        Self { key: KeyBuf::new(), charge: Charge::units(0), answer }
+    }
+
+    /// Returns the usage of the request's limits, if the store told.
+    pub(crate) fn status(&self) -> Option<&Status> {
+        match &self.answer {
+            Answer::Admitted(decision) | Answer::Denied(decision) => Some(decision.status()),
+            Answer::Uncharged(status) => Some(status),
+            _ => None,
+        }
+    }
+
+    fn refuses(&self) -> bool {
+        matches!(
+            self.answer,
+            Answer::Denied(_) | Answer::CostExceedsLimit | Answer::Rejected(_) | Answer::Failed(_, Some(_))
+        )
+    }
+}
+
+/// Whether an enforced rule refuses the request.
+pub(crate) fn refused(rules: &[Rule], rulings: &[Ruling]) -> bool {
+    rules.iter().zip(rulings).any(|(rule, ruling)| !rule.shadow && ruling.refuses())
+}
+
+/// Finds the keys and charges of a request.
+pub(crate) fn prepare(rules: &[Rule], head: &RequestHead<'_>, rulings: &mut Rulings) {
+    rulings.extend(rules.iter().map(|rule| prepare_one(rule, head)));
+}
+
+#[inline]
+fn prepare_one(rule: &Rule, head: &RequestHead<'_>) -> Ruling {
+    if rule.exempt.as_ref().is_some_and(|exempt| exempt(head)) {
+        return Ruling::without_key(Answer::Skipped);
+    }
+    let key = match (rule.key.key(head), &rule.missing_key) {
+        (Some(key), _) => key,
+        (None, MissingKey::Share(key)) => key.clone(),
+        (None, MissingKey::Reject(status)) => return Ruling::without_key(Answer::Rejected(*status)),
+        (None, MissingKey::Skip) => return Ruling::without_key(Answer::Skipped),
+    };
+    match &rule.charging {
+        Charging::Unit => Ruling { key, charge: Charge::units(1), answer: Answer::Asking },
+        Charging::AtOnce(charge) => Ruling { key, charge: charge(head), answer: Answer::Asking },
+        Charging::LookUp(look_up) => Ruling { key, charge: Charge::units(1), answer: Answer::LookingUp(look_up(head)) },
+    }
+}
+
+/// Decides without a future. Returns `false` if something is left to [`finish`].
+pub(crate) fn decide_at_once(rules: &[Rule], rulings: &mut Rulings, failure: &StoreFailure) -> bool {
+    // A request without a key must charge nothing.
+    let mut refused = refused(rules, rulings);
+    let mut charged = false;
+    for (rule, ruling) in rules.iter().zip(rulings.iter_mut()) {
+        match ruling.answer {
+            Answer::Asking => {
+                let Some(answer) = ask_at_once(rule, &ruling.key, &ruling.charge, refused) else { return false };
+                ruling.answer = read(rule, ruling.charge.cost, answer, refused, failure);
+            }
+            Answer::LookingUp(_) => return false,
+            _ => {}
+        }
+        charged |= !rule.shadow && matches!(ruling.answer, Answer::Admitted(_));
+        refused |= !rule.shadow && ruling.refuses();
+    }
+    !(refused && charged)
+}
+
+/// Asks whoever has not been asked, then takes back the charges if a rule refuses. Ends at the deadline.
+pub(crate) async fn finish(
+    rules: &[Rule],
+    mut rulings: Rulings,
+    failure: &StoreFailure,
+    limit: TimeLimit<'_>,
+) -> Rulings {
+    let mut limit = limit.start();
+    let mut refused = refused(rules, &rulings);
+    for (rule, ruling) in rules.iter().zip(rulings.iter_mut()) {
+        if let Answer::LookingUp(look_up) = &mut ruling.answer {
+            ruling.answer = match limit.run(look_up).await {
+                Ok(charge) => {
+                    ruling.charge = charge;
+                    Answer::Asking
+                }
+                Err(error) => failed(error, failure),
+            };
+        }
+        if matches!(ruling.answer, Answer::Asking) {
+            let answer = limit.run(ask(rule, &ruling.key, &ruling.charge, refused)).await;
+            ruling.answer = read(rule, ruling.charge.cost, answer, refused, failure);
+        }
+        refused |= !rule.shadow && ruling.refuses();
+    }
+    if refused {
+        for (rule, ruling) in rules.iter().zip(rulings.iter_mut()) {
+            settle(rule, ruling, 0, &mut limit).await;
+        }
+    }
+    rulings
+}
+
+/// Replaces the cost of an admitted request. If the store fails, the charge stays.
+pub(crate) async fn settle(rule: &Rule, ruling: &mut Ruling, cost: u64, limit: &mut Running<'_>) {
+    let Answer::Admitted(decision) = &ruling.answer else { return };
+    let Some(receipt) = decision.receipt() else { return };
+    let mut settle = rule.limiter.settle(&ruling.key, receipt, cost);
+    if let Some(policy) = &ruling.charge.policy {
+        settle = settle.policy(policy);
+    }
+    if let Ok(settled) = limit.run(settle).await {
+        ruling.answer = Answer::Uncharged(settled.status().clone());
+    }
+}
+
+/// Acquires, or only looks if another rule refuses already or if the request costs nothing.
+#[inline]
+fn ask_at_once(rule: &Rule, key: &KeyBuf, charge: &Charge, refused: bool) -> Option<Result<Decision, Error>> {
+    let (cost, policy) = (charge.cost.max(1), charge.policy.as_deref().unwrap_or(rule.limiter.policy()));
+    if refused || charge.cost == 0 {
+        rule.limiter.peek(key).cost(cost).policy(policy).at_once()
+    } else if charge.policy.is_some() {
+        rule.limiter.acquire(key).cost(cost).policy(policy).at_once()
+    } else {
+        rule.limiter.acquire(key).cost(cost).at_once()
+    }
+}
+
+async fn ask(rule: &Rule, key: &KeyBuf, charge: &Charge, refused: bool) -> Result<Decision, Error> {
+    if let Some(answer) = ask_at_once(rule, key, charge, refused) {
+        return answer;
+    }
+    let (cost, policy) = (charge.cost.max(1), charge.policy.as_deref().unwrap_or(rule.limiter.policy()));
+    if refused || charge.cost == 0 {
+        rule.limiter.peek(key).cost(cost).policy(policy).await
+    } else if charge.policy.is_some() {
+        rule.limiter.acquire(key).cost(cost).policy(policy).await
+    } else {
+        rule.limiter.acquire(key).cost(cost).await
+    }
+}
+
+/// Reads the store's answer to an acquire, or to a peek if the request was refused already or costs nothing.
+#[inline]
+fn read(rule: &Rule, cost: u64, answer: Result<Decision, Error>, refused: bool, failure: &StoreFailure) -> Answer {
+    match answer {
+        Ok(decision) if cost == 0 => Answer::Uncharged(decision.into_status()),
+        Ok(decision) if !decision.allowed() => Answer::Denied(decision),
+        Ok(decision) if refused => Answer::Uncharged(decision.into_status()),
+        Ok(decision) => Answer::Admitted(decision),
+        Err(error) if error.kind() == ErrorKind::CostExceedsLimit => Answer::CostExceedsLimit,
+        Err(error) if rule.shadow => Answer::Failed(error, None),
+        Err(error) => failed(error, failure),
+    }
+}
+
+fn failed(error: Error, failure: &StoreFailure) -> Answer {
+    let closes = failure.closes(&error);
+    Answer::Failed(error, closes)
+}
+
+/// How long the store may take for one request.
+#[derive(Clone, Copy)]
+pub(crate) struct TimeLimit<'a> {
+    pub(crate) timeout: Duration,
+    pub(crate) timer: Option<&'a dyn Timer>,
+}
+
+/// A time limit that has started.
+pub(crate) struct Running<'a> {
+    timeout: Duration,
+    timer: Option<&'a dyn Timer>,
+    sleep: Option<BoxFuture<'a, ()>>,
+    passed: bool,
+}
+
+impl<'a> TimeLimit<'a> {
+    pub(crate) const fn start(self) -> Running<'a> {
+        Running { timeout: self.timeout, timer: self.timer, sleep: None, passed: false }
+    }
+}
+
+impl Running<'_> {
+    /// Runs a future until the limit has passed.
+    pub(crate) async fn run<T>(&mut self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let mut future = pin!(future);
+        poll_fn(|context| {
+            if let Poll::Ready(output) = future.as_mut().poll(context) {
+                return Poll::Ready(output);
+            }
+            if !self.passed {
+                if self.sleep.is_none() {
+                    let Some(timer) = self.timer else { return Poll::Ready(Err(no_timer())) };
+                    self.sleep = Some(timer.sleep(self.timeout));
+                }
+                self.passed = self.sleep.as_mut().is_none_or(|sleep| sleep.as_mut().poll(context).is_ready());
+            }
+            if self.passed { Poll::Ready(Err(timed_out(self.timeout))) } else { Poll::Pending }
+        })
+        .await
+    }
+}
+
+fn timed_out(timeout: Duration) -> Error {
+    Error::new(ErrorKind::Timeout, format!("the store did not answer within {timeout:?}"))
+}
+
+fn no_timer() -> Error {
+    let text = "a store that does not answer at once needs a timer for its timeout: enable the feature `tokio` and run in a \
+                tokio runtime, or set a timer on the layer";
+    Error::new(ErrorKind::Configuration, text)
+}

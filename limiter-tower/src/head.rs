@@ -1,0 +1,170 @@
+//! What extractors and hooks see of a request and of its response.
+
+use std::fmt;
+#[cfg(feature = "reqwest")]
+use std::sync::LazyLock;
+
+use http::header::{AsHeaderName, CONTENT_LENGTH, HOST};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, request};
+use http_body::Body;
+
+/// A view of a request without its body: method, path, host, header fields and extensions.
+///
+/// It is `Copy` and independent of the body's type, so extractors and hooks need no type parameters. It is made from
+/// `http::Request`, from its parts, and from `reqwest::Request` (feature `reqwest`).
+///
+/// ```
+/// use limiter_tower::RequestHead;
+/// let request = http::Request::get("https://example.com/search?q=x").header("x-api-key", "k7").body(()).unwrap();
+/// let head = RequestHead::from(&request);
+/// assert_eq!((head.method().as_str(), head.path(), head.host()), ("GET", "/search", Some("example.com")));
+/// assert_eq!(head.header("x-api-key").unwrap(), "k7");
+/// ```
+#[derive(Clone, Copy)]
+pub struct RequestHead<'a> {
+    method: &'a Method,
+    target: Target<'a>,
+    headers: &'a HeaderMap,
+    extensions: &'a Extensions,
+}
+
+#[derive(Clone, Copy)]
+enum Target<'a> {
+    Uri(&'a Uri),
+    #[cfg(feature = "reqwest")]
+    Url(&'a reqwest::Url),
+}
+
+impl<'a> RequestHead<'a> {
+    /// Returns the method.
+    #[must_use]
+    pub fn method(&self) -> &'a Method {
+        self.method
+    }
+
+    /// Returns the path, without the query.
+    #[must_use]
+    pub fn path(&self) -> &'a str {
+        match self.target {
+            Target::Uri(uri) => uri.path(),
+            #[cfg(feature = "reqwest")]
+            Target::Url(url) => url.path(),
+        }
+    }
+
+    /// Returns the host and the port, if given: of the request's target, otherwise of the field `Host`. The client chooses it.
+    #[must_use]
+    pub fn host(&self) -> Option<&'a str> {
+        let authority = match self.target {
+            Target::Uri(uri) => uri.authority().map(http::uri::Authority::as_str),
+            #[cfg(feature = "reqwest")]
+            Target::Url(url) => Some(url.authority()).filter(|authority| !authority.is_empty()),
+        };
+        authority.or_else(|| self.headers.get(HOST)?.to_str().ok())
+    }
+
+    /// Returns the header fields.
+    #[must_use]
+    pub fn headers(&self) -> &'a HeaderMap {
+        self.headers
+    }
+
+    /// Returns the first value of a header field.
+    #[must_use]
+    pub fn header(&self, name: impl AsHeaderName) -> Option<&'a HeaderValue> {
+        self.headers.get(name)
+    }
+
+    /// Returns the extensions. Those of a `reqwest::Request` are private to reqwest, so they are empty here.
+    #[must_use]
+    pub fn extensions(&self) -> &'a Extensions {
+        self.extensions
+    }
+}
+
+impl<'a, B> From<&'a Request<B>> for RequestHead<'a> {
+    fn from(request: &'a Request<B>) -> Self {
+        let target = Target::Uri(request.uri());
+        Self { method: request.method(), target, headers: request.headers(), extensions: request.extensions() }
+    }
+}
+
+impl<'a> From<&'a request::Parts> for RequestHead<'a> {
+    fn from(parts: &'a request::Parts) -> Self {
+        let target = Target::Uri(&parts.uri);
+        Self { method: &parts.method, target, headers: &parts.headers, extensions: &parts.extensions }
+    }
+}
+
+#[cfg(feature = "reqwest")]
+impl<'a> From<&'a reqwest::Request> for RequestHead<'a> {
+    fn from(request: &'a reqwest::Request) -> Self {
+        static NONE: LazyLock<Extensions> = LazyLock::new(Extensions::new);
+        let target = Target::Url(request.url());
+        Self { method: request.method(), target, headers: request.headers(), extensions: &NONE }
+    }
+}
+
+impl fmt::Debug for RequestHead<'_> {
+    /// Prints the method only: paths and header fields may hold secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestHead").field("method", self.method).finish_non_exhaustive()
+    }
+}
+
+/// A view of a response without its body: status, header fields and extensions.
+#[derive(Clone, Copy)]
+pub struct ResponseHead<'a> {
+    status: StatusCode,
+    headers: &'a HeaderMap,
+    extensions: &'a Extensions,
+    exact_len: Option<u64>,
+}
+
+impl<'a> ResponseHead<'a> {
+    /// Returns the status.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Returns the header fields.
+    #[must_use]
+    pub fn headers(&self) -> &'a HeaderMap {
+        self.headers
+    }
+
+    /// Returns the extensions.
+    #[must_use]
+    pub fn extensions(&self) -> &'a Extensions {
+        self.extensions
+    }
+
+    /// Returns the length of the body in bytes, if it is known before the body is sent.
+    #[must_use]
+    pub fn content_length(&self) -> Option<u64> {
+        self.exact_len.or_else(|| self.headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok())
+    }
+}
+
+impl<'a, B: Body> From<&'a Response<B>> for ResponseHead<'a> {
+    fn from(response: &'a Response<B>) -> Self {
+        let exact_len = response.body().size_hint().exact();
+        Self { status: response.status(), headers: response.headers(), extensions: response.extensions(), exact_len }
+    }
+}
+
+#[cfg(feature = "reqwest")]
+impl<'a> From<&'a reqwest::Response> for ResponseHead<'a> {
+    fn from(response: &'a reqwest::Response) -> Self {
+        let exact_len = response.content_length();
+        Self { status: response.status(), headers: response.headers(), extensions: response.extensions(), exact_len }
+    }
+}
+
+impl fmt::Debug for ResponseHead<'_> {
+    /// Prints the status only: header fields may hold secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseHead").field("status", &self.status).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,178 @@
+//! Addresses as keys.
+
+use std::net::{IpAddr, SocketAddr};
+
+use http::header::FORWARDED;
+use http::{HeaderName, HeaderValue};
+use limiter_core::{Ipv6Block, Key, KeyBuf};
+#[cfg(feature = "tonic")]
+use tonic::transport::server::TcpConnectInfo;
+
+use super::extract::RequestKey;
+use super::trust::Trust;
+use super::{forwarded, node};
+use crate::head::RequestHead;
+
+/// The address of the connection, as an extension of the request. A server built on hyper inserts it; axum and tonic bring
+/// their own (features `axum`, `tonic`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer(pub SocketAddr);
+
+/// The address of the connection: the client's, if no proxy is in front.
+///
+/// Found in axum's `ConnectInfo<SocketAddr>` (feature `axum`; serve with
+/// `into_make_service_with_connect_info::<SocketAddr>()`), else in tonic's `TcpConnectInfo` (feature `tonic`), else in
+/// [`Peer`]. A request with none of them has no key. An IPv4-mapped IPv6 address is the IPv4 address.
+///
+/// ```
+/// use limiter_tower::RequestHead;
+/// use limiter_tower::key::{Peer, PeerAddress, RequestKey};
+///
+/// let mut request = http::Request::new(());
+/// request.extensions_mut().insert(Peer("[2001:db8::7]:4711".parse().unwrap()));
+/// let key = PeerAddress::new().key(&RequestHead::from(&request)).unwrap();
+/// assert_eq!(key.as_ref(), b"2001:db8::/64");
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PeerAddress {
+    prefix: Ipv6Prefix,
+}
+
+impl PeerAddress {
+    /// Returns the extractor.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets how many leading bits of an IPv6 address are the key. Default: 64, because one client controls at least a /64.
+    #[must_use]
+    pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
+        self.prefix = Ipv6Prefix(bits);
+        self
+    }
+}
+
+impl RequestKey for PeerAddress {
+    fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
+        peer(head).map(|address| self.prefix.key(address))
+    }
+
+    fn kind(&self) -> &'static str {
+        "address"
+    }
+}
+
+/// Returns the address of the connection; an IPv4-mapped one as IPv4.
+fn peer(head: &RequestHead<'_>) -> Option<IpAddr> {
+    let extensions = head.extensions();
+    let address: Option<SocketAddr> = None;
+    #[cfg(feature = "axum")]
+    let address = address.or_else(|| extensions.get::<axum::extract::ConnectInfo<SocketAddr>>().map(|info| info.0));
+    #[cfg(feature = "tonic")]
+    let address = address.or_else(|| extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr));
+    let address = address.or_else(|| extensions.get::<Peer>().map(|peer| peer.0));
+    address.map(|address| address.ip().to_canonical())
+}
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The client's address behind proxies that are [trusted](Trust), from `X-Forwarded-For` or `Forwarded` (RFC 7239).
+///
+/// Several lines of the field are one list, in their order. Each line is read from the right, so nothing that a client writes
+/// changes how the proxies' part is read. Empty entries do not count. An entry may have a port, brackets, quotes and a zone,
+/// which are dropped. An IPv4-mapped IPv6 address is the IPv4 address.
+///
+/// Read the field that your proxies write, and only that: a proxy that writes `X-Forwarded-For` passes a client's `Forwarded`
+/// on unchanged.
+///
+/// ```
+/// use limiter_tower::RequestHead;
+/// use limiter_tower::key::{ClientAddress, RequestKey, Trust};
+///
+/// let key = ClientAddress::x_forwarded_for(Trust::Hops(1));
+/// let request = http::Request::get("/").header("x-forwarded-for", "1.1.1.1, 203.0.113.7").body(()).unwrap();
+/// // The client wrote 1.1.1.1. The proxy appended where the request came from.
+/// assert_eq!(key.key(&RequestHead::from(&request)).unwrap().as_ref(), b"203.0.113.7");
+/// ```
+#[derive(Clone, Debug)]
+pub struct ClientAddress {
+    field: Field,
+    trust: Trust,
+    prefix: Ipv6Prefix,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Field {
+    XForwardedFor,
+    Forwarded,
+}
+
+impl ClientAddress {
+    /// Returns the extractor that reads `X-Forwarded-For`.
+    #[must_use]
+    pub fn x_forwarded_for(trust: Trust) -> Self {
+        Self { field: Field::XForwardedFor, trust, prefix: Ipv6Prefix::default() }
+    }
+
+    /// Returns the extractor that reads `Forwarded`.
+    #[must_use]
+    pub fn forwarded(trust: Trust) -> Self {
+        Self { field: Field::Forwarded, trust, prefix: Ipv6Prefix::default() }
+    }
+
+    /// Sets how many leading bits of an IPv6 address are the key. Default: 64, because one client controls at least a /64.
+    #[must_use]
+    pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
+        self.prefix = Ipv6Prefix(bits);
+        self
+    }
+
+    /// Returns the client's address.
+    #[must_use]
+    pub fn address(&self, head: &RequestHead<'_>) -> Option<IpAddr> {
+        match self.field {
+            Field::XForwardedFor => {
+                let lines = head.headers().get_all(X_FORWARDED_FOR).iter().rev();
+                self.trust.client(peer(head), lines.flat_map(entries))
+            }
+            Field::Forwarded => {
+                let lines = head.headers().get_all(FORWARDED).iter().rev();
+                let elements = lines.flat_map(|line| forwarded::Elements::new(line.as_bytes()));
+                self.trust.client(peer(head), elements.map(forwarded::address))
+            }
+        }
+    }
+}
+
+/// The entries of one line of `X-Forwarded-For` from the right.
+fn entries(line: &HeaderValue) -> impl Iterator<Item = Option<IpAddr>> {
+    let entries = line.as_bytes().rsplit(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    entries.filter(|entry| !entry.is_empty()).map(node::address)
+}
+
+impl RequestKey for ClientAddress {
+    fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
+        self.address(head).map(|address| self.prefix.key(address))
+    }
+
+    fn kind(&self) -> &'static str {
+        "address"
+    }
+}
+
+/// How much of an IPv6 address is the key.
+#[derive(Clone, Copy, Debug)]
+struct Ipv6Prefix(u8);
+
+impl Default for Ipv6Prefix {
+    fn default() -> Self {
+        Self(64)
+    }
+}
+
+impl Ipv6Prefix {
+    fn key(self, address: IpAddr) -> KeyBuf {
+        if self.0 >= 128 { address.to_key() } else { Ipv6Block::with_prefix(address, self.0).to_key() }
+    }
+}

@@ -1,0 +1,123 @@
+//! The trait of keys, and keys made of others.
+
+use std::fmt;
+
+use limiter_core::{Key, KeyBuf};
+
+use crate::head::RequestHead;
+
+/// Finds the key of a request.
+///
+/// Closures implement it: `|head: &RequestHead<'_>| Some(head.path().len())`.
+pub trait RequestKey: Send + Sync + 'static {
+    /// Returns the key, or `None` if the request has none. What happens then is the
+    /// [`MissingKey`](crate::MissingKey) of the layer.
+    fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf>;
+
+    /// Returns a word for what the key is, with which [`or`](Self::or) keeps keys of different kinds apart. Default: `key`.
+    fn kind(&self) -> &str {
+        "key"
+    }
+
+    /// Returns the key together with its kind, as [`or`](Self::or) stores it: `x-api-key,k7`.
+    fn tagged_key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
+        self.key(head).map(|key| (self.kind(), &key).to_key())
+    }
+
+    /// Falls back to `other` for requests without a key.
+    ///
+    /// The kind of the extractor becomes part of the key, so an API key that looks like an address is never the key of that
+    /// address. Keys of the same kind are not kept apart.
+    fn or<K: RequestKey>(self, other: K) -> Or<Self, K>
+    where
+        Self: Sized,
+    {
+        Or::new(self, other)
+    }
+}
+
+impl<F, K> RequestKey for F
+where
+    F: Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static,
+    K: Key,
+{
+    fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
+        self(head).map(|key| KeyBuf::from(key.to_key().as_ref()))
+    }
+}
+
+macro_rules! tuple {
+    ($($part:ident . $i:tt),*) => {
+        impl<$($part: RequestKey),*> RequestKey for ($($part,)*) {
+            /// Returns the keys of all parts, or `None` if one has none. Different parts are different keys.
+            fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
+                Some(($(self.$i.key(head)?,)*).to_key())
+            }
+        }
+    };
+}
+
+tuple!(A.0, B.1);
+tuple!(A.0, B.1, C.2);
+tuple!(A.0, B.1, C.2, D.3);
+
+/// The key of the first extractor, otherwise of the second: [`RequestKey::or`].
+///
+/// ```
+/// use limiter_tower::RequestHead;
+/// use limiter_tower::key::{Constant, Header, RequestKey};
+///
+/// let key = Header::new(http::HeaderName::from_static("x-api-key")).or(Constant::new("anonymous"));
+/// let request = http::Request::get("/").body(()).unwrap();
+/// assert_eq!(key.key(&RequestHead::from(&request)).unwrap().as_ref(), b"constant,anonymous");
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Or<A, B> {
+    first: A,
+    second: B,
+}
+
+impl<A, B> Or<A, B> {
+    pub(super) const fn new(first: A, second: B) -> Self {
+        Self { first, second }
+    }
+}
+
+impl<A: RequestKey, B: RequestKey> RequestKey for Or<A, B> {
+    fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
+        self.first.tagged_key(head).or_else(|| self.second.tagged_key(head))
+    }
+
+    /// The key has its kind already, so that a chain of three has one kind and not two.
+    fn tagged_key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
+        self.key(head)
+    }
+}
+
+/// The same key for every request: a limit for the whole server.
+#[derive(Clone)]
+pub struct Constant(KeyBuf);
+
+impl Constant {
+    /// Returns an extractor whose key is always `key`.
+    #[must_use]
+    pub fn new(key: impl Key) -> Self {
+        Self(KeyBuf::from(key.to_key().as_ref()))
+    }
+}
+
+impl RequestKey for Constant {
+    fn key(&self, _: &RequestHead<'_>) -> Option<KeyBuf> {
+        Some(self.0.clone())
+    }
+
+    fn kind(&self) -> &'static str {
+        "constant"
+    }
+}
+
+impl fmt::Debug for Constant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Constant(…)")
+    }
+}

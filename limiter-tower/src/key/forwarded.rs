@@ -1,0 +1,116 @@
+//! The field `Forwarded` (RFC 7239), read from the right.
+//!
+//! Read from the left, a quote that the client opened and never closed would swallow what the proxies appended:
+//! `for="evil, for=192.0.2.1`. Read from the right, what the proxies wrote is complete before the client's part is reached.
+
+use std::net::IpAddr;
+
+use super::node;
+
+/// The elements of one line from the right. A malformed element is returned as it is and ends the line.
+pub(super) struct Elements<'a> {
+    rest: Option<&'a [u8]>,
+}
+
+impl<'a> Elements<'a> {
+    pub(super) const fn new(line: &'a [u8]) -> Self {
+        Self { rest: Some(line) }
+    }
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        loop {
+            let line = self.rest.take()?;
+            let element = match last_outside_quotes(line, b',') {
+                Split::At(comma) => {
+                    self.rest = Some(&line[..comma]);
+                    &line[comma + 1..]
+                }
+                Split::Nowhere | Split::Malformed => line,
+            };
+            if !element.trim_ascii().is_empty() {
+                return Some(element);
+            }
+        }
+    }
+}
+
+/// Returns the address in `for=` of an element; `None` if it is missing, doubled, hidden or malformed.
+pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
+    let (mut found, mut rest) = (None, Some(element));
+    while let Some(pairs) = rest.take() {
+        let pair = match last_outside_quotes(pairs, b';') {
+            Split::At(semicolon) => {
+                rest = Some(&pairs[..semicolon]);
+                &pairs[semicolon + 1..]
+            }
+            Split::Nowhere => pairs,
+            Split::Malformed => return None,
+        };
+        let pair = pair.trim_ascii();
+        let equals = pair.iter().position(|byte| *byte == b'=')?;
+        if pair[..equals].eq_ignore_ascii_case(b"for") && found.replace(&pair[equals + 1..]).is_some() {
+            return None;
+        }
+    }
+    node::address(found?)
+}
+
+enum Split {
+    At(usize),
+    Nowhere,
+    /// A quote is not closed.
+    Malformed,
+}
+
+/// Finds the last `separator` that is not within quotes, reading from the right.
+fn last_outside_quotes(text: &[u8], separator: u8) -> Split {
+    let mut quoted = false;
+    for (i, byte) in text.iter().enumerate().rev() {
+        match byte {
+            b'"' if quoted => {
+                let backslashes = text[..i].iter().rev().take_while(|byte| **byte == b'\\').count();
+                quoted = !backslashes.is_multiple_of(2);
+            }
+            b'"' => quoted = true,
+            _ if *byte == separator && !quoted => return Split::At(i),
+            _ => {}
+        }
+    }
+    if quoted { Split::Malformed } else { Split::Nowhere }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Vec<Option<String>> {
+        Elements::new(line.as_bytes()).map(|element| address(element).map(|ip| ip.to_string())).collect()
+    }
+
+    #[test]
+    fn elements_are_read_from_the_right() {
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(read("for=192.0.2.1"), [some("192.0.2.1")]);
+        assert_eq!(
+            read("for=192.0.2.1, for=192.0.2.2;proto=http;by=203.0.113.43"),
+            [some("192.0.2.2"), some("192.0.2.1")]
+        );
+        assert_eq!(read("For=\"[2001:db8:cafe::17]:4711\""), [some("2001:db8:cafe::17")]);
+        assert_eq!(read("by=\"a,b;for=192.0.2.9\"; FOR = 192.0.2.1"), [None], "no space around the equals sign");
+        assert_eq!(read("by=\"a,\\\";for=192.0.2.9\";FOR=192.0.2.1 ,, "), [some("192.0.2.1")]);
+        assert_eq!(read("for=unknown, for=_hidden, for=\"_x:80\""), [None, None, None]);
+        assert_eq!(read("proto=https, for=192.0.2.1;for=192.0.2.2, for, ;"), [None, None, None, None]);
+        assert_eq!(read(""), [None; 0]);
+    }
+
+    #[test]
+    fn an_open_quote_hides_nothing_to_its_right() {
+        assert_eq!(read("for=\"evil, for=192.0.2.1"), [Some("192.0.2.1".to_owned()), None]);
+        assert_eq!(read("for=192.0.2.7, for=\"evil, for=192.0.2.1"), [Some("192.0.2.1".to_owned()), None]);
+        assert_eq!(read("for=\"\\\", for=192.0.2.1"), [Some("192.0.2.1".to_owned()), None]);
+    }
+}

@@ -1,0 +1,62 @@
+//! Which proxies are believed.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+/// The most trusted addresses that are skipped; more is no chain of proxies but an attempt to keep the server busy.
+const MAX_SKIPPED: usize = 32;
+
+/// Which proxies are believed about the client's address.
+///
+/// Each proxy appends the address that it was called from, so only the right end of the list is true; the rest is what the
+/// client wrote. Count from the right.
+#[derive(Clone, Debug)]
+pub enum Trust {
+    /// This many proxies are in front of the server, the one that connects to it included. The client's address is the entry
+    /// this far from the right. With 0 it is the peer's, and the header is ignored.
+    ///
+    /// A request with fewer entries did not come through all proxies and has no key.
+    Hops(usize),
+    /// Proxies in these networks are believed. The client is the first address from the right that is in none of them,
+    /// beginning with the peer. If all are, it is the last one looked at.
+    ///
+    /// An entry that is no address (`unknown`, `_hidden`, malformed) ends the search without a key, and so do more than 32
+    /// trusted entries.
+    Networks(Arc<[IpNet]>),
+}
+
+impl Trust {
+    /// Returns trust in the proxies of these networks: `Trust::networks(["10.0.0.0/8".parse()?])`.
+    #[must_use]
+    pub fn networks(networks: impl IntoIterator<Item = IpNet>) -> Self {
+        Self::Networks(networks.into_iter().collect())
+    }
+
+    /// Returns the client's address, given the peer's and the entries of the list from the right.
+    pub(super) fn client(
+        &self,
+        peer: Option<IpAddr>,
+        mut entries: impl Iterator<Item = Option<IpAddr>>,
+    ) -> Option<IpAddr> {
+        match self {
+            Self::Hops(0) => peer,
+            Self::Hops(hops) => entries.nth(hops - 1)?,
+            Self::Networks(networks) => {
+                let trusted = |address: &IpAddr| networks.iter().any(|network| network.contains(address));
+                let mut client = peer?;
+                for _ in 0..=MAX_SKIPPED {
+                    if !trusted(&client) {
+                        return Some(client);
+                    }
+                    match entries.next() {
+                        Some(entry) => client = entry?,
+                        None => return Some(client),
+                    }
+                }
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The layer for servers.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use limiter_core::Timer;
+use tower_layer::Layer;
+
+use crate::failure::StoreFailure;
+use crate::fields::Fields;
+use crate::gate::Gate;
+use crate::observe::Observation;
+use crate::respond::Problem;
+use crate::rule::Rule;
+use crate::service::{Config, Limit};
+
+/// Limits the requests of a service: a [`tower_layer::Layer`].
+///
+/// The limit is one for all clones of the service and all connections. A request that is denied by one rule is charged by none,
+/// and its handler does not run. All responses have the [rate limit fields](Fields), refused ones a `Retry-After` as well.
+///
+/// Several rules are several logs. They are charged one after the other, and if one of them denies, the others are refunded
+/// before the response is sent. In between, a concurrent request may see the charge and be denied; it can never be admitted
+/// above a limit. Several limits of one policy are one log and need no refund.
+///
+/// ```
+/// use std::time::Duration;
+/// use axum::{Router, routing::get};
+/// use http::StatusCode;
+/// use limiter_core::{Limiter, policy};
+/// # use limiter_testkit::OracleStore as MemoryStore;
+/// use limiter_tower::key::PeerAddress;
+/// use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
+///
+/// let search = Limiter::new("search", policy!("5/10s, 100/1h"), MemoryStore::new());
+/// let rule = Rule::new(search, PeerAddress::new(), MissingKey::Reject(StatusCode::BAD_REQUEST));
+/// let closed = StoreFailure::Closed { retry_after: Duration::from_secs(1) };
+/// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(LimitLayer::new([rule], closed));
+/// ```
+///
+/// # When the client goes away
+/// A request that is dropped while its handler runs stays charged, because the work may have been done; see
+/// [`Rule::refund_abandoned`]. One that is dropped while the store is asked may or may not be charged.
+pub struct LimitLayer<R = Problem>(Arc<Config<R>>);
+
+/// A [`LimitLayer`] with options.
+#[derive(Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct LimitLayerBuilder<R = Problem> {
+    gate: Gate,
+    fields: Fields,
+    respond: R,
+}
+
+impl LimitLayer {
+    /// Returns a layer with these rules. See [`builder`](Self::builder) for options.
+    #[must_use]
+    pub fn new(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> Self {
+        Self::builder(rules, failure).build()
+    }
+
+    /// Returns a builder of a layer with these rules, in this order.
+    pub fn builder(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> LimitLayerBuilder {
+        LimitLayerBuilder { gate: Gate::new(rules, failure), fields: Fields::default(), respond: Problem }
+    }
+}
+
+impl<R> LimitLayerBuilder<R> {
+    /// Sets the rate limit fields.
+    pub fn fields(mut self, fields: Fields) -> Self {
+        self.fields = fields;
+        self
+    }
+
+    /// Sets how long the store may take for one request, all rules and look-ups together. Default: 1 s. After that it has failed.
+    ///
+    /// A store in memory answers at once and needs no timer. Any other one needs the [timer](Self::timer).
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.gate.timeout = timeout;
+        self
+    }
+
+    /// Sets the timer of the timeout. Default: tokio's with the feature `tokio` and in a tokio runtime. Without a timer, a store
+    /// that does not answer at once has failed.
+    pub fn timer(mut self, timer: impl Timer) -> Self {
+        self.gate.timer = Some(Arc::new(timer));
+        self
+    }
+
+    /// Sets how refused requests are answered. Default: [`Problem`].
+    pub fn respond_with<T>(self, respond: T) -> LimitLayerBuilder<T> {
+        LimitLayerBuilder { gate: self.gate, fields: self.fields, respond }
+    }
+
+    /// Calls a function with what each rule said about each request.
+    pub fn observe(mut self, observer: impl Fn(&Observation<'_>) + Send + Sync + 'static) -> Self {
+        self.gate.observer = Some(Box::new(observer));
+        self
+    }
+
+    /// Returns the layer.
+    #[must_use]
+    pub fn build(self) -> LimitLayer<R> {
+        let Self { gate, fields, respond } = self;
+        LimitLayer(Arc::new(Config::new(gate, fields, respond)))
+    }
+}
+
+impl<R> Clone for LimitLayer<R> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<R> fmt::Debug for LimitLayer<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LimitLayer").field(&self.0).finish()
+    }
+}
+
+impl<S, R> Layer<S> for LimitLayer<R> {
+    type Service = Limit<S, R>;
+
+    fn layer(&self, service: S) -> Limit<S, R> {
+        Limit::new(service, Arc::clone(&self.0))
+    }
+}

@@ -1,0 +1,42 @@
+#![doc = include_str!("../README.md")]
+//!
+//! # Where to start
+//! - [`LimitLayer`] and [`Rule`] limit a service. [`StoreFailure`] and [`MissingKey`] are the choices to make.
+//! - [`key`] lists whom a rule can limit.
+//! - [`Fields`] and [`Respond`] change the responses.
+//! - [`observe`] has metrics, traces and hooks.
+#![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod charges;
+#[cfg(feature = "client")]
+mod client;
+mod decide;
+mod failure;
+mod fields;
+mod gate;
+#[cfg(feature = "tonic")]
+mod grpc;
+mod head;
+pub mod key;
+mod layer;
+pub mod observe;
+mod refusal;
+mod respond;
+mod rule;
+mod service;
+
+pub use charges::{Charged, Charges};
+#[cfg(feature = "client")]
+pub use client::{Repeat, Wait, WaitError, WaitLayer, WaitLayerBuilder};
+pub use failure::StoreFailure;
+pub use fields::{FieldForm, Fields, Reset};
+#[cfg(feature = "tonic")]
+pub use grpc::GrpcStatus;
+pub use head::{RequestHead, ResponseHead};
+pub use layer::{LimitLayer, LimitLayerBuilder};
+pub use refusal::{Cause, Refusal};
+pub use respond::{Problem, Respond};
+pub use rule::{ActualCost, Charge, MissingKey, Rule};
+pub use service::{Limit, LimitFuture};

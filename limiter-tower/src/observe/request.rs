@@ -1,0 +1,80 @@
+//! What a layer reports about each request.
+
+use limiter_core::{Decision, Error, Name, Policy, Status};
+
+use crate::decide::{Answer, Ruling};
+use crate::rule::Rule;
+
+/// What one rule of a layer said about one request.
+///
+/// It holds no key, so it can be logged and counted as it is. See [`LimitLayerBuilder::observe`](crate::LimitLayerBuilder::observe).
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Observation<'a> {
+    /// The name of the limiter.
+    pub limiter: Name,
+    /// The policy that the request was decided by.
+    pub policy: &'a Policy,
+    /// Whether the rule is a [shadow](Rule::shadow), so that its denial denied nothing.
+    pub shadow: bool,
+    /// What the rule said.
+    pub outcome: Outcome<'a>,
+}
+
+/// What one rule said about one request.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Outcome<'a> {
+    /// The request was admitted and charged.
+    Admitted(&'a Decision),
+    /// The request was denied, or would have been denied by a shadow rule.
+    Denied(&'a Decision),
+    /// The rule did not charge the request: it cost nothing, or another rule denied it.
+    Uncharged(&'a Status),
+    /// The cost is above a limit's maximum.
+    CostExceedsLimit,
+    /// The rule did not apply: an exemption, or no key where [`MissingKey::Skip`](crate::MissingKey::Skip) is chosen.
+    Skipped,
+    /// The request has no key and was refused.
+    MissingKey,
+    /// The store failed, and the rule did not apply.
+    FailedOpen(&'a Error),
+    /// The store failed, and the request was refused.
+    FailedClosed(&'a Error),
+}
+
+impl Outcome<'_> {
+    /// Returns a word for the outcome, for a label or a log line.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Admitted(_) => "admitted",
+            Self::Denied(_) => "denied",
+            Self::Uncharged(_) => "uncharged",
+            Self::CostExceedsLimit => "cost_exceeds_limit",
+            Self::Skipped => "skipped",
+            Self::MissingKey => "missing_key",
+            Self::FailedOpen(_) => "failed_open",
+            Self::FailedClosed(_) => "failed_closed",
+        }
+    }
+}
+
+impl<'a> Observation<'a> {
+    /// Returns what there is to report; `None` for a rule that was never asked.
+    pub(crate) fn new(rule: &'a Rule, ruling: &'a Ruling) -> Option<Self> {
+        let outcome = match &ruling.answer {
+            Answer::Skipped => Outcome::Skipped,
+            Answer::Admitted(decision) => Outcome::Admitted(decision),
+            Answer::Denied(decision) => Outcome::Denied(decision),
+            Answer::Uncharged(status) => Outcome::Uncharged(status),
+            Answer::CostExceedsLimit => Outcome::CostExceedsLimit,
+            Answer::Rejected(_) => Outcome::MissingKey,
+            Answer::Failed(error, None) => Outcome::FailedOpen(error),
+            Answer::Failed(error, Some(_)) => Outcome::FailedClosed(error),
+            Answer::LookingUp(_) | Answer::Asking => return None,
+        };
+        let policy = ruling.charge.policy.as_deref().unwrap_or(rule.limiter.policy());
+        Some(Self { limiter: rule.limiter.name(), policy, shadow: rule.shadow, outcome })
+    }
+}

@@ -1,0 +1,205 @@
+//! A wrapper around a store that reports each operation.
+
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+use limiter_core::store::{Facts, LogKey, Mode, Op, Settlement, SettlementFacts, decide};
+use limiter_core::{Decision, Error, NowStore, Timer, WindowStore};
+
+/// An operation on a store, without its key.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Operation<'a> {
+    /// `acquire`, `peek`, `record`, `settle` or `reset`.
+    pub verb: &'static str,
+    /// The log. It contains the key, which belongs into no label.
+    pub log: LogKey<'a>,
+    /// The cost; for a settlement the new one, for a reset 0.
+    pub cost: u64,
+}
+
+impl<'a> Operation<'a> {
+    pub(super) fn of_op(op: &Op<'a>) -> Self {
+        let verb = match op.mode {
+            Mode::Acquire => "acquire",
+            Mode::Peek => "peek",
+            Mode::Record => "record",
+        };
+        Self { verb, log: op.log, cost: op.cost }
+    }
+
+    const fn of_settlement(settlement: &Settlement<'a>) -> Self {
+        Self { verb: "settle", log: settlement.log, cost: settlement.cost }
+    }
+
+    const fn of_reset(log: LogKey<'a>) -> Self {
+        Self { verb: "reset", log, cost: 0 }
+    }
+}
+
+/// Is told what an [`ObservedStore`] does. All methods have default implementations, which do nothing.
+pub trait StoreObserver: Debug + Send + Sync + 'static {
+    /// Runs an operation that needs a future: a place for a span.
+    fn run<T: Send>(&self, _: Operation<'_>, future: impl Future<Output = T> + Send) -> impl Future<Output = T> + Send {
+        future
+    }
+
+    /// Runs an operation that answers at once: a place for a span.
+    fn run_at_once<T>(&self, _: Operation<'_>, operation: impl FnOnce() -> T) -> T {
+        operation()
+    }
+
+    /// Is called after each decision.
+    fn decided(&self, op: &Op<'_>, decision: &Decision, took: Duration) {
+        let _ = (op, decision, took);
+    }
+
+    /// Is called after each settlement, refund and reset. `applied` says whether it changed something.
+    fn changed(&self, operation: Operation<'_>, applied: bool, took: Duration) {
+        let _ = (operation, applied, took);
+    }
+
+    /// Is called after each error.
+    fn failed(&self, operation: Operation<'_>, error: &Error, took: Duration) {
+        let _ = (operation, error, took);
+    }
+}
+
+impl<A: StoreObserver, B: StoreObserver> StoreObserver for (A, B) {
+    fn run<T: Send>(
+        &self,
+        operation: Operation<'_>,
+        future: impl Future<Output = T> + Send,
+    ) -> impl Future<Output = T> + Send {
+        self.0.run(operation, self.1.run(operation, future))
+    }
+
+    fn run_at_once<T>(&self, operation: Operation<'_>, call: impl FnOnce() -> T) -> T {
+        self.0.run_at_once(operation, || self.1.run_at_once(operation, call))
+    }
+
+    fn decided(&self, op: &Op<'_>, decision: &Decision, took: Duration) {
+        self.0.decided(op, decision, took);
+        self.1.decided(op, decision, took);
+    }
+
+    fn changed(&self, operation: Operation<'_>, applied: bool, took: Duration) {
+        self.0.changed(operation, applied, took);
+        self.1.changed(operation, applied, took);
+    }
+
+    fn failed(&self, operation: Operation<'_>, error: &Error, took: Duration) {
+        self.0.failed(operation, error, took);
+        self.1.failed(operation, error, took);
+    }
+}
+
+/// A store that reports each operation to a [`StoreObserver`]. It changes no answer.
+#[derive(Clone, Debug)]
+pub struct ObservedStore<S, O> {
+    store: S,
+    observer: O,
+}
+
+impl<S, O: StoreObserver> ObservedStore<S, O> {
+    /// Puts `observer` in front of `store`.
+    #[must_use]
+    pub const fn new(store: S, observer: O) -> Self {
+        Self { store, observer }
+    }
+
+    /// Returns the store.
+    #[must_use]
+    pub const fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Returns the observer.
+    #[must_use]
+    pub const fn observer(&self) -> &O {
+        &self.observer
+    }
+
+    fn report(&self, op: &Op<'_>, decision: &Result<Decision, Error>, began: Instant) {
+        match decision {
+            Ok(decision) => self.observer.decided(op, decision, began.elapsed()),
+            Err(error) => self.observer.failed(Operation::of_op(op), error, began.elapsed()),
+        }
+    }
+
+    fn report_change(&self, operation: Operation<'_>, applied: Result<bool, &Error>, began: Instant) {
+        match applied {
+            Ok(applied) => self.observer.changed(operation, applied, began.elapsed()),
+            Err(error) => self.observer.failed(operation, error, began.elapsed()),
+        }
+    }
+}
+
+impl<S: WindowStore, O: StoreObserver> WindowStore for ObservedStore<S, O> {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        let began = Instant::now();
+        let facts = self.observer.run(Operation::of_op(&op), self.store.apply(op)).await;
+        match &facts {
+            // Facts that contradict themselves are an error of the caller, which verifies them.
+            Ok(facts) if facts.verify(&op).is_ok() => self.report(&op, &Ok(decide(&op, facts.clone())), began),
+            Ok(_) => {}
+            Err(error) => self.observer.failed(Operation::of_op(&op), error, began.elapsed()),
+        }
+        facts
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        let (began, operation) = (Instant::now(), Operation::of_settlement(&settlement));
+        let facts = self.observer.run(operation, self.store.settle(settlement)).await;
+        self.report_change(operation, facts.as_ref().map(|facts| facts.applied), began);
+        facts
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        let (began, operation) = (Instant::now(), Operation::of_reset(log));
+        let existed = self.observer.run(operation, self.store.reset(log)).await;
+        self.report_change(operation, existed.as_ref().copied(), began);
+        existed
+    }
+
+    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        let began = Instant::now();
+        let decision = self.observer.run_at_once(Operation::of_op(&op), || self.store.decide_at_once(op))?;
+        self.report(&op, &decision, began);
+        Some(decision)
+    }
+
+    fn timer(&self) -> Option<&dyn Timer> {
+        self.store.timer()
+    }
+}
+
+impl<S: NowStore, O: StoreObserver> NowStore for ObservedStore<S, O> {
+    fn apply_now(&self, op: &Op<'_>) -> Facts {
+        let began = Instant::now();
+        let facts = self.observer.run_at_once(Operation::of_op(op), || self.store.apply_now(op));
+        self.report(op, &Ok(decide(op, facts.clone())), began);
+        facts
+    }
+
+    fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
+        let began = Instant::now();
+        let decision = self.observer.run_at_once(Operation::of_op(&op), || self.store.decide_now(op));
+        self.report(&op, &decision, began);
+        decision
+    }
+
+    fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
+        let (began, operation) = (Instant::now(), Operation::of_settlement(settlement));
+        let facts = self.observer.run_at_once(operation, || self.store.settle_now(settlement));
+        self.report_change(operation, Ok(facts.applied), began);
+        facts
+    }
+
+    fn reset_now(&self, log: LogKey<'_>) -> bool {
+        let (began, operation) = (Instant::now(), Operation::of_reset(log));
+        let existed = self.observer.run_at_once(operation, || self.store.reset_now(log));
+        self.report_change(operation, Ok(existed), began);
+        existed
+    }
+}

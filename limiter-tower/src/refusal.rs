@@ -1,0 +1,88 @@
+//! Requests that are refused.
+
+use std::fmt;
+use std::time::Duration;
+
+use http::StatusCode;
+use limiter_core::{Error, whole_secs};
+
+/// Why a request is refused.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Cause {
+    /// One or more limits deny it.
+    Denied,
+    /// Its cost is above a limit's maximum, so no wait helps.
+    CostExceedsLimit,
+    /// It has no key, and its rule [rejects](crate::MissingKey::Reject) such requests with this status.
+    MissingKey(StatusCode),
+    /// The server asked for a longer wait than the deadline of a client's layer.
+    AskedToWait,
+    /// The store failed, and the layer [fails closed](crate::StoreFailure::Closed).
+    StoreFailed(Error),
+}
+
+/// A request that is refused, as a [`Respond`](crate::Respond) sees it.
+#[derive(Debug)]
+pub struct Refusal {
+    cause: Cause,
+    retry_after: Option<Duration>,
+    violated: Vec<String>,
+}
+
+impl Refusal {
+    pub(crate) const fn new(cause: Cause, retry_after: Option<Duration>, violated: Vec<String>) -> Self {
+        Self { cause, retry_after, violated }
+    }
+
+    /// Returns the cause.
+    #[must_use]
+    pub const fn cause(&self) -> &Cause {
+        &self.cause
+    }
+
+    /// Returns the status: 429 for a denial and for a cost that exceeds a limit, 503 if the store failed, or that of
+    /// [`MissingKey::Reject`](crate::MissingKey::Reject).
+    #[must_use]
+    pub const fn status(&self) -> StatusCode {
+        match self.cause {
+            Cause::Denied | Cause::CostExceedsLimit | Cause::AskedToWait => StatusCode::TOO_MANY_REQUESTS,
+            Cause::MissingKey(status) => status,
+            Cause::StoreFailed(_) => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// Returns how long to wait until the same request fits all rules, if nothing else is charged; `None` if no wait helps.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// Returns [`retry_after`](Self::retry_after) in whole seconds, rounded up: the value of `Retry-After`. It is at least 1.
+    #[must_use]
+    pub fn retry_after_secs(&self) -> Option<u64> {
+        self.retry_after.map(|wait| whole_secs(wait).max(1))
+    }
+
+    /// Returns the names of all limits that deny, as the field `RateLimit-Policy` has them.
+    #[must_use]
+    pub fn violated_policies(&self) -> &[String] {
+        &self.violated
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.cause {
+            Cause::Denied => write!(f, "denied by {}", self.violated.join(", "))?,
+            Cause::CostExceedsLimit => write!(f, "its cost exceeds {}", self.violated.join(", "))?,
+            Cause::MissingKey(_) => f.write_str("it has no key")?,
+            Cause::AskedToWait => f.write_str("the server asked to wait")?,
+            Cause::StoreFailed(error) => write!(f, "{error}")?,
+        }
+        match self.retry_after {
+            Some(wait) => write!(f, "; retry in {wait:?}"),
+            None => Ok(()),
+        }
+    }
+}

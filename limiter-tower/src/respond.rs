@@ -1,0 +1,71 @@
+//! Responses to refused requests.
+
+use std::fmt::Write;
+
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response};
+
+use crate::refusal::{Cause, Refusal};
+
+/// Makes the response to a refused request. Closures `Fn(&Refusal) -> Response<B>` implement it.
+///
+/// The layer adds `Retry-After` and the rate limit fields unless the response has them.
+pub trait Respond<B>: Send + Sync + 'static {
+    /// Returns the response.
+    fn respond(&self, refusal: &Refusal) -> Response<B>;
+}
+
+impl<B, F: Fn(&Refusal) -> Response<B> + Send + Sync + 'static> Respond<B> for F {
+    fn respond(&self, refusal: &Refusal) -> Response<B> {
+        self(refusal)
+    }
+}
+
+/// Problem details (RFC 9457, `application/problem+json`), for every body that is made of bytes.
+///
+/// | cause | status | type |
+/// |---|---|---|
+/// | a denial, a cost that exceeds a limit | 429 | `quota-exceeded`, with `violated-policies` |
+/// | the store failed | 503 | `temporary-reduced-capacity` |
+/// | no key | that of [`MissingKey::Reject`](crate::MissingKey::Reject) | `about:blank` |
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Problem;
+
+const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+
+impl<B: From<Vec<u8>>> Respond<B> for Problem {
+    fn respond(&self, refusal: &Refusal) -> Response<B> {
+        let mut response = Response::new(B::from(problem(refusal).into_bytes()));
+        *response.status_mut() = refusal.status();
+        response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
+        response
+    }
+}
+
+fn problem(refusal: &Refusal) -> String {
+    const REGISTRY: &str = "https://iana.org/assignments/http-problem-types";
+    let status = refusal.status();
+    let mut json = String::with_capacity(192);
+    let (kind, title) = match refusal.cause() {
+        Cause::Denied => ("#quota-exceeded", "Request cannot be satisfied as assigned quota has been exceeded"),
+        Cause::CostExceedsLimit => ("#quota-exceeded", "Request costs more than the assigned quota"),
+        Cause::StoreFailed(_) | Cause::AskedToWait => {
+            ("#temporary-reduced-capacity", "Request cannot be satisfied for a moment")
+        }
+        Cause::MissingKey(_) => ("", status.canonical_reason().unwrap_or("Request has no rate limit key")),
+    };
+    let kind = if kind.is_empty() { "about:blank".to_owned() } else { format!("{REGISTRY}{kind}") };
+    // Writing to a `String` cannot fail.
+    let _ = write!(json, "{{\"type\":\"{kind}\",\"title\":\"{title}\",\"status\":{}", status.as_u16());
+    if matches!(refusal.cause(), Cause::Denied | Cause::CostExceedsLimit) {
+        json.push_str(",\"violated-policies\":[");
+        for (i, name) in refusal.violated_policies().iter().enumerate() {
+            // Names are printable ASCII, so only these two need an escape.
+            let name = name.replace('\\', "\\\\").replace('"', "\\\"");
+            let _ = write!(json, "{}\"{name}\"", if i > 0 { "," } else { "" });
+        }
+        json.push(']');
+    }
+    json.push('}');
+    json
+}

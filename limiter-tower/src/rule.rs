@@ -1,0 +1,213 @@
+//! What is limited: a limiter, the key of a request, and what the request is charged.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::StatusCode;
+use limiter_core::{BoxFuture, Error, Key, KeyBuf, Limiter, Policy, WindowStore};
+
+use crate::head::{RequestHead, ResponseHead};
+use crate::key::RequestKey;
+
+/// One limiter and how requests are charged to it.
+///
+/// ```
+/// use http::StatusCode;
+/// use limiter_core::{Limiter, policy};
+/// # use limiter_testkit::OracleStore as MemoryStore;
+/// use limiter_tower::key::PeerAddress;
+/// use limiter_tower::{ActualCost, MissingKey, Rule};
+///
+/// // Only failed logins count: each login is charged, and refunded if it succeeds.
+/// let login = Limiter::new("login", policy!("3/1m"), MemoryStore::new());
+/// let rule = Rule::new(login, PeerAddress::new(), MissingKey::Reject(StatusCode::BAD_REQUEST))
+///     .settle(|response| if response.status().is_success() { ActualCost::Nothing } else { ActualCost::AsCharged });
+/// # let _ = rule;
+/// ```
+pub struct Rule {
+    pub(crate) limiter: Limiter,
+    pub(crate) key: Box<dyn RequestKey>,
+    pub(crate) missing_key: MissingKey,
+    pub(crate) charging: Charging,
+    pub(crate) exempt: Option<Exempt>,
+    pub(crate) settle: Option<SettleHook>,
+    pub(crate) handler_settles: bool,
+    pub(crate) refund_abandoned: bool,
+    pub(crate) shadow: bool,
+}
+
+pub(crate) enum Charging {
+    Unit,
+    AtOnce(Box<dyn Fn(&RequestHead<'_>) -> Charge + Send + Sync>),
+    LookUp(Box<dyn Fn(&RequestHead<'_>) -> LookUp + Send + Sync>),
+}
+
+pub(crate) type LookUp = BoxFuture<'static, Result<Charge, Error>>;
+pub(crate) type SettleHook = Box<dyn Fn(&ResponseHead<'_>) -> ActualCost + Send + Sync>;
+type Exempt = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
+
+/// What happens to a request for which a rule finds no key.
+#[derive(Clone, Debug)]
+pub enum MissingKey {
+    /// The request is refused with this status, and no rule charges it.
+    Reject(StatusCode),
+    /// The rule does not apply to the request.
+    Skip,
+    /// All such requests share this key.
+    Share(KeyBuf),
+}
+
+impl MissingKey {
+    /// Returns [`Share`](Self::Share) with this key.
+    #[must_use]
+    pub fn share(key: impl Key) -> Self {
+        Self::Share(KeyBuf::from(key.to_key().as_ref()))
+    }
+}
+
+/// What one request is charged.
+#[derive(Clone, Debug)]
+pub struct Charge {
+    /// The units. 0 charges nothing, and the response still reports the usage.
+    pub cost: u64,
+    /// The policy, such as a gold customer's. `None` is the limiter's own.
+    pub policy: Option<Arc<Policy>>,
+}
+
+impl Charge {
+    /// Returns a charge of `cost` units under the limiter's own policy.
+    #[must_use]
+    pub const fn units(cost: u64) -> Self {
+        Self { cost, policy: None }
+    }
+
+    /// Returns the same charge under this policy.
+    #[must_use]
+    pub fn under(mut self, policy: Arc<Policy>) -> Self {
+        self.policy = Some(policy);
+        self
+    }
+}
+
+/// What a request turned out to cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ActualCost {
+    /// The charge stays as it is.
+    AsCharged,
+    /// The charge is refunded.
+    Nothing,
+    /// The charge becomes this many units, at the time at which it counts already. It may exceed the limit: then requests are
+    /// denied until enough of it has expired.
+    Units(u64),
+}
+
+impl Rule {
+    /// Returns a rule that charges one unit of `limiter` for each request.
+    #[must_use]
+    pub fn new<S: WindowStore>(limiter: Limiter<S>, key: impl RequestKey, missing_key: MissingKey) -> Self {
+        Self {
+            limiter: limiter.into_shared(),
+            key: Box::new(key),
+            missing_key,
+            charging: Charging::Unit,
+            exempt: None,
+            settle: None,
+            handler_settles: false,
+            refund_abandoned: false,
+            shadow: false,
+        }
+    }
+
+    /// Sets the cost and the policy of a request by a function. Default: one unit under the limiter's own policy.
+    ///
+    /// A cost above a maximum of the policy could never fit: the request is refused with 429 and without `Retry-After`.
+    #[must_use]
+    pub fn charge(mut self, charge: impl Fn(&RequestHead<'_>) -> Charge + Send + Sync + 'static) -> Self {
+        self.charging = Charging::AtOnce(Box::new(charge));
+        self
+    }
+
+    /// Sets the cost and the policy of a request by an asynchronous look-up, for instance in a database.
+    ///
+    /// The look-up counts towards the layer's timeout, and an error is a failure of the store.
+    #[must_use]
+    pub fn charge_async<F>(mut self, look_up: impl Fn(&RequestHead<'_>) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Charge, Error>> + Send + 'static,
+    {
+        self.charging = Charging::LookUp(Box::new(move |head| Box::pin(look_up(head))));
+        self
+    }
+
+    /// Exempts requests: the rule does not apply to those for which the function returns `true`.
+    #[must_use]
+    pub fn exempt(mut self, exempt: impl Fn(&RequestHead<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.exempt = Some(Box::new(exempt));
+        self
+    }
+
+    /// Settles the charge when the response's head is known, before it is sent. The header fields show the usage afterwards.
+    ///
+    /// A handler passes what only it knows, such as tokens of a language model, in an extension of the response. If the store
+    /// fails, the charge stays. If the service returns an error instead of a response, the charge stays too.
+    #[must_use]
+    pub fn settle(mut self, settle: impl Fn(&ResponseHead<'_>) -> ActualCost + Send + Sync + 'static) -> Self {
+        self.settle = Some(Box::new(settle));
+        self
+    }
+
+    /// Hands the charge to the handler as the request's extension [`Charges`](crate::Charges), to be settled at any time: at
+    /// the end of a streamed body, for instance.
+    #[must_use]
+    pub fn settle_in_handler(mut self) -> Self {
+        self.handler_settles = true;
+        self
+    }
+
+    /// Refunds the charge if the client goes away before the response's head is known. Default: the charge stays, because
+    /// the work may have been done.
+    ///
+    /// The refund runs as a task of the tokio runtime. It is lost if the process ends or the store fails; the charge then stays
+    /// until it expires.
+    #[cfg(feature = "tokio")]
+    #[must_use]
+    pub fn refund_abandoned(mut self) -> Self {
+        self.refund_abandoned = true;
+        self
+    }
+
+    /// Decides and reports, but never denies, and adds no header fields: for trying a limit out.
+    ///
+    /// A candidate for another policy is a shadow rule with the same key and a limiter of another name, whose logs
+    /// are therefore separate:
+    ///
+    /// ```
+    /// # use limiter_core::{Limiter, policy};
+    /// # use limiter_testkit::OracleStore as MemoryStore;
+    /// # use limiter_tower::key::PeerAddress;
+    /// # use limiter_tower::{MissingKey, Rule};
+    /// # let store = std::sync::Arc::new(MemoryStore::new());
+    /// let enforced = Limiter::new("search", policy!("5/10s"), store.clone());
+    /// let candidate = Limiter::new("search candidate", policy!("20/1m"), store);
+    /// let rules = [
+    ///     Rule::new(enforced, PeerAddress::new(), MissingKey::Skip),
+    ///     Rule::new(candidate, PeerAddress::new(), MissingKey::Skip).shadow(),
+    /// ];
+    /// # let _ = rules;
+    /// ```
+    ///
+    /// Shadow rules charge only requests that all other rules admit.
+    #[must_use]
+    pub fn shadow(mut self) -> Self {
+        self.shadow = true;
+        self
+    }
+}
+
+impl fmt::Debug for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Rule");
+        out.field("limiter", &self.limiter.name()).field("missing_key", &self.missing_key);
+        out.field("shadow", &self.shadow).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,248 @@
+//! The service of the layer for servers.
+
+use std::fmt;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::{Request, Response};
+use http_body::Body;
+use limiter_core::BoxFuture;
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use crate::decide::Rulings;
+use crate::fields::{Fields, Policies, Values, add_retry_after};
+use crate::gate::Gate;
+use crate::head::{RequestHead, ResponseHead};
+use crate::respond::{Problem, Respond};
+
+/// The service of a [`LimitLayer`](crate::LimitLayer).
+pub struct Limit<S, R = Problem> {
+    service: S,
+    config: Arc<Config<R>>,
+}
+
+/// What all services of a layer share.
+pub(crate) struct Config<R> {
+    gate: Arc<Gate>,
+    policies: Policies,
+    fields: Fields,
+    respond: R,
+}
+
+impl<R> Config<R> {
+    pub(crate) fn new(gate: Gate, fields: Fields, respond: R) -> Self {
+        Self { policies: Policies::new(gate.rules()), gate: Arc::new(gate), fields, respond }
+    }
+
+    fn values(&self, rulings: &Rulings) -> Values {
+        self.fields.values(&self.policies, self.gate.rules(), rulings)
+    }
+
+    /// Returns what to do after the request was served, or the response if it is refused.
+    fn admit<B, T>(self: &Arc<Self>, rulings: &mut Rulings, request: &mut Request<B>) -> Result<After<R>, Response<T>>
+    where
+        R: Respond<T>,
+    {
+        self.gate.report(rulings);
+        let values = self.values(rulings);
+        if self.gate.refuses(rulings) {
+            let refusal = self.gate.refusal(mem::take(rulings));
+            let mut response = self.respond.respond(&refusal);
+            add_retry_after(refusal.retry_after_secs(), response.headers_mut());
+            values.add(response.status(), response.headers_mut());
+            return Err(response);
+        }
+        if let Some(charges) = self.gate.charges(rulings) {
+            request.extensions_mut().insert(charges);
+        }
+        let unsettled = self.gate.settles().then(|| Unsettled::new(self, mem::take(rulings)));
+        Ok(After { values, unsettled })
+    }
+}
+
+impl<S, R> Limit<S, R> {
+    pub(crate) const fn new(service: S, config: Arc<Config<R>>) -> Self {
+        Self { service, config }
+    }
+}
+
+impl<S, R, B, T> Service<Request<B>> for Limit<S, R>
+where
+    S: Service<Request<B>, Response = Response<T>> + Clone,
+    T: Body,
+    R: Respond<T>,
+{
+    type Response = Response<T>;
+    type Error = S::Error;
+    type Future = LimitFuture<S, B, R>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.service.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let config = &self.config;
+        let mut rulings = Rulings::new();
+        let state = if config.gate.decide_at_once(&RequestHead::from(&request), &mut rulings) {
+            match config.admit(&mut rulings, &mut request) {
+                Ok(after) => State::Serving { serving: self.service.call(request), after: Some(after) },
+                Err(response) => State::Refused { response: Some(response) },
+            }
+        } else {
+            // A clone need not be ready, so the service that is goes with the request.
+            let clone = self.service.clone();
+            let service = mem::replace(&mut self.service, clone);
+            let gate = Arc::clone(&config.gate);
+            let deciding = Box::pin(async move { gate.finish(rulings).await });
+            let asked = Asked { request, service, config: Arc::clone(config) };
+            State::Deciding { deciding, asked: Some(Box::new(asked)) }
+        };
+        LimitFuture { state }
+    }
+}
+
+impl<S: Clone, R> Clone for Limit<S, R> {
+    fn clone(&self) -> Self {
+        Self { service: self.service.clone(), config: Arc::clone(&self.config) }
+    }
+}
+
+impl<S: fmt::Debug, R> fmt::Debug for Limit<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limit").field("service", &self.service).field("config", &self.config).finish()
+    }
+}
+
+impl<R> fmt::Debug for Config<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config").field("gate", &self.gate).field("fields", &self.fields).finish_non_exhaustive()
+    }
+}
+
+pin_project! {
+    /// The future of a [`Limit`]: decides, serves and settles.
+    pub struct LimitFuture<S, B, R>
+    where
+        S: Service<Request<B>>,
+    {
+        #[pin]
+        state: State<S, B, R, S::Future, S::Response>,
+    }
+}
+
+pin_project! {
+    #[project = Projected]
+    enum State<S, B, R, F, T> {
+        // Boxed, so that the future stays small where the store answers at once.
+        Deciding { deciding: BoxFuture<'static, Rulings>, asked: Option<Box<Asked<S, B, R>>> },
+        Serving { #[pin] serving: F, after: Option<After<R>> },
+        Settling { settling: BoxFuture<'static, Rulings>, response: Option<T>, config: Arc<Config<R>> },
+        Refused { response: Option<T> },
+    }
+}
+
+impl<S, B, R, T> Future for LimitFuture<S, B, R>
+where
+    S: Service<Request<B>, Response = Response<T>>,
+    T: Body,
+    R: Respond<T>,
+{
+    type Output = Result<Response<T>, S::Error>;
+
+    #[allow(clippy::expect_used, reason = "polling a future again after its end is a bug of the caller")]
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        const ENDED: &str = "the future was polled after its end";
+        let mut this = self.project();
+        loop {
+            let next = match this.state.as_mut().project() {
+                Projected::Deciding { deciding, asked } => {
+                    let mut rulings = ready!(deciding.as_mut().poll(context));
+                    let Asked { mut request, mut service, config } = *asked.take().expect(ENDED);
+                    match config.admit(&mut rulings, &mut request) {
+                        Ok(after) => State::Serving { serving: service.call(request), after: Some(after) },
+                        Err(response) => State::Refused { response: Some(response) },
+                    }
+                }
+                Projected::Serving { serving, after } => {
+                    let served = ready!(serving.poll(context));
+                    let After { values, unsettled } = after.take().expect(ENDED);
+                    let settling = unsettled.and_then(|unsettled| unsettled.settle(served.as_ref().ok()));
+                    let mut response = served?;
+                    match settling {
+                        Some((settling, config)) => State::Settling { settling, response: Some(response), config },
+                        None => {
+                            values.add(response.status(), response.headers_mut());
+                            return Poll::Ready(Ok(response));
+                        }
+                    }
+                }
+                Projected::Settling { settling, response, config } => {
+                    let rulings = ready!(settling.as_mut().poll(context));
+                    let mut response = response.take().expect(ENDED);
+                    config.values(&rulings).add(response.status(), response.headers_mut());
+                    return Poll::Ready(Ok(response));
+                }
+                Projected::Refused { response } => return Poll::Ready(Ok(response.take().expect(ENDED))),
+            };
+            this.state.set(next);
+        }
+    }
+}
+
+impl<S: Service<Request<B>>, B, R> fmt::Debug for LimitFuture<S, B, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitFuture").finish_non_exhaustive()
+    }
+}
+
+/// A request whose rules are being decided on.
+struct Asked<S, B, R> {
+    request: Request<B>,
+    service: S,
+    config: Arc<Config<R>>,
+}
+
+/// What to do after a request was served.
+struct After<R> {
+    values: Values,
+    unsettled: Option<Unsettled<R>>,
+}
+
+/// Charges that the response may change. Dropped, those are refunded whose rule says so.
+struct Unsettled<R> {
+    config: Arc<Config<R>>,
+    rulings: Option<Box<Rulings>>,
+}
+
+impl<R> Unsettled<R> {
+    fn new(config: &Arc<Config<R>>, rulings: Rulings) -> Self {
+        Self { config: Arc::clone(config), rulings: Some(Box::new(rulings)) }
+    }
+
+    /// Returns a future that settles, `None` if all charges stay: also without a response.
+    fn settle<T: Body>(
+        mut self,
+        response: Option<&Response<T>>,
+    ) -> Option<(BoxFuture<'static, Rulings>, Arc<Config<R>>)> {
+        let rulings = self.rulings.take()?;
+        let gate = Arc::clone(&self.config.gate);
+        let costs = gate.actual_costs(&rulings, &ResponseHead::from(response?))?;
+        let settling = Box::pin(async move { gate.settle(*rulings, costs).await });
+        Some((settling, Arc::clone(&self.config)))
+    }
+}
+
+impl<R> Drop for Unsettled<R> {
+    fn drop(&mut self) {
+        #[cfg(feature = "tokio")]
+        if let (Some(rulings), Ok(runtime)) = (self.rulings.take(), tokio::runtime::Handle::try_current())
+            && let Some(costs) = self.config.gate.abandoned_costs()
+        {
+            let gate = Arc::clone(&self.config.gate);
+            runtime.spawn(async move { gate.settle(*rulings, costs).await });
+        }
+    }
+}

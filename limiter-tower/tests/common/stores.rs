@@ -1,0 +1,62 @@
+//! Stores that need a future, fail or never answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::{Error, ErrorKind, WindowStore};
+
+/// How a [`Remote`] store behaves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[repr(u8)]
+pub(crate) enum Mood {
+    Well,
+    Failing,
+    Hanging,
+    /// Applies an operation, then never answers.
+    Silent,
+}
+
+/// A store that never answers at once.
+#[derive(Clone, Debug)]
+pub(crate) struct Remote<S> {
+    store: S,
+    mood: Arc<AtomicU8>,
+}
+
+impl<S> Remote<S> {
+    pub(crate) fn new(store: S) -> Self {
+        Self { store, mood: Arc::default() }
+    }
+
+    pub(crate) fn set(&self, mood: Mood) {
+        self.mood.store(mood as u8, Ordering::SeqCst);
+    }
+
+    async fn answer<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        tokio::task::yield_now().await;
+        let mood = self.mood.load(Ordering::SeqCst);
+        if mood == Mood::Failing as u8 {
+            return Err(Error::new(ErrorKind::Unavailable, "connection refused"));
+        }
+        if mood == Mood::Hanging as u8 {
+            return std::future::pending().await;
+        }
+        let answer = answer.await;
+        if mood == Mood::Silent as u8 { std::future::pending().await } else { answer }
+    }
+}
+
+impl<S: WindowStore> WindowStore for Remote<S> {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        self.answer(self.store.apply(op)).await
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        self.answer(self.store.settle(settlement)).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.answer(self.store.reset(log)).await
+    }
+}

@@ -1,0 +1,164 @@
+//! A circuit breaker.
+//!
+//! The state machine is the classic one: closed, open, half open. It is written here because the kept crates let several calls
+//! through while half open, which is a thundering herd on a server that has just come back.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
+use tokio::time::Instant;
+
+/// Stops calling a store that fails.
+///
+/// - *Closed*: calls pass. After `failures` outages in a row it opens. An outage is an error of the kind
+///   [`Unavailable`](ErrorKind::Unavailable) or [`Timeout`](ErrorKind::Timeout).
+/// - *Open*: calls fail at once with [`Unavailable`](ErrorKind::Unavailable), for `pause`.
+/// - *Half open*: after the pause one call passes as a probe, and the others still fail at once. If the store answers, the
+///   breaker closes. If not, it opens for another pause.
+///
+/// Clones share one state.
+///
+/// # Cancel safety
+/// As the store's. A probe that is dropped makes room for the next one.
+#[derive(Clone, Debug)]
+pub struct CircuitBreaker<S> {
+    store: S,
+    failures: u32,
+    pause: Duration,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    /// Closed and without a failure: the only state that calls see as long as the store is well.
+    healthy: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Outages in a row, while closed.
+    failures: u32,
+    open_until: Option<Instant>,
+    probing: bool,
+}
+
+impl<S> CircuitBreaker<S> {
+    /// Returns `store` behind a breaker that opens for `pause` after `failures` outages in a row. 0 failures mean 1.
+    #[must_use]
+    pub fn new(store: S, failures: u32, pause: Duration) -> Self {
+        let state = Mutex::new(State { failures: 0, open_until: None, probing: false });
+        let shared = Arc::new(Shared { healthy: AtomicBool::new(true), state });
+        Self { store, failures: failures.max(1), pause, shared }
+    }
+
+    /// Returns the store.
+    pub const fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Whether calls fail at once. A call may still pass as a probe.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.shared.healthy.load(Ordering::Acquire) && self.shared.lock().open_until.is_some()
+    }
+
+    fn refusal(&self, log: LogKey<'_>) -> Error {
+        let text = format!("the store failed {} times in a row; it is not called before the next probe", self.failures);
+        Error::new(ErrorKind::Unavailable, text).with_log(log)
+    }
+
+    /// Returns whether the call is a probe.
+    fn admit(&self, log: LogKey<'_>) -> Result<Option<Probe<'_>>, Error> {
+        if self.shared.healthy.load(Ordering::Acquire) {
+            return Ok(None);
+        }
+        let mut state = self.shared.lock();
+        match state.open_until {
+            None => Ok(None),
+            Some(until) if Instant::now() >= until && !state.probing => {
+                state.probing = true;
+                Ok(Some(Probe(&self.shared)))
+            }
+            Some(_) => Err(self.refusal(log)),
+        }
+    }
+
+    async fn guarded<T>(&self, log: LogKey<'_>, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let probe = self.admit(log)?;
+        let answer = call.await;
+        match &answer {
+            Err(error) if error.is_retryable() => self.failed(probe.is_some()),
+            _ => self.answered(),
+        }
+        drop(probe);
+        answer
+    }
+
+    fn answered(&self) {
+        if !self.shared.healthy.load(Ordering::Acquire) {
+            let mut state = self.shared.lock();
+            (state.failures, state.open_until) = (0, None);
+            self.shared.healthy.store(true, Ordering::Release);
+        }
+    }
+
+    fn failed(&self, probe: bool) {
+        let mut state = self.shared.lock();
+        self.shared.healthy.store(false, Ordering::Release);
+        if state.open_until.is_none() {
+            state.failures += 1;
+        }
+        // A call from before the breaker opened does not lengthen the pause.
+        if probe || (state.open_until.is_none() && state.failures >= self.failures) {
+            state.open_until = Some(Instant::now() + self.pause);
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes room for another probe when it is dropped.
+struct Probe<'a>(&'a Shared);
+
+impl Drop for Probe<'_> {
+    fn drop(&mut self) {
+        self.0.lock().probing = false;
+    }
+}
+
+impl<S: WindowStore> WindowStore for CircuitBreaker<S> {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        self.guarded(op.log, self.store.apply(op)).await
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        self.guarded(settlement.log, self.store.settle(settlement)).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.guarded(log, self.store.reset(log)).await
+    }
+
+    /// Also answers at once while it is open.
+    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        if !self.shared.healthy.load(Ordering::Acquire) {
+            let state = self.shared.lock();
+            if state.open_until.is_some_and(|until| state.probing || Instant::now() < until) {
+                return Some(Err(self.refusal(op.log)));
+            }
+        }
+        self.store.decide_at_once(op)
+    }
+
+    fn timer(&self) -> Option<&dyn Timer> {
+        self.store.timer()
+    }
+}

@@ -1,0 +1,271 @@
+//! Denials that need no round trip.
+//!
+//! Where only admitted requests count, a denial is a promise: until the next entry expires, nothing about the log changes unless
+//! somebody changes it. So the same request can be answered from here until that instant.
+//!
+//! The instant is on the store's clock. The store read its clock between sending and receiving, so by the local clock the instant
+//! lies between `sent + wait` and `received + wait`. The cache forgets the denial at `sent + wait`, so it never denies late.
+//! The time that a cached decision reports counts from `received`. It lags behind the store's clock by at most the round trip, so
+//! a retry-after is never too short.
+
+use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+use foldhash::fast::RandomState;
+use limiter_core::store::{At, Facts, LogFacts, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts, decide};
+use limiter_core::{Counting, Decision, Error, Name, Policy, Timer, Timestamp, WindowStore};
+use tokio::time::Instant;
+
+/// Answers repeated denials without the store.
+///
+/// A denial is kept until the next entry of its log expires, which is when its fields change. Until then the same request gets
+/// the same decision, with the time passed taken off. Only denials at the store's clock, under a policy that counts admitted
+/// requests, without an idempotency key, are kept.
+///
+/// Whatever changes a log through this wrapper forgets the log's denial: a settlement, refund, reset or record, and an acquire
+/// that a looser policy admits. Changes by other processes show when the denial expires: a key that another process unblocks stays
+/// denied here until then. The cache assumes that the store's clock does not step and runs at the speed of the local one.
+///
+/// Clones share one cache.
+///
+/// # Cancel safety
+/// As the store's.
+#[derive(Clone, Debug)]
+pub struct DenialCache<S> {
+    store: S,
+    cache: Arc<Cache>,
+}
+
+/// The shortest time between two searches for expired denials.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+/// Enough that changes of other logs seldom keep a denial from being cached.
+const CHANGE_COUNTERS: usize = 256;
+
+struct Cache {
+    /// By the hash of the log. One denial for each.
+    denials: DashMap<u64, Denial, RandomState>,
+    hasher: RandomState,
+    max_keys: usize,
+    /// The number of denials. The map would lock all its parts to count them.
+    held: AtomicUsize,
+    /// When expired denials may be removed again: a full cache must not be searched for every denial.
+    next_sweep: Mutex<Instant>,
+    /// Count the changes made through this wrapper, by the hash of the log. A denial that was under way during a change may be
+    /// outdated.
+    changes: [AtomicU64; CHANGE_COUNTERS],
+}
+
+struct Denial {
+    name: Name,
+    key: Box<[u8]>,
+    policy: Policy,
+    mode: Mode,
+    cost: u64,
+    log: LogFacts,
+    received: Instant,
+    until: Instant,
+}
+
+impl fmt::Debug for Cache {
+    /// Neither locks the map nor prints keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("held", &self.held).field("max_keys", &self.max_keys).finish_non_exhaustive()
+    }
+}
+
+impl Denial {
+    fn answers(&self, op: &Op<'_>) -> bool {
+        self.name == op.log.name
+            && *self.key == *op.log.key
+            && self.cost == op.cost
+            && self.mode == op.mode
+            && self.policy == *op.policy
+    }
+
+    fn facts(&self, now: Instant) -> Facts {
+        let passed = u64::try_from(now.duration_since(self.received).as_micros()).unwrap_or(u64::MAX);
+        let now = Timestamp::from_micros_saturating(self.log.now.as_micros().saturating_add(passed));
+        Facts { admitted: false, outcome: Outcome::Nothing, log: LogFacts { now, ..self.log.clone() } }
+    }
+}
+
+impl<S> DenialCache<S> {
+    /// Returns `store` with a cache of the denials of at most `max_keys` logs.
+    #[must_use]
+    pub fn new(store: S, max_keys: usize) -> Self {
+        let cache = Cache {
+            denials: DashMap::with_hasher(RandomState::default()),
+            hasher: RandomState::default(),
+            max_keys,
+            held: AtomicUsize::new(0),
+            next_sweep: Mutex::new(Instant::now()),
+            changes: [const { AtomicU64::new(0) }; CHANGE_COUNTERS],
+        };
+        Self { store, cache: Arc::new(cache) }
+    }
+
+    /// Returns the store.
+    pub const fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Returns the number of denials held, expired ones included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.cache.held.load(Ordering::Relaxed)
+    }
+
+    /// Whether no denial is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Cache {
+    fn hash(&self, log: LogKey<'_>) -> u64 {
+        self.hasher.hash_one(log)
+    }
+
+    fn is_cacheable(op: &Op<'_>) -> bool {
+        op.at == At::StoreClock
+            && op.id.is_none()
+            && op.mode != Mode::Record
+            && (op.mode == Mode::Peek || op.policy.counting() == Counting::Admitted)
+    }
+
+    /// Returns the facts of a denial that still holds.
+    fn find(&self, op: &Op<'_>) -> Option<Facts> {
+        if self.held.load(Ordering::Relaxed) == 0 || !Self::is_cacheable(op) {
+            return None;
+        }
+        let denial = self.denials.get(&self.hash(op.log))?;
+        let now = Instant::now();
+        (now < denial.until && denial.answers(op)).then(|| denial.facts(now))
+    }
+
+    /// Keeps the facts if they are a denial whose fields hold for some time.
+    fn keep(&self, op: &Op<'_>, facts: &Facts, sent: Instant, changes: u64) {
+        if facts.admitted || facts.outcome != Outcome::Nothing || !Self::is_cacheable(op) {
+            return;
+        }
+        let now = facts.log.now.as_micros();
+        let used = facts.log.usage.iter().zip(op.policy.limits()).filter(|(usage, _)| usage.used > 0);
+        let expiries = used.map(|(usage, limit)| usage.oldest.as_micros() + limit.window().as_micros());
+        let Some(wait) = expiries.min().and_then(|expiry| expiry.checked_sub(now)) else { return };
+        let received = Instant::now();
+        let Some(until) = sent.checked_add(Duration::from_micros(wait)).filter(|until| received < *until) else {
+            return;
+        };
+        let hash = self.hash(op.log);
+        if self.held.load(Ordering::Relaxed) >= self.max_keys
+            && !self.denials.contains_key(&hash)
+            && !self.make_room(received)
+        {
+            return;
+        }
+        let denial = Denial {
+            name: op.log.name,
+            key: op.log.key.into(),
+            policy: op.policy.clone(),
+            mode: op.mode,
+            cost: op.cost,
+            log: facts.log.clone(),
+            received,
+            until,
+        };
+        let entry = self.denials.entry(hash);
+        // Compared behind the lock of the entry, which a change takes after it has counted itself.
+        if self.changes(hash).load(Ordering::SeqCst) == changes {
+            if matches!(entry, Entry::Vacant(_)) {
+                self.held.fetch_add(1, Ordering::Relaxed);
+            }
+            entry.insert(denial);
+        }
+    }
+
+    /// Removes the expired denials, if that was not done just now. Returns whether there is room for another.
+    fn make_room(&self, now: Instant) -> bool {
+        match self.next_sweep.try_lock() {
+            Ok(mut next) if now >= *next => *next = now + SWEEP_INTERVAL,
+            _ => return false,
+        }
+        self.denials.retain(|_, denial| {
+            let holds = now < denial.until;
+            if !holds {
+                self.held.fetch_sub(1, Ordering::Relaxed);
+            }
+            holds
+        });
+        self.held.load(Ordering::Relaxed) < self.max_keys
+    }
+
+    fn changes(&self, hash: u64) -> &AtomicU64 {
+        // The upper bits: the table uses the lower ones.
+        &self.changes[(hash >> 32) as usize % CHANGE_COUNTERS]
+    }
+
+    fn forget(&self, log: LogKey<'_>) {
+        let hash = self.hash(log);
+        self.changes(hash).fetch_add(1, Ordering::SeqCst);
+        // Not skipped where nothing is held: a denial may be on its way in behind the lock.
+        if self.denials.remove(&hash).is_some() {
+            self.held.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Forgets the denial of a log once a change is over, also if the change fails or is dropped: it may have had its effect.
+struct Forget<'a>(&'a Cache, LogKey<'a>);
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        self.0.forget(self.1);
+    }
+}
+
+impl<S: WindowStore> WindowStore for DenialCache<S> {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        if let Some(facts) = self.cache.find(&op) {
+            return Ok(facts);
+        }
+        let (sent, changes) = (Instant::now(), self.cache.changes(self.cache.hash(op.log)).load(Ordering::SeqCst));
+        let forget = Forget(&self.cache, op.log);
+        let facts = self.store.apply(op).await?;
+        if facts.outcome == Outcome::Nothing {
+            std::mem::forget(forget);
+            self.cache.keep(&op, &facts, sent, changes);
+        }
+        Ok(facts)
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        let _forget = Forget(&self.cache, settlement.log);
+        self.store.settle(settlement).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        let _forget = Forget(&self.cache, log);
+        self.store.reset(log).await
+    }
+
+    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        if let Some(facts) = self.cache.find(&op) {
+            return Some(op.checked().map(|op| decide(&op, facts)));
+        }
+        let decision = self.store.decide_at_once(op)?;
+        if decision.as_ref().is_ok_and(|decision| decision.receipt().is_some()) {
+            self.cache.forget(op.log);
+        }
+        Some(decision)
+    }
+
+    fn timer(&self) -> Option<&dyn Timer> {
+        self.store.timer()
+    }
+}

@@ -1,0 +1,93 @@
+//! Admitting what a store cannot decide.
+
+use std::sync::Arc;
+
+use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts, decide};
+use limiter_core::{Decision, Error, Timer, WindowStore};
+
+use crate::outage::{Outage, OutageLog};
+use crate::substitute::{self, Ids};
+
+/// Admits what a store could not decide because it is away.
+///
+/// An operation that fails with [`Unavailable`](limiter_core::ErrorKind::Unavailable) or
+/// [`Timeout`](limiter_core::ErrorKind::Timeout) is decided as if the log were empty. Its receipt names no entry, so settling it
+/// later says that the entry is gone. Other errors pass. A reset also passes its error: whoever unblocks a key must know that it
+/// did not work.
+///
+/// An operation that timed out may still count in the store later.
+///
+/// # Cancel safety
+/// As the store's.
+#[derive(Clone, Debug)]
+pub struct FailOpen<S> {
+    store: S,
+    ids: Arc<Ids>,
+    outages: OutageLog,
+}
+
+impl<S> FailOpen<S> {
+    /// Returns `store`, failing open.
+    #[must_use]
+    pub fn new(store: S) -> Self {
+        Self { store, ids: Arc::new(Ids::new()), outages: OutageLog::default() }
+    }
+
+    /// Calls `listener` once when an outage begins and once when it ends, within the call that notices it. Default: none.
+    #[must_use]
+    pub fn on_outage(mut self, listener: impl Fn(Outage<'_>) + Send + Sync + 'static) -> Self {
+        self.outages.listen(listener);
+        self
+    }
+
+    /// Returns the store.
+    pub const fn store(&self) -> &S {
+        &self.store
+    }
+}
+
+impl<S: WindowStore> WindowStore for FailOpen<S> {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        match self.store.apply(op).await {
+            Err(error) if error.is_retryable() => {
+                self.outages.failed(&error);
+                Ok(substitute::admit(&op, &self.ids))
+            }
+            answer => {
+                let _ = self.outages.answered();
+                answer
+            }
+        }
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        match self.store.settle(settlement).await {
+            Err(error) if error.is_retryable() => {
+                self.outages.failed(&error);
+                Ok(substitute::not_settled(&settlement))
+            }
+            answer => {
+                let _ = self.outages.answered();
+                answer
+            }
+        }
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.store.reset(log).await
+    }
+
+    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        match self.store.decide_at_once(op)? {
+            Err(error) if error.is_retryable() => {
+                self.outages.failed(&error);
+                Some(op.checked().map(|op| decide(&op, substitute::admit(&op, &self.ids))))
+            }
+            answer => Some(answer),
+        }
+    }
+
+    fn timer(&self) -> Option<&dyn Timer> {
+        self.store.timer()
+    }
+}

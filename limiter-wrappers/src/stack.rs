@@ -1,0 +1,92 @@
+//! The recommended order of the wrappers.
+
+use std::time::Duration;
+
+use crate::breaker::CircuitBreaker;
+use crate::denial_cache::DenialCache;
+use crate::fail_closed::FailClosed;
+use crate::fail_open::FailOpen;
+use crate::fallback::Fallback;
+use crate::timeout::Timeout;
+
+/// A store behind a denial cache, a circuit breaker and a timeout.
+pub type Guarded<S> = DenialCache<CircuitBreaker<Timeout<S>>>;
+
+/// Builds the recommended stack around a store.
+///
+/// ```text
+/// fail open, fail closed or fallback ─► denial cache ─► circuit breaker ─► timeout ─► store
+/// ```
+///
+/// - The timeout is innermost, so that the breaker sees a hanging store as failing.
+/// - The cache is outside the breaker, so that known denials go on during an outage.
+/// - It is inside of what answers for the store, so that a made-up denial is never cached.
+#[derive(Clone, Debug)]
+#[must_use = "a stack does nothing until one of its last methods makes a store"]
+pub struct Stack<S> {
+    store: S,
+    timeout: Duration,
+    failures: u32,
+    pause: Duration,
+    cached_keys: usize,
+}
+
+impl<S> Stack<S> {
+    /// Returns the stack around `store`, with the defaults of each option.
+    pub const fn new(store: S) -> Self {
+        let (timeout, pause) = (Duration::from_millis(300), Duration::from_secs(1));
+        Self { store, timeout, failures: 5, pause, cached_keys: 100_000 }
+    }
+
+    /// Sets how long a call to the store may take. Default: 300 ms.
+    ///
+    /// A `RedisStore` has timeouts, too. This one bounds all its attempts together.
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Sets after how many outages in a row the breaker opens. Default: 5.
+    pub const fn failures(mut self, failures: u32) -> Self {
+        self.failures = failures;
+        self
+    }
+
+    /// Sets how long the breaker stays open before each probe. Default: 1 s.
+    pub const fn pause(mut self, pause: Duration) -> Self {
+        self.pause = pause;
+        self
+    }
+
+    /// Sets of how many logs denials are cached. 0 caches none. Default: 100,000.
+    pub const fn cached_keys(mut self, keys: usize) -> Self {
+        self.cached_keys = keys;
+        self
+    }
+
+    /// Returns the store that passes errors on, for a service that decides by itself.
+    #[must_use]
+    pub fn or_error(self) -> Guarded<S> {
+        let breaker = CircuitBreaker::new(Timeout::new(self.store, self.timeout), self.failures, self.pause);
+        DenialCache::new(breaker, self.cached_keys)
+    }
+
+    /// Returns the store that admits requests during an outage.
+    #[must_use]
+    pub fn fail_open(self) -> FailOpen<Guarded<S>> {
+        FailOpen::new(self.or_error())
+    }
+
+    /// Returns the store that limits in `local` during an outage and merges afterwards.
+    #[must_use]
+    pub fn fallback<L>(self, local: L) -> Fallback<Guarded<S>, L> {
+        Fallback::new(self.or_error(), local)
+    }
+
+    /// Returns the store that denies requests during an outage, with a retry-after of the breaker's pause.
+    #[must_use]
+    pub fn fail_closed(self) -> FailClosed<Guarded<S>> {
+        let pause = self.pause;
+        FailClosed::new(self.or_error(), pause)
+    }
+}

@@ -1,0 +1,62 @@
+//! A bound on the time of every call.
+
+use std::time::Duration;
+
+use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
+
+/// Bounds the time of every call to a store.
+///
+/// A call that takes longer fails with [`ErrorKind::Timeout`]. It may still have its effect on the store later. Repeat it with
+/// the same idempotency key to have it count once. Calls need a tokio runtime, except those that the store answers at once.
+///
+/// # Cancel safety
+/// As the store's. A call that times out is dropped.
+#[derive(Clone, Debug)]
+pub struct Timeout<S> {
+    store: S,
+    timeout: Duration,
+}
+
+impl<S> Timeout<S> {
+    /// Returns `store` with every call bounded by `timeout`.
+    #[must_use]
+    pub const fn new(store: S, timeout: Duration) -> Self {
+        Self { store, timeout }
+    }
+
+    /// Returns the store.
+    pub const fn store(&self) -> &S {
+        &self.store
+    }
+
+    async fn bounded<T>(&self, log: LogKey<'_>, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let bounded = tokio::time::timeout(self.timeout, call).await;
+        bounded.unwrap_or_else(|_| {
+            let text = format!("the store did not answer within {:?}", self.timeout);
+            Err(Error::new(ErrorKind::Timeout, text).with_log(log))
+        })
+    }
+}
+
+impl<S: WindowStore> WindowStore for Timeout<S> {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        self.bounded(op.log, self.store.apply(op)).await
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        self.bounded(settlement.log, self.store.settle(settlement)).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.bounded(log, self.store.reset(log)).await
+    }
+
+    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        self.store.decide_at_once(op)
+    }
+
+    fn timer(&self) -> Option<&dyn Timer> {
+        self.store.timer()
+    }
+}

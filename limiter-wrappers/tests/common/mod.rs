@@ -1,0 +1,69 @@
+//! A store that fails on command.
+
+#![allow(dead_code, reason = "no test file uses all of it")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::{Error, ErrorKind, WindowStore};
+use limiter_memory::MemoryStore;
+
+/// What the store does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Does {
+    Answer,
+    Refuse,
+    Hang,
+    Corrupt,
+}
+
+/// A store in memory that answers through futures only, and counts its calls.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Faulty(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    store: MemoryStore,
+    does: AtomicU8,
+    calls: AtomicU64,
+}
+
+impl Faulty {
+    pub(crate) fn set(&self, does: Does) {
+        self.0.does.store(does as u8, Ordering::SeqCst);
+    }
+
+    pub(crate) fn calls(&self) -> u64 {
+        self.0.calls.load(Ordering::SeqCst)
+    }
+
+    async fn call(&self) -> Result<(), Error> {
+        self.0.calls.fetch_add(1, Ordering::SeqCst);
+        tokio::task::yield_now().await;
+        match self.0.does.load(Ordering::SeqCst) {
+            does if does == Does::Refuse as u8 => Err(Error::new(ErrorKind::Unavailable, "refused")),
+            does if does == Does::Hang as u8 => std::future::pending().await,
+            does if does == Does::Corrupt as u8 => Err(Error::new(ErrorKind::Corrupt, "corrupt")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl WindowStore for Faulty {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        self.call().await?;
+        self.0.store.apply(op).await
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        self.call().await?;
+        self.0.store.settle(settlement).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.call().await?;
+        self.0.store.reset(log).await
+    }
+}

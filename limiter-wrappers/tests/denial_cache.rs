@@ -1,0 +1,136 @@
+//! The denial cache never denies late, never admits early, and asks the store no more than it must.
+
+use std::time::{Duration, Instant};
+
+use common::{Does, Faulty};
+use limiter_core::{Counting, Limiter, policy};
+use limiter_memory::MemoryStore;
+use limiter_wrappers::DenialCache;
+
+mod common;
+
+#[tokio::test]
+async fn a_repeated_denial_needs_no_call_until_a_unit_frees() {
+    let faulty = Faulty::default();
+    let cache = DenialCache::new(faulty.clone(), 10);
+    let limiter = Limiter::new("t", policy!("2/1h"), cache.clone());
+    assert!(limiter.acquire("key").cost(2).await.unwrap().allowed());
+    let first = limiter.acquire("key").await.unwrap();
+    let calls = faulty.calls();
+    let mut last = first.clone();
+    for _ in 0..1000 {
+        let again = limiter.acquire("key").await.unwrap();
+        assert!(!again.allowed() && again.at() >= last.at() && again.retry_after() <= last.retry_after());
+        assert_eq!((again.used(), again.remaining()), (first.used(), first.remaining()));
+        let end = |decision: &limiter_core::Decision| {
+            decision.at().as_micros() + decision.retry_after().unwrap().as_micros() as u64
+        };
+        assert_eq!(end(&again), end(&first));
+        last = again;
+    }
+    assert_eq!((faulty.calls(), cache.len()), (calls, 1));
+    assert!(limiter.acquire("key").at_once().is_some());
+    // Another cost, policy, verb, id or key is another question.
+    let gold = policy!("9/1h");
+    assert!(!limiter.acquire("key").cost(2).await.unwrap().allowed());
+    assert!(limiter.acquire("key").policy(&gold).await.unwrap().allowed());
+    assert!(!limiter.peek("key").await.unwrap().allowed());
+    assert!(!limiter.acquire("key").id(7_u128).await.unwrap().allowed());
+    assert!(limiter.acquire("other").await.unwrap().allowed());
+    assert_eq!(faulty.calls(), calls + 5);
+}
+
+#[tokio::test]
+async fn a_change_through_the_wrapper_shows_at_once() {
+    let faulty = Faulty::default();
+    let limiter = Limiter::new("t", policy!("2/1h"), DenialCache::new(faulty, 10));
+    let receipt = limiter.acquire("key").cost(2).await.unwrap().receipt().unwrap();
+    assert!(!limiter.acquire("key").await.unwrap().allowed());
+    assert!(limiter.settle("key", receipt, 1).await.unwrap().applied());
+    assert!(limiter.acquire("key").await.unwrap().allowed());
+    assert!(!limiter.acquire("key").await.unwrap().allowed());
+    assert!(limiter.refund("key", receipt).await.unwrap().applied());
+    assert!(limiter.acquire("key").await.unwrap().allowed());
+    assert!(!limiter.acquire("key").await.unwrap().allowed());
+    limiter.reset("key").await.unwrap();
+    assert!(limiter.acquire("key").cost(2).await.unwrap().allowed());
+    assert!(!limiter.acquire("key").await.unwrap().allowed());
+    assert!(!limiter.record("key").cost(3).await.unwrap().allowed());
+    assert!(!limiter.acquire("key").await.unwrap().allowed());
+}
+
+#[tokio::test]
+async fn what_may_change_any_time_is_not_cached() {
+    let faulty = Faulty::default();
+    let attempts = policy!("1/1h").with_counting(Counting::Attempts);
+    let limiter = Limiter::new("t", attempts, DenialCache::new(faulty.clone(), 10));
+    for calls in 1..10 {
+        assert_eq!(limiter.acquire("key").await.unwrap().allowed(), calls == 1);
+        assert_eq!(faulty.calls(), calls);
+    }
+}
+
+#[tokio::test]
+async fn known_denials_go_on_during_an_outage() {
+    let faulty = Faulty::default();
+    let limiter = Limiter::new("t", policy!("1/1h"), DenialCache::new(faulty.clone(), 10));
+    assert!(limiter.acquire("key").await.unwrap().allowed());
+    assert!(!limiter.acquire("key").await.unwrap().allowed());
+    faulty.set(Does::Refuse);
+    assert!(!limiter.acquire("key").await.unwrap().allowed());
+    assert!(limiter.acquire("other").await.is_err());
+}
+
+#[tokio::test]
+async fn the_bound_holds_and_expired_denials_make_room() {
+    let faulty = Faulty::default();
+    let cache = DenialCache::new(faulty.clone(), 3);
+    let limiter = Limiter::new("t", policy!("1/100ms"), cache.clone());
+    for key in 0..10 {
+        assert!(limiter.acquire(key).await.unwrap().allowed());
+        let _ = limiter.acquire(key).await.unwrap();
+        assert!(cache.len() <= 3);
+    }
+    tokio::time::sleep(Duration::from_millis(110)).await;
+    assert!(limiter.acquire("new").await.unwrap().allowed());
+    assert!(!limiter.acquire("new").await.unwrap().allowed());
+    assert_eq!(cache.len(), 1);
+}
+
+/// Many tasks on one key, in running time: each window admits exactly its maximum, at the cost of few calls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_reaches_the_store_about_as_often_as_units_free() {
+    const LENGTH: Duration = Duration::from_secs(2);
+    let faulty = Faulty::default();
+    let (cached, plain) = (DenialCache::new(faulty.clone(), 10), MemoryStore::new());
+    let limiter = Limiter::new("t", policy!("10/200ms"), cached);
+    let start = Instant::now();
+    let tasks = (0..8).map(|_| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move {
+            let (mut admitted, mut denied) = (Vec::new(), 0_u64);
+            while start.elapsed() < LENGTH {
+                let decision = limiter.acquire("key").await.unwrap();
+                if decision.allowed() {
+                    admitted.push(decision.at().as_micros());
+                } else {
+                    denied += 1;
+                }
+                tokio::task::yield_now().await;
+            }
+            (admitted, denied)
+        })
+    });
+    let (mut admitted, mut denied) = (Vec::new(), 0);
+    for task in tasks.collect::<Vec<_>>() {
+        let (some, more) = task.await.unwrap();
+        admitted.extend(some);
+        denied += more;
+    }
+    drop(plain);
+    admitted.sort_unstable();
+    assert!(admitted.windows(11).all(|window| window[10] - window[0] >= 200_000), "more than 10 within 200 ms");
+    assert!((90..=110).contains(&admitted.len()), "{} admitted in 2 s", admitted.len());
+    let calls = faulty.calls();
+    assert!(denied > 20_000 && calls < 20 * admitted.len() as u64, "{denied} denied with {calls} calls");
+}
