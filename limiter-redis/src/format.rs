@@ -22,8 +22,10 @@ pub(crate) const REPEATED: u8 = 4;
 pub(crate) const EMPTY: u8 = 16;
 pub(crate) const SHORT: u8 = 32;
 
-/// The bytes of an id that the store makes: a ttl code and 32 bits.
+/// The bytes of an id that the store makes: a ttl code and 32 bits, of which the first is 0.
 pub(crate) const OWN_ID_LEN: usize = 6;
+/// The bit of the last 32 that a short entry sets if it was denied.
+pub(crate) const DENIED_ID: u32 = 1 << 31;
 /// The bytes of a caller's id.
 pub(crate) const CALLER_ID_LEN: usize = 16;
 /// The bytes of what precedes the id in an operation: its kind and its cost.
@@ -55,7 +57,7 @@ const LONG_CALLER_LEN: u64 = 7 + 9 + 1 + CALLER_ID_LEN as u64;
 const ID_MEMBER_LEN: u64 = 1 + CALLER_ID_LEN as u64 + 7;
 
 /// The numbers of the scripts by their names.
-pub(crate) const PLACEHOLDERS: [(&str, u64); 41] = [
+pub(crate) const PLACEHOLDERS: [(&str, u64); 43] = [
     ("ACQUIRE", ACQUIRE as u64),
     ("ATTEMPT", ATTEMPT as u64),
     ("RECORD", RECORD as u64),
@@ -72,6 +74,8 @@ pub(crate) const PLACEHOLDERS: [(&str, u64); 41] = [
     ("OP_HEAD_LEN", OP_HEAD_LEN as u64),
     ("SETTLE_HEAD_LEN", SETTLE_HEAD_LEN as u64),
     ("LIMIT_LEN", LIMIT_LEN as u64),
+    ("DENIED_ID", DENIED_ID as u64),
+    ("DENIED_BYTE", (DENIED_ID >> 24) as u64),
     ("TTL_CELLS", TTL_CELLS),
     ("TIME_END", TIME_END),
     ("TIME_BIAS", TIME_BIAS),

@@ -82,9 +82,10 @@ if append then
   high, low = carry(high, low + cost)
   local ids = tag >= 8 and count_ids() or 0
   local entry
-  if fits and #id == $OWN_ID_LEN and ids == 0 and high == 0 and low < $SHORT_TOTAL_END and t - origin < $AGE_END
+  if #id == $OWN_ID_LEN and ids == 0 and high == 0 and low < $SHORT_TOTAL_END and t - origin < $AGE_END
     and (last < t or is_short(newest)) then
-    entry = pack('>i7I5I6I2', t - $TIME_BIAS, low, t - origin, math.min(whole + cost, $SUM_MAX)) .. id
+    entry = pack('>i7I5I6I2', t - $TIME_BIAS, low, t - origin, math.min(whole + cost, $SUM_MAX))
+    entry = entry .. (fits and id or sub(id, 1, 2) .. string.char(byte(id, 3) + $DENIED_BYTE) .. sub(id, 4))
   else
     local entry_tag = (fits and 0 or 1) + (cost > 1 and 4 or 0) + (ids > 0 and 8 or 0)
     if #id == $CALLER_ID_LEN then entry_tag, ids = entry_tag % 8 + 10, ids + 1 end

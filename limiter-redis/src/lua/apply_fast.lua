@@ -43,13 +43,13 @@ if newest and common then
   end
 end
 if common then
-  local kind, cost, ttl, id, window, max = unpack_struct('>BI7I2c4I7I7', request)
+  local kind, cost, ttl, id, window, max = unpack_struct('>BI7I2I4I7I7', request)
   local retention = kind > $RETENTION
   if retention then kind = kind - $RETENTION end
-  local fits, facts, longest, used, oldest, counts, from, second = true, '', 0
+  local fits, longest, facts, used, oldest, counts, from, second = true, 0
   for i = $LIMIT_LEN + 1, #request, $LIMIT_LEN do
     if i > $LIMIT_LEN + 1 then
-      facts = facts .. pack('>I7I7', used, oldest)
+      facts = (facts or '') .. pack('>I7I7', used, oldest)
       window, max = unpack_struct('>I7I7', request, i)
     end
     local rest
@@ -88,26 +88,41 @@ if common then
       retention = false
     elseif used + cost > max then
       fits = false
+      if kind == $ATTEMPT then
+        -- The attempt counts. Mostly the first entry goes for it, and the second becomes the first and the blocker.
+        local member = t - first < window and #request == 2 * $LIMIT_LEN and call('ZRANGE', key, '1', '1')[1]
+        local length, before = #(member or '')
+        common = length == $SHORT_LEN or length == $SHORT_COST_LEN
+        if not common then break end
+        oldest, before = unpack_struct('>i7I5', member)
+        oldest, rest = oldest + $TIME_BIAS, total - before
+        counts = rest + (length == $SHORT_LEN and 1 or unpack_struct('>I7', member, $SHORT_LEN + 1))
+        common = before < $SHORT_TOTAL_END and oldest <= t and rest + 2 * cost <= max and counts + cost >= max
+        if not common then break end
+        longest, from, second = window, oldest, true
       -- The blocker is the first that counts; otherwise it takes a search.
-      if used > max or rest + cost > max then common = false break end
+      elseif used > max or rest + cost > max then common = false break end
     end
     if window > longest then longest, counts, from = window, used, oldest end
   end
-  local append = fits and kind ~= $PEEK
+  local append = (fits or kind == $ATTEMPT) and kind ~= $PEEK
   if append then
     common = common and total + cost < $SHORT_TOTAL_END and t - from < $AGE_END
   else
     common = common and (kind == $ACQUIRE or kind == $PEEK)
   end
   if common then
-    local code = append and $SHORT + $ADMITTED + $APPENDED or fits and $SHORT + $ADMITTED or $SHORT
+    local code = fits and $SHORT + $ADMITTED or $SHORT
+    if append then code = code + $APPENDED end
     if not newest then code = code + $EMPTY end
-    local reply = pack('>BI7I7I7I7', code, t, last, used, oldest) .. facts
+    local reply = pack('>BI7I7I7I7', code, t, last, used, oldest)
+    if facts then reply = reply .. facts end
     if not append then return reply end
     if counts == 0 then total = 0 end
+    if not fits then id = id + $DENIED_ID end
     counts = counts + cost
     if counts > $SUM_MAX then counts = $SUM_MAX end
-    local entry = pack('>i7I5I6I2I2c4', t - $TIME_BIAS, total + cost, t - from, counts, ttl, id)
+    local entry = pack('>i7I5I6I2I2I4', t - $TIME_BIAS, total + cost, t - from, counts, ttl, id)
     if cost ~= 1 then entry = entry .. pack('>I7', cost) end
     -- Redis checks its memory limit before the first write only, so the append comes first.
     call('ZADD', key, '0', entry)
