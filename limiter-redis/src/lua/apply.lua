@@ -2,10 +2,10 @@
 -- The general form of an operation, after apply_fast.lua and prelude.lua. The former has read `request`, `given`, `now` and
 -- `newest`.
 read_log(now, newest)
-local kind, cost = unpack_struct('>BI7', request)
+local kind, deadline, cost = unpack_struct('>BI7I7', request)
 local retention = kind > $RETENTION
 if retention then kind = kind - $RETENTION end
-local windows = math.floor(#request / $LIMIT_LEN) - 1
+local windows = math.floor((#request - $OWN_HEAD_LEN) / $LIMIT_LEN)
 local id = sub(request, $OP_HEAD_LEN + 1, #request - $LIMIT_LEN * windows)
 
 -- What counts in each window. Of the longest, `behind` is the sum after the first entry that counts (-1 if none does), `origin`
@@ -55,6 +55,7 @@ elseif ARGV[3] and last >= 0 then
 end
 
 local append = not at and (kind == $ATTEMPT or kind == $RECORD or (fits and kind == $ACQUIRE))
+if append and now >= deadline then return string.char($LATE) end
 local more = append and cost or 0
 for i = 1, #limits do
   local limit = limits[i]
