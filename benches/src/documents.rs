@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use crate::admission;
 use crate::http;
 use crate::libraries::{Library, Now};
+use crate::operations;
 use crate::plot::{Bar, bars};
 use crate::readme;
 use crate::record::Record;
@@ -33,11 +34,14 @@ pub fn all(workspace: &Path) -> Result<Vec<Document>> {
     let redis = Record::<remote::Results>::load(workspace)?;
     let http = Record::<http::Results>::load(workspace)?;
     let readme = fs::read_to_string(workspace.join("README.md")).context("cannot read README.md")?;
+    let page = "docs/operations.md";
+    let operations = fs::read_to_string(workspace.join(page)).with_context(|| format!("cannot read {page}"))?;
     Ok(vec![
         Document { path: "benches/RESULTS.md", text: memory_text(&memory) },
         Document { path: "docs/bench-time.svg", text: time_plot(&memory.results)? },
         Document { path: "docs/bench-admitted.svg", text: admission_plot(&memory.results)? },
         Document { path: "benches/RESULTS-REDIS.md", text: redis_text(&redis) },
+        Document { path: page, text: operations::with_sizing(&operations, &redis)? },
         Document { path: "docs/bench-redis.svg", text: redis_plot(&redis.results)? },
         Document { path: "benches/RESULTS-HTTP.md", text: http_text(&http) },
         Document { path: "README.md", text: readme::with_speed(&readme, &memory)? },

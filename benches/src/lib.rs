@@ -11,6 +11,7 @@ pub mod documents;
 pub mod http;
 pub mod libraries;
 pub mod measure;
+pub mod operations;
 pub mod plot;
 pub mod readme;
 pub mod record;

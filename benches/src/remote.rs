@@ -9,6 +9,7 @@ mod report;
 mod server_time;
 mod server_version;
 mod shapes;
+mod sizing;
 mod sorted_set;
 mod textbook;
 
@@ -20,6 +21,7 @@ pub use effort::Effort;
 pub use memory::Bytes;
 pub use report::Results;
 pub use server_time::{Row, Spread};
+pub use sizing::Sizing;
 pub use textbook::{Collisions, Lengths, Textbook};
 
 /// Starts a server and measures everything whose name contains `only`.
@@ -45,6 +47,10 @@ pub fn measure(effort: Effort, only: Option<&str>) -> Result<Results> {
         if wanted(textbook::NAME) {
             eprintln!("{}", textbook::NAME);
             results.textbook = Some(textbook::measure(&server, effort).await.context(textbook::NAME)?);
+        }
+        if wanted(sizing::NAME) {
+            eprintln!("{}", sizing::NAME);
+            results.sizing = sizing::measure(&server, effort).await.context(sizing::NAME)?;
         }
         if wanted(memory::NAME) {
             results.bytes = memory::measure(&server).await.context(memory::NAME)?;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::admission::Admitted;
 use crate::baselines::{ClockBaseline, LineBaseline, LogBaseline, MapBaseline};
 use crate::bytes::{Bytes, ENTRIES};
-use crate::libraries::{Async, Dyn, Governor, Library, Limitador, Now, Read, Throttlecrab, Trypema};
+use crate::libraries::{Async, Cached, Dyn, Governor, Library, Limitador, Now, Read, Throttlecrab, Trypema};
 use crate::measure::Row;
 use crate::scenario::PLAIN;
 
@@ -77,6 +77,7 @@ impl Results {
             to_governor("fresh keys, to governor", 0.8, "keys_1M/fresh"),
             goal("future on a known store, to `now()`", 1.1, self.ratio("hot/allowed", Async::NAME, Now::NAME)),
             goal("future on `Arc<dyn DynWindowStore>`, additional ns to `now()`", 35.0, dynamic()),
+            goal("cached denial, ns", 1000.0, self.nanos("denials/one_key", Cached::NAME)),
             goal("limit of 1,000,000 to limit of 10, denied", 1.5, to_plain("limit_1M/denied")),
             goal("limit of 1,000,000 to limit of 10, sliding", 1.5, to_plain("limit_1M/sliding")),
             goal("three windows to one", 1.6, to_plain("windows_3/allowed")),
@@ -117,7 +118,7 @@ impl Results {
              - *limiter*: `limiter.acquire(key).now()`. *limiter read*: the same, reading every field of the \
              decision.\n\
              - *limiter async*: the future of `limiter.acquire(key)` on a store known at compile time. *limiter \
-             dyn*: on `Arc<dyn DynWindowStore>`.\n\
+             dyn*: on `Arc<dyn DynWindowStore>`. *limiter cached denial*: on a `DenialCache` that knows the denial.\n\
              - *plain*: the reference of the scenario: cost 1, one window, or a limit of 10, with the same \
              call.\n\
              - *baseline: clock*: reads the clock. *baseline: hash, line*: hashes the key and updates one cache line.\n\
@@ -127,7 +128,7 @@ impl Results {
              writes one entry, and writes as many bytes as a decision has.";
         heading(out, "Variants of this library, and the baselines", text);
         let baselines = [ClockBaseline::NAME, LineBaseline::NAME, MapBaseline::NAME, LogBaseline::NAME];
-        let columns = [&[Read::NAME, Async::NAME, Dyn::NAME, PLAIN][..], &baselines].concat();
+        let columns = [&[Read::NAME, Async::NAME, Dyn::NAME, Cached::NAME, PLAIN][..], &baselines].concat();
         table(out, &["scenario", Now::NAME], &columns);
         for row in &self.rows {
             let _ = write!(

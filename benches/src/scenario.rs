@@ -7,7 +7,7 @@ use limiter_core::{Limit, Limiter, Timestamp, Window};
 use limiter_memory::MemoryStore;
 
 use crate::baselines::{ClockBaseline, LineBaseline, LogBaseline, MapBaseline};
-use crate::libraries::{Async, Dyn, Governor, Library, Limitador, Now, Quota, Read, Throttlecrab, Trypema};
+use crate::libraries::{Async, Cached, Dyn, Governor, Library, Limitador, Now, Quota, Read, Throttlecrab, Trypema};
 use crate::workload::{Requests, Workload, keys, uniform, zipf};
 
 /// One library in one scenario.
@@ -126,6 +126,19 @@ pub const SCENARIOS: &[Scenario] = &[
         cases: || full(1_000_000),
     },
     Scenario {
+        name: "denials/one_key",
+        about: "one key, 10 per 1,000 days, used up, beside the cache of denials",
+        cases: || cached(&hot(Quota::new(10, LONG), false)),
+    },
+    Scenario {
+        name: "denials/100k_keys",
+        about: "100,000 keys at random, 10 per 1,000 days each, used up, beside the cache of denials",
+        cases: || {
+            let among = among(100_000, &uniform(100_000, 1 << 20), Quota::new(10, LONG));
+            cached(&Workload { allowed: false, ..among })
+        },
+    },
+    Scenario {
         name: "limit_10/sliding",
         about: "a log of 10, each entry leaves as one comes",
         cases: || compared_to_ten(10),
@@ -203,6 +216,10 @@ pub(crate) const PLAIN: &str = "plain";
 
 fn plain(case: Case) -> Case {
     Case { library: PLAIN, ..case }
+}
+
+fn cached(workload: &Workload) -> Vec<Case> {
+    vec![case::<Now>(workload), case::<Cached>(workload)]
 }
 
 fn full(max: u32) -> Vec<Case> {

@@ -17,7 +17,7 @@ use crate::decide::Rulings;
 use crate::failure::StoreFailure;
 use crate::gate::Gate;
 use crate::head::{RequestHead, ResponseHead};
-use crate::observe::Observation;
+use crate::observation::Observation;
 use crate::refusal::{Cause, Refusal};
 use crate::rule::Rule;
 

@@ -13,7 +13,7 @@ use crate::decide::{self, Answer, Rulings, TimeLimit};
 use crate::failure::StoreFailure;
 use crate::fields;
 use crate::head::{RequestHead, ResponseHead};
-use crate::observe::Observation;
+use crate::observation::Observation;
 use crate::refusal::{Cause, Refusal};
 use crate::rule::{ActualCost, Rule};
 

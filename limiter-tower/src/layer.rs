@@ -10,7 +10,7 @@ use tower_layer::Layer;
 use crate::failure::StoreFailure;
 use crate::fields::Fields;
 use crate::gate::Gate;
-use crate::observe::Observation;
+use crate::observation::Observation;
 use crate::respond::Problem;
 use crate::rule::Rule;
 use crate::service::{Config, Limit};

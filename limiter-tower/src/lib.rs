@@ -4,7 +4,7 @@
 //! - [`LimitLayer`] and [`Rule`] limit a service. [`StoreFailure`] and [`MissingKey`] are the choices to make.
 //! - [`key`] lists whom a rule can limit.
 //! - [`Fields`] and [`Respond`] change the responses.
-//! - [`observe`] has metrics, traces and hooks.
+//! - [`LimitLayerBuilder::observe`] reports what each rule said. Metrics and traces of stores are in `limiter-wrappers`.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -21,7 +21,7 @@ mod grpc;
 mod head;
 pub mod key;
 mod layer;
-pub mod observe;
+mod observation;
 mod refusal;
 mod respond;
 mod rule;
@@ -36,6 +36,7 @@ pub use fields::{FieldForm, Fields, Reset};
 pub use grpc::GrpcStatus;
 pub use head::{RequestHead, ResponseHead};
 pub use layer::{LimitLayer, LimitLayerBuilder};
+pub use observation::{Observation, Outcome};
 pub use refusal::{Cause, Refusal};
 pub use respond::{Problem, Respond};
 pub use rule::{ActualCost, Charge, MissingKey, Rule};

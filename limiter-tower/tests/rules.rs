@@ -14,8 +14,8 @@ use common::{CLOSED, REJECT, Server, request_from, rule, store};
 use futures::future::join_all;
 use http::{HeaderName, Request, StatusCode};
 use limiter_core::{Limiter, SharedStore, policy};
+use limiter_tower::Outcome;
 use limiter_tower::key::{Constant, Header, MatchedPath, Method, PeerAddress, RequestKey};
-use limiter_tower::observe::Outcome;
 use limiter_tower::{Charge, LimitLayer, MissingKey, Rule};
 use tower::ServiceExt;
 

@@ -42,7 +42,7 @@ pub(super) async fn measure(server: &Server) -> Result<Vec<Bytes>> {
     Ok(all)
 }
 
-async fn usage(connection: &ConnectionManager, stored: &[u8]) -> Result<u64> {
+pub(super) async fn usage(connection: &ConnectionManager, stored: &[u8]) -> Result<u64> {
     let mut usage = redis::cmd("MEMORY");
     usage.arg("USAGE").arg(stored).arg("SAMPLES").arg(0);
     let bytes: Option<u64> = usage.query_async(&mut connection.clone()).await?;

@@ -8,6 +8,7 @@ use super::clients::{Load, Served};
 use super::contestants::{Gcra, Noop, Ours, Trypema};
 use super::memory::Bytes;
 use super::server_time::Row;
+use super::sizing::Sizing;
 use super::sorted_set::SortedSet;
 use super::textbook::{Collisions, Lengths, Textbook};
 use crate::plot::Bar;
@@ -25,6 +26,9 @@ pub struct Results {
     /// Beside the textbook's sorted set.
     #[serde(default)]
     pub textbook: Option<Textbook>,
+    /// What a server needs.
+    #[serde(default)]
+    pub sizing: Vec<Sizing>,
     /// Memory.
     pub bytes: Vec<Bytes>,
 }
@@ -40,6 +44,7 @@ impl Results {
         self.server_time(&mut out);
         self.textbook(&mut out);
         self.clients(&mut out);
+        self.sizing(&mut out);
         self.memory(&mut out);
         self.goals(&mut out);
         out
@@ -103,6 +108,39 @@ impl Results {
             });
             let _ = writeln!(out, "| {} | {} |", load.tasks, cells.join(" | "));
         }
+    }
+
+    fn sizing(&self, out: &mut String) {
+        if self.sizing.is_empty() {
+            return;
+        }
+        let text = "By the entries of a log and the server's `zset-max-listpack-entries` (default: 128), which is the longest log that \
+             Redis keeps compact. The processor's time is the server's, and includes reading the request and writing the reply. \
+             Decisions per second are what one core does with nothing else to do.";
+        heading(out, "Sizing a server", text);
+        out.push_str(&self.sizing_table());
+    }
+
+    /// Returns the table of what a server needs.
+    pub(crate) fn sizing_table(&self) -> String {
+        let mut out = String::new();
+        let columns = [
+            "bytes per entry",
+            "script, µs",
+            "allowed, µs of processor",
+            "denied, µs of processor",
+            "decisions per second",
+        ];
+        table(&mut out, &["entries of a log", "compact up to"], &columns);
+        for Sizing { entries, listpack, bytes, script, allowed, denied } in &self.sizing {
+            let (each, rate) = (*bytes as f64 / *entries as f64, 1e6 / allowed.max(*denied));
+            let _ = writeln!(
+                out,
+                "| {entries} | {listpack} | {each:.0} | {script:.1} | {allowed:.1} | {denied:.1} | {:.0},000 |",
+                rate / 1000.0
+            );
+        }
+        out
     }
 
     fn memory(&self, out: &mut String) {

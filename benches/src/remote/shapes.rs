@@ -37,8 +37,9 @@ pub(super) struct Shape {
     pub(super) goal: Option<f64>,
 }
 
-/// The goals for allowed and for denied decisions.
+/// The goals for allowed, for denied, and for denied decisions that count.
 const ALLOWED: Option<f64> = Some(1.1);
+const ATTEMPTS: Option<f64> = Some(1.3);
 const DENIED: Option<f64> = Some(0.9);
 const HOUR: u64 = 3600;
 /// So long that no unit becomes free during a measurement.
@@ -118,7 +119,7 @@ pub(super) fn all() -> Vec<Shape> {
         },
         Shape {
             policy: Policy::from(limit(100, LONG)).with_counting(Counting::Attempts),
-            goal: None,
+            goal: ATTEMPTS,
             ..denied("server/general/attempts", "one key, 100 used up, denied attempts count", 100)
         },
     ]

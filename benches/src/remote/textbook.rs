@@ -124,7 +124,7 @@ async fn length(connection: &ConnectionManager, entries: u64, allowed: bool, eff
 }
 
 /// Makes `count` decisions, and asserts each.
-async fn offer(contestant: &dyn Contestant, keys: &[String], count: usize, allowed: bool) -> Result<()> {
+pub(super) async fn offer(contestant: &dyn Contestant, keys: &[String], count: usize, allowed: bool) -> Result<()> {
     for first in (0..count).step_by(MAX_IN_FLIGHT) {
         let flight =
             (first..count.min(first + MAX_IN_FLIGHT)).map(|i| contestant.decide(&keys[i % keys.len()], 1, allowed));
@@ -134,7 +134,7 @@ async fn offer(contestant: &dyn Contestant, keys: &[String], count: usize, allow
 }
 
 /// The server's microseconds in scripts and transactions until now.
-async fn spent(connection: &ConnectionManager) -> Result<f64> {
+pub(super) async fn spent(connection: &ConnectionManager) -> Result<f64> {
     let info: String = redis::cmd("INFO").arg("commandstats").query_async(&mut connection.clone()).await?;
     let of = |command: &str| {
         let (_, line) = info.split_once(&format!("cmdstat_{command}:"))?;
@@ -144,7 +144,7 @@ async fn spent(connection: &ConnectionManager) -> Result<f64> {
 }
 
 /// The microseconds of processor time that the server has taken.
-async fn processor(connection: &ConnectionManager) -> Result<f64> {
+pub(super) async fn processor(connection: &ConnectionManager) -> Result<f64> {
     let info: String = redis::cmd("INFO").arg("cpu").query_async(&mut connection.clone()).await?;
     let of = |field: &str| {
         let seconds: f64 =

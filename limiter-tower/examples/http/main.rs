@@ -19,8 +19,8 @@ use limiter_core::{Limiter, Policy, SharedStore};
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
 use limiter_tower::key::{Header, PeerAddress, RequestKey};
-use limiter_tower::observe::{Metrics, ObservedStore, Tracing};
 use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
+use limiter_wrappers::observe::{Metrics, ObservedStore, Tracing};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 

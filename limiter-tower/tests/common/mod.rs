@@ -17,7 +17,7 @@ use hyper::body::Bytes;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use limiter_core::{Limiter, NowStore, Policy, SharedStore, WithClock, policy};
+use limiter_core::{Limiter, Policy, SharedStore, WithClock};
 use limiter_memory::MemoryStore;
 use limiter_testkit::MockClock;
 use limiter_tower::key::PeerAddress;
@@ -107,21 +107,4 @@ pub(crate) fn request_from(peer: &str) -> Request<Body> {
     let address: SocketAddr = peer.parse().unwrap();
     request.extensions_mut().insert(ConnectInfo(address));
     request
-}
-
-/// The key of [`traffic`].
-pub(crate) const SECRET: &str = "203.0.113.7";
-
-/// One operation of each kind on `SECRET`, under 5/10s.
-pub(crate) fn traffic<S: NowStore>(limiter: &Limiter<S>) {
-    for _ in 0..6 {
-        let _ = limiter.acquire(SECRET).now().unwrap();
-    }
-    let gold = policy!("50/10s").with_name("gold");
-    let decision = limiter.acquire(SECRET).policy(&gold).now().unwrap();
-    let _ = limiter.peek(SECRET).now().unwrap();
-    let _ = limiter.record("other").cost(7).now().unwrap();
-    limiter.refund(SECRET, decision.receipt().unwrap()).now();
-    limiter.reset(SECRET).now();
-    limiter.acquire(SECRET).cost(6).now().unwrap_err();
 }

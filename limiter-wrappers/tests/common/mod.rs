@@ -1,4 +1,4 @@
-//! A store that fails on command.
+//! A store that fails on command, and operations of each kind.
 
 #![allow(dead_code, reason = "no test file uses all of it")]
 
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
-use limiter_core::{Error, ErrorKind, WindowStore};
+use limiter_core::{Error, ErrorKind, Limiter, NowStore, WindowStore, policy};
 use limiter_memory::MemoryStore;
 
 /// What the store does.
@@ -66,4 +66,21 @@ impl WindowStore for Faulty {
         self.call().await?;
         self.0.store.reset(log).await
     }
+}
+
+/// The key of [`traffic`].
+pub(crate) const SECRET: &str = "203.0.113.7";
+
+/// One operation of each kind on `SECRET`, under 5/10s.
+pub(crate) fn traffic<S: NowStore>(limiter: &Limiter<S>) {
+    for _ in 0..6 {
+        let _ = limiter.acquire(SECRET).now().unwrap();
+    }
+    let gold = policy!("50/10s").with_name("gold");
+    let decision = limiter.acquire(SECRET).policy(&gold).now().unwrap();
+    let _ = limiter.peek(SECRET).now().unwrap();
+    let _ = limiter.record("other").cost(7).now().unwrap();
+    limiter.refund(SECRET, decision.receipt().unwrap()).now();
+    limiter.reset(SECRET).now();
+    limiter.acquire(SECRET).cost(6).now().unwrap_err();
 }

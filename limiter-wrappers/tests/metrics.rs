@@ -5,12 +5,11 @@ mod common;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::stores::{Mood, Remote};
-use common::{SECRET, traffic};
+use common::{Does, Faulty, SECRET, traffic};
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::conformance::Suite;
-use limiter_tower::observe::{Metrics, ObservedStore, StoreObserver};
+use limiter_wrappers::observe::{Metrics, ObservedStore, StoreObserver};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
 #[derive(Debug)]
@@ -77,12 +76,12 @@ fn decisions_are_counted_by_policy_limit_and_outcome() {
 #[test]
 fn errors_are_counted_by_kind() {
     let metrics = metrics_of(|| {
-        let remote = Remote::new(Arc::new(MemoryStore::new()));
+        let remote = Faulty::default();
         let limiter = Limiter::new("search", policy!("5/10s"), ObservedStore::new(remote.clone(), Metrics::new()));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let _ = limiter.acquire(SECRET).await.unwrap();
-            remote.set(Mood::Failing);
+            remote.set(Does::Refuse);
             limiter.acquire(SECRET).await.unwrap_err();
             limiter.reset(SECRET).await.unwrap_err();
         });

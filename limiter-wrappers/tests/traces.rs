@@ -5,11 +5,10 @@ mod common;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use common::stores::Remote;
-use common::{SECRET, traffic};
+use common::{Faulty, SECRET, traffic};
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
-use limiter_tower::observe::{ObservedStore, Tracing};
+use limiter_wrappers::observe::{ObservedStore, Tracing};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// A log in memory.
@@ -60,7 +59,7 @@ fn traces_have_spans_and_no_keys() {
 #[test]
 fn a_span_surrounds_the_store_and_may_have_a_hash_of_the_key() {
     let log = log_of(|| {
-        let remote = Remote::new(MemoryStore::new());
+        let remote = Faulty::default();
         let observer = Tracing::new().with_key(|key| format!("{} bytes", key.len()));
         let limiter = Limiter::new("search", policy!("5/10s"), ObservedStore::new(Said(remote), observer));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
