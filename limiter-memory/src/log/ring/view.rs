@@ -1,0 +1,298 @@
+//! A ring read and written in its encoding.
+
+use limiter_core::store::Op;
+use limiter_core::{Timestamp, Window, internal};
+
+use crate::log::encoding::{Encoding, Format, can_encode};
+use crate::log::entries::{Entries, clamp};
+use crate::log::retention::Retention;
+use crate::log::search::{boundary, gallop};
+
+/// Rings of up to this capacity are not shrunk.
+const SHRINK_ABOVE: usize = 32;
+
+/// Whether to shrink is checked once in this many appends, or once per capacity if that is more: a log that empties and fills
+/// in turns keeps its block.
+const APPENDS_PER_CHECK: usize = 256;
+
+const FORMAT_SHIFT: u32 = 53;
+const RETENTION_SHIFT: u32 = FORMAT_SHIFT + Format::BITS;
+const _: () = assert!(Timestamp::MAX.as_micros() < 1 << FORMAT_SHIFT && RETENTION_SHIFT + Retention::BITS <= u64::BITS);
+
+/// What a slot holds of a ring beside the pointer to its block.
+pub(super) struct Header {
+    /// The newest entry's time, then the [`Format`], then the [`Retention`].
+    newest: u64,
+    /// The first entry's number.
+    pub(super) number: u32,
+    len: u32,
+}
+
+impl Header {
+    pub(super) fn new<E: Encoding, const H: usize>(at: Timestamp, kept: Retention, number: u32, len: u32) -> Self {
+        Self { newest: Self::pack::<E, H>(at, kept), number, len }
+    }
+
+    #[inline(always)]
+    fn pack<E: Encoding, const H: usize>(at: Timestamp, kept: Retention) -> u64 {
+        let format = const { Format::of::<E, H>().to_bits() << FORMAT_SHIFT };
+        at.as_micros() | format | kept.to_bits() << RETENTION_SHIFT
+    }
+
+    pub(super) fn format(&self) -> Format {
+        Format::from_bits(self.newest >> FORMAT_SHIFT)
+    }
+
+    #[inline(always)]
+    pub(super) fn is<E: Encoding, const H: usize>(&self) -> bool {
+        self.newest >> FORMAT_SHIFT & ((1 << Format::BITS) - 1) == const { Format::of::<E, H>().to_bits() }
+    }
+
+    pub(super) fn retention(&self) -> Retention {
+        Retention::from_bits(self.newest >> RETENTION_SHIFT)
+    }
+
+    #[inline(always)]
+    pub(super) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    #[inline(always)]
+    pub(super) fn newest(&self) -> Option<Timestamp> {
+        (self.len > 0).then(|| internal::timestamp_from_low_bits(self.newest))
+    }
+
+    #[inline(always)]
+    fn number(&self, i: usize) -> u32 {
+        self.number.wrapping_add(i as u32)
+    }
+}
+
+/// A ring of this encoding, with `H` hints.
+pub(crate) struct View<'a, E: Encoding, const H: usize> {
+    /// A power of two. One entry stays empty: the one behind the newest, which stores the total before it.
+    entries: &'a mut [E::Entry],
+    hints: Option<&'a mut [u32; H]>,
+    header: &'a mut Header,
+}
+
+impl<'a, E: Encoding, const H: usize> View<'a, E, H> {
+    #[inline(always)]
+    pub(super) fn new(words: &'a mut [u32], header: &'a mut Header) -> Self {
+        let (entries, hints) = match words.split_last_chunk_mut() {
+            Some((entries, hints)) => (E::entries(entries), Some(hints)),
+            None => (&mut [][..], None),
+        };
+        Self { entries, hints, header }
+    }
+
+    /// Never true. Checking it once saves the compiler all other bounds checks.
+    #[inline(always)]
+    pub(crate) fn has_no_capacity(&self) -> bool {
+        self.entries.is_empty() || self.hints.is_none()
+    }
+
+    #[inline(always)]
+    fn reader(&self) -> Reader<'_, E> {
+        Reader { entries: self.entries, newest: self.header.newest, number: self.header.number }
+    }
+
+    /// Writes entry `i` behind the others. `total` is the total cost up to and including it.
+    #[inline(always)]
+    pub(super) fn write(&mut self, i: usize, at: Timestamp, total: u64) {
+        let (index, next) = (self.reader().index(i), self.reader().index(i + 1));
+        if let Some(entry) = self.entries.get_mut(index) {
+            E::set_at(entry, at.as_micros());
+        }
+        if E::COSTS
+            && let Some(entry) = self.entries.get_mut(next)
+        {
+            E::set_total_before(entry, total);
+        }
+    }
+
+    #[inline(always)]
+    fn hint(&self, limit: usize) -> u32 {
+        self.hints.as_ref().and_then(|hints| hints.get(limit)).copied().unwrap_or_default()
+    }
+
+    #[cold]
+    fn should_shrink(max_len: usize, len: usize) -> bool {
+        len < max_len / 4 && max_len > SHRINK_ABOVE
+    }
+}
+
+/// What reading a ring needs. Passed by value or in parts: a pointer to it would keep the parts out of registers.
+struct Reader<'a, E: Encoding> {
+    entries: &'a [E::Entry],
+    /// As in the [`Header`].
+    newest: u64,
+    number: u32,
+}
+
+impl<'a, E: Encoding> Reader<'a, E> {
+    /// Returns the most entries that the ring can hold, which is one less than its capacity and therefore a bit mask.
+    #[inline(always)]
+    fn max_len(&self) -> usize {
+        self.entries.len().wrapping_sub(1)
+    }
+
+    /// Returns where entry `i` is.
+    #[inline(always)]
+    fn index(&self, i: usize) -> usize {
+        (self.number as usize).wrapping_add(i) & self.max_len()
+    }
+
+    /// Returns how much older than the newest entry entry `i` is.
+    #[inline(always)]
+    fn age(&self, i: usize) -> u64 {
+        self.age_of_number((self.number as usize).wrapping_add(i))
+    }
+
+    #[inline(always)]
+    fn age_of_number(&self, number: usize) -> u64 {
+        self.entries.get(number & self.max_len()).map_or(0, |entry| E::age(entry, self.newest_micros()))
+    }
+
+    #[inline(always)]
+    fn at_age(&self, age: u64) -> Timestamp {
+        internal::timestamp_from_low_bits(self.newest.wrapping_sub(age))
+    }
+
+    #[inline(always)]
+    fn newest_micros(&self) -> u64 {
+        internal::timestamp_from_low_bits(self.newest).as_micros()
+    }
+
+    #[inline(always)]
+    fn total_before(&self, i: usize) -> u64 {
+        self.entries.get(self.index(i)).map_or(0, E::total_before)
+    }
+
+    /// Searches for the first entry younger than `expired_age`, starting at `hint`.
+    #[inline(never)]
+    fn search(entries: &'a [E::Entry], newest: u64, number: u32, len: u32, expired_age: u64, hint: usize) -> usize {
+        let reader = Self { entries, newest, number };
+        boundary(hint, len as usize, |i| reader.age(i) >= expired_age)
+    }
+}
+
+impl<E: Encoding, const H: usize> Entries for View<'_, E, H> {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.header.len()
+    }
+
+    #[inline(always)]
+    fn at(&self, i: usize) -> Timestamp {
+        let reader = self.reader();
+        reader.at_age(reader.age(i))
+    }
+
+    #[inline(always)]
+    fn newest(&self) -> Option<Timestamp> {
+        self.header.newest()
+    }
+
+    #[inline(always)]
+    fn clamp(&self, now: Timestamp) -> Timestamp {
+        // A ring is empty only until its first entry comes, and its newest time is the epoch until then.
+        clamp(internal::timestamp_from_low_bits(self.header.newest), now)
+    }
+
+    #[inline(always)]
+    fn number(&self, i: usize) -> u64 {
+        u64::from(self.header.number(i))
+    }
+
+    #[inline(always)]
+    fn window_start(&self, limit: usize, window: Window, now: Timestamp) -> (usize, Timestamp) {
+        let (len, reader) = (self.len(), self.reader());
+        let since = now.as_micros().wrapping_sub(reader.newest_micros());
+        if since >= window.as_micros() {
+            return (len, now);
+        }
+        let expired_age = window.as_micros() - since;
+        let expired = |i| reader.age(i) >= expired_age;
+        let search =
+            |hint| Reader::<E>::search(self.entries, reader.newest, reader.number, len as u32, expired_age, hint);
+        if H > 0 {
+            // Most of several windows begin where they began the last time. The entry before the first is a dropped one, or
+            // unwritten; if it seems to count, the search only costs time.
+            let hint = self.hint(limit);
+            let start = hint.wrapping_sub(reader.number) as usize;
+            let (before, age) =
+                (reader.age_of_number((hint as usize).wrapping_sub(1)), reader.age_of_number(hint as usize));
+            if start < len && before >= expired_age && age < expired_age {
+                return (start, reader.at_age(age));
+            }
+            let start = search(start);
+            return (start, self.at(start));
+        }
+        // How many entries expired since the last operation is random. Adding up four comparisons avoids a branch on it.
+        const NEAR: usize = 4;
+        let near: usize = if len >= NEAR {
+            (0..NEAR).map(|i| usize::from(expired(i))).sum()
+        } else {
+            (0..NEAR).map(|i| usize::from(i < len) & usize::from(expired(i))).sum()
+        };
+        let start = if near == NEAR { search(near) } else { near };
+        (start, self.at(start))
+    }
+
+    #[inline(always)]
+    fn remember_starts(&mut self, starts: impl Iterator<Item = usize>) {
+        let first = self.header.number;
+        for (hint, start) in self.hints.iter_mut().flat_map(|hints| hints.iter_mut()).zip(starts) {
+            *hint = first.wrapping_add(start as u32);
+        }
+    }
+
+    #[inline(always)]
+    fn cost_from(&self, start: usize) -> u64 {
+        if E::COSTS {
+            let reader = self.reader();
+            reader.total_before(self.len()).wrapping_sub(reader.total_before(start)) & E::RANGE
+        } else {
+            (self.len() - start) as u64
+        }
+    }
+
+    #[inline]
+    fn reaching(&self, start: usize, cost: u64) -> usize {
+        let last = self.len().saturating_sub(1);
+        if E::COSTS {
+            let all = self.cost_from(start);
+            gallop(start, last, |i| all - self.cost_from(i + 1) < cost)
+        } else {
+            start.saturating_add(cost as usize).saturating_sub(1).min(last)
+        }
+    }
+
+    fn drop_front(&mut self, count: usize) {
+        self.header.number = self.header.number(count);
+        self.header.len -= count as u32;
+    }
+
+    #[inline(always)]
+    fn can_push(&self, op: &Op<'_>, expired: usize) -> bool {
+        let (len, max_len) = (self.len() - expired, self.reader().max_len());
+        let is_check = self.number(self.len()) as usize & (max_len | (APPENDS_PER_CHECK - 1)) == 0;
+        if is_check && Self::should_shrink(max_len, len) {
+            return false;
+        }
+        (H > 0 || op.policy.limits().len() == 1) && can_encode::<E>(op, self.cost_from(expired)) && len < max_len
+    }
+
+    #[inline(always)]
+    fn push(&mut self, expired: usize, op: &Op<'_>, at: Timestamp) -> u64 {
+        let len = self.len();
+        let total = if E::COSTS { self.reader().total_before(len).wrapping_add(op.cost) } else { 0 };
+        let number = self.number(len);
+        self.write(len, at, total);
+        self.header.newest = Header::pack::<E, H>(at, Retention::after_append(op));
+        self.header.number = self.header.number(expired);
+        self.header.len = (len - expired) as u32 + 1;
+        number
+    }
+}
