@@ -8,14 +8,12 @@ mod answer;
 mod fast;
 pub(crate) mod general;
 
-use std::ops::DerefMut;
-
 use limiter_core::Timestamp;
 use limiter_core::store::Op;
 
 use self::fast::try_fast;
 use crate::log::encoding::Narrow;
-use crate::log::{Log, Other, with_entries};
+use crate::log::{LockedLog, Log, Other, with_entries};
 
 pub(crate) use self::answer::Answer;
 
@@ -23,46 +21,41 @@ pub(crate) use self::answer::Answer;
 ///
 /// Only what a hot key needs is inlined: one limit on an inline log or on a ring of narrow entries.
 #[inline(always)]
-pub(crate) fn apply<A: Answer, G: DerefMut<Target = Log>>(mut log: G, op: &Op<'_>, now: Timestamp) -> A {
-    if op.policy.limits().len() == 1 {
-        match &mut *log {
-            Log::Ring(ring) if ring.is::<Narrow, 0>() => {
-                let mut entries = ring.view::<Narrow, 0>();
-                if !entries.has_no_capacity() {
-                    try_fast!(1, &mut entries, op, now, drop(log));
-                }
-            }
-            Log::Other(Other::Inline(entries)) => try_fast!(1, entries, op, now, drop(log)),
-            _ => return apply_limits::<A, G, 1>(log, *op, now),
-        }
-        return apply_general(log, *op, now);
-    }
-    apply_several_limits(log, *op, now)
-}
-
-#[inline(never)]
-fn apply_several_limits<A: Answer, G: DerefMut<Target = Log>>(log: G, op: Op<'_>, now: Timestamp) -> A {
+pub(crate) fn apply<A: Answer, G: LockedLog>(mut log: G, op: &Op<'_>, now: Timestamp) -> A {
     match op.policy.limits().len() {
-        2 => apply_limits::<A, G, 2>(log, op, now),
-        3 => apply_limits::<A, G, 3>(log, op, now),
-        4 => apply_limits::<A, G, 4>(log, op, now),
-        _ => apply_general(log, op, now),
+        1 => {}
+        2 => return apply_limits::<A, G, 2>(log, *op, now),
+        3 => return apply_limits::<A, G, 3>(log, *op, now),
+        4 => return apply_limits::<A, G, 4>(log, *op, now),
+        _ => return apply_general(log, *op, now),
     }
+    let (entries, oldest) = log.parts();
+    match entries {
+        Log::Ring(ring) if ring.is::<Narrow, 0>() => {
+            let mut entries = ring.view_with::<Narrow, 0>(oldest);
+            if !entries.has_no_capacity() {
+                try_fast!(1, &mut entries, op, now, drop(log));
+            }
+        }
+        Log::Other(Other::Inline(entries)) => try_fast!(1, entries, op, now, drop(log)),
+        _ => return apply_limits::<A, G, 1>(log, *op, now),
+    }
+    apply_general(log, *op, now)
 }
 
 #[inline(never)]
-fn apply_limits<A: Answer, G: DerefMut<Target = Log>, const LIMITS: usize>(
-    mut log: G,
-    op: Op<'_>,
-    now: Timestamp,
-) -> A {
-    with_entries!(&mut *log, entries => try_fast!(LIMITS, entries, &op, now, drop(log)));
+fn apply_limits<A: Answer, G: LockedLog, const LIMITS: usize>(mut log: G, op: Op<'_>, now: Timestamp) -> A {
+    with_entries!(log.parts().0, entries => try_fast!(LIMITS, entries, &op, now, drop(log)));
     apply_general(log, op, now)
 }
 
 #[inline(never)]
-fn apply_general<A: Answer, G: DerefMut<Target = Log>>(mut log: G, op: Op<'_>, now: Timestamp) -> A {
-    let facts = general::apply(&mut log, op, now);
+fn apply_general<A: Answer, G: LockedLog>(mut log: G, op: Op<'_>, now: Timestamp) -> A {
+    let (entries, oldest) = log.parts();
+    let facts = general::apply(entries, op, now);
+    if let Some(oldest) = oldest {
+        *oldest = entries.no_oldest();
+    }
     drop(log);
     A::from_facts(op, facts)
 }
@@ -76,6 +69,7 @@ mod tests {
 
     use super::*;
     use crate::log::entries::Entries;
+    use crate::log::ring::Oldest;
 
     /// Facts, and which version found them.
     struct Traced {
@@ -90,6 +84,15 @@ mod tests {
 
         fn from_facts(_: Op<'_>, facts: Facts) -> Self {
             Self { facts, fast: false }
+        }
+    }
+
+    /// A log in a bucket.
+    struct InBucket<'a>(&'a mut Log, &'a mut Oldest);
+
+    impl LockedLog for InBucket<'_> {
+        fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>) {
+            (self.0, Some(self.1))
         }
     }
 
@@ -124,13 +127,14 @@ mod tests {
             let counting = if attempts { Counting::Attempts } else { Counting::Admitted };
             let policy = Policy::new(limits).unwrap().with_counting(counting);
             let (mut log, mut other) = (Log::new(7), Log::new(7));
+            let mut oldest = log.no_oldest();
             let (mut at, mut fast, count) = (1 << 50, 0, steps.len());
             for (gap, mode, cost) in steps {
                 at += gap * unit;
                 let now = Timestamp::from_micros(at).unwrap();
                 let mode = match mode { 0 => Mode::Peek, 1 if records => Mode::Record, _ => Mode::Acquire };
                 let op = Op::new(mode, "key", &policy).with_cost(cost).at(now);
-                let answer: Traced = apply(&mut log, &op, now);
+                let answer: Traced = apply(InBucket(&mut log, &mut oldest), &op, now);
                 assert_agree(&answer.facts, &general::apply(&mut other, op, now), &op);
                 prop_assert_eq!(entries_of(&mut log), entries_of(&mut other));
                 fast += usize::from(answer.fast);

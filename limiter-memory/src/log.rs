@@ -15,7 +15,7 @@ use self::encoding::Format;
 use self::entries::Entries;
 use self::inline::Inline;
 use self::retention::Retention;
-use self::ring::Ring;
+use self::ring::{Oldest, Ring};
 use self::sparse::Sparse;
 
 /// A log is converted when its form cannot hold the next entry, and never converted back.
@@ -28,6 +28,11 @@ pub(crate) enum Log {
 pub(crate) enum Other {
     Inline(Inline),
     Sparse(Box<Sparse>),
+}
+
+/// A log that is locked, and what its bucket knows about the oldest entry. Dropping it unlocks.
+pub(crate) trait LockedLog {
+    fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>);
 }
 
 /// Evaluates an expression with the entries of a log, whatever their form.
@@ -49,6 +54,17 @@ macro_rules! with_entries {
     }};
 }
 pub(crate) use with_entries;
+
+/// Evaluates an expression with a log in its form.
+macro_rules! each_form {
+    ($log:expr, $form:ident => $body:expr) => {
+        match $log {
+            Log::Ring($form) => $body,
+            Log::Other(Other::Inline($form)) => $body,
+            Log::Other(Other::Sparse($form)) => $body,
+        }
+    };
+}
 
 impl Log {
     /// Returns an empty log whose first entry will have this number of 24 bits.
@@ -85,28 +101,21 @@ impl Log {
     }
 
     pub(crate) fn newest(&self) -> Option<Timestamp> {
-        match self {
-            Self::Ring(ring) => ring.newest(),
-            Self::Other(Other::Inline(inline)) => inline.newest(),
-            Self::Other(Other::Sparse(sparse)) => sparse.newest(),
-        }
+        each_form!(self, log => log.newest())
     }
 
     pub(crate) fn retention(&self) -> Retention {
-        match self {
-            Self::Ring(ring) => ring.retention(),
-            Self::Other(Other::Inline(inline)) => inline.retention(),
-            Self::Other(Other::Sparse(sparse)) => sparse.retention,
-        }
+        each_form!(self, log => log.retention())
     }
 
     /// Returns how many entries the log holds, including expired ones.
     pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Ring(ring) => ring.len(),
-            Self::Other(Other::Inline(inline)) => inline.len(),
-            Self::Other(Other::Sparse(sparse)) => sparse.len(),
-        }
+        each_form!(self, log => log.len())
+    }
+
+    /// Returns an [`Oldest`] that names no entry of this log.
+    pub(crate) fn no_oldest(&mut self) -> Oldest {
+        Oldest::none(with_entries!(self, entries => entries.number(0)) as u32)
     }
 
     /// Whether the store may evict the log at `now` by its own clock.

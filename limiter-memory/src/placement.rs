@@ -15,7 +15,7 @@ use limiter_core::Timestamp;
 use self::direct::DirectSlot;
 use self::eviction::{make_space, sweep};
 use self::key::{Key, KeyedLog};
-use self::lock::{Guard, Lock, LockArray, LogGuard};
+use self::lock::{BucketGuard, Guard, Lock, LockArray, LogGuard};
 use self::table::Table;
 use crate::log::Log;
 
@@ -99,10 +99,12 @@ impl Placement {
 
     /// Returns a key's log, or where to insert one.
     pub(crate) fn find(&self, hash: u64, name: u32, key: &[u8]) -> Result<LogGuard<'_>, Vacancy<'_>> {
-        if !self.has_direct_slots() {
-            return self.find_in_shard(None, hash, name, key);
-        }
-        self.find_direct(hash, name, key).or_else(|slot| self.find_in_shard(Some(slot), hash, name, key))
+        let slot = match self.has_direct_slots().then(|| self.find_direct(hash, name, key)) {
+            Some(Ok(log)) => return Ok(log),
+            Some(Err(slot)) => Some(slot),
+            None => None,
+        };
+        self.find_in_shard(slot, hash, name, key).map(|log| BucketGuard::map(log, |log| &mut log.keyed.log))
     }
 
     /// Returns a key's log if it is in its direct slot, and the locked slot otherwise.
@@ -119,8 +121,8 @@ impl Placement {
         hash: u64,
         name: u32,
         key: &[u8],
-    ) -> Result<LogGuard<'a>, Vacancy<'a>> {
-        Guard::try_map(self.shards.of(hash).lock(), |table| Some(&mut table.get_mut(hash, name, key)?.log))
+    ) -> Result<BucketGuard<'a>, Vacancy<'a>> {
+        Guard::try_map(self.shards.of(hash).lock(), |table| table.get_mut(hash, name, key))
             .map_err(|shard| Vacancy { slot, shard })
     }
 

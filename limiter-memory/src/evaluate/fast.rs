@@ -38,7 +38,7 @@ impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
             admitted &= usage[i].used + op.cost <= limit.max();
         }
         // After the loop, so that the compiler knows that nothing changes within it.
-        entries.remember_starts(starts.iter().copied());
+        entries.remember_starts(starts.iter().copied().zip(usage.iter().map(|usage| usage.oldest)));
         Some(Self { limits, admitted, now, starts, usage })
     }
 
@@ -76,8 +76,12 @@ impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
                 return None;
             }
             let missing = (usage.used + op.cost).saturating_sub(max);
-            let reaching = |missing| entries.at(entries.reaching(self.starts[i], missing));
-            usage.blocker = if missing <= 1 { usage.oldest } else { reaching(missing) };
+            usage.blocker = if missing <= 1 {
+                usage.oldest
+            } else {
+                // Not in a closure, which would keep the usage in memory.
+                entries.at(entries.reaching(self.starts[i], missing))
+            };
         }
         let Self { now, admitted, usage, .. } = self;
         Some(SizedFacts { admitted, outcome: Outcome::Nothing, now, newest: entries.newest(), usage })

@@ -99,7 +99,7 @@ impl<'a> General<'a> {
             counted[i] = Counted { start, used: entries.cost_from(start) };
             admitted &= counted[i].used + op.cost <= limit.max();
         }
-        entries.remember_starts(counted[..limits.len()].iter().map(|counted| counted.start));
+        entries.remember_starts(counted[..limits.len()].iter().map(|counted| (counted.start, now)));
         Self { now, newest, counted, admitted, limits }
     }
 

@@ -19,9 +19,9 @@ pub(crate) trait Entries {
     /// the length and the time unspecified if none counts.
     fn window_start(&self, limit: usize, window: Window, now: Timestamp) -> (usize, Timestamp);
 
-    /// Remembers each limit's window start as a hint for the next search.
+    /// Remembers the window start of each limit, index and time, for the next search.
     #[inline(always)]
-    fn remember_starts(&mut self, _starts: impl Iterator<Item = usize>) {}
+    fn remember_starts(&mut self, _starts: impl Iterator<Item = (usize, Timestamp)>) {}
 
     /// Returns the total cost of the entries from `start` on.
     fn cost_from(&self, start: usize) -> u64;

@@ -48,7 +48,7 @@ impl Inline {
         log
     }
 
-    #[inline]
+    #[inline(always)]
     fn set_number(&mut self, number: u32) {
         let [low, middle, high, _] = number.to_le_bytes();
         self.number = [low, middle, high];
@@ -79,29 +79,29 @@ impl Inline {
 }
 
 impl Entries for Inline {
-    #[inline]
+    #[inline(always)]
     fn len(&self) -> usize {
         self.len as usize
     }
 
-    #[inline]
+    #[inline(always)]
     fn at(&self, i: usize) -> Timestamp {
         let newest = self.newest_micros();
         internal::timestamp_from_low_bits(newest.wrapping_sub(self.age(i, newest)))
     }
 
-    #[inline]
+    #[inline(always)]
     fn newest(&self) -> Option<Timestamp> {
         (self.len() > 0).then(|| internal::timestamp_from_low_bits(self.newest_micros()))
     }
 
-    #[inline]
+    #[inline(always)]
     fn number(&self, i: usize) -> u64 {
         let [low, middle, high] = self.number;
         u64::from(u32::from_le_bytes([low, middle, high, 0])) + i as u64
     }
 
-    #[inline]
+    #[inline(always)]
     fn window_start(&self, _: usize, window: Window, now: Timestamp) -> (usize, Timestamp) {
         let (newest, len) = (self.newest_micros(), self.len());
         let since = now.as_micros().wrapping_sub(newest);
@@ -116,23 +116,23 @@ impl Entries for Inline {
         (start, self.at(start))
     }
 
-    #[inline]
+    #[inline(always)]
     fn cost_from(&self, start: usize) -> u64 {
         (self.len() - start) as u64
     }
 
-    #[inline]
+    #[inline(always)]
     fn reaching(&self, start: usize, cost: u64) -> usize {
         (start + cost as usize).saturating_sub(1).min(self.len().saturating_sub(1))
     }
 
-    #[inline]
+    #[inline(always)]
     fn drop_front(&mut self, count: usize) {
         self.len = LENS[(self.len() - count) % LENS.len()];
         self.set_number(self.number(count) as u32);
     }
 
-    #[inline]
+    #[inline(always)]
     fn can_push(&self, op: &Op<'_>, expired: usize) -> bool {
         can_encode::<Narrow>(op, 0)
             && op.id.is_none()
@@ -140,7 +140,7 @@ impl Entries for Inline {
             && self.number(2 * Self::CAPACITY) < u64::from(Self::NUMBERS)
     }
 
-    #[inline]
+    #[inline(always)]
     fn push(&mut self, expired: usize, op: &Op<'_>, at: Timestamp) -> u64 {
         let len = self.len() - expired;
         let number = self.number(expired);

@@ -10,7 +10,7 @@ use super::encoding::{Encoding, Format, Narrow, NarrowCosts, can_encode, with_fo
 use super::entries::Entries;
 use super::retention::Retention;
 
-pub(crate) use self::view::View;
+pub(crate) use self::view::{Oldest, View};
 
 /// Longer logs become sparse, because a ring counts in 32 bits.
 pub(crate) const MAX_LEN: usize = 1 << 31;
@@ -73,8 +73,16 @@ impl Ring {
     /// Returns the entries in the encoding that the ring [has](Self::is).
     #[inline(always)]
     pub(crate) fn view<E: Encoding, const H: usize>(&mut self) -> View<'_, E, H> {
+        self.view_with(None)
+    }
+
+    #[inline(always)]
+    pub(crate) fn view_with<'a, E: Encoding, const H: usize>(
+        &'a mut self,
+        oldest: Option<&'a mut Oldest>,
+    ) -> View<'a, E, H> {
         debug_assert!(self.is::<E, H>());
-        View::new(&mut self.words, &mut self.header)
+        View::new(&mut self.words, &mut self.header, oldest)
     }
 }
 
@@ -169,7 +177,7 @@ mod tests {
                 let wanted = (start, if start < view.len() { view.at(start) } else { now });
                 for hint in 0..=view.len() + 1 {
                     let what = format!("{window:?} at {now:?} from {hint}, since {first}");
-                    view.remember_starts([0, hint].into_iter());
+                    view.remember_starts([(0, now), (hint, now)].into_iter());
                     assert_eq!(view.window_start(1, window, now), wanted, "{what}");
                 }
             }

@@ -3,11 +3,11 @@
 use std::collections::{HashMap, VecDeque};
 
 use limiter_core::store::Op;
-use limiter_core::{EntryId, MAX_COST, MAX_LIMITS, Timestamp, Window};
+use limiter_core::{EntryId, MAX_COST, Timestamp, Window};
 
 use super::entries::Entries;
 use super::retention::Retention;
-use super::search::{boundary, gallop};
+use super::search::gallop;
 
 /// A deque of entries of 24 bytes.
 pub(crate) struct Sparse {
@@ -15,11 +15,7 @@ pub(crate) struct Sparse {
     /// The total cost of all dropped entries, modulo 2^64.
     total_before: u64,
     next_number: u64,
-    pub(crate) retention: Retention,
-    /// How many entries have been dropped from the front, modulo 2^32.
-    dropped: u32,
-    /// Where each limit's window began the last time, plus `dropped` at that time.
-    hints: [u32; MAX_LIMITS],
+    retention: Retention,
     /// Idempotency keys. Some may name entries that the log no longer holds.
     ids: HashMap<EntryId, IdEntry, foldhash::fast::RandomState>,
 }
@@ -46,8 +42,11 @@ impl Sparse {
             |i| SparseEntry { at: log.at(i).as_micros(), total: all - log.cost_from(i + 1), number: first + i as u64 };
         let mut entries = VecDeque::with_capacity(len + 1);
         entries.extend((0..len).map(entry));
-        let (hints, ids) = ([0; MAX_LIMITS], HashMap::default());
-        Self { entries, total_before: 0, next_number: first + len as u64, retention, dropped: 0, hints, ids }
+        Self { entries, total_before: 0, next_number: first + len as u64, retention, ids: HashMap::default() }
+    }
+
+    pub(crate) fn retention(&self) -> Retention {
+        self.retention
     }
 
     #[inline]
@@ -109,16 +108,9 @@ impl Entries for Sparse {
     }
 
     #[inline]
-    fn window_start(&self, limit: usize, window: Window, now: Timestamp) -> (usize, Timestamp) {
-        let hint = self.hints[limit % MAX_LIMITS].wrapping_sub(self.dropped) as usize;
-        let start = boundary(hint, self.len(), |i| !window.counts(self.at(i), now));
+    fn window_start(&self, _: usize, window: Window, now: Timestamp) -> (usize, Timestamp) {
+        let start = gallop(0, self.len(), |i| !window.counts(self.at(i), now));
         (start, self.at(start))
-    }
-
-    fn remember_starts(&mut self, starts: impl Iterator<Item = usize>) {
-        for (hint, start) in self.hints.iter_mut().zip(starts) {
-            *hint = self.dropped.wrapping_add(start as u32);
-        }
     }
 
     #[inline]
@@ -136,7 +128,6 @@ impl Entries for Sparse {
     fn drop_front(&mut self, count: usize) {
         let last = count.checked_sub(1).and_then(|i| self.entries.get(i));
         self.total_before = last.map_or(self.total_before, |last| last.total);
-        self.dropped = self.dropped.wrapping_add(count as u32);
         self.entries.drain(..count.min(self.entries.len()));
         if self.entries.capacity() > 32 && self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.capacity() / 2);

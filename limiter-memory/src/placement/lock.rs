@@ -6,7 +6,9 @@ use std::{hint, iter, slice, thread};
 use lock_api::MappedMutexGuard;
 use spin::lock_api::{Mutex, MutexGuard};
 
-use crate::log::Log;
+use super::table::BucketLog;
+use crate::log::ring::Oldest;
+use crate::log::{LockedLog, Log};
 
 /// A value and its lock, at the start of a cache line.
 #[derive(Default)]
@@ -18,6 +20,24 @@ pub(crate) type Guard<'a, T> = MutexGuard<'a, T>;
 
 /// A log in a locked slot or shard.
 pub(crate) type LogGuard<'a> = MappedMutexGuard<'a, spin::Mutex<()>, Log>;
+
+/// A log in a locked shard, with what its bucket holds beside it.
+pub(crate) type BucketGuard<'a> = MappedMutexGuard<'a, spin::Mutex<()>, BucketLog>;
+
+impl LockedLog for LogGuard<'_> {
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>) {
+        (self, None)
+    }
+}
+
+impl LockedLog for BucketGuard<'_> {
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>) {
+        let BucketLog { keyed, oldest } = &mut **self;
+        (&mut keyed.log, Some(oldest))
+    }
+}
 
 /// Pauses before each further attempt. One pause takes as long as an operation whose data is in the cache, three as long as one
 /// whose data is not. Threads that still collide use the same key: all are faster if one keeps the key in its cache for a while.

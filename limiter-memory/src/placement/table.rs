@@ -3,11 +3,18 @@
 use std::{iter, mem};
 
 use super::key::{Key, KeyedLog};
+use crate::log::ring::Oldest;
 
 /// A place for one key, in one cache line.
 #[derive(Default)]
 #[repr(align(64))]
-struct Bucket(Option<KeyedLog>);
+struct Bucket(Option<BucketLog>);
+
+/// A log in a bucket. The oldest entry takes the place of a direct slot's lock.
+pub(crate) struct BucketLog {
+    pub(crate) keyed: KeyedLog,
+    pub(crate) oldest: Oldest,
+}
 
 /// Buckets with open addressing and linear probing (Knuth, The Art of Computer Programming 6.4, algorithms L and R). A key is in
 /// the bucket that its hash names, its home, or in a later one with no vacant bucket in between. About two in three are at home.
@@ -24,20 +31,16 @@ pub(crate) struct Table {
 
 const SMALLEST: usize = 8;
 
-/// Tables of up to this many buckets are at most a quarter full, so that more keys are at home.
-const SMALL: usize = 128;
-
 /// Returns how many keys this many buckets can hold. Probing takes long if hardly a bucket is vacant.
 fn capacity(buckets: usize) -> usize {
-    if buckets <= SMALL { buckets / 4 } else { buckets - buckets / 8 }
+    buckets - buckets / 8
 }
 
-/// Returns the fewest buckets for this many keys: a power of two or, above [`SMALL`], three quarters of one.
+/// Returns the fewest buckets for this many keys: a power of two or three quarters of one.
 fn buckets_for(keys: usize) -> usize {
     let mut buckets = if keys == 0 { 0 } else { SMALLEST };
     while capacity(buckets) < keys {
-        let by_half = buckets >= SMALL && buckets.is_power_of_two();
-        buckets = if by_half { buckets + buckets / 2 } else { (buckets + 1).next_power_of_two() };
+        buckets = if buckets.is_power_of_two() { buckets + buckets / 2 } else { (buckets + 1).next_power_of_two() };
     }
     buckets
 }
@@ -67,19 +70,14 @@ impl Table {
         if at + 1 < self.buckets.len() { at + 1 } else { 0 }
     }
 
-    /// Returns how many buckets after `from` the bucket `to` is.
-    fn distance(&self, from: usize, to: usize) -> usize {
-        if from <= to { to - from } else { to + self.buckets.len() - from }
-    }
-
     /// Returns a key's log. Fastest for a key at home.
     #[inline(always)]
-    pub(crate) fn get_mut(&mut self, hash: u64, name: u32, key: &[u8]) -> Option<&mut KeyedLog> {
+    pub(crate) fn get_mut(&mut self, hash: u64, name: u32, key: &[u8]) -> Option<&mut BucketLog> {
         let home = self.home(hash);
         let (before, from_home) = self.buckets.split_at_mut_checked(home)?;
         let (bucket, after) = from_home.split_first_mut()?;
-        let keyed = bucket.0.as_mut()?;
-        if keyed.key.is(name, key) { Some(keyed) } else { not_at_home(after, before, name, key) }
+        let log = bucket.0.as_mut()?;
+        if log.keyed.key.is(name, key) { Some(log) } else { not_at_home(after, before, name, key) }
     }
 
     /// Inserts a key that is not in the table. Grows the table if it is full.
@@ -91,22 +89,22 @@ impl Table {
         self.put(hash, keyed);
     }
 
-    fn put(&mut self, hash: u64, keyed: KeyedLog) {
+    fn put(&mut self, hash: u64, mut keyed: KeyedLog) {
         let mut at = self.home(hash);
         while self.buckets[at].0.is_some() {
             at = self.next(at);
         }
-        self.buckets[at].0 = Some(keyed);
+        self.buckets[at].0 = Some(BucketLog { oldest: keyed.log.no_oldest(), keyed });
         self.len += 1;
     }
 
     pub(crate) fn logs(&self) -> impl Iterator<Item = &KeyedLog> {
-        self.buckets.iter().filter_map(|bucket| bucket.0.as_ref())
+        self.buckets.iter().filter_map(|bucket| Some(&bucket.0.as_ref()?.keyed))
     }
 
     /// Empties the table.
     pub(crate) fn take_logs(&mut self) -> impl Iterator<Item = KeyedLog> + use<> {
-        mem::take(self).buckets.into_iter().filter_map(|bucket| bucket.0)
+        mem::take(self).buckets.into_iter().filter_map(|bucket| Some(bucket.0?.keyed))
     }
 
     /// Fills an empty table, with the fewest buckets for these logs and this many more.
@@ -126,25 +124,23 @@ impl Table {
         rehash: impl Fn(&Key) -> u64,
     ) -> Option<KeyedLog> {
         let mut at = self.home(hash);
-        while !self.buckets.get(at)?.0.as_ref()?.key.is(name, key) {
+        while !self.buckets.get(at)?.0.as_ref()?.keyed.key.is(name, key) {
             at = self.next(at);
         }
-        self.vacate(at, rehash)
+        let removed = self.take(at);
+        // The keys up to the next vacant bucket may have been displaced by this one.
+        at = self.next(at);
+        while let Some(keyed) = self.take(at) {
+            self.put(rehash(&keyed.key), keyed);
+            at = self.next(at);
+        }
+        removed
     }
 
-    /// Vacates a bucket. Moves later keys up that would otherwise be separated from their home by a vacant bucket.
-    fn vacate(&mut self, mut vacant: usize, rehash: impl Fn(&Key) -> u64) -> Option<KeyedLog> {
-        let taken = self.buckets[vacant].0.take()?;
+    fn take(&mut self, at: usize) -> Option<KeyedLog> {
+        let taken = self.buckets[at].0.take()?.keyed;
         self.len -= 1;
-        let mut at = vacant;
-        loop {
-            at = self.next(at);
-            let Some(keyed) = &self.buckets[at].0 else { return Some(taken) };
-            if self.distance(self.home(rehash(&keyed.key)), at) >= self.distance(vacant, at) {
-                self.buckets.swap(vacant, at);
-                vacant = at;
-            }
-        }
+        Some(taken)
     }
 }
 
@@ -155,11 +151,11 @@ fn not_at_home<'a>(
     before: &'a mut [Bucket],
     name: u32,
     key: &[u8],
-) -> Option<&'a mut KeyedLog> {
+) -> Option<&'a mut BucketLog> {
     for bucket in after.iter_mut().chain(before) {
-        let keyed = bucket.0.as_mut()?;
-        if keyed.key.is(name, key) {
-            return Some(keyed);
+        let log = bucket.0.as_mut()?;
+        if log.keyed.key.is(name, key) {
+            return Some(log);
         }
     }
     None
@@ -194,7 +190,7 @@ mod tests {
 
     fn get(table: &mut Table, key: u8) -> Option<u8> {
         let (key, hash) = ([key], hash(&keyed(key).key));
-        table.get_mut(hash, 0, &key).map(|keyed| byte(&keyed.key))
+        table.get_mut(hash, 0, &key).map(|log| byte(&log.keyed.key))
     }
 
     #[derive(Clone, Debug)]
@@ -249,7 +245,7 @@ mod tests {
     fn takes_the_fewest_buckets() {
         let mut table = Table::default();
         for (keys, buckets) in
-            [(0, 0), (1, 8), (2, 8), (3, 16), (32, 128), (33, 192), (168, 192), (169, 256), (224, 256), (225, 384)]
+            [(0, 0), (1, 8), (7, 8), (8, 12), (11, 12), (12, 16), (168, 192), (169, 256), (224, 256), (225, 384)]
         {
             while table.len() < keys {
                 let key = table.len() as u8;
