@@ -5,6 +5,7 @@
 //! [`general`] evaluates everything. The test below shows that they agree wherever `fast` answers.
 
 mod answer;
+mod counted;
 mod fast;
 pub(crate) mod general;
 

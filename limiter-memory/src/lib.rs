@@ -6,54 +6,55 @@
 //
 //     hash(name, key)
 //       │
-//       ├──► one of 4,096 direct slots           ┌──────┬───────────┬───────────┐
-//       │    while the store is small            │ lock │ key    24 │ log    32 │   64 bytes
-//       │                                        └──────┴───────────┴───────────┘
-//       │ the slot has another key, or is closed
+//       ├─► one of 4,096 direct slots         ┌──────┬────────┬────────┐
+//       │   while the store is small          │ lock │ key 24 │ log 32 │           64 bytes
+//       │                                     └──────┴────────┴────────┘
+//       │ another key has the slot, or direct slots are closed
 //       │
-//       └──► one of 32 shards per thread         ┌──────┬─────────────────────┐
-//                                                │ lock │ table: buckets, len │   64 bytes
-//                                                └──────┴──┬──────────────────┘
-//                                                          ▼ linear probing
-//                                                ┌──────────────────┬───────────┬──────────────────┬───
-//                                                │ key 24 │ log 32 │  vacant   │ key 24 │ log 32 │ …   64 bytes each
-//                                                └──────────────────┴───────────┴──────────────────┴───
+//       └─► one of 32 shards per thread       ┌──────┬────────────────┐
+//                                             │ lock │ table          │            64 bytes
+//                                             └──────┴──┬─────────────┘
+//                                                       ▼ buckets, linear probing
+//                                             ┌────────┬────────┬───────────┬───
+//                                             │ key 24 │ log 32 │ oldest  8 │ …      64 bytes each
+//                                             └────────┴────────┴───────────┴───
 //
-// When a shard gets its share of 4,096 keys, all direct slots close and their keys move to the shards.
+// When a shard gets its share of 4,096 keys, all direct slots close and their keys move to the shards. `oldest` is the number and
+// the time of the oldest entry that counted: while it counts, an operation does not read the front of the log's block.
 //
 // # What a log looks like (log/)
 //
 //     inline   up to four entries of cost 1, 4 bytes each, within the 32 bytes
-//        │
-//        │ a fifth entry, a cost, a longer window, a second limit …
+//        │ a fifth entry, a cost, a window above 71 minutes
 //        ▼
-//     ring     the 32 bytes hold the newest time, the first number and the length; one block holds the rest
-//              ┌─────────┬────────┬─────┬────────┬───────┬─────────┬────────────────────┐
-//              │ expired │ oldest │  …  │ newest │ empty │ expired │ hints, one a limit │
-//              └─────────┴────────┴─────┴────────┴───────┴─────────┴────────────────────┘
-//              an entry is narrow (4 bytes), narrow with costs (8), wide (8), or wide with costs (16)
-//        │
+//     ring     the 32 bytes hold the newest time, the first number and the length; a block holds the entries
+//              ┌─────────┬────────┬─────┬────────┬───────┬─────────┬──────────────────────┐
+//              │ expired │ oldest │  …  │ newest │ empty │ expired │ a hint for each limit│
+//              └─────────┴────────┴─────┴────────┴───────┴─────────┴──────────────────────┘
+//              entries are narrow (4 bytes), narrow with costs (8), wide (8) or wide with costs (16)
 //        │ an idempotency key, a refund, a settlement
 //        ▼
-//     sparse   a boxed deque of 24-byte entries, and an index of idempotency keys
+//     sparse   a boxed deque of 24-byte entries, and a map of idempotency keys
 //
-// A log is converted downwards only.
+// A log is only converted downwards.
 //
 // # The path of one `acquire`
 //
-//     store.rs       reads the clock, hashes the key
+//     store.rs       hashes the key, reads the clock
 //     placement.rs   locks the direct slot, or else the shard, and finds the log
-//     evaluate.rs    evaluate/fast.rs decides common operations, evaluate/general.rs all others
+//     evaluate.rs    picks the version: evaluate/fast.rs for common operations, evaluate/general.rs for all others
 //     log/           finds where each window starts, drops expired entries, appends
-//     store.rs       unlocks, and returns the decision; a fresh key is inserted by placement.rs
+//     evaluate.rs    unlocks and returns the decision
+//
+// A fresh key is evaluated on an empty log, which placement.rs then inserts.
 //
 // # Where a change goes
 //
-//     a fifth inline entry    log/inline.rs: CAPACITY, Len, window_start; the sizes are checked in placement.rs
-//     a third encoding        log/encoding.rs: the type, Format, with_format!; evaluate/fast.rs: FastLog
-//     a new eviction rule     placement/eviction.rs
-//     a different lock        placement/lock.rs
-//     a new kind of operation evaluate/general.rs; fast.rs only if it is common
+//     a fifth inline entry     log/inline.rs: CAPACITY, Len, window_start; placement.rs checks the sizes
+//     a third encoding         log/encoding.rs: the type, Format, with_format!
+//     a new eviction rule      placement/eviction.rs
+//     a different lock         placement/lock.rs
+//     a new operation          evaluate/general.rs; evaluate/fast.rs only if it is common
 
 mod clock;
 mod evaluate;

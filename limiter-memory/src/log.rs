@@ -75,7 +75,7 @@ impl Log {
     /// Drops the first `expired` entries and takes a form that can hold the operation's entry.
     #[cold]
     pub(crate) fn convert_for(&mut self, op: &Op<'_>, expired: usize) {
-        if self.len() - expired >= max_ring_len() {
+        if self.len() - expired >= ring::MAX_LEN {
             self.make_sparse();
             return;
         }
@@ -121,25 +121,5 @@ impl Log {
     /// Whether the store may evict the log at `now` by its own clock.
     pub(crate) fn has_expired(&self, now: Timestamp) -> bool {
         self.newest().is_none_or(|newest| self.retention().is_over(newest, now))
-    }
-}
-
-#[cfg(not(test))]
-const fn max_ring_len() -> usize {
-    ring::MAX_LEN
-}
-
-#[cfg(test)]
-fn max_ring_len() -> usize {
-    tests::MAX_RING_LEN.get()
-}
-
-#[cfg(test)]
-pub(crate) mod tests {
-    use std::cell::Cell;
-
-    thread_local! {
-        /// A ring of [`ring::MAX_LEN`](super::ring::MAX_LEN) entries would take 8 GiB.
-        pub(crate) static MAX_RING_LEN: Cell<usize> = const { Cell::new(super::ring::MAX_LEN) };
     }
 }

@@ -61,8 +61,8 @@ impl Placement {
         Self {
             direct: LockArray::new(if closed { 1 } else { DIRECT_SLOTS }),
             direct_closed: closed.into(),
-            close_at: (DIRECT_SLOTS / shards.len()).max(8),
-            max_keys_per_shard: (max_keys / shards.len()).max(1),
+            close_at: (DIRECT_SLOTS / shards.all().len()).max(8),
+            max_keys_per_shard: (max_keys / shards.all().len()).max(1),
             shards,
             seed: foldhash::fast::RandomState::default(),
         }
@@ -70,7 +70,7 @@ impl Placement {
 
     pub(crate) fn len(&self) -> usize {
         let direct = self.open_slots().filter(|slot| matches!(*slot.lock(), DirectSlot::Taken(_))).count();
-        direct + self.shards.iter().map(|shard| shard.lock().len()).sum::<usize>()
+        direct + self.shards.all().iter().map(|shard| shard.lock().len()).sum::<usize>()
     }
 
     #[inline(always)]
@@ -79,7 +79,8 @@ impl Placement {
     }
 
     fn open_slots(&self) -> impl Iterator<Item = &Lock<DirectSlot>> {
-        self.direct.iter().take(if self.has_direct_slots() { self.direct.len() } else { 0 })
+        let open = self.has_direct_slots();
+        self.direct.all().iter().filter(move |_| open)
     }
 
     #[inline(always)]
@@ -158,7 +159,7 @@ impl Placement {
     /// Moves all keys to the shards. Until the last one has moved, all operations begin with their key's direct slot.
     #[cold]
     fn close_direct_slots(&self) {
-        for slot in self.direct.iter() {
+        for slot in self.direct.all() {
             let mut slot = slot.lock();
             if let Some(keyed) = slot.close() {
                 let hash = self.rehash()(&keyed.key);
@@ -181,7 +182,7 @@ impl Placement {
     pub(crate) fn sweep(&self, is_over: impl Fn(&Log) -> bool) -> usize {
         let evict = |slot: &&Lock<DirectSlot>| slot.lock().take_if(|keyed| is_over(&keyed.log)).is_some();
         let direct = self.open_slots().filter(evict).count();
-        direct + self.shards.iter().map(|shard| sweep(&mut shard.lock(), self.rehash(), &is_over)).sum::<usize>()
+        direct + self.shards.all().iter().map(|shard| sweep(&mut shard.lock(), self.rehash(), &is_over)).sum::<usize>()
     }
 }
 

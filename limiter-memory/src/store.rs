@@ -43,7 +43,8 @@ const FIRST_NUMBER_STEP: u32 = 5_184_335;
 /// [`with_max_keys`](Self::with_max_keys) bounds their number.
 ///
 /// # Performance
-/// Amortised O(1), whatever the limit, the costs and the number of windows. A settlement or refund takes time in proportion
+/// Amortised O(1), whatever the limit, the costs and the number of windows; logarithmic in the log's length once it has seen an
+/// idempotency key, a refund or a settlement. A settlement or refund takes time in proportion
 /// to the entries newer than the one it changes. The insert that moves all keys from direct slots to the shards, at some six
 /// thousand keys, takes longer than others, as does one that grows or sweeps a shard. `benches/RESULTS.md` in the repository
 /// has the figures.

@@ -1,21 +1,17 @@
 //! The fast version: the common operations, with the number of limits as a constant. See [`general`](super::general) for what
 //! each step means.
 
-use std::hint::select_unpredictable;
-
 use limiter_core::internal::{self, SizedFacts};
-use limiter_core::store::{Entry, Op, Outcome, Usage};
+use limiter_core::store::{Entry, Op, Outcome};
 use limiter_core::{EntryId, Limit, Timestamp};
 
+use super::counted::Counted;
 use crate::log::entries::Entries;
 
-/// What an operation under `LIMITS` limits finds before it changes anything.
+/// A common operation under `LIMITS` limits.
 pub(super) struct Fast<'a, const LIMITS: usize> {
     pub(super) limits: &'a [Limit; LIMITS],
-    pub(super) admitted: bool,
-    now: Timestamp,
-    starts: [usize; LIMITS],
-    usage: [Usage; LIMITS],
+    pub(super) counted: Counted<'a, LIMITS>,
 }
 
 impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
@@ -26,51 +22,38 @@ impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
         if op.id.is_some() || op.limiter_policy.is_some() {
             return None;
         }
-        let now = entries.clamp(now);
-        let (mut admitted, mut starts, mut usage) = (true, [0; LIMITS], [Usage::default(); LIMITS]);
-        for i in 0..LIMITS {
-            let limit: Limit = limits[i];
-            let (start, oldest) = entries.window_start(i, limit.window(), now);
-            starts[i] = start;
-            usage[i].used = entries.cost_from(start);
-            // Whether anything counts cannot be predicted for a key that comes now and then.
-            usage[i].oldest = select_unpredictable(usage[i].used > 0, oldest, now);
-            admitted &= usage[i].used + op.cost <= limit.max();
-        }
-        // After the loop, so that the compiler knows that nothing changes within it.
-        entries.remember_starts(starts.iter().copied().zip(usage.iter().map(|usage| usage.oldest)));
-        Some(Self { limits, admitted, now, starts, usage })
-    }
-
-    /// Returns how many entries count in no window.
-    #[inline(always)]
-    fn expired(&self) -> usize {
-        self.starts.iter().fold(usize::MAX, |first, start| first.min(*start))
+        Some(Self { limits, counted: Counted::new(limits, entries, op, now) })
     }
 
     /// Whether the log can take the operation's entry without a conversion.
     #[inline(always)]
     pub(super) fn can_push(&self, entries: &impl Entries, op: &Op<'_>) -> bool {
-        entries.can_push(op, self.expired())
+        entries.can_push(op, self.counted.expired())
     }
 
     /// Appends the entry of an admitted operation.
     #[inline(always)]
     pub(super) fn append(mut self, entries: &mut impl Entries, op: &Op<'_>) -> SizedFacts<LIMITS> {
-        let now = self.now;
-        let number = entries.push(self.expired(), op, now);
-        for usage in &mut self.usage {
+        let now = self.counted.now;
+        let number = entries.push(self.counted.expired(), op, now);
+        for usage in &mut self.counted.usage {
             usage.used += op.cost;
             usage.blocker = usage.oldest;
         }
         let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: now };
-        SizedFacts { admitted: true, outcome: Outcome::Appended(entry), now, newest: Some(now), usage: self.usage }
+        SizedFacts {
+            admitted: true,
+            outcome: Outcome::Appended(entry),
+            now,
+            newest: Some(now),
+            usage: self.counted.usage,
+        }
     }
 
     /// Returns the facts about an operation that appends nothing, or `None` if usage exceeds a maximum.
     #[inline(always)]
     pub(super) fn facts(mut self, entries: &impl Entries, op: &Op<'_>) -> Option<SizedFacts<LIMITS>> {
-        for (i, usage) in self.usage.iter_mut().enumerate() {
+        for (i, usage) in self.counted.usage.iter_mut().enumerate() {
             let max = self.limits[i].max();
             if usage.used > max {
                 return None;
@@ -80,10 +63,10 @@ impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
                 usage.oldest
             } else {
                 // Not in a closure, which would keep the usage in memory.
-                entries.at(entries.reaching(self.starts[i], missing))
+                entries.at(entries.reaching(self.counted.starts[i], missing))
             };
         }
-        let Self { now, admitted, usage, .. } = self;
+        let Counted { now, admitted, usage, .. } = self.counted;
         Some(SizedFacts { admitted, outcome: Outcome::Nothing, now, newest: entries.newest(), usage })
     }
 }
@@ -95,9 +78,9 @@ macro_rules! try_fast {
         let entries = $entries;
         if let Some(fast) = $crate::evaluate::fast::Fast::<{ $limits }>::new(entries, $op, $now) {
             let limits = fast.limits;
-            if $op.appends(fast.admitted) {
+            if $op.appends(fast.counted.admitted) {
                 // Appending in spite of a denial takes the general version.
-                if fast.admitted && fast.can_push(entries, $op) {
+                if fast.counted.admitted && fast.can_push(entries, $op) {
                     let facts = fast.append(entries, $op);
                     $unlock;
                     return A::from_fast($op, limits, facts);

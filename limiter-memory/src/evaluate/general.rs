@@ -1,8 +1,9 @@
 //! The general version: every operation, on every form of a log.
 
 use limiter_core::store::{Entry, Facts, LogFacts, Mode, Op, Outcome, Settlement, SettlementFacts, Usage};
-use limiter_core::{EntryId, Limit, MAX_LIMITS, PerLimit, Timestamp};
+use limiter_core::{EntryId, MAX_LIMITS, PerLimit, Timestamp};
 
+use super::counted::Counted;
 use crate::log::entries::Entries;
 use crate::log::search::gallop;
 use crate::log::sparse::{IdEntry, Sparse};
@@ -15,19 +16,19 @@ pub(crate) fn apply(log: &mut Log, op: Op<'_>, now: Timestamp) -> Facts {
         return apply_with_id(log.make_sparse(), id, &op, now);
     }
     let expired = with_entries!(log, entries => {
-        let general = General::new(entries, &op, now);
+        let general = General::of(entries, &op, now);
         if !general.needs_conversion(entries, &op) {
             return general.apply(entries, &op);
         }
-        general.expired(entries, &op)
+        general.expired_for_all(entries, &op)
     });
     log.convert_for(&op, expired);
-    with_entries!(log, entries => General::new(entries, &op, now).apply(entries, &op))
+    with_entries!(log, entries => General::of(entries, &op, now).apply(entries, &op))
 }
 
 /// Applies an operation with an idempotency key.
 fn apply_with_id(sparse: &mut Sparse, id: EntryId, op: &Op<'_>, now: Timestamp) -> Facts {
-    let general = General::new(sparse, op, now);
+    let general = General::of(sparse, op, now);
     if let Some((IdEntry { number, admitted }, at)) = sparse.by_id(id)
         && op.retention().window.counts(at, general.now)
     {
@@ -46,7 +47,7 @@ pub(crate) fn settle(log: &mut Log, settlement: &Settlement<'_>, now: Timestamp)
     let now = log.newest().map_or(now, |newest| newest.max(now));
     let applied = replace_cost(log, settlement, now).is_some();
     let op = Op::new(Mode::Peek, settlement.log.key, settlement.policy);
-    let log = with_entries!(log, entries => General::new(entries, &op, now).log_facts(entries, 0));
+    let log = with_entries!(log, entries => General::of(entries, &op, now).log_facts(entries, 0));
     SettlementFacts { applied, log }
 }
 
@@ -67,56 +68,25 @@ fn replace_cost(log: &mut Log, Settlement { receipt, cost, .. }: &Settlement<'_>
     Some(())
 }
 
-/// The part of a log that counts in one window.
-#[derive(Clone, Copy)]
-struct Counted {
-    /// The index of the first entry that counts.
-    start: usize,
-    used: u64,
-}
-
-/// What an operation finds before it changes anything.
-struct General<'a> {
-    now: Timestamp,
-    newest: Option<Timestamp>,
-    /// One for each limit; the rest stay zero.
-    counted: [Counted; MAX_LIMITS],
-    admitted: bool,
-    limits: &'a [Limit],
-}
+type General<'a> = Counted<'a, MAX_LIMITS>;
 
 impl<'a> General<'a> {
-    /// Evaluates the limits.
-    #[inline]
-    fn new(entries: &mut impl Entries, op: &Op<'a>, now: Timestamp) -> Self {
-        let newest = entries.newest();
-        let now = entries.clamp(now);
-        let mut counted = [Counted { start: 0, used: 0 }; MAX_LIMITS];
-        let mut admitted = true;
-        let limits = op.policy.limits();
-        for (i, limit) in limits.iter().enumerate() {
-            let (start, _) = entries.window_start(i, limit.window(), now);
-            counted[i] = Counted { start, used: entries.cost_from(start) };
-            admitted &= counted[i].used + op.cost <= limit.max();
-        }
-        entries.remember_starts(counted[..limits.len()].iter().map(|counted| (counted.start, now)));
-        Self { now, newest, counted, admitted, limits }
+    fn of(entries: &mut impl Entries, op: &Op<'a>, now: Timestamp) -> Self {
+        Self::new(op.policy.limits(), entries, op, now)
     }
 
     /// Applies the operation to a log that [needs no conversion](Self::needs_conversion).
-    #[inline]
     fn apply(mut self, entries: &mut impl Entries, op: &Op<'_>) -> Facts {
         let admitted = self.admitted;
         if !op.appends(admitted) {
             return self.facts(entries, op, admitted, Outcome::Nothing);
         }
-        let expired = self.expired(entries, op);
+        let expired = self.expired_for_all(entries, op);
         let number = entries.push(expired, op, self.now);
-        for counted in &mut self.counted[..self.limits.len()] {
-            counted.start -= expired;
-            counted.used += op.cost;
+        for i in 0..self.limits.len() {
+            self.starts[i] -= expired;
+            self.usage[i].used += op.cost;
         }
-        self.newest = Some(self.now);
         let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: self.now };
         let facts = self.facts(entries, op, admitted, Outcome::Appended(entry));
         if !admitted || op.limiter_policy.is_some() {
@@ -127,33 +97,27 @@ impl<'a> General<'a> {
     }
 
     /// Whether the operation appends an entry that the log cannot take in its form.
-    #[inline]
     fn needs_conversion(&self, entries: &impl Entries, op: &Op<'_>) -> bool {
-        op.appends(self.admitted) && !entries.can_push(op, self.expired(entries, op))
+        op.appends(self.admitted) && !entries.can_push(op, self.expired_for_all(entries, op))
     }
 
-    /// Returns how many of the first entries are too old for every window of the retention.
-    #[inline]
-    fn expired(&self, entries: &impl Entries, op: &Op<'_>) -> usize {
-        let first =
-            self.counted[..self.limits.len()].iter().fold(usize::MAX, |first, counted| first.min(counted.start));
+    /// Returns how many of the first entries count neither for the operation's policy nor for the limiter's.
+    fn expired_for_all(&self, entries: &impl Entries, op: &Op<'_>) -> usize {
         match op.limiter_policy {
-            None => first,
-            Some(_) => gallop(0, first, |i| !op.retention().window.counts(entries.at(i), self.now)),
+            None => self.expired(),
+            Some(_) => gallop(0, self.expired(), |i| !op.retention().window.counts(entries.at(i), self.now)),
         }
     }
 
-    #[inline]
     fn facts(&self, entries: &impl Entries, op: &Op<'_>, admitted: bool, outcome: Outcome) -> Facts {
         Facts { admitted, outcome, log: self.log_facts(entries, op.cost) }
     }
 
     /// Returns the facts about the log for an operation of this cost, or of no operation if it is 0.
-    #[inline]
     fn log_facts(&self, entries: &impl Entries, cost: u64) -> LogFacts {
         let mut usage = [Usage::default(); MAX_LIMITS];
         for (i, limit) in self.limits.iter().enumerate() {
-            let (Counted { start, used }, max) = (self.counted[i], limit.max());
+            let (start, used, max) = (self.starts[i], self.usage[i].used, limit.max());
             let usage = &mut usage[i];
             usage.used = used;
             if used > 0 {
@@ -170,41 +134,43 @@ impl<'a> General<'a> {
             }
         }
         let usage = PerLimit::from_slice(&usage[..self.limits.len()]).unwrap_or_else(|| PerLimit::one(usage[0]));
-        LogFacts { now: self.now, newest: self.newest, usage }
+        LogFacts { now: self.now, newest: entries.newest(), usage }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use limiter_core::store::LogKey;
-    use limiter_core::{Name, Receipt, policy};
+    use limiter_core::{Limit, Name, Policy, Receipt};
 
     use super::*;
-    use crate::log::tests::MAX_RING_LEN;
+    use crate::log::ring::MAX_LEN;
 
     #[test]
     fn a_log_longer_than_a_ring_becomes_sparse() {
-        MAX_RING_LEN.set(100);
-        let (policy, at) = (policy!("1000/1s"), |micros| Timestamp::from_micros((1 << 50) + micros).unwrap());
+        let len = 2 * MAX_LEN as u64 + 500;
+        let (policy, at) = (Policy::from(Limit::per_minute(len).unwrap()), |micros| {
+            Timestamp::from_micros((1 << 50) + micros).unwrap()
+        });
         let mut log = Log::new(u32::MAX - 150);
         let mut receipts = Vec::new();
-        for i in 0..1_000 {
+        for i in 0..len {
             let facts = apply(&mut log, Op::acquire("", &policy).at(at(i)), at(i));
             assert_eq!((facts.admitted, facts.log.usage[0].used), (true, i + 1));
             let Outcome::Appended(entry) = facts.outcome else { panic!("not appended") };
             receipts.push(Receipt::new(entry.id, entry.at, policy.longest_window()));
             // The ring is full before it is converted.
-            assert_eq!(matches!(log, Log::Ring(_)), (4..127).contains(&i), "after {i}");
+            assert_eq!(matches!(log, Log::Ring(_)), (4..2 * MAX_LEN as u64 - 1).contains(&i), "after {i}");
         }
-        assert!(!apply(&mut log, Op::acquire("", &policy).at(at(1_000)), at(1_000)).admitted);
+        assert!(!apply(&mut log, Op::acquire("", &policy).at(at(len)), at(len)).admitted);
         let settle = |log: &mut Log, receipt, cost| {
             let settlement = Settlement::new(LogKey::new(Name::default(), ""), &policy, receipt, cost);
-            super::settle(log, &settlement, at(1_000))
+            super::settle(log, &settlement, at(len))
         };
-        for (i, receipt) in receipts.iter().enumerate().step_by(7) {
+        for (i, receipt) in receipts.iter().enumerate().step_by(2003) {
             assert!(settle(&mut log, *receipt, 0).applied, "entry {i}");
             assert!(!settle(&mut log, *receipt, 0).applied, "entry {i}");
         }
-        assert_eq!(log.len(), 1_000 - receipts.len().div_ceil(7));
+        assert_eq!(log.len(), receipts.len() - receipts.len().div_ceil(2003));
     }
 }

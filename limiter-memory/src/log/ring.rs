@@ -1,19 +1,23 @@
 //! The ring: a log of any number of entries without ids, in one block of memory.
 
+mod header;
 mod view;
+
+use std::ops::Deref;
 
 use limiter_core::Timestamp;
 use limiter_core::store::Op;
 
-use self::view::Header;
+use self::header::Header;
 use super::encoding::{Encoding, Format, Narrow, NarrowCosts, can_encode, with_format};
 use super::entries::Entries;
 use super::retention::Retention;
 
-pub(crate) use self::view::{Oldest, View};
+pub(crate) use self::header::Oldest;
+pub(crate) use self::view::View;
 
-/// Longer logs become sparse, because a ring counts in 32 bits.
-pub(crate) const MAX_LEN: usize = 1 << 31;
+/// Longer logs become sparse, because a ring counts in 32 bits. In tests, the bound is one that they can reach.
+pub(crate) const MAX_LEN: usize = if cfg!(test) { 1 << 17 } else { 1 << 31 };
 
 /// The capacity of a new ring.
 const SMALLEST: usize = 8;
@@ -48,28 +52,6 @@ impl Ring {
         ring
     }
 
-    pub(crate) fn format(&self) -> Format {
-        self.header.format()
-    }
-
-    /// Whether the ring has this encoding, and hints if `H` is not 0.
-    #[inline(always)]
-    pub(crate) fn is<E: Encoding, const H: usize>(&self) -> bool {
-        self.header.is::<E, H>()
-    }
-
-    pub(crate) fn retention(&self) -> Retention {
-        self.header.retention()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.header.len()
-    }
-
-    pub(crate) fn newest(&self) -> Option<Timestamp> {
-        self.header.newest()
-    }
-
     /// Returns the entries in the encoding that the ring [has](Self::is).
     #[inline(always)]
     pub(crate) fn view<E: Encoding, const H: usize>(&mut self) -> View<'_, E, H> {
@@ -83,6 +65,15 @@ impl Ring {
     ) -> View<'a, E, H> {
         debug_assert!(self.is::<E, H>());
         View::new(&mut self.words, &mut self.header, oldest)
+    }
+}
+
+impl Deref for Ring {
+    type Target = Header;
+
+    #[inline(always)]
+    fn deref(&self) -> &Header {
+        &self.header
     }
 }
 
@@ -151,6 +142,7 @@ mod tests {
         let mut ring = Ring::copy_of(&Inline::new(9), 0, &op, Retention::default(), Format::default());
         // In the end the numbers overflow between the first and the last entry.
         ring.header.number = u32::MAX - 32;
+        let hints = Format { hints: true, ..Format::default() };
         // Behind the newest entry are dropped ones.
         for micros in 0..40 {
             let mut view = ring.view::<Narrow, HINTS>();
@@ -158,13 +150,7 @@ mod tests {
             if view.can_push(&op, dropped) {
                 view.push(dropped, &op, at(10 * micros));
             } else {
-                ring = Ring::copy_of(
-                    &view,
-                    dropped,
-                    &op,
-                    Retention::default(),
-                    Format { hints: true, ..Format::default() },
-                );
+                ring = Ring::copy_of(&view, dropped, &op, Retention::default(), hints);
                 ring.view::<Narrow, HINTS>().push(0, &op, at(10 * micros));
             }
         }

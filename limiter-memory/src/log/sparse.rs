@@ -49,7 +49,6 @@ impl Sparse {
         self.retention
     }
 
-    #[inline]
     fn total(&self) -> u64 {
         self.entries.back().map_or(self.total_before, |entry| entry.total)
     }
@@ -88,12 +87,10 @@ impl Sparse {
 }
 
 impl Entries for Sparse {
-    #[inline]
     fn len(&self) -> usize {
         self.entries.len()
     }
 
-    #[inline]
     fn at(&self, i: usize) -> Timestamp {
         Timestamp::from_micros_saturating(self.entries.get(i).map_or(0, |entry| entry.at))
     }
@@ -107,19 +104,16 @@ impl Entries for Sparse {
         self.position(number).or_else(|| self.position(number | 1 << 32))
     }
 
-    #[inline]
     fn window_start(&self, _: usize, window: Window, now: Timestamp) -> (usize, Timestamp) {
         let start = gallop(0, self.len(), |i| !window.counts(self.at(i), now));
         (start, self.at(start))
     }
 
-    #[inline]
     fn cost_from(&self, start: usize) -> u64 {
         let last = start.checked_sub(1).and_then(|i| self.entries.get(i));
         self.total().wrapping_sub(last.map_or(self.total_before, |entry| entry.total))
     }
 
-    #[inline]
     fn reaching(&self, start: usize, cost: u64) -> usize {
         let all = self.cost_from(start);
         gallop(start, self.entries.len().saturating_sub(1), |i| all - self.cost_from(i + 1) < cost)
@@ -134,7 +128,6 @@ impl Entries for Sparse {
         }
     }
 
-    #[inline]
     fn can_push(&self, _: &Op<'_>, _: usize) -> bool {
         true
     }

@@ -1,7 +1,7 @@
 //! The lock: one byte, in the cache line of what it guards. Unlocking is a plain store, because there is no queue.
 
 use std::time::Duration;
-use std::{hint, iter, slice, thread};
+use std::{hint, iter, thread};
 
 use lock_api::MappedMutexGuard;
 use spin::lock_api::{Mutex, MutexGuard};
@@ -82,12 +82,8 @@ impl<T: Default> LockArray<T> {
         Self((0..count).map(|_| Lock::default()).collect())
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    pub(crate) fn iter(&self) -> slice::Iter<'_, Lock<T>> {
-        self.0.iter()
+    pub(crate) fn all(&self) -> &[Lock<T>] {
+        &self.0
     }
 
     /// Returns the value for keys with this hash.

@@ -3,7 +3,8 @@
 use limiter_core::store::Op;
 use limiter_core::{Timestamp, Window, internal};
 
-use crate::log::encoding::{Encoding, Format, can_encode};
+use super::header::{Header, Oldest};
+use crate::log::encoding::{Encoding, can_encode};
 use crate::log::entries::{Entries, clamp};
 use crate::log::retention::Retention;
 use crate::log::search::{boundary, gallop};
@@ -15,59 +16,6 @@ const SHRINK_ABOVE: usize = 32;
 /// in turns keeps its block.
 const APPENDS_PER_CHECK: usize = 256;
 
-const FORMAT_SHIFT: u32 = 53;
-const RETENTION_SHIFT: u32 = FORMAT_SHIFT + Format::BITS;
-const _: () = assert!(Timestamp::MAX.as_micros() < 1 << FORMAT_SHIFT && RETENTION_SHIFT + Retention::BITS <= u64::BITS);
-
-/// What a slot holds of a ring beside the pointer to its block.
-pub(super) struct Header {
-    /// The newest entry's time, then the [`Format`], then the [`Retention`].
-    newest: u64,
-    /// The first entry's number.
-    pub(super) number: u32,
-    len: u32,
-}
-
-impl Header {
-    pub(super) fn new<E: Encoding, const H: usize>(at: Timestamp, kept: Retention, number: u32, len: u32) -> Self {
-        Self { newest: Self::pack::<E, H>(at, kept), number, len }
-    }
-
-    #[inline(always)]
-    fn pack<E: Encoding, const H: usize>(at: Timestamp, kept: Retention) -> u64 {
-        let format = const { Format::of::<E, H>().to_bits() << FORMAT_SHIFT };
-        at.as_micros() | format | kept.to_bits() << RETENTION_SHIFT
-    }
-
-    pub(super) fn format(&self) -> Format {
-        Format::from_bits(self.newest >> FORMAT_SHIFT)
-    }
-
-    #[inline(always)]
-    pub(super) fn is<E: Encoding, const H: usize>(&self) -> bool {
-        self.newest >> FORMAT_SHIFT & ((1 << Format::BITS) - 1) == const { Format::of::<E, H>().to_bits() }
-    }
-
-    pub(super) fn retention(&self) -> Retention {
-        Retention::from_bits(self.newest >> RETENTION_SHIFT)
-    }
-
-    #[inline(always)]
-    pub(super) fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    #[inline(always)]
-    pub(super) fn newest(&self) -> Option<Timestamp> {
-        (self.len > 0).then(|| internal::timestamp_from_low_bits(self.newest))
-    }
-
-    #[inline(always)]
-    fn number(&self, i: usize) -> u32 {
-        self.number.wrapping_add(i as u32)
-    }
-}
-
 /// A ring of this encoding, with `H` hints.
 pub(crate) struct View<'a, E: Encoding, const H: usize> {
     /// A power of two. One entry stays empty: the one behind the newest, which stores the total before it.
@@ -75,26 +23,6 @@ pub(crate) struct View<'a, E: Encoding, const H: usize> {
     hints: Option<&'a mut [u32; H]>,
     header: &'a mut Header,
     oldest: Option<&'a mut Oldest>,
-}
-
-/// Which entry was the oldest that counted, and when it was appended. While it still counts, an operation need not read the
-/// front of the block, which saves a cache miss. Kept in buckets, for narrow entries without costs under one limit.
-#[derive(Clone, Copy)]
-pub(crate) struct Oldest {
-    number: u32,
-    /// The low half of the time.
-    low: u32,
-}
-
-impl Oldest {
-    fn new(number: u32, at: Timestamp) -> Self {
-        Self { number, low: at.as_micros() as u32 }
-    }
-
-    /// Names no entry of a log whose first entry has this number.
-    pub(crate) fn none(first: u32) -> Self {
-        Self { number: first.wrapping_sub(1), low: 0 }
-    }
 }
 
 impl<'a, E: Encoding, const H: usize> View<'a, E, H> {
@@ -115,15 +43,38 @@ impl<'a, E: Encoding, const H: usize> View<'a, E, H> {
         self.entries.is_empty() || self.hints.is_none()
     }
 
+    /// Returns the most entries that the ring can hold, which is one less than its capacity and therefore a bit mask.
     #[inline(always)]
-    fn reader(&self) -> Reader<'_, E> {
-        Reader { entries: self.entries, newest: self.header.newest, number: self.header.number }
+    fn max_len(&self) -> usize {
+        self.entries.len().wrapping_sub(1)
+    }
+
+    /// Returns where entry number `number` is.
+    #[inline(always)]
+    fn index(&self, number: u32) -> usize {
+        number as usize & self.max_len()
+    }
+
+    /// Returns how much older than the newest entry the entry with this number is.
+    #[inline(always)]
+    fn age(&self, number: u32) -> u64 {
+        self.entries.get(self.index(number)).map_or(0, |entry| E::age(entry, self.header.newest_micros()))
+    }
+
+    #[inline(always)]
+    fn at_age(&self, age: u64) -> Timestamp {
+        internal::timestamp_from_low_bits(self.header.newest.wrapping_sub(age))
+    }
+
+    #[inline(always)]
+    fn total_before(&self, i: usize) -> u64 {
+        self.entries.get(self.index(self.header.number(i))).map_or(0, E::total_before)
     }
 
     /// Writes entry `i` behind the others. `total` is the total cost up to and including it.
     #[inline(always)]
     pub(super) fn write(&mut self, i: usize, at: Timestamp, total: u64) {
-        let (index, next) = (self.reader().index(i), self.reader().index(i + 1));
+        let (index, next) = (self.index(self.header.number(i)), self.index(self.header.number(i + 1)));
         if let Some(entry) = self.entries.get_mut(index) {
             E::set_at(entry, at.as_micros());
         }
@@ -145,59 +96,19 @@ impl<'a, E: Encoding, const H: usize> View<'a, E, H> {
     }
 }
 
-/// What reading a ring needs. Passed by value or in parts: a pointer to it would keep the parts out of registers.
-struct Reader<'a, E: Encoding> {
-    entries: &'a [E::Entry],
-    /// As in the [`Header`].
+/// Searches for the first entry younger than `expired_age`, starting at entry `hint`. It takes what it needs in parts: a pointer to
+/// the view would keep the header out of registers.
+#[inline(never)]
+fn search<E: Encoding>(
+    entries: &[E::Entry],
     newest: u64,
-    number: u32,
-}
-
-impl<'a, E: Encoding> Reader<'a, E> {
-    /// Returns the most entries that the ring can hold, which is one less than its capacity and therefore a bit mask.
-    #[inline(always)]
-    fn max_len(&self) -> usize {
-        self.entries.len().wrapping_sub(1)
-    }
-
-    /// Returns where entry `i` is.
-    #[inline(always)]
-    fn index(&self, i: usize) -> usize {
-        (self.number as usize).wrapping_add(i) & self.max_len()
-    }
-
-    /// Returns how much older than the newest entry entry `i` is.
-    #[inline(always)]
-    fn age(&self, i: usize) -> u64 {
-        self.age_of_number((self.number as usize).wrapping_add(i))
-    }
-
-    #[inline(always)]
-    fn age_of_number(&self, number: usize) -> u64 {
-        self.entries.get(number & self.max_len()).map_or(0, |entry| E::age(entry, self.newest_micros()))
-    }
-
-    #[inline(always)]
-    fn at_age(&self, age: u64) -> Timestamp {
-        internal::timestamp_from_low_bits(self.newest.wrapping_sub(age))
-    }
-
-    #[inline(always)]
-    fn newest_micros(&self) -> u64 {
-        internal::timestamp_from_low_bits(self.newest).as_micros()
-    }
-
-    #[inline(always)]
-    fn total_before(&self, i: usize) -> u64 {
-        self.entries.get(self.index(i)).map_or(0, E::total_before)
-    }
-
-    /// Searches for the first entry younger than `expired_age`, starting at `hint`.
-    #[inline(never)]
-    fn search(entries: &'a [E::Entry], newest: u64, number: u32, len: u32, expired_age: u64, hint: usize) -> usize {
-        let reader = Self { entries, newest, number };
-        boundary(hint, len as usize, |i| reader.age(i) >= expired_age)
-    }
+    first: u32,
+    len: u32,
+    expired_age: u64,
+    hint: usize,
+) -> usize {
+    let index = |i: usize| (first as usize).wrapping_add(i) & entries.len().wrapping_sub(1);
+    boundary(hint, len as usize, |i| entries.get(index(i)).is_some_and(|entry| E::age(entry, newest) >= expired_age))
 }
 
 impl<E: Encoding, const H: usize> Entries for View<'_, E, H> {
@@ -208,8 +119,7 @@ impl<E: Encoding, const H: usize> Entries for View<'_, E, H> {
 
     #[inline(always)]
     fn at(&self, i: usize) -> Timestamp {
-        let reader = self.reader();
-        reader.at_age(reader.age(i))
+        self.at_age(self.age(self.header.number(i)))
     }
 
     #[inline(always)]
@@ -230,37 +140,35 @@ impl<E: Encoding, const H: usize> Entries for View<'_, E, H> {
 
     #[inline(always)]
     fn window_start(&self, limit: usize, window: Window, now: Timestamp) -> (usize, Timestamp) {
-        let (len, reader) = (self.len(), self.reader());
-        let since = now.as_micros().wrapping_sub(reader.newest_micros());
+        let (len, first, newest) = (self.len(), self.header.number, self.header.newest_micros());
+        let since = now.as_micros().wrapping_sub(newest);
         if since >= window.as_micros() {
             return (len, now);
         }
         let expired_age = window.as_micros() - since;
-        let expired = |i| usize::from(reader.age(i) >= expired_age);
-        let search =
-            |hint| Reader::<E>::search(self.entries, reader.newest, reader.number, len as u32, expired_age, hint);
+        let search = |hint| search::<E>(self.entries, newest, first, len as u32, expired_age, hint);
         if H > 0 {
             // Most of several windows begin where they began the last time. The entry before the first is a dropped one, or
             // unwritten; if it seems to count, the search only costs time.
             let hint = self.hint(limit);
-            let start = hint.wrapping_sub(reader.number) as usize;
-            let (before, age) =
-                (reader.age_of_number((hint as usize).wrapping_sub(1)), reader.age_of_number(hint as usize));
+            let start = hint.wrapping_sub(first) as usize;
+            let (before, age) = (self.age(hint.wrapping_sub(1)), self.age(hint));
             if start < len && before >= expired_age && age < expired_age {
-                return (start, reader.at_age(age));
+                return (start, self.at_age(age));
             }
             let start = search(start);
             return (start, self.at(start));
         }
         if Self::KEEPS_OLDEST
             && let Some(oldest) = &self.oldest
-            && oldest.number == reader.number
+            && oldest.number == first
         {
-            let age = u64::from((reader.newest as u32).wrapping_sub(oldest.low));
+            let age = u64::from((newest as u32).wrapping_sub(oldest.low));
             if age < expired_age {
-                return (0, reader.at_age(age));
+                return (0, self.at_age(age));
             }
         }
+        let expired = |i| usize::from(self.age(self.header.number(i)) >= expired_age);
         // How many entries expired since the last operation is random. Adding up four comparisons avoids a branch on it.
         let near = if len >= 4 {
             expired(0) + expired(1) + expired(2) + expired(3)
@@ -293,8 +201,7 @@ impl<E: Encoding, const H: usize> Entries for View<'_, E, H> {
     #[inline(always)]
     fn cost_from(&self, start: usize) -> u64 {
         if E::COSTS {
-            let reader = self.reader();
-            reader.total_before(self.len()).wrapping_sub(reader.total_before(start)) & E::RANGE
+            self.total_before(self.len()).wrapping_sub(self.total_before(start)) & E::RANGE
         } else {
             (self.len() - start) as u64
         }
@@ -318,7 +225,7 @@ impl<E: Encoding, const H: usize> Entries for View<'_, E, H> {
 
     #[inline(always)]
     fn can_push(&self, op: &Op<'_>, expired: usize) -> bool {
-        let (len, max_len) = (self.len() - expired, self.reader().max_len());
+        let (len, max_len) = (self.len() - expired, self.max_len());
         let is_check = self.number(self.len()) as usize & (max_len | (APPENDS_PER_CHECK - 1)) == 0;
         if is_check && Self::should_shrink(max_len, len) {
             return false;
@@ -329,7 +236,7 @@ impl<E: Encoding, const H: usize> Entries for View<'_, E, H> {
     #[inline(always)]
     fn push(&mut self, expired: usize, op: &Op<'_>, at: Timestamp) -> u64 {
         let len = self.len();
-        let total = if E::COSTS { self.reader().total_before(len).wrapping_add(op.cost) } else { 0 };
+        let total = if E::COSTS { self.total_before(len).wrapping_add(op.cost) } else { 0 };
         let number = self.number(len);
         self.write(len, at, total);
         self.header.newest = Header::pack::<E, H>(at, Retention::after_append(op));
