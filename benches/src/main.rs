@@ -9,7 +9,7 @@ use limiter_benches::measure::{Effort, measure};
 use limiter_benches::record::{Kind, Record};
 use limiter_benches::report::Results;
 use limiter_benches::scenario::SCENARIOS;
-use limiter_benches::{admission, bytes, documents, remote};
+use limiter_benches::{admission, bytes, documents, remote, surface};
 
 #[global_allocator]
 static ALLOCATOR: bytes::Counting = bytes::Counting;
@@ -33,8 +33,12 @@ struct Args {
     /// binary). Takes two minutes, or longer with --full.
     #[arg(long, conflicts_with = "times")]
     redis: bool,
+    /// Measure the surface instead: keys, entries per log, verdicts and threads. Takes two minutes, or ten with --full.
+    /// TEXT of --only selects cells, for example "10000 64 allowed 1".
+    #[arg(long, conflicts_with_all = ["times", "redis"])]
+    surface: bool,
     /// Measure nothing, and write the documents again from the figures in benches/results.
-    #[arg(long, conflicts_with_all = ["quick", "full", "only", "times", "redis"])]
+    #[arg(long, conflicts_with_all = ["quick", "full", "only", "times", "redis", "surface"])]
     render: bool,
     /// The workspace. The figures go to benches/results/*.json; from these, benches/RESULTS*.md, docs/bench-*.svg and the
     /// README's section on speed are written.
@@ -47,7 +51,13 @@ fn main() -> Result<()> {
     if args.render {
         return documents::write_all(&args.workspace);
     }
-    if args.redis { redis(&args) } else { memory(&args) }
+    if args.surface {
+        surface(&args)
+    } else if args.redis {
+        redis(&args)
+    } else {
+        memory(&args)
+    }
 }
 
 fn memory(args: &Args) -> Result<()> {
@@ -71,6 +81,16 @@ fn memory(args: &Args) -> Result<()> {
     let record = Record::new(if args.full { "--full" } else { "--quick" }, results);
     println!("{}", documents::memory_text(&record));
     if partial { Ok(()) } else { save(args, &record) }
+}
+
+fn surface(args: &Args) -> Result<()> {
+    let effort =
+        surface::Effort { cell: Duration::from_millis(if args.full { 3000 } else { 1000 }), quick: !args.full };
+    let selects = |cell: &surface::Cell| args.only.as_deref().is_none_or(|only| cell.to_string().contains(only));
+    let results = surface::measure(effort, &surface::contestants(), selects);
+    let record = Record::new(if args.full { "--surface --full" } else { "--surface --quick" }, results);
+    println!("{}", documents::surface_text(&record));
+    if args.only.is_some() { Ok(()) } else { save(args, &record) }
 }
 
 fn redis(args: &Args) -> Result<()> {

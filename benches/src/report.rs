@@ -198,6 +198,6 @@ pub(crate) fn table(out: &mut String, first: &[&str], rest: &[&str]) {
     let _ = write!(out, "| {} |\n|{rules}\n", columns.join(" | "));
 }
 
-fn nanos(nanos: f64) -> String {
+pub(crate) fn nanos(nanos: f64) -> String {
     if nanos < 100.0 { format!("{nanos:.1}") } else { format!("{nanos:.0}") }
 }
