@@ -16,7 +16,7 @@ use super::shapes::{Before, Shape};
 use crate::workload::{Xorshift, keys};
 
 /// How many operations are under way at once.
-const FLIGHT: usize = 50;
+pub(super) const FLIGHT: usize = 50;
 
 /// The median, and the quarters around it.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
