@@ -34,6 +34,7 @@ fn speed(memory: &Record<Results>, surface: &Record<Surface>) -> String {
         surface.versions, surface.machine
     );
     readme_table(&mut out, &surface.results);
+    out.push_str("\nOne and two threads, all cells:\n\n![Time as a multiple of governor's](docs/bench-surface.svg)\n");
     out.push_str("\nOther workloads, and how many times as long each peer takes:\n\n");
     readme_rows(&mut out, &memory.results);
     out.push('\n');

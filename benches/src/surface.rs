@@ -254,10 +254,10 @@ fn measure_cells(
         if cell.allowed {
             for _ in 0..if cell.has_short_window() { 2 } else { 1 } {
                 let start = Instant::now();
-                let mut fastest = |(prepared, contestant): (&mut Prepared, &Contestant)| {
-                    (0..5).map(|_| turn(prepared, contestant)).fold(f64::INFINITY, f64::min)
+                let mut typical = |(prepared, contestant): (&mut Prepared, &Contestant)| {
+                    median(&mut (0..5).map(|_| turn(prepared, contestant)).collect::<Vec<_>>())
                 };
-                let nanos: Vec<f64> = all.iter_mut().zip(contestants).map(&mut fastest).collect();
+                let nanos: Vec<f64> = all.iter_mut().zip(contestants).map(&mut typical).collect();
                 let round = start.elapsed() / 5;
                 for (i, contestant) in contestants.iter().enumerate().filter(|(_, contestant)| contestant.keeps_log) {
                     let each = if cell.has_short_window() {

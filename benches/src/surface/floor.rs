@@ -23,6 +23,8 @@ pub struct Floor {
 #[repr(align(64))]
 struct Slot {
     key: Option<[u8; 16]>,
+    /// The number of the key, and of its entries among those of all keys.
+    block: usize,
     number: AtomicU64,
     inline: [AtomicU32; INLINE],
 }
@@ -57,7 +59,7 @@ impl Library for Floor {
     fn with_logs(_: Quota, keys: &[String], entries: u32, allowed: bool) -> Self {
         let room = (entries as usize).next_power_of_two();
         let slots = (keys.len() * 4 / 3 + 1).next_power_of_two();
-        let outside = if room > INLINE { slots * room } else { 0 };
+        let outside = if room > INLINE { keys.len() * room } else { 0 };
         let mut floor = Self {
             clock: quanta::Clock::new(),
             seed: RandomState::default(),
@@ -66,9 +68,10 @@ impl Library for Floor {
             room,
             allowed,
         };
-        for key in keys.iter().filter_map(|key| key.as_bytes().first_chunk()) {
+        for (block, key) in keys.iter().filter_map(|key| key.as_bytes().first_chunk()).enumerate() {
             let at = floor.position(key);
             floor.slots[at].key = Some(*key);
+            floor.slots[at].block = block;
         }
         floor
     }
@@ -85,7 +88,7 @@ impl Library for Floor {
         let slot = &self.slots[at];
         let number = slot.number.load(Relaxed);
         let entry = if self.room > INLINE {
-            &self.entries[at * self.room + (number as usize & (self.room - 1))]
+            &self.entries[slot.block * self.room + (number as usize & (self.room - 1))]
         } else {
             &slot.inline[number as usize & (self.room - 1)]
         };
