@@ -10,8 +10,9 @@ use crate::log::Log;
 pub(super) fn sweep(table: &mut Table, hash: impl Fn(&Key) -> u64, is_over: impl Fn(&Log) -> bool) -> usize {
     let over = table.logs().filter(|keyed| is_over(&keyed.log)).count();
     if over > 0 {
-        let kept = table.take_logs().filter(|keyed| !is_over(&keyed.log)).collect();
-        table.refill(kept, 0, hash);
+        let keys = table.len() - over;
+        let kept = table.take_logs().filter(|keyed| !is_over(&keyed.log));
+        table.refill(kept, keys, hash);
     }
     over
 }
@@ -20,18 +21,20 @@ pub(super) fn sweep(table: &mut Table, hash: impl Fn(&Key) -> u64, is_over: impl
 /// table is still more than seven eighths full, evicts the logs with the fewest entries too, the longest unused first. A flood of
 /// fresh keys therefore evicts itself before it evicts a log that denies.
 ///
-/// The table then has space for a quarter more keys, so this takes amortised constant time per insert.
+/// The table then has space for half as many keys again, so this takes amortised constant time per insert.
 pub(super) fn make_space(table: &mut Table, hash: impl Fn(&Key) -> u64, now: Timestamp, max_keys: usize) {
-    let mut kept: Vec<KeyedLog> = table.take_logs().filter(|keyed| !keyed.log.has_expired(now)).collect();
     let goal = max_keys - max_keys.div_ceil(8);
-    if kept.len() > goal {
-        let worth = |KeyedLog { log, .. }: &KeyedLog| (log.len(), log.newest());
-        let evicted = kept.len() - goal;
-        if evicted < kept.len() {
-            kept.select_nth_unstable_by_key(evicted, worth);
-        }
-        kept.drain(..evicted);
+    let alive = |keyed: &KeyedLog| !keyed.log.has_expired(now);
+    let keys = table.logs().filter(|keyed| alive(keyed)).count();
+    if keys <= goal {
+        let keys = keys + (keys / 2 + 1).min(max_keys - keys);
+        let kept = table.take_logs().filter(alive);
+        return table.refill(kept, keys, hash);
     }
-    let more = (kept.len() / 4 + 1).min(max_keys - kept.len());
-    table.refill(kept, more, hash);
+    let mut kept: Vec<KeyedLog> = table.take_logs().filter(alive).collect();
+    let evicted = kept.len() - goal;
+    if evicted < kept.len() {
+        kept.select_nth_unstable_by_key(evicted, |KeyedLog { log, .. }| (log.len(), log.newest()));
+    }
+    table.refill(kept.drain(evicted..), max_keys, hash);
 }

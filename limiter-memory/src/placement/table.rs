@@ -83,8 +83,8 @@ impl Table {
     /// Inserts a key that is not in the table. Grows the table if it is full.
     pub(crate) fn insert(&mut self, hash: u64, keyed: KeyedLog, rehash: impl Fn(&Key) -> u64) {
         if self.is_full() {
-            let logs = self.take_logs().collect();
-            self.refill(logs, 1, rehash);
+            let (logs, keys) = (self.take_logs(), self.len + 1);
+            self.refill(logs, keys, rehash);
         }
         self.put(hash, keyed);
     }
@@ -102,14 +102,14 @@ impl Table {
         self.buckets.iter().filter_map(|bucket| Some(&bucket.0.as_ref()?.keyed))
     }
 
-    /// Empties the table.
+    /// Takes the logs out. Only [`refill`](Self::refill) may follow.
     pub(crate) fn take_logs(&mut self) -> impl Iterator<Item = KeyedLog> + use<> {
-        mem::take(self).buckets.into_iter().filter_map(|bucket| Some(bucket.0?.keyed))
+        mem::take(&mut self.buckets).into_iter().filter_map(|bucket| Some(bucket.0?.keyed))
     }
 
-    /// Fills an empty table, with the fewest buckets for these logs and this many more.
-    pub(crate) fn refill(&mut self, logs: Vec<KeyedLog>, more: usize, hash: impl Fn(&Key) -> u64) {
-        let buckets: Box<_> = iter::repeat_with(Bucket::default).take(buckets_for(logs.len() + more)).collect();
+    /// Fills an empty table with these logs. It then has the fewest buckets for this many keys.
+    pub(crate) fn refill(&mut self, logs: impl IntoIterator<Item = KeyedLog>, keys: usize, hash: impl Fn(&Key) -> u64) {
+        let buckets: Box<_> = iter::repeat_with(Bucket::default).take(buckets_for(keys)).collect();
         *self = Self { mask: buckets.len().next_power_of_two() - 1, buckets, len: 0 };
         for keyed in logs {
             self.put(hash(&keyed.key), keyed);
@@ -208,9 +208,9 @@ mod tests {
                     }
                     _ => {
                         let kept = |other: &u8| other % 4 != key % 4;
-                        let logs = table.take_logs().filter(|keyed| kept(&byte(&keyed.key))).collect();
-                        table.refill(logs, 0, hash);
                         set.retain(kept);
+                        let logs = table.take_logs().filter(|keyed| kept(&byte(&keyed.key)));
+                        table.refill(logs, set.len(), hash);
                         prop_assert_eq!(table.buckets.len(), buckets_for(set.len()));
                     }
                 }
