@@ -17,4 +17,5 @@ pub mod record;
 pub mod remote;
 pub mod report;
 pub mod scenario;
+pub mod surface;
 mod workload;

@@ -2,6 +2,7 @@
 //! in [`baselines`](crate::baselines).
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::pin::pin;
@@ -9,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
-use limiter_core::{Decision, DynWindowStore, Error, Limit, Limiter, Policy};
+use governor::middleware::NoOpMiddleware;
+use limiter_core::store::LogKey;
+use limiter_core::{Decision, DynWindowStore, Error, Limit, Limiter, Policy, Timestamp};
 use limiter_memory::MemoryStore;
 use trypema::local::LocalRateLimiterProvider;
 use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
@@ -57,6 +60,32 @@ pub trait Library: Send + Sync + Sized + 'static {
     }
     /// Removes idle keys, if the library has a call for that.
     fn sweep(&self) {}
+    /// Whether the library keeps a log, so that the window decides how much it holds.
+    const KEEPS_LOG: bool = false;
+    /// Whether a used-up quota refills bit by bit, so that a long measurement needs a longer window.
+    const REFILLS: bool = false;
+    /// Returns a limiter whose keys have `entries` entries each. They are spread over the past window if `allowed`, and use up
+    /// the quota otherwise.
+    fn with_logs(quota: Quota, keys: &[String], entries: u32, allowed: bool) -> Self {
+        let library = Self::with(quota);
+        for key in keys {
+            if allowed {
+                library.append_past(key, entries, quota.window);
+            } else {
+                (0..entries).for_each(|_| _ = library.allows(key));
+            }
+        }
+        library
+    }
+    /// Appends `entries` units to a key's log, spread over the past `window`. A library without a log takes them at once.
+    #[allow(clippy::ptr_arg, reason = "governor takes a reference to the very type of the key")]
+    fn append_past(&self, key: &String, entries: u32, _window: Duration) {
+        self.allows_n(key, entries);
+    }
+    /// Returns the number of entries in a key's log.
+    fn entries(&self, _key: &str) -> usize {
+        0
+    }
 }
 
 fn policy(quota: Quota) -> Policy {
@@ -112,6 +141,23 @@ impl<const ALL: bool> Library for Direct<ALL> {
     fn sweep(&self) {
         self.0.store().sweep();
     }
+
+    const KEEPS_LOG: bool = true;
+
+    fn append_past(&self, key: &String, entries: u32, window: Duration) {
+        let now = Timestamp::try_from(SystemTime::now()).map_or(0, Timestamp::as_micros);
+        let step = window.as_micros() as u64 / u64::from(entries);
+        // Keys differ in when their entries expire.
+        let phase = key.bytes().fold(0, |sum, byte| (sum * 31 + u64::from(byte)) % 1009) * step / 1009;
+        for i in (0..u64::from(entries)).rev() {
+            let at = Timestamp::from_micros_saturating(now - i * step - phase);
+            assert!(self.0.acquire(key).at(at).now().is_ok_and(|decision| decision.allowed()));
+        }
+    }
+
+    fn entries(&self, key: &str) -> usize {
+        self.0.store().entries(LogKey::new(self.0.name(), key))
+    }
 }
 
 /// Polls a future once, as an executor would. An in-memory store decides in the first poll.
@@ -163,17 +209,38 @@ impl Library for Dyn {
     }
 }
 
-/// governor, keyed, in a `DashMap`.
-pub struct Governor(governor::DefaultKeyedRateLimiter<String>);
+/// governor, keyed, in a `DashMap`, as shipped.
+pub type Governor = GovernorHashedBy<std::hash::RandomState>;
 
-impl Library for Governor {
-    const NAME: &str = "governor";
+/// governor with the hasher that this library uses.
+pub type GovernorFoldhash = GovernorHashedBy<foldhash::fast::RandomState>;
+
+/// governor, keyed, in a `DashMap` with this hasher.
+pub struct GovernorHashedBy<S: Hasher>(governor::DefaultKeyedRateLimiter<String, NoOpMiddleware, S>);
+
+/// A hasher of governor's map.
+pub trait Hasher: BuildHasher + Clone + Default + Send + Sync + 'static {
+    /// The name of governor with it.
+    const GOVERNOR: &str;
+}
+
+impl Hasher for std::hash::RandomState {
+    const GOVERNOR: &str = "governor";
+}
+
+impl Hasher for foldhash::fast::RandomState {
+    const GOVERNOR: &str = "governor foldhash";
+}
+
+impl<S: Hasher> Library for GovernorHashedBy<S> {
+    const NAME: &str = S::GOVERNOR;
+    const REFILLS: bool = true;
 
     fn with(quota: Quota) -> Self {
         let burst = NonZeroU32::new(quota.max).expect("a quota is not zero");
         let cell = quota.window / quota.max;
         let quota = governor::Quota::with_period(cell).expect("a period is not zero").allow_burst(burst);
-        Self(governor::RateLimiter::dashmap(quota))
+        Self(governor::RateLimiter::dashmap_with_hasher(quota, S::default()))
     }
 
     #[inline(always)]

@@ -9,6 +9,8 @@ mod report;
 mod server_time;
 mod server_version;
 mod shapes;
+mod sorted_set;
+mod textbook;
 
 use anyhow::{Context, Result};
 use limiter_testkit::server::Server;
@@ -18,6 +20,7 @@ pub use effort::Effort;
 pub use memory::Bytes;
 pub use report::Results;
 pub use server_time::{Row, Spread};
+pub use textbook::{Collisions, Lengths, Textbook};
 
 /// Starts a server and measures everything whose name contains `only`.
 ///
@@ -38,6 +41,10 @@ pub fn measure(effort: Effort, only: Option<&str>) -> Result<Results> {
         for (name, tasks) in clients::TASKS.into_iter().filter(|(name, _)| wanted(name)) {
             eprintln!("{name}");
             results.loads.push(clients::measure(&server, (name, tasks), effort).await.context(name)?);
+        }
+        if wanted(textbook::NAME) {
+            eprintln!("{}", textbook::NAME);
+            results.textbook = Some(textbook::measure(&server, effort).await.context(textbook::NAME)?);
         }
         if wanted(memory::NAME) {
             results.bytes = memory::measure(&server).await.context(memory::NAME)?;

@@ -7,6 +7,7 @@ use redis::{Cmd, Value};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::failure::{Failure, Repeat};
+use crate::reply::is_late;
 
 /// How long to wait before a retry if the server executes no commands at the moment.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
@@ -23,6 +24,8 @@ pub(crate) struct RetryPolicy {
 pub(crate) struct Attempt {
     /// The time since the first attempt that the server may have executed.
     pub(crate) since_first: Option<Duration>,
+    /// When the caller gives up. `None` to append at any time.
+    pub(crate) gives_up: Option<Instant>,
     /// Whether to send the script's text, because the server does not know the script.
     pub(crate) load: bool,
 }
@@ -33,11 +36,13 @@ pub(crate) struct Reply {
     pub(crate) value: Value,
     /// Whether the server may have executed an earlier attempt.
     pub(crate) repeated: bool,
+    /// When the attempt began that was answered.
+    pub(crate) sent: Instant,
 }
 
 impl RetryPolicy {
     /// Sends what `command` returns until it is answered or no retry is left.
-    pub(crate) async fn run<C>(&self, connection: &C, command: impl Fn(Attempt) -> Cmd) -> Result<Reply, Failure>
+    pub(crate) async fn run<C>(&self, connection: &C, mut command: impl FnMut(Attempt) -> Cmd) -> Result<Reply, Failure>
     where
         C: ConnectionLike + Clone,
     {
@@ -47,9 +52,11 @@ impl RetryPolicy {
         loop {
             let sent = Instant::now();
             let since_first = first.map(|first| first.elapsed());
-            let reply = timeout(self.response_timeout, once(&mut connection, &command, since_first)).await;
+            let gives_up = sent.checked_add(self.response_timeout);
+            let attempt = Attempt { since_first, gives_up, load: false };
+            let reply = timeout(self.response_timeout, once(&mut connection, &mut command, attempt)).await;
             let failure = match reply {
-                Ok(Ok(value)) => return Ok(Reply { value, repeated: first.is_some() }),
+                Ok(Ok(value)) => return Ok(Reply { value, repeated: first.is_some(), sent }),
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::Timeout,
             };
@@ -68,14 +75,18 @@ impl RetryPolicy {
 
 async fn once<C: ConnectionLike>(
     connection: &mut C,
-    command: &impl Fn(Attempt) -> Cmd,
-    since_first: Option<Duration>,
+    command: &mut impl FnMut(Attempt) -> Cmd,
+    attempt: Attempt,
 ) -> Result<Value, Failure> {
-    let reply = send(connection, command(Attempt { since_first, load: false })).await;
-    match reply {
-        Err(failure) if failure.is_no_script() => send(connection, command(Attempt { since_first, load: true })).await,
-        reply => reply,
+    let mut reply = send(connection, command(attempt)).await;
+    if reply.as_ref().is_err_and(Failure::is_no_script) {
+        reply = send(connection, command(Attempt { load: true, ..attempt })).await;
     }
+    if reply.as_ref().is_ok_and(is_late) {
+        // The caller still waits, so the server's clock was set forward.
+        reply = send(connection, command(Attempt { gives_up: None, ..attempt })).await;
+    }
+    reply
 }
 
 async fn send<C: ConnectionLike>(connection: &mut C, cmd: Cmd) -> Result<Value, Failure> {

@@ -19,27 +19,33 @@ pub(crate) const ADMITTED: u8 = 1;
 pub(crate) const APPLIED: u8 = 1;
 pub(crate) const APPENDED: u8 = 2;
 pub(crate) const REPEATED: u8 = 4;
+/// Nothing was appended, because the deadline had passed.
+pub(crate) const LATE: u8 = 8;
 pub(crate) const EMPTY: u8 = 16;
 pub(crate) const SHORT: u8 = 32;
 
-/// The bytes of an id that the store makes: a ttl code and 32 bits.
+/// The bytes of an id that the store makes: a ttl code and 32 bits, of which the first is 0.
 pub(crate) const OWN_ID_LEN: usize = 6;
+/// The bit of the last 32 that a short entry sets if it was denied.
+pub(crate) const DENIED_ID: u32 = 1 << 31;
 /// The bytes of a caller's id.
 pub(crate) const CALLER_ID_LEN: usize = 16;
-/// The bytes of what precedes the id in an operation: its kind and its cost.
-pub(crate) const OP_HEAD_LEN: usize = 8;
+/// The bytes of what precedes the id in an operation: its kind, deadline and cost.
+pub(crate) const OP_HEAD_LEN: usize = 1 + 7 + 7;
+/// The bytes of what precedes the limits in an operation with the store's id.
+const OWN_HEAD_LEN: usize = OP_HEAD_LEN + OWN_ID_LEN;
 /// The bytes of what precedes the limits in a settlement: an id, two times and a cost.
 pub(crate) const SETTLE_HEAD_LEN: usize = CALLER_ID_LEN + 3 * 7;
 /// The bytes of a limit in a request: its window and its maximum.
 pub(crate) const LIMIT_LEN: usize = 14;
 // The fast path recognises a request without a caller's id by its length.
-const _: () = assert!(OP_HEAD_LEN + OWN_ID_LEN == LIMIT_LEN);
+const _: () = assert!(OWN_ID_LEN < CALLER_ID_LEN && CALLER_ID_LEN < OWN_ID_LEN + LIMIT_LEN);
 
 /// A ttl code is `TTL_CELLS * k + n` for `n` cells of 2^`k` microseconds.
 pub(crate) const TTL_CELLS: u64 = 64;
 
 /// The first time that is out of range.
-const TIME_END: u64 = Timestamp::MAX.as_micros() + 1;
+pub(crate) const TIME_END: u64 = Timestamp::MAX.as_micros() + 1;
 /// What is subtracted from a time in an entry, so that it is a negative number of seven bytes.
 const TIME_BIAS: u64 = TIME_END;
 /// The first byte of the earliest time in an entry. No member that is not an entry begins with it or a later one.
@@ -55,7 +61,7 @@ const LONG_CALLER_LEN: u64 = 7 + 9 + 1 + CALLER_ID_LEN as u64;
 const ID_MEMBER_LEN: u64 = 1 + CALLER_ID_LEN as u64 + 7;
 
 /// The numbers of the scripts by their names.
-pub(crate) const PLACEHOLDERS: [(&str, u64); 41] = [
+pub(crate) const PLACEHOLDERS: [(&str, u64); 46] = [
     ("ACQUIRE", ACQUIRE as u64),
     ("ATTEMPT", ATTEMPT as u64),
     ("RECORD", RECORD as u64),
@@ -65,13 +71,18 @@ pub(crate) const PLACEHOLDERS: [(&str, u64); 41] = [
     ("APPLIED", APPLIED as u64),
     ("APPENDED", APPENDED as u64),
     ("REPEATED", REPEATED as u64),
+    ("LATE", LATE as u64),
     ("EMPTY", EMPTY as u64),
     ("SHORT", SHORT as u64),
     ("OWN_ID_LEN", OWN_ID_LEN as u64),
     ("CALLER_ID_LEN", CALLER_ID_LEN as u64),
     ("OP_HEAD_LEN", OP_HEAD_LEN as u64),
+    ("OWN_HEAD_LEN", OWN_HEAD_LEN as u64),
+    ("OWN_HEAD_REST", (OWN_HEAD_LEN % LIMIT_LEN) as u64),
     ("SETTLE_HEAD_LEN", SETTLE_HEAD_LEN as u64),
     ("LIMIT_LEN", LIMIT_LEN as u64),
+    ("DENIED_ID", DENIED_ID as u64),
+    ("DENIED_BYTE", (DENIED_ID >> 24) as u64),
     ("TTL_CELLS", TTL_CELLS),
     ("TIME_END", TIME_END),
     ("TIME_BIAS", TIME_BIAS),

@@ -28,6 +28,7 @@ mod reply;
 mod request;
 mod scan;
 mod script;
+mod server_clock;
 mod settings;
 mod store;
 mod url;

@@ -4,7 +4,7 @@ use limiter_core::store::{Entry, Facts, LogFacts, Op, Outcome, Settlement, Settl
 use limiter_core::{EntryId, Error, ErrorKind, MAX_LIMITS, PerLimit, Timestamp};
 use redis::Value;
 
-use crate::format::{ADMITTED, APPENDED, APPLIED, EMPTY, REPEATED, SHORT};
+use crate::format::{ADMITTED, APPENDED, APPLIED, EMPTY, LATE, REPEATED, SHORT};
 use crate::request::sent_retention;
 
 /// Reads numbers of seven bytes.
@@ -32,6 +32,18 @@ impl<'a> Numbers<'a> {
     fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+}
+
+/// Returns whether the script appended nothing because the deadline had passed.
+pub(crate) fn is_late(reply: &Value) -> bool {
+    matches!(reply, Value::BulkString(bytes) if bytes[..] == [LATE])
+}
+
+/// Returns the server's time in the reply to an operation or a settlement by the server's clock. `None` if the log was ahead.
+pub(crate) fn server_time(reply: &Value) -> Option<Timestamp> {
+    let (_, mut rest) = Numbers::of(reply)?;
+    let (now, newest) = (rest.time()?, rest.time()?);
+    (newest < now).then_some(now)
 }
 
 /// Returns the facts in the reply of `apply_fast.lua` or `apply.lua`.

@@ -3,9 +3,9 @@
 use limiter_core::store::{At, Mode, Op, Retention, Settlement};
 use limiter_core::{Counting, Policy};
 
-use crate::format::{ACQUIRE, ATTEMPT, LIMIT_LEN, OP_HEAD_LEN, PEEK, RECORD, RETENTION, SETTLE_HEAD_LEN};
+use crate::format::{ACQUIRE, ATTEMPT, LIMIT_LEN, OP_HEAD_LEN, PEEK, RECORD, RETENTION, SETTLE_HEAD_LEN, TIME_END};
 
-/// Returns an operation as `apply_fast.lua` reads it. `id` is a caller's 16 bytes or the store's 6.
+/// Returns an operation without a deadline as `apply_fast.lua` reads it. `id` is a caller's 16 bytes or the store's 6.
 pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
     let kind = match (op.mode, op.policy.counting()) {
         (Mode::Acquire, Counting::Admitted) => ACQUIRE,
@@ -17,6 +17,7 @@ pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
     let pairs = usize::from(retention.is_some()) + op.policy.limits().len();
     let mut request = Vec::with_capacity(OP_HEAD_LEN + id.len() + LIMIT_LEN * pairs);
     request.push(if retention.is_some() { kind + RETENTION } else { kind });
+    request.extend_from_slice(&u56(TIME_END));
     request.extend_from_slice(&u56(op.cost));
     request.extend_from_slice(id);
     if let Some(Retention { window, max }) = retention {
@@ -26,6 +27,11 @@ pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
     }
     push_limits(&mut request, op.policy);
     request
+}
+
+/// Sets or removes the deadline of an operation.
+pub(crate) fn set_deadline(request: &mut [u8], deadline: Option<u64>) {
+    request[1..8].copy_from_slice(&u56(deadline.unwrap_or(TIME_END).min(TIME_END)));
 }
 
 /// Returns the retention that is sent along: none if the operation's own limits imply it, or if it appends nothing.
@@ -83,8 +89,9 @@ mod tests {
     /// The kind, the cost, and the numbers after an id of six bytes.
     fn fields(op: &Op<'_>) -> (u8, u64, Vec<u64>) {
         let request = apply(op, b"ttl id");
-        assert_eq!((&request[8..14], request.capacity()), (&b"ttl id"[..], request.len()));
-        (request[0], numbers(&request[1..8])[0], numbers(&request[14..]))
+        assert_eq!((&request[15..21], request.capacity()), (&b"ttl id"[..], request.len()));
+        assert_eq!(numbers(&request[1..8]), [1 << 53]);
+        (request[0], numbers(&request[8..15])[0], numbers(&request[21..]))
     }
 
     #[test]
@@ -125,7 +132,20 @@ mod tests {
     fn a_callers_id_takes_sixteen_bytes() {
         let policy = policy!("3/1us");
         let request = apply(&Op::acquire("k", &policy), &[7; 16]);
-        assert_eq!((request.len(), &request[8..24]), (8 + 16 + 14, &[7; 16][..]));
+        assert_eq!((request.len(), &request[15..31]), (15 + 16 + 14, &[7; 16][..]));
+    }
+
+    #[test]
+    fn a_deadline_is_set_and_removed() {
+        let policy = policy!("3/1us");
+        let none = apply(&Op::acquire("k", &policy), b"ttl id");
+        let mut request = none.clone();
+        set_deadline(&mut request, Some(77));
+        assert_eq!((numbers(&request[1..8]), &request[8..]), (vec![77], &none[8..]));
+        for none_or_never in [None, Some(u64::MAX)] {
+            set_deadline(&mut request, none_or_never);
+            assert_eq!(request, none);
+        }
     }
 
     #[test]

@@ -12,8 +12,9 @@ use crate::connection::Connection;
 use crate::format::OWN_ID_LEN;
 use crate::id::{IdSource, ttl_code};
 use crate::key::KeySpace;
-use crate::request::given_time;
+use crate::request::{given_time, set_deadline};
 use crate::script::{APPLY, Arg, SETTLE};
+use crate::server_clock::ServerClock;
 use crate::{reply, request};
 
 /// Keeps each log in a sorted set in Redis and decides in one round trip.
@@ -29,6 +30,12 @@ use crate::{reply, request};
 /// - [`Configuration`](ErrorKind::Configuration) if the server refuses the user or the command,
 /// - [`Inconsistent`](ErrorKind::Inconsistent) if the reply has an unexpected form.
 ///
+/// # Abandoned operations
+/// A server that was unavailable executes what it received in the meantime once it returns. An operation therefore carries
+/// a deadline by the server's clock, the end of the [response timeout](crate::RedisStoreBuilder::response_timeout), after which
+/// it appends nothing. Three kinds of operations carry none: those before the first reply, those at a given time, and
+/// settlements.
+///
 /// # Cancel safety
 /// Dropping a future before it is ready either has the whole effect of the operation or none.
 pub struct RedisStore<C = Connection> {
@@ -36,11 +43,12 @@ pub struct RedisStore<C = Connection> {
     pub(crate) keys: KeySpace,
     pub(crate) retry_policy: RetryPolicy,
     ids: IdSource,
+    clock: ServerClock,
 }
 
 impl<C> RedisStore<C> {
     pub(crate) fn new(connection: C, keys: KeySpace, retry_policy: RetryPolicy) -> Self {
-        Self { connection, keys, retry_policy, ids: IdSource::new() }
+        Self { connection, keys, retry_policy, ids: IdSource::new(), clock: ServerClock::new() }
     }
 
     /// Returns the Redis key of a log, such as `limiter:{search:customer 7}`.
@@ -88,7 +96,7 @@ where
         &self,
         log: LogKey<'_>,
         stored: &[u8],
-        command: impl Fn(Attempt) -> Cmd,
+        command: impl FnMut(Attempt) -> Cmd,
     ) -> Result<Reply, Error> {
         let reply = self.retry_policy.run(&self.connection, command).await;
         reply.map_err(|failure| failure.into_error(stored).with_log(log))
@@ -109,8 +117,17 @@ where
             Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
             None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[8 - OWN_ID_LEN..]),
         };
-        let (request, at) = (request::apply(&op, bytes), given_time(op.at));
-        let reply = self.run(op.log, &stored, |attempt| apply_command(&request, at, &stored, attempt)).await?;
+        let (mut request, at) = (request::apply(&op, bytes), given_time(op.at));
+        let command = |attempt: Attempt| {
+            // A given time says nothing about the server's clock.
+            let gives_up = attempt.gives_up.filter(|_| at.is_none());
+            set_deadline(&mut request, gives_up.and_then(|gives_up| self.clock.at(gives_up)));
+            apply_command(&request, at, &stored, attempt)
+        };
+        let reply = self.run(op.log, &stored, command).await?;
+        if let Some(time) = reply::server_time(&reply.value).filter(|_| at.is_none()) {
+            self.clock.learn(reply.sent, time);
+        }
         reply::facts(&op, id, &reply.value)
     }
 

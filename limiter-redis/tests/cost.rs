@@ -2,7 +2,7 @@
 
 use futures::future::join_all;
 use limiter_core::store::{LogKey, Op};
-use limiter_core::{Limit, MAX_COST, Name, Policy, Timestamp, Window};
+use limiter_core::{Counting, Limit, MAX_COST, Name, Policy, Timestamp, Window};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
 
@@ -131,11 +131,14 @@ async fn the_servers_time_does_not_grow_with_the_log_or_the_cost() {
     fill(&store, "log").await;
     copy(&server, &store, "log", "pair");
     copy(&server, &store, "log", "gold");
+    copy(&server, &store, "log", "attempts");
 
-    let full = |entries| Limit::with_window(entries, window(2 * LARGE)).unwrap().into();
+    let full = |entries| Policy::from(Limit::with_window(entries, window(2 * LARGE)).unwrap());
     let roomy = |entries| Limit::with_window(2 * LARGE, window(entries)).unwrap().into();
 
     compare("denied", &server, &store, &mut sides("log", full), (acquire, false)).await;
+    let attempts = |entries| Policy::with_counting(full(entries), Counting::Attempts);
+    compare("denied attempts", &server, &store, &mut sides("attempts", attempts), (acquire, false)).await;
     compare("peek", &server, &store, &mut sides("log", full), (peek, false)).await;
     compare("peek of what fits", &server, &store, &mut sides("log", roomy), (peek, true)).await;
     compare("allowed, one expires", &server, &store, &mut sides("log", roomy), (acquire, true)).await;

@@ -98,7 +98,7 @@ async fn an_entry_is_short_if_that_form_can_hold_it() {
     }
     log.record(1, 2 * WINDOW + 2).await;
     log.record(1, 2 * WINDOW + 3).await;
-    assert_eq!(log.forms()[1..], [(true, 26), (false, 23), (false, 23), (true, 26)]);
+    assert_eq!(log.forms()[1..], [(true, 26), (true, 26), (true, 26), (true, 26)]);
 }
 
 #[tokio::test]

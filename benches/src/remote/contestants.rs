@@ -65,13 +65,13 @@ impl Contestant for Ours {
 }
 
 /// A script called in the way of `redis_rate`: by digest, over a connection of the redis crate.
-struct ScriptByDigest {
-    connection: ConnectionManager,
-    script: Arc<Script>,
+pub(super) struct ScriptByDigest {
+    pub(super) connection: ConnectionManager,
+    pub(super) script: Arc<Script>,
 }
 
 impl ScriptByDigest {
-    fn new(connection: ConnectionManager, text: &str) -> Self {
+    pub(super) fn new(connection: ConnectionManager, text: &str) -> Self {
         Self { connection, script: Arc::new(Script::new(text)) }
     }
 }
@@ -139,7 +139,7 @@ impl Contestant for Noop {
     fn decide<'a>(&'a self, key: &'a str, _: u64, _: bool) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let mut call = self.0.script.key(format!("none:{key}"));
-            let reply: u64 = call.arg(&[0x80_u8; 30]).invoke_async(&mut self.0.connection.clone()).await?;
+            let reply: u64 = call.arg(&[0x80_u8; 35]).invoke_async(&mut self.0.connection.clone()).await?;
             ensure!(reply == 1, "{key}: {reply}, expected 1");
             Ok(())
         })

@@ -8,6 +8,8 @@ use super::clients::{Load, Served};
 use super::contestants::{Gcra, Noop, Ours, Trypema};
 use super::memory::Bytes;
 use super::server_time::Row;
+use super::sorted_set::SortedSet;
+use super::textbook::{Collisions, Lengths, Textbook};
 use crate::plot::Bar;
 use crate::report::{GOALS, heading, table, verdict};
 
@@ -20,10 +22,14 @@ pub struct Results {
     pub rows: Vec<Row>,
     /// Throughput and latency of clients.
     pub loads: Vec<Load>,
+    /// Beside the textbook's sorted set.
+    #[serde(default)]
+    pub textbook: Option<Textbook>,
     /// Memory.
     pub bytes: Vec<Bytes>,
 }
 
+const SORTED_SETS: [&str; 3] = [Ours::NAME, SortedSet::SCRIPT, SortedSet::TRANSACTION];
 const COLUMNS: [&str; 4] = [Ours::NAME, Gcra::NAME, Noop::NAME, Trypema::NAME];
 
 impl Results {
@@ -32,6 +38,7 @@ impl Results {
     pub fn markdown(&self) -> String {
         let mut out = String::new();
         self.server_time(&mut out);
+        self.textbook(&mut out);
         self.clients(&mut out);
         self.memory(&mut out);
         self.goals(&mut out);
@@ -130,6 +137,30 @@ impl Results {
         }
     }
 
+    fn textbook(&self, out: &mut String) {
+        let Some(Textbook { lengths, collisions }) = &self.textbook else { return };
+        let text = "Microseconds of server time per decision, by the entries in a log: medians of alternating turns. In brackets: \
+             the ratio to the limiter, round by round. The sorted set has the time as the score. A decision trims it by score, \
+             counts it, adds a member, and sets the key's time to live. It takes the client's clock, and replies with a verdict \
+             alone. `MULTI` adds what it denies too. Its time is that of `MULTI` and `EXEC`, without reading and queueing the \
+             commands between them.";
+        heading(out, "Beside a sorted set by score", text);
+        sorted_sets(out, lengths, |row| &row.spent);
+        let text = "The same turns: microseconds of the server's processor time per decision, which include reading requests \
+             and writing replies.";
+        heading(out, "The server's processor time beside a sorted set", text);
+        sorted_sets(out, lengths, |row| &row.processor);
+        let Collisions { max, offered, at_once, admitted } = collisions;
+        let text = format!(
+            "A sorted set whose members are the times holds one member for all requests of a microsecond. {offered} requests \
+             come within one window, {at_once} at each microsecond, under a limit of {max}."
+        );
+        heading(out, "What is admitted if members collide", &text);
+        table(out, &["limit"], &SORTED_SETS);
+        let cells: Vec<String> = admitted.iter().map(|(_, admitted)| admitted.to_string()).collect();
+        let _ = writeln!(out, "| {max} | {} |", cells.join(" | "));
+    }
+
     fn goals(&self, out: &mut String) {
         if self.rows.is_empty() {
             return;
@@ -141,5 +172,19 @@ impl Results {
             let median = row.ratio.median;
             let _ = writeln!(out, "| {} | {goal} | {median:.3} | {} |", row.about, verdict(median, goal));
         }
+    }
+}
+
+/// A table by the length of the logs.
+fn sorted_sets(out: &mut String, lengths: &[Lengths], values: impl Fn(&Lengths) -> &[(String, f64, f64)]) {
+    table(out, &["entries", "decisions"], &SORTED_SETS);
+    for row in lengths {
+        let cells = values(row).iter().enumerate().map(|(i, (_, median, ratio))| match i {
+            0 => format!("**{median:.2}**"),
+            _ => format!("{median:.2} ({ratio:.2})"),
+        });
+        let cells: Vec<String> = cells.collect();
+        let decisions = if row.allowed { "allowed" } else { "denied" };
+        let _ = writeln!(out, "| {} | {decisions} | {} |", row.entries, cells.join(" | "));
     }
 }

@@ -16,7 +16,7 @@ use super::shapes::{Before, Shape};
 use crate::workload::{Xorshift, keys};
 
 /// The maximum number of operations in flight.
-const MAX_IN_FLIGHT: usize = 50;
+pub(super) const MAX_IN_FLIGHT: usize = 50;
 
 /// The median and the quartiles.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]

@@ -2,10 +2,10 @@
 -- The general form of an operation, after apply_fast.lua and prelude.lua. The former has read `request`, `given`, `now` and
 -- `newest`.
 read_log(now, newest)
-local kind, cost = unpack_struct('>BI7', request)
+local kind, deadline, cost = unpack_struct('>BI7I7', request)
 local retention = kind > $RETENTION
 if retention then kind = kind - $RETENTION end
-local windows = math.floor(#request / $LIMIT_LEN) - 1
+local windows = math.floor((#request - $OWN_HEAD_LEN) / $LIMIT_LEN)
 local id = sub(request, $OP_HEAD_LEN + 1, #request - $LIMIT_LEN * windows)
 
 -- What counts in each window. Of the longest, `behind` is the sum after the first entry that counts (-1 if none does), `origin`
@@ -55,6 +55,7 @@ elseif ARGV[3] and last >= 0 then
 end
 
 local append = not at and (kind == $ATTEMPT or kind == $RECORD or (fits and kind == $ACQUIRE))
+if append and now >= deadline then return string.char($LATE) end
 local more = append and cost or 0
 for i = 1, #limits do
   local limit = limits[i]
@@ -82,9 +83,10 @@ if append then
   high, low = carry(high, low + cost)
   local ids = tag >= 8 and count_ids() or 0
   local entry
-  if fits and #id == $OWN_ID_LEN and ids == 0 and high == 0 and low < $SHORT_TOTAL_END and t - origin < $AGE_END
+  if #id == $OWN_ID_LEN and ids == 0 and high == 0 and low < $SHORT_TOTAL_END and t - origin < $AGE_END
     and (last < t or is_short(newest)) then
-    entry = pack('>i7I5I6I2', t - $TIME_BIAS, low, t - origin, math.min(whole + cost, $SUM_MAX)) .. id
+    entry = pack('>i7I5I6I2', t - $TIME_BIAS, low, t - origin, math.min(whole + cost, $SUM_MAX))
+    entry = entry .. (fits and id or sub(id, 1, 2) .. string.char(byte(id, 3) + $DENIED_BYTE) .. sub(id, 4))
   else
     local entry_tag = (fits and 0 or 1) + (cost > 1 and 4 or 0) + (ids > 0 and 8 or 0)
     if #id == $CALLER_ID_LEN then entry_tag, ids = entry_tag % 8 + 10, ids + 1 end

@@ -3,6 +3,7 @@
 --
 -- ARGV[1], the request in bytes:
 --   kind (1), plus RETENTION if a retention follows the id
+--   deadline (7): by the server's clock, the first microsecond in which nothing is appended; TIME_END for none
 --   cost (7)
 --   id (a caller's 16, or the store's 6, which begin with a ttl code: see prelude.lua)
 --   retention, if it differs from that of the limits: window (7), and the most that may be newer than a kept entry (7)
@@ -10,7 +11,7 @@
 -- ARGV[2]: the given time, or '' or nothing. ARGV[3]: microseconds since the first attempt, if this is a repetition.
 --
 -- Returns a string: a code (1 byte), then 7 bytes each: time, newest, entry, then used, oldest and blocker of each limit.
--- The code is a sum of ADMITTED, APPENDED, REPEATED, EMPTY and SHORT. A SHORT reply, that of the fast path, has no entry, and
+-- The code is a sum of ADMITTED, APPENDED, REPEATED, EMPTY and SHORT, or LATE alone: past the deadline. A SHORT reply, that of the fast path, has no entry, and
 -- for each limit what was used before the operation and the oldest, which is also the blocker. The last limit comes first,
 -- then the retention as if it were a limit, then the others.
 local call, pack, unpack_struct, sub = redis.call, struct.pack, struct.unpack, string.sub
@@ -28,9 +29,8 @@ local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
 -- The fast path: common operations on a log whose newest entry is short (see prelude.lua) and therefore describes the whole
 -- log. Every command, table, function or number converted to text shows in the server's time, so there are few of them here.
 -- All else falls through to the general form in apply.lua.
--- What precedes the limits takes as much as a limit, unless there is a caller's id.
 local t, last, total, first, sum, last_ttl = now, 0, 0, now, 0
-local common = #request % $LIMIT_LEN == 0 and not ARGV[3]
+local common = #request % $LIMIT_LEN == $OWN_HEAD_REST and not ARGV[3]
 if newest and common then
   common = #newest == $SHORT_LEN or #newest == $SHORT_COST_LEN
   if common then
@@ -43,13 +43,13 @@ if newest and common then
   end
 end
 if common then
-  local kind, cost, ttl, id, window, max = unpack_struct('>BI7I2c4I7I7', request)
+  local kind, deadline, cost, ttl, id, window, max = unpack_struct('>BI7I7I2I4I7I7', request)
   local retention = kind > $RETENTION
   if retention then kind = kind - $RETENTION end
-  local fits, facts, longest, used, oldest, counts, from, second = true, '', 0
-  for i = $LIMIT_LEN + 1, #request, $LIMIT_LEN do
-    if i > $LIMIT_LEN + 1 then
-      facts = facts .. pack('>I7I7', used, oldest)
+  local fits, longest, facts, used, oldest, counts, from, second = true, 0
+  for i = $OWN_HEAD_LEN + 1, #request, $LIMIT_LEN do
+    if i > $OWN_HEAD_LEN + 1 then
+      facts = (facts or '') .. pack('>I7I7', used, oldest)
       window, max = unpack_struct('>I7I7', request, i)
     end
     local rest
@@ -62,7 +62,7 @@ if common then
       -- The first entry that counts: the first of all, or the second where one window alone decides. A full log keeps the
       -- second.
       local rank = t - first < window and (sum == $SUM_MAX or not retention) and '0'
-        or (#request == 2 * $LIMIT_LEN or retention) and '1'
+        or (#request == $OWN_HEAD_LEN + $LIMIT_LEN or retention) and '1'
       repeat
         local member
         if rank then
@@ -77,7 +77,7 @@ if common then
         oldest, rest = oldest + $TIME_BIAS, total - before
         common = before < $SHORT_TOTAL_END and oldest <= t
         used = rest + (length == $SHORT_LEN and 1 or unpack_struct('>I7', member, $SHORT_LEN + 1))
-        if i == $LIMIT_LEN + 1 then second = rank == '1' end
+        if i == $OWN_HEAD_LEN + 1 then second = rank == '1' end
         rank = nil
       until t - oldest < window
       if not common then break end
@@ -88,26 +88,41 @@ if common then
       retention = false
     elseif used + cost > max then
       fits = false
+      if kind == $ATTEMPT then
+        -- The attempt counts. Mostly the first entry goes for it, and the second becomes the first and the blocker.
+        local member = t - first < window and #request == $OWN_HEAD_LEN + $LIMIT_LEN and call('ZRANGE', key, '1', '1')[1]
+        local length, before = #(member or '')
+        common = length == $SHORT_LEN or length == $SHORT_COST_LEN
+        if not common then break end
+        oldest, before = unpack_struct('>i7I5', member)
+        oldest, rest = oldest + $TIME_BIAS, total - before
+        counts = rest + (length == $SHORT_LEN and 1 or unpack_struct('>I7', member, $SHORT_LEN + 1))
+        common = before < $SHORT_TOTAL_END and oldest <= t and rest + 2 * cost <= max and counts + cost >= max
+        if not common then break end
+        longest, from, second = window, oldest, true
       -- The blocker is the first that counts; otherwise it takes a search.
-      if used > max or rest + cost > max then common = false break end
+      elseif used > max or rest + cost > max then common = false break end
     end
     if window > longest then longest, counts, from = window, used, oldest end
   end
-  local append = fits and kind ~= $PEEK
+  local append = (fits or kind == $ATTEMPT) and kind ~= $PEEK
   if append then
-    common = common and total + cost < $SHORT_TOTAL_END and t - from < $AGE_END
+    common = common and now < deadline and total + cost < $SHORT_TOTAL_END and t - from < $AGE_END
   else
     common = common and (kind == $ACQUIRE or kind == $PEEK)
   end
   if common then
-    local code = append and $SHORT + $ADMITTED + $APPENDED or fits and $SHORT + $ADMITTED or $SHORT
+    local code = fits and $SHORT + $ADMITTED or $SHORT
+    if append then code = code + $APPENDED end
     if not newest then code = code + $EMPTY end
-    local reply = pack('>BI7I7I7I7', code, t, last, used, oldest) .. facts
+    local reply = pack('>BI7I7I7I7', code, t, last, used, oldest)
+    if facts then reply = reply .. facts end
     if not append then return reply end
     if counts == 0 then total = 0 end
+    if not fits then id = id + $DENIED_ID end
     counts = counts + cost
     if counts > $SUM_MAX then counts = $SUM_MAX end
-    local entry = pack('>i7I5I6I2I2c4', t - $TIME_BIAS, total + cost, t - from, counts, ttl, id)
+    local entry = pack('>i7I5I6I2I2I4', t - $TIME_BIAS, total + cost, t - from, counts, ttl, id)
     if cost ~= 1 then entry = entry .. pack('>I7', cost) end
     -- Redis checks its memory limit before the first write only, so the append comes first.
     call('ZADD', key, '0', entry)

@@ -2,8 +2,8 @@
 -- begin with a dollar sign.
 --
 -- A log is one sorted set; all scores are 0, so that members sort by their bytes. A time is a signed number of 7 bytes:
--- microseconds less 2^53 (TIME_BIAS). An id is a caller's 16 bytes, or the store's 6, of which the first two are a ttl code
--- (see `expiry`) or 0. An entry has one of two forms:
+-- microseconds less 2^53 (TIME_BIAS). An id is a caller's 16 bytes, or the store's 6: a ttl code (2; see `expiry`) or 0, a bit
+-- that is set if the entry was denied, and 31 bits. An entry has one of two forms:
 --   short: time | running total (5 bytes, below 2^39) | age of the first entry (6) | sum (2) | id (6) | cost (7, unless 1)
 --   long:  time | running total (3 high, the first bit set, 6 low) | tag | id (6 or 16) | cost (7, unless 1)
 -- The running total includes the entry. A short entry describes the log when it was appended: how much older the first
@@ -24,7 +24,8 @@ local function read(member)
     local past
     at, high = at + $TIME_BIAS, high - $LONG_BIT
     if high < 0 then
-      high, low, tag, past = 0, unpack_struct('>I5', member, 8), length == $SHORT_LEN and 0 or 4, $SHORT_LEN
+      high, low, past = 0, unpack_struct('>I5', member, 8), $SHORT_LEN
+      tag = (length > $SHORT_LEN and 4 or 0) + (byte(member, 23) >= $DENIED_BYTE and 1 or 0)
     else
       past = tag % 4 < 2 and $LONG_LEN or $LONG_CALLER_LEN
     end
@@ -45,10 +46,16 @@ local function expiry(at, ttl)
   return math.floor((at - at % cell + (ttl % $TTL_CELLS + 1) * cell) / 1000) + 1
 end
 
+-- The store's id without the bit of a denied entry.
+local function without_denied(id)
+  local third = byte(id, 3)
+  return third < $DENIED_BYTE and id or sub(id, 1, 2) .. string.char(third - $DENIED_BYTE) .. sub(id, 4)
+end
+
 -- The id of an entry.
 local function id_of(member, tag)
-  if is_short(member) then return sub(member, 21, $SHORT_LEN) end
-  return sub(member, 18, tag % 4 < 2 and $LONG_LEN or $LONG_CALLER_LEN)
+  if tag % 4 >= 2 then return sub(member, 18, $LONG_CALLER_LEN) end
+  return without_denied(is_short(member) and sub(member, 21, $SHORT_LEN) or sub(member, 18, $LONG_LEN))
 end
 
 -- The ttl code of an entry, 0 if it has none.

@@ -29,7 +29,8 @@ local function settle()
   if now - at >= window then return false end
 
   -- The entry has a caller's id, or the store's, which comes behind zeros.
-  local own_id = sub(id, 1, -$OWN_ID_LEN - 1) == string.rep('\0', $CALLER_ID_LEN - $OWN_ID_LEN) and sub(id, -$OWN_ID_LEN)
+  local own_id = sub(id, 1, -$OWN_ID_LEN - 1) == string.rep('\0', $CALLER_ID_LEN - $OWN_ID_LEN) 
+    and without_denied(sub(id, -$OWN_ID_LEN))
   local target, tag, delta
   local from, past, skip = '[' .. from_time(at), '(' .. past_time(at), 0
   repeat
