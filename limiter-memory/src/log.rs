@@ -35,6 +35,13 @@ pub(crate) trait LockedLog {
     fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>);
 }
 
+impl LockedLog for &mut Log {
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>) {
+        (self, None)
+    }
+}
+
 /// Evaluates an expression with the entries of a log, whatever their form.
 macro_rules! with_entries {
     ($log:expr, $entries:ident => $body:expr) => {{

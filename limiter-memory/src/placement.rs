@@ -13,7 +13,7 @@ use std::thread;
 use limiter_core::Timestamp;
 
 use self::direct::DirectSlot;
-use self::eviction::{make_space, sweep};
+use self::eviction::{evict, sweep, sweep_or_grow};
 use self::key::{Key, KeyedLog};
 use self::lock::{BucketGuard, Guard, Lock, LockArray, LogGuard};
 use self::table::Table;
@@ -22,8 +22,15 @@ use crate::log::Log;
 /// The number of direct slots of a store that has any.
 const DIRECT_SLOTS: usize = 4096;
 
-/// More than four make it rare that two threads need the same shard.
+/// For an unbounded store. More than four make it rare that two threads need the same shard.
 const SHARDS_PER_THREAD: usize = 32;
+
+/// A bounded store has shards of at least this many keys and at most twice as many, because the hash does not spread keys evenly
+/// over smaller ones, and eviction may search a whole shard.
+const KEYS_PER_SHARD: usize = 128;
+
+/// The most shards of a bounded store: 256 KiB.
+const MOST_SHARDS: usize = 4096;
 
 /// All logs of a store.
 ///
@@ -53,9 +60,13 @@ pub(crate) struct Vacancy<'a> {
 
 impl Placement {
     pub(crate) fn new(max_keys: usize) -> Self {
-        let threads = thread::available_parallelism().map_or(4, usize::from);
-        // Shards of a hundred keys or more, because the hash does not spread keys evenly over smaller ones.
-        let shards = LockArray::new((threads * SHARDS_PER_THREAD).next_power_of_two().min(max_keys / 128 + 1));
+        let shards = match max_keys {
+            usize::MAX => {
+                thread::available_parallelism().map_or(4, usize::from).next_power_of_two() * SHARDS_PER_THREAD
+            }
+            _ => (max_keys / KEYS_PER_SHARD + 1).min(MOST_SHARDS),
+        };
+        let shards = LockArray::new(shards);
         // The bound does not count keys in direct slots. So they close before a shard is full, or are never open.
         let closed = max_keys / 16 < DIRECT_SLOTS;
         Self {
@@ -134,36 +145,44 @@ impl Placement {
         name: u32,
         key: &[u8],
         log: Log,
-        now: Timestamp,
+        now: impl Fn() -> Timestamp,
     ) {
         let keyed = KeyedLog { key: Key::new(name, key), log };
         if let Some(mut slot) = slot {
-            slot.take_if(|old| old.log.has_expired(now));
+            slot.take_if(|old| old.log.has_expired(now()));
             if let DirectSlot::Vacant = *slot {
                 *slot = DirectSlot::Taken(keyed);
                 return;
             }
         }
-        if shard.is_full() || shard.len() >= self.max_keys_per_shard {
-            make_space(&mut shard, self.rehash(), now, self.max_keys_per_shard);
+        let hash = self.hash(name, key);
+        if shard.len() >= self.max_keys_per_shard {
+            evict(&mut shard, self.rehash(), hash, now());
         }
-        shard.insert(self.hash(name, key), keyed, self.rehash());
+        if shard.is_full() {
+            sweep_or_grow(&mut shard, self.rehash(), now(), self.max_keys_per_shard);
+        }
+        shard.insert(hash, keyed);
         let close = shard.len() >= self.close_at;
         // A direct slot must not be locked while a shard is.
         drop(shard);
         if close && self.has_direct_slots() {
-            self.close_direct_slots();
+            self.close_direct_slots(now());
         }
     }
 
     /// Moves all keys to the shards. Until the last one has moved, all operations begin with their key's direct slot.
     #[cold]
-    fn close_direct_slots(&self) {
+    fn close_direct_slots(&self, now: Timestamp) {
         for slot in self.direct.all() {
             let mut slot = slot.lock();
             if let Some(keyed) = slot.close() {
                 let hash = self.rehash()(&keyed.key);
-                self.shards.of(hash).lock().insert(hash, keyed, self.rehash());
+                let mut shard = self.shards.of(hash).lock();
+                if shard.is_full() {
+                    sweep_or_grow(&mut shard, self.rehash(), now, self.max_keys_per_shard);
+                }
+                shard.insert(hash, keyed);
             }
         }
         self.direct_closed.store(true, Ordering::Release);

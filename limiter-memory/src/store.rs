@@ -36,7 +36,7 @@ const FIRST_NUMBER_STEP: u32 = 5_184_335;
 /// | a policy of several limits | 32 for each log of more than four entries |
 /// | an entry of a log that has seen an idempotency key, a refund or a settlement | 24 |
 ///
-/// A log's capacity is one to four times its number of entries. A hash table that has only grown is 7/12 to 7/8 full.
+/// A log's capacity is one to four times its number of entries. A hash table that has only grown is between half and three quarters full.
 ///
 /// A hit of a known key does not allocate, unless the policy has more than four limits.
 ///
@@ -164,20 +164,20 @@ impl MemoryStore {
     fn run_in_shard<A: Answer>(&self, slot: Option<Guard<'_, DirectSlot>>, hash: u64, op: Op<'_>, now: Timestamp) -> A {
         match self.placement.find_in_shard(slot, hash, op.log.name.id(), op.log.key) {
             Ok(log) => evaluate::apply(log, &op, now),
-            Err(vacancy) => A::from_facts(op, self.insert(vacancy, op)),
+            Err(vacancy) => self.insert(vacancy, op),
         }
     }
 
     #[inline(never)]
-    fn insert(&self, vacancy: Vacancy<'_>, op: Op<'_>) -> Facts {
+    fn insert<A: Answer>(&self, vacancy: Vacancy<'_>, op: Op<'_>) -> A {
         // Read the clock behind the lock: the key may have had a log with a later entry, which has expired since.
         let now = time(op.at);
         let mut log = Log::new(self.first_number());
-        let facts = general::apply(&mut log, op, now);
-        if facts.log.newest.is_some() {
-            self.placement.insert(vacancy, op.log.name.id(), op.log.key, log, clock::now());
+        let answer = evaluate::apply(&mut log, &op, now);
+        if log.newest().is_some() {
+            self.placement.insert(vacancy, op.log.name.id(), op.log.key, log, clock::now);
         }
-        facts
+        answer
     }
 
     /// Returns the number of a new log's first entry. It is far from those of an earlier log of the key, so that a receipt from

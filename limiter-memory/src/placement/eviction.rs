@@ -6,35 +6,39 @@ use super::key::{Key, KeyedLog};
 use super::table::Table;
 use crate::log::Log;
 
+/// How many logs are compared to find one to evict.
+const SAMPLE: usize = 8;
+
 /// Evicts the logs for which `is_over` holds, frees their memory, and returns how many there were.
-pub(super) fn sweep(table: &mut Table, hash: impl Fn(&Key) -> u64, is_over: impl Fn(&Log) -> bool) -> usize {
-    let over = table.logs().filter(|keyed| is_over(&keyed.log)).count();
-    if over > 0 {
-        let keys = table.len() - over;
-        let kept = table.take_logs().filter(|keyed| !is_over(&keyed.log));
-        table.refill(kept, keys, hash);
+pub(super) fn sweep(table: &mut Table, rehash: impl Fn(&Key) -> u64, is_over: impl Fn(&Log) -> bool) -> usize {
+    let before = table.len();
+    let keys = table.logs_from(0).filter(|(_, keyed)| !is_over(&keyed.log)).count();
+    if keys < before {
+        table.rebuild(keys, rehash, |keyed| !is_over(&keyed.log));
     }
-    over
+    before - keys
 }
 
-/// Makes a full table able to take one more key without exceeding `max_keys`, at least 1. Evicts expired logs. If a bounded
-/// table is still more than seven eighths full, evicts the logs with the fewest entries too, the longest unused first. A flood of
-/// fresh keys therefore evicts itself before it evicts a log that denies.
-///
-/// The table then has space for half as many keys again, so this takes amortised constant time per insert.
-pub(super) fn make_space(table: &mut Table, hash: impl Fn(&Key) -> u64, now: Timestamp, max_keys: usize) {
-    let goal = max_keys - max_keys.div_ceil(8);
+/// Makes a full table able to take one more key, by growing unless many logs have expired. Takes amortised constant time per
+/// insert, because it leaves space for a third of its keys or more.
+pub(super) fn sweep_or_grow(table: &mut Table, rehash: impl Fn(&Key) -> u64, now: Timestamp, max_keys: usize) {
     let alive = |keyed: &KeyedLog| !keyed.log.has_expired(now);
-    let keys = table.logs().filter(|keyed| alive(keyed)).count();
-    if keys <= goal {
-        let keys = keys + (keys / 2 + 1).min(max_keys - keys);
-        let kept = table.take_logs().filter(alive);
-        return table.refill(kept, keys, hash);
+    let keys = table.logs_from(0).filter(|(_, keyed)| alive(keyed)).count();
+    table.rebuild((keys + keys / 2 + 1).min(max_keys).max(keys + 1), rehash, alive);
+}
+
+/// Evicts a log from a table that holds as many as it may, for a key with this hash. Of the [`SAMPLE`] logs that come next in the
+/// table, it evicts one that has expired, or else the one with the fewest entries, or among equals the one longest unused. If
+/// all of them have several entries, it searches the whole table. A flood of fresh keys therefore evicts itself.
+pub(super) fn evict(table: &mut Table, rehash: impl Fn(&Key) -> u64, hash: u64, now: Timestamp) {
+    if hash >> 58 == 0 && sweep(table, &rehash, |log| log.has_expired(now)) > 0 {
+        return;
     }
-    let mut kept: Vec<KeyedLog> = table.take_logs().filter(alive).collect();
-    let evicted = kept.len() - goal;
-    if evicted < kept.len() {
-        kept.select_nth_unstable_by_key(evicted, |KeyedLog { log, .. }| (log.len(), log.newest()));
+    let worth = |log: &Log| (if log.has_expired(now) { 0 } else { log.len() }, log.newest());
+    let least =
+        |logs: &mut dyn Iterator<Item = (usize, &KeyedLog)>| logs.map(|(at, keyed)| (worth(&keyed.log), at)).min();
+    let sampled = least(&mut table.logs_from(hash).take(SAMPLE)).filter(|((entries, _), _)| *entries <= 1);
+    if let Some((_, at)) = sampled.or_else(|| least(&mut table.logs_from(hash))) {
+        table.remove_at(at, rehash);
     }
-    table.refill(kept.drain(evicted..), max_keys, hash);
 }

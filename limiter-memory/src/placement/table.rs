@@ -19,13 +19,13 @@ pub(crate) struct BucketLog {
 /// Buckets with open addressing and linear probing (Knuth, The Art of Computer Programming 6.4, algorithms L and R). A key is in
 /// the bucket that its hash names, its home, or in a later one with no vacant bucket in between. About two in three are at home.
 ///
+/// Homes are in the order of the hashes whatever the number of buckets, so a table that grows reads and writes memory in order.
+///
 /// `hash` is the hash of a key, and `rehash` computes the same for keys in the table.
 #[derive(Default)]
 pub(crate) struct Table {
     /// None, or [`buckets_for`] some number of keys. At least one is vacant.
     buckets: Box<[Bucket]>,
-    /// The bits of a hash that name a bucket.
-    mask: usize,
     len: usize,
 }
 
@@ -33,16 +33,12 @@ const SMALLEST: usize = 8;
 
 /// Returns how many keys this many buckets can hold. Probing takes long if hardly a bucket is vacant.
 fn capacity(buckets: usize) -> usize {
-    buckets - buckets / 8
+    buckets - buckets / 4
 }
 
-/// Returns the fewest buckets for this many keys: a power of two or three quarters of one.
+/// Returns the fewest buckets for this many keys.
 fn buckets_for(keys: usize) -> usize {
-    let mut buckets = if keys == 0 { 0 } else { SMALLEST };
-    while capacity(buckets) < keys {
-        buckets = if buckets.is_power_of_two() { buckets + buckets / 2 } else { (buckets + 1).next_power_of_two() };
-    }
-    buckets
+    if keys == 0 { 0 } else { (keys + (keys - 1) / 3).max(SMALLEST) }
 }
 
 impl Table {
@@ -56,14 +52,7 @@ impl Table {
 
     #[inline(always)]
     fn home(&self, hash: u64) -> usize {
-        let home = hash as usize & self.mask;
-        if home < self.buckets.len() { home } else { self.home_by_high_bits(hash) }
-    }
-
-    /// Spreads the keys whose low bits name no bucket over all buckets, by the high bits.
-    #[cold]
-    fn home_by_high_bits(&self, hash: u64) -> usize {
-        ((u128::from(hash) * self.buckets.len() as u128) >> u64::BITS) as usize
+        ((hash & u64::from(u32::MAX)).wrapping_mul(self.buckets.len() as u64) >> 32) as usize
     }
 
     fn next(&self, at: usize) -> usize {
@@ -80,39 +69,38 @@ impl Table {
         if log.keyed.key.is(name, key) { Some(log) } else { not_at_home(after, before, name, key) }
     }
 
-    /// Inserts a key that is not in the table. Grows the table if it is full.
-    pub(crate) fn insert(&mut self, hash: u64, keyed: KeyedLog, rehash: impl Fn(&Key) -> u64) {
-        if self.is_full() {
-            let (logs, keys) = (self.take_logs(), self.len + 1);
-            self.refill(logs, keys, rehash);
-        }
-        self.put(hash, keyed);
+    /// Inserts a key that is not in the table. Requires a bucket that is vacant beside one that stays vacant.
+    pub(crate) fn insert(&mut self, hash: u64, mut keyed: KeyedLog) {
+        let oldest = keyed.log.no_oldest();
+        self.put(hash, BucketLog { keyed, oldest });
     }
 
-    fn put(&mut self, hash: u64, mut keyed: KeyedLog) {
+    #[inline]
+    fn put(&mut self, hash: u64, log: BucketLog) {
         let mut at = self.home(hash);
         while self.buckets[at].0.is_some() {
             at = self.next(at);
         }
-        self.buckets[at].0 = Some(BucketLog { oldest: keyed.log.no_oldest(), keyed });
+        self.buckets[at].0 = Some(log);
         self.len += 1;
     }
 
-    pub(crate) fn logs(&self) -> impl Iterator<Item = &KeyedLog> {
-        self.buckets.iter().filter_map(|bucket| Some(&bucket.0.as_ref()?.keyed))
+    /// Returns all logs and their buckets, beginning at the home of this hash.
+    pub(crate) fn logs_from(&self, hash: u64) -> impl Iterator<Item = (usize, &KeyedLog)> {
+        let home = self.home(hash);
+        let order = (home..self.buckets.len()).chain(0..home);
+        order.filter_map(|at| Some((at, &self.buckets[at].0.as_ref()?.keyed)))
     }
 
-    /// Takes the logs out. Only [`refill`](Self::refill) may follow.
-    pub(crate) fn take_logs(&mut self) -> impl Iterator<Item = KeyedLog> + use<> {
-        mem::take(&mut self.buckets).into_iter().filter_map(|bucket| Some(bucket.0?.keyed))
-    }
-
-    /// Fills an empty table with these logs. It then has the fewest buckets for this many keys.
-    pub(crate) fn refill(&mut self, logs: impl IntoIterator<Item = KeyedLog>, keys: usize, hash: impl Fn(&Key) -> u64) {
+    /// Keeps the logs for which `keeps` holds, and makes the table the smallest that can hold `keys` keys, at least those kept.
+    pub(crate) fn rebuild(&mut self, keys: usize, rehash: impl Fn(&Key) -> u64, keeps: impl Fn(&KeyedLog) -> bool) {
         let buckets: Box<_> = iter::repeat_with(Bucket::default).take(buckets_for(keys)).collect();
-        *self = Self { mask: buckets.len().next_power_of_two() - 1, buckets, len: 0 };
-        for keyed in logs {
-            self.put(hash(&keyed.key), keyed);
+        for bucket in mem::replace(self, Self { buckets, len: 0 }).buckets {
+            if let Some(log) = bucket.0
+                && keeps(&log.keyed)
+            {
+                self.put(rehash(&log.keyed.key), log);
+            }
         }
     }
 
@@ -127,18 +115,23 @@ impl Table {
         while !self.buckets.get(at)?.0.as_ref()?.keyed.key.is(name, key) {
             at = self.next(at);
         }
-        let removed = self.take(at);
+        self.remove_at(at, rehash)
+    }
+
+    /// Removes the log in this bucket.
+    pub(crate) fn remove_at(&mut self, mut at: usize, rehash: impl Fn(&Key) -> u64) -> Option<KeyedLog> {
+        let removed = self.take(at).map(|log| log.keyed);
         // The keys up to the next vacant bucket may have been displaced by this one.
         at = self.next(at);
-        while let Some(keyed) = self.take(at) {
-            self.put(rehash(&keyed.key), keyed);
+        while let Some(log) = self.take(at) {
+            self.put(rehash(&log.keyed.key), log);
             at = self.next(at);
         }
         removed
     }
 
-    fn take(&mut self, at: usize) -> Option<KeyedLog> {
-        let taken = self.buckets[at].0.take()?.keyed;
+    fn take(&mut self, at: usize) -> Option<BucketLog> {
+        let taken = self.buckets[at].0.take()?;
         self.len -= 1;
         Some(taken)
     }
@@ -180,12 +173,15 @@ mod tests {
 
     /// Collides often, and also puts homes at the end of the buckets.
     fn hash(key: &Key) -> u64 {
-        u64::from(byte(key) % 5).wrapping_sub(2)
+        (u64::from(byte(key) % 5) << 29).wrapping_sub(1)
     }
 
     fn insert(table: &mut Table, key: u8) {
         let keyed = keyed(key);
-        table.insert(hash(&keyed.key), keyed, hash);
+        if table.is_full() {
+            table.rebuild(table.len() + 1, hash, |_| true);
+        }
+        table.insert(hash(&keyed.key), keyed);
     }
 
     fn get(table: &mut Table, key: u8) -> Option<u8> {
@@ -209,8 +205,7 @@ mod tests {
                     _ => {
                         let kept = |other: &u8| other % 4 != key % 4;
                         set.retain(kept);
-                        let logs = table.take_logs().filter(|keyed| kept(&byte(&keyed.key)));
-                        table.refill(logs, set.len(), hash);
+                        table.rebuild(set.len(), hash, |keyed| kept(&byte(&keyed.key)));
                         prop_assert_eq!(table.buckets.len(), buckets_for(set.len()));
                     }
                 }
@@ -220,15 +215,17 @@ mod tests {
                     prop_assert_eq!(get(&mut table, key), set.get(&key).copied());
                 }
             }
-            let left: HashSet<u8> = table.logs().map(|keyed| byte(&keyed.key)).collect();
+            let left: HashSet<u8> = table.logs_from(1 << 31).map(|(_, keyed)| byte(&keyed.key)).collect();
             prop_assert_eq!(left, set);
         }
     }
 
     #[test]
     fn takes_the_fewest_buckets() {
-        let fewest =
-            [(0, 0), (1, 8), (7, 8), (8, 12), (11, 12), (12, 16), (168, 192), (169, 256), (224, 256), (225, 384)];
-        assert_eq!(fewest.map(|(keys, _)| buckets_for(keys)), fewest.map(|(_, buckets)| buckets));
+        for keys in 1..5000 {
+            let buckets = buckets_for(keys);
+            assert!(capacity(buckets) >= keys && buckets > keys, "{keys} keys");
+            assert!(buckets == SMALLEST || capacity(buckets - 1) < keys, "{keys} keys");
+        }
     }
 }
