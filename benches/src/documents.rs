@@ -15,6 +15,8 @@ use crate::readme;
 use crate::record::Record;
 use crate::remote;
 use crate::report::{PEERS, Results};
+use crate::surface::heat_map::heat_map;
+use crate::surface::{Surface, report};
 
 /// A document: its path in the workspace, and its text.
 #[derive(Debug)]
@@ -31,20 +33,22 @@ pub struct Document {
 /// If a record or the README cannot be read, or a plot cannot be drawn.
 pub fn all(workspace: &Path) -> Result<Vec<Document>> {
     let memory = Record::<Results>::load(workspace)?;
+    let surface = Record::<Surface>::load(workspace)?;
     let redis = Record::<remote::Results>::load(workspace)?;
     let http = Record::<http::Results>::load(workspace)?;
     let readme = fs::read_to_string(workspace.join("README.md")).context("cannot read README.md")?;
     let page = "docs/operations.md";
     let operations = fs::read_to_string(workspace.join(page)).with_context(|| format!("cannot read {page}"))?;
     Ok(vec![
-        Document { path: "benches/RESULTS.md", text: memory_text(&memory) },
+        Document { path: "benches/RESULTS.md", text: memory_text(&memory) + &surface_text(&surface) },
+        Document { path: "docs/bench-surface.svg", text: heat_map(&surface.results)? },
         Document { path: "docs/bench-time.svg", text: time_plot(&memory.results)? },
         Document { path: "docs/bench-admitted.svg", text: admission_plot(&memory.results)? },
         Document { path: "benches/RESULTS-REDIS.md", text: redis_text(&redis) },
         Document { path: page, text: operations::with_sizing(&operations, &redis)? },
         Document { path: "docs/bench-redis.svg", text: redis_plot(&redis.results)? },
         Document { path: "benches/RESULTS-HTTP.md", text: http_text(&http) },
-        Document { path: "README.md", text: readme::with_speed(&readme, &memory)? },
+        Document { path: "README.md", text: readme::with_speed(&readme, &memory, &surface)? },
     ])
 }
 
@@ -77,6 +81,18 @@ pub fn memory_text(record: &Record<Results>) -> String {
              and are in the cache except where a scenario states otherwise.\n"
     );
     out + &results.markdown()
+}
+
+/// Returns the section of `RESULTS.md` on the surface.
+#[must_use]
+pub fn surface_text(record: &Record<Surface>) -> String {
+    let Record { arguments, machine, versions, results } = record;
+    let mut out = report::markdown(results);
+    let _ = write!(
+        out,
+        "\nMeasured by `cargo run --release -p limiter-benches -- {arguments}` on: {machine}. Versions: {versions}.\n"
+    );
+    out
 }
 
 /// Returns the text of `RESULTS-REDIS.md`.

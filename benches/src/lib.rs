@@ -7,6 +7,7 @@
 pub mod admission;
 pub mod baselines;
 pub mod bytes;
+pub mod cached;
 pub mod documents;
 pub mod http;
 pub mod libraries;
@@ -18,4 +19,5 @@ pub mod record;
 pub mod remote;
 pub mod report;
 pub mod scenario;
+pub mod surface;
 mod workload;

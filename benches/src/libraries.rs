@@ -2,6 +2,7 @@
 //! in [`baselines`](crate::baselines).
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::hint::black_box;
 use std::num::NonZeroU32;
 use std::pin::pin;
@@ -9,10 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
-use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
-use limiter_core::{Decision, DynWindowStore, Error, Limit, Limiter, Policy, WindowStore};
+use governor::middleware::NoOpMiddleware;
+use limiter_core::store::LogKey;
+use limiter_core::{Decision, DynWindowStore, Error, Limit, Limiter, Policy, Timestamp};
 use limiter_memory::MemoryStore;
-use limiter_wrappers::DenialCache;
 use trypema::local::LocalRateLimiterProvider;
 use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
@@ -59,9 +60,35 @@ pub trait Library: Send + Sync + Sized + 'static {
     }
     /// Removes idle keys, if the library has a call for that.
     fn sweep(&self) {}
+    /// Whether the library keeps a log, so that the window decides how much it holds.
+    const KEEPS_LOG: bool = false;
+    /// Whether a used-up quota refills bit by bit, so that a long measurement needs a longer window.
+    const REFILLS: bool = false;
+    /// Returns a limiter whose keys have `entries` entries each. They are spread over the past window if `allowed`, and use up
+    /// the quota otherwise.
+    fn with_logs(quota: Quota, keys: &[String], entries: u32, allowed: bool) -> Self {
+        let library = Self::with(quota);
+        for key in keys {
+            if allowed {
+                library.append_past(key, entries, quota.window);
+            } else {
+                (0..entries).for_each(|_| _ = library.allows(key));
+            }
+        }
+        library
+    }
+    /// Appends `entries` units to a key's log, spread over the past `window`. A library without a log takes them at once.
+    #[allow(clippy::ptr_arg, reason = "governor takes a reference to the very type of the key")]
+    fn append_past(&self, key: &String, entries: u32, _window: Duration) {
+        self.allows_n(key, entries);
+    }
+    /// Returns the number of entries in a key's log.
+    fn entries(&self, _key: &str) -> usize {
+        0
+    }
 }
 
-fn policy(quota: Quota) -> Policy {
+pub(crate) fn policy(quota: Quota) -> Policy {
     let limit = |i| Limit::new(u64::from(quota.max) * u64::from(i), quota.window * i).expect("quotas are valid");
     Policy::new((1..=1 + quota.more).map(limit)).expect("quotas are valid")
 }
@@ -114,11 +141,28 @@ impl<const ALL: bool> Library for Direct<ALL> {
     fn sweep(&self) {
         self.0.store().sweep();
     }
+
+    const KEEPS_LOG: bool = true;
+
+    fn append_past(&self, key: &String, entries: u32, window: Duration) {
+        let now = Timestamp::try_from(SystemTime::now()).map_or(0, Timestamp::as_micros);
+        let step = window.as_micros() as u64 / u64::from(entries);
+        // Keys differ in when their entries expire.
+        let phase = key.bytes().fold(0, |sum, byte| (sum * 31 + u64::from(byte)) % 1009) * step / 1009;
+        for i in (0..u64::from(entries)).rev() {
+            let at = Timestamp::from_micros_saturating(now - i * step - phase);
+            assert!(self.0.acquire(key).at(at).now().is_ok_and(|decision| decision.allowed()));
+        }
+    }
+
+    fn entries(&self, key: &str) -> usize {
+        self.0.store().entries(LogKey::new(self.0.name(), key))
+    }
 }
 
 /// Polls a future once, as an executor would. An in-memory store decides in the first poll.
 #[inline(always)]
-fn at_once(decision: impl Future<Output = Result<Decision, Error>>) -> bool {
+pub(crate) fn at_once(decision: impl Future<Output = Result<Decision, Error>>) -> bool {
     let polled = pin!(decision).poll(&mut Context::from_waker(Waker::noop()));
     matches!(&polled, Poll::Ready(Ok(decision)) if ours(decision))
 }
@@ -165,51 +209,38 @@ impl Library for Dyn {
     }
 }
 
-/// This library's cache of denials, around a store that takes a future for every decision.
-pub struct Cached(Limiter<DenialCache<Remote>>);
+/// governor, keyed, in a `DashMap`, as shipped.
+pub type Governor = GovernorHashedBy<std::hash::RandomState>;
 
-/// A store in memory that never decides at once, like one on a server.
-#[derive(Debug)]
-pub struct Remote(MemoryStore);
+/// governor with the hasher that this library uses.
+pub type GovernorFoldhash = GovernorHashedBy<foldhash::fast::RandomState>;
 
-impl WindowStore for Remote {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.0.apply(op).await
-    }
+/// governor, keyed, in a `DashMap` with this hasher.
+pub struct GovernorHashedBy<S: Hasher>(governor::DefaultKeyedRateLimiter<String, NoOpMiddleware, S>);
 
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.0.settle(settlement).await
-    }
-
-    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.0.reset(log).await
-    }
+/// A hasher of governor's map.
+pub trait Hasher: BuildHasher + Clone + Default + Send + Sync + 'static {
+    /// The name of governor with it.
+    const GOVERNOR: &str;
 }
 
-impl Library for Cached {
-    const NAME: &str = "limiter cached denial";
-
-    fn with(quota: Quota) -> Self {
-        let cache = DenialCache::new(Remote(MemoryStore::new()), 1_000_000);
-        Self(Limiter::new("bench", policy(quota), cache))
-    }
-
-    fn allows_n(&self, key: &String, cost: u32) -> bool {
-        at_once(self.0.acquire(key).cost(u64::from(cost)))
-    }
+impl Hasher for std::hash::RandomState {
+    const GOVERNOR: &str = "governor";
 }
 
-/// governor, keyed, in a `DashMap`.
-pub struct Governor(governor::DefaultKeyedRateLimiter<String>);
+impl Hasher for foldhash::fast::RandomState {
+    const GOVERNOR: &str = "governor foldhash";
+}
 
-impl Library for Governor {
-    const NAME: &str = "governor";
+impl<S: Hasher> Library for GovernorHashedBy<S> {
+    const NAME: &str = S::GOVERNOR;
+    const REFILLS: bool = true;
 
     fn with(quota: Quota) -> Self {
         let burst = NonZeroU32::new(quota.max).expect("a quota is not zero");
         let cell = quota.window / quota.max;
         let quota = governor::Quota::with_period(cell).expect("a period is not zero").allow_burst(burst);
-        Self(governor::RateLimiter::dashmap(quota))
+        Self(governor::RateLimiter::dashmap_with_hasher(quota, S::default()))
     }
 
     #[inline(always)]

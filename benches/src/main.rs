@@ -9,7 +9,7 @@ use limiter_benches::measure::{Effort, measure};
 use limiter_benches::record::{Kind, Record};
 use limiter_benches::report::Results;
 use limiter_benches::scenario::SCENARIOS;
-use limiter_benches::{admission, bytes, documents, http, remote};
+use limiter_benches::{admission, bytes, documents, http, remote, surface};
 
 #[global_allocator]
 static ALLOCATOR: bytes::Counting = bytes::Counting;
@@ -36,8 +36,12 @@ struct Args {
     /// Measure the HTTP group instead: a request through axum with and without a limit.
     #[arg(long, conflicts_with_all = ["times", "redis"])]
     http: bool,
+    /// Measure the surface instead: keys, entries per log, verdicts and threads. Takes two minutes, or ten with --full.
+    /// TEXT of --only selects cells, for example "10000 64 allowed 1".
+    #[arg(long, conflicts_with_all = ["times", "redis", "http"])]
+    surface: bool,
     /// Measure nothing, and render the documents again from the figures in benches/results.
-    #[arg(long, conflicts_with_all = ["quick", "full", "only", "times", "redis"])]
+    #[arg(long, conflicts_with_all = ["quick", "full", "only", "times", "redis", "http", "surface"])]
     render: bool,
     /// The workspace. The program writes figures to benches/results/*.json. From them it renders benches/RESULTS*.md,
     /// docs/bench-*.svg and the speed section of the README.
@@ -51,6 +55,7 @@ fn main() -> Result<()> {
         return documents::write_all(&args.workspace);
     }
     match &args {
+        Args { surface: true, .. } => surface(&args),
         Args { redis: true, .. } => redis(&args),
         Args { http: true, .. } => http(&args),
         _ => memory(&args),
@@ -78,6 +83,16 @@ fn memory(args: &Args) -> Result<()> {
     let record = Record::new(if args.full { "--full" } else { "--quick" }, results);
     println!("{}", documents::memory_text(&record));
     if partial { Ok(()) } else { save(args, &record) }
+}
+
+fn surface(args: &Args) -> Result<()> {
+    let effort =
+        surface::Effort { cell: Duration::from_millis(if args.full { 3000 } else { 1000 }), quick: !args.full };
+    let selects = |cell: &surface::Cell| args.only.as_deref().is_none_or(|only| cell.to_string().contains(only));
+    let results = surface::measure(effort, &surface::contestants(), selects);
+    let record = Record::new(if args.full { "--surface --full" } else { "--surface --quick" }, results);
+    println!("{}", documents::surface_text(&record));
+    if args.only.is_some() { Ok(()) } else { save(args, &record) }
 }
 
 fn redis(args: &Args) -> Result<()> {

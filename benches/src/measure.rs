@@ -78,7 +78,7 @@ fn operations(case: &mut Case, turn: Duration) -> u64 {
     }
 }
 
-fn median(samples: &mut [f64]) -> f64 {
+pub(crate) fn median(samples: &mut [f64]) -> f64 {
     samples.sort_by(f64::total_cmp);
     samples[samples.len() / 2]
 }

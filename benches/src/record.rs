@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::{http, remote, report};
+use crate::{http, remote, report, surface};
 
 /// The figures of one run, and their origin.
 #[derive(Debug, Deserialize, Serialize)]
@@ -33,6 +33,11 @@ pub trait Kind: Serialize + DeserializeOwned {
 impl Kind for report::Results {
     const FILE: &str = "benches/results/memory.json";
     const CRATES: &[&str] = &["limiter-memory", "governor", "trypema", "limitador", "throttlecrab"];
+}
+
+impl Kind for surface::Surface {
+    const FILE: &str = "benches/results/surface.json";
+    const CRATES: &[&str] = &["limiter-memory", "governor", "foldhash", "trypema"];
 }
 
 impl Kind for remote::Results {

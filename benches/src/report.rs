@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use crate::admission::Admitted;
 use crate::baselines::{ClockBaseline, LineBaseline, LogBaseline, MapBaseline};
 use crate::bytes::{Bytes, ENTRIES};
-use crate::libraries::{Async, Cached, Dyn, Governor, Library, Limitador, Now, Read, Throttlecrab, Trypema};
+use crate::cached::Cached;
+use crate::libraries::{Async, Dyn, Governor, Library, Limitador, Now, Read, Throttlecrab, Trypema};
 use crate::measure::Row;
 use crate::scenario::PLAIN;
 

@@ -7,7 +7,8 @@ use limiter_core::{Limit, Limiter, Timestamp, Window};
 use limiter_memory::MemoryStore;
 
 use crate::baselines::{ClockBaseline, LineBaseline, LogBaseline, MapBaseline};
-use crate::libraries::{Async, Cached, Dyn, Governor, Library, Limitador, Now, Quota, Read, Throttlecrab, Trypema};
+use crate::cached::Cached;
+use crate::libraries::{Async, Dyn, Governor, Library, Limitador, Now, Quota, Read, Throttlecrab, Trypema};
 use crate::workload::{Requests, Workload, keys, uniform, zipf};
 
 /// One library in one scenario.
@@ -56,16 +57,6 @@ pub const SCENARIOS: &[Scenario] = &[
         name: "keys_1024/two_threads",
         about: "two threads over 1,024 keys at random, 200 per ms each",
         cases: || all(&Workload { threads: 2, quota: Quota::new(200, MILLIS(1)), ..keys_1024() }),
-    },
-    Scenario {
-        name: "keys_10k/dozens",
-        about: "10,000 keys at random, dozens of entries each",
-        cases: || dozens(10_000, MILLIS(500)),
-    },
-    Scenario {
-        name: "keys_100k/dozens",
-        about: "100,000 keys at random, dozens of entries each",
-        cases: || dozens(100_000, MILLIS(5000)),
     },
     Scenario {
         name: "keys_1M/uniform",
@@ -161,14 +152,6 @@ fn among(count: usize, picks: &[u32], quota: Quota) -> Workload {
 
 fn keys_1024() -> Workload {
     among(1024, &uniform(1024, 1 << 16), Quota::new(100, MILLIS(1)))
-}
-
-/// Returns cases with dozens of entries per log. About as many entries expire in the window as the turns of this
-/// library insert.
-fn dozens(count: usize, window: Duration) -> Vec<Case> {
-    let among = among(count, &uniform(count, 1 << 20), Quota::new(1_000_000, window));
-    let workload = Workload { filled: 48, ..among };
-    vec![case::<Now>(&workload), case::<Governor>(&workload), case::<Trypema<100>>(&workload)]
 }
 
 fn case<L: Library>(workload: &Workload) -> Case {

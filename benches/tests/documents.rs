@@ -14,5 +14,5 @@ fn the_documents_agree_with_the_figures() {
         let path = document.path;
         assert!(committed == document.text, "{path} differs: cargo run --release -p limiter-benches -- --render");
     }
-    assert_eq!(documents.len(), 8);
+    assert_eq!(documents.len(), 9);
 }

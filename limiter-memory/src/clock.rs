@@ -7,49 +7,50 @@ use std::time::SystemTime;
 
 use limiter_core::{Timestamp, internal};
 
-static CLOCK: LazyLock<AnchoredClock> = LazyLock::new(AnchoredClock::new);
+static CLOCK: LazyLock<AnchoredClock> =
+    LazyLock::new(|| AnchoredClock { unix_micros: unix_micros(), start: Start::now() });
 
-#[cfg(feature = "quanta")]
 struct AnchoredClock {
     unix_micros: u64,
-    ticks: quanta::Clock,
-    start: u64,
-    /// How many microseconds a tick is, in units of 2^-64.
+    start: Start,
+}
+
+#[cfg(feature = "quanta")]
+struct Start {
+    clock: quanta::Clock,
+    ticks: u64,
+    /// The microseconds of a tick, in units of 2^-64: scaling is one multiplication.
     tick: u64,
 }
 
 #[cfg(feature = "quanta")]
-impl AnchoredClock {
-    fn new() -> Self {
-        let ticks = quanta::Clock::new();
-        // One multiplication rather than two and a division: a tick is scaled once.
-        let nanos = u128::from(ticks.delta_as_nanos(0, 1 << 40));
+impl Start {
+    fn now() -> Self {
+        let clock = quanta::Clock::new();
+        let nanos = u128::from(clock.delta_as_nanos(0, 1 << 40));
         let tick = u64::try_from((nanos << 24) / 1000).unwrap_or(u64::MAX);
-        Self { unix_micros: unix_micros(), start: ticks.raw(), ticks, tick }
+        Self { ticks: clock.raw(), clock, tick }
     }
 
     #[inline]
     fn elapsed_micros(&self) -> u64 {
-        let ticks = self.ticks.raw().saturating_sub(self.start);
+        let ticks = self.clock.raw().saturating_sub(self.ticks);
         ((u128::from(ticks) * u128::from(self.tick)) >> 64) as u64
     }
 }
 
 #[cfg(not(feature = "quanta"))]
-struct AnchoredClock {
-    unix_micros: u64,
-    start: std::time::Instant,
-}
+struct Start(std::time::Instant);
 
 #[cfg(not(feature = "quanta"))]
-impl AnchoredClock {
-    fn new() -> Self {
-        Self { unix_micros: unix_micros(), start: std::time::Instant::now() }
+impl Start {
+    fn now() -> Self {
+        Self(std::time::Instant::now())
     }
 
     #[inline]
     fn elapsed_micros(&self) -> u64 {
-        let elapsed = self.start.elapsed();
+        let elapsed = self.0.elapsed();
         elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros())
     }
 }
@@ -61,7 +62,7 @@ fn unix_micros() -> u64 {
 #[inline]
 pub(crate) fn now() -> Timestamp {
     let clock = &*CLOCK;
-    internal::timestamp_from_low_bits(clock.unix_micros + clock.elapsed_micros())
+    internal::timestamp_from_low_bits(clock.unix_micros + clock.start.elapsed_micros())
 }
 
 #[cfg(test)]

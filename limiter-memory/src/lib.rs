@@ -7,26 +7,67 @@
 //! - [`Sweeper`] frees the memory of expired keys in the background.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+//
+// # Where a key lives (placement/)
+//
+//     hash(name, key)
+//       │
+//       ├─► one of 4,096 direct slots         ┌──────┬────────┬────────┐
+//       │   while the store is small          │ lock │ key 24 │ log 32 │           64 bytes
+//       │                                     └──────┴────────┴────────┘
+//       │ another key has the slot, or direct slots are closed
+//       │
+//       └─► one of 32 shards per thread       ┌──────┬────────────────┐
+//                                             │ lock │ table          │            64 bytes
+//                                             └──────┴──┬─────────────┘
+//                                                       ▼ buckets, linear probing
+//                                             ┌────────┬────────┬───────────┬───
+//                                             │ key 24 │ log 32 │ oldest  8 │ …      64 bytes each
+//                                             └────────┴────────┴───────────┴───
+//
+// When a shard gets its share of 4,096 keys, all direct slots close and their keys move to the shards. `oldest` is the number and
+// the time of the oldest entry that counted: while it counts, an operation does not read the front of the log's block.
+//
+// # What a log looks like (log/)
+//
+//     inline   up to four entries of cost 1, 4 bytes each, within the 32 bytes
+//        │ a fifth entry, a cost, a window above 71 minutes
+//        ▼
+//     ring     the 32 bytes hold the newest time, the first number and the length; a block holds the entries
+//              ┌─────────┬────────┬─────┬────────┬───────┬─────────┬──────────────────────┐
+//              │ expired │ oldest │  …  │ newest │ empty │ expired │ a hint for each limit│
+//              └─────────┴────────┴─────┴────────┴───────┴─────────┴──────────────────────┘
+//              entries are narrow (4 bytes), narrow with costs (8), wide (8) or wide with costs (16)
+//        │ an idempotency key, a refund, a settlement
+//        ▼
+//     sparse   a boxed deque of 24-byte entries, and a map of idempotency keys
+//
+// A log is only converted downwards.
+//
+// # The path of one `acquire`
+//
+//     store.rs       hashes the key, reads the clock
+//     placement.rs   locks the direct slot, or else the shard, and finds the log
+//     evaluate.rs    picks the version: evaluate/fast.rs for common operations, evaluate/general.rs for all others
+//     log/           finds where each window starts, drops expired entries, appends
+//     evaluate.rs    unlocks and returns the decision
+//
+// A fresh key is evaluated on an empty log, which placement.rs then inserts.
+//
+// # Where a change goes
+//
+//     a fifth inline entry     log/inline.rs: CAPACITY, Len, window_start; placement.rs checks the sizes
+//     a third encoding         log/encoding.rs: the type, Format, with_format!
+//     a new eviction rule      placement/eviction.rs
+//     a different lock         placement/lock.rs
+//     a new operation          evaluate/general.rs; evaluate/fast.rs only if it is common
 
-mod apply;
 mod clock;
-mod common;
-mod entries;
-mod few;
-mod form;
-mod ids;
-mod keep;
-mod key;
-mod layout;
-mod line;
-mod locks;
+mod evaluate;
 mod log;
-mod many;
-mod ring;
+mod placement;
 mod store;
-mod sweep;
 mod sweeper;
-mod table;
 
 pub use store::MemoryStore;
 pub use sweeper::Sweeper;

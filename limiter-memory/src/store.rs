@@ -1,58 +1,25 @@
-//! The store: logs in lines and in shards.
+//! The store: what a limiter calls.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
-use std::thread;
 
-use limiter_core::internal::{self, SizedFacts};
 use limiter_core::store::{At, Facts, LogKey, Op, Settlement, SettlementFacts, decide};
-use limiter_core::{Decision, Error, Limit, NowStore, Timestamp, WindowStore};
+use limiter_core::{Decision, Error, NowStore, Timestamp, WindowStore};
 
 use crate::clock;
-use crate::common::Look;
-use crate::few::Few;
-use crate::key::Key;
-use crate::line::{Line, Slot};
-use crate::locks::{Lock, Locked, Locks, Mapped};
-use crate::log::{Common, Log};
-use crate::ring::HINTS;
-use crate::sweep::{has_expired, make_room, sweep, sweep_or_grow};
-use crate::table::Table;
+use crate::evaluate::{self, Answer, general};
+use crate::log::Log;
+use crate::log::inline::Inline;
+use crate::placement::direct::DirectSlot;
+use crate::placement::lock::Guard;
+use crate::placement::{Placement, Vacancy};
 
-/// How many lines a store has, if any.
-const LINES: usize = 4096;
+/// A log's first number is below this, so that an inline log can append for long before its numbers run out.
+const FIRST_NUMBERS: u32 = Inline::NUMBERS / 2;
 
-/// Four would do; more of them make it rare that two threads meet.
-const SHARDS_PER_THREAD: usize = 32;
-
-/// The first numbers of a store's logs go through half of what there is in steps of the golden section, which keeps those
-/// of many successive logs far apart.
-const NUMBERS: u32 = Few::NUMBERS / 2;
-const NUMBER_STEP: u32 = 5_184_335;
-
-/// Takes the short way with these entries if it can. Each form of a log, and each verdict, returns on its own, so that none
-/// has to write its facts where all can find them.
-macro_rules! shortly {
-    ($limits:expr, $entries:expr, $op:expr, $now:expr $(, $unlock:expr)?) => {{
-        let entries = $entries;
-        if let Some(look) = Look::<{ $limits }>::new(entries, $op, $now) {
-            let limits = look.limits;
-            if $op.appends(look.admitted) {
-                // What is appended in spite of a denial takes the long way.
-                if look.admitted && look.is_taken(entries, $op) {
-                    let facts = look.append(entries, $op);
-                    $($unlock;)?
-                    return A::common($op, limits, facts);
-                }
-            } else if let Some(facts) = look.facts(entries, $op) {
-                $($unlock;)?
-                return A::common($op, limits, facts);
-            }
-        }
-    }};
-}
+/// The golden section of [`FIRST_NUMBERS`]: steps of it keep the first numbers of many successive logs far apart.
+const FIRST_NUMBER_STEP: u32 = 5_184_335;
 
 /// An in-process store: an exact sliding-window log for each name and key.
 ///
@@ -69,7 +36,7 @@ macro_rules! shortly {
 /// | a policy of several limits | 32 for each log of more than four entries |
 /// | an entry of a log that has seen an idempotency key, a refund or a settlement | 24 |
 ///
-/// A log's capacity is one to four times its number of entries. A hash table that has only grown is 7/12 to 7/8 full.
+/// A log's capacity is one to four times its number of entries. A hash table that has only grown is between half and three quarters full.
 ///
 /// A hit of a known key does not allocate, unless the policy has more than four limits.
 ///
@@ -82,8 +49,9 @@ macro_rules! shortly {
 /// [`with_max_keys`](Self::with_max_keys) also evicts keys that have not expired.
 ///
 /// # Performance
-/// Operations are amortised O(1), independent of the limit, the cost and the number of windows. A settlement or a refund
-/// takes time proportional to the number of entries that are newer than the one it changes.
+/// Operations are amortised O(1), independent of the limit, the cost and the number of windows. On a log that has seen an
+/// idempotency key, a refund or a settlement, they are logarithmic in its length. A settlement or a refund takes time
+/// proportional to the number of entries that are newer than the one it changes.
 ///
 /// Some inserts take longer: those that grow or sweep a shard, and one at about 6,000 keys that moves all keys from direct
 /// slots to the shards. `benches/RESULTS.md` in the repository has measurements.
@@ -92,17 +60,7 @@ macro_rules! shortly {
 /// Each operation locks only its key's slot or shard, and never across an `.await`. A contended lock spins with exponential
 /// backoff, then yields, then sleeps.
 pub struct MemoryStore {
-    /// Each for one key. Locked before the key's shard.
-    lines: Locks<Line>,
-    /// Whether all lines are closed, for good.
-    lines_closed: AtomicBool,
-    /// For all keys that are not in a line.
-    shards: Locks<Table>,
-    /// With so many keys in a shard the lines are closed.
-    crowded: usize,
-    max_keys_per_shard: usize,
-    /// Per store: a stranger who picks the keys cannot pick collisions.
-    seed: foldhash::fast::RandomState,
+    placement: Placement,
     logs_begun: AtomicU32,
 }
 
@@ -110,7 +68,7 @@ impl MemoryStore {
     /// Returns an empty store without a bound on the number of keys.
     #[must_use]
     pub fn new() -> Self {
-        Self::build(usize::MAX)
+        Self::with_max_keys(usize::MAX)
     }
 
     /// Returns an empty store that never holds more than `max_keys` keys. 0 is treated as 1.
@@ -120,24 +78,7 @@ impl MemoryStore {
     /// that is over its limit. An evicted key starts again with an empty log.
     #[must_use]
     pub fn with_max_keys(max_keys: usize) -> Self {
-        Self::build(max_keys.max(1))
-    }
-
-    fn build(max_keys: usize) -> Self {
-        let threads = thread::available_parallelism().map_or(4, usize::from);
-        // A shard with room for a hundred keys or so evens out how the hash spreads them.
-        let shards = Locks::new((threads * SHARDS_PER_THREAD).next_power_of_two().min(max_keys / 128 + 1));
-        // `make_room` does not see the keys in lines. So they are closed before a shard is full, or from the beginning.
-        let lines_closed = max_keys / 16 < LINES;
-        Self {
-            lines: Locks::new(if lines_closed { 1 } else { LINES }),
-            lines_closed: lines_closed.into(),
-            crowded: (LINES / shards.len()).max(8),
-            max_keys_per_shard: (max_keys / shards.len()).max(1),
-            shards,
-            seed: foldhash::fast::RandomState::default(),
-            logs_begun: AtomicU32::new(0),
-        }
+        Self { placement: Placement::new(max_keys.max(1)), logs_begun: AtomicU32::new(0) }
     }
 
     /// Returns the number of keys, including expired keys that have not been evicted yet.
@@ -146,8 +87,7 @@ impl MemoryStore {
     /// slot and shard in turn.
     #[must_use]
     pub fn len(&self) -> usize {
-        let lines = self.open_lines().filter(|line| matches!(*line.lock(), Line::Taken(_))).count();
-        lines + self.shards.iter().map(|shard| shard.lock().len()).sum::<usize>()
+        self.placement.len()
     }
 
     /// Returns whether the store holds no keys. See [`len`](Self::len).
@@ -161,7 +101,8 @@ impl MemoryStore {
     /// 0 if the store does not hold the log.
     #[must_use]
     pub fn entries(&self, log: LogKey<'_>) -> usize {
-        self.find(log.name.id(), log.key).map_or(0, |log| log.len())
+        let (name, key) = (log.name.id(), log.key);
+        self.placement.find(self.placement.hash(name, key), name, key).map_or(0, |log| log.len())
     }
 
     /// Evicts all keys whose entries have expired by the store's clock, and returns the number of evicted keys.
@@ -170,96 +111,15 @@ impl MemoryStore {
     /// [`sweep_at`](Self::sweep_at).
     pub fn sweep(&self) -> usize {
         let now = clock::now();
-        self.sweep_where(|log| has_expired(log, now))
+        self.placement.sweep(|log| log.has_expired(now))
     }
 
     /// Evicts all keys whose entries have expired at `given`, and returns the number of evicted keys.
     ///
     /// Unlike [`sweep`](Self::sweep), it includes keys whose last append had a caller-supplied time.
     pub fn sweep_at(&self, given: Timestamp) -> usize {
-        self.sweep_where(|log| log.newest().is_none_or(|newest| log.keep().is_over_at(newest, given)))
-    }
-
-    fn sweep_where(&self, is_over: impl Fn(&Log) -> bool) -> usize {
-        let is_over_in = |line: &mut Line| line.take_if(|slot| is_over(&slot.log)).is_some();
-        let lines = self.open_lines().filter(|line| is_over_in(&mut line.lock())).count();
-        lines + self.shards.iter().map(|shard| sweep(&mut shard.lock(), self.rehash(), &is_over)).sum::<usize>()
-    }
-
-    fn open_lines(&self) -> impl Iterator<Item = &Lock<Line>> {
-        self.lines.iter().take(if self.are_lines_closed() { 0 } else { self.lines.len() })
-    }
-
-    #[inline(always)]
-    fn are_lines_closed(&self) -> bool {
-        self.lines_closed.load(Ordering::Acquire)
-    }
-
-    #[inline(always)]
-    fn hash(&self, name: u32, key: &[u8]) -> u64 {
-        let mut hasher = self.seed.build_hasher();
-        hasher.write(key);
-        // Names are few and nobody's choice but the program's, so they need no more than to spread the equal keys of several.
-        hasher.finish() ^ u64::from(name).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-    }
-
-    fn rehash(&self) -> impl Fn(&Key) -> u64 {
-        |key| {
-            let (name, key) = key.parts();
-            self.hash(name, key)
-        }
-    }
-
-    /// The log of a key, or where to put one.
-    fn find(&self, name: u32, key: &[u8]) -> Result<Found<'_>, Missing<'_>> {
-        let hash = self.hash(name, key);
-        if self.are_lines_closed() {
-            self.find_in_shard(None, hash, name, key)
-        } else {
-            self.find_in_line(hash, name, key)
-        }
-    }
-
-    #[inline(always)]
-    fn find_in_line(&self, hash: u64, name: u32, key: &[u8]) -> Result<Found<'_>, Missing<'_>> {
-        match Locked::try_map(self.lines.of(hash).lock(), |line| line.log_of(name, key)) {
-            Ok(log) => Ok(log),
-            Err(line) => self.find_beside(line, hash, name, key),
-        }
-    }
-
-    /// The log of a key that is not in its line. It moves there if that is vacant.
-    #[inline(never)]
-    fn find_beside<'a>(
-        &'a self,
-        mut line: Locked<'a, Line>,
-        hash: u64,
-        name: u32,
-        key: &[u8],
-    ) -> Result<Found<'a>, Missing<'a>> {
-        if let Line::Vacant = *line {
-            let mut table = self.shards.of(hash).lock();
-            if let Some(slot) = table.remove(hash, name, key, self.rehash()) {
-                *line = Line::Taken(slot);
-            }
-            let moved = Locked::try_map(line, |line| line.log_of(name, key));
-            return moved.map_err(|line| Missing { line: Some(line), table });
-        }
-        self.find_in_shard(Some(line), hash, name, key)
-    }
-
-    /// The log of a key in its shard. The line is unlocked only then: the key must not be put into both.
-    #[inline(always)]
-    fn find_in_shard<'a>(
-        &'a self,
-        line: Option<Locked<'a, Line>>,
-        hash: u64,
-        name: u32,
-        key: &[u8],
-    ) -> Result<Found<'a>, Missing<'a>> {
-        let table = self.shards.of(hash).lock();
-        Locked::try_map(table, |table| table.get_mut(hash, name, key).map(|slot| &mut slot.log))
-            .map_err(|table| Missing { line, table })
+        let is_over = |log: &Log| log.newest().is_none_or(|newest| log.retention().is_over_at(newest, given));
+        self.placement.sweep(is_over)
     }
 
     #[cold]
@@ -269,8 +129,8 @@ impl MemoryStore {
         Ok(decide(&op, self.apply_now(&op)))
     }
 
-    /// Applies an operation.
-    // Apart at the two sorts of time: each step that depends on the sort would have to ask for it.
+    /// Applies an operation. Compiled separately for given times: each step that depends on the clock would have to ask which
+    /// it is.
     #[inline(always)]
     fn run<A: Answer>(&self, op: &Op<'_>) -> A {
         match op.at {
@@ -287,189 +147,54 @@ impl MemoryStore {
     #[inline(always)]
     fn run_at<A: Answer>(&self, op: &Op<'_>, now: impl FnOnce() -> Timestamp) -> A {
         let (name, key) = (op.log.name.id(), op.log.key);
-        let hash = self.hash(name, key);
-        let (found, now) = if self.are_lines_closed() {
-            // While the slot comes from memory the clock costs nothing.
-            let found = self.find_in_shard(None, hash, name, key);
-            (found, now())
-        } else {
-            // Right behind a lock the clock would wait for it.
-            let now = now();
-            (self.find_in_line(hash, name, key), now)
-        };
-        let mut log = match found {
-            Ok(log) => log,
-            Err(missing) => return A::uncommon(*op, self.insert(missing, *op, now)),
-        };
-        if op.policy.limits().len() != 1 {
-            return apply_several(log, *op, now);
+        let hash = self.placement.hash(name, key);
+        // Reading the clock behind a lock stalls on Intel; read it first.
+        let now = now();
+        if !self.placement.has_direct_slots() {
+            return self.run_in_shard(None, hash, *op, now);
         }
-        match log.common::<0>() {
-            Common::Few(few) => shortly!(1, few, op, now, drop(log)),
-            Common::Units(mut units) => shortly!(1, &mut units, op, now, drop(log)),
-            Common::Costs(mut costs) => shortly!(1, &mut costs, op, now, drop(log)),
-            Common::Wide(_) | Common::WideCosts(_) => return apply_wide(log, *op, now),
-            Common::None => {}
+        match self.placement.find_direct(hash, name, key) {
+            Ok(log) => evaluate::apply(log, op, now),
+            Err(slot) => self.run_in_shard(Some(slot), hash, *op, now),
         }
-        apply_any(log, *op, now)
+    }
+
+    /// Not inlined: a key in a shard waits for memory, beside which a call costs nothing.
+    #[inline(never)]
+    fn run_in_shard<A: Answer>(&self, slot: Option<Guard<'_, DirectSlot>>, hash: u64, op: Op<'_>, now: Timestamp) -> A {
+        match self.placement.find_in_shard(slot, hash, op.log.name.id(), op.log.key) {
+            Ok(log) => evaluate::apply(log, &op, now),
+            Err(vacancy) => self.insert(vacancy, op),
+        }
     }
 
     #[inline(never)]
-    fn insert(&self, Missing { line, mut table }: Missing<'_>, op: Op<'_>, now: Timestamp) -> Facts {
-        // Not a time from before the lock: there is no entry to clamp it to if the key had a log then that has expired since.
-        let now = if line.is_some() { time(op.at) } else { now };
+    fn insert<A: Answer>(&self, vacancy: Vacancy<'_>, op: Op<'_>) -> A {
+        // Read the clock behind the lock: the key may have had a log with a later entry, which has expired since.
+        let now = time(op.at);
         let mut log = Log::new(self.first_number());
-        let facts = log.apply(op, now);
-        if facts.log.newest.is_none() {
-            return facts;
+        let answer = evaluate::apply(&mut log, &op, now);
+        if log.newest().is_some() {
+            self.placement.insert(vacancy, op.log.name.id(), op.log.key, log, clock::now);
         }
-        let slot = Slot { key: Key::new(op.log.name.id(), op.log.key), log };
-        if let Some(mut line) = line {
-            line.take_if(|old| has_expired(&old.log, clock::now()));
-            if let Line::Vacant = *line {
-                *line = Line::Taken(slot);
-                return facts;
-            }
-        }
-        if table.len() >= self.max_keys_per_shard {
-            make_room(&mut table, self.rehash(), clock::now(), self.max_keys_per_shard);
-        } else if table.is_full() {
-            sweep_or_grow(&mut table, self.rehash(), clock::now());
-        }
-        // Computed again: that the hash lives so long would cost each call that finds its key a register.
-        table.insert(self.hash(op.log.name.id(), op.log.key), slot, self.rehash());
-        let crowded = table.len() >= self.crowded;
-        // A line must not be locked behind a shard.
-        drop(table);
-        if crowded && !self.are_lines_closed() {
-            self.close_lines();
-        }
-        facts
+        answer
     }
 
-    /// Moves all keys to the shards. Until the last has moved, all operations begin with their key's line.
-    #[cold]
-    fn close_lines(&self) {
-        for line in self.lines.iter() {
-            let mut line = line.lock();
-            if let Some(slot) = line.close() {
-                let hash = self.rehash()(&slot.key);
-                self.shards.of(hash).lock().insert(hash, slot, self.rehash());
-            }
-        }
-        self.lines_closed.store(true, Ordering::Release);
-    }
-
-    /// The number of a new log's first entry: far from those of a log that the key may have had before, lest a receipt
-    /// of that, from the same microsecond, names an entry of this.
+    /// Returns the number of a new log's first entry. It is far from those of an earlier log of the key, so that a receipt from
+    /// that log names no entry of the same microsecond in this one.
     fn first_number(&self) -> u32 {
         let begun = self.logs_begun.fetch_add(1, Ordering::Relaxed);
-        begun.wrapping_mul(NUMBER_STEP) % NUMBERS
+        begun.wrapping_mul(FIRST_NUMBER_STEP) % FIRST_NUMBERS
     }
 }
 
-/// A key's log, and the lock of its line or shard.
-type Found<'a> = Mapped<'a, Log>;
-
-/// Where a key is not, and may be put.
-struct Missing<'a> {
-    /// `None` once all lines are closed.
-    line: Option<Locked<'a, Line>>,
-    table: Locked<'a, Table>,
-}
-
-#[inline(never)]
-fn apply_wide<A: Answer>(mut log: Found<'_>, op: Op<'_>, now: Timestamp) -> A {
-    match log.common::<0>() {
-        Common::Wide(mut wide) => shortly!(1, &mut wide, &op, now, drop(log)),
-        Common::WideCosts(mut wide) => shortly!(1, &mut wide, &op, now, drop(log)),
-        _ => {}
-    }
-    apply_any(log, op, now)
-}
-
-#[inline(never)]
-fn apply_several<A: Answer>(log: Found<'_>, op: Op<'_>, now: Timestamp) -> A {
-    match op.policy.limits().len() {
-        2 => apply_sized::<A, 2>(log, &op, now),
-        3 => apply_sized::<A, 3>(log, &op, now),
-        4 => apply_sized::<A, 4>(log, &op, now),
-        _ => apply_any(log, op, now),
+#[inline]
+fn time(at: At) -> Timestamp {
+    match at {
+        At::StoreClock => clock::now(),
+        At::Given(given) => given,
     }
 }
-
-#[inline(always)]
-fn apply_sized<A: Answer, const N: usize>(mut log: Found<'_>, op: &Op<'_>, now: Timestamp) -> A {
-    match log.common::<HINTS>() {
-        Common::Few(few) => shortly!(N, few, op, now, drop(log)),
-        Common::Units(mut units) => shortly!(N, &mut units, op, now, drop(log)),
-        Common::Costs(mut costs) => shortly!(N, &mut costs, op, now, drop(log)),
-        Common::Wide(mut wide) => shortly!(N, &mut wide, op, now, drop(log)),
-        Common::WideCosts(mut wide) => shortly!(N, &mut wide, op, now, drop(log)),
-        Common::None => {}
-    }
-    apply_any(log, *op, now)
-}
-
-#[inline(never)]
-fn apply_any<A: Answer>(mut log: Found<'_>, op: Op<'_>, now: Timestamp) -> A {
-    let facts = log.apply(op, now);
-    drop(log);
-    A::uncommon(op, facts)
-}
-
-/// What an operation returns.
-trait Answer {
-    /// From the facts of an operation under `N` limits.
-    fn common<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Self;
-    /// From any facts. By value: that a pointer to the operation may leave would keep it from staying in registers.
-    fn uncommon(op: Op<'_>, facts: Facts) -> Self;
-}
-
-impl Answer for Facts {
-    #[inline(always)]
-    fn common<const N: usize>(_: &Op<'_>, _: &[Limit; N], facts: SizedFacts<N>) -> Self {
-        facts.into()
-    }
-
-    #[inline(always)]
-    fn uncommon(_: Op<'_>, facts: Facts) -> Self {
-        facts
-    }
-}
-
-impl Answer for Decision {
-    #[inline(always)]
-    fn common<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Self {
-        internal::decide_sized(op, limits, facts)
-    }
-
-    #[inline(never)]
-    fn uncommon(op: Op<'_>, facts: Facts) -> Self {
-        debug_assert!(facts.verify(&op).is_ok(), "{facts:?} contradict {op:?}");
-        decide(&op, facts)
-    }
-}
-
-/// A decision within something, which is written in place like the decision alone.
-macro_rules! decision_within {
-    ($answer:ty, $within:expr) => {
-        impl Answer for $answer {
-            #[inline(always)]
-            fn common<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Self {
-                $within(Decision::common::<N>(op, limits, facts))
-            }
-
-            #[inline(never)]
-            fn uncommon(op: Op<'_>, facts: Facts) -> Self {
-                $within(Decision::uncommon(op, facts))
-            }
-        }
-    };
-}
-
-decision_within!(Result<Decision, Error>, Ok);
-decision_within!(Poll<Result<Decision, Error>>, |decision| Poll::Ready(Ok(decision)));
 
 impl NowStore for MemoryStore {
     #[inline]
@@ -483,33 +208,21 @@ impl NowStore for MemoryStore {
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
-        let found = self.find(settlement.log.name.id(), settlement.log.key);
+        let (name, key) = (settlement.log.name.id(), settlement.log.key);
+        let found = self.placement.find(self.placement.hash(name, key), name, key);
         // Behind the lock: an entry appended before the call must not be newer.
         let now = time(settlement.at);
         match found {
-            Ok(mut log) => log.settle(settlement, now),
-            Err(missing) => {
-                drop(missing);
-                Log::new(0).settle(settlement, now)
+            Ok(mut log) => general::settle(&mut log, settlement, now),
+            Err(vacancy) => {
+                drop(vacancy);
+                general::settle(&mut Log::new(0), settlement, now)
             }
         }
     }
 
     fn reset_now(&self, log: LogKey<'_>) -> bool {
-        let (name, key) = (log.name.id(), log.key);
-        let hash = self.hash(name, key);
-        let mut line = (!self.are_lines_closed()).then(|| self.lines.of(hash).lock());
-        let in_line = line.as_mut().and_then(|line| line.take_if(|slot| slot.key.is(name, key)));
-        let in_shard = || self.shards.of(hash).lock().remove(hash, name, key, self.rehash());
-        in_line.or_else(in_shard).is_some_and(|slot| slot.log.newest().is_some())
-    }
-}
-
-#[inline]
-fn time(at: At) -> Timestamp {
-    match at {
-        At::StoreClock => clock::now(),
-        At::Given(given) => given,
+        self.placement.remove(log.name.id(), log.key).is_some_and(|log| log.newest().is_some())
     }
 }
 
@@ -550,6 +263,6 @@ impl Default for MemoryStore {
 impl fmt::Debug for MemoryStore {
     /// Never locks, so it prints neither keys nor counts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MemoryStore").field("direct_slots", &!self.are_lines_closed()).finish_non_exhaustive()
+        f.debug_struct("MemoryStore").field("direct_slots", &self.placement.has_direct_slots()).finish_non_exhaustive()
     }
 }

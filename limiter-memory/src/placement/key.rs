@@ -1,11 +1,19 @@
-//! What a log belongs to: the number of a limiter's name and a key, short keys inline.
+//! What a log belongs to: a name and a key. Short keys are inline.
 //!
-//! Functions on the hot path take the two apart: a struct of them would be passed in memory.
+//! Functions on the hot path take the two separately: a struct of them would be passed in memory.
 
-/// The longest key that fits beside the name, the length and a tag, with the log and a lock in the rest of a cache line.
+use crate::log::Log;
+
+/// A log and what it belongs to.
+pub(crate) struct KeyedLog {
+    pub(crate) key: Key,
+    pub(crate) log: Log,
+}
+
+/// The longest inline key. Name, length, tag, log and a lock fill the rest of a cache line.
 const INLINE: usize = 18;
 
-/// The number of a name, and the bytes of a key. A key that fits inline saves an allocation, and a cache miss on every comparison.
+/// The number of a name, and the bytes of a key. An inline key saves an allocation, and a cache miss in every comparison.
 pub(crate) enum Key {
     Inline { len: u8, bytes: [u8; INLINE], name: u32 },
     Heap { name: u32, bytes: Box<[u8]> },
@@ -22,7 +30,7 @@ impl Key {
         }
     }
 
-    /// The number of the name, and the key.
+    /// Returns the number of the name and the bytes of the key.
     #[inline]
     pub(crate) fn parts(&self) -> (u32, &[u8]) {
         match self {
@@ -31,7 +39,7 @@ impl Key {
         }
     }
 
-    /// Makes no call for a key of a common length: two overlapping words cover up to 16 bytes.
+    /// Whether this is the key. Compares keys of 8 to 16 bytes as two overlapping words, without a call.
     #[inline(always)]
     pub(crate) fn is(&self, name: u32, key: &[u8]) -> bool {
         if let 8..=16 = key.len()
@@ -43,11 +51,11 @@ impl Key {
                 && bytes.first_chunk::<8>() == key.first_chunk()
                 && bytes.last_chunk::<8>() == key.last_chunk();
         }
-        self.is_at_length(name, key)
+        self.is_of_any_length(name, key)
     }
 
     #[inline(never)]
-    fn is_at_length(&self, name: u32, key: &[u8]) -> bool {
+    fn is_of_any_length(&self, name: u32, key: &[u8]) -> bool {
         self.parts() == (name, key)
     }
 }

@@ -1,0 +1,66 @@
+//! What an operation can be answered with.
+
+use std::task::Poll;
+
+use limiter_core::internal::{self, SizedFacts};
+use limiter_core::store::{Facts, Op, decide};
+use limiter_core::{Decision, Error, Limit};
+
+/// An answer, written where the caller wants it. Moving a decision would cost more than making it.
+pub(crate) trait Answer {
+    /// Returns the answer for facts under `LIMITS` limits.
+    fn from_fast<const LIMITS: usize>(op: &Op<'_>, limits: &[Limit; LIMITS], facts: SizedFacts<LIMITS>) -> Self;
+
+    /// Returns the answer for any facts. The operation comes by value: letting a pointer to it escape would force it out of
+    /// registers.
+    fn from_facts(op: Op<'_>, facts: Facts) -> Self;
+}
+
+impl Answer for Facts {
+    #[inline(always)]
+    fn from_fast<const LIMITS: usize>(_: &Op<'_>, _: &[Limit; LIMITS], facts: SizedFacts<LIMITS>) -> Self {
+        facts.into()
+    }
+
+    #[inline(always)]
+    fn from_facts(_: Op<'_>, facts: Facts) -> Self {
+        facts
+    }
+}
+
+impl Answer for Decision {
+    #[inline(always)]
+    fn from_fast<const LIMITS: usize>(op: &Op<'_>, limits: &[Limit; LIMITS], facts: SizedFacts<LIMITS>) -> Self {
+        internal::decide_sized(op, limits, facts)
+    }
+
+    #[inline(never)]
+    fn from_facts(op: Op<'_>, facts: Facts) -> Self {
+        debug_assert!(facts.verify(&op).is_ok(), "{facts:?} contradict {op:?}");
+        decide(&op, facts)
+    }
+}
+
+/// Implements [`Answer`] for a type that wraps a decision.
+macro_rules! wrapped_decision {
+    ($answer:ty, $wrap:expr) => {
+        impl Answer for $answer {
+            #[inline(always)]
+            fn from_fast<const LIMITS: usize>(
+                op: &Op<'_>,
+                limits: &[Limit; LIMITS],
+                facts: SizedFacts<LIMITS>,
+            ) -> Self {
+                $wrap(Decision::from_fast::<LIMITS>(op, limits, facts))
+            }
+
+            #[inline(never)]
+            fn from_facts(op: Op<'_>, facts: Facts) -> Self {
+                $wrap(Decision::from_facts(op, facts))
+            }
+        }
+    };
+}
+
+wrapped_decision!(Result<Decision, Error>, Ok);
+wrapped_decision!(Poll<Result<Decision, Error>>, |decision| Poll::Ready(Ok(decision)));

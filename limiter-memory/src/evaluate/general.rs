@@ -1,0 +1,176 @@
+//! The general version: every operation, on every form of a log.
+
+use limiter_core::store::{Entry, Facts, LogFacts, Mode, Op, Outcome, Settlement, SettlementFacts, Usage};
+use limiter_core::{EntryId, MAX_LIMITS, PerLimit, Timestamp};
+
+use super::counted::Counted;
+use crate::log::entries::Entries;
+use crate::log::search::gallop;
+use crate::log::sparse::{IdEntry, Sparse};
+use crate::log::{Log, with_entries};
+
+/// Applies an operation to a log.
+#[inline(never)]
+pub(crate) fn apply(log: &mut Log, op: Op<'_>, now: Timestamp) -> Facts {
+    if let Some(id) = op.id {
+        return apply_with_id(log.make_sparse(), id, &op, now);
+    }
+    let expired = with_entries!(log, entries => {
+        let general = General::of(entries, &op, now);
+        if !general.needs_conversion(entries, &op) {
+            return general.apply(entries, &op);
+        }
+        general.expired_for_all(entries, &op)
+    });
+    log.convert_for(&op, expired);
+    with_entries!(log, entries => General::of(entries, &op, now).apply(entries, &op))
+}
+
+/// Applies an operation with an idempotency key.
+fn apply_with_id(sparse: &mut Sparse, id: EntryId, op: &Op<'_>, now: Timestamp) -> Facts {
+    let general = General::of(sparse, op, now);
+    if let Some((IdEntry { number, admitted }, at)) = sparse.by_id(id)
+        && op.retention().window.counts(at, general.now)
+    {
+        let entry = Entry { id: EntryId::from_u128(u128::from(number)), at };
+        return general.facts(sparse, op, admitted, Outcome::Repeated(entry));
+    }
+    let facts = general.apply(sparse, op);
+    if let Outcome::Appended(entry) = facts.outcome {
+        sparse.insert_id(id, IdEntry { number: entry.id.as_u128() as u64, admitted: facts.admitted });
+    }
+    facts
+}
+
+/// Sets the cost of the entry that a receipt names, or removes the entry.
+pub(crate) fn settle(log: &mut Log, settlement: &Settlement<'_>, now: Timestamp) -> SettlementFacts {
+    let now = log.newest().map_or(now, |newest| newest.max(now));
+    let applied = replace_cost(log, settlement, now).is_some();
+    let op = Op::new(Mode::Peek, settlement.log.key, settlement.policy);
+    let log = with_entries!(log, entries => General::of(entries, &op, now).log_facts(entries, 0));
+    SettlementFacts { applied, log }
+}
+
+/// Returns `None` if the log does not hold the entry.
+fn replace_cost(log: &mut Log, Settlement { receipt, cost, .. }: &Settlement<'_>, now: Timestamp) -> Option<()> {
+    if receipt.has_left(now) {
+        return None;
+    }
+    let number = u64::try_from(receipt.entry().as_u128()).ok()?;
+    // Before the conversion: a receipt that names no entry must not cost memory.
+    let (i, before) = with_entries!(log, entries => {
+        let i = entries.find(number).filter(|&i| entries.at(i) == receipt.at())?;
+        (i, entries.cost_from(i) - entries.cost_from(i + 1))
+    });
+    if *cost != before {
+        log.make_sparse().settle(i, *cost);
+    }
+    Some(())
+}
+
+type General<'a> = Counted<'a, MAX_LIMITS>;
+
+impl<'a> General<'a> {
+    fn of(entries: &mut impl Entries, op: &Op<'a>, now: Timestamp) -> Self {
+        Self::new(op.policy.limits(), entries, op, now)
+    }
+
+    /// Applies the operation to a log that [needs no conversion](Self::needs_conversion).
+    fn apply(mut self, entries: &mut impl Entries, op: &Op<'_>) -> Facts {
+        let admitted = self.admitted;
+        if !op.appends(admitted) {
+            return self.facts(entries, op, admitted, Outcome::Nothing);
+        }
+        let expired = self.expired_for_all(entries, op);
+        let number = entries.push(expired, op, self.now);
+        for i in 0..self.limits.len() {
+            self.starts[i] -= expired;
+            self.usage[i].used += op.cost;
+        }
+        let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: self.now };
+        let facts = self.facts(entries, op, admitted, Outcome::Appended(entry));
+        if !admitted || op.limiter_policy.is_some() {
+            // Under one policy, what is admitted never takes a log beyond the largest maximum.
+            entries.drop_beyond(op.retention().max);
+        }
+        facts
+    }
+
+    /// Whether the operation appends an entry that the log cannot take in its form.
+    fn needs_conversion(&self, entries: &impl Entries, op: &Op<'_>) -> bool {
+        op.appends(self.admitted) && !entries.can_push(op, self.expired_for_all(entries, op))
+    }
+
+    /// Returns how many of the first entries count neither for the operation's policy nor for the limiter's.
+    fn expired_for_all(&self, entries: &impl Entries, op: &Op<'_>) -> usize {
+        match op.limiter_policy {
+            None => self.expired(),
+            Some(_) => gallop(0, self.expired(), |i| !op.retention().window.counts(entries.at(i), self.now)),
+        }
+    }
+
+    fn facts(&self, entries: &impl Entries, op: &Op<'_>, admitted: bool, outcome: Outcome) -> Facts {
+        Facts { admitted, outcome, log: self.log_facts(entries, op.cost) }
+    }
+
+    /// Returns the facts about the log for an operation of this cost, or of no operation if it is 0.
+    fn log_facts(&self, entries: &impl Entries, cost: u64) -> LogFacts {
+        let mut usage = [Usage::default(); MAX_LIMITS];
+        for (i, limit) in self.limits.iter().enumerate() {
+            let (start, used, max) = (self.starts[i], self.usage[i].used, limit.max());
+            let usage = &mut usage[i];
+            usage.used = used;
+            if used > 0 {
+                let excess = used.saturating_sub(max);
+                // No entry costs less than 1, so the first one frees a unit.
+                let first = if excess == 0 { start } else { entries.reaching(start, excess + 1) };
+                usage.oldest = entries.at(first);
+                usage.blocker = usage.oldest;
+                if used + cost > max + excess + 1 {
+                    // At most `used`: the cost is no higher than the maximum.
+                    let missing = (used + cost - max).min(used);
+                    usage.blocker = entries.at(entries.reaching(start, missing));
+                }
+            }
+        }
+        let usage = PerLimit::from_slice(&usage[..self.limits.len()]).unwrap_or_else(|| PerLimit::one(usage[0]));
+        LogFacts { now: self.now, newest: entries.newest(), usage }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use limiter_core::store::LogKey;
+    use limiter_core::{Limit, Name, Policy, Receipt};
+
+    use super::*;
+    use crate::log::ring::MAX_LEN;
+
+    #[test]
+    fn a_log_longer_than_a_ring_becomes_sparse() {
+        let len = 2 * MAX_LEN as u64 + 500;
+        let (policy, at) = (Policy::from(Limit::per_minute(len).unwrap()), |micros| {
+            Timestamp::from_micros((1 << 50) + micros).unwrap()
+        });
+        let mut log = Log::new(u32::MAX - 150);
+        let mut receipts = Vec::new();
+        for i in 0..len {
+            let facts = apply(&mut log, Op::acquire("", &policy).at(at(i)), at(i));
+            assert_eq!((facts.admitted, facts.log.usage[0].used), (true, i + 1));
+            let Outcome::Appended(entry) = facts.outcome else { panic!("not appended") };
+            receipts.push(Receipt::new(entry.id, entry.at, policy.longest_window()));
+            // The ring is full before it is converted.
+            assert_eq!(matches!(log, Log::Ring(_)), (4..2 * MAX_LEN as u64 - 1).contains(&i), "after {i}");
+        }
+        assert!(!apply(&mut log, Op::acquire("", &policy).at(at(len)), at(len)).admitted);
+        let settle = |log: &mut Log, receipt, cost| {
+            let settlement = Settlement::new(LogKey::new(Name::default(), ""), &policy, receipt, cost);
+            super::settle(log, &settlement, at(len))
+        };
+        for (i, receipt) in receipts.iter().enumerate().step_by(2003) {
+            assert!(settle(&mut log, *receipt, 0).applied, "entry {i}");
+            assert!(!settle(&mut log, *receipt, 0).applied, "entry {i}");
+        }
+        assert_eq!(log.len(), receipts.len() - receipts.len().div_ceil(2003));
+    }
+}

@@ -1,0 +1,172 @@
+//! The ring: a log of any number of entries without ids, in one block of memory.
+
+mod header;
+mod view;
+
+use std::ops::Deref;
+
+use limiter_core::Timestamp;
+use limiter_core::store::Op;
+
+use self::header::Header;
+use super::encoding::{Encoding, Format, Narrow, NarrowCosts, can_encode, with_format};
+use super::entries::Entries;
+use super::retention::Retention;
+
+pub(crate) use self::header::Oldest;
+pub(crate) use self::view::View;
+
+/// Longer logs become sparse, because a ring counts in 32 bits. In tests, the bound is one that they can reach.
+pub(crate) const MAX_LEN: usize = if cfg!(test) { 1 << 17 } else { 1 << 31 };
+
+/// The capacity of a new ring.
+const SMALLEST: usize = 8;
+
+/// Entry number `n` is at index `n` modulo the capacity, which is a power of two. Hints follow the entries.
+pub(crate) struct Ring {
+    words: Box<[u32]>,
+    header: Header,
+}
+
+impl Ring {
+    /// Returns a ring of the entries from `from` on that can push the operation's entry. It starts from this format and takes a
+    /// wider one if necessary.
+    pub(crate) fn copy_of(log: &impl Entries, from: usize, op: &Op<'_>, kept: Retention, mut format: Format) -> Self {
+        format.costs |= op.cost != 1;
+        format.hints |= op.policy.limits().len() > 1;
+        let held = log.cost_from(from);
+        format.wide |= !if format.costs { can_encode::<NarrowCosts>(op, held) } else { can_encode::<Narrow>(op, held) };
+        with_format!(format, E, H => Self::copy::<E, H>(log, from, kept))
+    }
+
+    fn copy<E: Encoding, const H: usize>(log: &impl Entries, from: usize, kept: Retention) -> Self {
+        let len = log.len() - from;
+        let capacity = (len + 2).next_power_of_two().max(SMALLEST);
+        let newest = log.newest().unwrap_or(Timestamp::EPOCH);
+        let words = vec![0; H + capacity * E::WORDS].into_boxed_slice();
+        let mut ring = Self { words, header: Header::new::<E, H>(newest, kept, log.number(from) as u32, len as u32) };
+        let (all, mut view) = (log.cost_from(from), ring.view::<E, H>());
+        for i in 0..len {
+            view.write(i, log.at(from + i), all - log.cost_from(from + i + 1));
+        }
+        ring
+    }
+
+    /// Returns the entries in the encoding that the ring [has](Self::is).
+    #[inline(always)]
+    pub(crate) fn view<E: Encoding, const H: usize>(&mut self) -> View<'_, E, H> {
+        self.view_with(None)
+    }
+
+    #[inline(always)]
+    pub(crate) fn view_with<'a, E: Encoding, const H: usize>(
+        &'a mut self,
+        oldest: Option<&'a mut Oldest>,
+    ) -> View<'a, E, H> {
+        debug_assert!(self.is::<E, H>());
+        View::new(&mut self.words, &mut self.header, oldest)
+    }
+}
+
+impl Deref for Ring {
+    type Target = Header;
+
+    #[inline(always)]
+    fn deref(&self) -> &Header {
+        &self.header
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use limiter_core::{Limit, Policy, Window};
+
+    use super::*;
+    use crate::evaluate::general::apply;
+    use crate::log::Log;
+    use crate::log::encoding::HINTS;
+    use crate::log::inline::Inline;
+
+    #[test]
+    fn a_ring_that_empties_shrinks() {
+        let second = 1_000_000;
+        let policy = Policy::from(Limit::per_second(second).unwrap());
+        let mut log = Log::new(Inline::NUMBERS - 20_000);
+        let mut append = |micros| {
+            let at = Timestamp::from_micros(micros).unwrap();
+            let op = Op::acquire("", &policy).at(at);
+            let facts = apply(&mut log, op, at);
+            assert_eq!((facts.log.usage[0].used, log.newest()), (log.len() as u64, Some(at)));
+            let Log::Ring(ring) = &mut log else { return (0, log.len()) };
+            let view = ring.view::<Narrow, 0>();
+            assert_eq!((view.at(view.len() - 1), view.newest()), (at, Some(at)));
+            (ring.words.len(), ring.len())
+        };
+        for micros in 0..100_000 {
+            append(micros);
+        }
+        assert_eq!(append(second + 99_990), (1 << 17, 10));
+        let since = second + 99_990;
+        for i in 1..3 << 17 {
+            append(since + i * second / 11);
+        }
+        assert_eq!(append(since + (3 << 17) * second / 11), (2 * SMALLEST, 11));
+    }
+
+    #[test]
+    fn a_new_ring_leaves_out_expired_entries_and_has_hints_for_several_limits() {
+        let one = Policy::from(Limit::per_second(1000).unwrap());
+        let two = Policy::new([Limit::per_second(1000).unwrap(), Limit::per_minute(1000).unwrap()]).unwrap();
+        let mut log = Log::new(0);
+        let mut append = |policy: &Policy, cost, micros| {
+            let at = Timestamp::from_micros(micros).unwrap();
+            apply(&mut log, Op::acquire("", policy).with_cost(cost).at(at), at);
+            let Log::Ring(ring) = &log else { return None };
+            Some((ring.format(), ring.words.len(), ring.len()))
+        };
+        for micros in 0..100 {
+            append(&one, 1, micros);
+        }
+        assert_eq!(append(&one, 1, 100), Some((Format::default(), 128, 101)));
+        let costs = Format { costs: true, ..Format::default() };
+        assert_eq!(append(&one, 2, 2_000_000), Some((costs, 2 * SMALLEST, 1)));
+        let hints = Format { hints: true, ..costs };
+        assert_eq!(append(&two, 1, 2_000_000), Some((hints, 2 * SMALLEST + HINTS, 2)));
+    }
+
+    #[test]
+    fn every_start_is_found_from_every_hint() {
+        let policy = Policy::new([Limit::per_second(100).unwrap(), Limit::per_minute(100).unwrap()]).unwrap();
+        let op = Op::acquire("", &policy);
+        let at = |micros| Timestamp::from_micros(micros).unwrap();
+        let mut ring = Ring::copy_of(&Inline::new(9), 0, &op, Retention::default(), Format::default());
+        // In the end the numbers overflow between the first and the last entry.
+        ring.header.number = u32::MAX - 32;
+        let hints = Format { hints: true, ..Format::default() };
+        // Behind the newest entry are dropped ones.
+        for micros in 0..40 {
+            let mut view = ring.view::<Narrow, HINTS>();
+            let dropped = usize::from(view.len() == 13);
+            if view.can_push(&op, dropped) {
+                view.push(dropped, &op, at(10 * micros));
+            } else {
+                ring = Ring::copy_of(&view, dropped, &op, Retention::default(), hints);
+                ring.view::<Narrow, HINTS>().push(0, &op, at(10 * micros));
+            }
+        }
+        let mut view = ring.view::<Narrow, HINTS>();
+        let first = view.at(0).as_micros();
+        for window in (5..200).step_by(5).map(|micros| Window::from_micros(micros).unwrap()) {
+            for now in [390, 391, 395, 400, 450, 600].map(at) {
+                let counts = |i: &usize| window.counts(view.at(*i), now);
+                let start = (0..view.len()).find(counts).unwrap_or(view.len());
+                let wanted = (start, if start < view.len() { view.at(start) } else { now });
+                for hint in 0..=view.len() + 1 {
+                    let what = format!("{window:?} at {now:?} from {hint}, since {first}");
+                    view.remember_starts([(0, now), (hint, now)].into_iter());
+                    assert_eq!(view.window_start(1, window, now), wanted, "{what}");
+                }
+            }
+        }
+    }
+}

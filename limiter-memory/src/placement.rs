@@ -1,0 +1,217 @@
+//! Placement: finds the log of a key, inserts and removes keys, and locks no more than necessary.
+
+pub(crate) mod direct;
+mod eviction;
+mod key;
+pub(crate) mod lock;
+mod table;
+
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use limiter_core::Timestamp;
+
+use self::direct::DirectSlot;
+use self::eviction::{evict, sweep, sweep_or_grow};
+use self::key::{Key, KeyedLog};
+use self::lock::{BucketGuard, Guard, Lock, LockArray, LogGuard};
+use self::table::Table;
+use crate::log::Log;
+
+/// The number of direct slots of a store that has any.
+const DIRECT_SLOTS: usize = 4096;
+
+/// For an unbounded store. More than four make it rare that two threads need the same shard.
+const SHARDS_PER_THREAD: usize = 32;
+
+/// A bounded store has shards of at least this many keys and at most twice as many, because the hash does not spread keys evenly
+/// over smaller ones, and eviction may search a whole shard.
+const KEYS_PER_SHARD: usize = 128;
+
+/// The most shards of a bounded store: 256 KiB.
+const MOST_SHARDS: usize = 4096;
+
+/// All logs of a store.
+///
+/// A direct slot is locked before its key's shard, and stays locked until the key is found or inserted: otherwise another thread
+/// could insert the same key into both.
+pub(crate) struct Placement {
+    /// Each for one key.
+    direct: LockArray<DirectSlot>,
+    /// Whether all direct slots are closed. They never reopen: a thread that saw them closed skips their locks and could insert
+    /// a duplicate.
+    direct_closed: AtomicBool,
+    /// For all keys that are in no direct slot.
+    shards: LockArray<Table>,
+    /// A shard with this many keys makes the direct slots close.
+    close_at: usize,
+    max_keys_per_shard: usize,
+    /// Random for each store, so that nobody can choose keys that collide.
+    seed: foldhash::fast::RandomState,
+}
+
+/// The locked place of a key that the store does not hold.
+pub(crate) struct Vacancy<'a> {
+    /// `None` once direct slots are closed.
+    slot: Option<Guard<'a, DirectSlot>>,
+    shard: Guard<'a, Table>,
+}
+
+impl Placement {
+    pub(crate) fn new(max_keys: usize) -> Self {
+        let shards = match max_keys {
+            usize::MAX => {
+                thread::available_parallelism().map_or(4, usize::from).next_power_of_two() * SHARDS_PER_THREAD
+            }
+            _ => (max_keys / KEYS_PER_SHARD + 1).min(MOST_SHARDS),
+        };
+        let shards = LockArray::new(shards);
+        // The bound does not count keys in direct slots. So they close before a shard is full, or are never open.
+        let closed = max_keys / 16 < DIRECT_SLOTS;
+        Self {
+            direct: LockArray::new(if closed { 1 } else { DIRECT_SLOTS }),
+            direct_closed: closed.into(),
+            close_at: (DIRECT_SLOTS / shards.all().len()).max(8),
+            max_keys_per_shard: (max_keys / shards.all().len()).max(1),
+            shards,
+            seed: foldhash::fast::RandomState::default(),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        let direct = self.open_slots().filter(|slot| matches!(*slot.lock(), DirectSlot::Taken(_))).count();
+        direct + self.shards.all().iter().map(|shard| shard.lock().len()).sum::<usize>()
+    }
+
+    #[inline(always)]
+    pub(crate) fn has_direct_slots(&self) -> bool {
+        !self.direct_closed.load(Ordering::Acquire)
+    }
+
+    fn open_slots(&self) -> impl Iterator<Item = &Lock<DirectSlot>> {
+        let open = self.has_direct_slots();
+        self.direct.all().iter().filter(move |_| open)
+    }
+
+    #[inline(always)]
+    pub(crate) fn hash(&self, name: u32, key: &[u8]) -> u64 {
+        let mut hasher = self.seed.build_hasher();
+        hasher.write(key);
+        // Names are few and chosen by the program, so a multiplication spreads them well enough.
+        hasher.finish() ^ u64::from(name).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    fn rehash(&self) -> impl Fn(&Key) -> u64 {
+        |key| {
+            let (name, key) = key.parts();
+            self.hash(name, key)
+        }
+    }
+
+    /// Returns a key's log, or where to insert one.
+    pub(crate) fn find(&self, hash: u64, name: u32, key: &[u8]) -> Result<LogGuard<'_>, Vacancy<'_>> {
+        let slot = match self.has_direct_slots().then(|| self.find_direct(hash, name, key)) {
+            Some(Ok(log)) => return Ok(log),
+            Some(Err(slot)) => Some(slot),
+            None => None,
+        };
+        self.find_in_shard(slot, hash, name, key).map(|log| BucketGuard::map(log, |log| &mut log.keyed.log))
+    }
+
+    /// Returns a key's log if it is in its direct slot, and the locked slot otherwise.
+    #[inline(always)]
+    pub(crate) fn find_direct(&self, hash: u64, name: u32, key: &[u8]) -> Result<LogGuard<'_>, Guard<'_, DirectSlot>> {
+        Guard::try_map(self.direct.of(hash).lock(), |slot| slot.log_of(name, key))
+    }
+
+    /// Returns a key's log if it is in its shard.
+    #[inline(always)]
+    pub(crate) fn find_in_shard<'a>(
+        &'a self,
+        slot: Option<Guard<'a, DirectSlot>>,
+        hash: u64,
+        name: u32,
+        key: &[u8],
+    ) -> Result<BucketGuard<'a>, Vacancy<'a>> {
+        Guard::try_map(self.shards.of(hash).lock(), |table| table.get_mut(hash, name, key))
+            .map_err(|shard| Vacancy { slot, shard })
+    }
+
+    /// Inserts a log: into the direct slot if nobody needs that, otherwise into the shard, which may evict others for it.
+    pub(crate) fn insert(
+        &self,
+        Vacancy { slot, mut shard }: Vacancy<'_>,
+        name: u32,
+        key: &[u8],
+        log: Log,
+        now: impl Fn() -> Timestamp,
+    ) {
+        let keyed = KeyedLog { key: Key::new(name, key), log };
+        if let Some(mut slot) = slot {
+            slot.take_if(|old| old.log.has_expired(now()));
+            if let DirectSlot::Vacant = *slot {
+                *slot = DirectSlot::Taken(keyed);
+                return;
+            }
+        }
+        let hash = self.hash(name, key);
+        if shard.len() >= self.max_keys_per_shard {
+            evict(&mut shard, self.rehash(), hash, now());
+        }
+        if shard.is_full() {
+            sweep_or_grow(&mut shard, self.rehash(), now(), self.max_keys_per_shard);
+        }
+        shard.insert(hash, keyed);
+        let close = shard.len() >= self.close_at;
+        // A direct slot must not be locked while a shard is.
+        drop(shard);
+        if close && self.has_direct_slots() {
+            self.close_direct_slots(now());
+        }
+    }
+
+    /// Moves all keys to the shards. Until the last one has moved, all operations begin with their key's direct slot.
+    #[cold]
+    fn close_direct_slots(&self, now: Timestamp) {
+        for slot in self.direct.all() {
+            let mut slot = slot.lock();
+            if let Some(keyed) = slot.close() {
+                let hash = self.rehash()(&keyed.key);
+                let mut shard = self.shards.of(hash).lock();
+                if shard.is_full() {
+                    sweep_or_grow(&mut shard, self.rehash(), now, self.max_keys_per_shard);
+                }
+                shard.insert(hash, keyed);
+            }
+        }
+        self.direct_closed.store(true, Ordering::Release);
+    }
+
+    /// Removes a key and returns its log.
+    pub(crate) fn remove(&self, name: u32, key: &[u8]) -> Option<Log> {
+        let hash = self.hash(name, key);
+        let mut slot = self.has_direct_slots().then(|| self.direct.of(hash).lock());
+        let direct = slot.as_mut().and_then(|slot| slot.take_if(|keyed| keyed.key.is(name, key)));
+        let in_shard = || self.shards.of(hash).lock().remove(hash, name, key, self.rehash());
+        direct.or_else(in_shard).map(|keyed| keyed.log)
+    }
+
+    /// Evicts the logs for which `is_over` holds, and returns how many there were. Locks one slot or shard at a time.
+    pub(crate) fn sweep(&self, is_over: impl Fn(&Log) -> bool) -> usize {
+        let evict = |slot: &&Lock<DirectSlot>| slot.lock().take_if(|keyed| is_over(&keyed.log)).is_some();
+        let direct = self.open_slots().filter(evict).count();
+        direct + self.shards.all().iter().map(|shard| sweep(&mut shard.lock(), self.rehash(), &is_over)).sum::<usize>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_and_a_shard_are_one_cache_line_each() {
+        assert_eq!((size_of::<Log>(), size_of::<KeyedLog>()), (32, 56));
+        assert_eq!((size_of::<Lock<DirectSlot>>(), size_of::<Lock<Table>>()), (64, 64));
+    }
+}

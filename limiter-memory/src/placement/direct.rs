@@ -1,0 +1,45 @@
+//! The direct slot: one key, its log and their lock in one cache line.
+
+use std::mem;
+
+use super::key::KeyedLog;
+use crate::log::Log;
+
+/// A place for one key.
+#[derive(Default)]
+pub(crate) enum DirectSlot {
+    #[default]
+    Vacant,
+    Taken(KeyedLog),
+    /// For good: all keys are in the shards.
+    Closed,
+}
+
+impl DirectSlot {
+    /// Returns the log of this key if it is here.
+    #[inline(always)]
+    pub(crate) fn log_of(&mut self, name: u32, key: &[u8]) -> Option<&mut Log> {
+        match self {
+            Self::Taken(keyed) if keyed.key.is(name, key) => Some(&mut keyed.log),
+            _ => None,
+        }
+    }
+
+    /// Takes the log out if `matches` holds for it.
+    pub(crate) fn take_if(&mut self, matches: impl FnOnce(&KeyedLog) -> bool) -> Option<KeyedLog> {
+        match mem::take(self) {
+            Self::Taken(keyed) if matches(&keyed) => Some(keyed),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+
+    /// Closes the slot and returns the log that was in it.
+    pub(crate) fn close(&mut self) -> Option<KeyedLog> {
+        let taken = self.take_if(|_| true);
+        *self = Self::Closed;
+        taken
+    }
+}
