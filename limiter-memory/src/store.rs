@@ -148,30 +148,32 @@ impl MemoryStore {
     fn run_at<A: Answer>(&self, op: &Op<'_>, now: impl FnOnce() -> Timestamp) -> A {
         let (name, key) = (op.log.name.id(), op.log.key);
         let hash = self.placement.hash(name, key);
+        if !self.placement.has_direct_slots() {
+            return self.run_in_shard(None, hash, *op);
+        }
         // Reading the clock behind a lock stalls on Intel; read it first.
         let now = now();
-        if !self.placement.has_direct_slots() {
-            return self.run_in_shard(None, hash, *op, now);
-        }
         match self.placement.find_direct(hash, name, key) {
             Ok(log) => evaluate::apply(log, op, now),
-            Err(slot) => self.run_in_shard(Some(slot), hash, *op, now),
+            Err(slot) => self.run_in_shard(Some(slot), hash, *op),
         }
     }
 
     /// Not inlined: a key in a shard waits for memory, beside which a call costs nothing.
     #[inline(never)]
-    fn run_in_shard<A: Answer>(&self, slot: Option<Guard<'_, DirectSlot>>, hash: u64, op: Op<'_>, now: Timestamp) -> A {
-        match self.placement.find_in_shard(slot, hash, op.log.name.id(), op.log.key) {
+    fn run_in_shard<A: Answer>(&self, slot: Option<Guard<'_, DirectSlot>>, hash: u64, op: Op<'_>) -> A {
+        let found = self.placement.find_in_shard(slot, hash, op.log.name.id(), op.log.key);
+        // The clock costs nothing while the bucket comes from memory. A fresh key needs a time from behind the lock: it may have
+        // had a log with a later entry, which has expired since.
+        let now = time(op.at);
+        match found {
             Ok(log) => evaluate::apply(log, &op, now),
-            Err(vacancy) => self.insert(vacancy, op),
+            Err(vacancy) => self.insert(vacancy, op, now),
         }
     }
 
     #[inline(never)]
-    fn insert<A: Answer>(&self, vacancy: Vacancy<'_>, op: Op<'_>) -> A {
-        // Read the clock behind the lock: the key may have had a log with a later entry, which has expired since.
-        let now = time(op.at);
+    fn insert<A: Answer>(&self, vacancy: Vacancy<'_>, op: Op<'_>, now: Timestamp) -> A {
         let mut log = Log::new(self.first_number());
         let answer = evaluate::apply(&mut log, &op, now);
         if log.newest().is_some() {
