@@ -26,7 +26,8 @@ const FIRST_NUMBER_STEP: u32 = 5_184_335;
 /// To share a store between limiters or threads, put it in an [`Arc`](std::sync::Arc).
 ///
 /// # Memory
-/// Preallocates 256 KiB unless `max_keys` is below 65,536.
+/// Preallocates 256 KiB unless `max_keys` is below 65,536, and with `max_keys` another 64 bytes for each 128 to 256 keys, up to
+/// 256 KiB.
 ///
 /// | item | bytes |
 /// |---|---|
@@ -73,9 +74,12 @@ impl MemoryStore {
 
     /// Returns an empty store that never holds more than `max_keys` keys. 0 is treated as 1.
     ///
-    /// When a shard is full, an insert evicts expired keys first, then the keys with the fewest entries. Among equals, it
-    /// evicts the key whose newest entry is oldest. A flood of fresh keys therefore evicts itself, and cannot free a client
-    /// that is over its limit. An evicted key starts again with an empty log.
+    /// A fresh key in a full shard evicts another key: an expired one, or else one with a single entry, or else the one with
+    /// the fewest entries. It prefers keys that have not been used for long. A flood of fresh keys therefore evicts itself, and
+    /// cannot free a client that is over its limit, unless that client's log has a single entry. An evicted key starts again
+    /// with an empty log.
+    ///
+    /// The bound is split evenly over up to 4,096 shards, so eviction may begin a few per cent below it.
     #[must_use]
     pub fn with_max_keys(max_keys: usize) -> Self {
         Self { placement: Placement::new(max_keys.max(1)), logs_begun: AtomicU32::new(0) }
