@@ -7,8 +7,9 @@ use std::time::SystemTime;
 
 use limiter_core::{Timestamp, internal};
 
+// The start comes first: it may calibrate for 200 ms, by which the clock would be late.
 static CLOCK: LazyLock<AnchoredClock> =
-    LazyLock::new(|| AnchoredClock { unix_micros: unix_micros(), start: Start::now() });
+    LazyLock::new(|| AnchoredClock { start: Start::now(), unix_micros: unix_micros() });
 
 struct AnchoredClock {
     unix_micros: u64,

@@ -17,8 +17,8 @@
 //       │                                     └──────┴────────┴────────┘
 //       │ another key has the slot, or direct slots are closed
 //       │
-//       └─► one of 32 shards per thread       ┌──────┬────────────────┐
-//                                             │ lock │ table          │            64 bytes
+//       └─► one of 32 shards per thread; up   ┌──────┬────────────────┐
+//           to 4,096 in a bounded store       │ lock │ table          │            64 bytes
 //                                             └──────┴──┬─────────────┘
 //                                                       ▼ buckets, linear probing
 //                                             ┌────────┬────────┬───────────┬───

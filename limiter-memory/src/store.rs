@@ -26,7 +26,8 @@ const FIRST_NUMBER_STEP: u32 = 5_184_335;
 /// To share a store between limiters or threads, put it in an [`Arc`](std::sync::Arc).
 ///
 /// # Memory
-/// Preallocates 256 KiB unless `max_keys` is below 65,536.
+/// Preallocates 256 KiB unless `max_keys` is below 65,536, and with `max_keys` another 64 bytes for each 128 to 256 keys, up to
+/// 256 KiB.
 ///
 /// | item | bytes |
 /// |---|---|
@@ -73,9 +74,12 @@ impl MemoryStore {
 
     /// Returns an empty store that never holds more than `max_keys` keys. 0 is treated as 1.
     ///
-    /// When a shard is full, an insert evicts expired keys first, then the keys with the fewest entries. Among equals, it
-    /// evicts the key whose newest entry is oldest. A flood of fresh keys therefore evicts itself, and cannot free a client
-    /// that is over its limit. An evicted key starts again with an empty log.
+    /// A fresh key in a full shard evicts another key: an expired one, or else one with a single entry, or else the one with
+    /// the fewest entries. It prefers keys that have not been used for long. A flood of fresh keys therefore evicts itself, and
+    /// cannot free a client that is over its limit, unless that client's log has a single entry. An evicted key starts again
+    /// with an empty log.
+    ///
+    /// The bound is split evenly over up to 4,096 shards, so eviction may begin a few per cent below it.
     #[must_use]
     pub fn with_max_keys(max_keys: usize) -> Self {
         Self { placement: Placement::new(max_keys.max(1)), logs_begun: AtomicU32::new(0) }
@@ -148,30 +152,32 @@ impl MemoryStore {
     fn run_at<A: Answer>(&self, op: &Op<'_>, now: impl FnOnce() -> Timestamp) -> A {
         let (name, key) = (op.log.name.id(), op.log.key);
         let hash = self.placement.hash(name, key);
+        if !self.placement.has_direct_slots() {
+            return self.run_in_shard(None, hash, *op);
+        }
         // Reading the clock behind a lock stalls on Intel; read it first.
         let now = now();
-        if !self.placement.has_direct_slots() {
-            return self.run_in_shard(None, hash, *op, now);
-        }
         match self.placement.find_direct(hash, name, key) {
             Ok(log) => evaluate::apply(log, op, now),
-            Err(slot) => self.run_in_shard(Some(slot), hash, *op, now),
+            Err(slot) => self.run_in_shard(Some(slot), hash, *op),
         }
     }
 
     /// Not inlined: a key in a shard waits for memory, beside which a call costs nothing.
     #[inline(never)]
-    fn run_in_shard<A: Answer>(&self, slot: Option<Guard<'_, DirectSlot>>, hash: u64, op: Op<'_>, now: Timestamp) -> A {
-        match self.placement.find_in_shard(slot, hash, op.log.name.id(), op.log.key) {
+    fn run_in_shard<A: Answer>(&self, slot: Option<Guard<'_, DirectSlot>>, hash: u64, op: Op<'_>) -> A {
+        let found = self.placement.find_in_shard(slot, hash, op.log.name.id(), op.log.key);
+        // The clock costs nothing while the bucket comes from memory. A fresh key needs a time from behind the lock: it may have
+        // had a log with a later entry, which has expired since.
+        let now = time(op.at);
+        match found {
             Ok(log) => evaluate::apply(log, &op, now),
-            Err(vacancy) => self.insert(vacancy, op),
+            Err(vacancy) => self.insert(vacancy, op, now),
         }
     }
 
     #[inline(never)]
-    fn insert<A: Answer>(&self, vacancy: Vacancy<'_>, op: Op<'_>) -> A {
-        // Read the clock behind the lock: the key may have had a log with a later entry, which has expired since.
-        let now = time(op.at);
+    fn insert<A: Answer>(&self, vacancy: Vacancy<'_>, op: Op<'_>, now: Timestamp) -> A {
         let mut log = Log::new(self.first_number());
         let answer = evaluate::apply(&mut log, &op, now);
         if log.newest().is_some() {

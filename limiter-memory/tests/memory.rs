@@ -178,6 +178,24 @@ fn a_flood_of_fresh_keys_stays_within_the_bound_and_frees_nobody() {
 }
 
 #[test]
+fn a_flood_of_long_keys_frees_their_memory_and_nobody() {
+    let limiter =
+        Limiter::new("test", policy!("3/1h").with_counting(Counting::Attempts), MemoryStore::with_max_keys(8));
+    let mut key = vec![b'k'; 1 << 20];
+    for _ in 0..100 {
+        assert!(limiter.acquire("victim").now().is_ok());
+    }
+    assert_eq!(entries(&limiter, "victim"), 3);
+    for i in 0..200_u8 {
+        key[1 << 19] = i;
+        assert!(limiter.acquire(&key[..]).now().unwrap().allowed());
+        assert!(limiter.store().len() <= 8);
+    }
+    assert!(!limiter.acquire("victim").now().unwrap().allowed());
+    assert_eq!(limiter.peek(&key[..]).now().unwrap().used(), 1);
+}
+
+#[test]
 fn a_bound_that_leaves_room_for_lines_holds_when_they_are_closed_and_after() {
     let max_keys = 65_536;
     let limiter = Limiter::new("test", policy!("3/1h"), MemoryStore::with_max_keys(max_keys));

@@ -42,3 +42,71 @@ pub(super) fn evict(table: &mut Table, rehash: impl Fn(&Key) -> u64, hash: u64, 
         table.remove_at(at, rehash);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use limiter_core::store::Op;
+    use limiter_core::{Policy, policy};
+
+    use super::*;
+    use crate::evaluate::general;
+
+    const POLICY: Policy = policy!("3/1h");
+
+    fn at(micros: u64) -> Timestamp {
+        Timestamp::from_micros_saturating((1 << 50) + micros)
+    }
+
+    /// Inserts a key with this many entries, as the store does.
+    fn insert(table: &mut Table, hash: impl Fn(&Key) -> u64, key: u32, entries: u64, max_keys: usize) {
+        let mut log = Log::new(0);
+        for i in 0..entries {
+            general::apply(&mut log, Op::acquire("", &POLICY), at(u64::from(key) + i));
+        }
+        let (key, now) = (Key::new(0, &key.to_le_bytes()), at(1_000_000));
+        let of_key = hash(&key);
+        if table.len() >= max_keys {
+            evict(table, &hash, of_key, now);
+        }
+        if table.is_full() {
+            sweep_or_grow(table, &hash, now, max_keys);
+        }
+        table.insert(of_key, KeyedLog { key, log });
+    }
+
+    fn holds(table: &mut Table, hash: impl Fn(&Key) -> u64, key: u32) -> bool {
+        let key = key.to_le_bytes();
+        table.get_mut(hash(&Key::new(0, &key)), 0, &key).is_some()
+    }
+
+    #[test]
+    fn a_flood_evicts_itself_even_if_all_keys_collide() {
+        let spread = |key: &Key| u64::from(key.parts().1[0]).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for hash in [&spread as &dyn Fn(&Key) -> u64, &|_| 7, &|_| u64::MAX] {
+            let mut table = Table::default();
+            // Six in seven hold a denial, among them all neighbours in the table.
+            for key in 0..60 {
+                insert(&mut table, hash, key, 3, 70);
+            }
+            for key in 60..5_000 {
+                insert(&mut table, hash, key, 1, 70);
+                assert!(table.len() <= 70 && holds(&mut table, hash, key));
+            }
+            assert!((0..60).all(|key| holds(&mut table, hash, key)));
+            // Among equals, the one longest unused goes.
+            assert!(holds(&mut table, hash, 4_998) && !holds(&mut table, hash, 100));
+        }
+    }
+
+    #[test]
+    fn a_table_of_denials_takes_a_fresh_key() {
+        let hash = |key: &Key| u64::from(key.parts().1[0]) << 26;
+        for max_keys in [1, 2, 7, 8, 9, 64] {
+            let mut table = Table::default();
+            for key in 0..200 {
+                insert(&mut table, hash, key, 3, max_keys);
+                assert!(table.len() <= max_keys && holds(&mut table, hash, key), "{key} of {max_keys}");
+            }
+        }
+    }
+}
