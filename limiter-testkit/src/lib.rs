@@ -12,6 +12,7 @@
     feature = "redis-server",
     doc = "- [`server::Server`] and [`server::Cluster`] run real Redis servers for tests."
 )]
+#![cfg_attr(feature = "faults", doc = "- [`faults::observe`] says what a store does while its server or the network fails.")]
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -20,6 +21,8 @@ mod answer;
 mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+#[cfg(feature = "faults")]
+pub mod faults;
 pub mod golden;
 mod oracle;
 #[cfg(feature = "redis-server")]
