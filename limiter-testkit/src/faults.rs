@@ -12,16 +12,21 @@
 
 mod observe;
 mod proxy;
+#[cfg(feature = "redis-server")]
+mod redis;
 mod scene;
 mod soak;
 mod subject;
 
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 pub use observe::{Observed, observe};
 pub use proxy::{Network, Proxy};
+#[cfg(feature = "redis-server")]
+pub use redis::{ClusterFault, ClusterScene, RedisFault, RedisScene};
 pub use scene::Scene;
 pub use soak::{Soak, SoakReport, soak};
 pub use subject::{Outcome, Subject};
@@ -43,7 +48,7 @@ pub fn alone() -> Alone {
 pub async fn poll_times<F: Future>(polls: usize, future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;
-    std::future::poll_fn(|context| {
+    poll_fn(|context| {
         if left == 0 {
             return Poll::Ready(None);
         }

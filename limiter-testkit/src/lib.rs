@@ -12,7 +12,10 @@
     feature = "redis-server",
     doc = "- [`server::Server`] and [`server::Cluster`] run real Redis servers for tests."
 )]
-#![cfg_attr(feature = "faults", doc = "- [`faults::observe`] says what a store does while its server or the network fails.")]
+#![cfg_attr(
+    feature = "faults",
+    doc = "- [`faults::observe`] says what a store does while its server or the network fails."
+)]
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -129,7 +129,12 @@ async fn every_flaw_is_found() {
         ("kind", Flaw::FailsForGood, Some(Outcome::Err(ErrorKind::Configuration)), &["failed as Configuration"]),
         ("ids", Flaw::ForgetsIds, None, &["idempotency keys count"]),
         ("twice", Flaw::CountsTwice, None, &["admitted, count"]),
-        ("uncounted", Flaw::AdmitsUncounted, Some(Outcome::Ok { allowed: true }), &["admitted, count 0", "a window of 10 admitted"]),
+        (
+            "uncounted",
+            Flaw::AdmitsUncounted,
+            Some(Outcome::Ok { allowed: true }),
+            &["admitted, count 0", "a window of 10 admitted"],
+        ),
         ("stuck", Flaw::NeverRecovers, None, &["does not decide again"]),
     ];
     let subjects: Vec<Subject> = flaws.iter().map(|(name, flaw, ..)| subject(name, &server, *flaw)).collect();

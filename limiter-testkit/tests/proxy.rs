@@ -151,7 +151,9 @@ fn resets_and_refusals_end_open_connections() {
 #[test]
 fn a_cut_lets_so_many_bytes_pass() {
     let (proxy, _) = server();
-    for (network, passes) in [(Network::CutRequest(5), "12345"), (Network::CutReply(3), "123"), (Network::CutReply(0), "")] {
+    for (network, passes) in
+        [(Network::CutRequest(5), "12345"), (Network::CutReply(3), "123"), (Network::CutReply(0), "")]
+    {
         proxy.set(Network::Healthy);
         let mut stream = connect(&proxy);
         assert_eq!(ask(&mut stream, "before", 6), "BEFORE");

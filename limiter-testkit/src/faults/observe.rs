@@ -178,7 +178,8 @@ impl<'a> Run<'a> {
         let least = if loses_data || self.subject.most.is_none() { 0 } else { self.counted };
         let most = self.calls * self.subject.most.unwrap_or(1);
         if let Err(used) = used(&server, "calls", least..=most).await {
-            self.violations.push(format!("{} calls, {} of them admitted, count {used} times", self.calls, self.counted));
+            self.violations
+                .push(format!("{} calls, {} of them admitted, count {used} times", self.calls, self.counted));
         }
         for _ in 0..10 * MAX {
             match self.subject.call(Box::pin(self.limited.acquire("limited"))).await.outcome {

@@ -95,7 +95,7 @@ pub async fn soak<X: Scene>(
         block_in_place(|| scene.end(fault))?;
     }
     over.store(true, Ordering::Relaxed);
-    let mut admitted: BTreeMap<&'static str, BTreeMap<u8, Vec<(u64, u64)>>> = BTreeMap::new();
+    let mut admitted: BTreeMap<(&str, u8), Vec<(u64, u64)>> = BTreeMap::new();
     while let Some(done) = tasks.join_next().await {
         let done = done.map_err(io::Error::other)?;
         report.calls += done.calls;
@@ -105,10 +105,13 @@ pub async fn soak<X: Scene>(
         for (outcome, count) in done.outcomes {
             *report.outcomes.entry(outcome).or_default() += count;
         }
-        let keys = admitted.entry(done.subject).or_default();
         for (key, at, cost) in done.admitted {
-            keys.entry(key).or_default().push((at, cost));
+            admitted.entry((done.subject, key)).or_default().push((at, cost));
         }
+    }
+    for ((subject, _), admitted) in admitted {
+        let worst = report.worst.entry(subject).or_default();
+        *worst = worst_window(admitted).max(*worst);
     }
     let direct = direct(scene.direct_url()).await;
     for subject in subjects {
@@ -116,9 +119,7 @@ pub async fn soak<X: Scene>(
         if let Err(violation) = recovered(subject, &name, &direct).await {
             report.violations.push(format!("{}: {violation}", subject.name));
         }
-        let keys = admitted.remove(subject.name).unwrap_or_default();
-        let worst = keys.into_values().map(worst_window).max().unwrap_or(0);
-        report.worst.insert(subject.name, worst);
+        let worst = report.worst.get(subject.name).copied().unwrap_or(0);
         if subject.most.is_some_and(|times| worst > times * MAX) {
             report.violations.push(format!("{}: a window of {MAX} admitted {worst}", subject.name));
         }

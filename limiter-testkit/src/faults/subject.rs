@@ -36,7 +36,7 @@ pub enum Outcome {
         /// Whether it admits.
         allowed: bool,
     },
-    /// A decision that took longer than 25 ms.
+    /// A decision that took longer than 35 ms.
     Slow {
         /// Whether it admits.
         allowed: bool,
@@ -60,7 +60,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-const SLOW: Duration = Duration::from_millis(25);
+const SLOW: Duration = Duration::from_millis(35);
 /// How late a busy machine may notice the end of a timeout.
 const SLACK: Duration = Duration::from_secs(1);
 

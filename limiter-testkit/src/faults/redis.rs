@@ -1,0 +1,304 @@
+//! The faults of a Redis server and of a Redis Cluster.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::proxy::{Network, Proxy};
+use super::scene::Scene;
+use crate::server::{Cluster, Reply, Server};
+
+/// Keeps every confirmed write across `SIGKILL`, and starts replicas at once.
+const ARGS: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "no", "--repl-diskless-sync-delay", "0"];
+/// Sleeps at every 16th command of the append-only file. The server answers after each 1,024 of them.
+const LOAD_DELAY: [&str; 2] = ["--key-load-delay", "-16"];
+/// A script whose commands take some 4 s to load with the delay.
+const FILL: &str = "for _ = 1, 1000000 do redis.call('INCR', 'i') end return redis.status_reply('OK')";
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A fault of a Redis server, or of the network before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RedisFault {
+    /// The network fails.
+    Network(Network),
+    /// Killed with `SIGKILL`, and restarted with its append-only file.
+    Kill,
+    /// Killed with `SIGKILL`, and restarted without data.
+    KillAndForget,
+    /// Stopped with `SIGSTOP`, and continued.
+    Pause,
+    /// Killed with `SIGKILL`. Its replica takes over, at the same address.
+    Failover,
+    /// Restarted, and loading its data.
+    Loading,
+    /// Busy with a script that does not end.
+    Busy,
+    /// Out of memory, under `noeviction`.
+    OutOfMemory,
+    /// A replica of a master that is gone.
+    ReadOnly,
+    /// A master that needs a replica to accept writes, and has none.
+    NoReplicas,
+}
+
+impl fmt::Display for RedisFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Network(network) => return network.fmt(f),
+            Self::Kill => "kill -9, restart with data",
+            Self::KillAndForget => "kill -9, restart without data",
+            Self::Pause => "SIGSTOP, SIGCONT",
+            Self::Failover => "failover to a replica",
+            Self::Loading => "LOADING",
+            Self::Busy => "BUSY",
+            Self::OutOfMemory => "OOM",
+            Self::ReadOnly => "READONLY",
+            Self::NoReplicas => "NOREPLICAS",
+        })
+    }
+}
+
+/// A Redis server behind a [`Proxy`].
+#[derive(Debug)]
+pub struct RedisScene {
+    server: Server,
+    replica: Option<Server>,
+    proxy: Proxy,
+    /// The connection that runs an endless script.
+    spinning: Option<TcpStream>,
+}
+
+impl RedisScene {
+    /// Starts a server with an append-only file.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub fn start() -> io::Result<Self> {
+        let server = Server::start_with(&ARGS)?;
+        let proxy = Proxy::start(address(&server))?;
+        Ok(Self { server, replica: None, proxy, spinning: None })
+    }
+
+    /// Returns the server, past the proxy.
+    #[must_use]
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+}
+
+fn address(server: &Server) -> SocketAddr {
+    ([127, 0, 0, 1], server.port()).into()
+}
+
+impl Scene for RedisScene {
+    type Fault = RedisFault;
+
+    fn url(&self) -> String {
+        format!("redis://{}", self.proxy.address())
+    }
+
+    fn direct_url(&self) -> String {
+        self.server.url()
+    }
+
+    fn begin(&mut self, fault: RedisFault) -> io::Result<()> {
+        let server = &mut self.server;
+        match fault {
+            RedisFault::Network(network) => self.proxy.set(network),
+            RedisFault::Kill | RedisFault::KillAndForget | RedisFault::Failover => {
+                if fault == RedisFault::KillAndForget {
+                    server.expect_ok(&["FLUSHALL"])?;
+                }
+                if fault == RedisFault::Failover {
+                    self.replica = Some(server.start_replica()?);
+                }
+                server.kill();
+                self.proxy.set(Network::Refuse);
+            }
+            RedisFault::Pause => server.pause()?,
+            RedisFault::Loading => {
+                server.expect_ok(&["EVAL", FILL, "0"])?;
+                server.restart_with(&[&ARGS[..], &LOAD_DELAY].concat())?;
+            }
+            RedisFault::Busy => {
+                server.expect_ok(&["CONFIG", "SET", "lua-time-limit", "20"])?;
+                let mut stream = TcpStream::connect(address(server))?;
+                stream.write_all(b"EVAL \"while true do end\" 0\r\n")?;
+                self.spinning = Some(stream);
+                until("the script runs", || Ok(server.command(&["PING"])?.text().starts_with("BUSY")))?;
+            }
+            RedisFault::OutOfMemory => {
+                server.expect_ok(&["CONFIG", "SET", "maxmemory-policy", "noeviction"])?;
+                server.expect_ok(&["CONFIG", "SET", "maxmemory", "1"])?;
+            }
+            RedisFault::ReadOnly => server.expect_ok(&["REPLICAOF", "127.0.0.1", "1"])?,
+            RedisFault::NoReplicas => server.expect_ok(&["CONFIG", "SET", "min-replicas-to-write", "1"])?,
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, fault: RedisFault) -> io::Result<()> {
+        let server = &mut self.server;
+        match fault {
+            RedisFault::Network(_) => self.proxy.set(Network::Healthy),
+            RedisFault::Kill | RedisFault::KillAndForget => {
+                server.restart()?;
+                self.proxy.set(Network::Healthy);
+            }
+            RedisFault::Failover => {
+                let replica = self.replica.take().ok_or_else(|| io::Error::other("there is no replica"))?;
+                replica.expect_ok(&["REPLICAOF", "NO", "ONE"])?;
+                self.proxy.redirect(address(&replica));
+                self.proxy.set(Network::Healthy);
+                self.server = replica;
+            }
+            RedisFault::Pause => server.resume()?,
+            RedisFault::Loading => {
+                if server.info_number("persistence", "loading")? == 0 {
+                    return Err(io::Error::other("the server has loaded its data too early"));
+                }
+                server.expect_ok(&["CONFIG", "SET", "key-load-delay", "0"])?;
+                until("it has loaded", || Ok(server.info_number("persistence", "loading")? == 0))?;
+            }
+            RedisFault::Busy => {
+                server.expect_ok(&["SCRIPT", "KILL"])?;
+                self.spinning = None;
+            }
+            RedisFault::OutOfMemory => server.expect_ok(&["CONFIG", "SET", "maxmemory", "0"])?,
+            RedisFault::ReadOnly => server.expect_ok(&["REPLICAOF", "NO", "ONE"])?,
+            RedisFault::NoReplicas => server.expect_ok(&["CONFIG", "SET", "min-replicas-to-write", "0"])?,
+        }
+        Ok(())
+    }
+
+    fn loses_data(fault: RedisFault) -> bool {
+        matches!(fault, RedisFault::KillAndForget | RedisFault::Failover)
+    }
+}
+
+/// Waits until something holds.
+fn until(what: &str, mut holds: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
+    let until = Instant::now() + TIMEOUT;
+    while !holds()? {
+        if Instant::now() > until {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("not within {TIMEOUT:?}: {what}")));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// A fault of a Redis Cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ClusterFault {
+    /// No node serves the last slot, so no node serves any.
+    Down,
+    /// All slots that hold keys move to the next node, again and again.
+    Migration,
+}
+
+impl fmt::Display for ClusterFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Down => "CLUSTERDOWN",
+            Self::Migration => "slot migration",
+        })
+    }
+}
+
+/// A Redis Cluster. Its nodes announce their addresses, so there is no proxy.
+#[derive(Debug)]
+pub struct ClusterScene {
+    cluster: Arc<Cluster>,
+    migrating: Option<(Arc<AtomicBool>, JoinHandle<io::Result<()>>)>,
+}
+
+/// The slot that no node serves while the cluster is down.
+const LAST_SLOT: &str = "16383";
+
+impl ClusterScene {
+    /// Starts a cluster of three nodes.
+    ///
+    /// # Errors
+    /// As [`Cluster::start`].
+    pub fn start() -> io::Result<Self> {
+        Ok(Self { cluster: Arc::new(Cluster::start()?), migrating: None })
+    }
+
+    /// Returns the cluster.
+    #[must_use]
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+impl Scene for ClusterScene {
+    type Fault = ClusterFault;
+
+    fn url(&self) -> String {
+        self.cluster.url()
+    }
+
+    fn direct_url(&self) -> String {
+        self.cluster.url()
+    }
+
+    fn begin(&mut self, fault: ClusterFault) -> io::Result<()> {
+        match fault {
+            ClusterFault::Down => {
+                for node in self.cluster.nodes() {
+                    node.expect_ok(&["CLUSTER", "DELSLOTS", LAST_SLOT])?;
+                }
+            }
+            ClusterFault::Migration => {
+                let (over, cluster) = (Arc::new(AtomicBool::new(false)), Arc::clone(&self.cluster));
+                let stop = Arc::clone(&over);
+                self.migrating = Some((over, std::thread::spawn(move || migrate_until(&cluster, &stop))));
+            }
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, fault: ClusterFault) -> io::Result<()> {
+        match (fault, self.migrating.take()) {
+            (ClusterFault::Down, _) => {
+                let nodes = self.cluster.nodes();
+                let owner = nodes.last().ok_or_else(|| io::Error::other("there is no node"))?;
+                owner.expect_ok(&["CLUSTER", "ADDSLOTS", LAST_SLOT])?;
+                until("the cluster serves", || {
+                    let serves = |node: &Server| Ok(node.command(&["CLUSTER", "INFO"])?.text().contains("state:ok"));
+                    nodes.iter().map(serves).try_fold(true, |all, serves: io::Result<bool>| Ok(all && serves?))
+                })
+            }
+            (ClusterFault::Migration, Some((over, migrating))) => {
+                over.store(true, Ordering::Relaxed);
+                migrating.join().map_err(|_| io::Error::other("the migration panicked"))?
+            }
+            (ClusterFault::Migration, None) => Ok(()),
+        }
+    }
+}
+
+/// Moves each slot that holds a key to the next node, until it is told to stop.
+fn migrate_until(cluster: &Cluster, over: &AtomicBool) -> io::Result<()> {
+    let nodes = cluster.nodes();
+    while !over.load(Ordering::Relaxed) {
+        for (i, node) in nodes.iter().enumerate() {
+            let Reply::List(keys) = node.command(&["KEYS", "*"])? else { continue };
+            for key in keys.into_iter().take_while(|_| !over.load(Ordering::Relaxed)) {
+                let slot = node.command(&["CLUSTER", "KEYSLOT", &key.text()])?.int();
+                let slot = u16::try_from(slot).map_err(io::Error::other)?;
+                if cluster.owner(slot)?.port() == node.port() {
+                    cluster.migrate(slot, (i + 1) % nodes.len())?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
