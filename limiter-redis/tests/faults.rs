@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use limiter_core::store::LogKey;
 use limiter_core::{Error, ErrorKind, Limiter, policy};
 use limiter_redis::{RedisStore, RedisStoreBuilder};
+use limiter_testkit::faults::{Network, Proxy};
 use limiter_testkit::server::Server;
 
 use common::chain;
@@ -195,6 +196,25 @@ async fn the_callers_id_makes_a_repeated_call_count_once_across_a_timeout() {
     used_eventually(&limiter, "k").await;
     let decision = acquire().await.unwrap();
     assert_eq!((decision.allowed(), decision.used()), (true, 1));
+}
+
+#[tokio::test]
+async fn a_repeated_attempt_is_decided_later_than_its_entry() {
+    let server = Server::start().unwrap();
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()).into()).unwrap();
+    let store = builder().retries(9).connect(&format!("redis://{}", proxy.address())).await.unwrap();
+    let limiter = Limiter::new("search", policy!("5/1h"), store);
+    assert!(limiter.acquire("warm").await.unwrap().allowed());
+    proxy.set(Network::HoldReplies);
+    let (decision, ()) = tokio::join!(limiter.acquire("k"), async {
+        tokio::time::sleep(RESPONSE + Duration::from_millis(100)).await;
+        proxy.set(Network::Healthy);
+    });
+    let decision = decision.unwrap();
+    let entry = decision.receipt().unwrap();
+    assert_eq!((decision.allowed(), decision.used()), (true, 1));
+    // A window is exact by the times of its entries.
+    assert!(decision.at().micros_since(entry.at()) > 200_000, "{decision:?}");
 }
 
 #[tokio::test]

@@ -70,7 +70,7 @@ pub(super) struct Call {
     /// Not slow; see [`usual`].
     pub(super) outcome: Outcome,
     pub(super) took: Duration,
-    /// The time of the decision, in microseconds.
+    /// The time of the entry or, without one, of the decision, in microseconds. A repetition is decided later than the entry.
     pub(super) at: Option<u64>,
 }
 
@@ -86,7 +86,10 @@ impl Subject {
         let begun = Instant::now();
         let answer = timeout(self.bound + SLACK, call).await;
         let (outcome, at) = match answer {
-            Ok(Ok(decision)) => (Outcome::Ok { allowed: decision.allowed() }, Some(decision.at().as_micros())),
+            Ok(Ok(decision)) => {
+                let at = decision.receipt().map_or(decision.at(), |receipt| receipt.at());
+                (Outcome::Ok { allowed: decision.allowed() }, Some(at.as_micros()))
+            }
             Ok(Err(error)) => (Outcome::Err(error.kind()), None),
             Err(_) => (Outcome::Never, None),
         };
