@@ -63,7 +63,7 @@ enum Setting {
     Wait(usize),
     /// Cut off from its replica for so long before it dies.
     CutOff(Duration),
-    /// The same, with `min-replicas-to-write 1` and `min-replicas-max-lag 1`.
+    /// Cut off as well, with `min-replicas-to-write 1` and `min-replicas-max-lag 1`.
     CutOffWithMinReplicas(Duration),
 }
 
@@ -73,7 +73,7 @@ type Admitted = (u64, Instant, Duration);
 struct Measured {
     admitted: Vec<Admitted>,
     lost: usize,
-    /// Admissions per second before the network or the primary failed.
+    /// Admissions per second before the network or the master failed.
     rate: f64,
 }
 
@@ -90,22 +90,23 @@ impl Measured {
             Setting::Asynchronous => "asynchronous".to_owned(),
             Setting::Wait(1) => "`WAIT 1`, one connection".to_owned(),
             Setting::Wait(connections) => format!("`WAIT 1`, {connections} connections"),
-            Setting::CutOff(length) => format!("asynchronous, cut off for {length:?} before it dies"),
+            Setting::CutOff(length) => format!("asynchronous, cut off for {} s before it dies", length.as_secs()),
             Setting::CutOffWithMinReplicas(length) => {
-                format!("`min-replicas-to-write 1`, `min-replicas-max-lag 1`, cut off for {length:?}")
+                format!("the same, with `min-replicas-to-write 1`, `min-replicas-max-lag 1`; {} s", length.as_secs())
             }
         };
         let Self { rate, lost, .. } = self;
         let lost_millis = self.lost_seconds() * 1e3;
-        format!("| {setting} | {delay:?} | {rate:.0} | {median:.1} ms | {lost} | {lost_millis:.0} ms |\n")
+        let delay = delay.as_millis();
+        format!("| {setting} | {delay} ms | {rate:.0} | {median:.1} ms | {lost} | {lost_millis:.1} ms |\n")
     }
 }
 
-/// Loads a primary with a replica behind a network with this delay each way, kills the primary with everything that is on the
+/// Loads a master with a replica behind a network with this delay each way, kills the master with everything that is on the
 /// way, promotes the replica, and counts the admissions that it does not hold.
 async fn measure(delay: Duration, setting: Setting) -> Measured {
-    let mut primary = Server::start_with(&["--repl-diskless-sync-delay", "0"]).unwrap();
-    let link = Proxy::start(([127, 0, 0, 1], primary.port()).into()).unwrap();
+    let mut master = Server::start_with(&["--repl-diskless-sync-delay", "0"]).unwrap();
+    let link = Proxy::start(([127, 0, 0, 1], master.port()).into()).unwrap();
     let replica = Server::start_with(&["--replicaof", "127.0.0.1", &link.address().port().to_string()]).unwrap();
     let until = Instant::now() + Duration::from_secs(20);
     while !replica.info("replication").unwrap().contains("master_link_status:up") {
@@ -114,15 +115,15 @@ async fn measure(delay: Duration, setting: Setting) -> Measured {
     }
     link.set(Network::Latency(delay));
     if let Setting::CutOffWithMinReplicas(_) = setting {
-        primary.expect_ok(&["CONFIG", "SET", "min-replicas-max-lag", "1"]).unwrap();
-        primary.expect_ok(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
+        master.expect_ok(&["CONFIG", "SET", "min-replicas-max-lag", "1"]).unwrap();
+        master.expect_ok(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
     }
     let over = Arc::new(AtomicBool::new(false));
     let begun = Instant::now();
     let mut tasks = Vec::new();
     match setting {
         Setting::Wait(connections) => {
-            let client = Client::open(primary.url()).unwrap();
+            let client = Client::open(master.url()).unwrap();
             let mut stores = Vec::new();
             for _ in 0..connections {
                 let connection = Waiting(client.get_multiplexed_async_connection().await.unwrap());
@@ -132,7 +133,7 @@ async fn measure(delay: Duration, setting: Setting) -> Measured {
             tasks.extend(stores.map(|store| tokio::spawn(load(Arc::clone(store), Arc::clone(&over)))));
         }
         _ => {
-            let store = RedisStore::builder().retries(0).connect(&primary.url()).await.unwrap();
+            let store = RedisStore::builder().retries(0).connect(&master.url()).await.unwrap();
             let store = Arc::new(store);
             tasks.extend((0..TASKS).map(|_| tokio::spawn(load(Arc::clone(&store), Arc::clone(&over)))));
         }
@@ -143,7 +144,7 @@ async fn measure(delay: Duration, setting: Setting) -> Measured {
         tokio::time::sleep(length).await;
     }
     link.set(Network::Reset);
-    primary.kill();
+    master.kill();
     over.store(true, Ordering::Relaxed);
     replica.expect_ok(&["REPLICAOF", "NO", "ONE"]).unwrap();
     let held = Limiter::new("load", policy!("10000000/1h"), connect(&replica.url()).await);
@@ -199,12 +200,15 @@ async fn a_failover_loses_what_no_replica_has_confirmed() {
         rows += &row;
     }
     if std::env::var_os("LIMITER_RENDER").is_some() {
-        render(&rows);
+        let info = Server::start().unwrap().info("server").unwrap();
+        let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or_default();
+        let threads = std::thread::available_parallelism().unwrap();
+        render(&format!("Redis {}, load and servers on {threads} hardware threads:\n", version.trim()), &rows);
     }
 }
 
 /// Writes the table between its marks in docs/operations.md.
-fn render(rows: &str) {
+fn render(machine: &str, rows: &str) {
     const BEGIN: &str =
         "<!-- failover: written by `LIMITER_RENDER=1 cargo test --release -p limiter-redis --test failover` -->\n";
     const END: &str = "<!-- end of failover -->";
@@ -212,8 +216,8 @@ fn render(rows: &str) {
     let text = fs::read_to_string(path).unwrap();
     let (before, rest) = text.split_once(BEGIN).unwrap();
     let (_, after) = rest.split_once(END).unwrap();
-    let mut out = format!("{before}{BEGIN}\n");
-    let _ = writeln!(out, "| replication | delay each way | decisions/s | median | lost units | that is |");
+    let mut out = format!("{before}{BEGIN}\n{machine}\n");
+    let _ = writeln!(out, "| replication | delay each way | decisions/s | median | lost units | decisions of |");
     let _ = writeln!(out, "|---|---:|---:|---:|---:|---:|");
     let _ = write!(out, "{rows}\n{END}{after}");
     fs::write(path, out).unwrap();

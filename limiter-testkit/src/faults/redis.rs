@@ -148,6 +148,7 @@ impl Scene for RedisScene {
             RedisFault::Network(_) => self.proxy.set(Network::Healthy),
             RedisFault::Kill | RedisFault::KillAndForget => {
                 server.restart()?;
+                until_loaded(server)?;
                 self.proxy.set(Network::Healthy);
             }
             RedisFault::Failover => {
@@ -163,7 +164,7 @@ impl Scene for RedisScene {
                     return Err(io::Error::other("the server has loaded its data too early"));
                 }
                 server.expect_ok(&["CONFIG", "SET", "key-load-delay", "0"])?;
-                until("it has loaded", || Ok(server.info_number("persistence", "loading")? == 0))?;
+                until_loaded(server)?;
             }
             RedisFault::Busy => {
                 server.expect_ok(&["SCRIPT", "KILL"])?;
@@ -179,6 +180,10 @@ impl Scene for RedisScene {
     fn loses_data(fault: RedisFault) -> bool {
         matches!(fault, RedisFault::KillAndForget | RedisFault::Failover)
     }
+}
+
+fn until_loaded(server: &Server) -> io::Result<()> {
+    until("the server has loaded its data", || Ok(server.info_number("persistence", "loading")? == 0))
 }
 
 /// Waits until something holds.
