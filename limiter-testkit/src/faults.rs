@@ -10,6 +10,8 @@
 //! An author of another backend implements [`Scene`], mostly with a [`Proxy`], and passes the store in a [`Subject`]. Tests that
 //! assert times share a test program with no others, and hold [`alone`].
 
+#[cfg(feature = "redis-server")]
+mod cluster;
 mod observe;
 mod proxy;
 #[cfg(feature = "redis-server")]
@@ -23,10 +25,12 @@ use std::pin::pin;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
+#[cfg(feature = "redis-server")]
+pub use cluster::{ClusterFault, ClusterScene};
 pub use observe::{Observed, observe};
 pub use proxy::{Network, Proxy};
 #[cfg(feature = "redis-server")]
-pub use redis::{ClusterFault, ClusterScene, RedisFault, RedisScene};
+pub use redis::{RedisFault, RedisScene};
 pub use scene::Scene;
 pub use soak::{Soak, SoakReport, soak};
 pub use subject::{Outcome, Subject};

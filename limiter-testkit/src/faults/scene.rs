@@ -2,6 +2,8 @@
 
 use std::fmt::{Debug, Display};
 use std::io;
+#[cfg(feature = "redis-server")]
+use std::time::{Duration, Instant};
 
 /// A server, usually behind a [`Proxy`](super::Proxy), to which faults happen one after the other.
 ///
@@ -32,4 +34,18 @@ pub trait Scene: Debug {
     fn loses_data(_fault: Self::Fault) -> bool {
         false
     }
+}
+
+/// Waits until something holds.
+#[cfg(feature = "redis-server")]
+pub(super) fn until(what: &str, mut holds: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
+    const TIMEOUT: Duration = Duration::from_secs(20);
+    let until = Instant::now() + TIMEOUT;
+    while !holds()? {
+        if Instant::now() > until {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("not within {TIMEOUT:?}: {what}")));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
