@@ -19,6 +19,8 @@ const BEFORE: u64 = 3;
 const LENGTH: Duration = Duration::from_millis(1500);
 /// The time within which the server decides again after a fault.
 const RECOVERY: Duration = Duration::from_secs(4);
+/// How many concurrent calls it decides then.
+const CONCURRENT: u64 = 4;
 /// The pause between two calls.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -73,14 +75,16 @@ pub async fn observe<X: Scene>(
     Ok(join_all(observed).await)
 }
 
-/// Waits until the store admits a request that the server then counts. Returns how long that took.
+/// Waits until the store admits concurrent requests that the server then counts. Returns how long that took.
 pub(super) async fn recovered(subject: &Subject, name: &str, direct: &SharedStore) -> Result<Duration, String> {
     let limiter = Limiter::new(name, policy!("100000/10m"), subject.store.clone());
     let server = Limiter::new(name, policy!("100000/10m"), direct.clone());
+    let counted = async || server.peek("fresh").await.map_or(0, |decision| decision.used());
     let begun = Instant::now();
     while begun.elapsed() < RECOVERY {
-        let call = subject.call(Box::pin(limiter.acquire("fresh"))).await;
-        if call.allowed() && server.peek("fresh").await.is_ok_and(|decision| decision.used() > 0) {
+        let before = counted().await;
+        let calls = join_all((0..CONCURRENT).map(|_| subject.call(Box::pin(limiter.acquire("fresh"))))).await;
+        if calls.iter().all(Call::allowed) && counted().await >= before + CONCURRENT {
             return Ok(begun.elapsed());
         }
         sleep(PAUSE).await;
