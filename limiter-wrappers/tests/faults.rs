@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 
 const STACKS: [&str; 7] = ["plain", "timeout", "breaker", "fail open", "fail closed", "fallback", "recommended"];
 
-/// Returns the stacks around stores of their own, in the order of [`STACKS`].
+/// Returns the stacks in the order of [`STACKS`], each around a new store.
 async fn stacks(url: &str) -> Vec<Subject> {
     let mut subjects = Vec::new();
     for name in STACKS {
@@ -95,7 +95,7 @@ async fn row<X: Scene>(scene: &mut X, fault: X::Fault, expected: [&str; 7], wron
             let _ = writeln!(wrong, "{fault}: expected {expected}, found {observed:?}");
         }
     }
-    let afterwards = if X::loses_data(fault) { "what was lost can be admitted again" } else { "exact" };
+    let afterwards = if X::loses_data(fault) { "what was lost can be admitted again" } else { "nothing is lost" };
     row + &format!(" {afterwards} |\n")
 }
 
@@ -132,7 +132,7 @@ enum DropAfter {
     Millis(u64),
 }
 
-/// Each of these calls finds 3 units used, and leaves so many.
+/// The calls, and the units that each leaves of the 3 that it finds.
 const CALLS: [(&str, u64); 4] = [("acquire", 6), ("settle", 1), ("refund", 0), ("reset", 0)];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -42,7 +42,7 @@ impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Healthy => "healthy",
-            Self::Latency(latency) => return write!(f, "latency of {latency:?} each way"),
+            Self::Latency(latency) => return write!(f, "latency of {} ms each way", latency.as_millis()),
             Self::Bandwidth(rate) => return write!(f, "bandwidth of {rate} bytes/s"),
             Self::Refuse => "connections refused",
             Self::Reset => "connections reset",
