@@ -28,9 +28,13 @@ pub mod conformance;
 pub mod faults;
 pub mod golden;
 mod oracle;
+#[cfg(any(feature = "conformance", feature = "faults"))]
+mod poll_times;
 #[cfg(feature = "redis-server")]
 pub mod server;
 
 pub use answer::{Answer, LimitAnswer, StatusAnswer};
 pub use clock::MockClock;
 pub use oracle::{OracleEntry, OracleStore};
+#[cfg(any(feature = "conformance", feature = "faults"))]
+pub use poll_times::poll_times;

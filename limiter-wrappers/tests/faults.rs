@@ -11,8 +11,9 @@ use limiter_core::{Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
 use limiter_testkit::faults::{
-    ClusterFault, ClusterScene, Network, RedisFault, RedisScene, Scene, Soak, Subject, alone, observe, poll_times, soak,
+    ClusterFault, ClusterScene, Network, RedisFault, RedisScene, Scene, Soak, Subject, alone, observe, soak,
 };
+use limiter_testkit::poll_times;
 use limiter_wrappers::{CircuitBreaker, FailClosed, FailOpen, Fallback, Stack, Timeout};
 use tokio::time::{sleep, timeout};
 

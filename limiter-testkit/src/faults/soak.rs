@@ -12,9 +12,9 @@ use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{Instant, sleep};
 
 use super::observe::recovered;
-use super::poll_times;
 use super::scene::Scene;
 use super::subject::{Outcome, Subject};
+use crate::poll_times::poll_times;
 
 /// The limit: units within a window, in microseconds.
 const MAX: u64 = 20;
