@@ -4,16 +4,13 @@
 
 mod common;
 
-use std::process::Command;
-use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
 use common::{limiter, text};
+use limiter_testkit::faults::alone;
 use limiter_testkit::server::Server;
 use serde_json::Value;
-
-static ALONE: Mutex<()> = Mutex::new(());
 
 /// The limit, in units within the window.
 const MAX: u64 = 20;
@@ -27,13 +24,8 @@ struct Seen {
     messages: String,
 }
 
-fn signal(server: &Server, signal: &str) {
-    let sent = Command::new("kill").args([format!("-{signal}"), server.pid().to_string()]).status().unwrap();
-    assert!(sent.success());
-}
-
 fn load(outage: &str) -> Seen {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _alone = alone();
     let server = Server::start().unwrap();
     let url = server.url();
     let args = ["load", "--store", &url, "--limit", "20/1s", "--rate", "100", "--seconds", "9", "--output", "jsonl"];
@@ -41,9 +33,9 @@ fn load(outage: &str) -> Seen {
     let output = thread::scope(|scope| {
         let load = scope.spawn(|| limiter(&[&args[..], &stack].concat(), ""));
         thread::sleep(Duration::from_millis(2500));
-        signal(&server, "STOP");
+        server.pause().unwrap();
         thread::sleep(Duration::from_secs(3));
-        signal(&server, "CONT");
+        server.resume().unwrap();
         load.join().unwrap()
     });
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));

@@ -1,6 +1,5 @@
 //! An operation that its caller has given up does not count later.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,11 +18,6 @@ mod common;
 const RESPONSE: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn signal(server: &Server, signal: &str) {
-    let status = Command::new("kill").args([signal, &server.pid().to_string()]).status().unwrap();
-    assert!(status.success());
-}
-
 async fn limiter(server: &Server, policy: Policy, retries: u32) -> Limiter<RedisStore> {
     let store = builder().response_timeout(RESPONSE).retries(retries).connect(&server.url()).await.unwrap();
     let limiter = Limiter::new("search", policy, store);
@@ -41,7 +35,7 @@ async fn what_timed_out_while_the_server_was_stopped_does_not_count() {
         let limiter = limiter(&server, policy, retries).await;
         // This one arrived before.
         assert!(limiter.acquire("k").await.unwrap().allowed());
-        signal(&server, "-STOP");
+        server.pause().unwrap();
         let acquires = (0..100_u128).map(|n| {
             let acquire = limiter.acquire("k");
             if n % 3 == 0 { acquire.id(n).into_future() } else { acquire.into_future() }
@@ -51,7 +45,7 @@ async fn what_timed_out_while_the_server_was_stopped_does_not_count() {
         }
         // The deadline is late by no more than the time of the slowest reply, which the response timeout bounds.
         tokio::time::sleep(RESPONSE).await;
-        signal(&server, "-CONT");
+        server.resume().unwrap();
         let used = async {
             loop {
                 if let Ok(decision) = limiter.peek("k").await {

@@ -1,12 +1,14 @@
 //! What an operation does when Redis fails: it returns a typed error or recovers, within its timeouts, and counts nothing twice.
 //! No error prints a key.
+//!
+//! These tests assert times, so they run one after the other, in a test program that runs nothing else.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use limiter_core::store::LogKey;
 use limiter_core::{Error, ErrorKind, Limiter, policy};
 use limiter_redis::{RedisStore, RedisStoreBuilder};
+use limiter_testkit::faults::{Network, Proxy, alone};
 use limiter_testkit::server::Server;
 
 use common::chain;
@@ -91,13 +93,9 @@ fn sleep_server(server: &Server, seconds: &'static str) -> std::thread::JoinHand
     handle
 }
 
-fn signal(server: &Server, signal: &str) {
-    let status = Command::new("kill").args([signal, &server.pid().to_string()]).status().unwrap();
-    assert!(status.success());
-}
-
 #[tokio::test]
 async fn a_flushed_script_is_loaded_again() {
+    let _alone = alone();
     let server = Server::start().unwrap();
     let limiter = limiter(&server).await;
     for used in 1..=3 {
@@ -108,6 +106,7 @@ async fn a_flushed_script_is_loaded_again() {
 
 #[tokio::test]
 async fn a_killed_connection_is_made_anew_and_the_operation_counts_once() {
+    let _alone = alone();
     let server = Server::start().unwrap();
     let limiter = limiter(&server).await;
     for used in 1..=4 {
@@ -119,6 +118,7 @@ async fn a_killed_connection_is_made_anew_and_the_operation_counts_once() {
 
 #[tokio::test]
 async fn a_killed_server_fails_fast_and_a_restarted_one_is_found_again() {
+    let _alone = alone();
     let mut server = Server::start().unwrap();
     let limiter = limiter(&server).await;
     assert!(limiter.acquire("k").await.unwrap().allowed());
@@ -135,9 +135,10 @@ async fn a_killed_server_fails_fast_and_a_restarted_one_is_found_again() {
 
 #[tokio::test]
 async fn a_server_killed_in_mid_call_ends_the_call() {
+    let _alone = alone();
     let mut server = Server::start().unwrap();
     let limiter = limiter(&server).await;
-    signal(&server, "-STOP");
+    server.pause().unwrap();
     let (result, ()) = tokio::join!(within(limiter.acquire("k")), async {
         tokio::time::sleep(Duration::from_millis(100)).await;
         server.kill();
@@ -148,6 +149,7 @@ async fn a_server_killed_in_mid_call_ends_the_call() {
 
 #[tokio::test]
 async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
+    let _alone = alone();
     let server = server_with_debug();
     // More attempts than it takes, for a busy test machine.
     let store = builder().retries(3).connect(&server.url()).await.unwrap();
@@ -172,6 +174,7 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
 
 #[tokio::test]
 async fn a_server_asleep_for_longer_than_all_attempts_is_a_timeout_that_counts_at_most_once() {
+    let _alone = alone();
     let server = server_with_debug();
     let limiter = limiter(&server).await;
     assert!(limiter.acquire("warm").await.unwrap().allowed());
@@ -185,6 +188,7 @@ async fn a_server_asleep_for_longer_than_all_attempts_is_a_timeout_that_counts_a
 
 #[tokio::test]
 async fn the_callers_id_makes_a_repeated_call_count_once_across_a_timeout() {
+    let _alone = alone();
     let server = server_with_debug();
     let limiter = limiter(&server).await;
     let acquire = || async { limiter.acquire("k").id(0xfeed_u128).await };
@@ -198,7 +202,28 @@ async fn the_callers_id_makes_a_repeated_call_count_once_across_a_timeout() {
 }
 
 #[tokio::test]
+async fn a_repeated_attempt_is_decided_later_than_its_entry() {
+    let _alone = alone();
+    let server = Server::start().unwrap();
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()).into()).unwrap();
+    let store = builder().retries(9).connect(&format!("redis://{}", proxy.address())).await.unwrap();
+    let limiter = Limiter::new("search", policy!("5/1h"), store);
+    assert!(limiter.acquire("warm").await.unwrap().allowed());
+    proxy.set(Network::HoldReplies);
+    let (decision, ()) = tokio::join!(limiter.acquire("k"), async {
+        tokio::time::sleep(RESPONSE + Duration::from_millis(100)).await;
+        proxy.set(Network::Healthy);
+    });
+    let decision = decision.unwrap();
+    let entry = decision.receipt().unwrap();
+    assert_eq!((decision.allowed(), decision.used()), (true, 1));
+    // A window is exact by the times of its entries.
+    assert!(decision.at().micros_since(entry.at()) > 200_000, "{decision:?}");
+}
+
+#[tokio::test]
 async fn a_full_server_refuses_with_a_typed_error_and_goes_on_denying() {
+    let _alone = alone();
     let server = Server::start_with(&["--maxmemory-policy", "noeviction"]).unwrap();
     let limiter = limiter(&server).await;
     for _ in 0..5 {
@@ -217,6 +242,7 @@ async fn a_full_server_refuses_with_a_typed_error_and_goes_on_denying() {
 
 #[tokio::test]
 async fn a_read_only_replica_answers_peeks_and_refuses_the_rest() {
+    let _alone = alone();
     let master = Server::start().unwrap();
     let replica = master.start_replica().unwrap();
     let limiter = limiter(&replica).await;
@@ -241,6 +267,7 @@ fn assert_private(error: &Error, key: &str) {
 
 #[tokio::test]
 async fn a_key_of_another_type_is_an_error_and_a_reset_removes_it() {
+    let _alone = alone();
     let server = Server::start().unwrap();
     let limiter = limiter(&server).await;
     let log = LogKey::new(limiter.name(), "customer 7");
@@ -291,6 +318,7 @@ const BEFORE: [(&str, &str, &[u8]); 4] = [
 
 #[tokio::test]
 async fn foreign_members_are_an_error_and_a_reset_removes_them() {
+    let _alone = alone();
     let server = Server::start().unwrap();
     let limiter = limiter(&server).await;
     let behind_an_entry = BEHIND.map(|case| (true, case));
@@ -315,6 +343,7 @@ async fn foreign_members_are_an_error_and_a_reset_removes_them() {
 /// A server that does not know a command quotes its arguments, and so the key.
 #[tokio::test]
 async fn an_error_that_quotes_the_key_is_cut() {
+    let _alone = alone();
     let server = Server::start_with(&["--rename-command", "EVALSHA", ""]).unwrap();
     let limiter = limiter(&server).await;
     let quoted = server.command(&["EVALSHA", "0", "1", "203.0.113.7"]).unwrap();
@@ -327,6 +356,7 @@ async fn an_error_that_quotes_the_key_is_cut() {
 
 #[tokio::test]
 async fn no_error_prints_a_key() {
+    let _alone = alone();
     const KEY: &str = "203.0.113.7";
     let mut server = server_with_debug();
     let limiter = limiter(&server).await;
@@ -360,6 +390,7 @@ async fn no_error_prints_a_key() {
 /// Between the two attempts nobody knows whether the first refund took effect.
 #[tokio::test]
 async fn a_refund_whose_first_answer_was_lost_is_a_timeout_and_its_repetition_reports_it() {
+    let _alone = alone();
     let server = server_with_debug();
     let store = builder().retries(3).connect(&server.url()).await.unwrap();
     let limiter = Limiter::new("search", policy!("5/1h"), store);
@@ -385,6 +416,7 @@ async fn a_refund_whose_first_answer_was_lost_is_a_timeout_and_its_repetition_re
 
 #[tokio::test]
 async fn nobody_there_is_an_error_in_time() {
+    let _alone = alone();
     let mut server = Server::start().unwrap();
     let url = server.url();
     server.kill();
@@ -398,6 +430,7 @@ async fn nobody_there_is_an_error_in_time() {
 
 #[tokio::test]
 async fn a_server_that_accepts_and_never_answers_is_an_error_in_time() {
+    let _alone = alone();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://127.0.0.1:{}", listener.local_addr().unwrap().port());
     let start = Instant::now();

@@ -1,14 +1,16 @@
 //! A cluster that changes under load: slots that move, masters that die.
+//!
+//! These tests assert times, so they run one after the other, in a test program that runs nothing else.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use limiter_core::{Decision, Error, ErrorKind, Limit, Limiter, Timestamp, policy};
 use limiter_redis::{Connection, RedisStore};
-use limiter_testkit::server::{Cluster, Reply, Server};
+use limiter_testkit::faults::alone;
+use limiter_testkit::server::{Cluster, Server};
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_routing::Slot;
 use tokio::task::JoinHandle;
@@ -32,33 +34,6 @@ fn keys_of(wanted: u16, count: usize) -> Vec<String> {
     let wanted = Slot::new(wanted).unwrap();
     let is_wanted = |key: &String| Slot::for_key(format!("{NAME}:{key}")) == wanted;
     (0..).map(|i: u64| format!("key {i}")).filter(is_wanted).take(count).collect()
-}
-
-fn ok(node: &Server, command: &[&str]) {
-    assert_eq!(node.command(command).unwrap().text(), "OK", "{command:?}");
-}
-
-/// Moves a slot with all its keys, one at a time, as `redis-cli --cluster reshard` does.
-fn migrate(cluster: &Cluster, slot: u16, from: &Server, to: &Server) {
-    let number = slot.to_string();
-    let id = |node: &Server| node.command(&["CLUSTER", "MYID"]).unwrap().text();
-    ok(to, &["CLUSTER", "SETSLOT", &number, "IMPORTING", &id(from)]);
-    ok(from, &["CLUSTER", "SETSLOT", &number, "MIGRATING", &id(to)]);
-    loop {
-        let Reply::List(keys) = from.command(&["CLUSTER", "GETKEYSINSLOT", &number, "1"]).unwrap() else {
-            panic!("no list of keys");
-        };
-        let Some(key) = keys.first() else { break };
-        ok(from, &["MIGRATE", "127.0.0.1", &to.port().to_string(), &key.text(), "0", "5000"]);
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    std::thread::sleep(Duration::from_millis(30));
-    let id = id(to);
-    ok(to, &["CLUSTER", "SETSLOT", &number, "NODE", &id]);
-    ok(from, &["CLUSTER", "SETSLOT", &number, "NODE", &id]);
-    for node in cluster.nodes() {
-        ok(node, &["CLUSTER", "SETSLOT", &number, "NODE", &id]);
-    }
 }
 
 /// What became of the operations of one task.
@@ -152,7 +127,7 @@ where
         for _ in 0..6 {
             std::thread::sleep(Duration::from_millis(100));
             let next = (owner + 1) % 3;
-            migrate(&mover, moving, &mover.nodes()[owner], &mover.nodes()[next]);
+            mover.migrate(moving, next).unwrap();
             assert_eq!(mover.owner(moving).unwrap().port(), mover.nodes()[next].port());
             owner = next;
         }
@@ -197,11 +172,13 @@ where
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operations_on_a_slot_that_moves_count_once() {
+    let _alone = alone();
     operations_count_once(|url| async move { RedisStore::connect(&url).await.unwrap() }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operations_over_a_connection_of_the_users_own_count_once() {
+    let _alone = alone();
     operations_count_once(|url| async move {
         let nodes = url.trim_start_matches("redis+cluster://").split(',').map(|node| format!("redis://{node}"));
         let client = ClusterClientBuilder::new(nodes).retries(0).build().unwrap();
@@ -240,7 +217,7 @@ async fn a_master_is_lost(stand_in: impl FnOnce(u16) -> Box<dyn Send>) {
     let mut cluster = Cluster::start().unwrap();
     for node in cluster.nodes() {
         // Otherwise all slots are refused as soon as one is not served.
-        ok(node, &["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+        node.expect_ok(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).unwrap();
     }
     let ports: Vec<u16> = cluster.nodes().iter().map(Server::port).collect();
     let owned_by = |port: u16| {
@@ -292,18 +269,21 @@ async fn a_master_is_lost(stand_in: impl FnOnce(u16) -> Box<dyn Send>) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_master_fails_its_own_slots_only() {
+    let _alone = alone();
     a_master_is_lost(|_| Box::new(())).await;
 }
 
 /// As if the host had vanished: connections are neither refused nor served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_master_fails_its_own_slots_only() {
+    let _alone = alone();
     a_master_is_lost(|port| Box::new(std::net::TcpListener::bind(("127.0.0.1", port)).unwrap())).await;
 }
 
 /// A master that hangs keeps its connections open. The store must ask other nodes all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_taken_over_from_a_hanging_master_is_found() {
+    let _alone = alone();
     let cluster = Cluster::start().unwrap();
     let store = RedisStore::connect(&cluster.url()).await.unwrap();
     let limiter = Limiter::new(NAME, policy!("100/1m"), store);
@@ -317,11 +297,10 @@ async fn a_slot_taken_over_from_a_hanging_master_is_found() {
     }
     assert!(limiter.acquire("key").await.unwrap().allowed());
 
-    let stop = Command::new("kill").args(["-STOP", &owner.unwrap().pid().to_string()]).status().unwrap();
-    assert!(stop.success());
+    owner.unwrap().pause().unwrap();
     let heir = others[0].command(&["CLUSTER", "MYID"]).unwrap().text();
     for node in &others {
-        ok(node, &["CLUSTER", "SETSLOT", &lost.to_string(), "NODE", &heir]);
+        node.expect_ok(&["CLUSTER", "SETSLOT", &lost.to_string(), "NODE", &heir]).unwrap();
     }
     let hung = Instant::now();
     let mut longest = Duration::ZERO;

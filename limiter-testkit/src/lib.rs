@@ -12,6 +12,10 @@
     feature = "redis-server",
     doc = "- [`server::Server`] and [`server::Cluster`] run real Redis servers for tests."
 )]
+#![cfg_attr(
+    feature = "faults",
+    doc = "- [`faults::observe`] says what a store does while its server or the network fails."
+)]
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -20,11 +24,17 @@ mod answer;
 mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
+#[cfg(feature = "faults")]
+pub mod faults;
 pub mod golden;
 mod oracle;
+#[cfg(any(feature = "conformance", feature = "faults"))]
+mod poll_times;
 #[cfg(feature = "redis-server")]
 pub mod server;
 
 pub use answer::{Answer, LimitAnswer, StatusAnswer};
 pub use clock::MockClock;
 pub use oracle::{OracleEntry, OracleStore};
+#[cfg(any(feature = "conformance", feature = "faults"))]
+pub use poll_times::poll_times;

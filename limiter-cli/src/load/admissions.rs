@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use foldhash::fast::FixedState;
 use limiter_core::{Limit, Policy};
 
-/// An admitted acquire: the key, and the time at which the store decided, in microseconds.
+/// An admitted acquire: the key, and the time of its entry, in microseconds.
 pub(super) type Admission = (u32, u64);
 
 /// The admitted acquires of all keys.

@@ -143,7 +143,9 @@ impl Shared {
                 Ok(decision) => {
                     seen.tally.decided(decision.allowed(), latency);
                     if decision.allowed() {
-                        seen.admissions.push((key as u32, decision.at().as_micros()));
+                        // A repeated attempt is decided later than its entry was appended.
+                        let at = decision.receipt().map_or(decision.at(), |receipt| receipt.at());
+                        seen.admissions.push((key as u32, at.as_micros()));
                     }
                 }
                 Err(error) => seen.tally.failed(error.kind().as_str(), latency),

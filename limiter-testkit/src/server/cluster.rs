@@ -4,6 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::process::Server;
+use super::wire::Reply;
 
 const SLOTS: usize = 16_384;
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -77,6 +78,29 @@ impl Cluster {
     pub fn url(&self) -> String {
         let nodes: Vec<String> = self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())).collect();
         format!("redis+cluster://{}", nodes.join(","))
+    }
+
+    /// Moves a slot with all its keys to the node with the index `to`, one key at a time, as `redis-cli --cluster reshard` does.
+    ///
+    /// # Errors
+    /// If a node does not answer, or refuses a command.
+    pub fn migrate(&self, slot: u16, to: usize) -> io::Result<()> {
+        let (number, from, to) = (slot.to_string(), self.owner(slot)?, &self.nodes[to]);
+        let (from_id, to_id) = (from.command(&["CLUSTER", "MYID"])?.text(), to.command(&["CLUSTER", "MYID"])?.text());
+        to.expect_ok(&["CLUSTER", "SETSLOT", &number, "IMPORTING", &from_id])?;
+        from.expect_ok(&["CLUSTER", "SETSLOT", &number, "MIGRATING", &to_id])?;
+        let port = to.port().to_string();
+        while let Reply::List(keys) = from.command(&["CLUSTER", "GETKEYSINSLOT", &number, "1"])? {
+            let Some(key) = keys.first() else { break };
+            from.expect_ok(&["MIGRATE", "127.0.0.1", &port, &key.text(), "0", "5000"])?;
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // Meanwhile the old owner redirects every call.
+        std::thread::sleep(Duration::from_millis(30));
+        for node in [to, from].into_iter().chain(&self.nodes) {
+            node.expect_ok(&["CLUSTER", "SETSLOT", &number, "NODE", &to_id])?;
+        }
+        Ok(())
     }
 
     /// Returns the node that serves `slot`.

@@ -111,6 +111,17 @@ impl Server {
         wire::command(self.port, &args, TIMEOUT)
     }
 
+    /// Sends one command as [`command`](Self::command) does, whose reply must be `OK`.
+    ///
+    /// # Errors
+    /// As [`command`](Self::command), and with the reply if it is another.
+    pub fn expect_ok<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<()> {
+        match self.command(args)?.text() {
+            ok if ok == "OK" => Ok(()),
+            other => Err(io::Error::other(format!("expected OK, found {other}"))),
+        }
+    }
+
     /// Returns a section of `INFO`.
     ///
     /// # Errors
@@ -144,6 +155,36 @@ impl Server {
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill();
         self.launch()
+    }
+
+    /// Restarts the server as [`restart`](Self::restart) does, with other additional arguments.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn restart_with(&mut self, args: &[&str]) -> io::Result<()> {
+        self.args = args.iter().map(ToString::to_string).collect();
+        self.restart()
+    }
+
+    /// Stops the server with `SIGSTOP`, so that it hangs with its connections open.
+    ///
+    /// # Errors
+    /// If the signal cannot be sent.
+    pub fn pause(&self) -> io::Result<()> {
+        self.signal("-STOP")
+    }
+
+    /// Lets the server go on after a [`pause`](Self::pause).
+    ///
+    /// # Errors
+    /// If the signal cannot be sent.
+    pub fn resume(&self) -> io::Result<()> {
+        self.signal("-CONT")
+    }
+
+    fn signal(&self, signal: &str) -> io::Result<()> {
+        let status = Command::new("kill").args([signal, &self.pid.to_string()]).status()?;
+        if status.success() { Ok(()) } else { Err(io::Error::other(format!("kill {signal}: {status}"))) }
     }
 
     fn launch(&mut self) -> io::Result<()> {

@@ -1,9 +1,7 @@
 //! Drops one call and checks the log that it leaves behind.
 
 use std::fmt::{self, Write as _};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use futures::channel::oneshot;
@@ -22,6 +20,7 @@ use crate::conformance::sequence::transcript::columns;
 use crate::conformance::sleep::{sleep, within};
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::{Run, reset_all};
+use crate::poll_times::poll_times;
 
 /// The maximum number of polls before a future is dropped.
 const MAX_POLLS: usize = 16;
@@ -50,23 +49,10 @@ impl fmt::Display for DropAfter {
 impl DropAfter {
     /// Polls a future for this long. Returns `None` if it has not finished.
     async fn poll<T>(self, future: impl Future<Output = T>) -> Option<T> {
-        let mut left = match self {
-            Self::Micros(micros) => return within(Duration::from_micros(micros), future).await,
-            Self::Polls(polls) => polls,
-        };
-        let mut future = pin!(future);
-        std::future::poll_fn(|context| {
-            if left == 0 {
-                return Poll::Ready(None);
-            }
-            left -= 1;
-            match future.as_mut().poll(context) {
-                Poll::Ready(output) => Poll::Ready(Some(output)),
-                Poll::Pending if left == 0 => Poll::Ready(None),
-                Poll::Pending => Poll::Pending,
-            }
-        })
-        .await
+        match self {
+            Self::Micros(micros) => within(Duration::from_micros(micros), future).await,
+            Self::Polls(polls) => poll_times(polls, future).await,
+        }
     }
 }
 

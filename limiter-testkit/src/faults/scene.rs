@@ -1,0 +1,51 @@
+//! A server with its faults.
+
+use std::fmt::{Debug, Display};
+use std::io;
+#[cfg(feature = "redis-server")]
+use std::time::{Duration, Instant};
+
+/// A server, usually behind a [`Proxy`](super::Proxy), to which faults happen one after the other.
+///
+/// Its functions may block: [`observe`](super::observe) and [`soak`](super::soak) move other tasks away first.
+pub trait Scene: Debug {
+    /// The faults. A table shows their names.
+    type Fault: Copy + Debug + Display;
+
+    /// Returns the URL for the stores under test.
+    fn url(&self) -> String;
+
+    /// Returns the URL for a store that checks the logs afterwards, past the proxy. A failover changes it.
+    fn direct_url(&self) -> String;
+
+    /// Begins a fault.
+    ///
+    /// # Errors
+    /// If the server cannot be controlled.
+    fn begin(&mut self, fault: Self::Fault) -> io::Result<()>;
+
+    /// Ends the fault. The server serves again when this returns, or within a second.
+    ///
+    /// # Errors
+    /// If the server cannot be controlled.
+    fn end(&mut self, fault: Self::Fault) -> io::Result<()>;
+
+    /// Returns whether the fault may lose what the server has confirmed. Default: `false`.
+    fn loses_data(_fault: Self::Fault) -> bool {
+        false
+    }
+}
+
+/// Waits until something holds.
+#[cfg(feature = "redis-server")]
+pub(super) fn until(what: &str, mut holds: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
+    const TIMEOUT: Duration = Duration::from_secs(20);
+    let until = Instant::now() + TIMEOUT;
+    while !holds()? {
+        if Instant::now() > until {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("not within {TIMEOUT:?}: {what}")));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}

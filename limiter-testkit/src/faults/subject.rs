@@ -1,0 +1,112 @@
+//! A store under test, and what its callers see.
+
+use std::fmt;
+use std::time::Duration;
+
+use limiter_core::{BoxFuture, Decision, Error, ErrorKind, SharedStore};
+use tokio::time::{Instant, timeout};
+
+/// A store under test, with what it promises.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Its name, in tables and messages. No two subjects of a test share it.
+    pub name: &'static str,
+    /// The store, which reaches the server by the scene's URL.
+    pub store: SharedStore,
+    /// How long a call may take.
+    pub bound: Duration,
+    /// How many times the maximum a window may admit, with one fault in it. `None` for any number of times.
+    pub most: Option<u64>,
+}
+
+impl Subject {
+    /// Returns a store that is exact: no window admits more than its maximum, whatever happens.
+    #[must_use]
+    pub const fn exact(name: &'static str, store: SharedStore, bound: Duration) -> Self {
+        Self { name, store, bound, most: Some(1) }
+    }
+}
+
+/// What a caller sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// A decision, without a delay that anybody would notice.
+    Ok {
+        /// Whether it admits.
+        allowed: bool,
+    },
+    /// A decision that took longer than 35 ms.
+    Slow {
+        /// Whether it admits.
+        allowed: bool,
+    },
+    /// An error within the store's bound.
+    Err(ErrorKind),
+    /// Neither within the store's bound.
+    Never,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ok { allowed: true } => f.write_str("Ok"),
+            Self::Ok { allowed: false } => f.write_str("Ok, denied"),
+            Self::Slow { allowed: true } => f.write_str("Slow"),
+            Self::Slow { allowed: false } => f.write_str("Slow, denied"),
+            Self::Err(kind) => write!(f, "Err {}", kind.as_str()),
+            Self::Never => f.write_str("Never"),
+        }
+    }
+}
+
+const SLOW: Duration = Duration::from_millis(35);
+/// How late a busy machine may notice the end of a timeout.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// One call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    /// Not slow; see [`usual`].
+    pub(super) outcome: Outcome,
+    pub(super) took: Duration,
+    /// The time of the entry or, without one, of the decision, in microseconds. A repetition is decided later than the entry.
+    pub(super) at: Option<u64>,
+}
+
+impl Call {
+    pub(super) fn allowed(&self) -> bool {
+        self.outcome == Outcome::Ok { allowed: true }
+    }
+}
+
+impl Subject {
+    /// Makes a call, unless it takes longer than the bound.
+    pub(super) async fn call(&self, call: BoxFuture<'_, Result<Decision, Error>>) -> Call {
+        let begun = Instant::now();
+        let answer = timeout(self.bound + SLACK, call).await;
+        let (outcome, at) = match answer {
+            Ok(Ok(decision)) => {
+                let at = decision.receipt().map_or(decision.at(), |receipt| receipt.at());
+                (Outcome::Ok { allowed: decision.allowed() }, Some(at.as_micros()))
+            }
+            Ok(Err(error)) => (Outcome::Err(error.kind()), None),
+            Err(_) => (Outcome::Never, None),
+        };
+        Call { outcome, took: begun.elapsed(), at }
+    }
+}
+
+/// Returns the most frequent outcome, so that one late wake-up of a busy machine changes nothing, with the median time of the
+/// calls that ended so.
+pub(super) fn usual(calls: &[Call]) -> Option<(Outcome, Duration)> {
+    let alike = |call: &Call| calls.iter().filter(|other| other.outcome == call.outcome).count();
+    let usual = calls.iter().max_by_key(|call| alike(call))?.outcome;
+    let mut times: Vec<Duration> = calls.iter().filter(|call| call.outcome == usual).map(|call| call.took).collect();
+    times.sort_unstable();
+    let median = times[times.len() / 2];
+    Some(match usual {
+        Outcome::Ok { allowed } if median > SLOW => (Outcome::Slow { allowed }, median),
+        outcome => (outcome, median),
+    })
+}

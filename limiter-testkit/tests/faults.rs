@@ -1,0 +1,163 @@
+//! The fault suite finds what stores do wrong.
+#![cfg(feature = "faults")]
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::{Error, ErrorKind, SharedStore, WindowStore};
+use limiter_testkit::OracleStore;
+use limiter_testkit::faults::{Outcome, Scene, Soak, Subject, alone, observe, soak};
+
+const BOUND: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Copy, Debug)]
+struct Down;
+
+impl fmt::Display for Down {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("down")
+    }
+}
+
+/// A server in memory.
+#[derive(Clone, Debug, Default)]
+struct Server {
+    store: Arc<OracleStore>,
+    is_down: Arc<AtomicBool>,
+    was_down: Arc<AtomicBool>,
+}
+
+impl Scene for Server {
+    type Fault = Down;
+
+    fn url(&self) -> String {
+        String::new()
+    }
+
+    fn direct_url(&self) -> String {
+        String::new()
+    }
+
+    fn begin(&mut self, Down: Down) -> std::io::Result<()> {
+        self.is_down.store(true, Ordering::SeqCst);
+        self.was_down.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn end(&mut self, Down: Down) -> std::io::Result<()> {
+        self.is_down.store(false, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+/// What a store does wrong while the server is down.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Flaw {
+    None,
+    Hangs,
+    IsSlow,
+    FailsForGood,
+    ForgetsIds,
+    CountsTwice,
+    AdmitsUncounted,
+    NeverRecovers,
+}
+
+#[derive(Clone, Debug)]
+struct Store {
+    server: Server,
+    flaw: Flaw,
+}
+
+impl WindowStore for Store {
+    async fn apply(&self, mut op: Op<'_>) -> Result<Facts, Error> {
+        let Server { store, is_down, was_down } = &self.server;
+        let away = || Error::new(ErrorKind::Unavailable, "down").with_log(op.log);
+        if self.flaw == Flaw::NeverRecovers && was_down.load(Ordering::SeqCst) {
+            return Err(away());
+        }
+        if !is_down.load(Ordering::SeqCst) {
+            return store.apply(op).await;
+        }
+        match self.flaw {
+            Flaw::None | Flaw::NeverRecovers => Err(away()),
+            Flaw::Hangs => std::future::pending().await,
+            Flaw::IsSlow => {
+                tokio::time::sleep(2 * BOUND).await;
+                Err(away())
+            }
+            Flaw::FailsForGood => Err(Error::new(ErrorKind::Configuration, "down")),
+            Flaw::ForgetsIds => {
+                op.id = None;
+                store.apply(op).await.and(Err(away()))
+            }
+            Flaw::CountsTwice => {
+                let first = store.apply(op).await;
+                if op.id.is_none() {
+                    store.apply(op).await?;
+                }
+                first
+            }
+            Flaw::AdmitsUncounted => OracleStore::new().apply(op).await,
+        }
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        self.server.store.settle(settlement).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.server.store.reset(log).await
+    }
+}
+
+fn subject(name: &'static str, server: &Server, flaw: Flaw) -> Subject {
+    Subject::exact(name, Arc::new(Store { server: server.clone(), flaw }), BOUND)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_flaw_is_found() {
+    let _alone = alone();
+    let mut server = Server::default();
+    let flaws: [(&str, Flaw, Option<Outcome>, &[&str]); 8] = [
+        ("none", Flaw::None, Some(Outcome::Err(ErrorKind::Unavailable)), &[]),
+        ("hangs", Flaw::Hangs, Some(Outcome::Never), &["did not end within"]),
+        ("slow", Flaw::IsSlow, Some(Outcome::Err(ErrorKind::Unavailable)), &["usually take"]),
+        ("kind", Flaw::FailsForGood, Some(Outcome::Err(ErrorKind::Configuration)), &["failed as Configuration"]),
+        ("ids", Flaw::ForgetsIds, None, &["idempotency keys count"]),
+        ("twice", Flaw::CountsTwice, None, &["admitted, count"]),
+        (
+            "uncounted",
+            Flaw::AdmitsUncounted,
+            Some(Outcome::Ok { allowed: true }),
+            &["admitted, count 0", "a window of 10 admitted"],
+        ),
+        ("stuck", Flaw::NeverRecovers, None, &["does not decide again"]),
+    ];
+    let subjects: Vec<Subject> = flaws.iter().map(|(name, flaw, ..)| subject(name, &server, *flaw)).collect();
+    let direct: SharedStore = server.store.clone();
+    let observed = observe(&mut server, Down, &subjects, async |_| direct.clone()).await.unwrap();
+    for ((name, _, outcome, violations), observed) in flaws.iter().zip(&observed) {
+        assert!(outcome.is_none_or(|outcome| outcome == observed.during), "{name}: {observed:?}");
+        let all = observed.violations.join("; ");
+        assert_eq!(violations.is_empty(), all.is_empty(), "{name}: {all}");
+        assert!(violations.iter().all(|violation| all.contains(violation)), "{name}: {all}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_soak_finds_flaws_too() {
+    let _alone = alone();
+    let mut server = Server::default();
+    let flaws = [("none", Flaw::None), ("uncounted", Flaw::AdmitsUncounted), ("hangs", Flaw::Hangs)];
+    let subjects = flaws.map(|(name, flaw)| subject(name, &server, flaw));
+    let direct: SharedStore = server.store.clone();
+    let settings = Soak { faults: vec![Down], length: Duration::from_secs(2), seed: 1 };
+    let report = soak(&mut server, &settings, &subjects, async |_| direct.clone()).await.unwrap();
+    let found = |text: &str| report.violations.iter().any(|violation| violation.contains(text));
+    assert!(found("uncounted: a window of 20 admitted") && found("hangs: a call did not end"), "{report:?}");
+    assert!(!found("none:") && report.worst["none"] <= 20 && report.calls > 100, "{report:?}");
+}

@@ -1,0 +1,207 @@
+//! Every fault against every stack of wrappers around a `RedisStore`, rendered as docs/faults.md; random faults; dropped futures.
+//!
+//! These tests assert times, so they run one after the other, in a test program that runs nothing else.
+
+use std::fmt::Write;
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
+use limiter_core::{Limiter, SharedStore, policy};
+use limiter_memory::MemoryStore;
+use limiter_redis::RedisStore;
+use limiter_testkit::faults::{
+    ClusterFault, ClusterScene, Network, RedisFault, RedisScene, Scene, Soak, Subject, alone, observe, soak,
+};
+use limiter_testkit::poll_times;
+use limiter_wrappers::{CircuitBreaker, FailClosed, FailOpen, Fallback, Stack, Timeout};
+use tokio::time::{sleep, timeout};
+
+const RESPONSE: Duration = Duration::from_millis(200);
+/// Two attempts, with the pauses between them and some time to notice.
+const BOUND: Duration = Duration::from_millis(2 * 220 + 60);
+const TIMEOUT: Duration = Duration::from_millis(120);
+const TIMEOUT_BOUND: Duration = Duration::from_millis(120 + 60);
+const PAUSE: Duration = Duration::from_millis(300);
+
+const STACKS: [&str; 7] = ["plain", "timeout", "breaker", "fail open", "fail closed", "fallback", "recommended"];
+
+/// Returns the stacks in the order of [`STACKS`], each around a new store.
+async fn stacks(url: &str) -> Vec<Subject> {
+    let mut subjects = Vec::new();
+    for name in STACKS {
+        let redis = RedisStore::builder().response_timeout(RESPONSE).connect(url).await.unwrap();
+        let (store, bound, most): (SharedStore, _, _) = match name {
+            "plain" => (Arc::new(redis), BOUND, Some(1)),
+            "timeout" => (Arc::new(Timeout::new(redis, TIMEOUT)), TIMEOUT_BOUND, Some(1)),
+            "breaker" => {
+                (Arc::new(CircuitBreaker::new(Timeout::new(redis, TIMEOUT), 3, PAUSE)), TIMEOUT_BOUND, Some(1))
+            }
+            "fail open" => (Arc::new(FailOpen::new(redis)), BOUND, None),
+            "fail closed" => (Arc::new(FailClosed::new(redis, PAUSE)), BOUND, Some(1)),
+            "fallback" => (Arc::new(Fallback::new(redis, MemoryStore::new())), BOUND, Some(2)),
+            _ => {
+                let stack = Stack::new(redis).timeout(TIMEOUT).failures(3).pause(PAUSE);
+                (Arc::new(stack.fallback(MemoryStore::new())), TIMEOUT_BOUND, Some(2))
+            }
+        };
+        subjects.push(Subject { name, store, bound, most });
+    }
+    subjects
+}
+
+/// Connects a store that waits for long, to check logs.
+async fn direct(url: String) -> SharedStore {
+    let patient = Duration::from_secs(20);
+    Arc::new(RedisStore::builder().connect_timeout(patient).response_timeout(patient).connect(&url).await.unwrap())
+}
+
+const LATE: [&str; 7] = ["Slow"; 7];
+const REFUSED: [&str; 7] = ["Err unavailable", "Err unavailable", "Err unavailable", "Ok", "Ok, denied", "Ok", "Ok"];
+const SILENT: [&str; 7] = ["Err timeout", "Err timeout", "Err unavailable", "Slow", "Slow, denied", "Slow", "Ok"];
+
+/// What most callers of each stack see during a fault.
+const EXPECTED: [(RedisFault, [&str; 7]); 18] = [
+    (RedisFault::Network(Network::Latency(Duration::from_millis(30))), LATE),
+    (RedisFault::Network(Network::Bandwidth(10_000)), LATE),
+    (RedisFault::Network(Network::Refuse), REFUSED),
+    (RedisFault::Network(Network::Reset), REFUSED),
+    (RedisFault::Network(Network::HalfOpen), SILENT),
+    (RedisFault::Network(Network::HoldRequests), SILENT),
+    (RedisFault::Network(Network::HoldReplies), SILENT),
+    (RedisFault::Network(Network::CutRequest(50)), REFUSED),
+    (RedisFault::Network(Network::CutReply(8)), REFUSED),
+    (RedisFault::Kill, REFUSED),
+    (RedisFault::KillAndForget, REFUSED),
+    (RedisFault::Failover, REFUSED),
+    (RedisFault::Pause, SILENT),
+    (RedisFault::Loading, REFUSED),
+    (RedisFault::Busy, REFUSED),
+    (RedisFault::OutOfMemory, REFUSED),
+    (RedisFault::ReadOnly, REFUSED),
+    (RedisFault::NoReplicas, REFUSED),
+];
+const EXPECTED_OF_CLUSTER: [(ClusterFault, [&str; 7]); 2] =
+    [(ClusterFault::Down, REFUSED), (ClusterFault::Migration, ["Ok"; 7])];
+
+/// Runs one fault, and returns its row of the table. Appends what is wrong.
+async fn row<X: Scene>(scene: &mut X, fault: X::Fault, expected: [&str; 7], wrong: &mut String) -> String {
+    let subjects = stacks(&scene.url()).await;
+    let seen = observe(scene, fault, &subjects, direct).await.unwrap();
+    let mut row = format!("| {fault} |");
+    for (observed, expected) in seen.iter().zip(expected) {
+        println!("{fault}: {observed:?}");
+        let _ = write!(row, " {} |", observed.during);
+        if observed.during.to_string() != expected || !observed.violations.is_empty() {
+            let _ = writeln!(wrong, "{fault}: expected {expected}, found {observed:?}");
+        }
+    }
+    let afterwards = if X::loses_data(fault) { "what was lost can be admitted again" } else { "nothing is lost" };
+    row + &format!(" {afterwards} |\n")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_fault_against_every_stack() {
+    let _alone = alone();
+    let (mut rows, mut wrong) = (String::new(), String::new());
+    for (fault, expected) in EXPECTED {
+        rows += &row(&mut RedisScene::start().unwrap(), fault, expected, &mut wrong).await;
+    }
+    let mut scene = ClusterScene::start().unwrap();
+    for (fault, expected) in EXPECTED_OF_CLUSTER {
+        rows += &row(&mut scene, fault, expected, &mut wrong).await;
+    }
+    for redirection in ["errorstat_ASK:", "errorstat_MOVED:"] {
+        let mut nodes = scene.cluster().nodes().iter();
+        assert!(nodes.any(|node| node.info("errorstats").unwrap().contains(redirection)), "no {redirection}");
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/faults.md");
+    let text = include_str!("faults.md").replace("{rows}\n", &rows);
+    if std::env::var_os("LIMITER_RENDER").is_some() {
+        fs::write(path, text).unwrap();
+    } else {
+        let command = "LIMITER_RENDER=1 cargo test -p limiter-wrappers --test faults";
+        assert!(fs::read_to_string(path).unwrap() == text, "docs/faults.md differs: {command}");
+    }
+}
+
+/// When a future is dropped.
+#[derive(Clone, Copy, Debug)]
+enum DropAfter {
+    Polls(usize),
+    Millis(u64),
+}
+
+/// The calls, and the units that each leaves of the 3 that it finds.
+const CALLS: [(&str, u64); 4] = [("acquire", 6), ("settle", 1), ("refund", 0), ("reset", 0)];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_call_has_its_whole_effect_or_none() {
+    let _alone = alone();
+    let mut scene = RedisScene::start().unwrap();
+    let server = Limiter::new("cancel", policy!("9/1h, 100/1d"), direct(scene.direct_url()).await);
+    scene.begin(RedisFault::Network(Network::Latency(Duration::from_millis(3)))).unwrap();
+    for (wrapped, (name, whole)) in [false, true].into_iter().flat_map(|wrapped| CALLS.map(|call| (wrapped, call))) {
+        // The number of drops that left nothing behind, and of those that left the whole effect.
+        let (mut none, mut all) = (0, 0);
+        for after in [DropAfter::Polls, |n| DropAfter::Millis(n as u64)] {
+            for after in (0..).map(after) {
+                let redis = RedisStore::builder().connect_lazily(&scene.url()).unwrap();
+                let store: SharedStore = match wrapped {
+                    false => Arc::new(redis),
+                    true => Arc::new(Stack::new(redis).fallback(MemoryStore::new())),
+                };
+                // The connection and the script are new, which adds awaits.
+                scene.server().expect_ok(&["SCRIPT", "FLUSH"]).unwrap();
+                let limiter = Limiter::new("cancel", policy!("9/1h, 100/1d"), store);
+                let key = format!("{name}, wrapped: {wrapped}, dropped after {after:?}");
+                let receipt = server.acquire(&*key).cost(3).await.unwrap().receipt().unwrap();
+                let call = async {
+                    match name {
+                        "acquire" => drop(limiter.acquire(&*key).cost(3).await.unwrap()),
+                        "settle" => drop(limiter.settle(&*key, receipt, 1).await.unwrap()),
+                        "refund" => drop(limiter.refund(&*key, receipt).await.unwrap()),
+                        _ => drop(limiter.reset(&*key).await.unwrap()),
+                    }
+                };
+                let done = match after {
+                    DropAfter::Polls(polls) => poll_times(polls, call).await.is_some(),
+                    DropAfter::Millis(millis) => timeout(Duration::from_millis(millis), call).await.is_ok(),
+                };
+                // What was sent arrives within the latency.
+                sleep(Duration::from_millis(10)).await;
+                let used = server.peek(&*key).await.unwrap().used();
+                assert!(used == whole || (used == 3 && !done), "{key}: {used} used, done: {done}");
+                assert_eq!(limiter.acquire(&*key).await.unwrap().used(), used + 1, "{key}");
+                if done {
+                    break;
+                }
+                *(if used == whole { &mut all } else { &mut none }) += 1;
+            }
+        }
+        println!("{name}, wrapped: {wrapped}: {none} drops without effect, {all} with it");
+        assert!(none > 3 && all > 1, "{name}, wrapped: {wrapped}: {none} drops without effect, {all} with it");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_soak_of_random_faults() {
+    let _alone = alone();
+    let mut scene = RedisScene::start().unwrap();
+    let mut subjects = stacks(&scene.url()).await;
+    for subject in &mut subjects {
+        // A window may meet several outages, and a fallback admits once more in each.
+        subject.most = subject.most.filter(|most| *most == 1);
+    }
+    let redis = RedisStore::builder().response_timeout(RESPONSE).connect(&scene.url()).await.unwrap();
+    let closed = Stack::new(redis).timeout(TIMEOUT).failures(3).pause(PAUSE).fail_closed();
+    subjects.push(Subject::exact("recommended, closed", Arc::new(closed), TIMEOUT_BOUND));
+    let faults = EXPECTED.map(|(fault, _)| fault).into_iter();
+    let lossless = faults.filter(|fault| !RedisScene::loses_data(*fault) && *fault != RedisFault::Loading);
+    let settings = Soak::from_env(lossless.collect());
+    println!("LIMITER_SEED={} for {:?}", settings.seed, settings.length);
+    let report = soak(&mut scene, &settings, &subjects, direct).await.unwrap();
+    println!("{report:#?}");
+    assert!(report.violations.is_empty(), "LIMITER_SEED={}: {:#?}", settings.seed, report.violations);
+}
