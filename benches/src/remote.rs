@@ -4,6 +4,7 @@
 mod clients;
 mod contestants;
 mod effort;
+mod group_commit;
 mod memory;
 mod report;
 mod server_time;
@@ -17,6 +18,7 @@ use limiter_testkit::server::Server;
 
 pub use clients::{Load, Served};
 pub use effort::Effort;
+pub use group_commit::{Grouped, Side};
 pub use memory::Bytes;
 pub use report::Results;
 pub use server_time::{Row, Spread};
@@ -41,6 +43,10 @@ pub fn measure(effort: Effort, only: Option<&str>) -> Result<Results> {
         for (name, tasks) in clients::TASKS.into_iter().filter(|(name, _)| wanted(name)) {
             eprintln!("{name}");
             results.loads.push(clients::measure(&server, (name, tasks), effort).await.context(name)?);
+        }
+        if wanted(group_commit::NAME) {
+            eprintln!("{}", group_commit::NAME);
+            results.grouped = group_commit::measure(&server, effort).await.context(group_commit::NAME)?;
         }
         if wanted(textbook::NAME) {
             eprintln!("{}", textbook::NAME);

@@ -1,7 +1,7 @@
 //! Group commit makes the decisions that the operations would get one by one.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures::future::join_all;
 use limiter_core::store::{Facts, LogKey, Mode, Op, Outcome, Settlement};
@@ -55,13 +55,21 @@ fn batches() -> impl Strategy<Value = Vec<Batch>> {
     let default = prop_oneof![3 => Just(None), 1 => (0_usize..4).prop_map(Some)];
     let cost = prop_oneof![3 => Just(1_u64), 1 => 2_u64..=5];
     let id = prop_oneof![9 => Just(None), 1 => (0_u128..4).prop_map(Some)];
-    let planned = (mode, 0_usize..5, default, cost, id)
-        .prop_map(|(mode, policy, default, cost, id)| Planned { mode, policy, default, cost, id });
+    let planned = (mode, 0_usize..5, default, cost, id).prop_map(|(mode, policy, default, cost, id)| Planned {
+        mode,
+        policy,
+        default,
+        cost,
+        id,
+    });
     let run = (planned, 1_usize..=12).prop_map(|(planned, count)| vec![planned; count]);
     let after = prop_oneof![2 => Just(0_u64), 4 => 1_u64..60, 1 => 60_u64..1500];
     let refund = prop_oneof![4 => Just(None), 1 => (0_usize..8).prop_map(Some)];
-    let batch = (after, prop::collection::vec(run, 1..=3), refund)
-        .prop_map(|(after, runs, refund)| Batch { after, planned: runs.concat(), refund });
+    let batch = (after, prop::collection::vec(run, 1..=3), refund).prop_map(|(after, runs, refund)| Batch {
+        after,
+        planned: runs.concat(),
+        refund,
+    });
     prop::collection::vec(batch, 1..=10)
 }
 
