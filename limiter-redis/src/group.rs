@@ -17,6 +17,7 @@ use futures_util::future::join_all;
 use redis::Value;
 use redis::aio::ConnectionLike;
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::channel::{Call, Channel};
@@ -82,7 +83,10 @@ where
 {
     // The first caller sends its operation itself. If nobody polls its future, it must not hold up the others.
     let _ = timeout(channel.retry_policy.response_timeout, first).await;
-    while let Some(waiting) = queue.take() {
+    loop {
+        // Those just answered often ask again at once.
+        yield_now().await;
+        let Some(waiting) = queue.take() else { break };
         // Sent in this order on one connection.
         join_all(calls(waiting).into_iter().map(|call| send(&channel, call))).await;
     }

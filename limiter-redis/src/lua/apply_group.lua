@@ -97,17 +97,19 @@ if fit > 0 then
   end
   if last < t and (behind < 0 or kept == -1) then high, low = 0, 0 end
   local callers = tag >= 8 and count_ids() or 0
-  local short = callers == 0 and t - origin < $AGE_END and (last < t or is_short(newest))
   local entry_tag, suffix = (cost > 1 and 4 or 0) + (callers > 0 and 8 or 0), cost > 1 and pack('>I7', cost)
+  local short = callers == 0 and high == 0 and low + more < $SHORT_TOTAL_END and t - origin < $AGE_END
+    and (last < t or is_short(newest))
+  -- The age and the sum are those of the newest entry, because no other one is asked for them.
+  local head, rest = pack('>i7', t - $TIME_BIAS), pack('>I6I2I2', t - origin, math.min(whole + more, $SUM_MAX), ttl)
   local numbers, add = { unpack_struct('>' .. string.rep('I4', fit), ids) }, { key }
   for i = 1, fit do
     local entry
     low = low + cost
-    if low >= $LOW_END then high, low = carry(high, low) end
-    if short and high == 0 and low < $SHORT_TOTAL_END then
-      -- Only the newest entry is asked for the age and the sum.
-      entry = pack('>i7I5I6I2I2I4', t - $TIME_BIAS, low, t - origin, math.min(whole + i * cost, $SUM_MAX), ttl, numbers[i])
+    if short then
+      entry = pack('c7>I5c10I4', head, low, rest, numbers[i])
     else
+      if low >= $LOW_END then high, low = carry(high, low) end
       entry = long(t, high, low, entry_tag, prefix .. sub(ids, 4 * i - 3, 4 * i))
     end
     add[2 * i], add[2 * i + 1] = '0', suffix and entry .. suffix or entry
