@@ -1,6 +1,7 @@
 //! Compares the limiter in Redis with scripts and peers: server time per decision, throughput and latency of clients,
 //! and bytes. Starts its own server; `LIMITER_REDIS_SERVER` selects the binary.
 
+mod batch;
 mod clients;
 mod contestants;
 mod effort;
@@ -16,6 +17,7 @@ mod textbook;
 use anyhow::{Context, Result};
 use limiter_testkit::server::Server;
 
+pub use batch::Batched;
 pub use clients::{Load, Served};
 pub use effort::Effort;
 pub use group_commit::{Grouped, Side};
@@ -47,6 +49,10 @@ pub fn measure(effort: Effort, only: Option<&str>) -> Result<Results> {
         if wanted(group_commit::NAME) {
             eprintln!("{}", group_commit::NAME);
             results.grouped = group_commit::measure(&server, effort).await.context(group_commit::NAME)?;
+        }
+        if wanted(batch::NAME) {
+            eprintln!("{}", batch::NAME);
+            results.batches = batch::measure(&server, effort).await.context(batch::NAME)?;
         }
         if wanted(textbook::NAME) {
             eprintln!("{}", textbook::NAME);

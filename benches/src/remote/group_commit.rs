@@ -15,7 +15,7 @@ use super::effort::Effort;
 use super::server_time::{Spread, processor};
 
 pub(super) const NAME: &str = "group_commit";
-const TASKS: [usize; 3] = [1, 16, 128];
+const TASKS: [usize; 2] = [1, 128];
 /// The goal: the highest acceptable ratio of processor time with the most tasks.
 const GOAL: f64 = 0.25;
 const PLENTY: u64 = 10_000_000;

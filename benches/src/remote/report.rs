@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
+use super::batch::Batched;
 use super::clients::{Load, Served};
 use super::contestants::{Gcra, Noop, Ours, Trypema};
 use super::group_commit::{Grouped, Side};
@@ -26,6 +27,9 @@ pub struct Results {
     /// With and without group commit.
     #[serde(default)]
     pub grouped: Vec<Grouped>,
+    /// Batches of acquires.
+    #[serde(default)]
+    pub batches: Vec<Batched>,
     /// Beside the textbook's sorted set.
     #[serde(default)]
     pub textbook: Option<Textbook>,
@@ -45,6 +49,7 @@ impl Results {
         self.textbook(&mut out);
         self.clients(&mut out);
         self.group_commit(&mut out);
+        self.batches(&mut out);
         self.memory(&mut out);
         self.goals(&mut out);
         out
@@ -136,6 +141,19 @@ impl Results {
                 latency(without),
                 latency(with)
             );
+        }
+    }
+
+    fn batches(&self, out: &mut String) {
+        if self.batches.is_empty() {
+            return;
+        }
+        let text = "One caller, and a batch of acquires of different keys: microseconds per batch, each acquire after the answer to \
+             the one before, and with `acquire_many`. Medians of alternating turns, and of the ratios of each round.";
+        heading(out, "Batches", text);
+        table(out, &["acquires"], &["one by one", "`acquire_many`", "ratio"]);
+        for Batched { size, one_by_one, together, ratio } in &self.batches {
+            let _ = writeln!(out, "| {size} | {one_by_one:.0} | **{together:.0}** | {ratio:.2} |");
         }
     }
 
