@@ -51,7 +51,7 @@
 //! | `redis-tls` | TLS for `RedisStore`, with rustls; enables `redis` |
 //! | `tokio` | waiting with `within` in a tokio runtime |
 //! | `serde` | limits and policies in configuration files |
-//! | `wrappers` | timeout, circuit breaker, fail open, fail closed, fallback, denial cache |
+//! | `wrappers` | timeout, circuit breaker, fail open, fail closed, fallback, denial cache, prefix |
 //! | `uuid` | `Uuid` as a key and as an idempotency key |
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

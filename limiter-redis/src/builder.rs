@@ -94,7 +94,7 @@ impl RedisStoreBuilder {
     /// takes a fraction of the server time. Without concurrency nothing changes.
     ///
     /// Acquires form a call if they are alike: of one key, policy and cost, at the same time, without an idempotency key, under a
-    /// policy that counts admitted requests. Other operations of a busy key wait in the same order, and go as calls of their own.
+    /// policy that counts admitted requests. Other operations of a busy key wait in the same order, and go as calls of one.
     /// Waiting is part of the time that an operation may take, which is the same as without group commit.
     ///
     /// An error of a call is the error of every acquire in it. An acquire that is dropped while it waits does not count.

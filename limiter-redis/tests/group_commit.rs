@@ -46,16 +46,19 @@ struct Batch {
 fn policies() -> Vec<Policy> {
     let windows = [policy!("5/100us"), policy!("9/100us, 20/1ms"), policy!("40/100us, 12/1ms"), policy!("30/2ms")];
     let attempts = windows[0].clone().with_counting(Counting::Attempts);
-    windows.into_iter().chain([attempts]).collect()
+    // For totals that take more bits.
+    let large = policy!("4503599627370496/2ms");
+    windows.into_iter().chain([attempts, large]).collect()
 }
 
 /// Mostly runs of alike acquires.
 fn batches() -> impl Strategy<Value = Vec<Batch>> {
     let mode = prop_oneof![12 => Just(Mode::Acquire), 1 => Just(Mode::Peek), 1 => Just(Mode::Record)];
-    let default = prop_oneof![3 => Just(None), 1 => (0_usize..4).prop_map(Some)];
-    let cost = prop_oneof![3 => Just(1_u64), 1 => 2_u64..=5];
+    let default = prop_oneof![3 => Just(None), 1 => (0_usize..6).prop_map(Some)];
+    let cost =
+        prop_oneof![24 => Just(1_u64), 8 => 2_u64..=5, 1 => Just((1_u64 << 39) - 3), 2 => Just((1_u64 << 48) - 3)];
     let id = prop_oneof![9 => Just(None), 1 => (0_u128..4).prop_map(Some)];
-    let planned = (mode, 0_usize..5, default, cost, id).prop_map(|(mode, policy, default, cost, id)| Planned {
+    let planned = (mode, 0_usize..6, default, cost, id).prop_map(|(mode, policy, default, cost, id)| Planned {
         mode,
         policy,
         default,
