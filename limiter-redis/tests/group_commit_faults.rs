@@ -263,6 +263,44 @@ async fn a_group_whose_reply_is_lost_counts_once() {
 }
 
 #[tokio::test]
+async fn what_was_dropped_before_the_repetition_counts_again() {
+    let server = Server::start().unwrap();
+    let (limiter, connection) = held(&server, builder().retries(1), "5/1h").await;
+    // Its appends keep two entries.
+    let other = Limiter::new("search", policy!("2/1h"), common::connect(&server.url()).await);
+    let mut all = pin!(join_all((0..4).map(|_| limiter.acquire("k"))));
+    poll_once(all.as_mut());
+    connection.replies.add_permits(1);
+    let meanwhile = async {
+        connection.sent(2).await;
+        assert!(other.record("k").await.unwrap().receipt().is_some());
+        connection.loses.store(true, Ordering::SeqCst);
+        connection.replies.close();
+    };
+    let answers = soon(async { tokio::join!(all, meanwhile).0 }).await;
+    // Only the last of the three was found again.
+    assert_eq!(used(answers), [(true, 1), (true, 3), (true, 4), (true, 2)]);
+}
+
+#[tokio::test]
+async fn a_group_that_makes_the_key_sets_its_expiry() {
+    let server = Server::start().unwrap();
+    let (limiter, connection) = held(&server, builder(), "5/1h").await;
+    let mut peek = pin!(limiter.peek("k").into_future());
+    poll_once(peek.as_mut());
+    let mut others = pin!(join_all((0..3).map(|_| limiter.acquire("k"))));
+    poll_once(others.as_mut());
+    connection.replies.close();
+    let (peeked, answers) = soon(async { tokio::join!(peek, others) }).await;
+    assert_eq!(peeked.unwrap().used(), 0);
+    assert_eq!(used(answers), [(true, 1), (true, 2), (true, 3)]);
+    assert_eq!(connection.sent.load(Ordering::SeqCst), 2);
+    let log = limiter.store().redis_key(LogKey::new(limiter.name(), "k"));
+    let left = server.command(&[b"PTTL".as_slice(), &log]).unwrap().int();
+    assert!(left > 3_500_000 && left < 4_100_000, "{left}");
+}
+
+#[tokio::test]
 async fn everybody_gets_the_error() {
     let server = Server::start().unwrap();
     let (limiter, connection) = held(&server, builder(), "5/1h").await;
