@@ -19,12 +19,21 @@ fn main() -> Result<()> {
             ensure!(ordered, "{}: {served:?}", load.name);
         }
     }
+    for row in &results.grouped {
+        let sides = row.sides.iter().all(|side| side.processor > 0.0 && side.rate > 0.0 && side.half <= side.most);
+        ensure!(sides && row.ratio > 0.0, "{row:?}");
+    }
+    for row in &results.batches {
+        ensure!(row.one_by_one > 0.0 && row.together > 0.0, "{row:?}");
+    }
     for bytes in &results.bytes {
         ensure!(bytes.ours > bytes.entries && bytes.gcra > 0, "{bytes:?}");
     }
     if only.is_none() {
         let found = (results.rows.len(), results.loads.len(), results.bytes.len());
         ensure!(found == (13, 4, 4), "rows, loads and sizes: {found:?}");
+        let found = (results.grouped.len(), results.batches.len());
+        ensure!(found == (6, 3), "loads with group commit and batches: {found:?}");
     }
     if test {
         println!("the Redis group works on {}", results.version);

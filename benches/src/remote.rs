@@ -1,9 +1,11 @@
 //! Compares the limiter in Redis with scripts and peers: server time per decision, throughput and latency of clients,
 //! and bytes. Starts its own server; `LIMITER_REDIS_SERVER` selects the binary.
 
+mod batch;
 mod clients;
 mod contestants;
 mod effort;
+mod group_commit;
 mod memory;
 mod report;
 mod server_time;
@@ -16,8 +18,10 @@ mod textbook;
 use anyhow::{Context, Result};
 use limiter_testkit::server::Server;
 
+pub use batch::Batched;
 pub use clients::{Load, Served};
 pub use effort::Effort;
+pub use group_commit::{Grouped, Side};
 pub use memory::Bytes;
 pub use report::Results;
 pub use server_time::{Row, Spread};
@@ -43,6 +47,14 @@ pub fn measure(effort: Effort, only: Option<&str>) -> Result<Results> {
         for (name, tasks) in clients::TASKS.into_iter().filter(|(name, _)| wanted(name)) {
             eprintln!("{name}");
             results.loads.push(clients::measure(&server, (name, tasks), effort).await.context(name)?);
+        }
+        if wanted(group_commit::NAME) {
+            eprintln!("{}", group_commit::NAME);
+            results.grouped = group_commit::measure(&server, effort).await.context(group_commit::NAME)?;
+        }
+        if wanted(batch::NAME) {
+            eprintln!("{}", batch::NAME);
+            results.batches = batch::measure(&server, effort).await.context(batch::NAME)?;
         }
         if wanted(textbook::NAME) {
             eprintln!("{}", textbook::NAME);

@@ -1,6 +1,8 @@
 //! The builders that a limiter's methods return. Each is also a future.
 
 mod call;
+mod join;
+mod many;
 mod permit;
 mod reset;
 mod run;
@@ -8,6 +10,7 @@ mod settle;
 pub mod verb;
 mod wait;
 
+pub use many::AcquireMany;
 pub use permit::{Permit, PermitRequest, RefundOnDrop};
 pub use reset::Reset;
 pub use run::Request;

@@ -41,8 +41,19 @@ pub(crate) struct Reply {
 }
 
 impl RetryPolicy {
-    /// Sends what `command` returns until it is answered or no retry is left.
-    pub(crate) async fn run<C>(&self, connection: &C, mut command: impl FnMut(Attempt) -> Cmd) -> Result<Reply, Failure>
+    /// Returns when a call that begins now ends at the latest. `None` if that is too far in the future.
+    pub(crate) fn end(&self) -> Option<Instant> {
+        let attempt = self.response_timeout.saturating_add(RETRY_PAUSE);
+        Instant::now().checked_add(attempt.saturating_mul(self.retries.saturating_add(1)))
+    }
+
+    /// Sends what `command` returns until it is answered, no retry is left, or it is `end`.
+    pub(crate) async fn run<C>(
+        &self,
+        connection: &C,
+        end: Option<Instant>,
+        mut command: impl FnMut(Attempt) -> Cmd,
+    ) -> Result<Reply, Failure>
     where
         C: ConnectionLike + Clone,
     {
@@ -52,16 +63,17 @@ impl RetryPolicy {
         loop {
             let sent = Instant::now();
             let since_first = first.map(|first| first.elapsed());
-            let gives_up = sent.checked_add(self.response_timeout);
-            let attempt = Attempt { since_first, gives_up, load: false };
-            let reply = timeout(self.response_timeout, once(&mut connection, &mut command, attempt)).await;
+            let left_until_end = end.map_or(Duration::MAX, |end| end.saturating_duration_since(sent));
+            let response_timeout = self.response_timeout.min(left_until_end);
+            let attempt = Attempt { since_first, gives_up: sent.checked_add(response_timeout), load: false };
+            let reply = timeout(response_timeout, once(&mut connection, &mut command, attempt)).await;
             let failure = match reply {
                 Ok(Ok(value)) => return Ok(Reply { value, repeated: first.is_some(), sent }),
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::Timeout,
             };
             let repeat = failure.repeat();
-            if left == 0 || repeat == Repeat::Never {
+            if left == 0 || repeat == Repeat::Never || end.is_some_and(|end| end <= Instant::now()) {
                 return Err(failure);
             }
             left -= 1;

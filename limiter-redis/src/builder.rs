@@ -6,6 +6,7 @@ use limiter_core::Error;
 use redis::aio::ConnectionLike;
 
 use crate::attempt::RetryPolicy;
+use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::key::KeySpace;
 use crate::settings::Timeouts;
@@ -33,6 +34,7 @@ pub struct RedisStoreBuilder {
     connect_timeout: Duration,
     response_timeout: Duration,
     retries: u32,
+    group_commit: bool,
 }
 
 impl Default for RedisStoreBuilder {
@@ -42,6 +44,7 @@ impl Default for RedisStoreBuilder {
             connect_timeout: Duration::from_millis(500),
             response_timeout: Duration::from_millis(250),
             retries: 1,
+            group_commit: false,
         }
     }
 }
@@ -83,8 +86,27 @@ impl RedisStoreBuilder {
         self
     }
 
-    fn retry_policy(&self) -> RetryPolicy {
-        RetryPolicy { response_timeout: self.response_timeout, retries: self.retries }
+    /// Sets whether concurrent acquires of one key go to Redis together. Default: `false`.
+    ///
+    /// An acquire is sent at once if no other one of its key is under way in this store. Those that arrive meanwhile wait for its
+    /// answer. Then all of them go as one script call of up to 256, and are answered in the order in which they arrived. Each
+    /// decision is the one that the acquire would get on its own. For a hot key with many concurrent requests this
+    /// takes a fraction of the server time. Without concurrency nothing changes.
+    ///
+    /// Acquires form a call if they are alike: of one key, policy and cost, at the same time, without an idempotency key, under a
+    /// policy that counts admitted requests. Other operations of a busy key wait in the same order, and go as calls of one.
+    /// Waiting is part of the time that an operation may take, which is the same as without group commit.
+    ///
+    /// An error of a call is the error of every acquire in it. An acquire that is dropped while it waits does not count.
+    #[must_use]
+    pub fn group_commit(mut self, group_commit: bool) -> Self {
+        self.group_commit = group_commit;
+        self
+    }
+
+    fn store<C>(&self, connection: C, keys: KeySpace) -> RedisStore<C> {
+        let retry_policy = RetryPolicy { response_timeout: self.response_timeout, retries: self.retries };
+        RedisStore::new(Channel::new(connection, retry_policy), keys, self.group_commit)
     }
 
     fn timeouts(&self) -> Timeouts {
@@ -103,7 +125,7 @@ impl RedisStoreBuilder {
     where
         C: ConnectionLike + Clone + Send + Sync + 'static,
     {
-        Ok(RedisStore::new(connection, KeySpace::new(&self.prefix)?, self.retry_policy()))
+        Ok(self.store(connection, KeySpace::new(&self.prefix)?))
     }
 
     /// Connects to a URL. The store reconnects when a lost connection is needed again.
@@ -129,7 +151,7 @@ impl RedisStoreBuilder {
     pub async fn connect(self, url: &str) -> Result<RedisStore, Error> {
         let keys = KeySpace::new(&self.prefix)?;
         let connection = Connection::open(url, self.timeouts()).await?;
-        Ok(RedisStore::new(connection, keys, self.retry_policy()))
+        Ok(self.store(connection, keys))
     }
 
     /// Returns a store that connects to a URL with its first operation, so that a service can start while Redis is away.
@@ -142,7 +164,7 @@ impl RedisStoreBuilder {
     pub fn connect_lazily(self, url: &str) -> Result<RedisStore, Error> {
         let keys = KeySpace::new(&self.prefix)?;
         let connection = Connection::open_lazily(url, self.timeouts())?;
-        Ok(RedisStore::new(connection, keys, self.retry_policy()))
+        Ok(self.store(connection, keys))
     }
 }
 

@@ -9,7 +9,7 @@ use redis::RedisError;
 use crate::url::{malformed, shown};
 
 /// A command that failed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// No answer in time.
     Timeout,

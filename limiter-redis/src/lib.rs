@@ -16,11 +16,13 @@
 
 mod attempt;
 mod builder;
+mod channel;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod connection;
 mod failure;
 mod format;
+mod group;
 mod id;
 mod inspect;
 mod key;

@@ -85,6 +85,44 @@ fn parse(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
     rest.is_empty().then_some(facts)
 }
 
+/// Returns the facts of the operation at `place` in the reply of `apply_group.lua`.
+pub(crate) fn group_facts(op: &Op<'_>, id: EntryId, place: usize, reply: &Value) -> Result<Facts, Error> {
+    parse_group(op, id, place, reply).ok_or_else(|| unexpected(reply).with_log(op.log))
+}
+
+fn parse_group(op: &Op<'_>, id: EntryId, place: usize, reply: &Value) -> Option<Facts> {
+    let (code, mut rest) = Numbers::of(reply)?;
+    let (now, newest, fit) = (rest.time()?, rest.time()?, rest.number()?);
+    let (first, past, at) = (rest.number()?, rest.number()?, rest.time()?);
+    let place = u64::try_from(place).ok()?;
+    let repeated = first <= place && place < past;
+    // Its place among those that were not repeated.
+    let place = if place < past { place } else { place - past.checked_sub(first)? };
+    let (admitted, outcome) = match (repeated, place < fit) {
+        (true, _) => (true, Outcome::Repeated(Entry { id, at })),
+        (false, true) => (true, Outcome::Appended(Entry { id, at: now })),
+        (false, false) => (false, Outcome::Nothing),
+    };
+    let mut usage = [Usage::default(); MAX_LIMITS];
+    let usage = usage.get_mut(..op.policy.limits().len())?;
+    for usage in usage.iter_mut() {
+        let mut side = || Some(Usage { used: rest.number()?, oldest: rest.time()?, blocker: rest.time()? });
+        let (before, after) = (side()?, side()?);
+        *usage = match outcome {
+            Outcome::Repeated(_) => before,
+            Outcome::Appended(_) => {
+                let oldest = if before.used == 0 { now } else { before.oldest };
+                Usage { used: before.used.saturating_add(op.cost.saturating_mul(place + 1)), oldest, blocker: oldest }
+            }
+            Outcome::Nothing => after,
+        };
+    }
+    let appended = fit > 0 && !repeated;
+    let newest = if appended { Some(now) } else { (code & EMPTY == 0).then_some(newest) };
+    let log = LogFacts { now, newest, usage: PerLimit::from_slice(usage)? };
+    rest.is_empty().then_some(Facts { admitted, outcome, log })
+}
+
 /// Returns the facts in the reply of `settle.lua`.
 pub(crate) fn settlement(settlement: &Settlement<'_>, reply: &Value) -> Result<SettlementFacts, Error> {
     parse_settlement(settlement, reply).ok_or_else(|| unexpected(reply).with_log(settlement.log))

@@ -5,10 +5,9 @@ use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, Value};
 use tokio::time::timeout;
 
-use crate::attempt::Attempt;
 #[cfg(feature = "cluster")]
 use crate::cluster::{Node, slots::masters};
-use crate::connection::{Connection, Topology};
+use crate::connection::Topology;
 use crate::key::StoredKey;
 use crate::reply::{integer, unexpected};
 use crate::store::RedisStore;
@@ -148,8 +147,8 @@ impl RedisStore {
         for found in found {
             pipeline.add_command(zcard(&found.stored));
         }
-        let (count, limit) = (found.len(), self.retry_policy.response_timeout);
-        let replies = match &self.connection.0 {
+        let (count, limit) = (found.len(), self.channel.retry_policy.response_timeout);
+        let replies = match &self.channel.connection.0 {
             Topology::Single(manager) => timeout(limit, manager.clone().req_packed_commands(&pipeline, 0, count)).await,
             #[cfg(feature = "cluster")]
             Topology::Cluster(cluster) => {
@@ -163,12 +162,12 @@ impl RedisStore {
     }
 
     async fn size(&self, stored: &[u8]) -> Result<i64, Error> {
-        let reply = self.retry_policy.run(&self.connection, |_: Attempt| zcard(stored)).await;
+        let reply = self.channel.run(|_| zcard(stored)).await;
         integer(&reply.map_err(|failure| failure.into_error(stored))?.value)
     }
 
     async fn nodes(&self) -> Result<Vec<Option<(String, u16)>>, Error> {
-        match &self.connection.0 {
+        match &self.channel.connection.0 {
             Topology::Single(_) => Ok(vec![None]),
             #[cfg(feature = "cluster")]
             Topology::Cluster(_) => {
@@ -183,13 +182,13 @@ impl RedisStore {
 
     /// Sends a command to a node of a cluster, or to any.
     async fn send_to(&self, node: Option<&(String, u16)>, cmd: Cmd) -> Result<Value, Error> {
-        match (&self.connection.0, node) {
+        match (&self.channel.connection.0, node) {
             #[cfg(feature = "cluster")]
             (Topology::Cluster(cluster), node) => {
                 let node = Node::new(cluster.clone(), node);
-                self.retry_policy.run(&node, |_| cmd.clone()).await
+                self.channel.retry_policy.run(&node, None, |_| cmd.clone()).await
             }
-            _ => self.retry_policy.run::<Connection>(&self.connection, |_| cmd.clone()).await,
+            _ => self.channel.run(|_| cmd.clone()).await,
         }
         .map(|reply| reply.value)
         .map_err(|failure| failure.into_error(b""))

@@ -8,13 +8,17 @@ use crate::format::PLACEHOLDERS;
 
 const PRELUDE: &str = include_str!("lua/prelude.lua");
 const APPLY_FAST_FILE: &str = include_str!("lua/apply_fast.lua");
+const APPEND: &str = include_str!("lua/append.lua");
 const APPLY_FILE: &str = include_str!("lua/apply.lua");
+const APPLY_GROUP_FILE: &str = include_str!("lua/apply_group.lua");
 const SETTLE_FILE: &str = include_str!("lua/settle.lua");
 const INSPECT_FILE: &str = include_str!("lua/inspect.lua");
 
 /// The fast path comes before the prelude: making the functions takes as long as a command or two.
 pub(crate) static APPLY: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[APPLY_FAST_FILE, PRELUDE, APPLY_FILE]));
+    LazyLock::new(|| LuaScript::new(&[APPLY_FAST_FILE, PRELUDE, APPEND, APPLY_FILE]));
+pub(crate) static APPLY_GROUP: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::new(&[PRELUDE, APPEND, APPLY_GROUP_FILE]));
 pub(crate) static SETTLE: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[PRELUDE, SETTLE_FILE]));
 pub(crate) static INSPECT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[PRELUDE, INSPECT_FILE]));
 
@@ -86,7 +90,8 @@ mod tests {
 
     use super::*;
 
-    const FILES: [&str; 5] = [PRELUDE, APPLY_FAST_FILE, APPLY_FILE, SETTLE_FILE, INSPECT_FILE];
+    const FILES: [&str; 7] =
+        [PRELUDE, APPEND, APPLY_FAST_FILE, APPLY_FILE, APPLY_GROUP_FILE, SETTLE_FILE, INSPECT_FILE];
 
     /// The names of the numbers in a file.
     fn names(file: &str) -> BTreeSet<&str> {
@@ -101,7 +106,7 @@ mod tests {
         let unknown: Vec<_> = used.difference(&known).collect();
         let unused: Vec<_> = known.difference(&used).collect();
         assert!(unknown.is_empty() && unused.is_empty(), "unknown: {unknown:?}, unused: {unused:?}");
-        for script in [&APPLY, &SETTLE, &INSPECT] {
+        for script in [&APPLY, &APPLY_GROUP, &SETTLE, &INSPECT] {
             assert!(!script.text.contains('$'), "a name is left");
         }
     }

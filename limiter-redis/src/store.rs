@@ -2,19 +2,20 @@
 
 use std::fmt;
 
-use limiter_core::store::{At, Facts, LogKey, Op, Settlement, SettlementFacts};
-use limiter_core::{EntryId, Error, ErrorKind, WindowStore};
+use limiter_core::store::{At, Facts, LogKey, Mode, Op, Settlement, SettlementFacts};
+use limiter_core::{Counting, EntryId, Error, ErrorKind, WindowStore};
 use redis::Cmd;
 use redis::aio::ConnectionLike;
 
-use crate::attempt::{Attempt, Reply, RetryPolicy};
+use crate::attempt::{Attempt, Reply};
+use crate::channel::{Call, Channel};
 use crate::connection::Connection;
 use crate::format::OWN_ID_LEN;
+use crate::group::{Answer, GroupCommit};
 use crate::id::{IdSource, ttl_code};
 use crate::key::KeySpace;
-use crate::request::{given_time, set_deadline};
-use crate::script::{APPLY, Arg, SETTLE};
-use crate::server_clock::ServerClock;
+use crate::request::given_time;
+use crate::script::{Arg, SETTLE};
 use crate::{reply, request};
 
 /// Keeps each log in a sorted set in Redis and decides in one round trip.
@@ -39,16 +40,16 @@ use crate::{reply, request};
 /// # Cancel safety
 /// Dropping a future before it is ready either has the whole effect of the operation or none.
 pub struct RedisStore<C = Connection> {
-    pub(crate) connection: C,
+    pub(crate) channel: Channel<C>,
     pub(crate) keys: KeySpace,
-    pub(crate) retry_policy: RetryPolicy,
     ids: IdSource,
-    clock: ServerClock,
+    /// `None` if every operation goes alone.
+    group_commit: Option<GroupCommit>,
 }
 
 impl<C> RedisStore<C> {
-    pub(crate) fn new(connection: C, keys: KeySpace, retry_policy: RetryPolicy) -> Self {
-        Self { connection, keys, retry_policy, ids: IdSource::new(), clock: ServerClock::new() }
+    pub(crate) fn new(channel: Channel<C>, keys: KeySpace, group_commit: bool) -> Self {
+        Self { channel, keys, ids: IdSource::new(), group_commit: group_commit.then(GroupCommit::default) }
     }
 
     /// Returns the Redis key of a log, such as `limiter:{search:customer 7}`.
@@ -71,19 +72,8 @@ impl<C> RedisStore<C> {
 impl<C> fmt::Debug for RedisStore<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("RedisStore");
-        out.field("keys", &self.keys).field("retry_policy", &self.retry_policy).finish_non_exhaustive()
-    }
-}
-
-fn apply_command(request: &[u8], at: Option<u64>, stored: &[u8], attempt: Attempt) -> Cmd {
-    let at = at.map_or(Arg::Bytes(b""), Arg::Number);
-    match attempt.since_first {
-        Some(since) => {
-            let since = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
-            APPLY.call(attempt.load, stored, &[Arg::Bytes(request), at, Arg::Number(since)])
-        }
-        None if matches!(at, Arg::Number(_)) => APPLY.call(attempt.load, stored, &[Arg::Bytes(request), at]),
-        None => APPLY.call(attempt.load, stored, &[Arg::Bytes(request)]),
+        out.field("keys", &self.keys).field("retry_policy", &self.channel.retry_policy);
+        out.field("group_commit", &self.group_commit.is_some()).finish_non_exhaustive()
     }
 }
 
@@ -98,7 +88,7 @@ where
         stored: &[u8],
         command: impl FnMut(Attempt) -> Cmd,
     ) -> Result<Reply, Error> {
-        let reply = self.retry_policy.run(&self.connection, command).await;
+        let reply = self.channel.run(command).await;
         reply.map_err(|failure| failure.into_error(stored).with_log(log))
     }
 }
@@ -108,7 +98,6 @@ where
     C: ConnectionLike + Clone + Send + Sync + 'static,
 {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        let stored = self.keys.encode(op.log);
         let own = self.ids.next(match op.at {
             At::StoreClock => ttl_code(op.retention().window),
             At::Given(_) => 0,
@@ -117,18 +106,18 @@ where
             Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
             None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[8 - OWN_ID_LEN..]),
         };
-        let (mut request, at) = (request::apply(&op, bytes), given_time(op.at));
-        let command = |attempt: Attempt| {
-            // A given time says nothing about the server's clock.
-            let gives_up = attempt.gives_up.filter(|_| at.is_none());
-            set_deadline(&mut request, gives_up.and_then(|gives_up| self.clock.at(gives_up)));
-            apply_command(&request, at, &stored, attempt)
+        let groups = op.mode == Mode::Acquire && op.policy.counting() == Counting::Admitted && op.id.is_none();
+        let stored = self.keys.encode(op.log).into();
+        let mut call = Call { stored, request: request::apply(&op, bytes), at: given_time(op.at), groups };
+        let answer = match &self.group_commit {
+            Some(group_commit) => group_commit.apply(&self.channel, call).await,
+            None => self.channel.apply(&mut call, None).await.map(Answer::alone),
         };
-        let reply = self.run(op.log, &stored, command).await?;
-        if let Some(time) = reply::server_time(&reply.value).filter(|_| at.is_none()) {
-            self.clock.learn(reply.sent, time);
+        match answer {
+            Ok(Answer { reply, place: None }) => reply::facts(&op, id, &reply),
+            Ok(Answer { reply, place: Some(place) }) => reply::group_facts(&op, id, place, &reply),
+            Err(failure) => Err(failure.into_error(&self.keys.encode(op.log)).with_log(op.log)),
         }
-        reply::facts(&op, id, &reply.value)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {

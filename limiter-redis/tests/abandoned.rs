@@ -18,8 +18,9 @@ mod common;
 const RESPONSE: Duration = Duration::from_millis(250);
 const PATIENCE: Duration = Duration::from_secs(20);
 
-async fn limiter(server: &Server, policy: Policy, retries: u32) -> Limiter<RedisStore> {
-    let store = builder().response_timeout(RESPONSE).retries(retries).connect(&server.url()).await.unwrap();
+async fn limiter(server: &Server, policy: Policy, retries: u32, group_commit: bool) -> Limiter<RedisStore> {
+    let builder = builder().response_timeout(RESPONSE).retries(retries).group_commit(group_commit);
+    let store = builder.connect(&server.url()).await.unwrap();
     let limiter = Limiter::new("search", policy, store);
     // The server's clock is known from the first reply that comes in time.
     let warm_up = async { while limiter.acquire("other").await.is_err() {} };
@@ -30,9 +31,16 @@ async fn limiter(server: &Server, policy: Policy, retries: u32) -> Limiter<Redis
 #[tokio::test]
 async fn what_timed_out_while_the_server_was_stopped_does_not_count() {
     let attempts = policy!("20/1h").with_counting(Counting::Attempts);
-    for (policy, retries) in [(policy!("20/1h"), 0), (policy!("20/1h"), 1), (attempts, 0)] {
+    let plain = policy!("20/1h");
+    for (policy, retries, group_commit) in [
+        (plain.clone(), 0, false),
+        (plain.clone(), 1, false),
+        (attempts, 0, false),
+        (plain.clone(), 0, true),
+        (plain, 1, true),
+    ] {
         let server = Server::start().unwrap();
-        let limiter = limiter(&server, policy, retries).await;
+        let limiter = limiter(&server, policy, retries, group_commit).await;
         // This one arrived before.
         assert!(limiter.acquire("k").await.unwrap().allowed());
         server.pause().unwrap();
@@ -53,7 +61,7 @@ async fn what_timed_out_while_the_server_was_stopped_does_not_count() {
                 }
             }
         };
-        assert_eq!(tokio::time::timeout(PATIENCE, used).await.unwrap(), 1, "retries: {retries}");
+        assert_eq!(tokio::time::timeout(PATIENCE, used).await.unwrap(), 1, "{retries} retries, {group_commit}");
         assert!(limiter.acquire("k").await.unwrap().allowed());
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use limiter_core::store::{LogKey, Op};
 use limiter_core::{Counting, ErrorKind, Limiter, Name, Policy, Timestamp, WindowStore, policy};
 use limiter_redis::RedisStore;
@@ -30,7 +31,7 @@ const BASIC_RULES: [&str; 15] = [
     "+pexpireat",
     "+unlink",
 ];
-/// What counting attempts, records, ids, refunds and settlements need in addition.
+/// What counting attempts, records, ids, refunds, settlements and group commit need in addition.
 const GENERAL_RULES: [&str; 5] = ["+pttl", "+zcard", "+zlexcount", "+zrank", "+zrem"];
 /// What looking at live keys needs in addition.
 const INSPECT_RULES: [&str; 2] = ["+scan", "+memory|usage"];
@@ -69,6 +70,16 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
             assert_eq!(decision.allowed(), id < 3);
         }
     }
+    let grouping = builder().group_commit(true).connect(&as_user(&server.url(), "shop")).await.unwrap();
+    let grouping = search(policy!("150/1h"), grouping);
+    let (gold, own) = (policy!("200/1ms"), grouping.policy().clone());
+    for policy in [&gold, &own, &gold] {
+        for decision in join_all((0..100).map(|_| grouping.acquire("many").policy(policy))).await {
+            assert!(decision.is_ok(), "{decision:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert!(grouping.reset("many").await.unwrap());
     let receipt = limiter.record("metered").cost(5).await.unwrap().receipt().unwrap();
     assert!(limiter.settle("metered", receipt, 2).await.unwrap().applied());
     assert_eq!(limiter.status("metered").await.unwrap().used(), 2);

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::SharedStore;
+use limiter_redis::RedisStore;
 use limiter_testkit::conformance::{Phase, Suite};
 use limiter_testkit::conformance_tests;
 use limiter_testkit::server::{Cluster, Server};
 
-use common::connect;
+use common::{builder, connect};
 
 mod common;
 
@@ -17,6 +18,10 @@ const RUN_TIMEOUT: Duration = Duration::from_secs(300);
 
 async fn connect_object_safe(url: &str) -> SharedStore {
     Arc::new(connect(url).await)
+}
+
+async fn connect_with_group_commit(url: &str) -> RedisStore {
+    builder().group_commit(true).connect(url).await.unwrap()
 }
 
 // Each handle is a connection.
@@ -42,6 +47,22 @@ conformance_tests!(
     with cluster = Cluster::start().unwrap(),
     suite = Suite::slow(),
     handles = 3,
+    runtime = tokio,
+);
+conformance_tests!(
+    group_commit,
+    connect_with_group_commit(&server.url()).await,
+    with server = Server::start().unwrap(),
+    suite = Suite::slow(),
+    handles = 2,
+    runtime = tokio,
+);
+conformance_tests!(
+    group_commit_in_a_cluster,
+    connect_with_group_commit(&cluster.url()).await,
+    with cluster = Cluster::start().unwrap(),
+    suite = Suite::slow(),
+    handles = 2,
     runtime = tokio,
 );
 

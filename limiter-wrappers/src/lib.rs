@@ -5,6 +5,7 @@
 //! - [`FailOpen`], [`FailClosed`] or [`Fallback`] for what happens to requests during an outage.
 //! - [`DenialCache`] for hot keys.
 //! - [`observe`] for metrics and traces.
+//! - [`Prefix`] for tenants that share a store.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -23,6 +24,7 @@ mod fallback;
 pub mod observe;
 #[cfg(feature = "outages")]
 mod outage;
+mod prefix;
 #[cfg(feature = "outages")]
 mod stack;
 #[cfg(feature = "outages")]
@@ -42,6 +44,7 @@ pub use fail_open::FailOpen;
 pub use fallback::Fallback;
 #[cfg(feature = "outages")]
 pub use outage::Outage;
+pub use prefix::Prefix;
 #[cfg(feature = "outages")]
 pub use stack::{Guarded, Stack};
 #[cfg(feature = "outages")]

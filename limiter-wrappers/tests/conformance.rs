@@ -7,7 +7,7 @@ use limiter_redis::RedisStore;
 use limiter_testkit::conformance::Suite;
 use limiter_testkit::conformance_tests;
 use limiter_testkit::server::Server;
-use limiter_wrappers::{CircuitBreaker, DenialCache, FailClosed, FailOpen, Fallback, Stack, Timeout};
+use limiter_wrappers::{CircuitBreaker, DenialCache, FailClosed, FailOpen, Fallback, Prefix, Stack, Timeout};
 
 /// No call may come near it on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
@@ -39,5 +39,13 @@ conformance_tests!(
     a_fallback,
     Fallback::new(MemoryStore::new(), MemoryStore::new()),
     suite = Suite::slow(),
+    runtime = tokio,
+);
+conformance_tests!(a_prefix, Prefix::new("tenant", MemoryStore::new()), suite = Suite::slow(), runtime = tokio);
+conformance_tests!(
+    a_prefix_over_redis,
+    Prefix::new("tenant", connect(&server.url()).await),
+    with server = Server::start().unwrap(),
+    suite = Suite::shared(),
     runtime = tokio,
 );

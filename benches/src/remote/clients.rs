@@ -47,10 +47,11 @@ pub struct Load {
     pub served: Vec<(String, Result<Served, String>)>,
 }
 
-struct Turn {
-    rate: f64,
-    half: f64,
-    most: f64,
+/// What clients saw in one turn: decisions per second, and the median and the 99th percentile of the latency in microseconds.
+pub(super) struct Turn {
+    pub(super) rate: f64,
+    pub(super) half: f64,
+    pub(super) most: f64,
 }
 
 /// Measures all contestants that support the server's version.
@@ -74,7 +75,7 @@ pub(super) async fn measure(server: &Server, (name, tasks): (&'static str, usize
     for round in 0..=effort.client_rounds {
         for turn in 0..contestants.len() {
             let who = (round + turn) % contestants.len();
-            let done = offer(&contestants[who], &keys, tasks, calls).await;
+            let done = offer(&contestants[who], &keys, tasks, calls, true).await;
             let done = done.with_context(|| contestants[who].name())?;
             // The first round loads the scripts and creates the keys.
             if round > 0 {
@@ -98,8 +99,14 @@ pub(super) async fn measure(server: &Server, (name, tasks): (&'static str, usize
     Ok(Load { name: name.to_owned(), tasks, served })
 }
 
-/// Makes `calls` decisions from `tasks` concurrent tasks.
-async fn offer(contestant: &Arc<dyn Contestant>, keys: &Arc<Vec<String>>, tasks: usize, calls: usize) -> Result<Turn> {
+/// Makes `calls` decisions from `tasks` concurrent tasks, and asserts each.
+pub(super) async fn offer(
+    contestant: &Arc<dyn Contestant>,
+    keys: &Arc<Vec<String>>,
+    tasks: usize,
+    calls: usize,
+    allowed: bool,
+) -> Result<Turn> {
     let next = Arc::new(AtomicUsize::new(0));
     let mut running = JoinSet::new();
     let start = Instant::now();
@@ -115,7 +122,7 @@ async fn offer(contestant: &Arc<dyn Contestant>, keys: &Arc<Vec<String>>, tasks:
                 // The step is prime to the number of keys, so every key is used equally often.
                 let key = &keys[call * 617 % keys.len()];
                 let start = Instant::now();
-                contestant.decide(key, 1, true).await?;
+                contestant.decide(key, 1, allowed).await?;
                 times.push(start.elapsed().as_nanos() as f64 / 1000.0);
             }
         });

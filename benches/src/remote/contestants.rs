@@ -45,7 +45,11 @@ impl Ours {
     }
 
     pub(super) fn new(connection: ConnectionManager, policy: Policy) -> Result<Self> {
-        let builder = RedisStore::builder().response_timeout(RESPONSE_TIMEOUT).retries(0);
+        Self::with_group_commit(connection, policy, false)
+    }
+
+    pub(super) fn with_group_commit(connection: ConnectionManager, policy: Policy, group_commit: bool) -> Result<Self> {
+        let builder = RedisStore::builder().response_timeout(RESPONSE_TIMEOUT).retries(0).group_commit(group_commit);
         Ok(Self(Limiter::new("bench", policy, builder.with_connection(Connection::from(connection))?)))
     }
 }

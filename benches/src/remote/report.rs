@@ -4,8 +4,10 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
+use super::batch::Batched;
 use super::clients::{Load, Served};
 use super::contestants::{Gcra, Noop, Ours, Trypema};
+use super::group_commit::{Grouped, Side};
 use super::memory::Bytes;
 use super::server_time::Row;
 use super::sizing::Sizing;
@@ -23,6 +25,12 @@ pub struct Results {
     pub rows: Vec<Row>,
     /// Throughput and latency of clients.
     pub loads: Vec<Load>,
+    /// With and without group commit.
+    #[serde(default)]
+    pub grouped: Vec<Grouped>,
+    /// Batches of acquires.
+    #[serde(default)]
+    pub batches: Vec<Batched>,
     /// Beside the textbook's sorted set.
     #[serde(default)]
     pub textbook: Option<Textbook>,
@@ -44,6 +52,8 @@ impl Results {
         self.server_time(&mut out);
         self.textbook(&mut out);
         self.clients(&mut out);
+        self.group_commit(&mut out);
+        self.batches(&mut out);
         self.sizing(&mut out);
         self.memory(&mut out);
         self.goals(&mut out);
@@ -143,6 +153,48 @@ impl Results {
         out
     }
 
+    fn group_commit(&self, out: &mut String) {
+        if self.grouped.is_empty() {
+            return;
+        }
+        let text = "One hot key, and tasks that share one connection, each with one request in flight. Microseconds of the server's \
+             processor time per decision, thousands of decisions per second, and the median and 99th percentile of the latency in \
+             microseconds: medians of alternating turns. The ratio is that of the processor time with group commit to that without, \
+             round by round. Clients and server share the processors.";
+        heading(out, "Group commit", text);
+        table(
+            out,
+            &["decisions", "tasks"],
+            &["processor", "with group commit", "ratio", "per second", "with", "latency", "latency with"],
+        );
+        for Grouped { about, tasks, sides: [without, with], ratio, .. } in &self.grouped {
+            let latency = |side: &Side| format!("{:.0}, {:.0}", side.half, side.most);
+            let _ = writeln!(
+                out,
+                "| {about} | {tasks} | {:.2} | **{:.2}** | {ratio:.2} | {:.1} | {:.1} | {} | {} |",
+                without.processor,
+                with.processor,
+                without.rate / 1000.0,
+                with.rate / 1000.0,
+                latency(without),
+                latency(with)
+            );
+        }
+    }
+
+    fn batches(&self, out: &mut String) {
+        if self.batches.is_empty() {
+            return;
+        }
+        let text = "One caller, and a batch of acquires of different keys: microseconds per batch, each acquire after the answer to \
+             the one before, and with `acquire_many`. Medians of alternating turns, and of the ratios of each round.";
+        heading(out, "Batches", text);
+        table(out, &["acquires"], &["one by one", "`acquire_many`", "ratio"]);
+        for Batched { size, one_by_one, together, ratio } in &self.batches {
+            let _ = writeln!(out, "| {size} | {one_by_one:.0} | **{together:.0}** | {ratio:.2} |");
+        }
+    }
+
     fn memory(&self, out: &mut String) {
         if self.bytes.is_empty() {
             return;
@@ -209,6 +261,11 @@ impl Results {
             let Some(goal) = row.goal else { continue };
             let median = row.ratio.median;
             let _ = writeln!(out, "| {} | {goal} | {median:.3} | {} |", row.about, verdict(median, goal));
+        }
+        for Grouped { about, tasks, ratio, goal, .. } in &self.grouped {
+            let Some(goal) = *goal else { continue };
+            let what = format!("group commit, {tasks} tasks: {about} (processor time relative to none)");
+            let _ = writeln!(out, "| {what} | {goal} | {ratio:.3} | {} |", verdict(*ratio, goal));
         }
     }
 }

@@ -221,6 +221,19 @@ impl Turns<'_> {
     }
 }
 
+/// The microseconds of processor time that the server has taken.
+pub(super) async fn processor(connection: &ConnectionManager) -> Result<f64> {
+    let info: String = redis::cmd("INFO").arg("cpu").query_async(&mut connection.clone()).await?;
+    let of = |field: &str| {
+        let seconds: f64 =
+            info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')?.trim().parse().ok())?;
+        Some(seconds * 1e6)
+    };
+    let both = of("used_cpu_user").zip(of("used_cpu_sys"));
+    let (user, system) = both.with_context(|| format!("INFO cpu lacks used_cpu_user and used_cpu_sys:\n{info}"))?;
+    Ok(user + system)
+}
+
 /// Returns the numbers below `count` in random order.
 fn shuffled(count: usize) -> Vec<usize> {
     let mut random = Xorshift(0x2545_f491_4f6c_dd1d);

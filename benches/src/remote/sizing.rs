@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::contestants::{Contestant, Ours, connect};
 use super::effort::Effort;
 use super::memory::usage;
-use super::server_time::{MAX_IN_FLIGHT, Spread};
-use super::textbook::{offer, processor, spent};
+use super::server_time::{MAX_IN_FLIGHT, Spread, processor};
+use super::textbook::{offer, spent};
 
 pub(super) const NAME: &str = "sizing";
 /// The entries of a log, and `zset-max-listpack-entries`. The default of Redis is 128.

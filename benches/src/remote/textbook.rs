@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::contestants::{Contestant, Ours, connect};
 use super::effort::Effort;
-use super::server_time::{MAX_IN_FLIGHT, Spread};
+use super::server_time::{MAX_IN_FLIGHT, Spread, processor};
 use super::sorted_set::{Form, Member, SortedSet};
 
 pub(super) const NAME: &str = "textbook";
@@ -141,19 +141,6 @@ pub(super) async fn spent(connection: &ConnectionManager) -> Result<f64> {
         line.lines().next()?.split(',').find_map(|field| field.strip_prefix("usec="))?.parse::<u64>().ok()
     };
     Ok(["evalsha", "multi", "exec"].into_iter().filter_map(of).sum::<u64>() as f64)
-}
-
-/// The microseconds of processor time that the server has taken.
-pub(super) async fn processor(connection: &ConnectionManager) -> Result<f64> {
-    let info: String = redis::cmd("INFO").arg("cpu").query_async(&mut connection.clone()).await?;
-    let of = |field: &str| {
-        let seconds: f64 =
-            info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')?.trim().parse().ok())?;
-        Some(seconds * 1e6)
-    };
-    let both = of("used_cpu_user").zip(of("used_cpu_sys"));
-    let (user, system) = both.with_context(|| format!("INFO cpu lacks used_cpu_user and used_cpu_sys:\n{info}"))?;
-    Ok(user + system)
 }
 
 async fn collisions(connection: &ConnectionManager) -> Result<Collisions> {

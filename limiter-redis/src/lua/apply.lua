@@ -1,6 +1,6 @@
 
--- The general form of an operation, after apply_fast.lua and prelude.lua. The former has read `request`, `given`, `now` and
--- `newest`.
+-- The general form of an operation, after apply_fast.lua, prelude.lua and append.lua. The first has read `request`, `given`, `now`
+-- and `newest`.
 read_log(now, newest)
 local kind, deadline, cost = unpack_struct('>BI7I7', request)
 local retention = kind > $RETENTION
@@ -99,29 +99,10 @@ if append then
   else
     call('ZADD', key, '0', entry)
   end
-  if newest then
-    -- A new id moves all ranks up by one.
-    local moved, first = #id == $CALLER_ID_LEN and 1 or 0
-    if kept == -1 then
-      first = call('ZRANK', key, entry)
-    else
-      first = expired and expired + moved or call('ZLEXCOUNT', key, '-', '(' .. from_time(t - longest + 1))
-      if kept then first = math.max(first, kept + moved) end
-    end
-    drop(ids, first - 1)
-  end
-  if given then
-    -- A given time says nothing about the server's clock, so the key is kept a minute longer.
-    call('PEXPIRE', key, math.ceil((t - now + longest) / 1000) + $GIVEN_TIME_GRACE_MS)
-  else
-    -- A caller's id leaves no room for a ttl code.
-    local ttl = #id == $OWN_ID_LEN and unpack_struct('>I2', id) or 0
-    if ttl == 0 then
-      call('PEXPIREAT', key, math.floor((t + longest) / 1000) + 1)
-    elseif not newest or ttl_of(newest, tag) ~= ttl or expiry(last, ttl) ~= expiry(t, ttl) then
-      call('PEXPIREAT', key, expiry(t, ttl))
-    end
-  end
+  -- A new id moves all ranks up by one.
+  if newest then trim(entry, kept, expired, longest, ids, #id == $CALLER_ID_LEN and 1 or 0) end
+  -- A caller's id leaves no room for a ttl code.
+  keep_alive(now, given, newest, longest, #id == $OWN_ID_LEN and unpack_struct('>I2', id) or 0)
   last = t
 end
 

@@ -13,11 +13,12 @@ if not now then
 end
 local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
 
--- What an entry becomes when its running total moves: a long one, because what a short one says of the log no longer holds.
+-- What an entry becomes when its running total moves: a long one, because what a short one says of the log no longer holds. The
+-- bytes of its id stay, because earlier versions of the scripts compare all of them.
 local function moved(member, by)
   local time, h, l, cost, entry_tag = read(member)
   h, l = carry(h, l + by)
-  return long(time, h, l, entry_tag, id_of(member, entry_tag) .. (cost > 1 and pack('>I7', cost) or ''))
+  return long(time, h, l, entry_tag, id_bytes(member, entry_tag) .. (cost > 1 and pack('>I7', cost) or ''))
 end
 
 -- Settles the entry. Returns whether the log held it.
@@ -29,7 +30,7 @@ local function settle()
   if now - at >= window then return false end
 
   -- The entry has a caller's id, or the store's, which comes behind zeros.
-  local own_id = sub(id, 1, -$OWN_ID_LEN - 1) == string.rep('\0', $CALLER_ID_LEN - $OWN_ID_LEN) 
+  local own_id = sub(id, 1, -$OWN_ID_LEN - 1) == string.rep('\0', $CALLER_ID_LEN - $OWN_ID_LEN)
     and without_denied(sub(id, -$OWN_ID_LEN))
   local target, tag, delta
   local from, past, skip = '[' .. from_time(at), '(' .. past_time(at), 0
@@ -55,7 +56,7 @@ local function settle()
       old[#old + 1], new[#new + 1] = member, moved(member, delta)
     end
   end
-  local name = id_of(target, tag)
+  local name = id_bytes(target, tag)
   tag = tag % 4 + (tag >= 8 and 8 or 0) + (cost > 1 and 4 or 0)
   new[1] = sub(new[1], 1, 16) .. string.char(tag) .. name .. (cost > 1 and pack('>I7', cost) or '')
 

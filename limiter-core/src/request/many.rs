@@ -1,0 +1,161 @@
+//! The builder for a batch of acquires.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::{fmt, mem};
+
+use super::call::Call;
+use super::join::Join;
+use crate::clock::BoxFuture;
+use crate::decision::Decision;
+use crate::error::Error;
+use crate::key::Key;
+use crate::limiter::Limiter;
+use crate::op::{At, Mode};
+use crate::policy::Policy;
+use crate::store::{NowStore, WindowStore};
+use crate::time::Timestamp;
+
+/// The most keys of a batch with a call under way. Enough to fill a connection, and few enough that no call waits for its turn
+/// until it times out.
+const WIDTH: usize = 256;
+
+/// A batch of acquires with its options: a builder that is also a future.
+///
+/// `.await` it, or call [`now`](Self::now) on a synchronous store. It returns one result for each acquire, in the order given.
+/// The decisions are those of the acquires one by one, in that order.
+///
+/// The calls on different keys run concurrently, up to 256 at a time, so a store over a network pipelines them. The calls on one
+/// key run one after another. The batch is not atomic: other callers may come between, and an error of one call is the error of
+/// that call alone.
+///
+/// # Errors
+/// Each result may be an error of [`Request`](crate::Request).
+///
+/// # Cancel safety
+/// Each acquire is cancel-safe like a [`Request`](crate::Request). A dropped batch has made some of its calls, and not the others.
+#[must_use = "a batch does nothing until it is awaited, or `now` is called"]
+pub struct AcquireMany<'a, S, B> {
+    calls: Vec<Call<'a, S, B>>,
+    /// The boxed future of the calls that the store did not answer at once.
+    running: Option<BoxFuture<'a, Vec<Result<Decision, Error>>>>,
+}
+
+impl<S> Limiter<S> {
+    /// Takes the units of many keys: for each `(key, cost)`, that many units if they fit.
+    ///
+    /// ```
+    /// # use limiter_core::{Limiter, policy};
+    /// # use limiter_testkit::OracleStore as MemoryStore;
+    /// let limiter = Limiter::new("bytes", policy!("1000/1s"), MemoryStore::new());
+    /// let results = limiter.acquire_many([("a", 600), ("b", 1), ("a", 600)]).now();
+    /// let allowed: Vec<bool> = results.into_iter().map(|result| result.unwrap().allowed()).collect();
+    /// assert_eq!(allowed, [true, true, false]);
+    /// ```
+    pub fn acquire_many<K: Key>(&self, batch: impl IntoIterator<Item = (K, u64)>) -> AcquireMany<'_, S, K::Bytes> {
+        let calls = batch.into_iter().map(|(key, cost)| {
+            let mut call = Call::new(self, key.to_key(), Mode::Acquire);
+            call.cost = cost;
+            call
+        });
+        AcquireMany { calls: calls.collect(), running: None }
+    }
+}
+
+impl<'a, S, B> AcquireMany<'a, S, B> {
+    /// Sets the policy for all calls of the batch. Default: the limiter's policy. See [`Request::policy`](crate::Request::policy).
+    pub fn policy(mut self, policy: &'a Policy) -> Self {
+        for call in &mut self.calls {
+            call.policy = Some(policy);
+        }
+        self
+    }
+
+    /// Sets a caller-supplied time for all calls of the batch. Default: the store's clock. See
+    /// [`Request::at`](crate::Request::at).
+    pub fn at(mut self, at: Timestamp) -> Self {
+        for call in &mut self.calls {
+            call.at = At::Given(at);
+        }
+        self
+    }
+
+    /// Makes the calls on a synchronous store, without a future. Returns their results in the order given.
+    pub fn now(self) -> Vec<Result<Decision, Error>>
+    where
+        S: NowStore,
+        B: AsRef<[u8]>,
+    {
+        self.calls.iter().map(Call::decide_now).collect()
+    }
+}
+
+impl<'a, S, B> Future for AcquireMany<'a, S, B>
+where
+    S: WindowStore,
+    B: AsRef<[u8]> + Send + Sync + Unpin + 'a,
+{
+    type Output = Vec<Result<Decision, Error>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { calls, running } = &mut *self;
+        if let Some(running) = running {
+            return running.as_mut().poll(context);
+        }
+        let mut results = Vec::with_capacity(calls.len());
+        let mut left = mem::take(calls).into_iter();
+        while let Some(call) = left.as_slice().first() {
+            let Some(result) = call.limiter.store.decide_at_once(call.op()) else { break };
+            results.push(result);
+            left.next();
+        }
+        if left.len() == 0 {
+            return Poll::Ready(results);
+        }
+        let left: Vec<_> = left.collect();
+        running.insert(Box::pin(decide_all(left, results))).as_mut().poll(context)
+    }
+}
+
+/// Makes the calls: those on one key in order, different keys concurrently. Returns `results` and theirs.
+async fn decide_all<S, B>(
+    calls: Vec<Call<'_, S, B>>,
+    mut results: Vec<Result<Decision, Error>>,
+) -> Vec<Result<Decision, Error>>
+where
+    S: WindowStore,
+    B: AsRef<[u8]> + Send + Sync,
+{
+    let mut numbers = HashMap::new();
+    let mut by_key: Vec<Vec<usize>> = Vec::new();
+    for (place, call) in calls.iter().enumerate() {
+        let number = *numbers.entry(call.key.as_ref()).or_insert(by_key.len());
+        match by_key.get_mut(number) {
+            Some(places) => places.push(place),
+            None => by_key.push(vec![place]),
+        }
+    }
+    let calls = &calls[..];
+    let futures = by_key.into_iter().map(|places| -> BoxFuture<'_, _> {
+        Box::pin(async move {
+            let mut results = Vec::with_capacity(places.len());
+            for place in places {
+                if let Some(call) = calls.get(place) {
+                    results.push((place, call.decide().await));
+                }
+            }
+            results
+        })
+    });
+    let mut done: Vec<_> = Join::new(futures.collect(), WIDTH).await.into_iter().flatten().collect();
+    done.sort_unstable_by_key(|(place, _)| *place);
+    results.extend(done.into_iter().map(|(_, result)| result));
+    results
+}
+
+impl<S, B> fmt::Debug for AcquireMany<'_, S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcquireMany").field("calls", &self.calls.len()).finish_non_exhaustive()
+    }
+}

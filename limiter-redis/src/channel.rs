@@ -1,0 +1,123 @@
+//! Sends operations, with their deadlines.
+
+use std::sync::Arc;
+
+use redis::aio::ConnectionLike;
+use redis::{Cmd, Value};
+use tokio::time::Instant;
+
+use crate::attempt::{Attempt, Reply, RetryPolicy};
+use crate::failure::Failure;
+use crate::format::{OP_HEAD_LEN, OWN_ID_LEN};
+use crate::reply;
+use crate::request::set_deadline;
+use crate::script::{APPLY, APPLY_GROUP, Arg};
+use crate::server_clock::ServerClock;
+
+/// Where the store's own id of an entry ends in a request. Its last 4 bytes differ between alike operations.
+const OWN_ID_END: usize = OP_HEAD_LEN + OWN_ID_LEN;
+const OWN_ID_START: usize = OWN_ID_END - 4;
+
+/// What a store sends its commands through. Clones share the connection.
+#[derive(Clone)]
+pub(crate) struct Channel<C> {
+    pub(crate) connection: C,
+    pub(crate) retry_policy: RetryPolicy,
+    clock: Arc<ServerClock>,
+}
+
+/// An operation in the form that the scripts read.
+#[derive(Debug)]
+pub(crate) struct Call {
+    /// The Redis key.
+    pub(crate) stored: Arc<[u8]>,
+    pub(crate) request: Vec<u8>,
+    /// The given time.
+    pub(crate) at: Option<u64>,
+    /// Whether it can be one of a group: an acquire with the store's id that counts if it is admitted.
+    pub(crate) groups: bool,
+}
+
+impl Call {
+    /// Returns whether the two differ in nothing but the ids of their entries.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let ends = |call: &Self| call.groups && call.request.len() >= OWN_ID_END;
+        ends(self)
+            && ends(other)
+            && self.at == other.at
+            && self.stored == other.stored
+            && self.request[..OWN_ID_START] == other.request[..OWN_ID_START]
+            && self.request[OWN_ID_END..] == other.request[OWN_ID_END..]
+    }
+}
+
+impl<C> Channel<C> {
+    pub(crate) fn new(connection: C, retry_policy: RetryPolicy) -> Self {
+        Self { connection, retry_policy, clock: Arc::new(ServerClock::new()) }
+    }
+}
+
+impl<C> Channel<C>
+where
+    C: ConnectionLike + Clone + Send + Sync + 'static,
+{
+    /// Sends a command.
+    pub(crate) async fn run(&self, command: impl FnMut(Attempt) -> Cmd) -> Result<Reply, Failure> {
+        self.retry_policy.run(&self.connection, None, command).await
+    }
+
+    /// Sends an operation. Returns the reply of `apply_fast.lua` or `apply.lua`.
+    pub(crate) async fn apply(&self, call: &mut Call, end: Option<Instant>) -> Result<Value, Failure> {
+        let Call { stored, request, at, .. } = call;
+        self.send(*at, end, |deadline, attempt| {
+            set_deadline(request, deadline);
+            let at = at.map_or(Arg::Bytes(b""), Arg::Number);
+            match since(attempt) {
+                Some(since) => APPLY.call(attempt.load, stored, &[Arg::Bytes(request), at, since]),
+                None if matches!(at, Arg::Number(_)) => APPLY.call(attempt.load, stored, &[Arg::Bytes(request), at]),
+                None => APPLY.call(attempt.load, stored, &[Arg::Bytes(request)]),
+            }
+        })
+        .await
+    }
+
+    /// Sends operations that are alike as one command. Returns the reply of `apply_group.lua`.
+    pub(crate) async fn apply_group(&self, calls: &mut [Call], end: Option<Instant>) -> Result<Value, Failure> {
+        let ids: Vec<u8> = calls.iter().flat_map(|call| &call.request[OWN_ID_START..OWN_ID_END]).copied().collect();
+        let Some(Call { stored, request, at, .. }) = calls.first_mut() else { return Ok(Value::Nil) };
+        self.send(*at, end, |deadline, attempt| {
+            set_deadline(request, deadline);
+            let at = at.map_or(Arg::Bytes(b""), Arg::Number);
+            let args = [Arg::Bytes(request), Arg::Bytes(&ids), at];
+            match since(attempt) {
+                Some(since) => APPLY_GROUP.call(attempt.load, stored, &[args[0], args[1], args[2], since]),
+                None => APPLY_GROUP.call(attempt.load, stored, &args),
+            }
+        })
+        .await
+    }
+
+    /// Sends what `command` makes of a deadline by the server's clock and an attempt.
+    async fn send(
+        &self,
+        at: Option<u64>,
+        end: Option<Instant>,
+        mut command: impl FnMut(Option<u64>, Attempt) -> Cmd,
+    ) -> Result<Value, Failure> {
+        let command = |attempt: Attempt| {
+            // A given time says nothing about the server's clock.
+            let gives_up = attempt.gives_up.filter(|_| at.is_none());
+            command(gives_up.and_then(|gives_up| self.clock.at(gives_up)), attempt)
+        };
+        let reply = self.retry_policy.run(&self.connection, end, command).await?;
+        if let Some(time) = reply::server_time(&reply.value).filter(|_| at.is_none()) {
+            self.clock.learn(reply.sent, time);
+        }
+        Ok(reply.value)
+    }
+}
+
+/// Returns the time since the first attempt in microseconds, if this one is a repetition.
+fn since(attempt: Attempt) -> Option<Arg<'static>> {
+    attempt.since_first.map(|since| Arg::Number(u64::try_from(since.as_micros()).unwrap_or(u64::MAX)))
+}

@@ -1,0 +1,12 @@
+
+-- Describes a log, after prelude.lua. Returns the number of entries, their cost, the times of the oldest and the newest, the
+-- key's time to live in milliseconds and its bytes; an empty list if there is no log.
+local newest = call('ZRANGE', key, '-1', '-1')[1]
+if not newest then return {} end
+local _
+last, high, low, _, tag = read(newest)
+local ids = tag >= 8 and count_ids() or 0
+local rank = ids == 0 and '0' or ids
+local at, h, l, cost = read(call('ZRANGE', key, rank, rank)[1])
+cost = cost + (high - h) * 281474976710656 + low - l
+return { call('ZCARD', key) - ids, cost, at, last, call('PTTL', key), call('MEMORY', 'USAGE', key) }

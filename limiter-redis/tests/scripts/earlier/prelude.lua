@@ -1,0 +1,173 @@
+-- What the scripts share: the format of entries, and what counts in a window. format.rs has the numbers behind the names that
+-- begin with a dollar sign.
+--
+-- A log is one sorted set; all scores are 0, so that members sort by their bytes. A time is a signed number of 7 bytes:
+-- microseconds less 2^53 (TIME_BIAS). An id is a caller's 16 bytes, or the store's 6, of which the first two are a ttl code
+-- (see `expiry`) or 0. An entry has one of two forms:
+--   short: time | running total (5 bytes, below 2^39) | age of the first entry (6) | sum (2) | id (6) | cost (7, unless 1)
+--   long:  time | running total (3 high, the first bit set, 6 low) | tag | id (6 or 16) | cost (7, unless 1)
+-- The running total includes the entry. A short entry describes the log when it was appended: how much older the first
+-- entry was, and the sum of all costs, at most 65535 (SUM_MAX). The newest entry is short only if that still holds and the set
+-- holds no caller's id. The bits of a tag: 1 denied, 2 caller's id, 4 cost follows, 8 the log held callers' ids at the append.
+-- At the same time, short entries sort before long ones, so a short one is never appended after a long one.
+-- A caller's id is found by the member "i" | id | time of its entry. These sort before all entries.
+local call, pack, unpack_struct, sub, byte = redis.call, struct.pack, struct.unpack, string.sub, string.byte
+local key = KEYS[1]
+
+local function is_short(member) return byte(member, 8) < 128 end
+
+-- The time, running total (high, low), cost and tag of an entry. Fails on a member that no limiter wrote.
+local function read(member)
+  local length = #member
+  if length >= 23 then
+    local at, high, low, tag = unpack_struct('>i7I3I6B', member)
+    local past
+    at, high = at + 9007199254740992, high - 8388608
+    if high < 0 then
+      high, low, tag, past = 0, unpack_struct('>I5', member, 8), length == 26 and 0 or 4, 26
+    else
+      past = tag % 4 < 2 and 23 or 33
+    end
+    if at >= 0 and at < 9007199254740992 and tag < 16 then
+      if tag % 8 < 4 and length == past then return at, high, low, 1, tag end
+      if tag % 8 >= 4 and length == past + 7 then
+        return at, high, low, (unpack_struct('>I7', member, past + 1)), tag
+      end
+    end
+  end
+  error('DAMAGED a member of ' .. length .. ' bytes is no entry of a log', 0)
+end
+
+-- When a key expires whose newest entry is of this time, in milliseconds. The ttl code TTL_CELLS * k + n stands for n cells
+-- of 2^k microseconds. All times in a cell share an expiry, so most appends need not set it. It is at most two cells late.
+local function expiry(at, ttl)
+  local cell = 2 ^ ((ttl - ttl % 64) / 64)
+  return math.floor((at - at % cell + (ttl % 64 + 1) * cell) / 1000) + 1
+end
+
+-- The id of an entry.
+local function id_of(member, tag)
+  if is_short(member) then return sub(member, 21, 26) end
+  return sub(member, 18, tag % 4 < 2 and 23 or 33)
+end
+
+-- The ttl code of an entry, 0 if it has none.
+local function ttl_of(member, tag) return tag % 4 < 2 and unpack_struct('>I2', id_of(member, tag)) or 0 end
+
+-- The least member that an entry of this time can be.
+local function from_time(at) return pack('>i7', math.max(at, 0) - 9007199254740992) end
+
+-- Sorts after all entries of this time.
+local function past_time(at) return from_time(at) .. string.rep('\255', 10) end
+
+-- A long entry; `rest` is its id and cost.
+local function long(at, high, low, tag, rest)
+  return pack('>i7I3I6B', at - 9007199254740992, high + 8388608, low, tag) .. rest
+end
+
+-- The number of callers' ids, which is also the rank of the oldest entry.
+local function count_ids() return call('ZLEXCOUNT', key, '-', '(' .. from_time(0)) end
+
+-- Removes the entries of these ranks, and their ids.
+local function drop(first, last)
+  if last < first then return end
+  local ids = {}
+  if first > 0 then
+    for from = first, last, 64 do
+      for _, member in ipairs(call('ZRANGE', key, from, math.min(from + 64 - 1, last))) do
+        if (byte(member, 8) or 0) >= 128 and (byte(member, 17) or 0) % 4 >= 2 then
+          ids[#ids + 1] = 'i' .. sub(member, 18, 33) .. sub(member, 1, 7)
+        end
+      end
+    end
+  end
+  call('ZREMRANGEBYRANK', key, first == 0 and '0' or first, last == 0 and '0' or last)
+  for i = 1, #ids do call('ZREM', key, ids[i]) end
+end
+
+-- Adds to a running total; `low` may be negative.
+local function carry(high, low)
+  local over = math.floor(low / 281474976710656)
+  high, low = high + over, low - over * 281474976710656
+  if high < 0 or high >= 8388608 then error('DAMAGED the running total has overflowed', 0) end
+  return high, low
+end
+
+-- The log at the time `t`. Of the newest entry: its time (-1 if there is none), running total and tag. `head` is the two oldest
+-- entries, unless callers' ids sort before them. They answer most questions.
+local t, last, high, low, tag, head
+
+-- Reads the log at a time, but not before its newest entry.
+local function read_log(now, newest)
+  t, last, high, low, tag, head = now, -1, 0, 0, 0, {}
+  if not newest then return end
+  local _
+  last, high, low, _, tag = read(newest)
+  if last > t then t = last end
+  -- Members that no limiter wrote sort to the ends.
+  local batch = call('ZRANGE', key, '0', tag < 8 and '1' or '0')
+  if tag < 8 or #batch[1] ~= 24 or sub(batch[1], 1, 1) ~= 'i' then
+    for i = 1, #batch do
+      local at, h, l, cost = read(batch[i])
+      head[i] = { at = at, high = h, low = l, cost = cost }
+    end
+  end
+end
+
+-- The sum of the costs appended after an entry with this running total.
+local function after(h, l) return (high - h) * 281474976710656 + low - l end
+
+-- The first entry from a time on after which less than `bound` was appended: its time, its rank, and the sum from it on.
+local function find(from, bound)
+  if bound <= 0 then return nil end
+  for i = 1, #head do
+    local entry = head[i]
+    local rest = after(entry.high, entry.low)
+    if entry.at >= from and rest < bound then return entry.at, i - 1, rest + entry.cost end
+  end
+  local start = from_time(from)
+  local batch = call('ZRANGEBYLEX', key, '[' .. start, '+', 'LIMIT', '0', '8')
+  local first = call('ZLEXCOUNT', key, '-', '(' .. start)
+  for i = 1, #batch do
+    local at, h, l, cost = read(batch[i])
+    if after(h, l) < bound then return at, first + i - 1, after(h, l) + cost end
+  end
+  if #batch < 8 then return nil end
+  first = first + 8
+  local past = call('ZCARD', key) - 1
+  local found, rank, sum
+  while first <= past do
+    local middle = math.floor((first + past) / 2)
+    local at, h, l, cost = read(call('ZRANGE', key, middle, middle)[1])
+    if after(h, l) < bound then
+      found, rank, sum, past = at, middle, after(h, l) + cost, middle - 1
+    else
+      first = middle + 1
+    end
+  end
+  return found, rank, sum
+end
+
+-- What counts in a window: its sum, the time of its first entry, the sum after that one (-1 if none counts), and its rank, if
+-- known.
+local function count(window)
+  if last < 0 or t - last >= window then return 0, t, -1 end
+  for i = 1, #head do
+    local first = head[i]
+    if t - first.at < window then
+      local rest = after(first.high, first.low)
+      return rest + first.cost, first.at, rest, i - 1
+    end
+  end
+  local first = call('ZRANGEBYLEX', key, '[' .. from_time(t - window + 1), '+', 'LIMIT', '0', '1')[1]
+  local oldest, h, l, cost = read(first)
+  local rest = after(h, l)
+  return rest + cost, oldest, rest
+end
+
+-- The time of the entry whose expiry frees a unit, once `more` is appended to what `count` found.
+local function frees(window, max, used, oldest, rest, more)
+  -- Mostly the first entry that counts.
+  if used + more <= max or rest + more < max then return oldest end
+  return find(t - window + 1, max - more) or t
+end

@@ -1,0 +1,121 @@
+
+-- Sets the cost of one entry, or removes the entry. The script is prelude.lua and this file.
+--
+-- ARGV[1], the request in bytes: the entry's id (16), then 7 each: its time, the receipt's window, the new cost, and the window
+-- and maximum of each limit to report. ARGV[2]: the given time, or nothing.
+--
+-- Returns a string: a code (1 byte), the sum of APPLIED and EMPTY, then 7 bytes each: time, newest, and used and oldest of each
+-- limit.
+local request, now = ARGV[1], ARGV[2] and ARGV[2] + 0
+if not now then
+  now = call('TIME')
+  now = now[1] * 1000000 + now[2]
+end
+local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
+
+-- What an entry becomes when its running total moves: a long one, because what a short one says of the log no longer holds.
+local function moved(member, by)
+  local time, h, l, cost, entry_tag = read(member)
+  h, l = carry(h, l + by)
+  return long(time, h, l, entry_tag, id_of(member, entry_tag) .. (cost > 1 and pack('>I7', cost) or ''))
+end
+
+-- Settles the entry. Returns whether the log held it.
+local function settle()
+  local id = sub(request, 1, 16)
+  local at, window, cost = unpack_struct('>I7I7I7', request, 16 + 1)
+  local last, top_high, top_low = read(newest)
+  if last > now then now = last end
+  if now - at >= window then return false end
+
+  -- The entry has a caller's id, or the store's, which comes behind zeros.
+  local own_id = sub(id, 1, -6 - 1) == string.rep('\0', 16 - 6) and sub(id, -6)
+  local target, tag, delta
+  local from, past, skip = '[' .. from_time(at), '(' .. past_time(at), 0
+  repeat
+    local batch = call('ZRANGEBYLEX', key, from, past, 'LIMIT', skip, '64')
+    for i = 1, #batch do
+      local _, _, _, before, entry_tag = read(batch[i])
+      if id_of(batch[i], entry_tag) == (entry_tag % 4 < 2 and own_id or id) then
+        target, tag, delta = batch[i], entry_tag, cost - before
+      end
+    end
+    skip = skip + 64
+  until target or #batch < 64
+  if not target then return false end
+  if delta == 0 then return true end
+
+  -- The entry and all newer ones, and what they become. Everything is read before anything is written.
+  local rank, size = call('ZRANK', key, target), call('ZCARD', key)
+  local old, new = {}, {}
+  for first = rank, size - 1, 512 do
+    local stop = first + 512 < size and first + 512 - 1 or '-1'
+    for _, member in ipairs(call('ZRANGE', key, first, stop)) do
+      old[#old + 1], new[#new + 1] = member, moved(member, delta)
+    end
+  end
+  local name = id_of(target, tag)
+  tag = tag % 4 + (tag >= 8 and 8 or 0) + (cost > 1 and 4 or 0)
+  new[1] = sub(new[1], 1, 16) .. string.char(tag) .. name .. (cost > 1 and pack('>I7', cost) or '')
+
+  -- No limit sees further back than the newest entries that hold 2^52. Mostly that is the whole log.
+  local ids = count_ids()
+  local first = ids
+  if delta > 0 then
+    top_high, top_low = carry(top_high, top_low + delta)
+    local function is_seen(place)
+      local member = place < rank and call('ZRANGE', key, place, place)[1] or new[place - rank + 1]
+      local _, h, l = read(member)
+      return (top_high - h) * 281474976710656 + top_low - l < 4503599627370496
+    end
+    local past = is_seen(first) and first or size - 1
+    while first < past do
+      local middle = math.floor((first + past) / 2)
+      if is_seen(middle) then past = middle else first = middle + 1 end
+    end
+  end
+
+  -- Appends trust the newest entry to describe the log and the key's expiry. If it goes, they trust the one before it.
+  local expires
+  if cost == 0 and rank == size - 1 and rank > ids then
+    local before = call('ZRANGE', key, rank - 1, rank - 1)[1]
+    local time, _, _, _, entry_tag = read(before)
+    local ttl = ttl_of(before, entry_tag)
+    if ttl > 0 then expires = expiry(time, ttl) end
+    if is_short(before) then old[2], new[2] = before, moved(before, 0) end
+  end
+
+  -- New members come before old ones go, so that the key is never empty and keeps its time to live.
+  for from = cost == 0 and 2 or 1, #new, 16 do
+    local add, remove = { key }, { key }
+    for i = from, math.min(from + 16 - 1, #new) do
+      add[#add + 1], add[#add + 2] = '0', new[i]
+      remove[#remove + 1] = old[i]
+    end
+    call('ZADD', unpack(add))
+    call('ZREM', unpack(remove))
+  end
+  if cost == 0 then
+    call('ZREM', key, target)
+    if tag % 4 >= 2 then call('ZREM', key, 'i' .. name .. sub(target, 1, 7)) end
+  end
+  if expires then
+    local clock = call('TIME')
+    if call('PTTL', key) < expires - clock[1] * 1000 - clock[2] / 1000 then call('PEXPIREAT', key, expires) end
+  end
+  drop(ids, first - 1)
+  return true
+end
+
+local applied = newest and settle()
+if applied then newest = call('ZRANGE', key, '0', '0', 'REV')[1] end
+read_log(now, newest)
+
+local reply = pack('>BI7I7', (applied and 1 or 0) + (last < 0 and 16 or 0), t, last < 0 and 0 or last)
+for i = 37 + 1, #request, 14 do
+  local window, max = unpack_struct('>I7I7', request, i)
+  local used, oldest, rest = count(window)
+  oldest = frees(window, max, used, oldest, rest, 0)
+  reply = reply .. pack('>I7I7', math.min(used, 9007199254740992), oldest)
+end
+return reply
