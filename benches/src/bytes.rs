@@ -52,6 +52,30 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
+/// Counts the bytes taken from its start until it is asked. One at a time.
+#[derive(Debug)]
+pub(crate) struct Measuring {
+    before: isize,
+}
+
+impl Measuring {
+    pub(crate) fn start() -> Self {
+        COUNTS.store(true, Ordering::Relaxed);
+        Self { before: BYTES.load(Ordering::Relaxed) }
+    }
+
+    /// Returns the bytes taken and not given back.
+    pub(crate) fn taken(&self) -> isize {
+        BYTES.load(Ordering::Relaxed) - self.before
+    }
+}
+
+impl Drop for Measuring {
+    fn drop(&mut self) {
+        COUNTS.store(false, Ordering::Relaxed);
+    }
+}
+
 /// The memory of a library with this many admitted requests per key.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Bytes {
@@ -86,16 +110,14 @@ pub fn compare(count: usize) -> Vec<Bytes> {
 
 fn bytes<L: Library>(count: usize, entries: u32) -> Bytes {
     let keys = keys(count);
-    COUNTS.store(true, Ordering::Relaxed);
-    let before = BYTES.load(Ordering::Relaxed);
+    let measuring = Measuring::start();
     let library = L::with(Quota::new(1000, Duration::from_secs(1000)));
     for _ in 0..entries {
         for key in keys.iter() {
             library.allows(key);
         }
     }
-    let taken = BYTES.load(Ordering::Relaxed) - before;
+    let taken = measuring.taken();
     drop(library);
-    COUNTS.store(false, Ordering::Relaxed);
     Bytes { library: L::NAME.to_owned(), entries, per_key: taken as f64 / count as f64 }
 }

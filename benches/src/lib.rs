@@ -9,6 +9,7 @@ pub mod baselines;
 pub mod bytes;
 pub mod cached;
 pub mod documents;
+pub mod flood;
 pub mod http;
 pub mod libraries;
 pub mod measure;

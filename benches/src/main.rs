@@ -9,7 +9,7 @@ use limiter_benches::measure::{Effort, measure};
 use limiter_benches::record::{Kind, Record};
 use limiter_benches::report::Results;
 use limiter_benches::scenario::SCENARIOS;
-use limiter_benches::{admission, bytes, documents, http, remote, surface};
+use limiter_benches::{admission, bytes, documents, flood, http, remote, surface};
 
 #[global_allocator]
 static ALLOCATOR: bytes::Counting = bytes::Counting;
@@ -79,6 +79,8 @@ fn memory(args: &Args) -> Result<()> {
         results.admitted = admission::compare();
         eprintln!("bytes per key");
         results.bytes = bytes::compare(1_000_000);
+        eprintln!("a flood of keys");
+        results.floods = flood::compare(10_000_000);
     }
     let record = Record::new(if args.full { "--full" } else { "--quick" }, results);
     println!("{}", documents::memory_text(&record));

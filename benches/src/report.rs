@@ -8,6 +8,7 @@ use crate::admission::Admitted;
 use crate::baselines::{ClockBaseline, LineBaseline, LogBaseline, MapBaseline};
 use crate::bytes::{Bytes, ENTRIES};
 use crate::cached::Cached;
+use crate::flood::{self, Flood};
 use crate::libraries::{Async, Dyn, Governor, Library, Limitador, Now, Read, Throttlecrab, Trypema};
 use crate::measure::Row;
 use crate::scenario::PLAIN;
@@ -21,6 +22,9 @@ pub struct Results {
     pub admitted: Vec<Admitted>,
     /// Memory.
     pub bytes: Vec<Bytes>,
+    /// Floods of keys.
+    #[serde(default)]
+    pub floods: Vec<Flood>,
 }
 
 /// The compared libraries, in the order of the columns.
@@ -58,6 +62,7 @@ impl Results {
     #[must_use]
     pub fn all_goals(&self) -> Vec<Goal> {
         let dynamic = || Some(self.nanos("hot/allowed", Dyn::NAME)? - self.nanos("hot/allowed", Now::NAME)?);
+        let flood = |who: &str| self.floods.iter().find(|flood| flood.who == who);
         let to_plain = |scenario| self.ratio(scenario, Now::NAME, PLAIN);
         let entries = || Some((self.per_key(Now::NAME, 100)? - self.per_key(Now::NAME, 1)?) / 99.0);
         let keys = || Some(self.per_key(Now::NAME, 1)? / self.per_key(Governor::NAME, 1)?);
@@ -85,6 +90,13 @@ impl Results {
             goal("cost 1,000 to cost 1", 1.2, to_plain("cost_1000/allowed")),
             goal("bytes per key with one entry, to governor", 1.3, keys()),
             goal("bytes per further entry, up to 100", 8.5, entries()),
+            goal("flood, at most 100,000 keys, ns a key", 1000.0, flood(flood::BOUNDED).map(|flood| flood.mean)),
+            goal("flood, at most 1,000,000 keys, ns a key", 1000.0, flood(flood::LARGER).map(|flood| flood.mean)),
+            goal(
+                "flood, at most 100,000 keys, p99.99 in µs",
+                20.0,
+                flood(flood::BOUNDED).map(|flood| flood.p9999 as f64 / 1e3),
+            ),
         ]
     }
 
@@ -96,6 +108,7 @@ impl Results {
         self.forms(&mut out);
         self.admissions(&mut out);
         self.memory(&mut out);
+        flood::markdown(&mut out, &self.floods);
         self.goals(&mut out);
         out
     }

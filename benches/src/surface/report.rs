@@ -16,6 +16,7 @@ pub fn markdown(surface: &Surface) -> String {
     let text = "Random keys, each with a log of the given number of entries. *Allowed*: every request is allowed, and entries \
          expire as fast as requests come. *Used up*: every request is denied. Medians in nanoseconds per decision and thread; \
          in brackets, this library's time as a multiple of the peer's. A multiple above 1 is bold: the peer is faster.\n\n\
+         - A peer without a log has a window a thousand times longer where limits are used up, so that no unit frees during a turn.\n\
          - *governor foldhash*: governor with the hasher that this library uses.\n\
          - *floor*: a program that touches only what any exact log must touch. It reads the clock, hashes the key, probes a \
          table, reads the oldest entry and writes the newest. It has no lock, no window and no decision.\n\

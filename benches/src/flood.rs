@@ -1,0 +1,128 @@
+//! A flood of keys seen for the first time: each call is timed, so that the slowest show.
+
+use std::fmt::Write;
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use limiter_core::{Limiter, policy};
+use limiter_memory::MemoryStore;
+use serde::{Deserialize, Serialize};
+
+use crate::bytes::Measuring;
+use crate::report::{heading, table};
+
+/// The contestants with goals.
+pub(crate) const BOUNDED: &str = "limiter, at most 100,000 keys";
+pub(crate) const LARGER: &str = "limiter, at most 1,000,000 keys";
+/// The limit of each key.
+const MAX: u32 = 100;
+/// How often the key that has used up its limit is asked for.
+const VICTIM_EVERY: u32 = 100_000;
+
+/// What one contestant did.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Flood {
+    /// The contestant.
+    pub who: String,
+    /// The keys of the flood.
+    pub keys: u32,
+    /// The mean, in nanoseconds.
+    pub mean: f64,
+    /// The time that 99.9 % of the calls do not exceed, in nanoseconds.
+    pub p999: u64,
+    /// The same of 99.99 %.
+    pub p9999: u64,
+    /// The longest call, in nanoseconds.
+    pub max: u64,
+    /// Whether the key that had used up its limit was denied throughout. `None` if there is none.
+    pub victim_denied: Option<bool>,
+    /// The bytes held at the end.
+    pub bytes: isize,
+}
+
+/// Floods all contestants with this many keys.
+#[must_use]
+pub fn compare(keys: u32) -> Vec<Flood> {
+    let ours = |who: &str, store: fn() -> MemoryStore| {
+        let measuring = Measuring::start();
+        let limiter = Limiter::new("bench", policy!("100/1h"), store());
+        flood(who, keys, &measuring, |key| limiter.acquire(key).now().is_ok_and(|decision| decision.allowed()))
+    };
+    let bounded = ours(BOUNDED, || MemoryStore::with_max_keys(100_000));
+    let larger = ours(LARGER, || MemoryStore::with_max_keys(1_000_000));
+    let unbounded = ours("limiter", MemoryStore::new);
+    let measuring = Measuring::start();
+    let cell = Duration::from_secs(3600) / MAX;
+    let quota = governor::Quota::with_period(cell).expect("a period is not zero");
+    let governor = governor::RateLimiter::dashmap(quota.allow_burst(NonZeroU32::MIN.saturating_add(MAX - 1)));
+    let governor = flood("governor", keys, &measuring, |key| governor.check_key(key).is_ok());
+    // As long as a call of the fastest.
+    let length = Duration::from_nanos(bounded.mean as u64);
+    let idle = |_: &String| {
+        let start = Instant::now();
+        while black_box(start).elapsed() < length {}
+        true
+    };
+    let idle = flood("baseline: a loop that waits", keys, &Measuring::start(), idle);
+    vec![bounded, larger, unbounded, governor, Flood { victim_denied: None, ..idle }]
+}
+
+fn flood(who: &str, keys: u32, measuring: &Measuring, allows: impl Fn(&String) -> bool) -> Flood {
+    let victim = "victim".to_owned();
+    for _ in 0..MAX {
+        allows(&victim);
+    }
+    let mut times = Histogram::<u32>::new(3).expect("three digits are valid");
+    let (mut key, mut victim_denied) = (String::with_capacity(32), true);
+    for i in 0..keys {
+        key.clear();
+        let _ = write!(key, "user:{i:011}");
+        let start = Instant::now();
+        let allowed = allows(&key);
+        let took = start.elapsed().as_nanos() as u64;
+        assert!(allowed, "{who} on {key}");
+        times.record(took).expect("the histogram grows");
+        if i % VICTIM_EVERY == VICTIM_EVERY - 1 {
+            victim_denied &= !allows(&victim);
+        }
+    }
+    let at = |quantile| times.value_at_quantile(quantile);
+    Flood {
+        who: who.to_owned(),
+        keys,
+        mean: times.mean(),
+        p999: at(0.999),
+        p9999: at(0.9999),
+        max: times.max(),
+        victim_denied: Some(victim_denied),
+        bytes: measuring.taken(),
+    }
+}
+
+/// Writes the table.
+pub(crate) fn markdown(out: &mut String, floods: &[Flood]) {
+    let Some(Flood { keys, .. }) = floods.first() else { return };
+    let text = format!(
+        "{} million keys, each seen once, one after another in one thread. Each call is timed, with the two reads of the clock that \
+         this takes. A key that has used up its limit of 100 per hour is asked for after every {VICTIM_EVERY} keys. The loop that \
+         waits takes as long for a turn as the fastest call above it: what it shows is the machine's.",
+        keys / 1_000_000
+    );
+    heading(out, "A flood of keys", &text);
+    let columns = ["mean, ns", "p99.9, µs", "p99.99, µs", "longest, ms", "MB at the end", "the used-up key"];
+    table(out, &["contestant"], &columns);
+    for Flood { who, mean, p999, p9999, max, victim_denied, bytes, .. } in floods {
+        let micros = |nanos: &u64| *nanos as f64 / 1e3;
+        let victim = match victim_denied {
+            Some(true) => "stays denied",
+            Some(false) => "**was admitted**",
+            None => "",
+        };
+        let (longest, megabytes) = (*max as f64 / 1e6, *bytes as f64 / 1e6);
+        let (p999, p9999) = (micros(p999), micros(p9999));
+        let _ =
+            writeln!(out, "| {who} | {mean:.0} | {p999:.1} | {p9999:.1} | {longest:.1} | {megabytes:.1} | {victim} |");
+    }
+}
