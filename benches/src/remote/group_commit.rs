@@ -50,6 +50,9 @@ pub struct Grouped {
     pub goal: Option<f64>,
 }
 
+/// A contestant and its key.
+type KeyedContestant = (Arc<dyn Contestant>, Arc<Vec<String>>);
+
 /// Measures all loads with all numbers of tasks.
 pub(super) async fn measure(server: &Server, effort: Effort) -> Result<Vec<Grouped>> {
     let loads = [
@@ -67,21 +70,18 @@ pub(super) async fn measure(server: &Server, effort: Effort) -> Result<Vec<Group
     Ok(rows)
 }
 
-/// A contestant and the key that it asks for.
-type Asking = (Arc<dyn Contestant>, Arc<Vec<String>>);
-
 async fn row(server: &Server, about: &str, policy: Policy, tasks: usize, effort: Effort) -> Result<Grouped> {
     let connection = connect(&server.url()).await?;
     redis::cmd("FLUSHALL").exec_async(&mut connection.clone()).await?;
     let allowed = policy.largest_max() > USED_UP;
-    let mut sides: [Asking; 2] = [
+    let sides: [KeyedContestant; 2] = [
         (Arc::new(Ours::new(connect(&server.url()).await?, policy.clone())?), Arc::new(vec!["alone".to_owned()])),
         (
             Arc::new(Ours::with_group_commit(connect(&server.url()).await?, policy.clone(), true)?),
             Arc::new(vec!["group".to_owned()]),
         ),
     ];
-    for (contestant, keys) in &mut sides {
+    for (contestant, keys) in &sides {
         // Uses the key up, or loads the scripts.
         offer(contestant, keys, tasks.min(USED_UP as usize), USED_UP as usize, true).await?;
     }
