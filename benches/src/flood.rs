@@ -11,7 +11,6 @@ use limiter_memory::MemoryStore;
 use serde::{Deserialize, Serialize};
 
 use crate::bytes::Measuring;
-use crate::report::{heading, table};
 
 /// The contestants with goals.
 pub(crate) const BOUNDED: &str = "limiter, at most 100,000 keys";
@@ -19,7 +18,7 @@ pub(crate) const LARGER: &str = "limiter, at most 1,000,000 keys";
 /// The limit of each key.
 const MAX: u32 = 100;
 /// How often the key that has used up its limit is asked for.
-const VICTIM_EVERY: u32 = 100_000;
+pub(crate) const VICTIM_EVERY: u32 = 100_000;
 
 /// What one contestant did.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -98,31 +97,5 @@ fn flood(who: &str, keys: u32, measuring: &Measuring, allows: impl Fn(&String) -
         max: times.max(),
         victim_denied: Some(victim_denied),
         bytes: measuring.taken(),
-    }
-}
-
-/// Writes the table.
-pub(crate) fn markdown(out: &mut String, floods: &[Flood]) {
-    let Some(Flood { keys, .. }) = floods.first() else { return };
-    let text = format!(
-        "{} million keys, each seen once, one after another in one thread. Each call is timed, with the two reads of the clock that \
-         this takes. A key that has used up its limit of 100 per hour is asked for after every {VICTIM_EVERY} keys. The loop that \
-         waits takes as long for a turn as the fastest call above it: what it shows is the machine's.",
-        keys / 1_000_000
-    );
-    heading(out, "A flood of keys", &text);
-    let columns = ["mean, ns", "p99.9, µs", "p99.99, µs", "longest, ms", "MB at the end", "the used-up key"];
-    table(out, &["contestant"], &columns);
-    for Flood { who, mean, p999, p9999, max, victim_denied, bytes, .. } in floods {
-        let micros = |nanos: &u64| *nanos as f64 / 1e3;
-        let victim = match victim_denied {
-            Some(true) => "stays denied",
-            Some(false) => "**was admitted**",
-            None => "",
-        };
-        let (longest, megabytes) = (*max as f64 / 1e6, *bytes as f64 / 1e6);
-        let (p999, p9999) = (micros(p999), micros(p9999));
-        let _ =
-            writeln!(out, "| {who} | {mean:.0} | {p999:.1} | {p9999:.1} | {longest:.1} | {megabytes:.1} | {victim} |");
     }
 }
