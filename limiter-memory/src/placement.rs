@@ -109,14 +109,15 @@ impl Placement {
         }
     }
 
-    /// Returns a key's log, or where to insert one.
-    pub(crate) fn find(&self, hash: u64, name: u32, key: &[u8]) -> Result<LogGuard<'_>, Vacancy<'_>> {
+    /// Returns a key's log.
+    pub(crate) fn find(&self, name: u32, key: &[u8]) -> Option<LogGuard<'_>> {
+        let hash = self.hash(name, key);
         let slot = match self.has_direct_slots().then(|| self.find_direct(hash, name, key)) {
-            Some(Ok(log)) => return Ok(log),
-            Some(Err(slot)) => Some(slot),
-            None => None,
+            Some(Ok(log)) => return Some(log),
+            other => other.and_then(Result::err),
         };
-        self.find_in_shard(slot, hash, name, key).map(|log| BucketGuard::map(log, |log| &mut log.keyed.log))
+        let found = self.find_in_shard(slot, hash, name, key).ok()?;
+        Some(BucketGuard::map(found, |log| &mut log.keyed.log))
     }
 
     /// Returns a key's log if it is in its direct slot, and the locked slot otherwise.

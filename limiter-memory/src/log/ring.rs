@@ -3,8 +3,6 @@
 mod header;
 mod view;
 
-use std::ops::Deref;
-
 use limiter_core::Timestamp;
 use limiter_core::store::Op;
 
@@ -25,7 +23,7 @@ const SMALLEST: usize = 8;
 /// Entry number `n` is at index `n` modulo the capacity, which is a power of two. Hints follow the entries.
 pub(crate) struct Ring {
     words: Box<[u32]>,
-    header: Header,
+    pub(crate) header: Header,
 }
 
 impl Ring {
@@ -44,36 +42,24 @@ impl Ring {
         let capacity = (len + 2).next_power_of_two().max(SMALLEST);
         let newest = log.newest().unwrap_or(Timestamp::EPOCH);
         let words = vec![0; H + capacity * E::WORDS].into_boxed_slice();
-        let mut ring = Self { words, header: Header::new::<E, H>(newest, kept, log.number(from) as u32, len as u32) };
-        let (all, mut view) = (log.cost_from(from), ring.view::<E, H>());
+        let newest = Header::pack::<E, H>(newest, kept);
+        let header = Header { newest, number: log.number(from) as u32, len: len as u32 };
+        let mut ring = Self { words, header };
+        let (all, mut view) = (log.cost_from(from), ring.view::<E, H>(None));
         for i in 0..len {
             view.write(i, log.at(from + i), all - log.cost_from(from + i + 1));
         }
         ring
     }
 
-    /// Returns the entries in the encoding that the ring [has](Self::is).
+    /// Returns the entries in the encoding that the ring [has](Header::is).
     #[inline(always)]
-    pub(crate) fn view<E: Encoding, const H: usize>(&mut self) -> View<'_, E, H> {
-        self.view_with(None)
-    }
-
-    #[inline(always)]
-    pub(crate) fn view_with<'a, E: Encoding, const H: usize>(
+    pub(crate) fn view<'a, E: Encoding, const H: usize>(
         &'a mut self,
         oldest: Option<&'a mut Oldest>,
     ) -> View<'a, E, H> {
-        debug_assert!(self.is::<E, H>());
+        debug_assert!(self.header.is::<E, H>());
         View::new(&mut self.words, &mut self.header, oldest)
-    }
-}
-
-impl Deref for Ring {
-    type Target = Header;
-
-    #[inline(always)]
-    fn deref(&self) -> &Header {
-        &self.header
     }
 }
 
@@ -98,9 +84,9 @@ mod tests {
             let facts = apply(&mut log, op, at);
             assert_eq!((facts.log.usage[0].used, log.newest()), (log.len() as u64, Some(at)));
             let Log::Ring(ring) = &mut log else { return (0, log.len()) };
-            let view = ring.view::<Narrow, 0>();
+            let view = ring.view::<Narrow, 0>(None);
             assert_eq!((view.at(view.len() - 1), view.newest()), (at, Some(at)));
-            (ring.words.len(), ring.len())
+            (ring.words.len(), ring.header.len())
         };
         for micros in 0..100_000 {
             append(micros);
@@ -122,7 +108,7 @@ mod tests {
             let at = Timestamp::from_micros(micros).unwrap();
             apply(&mut log, Op::acquire("", policy).with_cost(cost).at(at), at);
             let Log::Ring(ring) = &log else { return None };
-            Some((ring.format(), ring.words.len(), ring.len()))
+            Some((ring.header.format(), ring.words.len(), ring.header.len()))
         };
         for micros in 0..100 {
             append(&one, 1, micros);
@@ -145,16 +131,16 @@ mod tests {
         let hints = Format { hints: true, ..Format::default() };
         // Behind the newest entry are dropped ones.
         for micros in 0..40 {
-            let mut view = ring.view::<Narrow, HINTS>();
+            let mut view = ring.view::<Narrow, HINTS>(None);
             let dropped = usize::from(view.len() == 13);
             if view.can_push(&op, dropped) {
                 view.push(dropped, &op, at(10 * micros));
             } else {
                 ring = Ring::copy_of(&view, dropped, &op, Retention::default(), hints);
-                ring.view::<Narrow, HINTS>().push(0, &op, at(10 * micros));
+                ring.view::<Narrow, HINTS>(None).push(0, &op, at(10 * micros));
             }
         }
-        let mut view = ring.view::<Narrow, HINTS>();
+        let mut view = ring.view::<Narrow, HINTS>(None);
         let first = view.at(0).as_micros();
         for window in (5..200).step_by(5).map(|micros| Window::from_micros(micros).unwrap()) {
             for now in [390, 391, 395, 400, 450, 600].map(at) {
