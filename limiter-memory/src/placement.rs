@@ -13,7 +13,7 @@ use std::thread;
 use limiter_core::Timestamp;
 
 use self::direct::DirectSlot;
-use self::eviction::{evict, sweep, sweep_or_grow};
+use self::eviction::sweep;
 use self::key::{Key, KeyedLog};
 use self::lock::{BucketGuard, Guard, Lock, LockArray, LogGuard};
 use self::table::Table;
@@ -156,14 +156,7 @@ impl Placement {
                 return;
             }
         }
-        let hash = self.hash(name, key);
-        if shard.len() >= self.max_keys_per_shard {
-            evict(&mut shard, self.rehash(), hash, now());
-        }
-        if shard.is_full() {
-            sweep_or_grow(&mut shard, self.rehash(), now(), self.max_keys_per_shard);
-        }
-        shard.insert(hash, keyed);
+        eviction::insert(&mut shard, self.rehash(), keyed, &now, self.max_keys_per_shard);
         let close = shard.len() >= self.close_at;
         // A direct slot must not be locked while a shard is.
         drop(shard);
@@ -178,12 +171,8 @@ impl Placement {
         for slot in self.direct.all() {
             let mut slot = slot.lock();
             if let Some(keyed) = slot.close() {
-                let hash = self.rehash()(&keyed.key);
-                let mut shard = self.shards.of(hash).lock();
-                if shard.is_full() {
-                    sweep_or_grow(&mut shard, self.rehash(), now, self.max_keys_per_shard);
-                }
-                shard.insert(hash, keyed);
+                let mut shard = self.shards.of(self.rehash()(&keyed.key)).lock();
+                eviction::insert(&mut shard, self.rehash(), keyed, || now, self.max_keys_per_shard);
             }
         }
         self.direct_closed.store(true, Ordering::Release);
