@@ -70,10 +70,6 @@ pub(crate) struct Oldest {
 }
 
 impl Oldest {
-    pub(super) fn new(number: u32, at: Timestamp) -> Self {
-        Self { number, low: at.as_micros() as u32 }
-    }
-
     /// Names no entry of a log whose first entry has this number.
     pub(crate) fn none(first: u32) -> Self {
         Self { number: first.wrapping_sub(1), low: 0 }

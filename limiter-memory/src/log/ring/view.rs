@@ -191,7 +191,11 @@ impl<E: Encoding, const H: usize> Entries for View<'_, E, H> {
                 && let Some((start, at)) = starts.next()
             {
                 let counts = start < self.header.len();
-                **oldest = if counts { Oldest::new(self.header.number(start), at) } else { Oldest::none(first) };
+                **oldest = if counts {
+                    Oldest { number: self.header.number(start), low: at.as_micros() as u32 }
+                } else {
+                    Oldest::none(first)
+                };
             }
             return;
         }
