@@ -3,6 +3,8 @@
 //! All stores of a process share the anchor. A wall clock that is set later does not move it: windows keep their length.
 
 use std::sync::LazyLock;
+#[cfg(not(feature = "quanta"))]
+use std::time::Instant as Start;
 use std::time::SystemTime;
 
 use limiter_core::{Timestamp, internal};
@@ -32,28 +34,18 @@ impl Start {
         let tick = u64::try_from((nanos << 24) / 1000).unwrap_or(u64::MAX);
         Self { ticks: clock.raw(), clock, tick }
     }
+}
 
-    #[inline]
-    fn elapsed_micros(&self) -> u64 {
-        let ticks = self.clock.raw().saturating_sub(self.ticks);
-        ((u128::from(ticks) * u128::from(self.tick)) >> 64) as u64
-    }
+#[cfg(feature = "quanta")]
+#[inline]
+fn elapsed_micros(start: &Start) -> u64 {
+    let ticks = start.clock.raw().saturating_sub(start.ticks);
+    ((u128::from(ticks) * u128::from(start.tick)) >> 64) as u64
 }
 
 #[cfg(not(feature = "quanta"))]
-struct Start(std::time::Instant);
-
-#[cfg(not(feature = "quanta"))]
-impl Start {
-    fn now() -> Self {
-        Self(std::time::Instant::now())
-    }
-
-    #[inline]
-    fn elapsed_micros(&self) -> u64 {
-        let elapsed = self.0.elapsed();
-        elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros())
-    }
+fn elapsed_micros(start: &Start) -> u64 {
+    start.elapsed().as_micros() as u64
 }
 
 fn unix_micros() -> u64 {
@@ -63,7 +55,7 @@ fn unix_micros() -> u64 {
 #[inline]
 pub(crate) fn now() -> Timestamp {
     let clock = &*CLOCK;
-    internal::timestamp_from_low_bits(clock.unix_micros + clock.start.elapsed_micros())
+    internal::timestamp_from_low_bits(clock.unix_micros + elapsed_micros(&clock.start))
 }
 
 #[cfg(test)]

@@ -9,12 +9,15 @@ mod counted;
 mod fast;
 pub(crate) mod general;
 
+use std::ops::DerefMut;
+
 use limiter_core::Timestamp;
 use limiter_core::store::Op;
 
 use self::fast::try_fast;
 use crate::log::encoding::Narrow;
-use crate::log::{LockedLog, Log, Other, with_entries};
+use crate::log::entries::Entries;
+use crate::log::{Log, Other, Place, with_entries};
 
 pub(crate) use self::answer::Answer;
 
@@ -22,7 +25,7 @@ pub(crate) use self::answer::Answer;
 ///
 /// Only what a hot key needs is inlined: one limit on an inline log or on a ring of narrow entries.
 #[inline(always)]
-pub(crate) fn apply<A: Answer, G: LockedLog>(mut log: G, op: &Op<'_>, now: Timestamp) -> A {
+pub(crate) fn apply<A: Answer, G: DerefMut<Target: Place>>(mut log: G, op: &Op<'_>, now: Timestamp) -> A {
     match op.policy.limits().len() {
         1 => {}
         2 => return apply_limits::<A, G, 2>(log, *op, now),
@@ -32,8 +35,8 @@ pub(crate) fn apply<A: Answer, G: LockedLog>(mut log: G, op: &Op<'_>, now: Times
     }
     let (entries, oldest) = log.parts();
     match entries {
-        Log::Ring(ring) if ring.is::<Narrow, 0>() => {
-            let mut entries = ring.view_with::<Narrow, 0>(oldest);
+        Log::Ring(ring) if ring.header.is::<Narrow, 0>() => {
+            let mut entries = ring.view::<Narrow, 0>(oldest);
             if !entries.has_no_capacity() {
                 try_fast!(1, &mut entries, op, now, drop(log));
             }
@@ -45,13 +48,17 @@ pub(crate) fn apply<A: Answer, G: LockedLog>(mut log: G, op: &Op<'_>, now: Times
 }
 
 #[inline(never)]
-fn apply_limits<A: Answer, G: LockedLog, const LIMITS: usize>(mut log: G, op: Op<'_>, now: Timestamp) -> A {
+fn apply_limits<A: Answer, G: DerefMut<Target: Place>, const LIMITS: usize>(
+    mut log: G,
+    op: Op<'_>,
+    now: Timestamp,
+) -> A {
     with_entries!(log.parts().0, entries => try_fast!(LIMITS, entries, &op, now, drop(log)));
     apply_general(log, op, now)
 }
 
 #[inline(never)]
-fn apply_general<A: Answer, G: LockedLog>(mut log: G, op: Op<'_>, now: Timestamp) -> A {
+fn apply_general<A: Answer, G: DerefMut<Target: Place>>(mut log: G, op: Op<'_>, now: Timestamp) -> A {
     let (entries, oldest) = log.parts();
     let facts = general::apply(entries, op, now);
     if let Some(oldest) = oldest {
@@ -69,7 +76,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::log::entries::Entries;
     use crate::log::ring::Oldest;
 
     /// Facts, and which version found them.
@@ -89,11 +95,11 @@ mod tests {
     }
 
     /// A log in a bucket.
-    struct InBucket<'a>(&'a mut Log, &'a mut Oldest);
+    struct InBucket(Log, Oldest);
 
-    impl LockedLog for InBucket<'_> {
+    impl Place for InBucket {
         fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>) {
-            (self.0, Some(self.1))
+            (&mut self.0, Some(&mut self.1))
         }
     }
 
@@ -127,17 +133,17 @@ mod tests {
             });
             let counting = if attempts { Counting::Attempts } else { Counting::Admitted };
             let policy = Policy::new(limits).unwrap().with_counting(counting);
-            let (mut log, mut other) = (Log::new(7), Log::new(7));
-            let mut oldest = log.no_oldest();
+            let oldest = Log::new(7).no_oldest();
+            let (mut log, mut other) = (InBucket(Log::new(7), oldest), Log::new(7));
             let (mut at, mut fast, count) = (1 << 50, 0, steps.len());
             for (gap, mode, cost) in steps {
                 at += gap * unit;
                 let now = Timestamp::from_micros(at).unwrap();
                 let mode = match mode { 0 => Mode::Peek, 1 if records => Mode::Record, _ => Mode::Acquire };
                 let op = Op::new(mode, "key", &policy).with_cost(cost).at(now);
-                let answer: Traced = apply(InBucket(&mut log, &mut oldest), &op, now);
+                let answer: Traced = apply(&mut log, &op, now);
                 assert_agree(&answer.facts, &general::apply(&mut other, op, now), &op);
-                prop_assert_eq!(entries_of(&mut log), entries_of(&mut other));
+                prop_assert_eq!(entries_of(&mut log.0), entries_of(&mut other));
                 fast += usize::from(answer.fast);
             }
             // A conversion takes the general version, and so does whatever exceeds a maximum.

@@ -56,7 +56,7 @@
 //
 // # Where a change goes
 //
-//     a fifth inline entry     log/inline.rs: CAPACITY, Len, window_start; placement.rs checks the sizes
+//     a fifth inline entry     log/inline.rs: CAPACITY, window_start; placement.rs checks the sizes
 //     a third encoding         log/encoding.rs: the type, Format, with_format!
 //     a new eviction rule      placement/eviction.rs
 //     a different lock         placement/lock.rs

@@ -30,12 +30,12 @@ pub(crate) enum Other {
     Sparse(Box<Sparse>),
 }
 
-/// A log that is locked, and what its bucket knows about the oldest entry. Dropping it unlocks.
-pub(crate) trait LockedLog {
+/// A log, and what its bucket, if it is in one, knows about the oldest entry.
+pub(crate) trait Place {
     fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>);
 }
 
-impl LockedLog for &mut Log {
+impl Place for Log {
     #[inline(always)]
     fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>) {
         (self, None)
@@ -48,8 +48,8 @@ macro_rules! with_entries {
         use $crate::log::encoding::with_format;
         use $crate::log::{Log, Other};
         match $log {
-            Log::Ring(ring) => with_format!(ring.format(), E, H => {
-                let $entries = &mut ring.view::<E, H>();
+            Log::Ring(ring) => with_format!(ring.header.format(), E, H => {
+                let $entries = &mut ring.view::<E, H>(None);
                 $body
             }),
             Log::Other(Other::Inline($entries)) => $body,
@@ -66,7 +66,7 @@ pub(crate) use with_entries;
 macro_rules! each_form {
     ($log:expr, $form:ident => $body:expr) => {
         match $log {
-            Log::Ring($form) => $body,
+            Log::Ring(Ring { header: $form, .. }) => $body,
             Log::Other(Other::Inline($form)) => $body,
             Log::Other(Other::Sparse($form)) => $body,
         }
@@ -88,7 +88,7 @@ impl Log {
         }
         let kept = self.retention();
         let format = match self {
-            Self::Ring(ring) => ring.format(),
+            Self::Ring(ring) => ring.header.format(),
             Self::Other(_) => Format::default(),
         };
         *self = Self::Ring(with_entries!(self, entries => Ring::copy_of(entries, expired, op, kept, format)));

@@ -13,7 +13,7 @@ use std::thread;
 use limiter_core::Timestamp;
 
 use self::direct::DirectSlot;
-use self::eviction::{evict, sweep, sweep_or_grow};
+use self::eviction::sweep;
 use self::key::{Key, KeyedLog};
 use self::lock::{BucketGuard, Guard, Lock, LockArray, LogGuard};
 use self::table::Table;
@@ -109,14 +109,15 @@ impl Placement {
         }
     }
 
-    /// Returns a key's log, or where to insert one.
-    pub(crate) fn find(&self, hash: u64, name: u32, key: &[u8]) -> Result<LogGuard<'_>, Vacancy<'_>> {
+    /// Returns a key's log.
+    pub(crate) fn find(&self, name: u32, key: &[u8]) -> Option<LogGuard<'_>> {
+        let hash = self.hash(name, key);
         let slot = match self.has_direct_slots().then(|| self.find_direct(hash, name, key)) {
-            Some(Ok(log)) => return Ok(log),
-            Some(Err(slot)) => Some(slot),
-            None => None,
+            Some(Ok(log)) => return Some(log),
+            other => other.and_then(Result::err),
         };
-        self.find_in_shard(slot, hash, name, key).map(|log| BucketGuard::map(log, |log| &mut log.keyed.log))
+        let found = self.find_in_shard(slot, hash, name, key).ok()?;
+        Some(BucketGuard::map(found, |log| &mut log.keyed.log))
     }
 
     /// Returns a key's log if it is in its direct slot, and the locked slot otherwise.
@@ -155,14 +156,7 @@ impl Placement {
                 return;
             }
         }
-        let hash = self.hash(name, key);
-        if shard.len() >= self.max_keys_per_shard {
-            evict(&mut shard, self.rehash(), hash, now());
-        }
-        if shard.is_full() {
-            sweep_or_grow(&mut shard, self.rehash(), now(), self.max_keys_per_shard);
-        }
-        shard.insert(hash, keyed);
+        eviction::insert(&mut shard, self.rehash(), keyed, &now, self.max_keys_per_shard);
         let close = shard.len() >= self.close_at;
         // A direct slot must not be locked while a shard is.
         drop(shard);
@@ -177,12 +171,8 @@ impl Placement {
         for slot in self.direct.all() {
             let mut slot = slot.lock();
             if let Some(keyed) = slot.close() {
-                let hash = self.rehash()(&keyed.key);
-                let mut shard = self.shards.of(hash).lock();
-                if shard.is_full() {
-                    sweep_or_grow(&mut shard, self.rehash(), now, self.max_keys_per_shard);
-                }
-                shard.insert(hash, keyed);
+                let mut shard = self.shards.of(self.rehash()(&keyed.key)).lock();
+                eviction::insert(&mut shard, self.rehash(), keyed, || now, self.max_keys_per_shard);
             }
         }
         self.direct_closed.store(true, Ordering::Release);

@@ -105,8 +105,7 @@ impl MemoryStore {
     /// 0 if the store does not hold the log.
     #[must_use]
     pub fn entries(&self, log: LogKey<'_>) -> usize {
-        let (name, key) = (log.name.id(), log.key);
-        self.placement.find(self.placement.hash(name, key), name, key).map_or(0, |log| log.len())
+        self.placement.find(log.name.id(), log.key).map_or(0, |log| log.len())
     }
 
     /// Evicts all keys whose entries have expired by the store's clock, and returns the number of evicted keys.
@@ -214,17 +213,10 @@ impl NowStore for MemoryStore {
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
-        let (name, key) = (settlement.log.name.id(), settlement.log.key);
-        let found = self.placement.find(self.placement.hash(name, key), name, key);
+        let mut found = self.placement.find(settlement.log.name.id(), settlement.log.key);
         // Behind the lock: an entry appended before the call must not be newer.
         let now = time(settlement.at);
-        match found {
-            Ok(mut log) => general::settle(&mut log, settlement, now),
-            Err(vacancy) => {
-                drop(vacancy);
-                general::settle(&mut Log::new(0), settlement, now)
-            }
-        }
+        general::settle(found.as_deref_mut().unwrap_or(&mut Log::new(0)), settlement, now)
     }
 
     fn reset_now(&self, log: LogKey<'_>) -> bool {

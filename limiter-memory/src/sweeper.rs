@@ -1,10 +1,10 @@
 //! Sweeping in the background.
 
+use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use std::{fmt, io};
 
 use crate::store::MemoryStore;
 
@@ -23,6 +23,7 @@ use crate::store::MemoryStore;
 /// // Keep `sweeper` for as long as the store is in use.
 /// # Ok::<(), std::io::Error>(())
 /// ```
+#[derive(Debug)]
 pub struct Sweeper {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -56,12 +57,6 @@ impl Drop for Sweeper {
         if let Some(thread) = self.thread.take() {
             _ = thread.join();
         }
-    }
-}
-
-impl fmt::Debug for Sweeper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sweeper").finish_non_exhaustive()
     }
 }
 

@@ -28,19 +28,6 @@ impl Answer for Facts {
     }
 }
 
-impl Answer for Decision {
-    #[inline(always)]
-    fn from_fast<const LIMITS: usize>(op: &Op<'_>, limits: &[Limit; LIMITS], facts: SizedFacts<LIMITS>) -> Self {
-        internal::decide_sized(op, limits, facts)
-    }
-
-    #[inline(never)]
-    fn from_facts(op: Op<'_>, facts: Facts) -> Self {
-        debug_assert!(facts.verify(&op).is_ok(), "{facts:?} contradict {op:?}");
-        decide(&op, facts)
-    }
-}
-
 /// Implements [`Answer`] for a type that wraps a decision.
 macro_rules! wrapped_decision {
     ($answer:ty, $wrap:expr) => {
@@ -51,12 +38,13 @@ macro_rules! wrapped_decision {
                 limits: &[Limit; LIMITS],
                 facts: SizedFacts<LIMITS>,
             ) -> Self {
-                $wrap(Decision::from_fast::<LIMITS>(op, limits, facts))
+                $wrap(internal::decide_sized(op, limits, facts))
             }
 
             #[inline(never)]
             fn from_facts(op: Op<'_>, facts: Facts) -> Self {
-                $wrap(Decision::from_facts(op, facts))
+                debug_assert!(facts.verify(&op).is_ok(), "{facts:?} contradict {op:?}");
+                $wrap(decide(&op, facts))
             }
         }
     };

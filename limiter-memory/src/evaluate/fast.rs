@@ -25,12 +25,6 @@ impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
         Some(Self { limits, counted: Counted::new(limits, entries, op, now) })
     }
 
-    /// Whether the log can take the operation's entry without a conversion.
-    #[inline(always)]
-    pub(super) fn can_push(&self, entries: &impl Entries, op: &Op<'_>) -> bool {
-        entries.can_push(op, self.counted.expired())
-    }
-
     /// Appends the entry of an admitted operation.
     #[inline(always)]
     pub(super) fn append(mut self, entries: &mut impl Entries, op: &Op<'_>) -> SizedFacts<LIMITS> {
@@ -79,8 +73,8 @@ macro_rules! try_fast {
         if let Some(fast) = $crate::evaluate::fast::Fast::<{ $limits }>::new(entries, $op, $now) {
             let limits = fast.limits;
             if $op.appends(fast.counted.admitted) {
-                // Appending in spite of a denial takes the general version.
-                if fast.counted.admitted && fast.can_push(entries, $op) {
+                // Appending in spite of a denial takes the general version, and so does a conversion.
+                if fast.counted.admitted && entries.can_push($op, fast.counted.expired()) {
                     let facts = fast.append(entries, $op);
                     $unlock;
                     return A::from_fast($op, limits, facts);

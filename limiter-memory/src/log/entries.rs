@@ -3,10 +3,15 @@
 use limiter_core::store::Op;
 use limiter_core::{Timestamp, Window};
 
+use super::search::gallop;
+
 /// The entries of a log, in the order in which they were appended.
 ///
 /// Entries are numbered one by one, modulo 2^32 in compact forms. A receipt names an entry by number and time.
 pub(crate) trait Entries {
+    /// Whether entries have costs. Otherwise each costs 1.
+    const COSTS: bool;
+
     fn len(&self) -> usize;
 
     /// Returns the time of entry `i`. Unspecified if there is no such entry.
@@ -27,7 +32,16 @@ pub(crate) trait Entries {
     fn cost_from(&self, start: usize) -> u64;
 
     /// Returns the first index at which the entries from `start` up to and including it cost at least `cost`.
-    fn reaching(&self, start: usize, cost: u64) -> usize;
+    #[inline]
+    fn reaching(&self, start: usize, cost: u64) -> usize {
+        let last = self.len().saturating_sub(1);
+        if Self::COSTS {
+            let all = self.cost_from(start);
+            gallop(start, last, |i| all - self.cost_from(i + 1) < cost)
+        } else {
+            start.saturating_add(cost as usize).saturating_sub(1).min(last)
+        }
+    }
 
     /// Removes the first `count` entries.
     fn drop_front(&mut self, count: usize);

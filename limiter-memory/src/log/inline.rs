@@ -1,5 +1,7 @@
 //! The inline log: at most four entries of cost 1, in the slot itself.
 
+use std::num::NonZero;
+
 use limiter_core::store::Op;
 use limiter_core::{Timestamp, Window, internal};
 
@@ -7,25 +9,11 @@ use super::encoding::{Narrow, can_encode};
 use super::entries::Entries;
 use super::retention::Retention;
 
-/// An enum rather than an integer: [`Log`](super::Log) keeps its tag in the unused values.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-enum Len {
-    Zero,
-    One,
-    Two,
-    Three,
-    Four,
-}
-
-const LENS: [Len; 8] = [Len::Zero, Len::One, Len::Two, Len::Three, Len::Four, Len::Zero, Len::Zero, Len::Zero];
-
 /// The low halves of the times, with entry number `n` at index `n` modulo 4, and the high half of the newest time. No window
 /// of an inline log is longer than a low half can express.
 pub(crate) struct Inline {
-    len: Len,
-    /// The first entry's number: 24 bits, little-endian.
-    number: [u8; 3],
+    /// The first entry's number in 24 bits, the length in 7, and a 1: [`Log`](super::Log) keeps its tag in the unused value.
+    state: NonZero<u32>,
     low: [u32; Inline::CAPACITY],
     /// The high half of the newest time, below the [`Retention`].
     high: u32,
@@ -43,15 +31,12 @@ impl Inline {
 
     /// Returns an empty log whose first entry will have this number of 24 bits.
     pub(crate) fn new(number: u32) -> Self {
-        let mut log = Self { len: Len::Zero, number: [0; 3], low: [0; Self::CAPACITY], high: 0 };
-        log.set_number(number);
-        log
+        Self { state: Self::state(number, 0), low: [0; Self::CAPACITY], high: 0 }
     }
 
     #[inline(always)]
-    fn set_number(&mut self, number: u32) {
-        let [low, middle, high, _] = number.to_le_bytes();
-        self.number = [low, middle, high];
+    fn state(number: u32, len: usize) -> NonZero<u32> {
+        NonZero::<u32>::MIN | (len as u32) << 1 | number << 8
     }
 
     pub(crate) fn retention(&self) -> Retention {
@@ -61,7 +46,7 @@ impl Inline {
     /// Returns the index of entry `i` in `low`.
     #[inline(always)]
     fn index(&self, i: usize) -> usize {
-        usize::from(self.number[0]).wrapping_add(i) % Self::CAPACITY
+        ((self.state.get() >> 8) as usize).wrapping_add(i) % Self::CAPACITY
     }
 
     /// Returns the newest entry's time, or that of a dropped entry if the log is empty.
@@ -79,9 +64,11 @@ impl Inline {
 }
 
 impl Entries for Inline {
+    const COSTS: bool = false;
+
     #[inline(always)]
     fn len(&self) -> usize {
-        self.len as usize
+        usize::from(self.state.get() as u8 >> 1)
     }
 
     #[inline(always)]
@@ -97,8 +84,7 @@ impl Entries for Inline {
 
     #[inline(always)]
     fn number(&self, i: usize) -> u64 {
-        let [low, middle, high] = self.number;
-        u64::from(u32::from_le_bytes([low, middle, high, 0])) + i as u64
+        u64::from(self.state.get() >> 8) + i as u64
     }
 
     #[inline(always)]
@@ -122,14 +108,8 @@ impl Entries for Inline {
     }
 
     #[inline(always)]
-    fn reaching(&self, start: usize, cost: u64) -> usize {
-        (start + cost as usize).saturating_sub(1).min(self.len().saturating_sub(1))
-    }
-
-    #[inline(always)]
     fn drop_front(&mut self, count: usize) {
-        self.len = LENS[(self.len() - count) % LENS.len()];
-        self.set_number(self.number(count) as u32);
+        self.state = Self::state(self.number(count) as u32, self.len() - count);
     }
 
     #[inline(always)]
@@ -144,8 +124,7 @@ impl Entries for Inline {
     fn push(&mut self, expired: usize, op: &Op<'_>, at: Timestamp) -> u64 {
         let len = self.len() - expired;
         let number = self.number(expired);
-        self.set_number(number as u32);
-        self.len = LENS[(len + 1) % LENS.len()];
+        self.state = Self::state(number as u32, len + 1);
         self.low[self.index(len)] = at.as_micros() as u32;
         self.high = (at.as_micros() >> 32) as u32 | (Retention::after_append(op).to_bits() as u32) << RETENTION_SHIFT;
         number + len as u64

@@ -3,8 +3,6 @@
 mod header;
 mod view;
 
-use std::ops::Deref;
-
 use limiter_core::Timestamp;
 use limiter_core::store::Op;
 
@@ -25,7 +23,7 @@ const SMALLEST: usize = 8;
 /// Entry number `n` is at index `n` modulo the capacity, which is a power of two. Hints follow the entries.
 pub(crate) struct Ring {
     words: Box<[u32]>,
-    header: Header,
+    pub(crate) header: Header,
 }
 
 impl Ring {
@@ -44,86 +42,75 @@ impl Ring {
         let capacity = (len + 2).next_power_of_two().max(SMALLEST);
         let newest = log.newest().unwrap_or(Timestamp::EPOCH);
         let words = vec![0; H + capacity * E::WORDS].into_boxed_slice();
-        let mut ring = Self { words, header: Header::new::<E, H>(newest, kept, log.number(from) as u32, len as u32) };
-        let (all, mut view) = (log.cost_from(from), ring.view::<E, H>());
+        let newest = Header::pack::<E, H>(newest, kept);
+        let header = Header { newest, number: log.number(from) as u32, len: len as u32 };
+        let mut ring = Self { words, header };
+        let (all, mut view) = (log.cost_from(from), ring.view::<E, H>(None));
         for i in 0..len {
             view.write(i, log.at(from + i), all - log.cost_from(from + i + 1));
         }
         ring
     }
 
-    /// Returns the entries in the encoding that the ring [has](Self::is).
+    /// Returns the entries in the encoding that the ring [has](Header::is).
     #[inline(always)]
-    pub(crate) fn view<E: Encoding, const H: usize>(&mut self) -> View<'_, E, H> {
-        self.view_with(None)
-    }
-
-    #[inline(always)]
-    pub(crate) fn view_with<'a, E: Encoding, const H: usize>(
+    pub(crate) fn view<'a, E: Encoding, const H: usize>(
         &'a mut self,
         oldest: Option<&'a mut Oldest>,
     ) -> View<'a, E, H> {
-        debug_assert!(self.is::<E, H>());
+        debug_assert!(self.header.is::<E, H>());
         View::new(&mut self.words, &mut self.header, oldest)
-    }
-}
-
-impl Deref for Ring {
-    type Target = Header;
-
-    #[inline(always)]
-    fn deref(&self) -> &Header {
-        &self.header
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use limiter_core::{Limit, Policy, Window};
+    use limiter_core::{Policy, Window, policy};
 
     use super::*;
     use crate::evaluate::general::apply;
-    use crate::log::Log;
     use crate::log::encoding::HINTS;
     use crate::log::inline::Inline;
+    use crate::log::{Log, with_entries};
+
+    const TWO: Policy = policy!("1000/1s, 1000/1m");
+
+    fn at(micros: u64) -> Timestamp {
+        Timestamp::from_micros(micros).unwrap()
+    }
+
+    /// Appends an entry, and returns the ring's format, words and length, if the log is a ring.
+    fn append(log: &mut Log, policy: &Policy, cost: u64, micros: u64) -> Option<(Format, usize, usize)> {
+        let facts = apply(log, Op::acquire("", policy).with_cost(cost).at(at(micros)), at(micros));
+        assert_eq!((facts.admitted, log.newest()), (true, Some(at(micros))));
+        assert_eq!(
+            with_entries!(log, entries => (entries.at(entries.len() - 1), entries.cost_from(0))),
+            (at(micros), facts.log.usage[0].used)
+        );
+        let Log::Ring(ring) = log else { return None };
+        Some((ring.header.format(), ring.words.len(), ring.header.len()))
+    }
 
     #[test]
     fn a_ring_that_empties_shrinks() {
-        let second = 1_000_000;
-        let policy = Policy::from(Limit::per_second(second).unwrap());
+        let (second, policy) = (1_000_000, policy!("1000000/1s"));
         let mut log = Log::new(Inline::NUMBERS - 20_000);
-        let mut append = |micros| {
-            let at = Timestamp::from_micros(micros).unwrap();
-            let op = Op::acquire("", &policy).at(at);
-            let facts = apply(&mut log, op, at);
-            assert_eq!((facts.log.usage[0].used, log.newest()), (log.len() as u64, Some(at)));
-            let Log::Ring(ring) = &mut log else { return (0, log.len()) };
-            let view = ring.view::<Narrow, 0>();
-            assert_eq!((view.at(view.len() - 1), view.newest()), (at, Some(at)));
-            (ring.words.len(), ring.len())
-        };
+        let mut append = |micros| append(&mut log, &policy, 1, micros);
         for micros in 0..100_000 {
             append(micros);
         }
-        assert_eq!(append(second + 99_990), (1 << 17, 10));
         let since = second + 99_990;
+        assert_eq!(append(since), Some((Format::default(), 1 << 17, 10)));
         for i in 1..3 << 17 {
             append(since + i * second / 11);
         }
-        assert_eq!(append(since + (3 << 17) * second / 11), (2 * SMALLEST, 11));
+        assert_eq!(append(since + (3 << 17) * second / 11), Some((Format::default(), 2 * SMALLEST, 11)));
     }
 
     #[test]
     fn a_new_ring_leaves_out_expired_entries_and_has_hints_for_several_limits() {
-        let one = Policy::from(Limit::per_second(1000).unwrap());
-        let two = Policy::new([Limit::per_second(1000).unwrap(), Limit::per_minute(1000).unwrap()]).unwrap();
-        let mut log = Log::new(0);
-        let mut append = |policy: &Policy, cost, micros| {
-            let at = Timestamp::from_micros(micros).unwrap();
-            apply(&mut log, Op::acquire("", policy).with_cost(cost).at(at), at);
-            let Log::Ring(ring) = &log else { return None };
-            Some((ring.format(), ring.words.len(), ring.len()))
-        };
+        let (one, mut log) = (policy!("1000/1s"), Log::new(0));
+        let mut append = |policy, cost, micros| append(&mut log, policy, cost, micros);
         for micros in 0..100 {
             append(&one, 1, micros);
         }
@@ -131,30 +118,28 @@ mod tests {
         let costs = Format { costs: true, ..Format::default() };
         assert_eq!(append(&one, 2, 2_000_000), Some((costs, 2 * SMALLEST, 1)));
         let hints = Format { hints: true, ..costs };
-        assert_eq!(append(&two, 1, 2_000_000), Some((hints, 2 * SMALLEST + HINTS, 2)));
+        assert_eq!(append(&TWO, 1, 2_000_000), Some((hints, 2 * SMALLEST + HINTS, 2)));
     }
 
     #[test]
     fn every_start_is_found_from_every_hint() {
-        let policy = Policy::new([Limit::per_second(100).unwrap(), Limit::per_minute(100).unwrap()]).unwrap();
+        let policy = TWO;
         let op = Op::acquire("", &policy);
-        let at = |micros| Timestamp::from_micros(micros).unwrap();
         let mut ring = Ring::copy_of(&Inline::new(9), 0, &op, Retention::default(), Format::default());
         // In the end the numbers overflow between the first and the last entry.
         ring.header.number = u32::MAX - 32;
-        let hints = Format { hints: true, ..Format::default() };
         // Behind the newest entry are dropped ones.
         for micros in 0..40 {
-            let mut view = ring.view::<Narrow, HINTS>();
+            let mut view = ring.view::<Narrow, HINTS>(None);
             let dropped = usize::from(view.len() == 13);
             if view.can_push(&op, dropped) {
                 view.push(dropped, &op, at(10 * micros));
             } else {
-                ring = Ring::copy_of(&view, dropped, &op, Retention::default(), hints);
-                ring.view::<Narrow, HINTS>().push(0, &op, at(10 * micros));
+                ring = Ring::copy_of(&view, dropped, &op, Retention::default(), Format::default());
+                ring.view::<Narrow, HINTS>(None).push(0, &op, at(10 * micros));
             }
         }
-        let mut view = ring.view::<Narrow, HINTS>();
+        let mut view = ring.view::<Narrow, HINTS>(None);
         let first = view.at(0).as_micros();
         for window in (5..200).step_by(5).map(|micros| Window::from_micros(micros).unwrap()) {
             for now in [390, 391, 395, 400, 450, 600].map(at) {

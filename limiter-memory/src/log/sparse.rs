@@ -13,7 +13,7 @@ use super::search::gallop;
 pub(crate) struct Sparse {
     entries: VecDeque<SparseEntry>,
     /// The total cost of all dropped entries, modulo 2^64.
-    total_before: u64,
+    dropped: u64,
     next_number: u64,
     retention: Retention,
     /// Idempotency keys. Some may name entries that the log no longer holds.
@@ -42,15 +42,16 @@ impl Sparse {
             |i| SparseEntry { at: log.at(i).as_micros(), total: all - log.cost_from(i + 1), number: first + i as u64 };
         let mut entries = VecDeque::with_capacity(len + 1);
         entries.extend((0..len).map(entry));
-        Self { entries, total_before: 0, next_number: first + len as u64, retention, ids: HashMap::default() }
+        Self { entries, dropped: 0, next_number: first + len as u64, retention, ids: HashMap::default() }
     }
 
     pub(crate) fn retention(&self) -> Retention {
         self.retention
     }
 
-    fn total(&self) -> u64 {
-        self.entries.back().map_or(self.total_before, |entry| entry.total)
+    /// Returns the total cost of all entries before entry `i`, dropped ones included, modulo 2^64.
+    fn total_before(&self, i: usize) -> u64 {
+        i.checked_sub(1).and_then(|last| self.entries.get(last)).map_or(self.dropped, |entry| entry.total)
     }
 
     /// Returns the entry with this idempotency key, and its time.
@@ -87,6 +88,8 @@ impl Sparse {
 }
 
 impl Entries for Sparse {
+    const COSTS: bool = true;
+
     fn len(&self) -> usize {
         self.entries.len()
     }
@@ -110,18 +113,11 @@ impl Entries for Sparse {
     }
 
     fn cost_from(&self, start: usize) -> u64 {
-        let last = start.checked_sub(1).and_then(|i| self.entries.get(i));
-        self.total().wrapping_sub(last.map_or(self.total_before, |entry| entry.total))
-    }
-
-    fn reaching(&self, start: usize, cost: u64) -> usize {
-        let all = self.cost_from(start);
-        gallop(start, self.entries.len().saturating_sub(1), |i| all - self.cost_from(i + 1) < cost)
+        self.total_before(self.len()).wrapping_sub(self.total_before(start))
     }
 
     fn drop_front(&mut self, count: usize) {
-        let last = count.checked_sub(1).and_then(|i| self.entries.get(i));
-        self.total_before = last.map_or(self.total_before, |last| last.total);
+        self.dropped = self.total_before(count);
         self.entries.drain(..count.min(self.entries.len()));
         if self.entries.capacity() > 32 && self.entries.len() < self.entries.capacity() / 4 {
             self.entries.shrink_to(self.entries.capacity() / 2);
@@ -137,7 +133,7 @@ impl Entries for Sparse {
         let number = self.next_number;
         self.next_number = number + 1;
         self.retention = Retention::after_append(op);
-        let total = self.total().wrapping_add(op.cost);
+        let total = self.total_before(self.len()).wrapping_add(op.cost);
         self.entries.push_back(SparseEntry { at: at.as_micros(), total, number });
         number
     }

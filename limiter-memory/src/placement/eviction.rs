@@ -19,9 +19,27 @@ pub(super) fn sweep(table: &mut Table, rehash: impl Fn(&Key) -> u64, is_over: im
     before - keys
 }
 
+/// Inserts a key that the table does not hold, evicts another if it holds as many as it may, and grows it if necessary.
+pub(super) fn insert(
+    table: &mut Table,
+    rehash: impl Fn(&Key) -> u64,
+    keyed: KeyedLog,
+    now: impl Fn() -> Timestamp,
+    max_keys: usize,
+) {
+    let hash = rehash(&keyed.key);
+    if table.len() >= max_keys {
+        evict(table, &rehash, hash, now());
+    }
+    if table.is_full() {
+        sweep_or_grow(table, rehash, now(), max_keys);
+    }
+    table.insert(hash, keyed);
+}
+
 /// Makes a full table able to take one more key, by growing unless many logs have expired. Takes amortised constant time per
 /// insert, because it leaves space for a third of its keys or more.
-pub(super) fn sweep_or_grow(table: &mut Table, rehash: impl Fn(&Key) -> u64, now: Timestamp, max_keys: usize) {
+fn sweep_or_grow(table: &mut Table, rehash: impl Fn(&Key) -> u64, now: Timestamp, max_keys: usize) {
     let alive = |keyed: &KeyedLog| !keyed.log.has_expired(now);
     let keys = table.logs_from(0).filter(|(_, keyed)| alive(keyed)).count();
     table.rebuild((keys + keys / 2 + 1).min(max_keys).max(keys + 1), rehash, alive);
@@ -30,7 +48,7 @@ pub(super) fn sweep_or_grow(table: &mut Table, rehash: impl Fn(&Key) -> u64, now
 /// Evicts a log from a table that holds as many as it may, for a key with this hash. Of the [`SAMPLE`] logs that come next in the
 /// table, it evicts one that has expired, or else the one with the fewest entries, or among equals the one longest unused. If
 /// all of them have several entries, it searches the whole table. A flood of fresh keys therefore evicts itself.
-pub(super) fn evict(table: &mut Table, rehash: impl Fn(&Key) -> u64, hash: u64, now: Timestamp) {
+fn evict(table: &mut Table, rehash: impl Fn(&Key) -> u64, hash: u64, now: Timestamp) {
     if hash >> 58 == 0 && sweep(table, &rehash, |log| log.has_expired(now)) > 0 {
         return;
     }
@@ -57,21 +75,14 @@ mod tests {
         Timestamp::from_micros_saturating((1 << 50) + micros)
     }
 
-    /// Inserts a key with this many entries, as the store does.
+    /// Inserts a key with this many entries.
     fn insert(table: &mut Table, hash: impl Fn(&Key) -> u64, key: u32, entries: u64, max_keys: usize) {
         let mut log = Log::new(0);
         for i in 0..entries {
             general::apply(&mut log, Op::acquire("", &POLICY), at(u64::from(key) + i));
         }
-        let (key, now) = (Key::new(0, &key.to_le_bytes()), at(1_000_000));
-        let of_key = hash(&key);
-        if table.len() >= max_keys {
-            evict(table, &hash, of_key, now);
-        }
-        if table.is_full() {
-            sweep_or_grow(table, &hash, now, max_keys);
-        }
-        table.insert(of_key, KeyedLog { key, log });
+        let keyed = KeyedLog { key: Key::new(0, &key.to_le_bytes()), log };
+        super::insert(table, hash, keyed, || at(1_000_000), max_keys);
     }
 
     fn holds(table: &mut Table, hash: impl Fn(&Key) -> u64, key: u32) -> bool {

@@ -7,8 +7,7 @@ use lock_api::MappedMutexGuard;
 use spin::lock_api::{Mutex, MutexGuard};
 
 use super::table::BucketLog;
-use crate::log::ring::Oldest;
-use crate::log::{LockedLog, Log};
+use crate::log::Log;
 
 /// A value and its lock, at the start of a cache line.
 #[derive(Default)]
@@ -24,21 +23,6 @@ pub(crate) type LogGuard<'a> = MappedMutexGuard<'a, spin::Mutex<()>, Log>;
 /// A log in a locked shard, with what its bucket holds beside it.
 pub(crate) type BucketGuard<'a> = MappedMutexGuard<'a, spin::Mutex<()>, BucketLog>;
 
-impl LockedLog for LogGuard<'_> {
-    #[inline(always)]
-    fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>) {
-        (self, None)
-    }
-}
-
-impl LockedLog for BucketGuard<'_> {
-    #[inline(always)]
-    fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>) {
-        let BucketLog { keyed, oldest } = &mut **self;
-        (&mut keyed.log, Some(oldest))
-    }
-}
-
 /// Pauses before each further attempt. One pause takes as long as an operation whose data is in the cache, three as long as one
 /// whose data is not. Threads that still collide use the same key: all are faster if one keeps the key in its cache for a while.
 const PAUSES: [u32; 4] = [1, 2, 32, 64];
@@ -52,10 +36,7 @@ const SLEEP: Duration = Duration::from_micros(50);
 impl<T> Lock<T> {
     #[inline(always)]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
-        match self.0.try_lock() {
-            Some(guard) => guard,
-            None => self.wait(),
-        }
+        self.0.try_lock().unwrap_or_else(|| self.wait())
     }
 
     #[cold]

@@ -4,6 +4,7 @@ use std::{iter, mem};
 
 use super::key::{Key, KeyedLog};
 use crate::log::ring::Oldest;
+use crate::log::{Log, Place};
 
 /// A place for one key, in one cache line.
 #[derive(Default)]
@@ -14,6 +15,13 @@ struct Bucket(Option<BucketLog>);
 pub(crate) struct BucketLog {
     pub(crate) keyed: KeyedLog,
     pub(crate) oldest: Oldest,
+}
+
+impl Place for BucketLog {
+    #[inline(always)]
+    fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>) {
+        (&mut self.keyed.log, Some(&mut self.oldest))
+    }
 }
 
 /// Buckets with open addressing and linear probing (Knuth, The Art of Computer Programming 6.4, algorithms L and R). A key is in
@@ -161,7 +169,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::log::Log;
 
     fn keyed(key: u8) -> KeyedLog {
         KeyedLog { key: Key::new(0, &[key]), log: Log::new(u32::from(key)) }

@@ -19,10 +19,6 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    pub(super) fn new<E: Encoding, const H: usize>(at: Timestamp, kept: Retention, number: u32, len: u32) -> Self {
-        Self { newest: Self::pack::<E, H>(at, kept), number, len }
-    }
-
     #[inline(always)]
     pub(super) fn pack<E: Encoding, const H: usize>(at: Timestamp, kept: Retention) -> u64 {
         let format = const { Format::of::<E, H>().to_bits() << FORMAT_SHIFT };
@@ -74,10 +70,6 @@ pub(crate) struct Oldest {
 }
 
 impl Oldest {
-    pub(super) fn new(number: u32, at: Timestamp) -> Self {
-        Self { number, low: at.as_micros() as u32 }
-    }
-
     /// Names no entry of a log whose first entry has this number.
     pub(crate) fn none(first: u32) -> Self {
         Self { number: first.wrapping_sub(1), low: 0 }

@@ -7,7 +7,7 @@ use super::header::{Header, Oldest};
 use crate::log::encoding::{Encoding, can_encode};
 use crate::log::entries::{Entries, clamp};
 use crate::log::retention::Retention;
-use crate::log::search::{boundary, gallop};
+use crate::log::search::gallop;
 
 /// Rings of up to this capacity are not shrunk.
 const SHRINK_ABOVE: usize = 32;
@@ -96,7 +96,7 @@ impl<'a, E: Encoding, const H: usize> View<'a, E, H> {
     }
 }
 
-/// Searches for the first entry younger than `expired_age`, starting at entry `hint`. It takes what it needs in parts: a pointer to
+/// Searches for the first entry younger than `expired_age`, from entry `from` on. It takes what it needs in parts: a pointer to
 /// the view would keep the header out of registers.
 #[inline(never)]
 fn search<E: Encoding>(
@@ -105,13 +105,15 @@ fn search<E: Encoding>(
     first: u32,
     len: u32,
     expired_age: u64,
-    hint: usize,
+    from: usize,
 ) -> usize {
     let index = |i: usize| (first as usize).wrapping_add(i) & entries.len().wrapping_sub(1);
-    boundary(hint, len as usize, |i| entries.get(index(i)).is_some_and(|entry| E::age(entry, newest) >= expired_age))
+    gallop(from, len as usize, |i| entries.get(index(i)).is_some_and(|entry| E::age(entry, newest) >= expired_age))
 }
 
 impl<E: Encoding, const H: usize> Entries for View<'_, E, H> {
+    const COSTS: bool = E::COSTS;
+
     #[inline(always)]
     fn len(&self) -> usize {
         self.header.len()
@@ -146,17 +148,17 @@ impl<E: Encoding, const H: usize> Entries for View<'_, E, H> {
             return (len, now);
         }
         let expired_age = window.as_micros() - since;
-        let search = |hint| search::<E>(self.entries, newest, first, len as u32, expired_age, hint);
+        let search = |from| search::<E>(self.entries, newest, first, len as u32, expired_age, from);
         if H > 0 {
-            // Most of several windows begin where they began the last time. The entry before the first is a dropped one, or
-            // unwritten; if it seems to count, the search only costs time.
+            // Most of several windows begin where they began the last time, or later. The entry before the first is a dropped
+            // one, or unwritten; if it seems to count, the search only costs time.
             let hint = self.hint(limit);
             let start = hint.wrapping_sub(first) as usize;
             let (before, age) = (self.age(hint.wrapping_sub(1)), self.age(hint));
             if start < len && before >= expired_age && age < expired_age {
                 return (start, self.at_age(age));
             }
-            let start = search(start);
+            let start = search(if start < len && age >= expired_age { start } else { 0 });
             return (start, self.at(start));
         }
         if Self::KEEPS_OLDEST
@@ -189,7 +191,11 @@ impl<E: Encoding, const H: usize> Entries for View<'_, E, H> {
                 && let Some((start, at)) = starts.next()
             {
                 let counts = start < self.header.len();
-                **oldest = if counts { Oldest::new(self.header.number(start), at) } else { Oldest::none(first) };
+                **oldest = if counts {
+                    Oldest { number: self.header.number(start), low: at.as_micros() as u32 }
+                } else {
+                    Oldest::none(first)
+                };
             }
             return;
         }
@@ -204,17 +210,6 @@ impl<E: Encoding, const H: usize> Entries for View<'_, E, H> {
             self.total_before(self.len()).wrapping_sub(self.total_before(start)) & E::RANGE
         } else {
             (self.len() - start) as u64
-        }
-    }
-
-    #[inline]
-    fn reaching(&self, start: usize, cost: u64) -> usize {
-        let last = self.len().saturating_sub(1);
-        if E::COSTS {
-            let all = self.cost_from(start);
-            gallop(start, last, |i| all - self.cost_from(i + 1) < cost)
-        } else {
-            start.saturating_add(cost as usize).saturating_sub(1).min(last)
         }
     }
 
