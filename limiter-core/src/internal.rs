@@ -4,6 +4,7 @@
 use crate::decision::Decision;
 pub use crate::decision::SizedFacts;
 use crate::limit::Limit;
+use crate::log::Log;
 use crate::op::Op;
 use crate::parse;
 use crate::policy::Policy;
@@ -55,4 +56,10 @@ pub fn longest_window_zeros(policy: &Policy) -> u8 {
 #[must_use]
 pub const fn timestamp_from_low_bits(bits: u64) -> Timestamp {
     Timestamp::from_low_bits(bits)
+}
+
+/// Returns a log of entries with these times and costs, oldest first. Their ids are successive numbers, beginning with `first`.
+#[must_use]
+pub fn numbered_log(first: u64, entries: impl Iterator<Item = (Timestamp, u64)>) -> Log {
+    Log::numbered(first, entries)
 }

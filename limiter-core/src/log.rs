@@ -2,14 +2,15 @@
 
 mod bytes;
 
-use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::BuildHasher;
 use std::time::Duration;
 
 use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
 use crate::limit::Limit;
+use crate::limits::MAX_LIMITS;
 use crate::op::{At, EntryId, Op};
 use crate::per_limit::PerLimit;
 use crate::policy::Policy;
@@ -32,8 +33,8 @@ use crate::time::Timestamp;
 /// ```
 ///
 /// # Performance
-/// Computing usage takes logarithmic time in the number of entries. Loading, saving, settlements and operations with an
-/// idempotency key take linear time.
+/// An operation takes logarithmic time in the number of entries. A settlement takes time proportional to the number of entries
+/// that are newer than the one it changes. Loading and saving take linear time.
 #[derive(Clone)]
 pub struct Log {
     /// Oldest first.
@@ -46,6 +47,8 @@ pub struct Log {
     /// The total cost of the entries dropped from the front, modulo 2^64.
     dropped: u64,
     expires_at: Timestamp,
+    /// Idempotency keys. Some may name entries that are gone.
+    ids: HashMap<EntryId, Original>,
 }
 
 #[derive(Clone, Copy)]
@@ -53,9 +56,14 @@ struct StoredEntry {
     at: Timestamp,
     /// The running total up to and including this entry, modulo 2^64.
     total: u64,
-    /// The lower half of the entry's id.
+    /// The lower half of the entry's id. Increases from entry to entry.
     number: u64,
-    id: Option<EntryId>,
+}
+
+/// The entry that an idempotency key names, and its verdict.
+#[derive(Clone, Copy)]
+struct Original {
+    number: u64,
     admitted: bool,
 }
 
@@ -67,8 +75,22 @@ impl Log {
     #[must_use]
     pub fn new() -> Self {
         // `RandomState` takes its keys from the operating system's random number generator.
-        let prefix = RandomState::new().hash_one("log");
-        Self { entries: VecDeque::new(), prefix, next: 0, dropped: 0, expires_at: Timestamp::EPOCH }
+        Self::with_ids(RandomState::new().hash_one("log"), 0)
+    }
+
+    /// Returns an empty log whose entries will have ids from these halves on.
+    fn with_ids(prefix: u64, next: u64) -> Self {
+        let (entries, ids) = (VecDeque::new(), HashMap::new());
+        Self { entries, prefix, next, dropped: 0, expires_at: Timestamp::EPOCH, ids }
+    }
+
+    /// Returns a log of entries with these times and costs, oldest first. Their ids count from `first`.
+    pub(crate) fn numbered(first: u64, entries: impl Iterator<Item = (Timestamp, u64)>) -> Self {
+        let mut log = Self::with_ids(0, first);
+        for (at, cost) in entries {
+            log.append(at, cost);
+        }
+        log
     }
 
     /// Applies an operation that [`Op::checked`] has accepted.
@@ -77,23 +99,21 @@ impl Log {
     /// compute the expiry.
     pub fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
         let (time, retention) = (self.clamped(op.at, now), op.retention());
-        let repeated = op.id.and_then(|id| {
-            let found = self.entries.iter().find(|entry| entry.id == Some(id))?;
-            retention.window.counts(found.at, time).then_some(*found)
-        });
-        if let Some(original) = repeated {
-            let outcome = Outcome::Repeated(self.entry(&original));
-            return Facts { admitted: original.admitted, outcome, log: self.facts(op.policy, op.cost, time) };
+        if let Some((entry, admitted)) = op.id.and_then(|id| self.original(id))
+            && retention.window.counts(entry.at, time)
+        {
+            let outcome = Outcome::Repeated(self.entry(&entry));
+            return Facts { admitted, outcome, log: self.facts(op.policy, op.cost, time) };
         }
         let fits = |limit: &Limit| self.used(limit, time).saturating_add(op.cost) <= limit.max();
         let admitted = op.policy.limits().iter().all(fits);
         if !op.appends(admitted) {
             return Facts { admitted, outcome: Outcome::Nothing, log: self.facts(op.policy, op.cost, time) };
         }
-        let appended =
-            StoredEntry { at: time, total: self.total().wrapping_add(op.cost), number: self.next, id: op.id, admitted };
-        self.next = self.next.wrapping_add(1);
-        self.entries.push_back(appended);
+        let appended = self.append(time, op.cost);
+        if let Some(id) = op.id {
+            self.insert_id(id, Original { number: appended.number, admitted });
+        }
         self.drop_front(self.first_from(retention.window.edge(time)));
         self.drop_beyond(retention.max);
         let unclamped = op.at.or_clock(now);
@@ -107,8 +127,9 @@ impl Log {
     /// Replaces the cost of one entry, or removes the entry. `now` is the store's clock.
     pub fn settle(&mut self, settlement: &Settlement<'_>, now: Timestamp) -> SettlementFacts {
         let (time, receipt) = (self.clamped(settlement.at, now), settlement.receipt);
-        let matches = |entry: &StoredEntry| self.entry(entry) == Entry { id: receipt.entry(), at: receipt.at() };
-        let found = self.entries.iter().position(matches).filter(|_| !receipt.has_left(time));
+        let found = position(&self.entries, receipt.entry().as_u128() as u64).filter(|&i| {
+            self.entry(&self.entries[i]) == Entry { id: receipt.entry(), at: receipt.at() } && !receipt.has_left(time)
+        });
         if let Some(i) = found {
             let change = settlement.cost.wrapping_sub(self.cost(i));
             self.entries.range_mut(i..).for_each(|entry| entry.total = entry.total.wrapping_add(change));
@@ -148,6 +169,27 @@ impl Log {
         Entry { id: EntryId::from_u128(u128::from(self.prefix) << 64 | u128::from(stored.number)), at: stored.at }
     }
 
+    fn append(&mut self, at: Timestamp, cost: u64) -> StoredEntry {
+        let appended = StoredEntry { at, total: self.total().wrapping_add(cost), number: self.next };
+        self.next = self.next.wrapping_add(1);
+        self.entries.push_back(appended);
+        appended
+    }
+
+    /// The entry with this idempotency key, and its verdict.
+    fn original(&self, id: EntryId) -> Option<(StoredEntry, bool)> {
+        let original = self.ids.get(&id)?;
+        Some((self.entries[position(&self.entries, original.number)?], original.admitted))
+    }
+
+    fn insert_id(&mut self, id: EntryId, original: Original) {
+        // Amortised: when the ids of entries that are gone are removed, they make up half of the map.
+        if self.ids.len() > 2 * self.entries.len() {
+            self.ids.retain(|_, original| position(&self.entries, original.number).is_some());
+        }
+        self.ids.insert(id, original);
+    }
+
     /// The total cost of all entries ever appended, modulo 2^64.
     fn total(&self) -> u64 {
         self.total_before(self.entries.len())
@@ -178,6 +220,10 @@ impl Log {
     fn drop_front(&mut self, count: usize) {
         self.dropped = self.total_before(count);
         self.entries.drain(..count);
+        let capacity = self.entries.capacity();
+        if capacity > 32 && self.entries.len() < capacity / 4 {
+            self.entries.shrink_to(capacity / 2);
+        }
     }
 
     /// Drops the entries older than the newest ones that together reach `max`.
@@ -199,24 +245,29 @@ impl Log {
     }
 
     fn facts(&self, policy: &Policy, cost: u64, now: Timestamp) -> LogFacts {
-        let usage = policy.limits().iter().map(|limit| {
+        let mut usage = [Usage::default(); MAX_LIMITS];
+        for (usage, limit) in usage.iter_mut().zip(policy.limits()) {
             let start = self.first_from(limit.window().edge(now));
             let used = self.cost_from(start);
             let time_of_first_reaching =
                 |cost| self.first_reaching(start, cost).and_then(|i| self.entries.get(i)).map_or(now, |entry| entry.at);
-            Usage {
+            *usage = Usage {
                 used,
                 oldest: time_of_first_reaching(used.saturating_sub(limit.max()).saturating_add(1)),
                 blocker: time_of_first_reaching(used.saturating_add(cost).saturating_sub(limit.max())),
-            }
-        });
-        let usage: Vec<Usage> = usage.collect();
+            };
+        }
         LogFacts {
             now,
             newest: self.entries.back().map(|newest| newest.at),
-            usage: PerLimit::from_slice(&usage).unwrap_or_else(|| PerLimit::one(Usage::default())),
+            usage: PerLimit::from_slice(&usage[..policy.limits().len()]).unwrap_or_else(|| PerLimit::one(usage[0])),
         }
     }
+}
+
+/// The index of the entry with this number.
+fn position(entries: &VecDeque<StoredEntry>, number: u64) -> Option<usize> {
+    entries.binary_search_by_key(&number, |entry| entry.number).ok()
 }
 
 impl Default for Log {
@@ -238,5 +289,31 @@ impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let entries = self.entries.iter().enumerate().map(|(i, entry)| (entry.at.as_micros(), self.cost(i)));
         f.debug_struct("Log").field("entries", &entries.collect::<Vec<_>>()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log_key::LogKey;
+    use crate::{Receipt, policy};
+
+    #[test]
+    fn the_ids_of_refunded_entries_are_forgotten() {
+        let (policy, now) = (policy!("9/1m"), Timestamp::from_micros_saturating(1 << 50));
+        let mut log = Log::new();
+        let mut append = |id: u128| {
+            let mut op = Op::acquire("", &policy);
+            op.id = Some(EntryId::from_u128(id));
+            let Outcome::Appended(entry) = log.apply(&op, now).outcome else { panic!("not appended: {id}") };
+            if id > 0 {
+                let receipt = Receipt::new(entry.id, entry.at, policy.longest_window());
+                let refund = Settlement::new(LogKey::new("".into(), ""), &policy, receipt, 0);
+                assert!(log.settle(&refund, now).applied);
+            }
+            assert!(log.ids.len() <= 5, "{} ids of {} entries", log.ids.len(), log.len());
+        };
+        // Appending the same once more needs the id to be forgotten.
+        (0..1000).chain(1..1000).for_each(&mut append);
     }
 }

@@ -9,13 +9,13 @@
 //! | number | the number of entries, each of which is: |
 //! | – number | its time minus that of the previous entry |
 //! | – number | the lower half of its id minus that of the previous entry |
-//! | – number | four times its cost, plus 1 if it was admitted, plus 2 if it has an idempotency key |
+//! | – number | four times its cost, plus 2 if it has an idempotency key, and then 1 more if it was admitted |
 //! | – 16 or 0 | the idempotency key, little-endian |
 //! | 4 | CRC-32 (IEEE 802.3) of all preceding bytes, little-endian |
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashMap;
 
-use super::{Log, StoredEntry};
+use super::{Log, Original};
 use crate::error::{Error, ErrorKind};
 use crate::op::EntryId;
 use crate::range::MAX_COST;
@@ -35,14 +35,17 @@ impl Log {
         push(&mut out, self.next);
         push(&mut out, self.expires_at.as_micros());
         push(&mut out, self.entries.len() as u64);
+        let ids: HashMap<_, _> =
+            self.ids.iter().map(|(id, original)| (original.number, (id, original.admitted))).collect();
         let (mut at, mut number) = (Timestamp::EPOCH, 0);
         for (i, entry) in self.entries.iter().enumerate() {
             push(&mut out, entry.at.micros_since(at));
             push(&mut out, entry.number.wrapping_sub(number));
             (at, number) = (entry.at, entry.number);
-            let flags = if entry.admitted { ADMITTED } else { 0 } + if entry.id.is_some() { HAS_ID } else { 0 };
+            let id = ids.get(&number);
+            let flags = id.map_or(0, |(_, admitted)| HAS_ID | if *admitted { ADMITTED } else { 0 });
             push(&mut out, self.cost(i) << 2 | flags);
-            if let Some(id) = entry.id {
+            if let Some((id, _)) = id {
                 out.extend_from_slice(&id.as_u128().to_le_bytes());
             }
         }
@@ -74,23 +77,25 @@ fn read(mut bytes: &[u8]) -> Option<Log> {
     let next = number(bytes)?;
     let expires_at = Timestamp::from_micros(number(bytes)?).ok()?;
     let count = usize::try_from(number(bytes)?).ok().filter(|count| *count <= bytes.len())?;
-    let mut entries = VecDeque::with_capacity(count);
-    let (mut ids, mut total, mut at, mut last) = (HashSet::new(), 0_u64, 0_u64, 0);
+    let mut log = Log::with_ids(prefix, 0);
+    log.expires_at = expires_at;
+    log.entries.reserve(count);
+    let mut at = 0_u64;
     for i in 0..count {
         at = at.checked_add(number(bytes)?)?;
-        let step = number(bytes)?;
-        last = if step == 0 && i > 0 { return None } else { u64::wrapping_add(last, step) };
+        let step = number(bytes)?.checked_sub(u64::from(i > 0))?;
+        log.next = log.next.checked_add(step)?;
         let word = number(bytes)?;
         let cost = Some(word >> 2).filter(|cost| (1..=MAX_COST).contains(cost))?;
-        total = total.wrapping_add(cost);
-        let id = if word & HAS_ID > 0 { Some(EntryId::from_u128(u128::from_le_bytes(*take(bytes)?))) } else { None };
-        if id.is_some_and(|id| !ids.insert(id)) {
-            return None;
+        let number = log.append(Timestamp::from_micros(at).ok()?, cost).number;
+        if word & HAS_ID > 0 {
+            let id = EntryId::from_u128(u128::from_le_bytes(*take(bytes)?));
+            if log.ids.insert(id, Original { number, admitted: word & ADMITTED > 0 }).is_some() {
+                return None;
+            }
         }
-        let (at, admitted) = (Timestamp::from_micros(at).ok()?, word & ADMITTED > 0);
-        entries.push_back(StoredEntry { at, total, number: last, id, admitted });
     }
-    bytes.is_empty().then_some(Log { entries, prefix, next, dropped: 0, expires_at })
+    (next >= log.next && bytes.is_empty()).then_some(Log { next, ..log })
 }
 
 fn take<'a, const N: usize>(bytes: &mut &'a [u8]) -> Option<&'a [u8; N]> {
