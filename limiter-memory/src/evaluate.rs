@@ -53,7 +53,7 @@ fn apply_limits<A: Answer, G: DerefMut<Target: Place>, const LIMITS: usize>(
     op: Op<'_>,
     now: Timestamp,
 ) -> A {
-    with_entries!(log.parts().0, entries => try_fast!(LIMITS, entries, &op, now, drop(log)));
+    with_entries!(log.parts().0, entries => try_fast!(LIMITS, entries, &op, now, drop(log)), _ => {});
     apply_general(log, op, now)
 }
 
@@ -104,7 +104,7 @@ mod tests {
     }
 
     fn entries_of(log: &mut Log) -> Vec<(u64, Timestamp, u64)> {
-        with_entries!(log, e => (0..e.len()).map(|i| (e.number(i), e.at(i), e.cost_from(i))).collect())
+        with_entries!(log, e => (0..e.len()).map(|i| (e.number(i), e.at(i), e.cost_from(i))).collect(), _ => vec![])
     }
 
     /// Asserts that all specified fields are equal.

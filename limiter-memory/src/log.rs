@@ -42,9 +42,9 @@ impl Place for Log {
     }
 }
 
-/// Evaluates an expression with the entries of a log, whatever their form.
+/// Evaluates the first expression with the entries of a log in a compact form, or the second with a sparse log.
 macro_rules! with_entries {
-    ($log:expr, $entries:ident => $body:expr) => {{
+    ($log:expr, $entries:ident => $body:expr, $sparse:pat => $otherwise:expr) => {{
         use $crate::log::encoding::with_format;
         use $crate::log::{Log, Other};
         match $log {
@@ -53,10 +53,7 @@ macro_rules! with_entries {
                 $body
             }),
             Log::Other(Other::Inline($entries)) => $body,
-            Log::Other(Other::Sparse($entries)) => {
-                let $entries = &mut **$entries;
-                $body
-            }
+            Log::Other(Other::Sparse($sparse)) => $otherwise,
         }
     }};
 }
@@ -91,14 +88,14 @@ impl Log {
             Self::Ring(ring) => ring.header.format(),
             Self::Other(_) => Format::default(),
         };
-        *self = Self::Ring(with_entries!(self, entries => Ring::copy_of(entries, expired, op, kept, format)));
+        let ring = with_entries!(self, entries => Ring::copy_of(entries, expired, op, kept, format), _ => return);
+        *self = Self::Ring(ring);
     }
 
     /// Returns the log in the sparse form. Converts it if necessary.
     pub(crate) fn make_sparse(&mut self) -> &mut Sparse {
-        if !matches!(self, Self::Other(Other::Sparse(_))) {
-            let kept = self.retention();
-            let sparse = with_entries!(self, entries => Sparse::copy_of(entries, kept));
+        let kept = self.retention();
+        if let Some(sparse) = with_entries!(self, entries => Some(Sparse::copy_of(entries, kept)), _ => None) {
             *self = Self::Other(Other::Sparse(Box::new(sparse)));
         }
         match self {
@@ -122,7 +119,7 @@ impl Log {
 
     /// Returns an [`Oldest`] that names no entry of this log.
     pub(crate) fn no_oldest(&mut self) -> Oldest {
-        Oldest::none(with_entries!(self, entries => entries.number(0)) as u32)
+        Oldest::none(with_entries!(self, entries => entries.number(0) as u32, _ => 0))
     }
 
     /// Whether the store may evict the log at `now` by its own clock.

@@ -6,14 +6,13 @@ use limiter_core::{EntryId, MAX_LIMITS, PerLimit, Timestamp};
 use super::counted::Counted;
 use crate::log::entries::Entries;
 use crate::log::search::gallop;
-use crate::log::sparse::{IdEntry, Sparse};
 use crate::log::{Log, with_entries};
 
 /// Applies an operation to a log.
 #[inline(never)]
 pub(crate) fn apply(log: &mut Log, op: Op<'_>, now: Timestamp) -> Facts {
-    if let Some(id) = op.id {
-        return apply_with_id(log.make_sparse(), id, &op, now);
+    if op.id.is_some() {
+        return log.make_sparse().apply(&op, now);
     }
     let expired = with_entries!(log, entries => {
         let general = General::of(entries, &op, now);
@@ -21,51 +20,25 @@ pub(crate) fn apply(log: &mut Log, op: Op<'_>, now: Timestamp) -> Facts {
             return general.apply(entries, &op);
         }
         general.expired_for_all(entries, &op)
-    });
+    }, sparse => return sparse.apply(&op, now));
     log.convert_for(&op, expired);
-    with_entries!(log, entries => General::of(entries, &op, now).apply(entries, &op))
-}
-
-/// Applies an operation with an idempotency key.
-fn apply_with_id(sparse: &mut Sparse, id: EntryId, op: &Op<'_>, now: Timestamp) -> Facts {
-    let general = General::of(sparse, op, now);
-    if let Some((IdEntry { number, admitted }, at)) = sparse.by_id(id)
-        && op.retention().window.counts(at, general.now)
-    {
-        let entry = Entry { id: EntryId::from_u128(u128::from(number)), at };
-        return general.facts(sparse, op, admitted, Outcome::Repeated(entry));
-    }
-    let facts = general.apply(sparse, op);
-    if let Outcome::Appended(entry) = facts.outcome {
-        sparse.insert_id(id, IdEntry { number: entry.id.as_u128() as u64, admitted: facts.admitted });
-    }
-    facts
+    with_entries!(log, entries => General::of(entries, &op, now).apply(entries, &op), sparse => sparse.apply(&op, now))
 }
 
 /// Sets the cost of the entry that a receipt names, or removes the entry.
 pub(crate) fn settle(log: &mut Log, settlement: &Settlement<'_>, now: Timestamp) -> SettlementFacts {
-    let now = log.newest().map_or(now, |newest| newest.max(now));
-    let applied = replace_cost(log, settlement, now).is_some();
-    let op = Op::new(Mode::Peek, settlement.log.key, settlement.policy);
-    let log = with_entries!(log, entries => General::of(entries, &op, now).log_facts(entries, 0));
-    SettlementFacts { applied, log }
-}
-
-/// Returns `None` if the log does not hold the entry.
-fn replace_cost(log: &mut Log, Settlement { receipt, cost, .. }: &Settlement<'_>, now: Timestamp) -> Option<()> {
-    if receipt.has_left(now) {
-        return None;
-    }
-    let number = u64::try_from(receipt.entry().as_u128()).ok()?;
-    // Before the conversion: a receipt that names no entry must not cost memory.
-    let (i, before) = with_entries!(log, entries => {
-        let i = entries.find(number).filter(|&i| entries.at(i) == receipt.at())?;
-        (i, entries.cost_from(i) - entries.cost_from(i + 1))
-    });
-    if *cost != before {
-        log.make_sparse().settle(i, *cost);
-    }
-    Some(())
+    let unchanged = with_entries!(log, entries => {
+        let (now, receipt) = (entries.clamp(now), &settlement.receipt);
+        let number = u64::try_from(receipt.entry().as_u128()).ok().filter(|_| !receipt.has_left(now));
+        let found = number.and_then(|number| entries.find(number)).filter(|&i| entries.at(i) == receipt.at());
+        // A receipt that names no entry must not cost memory.
+        found.is_none_or(|i| entries.cost_from(i) - entries.cost_from(i + 1) == settlement.cost).then(|| {
+            let op = Op::new(Mode::Peek, settlement.log.key, settlement.policy);
+            let log = General::of(entries, &op, now).log_facts(entries, 0);
+            SettlementFacts { applied: found.is_some(), log }
+        })
+    }, _ => None);
+    unchanged.unwrap_or_else(|| log.make_sparse().settle(settlement, now))
 }
 
 type General<'a> = Counted<'a, MAX_LIMITS>;

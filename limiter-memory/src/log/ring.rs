@@ -84,7 +84,7 @@ mod tests {
         let facts = apply(log, Op::acquire("", policy).with_cost(cost).at(at(micros)), at(micros));
         assert_eq!((facts.admitted, log.newest()), (true, Some(at(micros))));
         assert_eq!(
-            with_entries!(log, entries => (entries.at(entries.len() - 1), entries.cost_from(0))),
+            with_entries!(log, entries => (entries.at(entries.len() - 1), entries.cost_from(0)), _ => panic!("sparse")),
             (at(micros), facts.log.usage[0].used)
         );
         let Log::Ring(ring) = log else { return None };
