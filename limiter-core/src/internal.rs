@@ -8,6 +8,7 @@ use crate::log::Log;
 use crate::op::Op;
 use crate::parse;
 use crate::policy::Policy;
+pub use crate::search::gallop;
 pub use crate::text::excerpt;
 use crate::time::Timestamp;
 

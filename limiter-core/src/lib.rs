@@ -30,6 +30,7 @@ mod per_limit;
 mod policy;
 mod range;
 pub mod request;
+mod search;
 #[cfg(feature = "serde")]
 mod serde;
 mod settlement;

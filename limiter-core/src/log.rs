@@ -15,6 +15,7 @@ use crate::op::{At, EntryId, Op};
 use crate::per_limit::PerLimit;
 use crate::policy::Policy;
 use crate::range::MAX_COST;
+use crate::search::gallop;
 use crate::settlement::Settlement;
 use crate::time::Timestamp;
 
@@ -210,7 +211,7 @@ impl Log {
 
     /// The index of the first entry at or after `at`.
     fn first_from(&self, at: Timestamp) -> usize {
-        self.entries.partition_point(|entry| entry.at < at)
+        gallop(0, self.len(), |i| self.entries[i].at < at)
     }
 
     fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
@@ -236,12 +237,8 @@ impl Log {
     /// The index of the first entry at which the running total from `start` reaches `cost`.
     fn first_reaching(&self, start: usize, cost: u64) -> Option<usize> {
         let before = self.total_before(start);
-        let (mut low, mut high) = (start, self.entries.len());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            if self.total_before(middle + 1).wrapping_sub(before) < cost { low = middle + 1 } else { high = middle }
-        }
-        (low < self.entries.len()).then_some(low)
+        let found = gallop(start, self.len(), |i| self.entries[i].total.wrapping_sub(before) < cost);
+        (found < self.len()).then_some(found)
     }
 
     fn facts(&self, policy: &Policy, cost: u64, now: Timestamp) -> LogFacts {
@@ -267,6 +264,11 @@ impl Log {
 
 /// The index of the entry with this number.
 fn position(entries: &VecDeque<StoredEntry>, number: u64) -> Option<usize> {
+    // Exact unless an entry before it is gone.
+    let latest = usize::try_from(number.checked_sub(entries.front()?.number)?).ok()?;
+    if entries.get(latest).is_some_and(|entry| entry.number == number) {
+        return Some(latest);
+    }
     entries.binary_search_by_key(&number, |entry| entry.number).ok()
 }
 

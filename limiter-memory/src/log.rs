@@ -5,7 +5,6 @@ pub(crate) mod entries;
 pub(crate) mod inline;
 pub(crate) mod retention;
 pub(crate) mod ring;
-pub(crate) mod search;
 pub(crate) mod sparse;
 
 use limiter_core::Timestamp;

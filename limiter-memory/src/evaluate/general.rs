@@ -5,8 +5,8 @@ use limiter_core::{EntryId, MAX_LIMITS, PerLimit, Timestamp};
 
 use super::counted::Counted;
 use crate::log::entries::Entries;
-use crate::log::search::gallop;
 use crate::log::{Log, with_entries};
+use limiter_core::internal::gallop;
 
 /// Applies an operation to a log.
 #[inline(never)]

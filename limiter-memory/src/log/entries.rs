@@ -3,7 +3,7 @@
 use limiter_core::store::Op;
 use limiter_core::{Timestamp, Window};
 
-use super::search::gallop;
+use limiter_core::internal::gallop;
 
 /// The entries of a log, in the order in which they were appended.
 ///

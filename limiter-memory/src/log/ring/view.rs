@@ -7,7 +7,7 @@ use super::header::{Header, Oldest};
 use crate::log::encoding::{Encoding, can_encode};
 use crate::log::entries::{Entries, clamp};
 use crate::log::retention::Retention;
-use crate::log::search::gallop;
+use limiter_core::internal::gallop;
 
 /// Rings of up to this capacity are not shrunk.
 const SHRINK_ABOVE: usize = 32;

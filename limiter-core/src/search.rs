@@ -3,7 +3,8 @@
 /// Returns the first index in `from..to` for which `before` is false, or `to`, where `before` holds for a prefix. Probes 1, 2,
 /// 4, … ahead and then bisects: logarithmic in the distance, not in the length.
 #[inline]
-pub(crate) fn gallop(from: usize, to: usize, before: impl Fn(usize) -> bool) -> usize {
+#[must_use]
+pub fn gallop(from: usize, to: usize, before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high, mut step) = (from, from, 1);
     while high < to && before(high) {
         (low, high, step) = (high + 1, high.saturating_add(step).min(to), 2 * step);
