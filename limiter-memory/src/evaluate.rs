@@ -16,7 +16,6 @@ use limiter_core::store::Op;
 
 use self::fast::try_fast;
 use crate::log::encoding::Narrow;
-use crate::log::entries::Entries;
 use crate::log::{Log, Other, Place, with_entries};
 
 pub(crate) use self::answer::Answer;
@@ -35,13 +34,13 @@ pub(crate) fn apply<A: Answer, G: DerefMut<Target: Place>>(mut log: G, op: &Op<'
     }
     let (entries, oldest) = log.parts();
     match entries {
-        Log::Ring(ring) if ring.header.is::<Narrow, 0>() => {
-            let mut entries = ring.view::<Narrow, 0>(oldest);
+        Log::Ring(ring) if ring.header.is::<Narrow>() => {
+            let mut entries = ring.view::<Narrow>(oldest);
             if !entries.has_no_capacity() {
                 try_fast!(1, &mut entries, op, now, drop(log));
             }
         }
-        Log::Other(Other::Inline(entries)) => try_fast!(1, entries, op, now, drop(log)),
+        Log::Other(Other::Inline(inline)) => try_fast!(1, &mut inline.view(), op, now, drop(log)),
         _ => return apply_limits::<A, G, 1>(log, *op, now),
     }
     apply_general(log, *op, now)
@@ -76,7 +75,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::log::ring::Oldest;
+    use crate::log::header::Oldest;
 
     /// Facts, and which version found them.
     struct Traced {
@@ -103,7 +102,7 @@ mod tests {
         }
     }
 
-    fn entries_of(log: &mut Log) -> Vec<(u64, Timestamp, u64)> {
+    fn entries_of(log: &mut Log) -> Vec<(u32, Timestamp, u64)> {
         with_entries!(log, e => (0..e.len()).map(|i| (e.number(i), e.at(i), e.cost_from(i))).collect(), _ => vec![])
     }
 

@@ -1,20 +1,21 @@
 //! One key's log, in the smallest form that can hold it.
 
 pub(crate) mod encoding;
-pub(crate) mod entries;
+pub(crate) mod header;
 pub(crate) mod inline;
 pub(crate) mod retention;
 pub(crate) mod ring;
 pub(crate) mod sparse;
+pub(crate) mod view;
 
 use limiter_core::Timestamp;
 use limiter_core::store::Op;
 
 use self::encoding::Format;
-use self::entries::Entries;
+use self::header::{Header, Oldest};
 use self::inline::Inline;
 use self::retention::Retention;
-use self::ring::{Oldest, Ring};
+use self::ring::Ring;
 use self::sparse::Sparse;
 
 /// A log is converted when its form cannot hold the next entry, and never converted back.
@@ -47,11 +48,14 @@ macro_rules! with_entries {
         use $crate::log::encoding::with_format;
         use $crate::log::{Log, Other};
         match $log {
-            Log::Ring(ring) => with_format!(ring.header.format(), E, H => {
-                let $entries = &mut ring.view::<E, H>(None);
+            Log::Ring(ring) => with_format!(ring.header.format(), E => {
+                let $entries = &mut ring.view::<E>(None);
                 $body
             }),
-            Log::Other(Other::Inline($entries)) => $body,
+            Log::Other(Other::Inline(inline)) => {
+                let $entries = &mut inline.view();
+                $body
+            }
             Log::Other(Other::Sparse($sparse)) => $otherwise,
         }
     }};
@@ -78,7 +82,7 @@ impl Log {
     /// Drops the first `expired` entries and takes a form that can hold the operation's entry.
     #[cold]
     pub(crate) fn convert_for(&mut self, op: &Op<'_>, expired: usize) {
-        if self.len() - expired >= ring::MAX_LEN {
+        if self.len() - expired + 1 >= ring::MAX_LEN {
             self.make_sparse();
             return;
         }
@@ -104,7 +108,11 @@ impl Log {
     }
 
     pub(crate) fn newest(&self) -> Option<Timestamp> {
-        each_form!(self, log => log.newest())
+        match self {
+            Self::Other(Other::Sparse(sparse)) => sparse.newest(),
+            Self::Other(Other::Inline(inline)) => (inline.len() > 0).then(|| inline.newest()),
+            Self::Ring(ring) => (ring.header.len() > 0).then(|| ring.header.newest()),
+        }
     }
 
     pub(crate) fn retention(&self) -> Retention {
@@ -118,7 +126,7 @@ impl Log {
 
     /// Returns an [`Oldest`] that names no entry of this log.
     pub(crate) fn no_oldest(&mut self) -> Oldest {
-        Oldest::none(with_entries!(self, entries => entries.number(0) as u32, _ => 0))
+        Oldest::none(with_entries!(self, entries => entries.number(0), _ => 0))
     }
 
     /// Whether the store may evict the log at `now` by its own clock.

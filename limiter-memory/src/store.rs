@@ -10,13 +10,13 @@ use limiter_core::{Decision, Error, NowStore, Timestamp, WindowStore};
 use crate::clock;
 use crate::evaluate::{self, Answer, general};
 use crate::log::Log;
-use crate::log::inline::Inline;
+use crate::log::inline::NUMBERS;
 use crate::placement::direct::DirectSlot;
 use crate::placement::lock::Guard;
 use crate::placement::{Placement, Vacancy};
 
 /// A log's first number is below this, so that an inline log can append for long before its numbers run out.
-const FIRST_NUMBERS: u32 = Inline::NUMBERS / 2;
+const FIRST_NUMBERS: u32 = NUMBERS / 2;
 
 /// The golden section of [`FIRST_NUMBERS`]: steps of it keep the first numbers of many successive logs far apart.
 const FIRST_NUMBER_STEP: u32 = 5_184_335;

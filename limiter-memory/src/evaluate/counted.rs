@@ -5,7 +5,8 @@ use std::hint::select_unpredictable;
 use limiter_core::store::{Op, Usage};
 use limiter_core::{Limit, Timestamp};
 
-use crate::log::entries::Entries;
+use crate::log::encoding::Encoding;
+use crate::log::view::View;
 
 /// What an operation under at most `LIMITS` limits finds before it changes anything.
 pub(super) struct Counted<'a, const LIMITS: usize> {
@@ -20,7 +21,7 @@ pub(super) struct Counted<'a, const LIMITS: usize> {
 
 impl<'a, const LIMITS: usize> Counted<'a, LIMITS> {
     #[inline(always)]
-    pub(super) fn new(limits: &'a [Limit], entries: &mut impl Entries, op: &Op<'_>, now: Timestamp) -> Self {
+    pub(super) fn new(limits: &'a [Limit], entries: &mut View<'_, impl Encoding>, op: &Op<'_>, now: Timestamp) -> Self {
         let now = entries.clamp(now);
         let (mut admitted, mut starts, mut usage) = (true, [0; LIMITS], [Usage::default(); LIMITS]);
         for (i, limit) in limits.iter().enumerate() {

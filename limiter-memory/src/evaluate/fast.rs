@@ -6,7 +6,8 @@ use limiter_core::store::{Entry, Op, Outcome};
 use limiter_core::{EntryId, Limit, Timestamp};
 
 use super::counted::Counted;
-use crate::log::entries::Entries;
+use crate::log::encoding::Encoding;
+use crate::log::view::View;
 
 /// A common operation under `LIMITS` limits.
 pub(super) struct Fast<'a, const LIMITS: usize> {
@@ -17,7 +18,7 @@ pub(super) struct Fast<'a, const LIMITS: usize> {
 impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
     /// Evaluates the limits. Returns `None` if the operation is not a common one.
     #[inline(always)]
-    pub(super) fn new(entries: &mut impl Entries, op: &Op<'a>, now: Timestamp) -> Option<Self> {
+    pub(super) fn new(entries: &mut View<'_, impl Encoding>, op: &Op<'a>, now: Timestamp) -> Option<Self> {
         let limits = internal::limits_array(op.policy)?;
         if op.id.is_some() || op.limiter_policy.is_some() {
             return None;
@@ -27,7 +28,7 @@ impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
 
     /// Appends the entry of an admitted operation.
     #[inline(always)]
-    pub(super) fn append(mut self, entries: &mut impl Entries, op: &Op<'_>) -> SizedFacts<LIMITS> {
+    pub(super) fn append(mut self, entries: &mut View<'_, impl Encoding>, op: &Op<'_>) -> SizedFacts<LIMITS> {
         let now = self.counted.now;
         let number = entries.push(self.counted.expired(), op, now);
         for usage in &mut self.counted.usage {
@@ -46,7 +47,7 @@ impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
 
     /// Returns the facts about an operation that appends nothing, or `None` if usage exceeds a maximum.
     #[inline(always)]
-    pub(super) fn facts(mut self, entries: &impl Entries, op: &Op<'_>) -> Option<SizedFacts<LIMITS>> {
+    pub(super) fn facts(mut self, entries: &View<'_, impl Encoding>, op: &Op<'_>) -> Option<SizedFacts<LIMITS>> {
         for (i, usage) in self.counted.usage.iter_mut().enumerate() {
             let max = self.limits[i].max();
             if usage.used > max {

@@ -4,7 +4,8 @@ use limiter_core::store::{Entry, Facts, LogFacts, Mode, Op, Outcome, Settlement,
 use limiter_core::{EntryId, MAX_LIMITS, PerLimit, Timestamp};
 
 use super::counted::Counted;
-use crate::log::entries::Entries;
+use crate::log::encoding::Encoding;
+use crate::log::view::View;
 use crate::log::{Log, with_entries};
 use limiter_core::internal::gallop;
 
@@ -44,12 +45,12 @@ pub(crate) fn settle(log: &mut Log, settlement: &Settlement<'_>, now: Timestamp)
 type General<'a> = Counted<'a, MAX_LIMITS>;
 
 impl<'a> General<'a> {
-    fn of(entries: &mut impl Entries, op: &Op<'a>, now: Timestamp) -> Self {
+    fn of(entries: &mut View<'_, impl Encoding>, op: &Op<'a>, now: Timestamp) -> Self {
         Self::new(op.policy.limits(), entries, op, now)
     }
 
     /// Applies the operation to a log that [needs no conversion](Self::needs_conversion).
-    fn apply(mut self, entries: &mut impl Entries, op: &Op<'_>) -> Facts {
+    fn apply(mut self, entries: &mut View<'_, impl Encoding>, op: &Op<'_>) -> Facts {
         let admitted = self.admitted;
         if !op.appends(admitted) {
             return self.facts(entries, op, admitted, Outcome::Nothing);
@@ -70,24 +71,24 @@ impl<'a> General<'a> {
     }
 
     /// Whether the operation appends an entry that the log cannot take in its form.
-    fn needs_conversion(&self, entries: &impl Entries, op: &Op<'_>) -> bool {
+    fn needs_conversion(&self, entries: &View<'_, impl Encoding>, op: &Op<'_>) -> bool {
         op.appends(self.admitted) && !entries.can_push(op, self.expired_for_all(entries, op))
     }
 
     /// Returns how many of the first entries count neither for the operation's policy nor for the limiter's.
-    fn expired_for_all(&self, entries: &impl Entries, op: &Op<'_>) -> usize {
+    fn expired_for_all(&self, entries: &View<'_, impl Encoding>, op: &Op<'_>) -> usize {
         match op.limiter_policy {
             None => self.expired(),
             Some(_) => gallop(0, self.expired(), |i| !op.retention().window.counts(entries.at(i), self.now)),
         }
     }
 
-    fn facts(&self, entries: &impl Entries, op: &Op<'_>, admitted: bool, outcome: Outcome) -> Facts {
+    fn facts(&self, entries: &View<'_, impl Encoding>, op: &Op<'_>, admitted: bool, outcome: Outcome) -> Facts {
         Facts { admitted, outcome, log: self.log_facts(entries, op.cost) }
     }
 
     /// Returns the facts about the log for an operation of this cost, or of no operation if it is 0.
-    fn log_facts(&self, entries: &impl Entries, cost: u64) -> LogFacts {
+    fn log_facts(&self, entries: &View<'_, impl Encoding>, cost: u64) -> LogFacts {
         let mut usage = [Usage::default(); MAX_LIMITS];
         for (i, limit) in self.limits.iter().enumerate() {
             let (start, used, max) = (self.starts[i], self.usage[i].used, limit.max());
@@ -121,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_log_longer_than_a_ring_becomes_sparse() {
-        let len = 2 * MAX_LEN as u64 + 500;
+        let len = MAX_LEN as u64 + 500;
         let (policy, at) = (Policy::from(Limit::per_minute(len).unwrap()), |micros| {
             Timestamp::from_micros((1 << 50) + micros).unwrap()
         });
@@ -133,7 +134,7 @@ mod tests {
             let Outcome::Appended(entry) = facts.outcome else { panic!("not appended") };
             receipts.push(Receipt::new(entry.id, entry.at, policy.longest_window()));
             // The ring is full before it is converted.
-            assert_eq!(matches!(log, Log::Ring(_)), (4..2 * MAX_LEN as u64 - 1).contains(&i), "after {i}");
+            assert_eq!(matches!(log, Log::Ring(_)), (4..MAX_LEN as u64).contains(&i), "after {i}");
         }
         assert!(!apply(&mut log, Op::acquire("", &policy).at(at(len)), at(len)).admitted);
         let settle = |log: &mut Log, receipt, cost| {

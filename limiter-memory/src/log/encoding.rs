@@ -1,18 +1,24 @@
-//! How a ring encodes an entry: 4 to 16 bytes.
+//! How a compact log encodes an entry: 4 to 16 bytes.
+
+use std::marker::PhantomData;
 
 use limiter_core::MAX_LIMITS;
 use limiter_core::store::Op;
 
+use super::header::{Header, RingHeader};
 use super::retention::retention_zeros;
 
 /// The words of one entry. An entry that has a cost stores the total cost of all entries *before* it.
 pub(crate) trait Encoding {
     type Entry: 'static;
+    type Header: Header;
     const WORDS: usize = size_of::<Self::Entry>() / size_of::<u32>();
     /// Whether entries have costs. Otherwise each costs 1.
     const COSTS: bool;
     /// The largest age and the largest total cost.
     const RANGE: u64;
+    /// How many words behind the entries are hints.
+    const HINTS: usize;
 
     fn entries(words: &mut [u32]) -> &mut [Self::Entry];
     fn set_at(entry: &mut Self::Entry, at: u64);
@@ -24,16 +30,16 @@ pub(crate) trait Encoding {
 }
 
 /// The low half of the time: 4 bytes, for windows of up to 71 minutes.
-pub(crate) type Narrow = Words<1, 1>;
+pub(crate) type Narrow<const HINTS: usize = 0, H = RingHeader> = Words<1, 1, HINTS, H>;
 /// The low halves of the time and of the total: 8 bytes.
-pub(crate) type NarrowCosts = Words<2, 1>;
+pub(crate) type NarrowCosts<const HINTS: usize = 0> = Words<2, 1, HINTS, RingHeader>;
 /// The time: 8 bytes.
-pub(crate) type Wide = Words<2, 2>;
+pub(crate) type Wide<const HINTS: usize = 0> = Words<2, 2, HINTS, RingHeader>;
 /// The time and the total: 16 bytes.
-pub(crate) type WideCosts = Words<4, 2>;
+pub(crate) type WideCosts<const HINTS: usize = 0> = Words<4, 2, HINTS, RingHeader>;
 
 /// An entry of `WORDS` words. The first `TIME` hold the time, the rest, if any, the total.
-pub(crate) enum Words<const WORDS: usize, const TIME: usize> {}
+pub(crate) struct Words<const WORDS: usize, const TIME: usize, const HINTS: usize, H>(PhantomData<H>);
 
 /// Whether this encoding can express the operation's entry next to entries that cost `held`.
 #[inline(always)]
@@ -42,8 +48,10 @@ pub(crate) fn can_encode<E: Encoding>(op: &Op<'_>, held: u64) -> bool {
     cost && u32::from(retention_zeros(op)) >= E::RANGE.leading_zeros()
 }
 
-impl<const WORDS: usize, const TIME: usize> Encoding for Words<WORDS, TIME> {
+impl<const WORDS: usize, const TIME: usize, const HINTS: usize, H: Header> Encoding for Words<WORDS, TIME, HINTS, H> {
     type Entry = [u32; WORDS];
+    type Header = H;
+    const HINTS: usize = HINTS;
     const COSTS: bool = WORDS > TIME;
     const RANGE: u64 = if TIME == 1 { u32::MAX as u64 } else { u64::MAX };
 
@@ -103,8 +111,8 @@ impl Format {
     pub(crate) const BITS: u32 = 3;
 
     #[inline(always)]
-    pub(crate) const fn of<E: Encoding, const HINTS: usize>() -> Self {
-        Self { wide: E::RANGE == u64::MAX, costs: E::COSTS, hints: HINTS > 0 }
+    pub(crate) const fn of<E: Encoding>() -> Self {
+        Self { wide: E::RANGE == u64::MAX, costs: E::COSTS, hints: E::HINTS > 0 }
     }
 
     #[inline(always)]
@@ -117,27 +125,26 @@ impl Format {
     }
 }
 
-/// Evaluates an expression with a format's [`Encoding`] as a type and its number of hints as a constant.
+/// Evaluates an expression with a format's [`Encoding`] as a type.
 macro_rules! with_format {
-    ($format:expr, $encoding:ident, $hints:ident => $body:expr) => {{
+    ($format:expr, $encoding:ident => $body:expr) => {{
         use $crate::log::encoding::{Format, Narrow, NarrowCosts, Wide, WideCosts};
         let format: Format = $format;
         match (format.wide, format.costs) {
-            (false, false) => with_format!(@hints format, Narrow, $encoding, $hints => $body),
-            (false, true) => with_format!(@hints format, NarrowCosts, $encoding, $hints => $body),
-            (true, false) => with_format!(@hints format, Wide, $encoding, $hints => $body),
-            (true, true) => with_format!(@hints format, WideCosts, $encoding, $hints => $body),
+            (false, false) => with_format!(@hints format, Narrow, $encoding => $body),
+            (false, true) => with_format!(@hints format, NarrowCosts, $encoding => $body),
+            (true, false) => with_format!(@hints format, Wide, $encoding => $body),
+            (true, true) => with_format!(@hints format, WideCosts, $encoding => $body),
         }
     }};
-    (@hints $format:ident, $this:ident, $encoding:ident, $hints:ident => $body:expr) => {{
-        type $encoding = $this;
+    (@hints $format:ident, $this:ident, $encoding:ident => $body:expr) => {
         if $format.hints {
-            const $hints: usize = $crate::log::encoding::HINTS;
+            type $encoding = $this<{ $crate::log::encoding::HINTS }>;
             $body
         } else {
-            const $hints: usize = 0;
+            type $encoding = $this;
             $body
         }
-    }};
+    };
 }
 pub(crate) use with_format;

@@ -1,18 +1,12 @@
 //! The ring: a log of any number of entries without ids, in one block of memory.
 
-mod header;
-mod view;
-
 use limiter_core::Timestamp;
 use limiter_core::store::Op;
 
-use self::header::Header;
 use super::encoding::{Encoding, Format, Narrow, NarrowCosts, can_encode, with_format};
-use super::entries::Entries;
+use super::header::{Oldest, RingHeader};
 use super::retention::Retention;
-
-pub(crate) use self::header::Oldest;
-pub(crate) use self::view::View;
+use super::view::View;
 
 /// Longer logs become sparse, because a ring counts in 32 bits. In tests, the bound is one that they can reach.
 pub(crate) const MAX_LEN: usize = if cfg!(test) { 1 << 17 } else { 1 << 31 };
@@ -20,46 +14,51 @@ pub(crate) const MAX_LEN: usize = if cfg!(test) { 1 << 17 } else { 1 << 31 };
 /// The capacity of a new ring.
 const SMALLEST: usize = 8;
 
-/// Entry number `n` is at index `n` modulo the capacity, which is a power of two. Hints follow the entries.
 pub(crate) struct Ring {
+    /// The entries, then the hints.
     words: Box<[u32]>,
-    pub(crate) header: Header,
+    pub(crate) header: RingHeader,
 }
 
 impl Ring {
     /// Returns a ring of the entries from `from` on that can push the operation's entry. It starts from this format and takes a
     /// wider one if necessary.
-    pub(crate) fn copy_of(log: &impl Entries, from: usize, op: &Op<'_>, kept: Retention, mut format: Format) -> Self {
+    pub(crate) fn copy_of(
+        log: &View<'_, impl Encoding>,
+        from: usize,
+        op: &Op<'_>,
+        kept: Retention,
+        mut format: Format,
+    ) -> Self {
         format.costs |= op.cost != 1;
         format.hints |= op.policy.limits().len() > 1;
         let held = log.cost_from(from);
         format.wide |= !if format.costs { can_encode::<NarrowCosts>(op, held) } else { can_encode::<Narrow>(op, held) };
-        with_format!(format, E, H => Self::copy::<E, H>(log, from, kept))
+        with_format!(format, E => Self::copy::<E>(log, from, kept))
     }
 
-    fn copy<E: Encoding, const H: usize>(log: &impl Entries, from: usize, kept: Retention) -> Self {
+    fn copy<E: Encoding<Header = RingHeader>>(log: &View<'_, impl Encoding>, from: usize, kept: Retention) -> Self {
         let len = log.len() - from;
         let capacity = (len + 2).next_power_of_two().max(SMALLEST);
         let newest = log.newest().unwrap_or(Timestamp::EPOCH);
-        let words = vec![0; H + capacity * E::WORDS].into_boxed_slice();
-        let newest = Header::pack::<E, H>(newest, kept);
-        let header = Header { newest, number: log.number(from) as u32, len: len as u32 };
-        let mut ring = Self { words, header };
-        let (all, mut view) = (log.cost_from(from), ring.view::<E, H>(None));
+        let words = vec![0; E::HINTS + capacity * E::WORDS].into_boxed_slice();
+        let mut ring = Self { words, header: RingHeader::new::<E>(log.number(from), len, newest, kept) };
+        let (all, mut view) = (log.cost_from(from), ring.view::<E>(None));
         for i in 0..len {
             view.write(i, log.at(from + i), all - log.cost_from(from + i + 1));
         }
         ring
     }
 
-    /// Returns the entries in the encoding that the ring [has](Header::is).
+    /// Returns the entries in the encoding that the ring [has](RingHeader::is).
     #[inline(always)]
-    pub(crate) fn view<'a, E: Encoding, const H: usize>(
+    pub(crate) fn view<'a, E: Encoding<Header = RingHeader>>(
         &'a mut self,
         oldest: Option<&'a mut Oldest>,
-    ) -> View<'a, E, H> {
-        debug_assert!(self.header.is::<E, H>());
-        View::new(&mut self.words, &mut self.header, oldest)
+    ) -> View<'a, E> {
+        debug_assert!(self.header.is::<E>());
+        let newest = self.header.newest();
+        View::new(&mut self.words, &mut self.header, newest, oldest)
     }
 }
 
@@ -70,7 +69,8 @@ mod tests {
     use super::*;
     use crate::evaluate::general::apply;
     use crate::log::encoding::HINTS;
-    use crate::log::inline::Inline;
+    use crate::log::header::Header;
+    use crate::log::inline::{Inline, NUMBERS};
     use crate::log::{Log, with_entries};
 
     const TWO: Policy = policy!("1000/1s, 1000/1m");
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn a_ring_that_empties_shrinks() {
         let (second, policy) = (1_000_000, policy!("1000000/1s"));
-        let mut log = Log::new(Inline::NUMBERS - 20_000);
+        let mut log = Log::new(NUMBERS - 20_000);
         let mut append = |micros| append(&mut log, &policy, 1, micros);
         for micros in 0..100_000 {
             append(micros);
@@ -125,21 +125,21 @@ mod tests {
     fn every_start_is_found_from_every_hint() {
         let policy = TWO;
         let op = Op::acquire("", &policy);
-        let mut ring = Ring::copy_of(&Inline::new(9), 0, &op, Retention::default(), Format::default());
+        let mut ring = Ring::copy_of(&Inline::new(9).view(), 0, &op, Retention::default(), Format::default());
         // In the end the numbers overflow between the first and the last entry.
-        ring.header.number = u32::MAX - 32;
+        ring.header.set_range(u32::MAX - 32, 0);
         // Behind the newest entry are dropped ones.
         for micros in 0..40 {
-            let mut view = ring.view::<Narrow, HINTS>(None);
+            let mut view = ring.view::<Narrow<HINTS>>(None);
             let dropped = usize::from(view.len() == 13);
             if view.can_push(&op, dropped) {
                 view.push(dropped, &op, at(10 * micros));
             } else {
                 ring = Ring::copy_of(&view, dropped, &op, Retention::default(), Format::default());
-                ring.view::<Narrow, HINTS>(None).push(0, &op, at(10 * micros));
+                ring.view::<Narrow<HINTS>>(None).push(0, &op, at(10 * micros));
             }
         }
-        let mut view = ring.view::<Narrow, HINTS>(None);
+        let mut view = ring.view::<Narrow<HINTS>>(None);
         let first = view.at(0).as_micros();
         for window in (5..200).step_by(5).map(|micros| Window::from_micros(micros).unwrap()) {
             for now in [390, 391, 395, 400, 450, 600].map(at) {

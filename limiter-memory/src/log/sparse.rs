@@ -4,8 +4,9 @@
 use limiter_core::store::{self, Facts, Op, Outcome, Settlement, SettlementFacts};
 use limiter_core::{EntryId, Receipt, Timestamp, internal};
 
-use super::entries::Entries;
+use super::encoding::Encoding;
 use super::retention::Retention;
+use super::view::View;
 
 /// A log as the core implements it, without regard to its size.
 pub(crate) struct Sparse {
@@ -15,9 +16,9 @@ pub(crate) struct Sparse {
 }
 
 impl Sparse {
-    pub(crate) fn copy_of(log: &impl Entries, retention: Retention) -> Self {
+    pub(crate) fn copy_of(log: &View<'_, impl Encoding>, retention: Retention) -> Self {
         let entries = (0..log.len()).map(|i| (log.at(i), log.cost_from(i) - log.cost_from(i + 1)));
-        Self { log: internal::numbered_log(log.number(0), entries), newest: log.newest(), retention }
+        Self { log: internal::numbered_log(u64::from(log.number(0)), entries), newest: log.newest(), retention }
     }
 
     pub(crate) fn len(&self) -> usize {

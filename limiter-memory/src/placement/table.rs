@@ -3,7 +3,7 @@
 use std::{iter, mem};
 
 use super::key::{Key, KeyedLog};
-use crate::log::ring::Oldest;
+use crate::log::header::Oldest;
 use crate::log::{Log, Place};
 
 /// A place for one key, in one cache line.

@@ -1,0 +1,131 @@
+//! What a compact log keeps beside its entries.
+
+use limiter_core::store::Op;
+use limiter_core::{Timestamp, internal};
+
+use super::encoding::{Encoding, Format};
+use super::retention::Retention;
+
+/// Which entries there are. They are numbered one by one, modulo 2^32.
+pub(crate) trait Header {
+    /// Whether the log has more than four entries at times.
+    const GROWS: bool;
+
+    /// Returns the first entry's number.
+    fn first(&self) -> u32;
+
+    fn len(&self) -> usize;
+
+    /// Sets the first entry's number, and how many entries there are.
+    fn set_range(&mut self, first: u32, len: usize);
+
+    fn set_newest<E: Encoding>(&mut self, at: Timestamp, kept: Retention);
+
+    /// Whether the log can append the operation's entry to `len` others without a conversion, as far as the header decides.
+    fn can_push<E: Encoding>(&self, op: &Op<'_>, len: usize, capacity: usize) -> bool;
+}
+
+/// Rings of up to this capacity are not shrunk.
+const SHRINK_ABOVE: usize = 32;
+
+/// Whether to shrink is checked once in this many appends, or once per capacity if that is more: a log that empties and fills
+/// in turns keeps its block.
+const APPENDS_PER_CHECK: usize = 256;
+
+const FORMAT_SHIFT: u32 = 53;
+const RETENTION_SHIFT: u32 = FORMAT_SHIFT + Format::BITS;
+const _: () = assert!(Timestamp::MAX.as_micros() < 1 << FORMAT_SHIFT && RETENTION_SHIFT + Retention::BITS <= u64::BITS);
+
+/// What a slot holds of a ring, beside the pointer to its block.
+pub(crate) struct RingHeader {
+    /// The newest entry's time, then the [`Format`], then the [`Retention`].
+    newest: u64,
+    /// The first entry's number.
+    number: u32,
+    len: u32,
+}
+
+impl RingHeader {
+    #[inline(always)]
+    pub(super) fn new<E: Encoding>(first: u32, len: usize, newest: Timestamp, kept: Retention) -> Self {
+        Self { newest: Self::pack::<E>(newest, kept), number: first, len: len as u32 }
+    }
+
+    #[inline(always)]
+    fn pack<E: Encoding>(at: Timestamp, kept: Retention) -> u64 {
+        let format = const { Format::of::<E>().to_bits() << FORMAT_SHIFT };
+        at.as_micros() | format | kept.to_bits() << RETENTION_SHIFT
+    }
+
+    pub(crate) fn format(&self) -> Format {
+        Format::from_bits(self.newest >> FORMAT_SHIFT)
+    }
+
+    /// Whether the ring has this encoding.
+    #[inline(always)]
+    pub(crate) fn is<E: Encoding>(&self) -> bool {
+        self.newest >> FORMAT_SHIFT & ((1 << Format::BITS) - 1) == const { Format::of::<E>().to_bits() }
+    }
+
+    pub(crate) fn retention(&self) -> Retention {
+        Retention::from_bits(self.newest >> RETENTION_SHIFT)
+    }
+
+    /// Returns the newest entry's time, or the epoch if there is none.
+    #[inline(always)]
+    pub(crate) fn newest(&self) -> Timestamp {
+        internal::timestamp_from_low_bits(self.newest)
+    }
+
+    #[cold]
+    fn should_shrink(capacity: usize, len: usize) -> bool {
+        len < capacity / 4 && capacity > SHRINK_ABOVE
+    }
+}
+
+impl Header for RingHeader {
+    const GROWS: bool = true;
+
+    #[inline(always)]
+    fn first(&self) -> u32 {
+        self.number
+    }
+
+    #[inline(always)]
+    fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    #[inline(always)]
+    fn set_range(&mut self, first: u32, len: usize) {
+        (self.number, self.len) = (first, len as u32);
+    }
+
+    #[inline(always)]
+    fn set_newest<E: Encoding>(&mut self, at: Timestamp, kept: Retention) {
+        self.newest = Self::pack::<E>(at, kept);
+    }
+
+    #[inline(always)]
+    fn can_push<E: Encoding>(&self, op: &Op<'_>, len: usize, capacity: usize) -> bool {
+        let next = self.number.wrapping_add(self.len) as usize;
+        let is_check = next & (capacity.wrapping_sub(1) | (APPENDS_PER_CHECK - 1)) == 0;
+        !(is_check && Self::should_shrink(capacity, len)) && (E::HINTS > 0 || op.policy.limits().len() == 1)
+    }
+}
+
+/// Which entry was the oldest that counted, and when it was appended. While it still counts, an operation need not read the
+/// front of the block, which saves a cache miss. Kept in buckets, for narrow entries without costs under one limit.
+#[derive(Clone, Copy)]
+pub(crate) struct Oldest {
+    pub(super) number: u32,
+    /// The low half of the time.
+    pub(super) low: u32,
+}
+
+impl Oldest {
+    /// Names no entry of a log whose first entry has this number.
+    pub(crate) fn none(first: u32) -> Self {
+        Self { number: first.wrapping_sub(1), low: 0 }
+    }
+}
