@@ -269,7 +269,9 @@ fn position(entries: &VecDeque<StoredEntry>, number: u64) -> Option<usize> {
     if entries.get(latest).is_some_and(|entry| entry.number == number) {
         return Some(latest);
     }
-    entries.binary_search_by_key(&number, |entry| entry.number).ok()
+    let newer = gallop(0, entries.len(), |i| entries[entries.len() - 1 - i].number > number);
+    let i = entries.len().checked_sub(newer + 1)?;
+    (entries[i].number == number).then_some(i)
 }
 
 impl Default for Log {

@@ -40,7 +40,7 @@
 //              entries are narrow (4 bytes), narrow with costs (8), wide (8) or wide with costs (16)
 //        │ an idempotency key, a refund, a settlement
 //        ▼
-//     sparse   a boxed deque of 24-byte entries, and a map of idempotency keys
+//     sparse   the core's `Log` in a box: a deque of 24-byte entries, and a map of idempotency keys
 //
 // A log is only converted downwards.
 //
@@ -49,14 +49,14 @@
 //     store.rs       hashes the key, reads the clock
 //     placement.rs   locks the direct slot, or else the shard, and finds the log
 //     evaluate.rs    picks the version: evaluate/fast.rs for common operations, evaluate/general.rs for all others
-//     log/           finds where each window starts, drops expired entries, appends
+//     log/view.rs    finds where each window starts, drops expired entries, appends
 //     evaluate.rs    unlocks and returns the decision
 //
 // A fresh key is evaluated on an empty log, which placement.rs then inserts.
 //
 // # Where a change goes
 //
-//     a fifth inline entry     log/inline.rs: CAPACITY, window_start; placement.rs checks the sizes
+//     a fifth inline entry     log/inline.rs: CAPACITY; log/view.rs: window_start; placement.rs checks the sizes
 //     a third encoding         log/encoding.rs: the type, Format, with_format!
 //     a new eviction rule      placement/eviction.rs
 //     a different lock         placement/lock.rs

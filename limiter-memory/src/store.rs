@@ -132,30 +132,15 @@ impl MemoryStore {
         Ok(decide(&op, self.apply_now(&op)))
     }
 
-    /// Applies an operation. Compiled separately for given times: each step that depends on the clock would have to ask which
-    /// it is.
     #[inline(always)]
     fn run<A: Answer>(&self, op: &Op<'_>) -> A {
-        match op.at {
-            At::StoreClock => self.run_at(op, clock::now),
-            At::Given(given) => self.run_at_given(*op, given),
-        }
-    }
-
-    #[inline(never)]
-    fn run_at_given<A: Answer>(&self, op: Op<'_>, given: Timestamp) -> A {
-        self.run_at(&op, || given)
-    }
-
-    #[inline(always)]
-    fn run_at<A: Answer>(&self, op: &Op<'_>, now: impl FnOnce() -> Timestamp) -> A {
         let (name, key) = (op.log.name.id(), op.log.key);
         let hash = self.placement.hash(name, key);
         if !self.placement.has_direct_slots() {
             return self.run_in_shard(None, hash, *op);
         }
         // Reading the clock behind a lock stalls on Intel; read it first.
-        let now = now();
+        let now = time(op.at);
         match self.placement.find_direct(hash, name, key) {
             Ok(log) => evaluate::apply(log, op, now),
             Err(slot) => self.run_in_shard(Some(slot), hash, *op),

@@ -39,23 +39,9 @@ impl Key {
         }
     }
 
-    /// Whether this is the key. Compares keys of 8 to 16 bytes as two overlapping words, without a call.
+    /// Whether this is the key.
     #[inline(always)]
     pub(crate) fn is(&self, name: u32, key: &[u8]) -> bool {
-        if let 8..=16 = key.len()
-            && let Self::Inline { len, bytes, name: own } = self
-        {
-            let bytes = &bytes[..key.len()];
-            return usize::from(*len) == key.len()
-                && *own == name
-                && bytes.first_chunk::<8>() == key.first_chunk()
-                && bytes.last_chunk::<8>() == key.last_chunk();
-        }
-        self.is_of_any_length(name, key)
-    }
-
-    #[inline(never)]
-    fn is_of_any_length(&self, name: u32, key: &[u8]) -> bool {
         self.parts() == (name, key)
     }
 }
