@@ -263,6 +263,51 @@ async fn a_group_whose_reply_is_lost_counts_once() {
 }
 
 #[tokio::test]
+async fn a_group_that_is_repeated_twice_finds_the_entries_of_both_attempts() {
+    for foreign_between in [false, true] {
+        let server = Server::start().unwrap();
+        let (limiter, connection) = held(&server, builder().retries(2), "5/1h").await;
+        let other = Limiter::new("search", policy!("5/1h"), common::connect(&server.url()).await);
+        let old = [other.acquire("k").await.unwrap().receipt(), other.acquire("k").await.unwrap().receipt()];
+        let mut all = pin!(join_all((0..7).map(|_| limiter.acquire("k"))));
+        poll_once(all.as_mut());
+        connection.replies.add_permits(1);
+        let lose_reply = || {
+            connection.loses.store(true, Ordering::SeqCst);
+            connection.replies.add_permits(1);
+        };
+        let meanwhile = async {
+            // The first was answered, and two of the six others fit.
+            connection.sent(2).await;
+            for receipt in old {
+                assert!(other.refund("k", receipt.unwrap()).await.unwrap().applied());
+            }
+            if foreign_between {
+                assert!(other.acquire("k").await.unwrap().allowed());
+            }
+            lose_reply();
+            // The second attempt appends one or two more.
+            connection.sent(3).await;
+            assert_eq!(other.status("k").await.unwrap().used(), 5);
+            lose_reply();
+            connection.sent(4).await;
+            connection.replies.close();
+        };
+        let answers = soon(async { tokio::join!(all, meanwhile).0 }).await;
+        let receipts: Vec<_> = answers.iter().map(|answer| answer.as_ref().unwrap().receipt()).collect();
+        let admitted = if foreign_between { 4 } else { 5 };
+        let verdicts: Vec<bool> = used(answers).into_iter().map(|(allowed, _)| allowed).collect();
+        assert_eq!(verdicts, (0..7).map(|place| place < admitted).collect::<Vec<_>>());
+        assert_eq!(connection.sent.load(Ordering::SeqCst), 4);
+        assert_eq!(other.status("k").await.unwrap().used(), 5);
+        for (place, receipt) in receipts.into_iter().flatten().enumerate() {
+            let settled = other.refund("k", receipt).await.unwrap();
+            assert_eq!((settled.applied(), settled.status().used()), (true, 4 - place as u64));
+        }
+    }
+}
+
+#[tokio::test]
 async fn what_was_dropped_before_the_repetition_counts_again() {
     let server = Server::start().unwrap();
     let (limiter, connection) = held(&server, builder().retries(1), "5/1h").await;
