@@ -1,18 +1,15 @@
 //! What an append keeps: whatever the operation's own policy or its limiter's can see, and nothing else.
 
-use std::sync::Arc;
-
 use limiter_core::store::{LogKey, Mode, Op};
 use limiter_core::{Counting, Limit, LimitStatus, Limiter, Policy, Timestamp, Window, policy};
 use limiter_redis::RedisStore;
-use limiter_testkit::conformance::{Case, CaseLimiter, Operation, Place, Plan, Step, replay};
+use limiter_testkit::conformance::{Case, CaseLimiter, Operation, Place, Step};
 use limiter_testkit::server::{Reply, Server};
 use limiter_testkit::{Answer, OracleStore};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
-use common::{connect, run, with_receipts};
+use common::{agree_with_the_oracle, connect, run, with_receipts};
 
 mod common;
 
@@ -198,23 +195,5 @@ fn long_logs() -> impl Strategy<Value = Case> {
 
 #[test]
 fn long_logs_under_changing_policies_agree_with_the_oracle() {
-    let server = Server::start().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let store = Arc::new(runtime.block_on(connect(&server.url())));
-    let mut runner = TestRunner::new(Config {
-        cases: 150,
-        source_file: Some(file!()),
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
-        ..Config::default()
-    });
-    let tried = std::cell::Cell::new(0);
-    let result = runner.run(&long_logs(), |case| {
-        tried.set(tried.get() + 1);
-        let prefix = tried.get();
-        let plan = Plan::of(&case).map_err(TestCaseError::fail)?;
-        let done = runtime.block_on(replay(&store, &plan, |key| format!("{prefix}/{key}").into_bytes()));
-        done.map_err(|e| TestCaseError::fail(e.to_string()))
-    });
-    result.unwrap_or_else(|e| panic!("{e}"));
-    assert!(tried.get() >= 150);
+    agree_with_the_oracle(file!(), 150, &long_logs(), |case| vec![case]);
 }
