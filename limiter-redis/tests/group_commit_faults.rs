@@ -1,7 +1,6 @@
-//! Group commit under cancellation, lost replies and failing servers.
+//! What group commit sends together, and what becomes of it under cancellation, lost replies and errors.
 
 use std::pin::pin;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Waker};
@@ -16,11 +15,9 @@ use redis::aio::{ConnectionLike, ConnectionManager};
 use redis::{Client, Cmd, Pipeline, RedisFuture, Value};
 use tokio::sync::Semaphore;
 
-use common::builder;
+use common::{TIMEOUT, builder, connect_with_group_commit, soon};
 
 mod common;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A connection that counts commands, and holds or loses their replies on demand. The server executes them in any case.
 #[derive(Clone)]
@@ -47,7 +44,7 @@ impl Held {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, wait).await.expect("a command is not sent");
+        tokio::time::timeout(TIMEOUT, wait).await.expect("a command is not sent");
     }
 }
 
@@ -80,14 +77,7 @@ type Search<C> = Limiter<RedisStore<C>>;
 
 /// A limiter over a held connection, whose server knows the scripts.
 async fn held(server: &Server, builder: RedisStoreBuilder, limit: &str) -> (Search<Held>, Held) {
-    let warm = Limiter::new(
-        "warm",
-        policy!("1000/1h"),
-        common::builder().group_commit(true).connect(&server.url()).await.unwrap(),
-    );
-    for done in join_all((0..3).map(|_| warm.acquire("k"))).await {
-        assert!(done.unwrap().allowed());
-    }
+    connect_with_group_commit(&server.url()).await;
     let connection = Held::connect(server).await;
     let store = builder.group_commit(true).with_connection(connection.clone()).unwrap();
     let policy: Policy = limit.parse().unwrap();
@@ -98,18 +88,9 @@ fn poll_once(future: std::pin::Pin<&mut impl Future>) {
     assert!(future.poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
 
-async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, future).await.expect("a future hangs")
-}
-
 fn used(decisions: impl IntoIterator<Item = Result<Decision, Error>>) -> Vec<(bool, u64)> {
     let pairs = decisions.into_iter().map(|decision| decision.unwrap()).map(|d| (d.allowed(), d.used()));
     pairs.collect()
-}
-
-fn signal(server: &Server, signal: &str) {
-    let status = Command::new("kill").args([signal, &server.pid().to_string()]).status().unwrap();
-    assert!(status.success());
 }
 
 #[tokio::test]
@@ -209,6 +190,9 @@ async fn dropping_all_leaves_nothing_behind() {
     tokio::task::yield_now().await;
     assert!(soon(limiter.acquire("k")).await.unwrap().allowed());
     assert!(connection.sent.load(Ordering::SeqCst) <= before + 2, "what was dropped is not sent");
+    // The firsts may count. What waited behind them does not.
+    let used = soon(limiter.status("k")).await.unwrap().used();
+    assert!((1..=4).contains(&used), "{used}");
 }
 
 #[tokio::test]
@@ -375,7 +359,7 @@ fn a_queue_whose_runtime_ends_goes_on_elsewhere() {
     wait();
     let third = here.spawn(acquire(limiter.clone()));
     wait();
-    elsewhere.shutdown_timeout(PATIENCE);
+    elsewhere.shutdown_timeout(TIMEOUT);
     connection.replies.close();
     here.block_on(soon(async {
         assert!(first.await.unwrap().unwrap().allowed());
@@ -387,8 +371,7 @@ fn a_queue_whose_runtime_ends_goes_on_elsewhere() {
 #[tokio::test]
 async fn in_a_cluster_each_key_has_its_queue() {
     let cluster = Cluster::start().unwrap();
-    let store = builder().group_commit(true).connect(&cluster.url()).await.unwrap();
-    let limiter = Limiter::new("search", policy!("20/1h"), store);
+    let limiter = Limiter::new("search", policy!("20/1h"), connect_with_group_commit(&cluster.url()).await);
     let keys = (0..6).flat_map(|key| [key; 30]);
     let answers = used(soon(join_all(keys.map(|key| limiter.acquire(key)))).await);
     let expected = (1..=30).map(|n| (n <= 20, n.min(20)));

@@ -7,7 +7,7 @@ use limiter_redis::RedisStore;
 use limiter_testkit::OracleStore;
 use limiter_testkit::server::{Reply, Server};
 
-use common::builder;
+use common::{connect, connect_with_group_commit};
 
 mod common;
 
@@ -118,8 +118,8 @@ fn used(facts: &Facts, policy: &Policy) -> u64 {
 #[tokio::test]
 async fn earlier_scripts_and_these_agree_on_one_key() {
     let server = Server::start().unwrap();
-    let alone = builder().connect(&server.url()).await.unwrap();
-    let grouping = builder().group_commit(true).connect(&server.url()).await.unwrap();
+    let alone = connect(&server.url()).await;
+    let grouping = connect_with_group_commit(&server.url()).await;
     let oracle = OracleStore::new();
     let log = LogKey::new(Name::default(), KEY);
     let mut earlier = Earlier { server: &server, stored: alone.redis_key(log), ids: 1 };
