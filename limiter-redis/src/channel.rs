@@ -88,7 +88,7 @@ where
         self.send(*at, end, |deadline, attempt| {
             set_deadline(request, deadline);
             let at = at.map_or(Arg::Bytes(b""), Arg::Number);
-            let args = [Arg::Bytes(request), Arg::Bytes(&ids), at];
+            let args = [Arg::Bytes(request), at, Arg::Bytes(&ids)];
             match since(attempt) {
                 Some(since) => APPLY_GROUP.call(attempt.load, stored, &[args[0], args[1], args[2], since]),
                 None => APPLY_GROUP.call(attempt.load, stored, &args),

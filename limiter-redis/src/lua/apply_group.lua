@@ -1,31 +1,22 @@
 
--- Decides on acquires that are alike, one after another at one time, where only admitted requests count. The script is
+-- Decides on acquires that are alike, one after another at one time, where only admitted requests count. The script is head.lua,
 -- prelude.lua, append.lua and this file.
 --
--- ARGV[1]: the request of the first, with the store's id; see apply_fast.lua. ARGV[2]: the last 4 bytes of each one's id. ARGV[3]:
--- the given time, or ''. ARGV[4]: microseconds since the first attempt, if this is a repetition.
+-- ARGV[1]: the request of the first, with the store's id; see apply_fast.lua. ARGV[3]: the last 4 bytes of each one's id. ARGV[4]:
+-- microseconds since the first attempt, if this is a repetition.
 --
 -- The entries of earlier attempts come first, and are repeated. Of the others, some fit and are appended. The rest are denied.
 --
 -- Returns a string: a code (1 byte), which is EMPTY, 0, or LATE alone; then 7 bytes each: time, newest before, and how many fit;
 -- for each limit used, oldest and blocker, before the others were appended and afterwards; and, if any was repeated, the time of
 -- each one's entry, TIME_END for those that were not.
-local request, ids, given, since = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local now
-if given ~= '' then
-  now = given + 0
-else
-  given = nil
-  now = call('TIME')
-  now = now[1] * 1000000 + now[2]
-end
-local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
+local ids, since = ARGV[3], ARGV[4]
 read_log(now, newest)
 local kind, deadline, cost, ttl = unpack_struct('>BI7I7I2', request)
 local retention = kind > $RETENTION
 local prefix = sub(request, $OP_HEAD_LEN + 1, $OP_HEAD_LEN + 2)
 
--- The entries of earlier attempts, from the newest on. Another attempt's need not be neighbours: it appended what fitted then.
+-- Finds the entries of earlier attempts, from the newest on. Each attempt appended what fitted then, so others may lie between.
 local times = ''
 if since and last >= 0 then
   local places, found, left = {}, {}, #ids / 4
