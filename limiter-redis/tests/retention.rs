@@ -9,7 +9,7 @@ use limiter_testkit::{Answer, OracleStore};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use common::{agree_with_the_oracle, connect, run, with_receipts};
+use common::{agree_with_the_oracle, connect, random_below, run, with_receipts};
 
 mod common;
 
@@ -107,11 +107,7 @@ async fn an_append_drops_exactly_what_nobody_can_see() {
     let (redis, oracle) = (connect(&server.url()).await, OracleStore::new());
     let policies =
         [policy!("9/40us"), policy!("12/30us, 6/60us"), policy!("30/6us"), policy!("7/200us"), policy!("9/3us")];
-    let mut random = 5_u64;
-    let mut pick = |below: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % below
-    };
+    let mut pick = random_below(5);
     let (mut time, mut dropped) = (0, [0; 4]);
     for n in 0..6_000 {
         let key = ["units", "costs", "ids"][pick(3) as usize];

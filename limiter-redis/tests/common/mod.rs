@@ -35,7 +35,7 @@ pub(crate) async fn connect_with_group_commit(url: &str) -> RedisStore {
     for done in join_all((0..3).map(|_| run(&store, Op::acquire("warm", &policy)))).await {
         assert!(done.unwrap().allowed());
     }
-    assert!(store.reset(LogKey::new(Name::default(), "warm")).await.unwrap());
+    store.reset(LogKey::new(Name::default(), "warm")).await.unwrap();
     store
 }
 
@@ -75,6 +75,15 @@ pub(crate) fn with_receipts(mut steps: Vec<Step>) -> Vec<Step> {
         }
     }
     steps
+}
+
+/// Returns a function that makes a random number below its argument. The same seed makes the same numbers.
+pub(crate) fn random_below(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut random = seed;
+    move |end| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % end
+    }
 }
 
 /// Returns a runner of property tests, which keeps failures in a file beside the test's own `file`.
