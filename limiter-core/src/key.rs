@@ -428,6 +428,10 @@ mod tests {
                 assert_eq!(key(v6), whole);
             }
         }
+        for octet in 0..=u8::MAX {
+            let address = Ipv4Addr::from([octet, 255 - octet, 0, octet]);
+            assert_eq!(key(address), address.to_string());
+        }
         for (prefix, block) in [
             (0, "::/0"),
             (32, "2001:db8::/32"),

@@ -150,3 +150,12 @@ fn a_limiter_on_a_shared_store_needs_one_poll_if_the_store_answers_at_once() {
     let poll = pin!(limiter.acquire("k")).poll(&mut Context::from_waker(Waker::noop()));
     assert!(matches!(poll, Poll::Ready(Ok(decision)) if decision.allowed()));
 }
+
+#[test]
+fn a_shared_store_is_not_wrapped_again() {
+    let store: SharedStore = Arc::new(OracleStore::new());
+    let limiter = Limiter::new("search", policy!("5/1s"), Arc::clone(&store));
+    assert!(Arc::ptr_eq(limiter.into_shared().store(), &store));
+    let limiter = Limiter::new("search", policy!("5/1s"), OracleStore::new()).into_shared();
+    assert!(block_on(limiter.acquire("k")).unwrap().allowed());
+}

@@ -88,16 +88,16 @@ impl RedisStoreBuilder {
 
     /// Sets whether concurrent acquires of one key go to Redis together. Default: `false`.
     ///
-    /// An acquire is sent at once if no other one of its key is under way in this store. Those that arrive meanwhile wait for its
-    /// answer. Then all of them go as one script call of up to 256, and are answered in the order in which they arrived. Each
-    /// decision is the one that the acquire would get on its own. For a hot key with many concurrent requests this
-    /// takes a fraction of the server time. Without concurrency nothing changes.
+    /// An acquire is sent at once if no other operation on its key is under way in this store. Those that arrive meanwhile wait
+    /// for its answer. Then they go as script calls of up to 256 acquires each. Each decision is the one that the acquire would
+    /// get on its own, in the order of arrival. A call that has to be sent again may come after later ones. For a hot key with
+    /// many concurrent requests, this takes a fraction of the server time. Without concurrency, nothing changes.
     ///
-    /// Acquires form a call if they are alike: of one key, policy and cost, at the same time, without an idempotency key, under a
-    /// policy that counts admitted requests. Other operations of a busy key wait in the same order, and go as calls of one.
-    /// Waiting is part of the time that an operation may take, which is the same as without group commit.
+    /// Acquires share a call if they are alike: the same key, policy and cost, the same given time or none, no idempotency key,
+    /// and a policy that counts admitted requests. Peeks, records and other acquires on a busy key wait in the same queue, but
+    /// each goes alone. Waiting is part of the time that an operation may take, which is the same as without group commit.
     ///
-    /// An error of a call is the error of every acquire in it. An acquire that is dropped while it waits does not count.
+    /// If a call fails, every acquire in it gets the error. An acquire that is dropped before its call is sent does not count.
     #[must_use]
     pub fn group_commit(mut self, group_commit: bool) -> Self {
         self.group_commit = group_commit;

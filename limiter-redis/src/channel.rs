@@ -34,16 +34,16 @@ pub(crate) struct Call {
     pub(crate) request: Vec<u8>,
     /// The given time.
     pub(crate) at: Option<u64>,
-    /// Whether it can be one of a group: an acquire with the store's id that counts if it is admitted.
+    /// Whether it may share a call: an acquire without a caller's id, of which only admitted ones count.
     pub(crate) groups: bool,
 }
 
 impl Call {
-    /// Returns whether the two differ in nothing but the ids of their entries.
+    /// Returns whether both may share a call: they differ in nothing but the ids of their entries.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
-        let ends = |call: &Self| call.groups && call.request.len() >= OWN_ID_END;
-        ends(self)
-            && ends(other)
+        let groups = |call: &Self| call.groups && call.request.len() >= OWN_ID_END;
+        groups(self)
+            && groups(other)
             && self.at == other.at
             && self.stored == other.stored
             && self.request[..OWN_ID_START] == other.request[..OWN_ID_START]
@@ -88,7 +88,7 @@ where
         self.send(*at, end, |deadline, attempt| {
             set_deadline(request, deadline);
             let at = at.map_or(Arg::Bytes(b""), Arg::Number);
-            let args = [Arg::Bytes(request), Arg::Bytes(&ids), at];
+            let args = [Arg::Bytes(request), at, Arg::Bytes(&ids)];
             match since(attempt) {
                 Some(since) => APPLY_GROUP.call(attempt.load, stored, &[args[0], args[1], args[2], since]),
                 None => APPLY_GROUP.call(attempt.load, stored, &args),

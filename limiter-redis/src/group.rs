@@ -14,7 +14,6 @@ mod queue;
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use redis::Value;
 use redis::aio::ConnectionLike;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
@@ -24,26 +23,14 @@ use crate::channel::{Call, Channel};
 use crate::failure::Failure;
 use crate::group::queue::{Entered, Message, Queue, Queues, Waiting};
 
+pub(crate) use crate::group::queue::Answer;
+
 /// The most operations in one call. The server executes nothing else meanwhile.
 const MAX_GROUP: usize = 256;
 
-/// The answer to one operation.
-#[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    pub(crate) reply: Arc<Value>,
-    /// The operation's place in a call of several.
-    pub(crate) place: Option<usize>,
-}
-
-impl Answer {
-    pub(crate) fn alone(reply: Value) -> Self {
-        Self { reply: Arc::new(reply), place: None }
-    }
-}
-
 /// The group commit of one store.
 #[derive(Debug, Default)]
-pub(crate) struct GroupCommit(Arc<Queues<Answer>>);
+pub(crate) struct GroupCommit(Arc<Queues>);
 
 impl GroupCommit {
     /// Applies an operation, alone or together with others.
@@ -77,7 +64,7 @@ impl GroupCommit {
 }
 
 /// Sends what waits in a queue, until nothing does.
-async fn serve<C>(queue: Queue<Answer>, channel: Channel<C>, first: oneshot::Receiver<()>)
+async fn serve<C>(queue: Queue, channel: Channel<C>, first: oneshot::Receiver<()>)
 where
     C: ConnectionLike + Clone + Send + Sync + 'static,
 {
@@ -93,8 +80,8 @@ where
 }
 
 /// Splits operations into calls of alike ones, in order.
-fn calls(waiting: Vec<Waiting<Answer>>) -> Vec<Vec<Waiting<Answer>>> {
-    let mut calls: Vec<Vec<Waiting<Answer>>> = Vec::new();
+fn calls(waiting: Vec<Waiting>) -> Vec<Vec<Waiting>> {
+    let mut calls: Vec<Vec<Waiting>> = Vec::new();
     for next in waiting {
         match calls.last_mut() {
             Some(call) if call.len() < MAX_GROUP && call.last().is_some_and(|last| last.call.is_like(&next.call)) => {
@@ -107,7 +94,7 @@ fn calls(waiting: Vec<Waiting<Answer>>) -> Vec<Vec<Waiting<Answer>>> {
 }
 
 /// Sends one call and answers its callers.
-async fn send<C>(channel: &Channel<C>, waiting: Vec<Waiting<Answer>>)
+async fn send<C>(channel: &Channel<C>, waiting: Vec<Waiting>)
 where
     C: ConnectionLike + Clone + Send + Sync + 'static,
 {

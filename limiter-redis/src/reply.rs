@@ -93,34 +93,39 @@ pub(crate) fn group_facts(op: &Op<'_>, id: EntryId, place: usize, reply: &Value)
 fn parse_group(op: &Op<'_>, id: EntryId, place: usize, reply: &Value) -> Option<Facts> {
     let (code, mut rest) = Numbers::of(reply)?;
     let (now, newest, fit) = (rest.time()?, rest.time()?, rest.number()?);
-    let (first, past, at) = (rest.number()?, rest.number()?, rest.time()?);
-    let place = u64::try_from(place).ok()?;
-    let repeated = first <= place && place < past;
+    let mut sides = [[Usage::default(); 2]; MAX_LIMITS];
+    let sides = sides.get_mut(..op.policy.limits().len())?;
+    for side in sides.iter_mut().flatten() {
+        *side = Usage { used: rest.number()?, oldest: rest.time()?, blocker: rest.time()? };
+    }
+    // Empty unless some were repeated.
+    let mut times = Vec::new();
+    while !rest.is_empty() {
+        times.push(Timestamp::from_micros(rest.number()?).ok());
+    }
     // Its place among those that were not repeated.
-    let place = if place < past { place } else { place - past.checked_sub(first)? };
-    let (admitted, outcome) = match (repeated, place < fit) {
-        (true, _) => (true, Outcome::Repeated(Entry { id, at })),
-        (false, true) => (true, Outcome::Appended(Entry { id, at: now })),
-        (false, false) => (false, Outcome::Nothing),
+    let place_among_others = u64::try_from(place - times.iter().take(place).flatten().count()).ok()?;
+    let outcome = match times.get(place) {
+        Some(&Some(at)) => Outcome::Repeated(Entry { id, at }),
+        _ if place_among_others < fit => Outcome::Appended(Entry { id, at: now }),
+        _ => Outcome::Nothing,
     };
     let mut usage = [Usage::default(); MAX_LIMITS];
-    let usage = usage.get_mut(..op.policy.limits().len())?;
-    for usage in usage.iter_mut() {
-        let mut side = || Some(Usage { used: rest.number()?, oldest: rest.time()?, blocker: rest.time()? });
-        let (before, after) = (side()?, side()?);
+    for (usage, [before, after]) in usage.iter_mut().zip(&*sides) {
         *usage = match outcome {
-            Outcome::Repeated(_) => before,
+            Outcome::Repeated(_) => *before,
             Outcome::Appended(_) => {
                 let oldest = if before.used == 0 { now } else { before.oldest };
-                Usage { used: before.used.saturating_add(op.cost.saturating_mul(place + 1)), oldest, blocker: oldest }
+                let more = op.cost.saturating_mul(place_among_others + 1);
+                Usage { used: before.used.saturating_add(more), oldest, blocker: oldest }
             }
-            Outcome::Nothing => after,
+            Outcome::Nothing => *after,
         };
     }
-    let appended = fit > 0 && !repeated;
+    let appended = fit > 0 && !matches!(outcome, Outcome::Repeated(_));
     let newest = if appended { Some(now) } else { (code & EMPTY == 0).then_some(newest) };
-    let log = LogFacts { now, newest, usage: PerLimit::from_slice(usage)? };
-    rest.is_empty().then_some(Facts { admitted, outcome, log })
+    let log = LogFacts { now, newest, usage: PerLimit::from_slice(usage.get(..sides.len())?)? };
+    Some(Facts { admitted: !matches!(outcome, Outcome::Nothing), outcome, log })
 }
 
 /// Returns the facts in the reply of `settle.lua`.

@@ -6,6 +6,7 @@ use redis::{Cmd, Script};
 
 use crate::format::PLACEHOLDERS;
 
+const HEAD: &str = include_str!("lua/head.lua");
 const PRELUDE: &str = include_str!("lua/prelude.lua");
 const APPLY_FAST_FILE: &str = include_str!("lua/apply_fast.lua");
 const APPEND: &str = include_str!("lua/append.lua");
@@ -16,11 +17,11 @@ const INSPECT_FILE: &str = include_str!("lua/inspect.lua");
 
 /// The fast path comes before the prelude: making the functions takes as long as a command or two.
 pub(crate) static APPLY: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[APPLY_FAST_FILE, PRELUDE, APPEND, APPLY_FILE]));
+    LazyLock::new(|| LuaScript::new(&[HEAD, APPLY_FAST_FILE, PRELUDE, APPEND, APPLY_FILE]));
 pub(crate) static APPLY_GROUP: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[PRELUDE, APPEND, APPLY_GROUP_FILE]));
-pub(crate) static SETTLE: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[PRELUDE, SETTLE_FILE]));
-pub(crate) static INSPECT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[PRELUDE, INSPECT_FILE]));
+    LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, APPEND, APPLY_GROUP_FILE]));
+pub(crate) static SETTLE: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, SETTLE_FILE]));
+pub(crate) static INSPECT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, INSPECT_FILE]));
 
 /// A script and its digest.
 #[derive(Debug)]
@@ -90,8 +91,8 @@ mod tests {
 
     use super::*;
 
-    const FILES: [&str; 7] =
-        [PRELUDE, APPEND, APPLY_FAST_FILE, APPLY_FILE, APPLY_GROUP_FILE, SETTLE_FILE, INSPECT_FILE];
+    const FILES: [&str; 8] =
+        [HEAD, PRELUDE, APPEND, APPLY_FAST_FILE, APPLY_FILE, APPLY_GROUP_FILE, SETTLE_FILE, INSPECT_FILE];
 
     /// The names of the numbers in a file.
     fn names(file: &str) -> BTreeSet<&str> {

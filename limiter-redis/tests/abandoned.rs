@@ -11,12 +11,11 @@ use limiter_testkit::server::Server;
 use redis::aio::{ConnectionLike, ConnectionManager};
 use redis::{Client, Cmd, Pipeline, RedisFuture, Value};
 
-use common::builder;
+use common::{builder, soon};
 
 mod common;
 
 const RESPONSE: Duration = Duration::from_millis(250);
-const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn limiter(server: &Server, policy: Policy, retries: u32, group_commit: bool) -> Limiter<RedisStore> {
     let builder = builder().response_timeout(RESPONSE).retries(retries).group_commit(group_commit);
@@ -24,7 +23,7 @@ async fn limiter(server: &Server, policy: Policy, retries: u32, group_commit: bo
     let limiter = Limiter::new("search", policy, store);
     // The server's clock is known from the first reply that comes in time.
     let warm_up = async { while limiter.acquire("other").await.is_err() {} };
-    tokio::time::timeout(PATIENCE, warm_up).await.unwrap();
+    soon(warm_up).await;
     limiter
 }
 
@@ -61,7 +60,7 @@ async fn what_timed_out_while_the_server_was_stopped_does_not_count() {
                 }
             }
         };
-        assert_eq!(tokio::time::timeout(PATIENCE, used).await.unwrap(), 1, "{retries} retries, {group_commit}");
+        assert_eq!(soon(used).await, 1, "{retries} retries, {group_commit}");
         assert!(limiter.acquire("k").await.unwrap().allowed());
     }
 }

@@ -1,22 +1,18 @@
 //! Denied attempts that count: the fast path appends them, and decides as the general path and the oracle do.
 
-use std::sync::Arc;
-
 use limiter_core::store::{LogKey, Mode, Op};
 use limiter_core::{Counting, Limit, Name, Policy, Timestamp, Window};
-use limiter_testkit::conformance::{Case, CaseId, CaseLimiter, Operation, Place, Plan, Step, replay};
+use limiter_testkit::conformance::{Case, CaseId, CaseLimiter, Operation, Place, Step};
 use limiter_testkit::server::{Reply, Server};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
-use common::{connect, run, with_receipts};
+use common::{agree_with_the_oracle, connect, run, with_receipts};
 
 mod common;
 
 const START: u64 = 1_700_000_000_000_000;
 const WINDOW: u64 = 100;
-const CASES: u32 = 2_000;
 
 fn attempts(max: u64) -> Policy {
     let limit = Limit::with_window(max, Window::from_micros(WINDOW).unwrap()).unwrap();
@@ -103,32 +99,13 @@ fn case(limits: &[(u64, u64)], steps: &[(u8, u64, u64, u8)], ids: bool) -> Case 
 
 #[test]
 fn both_paths_decide_alike_on_attempts() {
-    let server = Server::start().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let store = Arc::new(runtime.block_on(connect(&server.url())));
-    let mut runner = TestRunner::new(Config {
-        cases: CASES,
-        source_file: Some(file!()),
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
-        ..Config::default()
-    });
     let after = prop_oneof![4 => Just(0_u64), 8 => 1..4_u64, 1 => WINDOW - 5..WINDOW + 5];
     let cost = prop_oneof![6 => Just(1_u64), 1 => 2..6_u64];
     // Mostly the first policy.
     let choice = prop_oneof![4 => 0..8_u8, 1 => 0..32_u8];
     let limits = vec((1..7_u64, prop_oneof![3 => Just(WINDOW), 1 => 5..20_u64]), 1..=2);
     let strategy = (limits, vec((0..16_u8, after, cost, choice), 1..=60));
-    let tried = std::cell::Cell::new(0);
-    let result = runner.run(&strategy, |(limits, steps)| {
-        tried.set(tried.get() + 1);
-        for ids in [false, true] {
-            let prefix = format!("{}/{ids}", tried.get());
-            let plan = Plan::of(&case(&limits, &steps, ids)).map_err(TestCaseError::fail)?;
-            let done = runtime.block_on(replay(&store, &plan, |key| format!("{prefix}/{key}").into_bytes()));
-            done.map_err(|e| TestCaseError::fail(format!("ids: {ids}: {e}")))?;
-        }
-        Ok(())
+    agree_with_the_oracle(file!(), 2_000, &strategy, |(limits, steps)| {
+        [false, true].map(|ids| case(&limits, &steps, ids)).into()
     });
-    result.unwrap_or_else(|e| panic!("{e}"));
-    assert!(tried.get() >= CASES);
 }

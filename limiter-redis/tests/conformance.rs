@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::SharedStore;
-use limiter_redis::RedisStore;
 use limiter_testkit::conformance::{Phase, Suite};
 use limiter_testkit::conformance_tests;
 use limiter_testkit::server::{Cluster, Server};
 
-use common::{builder, connect};
+use common::{connect, connect_with_group_commit};
 
 mod common;
 
@@ -18,10 +17,6 @@ const RUN_TIMEOUT: Duration = Duration::from_secs(300);
 
 async fn connect_object_safe(url: &str) -> SharedStore {
     Arc::new(connect(url).await)
-}
-
-async fn connect_with_group_commit(url: &str) -> RedisStore {
-    builder().group_commit(true).connect(url).await.unwrap()
 }
 
 // Each handle is a connection.

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use limiter_memory::MemoryStore;
 use limiter_testkit::conformance::{Plan, cases, replay, replay_blocking};
 use limiter_testkit::server::Server;
-use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
+use proptest::test_runner::TestCaseError;
 
 mod common;
 
@@ -27,14 +27,8 @@ fn memory_redis_and_the_oracle_agree_in_every_field() {
 
     let count = sequences();
     let tried = AtomicU32::new(0);
-    let mut runner = TestRunner::new(Config {
-        cases: count,
-        source_file: Some(file!()),
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
-        ..Config::default()
-    });
     // The plan holds the oracle's answers: stores that agree with it agree with each other.
-    let result = runner.run(&cases(1..=40), |case| {
+    let result = common::runner(file!(), count).run(&cases(1..=40), |case| {
         let prefix = tried.fetch_add(1, Ordering::Relaxed).to_string();
         let plan = Plan::of(&case).map_err(TestCaseError::fail)?;
         replay_blocking(&memory, &plan, &prefix).map_err(|e| TestCaseError::fail(format!("memory: {e}")))?;

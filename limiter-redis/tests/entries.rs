@@ -1,17 +1,14 @@
 //! An entry has a short form or a long one, depending on what it has to hold. No decision depends on the form.
 
-use std::sync::Arc;
-
 use limiter_core::store::{LogKey, Mode, Op, Settlement};
 use limiter_core::{Counting, Decision, Limit, MAX_COST, Name, Policy, Receipt, Timestamp, Window, WindowStore};
 use limiter_redis::RedisStore;
-use limiter_testkit::conformance::{Case, CaseId, CaseLimiter, Operation, Place, Plan, Step, replay};
+use limiter_testkit::conformance::{Case, CaseId, CaseLimiter, Operation, Place, Step};
 use limiter_testkit::server::{Reply, Server};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
-use common::{connect, run, with_receipts};
+use common::{agree_with_the_oracle, connect, run, with_receipts};
 
 mod common;
 
@@ -222,23 +219,5 @@ fn extremes() -> impl Strategy<Value = Case> {
 
 #[test]
 fn decisions_are_the_same_at_the_ends_of_the_forms() {
-    let server = Server::start().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let store = Arc::new(runtime.block_on(connect(&server.url())));
-    let mut runner = TestRunner::new(Config {
-        cases: 2_000,
-        source_file: Some(file!()),
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
-        ..Config::default()
-    });
-    let tried = std::cell::Cell::new(0);
-    let result = runner.run(&extremes(), |case| {
-        tried.set(tried.get() + 1);
-        let prefix = tried.get();
-        let plan = Plan::of(&case).map_err(TestCaseError::fail)?;
-        let done = runtime.block_on(replay(&store, &plan, |key| format!("{prefix}/{key}").into_bytes()));
-        done.map_err(|e| TestCaseError::fail(e.to_string()))
-    });
-    result.unwrap_or_else(|e| panic!("{e}"));
-    assert!(tried.get() >= 2_000);
+    agree_with_the_oracle(file!(), 2_000, &extremes(), |case| vec![case]);
 }

@@ -155,7 +155,7 @@ async fn measure(delay: Duration, setting: Setting) -> Measured {
     Measured { admitted, lost, rate: before as f64 / LOAD.as_secs_f64() }
 }
 
-/// Acquires until a call fails for good. Nothing expires meanwhile, so the usage numbers the admissions.
+/// Acquires until `over`. Nothing expires meanwhile, so the usage numbers the admissions.
 async fn load<C>(store: Arc<RedisStore<C>>, over: Arc<AtomicBool>) -> Vec<Admitted>
 where
     C: ConnectionLike + Clone + Send + Sync + 'static,

@@ -5,13 +5,14 @@
 
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use limiter_core::store::LogKey;
 use limiter_core::{Error, ErrorKind, Limiter, policy};
 use limiter_redis::{RedisStore, RedisStoreBuilder};
 use limiter_testkit::faults::{Network, Proxy, alone};
 use limiter_testkit::server::Server;
 
-use common::chain;
+use common::{chain, soon};
 
 mod common;
 
@@ -38,7 +39,7 @@ async fn limiter(server: &Server) -> Limiter<RedisStore> {
 /// Returns the result of a call, which must end within the bound.
 async fn within<T>(call: impl Future<Output = T>) -> T {
     let start = Instant::now();
-    let result = tokio::time::timeout(Duration::from_secs(20), call).await.expect("the call hangs");
+    let result = soon(call).await;
     assert!(start.elapsed() < BOUND, "took {:?}", start.elapsed());
     result
 }
@@ -145,6 +146,41 @@ async fn a_server_killed_in_mid_call_ends_the_call() {
     });
     let error = result.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_server_that_stops_or_dies_under_group_commit_ends_every_call_in_time() {
+    let _alone = alone();
+    for dies in [false, true] {
+        let mut server = Server::start().unwrap();
+        let store = builder().group_commit(true).connect(&server.url()).await.unwrap();
+        let limiter = Limiter::new("search", policy!("50/1h"), store);
+        soon(async { while limiter.acquire("warm").await.is_err() {} }).await;
+        server.pause().unwrap();
+        let all = join_all((0..100).map(|n| {
+            let limiter = &limiter;
+            async move {
+                tokio::time::sleep(Duration::from_millis(n % 7 * 20)).await;
+                within(limiter.acquire("k")).await
+            }
+        }));
+        let (results, ()) = tokio::join!(all, async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            if dies {
+                server.kill();
+            }
+        });
+        for result in results {
+            let error = result.unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error:?}");
+        }
+        if dies {
+            server.restart().unwrap();
+        } else {
+            server.resume().unwrap();
+        }
+        soon(async { while limiter.acquire("k").await.is_err() {} }).await;
+    }
 }
 
 #[tokio::test]

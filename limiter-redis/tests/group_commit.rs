@@ -1,7 +1,7 @@
 //! Group commit makes the decisions that the operations would get one by one.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use futures::future::join_all;
 use limiter_core::store::{Facts, LogKey, Mode, Op, Outcome, Settlement};
@@ -10,17 +10,13 @@ use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
 use limiter_testkit::{Answer, OracleStore};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
+use proptest::test_runner::TestCaseError;
 
-use common::builder;
+use common::{connect_with_group_commit, runner};
 
 mod common;
 
 const START: u64 = 1_700_000_000_000_000;
-
-async fn store(server: &Server) -> RedisStore {
-    builder().group_commit(true).connect(&server.url()).await.unwrap()
-}
 
 /// One operation of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -134,20 +130,18 @@ async fn compare(redis: &RedisStore, key: &str, batches: &[Batch]) -> Result<(),
 fn a_group_gets_the_facts_that_its_operations_get_one_by_one() {
     let server = Server::start().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let redis = Arc::new(runtime.block_on(store(&server)));
+    let redis = Arc::new(runtime.block_on(connect_with_group_commit(&server.url())));
     let cases = std::env::var("LIMITER_SEQUENCES").map_or(1_000, |text| text.parse().unwrap());
-    let mut runner = TestRunner::new(Config {
-        cases,
-        source_file: Some(file!()),
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
-        ..Config::default()
-    });
-    let tried = AtomicU32::new(0);
-    let result = runner.run(&batches(), |batches| {
+    let (tried, operations) = (AtomicU32::new(0), AtomicUsize::new(0));
+    let result = runner(file!(), cases).run(&batches(), |batches| {
+        let count = batches.iter().map(|batch| batch.planned.len()).sum();
+        operations.fetch_add(count, Ordering::Relaxed);
         let key = tried.fetch_add(1, Ordering::Relaxed).to_string();
         runtime.block_on(compare(&redis, &key, &batches))
     });
     result.unwrap_or_else(|e| panic!("{e}"));
-    let calls = server.info("commandstats").unwrap();
-    println!("{}", calls.lines().find(|line| line.starts_with("cmdstat_evalsha")).unwrap());
+    let stats = server.info("commandstats").unwrap();
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next()).unwrap();
+    let (calls, operations) = (calls.parse::<usize>().unwrap(), operations.into_inner());
+    assert!(3 * calls < 2 * operations, "{calls} calls for {operations} operations");
 }

@@ -1,7 +1,6 @@
-//! Group commit under cancellation, lost replies and failing servers.
+//! What group commit sends together, and what becomes of it under cancellation, lost replies and errors.
 
 use std::pin::pin;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Waker};
@@ -16,11 +15,9 @@ use redis::aio::{ConnectionLike, ConnectionManager};
 use redis::{Client, Cmd, Pipeline, RedisFuture, Value};
 use tokio::sync::Semaphore;
 
-use common::builder;
+use common::{TIMEOUT, builder, connect_with_group_commit, soon};
 
 mod common;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A connection that counts commands, and holds or loses their replies on demand. The server executes them in any case.
 #[derive(Clone)]
@@ -47,7 +44,7 @@ impl Held {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, wait).await.expect("a command is not sent");
+        tokio::time::timeout(TIMEOUT, wait).await.expect("a command is not sent");
     }
 }
 
@@ -80,14 +77,7 @@ type Search<C> = Limiter<RedisStore<C>>;
 
 /// A limiter over a held connection, whose server knows the scripts.
 async fn held(server: &Server, builder: RedisStoreBuilder, limit: &str) -> (Search<Held>, Held) {
-    let warm = Limiter::new(
-        "warm",
-        policy!("1000/1h"),
-        common::builder().group_commit(true).connect(&server.url()).await.unwrap(),
-    );
-    for done in join_all((0..3).map(|_| warm.acquire("k"))).await {
-        assert!(done.unwrap().allowed());
-    }
+    connect_with_group_commit(&server.url()).await;
     let connection = Held::connect(server).await;
     let store = builder.group_commit(true).with_connection(connection.clone()).unwrap();
     let policy: Policy = limit.parse().unwrap();
@@ -98,18 +88,9 @@ fn poll_once(future: std::pin::Pin<&mut impl Future>) {
     assert!(future.poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
 
-async fn soon<F: Future>(future: F) -> F::Output {
-    tokio::time::timeout(PATIENCE, future).await.expect("a future hangs")
-}
-
 fn used(decisions: impl IntoIterator<Item = Result<Decision, Error>>) -> Vec<(bool, u64)> {
     let pairs = decisions.into_iter().map(|decision| decision.unwrap()).map(|d| (d.allowed(), d.used()));
     pairs.collect()
-}
-
-fn signal(server: &Server, signal: &str) {
-    let status = Command::new("kill").args([signal, &server.pid().to_string()]).status().unwrap();
-    assert!(status.success());
 }
 
 #[tokio::test]
@@ -209,6 +190,9 @@ async fn dropping_all_leaves_nothing_behind() {
     tokio::task::yield_now().await;
     assert!(soon(limiter.acquire("k")).await.unwrap().allowed());
     assert!(connection.sent.load(Ordering::SeqCst) <= before + 2, "what was dropped is not sent");
+    // The firsts may count. What waited behind them does not.
+    let used = soon(limiter.status("k")).await.unwrap().used();
+    assert!((1..=4).contains(&used), "{used}");
 }
 
 #[tokio::test]
@@ -259,6 +243,51 @@ async fn a_group_whose_reply_is_lost_counts_once() {
     for (place, receipt) in receipts.into_iter().take(5).enumerate() {
         let settled = other.refund("k", receipt.unwrap()).await.unwrap();
         assert_eq!((settled.applied(), settled.status().used()), (true, 4 - place as u64));
+    }
+}
+
+#[tokio::test]
+async fn a_group_that_is_repeated_twice_finds_the_entries_of_both_attempts() {
+    for foreign_between in [false, true] {
+        let server = Server::start().unwrap();
+        let (limiter, connection) = held(&server, builder().retries(2), "5/1h").await;
+        let other = Limiter::new("search", policy!("5/1h"), common::connect(&server.url()).await);
+        let old = [other.acquire("k").await.unwrap().receipt(), other.acquire("k").await.unwrap().receipt()];
+        let mut all = pin!(join_all((0..7).map(|_| limiter.acquire("k"))));
+        poll_once(all.as_mut());
+        connection.replies.add_permits(1);
+        let lose_reply = || {
+            connection.loses.store(true, Ordering::SeqCst);
+            connection.replies.add_permits(1);
+        };
+        let meanwhile = async {
+            // The first was answered, and two of the six others fit.
+            connection.sent(2).await;
+            for receipt in old {
+                assert!(other.refund("k", receipt.unwrap()).await.unwrap().applied());
+            }
+            if foreign_between {
+                assert!(other.acquire("k").await.unwrap().allowed());
+            }
+            lose_reply();
+            // The second attempt appends one or two more.
+            connection.sent(3).await;
+            assert_eq!(other.status("k").await.unwrap().used(), 5);
+            lose_reply();
+            connection.sent(4).await;
+            connection.replies.close();
+        };
+        let answers = soon(async { tokio::join!(all, meanwhile).0 }).await;
+        let receipts: Vec<_> = answers.iter().map(|answer| answer.as_ref().unwrap().receipt()).collect();
+        let admitted = if foreign_between { 4 } else { 5 };
+        let verdicts: Vec<bool> = used(answers).into_iter().map(|(allowed, _)| allowed).collect();
+        assert_eq!(verdicts, (0..7).map(|place| place < admitted).collect::<Vec<_>>());
+        assert_eq!(connection.sent.load(Ordering::SeqCst), 4);
+        assert_eq!(other.status("k").await.unwrap().used(), 5);
+        for (place, receipt) in receipts.into_iter().flatten().enumerate() {
+            let settled = other.refund("k", receipt).await.unwrap();
+            assert_eq!((settled.applied(), settled.status().used()), (true, 4 - place as u64));
+        }
     }
 }
 
@@ -314,50 +343,6 @@ async fn everybody_gets_the_error() {
     }
 }
 
-#[tokio::test]
-async fn a_server_that_stops_or_dies_in_mid_call_ends_every_call_in_time() {
-    const RESPONSE: Duration = Duration::from_millis(250);
-    for dies in [false, true] {
-        let mut server = Server::start().unwrap();
-        let builder = RedisStore::builder().connect_timeout(PATIENCE).response_timeout(RESPONSE).group_commit(true);
-        let store = builder.connect(&server.url()).await.unwrap();
-        let limiter = Limiter::new("search", policy!("50/1h"), store);
-        soon(async { while limiter.acquire("warm").await.is_err() {} }).await;
-        signal(&server, "-STOP");
-        let start = Instant::now();
-        let all = join_all((0..100).map(|n| {
-            let limiter = &limiter;
-            async move {
-                tokio::time::sleep(Duration::from_millis(n % 7 * 20)).await;
-                let start = Instant::now();
-                let result = limiter.acquire("k").await;
-                (result, start.elapsed())
-            }
-        }));
-        let (results, ()) = soon(async {
-            tokio::join!(all, async {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                if dies {
-                    server.kill();
-                }
-            })
-        })
-        .await;
-        for (result, took) in results {
-            let error = result.unwrap_err();
-            assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error:?}");
-            assert!(took < Duration::from_millis(2 * 270 + 700), "took {took:?}");
-        }
-        println!("dies: {dies}, took {:?}", start.elapsed());
-        if dies {
-            server.restart().unwrap();
-        } else {
-            signal(&server, "-CONT");
-        }
-        soon(async { while limiter.acquire("k").await.is_err() {} }).await;
-    }
-}
-
 /// The queue's task runs where the second operation was polled. If that runtime ends, the others go on.
 #[test]
 fn a_queue_whose_runtime_ends_goes_on_elsewhere() {
@@ -374,7 +359,7 @@ fn a_queue_whose_runtime_ends_goes_on_elsewhere() {
     wait();
     let third = here.spawn(acquire(limiter.clone()));
     wait();
-    elsewhere.shutdown_timeout(PATIENCE);
+    elsewhere.shutdown_timeout(TIMEOUT);
     connection.replies.close();
     here.block_on(soon(async {
         assert!(first.await.unwrap().unwrap().allowed());
@@ -386,8 +371,7 @@ fn a_queue_whose_runtime_ends_goes_on_elsewhere() {
 #[tokio::test]
 async fn in_a_cluster_each_key_has_its_queue() {
     let cluster = Cluster::start().unwrap();
-    let store = builder().group_commit(true).connect(&cluster.url()).await.unwrap();
-    let limiter = Limiter::new("search", policy!("20/1h"), store);
+    let limiter = Limiter::new("search", policy!("20/1h"), connect_with_group_commit(&cluster.url()).await);
     let keys = (0..6).flat_map(|key| [key; 30]);
     let answers = used(soon(join_all(keys.map(|key| limiter.acquire(key)))).await);
     let expected = (1..=30).map(|n| (n <= 20, n.min(20)));

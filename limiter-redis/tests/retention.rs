@@ -1,18 +1,15 @@
 //! What an append keeps: whatever the operation's own policy or its limiter's can see, and nothing else.
 
-use std::sync::Arc;
-
 use limiter_core::store::{LogKey, Mode, Op};
 use limiter_core::{Counting, Limit, LimitStatus, Limiter, Policy, Timestamp, Window, policy};
 use limiter_redis::RedisStore;
-use limiter_testkit::conformance::{Case, CaseLimiter, Operation, Place, Plan, Step, replay};
+use limiter_testkit::conformance::{Case, CaseLimiter, Operation, Place, Step};
 use limiter_testkit::server::{Reply, Server};
 use limiter_testkit::{Answer, OracleStore};
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::{Config, FileFailurePersistence, TestRunner};
 
-use common::{connect, run, with_receipts};
+use common::{agree_with_the_oracle, connect, random_below, run, with_receipts};
 
 mod common;
 
@@ -110,11 +107,7 @@ async fn an_append_drops_exactly_what_nobody_can_see() {
     let (redis, oracle) = (connect(&server.url()).await, OracleStore::new());
     let policies =
         [policy!("9/40us"), policy!("12/30us, 6/60us"), policy!("30/6us"), policy!("7/200us"), policy!("9/3us")];
-    let mut random = 5_u64;
-    let mut pick = |below: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % below
-    };
+    let mut pick = random_below(5);
     let (mut time, mut dropped) = (0, [0; 4]);
     for n in 0..6_000 {
         let key = ["units", "costs", "ids"][pick(3) as usize];
@@ -198,23 +191,5 @@ fn long_logs() -> impl Strategy<Value = Case> {
 
 #[test]
 fn long_logs_under_changing_policies_agree_with_the_oracle() {
-    let server = Server::start().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let store = Arc::new(runtime.block_on(connect(&server.url())));
-    let mut runner = TestRunner::new(Config {
-        cases: 150,
-        source_file: Some(file!()),
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
-        ..Config::default()
-    });
-    let tried = std::cell::Cell::new(0);
-    let result = runner.run(&long_logs(), |case| {
-        tried.set(tried.get() + 1);
-        let prefix = tried.get();
-        let plan = Plan::of(&case).map_err(TestCaseError::fail)?;
-        let done = runtime.block_on(replay(&store, &plan, |key| format!("{prefix}/{key}").into_bytes()));
-        done.map_err(|e| TestCaseError::fail(e.to_string()))
-    });
-    result.unwrap_or_else(|e| panic!("{e}"));
-    assert!(tried.get() >= 150);
+    agree_with_the_oracle(file!(), 150, &long_logs(), |case| vec![case]);
 }

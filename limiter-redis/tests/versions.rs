@@ -7,7 +7,7 @@ use limiter_redis::RedisStore;
 use limiter_testkit::OracleStore;
 use limiter_testkit::server::{Reply, Server};
 
-use common::builder;
+use common::{connect, connect_with_group_commit, random_below};
 
 mod common;
 
@@ -118,19 +118,15 @@ fn used(facts: &Facts, policy: &Policy) -> u64 {
 #[tokio::test]
 async fn earlier_scripts_and_these_agree_on_one_key() {
     let server = Server::start().unwrap();
-    let alone = builder().connect(&server.url()).await.unwrap();
-    let grouping = builder().group_commit(true).connect(&server.url()).await.unwrap();
+    let alone = connect(&server.url()).await;
+    let grouping = connect_with_group_commit(&server.url()).await;
     let oracle = OracleStore::new();
     let log = LogKey::new(Name::default(), KEY);
     let mut earlier = Earlier { server: &server, stored: alone.redis_key(log), ids: 1 };
     let window = Window::from_micros(100).unwrap();
     let plain = Policy::from(Limit::with_window(7, window).unwrap());
     let attempts = plain.clone().with_counting(Counting::Attempts);
-    let mut random = 7_u64;
-    let mut below = |end: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (random >> 33) % end
-    };
+    let mut below = random_below(7);
     let (mut at, mut who, mut policy, mut cost) = (START, 0, &plain, 1);
     let mut entries: Vec<Appended> = Vec::new();
     // Verdicts, and settlements that took effect or not, by earlier scripts and these.

@@ -9,7 +9,7 @@ use limiter_core::{Counting, Limit, Limiter, Name, Policy, Timestamp, WindowStor
 use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
 
-use common::{connect, run};
+use common::{connect, random_below, run};
 
 mod common;
 
@@ -139,11 +139,8 @@ async fn a_key_lives_as_long_as_its_log_counts() {
         let window = Duration::from_millis(millis);
         (window, Policy::from(Limit::new(1_000_000, window).unwrap()))
     });
-    let mut random = 11_u64;
-    let mut pick = |below: usize| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        usize::try_from(random >> 33).unwrap() % below
-    };
+    let mut random = random_below(11);
+    let mut pick = |below: usize| random(below as u64) as usize;
     let mut receipts = Vec::new();
     for n in 0..2_000_u128 {
         let log = LogKey::new(Name::default(), ["one", "other"][pick(2)]);

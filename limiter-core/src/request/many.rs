@@ -17,8 +17,7 @@ use crate::policy::Policy;
 use crate::store::{NowStore, WindowStore};
 use crate::time::Timestamp;
 
-/// The most keys of a batch with a call under way. Enough to fill a connection, and few enough that no call waits for its turn
-/// until it times out.
+/// The most keys of a batch with a call under way: enough to fill a connection. With many more, calls would time out in its queue.
 const WIDTH: usize = 256;
 
 /// A batch of acquires with its options: a builder that is also a future.
@@ -27,14 +26,14 @@ const WIDTH: usize = 256;
 /// The decisions are those of the acquires one by one, in that order.
 ///
 /// The calls on different keys run concurrently, up to 256 at a time, so a store over a network pipelines them. The calls on one
-/// key run one after another. The batch is not atomic: other callers may come between, and an error of one call is the error of
-/// that call alone.
+/// key run one after another. The batch is not atomic: other callers' operations may come between its calls, and a call that
+/// fails does not affect the others.
 ///
 /// # Errors
 /// Each result may be an error of [`Request`](crate::Request).
 ///
 /// # Cancel safety
-/// Each acquire is cancel-safe like a [`Request`](crate::Request). A dropped batch has made some of its calls, and not the others.
+/// Each acquire is cancel-safe like a [`Request`](crate::Request). A batch that is dropped may have made any number of its calls.
 #[must_use = "a batch does nothing until it is awaited, or `now` is called"]
 pub struct AcquireMany<'a, S, B> {
     calls: Vec<Call<'a, S, B>>,
@@ -118,7 +117,7 @@ where
     }
 }
 
-/// Makes the calls: those on one key in order, different keys concurrently. Returns `results` and theirs.
+/// Makes the calls: those on one key in order, those on different keys concurrently. Returns `results` followed by their results.
 async fn decide_all<S, B>(
     calls: Vec<Call<'_, S, B>>,
     mut results: Vec<Result<Decision, Error>>,

@@ -1,6 +1,5 @@
 
--- The general form of an operation, after apply_fast.lua, prelude.lua and append.lua. The first has read `request`, `given`, `now`
--- and `newest`.
+-- The general form of an operation, after head.lua, apply_fast.lua, prelude.lua and append.lua.
 read_log(now, newest)
 local kind, deadline, cost = unpack_struct('>BI7I7', request)
 local retention = kind > $RETENTION

@@ -1,5 +1,5 @@
--- Decides on an operation, and appends its entry. The script is this file, prelude.lua and apply.lua. format.rs has the
--- numbers behind the names that begin with a dollar sign.
+
+-- Decides on an operation, and appends its entry. The script is head.lua, this file, prelude.lua, append.lua and apply.lua.
 --
 -- ARGV[1], the request in bytes:
 --   kind (1), plus RETENTION if a retention follows the id
@@ -8,23 +8,12 @@
 --   id (a caller's 16, or the store's 6, which begin with a ttl code: see prelude.lua)
 --   retention, if it differs from that of the limits: window (7), and the most that may be newer than a kept entry (7)
 --   each limit: window (7), maximum (7)
--- ARGV[2]: the given time, or '' or nothing. ARGV[3]: microseconds since the first attempt, if this is a repetition.
+-- ARGV[3]: microseconds since the first attempt, if this is a repetition.
 --
 -- Returns a string: a code (1 byte), then 7 bytes each: time, newest, entry, then used, oldest and blocker of each limit.
--- The code is a sum of ADMITTED, APPENDED, REPEATED, EMPTY and SHORT, or LATE alone: past the deadline. A SHORT reply, that of the fast path, has no entry, and
--- for each limit what was used before the operation and the oldest, which is also the blocker. The last limit comes first,
--- then the retention as if it were a limit, then the others.
-local call, pack, unpack_struct, sub = redis.call, struct.pack, struct.unpack, string.sub
-local key, request, given = KEYS[1], ARGV[1], ARGV[2]
-local now
-if given and given ~= '' then
-  now = given + 0
-else
-  given = nil
-  now = call('TIME')
-  now = now[1] * 1000000 + now[2]
-end
-local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
+-- The code is a sum of ADMITTED, APPENDED, REPEATED, EMPTY and SHORT, or LATE alone: past the deadline. A SHORT reply, that of
+-- the fast path, has no entry, and for each limit what was used before the operation and the oldest, which is also the blocker.
+-- The last limit comes first, then the retention as if it were a limit, then the others.
 
 -- The fast path: common operations on a log whose newest entry is short (see prelude.lua) and therefore describes the whole
 -- log. Every command, table, function or number converted to text shows in the server's time, so there are few of them here.

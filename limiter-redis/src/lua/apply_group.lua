@@ -1,52 +1,45 @@
 
--- Decides on acquires that are alike, one after another at one time, where only admitted requests count. The script is
+-- Decides on acquires that are alike, one after another at one time, where only admitted requests count. The script is head.lua,
 -- prelude.lua, append.lua and this file.
 --
--- ARGV[1]: the request of the first, with the store's id; see apply_fast.lua. ARGV[2]: the last 4 bytes of each one's id. ARGV[3]:
--- the given time, or ''. ARGV[4]: microseconds since the first attempt, if this is a repetition.
+-- ARGV[1]: the request of the first, with the store's id; see apply_fast.lua. ARGV[3]: the last 4 bytes of each one's id. ARGV[4]:
+-- microseconds since the first attempt, if this is a repetition.
 --
--- The entries of an earlier attempt come first, and are repeated. Of the others, some fit and are appended. The rest are denied.
+-- The entries of earlier attempts come first, and are repeated. Of the others, some fit and are appended. The rest are denied.
 --
 -- Returns a string: a code (1 byte), which is EMPTY, 0, or LATE alone; then 7 bytes each: time, newest before, and how many fit;
--- the place of the first that an earlier attempt appended, the place behind the last, and the time of their entries; and for each
--- limit used, oldest and blocker, before the others were appended and afterwards.
-local request, ids, given, since = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local now
-if given ~= '' then
-  now = given + 0
-else
-  given = nil
-  now = call('TIME')
-  now = now[1] * 1000000 + now[2]
-end
-local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
+-- for each limit used, oldest and blocker, before the others were appended and afterwards; and, if any was repeated, the time of
+-- each one's entry, TIME_END for those that were not.
+local ids, since = ARGV[3], ARGV[4]
 read_log(now, newest)
 local kind, deadline, cost, ttl = unpack_struct('>BI7I7I2', request)
 local retention = kind > $RETENTION
 local prefix = sub(request, $OP_HEAD_LEN + 1, $OP_HEAD_LEN + 2)
 
--- The entries of an earlier attempt are neighbours, because one script appended them. They are read from the newest on.
-local from, past, at = 0, 0, 0
+-- Finds the entries of earlier attempts, from the newest on. Each attempt appended what fitted then, so others may lie between.
+local times = ''
 if since and last >= 0 then
-  local places = {}
-  for i = 1, #ids / 4 do places[prefix .. sub(ids, 4 * i - 3, 4 * i)] = i end
-  local least, skip, done = '[' .. from_time(given and now or now - since - $REPEAT_SLACK_MICROS), 0
+  local places, found, left = {}, {}, #ids / 4
+  for i = 1, left do places[prefix .. sub(ids, 4 * i - 3, 4 * i)] = i end
+  local least, skip = '[' .. from_time(given and now or now - since - $REPEAT_SLACK_MICROS), 0
   repeat
-    if skip >= $REPEAT_SEARCH_MAX then error('UNKNOWN too many newer entries to find those of the first attempt', 0) end
+    if skip >= $REPEAT_SEARCH_MAX then error('UNKNOWN too many newer entries to find those of earlier attempts', 0) end
     local batch = call('ZREVRANGEBYLEX', key, '+', least, 'LIMIT', skip, '$BATCH')
     for i = 1, #batch do
       local time, _, _, _, entry_tag = read(batch[i])
-      local place = not done and entry_tag % 4 < 2 and places[id_of(batch[i], entry_tag)]
-      if place then
-        if past == 0 then past, at = place, time end
-        from = place - 1
-      elseif past > 0 then
-        done = true
-      end
+      local place = entry_tag % 4 < 2 and places[id_of(batch[i], entry_tag)]
+      if place then found[place], left = time, left - 1 end
     end
     skip = skip + $BATCH
-  until done or #batch < $BATCH
-  ids = sub(ids, 1, 4 * from) .. sub(ids, 4 * past + 1)
+  until left == 0 or #batch < $BATCH
+  if next(found) then
+    local others = ''
+    for i = 1, #ids / 4 do
+      times = times .. pack('>I7', found[i] or $TIME_END)
+      if not found[i] then others = others .. sub(ids, 4 * i - 3, 4 * i) end
+    end
+    ids = others
+  end
 end
 
 -- What counts in each window, and how many fit. Of the longest, `behind` is the sum after the first entry that counts (-1 if none
@@ -86,7 +79,7 @@ for i = 1, #limits do
   local before = usage(limits[i], 0)
   facts = facts .. before .. (fit > 0 and fit < others and usage(limits[i], more) or before)
 end
-local reply = pack('>BI7I7I7I7I7I7', last < 0 and $EMPTY or 0, t, math.max(last, 0), fit, from, past, at) .. facts
+local reply = pack('>BI7I7I7', last < 0 and $EMPTY or 0, t, math.max(last, 0), fit) .. facts .. times
 
 if fit > 0 then
   -- The rank of the first entry that the cap lets stay, nil if all may. Then the log begins there, or with the first new entry.

@@ -1,7 +1,6 @@
 
--- Describes a log, after prelude.lua. Returns the number of entries, their cost, the times of the oldest and the newest, the
--- key's time to live in milliseconds and its bytes; an empty list if there is no log.
-local newest = call('ZRANGE', key, '-1', '-1')[1]
+-- Describes a log, after head.lua and prelude.lua. Returns the number of entries, their cost, the times of the oldest and the
+-- newest, the key's time to live in milliseconds and its bytes; an empty list if there is no log.
 if not newest then return {} end
 local _
 last, high, low, _, tag = read(newest)

@@ -1,5 +1,5 @@
--- What the scripts share: the format of entries, and what counts in a window. format.rs has the numbers behind the names that
--- begin with a dollar sign.
+
+-- What the scripts share, after head.lua: the format of entries, and what counts in a window.
 --
 -- A log is one sorted set; all scores are 0, so that members sort by their bytes. A time is a signed number of 7 bytes:
 -- microseconds less 2^53 (TIME_BIAS). An id is a caller's 16 bytes, or the store's 6: a ttl code (2; see `expiry`) or 0, a bit
@@ -11,8 +11,7 @@
 -- holds no caller's id. The bits of a tag: 1 denied, 2 caller's id, 4 cost follows, 8 the log held callers' ids at the append.
 -- At the same time, short entries sort before long ones, so a short one is never appended after a long one.
 -- A caller's id is found by the member "i" | id | time of its entry. These sort before all entries.
-local call, pack, unpack_struct, sub, byte = redis.call, struct.pack, struct.unpack, string.sub, string.byte
-local key = KEYS[1]
+local byte = string.byte
 
 local function is_short(member) return byte(member, 8) < $LONG_BYTE end
 

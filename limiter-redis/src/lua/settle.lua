@@ -1,17 +1,11 @@
 
--- Sets the cost of one entry, or removes the entry. The script is prelude.lua and this file.
+-- Sets the cost of one entry, or removes the entry. The script is head.lua, prelude.lua and this file.
 --
 -- ARGV[1], the request in bytes: the entry's id (16), then 7 each: its time, the receipt's window, the new cost, and the window
--- and maximum of each limit to report. ARGV[2]: the given time, or nothing.
+-- and maximum of each limit to report.
 --
 -- Returns a string: a code (1 byte), the sum of APPLIED and EMPTY, then 7 bytes each: time, newest, and used and oldest of each
 -- limit.
-local request, now = ARGV[1], ARGV[2] and ARGV[2] + 0
-if not now then
-  now = call('TIME')
-  now = now[1] * 1000000 + now[2]
-end
-local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
 
 -- What an entry becomes when its running total moves: a long one, because what a short one says of the log no longer holds. The
 -- bytes of its id stay, because earlier versions of the scripts compare all of them.
