@@ -131,10 +131,11 @@ impl<'a> Run<'a> {
     async fn before(&mut self) -> Result<(), String> {
         let until = Instant::now() + RECOVERY;
         while self.admitted < BEFORE {
-            match self.limited.acquire("limited").await {
-                Ok(decision) if decision.allowed() => self.admitted = decision.used(),
-                answer if Instant::now() > until => return Err(format!("{}: {answer:?}", self.subject.name)),
-                _ => {}
+            match self.subject.within_bound(self.limited.acquire("limited")).await {
+                Some(Ok(decision)) if decision.allowed() => self.admitted = decision.used(),
+                Some(answer) if Instant::now() > until => return Err(format!("{}: {answer:?}", self.subject.name)),
+                None if Instant::now() > until => return Err(format!("{}: a call did not end", self.subject.name)),
+                _ => sleep(PAUSE).await,
             }
         }
         Ok(())

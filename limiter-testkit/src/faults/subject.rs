@@ -81,17 +81,21 @@ impl Call {
 }
 
 impl Subject {
+    /// Returns the output, or `None` if it takes longer than the bound.
+    pub(super) async fn within_bound<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        timeout(self.bound + SLACK, future).await.ok()
+    }
+
     /// Makes a call, unless it takes longer than the bound.
     pub(super) async fn call(&self, call: BoxFuture<'_, Result<Decision, Error>>) -> Call {
         let begun = Instant::now();
-        let answer = timeout(self.bound + SLACK, call).await;
-        let (outcome, at) = match answer {
-            Ok(Ok(decision)) => {
+        let (outcome, at) = match self.within_bound(call).await {
+            Some(Ok(decision)) => {
                 let at = decision.receipt().map_or(decision.at(), |receipt| receipt.at());
                 (Outcome::Ok { allowed: decision.allowed() }, Some(at.as_micros()))
             }
-            Ok(Err(error)) => (Outcome::Err(error.kind()), None),
-            Err(_) => (Outcome::Never, None),
+            Some(Err(error)) => (Outcome::Err(error.kind()), None),
+            None => (Outcome::Never, None),
         };
         Call { outcome, took: begun.elapsed(), at }
     }
