@@ -37,7 +37,8 @@ impl Drop for Guard<'_> {
     }
 }
 
-async fn wait() {
+/// Is pending once.
+pub(super) async fn wait() {
     let mut waited = false;
     std::future::poll_fn(|context| {
         context.waker().wake_by_ref();
