@@ -50,7 +50,7 @@ pub struct SoakReport {
     pub faults: BTreeMap<String, u64>,
     /// The number of calls of all subjects.
     pub calls: u64,
-    /// The calls that ended so.
+    /// The number of calls with each outcome, except dropped ones.
     pub outcomes: BTreeMap<String, u64>,
     /// The calls that were dropped.
     pub dropped: u64,
@@ -58,7 +58,7 @@ pub struct SoakReport {
     pub worst: BTreeMap<&'static str, u64>,
     /// The longest call.
     pub slowest: Duration,
-    /// What stores promised and did not do. Empty for correct stores.
+    /// The broken promises. Empty for correct stores.
     pub violations: Vec<String>,
 }
 
