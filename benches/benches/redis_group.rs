@@ -34,6 +34,11 @@ fn main() -> Result<()> {
         ensure!(found == (13, 4, 4), "rows, loads and sizes: {found:?}");
         let found = (results.grouped.len(), results.batches.len());
         ensure!(found == (6, 3), "loads with group commit and batches: {found:?}");
+        let exact = results.textbook.as_ref().is_some_and(|textbook| {
+            textbook.lengths.len() == 6 && textbook.collisions.admitted[0].1 == textbook.collisions.max
+        });
+        ensure!(exact, "beside the textbook: {:?}", results.textbook);
+        ensure!(results.sizing.len() == 6, "sizing: {:?}", results.sizing);
     }
     if test {
         println!("the Redis group works on {}", results.version);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::libraries::{Governor, Library, Limitador, Now, Quota, Throttlecrab, Trypema};
 use crate::workload::keys;
 
-/// The system allocator. Counts only while memory is measured, never while times are.
+/// The system allocator. Counts only while memory is measured. Only a flood measures times meanwhile.
 #[derive(Debug)]
 pub struct Counting;
 

@@ -75,11 +75,8 @@ fn governed(allowed: bool, addresses: u32) -> Router {
     } else {
         config.per_second(360).burst_size(10);
     }
-    // `None` means a period or a burst of 0.
-    match config.use_headers().finish() {
-        Some(config) => app().layer(GovernorLayer::new(config)),
-        None => app(),
-    }
+    let config = config.use_headers().finish().expect("neither the period nor the burst is 0");
+    app().layer(GovernorLayer::new(config))
 }
 
 /// Sends requests from these addresses in turns.

@@ -17,7 +17,7 @@ pub struct Case {
     pub library: &'static str,
     /// Runs this many operations, asserts each answer, and returns the duration.
     pub run: Box<dyn FnMut(u64) -> Duration>,
-    /// The number of operations in a round. Unspecified if a round takes a fixed time.
+    /// The number of operations in a turn; `None` if a turn takes a fixed time.
     pub operations: Option<u64>,
 }
 

@@ -14,7 +14,7 @@
 )]
 #![cfg_attr(
     feature = "faults",
-    doc = "- [`faults::observe`] says what a store does while its server or the network fails."
+    doc = "- [`faults::observe`] reports what a store does while its server or the network fails."
 )]
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]

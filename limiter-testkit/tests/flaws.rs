@@ -4,16 +4,9 @@ mod flawed;
 
 use std::collections::HashSet;
 
-use flawed::{
-    Flaw, ForgetRule, ForgetfulStore, HandleStore, LeftBehind, PrivateState, SixteenBitStore, Stepwise, StoreUnderTest,
-};
-use limiter_testkit::conformance::Phase::{
-    Cancel, Cases, Contention, Forgetting, Golden, Handles, LongLog, Random, StoreClock,
-};
-use limiter_testkit::conformance::Sentence::{
-    C1, C2, E1, E2, F1, F2, L1, L2, L3, L4, L5, L6, L7, L8, L9, L10, L11, L12, L13, L14, S1, S2, S3, S4, S5, S6, S7,
-    S8, T1, T2, T3, T4, T5,
-};
+use flawed::{Flaw, ForgetRule, LeftBehind, ListStore, PrivateState, SixteenBitStore, Stepwise, StoreUnderTest};
+use limiter_testkit::conformance::Phase::{Cancel, Cases, Contention, Forgetting, Golden, Handles, LongLog, Random};
+use limiter_testkit::conformance::Sentence::{C1, C2, F1, F2, L12, L14};
 use limiter_testkit::conformance::{Failure, Phase, Sentence, Suite};
 
 /// A flaw, a phase that always finds it, and the sentence that it breaks.
@@ -32,129 +25,17 @@ enum FlawedStore {
 impl FlawedStore {
     fn under_test(self) -> StoreUnderTest {
         match self {
-            Self::List(flaw) => flaw.into(),
-            Self::Forgetful(rule) => ForgetfulStore::new(rule).into(),
-            Self::Handles(private) => HandleStore::new(private).into(),
-            Self::Steps(left_behind) => Stepwise::new(left_behind).into(),
+            Self::List(flaw) => StoreUnderTest::of(ListStore::new(flaw)),
+            Self::Forgetful(rule) => StoreUnderTest::forgetful(rule),
+            Self::Handles(private) => StoreUnderTest::two_handles(private),
+            Self::Steps(left_behind) => StoreUnderTest::of(Stepwise::new(left_behind)),
             Self::CountsIn16Bits => StoreUnderTest::of(SixteenBitStore::default()),
         }
     }
 }
 
-/// The flaws that sequences at given times reveal.
-const CASES: &[(Flaw, Sentence)] = &[
-    (Flaw::TruncatesToMilliseconds, T1),
-    (Flaw::CutsAgesTo32Bits, T1),
-    (Flaw::LetsTimeRunBack, T3),
-    (Flaw::LetsTimeRunBackOnceExpired, T3),
-    (Flaw::SettlesBackInTime, T3),
-    (Flaw::LetsPeeksHoldTime, T3),
-    (Flaw::KeepsTheTimeOfRemovedEntries, T3),
-    (Flaw::HasOneTimeForAllLogs, T3),
-    (Flaw::MixesUpKeys, L1),
-    (Flaw::CutsKeys, L1),
-    (Flaw::IgnoresCaseOfKeys, L1),
-    (Flaw::TrimsKeys, L1),
-    (Flaw::EndsKeysAtNul, L1),
-    (Flaw::ReadsKeysAsNumbers, L1),
-    (Flaw::IgnoresNames, L1),
-    (Flaw::JoinsNamesAndKeys, L1),
-    (Flaw::IgnoresCaseOfNames, L1),
-    (Flaw::SharesIdsAcrossKeys, L1),
-    (Flaw::CountsWhatIsAgedTheWindow, L2),
-    (Flaw::ForgetsAMicrosecondEarly, L2),
-    (Flaw::IgnoresWeights, L3),
-    (Flaw::ForgetsTheLastLimit, L3),
-    (Flaw::CutsCostsTo32Bits, L3),
-    (Flaw::FreesTheOldestFirst, L3),
-    (Flaw::AppendsDenied, L4),
-    (Flaw::PeekAppends, L4),
-    (Flaw::RecordAppendsOnlyIfItFits, L4),
-    (Flaw::DropsTheAttemptsThatAreDenied, L4),
-    (Flaw::MergesTies, L5),
-    (Flaw::NeverTrims, L6),
-    (Flaw::TrimsOneTooLate, L6),
-    (Flaw::TrimsByTheShortestWindow, L6),
-    (Flaw::TrimsByTheFirstWindow, L6),
-    (Flaw::RetainsForTheOwnPolicy, L6),
-    (Flaw::RetainsForTheDefaultPolicy, L6),
-    (Flaw::RetainsTheOwnWindow, L6),
-    (Flaw::NeverCaps, L7),
-    (Flaw::CapsOneTooMany, L7),
-    (Flaw::CapsOneTooFew, L7),
-    (Flaw::CapsByTheFirstMaximum, L7),
-    (Flaw::CapsWithoutTheNewest, L7),
-    (Flaw::RetainsTheOwnMax, L7),
-    (Flaw::RetainsTheSmallerMax, L7),
-    (Flaw::TrimsWhenItPeeks, L8),
-    (Flaw::TrimsWhenItDenies, L8),
-    (Flaw::TrimsWhenItRepeats, L8),
-    (Flaw::TrimsWhenItSettles, L8),
-    (Flaw::IgnoresIds, L9),
-    (Flaw::IgnoresTheIdZero, L9),
-    (Flaw::ComparesHalfOfIds, L9),
-    (Flaw::ComparesAllButOneBitOfIds, L9),
-    (Flaw::RepeatsTheVerdictOfNow, L9),
-    (Flaw::RepeatsTheUsageOfThen, L9),
-    (Flaw::RepeatsForEver, L9),
-    (Flaw::RepeatsOneTooLate, L9),
-    (Flaw::RepeatsInTheOwnWindow, L9),
-    (Flaw::RepeatsOnlyTheSameMode, L9),
-    (Flaw::RepeatsOnlyTheSameCost, L9),
-    (Flaw::LeavesIdsOfDenials, L10),
-    (Flaw::HidesTheNewestEntry, L11),
-    (Flaw::DescribesTheLogBefore, L11),
-    (Flaw::NamesEntriesByCount, L13),
-    (Flaw::RefundsANeighbour, S1),
-    (Flaw::RefundsByTimeAlone, S1),
-    (Flaw::RefundsByIdAlone, S1),
-    (Flaw::SettlesOnAnyKey, S1),
-    (Flaw::SettlesUnderTheDefaultName, S1),
-    (Flaw::IgnoresSettlements, S2),
-    (Flaw::SettlesAnew, S2),
-    (Flaw::SettlesAtTheEnd, S2),
-    (Flaw::SettlesWithoutTheId, S2),
-    (Flaw::SettlesWithoutTheVerdict, L9),
-    (Flaw::SettlesToTheDifference, S2),
-    (Flaw::KeepsRefundedIds, S3),
-    (Flaw::RefundsToZero, S3),
-    (Flaw::RefundsTwice, S4),
-    (Flaw::RefundsWhatHasLeft, S4),
-    (Flaw::RefundsAtTheEndOfTheWindow, S4),
-    (Flaw::RefundsInTheSettlementsWindow, S4),
-    (Flaw::SettlesWithoutCap, S5),
-    (Flaw::SettlesWithThePolicysCap, S5),
-    (Flaw::RefusesLargeSettlements, S6),
-    (Flaw::CutsLargeSettlements, S6),
-    (Flaw::SettlesWithTheUsageBefore, S7),
-    (Flaw::SettlesWithTheUsageOfOneLimit, S7),
-    (Flaw::SettlesAtTheReceiptsTime, T3),
-    (Flaw::DoesNotApplyTheSameCost, S7),
-    (Flaw::AlwaysApplies, S7),
-    (Flaw::ResetLeavesAnEntry, S8),
-    (Flaw::ResetKeepsIds, S8),
-    (Flaw::ResetAlwaysFinds, S8),
-    (Flaw::ResetNeverFinds, S8),
-    (Flaw::ResetsAllKeys, S8),
-    (Flaw::DeniesByError, E1),
-    (Flaw::SettlesNothingByError, E1),
-    (Flaw::ResetsNothingByError, E1),
-    (Flaw::AppliesWhatItDoesNotDecideAtOnce, E2),
-    (Flaw::DecidesAtOnceWithoutChecks, E2),
-];
-
-/// The flaws that other phases reveal.
+/// The flaws of the other stores.
 const OTHERS: &[Row] = &[
-    (FlawedStore::List(Flaw::ReadsTheClockTwice), StoreClock, T2),
-    (FlawedStore::List(Flaw::StopsItsClock), StoreClock, T4),
-    (FlawedStore::List(Flaw::LetsTheStoresClockRunBack), StoreClock, T3),
-    (FlawedStore::List(Flaw::TellsMilliseconds), StoreClock, T4),
-    (FlawedStore::List(Flaw::IsAnHourAhead), StoreClock, T4),
-    (FlawedStore::List(Flaw::BlocksItsThread), Cancel, T5),
-    (FlawedStore::List(Flaw::IgnoresIdsAtTheStoresClock), StoreClock, L9),
-    (FlawedStore::List(Flaw::SettlesNothingAtTheStoresClock), StoreClock, S1),
-    (FlawedStore::List(Flaw::ChecksThenAdds), Contention, L12),
-    (FlawedStore::List(Flaw::CountsEntriesIn8Bits), LongLog, L14),
     (FlawedStore::CountsIn16Bits, LongLog, L14),
     (FlawedStore::Handles(PrivateState::ItsLock), Handles, L12),
     (FlawedStore::Handles(PrivateState::ItsLogs), Handles, L12),
@@ -180,8 +61,8 @@ const OTHERS: &[Row] = &[
 ];
 
 fn rows() -> Vec<Row> {
-    let cases = CASES.iter().map(|(flaw, sentence)| (FlawedStore::List(*flaw), Cases, *sentence));
-    cases.chain(OTHERS.iter().copied()).collect()
+    let lists = Flaw::ALL.iter().map(|(flaw, phase, sentence)| (FlawedStore::List(*flaw), *phase, *sentence));
+    lists.chain(OTHERS.iter().copied()).collect()
 }
 
 fn suite(under_test: &StoreUnderTest) -> Suite {

@@ -149,7 +149,7 @@ fn resets_and_refusals_end_open_connections() {
 }
 
 #[test]
-fn a_cut_lets_so_many_bytes_pass() {
+fn a_cut_forwards_only_the_given_number_of_bytes() {
     let (proxy, _) = server();
     for (network, passes) in
         [(Network::CutRequest(5), "12345"), (Network::CutReply(3), "123"), (Network::CutReply(0), "")]

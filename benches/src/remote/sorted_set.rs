@@ -9,7 +9,7 @@ use redis::aio::ConnectionManager;
 
 use super::contestants::{Contestant, ScriptByDigest};
 
-/// How a sorted set is asked.
+/// How a sorted set is queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// A script, which adds what it admits.

@@ -23,7 +23,7 @@ pub struct Floor {
 #[repr(align(64))]
 struct Slot {
     key: Option<[u8; 16]>,
-    /// The number of the key, and of its entries among those of all keys.
+    /// The index of the key, and of its block in `entries`.
     block: usize,
     number: AtomicU64,
     inline: [AtomicU32; INLINE],

@@ -9,7 +9,6 @@ use crate::conformance::cases::script::finding;
 use crate::conformance::cases::scripts;
 use crate::conformance::sentence::Sentence::F2;
 use crate::conformance::sequence::Plan;
-use crate::conformance::sequence::replay::Replay;
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::Run;
 
@@ -27,11 +26,7 @@ async fn swept<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Fin
             Ok(plan) => plan,
             Err(text) => return findings.push(Finding::new(script.name, &[], text)),
         };
-        let store_keys = run.store_keys(&plan);
-        run.count(plan.len() as u64);
-        let replay = Replay { turn: 1, sweep: Some(sweep), ..Replay::new(&run.handles()[..1], &store_keys) };
-        let result = replay.run(&plan).await;
-        match result {
+        match run.replay_through(1, &plan, 1, Some(sweep)).await {
             Ok(()) => run.report.cases += 1,
             Err(mismatch) => {
                 let mut finding = finding(&script, &plan, mismatch);

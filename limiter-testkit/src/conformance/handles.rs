@@ -8,7 +8,6 @@ use crate::conformance::contention;
 use crate::conformance::own_clock::time_scale::{TimeScale, replay_script};
 use crate::conformance::sentence::Sentence::L12;
 use crate::conformance::sequence::Plan;
-use crate::conformance::sequence::replay::Replay;
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::Run;
 
@@ -34,11 +33,7 @@ async fn in_turn<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut F
                 Ok(plan) => plan,
                 Err(text) => return findings.push(Finding::new(script.name, &[], text)),
             };
-            let store_keys = run.store_keys(&plan);
-            run.count(plan.len() as u64);
-            let turn = number + first;
-            let result = Replay { turn, ..Replay::new(run.handles(), &store_keys) }.run(&plan).await;
-            match result {
+            match run.replay_through(run.handles().len(), &plan, number + first, None).await {
                 Ok(()) => run.report.cases += 1,
                 Err(mismatch) => {
                     let mut finding = finding(&script, &plan, mismatch);
@@ -53,8 +48,7 @@ async fn in_turn<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut F
 
 async fn at_the_stores_clock<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
     for (turn, script) in scripts().into_iter().enumerate() {
-        let place = (run.new_key(), turn);
-        match replay_script(run.handles(), &script, TimeScale::Standstill, place, run.tolerance()).await {
+        match replay_script(run, run.handles(), &script, TimeScale::Standstill, turn).await {
             Ok(calls) => {
                 run.count(calls);
                 run.report.cases += 1;

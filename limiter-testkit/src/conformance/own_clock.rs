@@ -22,7 +22,7 @@ use crate::conformance::sequence::replay::{Mismatch, mismatch, salt};
 use crate::conformance::sequence::transcript;
 use crate::conformance::sequence::{Call, Log, Plan};
 use crate::conformance::sleep::sleep_on;
-use crate::conformance::suite::run::reset_all;
+use crate::conformance::suite::run::{Run, reset_all};
 use clock::{ClockCheck, Moment, When};
 use possible_history::PossibleHistory;
 
@@ -38,19 +38,14 @@ pub(crate) struct Session<S: ?Sized> {
 }
 
 impl<S: WindowStore + ?Sized> Session<S> {
-    /// Returns a session with the policies and limiters of `case`, on keys that start with `key`.
-    pub(crate) fn new(
-        handles: &[Arc<S>],
-        case: &Case,
-        key: &str,
-        tolerance: Option<Duration>,
-        turn: usize,
-    ) -> Result<Self, String> {
+    /// Returns a session with the policies and limiters of `case`, on unused keys.
+    pub(crate) fn new(run: &Run<'_, S>, handles: &[Arc<S>], case: &Case, turn: usize) -> Result<Self, String> {
+        let key = run.new_key();
         let histories = vec![PossibleHistory::new(Planner::new(case)?)];
         let logs = (0..=2).map(|k| Log { name: 0, key: k });
         let store_keys = StoreKeys::of(logs, |k| format!("{key}/{k}").into_bytes());
         let caller = Caller::new(&store_keys, salt());
-        let clock = ClockCheck::new(tolerance, handles[0].timer().is_some());
+        let clock = ClockCheck::new(run.tolerance(), handles[0].timer().is_some());
         Ok(Self { handles: handles.to_vec(), turn, histories, store_keys, caller, clock })
     }
 

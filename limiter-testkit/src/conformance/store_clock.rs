@@ -27,10 +27,9 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
 
 /// Runs the handwritten cases at the store's clock.
 async fn cases<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings, scale: TimeScale) {
-    let (handles, tolerance) = (run.handles()[..1].to_vec(), run.tolerance());
     for (number, batch) in scripts().chunks(AT_ONCE).enumerate() {
         let turn = number + usize::from(scale == TimeScale::RealTime);
-        let cases = batch.iter().map(|script| replay_script(&handles, script, scale, (run.new_key(), turn), tolerance));
+        let cases = batch.iter().map(|script| replay_script(run, &run.handles()[..1], script, scale, turn));
         for result in join_all(cases).await {
             match result {
                 Ok(calls) => {

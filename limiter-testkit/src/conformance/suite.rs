@@ -101,7 +101,7 @@ impl Suite {
         self
     }
 
-    /// Sets how long [`Phase::Forgetting`] may wait. Default: 2 s. Sentence F2 grants a minute: with at least 75 s,
+    /// Sets how long [`Phase::Forgetting`] may wait. Default: 2 s. Sentence F2 grants a minute: with more than 70 s,
     /// the phase also checks logs shortly before that minute ends.
     pub fn forgetting_for(mut self, longest: Duration) -> Self {
         self.settings.sizes.wait = longest;

@@ -13,13 +13,13 @@ use super::subject::{Call, Outcome, Subject, usual};
 
 /// The maximum of the limit that must hold.
 const MAX: u64 = 10;
-/// The units of it that are used before the fault.
+/// How many of its units are used before the fault.
 const BEFORE: u64 = 3;
 /// How long a fault lasts.
 const LENGTH: Duration = Duration::from_millis(1500);
 /// The time within which the server decides again after a fault.
 const RECOVERY: Duration = Duration::from_secs(4);
-/// How many concurrent calls it decides then.
+/// The number of concurrent calls that it must then admit.
 const CONCURRENT: u64 = 4;
 /// The pause between two calls.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -32,19 +32,19 @@ pub struct Observed {
     pub subject: &'static str,
     /// The most frequent outcome during the fault.
     pub during: Outcome,
-    /// The median time of the calls that ended so.
+    /// The median time of the calls with that outcome.
     pub usual_time: Duration,
     /// The number of calls during the fault.
     pub calls: usize,
     /// How long after the fault the server decided again.
     pub recovery: Duration,
-    /// What the store promised and did not do. Empty for a correct store.
+    /// The broken promises. Empty for a correct store.
     pub violations: Vec<String>,
 }
 
 /// Runs stores through one fault, all at the same time, and checks their promises:
 ///
-/// - Each call ends within the store's bound, with a decision or with an error that is worth a repetition.
+/// - Each call ends within the store's bound and a second, and most within the bound: with a decision or a retryable error.
 /// - The server decides again within 4 s after the fault, without new stores.
 /// - Each idempotency key counts exactly once after all calls have been repeated.
 /// - Without one, what was admitted counts, and no call counts twice.
@@ -96,15 +96,15 @@ pub(super) async fn recovered(subject: &Subject, name: &str, direct: &SharedStor
 struct Run<'a> {
     subject: &'a Subject,
     name: String,
-    /// Through the store: with a maximum that is soon reached, and with one that is not.
+    /// Limiters on the store: the first reaches its maximum soon, the second never.
     limited: Limiter,
     plenty: Limiter,
-    /// Units of the former, admitted.
+    /// The admitted units of `limited`.
     admitted: u64,
-    /// Calls of the latter without an idempotency key, and how many were admitted.
+    /// Calls of `plenty` without an idempotency key, and how many of them were admitted.
     calls: u64,
     counted: u64,
-    /// Idempotency keys, from 0.
+    /// The number of idempotency keys used, from 0.
     ids: u128,
     during: Vec<Call>,
     violations: Vec<String>,
@@ -131,10 +131,11 @@ impl<'a> Run<'a> {
     async fn before(&mut self) -> Result<(), String> {
         let until = Instant::now() + RECOVERY;
         while self.admitted < BEFORE {
-            match self.limited.acquire("limited").await {
-                Ok(decision) if decision.allowed() => self.admitted = decision.used(),
-                answer if Instant::now() > until => return Err(format!("{}: {answer:?}", self.subject.name)),
-                _ => {}
+            match self.subject.within_bound(self.limited.acquire("limited")).await {
+                Some(Ok(decision)) if decision.allowed() => self.admitted = decision.used(),
+                Some(answer) if Instant::now() > until => return Err(format!("{}: {answer:?}", self.subject.name)),
+                None if Instant::now() > until => return Err(format!("{}: a call did not end", self.subject.name)),
+                _ => sleep(PAUSE).await,
             }
         }
         Ok(())
@@ -227,7 +228,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// Waits until the usage is within the range, because a store may still merge. Returns what it is otherwise.
+/// Waits until the usage is within the range, because a store may still merge. Returns the usage as the error if it never is.
 async fn used(server: &Limiter, key: &str, range: std::ops::RangeInclusive<u64>) -> Result<(), String> {
     let until = Instant::now() + RECOVERY;
     loop {

@@ -68,7 +68,7 @@ pub struct Proxy {
 #[derive(Clone, Copy, Debug)]
 struct State {
     network: Network,
-    /// The number of changes, from which on a cut counts.
+    /// The number of changes so far. A cut counts bytes from the last one.
     changes: u64,
     server: SocketAddr,
 }

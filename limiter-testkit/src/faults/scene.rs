@@ -5,7 +5,7 @@ use std::io;
 #[cfg(feature = "redis-server")]
 use std::time::{Duration, Instant};
 
-/// A server, usually behind a [`Proxy`](super::Proxy), to which faults happen one after the other.
+/// A server, usually behind a [`Proxy`](super::Proxy), that fails on command. Its faults do not overlap.
 ///
 /// Its functions may block: [`observe`](super::observe) and [`soak`](super::soak) move other tasks away first.
 pub trait Scene: Debug {

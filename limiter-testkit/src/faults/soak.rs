@@ -50,7 +50,7 @@ pub struct SoakReport {
     pub faults: BTreeMap<String, u64>,
     /// The number of calls of all subjects.
     pub calls: u64,
-    /// The calls that ended so.
+    /// The number of calls with each outcome, except dropped ones.
     pub outcomes: BTreeMap<String, u64>,
     /// The calls that were dropped.
     pub dropped: u64,
@@ -58,7 +58,7 @@ pub struct SoakReport {
     pub worst: BTreeMap<&'static str, u64>,
     /// The longest call.
     pub slowest: Duration,
-    /// What stores promised and did not do. Empty for correct stores.
+    /// The broken promises. Empty for correct stores.
     pub violations: Vec<String>,
 }
 
@@ -152,27 +152,26 @@ async fn work(subject: Subject, mut random: Rng, over: Arc<AtomicBool>) -> Done 
     };
     while !over.load(Ordering::Relaxed) {
         let (key, cost) = (random.u8(0..2), random.u64(1..4));
-        // Boxed: a spawned task cannot hold the generic future.
-        let acquire = || -> BoxFuture<'_, _> { Box::pin(limiter.acquire([key]).cost(cost)) };
         done.calls += 1;
-        match random.u8(0..8) {
-            0 => {
-                // What it would have admitted is not seen, which is in the store's favour.
-                done.dropped += u64::from(poll_times(random.usize(1..4), acquire()).await.is_none());
-            }
-            1 => drop(subject.call(Box::pin(limiter.peek([key]))).await),
-            _ => {
-                let call = subject.call(acquire()).await;
-                done.slowest = done.slowest.max(call.took);
-                *done.outcomes.entry(call.outcome.to_string()).or_default() += 1;
-                match (call.outcome, call.at) {
-                    (Outcome::Never, _) => {
-                        done.violations.push(format!("{}: a call did not end within {:?}", subject.name, call.took));
-                    }
-                    (Outcome::Ok { allowed: true }, Some(at)) => done.admitted.push((key, at, cost)),
-                    _ => {}
+        let kind = random.u8(0..8);
+        let polls = if kind == 0 { random.usize(1..4) } else { usize::MAX };
+        let is_peek = kind == 1;
+        // Boxed: a spawned task cannot hold the generic future.
+        let call: BoxFuture<'_, _> =
+            if is_peek { Box::pin(limiter.peek([key])) } else { Box::pin(limiter.acquire([key]).cost(cost)) };
+        if let Some(call) = poll_times(polls, subject.call(call)).await {
+            done.slowest = done.slowest.max(call.took);
+            *done.outcomes.entry(call.outcome.to_string()).or_default() += 1;
+            match (call.outcome, call.at) {
+                (Outcome::Never, _) => {
+                    done.violations.push(format!("{}: a call did not end within {:?}", subject.name, call.took));
                 }
+                (Outcome::Ok { allowed: true }, Some(at)) if !is_peek => done.admitted.push((key, at, cost)),
+                _ => {}
             }
+        } else {
+            // What it would have admitted is not seen, which is in the store's favour.
+            done.dropped += 1;
         }
         sleep(Duration::from_millis(random.u64(0..20))).await;
     }

@@ -15,7 +15,7 @@ pub struct Subject {
     pub store: SharedStore,
     /// How long a call may take.
     pub bound: Duration,
-    /// How many times the maximum a window may admit, with one fault in it. `None` for any number of times.
+    /// How many times the maximum a window may admit, with one fault in it. `None` if there is no bound.
     pub most: Option<u64>,
 }
 
@@ -31,7 +31,7 @@ impl Subject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// A decision, without a delay that anybody would notice.
+    /// A decision within 35 ms.
     Ok {
         /// Whether it admits.
         allowed: bool,
@@ -41,9 +41,9 @@ pub enum Outcome {
         /// Whether it admits.
         allowed: bool,
     },
-    /// An error within the store's bound.
+    /// An error.
     Err(ErrorKind),
-    /// Neither within the store's bound.
+    /// No decision and no error within the store's bound and another second.
     Never,
 }
 
@@ -67,7 +67,7 @@ const SLACK: Duration = Duration::from_secs(1);
 /// One call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
-    /// Not slow; see [`usual`].
+    /// Never `Slow`, which [`usual`] derives from the median.
     pub(super) outcome: Outcome,
     pub(super) took: Duration,
     /// The time of the entry or, without one, of the decision, in microseconds. A repetition is decided later than the entry.
@@ -81,24 +81,27 @@ impl Call {
 }
 
 impl Subject {
+    /// Returns the output, or `None` if it takes longer than the bound.
+    pub(super) async fn within_bound<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        timeout(self.bound + SLACK, future).await.ok()
+    }
+
     /// Makes a call, unless it takes longer than the bound.
     pub(super) async fn call(&self, call: BoxFuture<'_, Result<Decision, Error>>) -> Call {
         let begun = Instant::now();
-        let answer = timeout(self.bound + SLACK, call).await;
-        let (outcome, at) = match answer {
-            Ok(Ok(decision)) => {
+        let (outcome, at) = match self.within_bound(call).await {
+            Some(Ok(decision)) => {
                 let at = decision.receipt().map_or(decision.at(), |receipt| receipt.at());
                 (Outcome::Ok { allowed: decision.allowed() }, Some(at.as_micros()))
             }
-            Ok(Err(error)) => (Outcome::Err(error.kind()), None),
-            Err(_) => (Outcome::Never, None),
+            Some(Err(error)) => (Outcome::Err(error.kind()), None),
+            None => (Outcome::Never, None),
         };
         Call { outcome, took: begun.elapsed(), at }
     }
 }
 
-/// Returns the most frequent outcome, so that one late wake-up of a busy machine changes nothing, with the median time of the
-/// calls that ended so.
+/// Returns the most frequent outcome and the median time of its calls. A single late wake-up of a busy machine changes neither.
 pub(super) fn usual(calls: &[Call]) -> Option<(Outcome, Duration)> {
     let alike = |call: &Call| calls.iter().filter(|other| other.outcome == call.outcome).count();
     let usual = calls.iter().max_by_key(|call| alike(call))?.outcome;

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
-use std::task::Poll;
 use std::time::Duration;
 
 use limiter_core::store::{
@@ -12,6 +11,7 @@ use limiter_core::{Decision, EntryId, Error, ErrorKind, PerLimit, Policy, Timest
 
 use super::Flaw;
 use super::rules::{Item, system_micros};
+use super::steps::wait;
 
 #[derive(Debug, Default)]
 pub(super) struct Shared {
@@ -191,12 +191,7 @@ impl WindowStore for ListStore {
         if !self.has(Flaw::ChecksThenAdds) {
             return Ok(facts);
         }
-        let mut waited = false;
-        std::future::poll_fn(|context| {
-            context.waker().wake_by_ref();
-            if std::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        wait().await;
         std::thread::yield_now();
         Ok(self.apply_step(&op, Some((now, fits))).0)
     }

@@ -37,7 +37,8 @@ impl Drop for Guard<'_> {
     }
 }
 
-async fn wait() {
+/// Is pending once.
+pub(super) async fn wait() {
     let mut waited = false;
     std::future::poll_fn(|context| {
         context.waker().wake_by_ref();
@@ -76,64 +77,62 @@ impl Stepwise {
         }
         answer
     }
+
+    /// Replaces the log by a half-changed one, waits, and then changes the log as it was before.
+    async fn in_halves<T>(
+        &self,
+        key: LogKey<'_>,
+        half: impl FnOnce(&mut Log, Timestamp),
+        whole: impl FnOnce(&mut Log, Timestamp) -> T,
+    ) -> T {
+        let _guard = self.lock().await;
+        let before = self.change(key, |log, now| {
+            let before = log.clone();
+            half(log, now);
+            before
+        });
+        wait().await;
+        self.change(key, |log, now| {
+            *log = before;
+            whole(log, now)
+        })
+    }
 }
 
 impl WindowStore for Stepwise {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        if let (LeftBehind::AnEntryWithoutItsId, Some(_)) = (self.left_behind, op.id) {
-            let guard = self.lock().await;
-            let before = self.change(op.log, |log, _| log.clone());
-            let mut without = op;
-            without.id = None;
-            self.change(op.log, |log, now| {
-                let found = log.clone().apply(&op, now).outcome;
-                if !matches!(found, Outcome::Repeated(_)) {
-                    let _ = log.apply(&without, now);
-                }
-            });
-            wait().await;
-            let facts = self.change(op.log, |log, now| {
-                *log = before;
-                log.apply(&op, now)
-            });
-            drop(guard);
-            return Ok(facts);
+        let whole = |log: &mut Log, now| log.apply(&op, now);
+        if self.left_behind != LeftBehind::AnEntryWithoutItsId || op.id.is_none() {
+            return Ok(self.call(op.log, whole).await);
         }
-        Ok(self.call(op.log, |log, now| log.apply(&op, now)).await)
+        let mut without = op;
+        without.id = None;
+        let half = |log: &mut Log, now| {
+            if !matches!(log.clone().apply(&op, now).outcome, Outcome::Repeated(_)) {
+                _ = log.apply(&without, now);
+            }
+        };
+        Ok(self.in_halves(op.log, half, whole).await)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        if self.left_behind == LeftBehind::HalfASettlement && settlement.cost > 0 {
-            let guard = self.lock().await;
-            let before = self.change(settlement.log, |log, _| log.clone());
-            let mut refund = settlement;
-            refund.cost = 0;
-            self.change(settlement.log, |log, now| log.settle(&refund, now));
-            wait().await;
-            let facts = self.change(settlement.log, |log, now| {
-                *log = before;
-                log.settle(&settlement, now)
-            });
-            drop(guard);
-            return Ok(facts);
+        let whole = |log: &mut Log, now| log.settle(&settlement, now);
+        if self.left_behind != LeftBehind::HalfASettlement || settlement.cost == 0 {
+            return Ok(self.call(settlement.log, whole).await);
         }
-        Ok(self.call(settlement.log, |log, now| log.settle(&settlement, now)).await)
+        let mut refund = settlement;
+        refund.cost = 0;
+        let half = |log: &mut Log, now| _ = log.settle(&refund, now);
+        Ok(self.in_halves(settlement.log, half, whole).await)
     }
 
     async fn reset(&self, key: LogKey<'_>) -> Result<bool, Error> {
-        if self.left_behind == LeftBehind::HalfAReset {
-            let guard = self.lock().await;
-            // First removes all entries except one.
-            let found = self.change(key, |log, _| !log.is_empty());
-            self.change(key, |log, now| {
-                let policy = policy!("1/1us");
-                let _ = log.apply(&Op::record(key.key, &policy).at(now), now);
-            });
-            wait().await;
-            self.change(key, |log, _| drop(std::mem::take(log)));
-            drop(guard);
-            return Ok(found);
+        let whole = |log: &mut Log, _| !std::mem::take(log).is_empty();
+        if self.left_behind != LeftBehind::HalfAReset {
+            return Ok(self.call(key, whole).await);
         }
-        Ok(self.call(key, |log, _| !std::mem::take(log).is_empty()).await)
+        // Leaves one entry.
+        let half = |log: &mut Log, now| _ = log.apply(&Op::record(key.key, &policy!("1/1us")).at(now), now);
+        Ok(self.in_halves(key, half, whole).await)
     }
 }

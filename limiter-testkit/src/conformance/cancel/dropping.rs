@@ -64,8 +64,9 @@ pub(super) async fn run<S>(run: &mut Run<'_, S>, dropped: &DroppedCall, findings
 where
     S: WindowStore + ?Sized,
 {
-    let histories = match histories(dropped) {
-        Ok(histories) => Arc::new(histories),
+    let plan = Plan::of(&dropped.script.case).map(Arc::new);
+    let (plan, histories) = match plan.and_then(|plan| Ok((plan, histories(dropped)?))) {
+        Ok(both) => both,
         Err(text) => {
             findings.push(Finding::new(dropped.script.name, &[], text));
             return Ok(());
@@ -73,13 +74,13 @@ where
     };
     let mut has_waited = false;
     for drop_after in (0..=MAX_POLLS).map(DropAfter::Polls) {
-        if once(run, dropped, drop_after, &histories, findings).await? {
+        if once(run, dropped, drop_after, (&plan, &histories), findings).await? {
             break;
         }
         has_waited = matches!(drop_after, DropAfter::Polls(1..));
     }
     for drop_after in POLL_MICROS.map(DropAfter::Micros).into_iter().filter(|_| has_waited) {
-        if once(run, dropped, drop_after, &histories, findings).await? {
+        if once(run, dropped, drop_after, (&plan, &histories), findings).await? {
             break;
         }
     }
@@ -91,30 +92,23 @@ async fn once<S>(
     run: &mut Run<'_, S>,
     dropped: &DroppedCall,
     drop_after: DropAfter,
-    histories: &Arc<Vec<History>>,
+    (plan, histories): (&Arc<Plan>, &[History]),
     findings: &mut Findings,
 ) -> Result<bool, Hung>
 where
     S: WindowStore + ?Sized,
 {
     let title = format!("{} whose future is dropped after {drop_after}", dropped.script.name);
-    let plan = match Plan::of(&dropped.script.case) {
-        Ok(plan) => Arc::new(plan),
-        Err(text) => {
-            findings.push(Finding::new(title, &[], text));
-            return Ok(true);
-        }
-    };
-    let (store_keys, store) = (run.store_keys(&plan), Arc::clone(run.store()));
+    let (store_keys, store) = (run.store_keys(plan), Arc::clone(run.store()));
     let mut caller = Caller::new(&store_keys, salt());
     for number in 0..dropped.step {
-        _ = caller.call_planned(&store, &plan, number, Route::Facts).await;
+        _ = caller.call_planned(&store, plan, number, Route::Facts).await;
     }
     let call = plan.calls[dropped.step].call;
     let at = At::Given(call.at().unwrap_or_default());
-    let finished = drop_after.poll(caller.call(&store, &plan, dropped.step, &call, at, Route::Facts)).await.is_some();
+    let finished = drop_after.poll(caller.call(&store, plan, dropped.step, &call, at, Route::Facts)).await.is_some();
 
-    let later = CallsAfter { store: Arc::clone(&store), plan: Arc::clone(&plan), caller, step: dropped.step };
+    let later = CallsAfter { store: Arc::clone(&store), plan: Arc::clone(plan), caller, step: dropped.step };
     let (send, receive) = oneshot::channel();
     let task = run.spawner().start(Box::pin(async move { _ = send.send(later.run().await) }));
     run.count(plan.len() as u64);
@@ -128,11 +122,11 @@ where
         return Err(Hung);
     };
     // A finished call must have taken effect.
-    let possible = if finished { &histories[..1] } else { &histories[..] };
+    let possible = if finished { &histories[..1] } else { histories };
     if !possible.iter().any(|history| history.agrees(&got)) {
-        findings.push(Finding::new(title, &[C1.nth(1)], transcript(dropped, &plan, possible, &got)));
+        findings.push(Finding::new(title, &[C1.nth(1)], transcript(dropped, plan, possible, &got)));
     }
-    remove(&store_keys, &plan, &store, finished).await;
+    remove(&store_keys, plan, &store, finished).await;
     Ok(finished)
 }
 

@@ -2,7 +2,7 @@
 
 use limiter_core::policy;
 
-use super::script::{Script, script};
+use super::script::{Script, script, steps};
 use crate::conformance::sentence::Citation;
 use crate::conformance::sentence::Sentence::{L4, L5, L8, L10, L13, S7};
 
@@ -15,28 +15,14 @@ pub(super) fn scripts() -> Vec<Script> {
 fn modes() -> Vec<Script> {
     let leaves_no_id = L10.nth(1);
     vec![
-        script("an acquire appends if it fits", &[L4.nth(1)], policy!("2/10us"))
-            .acquire(2)
-            .acquire(1)
-            .acquire(1)
-            .peek(1),
-        script("an attempt is always appended", &[L4.nth(1)], policy!("2/10us"))
-            .counting_attempts()
-            .acquire(2)
-            .acquire(1)
-            .acquire(1)
-            .after(9)
-            .acquire(2)
-            .after(1),
+        steps!(script("an acquire appends if it fits", &[L4.nth(1)], policy!("2/10us")) =>
+            acquire 2, acquire 1, acquire 1, peek 1),
+        steps!(script("an attempt is always appended", &[L4.nth(1)], policy!("2/10us")).counting_attempts() =>
+            acquire 2, acquire 1, acquire 1 after 9, acquire 2 after 1),
         script("a record is always appended", &[L4.nth(1)], policy!("2/10us")).record(3).record(1).record(1).after(10),
         script("a peek is never appended", &[L4.nth(1)], policy!("2/10us")).peek(1).peek(2).acquire(2).peek(1).peek(2),
-        script("a peek of attempts is never appended", &[L4.nth(1)], policy!("2/10us"))
-            .counting_attempts()
-            .peek(2)
-            .acquire(2)
-            .peek(1)
-            .peek(1)
-            .after(10),
+        steps!(script("a peek of attempts is never appended", &[L4.nth(1)], policy!("2/10us")).counting_attempts() =>
+            peek 2, acquire 2, peek 1, peek 1 after 10),
         script("an operation that is refused appends nothing", &[L4.nth(2)], policy!("5/10us, 3/20us"))
             .acquire(0)
             .peek(0)
@@ -52,35 +38,12 @@ fn modes() -> Vec<Script> {
             .id(1)
             .acquire(4)
             .id(1),
-        script("a denied acquire leaves no id", &[leaves_no_id], policy!("2/10us"))
-            .acquire(2)
-            .acquire(1)
-            .id(1)
-            .acquire(1)
-            .id(1)
-            .after(1)
-            .acquire(1)
-            .id(1)
-            .after(9)
-            .acquire(1)
-            .id(1),
-        script("a denied acquire leaves no id for a record", &[leaves_no_id], policy!("2/10us"))
-            .acquire(2)
-            .acquire(1)
-            .id(1)
-            .record(1)
-            .id(1)
-            .record(1)
-            .id(1),
-        script("a peek leaves no id", NOTHING, policy!("2/10us"))
-            .peek(1)
-            .id(1)
-            .acquire(1)
-            .id(1)
-            .peek(2)
-            .id(1)
-            .acquire(1)
-            .id(1),
+        steps!(script("a denied acquire leaves no id", &[leaves_no_id], policy!("2/10us")) =>
+            acquire 2, acquire 1 id 1, acquire 1 id 1 after 1, acquire 1 id 1 after 9, acquire 1 id 1),
+        steps!(script("a denied acquire leaves no id for a record", &[leaves_no_id], policy!("2/10us")) =>
+            acquire 2, acquire 1 id 1, record 1 id 1, record 1 id 1),
+        steps!(script("a peek leaves no id", NOTHING, policy!("2/10us")) =>
+            peek 1 id 1, acquire 1 id 1, peek 2 id 1, acquire 1 id 1),
     ]
 }
 
@@ -88,73 +51,27 @@ fn modes() -> Vec<Script> {
 /// must drop none of them.
 fn unchanged() -> Vec<Script> {
     let seen = |name, about| {
-        script(name, about, policy!("100/1000us"))
-            .policy(policy!("2/10us"))
-            .record(3)
-            .called("old")
-            .record(1)
-            .after(500)
+        steps!(script(name, about, policy!("100/1000us")).policy(policy!("2/10us")) =>
+            record 3 called "old", record 1 after 500)
     };
     vec![
         seen("a peek drops nothing", NOTHING).peek(1).under(1).after(3).peek(1).under(1).after(30).peek(1),
         seen("a denied acquire drops nothing", NOTHING).acquire(2).under(1).after(3).peek(1),
         seen("a denied acquire with an id drops nothing", NOTHING).acquire(2).under(1).id(1).after(3).peek(1),
         seen("a refused operation drops nothing", NOTHING).acquire(3).under(1).after(30).peek(1),
-        seen("a repetition drops nothing", NOTHING)
-            .record(1)
-            .id(1)
-            .acquire(1)
-            .under(1)
-            .id(1)
-            .after(3)
-            .record(9)
-            .under(1)
-            .id(1)
-            .after(3)
-            .peek(1),
-        seen("a settlement drops nothing", &[L8.nth(1), S7.nth(1)])
-            .record(2)
-            .called("young")
-            .settle("young", 5)
-            .under(1)
-            .after(3)
-            .settle("young", 1)
-            .under(1)
-            .peek(1),
-        seen("a settlement of nothing drops nothing", NOTHING)
-            .record(2)
-            .called("young")
-            .refund("young")
-            .under(1)
-            .refund("young")
-            .under(1)
-            .after(30)
-            .settle("young", 4)
-            .under(1)
-            .peek(1),
-        seen("a refund drops nothing else", &[L8.nth(1)])
-            .record(2)
-            .called("young")
-            .refund("young")
-            .under(1)
-            .after(3)
-            .peek(1),
-        seen("a settlement of an old entry drops nothing", &[L8.nth(1)])
-            .settle("old", 7)
-            .under(1)
-            .after(3)
-            .refund("old")
-            .under(1)
-            .after(3)
-            .peek(1),
-        seen("an operation on another log drops nothing", &[L8.nth(1)])
-            .record(9)
-            .under(1)
-            .key(1)
-            .after(30)
-            .reset()
-            .key(1)
-            .peek(1),
+        steps!(seen("a repetition drops nothing", NOTHING) =>
+            record 1 id 1, acquire 1 under 1 id 1 after 3, record 9 under 1 id 1 after 3, peek 1),
+        steps!(seen("a settlement drops nothing", &[L8.nth(1), S7.nth(1)]) =>
+            record 2 called "young", settle "young" 5 under 1 after 3, settle "young" 1 under 1, peek 1),
+        steps!(seen("a settlement of nothing drops nothing", NOTHING) =>
+            record 2 called "young", refund "young" under 1, refund "young" under 1 after 30, settle "young" 4 under 1,
+            peek 1),
+        steps!(seen("a refund drops nothing else", &[L8.nth(1)]) =>
+            record 2 called "young", refund "young" under 1 after 3, peek 1),
+        steps!(seen("a settlement of an old entry drops nothing", &[L8.nth(1)]) =>
+            settle "old" 7 under 1 after 3, refund "old" under 1 after 3, peek 1),
+        steps!(seen("an operation on another log drops nothing", &[L8.nth(1)]) =>
+            record 9 under 1 key 1 after 30, reset key 1, peek 1),
     ]
 }
 
@@ -164,61 +81,21 @@ fn separate() -> Vec<Script> {
         script("each entry has its own cost", &[own], policy!("20/10us"))
             .for_each([1, 7, 2, 5], |script, cost| script.acquire(cost).after(2))
             .for_each([3, 2, 2, 2], |script, after| script.peek(1).after(after)),
-        script("each entry has its own time", &[own], policy!("9/10us"))
-            .acquire(1)
-            .called("a")
-            .acquire(1)
-            .called("b")
-            .after(3)
-            .settle("a", 2)
-            .settle("b", 2)
-            .after(4)
-            .peek(1)
-            .after(3)
-            .peek(1)
-            .after(3),
-        script("entries of equal time and cost", &[ties], policy!("9/10us"))
-            .acquire(1)
-            .called("a")
-            .acquire(1)
-            .called("b")
-            .acquire(1)
-            .called("c")
-            .refund("b")
-            .refund("a")
-            .refund("b")
-            .refund("c"),
-        script("records of equal time and different cost", &[ties, unique], policy!("9/10us"))
-            .for_each(["a", "b", "c", "d"], |script, name| script.record(1).called(name))
-            .settle("c", 5)
-            .settle("a", 3)
-            .refund("d")
-            .refund("a")
-            .settle("c", 1)
-            .refund("b"),
-        script("attempts of equal time", &[ties], policy!("2/10us"))
-            .counting_attempts()
-            .acquire(1)
-            .called("a")
-            .acquire(2)
-            .called("denied")
-            .acquire(1)
-            .called("denied again")
-            .refund("denied")
-            .acquire(1)
-            .refund("denied again"),
-        script("entries of equal time with and without ids", &[ties, unique], policy!("9/10us"))
-            .acquire(1)
-            .id(1)
-            .called("with")
-            .acquire(2)
-            .called("without")
-            .acquire(3)
-            .id(2)
-            .called("another")
-            .refund("with")
-            .refund("another")
-            .settle("without", 4),
+        steps!(script("each entry has its own time", &[own], policy!("9/10us")) =>
+            acquire 1 called "a", acquire 1 called "b" after 3, settle "a" 2, settle "b" 2 after 4, peek 1 after 3,
+            peek 1 after 3),
+        steps!(script("entries of equal time and cost", &[ties], policy!("9/10us")) =>
+            acquire 1 called "a", acquire 1 called "b", acquire 1 called "c", refund "b", refund "a", refund "b",
+            refund "c"),
+        steps!(script("records of equal time and different cost", &[ties, unique], policy!("9/10us")) =>
+            record 1 called "a", record 1 called "b", record 1 called "c", record 1 called "d", settle "c" 5,
+            settle "a" 3, refund "d", refund "a", settle "c" 1, refund "b"),
+        steps!(script("attempts of equal time", &[ties], policy!("2/10us")).counting_attempts() =>
+            acquire 1 called "a", acquire 2 called "denied", acquire 1 called "denied again", refund "denied",
+            acquire 1, refund "denied again"),
+        steps!(script("entries of equal time with and without ids", &[ties, unique], policy!("9/10us")) =>
+            acquire 1 id 1 called "with", acquire 2 called "without", acquire 3 id 2 called "another", refund "with",
+            refund "another", settle "without" 4),
         counted(script("caller ids among ids from the store", &[unique], policy!("1000000/10us"))),
         many(script("more entries than a small log holds", &[own, unique], policy!("400/1ms"))),
     ]
@@ -242,13 +119,6 @@ fn counted(mut script: Script) -> Script {
 
 /// Exceeds 128 entries, beyond which Redis, for example, changes the encoding of a sorted set.
 fn many(script: Script) -> Script {
-    script
-        .for_each(0..140_u64, |script, i| script.acquire(1 + i % 2 * (i % 3)).after(7))
-        .acquire(1)
-        .called("it")
-        .settle("it", 3)
-        .after(19)
-        .refund("it")
-        .acquire(9)
-        .after(7)
+    steps!(script.for_each(0..140_u64, |script, i| script.acquire(1 + i % 2 * (i % 3)).after(7)) =>
+        acquire 1 called "it", settle "it" 3 after 19, refund "it", acquire 9 after 7)
 }

@@ -34,6 +34,15 @@ pub(crate) fn script(name: &'static str, about: &[Citation], policy: Policy) -> 
     Script { name, case, citations: Vec::new(), about: about.to_vec(), called: HashMap::new() }
 }
 
+/// Adds steps to a script: `steps!(script => acquire 2 after 5 id 1, settle "it" 3)` is
+/// `script.acquire(2).after(5).id(1).settle("it", 3)`.
+macro_rules! steps {
+    ($script:expr => $($operation:ident $($argument:literal)* $($change:ident $value:literal)*),+) => {
+        $script$(.$operation($($argument),*)$(.$change($value))*)+
+    };
+}
+pub(crate) use steps;
+
 impl Script {
     /// Sets the sentences that the following steps check.
     pub(crate) fn about(mut self, about: &[Citation]) -> Self {

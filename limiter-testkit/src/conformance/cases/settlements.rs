@@ -3,7 +3,7 @@
 use limiter_core::policy;
 
 use super::policies::TWO_NAMES;
-use super::script::{Script, script};
+use super::script::{Script, script, steps};
 use crate::conformance::sentence::Citation;
 use crate::conformance::sentence::Sentence::{S1, S3, S4, S8};
 
@@ -26,133 +26,51 @@ fn named() -> Vec<Script> {
         abc("the oldest entry is settled", NAMED).settle("a", 4).peek(1).after(5).peek(1).after(1).peek(1).after(2),
         abc("an entry in the middle is settled", NAMED).settle("b", 5).peek(1).after(6).peek(1).after(2),
         abc("the newest entry is settled", NAMED).settle("c", 1).peek(1).after(8).peek(1).after(2),
-        abc("an entry is settled up and down", NAMED)
-            .settle("b", 5)
-            .settle("b", 1)
-            .settle("b", 3)
-            .settle("b", 2)
-            .refund("b"),
-        script("the entry of a denied attempt is settled", NAMED, policy!("2/10us"))
-            .counting_attempts()
-            .acquire(2)
-            .called("admitted")
-            .acquire(1)
-            .called("denied")
-            .after(2)
-            .settle("denied", 2)
-            .settle("admitted", 1)
-            .refund("denied"),
-        script("a receipt also identifies the time", NAMED, policy!("9/10us"))
-            .record(1)
-            .id(1)
-            .called("first")
-            .refund("first")
-            .record(2)
-            .id(1)
-            .called("second")
-            .after(1)
-            .settle("first", 5)
-            .refund("first")
-            .settle("second", 3),
-        script("a receipt on another key", ELSEWHERE, policy!("9/10us"))
-            .record(2)
-            .called("here")
-            .record(2)
-            .key(1)
-            .called("there")
-            .settle("here", 5)
-            .key(1)
-            .refund("here")
-            .key(1)
-            .refund("there")
-            .key(0)
-            .settle("here", 1)
-            .peek(1)
-            .key(1),
-        script("a receipt under another name", ELSEWHERE, policy!("9/10us"))
-            .policy(policy!("9/20us"))
-            .through(&TWO_NAMES)
-            .record(2)
-            .called("here")
-            .record(2)
-            .by(1)
-            .called("there")
-            .settle("here", 5)
-            .by(1)
-            .refund("there")
-            .by(0)
-            .settle("here", 1)
-            .peek(1)
-            .by(1),
-        script("a receipt on a key without a log", ELSEWHERE, policy!("9/10us"))
-            .record(2)
-            .called("here")
-            .refund("here")
-            .key(1)
-            .settle("here", 3)
-            .key(1)
-            .about(&[S8.nth(1)])
-            .reset()
-            .key(1),
+        steps!(abc("an entry is settled up and down", NAMED) =>
+            settle "b" 5, settle "b" 1, settle "b" 3, settle "b" 2, refund "b"),
+        steps!(script("the entry of a denied attempt is settled", NAMED, policy!("2/10us")).counting_attempts() =>
+            acquire 2 called "admitted", acquire 1 called "denied" after 2, settle "denied" 2, settle "admitted" 1,
+            refund "denied"),
+        steps!(script("a receipt also identifies the time", NAMED, policy!("9/10us")) =>
+            record 1 id 1 called "first", refund "first", record 2 id 1 called "second" after 1, settle "first" 5,
+            refund "first", settle "second" 3),
+        steps!(script("a receipt on another key", ELSEWHERE, policy!("9/10us")) =>
+            record 2 called "here", record 2 key 1 called "there", settle "here" 5 key 1, refund "here" key 1,
+            refund "there" key 0, settle "here" 1, peek 1 key 1),
+        steps!(script("a receipt under another name", ELSEWHERE, policy!("9/10us"))
+            .policy(policy!("9/20us")).through(&TWO_NAMES) =>
+            record 2 called "here", record 2 by 1 called "there", settle "here" 5 by 1, refund "there" by 0,
+            settle "here" 1, peek 1 by 1),
+        steps!(script("a receipt on a key without a log", ELSEWHERE, policy!("9/10us")) =>
+            record 2 called "here", refund "here" key 1, settle "here" 3 key 1)
+        .about(&[S8.nth(1)])
+        .reset()
+        .key(1),
     ]
 }
 
 fn refunds() -> Vec<Script> {
     vec![
-        abc("the oldest entry is refunded", &[S3.nth(1), S1.nth(1)])
-            .refund("a")
-            .peek(1)
-            .after(5)
-            .peek(1)
-            .after(1)
-            .peek(1)
-            .after(1),
-        abc("an entry in the middle is refunded", &[S3.nth(1), S1.nth(1)])
-            .refund("b")
-            .peek(1)
-            .after(6)
-            .peek(1)
-            .after(2),
+        steps!(abc("the oldest entry is refunded", &[S3.nth(1), S1.nth(1)]) =>
+            refund "a", peek 1 after 5, peek 1 after 1, peek 1 after 1),
+        steps!(abc("an entry in the middle is refunded", &[S3.nth(1), S1.nth(1)]) =>
+            refund "b", peek 1 after 6, peek 1 after 2),
         abc("the newest entry is refunded", &[S3.nth(1), S1.nth(1)]).refund("c").peek(1).after(3).peek(1).after(5),
-        abc("all entries are refunded", &[S3.nth(1)])
-            .refund("b")
-            .refund("a")
-            .refund("c")
-            .about(&[S8.nth(1)])
-            .reset()
-            .about(&[S3.nth(1)])
-            .record(1),
-        script("a refund frees units", &[S3.nth(1)], policy!("2/10us"))
-            .acquire(1)
-            .acquire(1)
-            .called("it")
-            .acquire(1)
-            .refund("it")
-            .acquire(1)
-            .acquire(1),
-        script("a refund of the entry that an acquire waits for", &[S3.nth(1)], policy!("3/10us"))
-            .acquire(1)
-            .called("it")
-            .acquire(2)
-            .after(4)
-            .acquire(2)
-            .refund("it")
-            .acquire(2)
-            .acquire(1),
+        steps!(abc("all entries are refunded", &[S3.nth(1)]) =>
+            refund "b", refund "a", refund "c")
+        .about(&[S8.nth(1)])
+        .reset()
+        .about(&[S3.nth(1)])
+        .record(1),
+        steps!(script("a refund frees units", &[S3.nth(1)], policy!("2/10us")) =>
+            acquire 1, acquire 1 called "it", acquire 1, refund "it", acquire 1, acquire 1),
+        steps!(script("a refund of the entry that an acquire waits for", &[S3.nth(1)], policy!("3/10us")) =>
+            acquire 1 called "it", acquire 2 after 4, acquire 2, refund "it", acquire 2, acquire 1),
         abc("an entry is removed only once", TWICE).refund("b").refund("b").refund("b").after(3),
-        script("one of two entries of equal time is removed only once", TWICE, policy!("9/10us"))
-            .record(2)
-            .record(2)
-            .called("it")
-            .record(2)
-            .refund("it")
-            .refund("it")
-            .refund("it"),
-        script("the only entry is removed only once", TWICE, policy!("9/10us"))
-            .record(2)
-            .called("it")
-            .refund("it")
-            .refund("it"),
+        steps!(script("one of two entries of equal time is removed only once", TWICE, policy!("9/10us")) =>
+            record 2, record 2 called "it", record 2, refund "it", refund "it", refund "it"),
+        steps!(script("the only entry is removed only once", TWICE, policy!("9/10us")) =>
+            record 2 called "it", refund "it", refund "it"),
     ]
 }
 
@@ -162,34 +80,16 @@ fn gone() -> Vec<Script> {
         around("a receipt just before the end of its window").settle("it", 3).after(9).refund("it"),
         around("a receipt at the end of its window").settle("it", 3).after(10).refund("it"),
         around("a receipt just after the end of its window").refund("it").after(11).settle("it", 3),
-        script("a receipt is valid for the longest window", NOTHING, policy!("9/5us, 9/20us, 9/10us"))
-            .record(2)
-            .called("it")
-            .settle("it", 3)
-            .after(19)
-            .settle("it", 4)
-            .after(1),
+        steps!(script("a receipt is valid for the longest window", NOTHING, policy!("9/5us, 9/20us, 9/10us")) =>
+            record 2 called "it", settle "it" 3 after 19, settle "it" 4 after 1),
         // The log keeps the entry, but the receipt is valid only for the window of the policy that issued it.
-        script("a receipt expires with the window of its policy", NOTHING, policy!("9/10us"))
-            .policy(policy!("9/100us"))
-            .record(2)
-            .called("short")
-            .record(2)
-            .under(1)
-            .called("long")
-            .settle("short", 5)
-            .under(1)
-            .after(10)
-            .settle("long", 5)
-            .after(89)
-            .settle("long", 6)
-            .after(1),
+        steps!(script("a receipt expires with the window of its policy", NOTHING, policy!("9/10us"))
+            .policy(policy!("9/100us")) =>
+            record 2 called "short", record 2 under 1 called "long", settle "short" 5 under 1 after 10,
+            settle "long" 5 after 89, settle "long" 6 after 1),
         around("a refunded entry cannot be settled").refund("it").settle("it", 3).settle("it", 1).after(1),
-        around("a refunded entry cannot be settled among other entries")
-            .record(1)
-            .refund("it")
-            .settle("it", 3)
-            .refund("it"),
+        steps!(around("a refunded entry cannot be settled among other entries") =>
+            record 1, refund "it", settle "it" 3, refund "it"),
         around("a settled entry can be refunded").settle("it", 5).refund("it").settle("it", 5),
         around("an entry of a log that has been reset").reset().settle("it", 3).record(2).settle("it", 3).refund("it"),
         around("a settlement of nothing appends nothing").reset().settle("it", 3).about(&[S8.nth(1)]).reset(),

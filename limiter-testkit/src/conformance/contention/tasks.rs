@@ -87,7 +87,7 @@ impl<S: WindowStore + ?Sized> SharedLog<S> {
 pub(super) type Problem = String;
 
 impl<S: WindowStore + ?Sized> Contention<'_, S> {
-    /// Returns a new log. The given time starts now and advances by `tick` with each call.
+    /// Returns a new log. The given time starts at [`START`] and advances by `tick` with each call.
     pub(super) fn shared(&mut self, policy: Policy, tick: Option<u64>) -> Arc<SharedLog<S>> {
         self.keys += 1;
         let key = format!("{}/{}", self.prefix, self.keys);

@@ -3,7 +3,7 @@
 use limiter_core::store::{LogKey, Op};
 use limiter_core::{Name, Timestamp, WindowStore, policy};
 
-use crate::conformance::cases::script::{Script, script};
+use crate::conformance::cases::script::{Script, script, steps};
 use crate::conformance::generated::strategy::START;
 use crate::conformance::own_clock::Session;
 use crate::conformance::own_clock::clock::When;
@@ -13,24 +13,13 @@ use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::Run;
 
 pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
-    let clock = script("a log at the store's clock", &[F1.nth(1)], policy!("9/1h"))
-        .record(1)
-        .id(1)
-        .record(2)
-        .peek(1)
-        .record(1)
-        .id(1);
-    let given = script("a log at given times", &[F2.nth(1)], policy!("9/10us"))
-        .record(1)
-        .id(1)
-        .record(2)
-        .peek(1)
-        .record(1)
-        .id(1);
+    let four = |script: Script| steps!(script => record 1 id 1, record 2, peek 1, record 1 id 1);
+    let clock = four(script("a log at the store's clock", &[F1.nth(1)], policy!("9/1h")));
+    let given = four(script("a log at given times", &[F2.nth(1)], policy!("9/10us")));
     let at = When::Given(Timestamp::from_micros_saturating(START));
     let mut sessions = Vec::new();
     for (script, when) in [(clock, When::Store), (given, at)] {
-        match Session::new(&run.handles()[..1], &script.case, &run.new_key(), run.tolerance(), 0) {
+        match Session::new(run, &run.handles()[..1], &script.case, 0) {
             Ok(session) => sessions.push((session, script, when)),
             Err(text) => return findings.push(Finding::new(script.name, &[], text)),
         }

@@ -60,18 +60,8 @@ fn at_the_stores_clock() -> Vec<Timeline> {
     };
     vec![
         kept("one entry", policy!("9/1400ms"), |script| {
-            script
-                .record(1)
-                .peek(1)
-                .after(700)
-                .peek(1)
-                .after(350)
-                .peek(1)
-                .after(290)
-                .peek(1)
-                .after(160)
-                .record(2)
-                .peek(1)
+            let peeks = script.record(1).for_each([700, 350, 290, 160], |script, after| script.peek(1).after(after));
+            peeks.record(2).peek(1)
         }),
         kept("the longest window is the last", policy!("9/50ms, 9/600ms"), |script| peeks(script.record(1), 0)),
         kept("the longest window is the first", policy!("9/600ms, 9/50ms"), |script| peeks(script.record(1), 0)),
@@ -199,7 +189,7 @@ async fn replay_timeline<S: WindowStore + ?Sized>(
 ) -> Result<u64, Finding> {
     let script = &timeline.script;
     let title = format!("a log that must be kept: {}", script.name);
-    let session = Session::new(&run.handles()[..1], &script.case, &run.new_key(), run.tolerance(), turn);
+    let session = Session::new(run, &run.handles()[..1], &script.case, turn);
     let mut session = session.map_err(|text| Finding::new(&title, &[], text))?;
     let result = steps(run, timeline, &mut session).await;
     session.end().await;

@@ -12,6 +12,7 @@ use crate::conformance::cases::script::finding;
 use crate::conformance::generated::strategy::limit;
 use crate::conformance::sequence::case::Case;
 use crate::conformance::suite::failure::Finding;
+use crate::conformance::suite::run::Run;
 
 /// How the time of a case is scaled to real time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,16 +54,16 @@ fn scaled(policy: &Policy, factor: u64) -> Policy {
 
 /// Runs a script at the store's clock. Returns the number of calls, or 0 if the script does not suit this scale.
 pub(crate) async fn replay_script<S: WindowStore + ?Sized>(
+    run: &Run<'_, S>,
     handles: &[Arc<S>],
     script: &Script,
     scale: TimeScale,
-    (key, turn): (String, usize),
-    tolerance: Option<Duration>,
+    turn: usize,
 ) -> Result<u64, Finding> {
     let Some(factor) = scale.factor(&script.case) else { return Ok(0) };
     let mut case = script.case.clone();
     case.policies = case.policies.iter().map(|policy| scaled(policy, factor)).collect();
-    let session = Session::new(handles, &case, &key, tolerance, turn);
+    let session = Session::new(run, handles, &case, turn);
     let mut session = session.map_err(|text| Finding::new(script.name, &[], text))?;
     let result = async {
         for (number, step) in case.steps.iter().enumerate() {

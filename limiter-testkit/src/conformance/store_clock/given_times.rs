@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use limiter_core::{Timestamp, WindowStore, policy};
 
-use crate::conformance::cases::script::{Script, script};
+use crate::conformance::cases::script::{Script, script, steps};
 use crate::conformance::own_clock::Session;
 use crate::conformance::own_clock::clock::When;
 use crate::conformance::sentence::Sentence::{L9, S4, T3};
@@ -19,75 +19,34 @@ const HOUR: Duration = Duration::from_secs(3_600);
 /// the first.
 fn scripts() -> Vec<(Script, &'static [Option<i64>])> {
     let clamped = &[T3.nth(1)];
+    let (settled, repeated) = (&[T3.nth(1), S4.nth(1)], &[T3.nth(1), L9.nth(1)]);
     vec![
         (
-            script("the store's clock after an entry in the future", clamped, policy!("9/90m"))
-                .record(1)
-                .record(1)
-                .peek(1)
-                .acquire(1)
-                .record(1)
-                .acquire(9)
-                .peek(1),
+            steps!(script("the store's clock after an entry in the future", clamped, policy!("9/90m")) =>
+                record 1, record 1, peek 1, acquire 1, record 1, acquire 9, peek 1),
             &[None, Some(1), None, None, None, None, None],
         ),
         (
-            script(
-                "a settlement at the store's clock after an entry in the future",
-                &[T3.nth(1), S4.nth(1)],
-                policy!("9/90m"),
-            )
-            .record(1)
-            .called("now")
-            .record(2)
-            .called("later")
-            .record(3)
-            .called("latest")
-            .settle("now", 4)
-            .settle("later", 4)
-            .refund("latest")
-            .peek(1),
+            steps!(script("a settlement at the store's clock after an entry in the future", settled, policy!("9/90m")) =>
+                record 1 called "now", record 2 called "later", record 3 called "latest",
+                settle "now" 4, settle "later" 4, refund "latest", peek 1),
             // Two hours later, the first receipt has expired.
             &[None, Some(1), Some(2), None, None, None, None],
         ),
         (
-            script(
-                "a repetition at the store's clock after an entry in the future",
-                &[T3.nth(1), L9.nth(1)],
-                policy!("9/90m"),
-            )
-            .record(1)
-            .id(1)
-            .record(1)
-            .id(2)
-            .record(1)
-            .id(1)
-            .record(1)
-            .id(2)
-            .record(1)
-            .id(1),
+            steps!(script("a repetition at the store's clock after an entry in the future", repeated, policy!("9/90m")) =>
+                record 1 id 1, record 1 id 2, record 1 id 1, record 1 id 2, record 1 id 1),
             &[None, Some(2), None, None, None],
         ),
         (
-            script("the store's clock after entries in the past", clamped, policy!("9/90m"))
-                .peek(1)
-                .record(1)
-                .called("old")
-                .record(2)
-                .called("young")
-                .acquire(1)
-                .settle("old", 5)
-                .settle("young", 5)
-                .refund("young")
-                .peek(1),
+            steps!(script("the store's clock after entries in the past", clamped, policy!("9/90m")) =>
+                peek 1, record 1 called "old", record 2 called "young", acquire 1, settle "old" 5, settle "young" 5,
+                refund "young", peek 1),
             &[None, Some(-2), Some(-1), None, None, None, None, None],
         ),
         (
-            script("a given time before the store's clock", clamped, policy!("9/90m"))
-                .record(1)
-                .record(1)
-                .peek(1)
-                .peek(1),
+            steps!(script("a given time before the store's clock", clamped, policy!("9/90m")) =>
+                record 1, record 1, peek 1, peek 1),
             &[None, Some(-1), Some(-1), None],
         ),
     ]
@@ -95,8 +54,7 @@ fn scripts() -> Vec<(Script, &'static [Option<i64>])> {
 
 pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
     for (number, (script, hours)) in scripts().into_iter().enumerate() {
-        let session = Session::new(&run.handles()[..1], &script.case, &run.new_key(), run.tolerance(), number);
-        let mut session = match session {
+        let mut session = match Session::new(run, &run.handles()[..1], &script.case, number) {
             Ok(session) => session,
             Err(text) => return findings.push(Finding::new(script.name, &[], text)),
         };

@@ -112,8 +112,7 @@ async fn sessions<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut 
             0 => all([metered(call), saturated(call, true)]),
             _ => all([policy!("2/3us, 3/50us, 5/1ms, 8/20ms"), saturated(call, false)]),
         };
-        let session = Session::new(&run.handles()[..1], &script.case, &run.new_key(), run.tolerance(), number);
-        let mut session = match session {
+        let mut session = match Session::new(run, &run.handles()[..1], &script.case, number) {
             Ok(session) => session,
             Err(text) => return findings.push(Finding::new(script.name, &[], text)),
         };

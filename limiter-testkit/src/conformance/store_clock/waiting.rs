@@ -22,8 +22,7 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     let mut steps = script("waiting", &[], policy!("1/1s")).acquire(1).acquire(2).peek(1).case;
     for millis in WINDOWS {
         steps.policies = vec![of(&[limit(2, millis * 1_000)], false)];
-        let session = Session::new(&run.handles()[..1], &steps, &run.new_key(), run.tolerance(), 0);
-        let mut session = match session {
+        let mut session = match Session::new(run, &run.handles()[..1], &steps, 0) {
             Ok(session) => session,
             Err(text) => return findings.push(Finding::new("waiting", &[], text)),
         };

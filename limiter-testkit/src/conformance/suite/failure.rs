@@ -49,9 +49,9 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { phase, ranked, seed } = self;
         let labels: Vec<&str> = ranked.sentences.iter().map(|sentence| sentence.label()).collect();
-        match (ranked.count, labels.len()) {
-            (1, _) => write!(f, "{phase:?}: one failing case")?,
-            (count, _) => write!(f, "{phase:?}: {count} failing cases")?,
+        match ranked.count {
+            1 => write!(f, "{phase:?}: one failing case")?,
+            count => write!(f, "{phase:?}: {count} failing cases")?,
         }
         match &labels[..] {
             [] => writeln!(f)?,

@@ -89,9 +89,20 @@ impl<'a, S: WindowStore + ?Sized> Run<'a, S> {
 
     /// Replays a plan on the store, on unused keys.
     pub(crate) async fn replay(&mut self, plan: &Plan, turn: usize) -> Result<(), Mismatch> {
+        self.replay_through(1, plan, turn, None).await
+    }
+
+    /// Replays a plan through the first `handles` handles in turn, on unused keys, with a sweep before each call.
+    pub(crate) async fn replay_through(
+        &mut self,
+        handles: usize,
+        plan: &Plan,
+        turn: usize,
+        sweep: Option<&Sweep>,
+    ) -> Result<(), Mismatch> {
         let store_keys = self.store_keys(plan);
         self.count(plan.len() as u64);
-        Replay { turn, ..Replay::new(&self.handles[..1], &store_keys) }.run(plan).await
+        Replay { handles: &self.handles[..handles], store_keys: &store_keys, turn, sweep }.run(plan).await
     }
 }
 
