@@ -76,7 +76,19 @@ struct LocalEntry {
     id: EntryId,
     /// 0 if it was refunded.
     cost: u64,
+    settled: bool,
+    /// Whether the primary store may hold it already, from a merge that was cut off or from a call that timed out.
+    may_be_recorded: bool,
     policy: Policy,
+}
+
+impl LocalLog {
+    fn next_to_merge(&mut self) -> Option<LocalEntry> {
+        let next = self.unmerged.front_mut()?;
+        let entry = next.clone();
+        next.may_be_recorded = true;
+        Some(entry)
+    }
 }
 
 impl<P, L> Fallback<P, L> {
@@ -153,7 +165,14 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
         {
             let id = op.id.unwrap_or_else(|| self.ids.next());
             log.longest_window = log.longest_window.max(op.retention().window.as_duration());
-            log.unmerged.push_back(LocalEntry { local, id, cost: op.cost, policy: op.policy.clone() });
+            log.unmerged.push_back(LocalEntry {
+                local,
+                id,
+                cost: op.cost,
+                settled: false,
+                may_be_recorded: op.id.is_some(),
+                policy: op.policy.clone(),
+            });
         } else if matches!(facts.outcome, Outcome::Appended(_)) {
             self.held.fetch_sub(1, Ordering::Relaxed);
         }
@@ -171,36 +190,53 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
         }
         let _merging = Merging(log);
         loop {
-            let Some(entry) = lock(log).unmerged.front().cloned() else { break };
-            let op = Op::record(key.key, &entry.policy).with_name(key.name).with_cost(entry.cost).with_id(entry.id);
-            let outcome = match entry.cost {
-                0 => Outcome::Nothing,
-                _ => self.primary.apply(op.at(entry.local.at)).await?.outcome,
+            let Some(entry) = lock(log).next_to_merge() else { break };
+            let op =
+                Op::record(key.key, &entry.policy).with_name(key.name).with_cost(entry.cost.max(1)).with_id(entry.id);
+            let outcome = if entry.cost > 0 || entry.may_be_recorded {
+                self.primary.apply(op.at(entry.local.at)).await?.outcome
+            } else {
+                Outcome::Nothing
             };
-            let merged = match outcome {
-                Outcome::Appended(merged) | Outcome::Repeated(merged) => Some(merged),
-                Outcome::Nothing => None,
+            let (merged, mut recorded) = match outcome {
+                Outcome::Appended(merged) => (Some(merged), Some(op.cost)),
+                Outcome::Repeated(merged) => (Some(merged), Some(op.cost).filter(|_| !entry.settled)),
+                Outcome::Nothing => (None, None),
             };
-            // It may have been settled meanwhile.
-            let cost = lock(log).unmerged.front().map_or(entry.cost, |entry| entry.cost);
-            if let Some(merged) = merged.filter(|_| cost != entry.cost) {
+            while let Some((merged, cost)) = self.finish_merge(key, log, &entry, merged, recorded) {
                 let receipt = Receipt::new(merged.id, merged.at, op.retention().window);
                 self.primary.settle(Settlement::new(key, &entry.policy, receipt, cost)).await?;
-            }
-            let mut log = lock(log);
-            log.merged.extend(merged.map(|merged| (entry.local, merged)));
-            // A reset may have taken it away.
-            if log.unmerged.front().is_some_and(|front| front.id == entry.id) {
-                log.unmerged.pop_front();
-                self.held.fetch_sub(1, Ordering::Relaxed);
-            }
-            if log.unmerged.is_empty() {
-                // Behind the lock, so that no entry is appended to the local log in between.
-                self.local.reset_now(key);
-                break;
+                recorded = Some(cost);
             }
         }
         Ok(true)
+    }
+
+    /// Takes an entry off those to be merged, unless the primary store holds it with another cost than the log: then returns the
+    /// entry to settle and the cost.
+    fn finish_merge(
+        &self,
+        key: LogKey<'_>,
+        log: &Mutex<LocalLog>,
+        entry: &LocalEntry,
+        merged: Option<Entry>,
+        recorded: Option<u64>,
+    ) -> Option<(Entry, u64)> {
+        let mut log = lock(log);
+        // A reset may have taken it away.
+        if let Some(front) = log.unmerged.front().filter(|front| front.id == entry.id) {
+            if let Some(merged) = merged.filter(|_| recorded != Some(front.cost)) {
+                return Some((merged, front.cost));
+            }
+            log.unmerged.pop_front();
+            self.held.fetch_sub(1, Ordering::Relaxed);
+        }
+        log.merged.extend(merged.map(|merged| (entry.local, merged)));
+        if log.unmerged.is_empty() {
+            // Behind the lock, so that no entry is appended to the local log in between.
+            self.local.reset_now(key);
+        }
+        None
     }
 
     /// Merges all logs, until the primary store fails. Returns how long their receipts are valid.
@@ -295,6 +331,7 @@ impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
                 let facts = shared.local.settle_now(&settlement);
                 if facts.applied {
                     log.unmerged[index].cost = settlement.cost;
+                    log.unmerged[index].settled = true;
                 }
                 return Ok(facts);
             }

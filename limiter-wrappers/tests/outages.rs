@@ -252,6 +252,31 @@ async fn a_merge_that_is_cut_off_goes_on_where_it_was() {
     assert_eq!((limiter.status("key").await.unwrap().used(), store.unmerged()), (50, 0));
 }
 
+#[tokio::test]
+async fn a_settlement_during_a_merge_is_not_lost() {
+    for (cut_off, costs) in [(false, [2, 1]), (false, [2, 5]), (true, [2, 1]), (true, [2, 0]), (true, [2, 2])] {
+        let faulty = Faulty::default();
+        let limiter = Limiter::new("t", policy!("100/1h"), Fallback::new(faulty.clone(), MemoryStore::new()));
+        let primary = Limiter::new("t", policy!("100/1h"), faulty.clone());
+        faulty.set(Does::Refuse);
+        let receipt = limiter.acquire("key").cost(5).await.unwrap().receipt().unwrap();
+        faulty.set(Does::Answer);
+        let mut merge = Box::pin(std::future::IntoFuture::into_future(limiter.status("key")));
+        // The merge waits for the primary store, first to record 5, then to settle 2.
+        for cost in costs {
+            assert!(futures_poll(&mut merge).await.is_pending());
+            assert!(limiter.settle("key", receipt, cost).await.unwrap().applied());
+        }
+        if cut_off {
+            drop(merge);
+        } else {
+            merge.await.unwrap();
+        }
+        limiter.status("key").await.unwrap();
+        assert_eq!(primary.status("key").await.unwrap().used(), costs[1], "{costs:?}, cut off: {cut_off}");
+    }
+}
+
 /// Polls a future once.
 async fn futures_poll<F: Future + Unpin>(future: &mut F) -> std::task::Poll<F::Output> {
     std::future::poll_fn(|context| std::task::Poll::Ready(std::pin::Pin::new(&mut *future).poll(context))).await
