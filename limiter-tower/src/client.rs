@@ -24,9 +24,9 @@ use crate::rule::Rule;
 /// Sends requests no faster than their rules allow, and no sooner than the server asks: a [`tower_layer::Layer`] for clients.
 ///
 /// A request that does not fit waits, up to the deadline. If it cannot fit in time, it fails at once. After a 429 or 503 with
-/// `Retry-After`, all requests with the same keys wait as long as the server asked. The request itself is
-/// [repeated](Repeat) if it can be and if that fits the deadline; otherwise the caller gets the server's response. A repetition
-/// is charged again.
+/// `Retry-After`, all requests with the same keys wait as long as the server asked, at least a second where it says 0. The
+/// request itself is [repeated](Repeat) after that wait if it can be and if the wait fits the deadline; otherwise the caller gets
+/// the server's response. A repetition is charged again.
 ///
 /// The deadline bounds the time that a request waits. Waiting requests are sent in no particular order. Under a policy that counts
 /// attempts, each try counts.
@@ -84,7 +84,7 @@ impl WaitLayerBuilder {
     }
 
     /// Sets the timer that waits. Default: tokio's with the feature `tokio` and in a tokio runtime. Without a timer, a request that
-    /// does not fit at once fails.
+    /// does not fit at once fails, and none is repeated.
     pub fn timer(mut self, timer: impl Timer) -> Self {
         self.gate.timer = Some(Arc::new(timer));
         self
@@ -208,8 +208,13 @@ where
                 if let Some(costs) = costs {
                     config.gate.settle(rulings, costs).await;
                 }
-                match (next, asked) {
-                    (Some(next), Some(wait)) if wait <= left => request = next,
+                match (next, asked, config.gate.timer()) {
+                    (Some(next), Some(wait), Some(timer)) if wait <= left => {
+                        drop(response);
+                        left -= wait;
+                        timer.sleep(wait).await;
+                        request = next;
+                    }
                     _ => return Ok(response),
                 }
                 poll_fn(|context| service.poll_ready(context)).await.map_err(WaitError::Service)?;
@@ -288,14 +293,15 @@ fn now(rulings: &Rulings) -> Option<Timestamp> {
     rulings.iter().filter_map(|ruling| ruling.status()).map(limiter_core::Status::at).max()
 }
 
-/// Returns the `Retry-After` of a 429 or 503, in seconds or as a date.
+/// Returns the wait that a 429 or 503 asks for, in seconds or as a date.
 fn asked_wait(response: &ResponseHead<'_>) -> Option<Duration> {
     if !matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
         return None;
     }
     let value = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
-    if let Ok(seconds) = value.parse() {
-        return Some(Duration::from_secs(seconds));
+    if let Ok(seconds) = value.parse::<u64>() {
+        // A server that always answers 0 would be asked forever.
+        return Some(Duration::from_secs(seconds.max(1)));
     }
     let date = httpdate::parse_http_date(value).ok()?;
     date.duration_since(SystemTime::now()).ok()
