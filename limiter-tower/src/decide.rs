@@ -129,7 +129,7 @@ pub(crate) async fn finish(
                     ruling.charge = charge;
                     Answer::Asking
                 }
-                Err(error) => failed(error, failure),
+                Err(error) => failed(rule, error, failure),
             };
         }
         if matches!(ruling.answer, Answer::Asking) {
@@ -195,13 +195,12 @@ fn read(rule: &Rule, cost: u64, answer: Result<Decision, Error>, refused: bool, 
         Ok(decision) if refused => Answer::Uncharged(decision.into_status()),
         Ok(decision) => Answer::Admitted(decision),
         Err(error) if error.kind() == ErrorKind::CostExceedsLimit => Answer::CostExceedsLimit,
-        Err(error) if rule.shadow => Answer::Failed(error, None),
-        Err(error) => failed(error, failure),
+        Err(error) => failed(rule, error, failure),
     }
 }
 
-fn failed(error: Error, failure: &StoreFailure) -> Answer {
-    let closes = failure.closes(&error);
+fn failed(rule: &Rule, error: Error, failure: &StoreFailure) -> Answer {
+    let closes = if rule.shadow { None } else { failure.closes(&error) };
     Answer::Failed(error, closes)
 }
 

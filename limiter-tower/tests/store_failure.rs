@@ -93,6 +93,19 @@ async fn a_shadow_rule_that_fails_denies_nothing() {
 }
 
 #[tokio::test]
+async fn a_shadow_rule_whose_look_up_fails_is_reported_as_open() {
+    let error = || limiter_core::Error::new(limiter_core::ErrorKind::Unavailable, "no database");
+    let memory = Limiter::new("memory", policy!("5/1m"), store().0);
+    let shadow = rule(&memory).charge_async(move |_| std::future::ready(Err(error()))).shadow();
+    let (sender, reports) = std::sync::mpsc::channel();
+    let report = move |seen: &limiter_tower::Observation<'_>| sender.send(seen.outcome.as_str()).unwrap();
+    let layer = LimitLayer::builder([shadow], CLOSED).observe(report).build();
+    let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await;
+    assert_eq!(server.get("/").await.status, 200);
+    assert_eq!(reports.recv().unwrap(), "failed_open");
+}
+
+#[tokio::test]
 async fn a_look_up_that_hangs_or_fails_is_a_failed_store() {
     let memory = || Limiter::new("memory", policy!("5/1m"), store().0);
     let hanging = rule(&memory()).charge_async(|_| std::future::pending());
