@@ -173,9 +173,6 @@ fn ask_at_once(rule: &Rule, key: &KeyBuf, charge: &Charge, refused: bool) -> Opt
 }
 
 async fn ask(rule: &Rule, key: &KeyBuf, charge: &Charge, refused: bool) -> Result<Decision, Error> {
-    if let Some(answer) = ask_at_once(rule, key, charge, refused) {
-        return answer;
-    }
     let (cost, policy) = (charge.cost.max(1), charge.policy.as_deref().unwrap_or(rule.limiter.policy()));
     if refused || charge.cost == 0 {
         rule.limiter.peek(key).cost(cost).policy(policy).await
