@@ -119,6 +119,9 @@ fn a_host_has_no_user_and_no_password() {
 fn oversized_fields_end() {
     let proxies = vec!["10.0.0.2"; 100_000].join(",");
     assert_eq!(xff(networks(), "10.0.0.1:80", &[&proxies]), None, "no chain of proxies is that long");
+    let behind = |proxies: usize| format!("203.0.113.7{}", ", 10.0.0.2".repeat(proxies));
+    assert_eq!(xff(networks(), "10.0.0.1:80", &[&behind(32)]), some("203.0.113.7"));
+    assert_eq!(xff(networks(), "10.0.0.1:80", &[&behind(33)]), None);
     let garbage = "x".repeat(1_000_000);
     assert_eq!(xff(Trust::Hops(1), "10.0.0.1:80", &[&garbage]), None);
     assert_eq!(forwarded(Trust::Hops(1), "10.0.0.1:80", &[&format!("for={}", "\"".repeat(100_000))]), None);
