@@ -140,9 +140,8 @@ impl<S: WindowStore, O: StoreObserver> WindowStore for ObservedStore<S, O> {
         let began = Instant::now();
         let facts = self.observer.run(Operation::of_op(&op), self.store.apply(op)).await;
         match &facts {
-            // Facts that contradict themselves are an error of the caller, which verifies them.
-            Ok(facts) if facts.verify(&op).is_ok() => self.report(&op, &Ok(decide(&op, facts.clone())), began),
-            Ok(_) => {}
+            // The limiter verifies the facts too, and returns this error.
+            Ok(facts) => self.report(&op, &facts.verify(&op).map(|()| decide(&op, facts.clone())), began),
             Err(error) => self.observer.failed(Operation::of_op(&op), error, began.elapsed()),
         }
         facts
