@@ -12,8 +12,8 @@ use limiter_core::store::{Entry, Facts, LogKey, Op, Outcome, Settlement, Settlem
 use limiter_core::{Decision, EntryId, Error, Name, NowStore, Policy, Receipt, Timer, WindowStore};
 use tokio::runtime::Handle;
 
-use crate::outage::{Outage, OutageLog};
-use crate::substitute::Ids;
+use super::outage::{Outage, OutageLog};
+use super::substitute::Ids;
 
 /// Limits in a local store while the primary one is away, and merges what it admitted into the primary store afterwards.
 ///
