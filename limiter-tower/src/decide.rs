@@ -6,6 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::StatusCode;
+use limiter_core::store::LogKey;
 use limiter_core::{BoxFuture, Decision, Error, ErrorKind, KeyBuf, Status, Timer};
 use smallvec::SmallVec;
 
@@ -102,7 +103,7 @@ pub(crate) fn decide_at_once(rules: &[Rule], rulings: &mut Rulings, failure: &St
         match ruling.answer {
             Answer::Asking => {
                 let Some(answer) = ask_at_once(rule, &ruling.key, &ruling.charge, refused) else { return false };
-                ruling.answer = read(rule, ruling.charge.cost, answer, refused, failure);
+                ruling.answer = read(rule, &ruling.key, ruling.charge.cost, answer, refused, failure);
             }
             Answer::LookingUp(_) => return false,
             _ => {}
@@ -129,12 +130,12 @@ pub(crate) async fn finish(
                     ruling.charge = charge;
                     Answer::Asking
                 }
-                Err(error) => failed(rule, error, failure),
+                Err(error) => failed(rule, &ruling.key, error, failure),
             };
         }
         if matches!(ruling.answer, Answer::Asking) {
             let answer = limit.run(ask(rule, &ruling.key, &ruling.charge, refused)).await;
-            ruling.answer = read(rule, ruling.charge.cost, answer, refused, failure);
+            ruling.answer = read(rule, &ruling.key, ruling.charge.cost, answer, refused, failure);
         }
         refused |= !rule.shadow && ruling.refuses();
     }
@@ -185,18 +186,27 @@ async fn ask(rule: &Rule, key: &KeyBuf, charge: &Charge, refused: bool) -> Resul
 
 /// Reads the store's answer to an acquire, or to a peek if the request was refused already or costs nothing.
 #[inline]
-fn read(rule: &Rule, cost: u64, answer: Result<Decision, Error>, refused: bool, failure: &StoreFailure) -> Answer {
+fn read(
+    rule: &Rule,
+    key: &KeyBuf,
+    cost: u64,
+    answer: Result<Decision, Error>,
+    refused: bool,
+    failure: &StoreFailure,
+) -> Answer {
     match answer {
         Ok(decision) if cost == 0 => Answer::Uncharged(decision.into_status()),
         Ok(decision) if !decision.allowed() => Answer::Denied(decision),
         Ok(decision) if refused => Answer::Uncharged(decision.into_status()),
         Ok(decision) => Answer::Admitted(decision),
         Err(error) if error.kind() == ErrorKind::CostExceedsLimit => Answer::CostExceedsLimit,
-        Err(error) => failed(rule, error, failure),
+        Err(error) => failed(rule, key, error, failure),
     }
 }
 
-fn failed(rule: &Rule, error: Error, failure: &StoreFailure) -> Answer {
+fn failed(rule: &Rule, key: &KeyBuf, error: Error, failure: &StoreFailure) -> Answer {
+    // A timeout of the layer and the error of a look-up name no limiter, and the choice may depend on it.
+    let error = error.with_log(LogKey::new(rule.limiter.name(), key));
     let closes = if rule.shadow { None } else { failure.closes(&error) };
     Answer::Failed(error, closes)
 }

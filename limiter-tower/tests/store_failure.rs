@@ -66,6 +66,24 @@ async fn a_function_chooses_by_the_error() {
 }
 
 #[tokio::test]
+async fn a_function_knows_the_limiter_of_every_failure() {
+    let choice = || {
+        StoreFailure::choose(|error| match error.limiter_name() {
+            Some("remote") => CLOSED,
+            _ => StoreFailure::Open,
+        })
+    };
+    let (store, limiter) = remote();
+    for mood in [Mood::Failing, Mood::Hanging] {
+        store.set(mood);
+        assert_eq!(ask([rule(&limiter)], choice()).await.status, 503, "{mood:?}");
+    }
+    let error = || limiter_core::Error::new(limiter_core::ErrorKind::Unavailable, "no database");
+    let failing = rule(&limiter).charge_async(move |_| std::future::ready(Err(error())));
+    assert_eq!(ask([failing], choice()).await.status, 503);
+}
+
+#[tokio::test]
 async fn open_skips_the_failed_rule_only() {
     let (broken, remote) = remote();
     broken.set(Mood::Failing);
