@@ -1,11 +1,13 @@
 //! The layer for clients: waits until a request may be sent.
 
-use std::collections::HashMap;
+mod error;
+mod holds;
+
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::mem;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
-use std::{fmt, mem};
 
 use http::StatusCode;
 use http::header::RETRY_AFTER;
@@ -13,6 +15,8 @@ use limiter_core::{BoxFuture, Timer, Timestamp};
 use tower_layer::Layer;
 use tower_service::Service;
 
+pub use self::error::WaitError;
+use self::holds::Holds;
 use crate::decide::Rulings;
 use crate::failure::StoreFailure;
 use crate::gate::Gate;
@@ -116,36 +120,6 @@ impl<S> Layer<S> for WaitLayer {
 pub struct Wait<S> {
     service: S,
     config: Arc<Config>,
-}
-
-/// Why a [`Wait`] has no response.
-#[derive(Debug)]
-pub enum WaitError<E> {
-    /// The request was not sent.
-    Refused(Refusal),
-    /// The service failed.
-    Service(E),
-}
-
-impl<E: fmt::Display> fmt::Display for WaitError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(refusal) => write!(f, "the request was not sent: {refusal}"),
-            Self::Service(error) => error.fmt(f),
-        }
-    }
-}
-
-impl<E: std::error::Error + 'static> std::error::Error for WaitError<E> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Refused(refusal) => match refusal.cause() {
-                Cause::StoreFailed(error) => Some(error),
-                _ => None,
-            },
-            Self::Service(error) => error.source(),
-        }
-    }
 }
 
 /// A request that can be sent again, after a 429.
@@ -255,25 +229,6 @@ impl Config {
                 self.holds.add(key, now, now.saturating_add(wait));
             }
         }
-    }
-}
-
-/// Until when requests are held back, by their keys.
-#[derive(Debug, Default)]
-struct Holds(Mutex<HashMap<Vec<u8>, Timestamp>>);
-
-impl Holds {
-    fn add(&self, key: Vec<u8>, now: Timestamp, until: Timestamp) {
-        let mut holds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        holds.retain(|_, until| *until > now);
-        holds.insert(key, until);
-    }
-
-    /// Returns how long requests with this key are held back.
-    fn left(&self, key: &[u8], now: Option<Timestamp>) -> Option<Duration> {
-        let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key)?;
-        let left = until.micros_since(now?);
-        (left > 0).then(|| Duration::from_micros(left))
     }
 }
 
