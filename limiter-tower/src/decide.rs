@@ -47,7 +47,7 @@ impl Ruling {
         Self { key: KeyBuf::new(), charge: Charge::units(0), answer }
     }
 
-    /// Returns the usage of the request's limits, if the store told.
+    /// Returns the usage of the request's limits, if the store reported it.
     pub(crate) fn status(&self) -> Option<&Status> {
         match &self.answer {
             Answer::Admitted(decision) | Answer::Denied(decision) => Some(decision.status()),

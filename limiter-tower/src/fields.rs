@@ -1,4 +1,4 @@
-//! Header fields that tell clients about their limits.
+//! Header fields that report limits to clients.
 
 mod list;
 mod policies;
@@ -16,7 +16,7 @@ use self::policies::{applying, remaining_heads};
 use crate::decide::{Answer, Ruling};
 use crate::rule::Rule;
 
-/// Which header fields tell clients about their limits. Default: [`FieldForm::Structured`], not on redirects.
+/// Which header fields report limits to clients. Default: [`FieldForm::Structured`], not on redirects.
 ///
 /// Shadow rules and rules that do not apply to a request have no part in them.
 ///
@@ -107,8 +107,7 @@ impl Fields {
         self
     }
 
-    /// Never tells a client that more than this remains. Default: no bound. A large remainder of a large window may invite a
-    /// burst.
+    /// Caps the remainder that clients see. Default: no cap. A large remainder of a large window may invite a burst.
     #[must_use]
     pub const fn max_remaining(mut self, units: u64) -> Self {
         self.max_remaining = units;
