@@ -1,11 +1,13 @@
 //! The layer for clients: waits until a request may be sent.
 
-use std::collections::HashMap;
+mod error;
+mod holds;
+
 use std::future::poll_fn;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::mem;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
-use std::{fmt, mem};
 
 use http::StatusCode;
 use http::header::RETRY_AFTER;
@@ -13,6 +15,8 @@ use limiter_core::{BoxFuture, Timer, Timestamp};
 use tower_layer::Layer;
 use tower_service::Service;
 
+pub use self::error::WaitError;
+use self::holds::Holds;
 use crate::decide::Rulings;
 use crate::failure::StoreFailure;
 use crate::gate::Gate;
@@ -24,9 +28,9 @@ use crate::rule::Rule;
 /// Sends requests no faster than their rules allow, and no sooner than the server asks: a [`tower_layer::Layer`] for clients.
 ///
 /// A request that does not fit waits, up to the deadline. If it cannot fit in time, it fails at once. After a 429 or 503 with
-/// `Retry-After`, all requests with the same keys wait as long as the server asked. The request itself is
-/// [repeated](Repeat) if it can be and if that fits the deadline; otherwise the caller gets the server's response. A repetition
-/// is charged again.
+/// `Retry-After`, all requests with the same keys wait as long as the server asked, at least a second where it says 0. The
+/// request itself is [repeated](Repeat) after that wait if it can be and if the wait fits the deadline; otherwise the caller gets
+/// the server's response. A repetition is charged again.
 ///
 /// The deadline bounds the time that a request waits. Waiting requests are sent in no particular order. Under a policy that counts
 /// attempts, each try counts.
@@ -84,7 +88,7 @@ impl WaitLayerBuilder {
     }
 
     /// Sets the timer that waits. Default: tokio's with the feature `tokio` and in a tokio runtime. Without a timer, a request that
-    /// does not fit at once fails.
+    /// does not fit at once fails, and none is repeated.
     pub fn timer(mut self, timer: impl Timer) -> Self {
         self.gate.timer = Some(Arc::new(timer));
         self
@@ -116,36 +120,6 @@ impl<S> Layer<S> for WaitLayer {
 pub struct Wait<S> {
     service: S,
     config: Arc<Config>,
-}
-
-/// Why a [`Wait`] has no response.
-#[derive(Debug)]
-pub enum WaitError<E> {
-    /// The request was not sent.
-    Refused(Refusal),
-    /// The service failed.
-    Service(E),
-}
-
-impl<E: fmt::Display> fmt::Display for WaitError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(refusal) => write!(f, "the request was not sent: {refusal}"),
-            Self::Service(error) => error.fmt(f),
-        }
-    }
-}
-
-impl<E: std::error::Error + 'static> std::error::Error for WaitError<E> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Refused(refusal) => match refusal.cause() {
-                Cause::StoreFailed(error) => Some(error),
-                _ => None,
-            },
-            Self::Service(error) => error.source(),
-        }
-    }
 }
 
 /// A request that can be sent again, after a 429.
@@ -208,8 +182,13 @@ where
                 if let Some(costs) = costs {
                     config.gate.settle(rulings, costs).await;
                 }
-                match (next, asked) {
-                    (Some(next), Some(wait)) if wait <= left => request = next,
+                match (next, asked, config.gate.timer()) {
+                    (Some(next), Some(wait), Some(timer)) if wait <= left => {
+                        drop(response);
+                        left -= wait;
+                        timer.sleep(wait).await;
+                        request = next;
+                    }
                     _ => return Ok(response),
                 }
                 poll_fn(|context| service.poll_ready(context)).await.map_err(WaitError::Service)?;
@@ -253,25 +232,6 @@ impl Config {
     }
 }
 
-/// Until when requests are held back, by their keys.
-#[derive(Debug, Default)]
-struct Holds(Mutex<HashMap<Vec<u8>, Timestamp>>);
-
-impl Holds {
-    fn add(&self, key: Vec<u8>, now: Timestamp, until: Timestamp) {
-        let mut holds = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        holds.retain(|_, until| *until > now);
-        holds.insert(key, until);
-    }
-
-    /// Returns how long requests with this key are held back.
-    fn left(&self, key: &[u8], now: Option<Timestamp>) -> Option<Duration> {
-        let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key)?;
-        let left = until.micros_since(now?);
-        (left > 0).then(|| Duration::from_micros(left))
-    }
-}
-
 /// All keys of a request.
 fn hold_key(rulings: &Rulings) -> Vec<u8> {
     let mut key = Vec::new();
@@ -288,14 +248,15 @@ fn now(rulings: &Rulings) -> Option<Timestamp> {
     rulings.iter().filter_map(|ruling| ruling.status()).map(limiter_core::Status::at).max()
 }
 
-/// Returns the `Retry-After` of a 429 or 503, in seconds or as a date.
+/// Returns the wait that a 429 or 503 asks for, in seconds or as a date.
 fn asked_wait(response: &ResponseHead<'_>) -> Option<Duration> {
     if !matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
         return None;
     }
     let value = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
-    if let Ok(seconds) = value.parse() {
-        return Some(Duration::from_secs(seconds));
+    if let Ok(seconds) = value.parse::<u64>() {
+        // A server that always answers 0 would be asked forever.
+        return Some(Duration::from_secs(seconds.max(1)));
     }
     let date = httpdate::parse_http_date(value).ok()?;
     date.duration_since(SystemTime::now()).ok()

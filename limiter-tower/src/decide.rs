@@ -1,17 +1,16 @@
 //! One decision over all rules of a layer.
 
-use std::future::poll_fn;
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use http::StatusCode;
-use limiter_core::{BoxFuture, Decision, Error, ErrorKind, KeyBuf, Status, Timer};
+use limiter_core::store::LogKey;
+use limiter_core::{Decision, Error, ErrorKind, KeyBuf, Status};
 use smallvec::SmallVec;
 
 use crate::failure::StoreFailure;
 use crate::head::RequestHead;
 use crate::rule::{Charge, Charging, LookUp, MissingKey, Rule};
+use crate::time_limit::{Running, TimeLimit};
 
 /// What each rule says about one request, in the order of the rules. Up to two are held in place.
 pub(crate) type Rulings = SmallVec<[Ruling; 2]>;
@@ -48,7 +47,7 @@ impl Ruling {
         Self { key: KeyBuf::new(), charge: Charge::units(0), answer }
     }
 
-    /// Returns the usage of the request's limits, if the store told.
+    /// Returns the usage of the request's limits, if the store reported it.
     pub(crate) fn status(&self) -> Option<&Status> {
         match &self.answer {
             Answer::Admitted(decision) | Answer::Denied(decision) => Some(decision.status()),
@@ -102,7 +101,7 @@ pub(crate) fn decide_at_once(rules: &[Rule], rulings: &mut Rulings, failure: &St
         match ruling.answer {
             Answer::Asking => {
                 let Some(answer) = ask_at_once(rule, &ruling.key, &ruling.charge, refused) else { return false };
-                ruling.answer = read(rule, ruling.charge.cost, answer, refused, failure);
+                ruling.answer = read(rule, &ruling.key, ruling.charge.cost, answer, refused, failure);
             }
             Answer::LookingUp(_) => return false,
             _ => {}
@@ -129,12 +128,12 @@ pub(crate) async fn finish(
                     ruling.charge = charge;
                     Answer::Asking
                 }
-                Err(error) => failed(error, failure),
+                Err(error) => failed(rule, &ruling.key, error, failure),
             };
         }
         if matches!(ruling.answer, Answer::Asking) {
             let answer = limit.run(ask(rule, &ruling.key, &ruling.charge, refused)).await;
-            ruling.answer = read(rule, ruling.charge.cost, answer, refused, failure);
+            ruling.answer = read(rule, &ruling.key, ruling.charge.cost, answer, refused, failure);
         }
         refused |= !rule.shadow && ruling.refuses();
     }
@@ -173,9 +172,6 @@ fn ask_at_once(rule: &Rule, key: &KeyBuf, charge: &Charge, refused: bool) -> Opt
 }
 
 async fn ask(rule: &Rule, key: &KeyBuf, charge: &Charge, refused: bool) -> Result<Decision, Error> {
-    if let Some(answer) = ask_at_once(rule, key, charge, refused) {
-        return answer;
-    }
     let (cost, policy) = (charge.cost.max(1), charge.policy.as_deref().unwrap_or(rule.limiter.policy()));
     if refused || charge.cost == 0 {
         rule.limiter.peek(key).cost(cost).policy(policy).await
@@ -188,71 +184,27 @@ async fn ask(rule: &Rule, key: &KeyBuf, charge: &Charge, refused: bool) -> Resul
 
 /// Reads the store's answer to an acquire, or to a peek if the request was refused already or costs nothing.
 #[inline]
-fn read(rule: &Rule, cost: u64, answer: Result<Decision, Error>, refused: bool, failure: &StoreFailure) -> Answer {
+fn read(
+    rule: &Rule,
+    key: &KeyBuf,
+    cost: u64,
+    answer: Result<Decision, Error>,
+    refused: bool,
+    failure: &StoreFailure,
+) -> Answer {
     match answer {
         Ok(decision) if cost == 0 => Answer::Uncharged(decision.into_status()),
         Ok(decision) if !decision.allowed() => Answer::Denied(decision),
         Ok(decision) if refused => Answer::Uncharged(decision.into_status()),
         Ok(decision) => Answer::Admitted(decision),
         Err(error) if error.kind() == ErrorKind::CostExceedsLimit => Answer::CostExceedsLimit,
-        Err(error) if rule.shadow => Answer::Failed(error, None),
-        Err(error) => failed(error, failure),
+        Err(error) => failed(rule, key, error, failure),
     }
 }
 
-fn failed(error: Error, failure: &StoreFailure) -> Answer {
-    let closes = failure.closes(&error);
+fn failed(rule: &Rule, key: &KeyBuf, error: Error, failure: &StoreFailure) -> Answer {
+    // A timeout of the layer and the error of a look-up name no limiter, and the choice may depend on it.
+    let error = error.with_log(LogKey::new(rule.limiter.name(), key));
+    let closes = if rule.shadow { None } else { failure.closes(&error) };
     Answer::Failed(error, closes)
-}
-
-/// How long the store may take for one request.
-#[derive(Clone, Copy)]
-pub(crate) struct TimeLimit<'a> {
-    pub(crate) timeout: Duration,
-    pub(crate) timer: Option<&'a dyn Timer>,
-}
-
-/// A time limit that has started.
-pub(crate) struct Running<'a> {
-    timeout: Duration,
-    timer: Option<&'a dyn Timer>,
-    sleep: Option<BoxFuture<'a, ()>>,
-    passed: bool,
-}
-
-impl<'a> TimeLimit<'a> {
-    pub(crate) const fn start(self) -> Running<'a> {
-        Running { timeout: self.timeout, timer: self.timer, sleep: None, passed: false }
-    }
-}
-
-impl Running<'_> {
-    /// Runs a future until the limit has passed.
-    pub(crate) async fn run<T>(&mut self, future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        let mut future = pin!(future);
-        poll_fn(|context| {
-            if let Poll::Ready(output) = future.as_mut().poll(context) {
-                return Poll::Ready(output);
-            }
-            if !self.passed {
-                if self.sleep.is_none() {
-                    let Some(timer) = self.timer else { return Poll::Ready(Err(no_timer())) };
-                    self.sleep = Some(timer.sleep(self.timeout));
-                }
-                self.passed = self.sleep.as_mut().is_none_or(|sleep| sleep.as_mut().poll(context).is_ready());
-            }
-            if self.passed { Poll::Ready(Err(timed_out(self.timeout))) } else { Poll::Pending }
-        })
-        .await
-    }
-}
-
-fn timed_out(timeout: Duration) -> Error {
-    Error::new(ErrorKind::Timeout, format!("the store did not answer within {timeout:?}"))
-}
-
-fn no_timer() -> Error {
-    let text = "a store that does not answer at once needs a timer for its timeout: enable the feature `tokio` and run in a \
-                tokio runtime, or set a timer on the layer";
-    Error::new(ErrorKind::Configuration, text)
 }

@@ -22,7 +22,7 @@ pub enum StoreFailure {
 }
 
 impl StoreFailure {
-    /// Returns [`Choose`](Self::Choose) with this function.
+    /// Returns [`Choose`](Self::Choose) with this function. The error always names the limiter of the rule.
     ///
     /// ```
     /// use std::time::Duration;

@@ -1,16 +1,22 @@
-//! Header fields that tell clients about their limits.
+//! Header fields that report limits to clients.
+
+mod list;
+mod policies;
 
 use std::cmp::Reverse;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use limiter_core::{LimitStatus, PerLimit, Policy, Status, Timestamp, whole_secs};
+use limiter_core::{LimitStatus, PerLimit, Status, Timestamp, whole_secs};
 
+use self::list::List;
+pub(crate) use self::policies::{Policies, violated};
+use self::policies::{applying, remaining_heads};
 use crate::decide::{Answer, Ruling};
 use crate::rule::Rule;
 
-/// Which header fields tell clients about their limits. Default: [`FieldForm::Structured`], not on redirects.
+/// Which header fields report limits to clients. Default: [`FieldForm::Structured`], not on redirects.
 ///
 /// Shadow rules and rules that do not apply to a request have no part in them.
 ///
@@ -101,8 +107,7 @@ impl Fields {
         self
     }
 
-    /// Never tells a client that more than this remains. Default: no bound. A large remainder of a large window may invite a
-    /// burst.
+    /// Caps the remainder that clients see. Default: no cap. A large remainder of a large window may invite a burst.
     #[must_use]
     pub const fn max_remaining(mut self, units: u64) -> Self {
         self.max_remaining = units;
@@ -139,8 +144,8 @@ impl Fields {
         }
         let separate = (self.form == Some(FieldForm::Separate)).then_some((SEPARATE, Reset::SecondsFromNow));
         let x = self.x_rate_limit.map(|reset| (X_RATE_LIMIT, reset));
+        let Some((limit, at)) = binding(rules, rulings) else { return };
         for (names, reset) in separate.into_iter().chain(x) {
-            let Some((limit, at)) = binding(rules, rulings) else { continue };
             let numbers = [limit.limit().max(), limit.remaining().min(self.max_remaining), reset.value(&limit, at)];
             values.numbers.extend(names.into_iter().zip(numbers.map(HeaderValue::from)));
         }
@@ -176,11 +181,6 @@ impl Reset {
     }
 }
 
-/// The enforced rules.
-fn applying<'a>(rules: &'a [Rule], rulings: &'a [Ruling]) -> impl Iterator<Item = (&'a Rule, &'a Ruling)> {
-    rules.iter().zip(rulings).filter(|(rule, _)| !rule.shadow)
-}
-
 /// Returns the limit that matters most to the client, that with the longest wait or else the least remaining, and the time
 /// that it describes.
 fn binding(rules: &[Rule], rulings: &[Ruling]) -> Option<(LimitStatus, Timestamp)> {
@@ -192,166 +192,6 @@ fn binding(rules: &[Rule], rulings: &[Ruling]) -> Option<(LimitStatus, Timestamp
     let least =
         |(limits, at): (PerLimit<LimitStatus>, _)| limits.iter().copied().min_by_key(order).map(|limit| (limit, at));
     applying(rules, rulings).filter_map(limits).filter_map(least).min_by_key(|(limit, _)| order(limit))
-}
-
-/// What is made once: the fields of rules that apply under their limiters' own policies.
-#[derive(Debug)]
-pub(crate) struct Policies {
-    /// The [`remaining_heads`] of each rule. Shadow rules come last, and are missing.
-    heads: Vec<Vec<String>>,
-    /// `RateLimit-Policy` if all rules apply.
-    value: Option<HeaderValue>,
-}
-
-impl Policies {
-    pub(crate) fn new(rules: &[Rule]) -> Self {
-        let enforced = || rules.iter().filter(|rule| !rule.shadow);
-        let mut list = List::new();
-        enforced().for_each(|rule| policy_items(&mut list, rule.limiter_name(), rule.limiter.policy()));
-        let heads = enforced().map(|rule| remaining_heads(rule.limiter_name(), rule.limiter.policy()));
-        Self { heads: heads.collect(), value: list.value() }
-    }
-
-    fn value(&self, rules: &[Rule], rulings: &[Ruling]) -> Option<HeaderValue> {
-        if applying(rules, rulings).all(|(_, ruling)| ruling.status().is_some() && ruling.charge.policy.is_none()) {
-            return self.value.clone();
-        }
-        let mut list = List::new();
-        for (rule, ruling) in applying(rules, rulings).filter(|(_, ruling)| ruling.status().is_some()) {
-            policy_items(&mut list, rule.base_name(ruling), rule.policy(ruling));
-        }
-        list.value()
-    }
-}
-
-fn policy_items(out: &mut List, base: &str, policy: &Policy) {
-    for (name, limit) in quoted_names(base, policy).iter().zip(policy.limits()) {
-        out.item(name);
-        out.push(b";q=");
-        out.number(limit.max());
-        out.push(b";w=");
-        out.number(whole_secs(limit.window().as_duration()));
-    }
-}
-
-/// Returns what the items of `RateLimit` begin with: `"search";r=`.
-fn remaining_heads(base: &str, policy: &Policy) -> Vec<String> {
-    quoted_names(base, policy).into_iter().map(|name| name + ";r=").collect()
-}
-
-/// Returns the names of a policy's limits as Strings of a structured field.
-fn quoted_names(base: &str, policy: &Policy) -> Vec<String> {
-    let quoted = |name: String| format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
-    limit_names(base, policy).map(quoted).collect()
-}
-
-/// Returns the names of a policy's limits: `base`, and the window if there are several limits.
-fn limit_names(base: &str, policy: &Policy) -> impl Iterator<Item = String> {
-    let (base, limits) = (percent_encoded(base), policy.limits());
-    limits.iter().map(move |limit| match limits.iter().filter(|other| other.window() == limit.window()).count() {
-        _ if limits.len() == 1 => base.clone(),
-        1 => format!("{base}-{}", limit.window()),
-        _ => format!("{base}-{limit}"),
-    })
-}
-
-/// Returns the text with all but printable ASCII percent-encoded.
-fn percent_encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b' '..=b'~' => out.push(char::from(byte)),
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
-}
-
-impl Rule {
-    fn limiter_name(&self) -> &str {
-        self.limiter.policy().name().unwrap_or(self.limiter.name().as_str())
-    }
-
-    fn base_name<'a>(&'a self, ruling: &'a Ruling) -> &'a str {
-        ruling.charge.policy.as_ref().and_then(|policy| policy.name()).unwrap_or(self.limiter_name())
-    }
-
-    fn policy<'a>(&'a self, ruling: &'a Ruling) -> &'a Policy {
-        ruling.charge.policy.as_deref().unwrap_or(self.limiter.policy())
-    }
-}
-
-/// Returns the names of the limits that deny, as clients see them.
-pub(crate) fn violated(rules: &[Rule], rulings: &[Ruling]) -> Vec<String> {
-    let mut names = Vec::new();
-    for (rule, ruling) in applying(rules, rulings) {
-        let policy = rule.policy(ruling);
-        for (i, (name, limit)) in limit_names(rule.base_name(ruling), policy).zip(policy.limits()).enumerate() {
-            let denies = match &ruling.answer {
-                Answer::Denied(decision) => decision.limits().get(i).is_some_and(|limit| limit.retry_after().is_some()),
-                Answer::CostExceedsLimit => ruling.charge.cost > limit.max(),
-                _ => false,
-            };
-            if denies {
-                names.push(name);
-            }
-        }
-    }
-    names
-}
-
-/// A list of a structured field, as it is written.
-struct List {
-    bytes: [u8; 128],
-    len: usize,
-    /// All bytes, once they are more.
-    spilled: Vec<u8>,
-}
-
-/// The largest Integer of a structured field.
-const MAX_INTEGER: u64 = 999_999_999_999_999;
-
-impl List {
-    fn new() -> Self {
-        Self { bytes: [0; 128], len: 0, spilled: Vec::new() }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    #[inline]
-    fn push(&mut self, more: &[u8]) {
-        let end = self.len + more.len();
-        match self.bytes.get_mut(self.len..end) {
-            Some(free) => free.copy_from_slice(more),
-            None => {
-                if self.spilled.is_empty() {
-                    self.spilled.extend_from_slice(&self.bytes[..self.len]);
-                }
-                self.spilled.extend_from_slice(more);
-            }
-        }
-        self.len = end;
-    }
-
-    /// Begins an item.
-    fn item(&mut self, head: &str) {
-        if !self.is_empty() {
-            self.push(b", ");
-        }
-        self.push(head.as_bytes());
-    }
-
-    fn number(&mut self, number: u64) {
-        self.push(itoa::Buffer::new().format(number.min(MAX_INTEGER)).as_bytes());
-    }
-
-    /// Returns the value, in an allocation of exactly its length; `None` if there is no item.
-    fn value(&self) -> Option<HeaderValue> {
-        let bytes = if self.spilled.is_empty() { &self.bytes[..self.len] } else { &self.spilled };
-        if bytes.is_empty() { None } else { HeaderValue::from_bytes(bytes).ok() }
-    }
 }
 
 /// The fields of one response.

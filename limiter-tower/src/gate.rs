@@ -9,13 +9,14 @@ use limiter_core::Timer;
 use limiter_core::Timestamp;
 
 use crate::charges::{Charged, Charges};
-use crate::decide::{self, Answer, Rulings, TimeLimit};
+use crate::decide::{self, Answer, Rulings};
 use crate::failure::StoreFailure;
 use crate::fields;
 use crate::head::{RequestHead, ResponseHead};
 use crate::observation::Observation;
 use crate::refusal::{Cause, Refusal};
 use crate::rule::{ActualCost, Rule};
+use crate::time_limit::TimeLimit;
 
 /// Rules, what happens when their store fails, and who is told.
 pub(crate) struct Gate {

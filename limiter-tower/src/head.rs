@@ -60,7 +60,8 @@ impl<'a> RequestHead<'a> {
             #[cfg(feature = "reqwest")]
             Target::Url(url) => Some(url.authority()).filter(|authority| !authority.is_empty()),
         };
-        authority.or_else(|| self.headers.get(HOST)?.to_str().ok())
+        let host = authority.map(|authority| authority.rsplit_once('@').map_or(authority, |(_, host)| host));
+        host.or_else(|| self.headers.get(HOST)?.to_str().ok())
     }
 
     /// Returns the header fields.

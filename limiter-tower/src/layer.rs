@@ -17,8 +17,9 @@ use crate::service::{Config, Limit};
 
 /// Limits the requests of a service: a [`tower_layer::Layer`].
 ///
-/// The limit is one for all clones of the service and all connections. A request that is denied by one rule is charged by none,
-/// and its handler does not run. All responses have the [rate limit fields](Fields), refused ones a `Retry-After` as well.
+/// All clones of the service and all connections share the limit. A request that is denied by one rule is charged by none,
+/// except by a denying rule whose policy counts attempts, and its handler does not run. Responses have the
+/// [rate limit fields](Fields), those to denied requests a `Retry-After` as well.
 ///
 /// Several rules are several logs. They are charged one after the other, and if one of them denies, the others are refunded
 /// before the response is sent. In between, a concurrent request may see the charge and be denied; it can never be admitted

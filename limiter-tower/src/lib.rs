@@ -26,6 +26,7 @@ mod refusal;
 mod respond;
 mod rule;
 mod service;
+mod time_limit;
 
 pub use charges::{Charged, Charges};
 #[cfg(feature = "client")]

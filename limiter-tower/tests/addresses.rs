@@ -106,9 +106,22 @@ fn networks_skip_trusted_hops_and_stop_at_the_first_other() {
 }
 
 #[test]
+fn a_host_has_no_user_and_no_password() {
+    const URL: &str = "http://user:secret@Example.com:8080/";
+    let server = Request::get(URL).body(()).unwrap();
+    let client = reqwest::Request::new(http::Method::GET, URL.parse().unwrap());
+    for head in [RequestHead::from(&server), RequestHead::from(&client)] {
+        assert_eq!(Host.key(&head).unwrap().as_ref(), b"example.com:8080");
+    }
+}
+
+#[test]
 fn oversized_fields_end() {
     let proxies = vec!["10.0.0.2"; 100_000].join(",");
     assert_eq!(xff(networks(), "10.0.0.1:80", &[&proxies]), None, "no chain of proxies is that long");
+    let behind = |proxies: usize| format!("203.0.113.7{}", ", 10.0.0.2".repeat(proxies));
+    assert_eq!(xff(networks(), "10.0.0.1:80", &[&behind(32)]), some("203.0.113.7"));
+    assert_eq!(xff(networks(), "10.0.0.1:80", &[&behind(33)]), None);
     let garbage = "x".repeat(1_000_000);
     assert_eq!(xff(Trust::Hops(1), "10.0.0.1:80", &[&garbage]), None);
     assert_eq!(forwarded(Trust::Hops(1), "10.0.0.1:80", &[&format!("for={}", "\"".repeat(100_000))]), None);

@@ -20,7 +20,7 @@ use hyper_util::rt::TokioExecutor;
 use limiter_core::{Limiter, Policy, policy};
 use limiter_testkit::MockClock;
 use limiter_tower::key::{Constant, Host};
-use limiter_tower::{Cause, LimitLayer, MissingKey, Rule, WaitError, WaitLayer};
+use limiter_tower::{Cause, LimitLayer, MissingKey, RequestHead, Rule, WaitError, WaitLayer};
 use tower::{Layer, ServiceExt};
 
 /// A layer for a client with a clock that a wait moves on.
@@ -131,6 +131,28 @@ async fn dates_and_nonsense_in_retry_after() {
         let response = layer.layer(hyper_client()).oneshot(request(&server)).await.unwrap();
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS, "{nonsense}");
     }
+}
+
+#[tokio::test]
+async fn a_429_is_obeyed_where_no_rule_applies() {
+    let (server, seen) = denying(usize::MAX, StatusCode::TOO_MANY_REQUESTS, "7").await;
+    let (store, clock) = store();
+    let clock = clock.auto_advancing();
+    let keyless = |_: &RequestHead<'_>| None::<&str>;
+    let rule = Rule::new(Limiter::new("outgoing", policy!("100/1s"), store), keyless, MissingKey::Skip);
+    let layer = WaitLayer::builder([rule], CLOSED, Duration::from_secs(20)).timer(clock.clone()).build();
+    let response = layer.layer(hyper_client()).oneshot(request(&server)).await.unwrap();
+    let seen = seen.load(Ordering::SeqCst);
+    assert_eq!((response.status(), micros(&clock), seen), (StatusCode::TOO_MANY_REQUESTS, 14_000_000, 3));
+}
+
+#[tokio::test]
+async fn a_server_that_always_asks_for_no_wait_is_asked_once_a_second() {
+    let (server, seen) = denying(usize::MAX, StatusCode::TOO_MANY_REQUESTS, "0").await;
+    let (layer, clock, _) = polite(policy!("100/1m"), Duration::from_secs(3));
+    let response = layer.layer(hyper_client()).oneshot(request(&server)).await.unwrap();
+    let seen = seen.load(Ordering::SeqCst);
+    assert_eq!((response.status(), micros(&clock), seen), (StatusCode::TOO_MANY_REQUESTS, 3_000_000, 4));
 }
 
 #[tokio::test]

@@ -66,6 +66,24 @@ async fn a_function_chooses_by_the_error() {
 }
 
 #[tokio::test]
+async fn a_function_knows_the_limiter_of_every_failure() {
+    let choice = || {
+        StoreFailure::choose(|error| match error.limiter_name() {
+            Some("remote") => CLOSED,
+            _ => StoreFailure::Open,
+        })
+    };
+    let (store, limiter) = remote();
+    for mood in [Mood::Failing, Mood::Hanging] {
+        store.set(mood);
+        assert_eq!(ask([rule(&limiter)], choice()).await.status, 503, "{mood:?}");
+    }
+    let error = || limiter_core::Error::new(limiter_core::ErrorKind::Unavailable, "no database");
+    let failing = rule(&limiter).charge_async(move |_| std::future::ready(Err(error())));
+    assert_eq!(ask([failing], choice()).await.status, 503);
+}
+
+#[tokio::test]
 async fn open_skips_the_failed_rule_only() {
     let (broken, remote) = remote();
     broken.set(Mood::Failing);
@@ -90,6 +108,19 @@ async fn a_shadow_rule_that_fails_denies_nothing() {
     broken.set(Mood::Failing);
     let memory = Limiter::new("memory", policy!("5/1m"), store().0);
     assert_eq!(ask([rule(&memory), rule(&remote).shadow()], CLOSED).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_shadow_rule_whose_look_up_fails_is_reported_as_open() {
+    let error = || limiter_core::Error::new(limiter_core::ErrorKind::Unavailable, "no database");
+    let memory = Limiter::new("memory", policy!("5/1m"), store().0);
+    let shadow = rule(&memory).charge_async(move |_| std::future::ready(Err(error()))).shadow();
+    let (sender, reports) = std::sync::mpsc::channel();
+    let report = move |seen: &limiter_tower::Observation<'_>| sender.send(seen.outcome.as_str()).unwrap();
+    let layer = LimitLayer::builder([shadow], CLOSED).observe(report).build();
+    let server = Server::start(Router::new().route("/", get(|| async {})).layer(layer)).await;
+    assert_eq!(server.get("/").await.status, 200);
+    assert_eq!(reports.recv().unwrap(), "failed_open");
 }
 
 #[tokio::test]

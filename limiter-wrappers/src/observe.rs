@@ -16,7 +16,8 @@
 //!
 //! Neither reports keys, which are often addresses or secrets and have no bounded number.
 //!
-//! Around a whole stack, an observer sees what callers see. Around the innermost store, it sees how often the store is called.
+//! Around a whole stack, an observer sees what callers see: no errors if the stack fails open, fails closed or falls back. Around
+//! the innermost store, it sees how often the store is called, but not the calls that a timeout around it drops.
 
 #[cfg(feature = "metrics")]
 mod metrics;

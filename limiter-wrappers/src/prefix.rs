@@ -66,29 +66,29 @@ fn settlement_on<'a>(mut settlement: Settlement<'a>, key: &'a KeyBuf) -> Settlem
 }
 
 /// Replaces the store's key in an error about one key.
-fn callers<T>(result: Result<T, Error>, log: LogKey<'_>) -> Result<T, Error> {
+fn with_callers_key<T>(result: Result<T, Error>, log: LogKey<'_>) -> Result<T, Error> {
     result.map_err(|error| if error.key().is_some() { error.with_log(log) } else { error })
 }
 
 impl<S: WindowStore> WindowStore for Prefix<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let key = self.key(op.log);
-        callers(self.store.apply(op_on(op, &key)).await, op.log)
+        with_callers_key(self.store.apply(op_on(op, &key)).await, op.log)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         let key = self.key(settlement.log);
-        callers(self.store.settle(settlement_on(settlement, &key)).await, settlement.log)
+        with_callers_key(self.store.settle(settlement_on(settlement, &key)).await, settlement.log)
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         let key = self.key(log);
-        callers(self.store.reset(LogKey::new(log.name, &key)).await, log)
+        with_callers_key(self.store.reset(LogKey::new(log.name, &key)).await, log)
     }
 
     fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         let key = self.key(op.log);
-        self.store.decide_at_once(op_on(op, &key)).map(|result| callers(result, op.log))
+        self.store.decide_at_once(op_on(op, &key)).map(|result| with_callers_key(result, op.log))
     }
 
     fn timer(&self) -> Option<&dyn Timer> {
@@ -103,7 +103,7 @@ impl<S: NowStore> NowStore for Prefix<S> {
 
     fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
         let key = self.key(op.log);
-        callers(self.store.decide_now(op_on(op, &key)), op.log)
+        with_callers_key(self.store.decide_now(op_on(op, &key)), op.log)
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {

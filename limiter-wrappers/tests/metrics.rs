@@ -84,11 +84,15 @@ fn errors_are_counted_by_kind() {
             remote.set(Does::Refuse);
             limiter.acquire(SECRET).await.unwrap_err();
             limiter.reset(SECRET).await.unwrap_err();
+            remote.set(Does::Contradict);
+            limiter.acquire(SECRET).await.unwrap_err();
         });
     });
-    let errors = |operation: &str| {
-        metrics[&format!("limiter_store_errors_total limiter=search operation={operation} kind=unavailable")].clone()
+    let errors = |operation: &str, kind: &str| {
+        let name = format!("limiter_store_errors_total limiter=search operation={operation} kind={kind}");
+        metrics.get(&name).cloned().unwrap_or_default()
     };
-    assert_eq!((errors("acquire"), errors("reset")), ("1".to_owned(), "1".to_owned()));
-    assert_eq!(metrics["limiter_store_seconds limiter=search operation=acquire"], "2 values");
+    assert_eq!((errors("acquire", "unavailable"), errors("reset", "unavailable")), ("1".to_owned(), "1".to_owned()));
+    assert_eq!(errors("acquire", "inconsistent"), "1");
+    assert_eq!(metrics["limiter_store_seconds limiter=search operation=acquire"], "3 values");
 }

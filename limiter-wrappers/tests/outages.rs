@@ -6,6 +6,7 @@ use std::time::Duration;
 use common::{Does, Faulty};
 use limiter_core::{ErrorKind, Limiter, policy};
 use limiter_memory::MemoryStore;
+use limiter_testkit::poll_times;
 use limiter_wrappers::{CircuitBreaker, FailClosed, FailOpen, Fallback, Outage, Stack, Timeout};
 use tokio::time::{Instant, advance};
 
@@ -242,19 +243,34 @@ async fn a_merge_that_is_cut_off_goes_on_where_it_was() {
     // Dropped after each number of polls, with the effect of the last call unknown.
     faulty.set(Does::Answer);
     for polls in 1..20 {
-        let mut status = Box::pin(std::future::IntoFuture::into_future(limiter.status("key")));
-        for _ in 0..polls {
-            if futures_poll(&mut status).await.is_ready() {
-                break;
-            }
-        }
+        let _ = poll_times(polls, limiter.status("key").into_future()).await;
     }
     assert_eq!((limiter.status("key").await.unwrap().used(), store.unmerged()), (50, 0));
 }
 
-/// Polls a future once.
-async fn futures_poll<F: Future + Unpin>(future: &mut F) -> std::task::Poll<F::Output> {
-    std::future::poll_fn(|context| std::task::Poll::Ready(std::pin::Pin::new(&mut *future).poll(context))).await
+#[tokio::test]
+async fn a_settlement_during_a_merge_is_not_lost() {
+    for (cut_off, costs) in [(false, [2, 1]), (false, [2, 5]), (true, [2, 1]), (true, [2, 0]), (true, [2, 2])] {
+        let faulty = Faulty::default();
+        let limiter = Limiter::new("t", policy!("100/1h"), Fallback::new(faulty.clone(), MemoryStore::new()));
+        let primary = Limiter::new("t", policy!("100/1h"), faulty.clone());
+        faulty.set(Does::Refuse);
+        let receipt = limiter.acquire("key").cost(5).await.unwrap().receipt().unwrap();
+        faulty.set(Does::Answer);
+        let mut merge = Box::pin(limiter.status("key").into_future());
+        // The merge waits for the primary store, first to record 5, then to settle 2.
+        for cost in costs {
+            assert!(poll_times(1, &mut merge).await.is_none());
+            assert!(limiter.settle("key", receipt, cost).await.unwrap().applied());
+        }
+        if cut_off {
+            drop(merge);
+        } else {
+            merge.await.unwrap();
+        }
+        limiter.status("key").await.unwrap();
+        assert_eq!(primary.status("key").await.unwrap().used(), costs[1], "{costs:?}, cut off: {cut_off}");
+    }
 }
 
 #[tokio::test]

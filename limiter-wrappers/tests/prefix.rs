@@ -6,6 +6,7 @@ use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, ErrorKind, Limiter, SharedStore, WindowStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::OracleStore;
+use limiter_wrappers::observe::{Metrics, ObservedStore};
 use limiter_wrappers::{DenialCache, Prefix, Stack};
 
 #[test]
@@ -81,7 +82,8 @@ async fn a_batch_passes_through_every_wrapper() {
     let expected = Limiter::new("search", policy!("9/1h"), OracleStore::new()).acquire_many(batch()).now();
     let expected: Vec<_> =
         expected.into_iter().map(|result| result.unwrap()).map(|d| (d.allowed(), d.used())).collect();
-    let stores: [SharedStore; 5] = [
+    let stores: [SharedStore; 6] = [
+        Arc::new(ObservedStore::new(MemoryStore::new(), Metrics::new())),
         Arc::new(Prefix::new("tenant", MemoryStore::new())),
         Arc::new(DenialCache::new(MemoryStore::new(), 100)),
         Arc::new(Stack::new(MemoryStore::new()).fail_open()),

@@ -11,7 +11,7 @@ use crate::head::RequestHead;
 /// Closures implement it: `|head: &RequestHead<'_>| Some(head.path().len())`.
 pub trait RequestKey: Send + Sync + 'static {
     /// Returns the key, or `None` if the request has none. What happens then is the
-    /// [`MissingKey`](crate::MissingKey) of the layer.
+    /// [`MissingKey`](crate::MissingKey) of the rule.
     fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf>;
 
     /// Returns a word for what the key is, with which [`or`](Self::or) keeps keys of different kinds apart. Default: `key`.

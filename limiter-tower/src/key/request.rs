@@ -123,8 +123,8 @@ impl<T, F> fmt::Debug for Extension<T, F> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Method;
 
-/// The path: `/customers/7`. Clients invent paths: combined with nothing else, each one is a separate key. Prefer
-/// `MatchedPath` where there is a router.
+/// The path: `/customers/7`. A client can invent any number of paths, and each one is a separate key. Prefer `MatchedPath`
+/// where there is a router.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Path;
 

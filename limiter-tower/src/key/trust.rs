@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-/// The most trusted addresses that are skipped; more is no chain of proxies but an attempt to keep the server busy.
+/// The most trusted entries that are skipped; more is no chain of proxies but an attempt to keep the server busy.
 const MAX_SKIPPED: usize = 32;
 
 /// Which proxies are believed about the client's address.
@@ -45,17 +45,15 @@ impl Trust {
             Self::Hops(hops) => entries.nth(hops - 1)?,
             Self::Networks(networks) => {
                 let trusted = |address: &IpAddr| networks.iter().any(|network| network.contains(address));
-                let mut client = peer?;
-                for _ in 0..=MAX_SKIPPED {
-                    if !trusted(&client) {
-                        return Some(client);
+                let (mut client, mut skipped) = (peer?, 0);
+                while trusted(&client) {
+                    if skipped > MAX_SKIPPED {
+                        return None;
                     }
-                    match entries.next() {
-                        Some(entry) => client = entry?,
-                        None => return Some(client),
-                    }
+                    let Some(entry) = entries.next() else { break };
+                    (client, skipped) = (entry?, skipped + 1);
                 }
-                None
+                Some(client)
             }
         }
     }

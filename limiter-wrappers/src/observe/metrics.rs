@@ -37,7 +37,7 @@ impl Metrics {
         Self::default()
     }
 
-    /// Sets from how many percent of a limit on an admitted acquire counts as near the limit. Default: 80.
+    /// Sets the usage, in percent of the limit, from which an admitted acquire counts as near the limit. Default: 80.
     #[must_use]
     pub const fn near_limit_percent(mut self, percent: u8) -> Self {
         self.near_limit_percent = percent;

@@ -12,7 +12,7 @@ use limiter_core::{Decision, Error, NowStore, Timer, WindowStore};
 pub struct Operation<'a> {
     /// `acquire`, `peek`, `record`, `settle` or `reset`.
     pub verb: &'static str,
-    /// The log. It contains the key, which belongs into no label.
+    /// The log. It contains the key, which must not become a label.
     pub log: LogKey<'a>,
     /// The cost; for a settlement the new one, for a reset 0.
     pub cost: u64,
@@ -37,14 +37,14 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// Is told what an [`ObservedStore`] does. All methods have default implementations, which do nothing.
+/// Receives a report of each operation of an [`ObservedStore`]. All methods have default implementations, which do nothing.
 pub trait StoreObserver: Debug + Send + Sync + 'static {
-    /// Runs an operation that needs a future: a place for a span.
+    /// Runs an operation that needs a future. Override it to put a span around the operation.
     fn run<T: Send>(&self, _: Operation<'_>, future: impl Future<Output = T> + Send) -> impl Future<Output = T> + Send {
         future
     }
 
-    /// Runs an operation that answers at once: a place for a span.
+    /// Runs an operation that may answer at once. If it does not, [`run`](Self::run) follows.
     fn run_at_once<T>(&self, _: Operation<'_>, operation: impl FnOnce() -> T) -> T {
         operation()
     }
@@ -95,6 +95,8 @@ impl<A: StoreObserver, B: StoreObserver> StoreObserver for (A, B) {
 }
 
 /// A store that reports each operation to a [`StoreObserver`]. It changes no answer.
+///
+/// It does not report an operation that is dropped before it ends, for example by a `Timeout` around it.
 #[derive(Clone, Debug)]
 pub struct ObservedStore<S, O> {
     store: S,
@@ -140,9 +142,8 @@ impl<S: WindowStore, O: StoreObserver> WindowStore for ObservedStore<S, O> {
         let began = Instant::now();
         let facts = self.observer.run(Operation::of_op(&op), self.store.apply(op)).await;
         match &facts {
-            // Facts that contradict themselves are an error of the caller, which verifies them.
-            Ok(facts) if facts.verify(&op).is_ok() => self.report(&op, &Ok(decide(&op, facts.clone())), began),
-            Ok(_) => {}
+            // The limiter verifies the facts too, and returns this error.
+            Ok(facts) => self.report(&op, &facts.verify(&op).map(|()| decide(&op, facts.clone())), began),
             Err(error) => self.observer.failed(Operation::of_op(&op), error, began.elapsed()),
         }
         facts

@@ -17,6 +17,8 @@ pub(crate) enum Does {
     Refuse,
     Hang,
     Corrupt,
+    /// Return facts that contradict themselves.
+    Contradict,
 }
 
 /// A store in memory that answers through futures only, and counts its calls.
@@ -54,7 +56,9 @@ impl Faulty {
 impl WindowStore for Faulty {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.call().await?;
-        self.0.store.apply(op).await
+        let mut facts = self.0.store.apply(op).await?;
+        facts.admitted ^= self.0.does.load(Ordering::SeqCst) == Does::Contradict as u8;
+        Ok(facts)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {

@@ -1,19 +1,17 @@
 //! Limiting locally while a store is away.
 
-use std::collections::VecDeque;
-use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+mod merge;
 
-use dashmap::DashMap;
-use foldhash::fast::RandomState;
-use limiter_core::store::{Entry, Facts, LogKey, Op, Outcome, Settlement, SettlementFacts};
-use limiter_core::{Decision, EntryId, Error, Name, NowStore, Policy, Receipt, Timer, WindowStore};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use limiter_core::store::{Entry, Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::{Decision, Error, NowStore, Receipt, Timer, WindowStore};
 use tokio::runtime::Handle;
 
-use crate::outage::{Outage, OutageLog};
-use crate::substitute::Ids;
+use self::merge::{Shared, lock};
+use super::outage::{Outage, OutageLog};
 
 /// Limits in a local store while the primary one is away, and merges what it admitted into the primary store afterwards.
 ///
@@ -39,60 +37,11 @@ pub struct Fallback<P, L> {
     outages: OutageLog,
 }
 
-/// By name and key.
-type Logs = DashMap<(Name, Box<[u8]>), Arc<Mutex<LocalLog>>, RandomState>;
-
-struct Shared<P, L> {
-    primary: P,
-    local: L,
-    ids: Ids,
-    /// Those that an outage affected, until no receipt of theirs is valid.
-    logs: Logs,
-    /// Whether there may be any. The map would lock all its parts to say so.
-    has_logs: AtomicBool,
-    /// The entries of all logs, and how many there may be.
-    held: AtomicUsize,
-    max_entries: usize,
-}
-
-/// What happened to one log during an outage.
-#[derive(Default)]
-struct LocalLog {
-    /// Whether a task is merging it. Others use the local store meanwhile, so nobody waits for a server that may be away.
-    is_merging: bool,
-    /// To be merged, oldest first.
-    unmerged: VecDeque<LocalEntry>,
-    /// Entries of the local store, with those of the primary store that they were merged as.
-    merged: Vec<(Entry, Entry)>,
-    /// Of all policies that the entries were appended under.
-    longest_window: Duration,
-}
-
-#[derive(Clone)]
-struct LocalEntry {
-    /// As the local store knows it, and its receipt.
-    local: Entry,
-    /// Under which it is merged, so that repeating the merge changes nothing.
-    id: EntryId,
-    /// 0 if it was refunded.
-    cost: u64,
-    policy: Policy,
-}
-
 impl<P, L> Fallback<P, L> {
     /// Returns `primary`, with `local` in its place while it is away.
     #[must_use]
     pub fn new(primary: P, local: L) -> Self {
-        let shared = Shared {
-            primary,
-            local,
-            ids: Ids::new(),
-            logs: DashMap::with_hasher(RandomState::default()),
-            has_logs: AtomicBool::new(false),
-            held: AtomicUsize::new(0),
-            max_entries: 100_000,
-        };
-        Self { shared: Arc::new(shared), outages: OutageLog::default() }
+        Self { shared: Arc::new(Shared::new(primary, local)), outages: OutageLog::default() }
     }
 
     /// Sets how many entries of an outage are kept to be merged. Entries beyond that count locally only. Default: 100,000.
@@ -127,117 +76,6 @@ impl<P, L> Fallback<P, L> {
     #[must_use]
     pub fn unmerged(&self) -> usize {
         self.shared.held.load(Ordering::Relaxed)
-    }
-}
-
-impl<P, L> Shared<P, L> {
-    fn log(&self, log: LogKey<'_>) -> Option<Arc<Mutex<LocalLog>>> {
-        if !self.has_logs.load(Ordering::Acquire) {
-            return None;
-        }
-        self.logs.get(&(log.name, log.key.into())).map(|found| Arc::clone(&found))
-    }
-
-    fn log_or_new(&self, log: LogKey<'_>) -> Arc<Mutex<LocalLog>> {
-        self.has_logs.store(true, Ordering::Release);
-        Arc::clone(&self.logs.entry((log.name, log.key.into())).or_default())
-    }
-}
-
-impl<P: WindowStore, L: NowStore> Shared<P, L> {
-    /// Applies an operation to the local store, and remembers its entry.
-    fn apply_locally(&self, op: &Op<'_>, log: &mut LocalLog) -> Facts {
-        let facts = self.local.apply_now(op);
-        if let Outcome::Appended(local) = facts.outcome
-            && self.held.fetch_add(1, Ordering::Relaxed) < self.max_entries
-        {
-            let id = op.id.unwrap_or_else(|| self.ids.next());
-            log.longest_window = log.longest_window.max(op.retention().window.as_duration());
-            log.unmerged.push_back(LocalEntry { local, id, cost: op.cost, policy: op.policy.clone() });
-        } else if matches!(facts.outcome, Outcome::Appended(_)) {
-            self.held.fetch_sub(1, Ordering::Relaxed);
-        }
-        facts
-    }
-
-    /// Records the entries of a log in the primary store, unless another task does. Returns whether all are recorded.
-    async fn merge(&self, key: LogKey<'_>, log: &Mutex<LocalLog>) -> Result<bool, Error> {
-        {
-            let mut log = lock(log);
-            if log.unmerged.is_empty() || log.is_merging {
-                return Ok(log.unmerged.is_empty());
-            }
-            log.is_merging = true;
-        }
-        let _merging = Merging(log);
-        loop {
-            let Some(entry) = lock(log).unmerged.front().cloned() else { break };
-            let op = Op::record(key.key, &entry.policy).with_name(key.name).with_cost(entry.cost).with_id(entry.id);
-            let outcome = match entry.cost {
-                0 => Outcome::Nothing,
-                _ => self.primary.apply(op.at(entry.local.at)).await?.outcome,
-            };
-            let merged = match outcome {
-                Outcome::Appended(merged) | Outcome::Repeated(merged) => Some(merged),
-                Outcome::Nothing => None,
-            };
-            // It may have been settled meanwhile.
-            let cost = lock(log).unmerged.front().map_or(entry.cost, |entry| entry.cost);
-            if let Some(merged) = merged.filter(|_| cost != entry.cost) {
-                let receipt = Receipt::new(merged.id, merged.at, op.retention().window);
-                self.primary.settle(Settlement::new(key, &entry.policy, receipt, cost)).await?;
-            }
-            let mut log = lock(log);
-            log.merged.extend(merged.map(|merged| (entry.local, merged)));
-            // A reset may have taken it away.
-            if log.unmerged.front().is_some_and(|front| front.id == entry.id) {
-                log.unmerged.pop_front();
-                self.held.fetch_sub(1, Ordering::Relaxed);
-            }
-            if log.unmerged.is_empty() {
-                // Behind the lock, so that no entry is appended to the local log in between.
-                self.local.reset_now(key);
-                break;
-            }
-        }
-        Ok(true)
-    }
-
-    /// Merges all logs, until the primary store fails. Returns how long their receipts are valid.
-    async fn merge_all(&self) -> Duration {
-        let mut longest = Duration::ZERO;
-        let keys: Vec<_> = self.logs.iter().map(|entry| entry.key().clone()).collect();
-        for (name, key) in keys {
-            let log_key = LogKey { name, key: &key };
-            let Some(log) = self.log(log_key) else { continue };
-            longest = longest.max(lock(&log).longest_window);
-            if self.merge(log_key, &log).await.is_err() {
-                break;
-            }
-        }
-        longest
-    }
-
-    /// Forgets the logs that have been merged. Those that another task holds stay.
-    fn forget_merged(&self) {
-        self.logs.retain(|_, log| {
-            // Nobody can get hold of the log while its part of the map is locked.
-            let is_merged = log.try_lock().is_ok_and(|log| log.unmerged.is_empty());
-            !(is_merged && Arc::strong_count(log) == 1)
-        });
-    }
-}
-
-fn lock(log: &Mutex<LocalLog>) -> MutexGuard<'_, LocalLog> {
-    log.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Lets another task merge once this one is done, or dropped.
-struct Merging<'a>(&'a Mutex<LocalLog>);
-
-impl Drop for Merging<'_> {
-    fn drop(&mut self) {
-        lock(self.0).is_merging = false;
     }
 }
 
@@ -295,6 +133,7 @@ impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
                 let facts = shared.local.settle_now(&settlement);
                 if facts.applied {
                     log.unmerged[index].cost = settlement.cost;
+                    log.unmerged[index].settled = true;
                 }
                 return Ok(facts);
             }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use limiter_core::store::{Facts, LogKey, Mode, Op, Settlement, SettlementFacts, decide};
 use limiter_core::{Decision, Error, Timer, WindowStore};
 
-use crate::outage::{Outage, OutageLog};
-use crate::substitute::{self, Ids};
+use super::outage::{Outage, OutageLog};
+use super::substitute::{self, Ids};
 
 /// Denies what a store could not decide because it is away.
 ///

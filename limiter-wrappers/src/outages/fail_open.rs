@@ -5,8 +5,8 @@ use std::sync::Arc;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts, decide};
 use limiter_core::{Decision, Error, Timer, WindowStore};
 
-use crate::outage::{Outage, OutageLog};
-use crate::substitute::{self, Ids};
+use super::outage::{Outage, OutageLog};
+use super::substitute::{self, Ids};
 
 /// Admits what a store could not decide because it is away.
 ///

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::breaker::CircuitBreaker;
-use crate::denial_cache::DenialCache;
-use crate::fail_closed::FailClosed;
-use crate::fail_open::FailOpen;
-use crate::fallback::Fallback;
-use crate::timeout::Timeout;
+use super::breaker::CircuitBreaker;
+use super::denial_cache::DenialCache;
+use super::fail_closed::FailClosed;
+use super::fail_open::FailOpen;
+use super::fallback::Fallback;
+use super::timeout::Timeout;
 
 /// A store behind a denial cache, a circuit breaker and a timeout.
 pub type Guarded<S> = DenialCache<CircuitBreaker<Timeout<S>>>;
