@@ -25,11 +25,13 @@ use crate::time::Timestamp;
 ///
 /// ```
 /// # use limiter_core::{Error, Timestamp};
-/// # use limiter_core::store::{Facts, Log, Op};
+/// # use limiter_core::store::{Facts, Log, Op, Outcome};
 /// # fn example(op: &Op<'_>, saved: Option<Vec<u8>>, save: impl FnOnce(Vec<u8>), now: Timestamp) -> Result<Facts, Error> {
 /// let mut log = saved.map_or(Ok(Log::new()), |bytes| Log::from_bytes(&bytes))?;
 /// let facts = log.apply(op, now);
-/// save(log.to_bytes()); // may be deleted from `log.expires_at()` on
+/// if let Outcome::Appended(_) = facts.outcome {
+///     save(log.to_bytes()); // may be deleted from `log.expires_at()` on
+/// }
 /// # Ok(facts) }
 /// ```
 ///

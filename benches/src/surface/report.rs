@@ -14,8 +14,8 @@ const PEERS: [&str; 3] = [Governor::NAME, GovernorFoldhash::NAME, Trypema::<100>
 pub fn markdown(surface: &Surface) -> String {
     let mut out = String::new();
     let text = "Random keys, each with a log of the given number of entries. *Allowed*: every request is allowed, and entries \
-         expire as fast as requests come. *Used up*: every request is denied. Medians in nanoseconds per decision and thread; \
-         in brackets, this library's time as a multiple of the peer's. A multiple above 1 is bold: the peer is faster.\n\n\
+         expire as fast as requests come. *Used up*: every request is denied. Medians in wall-clock nanoseconds per decision, all threads \
+         together; in brackets, this library's time as a multiple of the peer's. A multiple above 1 is bold: the peer is faster.\n\n\
          - A peer without a log has a window a thousand times longer where limits are used up, so that no unit frees during a turn.\n\
          - *governor foldhash*: governor with the hasher that this library uses.\n\
          - *floor*: a program that touches only what any exact log must touch. It reads the clock, hashes the key, probes a \
@@ -63,24 +63,34 @@ pub fn readme_table(out: &mut String, surface: &Surface) {
         }
         out.push('\n');
     }
-    let mut slower = Vec::new();
-    for threads in THREADS {
-        let cells = surface.cells.iter().filter(|figures| figures.cell.threads == threads);
-        slower.extend(cells.filter_map(where_slower));
+    let of_threads = |threads: &usize| {
+        let threads = *threads;
+        surface.cells.iter().filter(move |figures| figures.cell.threads == threads)
+    };
+    let slower: Vec<_> = THREADS
+        .iter()
+        .flat_map(of_threads)
+        .filter_map(|figures| Some((figures.cell, where_slower(figures)?)))
+        .collect();
+    if slower.is_empty() {
+        out.push_str("governor was faster in no cell, with either hasher.\n");
+        return;
     }
-    match slower.as_slice() {
-        [] => out.push_str("governor was faster in no cell, with either hasher.\n"),
-        _ => {
-            let _ = write!(
-                out,
-                "governor is faster {} and {}: mostly with tens of thousands of keys and dozens of entries per log.\n\n\
-                 <details><summary>Every cell where governor is faster</summary>\n\n{}\n</details>\n",
-                share_of_cells(surface, Governor::NAME, "as shipped"),
-                share_of_cells(surface, GovernorFoldhash::NAME, "with this library's hasher"),
-                slower.concat()
-            );
-        }
-    }
+    let range = |of: fn(&Cell) -> usize| {
+        let numbers = || slower.iter().map(|(cell, _)| of(cell));
+        let (least, most) = (numbers().min().unwrap_or_default(), numbers().max().unwrap_or_default());
+        if least == most { thousands(most) } else { format!("{} to {}", thousands(least), thousands(most)) }
+    };
+    let _ = write!(
+        out,
+        "governor is faster {} and {}. Those cells have {} keys and {} entries per log.\n\n\
+         <details><summary>Every cell where governor is faster</summary>\n\n{}\n</details>\n",
+        share_of_cells(surface, Governor::NAME, "as shipped"),
+        share_of_cells(surface, GovernorFoldhash::NAME, "with this library's hasher"),
+        range(|cell| cell.keys),
+        range(|cell| cell.entries as usize),
+        slower.iter().map(|(_, line)| line.as_str()).collect::<String>()
+    );
 }
 
 fn readme_cell(figures: &Figures) -> Option<String> {
