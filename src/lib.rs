@@ -83,7 +83,7 @@ pub mod store {
 pub mod time {
     #[cfg(feature = "tokio")]
     pub use limiter_core::TokioTimer;
-    pub use limiter_core::{BoxFuture, Clock, Timer, Timestamp, WithClock, whole_secs};
+    pub use limiter_core::{BoxFuture, Clock, Timer, Timestamp, WithClock, ceil_secs};
 }
 
 // Runs the README's code blocks as doctests.

@@ -9,7 +9,7 @@ use crate::limit::Limit;
 use crate::op::{Mode, Op};
 use crate::per_limit::PerLimit;
 use crate::settlement::Receipt;
-use crate::status::whole_secs;
+use crate::status::ceil_secs;
 use crate::status::{LimitStatus, Status};
 use crate::time::{Timestamp, Window};
 
@@ -86,7 +86,7 @@ impl Decision {
     /// At least 1 for a denial. `None` if the operation was not denied.
     #[must_use]
     pub fn retry_after_secs(&self) -> Option<u64> {
-        self.retry_after().map(whole_secs)
+        self.retry_after().map(ceil_secs)
     }
 
     /// Returns how long until [`remaining`](Self::remaining) next grows. Zero if nothing is used.

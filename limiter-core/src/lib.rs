@@ -56,7 +56,7 @@ pub use policy::{Counting, Policy};
 pub use range::{MAX_COST, OutOfRange};
 pub use request::{Permit, RefundOnDrop, Request};
 pub use settlement::Receipt;
-pub use status::{LimitStatus, Settled, Status, whole_secs};
+pub use status::{LimitStatus, Settled, Status, ceil_secs};
 pub use store::{DynWindowStore, NowStore, WindowStore};
 pub use time::{Timestamp, Window};
 pub use with_clock::WithClock;

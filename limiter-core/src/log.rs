@@ -131,7 +131,8 @@ impl Log {
     pub fn settle(&mut self, settlement: &Settlement<'_>, now: Timestamp) -> SettlementFacts {
         let (time, receipt) = (self.clamped(settlement.at, now), settlement.receipt);
         let found = position(&self.entries, receipt.entry().as_u128() as u64).filter(|&i| {
-            self.entry(&self.entries[i]) == Entry { id: receipt.entry(), at: receipt.at() } && !receipt.has_left(time)
+            self.entry(&self.entries[i]) == Entry { id: receipt.entry(), at: receipt.at() }
+                && !receipt.has_expired(time)
         });
         if let Some(i) = found {
             let change = settlement.cost.wrapping_sub(self.cost(i));

@@ -46,7 +46,7 @@ impl Receipt {
 
     /// Returns whether the entry has expired at `now`.
     #[must_use]
-    pub const fn has_left(&self, now: Timestamp) -> bool {
+    pub const fn has_expired(&self, now: Timestamp) -> bool {
         !self.window.counts(self.at, now)
     }
 }

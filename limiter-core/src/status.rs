@@ -250,7 +250,7 @@ pub fn settled(settlement: &Settlement<'_>, facts: SettlementFacts) -> Settled {
 
 /// Returns a duration in whole seconds, rounded up, for HTTP headers. 200 ms becomes 1 s, and 0 stays 0.
 #[must_use]
-pub const fn whole_secs(duration: Duration) -> u64 {
+pub const fn ceil_secs(duration: Duration) -> u64 {
     let more = if duration.subsec_nanos() > 0 { 1 } else { 0 };
     duration.as_secs().saturating_add(more)
 }
@@ -263,9 +263,9 @@ mod tests {
     #[test]
     fn seconds_are_rounded_up() {
         for (nanos, secs) in [(0, 0), (1, 1), (200_000_000, 1), (1_000_000_000, 1), (1_000_000_001, 2)] {
-            assert_eq!(whole_secs(Duration::from_nanos(nanos)), secs, "{nanos} ns");
+            assert_eq!(ceil_secs(Duration::from_nanos(nanos)), secs, "{nanos} ns");
         }
-        assert_eq!(whole_secs(Duration::MAX), u64::MAX);
+        assert_eq!(ceil_secs(Duration::MAX), u64::MAX);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use common::SlowStore;
 use futures::executor::block_on;
 use futures::future::join_all;
 use limiter_core::{
-    Counting, Decision, Error, ErrorKind, LimitStatus, Limiter, SharedStore, Timestamp, WindowStore, policy, whole_secs,
+    Counting, Decision, Error, ErrorKind, LimitStatus, Limiter, SharedStore, Timestamp, WindowStore, ceil_secs, policy,
 };
 use limiter_testkit::{Answer, OracleStore};
 
@@ -88,8 +88,8 @@ fn a_key_at_its_limit_is_no_denial_for_status() {
     // A denial is bound by the longest wait, a status by the least remaining.
     let status = limiter.status("k").at(at(200_000)).now().unwrap();
     assert_eq!((status.remaining(), status.limit().to_string()), (0, "1/1s".to_owned()));
-    let reset: Vec<u64> = status.limits().iter().map(|limit| whole_secs(limit.reset_after())).collect();
-    assert_eq!((reset, whole_secs(status.reset_after())), (vec![1, 10], 10));
+    let reset: Vec<u64> = status.limits().iter().map(|limit| ceil_secs(limit.reset_after())).collect();
+    assert_eq!((reset, ceil_secs(status.reset_after())), (vec![1, 10], 10));
     assert!(status.limits().iter().all(|limit| limit.retry_after().is_none()));
 }
 

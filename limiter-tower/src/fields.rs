@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use limiter_core::{LimitStatus, PerLimit, Status, Timestamp, whole_secs};
+use limiter_core::{LimitStatus, PerLimit, Status, Timestamp, ceil_secs};
 
 use self::list::List;
 pub(crate) use self::policies::{Policies, violated};
@@ -167,7 +167,7 @@ impl Fields {
         out.number(remaining.min(self.max_remaining));
         if used > 0 {
             out.push(b";t=");
-            out.number(whole_secs(refill_after));
+            out.number(ceil_secs(refill_after));
         }
     }
 }
@@ -175,7 +175,7 @@ impl Fields {
 impl Reset {
     fn value(self, limit: &LimitStatus, at: Timestamp) -> u64 {
         match self {
-            Self::SecondsFromNow => whole_secs(limit.reset_after()),
+            Self::SecondsFromNow => ceil_secs(limit.reset_after()),
             Self::UnixTime => at.saturating_add(limit.reset_after()).as_micros().div_ceil(1_000_000),
         }
     }

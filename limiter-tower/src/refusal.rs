@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use http::StatusCode;
-use limiter_core::{Error, whole_secs};
+use limiter_core::{Error, ceil_secs};
 
 /// Why a request is refused.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Refusal {
     /// Returns [`retry_after`](Self::retry_after) in whole seconds, rounded up: the value of `Retry-After`. It is at least 1.
     #[must_use]
     pub fn retry_after_secs(&self) -> Option<u64> {
-        self.retry_after.map(|wait| whole_secs(wait).max(1))
+        self.retry_after.map(|wait| ceil_secs(wait).max(1))
     }
 
     /// Returns the names of all limits that deny, as the field `RateLimit-Policy` has them.

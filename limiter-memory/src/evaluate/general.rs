@@ -30,7 +30,7 @@ pub(crate) fn apply(log: &mut Log, op: Op<'_>, now: Timestamp) -> Facts {
 pub(crate) fn settle(log: &mut Log, settlement: &Settlement<'_>, now: Timestamp) -> SettlementFacts {
     let unchanged = with_entries!(log, entries => {
         let (now, receipt) = (entries.clamp(now), &settlement.receipt);
-        let number = u64::try_from(receipt.entry().as_u128()).ok().filter(|_| !receipt.has_left(now));
+        let number = u64::try_from(receipt.entry().as_u128()).ok().filter(|_| !receipt.has_expired(now));
         let found = number.and_then(|number| entries.find(number)).filter(|&i| entries.at(i) == receipt.at());
         // A receipt that names no entry must not cost memory.
         found.is_none_or(|i| entries.cost_from(i) - entries.cost_from(i + 1) == settlement.cost).then(|| {

@@ -21,13 +21,13 @@ impl ListStore {
         }
     }
 
-    fn has_left(&self, settlement: &Settlement<'_>, now: u64) -> bool {
+    fn has_expired(&self, settlement: &Settlement<'_>, now: u64) -> bool {
         let (receipt, now) = (settlement.receipt, Timestamp::from_micros_saturating(now));
         match self.flaw {
             Flaw::RefundsWhatHasLeft => false,
             Flaw::RefundsAtTheEndOfTheWindow => now.micros_since(receipt.at()) > receipt.window().as_micros(),
             Flaw::RefundsInTheSettlementsWindow => !settlement.policy.longest_window().counts(receipt.at(), now),
-            _ => receipt.has_left(now),
+            _ => receipt.has_expired(now),
         }
     }
 
@@ -52,7 +52,7 @@ impl ListStore {
         if let (Flaw::SettlesBackInTime, At::Given(given)) = (self.flaw, settlement.at) {
             now = given.as_micros();
         }
-        let mut found = self.find(&log, settlement).filter(|_| !self.has_left(settlement, now));
+        let mut found = self.find(&log, settlement).filter(|_| !self.has_expired(settlement, now));
         if self.has(Flaw::SettlesNothingAtTheStoresClock) && settlement.at == At::StoreClock {
             found = None;
         }

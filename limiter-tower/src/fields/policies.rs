@@ -1,7 +1,7 @@
 //! The names of limits, and the fields that depend on policies alone.
 
 use http::HeaderValue;
-use limiter_core::{Policy, whole_secs};
+use limiter_core::{Policy, ceil_secs};
 
 use super::list::List;
 use crate::decide::{Answer, Ruling};
@@ -48,7 +48,7 @@ fn policy_items(out: &mut List, base: &str, policy: &Policy) {
         out.push(b";q=");
         out.number(limit.max());
         out.push(b";w=");
-        out.number(whole_secs(limit.window().as_duration()));
+        out.number(ceil_secs(limit.window().as_duration()));
     }
 }
 
