@@ -15,7 +15,7 @@ use limiter_core::Timestamp;
 use limiter_core::store::Op;
 
 use self::fast::try_fast;
-use crate::log::encoding::Narrow;
+use crate::log::header::Narrow;
 use crate::log::{Log, Other, Place, with_entries};
 
 pub(crate) use self::answer::Answer;

@@ -11,8 +11,8 @@ pub(crate) mod view;
 use limiter_core::Timestamp;
 use limiter_core::store::Op;
 
-use self::encoding::Format;
-use self::header::{Header, Oldest};
+use self::encoding::Header;
+use self::header::{Format, Oldest};
 use self::inline::Inline;
 use self::retention::Retention;
 use self::ring::Ring;
@@ -45,7 +45,7 @@ impl Place for Log {
 /// Evaluates the first expression with the entries of a log in a compact form, or the second with a sparse log.
 macro_rules! with_entries {
     ($log:expr, $entries:ident => $body:expr, $sparse:pat => $otherwise:expr) => {{
-        use $crate::log::encoding::with_format;
+        use $crate::log::header::with_format;
         use $crate::log::{Log, Other};
         match $log {
             Log::Ring(ring) => with_format!(ring.header.format(), E => {

@@ -2,11 +2,10 @@
 
 use std::marker::PhantomData;
 
-use limiter_core::MAX_LIMITS;
+use limiter_core::Timestamp;
 use limiter_core::store::Op;
 
-use super::header::{Header, RingHeader};
-use super::retention::retention_zeros;
+use super::retention::{Retention, retention_zeros};
 
 /// The words of one entry. An entry that has a cost stores the total cost of all entries *before* it.
 pub(crate) trait Encoding {
@@ -29,14 +28,24 @@ pub(crate) trait Encoding {
     fn total_before(entry: &Self::Entry) -> u64;
 }
 
-/// The low half of the time: 4 bytes, for windows of up to 71 minutes.
-pub(crate) type Narrow<const HINTS: usize = 0, H = RingHeader> = Words<1, 1, HINTS, H>;
-/// The low halves of the time and of the total: 8 bytes.
-pub(crate) type NarrowCosts<const HINTS: usize = 0> = Words<2, 1, HINTS, RingHeader>;
-/// The time: 8 bytes.
-pub(crate) type Wide<const HINTS: usize = 0> = Words<2, 2, HINTS, RingHeader>;
-/// The time and the total: 16 bytes.
-pub(crate) type WideCosts<const HINTS: usize = 0> = Words<4, 2, HINTS, RingHeader>;
+/// Which entries there are. They are numbered one by one, modulo 2^32.
+pub(crate) trait Header {
+    /// Whether the log has more than four entries at times.
+    const GROWS: bool;
+
+    /// Returns the first entry's number.
+    fn first(&self) -> u32;
+
+    fn len(&self) -> usize;
+
+    /// Sets the first entry's number, and how many entries there are.
+    fn set_range(&mut self, first: u32, len: usize);
+
+    fn set_newest<E: Encoding>(&mut self, at: Timestamp, kept: Retention);
+
+    /// Whether the log can append the operation's entry to `len` others without a conversion, as far as the header decides.
+    fn can_push<E: Encoding>(&self, op: &Op<'_>, len: usize, capacity: usize) -> bool;
+}
 
 /// An entry of `WORDS` words. The first `TIME` hold the time, the rest, if any, the total.
 pub(crate) struct Words<const WORDS: usize, const TIME: usize, const HINTS: usize, H>(PhantomData<H>);
@@ -92,59 +101,3 @@ fn write(words: &mut [u32], number: u64) {
 fn read(words: &[u32]) -> u64 {
     words.iter().rev().fold(0, |number, word| number << 32 | u64::from(*word))
 }
-
-/// The words behind the entries of a ring with hints: the number of the entry at which each limit's window began the last time.
-/// A log of one limit needs none, because its window begins at the first entry.
-pub(crate) const HINTS: usize = MAX_LIMITS;
-
-/// What a ring's block holds, in three bits of the ring's header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Format {
-    /// Whole times and totals, not only their low halves.
-    pub(crate) wide: bool,
-    pub(crate) costs: bool,
-    /// [`HINTS`] behind the entries.
-    pub(crate) hints: bool,
-}
-
-impl Format {
-    pub(crate) const BITS: u32 = 3;
-
-    #[inline(always)]
-    pub(crate) const fn of<E: Encoding>() -> Self {
-        Self { wide: E::RANGE == u64::MAX, costs: E::COSTS, hints: E::HINTS > 0 }
-    }
-
-    #[inline(always)]
-    pub(crate) const fn to_bits(self) -> u64 {
-        self.costs as u64 | (self.wide as u64) << 1 | (self.hints as u64) << 2
-    }
-
-    pub(crate) const fn from_bits(bits: u64) -> Self {
-        Self { costs: bits & 1 > 0, wide: bits & 2 > 0, hints: bits & 4 > 0 }
-    }
-}
-
-/// Evaluates an expression with a format's [`Encoding`] as a type.
-macro_rules! with_format {
-    ($format:expr, $encoding:ident => $body:expr) => {{
-        use $crate::log::encoding::{Format, Narrow, NarrowCosts, Wide, WideCosts};
-        let format: Format = $format;
-        match (format.wide, format.costs) {
-            (false, false) => with_format!(@hints format, Narrow, $encoding => $body),
-            (false, true) => with_format!(@hints format, NarrowCosts, $encoding => $body),
-            (true, false) => with_format!(@hints format, Wide, $encoding => $body),
-            (true, true) => with_format!(@hints format, WideCosts, $encoding => $body),
-        }
-    }};
-    (@hints $format:ident, $this:ident, $encoding:ident => $body:expr) => {
-        if $format.hints {
-            type $encoding = $this<{ $crate::log::encoding::HINTS }>;
-            $body
-        } else {
-            type $encoding = $this;
-            $body
-        }
-    };
-}
-pub(crate) use with_format;

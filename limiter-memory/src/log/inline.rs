@@ -5,8 +5,8 @@ use std::num::NonZero;
 use limiter_core::store::Op;
 use limiter_core::{Timestamp, internal};
 
-use super::encoding::{Encoding, Narrow};
-use super::header::Header;
+use super::encoding::{Encoding, Header};
+use super::header::Narrow;
 use super::retention::Retention;
 use super::view::View;
 

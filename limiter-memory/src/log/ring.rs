@@ -3,8 +3,8 @@
 use limiter_core::Timestamp;
 use limiter_core::store::Op;
 
-use super::encoding::{Encoding, Format, Narrow, NarrowCosts, can_encode, with_format};
-use super::header::{Oldest, RingHeader};
+use super::encoding::{Encoding, can_encode};
+use super::header::{Format, Narrow, NarrowCosts, Oldest, RingHeader, with_format};
 use super::retention::Retention;
 use super::view::View;
 
@@ -68,8 +68,8 @@ mod tests {
 
     use super::*;
     use crate::evaluate::general::apply;
-    use crate::log::encoding::HINTS;
-    use crate::log::header::Header;
+    use crate::log::encoding::Header;
+    use crate::log::header::HINTS;
     use crate::log::inline::{Inline, NUMBERS};
     use crate::log::{Log, with_entries};
 

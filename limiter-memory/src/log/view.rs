@@ -4,8 +4,8 @@ use limiter_core::internal::gallop;
 use limiter_core::store::Op;
 use limiter_core::{Timestamp, Window, internal};
 
-use super::encoding::{Encoding, can_encode};
-use super::header::{Header, Oldest};
+use super::encoding::{Encoding, Header, can_encode};
+use super::header::Oldest;
 use super::retention::Retention;
 
 /// The entries of a log, in the order in which they were appended. A receipt names an entry by number and time.
