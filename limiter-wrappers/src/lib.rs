@@ -11,11 +11,19 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "outages")]
+mod denial_cache;
 pub mod observe;
 #[cfg(feature = "outages")]
 mod outages;
 mod prefix;
+#[cfg(feature = "outages")]
+mod stack;
 
 #[cfg(feature = "outages")]
-pub use outages::{CircuitBreaker, DenialCache, FailClosed, FailOpen, Fallback, Guarded, Outage, Stack, Timeout};
+pub use denial_cache::DenialCache;
+#[cfg(feature = "outages")]
+pub use outages::{CircuitBreaker, FailClosed, FailOpen, Fallback, Outage, Timeout};
 pub use prefix::Prefix;
+#[cfg(feature = "outages")]
+pub use stack::{Guarded, Stack};

@@ -2,12 +2,8 @@
 
 use std::time::Duration;
 
-use super::breaker::CircuitBreaker;
-use super::denial_cache::DenialCache;
-use super::fail_closed::FailClosed;
-use super::fail_open::FailOpen;
-use super::fallback::Fallback;
-use super::timeout::Timeout;
+use crate::denial_cache::DenialCache;
+use crate::outages::{CircuitBreaker, FailClosed, FailOpen, Fallback, Timeout};
 
 /// A store behind a denial cache, a circuit breaker and a timeout.
 pub type Guarded<S> = DenialCache<CircuitBreaker<Timeout<S>>>;
