@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
+use async_trait::async_trait;
 use common::SlowStore;
 use futures::executor::block_on;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
@@ -49,6 +50,7 @@ impl Sometimes {
     }
 }
 
+#[async_trait]
 impl WindowStore for Sometimes {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.enter(&op);
@@ -72,7 +74,7 @@ impl WindowStore for Sometimes {
         Ok(self.oracle.reset_now(log))
     }
 
-    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         op.cost.is_multiple_of(3).then(|| {
             self.enter(&op);
             self.leave(&op);
