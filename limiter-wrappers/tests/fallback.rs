@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Mode, Op, Settlement, SettlementFacts};
-use limiter_core::{Clock, Decision, Error, ErrorKind, Limiter, NowStore, Timestamp, WindowStore, WithClock, policy};
+use limiter_core::{
+    Clock, Decision, Error, ErrorKind, Limiter, NowStore, Policy, Receipt, Timestamp, WindowStore, WithClock, policy,
+};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::{Fallback, Outage};
+use proptest::prelude::*;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
@@ -90,8 +93,11 @@ impl Server {
 
 impl Server {
     fn used(&self, key: &str) -> u64 {
-        let policy = policy!("5/1h");
-        self.0.store.apply_now(&Op::peek(key, &policy).with_name("t".into())).log.usage[0].used
+        self.used_under(key, &policy!("5/1h"))
+    }
+
+    fn used_under(&self, key: impl AsRef<[u8]>, policy: &Policy) -> u64 {
+        self.0.store.apply_now(&Op::peek(&key, policy).with_name("t".into())).log.usage[0].used
     }
 }
 
@@ -572,4 +578,87 @@ fn a_replay_outlives_its_runtime_but_not_its_store() {
         drop(scene);
         until("the task has ended", || Handle::current().metrics().num_alive_tasks() == 0).await;
     });
+}
+
+/// What the caller does, and what the server does with it and with the replay.
+#[derive(Clone, Debug)]
+enum Step {
+    Acquire { key: u8, cost: u64 },
+    Repeat { entry: usize },
+    Settle { entry: usize, cost: u64 },
+    Reset { key: u8 },
+    Rest,
+}
+
+fn steps() -> impl Strategy<Value = Vec<(Step, Vec<Does>)>> {
+    let step = prop_oneof![
+        4 => (0..2_u8, 1..100_u64).prop_map(|(key, cost)| Step::Acquire { key, cost }),
+        2 => (0..100_usize).prop_map(|entry| Step::Repeat { entry }),
+        4 => (0..100_usize, 0..4_u64).prop_map(|(entry, cost)| Step::Settle { entry, cost: cost * 50 }),
+        1 => (0..2_u8).prop_map(|key| Step::Reset { key }),
+        2 => Just(Step::Rest),
+    ];
+    let does = prop_oneof![3 => Just(Does::Answer), 2 => Just(Does::Refuse), 2 => Just(Does::LoseAnswer)];
+    prop::collection::vec((step, prop::collection::vec(does, 1..4)), 1..60)
+}
+
+struct Entry {
+    key: u8,
+    cost: u64,
+    receipt: Receipt,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is refused and whatever answer is lost, each entry counts once, at the cost of its last settlement.
+    #[test]
+    fn each_entry_counts_once_at_its_last_cost(steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let scene = Scene::new();
+            let limiter = Limiter::new("t", policy!("1000000/1h"), scene.store.clone());
+            let mut entries: Vec<Entry> = Vec::new();
+            for (step, does) in steps {
+                let mut calls = does.clone().into_iter().cycle();
+                scene.server.rule(move |_, _| calls.next().unwrap_or(Does::Answer));
+                match step {
+                    Step::Acquire { key, cost } => {
+                        let call = limiter.acquire([key]).cost(cost).id(entries.len() as u128).await.unwrap();
+                        entries.push(Entry { key, cost, receipt: call.receipt().unwrap() });
+                    }
+                    Step::Repeat { entry } => {
+                        let index = entry % entries.len().max(1);
+                        if let Some(entry) = entries.get_mut(index).filter(|entry| entry.cost > 0) {
+                            let call = limiter.acquire([entry.key]).cost(entry.cost).id(index as u128).await.unwrap();
+                            entry.receipt = call.receipt().unwrap();
+                        }
+                    }
+                    Step::Settle { entry, cost } => {
+                        let index = entry % entries.len().max(1);
+                        if let Some(entry) = entries.get_mut(index) {
+                            let settled = limiter.settle([entry.key], entry.receipt, cost).await.unwrap();
+                            // During an outage nobody knows that the primary store's entry is gone.
+                            assert!(settled.applied() || entry.cost == 0);
+                            entry.cost = if entry.cost > 0 { cost } else { 0 };
+                        }
+                    }
+                    Step::Reset { key } => {
+                        limiter.reset([key]).await.unwrap();
+                        // A journaled reset removes what the log holds then.
+                        scene.server.set(Does::Answer);
+                        assert_eq!(scene.store.flush(Duration::MAX).await, 0);
+                        entries.iter_mut().filter(|entry| entry.key == key).for_each(|entry| entry.cost = 0);
+                    }
+                    Step::Rest => sleep(Duration::from_millis(150)).await,
+                }
+            }
+            scene.server.set(Does::Answer);
+            assert_eq!(scene.store.flush(Duration::MAX).await, 0);
+            for key in 0..2 {
+                let expected: u64 = entries.iter().filter(|entry| entry.key == key).map(|entry| entry.cost).sum();
+                assert_eq!(scene.server.used_under([key], &policy!("1000000/1h")), expected);
+            }
+        });
+    }
 }

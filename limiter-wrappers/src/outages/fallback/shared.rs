@@ -126,7 +126,7 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
             return facts;
         }
         match verdict(&mut self.lock(), op) {
-            Some(issued) => issued.repeated(facts),
+            Some((issued, admitted)) => issued.repeated(facts, admitted),
             None => facts,
         }
     }
@@ -135,12 +135,9 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
     pub(super) fn decide_locally(self: &Arc<Self>, op: &Op<'_>) -> Facts {
         self.local_decisions.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
-        if let Some(issued) = verdict(&mut state, op) {
-            return issued.repeated(Facts {
-                admitted: false,
-                outcome: Outcome::Nothing,
-                log: self.local_log(op.log, op.policy, op.at),
-            });
+        if let Some((issued, admitted)) = verdict(&mut state, op) {
+            let log = self.local_log(op.log, op.policy, op.at);
+            return Facts { admitted, outcome: Outcome::Repeated(issued.entry), log };
         }
         let mut facts = self.local.apply_now(op);
         if let Outcome::Appended(local) = facts.outcome {
@@ -278,14 +275,14 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
     }
 }
 
-/// Returns the entry whose verdict the operation repeats.
-fn verdict(state: &mut State, op: &Op<'_>) -> Option<Issued> {
-    let issued = *state.verdicts.find(op.log, op.id?)?;
+/// Returns the entry whose verdict the operation repeats, and the verdict.
+fn verdict<'a>(state: &'a mut State, op: &Op<'_>) -> Option<(&'a mut Issued, bool)> {
+    let issued = state.verdicts.find(op.log, op.id?)?;
     let counts = match op.at {
         At::StoreClock => true,
         At::Given(at) => issued.window.counts(issued.entry.at, at),
     };
-    (counts && issued.verdict.is_some()).then_some(issued)
+    issued.verdict.filter(|_| counts).map(|admitted| (issued, admitted))
 }
 
 /// Returns how many µs `a` is later than `b`.

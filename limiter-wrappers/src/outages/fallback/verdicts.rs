@@ -10,7 +10,6 @@ use super::aged::Aged;
 use super::journal::LogId;
 
 /// An entry of the local store.
-#[derive(Clone, Copy)]
 pub(super) struct Issued {
     /// As its receipt names it.
     pub(super) entry: Entry,
@@ -29,14 +28,12 @@ impl Issued {
         Receipt::new(entry.id, entry.at, self.window)
     }
 
-    /// Puts the verdict in place of that of other facts, which otherwise stay.
-    pub(super) fn repeated(&self, facts: Facts) -> Facts {
-        let Some(admitted) = self.verdict else { return facts };
-        let entry = match facts.outcome {
-            Outcome::Appended(entry) | Outcome::Repeated(entry) => entry,
-            Outcome::Nothing => self.entry,
-        };
-        Facts { admitted, outcome: Outcome::Repeated(entry), log: facts.log }
+    /// Returns what a store has answered to an operation with the entry's id, with this verdict and this entry.
+    pub(super) fn repeated(&mut self, facts: Facts, admitted: bool) -> Facts {
+        if let Outcome::Appended(primary) | Outcome::Repeated(primary) = facts.outcome {
+            self.primary = Some(primary);
+        }
+        Facts { admitted, outcome: Outcome::Repeated(self.entry), log: facts.log }
     }
 }
 
