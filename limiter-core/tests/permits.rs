@@ -3,11 +3,13 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use common::SlowStore;
 use futures::executor::block_on;
-use limiter_core::{BoxFuture, Error, Limiter, NowStore, WindowStore, policy};
-use limiter_testkit::OracleStore;
+use limiter_core::{BoxFuture, Clock, Error, Limiter, NowStore, Settled, WindowStore, WithClock, policy};
+use limiter_testkit::{MockClock, OracleStore};
 
 fn used<S: NowStore>(limiter: &Limiter<S>) -> u64 {
     limiter.status("k").now().unwrap().used()
@@ -115,4 +117,39 @@ fn acquiring_first_and_peeking_first_differ_when_calls_overlap() {
     (0..guesses).for_each(|_| assert!(login.record("ann").now().is_ok()));
     assert_eq!(guesses, 100, "every guess is tried before one is counted");
     assert!(!login.peek("ann").now().unwrap().allowed());
+}
+
+#[test]
+fn settle_or_record_charges_work_that_took_longer_than_the_window() {
+    let clock = MockClock::new();
+    let limiter = Limiter::new("chat", policy!("10/1m"), WithClock::new(OracleStore::new(), clock.clone()));
+    let acquire = || limiter.acquire("k").cost(2).permit().now().unwrap().unwrap();
+    // In time, it settles.
+    let permit = acquire();
+    let settled = permit.settle_or_record(5).now();
+    assert_eq!((settled.applied(), settled.recorded(), settled.status().used()), (true, false, 5));
+    // Too late, it records, and a settlement has no effect.
+    clock.advance(Duration::from_secs(60));
+    assert!(!permit.settle(5).now().applied());
+    let settled = block_on(permit.settle_or_record(6).at(clock.now())).unwrap();
+    assert_eq!((settled.applied(), settled.recorded(), settled.status().used()), (false, true, 6));
+    // What was refunded or reset stays so.
+    let permit = acquire();
+    assert!(permit.refund().now().applied());
+    let settled = permit.settle_or_record(3).now();
+    assert_eq!((settled.applied(), settled.recorded(), settled.status().used()), (false, false, 6));
+}
+
+#[test]
+fn settle_on_drop_charges_what_was_used_by_then() {
+    let store = Arc::new(SlowStore::default());
+    let limiter = Limiter::new("chat", policy!("10/1h"), Arc::clone(&store));
+    let (send, settlements) = std::sync::mpsc::channel::<BoxFuture<'static, Result<Settled, Error>>>();
+    let tokens = Arc::new(AtomicU64::new(0));
+    let permit = block_on(limiter.acquire("k").cost(8).permit()).unwrap().unwrap();
+    let guard = permit.settle_on_drop(Arc::clone(&tokens), move |settle| send.send(settle).unwrap());
+    tokens.fetch_add(3, Ordering::Relaxed);
+    drop(guard);
+    assert!(block_on(settlements.try_recv().unwrap()).unwrap().applied());
+    assert_eq!(block_on(limiter.status("k")).unwrap().used(), 3);
 }

@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use common::SlowStore;
 use futures::executor::block_on;
@@ -23,6 +23,16 @@ impl Timer for RecordingTimer {
     fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
         self.0.lock().unwrap().push(duration);
         Box::pin(async {})
+    }
+}
+
+/// A timer that blocks the thread.
+#[derive(Debug)]
+struct ThreadTimer;
+
+impl Timer for ThreadTimer {
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(async move { thread::sleep(duration) })
     }
 }
 
@@ -143,4 +153,23 @@ fn the_earliest_time_is_no_special_case() {
     let limiter = Limiter::new("search", policy!("1/1us"), WithClock::new(OracleStore::new(), clock.clone()));
     assert!((0..3).all(|_| limiter.acquire("k").within(SECOND).blocking().unwrap().allowed()));
     assert_eq!(clock.now().as_micros(), 2);
+}
+
+/// A clock that stepped back leaves entries in its future, which hold up the log's time.
+#[test]
+fn an_entry_ahead_of_the_clock_does_not_prolong_the_wait() {
+    let (wait, limiter) = (Duration::from_millis(200), Limiter::new("n", policy!("1/90ms"), OracleStore::new()));
+    let limiter = limiter.with_timer(ThreadTimer);
+    let ahead = Timestamp::try_from(SystemTime::now()).unwrap().saturating_add(3600 * SECOND);
+    assert!(limiter.acquire("k").at(ahead).now().unwrap().allowed());
+    // Both end, although the log's time stands still for an hour.
+    assert!(!block_on(limiter.acquire("k").within(wait)).unwrap().allowed());
+    assert!(!limiter.acquire("k").within(wait).blocking().unwrap().allowed());
+    // So they do under a clock with a timer.
+    let clock = MockClock::new().auto_advancing();
+    let limiter = Limiter::new("n", policy!("1/90ms"), WithClock::new(OracleStore::new(), clock.clone()));
+    assert!(limiter.acquire("k").at(clock.now().saturating_add(3600 * SECOND)).now().unwrap().allowed());
+    let start = clock.now();
+    assert!(!block_on(limiter.acquire("k").within(wait)).unwrap().allowed());
+    assert_eq!(clock.now().micros_since(start), 180_000);
 }

@@ -6,6 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use allocation_counter::measure;
+use limiter_core::IntoPolicy;
 use limiter_core::store::LogKey;
 use limiter_core::{Counting, Key, Limiter, Name, Policy, SharedStore, Timestamp, policy};
 use limiter_memory::MemoryStore;
@@ -15,7 +16,7 @@ fn at(micros: u64) -> Timestamp {
 }
 
 /// A limiter on a new store in memory.
-fn limiter(policy: impl Into<Policy>) -> Limiter<MemoryStore> {
+fn limiter(policy: impl IntoPolicy) -> Limiter<MemoryStore> {
     Limiter::new("test", policy, MemoryStore::new())
 }
 

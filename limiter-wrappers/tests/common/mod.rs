@@ -86,7 +86,7 @@ pub(crate) fn traffic<S: NowStore>(limiter: &Limiter<S>) {
     let decision = limiter.acquire(SECRET).policy(&gold).now().unwrap();
     let _ = limiter.peek(SECRET).now().unwrap();
     let _ = limiter.record("other").cost(7).now().unwrap();
-    limiter.refund(SECRET, decision.receipt().unwrap()).now();
+    let _ = limiter.refund(SECRET, decision.receipt().unwrap()).now();
     limiter.reset(SECRET).now();
     limiter.acquire(SECRET).cost(6).now().unwrap_err();
 }

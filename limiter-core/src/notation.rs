@@ -1,21 +1,13 @@
-//! Parsing and printing of limits, windows and policies.
+//! Limits, windows and policies as text: `100/60s`.
 
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, excerpt};
 use crate::limit::Limit;
 use crate::parse::{self, ParseError, Reason, UNITS};
 use crate::policy::Policy;
 use crate::time::Window;
-
-/// Quotes at most the first 60 characters of `text` for an error message.
-#[must_use]
-pub fn excerpt(text: &str) -> String {
-    let start: String = text.chars().take(60).collect();
-    let ellipsis = if start.len() < text.len() { "…" } else { "" };
-    format!("\"{}{ellipsis}\"", start.escape_debug())
-}
 
 fn invalid(what: &str, text: &str, error: ParseError) -> Error {
     // Spans start and end at character boundaries, because separators and units are whole characters.
