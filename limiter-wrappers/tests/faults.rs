@@ -10,11 +10,11 @@ use std::time::Duration;
 use limiter_core::{Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
-use limiter_testkit::faults::{
-    ClusterFault, ClusterScene, Network, RedisFault, RedisScene, Scene, Soak, Subject, alone, observe, soak,
-};
 use limiter_testkit::poll_times;
 use limiter_wrappers::{CircuitBreaker, FailClosed, FailOpen, Fallback, Stack, Timeout};
+use testbed::{
+    ClusterFault, ClusterScene, Network, RedisFault, RedisScene, Scene, Soak, Subject, alone, observe, soak,
+};
 use tokio::time::{sleep, timeout};
 
 const RESPONSE: Duration = Duration::from_millis(200);

@@ -4,9 +4,9 @@ use std::fmt;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use super::proxy::{Network, Proxy};
-use super::scene::{Scene, until};
-use crate::server::Server;
+use crate::proxy::{Network, Proxy};
+use crate::scene::{Scene, until};
+use limiter_testkit::server::Server;
 
 /// Keeps every confirmed write across `SIGKILL`, and starts replicas at once.
 const ARGS: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "no", "--repl-diskless-sync-delay", "0"];

@@ -1,11 +1,10 @@
 //! The proxy does to a connection what it says. Times are bounded from below only, so these tests need no quiet machine.
-#![cfg(feature = "faults")]
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use limiter_testkit::faults::{Network, Proxy};
+use testbed::{Network, Proxy};
 
 /// A server that sends back what it receives, in capitals.
 fn server() -> (Proxy, std::net::SocketAddr) {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use super::scene::{Scene, until};
-use crate::server::{Cluster, Reply, Server};
+use crate::scene::{Scene, until};
+use limiter_testkit::server::{Cluster, Reply, Server};
 
 /// A fault of a Redis Cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,4 @@
 //! The fault suite finds what stores do wrong.
-#![cfg(feature = "faults")]
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use std::time::Duration;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, ErrorKind, SharedStore, WindowStore};
 use limiter_testkit::OracleStore;
-use limiter_testkit::faults::{Outcome, Scene, Soak, Subject, alone, observe, soak};
+use testbed::{Outcome, Scene, Soak, Subject, alone, observe, soak};
 use tokio::time::timeout;
 
 const BOUND: Duration = Duration::from_millis(100);

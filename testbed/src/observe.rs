@@ -8,8 +8,8 @@ use limiter_core::{Limiter, SharedStore, policy};
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
-use super::scene::Scene;
-use super::subject::{Call, Outcome, Subject, usual};
+use crate::scene::Scene;
+use crate::subject::{Call, Outcome, Subject, usual};
 
 /// The maximum of the limit that must hold.
 const MAX: u64 = 10;

@@ -11,10 +11,10 @@ use limiter_core::{BoxFuture, Limiter, SharedStore, policy};
 use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{Instant, sleep};
 
-use super::observe::recovered;
-use super::scene::Scene;
-use super::subject::{Outcome, Subject};
-use crate::poll_times::poll_times;
+use crate::observe::recovered;
+use crate::scene::Scene;
+use crate::subject::{Outcome, Subject};
+use limiter_testkit::poll_times;
 
 /// The limit: units within a window, in microseconds.
 const MAX: u64 = 20;
@@ -66,7 +66,7 @@ pub struct SoakReport {
 /// every call ends within its store's bound, that no window admits more than [`Subject::most`] allows, and that the server decides
 /// for each store again in the end.
 ///
-/// Unlike in [`observe`](super::observe), a window may meet several faults. Call it in a multi-threaded tokio runtime.
+/// Unlike in [`observe`](crate::observe), a window may meet several faults. Call it in a multi-threaded tokio runtime.
 ///
 /// # Errors
 /// If the scene cannot begin or end a fault.

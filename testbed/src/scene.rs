@@ -2,12 +2,11 @@
 
 use std::fmt::{Debug, Display};
 use std::io;
-#[cfg(feature = "redis-server")]
 use std::time::{Duration, Instant};
 
-/// A server, usually behind a [`Proxy`](super::Proxy), that fails on command. Its faults do not overlap.
+/// A server, usually behind a [`Proxy`](crate::Proxy), that fails on command. Its faults do not overlap.
 ///
-/// Its functions may block: [`observe`](super::observe) and [`soak`](super::soak) move other tasks away first.
+/// Its functions may block: [`observe`](crate::observe) and [`soak`](crate::soak) move other tasks away first.
 pub trait Scene: Debug {
     /// The faults. A table shows their names.
     type Fault: Copy + Debug + Display;
@@ -37,7 +36,6 @@ pub trait Scene: Debug {
 }
 
 /// Waits until something holds.
-#[cfg(feature = "redis-server")]
 pub(super) fn until(what: &str, mut holds: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
     const TIMEOUT: Duration = Duration::from_secs(20);
     let until = Instant::now() + TIMEOUT;
