@@ -1,14 +1,12 @@
 //! A batch of acquires gets the decisions that the acquires get one by one.
 
-mod common;
-
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use common::SlowStore;
+use crate::slow_store::SlowStore;
 use futures::executor::block_on;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, ErrorKind, Limiter, NowStore, Timestamp, WindowStore, policy};

@@ -1,11 +1,9 @@
 //! What traces contain, and what they never do.
 
-mod common;
-
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use common::{Faulty, SECRET, traffic};
+use crate::faulty::{Faulty, SECRET, traffic};
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::observe::{ObservedStore, Tracing};
@@ -66,7 +64,7 @@ fn a_span_surrounds_the_store_and_may_have_a_hash_of_the_key() {
         let _ = runtime.block_on(limiter.acquire(SECRET)).unwrap();
     });
     let span = "limiter{limiter=\"search\" operation=\"acquire\" cost=1 key=\"11 bytes\"}: ";
-    assert!(log.contains(&format!("{span}traces: in the store")), "{log}");
+    assert!(log.contains(&format!("{span}it::traces: in the store")), "{log}");
     assert!(!log.contains(SECRET), "{log}");
 }
 

@@ -1,14 +1,12 @@
 //! The builders that a limiter's methods return, awaited and synchronous.
 
-mod common;
-
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use common::SlowStore;
+use crate::slow_store::SlowStore;
 use futures::executor::block_on;
 use futures::future::join_all;
 use limiter_core::{

@@ -1,11 +1,9 @@
 //! What metrics contain, and what they never do.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use common::{Does, Faulty, SECRET, traffic};
+use crate::faulty::{Does, Faulty, SECRET, traffic};
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::conformance::Suite;

@@ -8,11 +8,11 @@ use limiter::{Limiter, policy};
 use limiter_testkit::conformance::Suite;
 use limiter_testkit::conformance_tests;
 
-#[path = "../examples/own_store.rs"]
+#[path = "../../examples/own_store.rs"]
 #[allow(dead_code, reason = "the example has a main function")]
-mod own_store;
+mod example;
 
-use own_store::RedbStore;
+use example::RedbStore;
 
 fn path(folder: &tempfile::TempDir) -> String {
     folder.path().join("limits.redb").to_str().unwrap().to_owned()
@@ -42,7 +42,7 @@ async fn limits_are_in_force_after_the_process_was_killed() {
     }
     let folder = tempfile::tempdir().unwrap();
     let path = path(&folder);
-    let this_test = ["limits_are_in_force_after_the_process_was_killed", "--exact", "--nocapture"];
+    let this_test = ["own_store::limits_are_in_force_after_the_process_was_killed", "--exact", "--nocapture"];
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(this_test)
         .env(CHILD, &path)

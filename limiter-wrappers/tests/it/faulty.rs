@@ -1,7 +1,5 @@
 //! A store that fails on command, and operations of each kind.
 
-#![allow(dead_code, reason = "no test file uses all of it")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::{Does, Faulty};
+use crate::faulty::{Does, Faulty};
 use limiter_core::{Counting, Limiter, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
 use limiter_wrappers::DenialCache;
-
-mod common;
 
 #[tokio::test]
 async fn a_repeated_denial_needs_no_call_until_a_unit_frees() {

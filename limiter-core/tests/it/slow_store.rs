@@ -1,7 +1,5 @@
 //! A store that cannot answer synchronously, like one over a network.
 
-#![allow(dead_code, reason = "each test uses only a part of it")]
-
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;

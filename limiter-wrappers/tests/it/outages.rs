@@ -3,14 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{Does, Faulty};
+use crate::faulty::{Does, Faulty};
 use limiter_core::{ErrorKind, Limiter, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::poll_times;
 use limiter_wrappers::{CircuitBreaker, FailClosed, FailOpen, Fallback, Outage, Stack, Timeout};
 use tokio::time::{Instant, advance};
-
-mod common;
 
 const PAUSE: Duration = Duration::from_secs(1);
 

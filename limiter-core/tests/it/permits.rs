@@ -1,10 +1,8 @@
 //! Permits: settling, refunding and dropping an admitted acquire.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::SlowStore;
+use crate::slow_store::SlowStore;
 use futures::executor::block_on;
 use limiter_core::{BoxFuture, Error, Limiter, NowStore, WindowStore, policy};
 use limiter_testkit::OracleStore;

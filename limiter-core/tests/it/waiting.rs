@@ -1,14 +1,12 @@
 //! Waiting with `within` until an acquire fits.
 
-mod common;
-
 use std::pin::pin;
 use std::sync::Mutex;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::SlowStore;
+use crate::slow_store::SlowStore;
 use futures::executor::block_on;
 use limiter_core::{BoxFuture, Clock, Counting, ErrorKind, Limiter, Timer, Timestamp, WindowStore, WithClock, policy};
 use limiter_testkit::{MockClock, OracleStore};
