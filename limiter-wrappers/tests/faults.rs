@@ -196,7 +196,12 @@ async fn a_soak_of_random_faults() {
     }
     let redis = RedisStore::builder().response_timeout(RESPONSE).connect(&scene.url()).await.unwrap();
     let closed = Stack::new(redis).timeout(TIMEOUT).failures(3).pause(PAUSE).fail_closed();
-    subjects.push(Subject::exact("recommended, closed", Arc::new(closed), TIMEOUT_BOUND));
+    subjects.push(Subject {
+        name: "recommended, closed",
+        store: Arc::new(closed),
+        bound: TIMEOUT_BOUND,
+        most: Some(1),
+    });
     let faults = EXPECTED.map(|(fault, _)| fault).into_iter();
     let lossless = faults.filter(|fault| !RedisScene::loses_data(*fault) && *fault != RedisFault::Loading);
     let settings = Soak::from_env(lossless.collect());

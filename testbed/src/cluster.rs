@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use crate::scene::{Scene, until};
 use limiter_testkit::server::{Cluster, Reply, Server};
+
+use crate::scene::{Scene, until};
+
+/// The slot that no node serves while the cluster is down.
+const LAST_SLOT: &str = "16383";
 
 /// A fault of a Redis Cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum ClusterFault {
     /// No node serves the last slot, so no node serves any.
     Down,
@@ -32,11 +35,10 @@ impl fmt::Display for ClusterFault {
 #[derive(Debug)]
 pub struct ClusterScene {
     cluster: Arc<Cluster>,
-    migrating: Option<(Arc<AtomicBool>, JoinHandle<io::Result<()>>)>,
+    /// Whether the migration is over.
+    over: Arc<AtomicBool>,
+    migration: Option<JoinHandle<io::Result<()>>>,
 }
-
-/// The slot that no node serves while the cluster is down.
-const LAST_SLOT: &str = "16383";
 
 impl ClusterScene {
     /// Starts a cluster of three nodes.
@@ -44,7 +46,7 @@ impl ClusterScene {
     /// # Errors
     /// As [`Cluster::start`].
     pub fn start() -> io::Result<Self> {
-        Ok(Self { cluster: Arc::new(Cluster::start()?), migrating: None })
+        Ok(Self { cluster: Arc::new(Cluster::start()?), over: Arc::default(), migration: None })
     }
 
     /// Returns the cluster.
@@ -61,29 +63,23 @@ impl Scene for ClusterScene {
         self.cluster.url()
     }
 
-    fn direct_url(&self) -> String {
-        self.cluster.url()
-    }
-
     fn begin(&mut self, fault: ClusterFault) -> io::Result<()> {
         match fault {
             ClusterFault::Down => {
-                for node in self.cluster.nodes() {
-                    node.expect_ok(&["CLUSTER", "DELSLOTS", LAST_SLOT])?;
-                }
+                self.cluster.nodes().iter().try_for_each(|node| node.expect_ok(&["CLUSTER", "DELSLOTS", LAST_SLOT]))?;
             }
             ClusterFault::Migration => {
-                let (over, cluster) = (Arc::new(AtomicBool::new(false)), Arc::clone(&self.cluster));
-                let stop = Arc::clone(&over);
-                self.migrating = Some((over, std::thread::spawn(move || migrate_until(&cluster, &stop))));
+                self.over.store(false, Ordering::Relaxed);
+                let (cluster, over) = (Arc::clone(&self.cluster), Arc::clone(&self.over));
+                self.migration = Some(std::thread::spawn(move || migrate_until(&cluster, &over)));
             }
         }
         Ok(())
     }
 
     fn end(&mut self, fault: ClusterFault) -> io::Result<()> {
-        match (fault, self.migrating.take()) {
-            (ClusterFault::Down, _) => {
+        match fault {
+            ClusterFault::Down => {
                 let nodes = self.cluster.nodes();
                 let owner = nodes.last().ok_or_else(|| io::Error::other("there is no node"))?;
                 owner.expect_ok(&["CLUSTER", "ADDSLOTS", LAST_SLOT])?;
@@ -92,11 +88,11 @@ impl Scene for ClusterScene {
                     nodes.iter().map(serves).try_fold(true, |all, serves: io::Result<bool>| Ok(all && serves?))
                 })
             }
-            (ClusterFault::Migration, Some((over, migrating))) => {
-                over.store(true, Ordering::Relaxed);
-                migrating.join().map_err(|_| io::Error::other("the migration panicked"))?
+            ClusterFault::Migration => {
+                self.over.store(true, Ordering::Relaxed);
+                let migration = self.migration.take().ok_or_else(|| io::Error::other("there is no migration"))?;
+                migration.join().map_err(|_| io::Error::other("the migration panicked"))?
             }
-            (ClusterFault::Migration, None) => Ok(()),
         }
     }
 }

@@ -22,6 +22,12 @@ pub use cluster::{ClusterFault, ClusterScene};
 pub use observe::{Observed, observe};
 pub use proxy::{Network, Proxy};
 pub use redis::{RedisFault, RedisScene};
-pub use scene::Scene;
+pub use scene::{Scene, until};
 pub use soak::{Soak, SoakReport, soak};
 pub use subject::{Outcome, Subject};
+
+/// Returns whether the tests run in full, as `scripts/test --all` does: with more seeds, and for longer.
+#[must_use]
+pub fn test_all() -> bool {
+    std::env::var_os("LIMITER_TEST_ALL").is_some()
+}

@@ -1,6 +1,7 @@
 //! One fault, seen by the callers of several stores.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -16,7 +17,7 @@ const MAX: u64 = 10;
 /// How many of its units are used before the fault.
 const BEFORE: u64 = 3;
 /// How long a fault lasts.
-const LENGTH: Duration = Duration::from_millis(1500);
+const LENGTH: Duration = Duration::from_secs(1);
 /// The time within which the server decides again after a fault.
 const RECOVERY: Duration = Duration::from_secs(4);
 /// The number of concurrent calls that it must then admit.
@@ -26,18 +27,11 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// What the callers of one store saw of a fault.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct Observed {
-    /// The subject's name.
-    pub subject: &'static str,
     /// The most frequent outcome during the fault.
     pub during: Outcome,
     /// The median time of the calls with that outcome.
     pub usual_time: Duration,
-    /// The number of calls during the fault.
-    pub calls: usize,
-    /// How long after the fault the server decided again.
-    pub recovery: Duration,
     /// The broken promises. Empty for a correct store.
     pub violations: Vec<String>,
 }
@@ -51,7 +45,7 @@ pub struct Observed {
 /// - No window admits more than [`Subject::most`] says, or once more if the fault loses data.
 ///
 /// `direct` connects a store to [`Scene::direct_url`], with timeouts that a busy machine does not reach. Each fault uses its own
-/// names, so a scene may go through several. Takes about 2 s. Call it in a multi-threaded tokio runtime.
+/// names, so a scene may go through several. Call it in a multi-threaded tokio runtime.
 ///
 /// # Errors
 /// If the scene cannot begin or end the fault, or if a store does not work before it.
@@ -71,25 +65,33 @@ pub async fn observe<X: Scene>(
     join_all(runs.iter_mut().map(|run| run.during(until))).await;
     block_in_place(|| scene.end(fault))?;
     let direct = direct(scene.direct_url()).await;
-    let observed = runs.iter_mut().map(|run| run.after(&direct, X::loses_data(fault)));
+    let observed = runs.into_iter().map(|run| run.after(&direct, X::loses_data(fault)));
     Ok(join_all(observed).await)
 }
 
-/// Waits until the store admits concurrent requests that the server then counts. Returns how long that took.
-pub(super) async fn recovered(subject: &Subject, name: &str, direct: &SharedStore) -> Result<Duration, String> {
+/// Waits until the store admits concurrent requests that the server then counts.
+pub(crate) async fn recovered(subject: &Subject, name: &str, direct: &SharedStore) -> Result<(), String> {
     let limiter = Limiter::new(name, policy!("100000/10m"), subject.store.clone());
     let server = Limiter::new(name, policy!("100000/10m"), direct.clone());
     let counted = async || server.peek("fresh").await.map_or(0, |decision| decision.used());
-    let begun = Instant::now();
-    while begun.elapsed() < RECOVERY {
+    eventually(async || {
         let before = counted().await;
         let calls = join_all((0..CONCURRENT).map(|_| subject.call(Box::pin(limiter.acquire("fresh"))))).await;
-        if calls.iter().all(Call::allowed) && counted().await >= before + CONCURRENT {
-            return Ok(begun.elapsed());
+        let decides = calls.iter().all(Call::allowed) && counted().await >= before + CONCURRENT;
+        decides.then_some(()).ok_or_else(|| format!("the server does not decide again within {RECOVERY:?}"))
+    })
+    .await
+}
+
+/// Repeats what fails for as long as a recovery may take. Returns the last failure.
+async fn eventually<T>(mut attempt: impl AsyncFnMut() -> Result<T, String>) -> Result<T, String> {
+    let until = Instant::now() + RECOVERY;
+    loop {
+        match attempt().await {
+            Err(_) if Instant::now() < until => sleep(PAUSE).await,
+            done => return done,
         }
-        sleep(PAUSE).await;
     }
-    Err(format!("the server does not decide again within {RECOVERY:?}"))
 }
 
 /// One store on its way through the fault.
@@ -101,11 +103,10 @@ struct Run<'a> {
     plenty: Limiter,
     /// The admitted units of `limited`.
     admitted: u64,
-    /// Calls of `plenty` without an idempotency key, and how many of them were admitted.
+    /// The calls of `plenty` without an idempotency key, and as many with one, from 0.
     calls: u64,
+    /// How many of those without one were admitted.
     counted: u64,
-    /// The number of idempotency keys used, from 0.
-    ids: u128,
     during: Vec<Call>,
     violations: Vec<String>,
 }
@@ -121,7 +122,6 @@ impl<'a> Run<'a> {
             admitted: 0,
             calls: 0,
             counted: 0,
-            ids: 0,
             during: Vec::new(),
             violations: Vec::new(),
         }
@@ -129,14 +129,14 @@ impl<'a> Run<'a> {
 
     /// Uses a part of the limit.
     async fn before(&mut self) -> Result<(), String> {
-        let until = Instant::now() + RECOVERY;
         while self.admitted < BEFORE {
-            match self.subject.within_bound(self.limited.acquire("limited")).await {
-                Some(Ok(decision)) if decision.allowed() => self.admitted = decision.used(),
-                Some(answer) if Instant::now() > until => return Err(format!("{}: {answer:?}", self.subject.name)),
-                None if Instant::now() > until => return Err(format!("{}: a call did not end", self.subject.name)),
-                _ => sleep(PAUSE).await,
-            }
+            eventually(async || {
+                let call = self.subject.call(Box::pin(self.limited.acquire("limited"))).await;
+                let failed = || format!("{}: {}", self.subject.name, call.outcome);
+                call.allowed().then_some(()).ok_or_else(failed)
+            })
+            .await?;
+            self.admitted += 1;
         }
         Ok(())
     }
@@ -145,11 +145,10 @@ impl<'a> Run<'a> {
         while Instant::now() < until {
             let (limited, with_id, without) = tokio::join!(
                 self.subject.call(Box::pin(self.limited.acquire("limited"))),
-                self.subject.call(Box::pin(self.plenty.acquire("ids").id(self.ids))),
+                self.subject.call(Box::pin(self.plenty.acquire("ids").id(u128::from(self.calls)))),
                 self.subject.call(Box::pin(self.plenty.acquire("calls"))),
             );
             self.admitted += u64::from(limited.allowed());
-            self.ids += 1;
             self.calls += 1;
             self.counted += u64::from(without.allowed());
             self.during.extend([with_id, without]);
@@ -166,18 +165,32 @@ impl<'a> Run<'a> {
         }
     }
 
-    async fn after(&mut self, direct: &SharedStore, loses_data: bool) -> Observed {
-        let recovery = recovered(self.subject, &self.name, direct).await;
-        if recovery.is_err() {
-            return self.observed(recovery);
+    async fn after(mut self, direct: &SharedStore, loses_data: bool) -> Observed {
+        let (during, usual_time) = usual(&self.during).unwrap_or((Outcome::Never, Duration::MAX));
+        if usual_time > self.subject.bound {
+            self.violations.push(format!("calls usually take {usual_time:?}"));
         }
+        match recovered(self.subject, &self.name, direct).await {
+            Ok(()) => self.check_logs(direct, loses_data).await,
+            Err(violation) => self.violations.push(violation),
+        }
+        Observed { during, usual_time, violations: self.violations }
+    }
+
+    /// Checks after the fault what has been counted.
+    async fn check_logs(&mut self, direct: &SharedStore, loses_data: bool) {
         let server = Limiter::new(&*self.name, policy!("100000/10m"), direct.clone());
-        for id in 0..self.ids {
-            self.until_allowed(id).await;
+        for id in 0..self.calls {
+            let repeat = async || {
+                let call = self.subject.call(Box::pin(self.plenty.acquire("ids").id(u128::from(id)))).await;
+                call.allowed().then_some(()).ok_or_else(|| format!("the repetition of a call ends: {}", call.outcome))
+            };
+            if let Err(violation) = eventually(repeat).await {
+                return self.violations.push(violation);
+            }
         }
-        let expected = u64::try_from(self.ids).unwrap_or(u64::MAX);
-        if let Err(used) = used(&server, "ids", expected..=expected).await {
-            self.violations.push(format!("{expected} idempotency keys count {used} times"));
+        if let Err(used) = used(&server, "ids", self.calls..=self.calls).await {
+            self.violations.push(format!("{} idempotency keys count {used} times", self.calls));
         }
         // Without a promise, admitted calls need not count; a decision of a fallback may also count in the server.
         let least = if loses_data || self.subject.most.is_none() { 0 } else { self.counted };
@@ -188,8 +201,8 @@ impl<'a> Run<'a> {
         }
         for _ in 0..10 * MAX {
             match self.subject.call(Box::pin(self.limited.acquire("limited"))).await.outcome {
-                Outcome::Ok { allowed: true } => self.admitted += 1,
-                Outcome::Ok { allowed: false } => break,
+                Outcome::Ok(true) => self.admitted += 1,
+                Outcome::Ok(false) => break,
                 _ => sleep(PAUSE).await,
             }
         }
@@ -200,45 +213,15 @@ impl<'a> Run<'a> {
         if let Err(used) = used(&server, "limited", MAX..=u64::MAX).await {
             self.violations.push(format!("after a denial {used} of {MAX} are used"));
         }
-        self.observed(recovery)
-    }
-
-    /// Repeats a call with an idempotency key until it is answered.
-    async fn until_allowed(&self, id: u128) {
-        let until = Instant::now() + RECOVERY;
-        while Instant::now() < until {
-            if self.subject.call(Box::pin(self.plenty.acquire("ids").id(id))).await.allowed() {
-                return;
-            }
-            sleep(PAUSE).await;
-        }
-    }
-
-    fn observed(&mut self, recovery: Result<Duration, String>) -> Observed {
-        let (during, usual_time) = usual(&self.during).unwrap_or((Outcome::Never, Duration::MAX));
-        let mut violations = std::mem::take(&mut self.violations);
-        if usual_time > self.subject.bound {
-            violations.push(format!("calls usually take {usual_time:?}"));
-        }
-        let recovery = recovery.unwrap_or_else(|violation| {
-            violations.push(violation);
-            RECOVERY
-        });
-        Observed { subject: self.subject.name, during, usual_time, calls: self.during.len(), recovery, violations }
     }
 }
 
 /// Waits until the usage is within the range, because a store may still merge. Returns the usage as the error if it never is.
-async fn used(server: &Limiter, key: &str, range: std::ops::RangeInclusive<u64>) -> Result<(), String> {
-    let until = Instant::now() + RECOVERY;
-    loop {
-        let used = server.peek(key).await.map(|decision| decision.used());
-        if used.as_ref().is_ok_and(|used| range.contains(used)) {
-            return Ok(());
-        }
-        if Instant::now() > until {
-            return Err(used.map_or_else(|error| error.to_string(), |used| used.to_string()));
-        }
-        sleep(PAUSE).await;
-    }
+async fn used(server: &Limiter, key: &str, range: RangeInclusive<u64>) -> Result<(), String> {
+    eventually(async || match server.peek(key).await {
+        Ok(decision) if range.contains(&decision.used()) => Ok(()),
+        Ok(decision) => Err(decision.used().to_string()),
+        Err(error) => Err(error.to_string()),
+    })
+    .await
 }

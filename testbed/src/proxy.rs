@@ -14,7 +14,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 /// What the network between a store and its server does. The client is the store's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Network {
     /// Forwards everything at once.
     Healthy,
@@ -94,7 +93,7 @@ impl Proxy {
 
     /// Returns the address that stores connect to.
     #[must_use]
-    pub const fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 
@@ -118,25 +117,18 @@ impl Drop for Proxy {
     }
 }
 
-/// A direction.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 enum Towards {
     Server,
     Client,
 }
 
 impl Network {
-    fn resets(self) -> bool {
-        matches!(self, Self::Refuse | Self::Reset)
-    }
-
     fn holds(self, towards: Towards) -> bool {
-        match self {
-            Self::HalfOpen => true,
-            Self::HoldRequests => towards == Towards::Server,
-            Self::HoldReplies => towards == Towards::Client,
-            _ => false,
-        }
+        matches!(
+            (self, towards),
+            (Self::HalfOpen, _) | (Self::HoldRequests, Towards::Server) | (Self::HoldReplies, Towards::Client)
+        )
     }
 
     fn cuts_after(self, towards: Towards) -> Option<usize> {
@@ -195,7 +187,7 @@ async fn serve(mut client: TcpStream, mut state: watch::Receiver<State>) {
     };
     let closed = tokio::select! {
         closed = forwarded => closed,
-        _ = until(&mut resets, |state| state.network.resets()) => None,
+        _ = until(&mut resets, |state| matches!(state.network, Network::Refuse | Network::Reset)) => None,
     };
     if closed.is_none() {
         // Closing sends a reset instead of the end of the stream.

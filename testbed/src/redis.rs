@@ -17,7 +17,6 @@ const FILL: &str = "for _ = 1, 1000000 do redis.call('INCR', 'i') end return red
 
 /// A fault of a Redis server, or of the network before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum RedisFault {
     /// The network fails.
     Network(Network),
@@ -33,7 +32,7 @@ pub enum RedisFault {
     Loading,
     /// Busy with a script that does not end.
     Busy,
-    /// Out of memory, under `noeviction`.
+    /// Out of memory, under the default policy `noeviction`.
     OutOfMemory,
     /// A replica of a master that is gone.
     ReadOnly,
@@ -127,10 +126,7 @@ impl Scene for RedisScene {
                 self.spinning = Some(stream);
                 until("the script runs", || Ok(server.command(&["PING"])?.text().starts_with("BUSY")))?;
             }
-            RedisFault::OutOfMemory => {
-                server.expect_ok(&["CONFIG", "SET", "maxmemory-policy", "noeviction"])?;
-                server.expect_ok(&["CONFIG", "SET", "maxmemory", "1"])?;
-            }
+            RedisFault::OutOfMemory => server.expect_ok(&["CONFIG", "SET", "maxmemory", "1"])?,
             RedisFault::ReadOnly => server.expect_ok(&["REPLICAOF", "127.0.0.1", "1"])?,
             RedisFault::NoReplicas => server.expect_ok(&["CONFIG", "SET", "min-replicas-to-write", "1"])?,
         }

@@ -15,7 +15,9 @@ pub trait Scene: Debug {
     fn url(&self) -> String;
 
     /// Returns the URL for a store that checks the logs afterwards, past the proxy. A failover changes it.
-    fn direct_url(&self) -> String;
+    fn direct_url(&self) -> String {
+        self.url()
+    }
 
     /// Begins a fault.
     ///
@@ -35,8 +37,11 @@ pub trait Scene: Debug {
     }
 }
 
-/// Waits until something holds.
-pub(super) fn until(what: &str, mut holds: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
+/// Blocks until something holds.
+///
+/// # Errors
+/// If it does not hold within 20 s, and if the question fails.
+pub fn until(what: &str, mut holds: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
     const TIMEOUT: Duration = Duration::from_secs(20);
     let until = Instant::now() + TIMEOUT;
     while !holds()? {

@@ -2,19 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
 use limiter_core::{BoxFuture, Limiter, SharedStore, policy};
+use limiter_testkit::poll_times;
 use tokio::task::{JoinSet, block_in_place};
 use tokio::time::{Instant, sleep};
 
 use crate::observe::recovered;
 use crate::scene::Scene;
 use crate::subject::{Outcome, Subject};
-use limiter_testkit::poll_times;
 
 /// The limit: units within a window, in microseconds.
 const MAX: u64 = 20;
@@ -33,18 +32,19 @@ pub struct Soak<F> {
 }
 
 impl<F> Soak<F> {
-    /// Returns a soak with the length `LIMITER_SOAK_SECONDS` (default: 4) and the seed `LIMITER_SEED` (default: random).
+    /// Returns a soak of `LIMITER_SOAK_SECONDS` (default: 4, or 60 with `LIMITER_TEST_ALL`) and with the seed `LIMITER_SEED`
+    /// (default: random).
     #[must_use]
     pub fn from_env(faults: Vec<F>) -> Self {
         let number = |name| std::env::var(name).ok().and_then(|value| value.parse().ok());
-        let length = Duration::from_secs(number("LIMITER_SOAK_SECONDS").unwrap_or(4));
-        Self { faults, length, seed: number("LIMITER_SEED").unwrap_or_else(|| fastrand::u64(..)) }
+        let seconds = number("LIMITER_SOAK_SECONDS").unwrap_or(if crate::test_all() { 60 } else { 4 });
+        let seed = number("LIMITER_SEED").unwrap_or_else(|| fastrand::u64(..));
+        Self { faults, length: Duration::from_secs(seconds), seed }
     }
 }
 
 /// What happened in a soak.
 #[derive(Clone, Debug, Default)]
-#[non_exhaustive]
 pub struct SoakReport {
     /// How often each fault happened.
     pub faults: BTreeMap<String, u64>,
@@ -62,6 +62,12 @@ pub struct SoakReport {
     pub violations: Vec<String>,
 }
 
+/// The admitted units of each subject and key: times in microseconds, and costs.
+type Admitted = BTreeMap<(&'static str, u8), Vec<(u64, u64)>>;
+
+/// What the tasks share.
+type Shared = Arc<Mutex<(SoakReport, Admitted)>>;
+
 /// Runs random faults of random lengths, while tasks acquire, peek and drop calls under a limit of 20 per second. Checks that
 /// every call ends within its store's bound, that no window admits more than [`Subject::most`] allows, and that the server decides
 /// for each store again in the end.
@@ -77,38 +83,27 @@ pub async fn soak<X: Scene>(
     direct: impl AsyncFn(String) -> SharedStore,
 ) -> io::Result<SoakReport> {
     let mut random = Rng::with_seed(soak.seed);
-    let over = Arc::new(AtomicBool::new(false));
-    let mut tasks = JoinSet::new();
+    let until = Instant::now() + soak.length;
+    let (shared, mut tasks) = (Shared::default(), JoinSet::new());
     for subject in subjects {
         for _ in 0..TASKS {
-            tasks.spawn(work(subject.clone(), random.fork(), Arc::clone(&over)));
+            tasks.spawn(work(subject.clone(), random.fork(), until, Arc::clone(&shared)));
         }
     }
-    let mut report = SoakReport::default();
-    let until = Instant::now() + soak.length;
+    let mut faults: BTreeMap<String, u64> = BTreeMap::new();
     while Instant::now() < until {
         sleep(Duration::from_millis(random.u64(0..300))).await;
         let Some(fault) = random.choice(&soak.faults).copied() else { continue };
-        *report.faults.entry(fault.to_string()).or_default() += 1;
+        *faults.entry(fault.to_string()).or_default() += 1;
         block_in_place(|| scene.begin(fault))?;
         sleep(Duration::from_millis(random.u64(10..700))).await;
         block_in_place(|| scene.end(fault))?;
     }
-    over.store(true, Ordering::Relaxed);
-    let mut admitted: BTreeMap<(&str, u8), Vec<(u64, u64)>> = BTreeMap::new();
     while let Some(done) = tasks.join_next().await {
-        let done = done.map_err(io::Error::other)?;
-        report.calls += done.calls;
-        report.dropped += done.dropped;
-        report.slowest = report.slowest.max(done.slowest);
-        report.violations.extend(done.violations);
-        for (outcome, count) in done.outcomes {
-            *report.outcomes.entry(outcome).or_default() += count;
-        }
-        for (key, at, cost) in done.admitted {
-            admitted.entry((done.subject, key)).or_default().push((at, cost));
-        }
+        done.map_err(io::Error::other)?;
     }
+    let (mut report, admitted) = std::mem::take(&mut *shared.lock().unwrap_or_else(PoisonError::into_inner));
+    report.faults = faults;
     for ((subject, _), admitted) in admitted {
         let worst = report.worst.entry(subject).or_default();
         *worst = worst_window(admitted).max(*worst);
@@ -127,55 +122,34 @@ pub async fn soak<X: Scene>(
     Ok(report)
 }
 
-/// What one task did.
-struct Done {
-    subject: &'static str,
-    calls: u64,
-    outcomes: BTreeMap<String, u64>,
-    dropped: u64,
-    /// Keys, times in microseconds, and costs.
-    admitted: Vec<(u8, u64, u64)>,
-    slowest: Duration,
-    violations: Vec<String>,
-}
-
-async fn work(subject: Subject, mut random: Rng, over: Arc<AtomicBool>) -> Done {
+async fn work(subject: Subject, mut random: Rng, until: Instant, shared: Shared) {
     let limiter = Limiter::new(subject.name, policy!("20/1s"), subject.store.clone());
-    let mut done = Done {
-        subject: subject.name,
-        calls: 0,
-        outcomes: BTreeMap::new(),
-        dropped: 0,
-        admitted: Vec::new(),
-        slowest: Duration::ZERO,
-        violations: Vec::new(),
-    };
-    while !over.load(Ordering::Relaxed) {
-        let (key, cost) = (random.u8(0..2), random.u64(1..4));
-        done.calls += 1;
-        let kind = random.u8(0..8);
+    while Instant::now() < until {
+        let (key, cost, kind) = (random.u8(0..2), random.u64(1..4), random.u8(0..8));
         let polls = if kind == 0 { random.usize(1..4) } else { usize::MAX };
         let is_peek = kind == 1;
         // Boxed: a spawned task cannot hold the generic future.
         let call: BoxFuture<'_, _> =
             if is_peek { Box::pin(limiter.peek([key])) } else { Box::pin(limiter.acquire([key]).cost(cost)) };
-        if let Some(call) = poll_times(polls, subject.call(call)).await {
-            done.slowest = done.slowest.max(call.took);
-            *done.outcomes.entry(call.outcome.to_string()).or_default() += 1;
-            match (call.outcome, call.at) {
-                (Outcome::Never, _) => {
-                    done.violations.push(format!("{}: a call did not end within {:?}", subject.name, call.took));
+        let call = poll_times(polls, subject.call(call)).await;
+        {
+            let (report, admitted) = &mut *shared.lock().unwrap_or_else(PoisonError::into_inner);
+            report.calls += 1;
+            // What a dropped call would have admitted is not seen, which is in the store's favour.
+            report.dropped += u64::from(call.is_none());
+            if let Some(call) = call {
+                report.slowest = report.slowest.max(call.took);
+                *report.outcomes.entry(call.outcome.to_string()).or_default() += 1;
+                if call.outcome == Outcome::Never {
+                    report.violations.push(format!("{}: a call did not end within {:?}", subject.name, call.took));
                 }
-                (Outcome::Ok { allowed: true }, Some(at)) if !is_peek => done.admitted.push((key, at, cost)),
-                _ => {}
+                if let (true, false, Some(at)) = (call.allowed(), is_peek, call.at) {
+                    admitted.entry((subject.name, key)).or_default().push((at, cost));
+                }
             }
-        } else {
-            // What it would have admitted is not seen, which is in the store's favour.
-            done.dropped += 1;
         }
         sleep(Duration::from_millis(random.u64(0..20))).await;
     }
-    done
 }
 
 /// Returns the most units within any window, of admissions at these times with these costs.

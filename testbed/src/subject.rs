@@ -6,6 +6,11 @@ use std::time::Duration;
 use limiter_core::{BoxFuture, Decision, Error, ErrorKind, SharedStore};
 use tokio::time::{Instant, timeout};
 
+/// A decision that takes longer is slow.
+const SLOW: Duration = Duration::from_millis(35);
+/// How late a busy machine may notice the end of a timeout.
+const SLACK: Duration = Duration::from_secs(1);
+
 /// A store under test, with what it promises.
 #[derive(Clone, Debug)]
 pub struct Subject {
@@ -19,28 +24,13 @@ pub struct Subject {
     pub most: Option<u64>,
 }
 
-impl Subject {
-    /// Returns a store that is exact: no window admits more than its maximum, whatever happens.
-    #[must_use]
-    pub const fn exact(name: &'static str, store: SharedStore, bound: Duration) -> Self {
-        Self { name, store, bound, most: Some(1) }
-    }
-}
-
 /// What a caller sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Outcome {
-    /// A decision within 35 ms.
-    Ok {
-        /// Whether it admits.
-        allowed: bool,
-    },
-    /// A decision that took longer than 35 ms.
-    Slow {
-        /// Whether it admits.
-        allowed: bool,
-    },
+    /// A decision within 35 ms, and whether it admits.
+    Ok(bool),
+    /// A decision that took longer than 35 ms, and whether it admits.
+    Slow(bool),
     /// An error.
     Err(ErrorKind),
     /// No decision and no error within the store's bound and another second.
@@ -50,66 +40,57 @@ pub enum Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Ok { allowed: true } => f.write_str("Ok"),
-            Self::Ok { allowed: false } => f.write_str("Ok, denied"),
-            Self::Slow { allowed: true } => f.write_str("Slow"),
-            Self::Slow { allowed: false } => f.write_str("Slow, denied"),
+            Self::Ok(true) => f.write_str("Ok"),
+            Self::Ok(false) => f.write_str("Ok, denied"),
+            Self::Slow(true) => f.write_str("Slow"),
+            Self::Slow(false) => f.write_str("Slow, denied"),
             Self::Err(kind) => write!(f, "Err {}", kind.as_str()),
             Self::Never => f.write_str("Never"),
         }
     }
 }
 
-const SLOW: Duration = Duration::from_millis(35);
-/// How late a busy machine may notice the end of a timeout.
-const SLACK: Duration = Duration::from_secs(1);
-
 /// One call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call {
+pub(crate) struct Call {
     /// Never `Slow`, which [`usual`] derives from the median.
-    pub(super) outcome: Outcome,
-    pub(super) took: Duration,
+    pub(crate) outcome: Outcome,
+    pub(crate) took: Duration,
     /// The time of the entry or, without one, of the decision, in microseconds. A repetition is decided later than the entry.
-    pub(super) at: Option<u64>,
+    pub(crate) at: Option<u64>,
 }
 
 impl Call {
-    pub(super) fn allowed(&self) -> bool {
-        self.outcome == Outcome::Ok { allowed: true }
+    pub(crate) fn allowed(&self) -> bool {
+        self.outcome == Outcome::Ok(true)
     }
 }
 
 impl Subject {
-    /// Returns the output, or `None` if it takes longer than the bound.
-    pub(super) async fn within_bound<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        timeout(self.bound + SLACK, future).await.ok()
-    }
-
     /// Makes a call, unless it takes longer than the bound.
-    pub(super) async fn call(&self, call: BoxFuture<'_, Result<Decision, Error>>) -> Call {
+    pub(crate) async fn call(&self, call: BoxFuture<'_, Result<Decision, Error>>) -> Call {
         let begun = Instant::now();
-        let (outcome, at) = match self.within_bound(call).await {
-            Some(Ok(decision)) => {
+        let (outcome, at) = match timeout(self.bound + SLACK, call).await {
+            Ok(Ok(decision)) => {
                 let at = decision.receipt().map_or(decision.at(), |receipt| receipt.at());
-                (Outcome::Ok { allowed: decision.allowed() }, Some(at.as_micros()))
+                (Outcome::Ok(decision.allowed()), Some(at.as_micros()))
             }
-            Some(Err(error)) => (Outcome::Err(error.kind()), None),
-            None => (Outcome::Never, None),
+            Ok(Err(error)) => (Outcome::Err(error.kind()), None),
+            Err(_) => (Outcome::Never, None),
         };
         Call { outcome, took: begun.elapsed(), at }
     }
 }
 
 /// Returns the most frequent outcome and the median time of its calls. A single late wake-up of a busy machine changes neither.
-pub(super) fn usual(calls: &[Call]) -> Option<(Outcome, Duration)> {
-    let alike = |call: &Call| calls.iter().filter(|other| other.outcome == call.outcome).count();
-    let usual = calls.iter().max_by_key(|call| alike(call))?.outcome;
+pub(crate) fn usual(calls: &[Call]) -> Option<(Outcome, Duration)> {
+    let same = |call: &Call| calls.iter().filter(|other| other.outcome == call.outcome).count();
+    let usual = calls.iter().max_by_key(|call| same(call))?.outcome;
     let mut times: Vec<Duration> = calls.iter().filter(|call| call.outcome == usual).map(|call| call.took).collect();
     times.sort_unstable();
     let median = times[times.len() / 2];
     Some(match usual {
-        Outcome::Ok { allowed } if median > SLOW => (Outcome::Slow { allowed }, median),
+        Outcome::Ok(allowed) if median > SLOW => (Outcome::Slow(allowed), median),
         outcome => (outcome, median),
     })
 }

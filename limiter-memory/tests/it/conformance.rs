@@ -10,11 +10,17 @@ use limiter_testkit::conformance::{Phase, Plan, Suite, cases, replay_blocking};
 use limiter_testkit::conformance_tests;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
 
-/// `LIMITER_SEQUENCES` of them; unless set, as many as a test may take time for.
-fn sequences(unless_set: u32) -> u32 {
+/// Whether the tests run in full.
+fn test_all() -> bool {
+    std::env::var_os("LIMITER_TEST_ALL").is_some()
+}
+
+/// `LIMITER_SEQUENCES` of them. Default: 4,000, or 20,000 with `LIMITER_TEST_ALL`.
+fn sequences() -> u32 {
     match std::env::var("LIMITER_SEQUENCES") {
         Ok(text) => text.parse().unwrap_or_else(|e| panic!("LIMITER_SEQUENCES={text}: expected a number: {e}")),
-        Err(_) => unless_set,
+        Err(_) if test_all() => 20_000,
+        Err(_) => 4_000,
     }
 }
 
@@ -48,18 +54,18 @@ fn many_tasks_on_a_key_conform() {
 
 #[test]
 fn random_sequences_agree_with_the_oracle() {
-    agree_with_the_oracle(sequences(20_000), 1..=40, 0);
+    agree_with_the_oracle(sequences(), 1..=40, 0);
 }
 
 #[test]
 fn long_random_sequences_agree_with_the_oracle() {
-    agree_with_the_oracle(sequences(20_000) / 20, 100..=400, 0);
+    agree_with_the_oracle(sequences() / 20, 100..=400, 0);
 }
 
 #[test]
 fn random_sequences_beside_other_keys_agree_with_the_oracle() {
     for others in [5_000, 20_000] {
-        agree_with_the_oracle(sequences(20_000) / 4, 1..=40, others);
+        agree_with_the_oracle(sequences() / 4, 1..=40, others);
     }
 }
 

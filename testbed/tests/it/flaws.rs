@@ -1,6 +1,7 @@
-//! The fault suite finds what stores do wrong.
+//! The testbed finds what stores do wrong.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, ErrorKind, SharedStore, WindowStore};
 use limiter_testkit::OracleStore;
-use testbed::{Outcome, Scene, Soak, Subject, alone, observe, soak};
+use testbed::{Outcome, Scene, Soak, Subject, observe, soak};
 use tokio::time::timeout;
 
 const BOUND: Duration = Duration::from_millis(100);
@@ -37,17 +38,13 @@ impl Scene for Server {
         String::new()
     }
 
-    fn direct_url(&self) -> String {
-        String::new()
-    }
-
-    fn begin(&mut self, Down: Down) -> std::io::Result<()> {
+    fn begin(&mut self, Down: Down) -> io::Result<()> {
         self.is_down.store(true, Ordering::SeqCst);
         self.was_down.store(true, Ordering::SeqCst);
         Ok(())
     }
 
-    fn end(&mut self, Down: Down) -> std::io::Result<()> {
+    fn end(&mut self, Down: Down) -> io::Result<()> {
         self.is_down.store(false, Ordering::SeqCst);
         Ok(())
     }
@@ -115,32 +112,29 @@ impl WindowStore for Store {
 }
 
 fn subject(name: &'static str, server: &Server, flaw: Flaw) -> Subject {
-    Subject::exact(name, Arc::new(Store { server: server.clone(), flaw }), BOUND)
+    let store = Arc::new(Store { server: server.clone(), flaw });
+    Subject { name, store, bound: BOUND, most: Some(1) }
 }
+
+/// Each flaw, with what most callers see and the violations that must be found.
+const FLAWS: [(&str, Flaw, Option<Outcome>, &[&str]); 8] = [
+    ("none", Flaw::None, Some(Outcome::Err(ErrorKind::Unavailable)), &[]),
+    ("hangs", Flaw::Hangs, Some(Outcome::Never), &["did not end within"]),
+    ("slow", Flaw::IsSlow, Some(Outcome::Err(ErrorKind::Unavailable)), &["usually take"]),
+    ("kind", Flaw::FailsForGood, Some(Outcome::Err(ErrorKind::Configuration)), &["failed as Configuration"]),
+    ("ids", Flaw::ForgetsIds, None, &["idempotency keys count"]),
+    ("twice", Flaw::CountsTwice, None, &["admitted, count"]),
+    ("uncounted", Flaw::AdmitsUncounted, Some(Outcome::Ok(true)), &["admitted, count 0", "a window of 10 admitted"]),
+    ("stuck", Flaw::NeverRecovers, None, &["does not decide again"]),
+];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_flaw_is_found() {
-    let _alone = alone();
     let mut server = Server::default();
-    let flaws: [(&str, Flaw, Option<Outcome>, &[&str]); 8] = [
-        ("none", Flaw::None, Some(Outcome::Err(ErrorKind::Unavailable)), &[]),
-        ("hangs", Flaw::Hangs, Some(Outcome::Never), &["did not end within"]),
-        ("slow", Flaw::IsSlow, Some(Outcome::Err(ErrorKind::Unavailable)), &["usually take"]),
-        ("kind", Flaw::FailsForGood, Some(Outcome::Err(ErrorKind::Configuration)), &["failed as Configuration"]),
-        ("ids", Flaw::ForgetsIds, None, &["idempotency keys count"]),
-        ("twice", Flaw::CountsTwice, None, &["admitted, count"]),
-        (
-            "uncounted",
-            Flaw::AdmitsUncounted,
-            Some(Outcome::Ok { allowed: true }),
-            &["admitted, count 0", "a window of 10 admitted"],
-        ),
-        ("stuck", Flaw::NeverRecovers, None, &["does not decide again"]),
-    ];
-    let subjects: Vec<Subject> = flaws.iter().map(|(name, flaw, ..)| subject(name, &server, *flaw)).collect();
+    let subjects = FLAWS.map(|(name, flaw, ..)| subject(name, &server, flaw));
     let direct: SharedStore = server.store.clone();
     let observed = observe(&mut server, Down, &subjects, async |_| direct.clone()).await.unwrap();
-    for ((name, _, outcome, violations), observed) in flaws.iter().zip(&observed) {
+    for ((name, _, outcome, violations), observed) in FLAWS.iter().zip(&observed) {
         assert!(outcome.is_none_or(|outcome| outcome == observed.during), "{name}: {observed:?}");
         let all = observed.violations.join("; ");
         assert_eq!(violations.is_empty(), all.is_empty(), "{name}: {all}");
@@ -150,7 +144,6 @@ async fn every_flaw_is_found() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_soak_finds_flaws_too() {
-    let _alone = alone();
     let mut server = Server::default();
     let flaws = [("none", Flaw::None), ("uncounted", Flaw::AdmitsUncounted), ("hangs", Flaw::Hangs)];
     let subjects = flaws.map(|(name, flaw)| subject(name, &server, flaw));
@@ -162,17 +155,16 @@ async fn a_soak_finds_flaws_too() {
     assert!(!found("none:") && report.worst["none"] <= 20 && report.calls > 100, "{report:?}");
 }
 
-/// A fault suite that hangs with the store would report nothing.
+/// If the testbed hung with the store, it would report nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_always_hangs_does_not_hang_the_suite() {
-    const TIMEOUT: Duration = Duration::from_secs(30);
-    let _alone = alone();
+async fn a_store_that_always_hangs_does_not_hang_the_testbed() {
+    const TIMEOUT: Duration = Duration::from_secs(60);
     let mut server = Server::default();
     server.begin(Down).unwrap();
     let direct: SharedStore = server.store.clone();
-    let hanging = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|name| subject(name, &server, Flaw::Hangs));
+    let hanging = ["a", "b", "c", "d"].map(|name| subject(name, &server, Flaw::Hangs));
     let observed = timeout(TIMEOUT, observe(&mut server, Down, &hanging[..1], async |_| direct.clone())).await;
-    assert_eq!(observed.expect("observe hangs").unwrap_err().to_string(), "before down: a: a call did not end");
+    assert_eq!(observed.expect("observe hangs").unwrap_err().to_string(), "before down: a: Never");
 
     let is_down = Arc::clone(&server.is_down);
     let recover = async |_| {
@@ -182,6 +174,6 @@ async fn a_store_that_always_hangs_does_not_hang_the_suite() {
     let settings = Soak { faults: Vec::new(), length: Duration::from_secs(3), seed: 1 };
     let soaked = timeout(TIMEOUT, soak(&mut server, &settings, &hanging, recover)).await;
     let report = soaked.expect("soak hangs").unwrap();
-    assert!(report.dropped > 0 && report.calls > 50, "{report:?}");
+    assert!(report.dropped > 0 && report.calls > report.dropped, "{report:?}");
     assert_eq!(report.violations.len() as u64, report.calls - report.dropped, "{report:?}");
 }
