@@ -4,6 +4,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use crate::faulty::{Faulty, SECRET, traffic};
+use async_trait::async_trait;
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::observe::{ObservedStore, Tracing};
@@ -72,6 +73,7 @@ fn a_span_surrounds_the_store_and_may_have_a_hash_of_the_key() {
 #[derive(Debug)]
 struct Said<S>(S);
 
+#[async_trait]
 impl<S: limiter_core::WindowStore> limiter_core::WindowStore for Said<S> {
     async fn apply(&self, op: limiter_core::store::Op<'_>) -> Result<limiter_core::store::Facts, limiter_core::Error> {
         tracing::debug!("in the store");
