@@ -1,12 +1,14 @@
 //! The store of the example `own_store` conforms to the contract, and its logs survive the process.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use limiter::{Limiter, policy};
 use limiter_testkit::conformance::Suite;
 use limiter_testkit::conformance_tests;
+use tempfile::TempDir;
 
 #[path = "../../examples/own_store.rs"]
 #[allow(dead_code, reason = "the example has a main function")]
@@ -14,7 +16,13 @@ mod example;
 
 use example::RedbStore;
 
-fn path(folder: &tempfile::TempDir) -> String {
+/// Returns a folder in memory if there is one: these tests are not about the disk.
+fn folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()
+}
+
+fn path(folder: &TempDir) -> String {
     folder.path().join("limits.redb").to_str().unwrap().to_owned()
 }
 
@@ -22,7 +30,7 @@ fn path(folder: &tempfile::TempDir) -> String {
 conformance_tests!(
     the_store,
     RedbStore::open(&path(&folder)).unwrap(),
-    with folder = tempfile::tempdir().unwrap(),
+    with folder = folder(),
     suite = Suite::slow().blocking_for(std::time::Duration::from_secs(1)),
     sweep = |store: &RedbStore| store.sweep().unwrap(),
     runtime = tokio,
@@ -40,7 +48,7 @@ async fn limits_are_in_force_after_the_process_was_killed() {
         println!("used up");
         std::thread::park();
     }
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let path = path(&folder);
     let this_test = ["own_store::limits_are_in_force_after_the_process_was_killed", "--exact", "--nocapture"];
     let mut child = Command::new(std::env::current_exe().unwrap())
