@@ -1,0 +1,10 @@
+//! The tests of the crate, in one program. Those of `faults.rs` must run alone.
+
+mod conformance;
+mod denial_cache;
+mod fallback;
+mod faulty;
+mod metrics;
+mod outages;
+mod prefix;
+mod traces;
