@@ -72,11 +72,6 @@ impl Line {
         Self { name, key: Some(key), sha256: None, log: None, decided: None, error: Some("not_a_log") }
     }
 
-    pub(super) fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
-        serde_json::to_writer(&mut *out, self)?;
-        out.write_all(b"\n")
-    }
-
     /// Writes the column headings.
     pub(super) fn write_head(out: &mut impl Write, limits: bool) -> io::Result<()> {
         write!(out, "{:>9} {:>12} {:>10} {:>14}", "entries", "cost", "bytes", "expires after")?;

@@ -12,6 +12,8 @@ use wildmatch::WildMatch;
 use super::args::{List, OutputFormat};
 use super::line::Line;
 use crate::escape::escape;
+use crate::json::write_line;
+use crate::message::message;
 use crate::redis::failed;
 
 /// The number of database keys that Redis examines per page.
@@ -57,7 +59,7 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
                 ScannedKey::Damaged(_) if args.over => unchecked.damaged += 1,
                 ScannedKey::Log(line) | ScannedKey::Digest(line) | ScannedKey::Damaged(line) => match args.output {
                     OutputFormat::Table => line.write_row(&mut out, limits)?,
-                    OutputFormat::Jsonl => line.write_json(&mut out)?,
+                    OutputFormat::Jsonl => write_line(&mut out, &line)?,
                 },
             }
         }
@@ -69,13 +71,13 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
     }
     if unchecked.digests > 0 {
         let keys = keys(unchecked.digests);
-        eprintln!("limiter: limits could not be tried on {keys}, of which Redis holds only a digest");
+        message(format_args!("limits could not be tried on {keys}, of which Redis holds only a digest"));
     }
     if unchecked.damaged > 0 {
         let keys = keys(unchecked.damaged);
-        eprintln!(
-            "limiter: limits could not be tried on {keys} without a log (list without --over shows them; reset removes them)"
-        );
+        message(format_args!(
+            "limits could not be tried on {keys} without a log (list without --over shows them; reset removes them)"
+        ));
     }
     Ok(())
 }

@@ -48,10 +48,6 @@ impl Tally {
         let _ = self.latencies.add(&other.latencies);
     }
 
-    pub(super) fn error_count(&self) -> u64 {
-        self.errors.values().sum()
-    }
-
     /// Returns the latency in microseconds that this share of all calls did not exceed.
     pub(super) fn latency(&self, share: f64) -> u64 {
         self.latencies.value_at_quantile(share)

@@ -2,15 +2,13 @@
 //!
 //! The plot must know its key and time span before it starts, so the trace is replayed twice. The first pass fills
 //! the [`Summary`](super::summary::Summary). The second fills a [`Collector`] with the data that the [`View`] needs.
-//! Memory is bounded by the size of the plot and the usage of its key.
+//! Memory is bounded by the size of the plot and the requests of its key within the longest window.
 
 mod axis;
 mod canvas;
 mod collect;
 mod layout;
 mod overview;
-mod sliding;
-mod steps;
 mod usage;
 mod usage_panel;
 mod view;
@@ -20,14 +18,11 @@ use plotters::style::Color;
 
 use canvas::Canvas;
 
-pub use collect::{Collector, PlotData};
-pub use view::View;
+pub(crate) use collect::Collector;
+pub(crate) use view::View;
 
 /// Draws a plot as SVG.
-///
-/// # Errors
-/// If a shape cannot be drawn.
-pub fn draw(data: &PlotData, policy: &Policy) -> anyhow::Result<String> {
+pub(crate) fn draw(data: &Collector, policy: &Policy) -> anyhow::Result<String> {
     let mut svg = String::new();
     let strips = i32::try_from(data.strips.len()).unwrap_or(0);
     let height = (layout::STRIPS_TOP + strips * layout::STRIP + 20).unsigned_abs();

@@ -34,6 +34,12 @@ impl Span {
         u32::try_from(scaled).unwrap_or(cells)
     }
 
+    /// Returns the first time at this position of the span, which has `cells` positions.
+    pub(super) fn start(self, cell: u32, cells: u32) -> u64 {
+        let into = (u128::from(cell) * u128::from(self.length())).div_ceil(u128::from(cells));
+        u64::try_from(into).map_or(self.to, |into| self.from + into)
+    }
+
     /// Returns the round times in the span with their labels, at most `most` + 1 of them.
     pub(super) fn ticks(self, most: u64, relative: bool) -> Vec<(u64, String)> {
         let step = round_step(self.length(), most);

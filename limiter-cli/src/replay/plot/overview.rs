@@ -5,7 +5,7 @@ use plotters::style::{Color, RGBColor};
 
 use super::axis::{COLUMNS, round_numbers};
 use super::canvas::{Canvas, DENIED, DrawResult, GRID, INK, QUIET, USED};
-use super::collect::PlotData;
+use super::collect::Collector;
 use super::layout::{BARS, LEFT, RIGHT, STRIP, STRIPS_TOP, USAGE, heading, height, number_axis, time_axis};
 use super::view::View;
 use crate::text;
@@ -13,7 +13,7 @@ use crate::text;
 /// The maximum length of a key beside a strip.
 const MAX_KEY_CHARS: usize = 21;
 
-pub(super) fn draw(canvas: &Canvas<'_>, data: &PlotData) -> DrawResult {
+pub(super) fn draw(canvas: &Canvas<'_>, data: &Collector) -> DrawResult {
     let view = &data.view;
     if view.is_close_up() {
         mark_close_up(canvas, view)?;
@@ -31,7 +31,7 @@ fn mark_close_up(canvas: &Canvas<'_>, view: &View) -> DrawResult {
     canvas.rect((from, BARS.0 - 4), (to, BARS.1), INK.mix(0.14))
 }
 
-fn bars(canvas: &Canvas<'_>, data: &PlotData) -> DrawResult {
+fn bars(canvas: &Canvas<'_>, data: &Collector) -> DrawResult {
     let view = &data.view;
     let highest = data.bars.iter().map(|bar| bar.allowed + bar.denied).max().unwrap_or(0).max(1);
     let top = highest as f64 * 1.08;
@@ -55,7 +55,7 @@ fn bars(canvas: &Canvas<'_>, data: &PlotData) -> DrawResult {
     heading(canvas, &format!("{keys}: {counts}"), &format!("per {}", text::duration(view.bucket)), BARS.0 - 18)
 }
 
-fn strips(canvas: &Canvas<'_>, data: &PlotData) -> DrawResult {
+fn strips(canvas: &Canvas<'_>, data: &Collector) -> DrawResult {
     let view = &data.view;
     let most = data.strips.iter().flatten().map(|bucket| bucket.denied).max().unwrap_or(0).max(1);
     let title = match view.keys_denied {

@@ -6,9 +6,9 @@ use plotters::style::{Color, RGBColor};
 
 use super::axis::round_numbers;
 use super::canvas::{Canvas, DENIED, DrawResult, INK, Point, QUIET, USED};
-use super::collect::PlotData;
+use super::collect::Collector;
 use super::layout::{LEFT, RIGHT, USAGE, height, number_axis, time_axis};
-use super::steps::Column;
+use super::usage::Column;
 use super::view::View;
 use crate::text::{self, Precision};
 
@@ -27,11 +27,11 @@ const LINES: [RGBColor; 8] = [
 /// Demand above this multiple of the limit is cut off.
 const MAX_SHOWN: f64 = 4.0;
 
-pub(super) fn draw(canvas: &Canvas<'_>, data: &PlotData, policy: &Policy) -> DrawResult {
+pub(super) fn draw(canvas: &Canvas<'_>, data: &Collector, policy: &Policy) -> DrawResult {
     let (view, usage) = (&data.view, &data.usage);
     let peak = |columns: &[Column]| columns.iter().fold(0.0, |peak, column| f64::max(peak, column.high));
-    let used = usage.used.iter().map(|columns| peak(columns)).fold(0.0, f64::max);
-    let asked = peak(&usage.requested).max(used);
+    let used = usage.used().iter().map(|columns| peak(columns)).fold(0.0, f64::max);
+    let asked = peak(usage.requested()).max(used);
     // If the limit is far out of reach, as for a meter, the usage alone sets the scale.
     let limit_shown = asked > 0.1;
     let top = if limit_shown { (asked * 1.08).clamp(1.25, MAX_SHOWN) } else { (asked * 1.25).max(1e-15) };
@@ -43,10 +43,10 @@ pub(super) fn draw(canvas: &Canvas<'_>, data: &PlotData, policy: &Policy) -> Dra
     time_axis(canvas, view.close, view.relative, USAGE)?;
     scale(canvas, policy, top)?;
     if view.denied > 0 {
-        canvas.area(outline(&usage.requested, top), DENIED.mix(0.25))?;
+        canvas.area(outline(usage.requested(), top), DENIED.mix(0.25))?;
     }
-    for (i, columns) in usage.used.iter().enumerate() {
-        if usage.used.len() == 1 {
+    for (i, columns) in usage.used().iter().enumerate() {
+        if usage.used().len() == 1 {
             canvas.area(outline(columns, top), RGBColor(165, 195, 228).to_rgba())?;
         }
         canvas.line(curve(columns, top), LINES[i % LINES.len()].to_rgba(), 2)?;
@@ -58,8 +58,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, data: &PlotData, policy: &Policy) -> Dra
             canvas.bold(&text::grouped(limit.max()), (RIGHT + 8, y), 12, INK, HPos::Left)?;
         }
     }
-    for (i, _) in usage.denied.iter().enumerate().filter(|(_, count)| **count > 0) {
-        let x = LEFT + i as i32;
+    for (x, _) in (LEFT..).zip(&usage.denied).filter(|(_, denied)| **denied) {
         canvas.line(vec![(x, USAGE.0), (x, USAGE.0 + 10)], DENIED.to_rgba(), 1)?;
     }
     legend(canvas, view, policy, limit_shown)

@@ -16,7 +16,7 @@ const HOUR: u64 = 3_600_000_000;
 
 /// The key, time span and resolution of a plot.
 #[derive(Clone, Debug)]
-pub struct View {
+pub(crate) struct View {
     pub(super) key: Box<[u8]>,
     pub(super) count: KeyCount,
     /// The span of the whole trace, in whole buckets.
@@ -34,11 +34,9 @@ pub struct View {
 }
 
 impl View {
-    /// Returns the view of a key. Default: the key with the most denials, else the busiest.
-    ///
-    /// # Errors
-    /// If the trace has no such key, or no rows.
-    pub fn new(summary: &Summary, policy: &Policy, key: Option<&[u8]>) -> Result<Self, String> {
+    /// Returns the view of a key. Default: the key with the most denials, else the busiest. Fails if the trace has no
+    /// such key, or no rows.
+    pub(crate) fn new(summary: &Summary, policy: &Policy, key: Option<&[u8]>) -> Result<Self, String> {
         let Some((first, last)) = summary.span else {
             return Err("there is nothing to plot: the trace has no rows".to_owned());
         };
