@@ -1,16 +1,15 @@
 //! The commands on live keys, on real servers.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use common::{failure, limiter, stdout_of, text};
 use limiter_cli::redis::{connect, runtime};
 use limiter_core::{Limit, Limiter};
 use limiter_testkit::server::{Cluster, Server};
 use serde_json::Value;
+
+use crate::common::{failure, limiter, stdout_of, text};
 
 /// The name of the limiter in tests that need only one.
 const NAME: &str = "search";
@@ -75,11 +74,11 @@ fn show_and_reset() {
     );
     assert!(value("oldest").ends_with(" UTC") && value("newest").ends_with(" UTC"), "{shown}");
     // The window, plus up to an eighth.
-    assert!(["9 min 5", "10 min", "11 min"].iter().any(|least| value("expires after").starts_with(least)), "{shown}");
+    assert!(["9m 5", "10m", "11m"].iter().any(|least| value("expires after").starts_with(least)), "{shown}");
     assert!(value("bytes").replace(',', "").parse::<u64>().unwrap() > 1_000, "{shown}");
     assert!(shown.contains("\nlimit          100/10m: 100 used, 0 remaining\n"), "{shown}");
     assert!(shown.contains("\nlimit          500/1h: 100 used, 400 remaining\n"), "{shown}");
-    assert!(value("a request").starts_with("would be denied, retry after 9 min 5"), "{shown}");
+    assert!(value("a request").starts_with("would be denied, retry after 9m 5"), "{shown}");
 
     let one = &json(&url, &["show", "customer 7", "--limit", "100/10m"])[0];
     assert_eq!((&one["key"], &one["entries"], &one["allowed"]), (&"customer 7".into(), &100.into(), &false.into()));

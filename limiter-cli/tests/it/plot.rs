@@ -1,12 +1,11 @@
 //! The plot is well-formed, complete, and within its frame.
 
-mod common;
-
 use std::collections::HashSet;
 use std::fs;
 
-use common::{REAL_TRACE, failure, limiter, stdout_of};
 use roxmltree::{Document, Node};
+
+use crate::common::{REAL_TRACE, failure, limiter, stdout_of};
 
 const RED: &str = "#CE2D2D";
 
@@ -86,7 +85,7 @@ fn a_real_trace_shows_the_longest_run_of_denials() {
         "31 keys are over the limit: those denied most",
         "130.237.218.86",
         "19 May",
-        "per 1 h",
+        "per 1h",
     ] {
         assert!(texts.iter().any(|found| found == text), "no \"{text}\" in {texts:?}");
     }

@@ -1,8 +1,6 @@
 //! Messages about malformed input name the trace, the line and what was expected.
 
-mod common;
-
-use common::{failure, limiter, stdout_of, text};
+use crate::common::{failure, limiter, stdout_of, text};
 
 const GZIP: &[u8] = b"\x1f\x8b\x08\x00rest";
 

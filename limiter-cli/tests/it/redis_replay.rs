@@ -1,14 +1,13 @@
 //! Replays through real servers.
 
-mod common;
-
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use common::{REAL_TRACE, failure, golden_args, limiter, plain_traces, text};
 use limiter_testkit::server::{Cluster, Server};
+
+use crate::common::{REAL_TRACE, failure, golden_args, limiter, plain_traces, text};
 
 /// Asserts that replays in memory and in Redis have the same output, messages and exit status.
 fn compare(url: &str, args: &[&str], trace: &str) -> String {
@@ -105,7 +104,7 @@ fn the_plot_equals_that_of_memory() {
 }
 
 fn start(url: &str, output: &str) -> Child {
-    common::start(&["replay", "--limit", "3/60s", "--output", output, "--store", url])
+    crate::common::start(&["replay", "--limit", "3/60s", "--output", output, "--store", url])
 }
 
 /// Returns a few batches of rows, more than format detection reads.

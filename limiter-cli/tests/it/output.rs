@@ -1,11 +1,10 @@
 //! Output for well-formed rows.
 
-mod common;
-
 use std::collections::{BTreeMap, HashSet};
 use std::io::{Read, Write};
 
-use common::{REAL_TRACE, jsonl, limiter, stdout_of, text};
+use crate::common::{REAL_TRACE, jsonl, limiter, stdout_of, text};
+
 
 const JSONL: [&str; 5] = ["replay", "--limit", "3/60s", "--output", "jsonl"];
 
@@ -77,7 +76,7 @@ fn several_limits_in_order() {
 fn a_closed_output_is_not_an_error() {
     let trace: String =
         std::iter::once("at,key\n".to_owned()).chain((0..200_000).map(|i| format!("{i},k\n"))).collect();
-    let mut child = common::start(&JSONL);
+    let mut child = crate::common::start(&JSONL);
     let mut stdin = child.stdin.take().unwrap();
     let feeder = std::thread::spawn(move || drop(stdin.write_all(trace.as_bytes())));
     let mut stdout = child.stdout.take().unwrap();
@@ -125,7 +124,7 @@ fn the_summary_of_a_real_trace() {
         assert_eq!(number("allowed"), (rows - denied).to_string());
         assert_eq!(number("denied"), denied.to_string());
         assert_eq!(number("errors"), "0");
-        assert!(summary.contains("17 May 2015 10:05:00 UTC to 20 May 2015 21:05:59 UTC (3 d 11 h)"), "{summary}");
+        assert!(summary.contains("17 May 2015 10:05:00 UTC to 20 May 2015 21:05:59 UTC (3d 11h)"), "{summary}");
 
         let top = |rank: fn(&Naive) -> (u64, u64)| {
             let mut all: Vec<_> = keys.iter().collect();
@@ -162,4 +161,25 @@ fn a_trace_with_only_a_header() {
     let out = stdout_of(&["replay", "--limit", "3/60s"], "at,key\n");
     assert!(out.contains("\nrows                 0\n") && !out.contains("busiest"), "{out}");
     assert_eq!(stdout_of(&JSONL, "at,key\n"), "");
+}
+
+#[test]
+fn a_closed_standard_error_does_not_change_the_exit_status() {
+    let plot = tempfile::NamedTempFile::new().unwrap();
+    let plot = plot.path().to_str().unwrap();
+    for (args, status) in [
+        (&["--skip-invalid"][..], 0),
+        (&["--skip-invalid", "--plot", plot], 0),
+        (&[], 2),
+        (&["--limit", "0/60s"], 2),
+        (&["/no/such/file"], 1),
+    ] {
+        let mut child = crate::common::start(&[&["replay", "--limit", "3/60s"], args].concat());
+        drop(child.stderr.take());
+        // The program may end before it reads the trace.
+        let _ = child.stdin.take().unwrap().write_all(b"at,key\n0,k\nx,k\n");
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{args:?}");
+        assert_eq!(output.stdout.is_empty(), status != 0, "{args:?}");
+    }
 }
