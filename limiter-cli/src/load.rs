@@ -104,14 +104,14 @@ async fn drive(args: &Load, limiter: Limiter<SharedStore>) -> anyhow::Result<Opt
                 true
             }
         };
-        let (tally, admitted) = tasks.take();
-        admissions.extend(admitted);
-        total.add(&tally);
+        let mut tally = tasks.take();
+        admissions.extend(std::mem::take(&mut tally.admissions));
+        if !ended && args.output == Output::Jsonl {
+            write_line(&mut out, &Figures::second(&tally, number))?;
+        }
+        total.add(tally);
         if ended {
             break;
-        }
-        if args.output == Output::Jsonl {
-            write_line(&mut out, &Figures::second(&tally, number))?;
         }
         bar.set_position(number);
         let errors: u64 = total.errors.values().sum();

@@ -76,7 +76,7 @@ fn replay_in(args: &Replay, policy: &Policy, mut input: Input, logs: &mut Logs) 
         message(format_args!("{}: skipped {} malformed rows, the first: {first}", input.name, skipped.count));
     }
     match &args.plot {
-        Some(path) => draw(args, logs, input, policy, &summary, path),
+        Some(path) => draw(args, logs, &mut input, policy, &summary, path),
         None => Ok(()),
     }
 }
@@ -85,16 +85,16 @@ fn replay_in(args: &Replay, policy: &Policy, mut input: Input, logs: &mut Logs) 
 fn draw(
     args: &Replay,
     logs: &mut Logs,
-    input: Input,
+    input: &mut Input,
     policy: &Policy,
     summary: &Summary,
     path: &Path,
 ) -> anyhow::Result<()> {
     let view = View::new(summary, policy, args.key.as_deref().map(str::as_bytes)).map_err(UsageError)?;
-    let mut input = input.rewind()?;
+    input.rewind()?;
     let mut collector = Collector::new(view, policy)?;
     logs.remove()?;
-    pass(args, logs, &mut input, "plotting", |row, result| collector.add(row, result))?;
+    pass(args, logs, input, "plotting", |row, result| collector.add(row, result))?;
     let svg = plot::draw(&collector.finish()?, policy)?;
     std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
     message(format_args!("wrote {}", path.display()));

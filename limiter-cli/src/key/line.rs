@@ -23,17 +23,17 @@ pub(super) struct Line {
     pub(super) key: Option<String>,
     /// The digest of the key, if Redis holds only the digest.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) sha256: Option<Box<str>>,
+    sha256: Option<Box<str>>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub(super) log: Option<Log>,
+    log: Option<Log>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     decided: Option<DecisionFields>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'static str>,
+    pub(super) error: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Log {
+struct Log {
     entries: u64,
     cost: u64,
     #[serde(rename = "oldest_us")]

@@ -163,7 +163,8 @@ impl RedisRun {
         self.runtime.block_on(work);
         let failure = first_failure.into_inner();
         let complete = failure.as_ref().map_or(batch.len(), |(index, _)| *index);
-        for (row, result) in batch[..complete].iter().zip(results).filter_map(|(row, cell)| Some((row, cell.into_inner()?)))
+        for (row, result) in
+            batch[..complete].iter().zip(results).filter_map(|(row, cell)| Some((row, cell.into_inner()?)))
         {
             each(&row.row(), &result)?;
         }

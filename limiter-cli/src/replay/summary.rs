@@ -25,7 +25,7 @@ pub(super) struct Summary {
     pub(super) refused: u64,
     /// The earliest and the latest row.
     pub(super) span: Option<(Timestamp, Timestamp)>,
-    keys: HashMap<Box<[u8]>, KeyCount, FixedState>,
+    pub(super) keys: HashMap<Box<[u8]>, KeyCount, FixedState>,
     window: u64,
     per_unit: [f64; MAX_LIMITS],
 }
@@ -80,19 +80,9 @@ impl Summary {
         }
     }
 
-    /// Returns the number of keys.
-    pub(super) fn keys(&self) -> usize {
-        self.keys.len()
-    }
-
     /// Returns the number of keys that were denied at least once.
     pub(super) fn keys_denied(&self) -> usize {
         self.keys.values().filter(|count| count.denied > 0).count()
-    }
-
-    /// Returns the totals of a key.
-    pub(super) fn key(&self, key: &[u8]) -> Option<&KeyCount> {
-        self.keys.get(key)
     }
 
     /// Returns the keys with the most rows, at most `most` of them.

@@ -29,7 +29,7 @@ pub(super) fn print(
     let (decided, rows) = (summary.allowed + summary.denied, summary.rows);
     writeln!(out, "limit     {policy}, counting {counting}")?;
     writeln!(out, "rows      {rows:>12}")?;
-    writeln!(out, "keys      {:>12}", summary.keys())?;
+    writeln!(out, "keys      {:>12}", summary.keys.len())?;
     writeln!(out, "allowed   {:>12}  {}", summary.allowed, percent(summary.allowed, decided))?;
     writeln!(out, "denied    {:>12}  {}", summary.denied, percent(summary.denied, decided))?;
     writeln!(out, "errors    {:>12}", summary.refused)?;

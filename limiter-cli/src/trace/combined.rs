@@ -23,7 +23,7 @@ impl CombinedRows {
             Ok(true) => Some(self.row()),
             Ok(false) if self.line.is_empty() => None,
             Ok(false) => Some(Err(malformed(self.number, format!("expected a line of at most {MAX_ROW} bytes")))),
-            Err(error) => Some(Err(read_failed(error))),
+            Err(error) => Some(Err(read_failed(&error))),
         }
     }
 

@@ -31,7 +31,7 @@ impl CsvRows {
     /// Reads the header row.
     pub(super) fn new(input: &mut impl BufRead) -> anyhow::Result<Self> {
         let mut record = Record::new();
-        let columns = match record.read(input).map_err(read_failed)? {
+        let columns = match record.read(input).map_err(|error| read_failed(&error))? {
             RecordRead::Record => Columns::from_header(&record),
             RecordRead::End => Err("found nothing".to_owned()),
             RecordRead::TooLong => Err("found a row that is too long".to_owned()),
@@ -57,7 +57,7 @@ impl CsvRows {
             Ok(RecordRead::OpenQuote) => {
                 Some(Err(malformed(self.record.line, "expected a closing quote, found the end of the trace")))
             }
-            Err(error) => Some(Err(read_failed(error))),
+            Err(error) => Some(Err(read_failed(&error))),
         }
     }
 

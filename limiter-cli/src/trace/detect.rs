@@ -11,7 +11,7 @@ const DETECT_BYTES: u64 = 64 << 10;
 /// Returns the beginning of the input without a byte order mark, and the given format or the one of the content.
 pub(super) fn detect(input: &mut impl Read, format: Option<Format>) -> anyhow::Result<(Cursor<Vec<u8>>, Format)> {
     let mut head = Vec::new();
-    input.take(DETECT_BYTES).read_to_end(&mut head).map_err(read_failed)?;
+    input.take(DETECT_BYTES).read_to_end(&mut head).map_err(|error| read_failed(&error))?;
     let compressed = [(&b"\x1f\x8b"[..], "gzip", "gunzip -c"), (b"\x28\xb5\x2f\xfd", "zstd", "zstd -dc")];
     for (magic, name, tool) in compressed {
         if head.starts_with(magic) {

@@ -82,7 +82,7 @@ pub(super) fn unreadable(line: u64, message: impl Into<String>) -> anyhow::Error
 }
 
 /// Hides the type of the error, because an [`io::Error`] is one of the output.
-pub(super) fn read_failed(error: io::Error) -> anyhow::Error {
+pub(super) fn read_failed(error: &io::Error) -> anyhow::Error {
     anyhow::Error::msg(format!("reading the trace: {error}"))
 }
 

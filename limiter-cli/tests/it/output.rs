@@ -5,7 +5,6 @@ use std::io::{Read, Write};
 
 use crate::common::{REAL_TRACE, jsonl, limiter, stdout_of, text};
 
-
 const JSONL: [&str; 5] = ["replay", "--limit", "3/60s", "--output", "jsonl"];
 
 #[test]

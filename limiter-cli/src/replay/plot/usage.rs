@@ -1,6 +1,6 @@
 //! The usage of one key over time.
 
-use limiter_core::{Decision, Limit, Limiter, LimitStatus, MAX_COST, Policy, Timestamp};
+use limiter_core::{Decision, Limit, LimitStatus, Limiter, MAX_COST, Policy, Timestamp};
 use limiter_memory::MemoryStore;
 
 use super::axis::{COLUMNS, Span};

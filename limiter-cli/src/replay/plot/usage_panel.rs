@@ -4,10 +4,9 @@ use limiter_core::{Policy, Timestamp};
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, RGBColor};
 
+use super::Collector;
 use super::axis::round_numbers;
-use super::canvas::{Canvas, DENIED, DrawResult, INK, Point, QUIET, USED};
-use super::collect::Collector;
-use super::layout::{LEFT, RIGHT, USAGE, height, number_axis, time_axis};
+use super::canvas::{Canvas, DENIED, INK, LEFT, Point, QUIET, RIGHT, USAGE, USED, height};
 use super::usage::Column;
 use super::view::View;
 use crate::text::{self, Precision};
@@ -27,7 +26,7 @@ const LINES: [RGBColor; 8] = [
 /// Demand above this multiple of the limit is cut off.
 const MAX_SHOWN: f64 = 4.0;
 
-pub(super) fn draw(canvas: &Canvas<'_>, data: &Collector, policy: &Policy) -> DrawResult {
+pub(super) fn draw(canvas: &Canvas<'_>, data: &Collector, policy: &Policy) -> anyhow::Result<()> {
     let (view, usage) = (&data.view, &data.usage);
     let peak = |columns: &[Column]| columns.iter().fold(0.0, |peak, column| f64::max(peak, column.high));
     let used = usage.used().iter().map(|columns| peak(columns)).fold(0.0, f64::max);
@@ -40,7 +39,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, data: &Collector, policy: &Policy) -> Dr
     for (from, to) in runs(&usage.blocked) {
         canvas.rect((LEFT + from, USAGE.0), (LEFT + to, USAGE.1), DENIED.mix(0.07))?;
     }
-    time_axis(canvas, view.close, view.relative, USAGE)?;
+    canvas.time_axis(view.close, view.relative, USAGE)?;
     scale(canvas, policy, top)?;
     if view.denied > 0 {
         canvas.area(outline(usage.requested(), top), DENIED.mix(0.25))?;
@@ -49,22 +48,22 @@ pub(super) fn draw(canvas: &Canvas<'_>, data: &Collector, policy: &Policy) -> Dr
         if usage.used().len() == 1 {
             canvas.area(outline(columns, top), RGBColor(165, 195, 228).to_rgba())?;
         }
-        canvas.line(curve(columns, top), LINES[i % LINES.len()].to_rgba(), 2)?;
+        canvas.line(curve(columns, top), LINES[i % LINES.len()], 2)?;
     }
     if limit_shown {
         let y = height(USAGE, 1.0 / top);
-        canvas.dashes((LEFT, y), RIGHT, INK.to_rgba(), 2)?;
+        canvas.dashes((LEFT, y), RIGHT)?;
         if let [limit] = policy.limits() {
-            canvas.bold(&text::grouped(limit.max()), (RIGHT + 8, y), 12, INK, HPos::Left)?;
+            canvas.text(&text::grouped(limit.max()), (RIGHT + 8, y), 14, INK, HPos::Left)?;
         }
     }
     for (x, _) in (LEFT..).zip(&usage.denied).filter(|(_, denied)| **denied) {
-        canvas.line(vec![(x, USAGE.0), (x, USAGE.0 + 10)], DENIED.to_rgba(), 1)?;
+        canvas.line(vec![(x, USAGE.0), (x, USAGE.0 + 10)], DENIED, 1)?;
     }
     legend(canvas, view, policy, limit_shown)
 }
 
-fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> DrawResult {
+fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> anyhow::Result<()> {
     let (key, count) = (text::key(&view.key, 40), view.count);
     let title = if count.denied > 0 {
         let (denied, rows) = (text::grouped(count.denied), text::requests(count.rows));
@@ -75,7 +74,7 @@ fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> DrawR
     };
     // A policy of eight limits makes a long title.
     let size = if title.chars().count() > 95 { 14 } else { 20 };
-    canvas.bold(&title, (LEFT, 30), size, INK, HPos::Left)?;
+    canvas.text(&title, (LEFT, 30), size, INK, HPos::Left)?;
     let (from, to) = (view.close.from, view.close.to);
     let at = |micros| Timestamp::from_micros_saturating(micros);
     let mut when = if view.relative {
@@ -101,17 +100,17 @@ fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> DrawR
 }
 
 /// Returns units for one limit, shares for several.
-fn scale(canvas: &Canvas<'_>, policy: &Policy, top: f64) -> DrawResult {
+fn scale(canvas: &Canvas<'_>, policy: &Policy, top: f64) -> anyhow::Result<()> {
     if let [limit] = policy.limits() {
         let units = top * limit.max() as f64;
-        number_axis(canvas, USAGE, units, &round_numbers(units, 6), |number| text::grouped(number as u64))
+        canvas.number_axis(USAGE, units, &round_numbers(units, 6), |number| text::grouped(number as u64))
     } else {
         let percent = top * 100.0;
-        number_axis(canvas, USAGE, percent, &round_numbers(percent, 6), |number| format!("{number} %"))
+        canvas.number_axis(USAGE, percent, &round_numbers(percent, 6), |number| format!("{number} %"))
     }
 }
 
-fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) -> DrawResult {
+fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) -> anyhow::Result<()> {
     const Y: i32 = 86;
     let mut x = LEFT;
     let label = |x: &mut i32, text: &str| {
@@ -125,13 +124,13 @@ fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) 
             canvas.rect((x, Y - 4), (x + 22, Y + 5), RGBColor(165, 195, 228).to_rgba())?;
         }
         let y = if one { Y - 4 } else { Y };
-        canvas.line(vec![(x, y), (x + 22, y)], LINES[i % LINES.len()].to_rgba(), 2)?;
+        canvas.line(vec![(x, y), (x + 22, y)], LINES[i % LINES.len()], 2)?;
         let text = if one { format!("used within {}", limit.window()) } else { format!("used of {limit}") };
         label(&mut x, &text)?;
     }
     let limit = if one { format!("limit {policy}") } else { "limit".to_owned() };
     if limit_shown {
-        canvas.dashes((x, Y), x + 23, INK.to_rgba(), 2)?;
+        canvas.dashes((x, Y), x + 23)?;
         label(&mut x, &limit)?;
     } else {
         label(&mut x, &format!("{limit} is far above"))?;
@@ -140,7 +139,7 @@ fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) 
         canvas.rect((x, Y - 4), (x + 22, Y + 5), DENIED.mix(0.3))?;
         label(&mut x, "demand beyond that")?;
         for dx in [4, 9, 11, 18] {
-            canvas.line(vec![(x + dx, Y - 5), (x + dx, Y + 5)], DENIED.to_rgba(), 1)?;
+            canvas.line(vec![(x + dx, Y - 5), (x + dx, Y + 5)], DENIED, 1)?;
         }
         label(&mut x, "denied requests")?;
         canvas.rect((x, Y - 6), (x + 22, Y + 7), DENIED.mix(0.09))?;
@@ -151,13 +150,11 @@ fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) 
 
 /// Returns the outline of the area under a curve.
 fn outline(columns: &[Column], top: f64) -> Vec<Point> {
-    let mut outline = vec![(LEFT, USAGE.1)];
-    for (x, column) in (LEFT..).zip(columns) {
+    let steps = (LEFT..).zip(columns).flat_map(|(x, column)| {
         let y = height(USAGE, column.high / top);
-        outline.extend([(x, y), (x + 1, y)]);
-    }
-    outline.push((RIGHT, USAGE.1));
-    straightened(outline)
+        [(x, y), (x + 1, y)]
+    });
+    [(LEFT, USAGE.1)].into_iter().chain(steps).chain([(RIGHT, USAGE.1)]).collect()
 }
 
 /// Returns a curve through the minimum and maximum of every column.
@@ -166,28 +163,7 @@ fn curve(columns: &[Column], top: f64) -> Vec<Point> {
         let stops = [column.first, column.low, column.high, column.last];
         stops.map(|share| (x, height(USAGE, share / top)))
     });
-    let mut curve: Vec<Point> = through.collect();
-    if let Some(&(_, y)) = curve.last() {
-        curve.push((RIGHT, y));
-    }
-    straightened(curve)
-}
-
-/// Returns the same line without the points that lie between their neighbours.
-fn straightened(points: Vec<Point>) -> Vec<Point> {
-    let mut kept: Vec<Point> = Vec::new();
-    for point in points {
-        if let [.., a, b] = kept[..] {
-            let between = |a: i32, b: i32, c: i32| (a <= b && b <= c) || (a >= b && b >= c);
-            let vertical = a.0 == b.0 && b.0 == point.0 && between(a.1, b.1, point.1);
-            let level = a.1 == b.1 && b.1 == point.1 && between(a.0, b.0, point.0);
-            if vertical || level {
-                kept.pop();
-            }
-        }
-        kept.push(point);
-    }
-    kept
+    through.collect()
 }
 
 /// Returns the first and last column of each run of `true`.

@@ -46,7 +46,7 @@ impl View {
         }
         let (key, count) = match key {
             None => top[0],
-            Some(key) => match summary.key(key) {
+            Some(key) => match summary.keys.get(key) {
                 Some(count) => (key, *count),
                 None => return Err(format!("there is nothing to plot: the trace has no key {}", text::key(key, 60))),
             },
@@ -64,7 +64,7 @@ impl View {
             bucket,
             strips: top.into_iter().map(|(key, count)| (key.into(), count)).collect(),
             relative: text::is_relative(Timestamp::from_micros_saturating(last)),
-            keys: summary.keys(),
+            keys: summary.keys.len(),
             keys_denied: summary.keys_denied(),
             allowed: summary.allowed + summary.recorded,
             denied: summary.denied,
