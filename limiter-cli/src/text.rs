@@ -14,7 +14,6 @@ const SECOND: u64 = 1_000_000;
 const FIRST_DATE: u64 = 100_000_000 * SECOND;
 
 /// Returns the printable form of a key, cut to at most `most` characters.
-#[must_use]
 pub(crate) fn key(key: &[u8], most: usize) -> String {
     // A character takes at most four bytes and prints as at least one character.
     let start = &key[..key.len().min(4 * most + 4)];
@@ -29,19 +28,16 @@ pub(crate) fn key(key: &[u8], most: usize) -> String {
 }
 
 /// Formats a number in groups of three digits.
-#[must_use]
 pub(crate) fn grouped(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
 /// Formats a number of requests.
-#[must_use]
 pub(crate) fn requests(count: u64) -> String {
     format!("{} request{}", grouped(count), if count == 1 { "" } else { "s" })
 }
 
 /// Formats a duration in its two largest units: `3d 11h`, `1s 500ms`.
-#[must_use]
 pub(crate) fn duration(micros: u64) -> String {
     let smallest = match micros / SECOND {
         0 => Unit::Microsecond,
@@ -62,51 +58,22 @@ fn span(micros: u64, smallest: Unit) -> String {
 }
 
 /// Returns whether a time is relative to 0 rather than a date.
-#[must_use]
 pub(crate) fn is_relative(at: Timestamp) -> bool {
     at.as_micros() < FIRST_DATE
 }
 
-/// The precision of a printed time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Precision {
-    /// Month and year.
-    Month,
-    /// Day and month.
-    Day,
-    /// Hour and minute.
-    Minute,
-    /// Hour, minute and second.
-    Second,
-    /// Seconds with decimals.
-    Micro,
-}
-
-/// Formats a time in UTC to this precision, or a relative time as a duration.
-#[must_use]
-pub(crate) fn clock(at: Timestamp, precision: Precision, relative: bool) -> String {
-    if relative {
-        return if at.as_micros() == 0 { "0".to_owned() } else { span(at.as_micros(), Unit::Microsecond) };
-    }
-    match precision {
-        Precision::Month => strftime(at, "%b %Y"),
-        Precision::Day => strftime(at, "%-d %b"),
-        Precision::Minute => strftime(at, "%H:%M"),
-        Precision::Second => strftime(at, "%H:%M:%S"),
-        Precision::Micro => strftime(at, "%H:%M:%S%.f"),
+/// Formats a time in UTC, or a relative time as a duration.
+pub(crate) fn clock(at: Timestamp, format: &str, relative: bool) -> String {
+    match at.as_micros() {
+        0 if relative => "0".to_owned(),
+        micros if relative => span(micros, Unit::Microsecond),
+        _ => strftime(at, format),
     }
 }
 
 /// Formats date and time as `17 May 2015 10:05:03 UTC`, or a relative time.
-#[must_use]
 pub(crate) fn date_time(at: Timestamp, relative: bool) -> String {
-    if relative { clock(at, Precision::Second, true) } else { strftime(at, "%-d %b %Y %H:%M:%S UTC") }
-}
-
-/// Formats the date as `17 May 2015`.
-#[must_use]
-pub(crate) fn date(at: Timestamp) -> String {
-    strftime(at, "%-d %b %Y")
+    clock(at, "%-d %b %Y %H:%M:%S UTC", relative)
 }
 
 fn strftime(at: Timestamp, format: &str) -> String {

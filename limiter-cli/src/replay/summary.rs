@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
-use limiter_core::{MAX_LIMITS, Policy, Timestamp};
+use limiter_core::{Policy, Timestamp};
 
 use super::rows::RowResult;
 use crate::trace::{Action, Row};
@@ -27,7 +27,6 @@ pub(super) struct Summary {
     pub(super) span: Option<(Timestamp, Timestamp)>,
     pub(super) keys: HashMap<Box<[u8]>, KeyCount, FixedState>,
     window: u64,
-    per_unit: [f64; MAX_LIMITS],
 }
 
 /// The totals of one key.
@@ -61,10 +60,6 @@ pub(super) type CountedKey<'a> = (&'a [u8], KeyCount);
 impl Summary {
     /// Returns an empty summary.
     pub(super) fn new(policy: &Policy) -> Self {
-        let mut per_unit = [0.0; MAX_LIMITS];
-        for (share, limit) in per_unit.iter_mut().zip(policy.limits().iter()) {
-            *share = 1.0 / limit.max() as f64;
-        }
         Self {
             rows: 0,
             allowed: 0,
@@ -76,7 +71,6 @@ impl Summary {
             // The seed affects only the order of iteration. A flood of chosen keys would slow down only this program.
             keys: HashMap::with_hasher(FixedState::default()),
             window: policy.longest_window().as_micros(),
-            per_unit,
         }
     }
 
@@ -123,7 +117,7 @@ impl Summary {
             RowResult::Refused(_) => self.refused += 1,
             RowResult::Reset => self.resets += 1,
             RowResult::Decided(decision) => {
-                let peak = decision.used() as f64 * self.per_unit[decision.binding_index() % MAX_LIMITS];
+                let peak = decision.used() as f64 / decision.limit().max() as f64;
                 if peak > count.peak.0 {
                     count.peak = (peak, decision.at());
                 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::io::{Read, Write};
 
-use crate::common::{REAL_TRACE, jsonl, limiter, stdout_of, text};
+use crate::common::{REAL_TRACE, limiter, stdout_of, text};
 
 const JSONL: [&str; 5] = ["replay", "--limit", "3/60s", "--output", "jsonl"];
 
@@ -33,42 +33,16 @@ fn refused_rows_and_resets() {
 "#;
     assert_eq!(printed, expected.trim_start());
     let summary = stdout_of(&JSONL[..3], trace);
-    for line in ["rows                 9", "keys                 2", "allowed              1  100.0 %"] {
-        assert!(summary.contains(&format!("\n{line}\n")), "{line}\n{summary}");
-    }
-    for line in ["denied               0    0.0 %", "errors               5", "recorded             1"] {
-        assert!(summary.contains(&format!("\n{line}\n")), "{line}\n{summary}");
-    }
-    assert!(summary.contains("\nresets               2\n"), "{summary}");
-}
-
-#[test]
-fn a_late_row_prints_its_original_time() {
-    let lines = jsonl("2/10s", "at,key\n100,k\n90,k\n99,k\n109.999999,k\n110,k\n");
-    let facts: Vec<_> = lines
-        .iter()
-        .map(|line| {
-            (line["at_us"].as_u64().unwrap(), line["allowed"].as_bool().unwrap(), line["retry_after_us"].as_u64())
-        })
-        .collect();
-    assert_eq!(
-        facts,
-        [
-            (100_000_000, true, None),
-            (90_000_000, true, None),
-            (99_000_000, false, Some(10_000_000)),
-            (109_999_999, false, Some(1)),
-            (110_000_000, true, None),
-        ]
-    );
-}
-
-#[test]
-fn several_limits_in_order() {
-    let args = ["replay", "--limit", "3/1s", "--limit", "5/5s", "--output", "jsonl"];
-    let printed = stdout_of(&args, "at,key\n0,k\n0,k\n0,k\n0,k\n1,k\n1,k\n1,k\n");
-    let binding: Vec<bool> = printed.lines().map(|line| line.contains(r#""limit":5"#)).collect();
-    assert_eq!(binding, [false, false, false, false, true, true, true]);
+    let totals = "
+rows                 9
+keys                 2
+allowed              1  100.0 %
+denied               0    0.0 %
+errors               5
+recorded             1
+resets               2
+";
+    assert!(summary.contains(totals), "{summary}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::axis::round_numbers;
 use super::canvas::{Canvas, DENIED, INK, LEFT, Point, QUIET, RIGHT, USAGE, USED, height};
 use super::usage::Column;
 use super::view::View;
-use crate::text::{self, Precision};
+use crate::text;
 
 /// The line colours for several limits.
 const LINES: [RGBColor; 8] = [
@@ -76,14 +76,13 @@ fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> anyho
     let size = if title.chars().count() > 95 { 14 } else { 20 };
     canvas.text(&title, (LEFT, 30), size, INK, HPos::Left)?;
     let (from, to) = (view.close.from, view.close.to);
-    let at = |micros| Timestamp::from_micros_saturating(micros);
-    let mut when = if view.relative {
-        format!("{} to {}", text::date_time(at(from), true), text::date_time(at(to), true))
-    } else if text::date(at(from)) == text::date(at(to)) {
-        let clock = |micros| text::clock(at(micros), Precision::Second, false);
-        format!("{}, {} to {} UTC", text::date(at(from)), clock(from), clock(to))
+    let [from, to] = [from, to].map(Timestamp::from_micros_saturating);
+    let date = |at| text::clock(at, "%-d %b %Y", false);
+    let mut when = if view.relative || date(from) != date(to) {
+        format!("{} to {}", text::date_time(from, view.relative), text::date_time(to, view.relative))
     } else {
-        format!("{} to {}", text::date_time(at(from), false), text::date_time(at(to), false))
+        let clock = |at| text::clock(at, "%H:%M:%S", false);
+        format!("{}, {} to {} UTC", date(from), clock(from), clock(to))
     };
     if view.is_close_up() {
         let what = match count.denied {
