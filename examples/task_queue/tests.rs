@@ -84,7 +84,6 @@ impl Drop for Broker {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs a rabbitmq-server; scripts/test --all runs it"]
 async fn a_light_customer_overtakes_a_heavy_one() {
     let broker = Broker::start();
     let redis = Server::start().unwrap();
