@@ -51,16 +51,10 @@ local function without_denied(id)
   return third < $DENIED_BYTE and id or sub(id, 1, 2) .. string.char(third - $DENIED_BYTE) .. sub(id, 4)
 end
 
--- The bytes of an entry's id.
-local function id_bytes(member, tag)
-  if is_short(member) then return sub(member, 21, $SHORT_LEN) end
-  return sub(member, 18, tag % 4 < 2 and $LONG_LEN or $LONG_CALLER_LEN)
-end
-
 -- The id of an entry.
 local function id_of(member, tag)
-  local id = id_bytes(member, tag)
-  return tag % 4 < 2 and without_denied(id) or id
+  if tag % 4 >= 2 then return sub(member, 18, $LONG_CALLER_LEN) end
+  return without_denied(is_short(member) and sub(member, 21, $SHORT_LEN) or sub(member, 18, $LONG_LEN))
 end
 
 -- The ttl code of an entry, 0 if it has none.

@@ -7,12 +7,11 @@
 -- Returns a string: a code (1 byte), the sum of APPLIED and EMPTY, then 7 bytes each: time, newest, and used and oldest of each
 -- limit.
 
--- What an entry becomes when its running total moves: a long one, because what a short one says of the log no longer holds. The
--- bytes of its id stay, because earlier versions of the scripts compare all of them.
+-- What an entry becomes when its running total moves: a long one, because what a short one says of the log no longer holds.
 local function moved(member, by)
   local time, h, l, cost, entry_tag = read(member)
   h, l = carry(h, l + by)
-  return long(time, h, l, entry_tag, id_bytes(member, entry_tag) .. (cost > 1 and pack('>I7', cost) or ''))
+  return long(time, h, l, entry_tag, id_of(member, entry_tag) .. (cost > 1 and pack('>I7', cost) or ''))
 end
 
 -- Settles the entry. Returns whether the log held it.
@@ -50,7 +49,7 @@ local function settle()
       old[#old + 1], new[#new + 1] = member, moved(member, delta)
     end
   end
-  local name = id_bytes(target, tag)
+  local name = id_of(target, tag)
   tag = tag % 4 + (tag >= 8 and 8 or 0) + (cost > 1 and 4 or 0)
   new[1] = sub(new[1], 1, 16) .. string.char(tag) .. name .. (cost > 1 and pack('>I7', cost) or '')
 
