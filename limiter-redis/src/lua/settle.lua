@@ -18,7 +18,8 @@ end
 local function settle()
   local id = sub(request, 1, $CALLER_ID_LEN)
   local at, window, cost = unpack_struct('>I7I7I7', request, $CALLER_ID_LEN + 1)
-  local last, top_high, top_low = read(newest)
+  local last
+  last, high, low = read(newest)
   if last > now then now = last end
   if now - at >= window then return false end
 
@@ -57,11 +58,11 @@ local function settle()
   local ids = count_ids()
   local first = ids
   if delta > 0 then
-    top_high, top_low = carry(top_high, top_low + delta)
+    high, low = carry(high, low + delta)
     local function is_seen(place)
       local member = place < rank and call('ZRANGE', key, place, place)[1] or new[place - rank + 1]
       local _, h, l = read(member)
-      return (top_high - h) * $LOW_END + top_low - l < $MAX_COST
+      return after(h, l) < $MAX_COST
     end
     local past = is_seen(first) and first or size - 1
     while first < past do
