@@ -185,7 +185,7 @@ impl Target {
             // Fails only if another thread has just installed one.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        let info = |url: &str| Ok(url.into_connection_info()?.set_tcp_settings(timeouts.tcp_settings()));
+        let info = |url: &str| url.into_connection_info().map(|info| info.set_tcp_settings(timeouts.tcp_settings()));
         let target = || match url::cluster_nodes(url) {
             #[cfg(feature = "cluster")]
             Some(nodes) => {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use async_trait::async_trait;
 use limiter_core::store::{At, Facts, LogKey, Mode, Op, Settlement, SettlementFacts};
 use limiter_core::{Counting, EntryId, Error, ErrorKind, WindowStore};
 use redis::Cmd;
@@ -86,6 +87,7 @@ impl fmt::Debug for RedisStore {
     }
 }
 
+#[async_trait]
 impl WindowStore for RedisStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let own = self.ids.next(match op.at {

@@ -26,7 +26,7 @@ async fn a_decision_is_one_command() {
             2 => limiter.acquire(&key).policy(&gold).await.map(drop).unwrap(),
             3 => limiter.record(&key).cost(n).await.map(drop).unwrap(),
             _ => {
-                assert_eq!(limiter.settle("settled", receipt, n).await.unwrap().status().limits()[1].used(), n.min(50))
+                assert_eq!(limiter.settle("settled", receipt, n).await.unwrap().status().limits()[1].used(), n.min(50));
             }
         }
     }

@@ -176,7 +176,7 @@ fn processes_are_exact(test: &str, url: impl FnOnce() -> String) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         // Connections and scripts are there when the work begins.
         runtime.block_on(async {
-            search(policy!("9999/1h"), connect(url).await).acquire("warm").await.map(drop).unwrap()
+            search(policy!("9999/1h"), connect(url).await).acquire("warm").await.map(drop).unwrap();
         });
         // The harness prints the name of the test without a line break after it.
         println!("\n{REPORT_PREFIX}ready");
