@@ -133,9 +133,11 @@ impl RedisStoreBuilder {
     /// | `rediss://…` | one server over TLS (feature `tls`) |
     /// | `redis+unix:///path[?db=database][&user=…][&pass=…]` | one server through its socket |
     /// | `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` | a Cluster, by one or more of its nodes (feature `cluster`) |
+    /// | `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/name[/database]` | the master that sentinels call `name` (feature `sentinel`); the credentials are the server's, and the sentinels are asked without |
+    /// | `rediss+sentinel://…` | the sentinels and the master over TLS (both features) |
     /// | `rediss+cluster://…` | a Cluster over TLS (both features); its certificates must be for the hosts that it announces |
     ///
-    /// The crate `limiter` calls the features `redis-tls` and `redis-cluster`.
+    /// The crate `limiter` calls the features `redis-tls`, `redis-cluster` and `redis-sentinel`.
     ///
     /// # Errors
     /// - [`Configuration`](limiter_core::ErrorKind::Configuration) if the URL or the prefix is malformed, if the URL needs a

@@ -7,13 +7,16 @@ use redis::{Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value};
 #[cfg(feature = "cluster")]
 use crate::cluster::{node_pool::NodePool, user::UserCluster};
 use crate::failure::Failure;
+#[cfg(feature = "sentinel")]
+use crate::sentinel::Sentinels;
 use crate::settings::Timeouts;
 use crate::url;
 
 /// A host and a port.
 pub(crate) type Address = (String, u16);
 
-/// A connection to one Redis server or, with the feature `cluster`, to a Redis Cluster.
+/// A connection to one Redis server or, with the features `cluster` and `sentinel`, to a Redis Cluster or the master of
+/// sentinels.
 ///
 /// A clone is cheap and shares the connection. A lost connection is opened again, and a command that the server may have
 /// executed is never repeated.
@@ -28,6 +31,8 @@ enum Kind {
     Cluster(NodePool),
     #[cfg(feature = "cluster")]
     UserCluster(UserCluster),
+    #[cfg(feature = "sentinel")]
+    Sentinel(Sentinels),
 }
 
 /// A connection of the user's own type.
@@ -54,6 +59,8 @@ impl std::fmt::Debug for Connection {
             Kind::Custom(_) => "Custom",
             #[cfg(feature = "cluster")]
             Kind::Cluster(_) | Kind::UserCluster(_) => "Cluster",
+            #[cfg(feature = "sentinel")]
+            Kind::Sentinel(_) => "Sentinel",
         };
         f.debug_tuple("Connection").field(&name).finish()
     }
@@ -102,6 +109,8 @@ impl Connection {
             }
             #[cfg(feature = "cluster")]
             Target::Cluster(pool) => pool.refresh_now().await.map(|()| pool.into()),
+            #[cfg(feature = "sentinel")]
+            Target::Sentinel(master) => master.refresh_now().await.map(|()| Self(Kind::Sentinel(master))),
         };
         opened.map_err(|error| Failure::Redis(error).into_connect_error(url))
     }
@@ -114,6 +123,8 @@ impl Connection {
             }
             #[cfg(feature = "cluster")]
             Target::Cluster(pool) => Ok(pool.into()),
+            #[cfg(feature = "sentinel")]
+            Target::Sentinel(master) => Ok(Self(Kind::Sentinel(master))),
         };
         opened.map_err(|error| Failure::Redis(error).into_connect_error(url))
     }
@@ -127,6 +138,8 @@ impl Connection {
             Kind::Cluster(pool) => pool.send(cmd).await,
             #[cfg(feature = "cluster")]
             Kind::UserCluster(cluster) => cluster.send(cmd).await,
+            #[cfg(feature = "sentinel")]
+            Kind::Sentinel(master) => master.send(cmd).await,
         }?
         .extract_error()
     }
@@ -141,6 +154,8 @@ impl Connection {
             Kind::Cluster(pool) => pool.any()?.connection.send_packed_commands(commands, 0, count).await,
             #[cfg(feature = "cluster")]
             Kind::UserCluster(cluster) => cluster.send_all(commands).await,
+            #[cfg(feature = "sentinel")]
+            Kind::Sentinel(master) => master.send_all(commands).await,
         }
     }
 
@@ -161,6 +176,8 @@ impl Connection {
             }
             #[cfg(feature = "cluster")]
             Kind::UserCluster(cluster) => Ok(Self(Kind::UserCluster(cluster.node(address)))),
+            #[cfg(feature = "sentinel")]
+            Kind::Sentinel(_) => Ok(self.clone()),
         }
     }
 }
@@ -170,6 +187,8 @@ enum Target {
     Single(Box<Client>),
     #[cfg(feature = "cluster")]
     Cluster(NodePool),
+    #[cfg(feature = "sentinel")]
+    Sentinel(Sentinels),
 }
 
 impl Target {
@@ -186,9 +205,17 @@ impl Target {
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let info = |url: &str| url.into_connection_info().map(|info| info.set_tcp_settings(timeouts.tcp_settings()));
-        let target = || match url::cluster_nodes(url) {
+        let target = || match url {
+            #[cfg(feature = "sentinel")]
+            _ if let Some(url) = url::sentinel(url) => {
+                if url.name.is_empty() {
+                    return Err((redis::ErrorKind::InvalidClientConfig, "the name of the master is missing").into());
+                }
+                let sentinels = url.sentinels.iter().map(|url| info(url)).collect::<RedisResult<_>>()?;
+                Sentinels::new(sentinels, url.name, &info(&url.server)?, timeouts).map(Self::Sentinel)
+            }
             #[cfg(feature = "cluster")]
-            Some(nodes) => {
+            _ if let Some(nodes) = url::cluster_nodes(url) => {
                 let seeds = nodes.iter().map(|url| info(url)).collect::<RedisResult<Vec<_>>>()?;
                 NodePool::new(&seeds, timeouts).map(Self::Cluster)
             }
@@ -220,6 +247,9 @@ mod tests {
             "redis://u:secret@h:port",
             "redis+cluster://",
             "redis://h/x",
+            "redis+sentinel://u:secret@h",
+            "redis+sentinel://u:secret@h/m/x",
+            "redis+sentinel:///m",
         ] {
             for error in [
                 Connection::open(url, timeouts()).await.unwrap_err(),

@@ -13,4 +13,5 @@ mod processes;
 mod properties;
 mod retention;
 mod scan;
+mod sentinel;
 mod support;
