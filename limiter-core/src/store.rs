@@ -117,6 +117,11 @@ impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
 /// A synchronous store: it never waits, cannot fail and needs no runtime. In-memory stores implement it.
 ///
 /// Its methods correspond to those of [`WindowStore`] and follow the same contract.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` may have to wait, so it has neither `.now()` nor `.blocking()`",
+    note = "`.await` works with every store",
+    note = "`.now()` needs a synchronous store that is known at compile time, such as `Limiter<MemoryStore>`"
+)]
 pub trait NowStore: WindowStore {
     /// Applies an operation. See [`WindowStore::apply`].
     fn apply_now(&self, op: &Op<'_>) -> Facts;

@@ -9,10 +9,10 @@ use futures::future::join_all;
 use limiter_core::store::LogKey;
 use limiter_core::{Counting, Error, ErrorKind, Limiter, Policy, Receipt, policy};
 use limiter_redis::{RedisStore, RedisStoreBuilder};
-use limiter_testkit::faults::{Network, Proxy};
 use limiter_testkit::server::Server;
 use redis::Value;
 use redis::aio::ConnectionLike;
+use testbed::{Network, Proxy};
 
 use crate::support::{TIMEOUT, calls, chain, connect, search, soon, until, within};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use limiter_core::store::{LogKey, Mode, Op, decide};
-use limiter_core::{Decision, Error, Limit, Limiter, Name, Policy, Timestamp, Window, WindowStore, policy};
+use limiter_core::{Decision, Error, IntoPolicy, Limit, Limiter, Name, Timestamp, Window, WindowStore, policy};
 use limiter_redis::{Connection, RedisStore, RedisStoreBuilder};
 use limiter_testkit::conformance::{Operation, Step};
 use limiter_testkit::server::{Cluster, Reply, Server};
@@ -60,7 +60,7 @@ pub(crate) async fn connect_with_group_commit(url: &str) -> RedisStore {
     store
 }
 
-pub(crate) fn search<S>(policy: impl Into<Policy>, store: S) -> Limiter<S> {
+pub(crate) fn search<S>(policy: impl IntoPolicy, store: S) -> Limiter<S> {
     Limiter::new("search", policy, store)
 }
 
