@@ -91,7 +91,7 @@ impl Plan {
         (Limiter::new(&*name("frozen"), frozen, store.clone()), Limiter::new(&*name("running"), running, store))
     }
 
-    async fn work(self, url: &str, worker: u64, begun: Instant) -> Vec<Report> {
+    async fn work(self, url: &str, worker: u64) -> Vec<Report> {
         let (frozen, running) = self.limiters(connect(url).await);
         let (frozen, running) = (Arc::new(frozen), Arc::new(running));
         let tasks = (worker * TASKS..(worker + 1) * TASKS).map(|task| {
@@ -108,7 +108,7 @@ impl Plan {
                         reports.push([key, 1, decision.allowed().into(), cost, 0]);
                     }
                 }
-                let mut turn = task;
+                let (begun, mut turn) = (Instant::now(), task);
                 while begun.elapsed() < 4 * self.running.1 {
                     let key = turn * 31 % self.keys;
                     turn += 1;
@@ -181,9 +181,9 @@ fn processes_are_exact(test: &str, url: impl FnOnce() -> String) {
         // The harness prints the name of the test without a line break after it.
         println!("\n{REPORT_PREFIX}ready");
         std::io::stdin().lock().read_line(&mut String::new()).unwrap();
-        let mut reports = runtime.block_on(many.work(url, number.parse().unwrap(), Instant::now()));
+        let mut reports = runtime.block_on(many.work(url, number.parse().unwrap()));
         reports.iter_mut().for_each(|report| report[0] += 1_000);
-        reports.extend(runtime.block_on(one.work(url, number.parse().unwrap(), Instant::now())));
+        reports.extend(runtime.block_on(one.work(url, number.parse().unwrap())));
         // Once all work is done: the parent reads one process after the other.
         for report in reports {
             println!("{REPORT_PREFIX}{}", report.map(|number| number.to_string()).join(" "));
