@@ -31,6 +31,7 @@ pub(crate) fn malformed(url: &str, reason: &impl std::fmt::Display) -> Error {
 }
 
 /// Returns the URLs of the nodes of `redis+cluster://user:password@host:port,host:port`, `None` for another scheme.
+#[cfg(feature = "cluster")]
 pub(crate) fn cluster_nodes(url: &str) -> Option<Vec<String>> {
     let (scheme, credentials, hosts) = parts(url, "+cluster")?;
     Some(hosts.trim_end_matches('/').split(',').map(|host| format!("{scheme}://{credentials}{host}")).collect())
@@ -61,6 +62,7 @@ pub(crate) fn sentinel(url: &str) -> Option<SentinelUrl<'_>> {
 }
 
 /// Returns the scheme without its `kind`, the credentials with their `@`, and the rest. `None` for another kind.
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
 fn parts<'a>(url: &'a str, kind: &str) -> Option<(&'a str, &'a str, &'a str)> {
     let (scheme, rest) = url.split_once("://")?;
     let (credentials, rest) = rest.split_at(rest.rfind('@').map_or(0, |at| at + 1));
@@ -102,6 +104,7 @@ fn with_scheme(url: &str) -> String {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "cluster")]
     #[test]
     fn cluster_urls_name_their_nodes() {
         assert_eq!(cluster_nodes("redis://a:1"), None);
