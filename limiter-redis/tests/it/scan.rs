@@ -7,18 +7,16 @@ use limiter_core::{Limiter, Name, WindowStore, policy};
 use limiter_redis::{Cursor, LiveKey, Page, RedisStore, StoredKey};
 use limiter_testkit::server::{Cluster, Server};
 
-use common::{connect, run};
-
-mod common;
+use crate::support::{builder, connect, run, search, shared_cluster};
 
 const KEYS: u64 = 700;
 
 /// Key `n` gets one, two or three entries.
 async fn fill(store: RedisStore) -> Limiter<RedisStore> {
-    let limiter = Limiter::new("search", policy!("10/1h"), store);
+    let limiter = search(policy!("10/1h"), store);
     for n in 0..KEYS {
         for _ in 0..=n % 3 {
-            assert!(limiter.acquire(&n.to_string()).await.unwrap().allowed());
+            assert!(limiter.acquire(n).await.unwrap().allowed());
         }
     }
     limiter
@@ -64,7 +62,7 @@ fn reads(server: &Server) -> u64 {
 }
 
 #[tokio::test]
-async fn a_page_takes_a_few_round_trips() {
+async fn a_page_takes_a_few_round_trips_and_lists_other_types_without_members() {
     let server = Server::start().unwrap();
     let limiter = fill(connect(&server.url()).await).await;
     let before = reads(&server);
@@ -76,12 +74,7 @@ async fn a_page_takes_a_few_round_trips() {
     assert_eq!(page.keys.len() as u64, KEYS);
     assert_eq!(sizes(&page.keys), expected());
     assert_eq!(sizes(&scanned(limiter.store(), 10).await), expected());
-}
 
-#[tokio::test]
-async fn keys_that_are_no_logs_are_listed_without_members_and_gone_ones_not_at_all() {
-    let server = Server::start().unwrap();
-    let limiter = fill(connect(&server.url()).await).await;
     let text = limiter.store().redis_key(LogKey::new(limiter.name(), "text"));
     server.command(&[b"SET".as_slice(), &text, b"no log"]).unwrap();
     assert!(limiter.reset("5").await.unwrap());
@@ -100,14 +93,10 @@ async fn a_cluster_is_looked_through_node_by_node_and_keys_that_move_are_followe
     // One key of a slot that moves is already on its new node, and is found there.
     let key = "7";
     let stored = limiter.store().redis_key(LogKey::new(limiter.name(), key));
-    let slot = cluster.nodes()[0].command(&[b"CLUSTER".as_slice(), b"KEYSLOT", &stored]).unwrap().int();
-    let from = cluster.owner(u16::try_from(slot).unwrap()).unwrap();
+    let slot = crate::cluster::slot(&cluster, key);
+    let from = cluster.owner(slot).unwrap();
     let to = cluster.nodes().iter().find(|node| node.port() != from.port()).unwrap();
-    let id = |node: &Server| node.command(&["CLUSTER", "MYID"]).unwrap().text();
-    let number = slot.to_string();
-    for (node, state, id) in [(to, "IMPORTING", id(from)), (from, "MIGRATING", id(to))] {
-        assert_eq!(node.command(&["CLUSTER", "SETSLOT", &number, state, &id]).unwrap().text(), "OK");
-    }
+    crate::cluster::begin_migration(from, to, slot);
     let port = to.port().to_string();
     let migrate = [b"MIGRATE".as_slice(), b"127.0.0.1", port.as_bytes(), &stored, b"0", b"5000"];
     assert_eq!(from.command(&migrate).unwrap().text(), "OK");
@@ -163,34 +152,19 @@ async fn each_name_is_scanned_alone(store: &RedisStore) {
 }
 
 #[tokio::test]
-async fn the_keys_of_one_name_are_scanned_alone() {
-    let server = Server::start().unwrap();
-    each_name_is_scanned_alone(&connect(&server.url()).await).await;
-}
-
-#[tokio::test]
-async fn the_keys_of_one_name_are_scanned_alone_on_a_cluster() {
-    let cluster = Cluster::start().unwrap();
-    each_name_is_scanned_alone(&connect(&cluster.url()).await).await;
-}
-
-#[tokio::test]
-async fn keys_of_another_layout_are_not_listed() {
+async fn the_keys_of_one_name_are_scanned_alone_and_keys_of_another_layout_not_at_all() {
     let server = Server::start().unwrap();
     let store = connect(&server.url()).await;
     for other in
         ["limiter:{no name}", "limiter:search:k", "limiter:{%73earch:k}", "other:{search:k}", "limiter:{a b:k}"]
     {
-        assert_eq!(server.command(&["SET", other, "text"]).unwrap().text(), "OK");
+        server.expect_ok(&["SET", other, "text"]).unwrap();
     }
-    assert!(scanned(&store, 100).await.is_empty());
-    assert!(scanned_name(&store, "search", 100).await.is_empty());
-}
+    each_name_is_scanned_alone(&store).await;
+    let cluster = builder().prefix("scan").connect(&shared_cluster().url()).await.unwrap();
+    each_name_is_scanned_alone(&cluster).await;
 
-#[tokio::test]
-async fn a_long_key_is_listed_by_its_digest() {
-    let server = Server::start().unwrap();
-    let limiter = Limiter::new("search", policy!("10/1h"), connect(&server.url()).await);
+    let limiter = search(policy!("10/1h"), store);
     assert!(limiter.acquire("k".repeat(257)).await.unwrap().allowed());
     let found = scanned_name(limiter.store(), "search", 100).await;
     assert!(

@@ -1,38 +1,41 @@
 //! A cluster that changes under load: slots that move, masters that die.
-//!
-//! These tests assert times, so they run one after the other, in a test program that runs nothing else.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use limiter_core::{Decision, Error, ErrorKind, Limit, Limiter, Timestamp, policy};
-use limiter_redis::{Connection, RedisStore};
+use limiter_core::{Decision, Error, ErrorKind, Limit, Limiter, policy};
+use limiter_redis::RedisStore;
 use limiter_testkit::server::{Cluster, Server};
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_routing::Slot;
-use testbed::alone;
 use tokio::task::JoinHandle;
 
-/// How long an operation may take with the default timeouts: two attempts of 250 ms and the pauses.
-const BOUND: Duration = Duration::from_millis(540);
-/// How late a busy machine may notice a timeout.
-const SLACK: Duration = Duration::from_millis(250);
+use crate::support::{at, connect, search, size, soon, until, within};
 
-/// The name of the limiters of this file.
-const NAME: &str = "search";
+/// How long an operation may take with the default timeouts: two attempts of 250 ms and the pauses; and some time for the
+/// runtime.
+const BOUND: Duration = Duration::from_millis(540 + 250);
 
-/// The slot of a key. The hash tag is the name and the key.
-fn slot(cluster: &Cluster, key: &str) -> u16 {
-    let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", &format!("{NAME}:{key}")]).unwrap().int();
+/// The slot of a key of the limiter `search`. The hash tag is the name and the key.
+pub(crate) fn slot(cluster: &Cluster, key: &str) -> u16 {
+    let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", &format!("search:{key}")]).unwrap().int();
     u16::try_from(slot).unwrap()
+}
+
+/// Begins to move a slot: the node that imports it answers for keys that the other one does not hold.
+pub(crate) fn begin_migration(from: &Server, to: &Server, slot: u16) {
+    let id = |node: &Server| node.command(&["CLUSTER", "MYID"]).unwrap().text();
+    for (node, state, id) in [(to, "IMPORTING", id(from)), (from, "MIGRATING", id(to))] {
+        node.expect_ok(&["CLUSTER", "SETSLOT", &slot.to_string(), state, &id]).unwrap();
+    }
 }
 
 /// Keys of this slot.
 fn keys_of(wanted: u16, count: usize) -> Vec<String> {
     let wanted = Slot::new(wanted).unwrap();
-    let is_wanted = |key: &String| Slot::for_key(format!("{NAME}:{key}")) == wanted;
+    let is_wanted = |key: &String| Slot::for_key(format!("search:{key}")) == wanted;
     (0..).map(|i: u64| format!("key {i}")).filter(is_wanted).take(count).collect()
 }
 
@@ -41,16 +44,12 @@ fn keys_of(wanted: u16, count: usize) -> Vec<String> {
 struct Tally {
     admitted: u64,
     failed: u64,
-    longest: Duration,
 }
 
 impl Tally {
     /// Runs one operation. Returns whether it was allowed, or `None` if it failed.
     async fn run(&mut self, operation: impl Future<Output = Result<Decision, Error>>) -> Option<bool> {
-        let begun = Instant::now();
-        let decision = operation.await;
-        self.longest = self.longest.max(begun.elapsed());
-        match decision {
+        match within(BOUND, operation).await {
             Ok(decision) => {
                 self.admitted += u64::from(decision.allowed());
                 Some(decision.allowed())
@@ -70,11 +69,7 @@ fn assert_temporary(error: &Error) {
     assert!(temporary, "{error:?}");
 }
 
-fn assert_bounded(longest: Duration) {
-    assert!(longest <= BOUND + SLACK, "an operation took {longest:?}");
-}
-
-type Work = (Vec<Tally>, BTreeSet<u128>, Tally);
+type Work = (Vec<Tally>, BTreeSet<u128>);
 
 async fn operations_count_once<F>(connect: impl FnOnce(String) -> F)
 where
@@ -86,10 +81,10 @@ where
     let moving = slot(&cluster, "key 0");
     let keys = keys_of(moving, 8);
     let (limited, metered): (Vec<_>, Vec<_>) = (keys[..4].to_vec(), keys[4..].to_vec());
-    let at = Timestamp::from_micros(1_700_000_000_000_000).unwrap();
+    let at = at(0);
     let store = Arc::new(connect(cluster.url()).await);
-    let limiter = Arc::new(Limiter::new(NAME, Limit::per_minute(MAX).unwrap(), store.clone()));
-    let meter = Arc::new(Limiter::new(NAME, Limit::meter(Duration::from_secs(60)).unwrap(), store));
+    let limiter = Arc::new(search(Limit::per_minute(MAX).unwrap(), store.clone()));
+    let meter = Arc::new(search(Limit::meter(Duration::from_secs(60)).unwrap(), store));
 
     let over = Arc::new(AtomicBool::new(false));
     let tasks: Vec<JoinHandle<Work>> = (0..TASKS)
@@ -115,7 +110,7 @@ where
                     }
                     round += 1;
                 }
-                (tallies, ids, recorded)
+                (tallies, ids)
             })
         })
         .collect();
@@ -124,7 +119,7 @@ where
     let moved = tokio::task::spawn_blocking(move || {
         let mut owner =
             mover.nodes().iter().position(|node| node.port() == mover.owner(moving).unwrap().port()).unwrap();
-        for _ in 0..6 {
+        for _ in 0..size(3, 6) {
             std::thread::sleep(Duration::from_millis(100));
             let next = (owner + 1) % 3;
             mover.migrate(moving, next).unwrap();
@@ -140,18 +135,13 @@ where
     over.store(true, Ordering::Relaxed);
 
     let (mut admitted, mut unknown, mut ids) = (vec![0; limited.len()], vec![0; limited.len()], BTreeSet::new());
-    let mut longest = Duration::ZERO;
     for task in tasks {
-        let (tallies, own, recorded) = task.await.unwrap();
+        let (tallies, own) = task.await.unwrap();
         for (i, tally) in tallies.iter().enumerate() {
             (admitted[i], unknown[i]) = (admitted[i] + tally.admitted, unknown[i] + tally.failed);
         }
-        for tally in tallies.iter().chain([&recorded]) {
-            longest = longest.max(tally.longest);
-        }
         ids.extend(own);
     }
-    assert_bounded(longest);
     for (i, key) in limited.iter().enumerate() {
         while limiter.acquire(key).at(at).await.unwrap().allowed() {
             admitted[i] += 1;
@@ -172,31 +162,51 @@ where
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operations_on_a_slot_that_moves_count_once() {
-    let _alone = alone();
     operations_count_once(|url| async move { RedisStore::connect(&url).await.unwrap() }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operations_over_a_connection_of_the_users_own_count_once() {
-    let _alone = alone();
     operations_count_once(|url| async move {
         let nodes = url.trim_start_matches("redis+cluster://").split(',').map(|node| format!("redis://{node}"));
         let client = ClusterClientBuilder::new(nodes).retries(0).build().unwrap();
-        let connection = Connection::from(client.get_async_connection().await.unwrap());
-        RedisStore::builder().with_connection(connection).unwrap()
+        RedisStore::builder().with_connection(client.get_async_connection().await.unwrap()).unwrap()
     })
     .await;
 }
 
-/// Operates on one key every few milliseconds.
+/// With `cluster-preferred-endpoint-type unknown-endpoint`, of Redis 7, a redirection names a port and no host.
+#[tokio::test]
+async fn a_redirection_without_a_host_points_to_the_host_that_answered() {
+    let cluster = Cluster::start().unwrap();
+    let endpoints = ["CONFIG", "SET", "cluster-preferred-endpoint-type", "unknown-endpoint"];
+    for node in cluster.nodes() {
+        let reply = node.command(&endpoints).unwrap().text();
+        let is_old = node.info("server").unwrap().contains("redis_version:6.");
+        assert!(reply == "OK" || is_old, "{reply}");
+    }
+    let limiter = search(policy!("5/1h"), connect(&cluster.url()).await);
+    let moving = slot(&cluster, "key");
+    let from = cluster.owner(moving).unwrap();
+    let to = cluster.nodes().iter().position(|node| node.port() != from.port()).unwrap();
+    assert!(limiter.acquire("warm").await.unwrap().allowed());
+    begin_migration(from, &cluster.nodes()[to], moving);
+    for used in 1..=3 {
+        assert_eq!(soon(limiter.acquire("key")).await.unwrap().used(), used, "after ASK");
+    }
+    cluster.migrate(moving, to).unwrap();
+    assert_eq!(soon(limiter.acquire("key")).await.unwrap().used(), 4, "after MOVED");
+}
+
+/// Operates on one key every few milliseconds. Returns when each operation began and ended, and whether it was answered.
 fn hammer(limiter: &Arc<Limiter<RedisStore>>, key: &str, over: &Arc<AtomicBool>) -> JoinHandle<Vec<Outcome>> {
     let (limiter, key, over) = (limiter.clone(), key.to_owned(), over.clone());
     tokio::spawn(async move {
         let mut outcomes = Vec::new();
         while !over.load(Ordering::Relaxed) {
             let begun = Instant::now();
-            let answer = limiter.record(&key).await;
-            outcomes.push(Outcome { begun, took: begun.elapsed(), answered: answer.is_ok() });
+            let answer = within(BOUND, limiter.record(&key).into_future()).await;
+            outcomes.push(Outcome { begun, ended: Instant::now(), answered: answer.is_ok() });
             if let Err(error) = answer {
                 assert_temporary(&error);
             }
@@ -208,12 +218,13 @@ fn hammer(limiter: &Arc<Limiter<RedisStore>>, key: &str, over: &Arc<AtomicBool>)
 
 struct Outcome {
     begun: Instant,
-    took: Duration,
+    ended: Instant,
     answered: bool,
 }
 
-/// Checks what the loss of a master does, until it is back. In the meantime, `stand_in` holds its port.
-async fn a_master_is_lost(stand_in: impl FnOnce(u16) -> Box<dyn Send>) {
+/// Checks what the loss of a master does, until it is back. If it is `silent`, its port accepts connections and nobody answers,
+/// as if the host had vanished; otherwise they are refused.
+async fn a_lost_master_fails_its_own_slots_only(silent: bool) {
     let mut cluster = Cluster::start().unwrap();
     for node in cluster.nodes() {
         // Otherwise all slots are refused as soon as one is not served.
@@ -226,41 +237,39 @@ async fn a_master_is_lost(stand_in: impl FnOnce(u16) -> Box<dyn Send>) {
     };
     let keys: Vec<String> = ports.iter().map(|port| owned_by(*port)).collect();
     let store = RedisStore::connect(&cluster.url()).await.unwrap();
-    let limiter = Arc::new(Limiter::new(NAME, Limit::meter(Duration::from_secs(60)).unwrap(), store));
+    let limiter = Arc::new(search(Limit::meter(Duration::from_secs(600)).unwrap(), store));
     let over = Arc::new(AtomicBool::new(false));
+    for key in &keys {
+        until("every node serves", async || limiter.record(key).await.is_ok()).await;
+        limiter.reset(key).await.unwrap();
+    }
     let tasks: Vec<_> = keys.iter().map(|key| hammer(&limiter, key, &over)).collect();
-
-    tokio::time::sleep(Duration::from_millis(200)).await;
     cluster.nodes_mut()[0].kill();
     // It may have answered while it was being killed.
     let killed = Instant::now();
-    let stand_in = stand_in(ports[0]);
-    tokio::time::sleep(Duration::from_millis(3_500)).await;
-    drop(stand_in);
+    let stand_in = silent.then(|| std::net::TcpListener::bind(("127.0.0.1", ports[0])).unwrap());
+    // The others notice it after the node timeout of 2 s.
+    let nodes = || cluster.nodes()[1].command(&["CLUSTER", "NODES"]).unwrap().text();
+    until("the others notice", async || nodes().contains("fail")).await;
+    tokio::time::sleep(Duration::from_millis(size(500, 1_500))).await;
     let restarting = Instant::now();
+    drop(stand_in);
     cluster.nodes_mut()[0].restart().unwrap();
-    let until = Instant::now() + Duration::from_secs(15);
-    while limiter.record(&keys[0]).await.is_err() {
-        assert!(Instant::now() < until, "the restarted master is not used again");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until("the restarted master is used again", async || limiter.record(&keys[0]).await.is_ok()).await;
     let recovered = Instant::now();
     tokio::time::sleep(Duration::from_millis(300)).await;
     over.store(true, Ordering::Relaxed);
 
     for (i, task) in tasks.into_iter().enumerate() {
         let outcomes = task.await.unwrap();
-        let longest = outcomes.iter().map(|outcome| outcome.took).max().unwrap();
-        let failed = outcomes.iter().filter(|outcome| !outcome.answered).count();
-        assert_bounded(longest);
         if i == 0 {
-            let lost = |outcome: &&Outcome| outcome.begun > killed && outcome.begun + outcome.took < restarting;
-            assert!(outcomes.iter().filter(lost).count() > 3, "no operation was tried meanwhile");
+            let lost = |outcome: &&Outcome| outcome.begun > killed && outcome.ended < restarting;
+            assert!(outcomes.iter().any(|outcome| lost(&outcome)), "no operation was tried meanwhile");
             assert!(outcomes.iter().filter(lost).all(|outcome| !outcome.answered), "a dead master answered");
             let after: Vec<_> = outcomes.iter().filter(|outcome| outcome.begun > recovered).collect();
-            assert!(after.len() > 10 && after.iter().all(|outcome| outcome.answered), "it is there again");
+            assert!(!after.is_empty() && after.iter().all(|outcome| outcome.answered), "it is there again");
         } else {
-            assert_eq!(failed, 0, "operations on node {i}, which lives, failed");
+            assert!(outcomes.iter().all(|outcome| outcome.answered), "operations on node {i}, which lives, failed");
             let used = limiter.peek(&keys[i]).await.unwrap().used();
             assert_eq!(used, outcomes.len() as u64, "node {i}");
         }
@@ -268,52 +277,33 @@ async fn a_master_is_lost(stand_in: impl FnOnce(u16) -> Box<dyn Send>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_master_fails_its_own_slots_only() {
-    let _alone = alone();
-    a_master_is_lost(|_| Box::new(())).await;
-}
-
-/// As if the host had vanished: connections are neither refused nor served.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_master_fails_its_own_slots_only() {
-    let _alone = alone();
-    a_master_is_lost(|port| Box::new(std::net::TcpListener::bind(("127.0.0.1", port)).unwrap())).await;
+async fn a_dead_or_silent_master_fails_its_own_slots_only() {
+    tokio::join!(a_lost_master_fails_its_own_slots_only(false), a_lost_master_fails_its_own_slots_only(true));
 }
 
 /// A master that hangs keeps its connections open. The store must ask other nodes all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_taken_over_from_a_hanging_master_is_found() {
-    let _alone = alone();
     let cluster = Cluster::start().unwrap();
     let store = RedisStore::connect(&cluster.url()).await.unwrap();
-    let limiter = Limiter::new(NAME, policy!("100/1m"), store);
+    let limiter = search(policy!("100/1m"), store);
     let lost = slot(&cluster, "key");
-    let (mut others, mut owner) = (Vec::new(), None);
-    for node in cluster.nodes() {
-        match cluster.owner(lost).unwrap().port() == node.port() {
-            true => owner = Some(node),
-            false => others.push(node),
-        }
-    }
-    assert!(limiter.acquire("key").await.unwrap().allowed());
+    let owner = cluster.owner(lost).unwrap();
+    let others: Vec<&Server> = cluster.nodes().iter().filter(|node| node.port() != owner.port()).collect();
+    until("the cluster serves", async || limiter.acquire("key").await.is_ok()).await;
 
-    owner.unwrap().pause().unwrap();
+    owner.pause().unwrap();
     let heir = others[0].command(&["CLUSTER", "MYID"]).unwrap().text();
     for node in &others {
         node.expect_ok(&["CLUSTER", "SETSLOT", &lost.to_string(), "NODE", &heir]).unwrap();
     }
-    let hung = Instant::now();
-    let mut longest = Duration::ZERO;
-    let decision = loop {
-        let begun = Instant::now();
-        let answer = limiter.acquire("key").await;
-        longest = longest.max(begun.elapsed());
-        match answer {
-            Ok(decision) => break decision,
-            Err(error) => assert_temporary(&error),
+    let decision = soon(async {
+        loop {
+            match within(BOUND, limiter.acquire("key").into_future()).await {
+                Ok(decision) => break decision,
+                Err(error) => assert_temporary(&error),
+            }
         }
-        assert!(hung.elapsed() < Duration::from_secs(5), "the new master is not found");
-    };
-    assert_bounded(longest);
-    assert_eq!((decision.allowed(), decision.used()), (true, 1), "the log was lost with the master");
+    });
+    assert_eq!(decision.await.used(), 1, "the log was lost with the master");
 }

@@ -1,28 +1,27 @@
 //! What group commit sends together, and what becomes of it under cancellation, lost replies and errors.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::join_all;
 use limiter_core::store::LogKey;
 use limiter_core::{Decision, Error, ErrorKind, Limiter, Policy, policy};
 use limiter_redis::{RedisStore, RedisStoreBuilder};
-use limiter_testkit::server::{Cluster, Server};
-use redis::aio::{ConnectionLike, ConnectionManager};
-use redis::{Client, Cmd, Pipeline, RedisFuture, Value};
+use limiter_testkit::server::Server;
+use redis::aio::ConnectionLike;
+use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
-use common::{TIMEOUT, builder, connect_with_group_commit, soon};
+use crate::support::{
+    Hooked, TIMEOUT, builder, chain, connect, connect_with_group_commit, search, shared_cluster, soon, ttl, until,
+};
 
-mod common;
-
-/// A connection that counts commands, and holds or loses their replies on demand. The server executes them in any case.
+/// What a held connection counts, and how it holds or loses replies on demand. The server executes the commands in any case.
 #[derive(Clone)]
 struct Held {
-    inner: ConnectionManager,
     /// The number of commands.
     sent: Arc<AtomicUsize>,
     /// Each reply takes a permit. They are closed when replies are no longer held.
@@ -32,59 +31,40 @@ struct Held {
 }
 
 impl Held {
-    async fn connect(server: &Server) -> Self {
-        let inner = ConnectionManager::new(Client::open(server.url()).unwrap()).await.unwrap();
-        Self { inner, sent: Arc::default(), replies: Arc::new(Semaphore::new(0)), loses: Arc::default() }
-    }
-
     /// Waits until this many commands were sent and executed.
     async fn sent(&self, count: usize) {
-        let wait = async {
-            while self.sent.load(Ordering::SeqCst) < count {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        tokio::time::timeout(TIMEOUT, wait).await.expect("a command is not sent");
+        until("a command is sent", async || self.count() >= count).await;
+    }
+
+    fn count(&self) -> usize {
+        self.sent.load(Ordering::SeqCst)
     }
 }
 
-impl ConnectionLike for Held {
-    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+/// A limiter over a held connection, whose server knows the scripts.
+async fn held(server: &Server, builder: RedisStoreBuilder, limit: &str) -> (Limiter<RedisStore>, Held) {
+    connect_with_group_commit(&server.url()).await;
+    let held = Held { sent: Arc::default(), replies: Arc::new(Semaphore::new(0)), loses: Arc::default() };
+    let hook = held.clone();
+    let connection = Hooked::connect(server, move |inner, cmd| {
+        let held = hook.clone();
         Box::pin(async move {
-            let reply = self.inner.req_packed_command(cmd).await;
-            self.sent.fetch_add(1, Ordering::SeqCst);
-            let permit = self.replies.acquire().await;
-            if let Ok(permit) = permit {
+            let reply = inner.req_packed_command(cmd).await;
+            held.sent.fetch_add(1, Ordering::SeqCst);
+            if let Ok(permit) = held.replies.acquire().await {
                 permit.forget();
             }
-            if self.loses.swap(false, Ordering::SeqCst) {
+            if held.loses.swap(false, Ordering::SeqCst) {
                 return Err(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into());
             }
             reply
         })
-    }
-
-    fn req_packed_commands<'a>(&'a mut self, p: &'a Pipeline, o: usize, c: usize) -> RedisFuture<'a, Vec<Value>> {
-        self.inner.req_packed_commands(p, o, c)
-    }
-
-    fn get_db(&self) -> i64 {
-        0
-    }
+    });
+    let store = builder.group_commit(true).with_connection(connection.await).unwrap();
+    (search(limit.parse::<Policy>().unwrap(), store), held)
 }
 
-type Search<C> = Limiter<RedisStore<C>>;
-
-/// A limiter over a held connection, whose server knows the scripts.
-async fn held(server: &Server, builder: RedisStoreBuilder, limit: &str) -> (Search<Held>, Held) {
-    connect_with_group_commit(&server.url()).await;
-    let connection = Held::connect(server).await;
-    let store = builder.group_commit(true).with_connection(connection.clone()).unwrap();
-    let policy: Policy = limit.parse().unwrap();
-    (Limiter::new("search", policy, store), connection)
-}
-
-fn poll_once(future: std::pin::Pin<&mut impl Future>) {
+fn poll_once(future: Pin<&mut impl Future>) {
     assert!(future.poll(&mut Context::from_waker(Waker::noop())).is_pending());
 }
 
@@ -100,7 +80,7 @@ async fn without_concurrency_each_acquire_is_sent_at_once() {
     connection.replies.close();
     for n in 1..=5 {
         assert_eq!(soon(limiter.acquire("k")).await.unwrap().used(), n);
-        assert_eq!(connection.sent.load(Ordering::SeqCst) as u64, n);
+        assert_eq!(connection.count() as u64, n);
     }
 }
 
@@ -112,10 +92,10 @@ async fn what_arrives_meanwhile_goes_as_one_call_and_is_answered_in_order() {
     let answers = soon(join_all((0..100).map(|_| limiter.acquire("k")))).await;
     let expected: Vec<_> = (1..=100).map(|n| (n <= 50, n.min(50))).collect();
     assert_eq!(used(answers), expected);
-    assert_eq!(connection.sent.load(Ordering::SeqCst), 2);
+    assert_eq!(connection.count(), 2);
     // Other keys wait for nothing.
     soon(join_all((0..10).map(|key| limiter.acquire(key)))).await;
-    assert_eq!(connection.sent.load(Ordering::SeqCst), 12);
+    assert_eq!(connection.count(), 12);
 }
 
 #[tokio::test]
@@ -138,7 +118,7 @@ async fn two_policies_keep_the_order_of_arrival() {
         assert_eq!(answers[place], (allowed, log.min(max)), "place {place}");
     }
     // The first alone, then one call for each run of alike ones.
-    assert_eq!(connection.sent.load(Ordering::SeqCst), 8);
+    assert_eq!(connection.count(), 8);
 }
 
 #[tokio::test]
@@ -186,10 +166,10 @@ async fn dropping_all_leaves_nothing_behind() {
         poll_once(all.as_mut());
     }
     connection.replies.close();
-    let before = connection.sent.load(Ordering::SeqCst);
+    let before = connection.count();
     tokio::task::yield_now().await;
     assert!(soon(limiter.acquire("k")).await.unwrap().allowed());
-    assert!(connection.sent.load(Ordering::SeqCst) <= before + 2, "what was dropped is not sent");
+    assert!(connection.count() <= before + 2, "what was dropped is not sent");
     // The firsts may count. What waited behind them does not.
     let used = soon(limiter.status("k")).await.unwrap().used();
     assert!((1..=4).contains(&used), "{used}");
@@ -203,7 +183,7 @@ async fn a_first_that_nobody_polls_holds_the_others_up_for_one_response_timeout(
     let mut first = Box::pin(limiter.acquire("k").into_future());
     poll_once(first.as_mut());
     connection.replies.close();
-    let start = Instant::now();
+    let start = tokio::time::Instant::now();
     let answers = used(soon(join_all((0..2).map(|_| limiter.acquire("k")))).await);
     assert!(start.elapsed() >= timeout, "{:?}", start.elapsed());
     assert!(answers.iter().all(|(allowed, _)| *allowed), "{answers:?}");
@@ -217,7 +197,7 @@ async fn a_first_that_nobody_polls_holds_the_others_up_for_one_response_timeout(
 async fn a_group_whose_reply_is_lost_counts_once() {
     let server = Server::start().unwrap();
     let (limiter, connection) = held(&server, builder().retries(1), "5/1h").await;
-    let other = Limiter::new("search", policy!("5/1h"), common::connect(&server.url()).await);
+    let other = search(policy!("5/1h"), connect(&server.url()).await);
     let old = other.acquire("k").await.unwrap().receipt().unwrap();
     let mut all = pin!(join_all((0..8).map(|_| limiter.acquire("k"))));
     poll_once(all.as_mut());
@@ -237,7 +217,7 @@ async fn a_group_whose_reply_is_lost_counts_once() {
     // Three were found again, with the usage of then. One more fits now.
     let expected = [(true, 2), (true, 4), (true, 4), (true, 4), (true, 5), (false, 5), (false, 5), (false, 5)];
     assert_eq!(used(answers), expected);
-    assert_eq!(connection.sent.load(Ordering::SeqCst), 3);
+    assert_eq!(connection.count(), 3);
     assert_eq!(other.status("k").await.unwrap().used(), 5);
     // Each receipt names an entry.
     for (place, receipt) in receipts.into_iter().take(5).enumerate() {
@@ -251,7 +231,7 @@ async fn a_group_that_is_repeated_twice_finds_the_entries_of_both_attempts() {
     for foreign_between in [false, true] {
         let server = Server::start().unwrap();
         let (limiter, connection) = held(&server, builder().retries(2), "5/1h").await;
-        let other = Limiter::new("search", policy!("5/1h"), common::connect(&server.url()).await);
+        let other = search(policy!("5/1h"), connect(&server.url()).await);
         let old = [other.acquire("k").await.unwrap().receipt(), other.acquire("k").await.unwrap().receipt()];
         let mut all = pin!(join_all((0..7).map(|_| limiter.acquire("k"))));
         poll_once(all.as_mut());
@@ -282,7 +262,7 @@ async fn a_group_that_is_repeated_twice_finds_the_entries_of_both_attempts() {
         let admitted = if foreign_between { 4 } else { 5 };
         let verdicts: Vec<bool> = used(answers).into_iter().map(|(allowed, _)| allowed).collect();
         assert_eq!(verdicts, (0..7).map(|place| place < admitted).collect::<Vec<_>>());
-        assert_eq!(connection.sent.load(Ordering::SeqCst), 4);
+        assert_eq!(connection.count(), 4);
         assert_eq!(other.status("k").await.unwrap().used(), 5);
         for (place, receipt) in receipts.into_iter().flatten().enumerate() {
             let settled = other.refund("k", receipt).await.unwrap();
@@ -296,7 +276,7 @@ async fn what_was_dropped_before_the_repetition_counts_again() {
     let server = Server::start().unwrap();
     let (limiter, connection) = held(&server, builder().retries(1), "5/1h").await;
     // Its appends keep two entries.
-    let other = Limiter::new("search", policy!("2/1h"), common::connect(&server.url()).await);
+    let other = search(policy!("2/1h"), connect(&server.url()).await);
     let mut all = pin!(join_all((0..4).map(|_| limiter.acquire("k"))));
     poll_once(all.as_mut());
     connection.replies.add_permits(1);
@@ -323,9 +303,8 @@ async fn a_group_that_makes_the_key_sets_its_expiry() {
     let (peeked, answers) = soon(async { tokio::join!(peek, others) }).await;
     assert_eq!(peeked.unwrap().used(), 0);
     assert_eq!(used(answers), [(true, 1), (true, 2), (true, 3)]);
-    assert_eq!(connection.sent.load(Ordering::SeqCst), 2);
-    let log = limiter.store().redis_key(LogKey::new(limiter.name(), "k"));
-    let left = server.command(&[b"PTTL".as_slice(), &log]).unwrap().int();
+    assert_eq!(connection.count(), 2);
+    let left = ttl(&server, limiter.store(), LogKey::new(limiter.name(), "k"));
     assert!(left > 3_500_000 && left < 4_100_000, "{left}");
 }
 
@@ -339,39 +318,94 @@ async fn everybody_gets_the_error() {
     for answer in soon(join_all((0..10).map(|_| limiter.acquire("secret")))).await {
         let error = answer.unwrap_err();
         assert_eq!((error.kind(), error.key()), (ErrorKind::Corrupt, Some(&b"secret"[..])));
-        assert!(!format!("{error:?} {}", common::chain(&error)).contains("secret"), "{error:?}");
+        assert!(!format!("{error:?} {}", chain(&error)).contains("secret"), "{error:?}");
     }
 }
 
-/// The queue's task runs where the second operation was polled. If that runtime ends, the others go on.
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// Starts three acquires one after the other, each on its runtime, while the reply to the first is held.
+fn start_three(
+    limiter: &Arc<Limiter<RedisStore>>,
+    connection: &Held,
+    runtimes: [&Runtime; 3],
+) -> [tokio::task::JoinHandle<Result<Decision, Error>>; 3] {
+    let started = Arc::new(AtomicUsize::new(0));
+    [0, 1, 2].map(|place| {
+        let (limiter, started) = (limiter.clone(), started.clone());
+        let polled = started.clone();
+        let task = runtimes[place].spawn(async move {
+            let mut acquire = pin!(limiter.acquire("k").into_future());
+            poll_once(acquire.as_mut());
+            polled.fetch_add(1, Ordering::SeqCst);
+            acquire.await
+        });
+        runtimes[place].block_on(async {
+            connection.sent(1).await;
+            until("it waits", async || started.load(Ordering::SeqCst) > place).await;
+        });
+        task
+    })
+}
+
+/// The queue's owner is the first, and then a task on its runtime. If that runtime ends, the others go on.
 #[test]
 fn a_queue_whose_runtime_ends_goes_on_elsewhere() {
-    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let server = Server::start().unwrap();
-    let (here, elsewhere) = (runtime(), runtime());
-    let (limiter, connection) = here.block_on(held(&server, builder(), "50/1h"));
-    let limiter = Arc::new(limiter);
-    let acquire = |limiter: Arc<Search<Held>>| async move { limiter.acquire("k").await };
-    let wait = || std::thread::sleep(Duration::from_millis(100));
-    let first = here.spawn(acquire(limiter.clone()));
-    here.block_on(connection.sent(1));
-    let second = elsewhere.spawn(acquire(limiter.clone()));
-    wait();
-    let third = here.spawn(acquire(limiter.clone()));
-    wait();
-    elsewhere.shutdown_timeout(TIMEOUT);
-    connection.replies.close();
-    here.block_on(soon(async {
-        assert!(first.await.unwrap().unwrap().allowed());
-        assert!(third.await.unwrap().unwrap().allowed());
-        assert!(second.await.unwrap_err().is_cancelled());
-    }));
+    for place in 0..2 {
+        let (here, elsewhere) = (runtime(), runtime());
+        let (limiter, connection) = here.block_on(held(&server, builder(), "50/1h"));
+        let limiter = Arc::new(limiter);
+        let runtimes = [0, 1, 2].map(|i| if i == place { &elsewhere } else { &here });
+        let tasks = start_three(&limiter, &connection, runtimes);
+        elsewhere.shutdown_timeout(TIMEOUT);
+        connection.replies.close();
+        here.block_on(soon(async {
+            for (i, task) in tasks.into_iter().enumerate() {
+                match task.await {
+                    Ok(answer) => assert!(i != place && answer.unwrap().allowed(), "{i}"),
+                    Err(error) => assert!(i == place && error.is_cancelled(), "{i}"),
+                }
+            }
+            limiter.reset("k").await.unwrap();
+        }));
+    }
+}
+
+/// A runtime that stands still stops its own callers, and no others.
+#[test]
+fn a_queue_whose_runtime_stands_still_goes_on_elsewhere() {
+    let server = Server::start().unwrap();
+    for place in 0..2 {
+        let (here, elsewhere) = (runtime(), runtime());
+        let timeouts = builder().response_timeout(Duration::from_millis(400)).retries(50);
+        let (limiter, connection) = here.block_on(held(&server, timeouts, "1000/1h"));
+        let limiter = Arc::new(limiter);
+        let runtimes = [0, 1, 2].map(|i| if i == place { &elsewhere } else { &here });
+        let [first, second, third] = start_three(&limiter, &connection, runtimes);
+        let (go_on, stands_still) = std::sync::mpsc::channel::<()>();
+        elsewhere.spawn(async move { _ = stands_still.recv() });
+        connection.replies.close();
+        here.block_on(soon(async {
+            assert!(third.await.unwrap().unwrap().allowed());
+            let answers = (0..100).map(|_| limiter.acquire("k"));
+            for answer in join_all(answers).await {
+                assert!(answer.unwrap().allowed());
+            }
+            go_on.send(()).unwrap();
+            assert!(first.await.unwrap().unwrap().allowed() && second.await.unwrap().unwrap().allowed());
+            assert_eq!(limiter.status("k").await.unwrap().used(), 103);
+            limiter.reset("k").await.unwrap();
+        }));
+    }
 }
 
 #[tokio::test]
 async fn in_a_cluster_each_key_has_its_queue() {
-    let cluster = Cluster::start().unwrap();
-    let limiter = Limiter::new("search", policy!("20/1h"), connect_with_group_commit(&cluster.url()).await);
+    let store = connect_with_group_commit(&shared_cluster().url()).await;
+    let limiter = Limiter::new("queues", policy!("20/1h"), store);
     let keys = (0..6).flat_map(|key| [key; 30]);
     let answers = used(soon(join_all(keys.map(|key| limiter.acquire(key)))).await);
     let expected = (1..=30).map(|n| (n <= 20, n.min(20)));
@@ -397,9 +431,9 @@ async fn a_group_drops_what_one_by_one_would_and_sets_the_expiry() {
         acquire("one by one").await;
     }
     for key in ["together", "one by one"] {
-        let log = limiter.store().redis_key(LogKey::new(limiter.name(), key));
-        assert_eq!(server.command(&[b"ZCARD".as_slice(), &log]).unwrap().int(), 8, "{key}");
-        let left = server.command(&[b"PTTL".as_slice(), &log]).unwrap().int();
+        let log = LogKey::new(limiter.name(), key);
+        assert_eq!(limiter.store().inspect(log).await.unwrap().unwrap().entries, 8, "{key}");
+        let left = ttl(&server, limiter.store(), log);
         assert!(left > 3_500_000 && left < 4_100_000, "{key}: {left}");
     }
 }
