@@ -1,14 +1,16 @@
 //! Every scenario on every library: `group/op/library`.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use limiter_benches::scenario::SCENARIOS;
+use limiter_benches::local::SCENARIOS;
+use limiter_benches::turns::Effort;
 
 fn compare(c: &mut Criterion) {
+    let test = !std::env::args().any(|arg| arg == "--bench") || std::env::args().any(|arg| arg == "--test");
     for scenario in SCENARIOS {
         let mut group = c.benchmark_group(scenario.name);
         group.throughput(Throughput::Elements(1));
-        for mut case in (scenario.cases)() {
-            group.bench_function(case.library, |b| b.iter_custom(&mut case.run));
+        for mut timed in scenario.timed(if test { &Effort::TEST } else { &Effort::QUICK }) {
+            group.bench_function(timed.who, |b| b.iter_custom(&mut timed.run));
         }
         group.finish();
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, ensure};
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use redis::aio::ConnectionManager;
 
 use super::contestants::{Contestant, ScriptByDigest};
@@ -38,16 +38,12 @@ pub(super) struct SortedSet {
 }
 
 impl SortedSet {
-    pub(super) const SCRIPT: &str = "sorted set, script";
-    pub(super) const TRANSACTION: &str = "sorted set, MULTI";
-
     pub(super) fn new(connection: ConnectionManager, form: Form, member: Member, max: u64, window: Duration) -> Self {
         let called = ScriptByDigest::new(connection, include_str!("sorted_set.lua"));
         Self { called, form, member, max, window, next: AtomicU64::new(0) }
     }
 
-    /// Returns the Redis key.
-    pub(super) fn stored(&self, key: &str) -> String {
+    fn key(&self, key: &str) -> String {
         match self.form {
             Form::Script => format!("set:{key}"),
             Form::Transaction => format!("multi:{key}"),
@@ -56,7 +52,7 @@ impl SortedSet {
 
     /// Decides at a time in microseconds. Returns whether the request was admitted.
     pub(super) async fn decide_at(&self, key: &str, now: u64) -> Result<bool> {
-        let (stored, window) = (self.stored(key), self.window.as_micros() as u64);
+        let (stored, window) = (self.key(key), self.window.as_micros() as u64);
         let member = match self.member {
             Member::Time => now.to_string(),
             Member::Unique => format!("{now}-{}", self.next.fetch_add(1, Ordering::Relaxed)),
@@ -78,21 +74,17 @@ impl SortedSet {
     }
 }
 
+#[async_trait]
 impl Contestant for SortedSet {
-    fn name(&self) -> &'static str {
-        match self.form {
-            Form::Script => Self::SCRIPT,
-            Form::Transaction => Self::TRANSACTION,
-        }
+    async fn decide(&self, key: &str, cost: u64, allowed: bool) -> Result<()> {
+        ensure!(cost == 1, "{key}: each member is one unit");
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64;
+        let admitted = self.decide_at(key, now).await?;
+        ensure!(admitted == allowed, "{key}: {admitted}, expected {allowed}");
+        Ok(())
     }
 
-    fn decide<'a>(&'a self, key: &'a str, cost: u64, allowed: bool) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            ensure!(cost == 1, "{}: each member is one unit", self.name());
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64;
-            let admitted = self.decide_at(key, now).await?;
-            ensure!(admitted == allowed, "{key}: {admitted}, expected {allowed}");
-            Ok(())
-        })
+    fn stored(&self, key: &str) -> Option<Vec<u8>> {
+        Some(self.key(key).into_bytes())
     }
 }

@@ -1,0 +1,80 @@
+//! Measures how much each library admits in its worst window under the same load.
+
+use std::collections::VecDeque;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::library::Quota;
+use super::scenarios::PEERS;
+use crate::record::Results;
+
+/// The limit: 100 units in any second.
+const MAX: u32 = 100;
+const WINDOW: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(5);
+
+/// Runs both loads, which takes five seconds. Returns the most admitted requests in any window of a second, and all.
+pub(crate) fn measure() -> Results {
+    let mut results = Results::new();
+    for (load, requests) in [("boundary", boundary()), ("steady", steady())] {
+        let scenario = results.entry(format!("admitted/{load}")).or_default();
+        for (who, admitted) in offer(requests) {
+            let figures = [("worst", worst_window(&admitted)), ("total", admitted.len())];
+            scenario.insert(who.to_owned(), figures.map(|(measure, n)| (measure.to_owned(), n as f64)).into());
+        }
+    }
+    results
+}
+
+/// Times since the start, each with a number of requests.
+type Load = Vec<(Duration, usize)>;
+
+/// Twice the limit arrives just before and just after the end of the first second.
+fn boundary() -> Load {
+    // The first request opens a fixed window, which ends almost unused.
+    let mut load = vec![(Duration::ZERO, 1)];
+    load.extend((158..243).filter(|i| !(198..203).contains(i)).map(|i| (STEP * i, 5)));
+    load
+}
+
+/// Five times the limit arrives evenly for three seconds.
+fn steady() -> Load {
+    let per_step = 5 * MAX as usize * STEP.as_millis() as usize / WINDOW.as_millis() as usize;
+    (0..600).map(|i| (STEP * i, per_step.max(1))).collect()
+}
+
+/// Returns when each library's admitted requests were sent. Their admission was no earlier.
+fn offer(load: Load) -> Vec<(&'static str, Vec<Instant>)> {
+    let key = "user:00000000001".to_owned();
+    let libraries: Vec<_> = PEERS.iter().map(|library| (library.connect)(Quota::new(MAX, WINDOW))).collect();
+    let mut admitted: Vec<_> = PEERS.iter().map(|library| (library.name, Vec::new())).collect();
+    let start = Instant::now();
+    for (at, count) in load {
+        thread::sleep(at.saturating_sub(start.elapsed()));
+        for (allows, (_, admitted)) in libraries.iter().zip(&mut admitted) {
+            for _ in 0..count {
+                let now = Instant::now();
+                if allows(&key) {
+                    admitted.push(now);
+                }
+            }
+        }
+    }
+    admitted
+}
+
+/// Returns the most requests in any window. The window is a millisecond shorter, in favour of libraries that read the
+/// clock later.
+fn worst_window(admitted: &[Instant]) -> usize {
+    let slack = Duration::from_millis(1);
+    let mut window = VecDeque::new();
+    let mut worst = 0;
+    for &at in admitted {
+        while window.front().is_some_and(|&first| at.duration_since(first) >= WINDOW - slack) {
+            window.pop_front();
+        }
+        window.push_back(at);
+        worst = worst.max(window.len());
+    }
+    worst
+}

@@ -1,0 +1,104 @@
+//! A request through axum: without a limit, with this library's layer and with `tower_governor`'s, header fields on.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::routing::get;
+use futures::executor::block_on;
+use http::{Request, StatusCode};
+use limiter_core::{Limiter, Policy, policy};
+use limiter_memory::MemoryStore;
+use limiter_tower::key::PeerAddress;
+use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
+use tower::{Service, ServiceExt};
+use tower_governor::GovernorLayer;
+use tower_governor::governor::GovernorConfigBuilder;
+
+use super::scenarios::{Timed, in_turns};
+use crate::record::{Measured, Results};
+use crate::turns::Effort;
+
+/// A name, what it does, the number of addresses that send requests in turns, and the expected status.
+pub(crate) type Scenario = (&'static str, &'static str, u32, StatusCode);
+
+pub(crate) const SCENARIOS: [Scenario; 3] = [
+    ("http/allowed", "one address, 100,000 per ms", 1, StatusCode::OK),
+    ("http/addresses", "1,024 addresses in turns, 100,000 per 10 ms each", 1_024, StatusCode::OK),
+    ("http/denied", "one address, 10 per hour, used up", 1, StatusCode::TOO_MANY_REQUESTS),
+];
+pub(crate) const BARE: &str = "bare app";
+pub(crate) const OURS: &str = "limiter-tower";
+pub(crate) const GOVERNOR: &str = "tower_governor";
+
+/// Measures the scenarios whose names contain `only`.
+pub(crate) fn measure(effort: &Effort, only: Option<&str>) -> Measured {
+    // Short turns: a change of the machine's other load then falls into few of them.
+    let effort = Effort { rounds: 16 * effort.rounds, turn: Duration::from_millis(1), ..*effort };
+    let mut results = Results::new();
+    for (name, about, addresses, expected) in SCENARIOS {
+        if only.is_none_or(|only| name.contains(only)) {
+            eprintln!("{name}: {about}");
+            let allowed = expected == StatusCode::OK;
+            let mut timed = [
+                timed(BARE, app(), addresses, StatusCode::OK),
+                timed(OURS, app().layer(limiter(allowed, addresses)), addresses, expected),
+                timed(GOVERNOR, governed(allowed, addresses), addresses, expected),
+            ];
+            results.insert(name.to_owned(), in_turns(&mut timed, &effort)?);
+        }
+    }
+    Ok((results, None))
+}
+
+fn app() -> Router {
+    Router::new().route("/", get(|| async { "hello" }))
+}
+
+fn limiter(allowed: bool, addresses: u32) -> LimitLayer {
+    let limits: Policy = match (allowed, addresses) {
+        (true, 1) => policy!("100000/1ms"),
+        (true, _) => policy!("100000/10ms"),
+        (false, _) => policy!("10/1h"),
+    };
+    let limiter = Limiter::new("http", limits, MemoryStore::new());
+    let missing = MissingKey::Reject(StatusCode::INTERNAL_SERVER_ERROR);
+    LimitLayer::new([Rule::new(limiter, PeerAddress::new(), missing)], StoreFailure::Open)
+}
+
+fn governed(allowed: bool, addresses: u32) -> Router {
+    let mut config = GovernorConfigBuilder::default();
+    if allowed {
+        config.per_nanosecond(if addresses > 1 { 100 } else { 10 }).burst_size(100_000);
+    } else {
+        config.per_second(360).burst_size(10);
+    }
+    let config = config.use_headers().finish().expect("neither the period nor the burst is 0");
+    app().layer(GovernorLayer::new(config))
+}
+
+/// Sends requests from these addresses in turns.
+fn timed(who: &'static str, app: Router, addresses: u32, expected: StatusCode) -> Timed {
+    let (mut app, mut next) = (app, 0_u32);
+    let mut send = move || {
+        next = (next + 1) % addresses;
+        let mut request = Request::new(Body::empty());
+        let address = SocketAddr::from((Ipv4Addr::from_bits(0x0a00_0000 + next), 4711));
+        request.extensions_mut().insert(ConnectInfo(address));
+        block_on(async { ServiceExt::<Request<Body>>::ready(&mut app).await?.call(request).await })
+    };
+    if expected != StatusCode::OK {
+        (0..10).for_each(|_| drop(send()));
+    }
+    let run = move |count| {
+        let began = Instant::now();
+        for _ in 0..count {
+            let response = send();
+            assert!(response.is_ok_and(|response| response.status() == expected));
+        }
+        began.elapsed()
+    };
+    Timed { who, run: Box::new(run), operations: None }
+}

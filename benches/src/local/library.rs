@@ -1,0 +1,101 @@
+//! The libraries behind one trait. Each is called through its public API and reads its real clock.
+
+use std::time::Duration;
+
+use super::workload::{Prepared, Requested, prepare};
+
+/// At most `max` units in any `window`, and optionally limits on longer windows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Quota {
+    pub(crate) max: u32,
+    pub(crate) window: Duration,
+    /// The number of further limits. Limit `i` allows `i` times `max` in `i` times `window`.
+    pub(crate) more: u32,
+}
+
+impl Quota {
+    pub(crate) const fn new(max: u32, window: Duration) -> Self {
+        Self { max, window, more: 0 }
+    }
+
+    /// Returns the same rate in whole seconds, for libraries without a finer resolution.
+    pub(crate) fn in_seconds(&self) -> (u64, u64) {
+        let seconds = self.window.as_secs().max(1);
+        let max = f64::from(self.max) * seconds as f64 / self.window.as_secs_f64();
+        (max.round() as u64, seconds)
+    }
+}
+
+/// A rate limiter, or a baseline.
+pub(crate) trait Library: Send + Sync + Sized + 'static {
+    /// Its name in the tables.
+    const NAME: &str;
+    /// Whether the library keeps a log, so that the window decides how much it holds.
+    const KEEPS_LOG: bool = false;
+    /// Whether a used-up quota refills bit by bit, so that a long measurement needs a longer window.
+    const REFILLS: bool = false;
+    /// Returns a limiter with this quota for every key.
+    fn with(quota: Quota) -> Self;
+    /// Acquires `cost` units of a key. Returns whether they were allowed.
+    #[allow(clippy::ptr_arg, reason = "governor takes a reference to the very type of the key")]
+    fn allows_n(&self, key: &String, cost: u32) -> bool;
+    /// Acquires one unit, with the library's call for one unit if it has one.
+    #[inline(always)]
+    #[allow(clippy::ptr_arg, reason = "governor takes a reference to the very type of the key")]
+    fn allows(&self, key: &String) -> bool {
+        self.allows_n(key, 1)
+    }
+    /// Removes idle keys, if the library has a call for that.
+    fn sweep(&self) {}
+    /// Returns a limiter whose keys have `entries` entries each. They are spread over the past window if `allowed`, and use
+    /// up the quota otherwise.
+    fn filled(quota: Quota, keys: &[String], entries: u32, allowed: bool) -> Self {
+        let library = Self::with(quota);
+        for key in keys {
+            if allowed {
+                library.append_past(key, entries, quota.window);
+            } else {
+                (0..entries).for_each(|_| _ = library.allows(key));
+            }
+        }
+        library
+    }
+    /// Appends `entries` units to a key's log, spread over the past `window`. A library without a log takes them at once.
+    #[allow(clippy::ptr_arg, reason = "governor takes a reference to the very type of the key")]
+    fn append_past(&self, key: &String, entries: u32, _window: Duration) {
+        self.allows_n(key, entries);
+    }
+    /// Returns the number of entries in a key's log.
+    fn entries(&self, _key: &str) -> usize {
+        0
+    }
+}
+
+/// A limiter that acquires one unit of a key.
+pub(crate) type Allows = Box<dyn Fn(&String) -> bool>;
+
+/// A library as a value.
+#[derive(Clone, Copy)]
+pub(crate) struct Contestant {
+    pub(crate) name: &'static str,
+    pub(crate) keeps_log: bool,
+    pub(crate) refills: bool,
+    /// Fills a limiter for a workload.
+    pub(crate) prepare: fn(&Requested) -> Prepared,
+    /// Returns a limiter.
+    pub(crate) connect: fn(Quota) -> Allows,
+}
+
+impl Contestant {
+    pub(crate) const fn of<L: Library>() -> Self {
+        let connect = |quota| -> Allows {
+            let library = L::with(quota);
+            Box::new(move |key| library.allows(key))
+        };
+        Self { name: L::NAME, keeps_log: L::KEEPS_LOG, refills: L::REFILLS, prepare: prepare::<L>, connect }
+    }
+
+    pub(crate) const fn named(self, name: &'static str) -> Self {
+        Self { name, ..self }
+    }
+}
