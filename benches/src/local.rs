@@ -12,23 +12,21 @@ mod scenarios;
 pub(crate) mod surface;
 pub(crate) mod workload;
 
-pub(crate) use self::flood::{BOUNDED, FLOOD, FLOODED, LARGER};
-pub(crate) use self::scenarios::{CACHED, FORMS, PEERS, PLAIN};
-pub use self::scenarios::{SCENARIOS, Scenario, Timed};
+pub(crate) use self::flood::{FLOOD, FLOODED};
+pub(crate) use self::scenarios::{CACHED, FLOOR, FORMS, PEERS, PLAIN};
+pub use self::scenarios::{Scenario, Timed};
+use crate::declared::MEMORY;
 use crate::record::{Measured, Results};
 use crate::turns::Effort;
-
-/// The name of the floor.
-pub(crate) const FLOOR: &str = scenarios::FLOOR.name;
 
 /// Measures the scenarios whose names contain `only`.
 pub(crate) fn measure(effort: &Effort, only: Option<&str>) -> Measured {
     let wanted = |name: &str| only.is_none_or(|only| name.contains(only));
     let mut results = Results::new();
-    for scenario in SCENARIOS.iter().filter(|scenario| wanted(scenario.name)) {
+    for scenario in MEMORY.scenarios.iter().filter(|scenario| wanted(&scenario.name)) {
         eprintln!("{}: {}", scenario.name, scenario.about);
         let mut timed = scenario.timed(effort);
-        results.insert(scenario.name.to_owned(), scenarios::in_turns(&mut timed, effort)?);
+        results.insert(scenario.name.clone(), scenarios::in_turns(&mut timed, effort)?);
     }
     if wanted("admitted") {
         results.extend(admission::measure());

@@ -3,7 +3,7 @@
 
 mod contestants;
 mod run;
-pub(crate) mod scenarios;
+pub(crate) mod scenario;
 mod sorted_set;
 
 use std::time::Duration;
@@ -13,8 +13,8 @@ use limiter_core::{Limit, Timestamp};
 use limiter_testkit::server::Server;
 
 use self::contestants::{connect, limiter};
-use self::scenarios::{SORTED_SETS, Who};
 use self::sorted_set::{Form, Member, SortedSet};
+use crate::declared::REDIS;
 use crate::record::{Figures, Measured, Results};
 use crate::turns::Effort;
 
@@ -34,9 +34,10 @@ pub(crate) fn measure(effort: &Effort, only: Option<&str>) -> Measured {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let wanted = |name: &str| only.is_none_or(|only| name.contains(only));
     let mut results = Results::new();
-    for scenario in scenarios::all(effort).into_iter().filter(|scenario| wanted(&scenario.name)) {
+    for scenario in REDIS.scenarios.iter().filter(|scenario| wanted(&scenario.name)) {
         eprintln!("{}", scenario.name);
-        let supports = |who| who != Who::Trypema || recent;
+        let scenario = scenario.clone().within(effort)?;
+        let supports = |who: &str| who != "trypema" || recent;
         let figures = run::measure(&runtime, &server.url(), &scenario, supports, effort);
         results.insert(scenario.name.clone(), figures.with_context(|| scenario.name)?);
     }
@@ -66,7 +67,8 @@ async fn collisions(url: &str) -> Result<Figures> {
         }
     }
     let figures = |admitted| [("admitted".to_owned(), f64::from(admitted))].into();
-    Ok(SORTED_SETS.iter().zip(admitted).map(|(who, admitted)| (who.name().to_owned(), figures(admitted))).collect())
+    let names = ["limiter", "sorted set, script", "sorted set, MULTI"];
+    Ok(names.into_iter().zip(admitted).map(|(who, admitted)| (who.to_owned(), figures(admitted))).collect())
 }
 
 /// Returns `Redis 7.0.15` or `Valkey 8.1.4`, for example, from `INFO server`.

@@ -70,13 +70,13 @@ pub(crate) type Turn = Vec<(&'static str, f64)>;
 /// One contestant of a scenario.
 pub(crate) struct Case<'a> {
     /// Its name in the tables.
-    pub(crate) who: &'static str,
+    pub(crate) who: &'a str,
     /// Makes one turn.
     pub(crate) turn: Box<dyn FnMut() -> Result<Turn> + 'a>,
 }
 
-/// Measures all cases in turns until the predicate is true of the number of rounds. Returns the medians, and the ratios of
-/// some measures to the first case's, as [`RATIOS`] names them.
+/// Measures all cases in turns until the predicate is true of the number of rounds. Returns the medians. For
+/// some measures, also the median and the quartiles of the ratios of the first case to each other, round by round.
 pub(crate) fn measure(
     cases: &mut [Case<'_>],
     is_done: impl Fn(usize) -> bool,
@@ -90,7 +90,7 @@ pub(crate) fn measure(
         for turn in 0..cases.len() {
             // Every other round in the opposite order.
             let i = if round % 2 == 0 { round + turn } else { round + cases.len() - turn } % cases.len();
-            turns[i].push((cases[i].turn)().with_context(|| cases[i].who)?);
+            turns[i].push((cases[i].turn)().with_context(|| cases[i].who.to_owned())?);
         }
     }
     let samples = |turns: &[Turn], measure| -> Vec<f64> {
@@ -98,24 +98,20 @@ pub(crate) fn measure(
     };
     let mut figures = Figures::new();
     for (case, own) in cases.iter().zip(&turns) {
-        let of_case = figures.entry(case.who.to_owned()).or_default();
         for (measure, _) in own.first().into_iter().flatten() {
             let all = samples(own, *measure);
-            of_case.insert((*measure).to_owned(), median(&all));
+            figures.entry(case.who.to_owned()).or_default().insert((*measure).to_owned(), median(&all));
             if ratios.contains(measure) && case.who != cases[0].who {
-                let ratios: Vec<f64> = all.iter().zip(samples(&turns[0], *measure)).map(|(a, b)| a / b).collect();
-                for (suffix, quarters) in RATIOS {
-                    of_case.insert(format!("{measure}{suffix}"), quantile(&ratios, quarters));
+                let ratios: Vec<f64> = samples(&turns[0], *measure).iter().zip(&all).map(|(a, b)| a / b).collect();
+                for (suffix, quarters) in [("", 2), (", low", 1), (", high", 3)] {
+                    let name = format!("{measure} to {}{suffix}", case.who);
+                    figures.entry(cases[0].who.to_owned()).or_default().insert(name, quantile(&ratios, quarters));
                 }
             }
         }
     }
     Ok(figures)
 }
-
-/// What follows the measure in the name of a ratio to the first contestant's, and its quartile: of the ratios of each
-/// round, not of the medians.
-const RATIOS: [(&str, usize); 3] = [(" ratio", 2), (" ratio, low", 1), (" ratio, high", 3)];
 
 pub(crate) fn median(values: &[f64]) -> f64 {
     quantile(values, 2)

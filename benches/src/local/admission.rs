@@ -4,26 +4,28 @@ use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::library::Quota;
+use limiter_core::policy;
+
 use super::scenarios::PEERS;
-use crate::record::Results;
+use crate::record::{Figures, Results};
 
 /// The limit: 100 units in any second.
 const MAX: u32 = 100;
 const WINDOW: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(5);
 
-/// Runs both loads, which takes five seconds. Returns the most admitted requests in any window of a second, and all.
+/// Runs both loads, which takes five seconds. Returns the most admitted requests in any window of a second.
 pub(crate) fn measure() -> Results {
-    let mut results = Results::new();
-    for (load, requests) in [("boundary", boundary()), ("steady", steady())] {
-        let scenario = results.entry(format!("admitted/{load}")).or_default();
-        for (who, admitted) in offer(requests) {
-            let figures = [("worst", worst_window(&admitted)), ("total", admitted.len())];
-            scenario.insert(who.to_owned(), figures.map(|(measure, n)| (measure.to_owned(), n as f64)).into());
+    let mut figures = Figures::new();
+    for (measure, load) in [("boundary", boundary()), ("steady", steady())] {
+        for (who, admitted) in offer(load) {
+            let of_library = figures.entry(who.to_owned()).or_default();
+            of_library.insert(measure.to_owned(), worst_window(&admitted) as f64);
+            // In the end, the steady load's.
+            of_library.insert("total".to_owned(), admitted.len() as f64);
         }
     }
-    results
+    Results::from([("admitted".to_owned(), figures)])
 }
 
 /// Times since the start, each with a number of requests.
@@ -46,7 +48,7 @@ fn steady() -> Load {
 /// Returns when each library's admitted requests were sent. Their admission was no earlier.
 fn offer(load: Load) -> Vec<(&'static str, Vec<Instant>)> {
     let key = "user:00000000001".to_owned();
-    let libraries: Vec<_> = PEERS.iter().map(|library| (library.connect)(Quota::new(MAX, WINDOW))).collect();
+    let libraries: Vec<_> = PEERS.iter().map(|library| (library.connect)(&policy!("100/1s"))).collect();
     let mut admitted: Vec<_> = PEERS.iter().map(|library| (library.name, Vec::new())).collect();
     let start = Instant::now();
     for (at, count) in load {

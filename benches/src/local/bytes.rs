@@ -1,11 +1,11 @@
 //! Measures memory.
 
-use std::time::Duration;
+use limiter_core::policy;
 
-use super::library::{Contestant, Quota};
+use super::library::Contestant;
 use super::scenarios::PEERS;
 use super::workload::keys;
-use crate::record::Results;
+use crate::record::{Figures, Results};
 
 /// Returns the bytes that the allocator has given out, with its own overhead.
 pub(super) fn held() -> f64 {
@@ -14,27 +14,25 @@ pub(super) fn held() -> f64 {
     (all.uordblks + all.hblkhd) as f64
 }
 
-/// Measures the bytes per key of all libraries, by the number of requests per key.
+/// Measures the bytes per key of all libraries, by the number of requests per key, and of each request after the first.
 pub(crate) fn measure() -> Results {
-    let mut results = Results::new();
-    for entries in [1, 10, 100] {
-        let scenario = results.entry(format!("bytes/{entries}")).or_default();
-        for library in PEERS {
-            // With 100 entries per key, a tenth of the keys gives the same precision. The others take up to 30 times as long.
-            let count = if entries == 100 { 100_000 } else { 1_000_000 };
-            let count =
-                if ["limiter", "governor", "throttlecrab"].contains(&library.name) { count } else { count / 20 };
-            let figures = [("bytes".to_owned(), per_key(library, count, entries))];
-            scenario.insert(library.name.to_owned(), figures.into());
-        }
+    let mut figures = Figures::new();
+    for library in &PEERS {
+        // The others take up to 30 times as long.
+        let count = if ["limiter", "governor", "throttlecrab"].contains(&library.name) { 1_000_000 } else { 50_000 };
+        // With 100 entries per key, a tenth of the keys gives the same precision.
+        let [one, ten, hundred] =
+            [(1, count), (10, count), (100, count / 10)].map(|(entries, count)| per_key(library, count, entries));
+        let all = [("1", one), ("10", ten), ("100", hundred), ("further", (hundred - one) / 99.0)];
+        figures.insert(library.name.to_owned(), all.map(|(measure, bytes)| (measure.to_owned(), bytes)).into());
     }
-    results
+    Results::from([("bytes".to_owned(), figures)])
 }
 
 fn per_key(library: &Contestant, count: usize, entries: u32) -> f64 {
     let keys = keys(count);
     let before = held();
-    let allows = (library.connect)(Quota::new(1000, Duration::from_secs(1000)));
+    let allows = (library.connect)(&policy!("1000/1000s"));
     for _ in 0..entries {
         for key in &keys {
             allows(key);

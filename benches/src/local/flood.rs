@@ -13,9 +13,9 @@ use super::bytes::held;
 use crate::record::{Figures, Results};
 
 pub(crate) const FLOOD: &str = "flood";
-/// The contestants with goals.
-pub(crate) const BOUNDED: &str = "limiter, at most 100,000 keys";
-pub(crate) const LARGER: &str = "limiter, at most 1,000,000 keys";
+
+const BOUNDED: &str = "limiter, at most 100,000 keys";
+const LARGER: &str = "limiter, at most 1,000,000 keys";
 const UNBOUNDED: &str = "limiter";
 const GOVERNOR: &str = "governor";
 const IDLE: &str = "a loop that waits";

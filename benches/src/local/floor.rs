@@ -4,10 +4,11 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use foldhash::fast::RandomState;
+use limiter_core::Policy;
 
-use super::library::{Library, Quota};
+use super::library::Library;
 
-/// Reads the clock, hashes the key, probes a table of cache lines, reads the oldest entry and, unless the quota is used up,
+/// Reads the clock, hashes the key, probes a table of cache lines, reads the oldest entry and, unless the limit is used up,
 /// overwrites it with the newest. It has no lock, no window and no decision. Logs of up to four entries lie in the slot.
 pub(crate) struct Floor {
     clock: quanta::Clock,
@@ -52,11 +53,11 @@ impl Floor {
 impl Library for Floor {
     const NAME: &str = "floor";
 
-    fn with(quota: Quota) -> Self {
-        Self::filled(quota, &[], 1, true)
+    fn with(policy: &Policy) -> Self {
+        Self::filled(policy, &[], 1, true)
     }
 
-    fn filled(_: Quota, keys: &[String], entries: u32, allowed: bool) -> Self {
+    fn filled(_: &Policy, keys: &[String], entries: u32, allowed: bool) -> Self {
         let room = (entries as usize).next_power_of_two();
         let slots = (keys.len() * 4 / 3 + 1).next_power_of_two();
         let outside = if room > INLINE { keys.len() * room } else { 0 };

@@ -13,41 +13,51 @@ use limiter_core::{Limiter, Policy, policy};
 use limiter_memory::MemoryStore;
 use limiter_tower::key::PeerAddress;
 use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
+use serde::Deserialize;
 use tower::{Service, ServiceExt};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
 use super::scenarios::{Timed, in_turns};
+use crate::declared::HTTP;
 use crate::record::{Measured, Results};
 use crate::turns::Effort;
 
-/// A name, what it does, the number of addresses that send requests in turns, and the expected status.
-pub(crate) type Scenario = (&'static str, &'static str, u32, StatusCode);
+/// Requests of a number of addresses in turns, as declared.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Scenario {
+    pub(crate) name: String,
+    pub(crate) about: String,
+    addresses: u32,
+    #[serde(default)]
+    denied: bool,
+}
 
-pub(crate) const SCENARIOS: [Scenario; 3] = [
-    ("http/allowed", "one address, 100,000 per ms", 1, StatusCode::OK),
-    ("http/addresses", "1,024 addresses in turns, 100,000 per 10 ms each", 1_024, StatusCode::OK),
-    ("http/denied", "one address, 10 per hour, used up", 1, StatusCode::TOO_MANY_REQUESTS),
-];
 pub(crate) const BARE: &str = "bare app";
 pub(crate) const OURS: &str = "limiter-tower";
 pub(crate) const GOVERNOR: &str = "tower_governor";
 
-/// Measures the scenarios whose names contain `only`.
+/// Measures the scenarios whose names contain `only`. The overhead is the time beyond the bare app's.
 pub(crate) fn measure(effort: &Effort, only: Option<&str>) -> Measured {
     // Short turns: a change of the machine's other load then falls into few of them.
     let effort = Effort { rounds: 16 * effort.rounds, turn: Duration::from_millis(1), ..*effort };
     let mut results = Results::new();
-    for (name, about, addresses, expected) in SCENARIOS {
+    for Scenario { name, about, addresses, denied } in &HTTP.scenarios {
         if only.is_none_or(|only| name.contains(only)) {
             eprintln!("{name}: {about}");
-            let allowed = expected == StatusCode::OK;
-            let mut timed = [
-                timed(BARE, app(), addresses, StatusCode::OK),
-                timed(OURS, app().layer(limiter(allowed, addresses)), addresses, expected),
-                timed(GOVERNOR, governed(allowed, addresses), addresses, expected),
+            let expected = if *denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+            let mut all = [
+                timed(BARE, app(), *addresses, StatusCode::OK),
+                timed(OURS, app().layer(limiter(!denied, *addresses)), *addresses, expected),
+                timed(GOVERNOR, governed(!denied, *addresses), *addresses, expected),
             ];
-            results.insert(name.to_owned(), in_turns(&mut timed, &effort)?);
+            let mut figures = in_turns(&mut all, &effort)?;
+            let bare = figures[BARE]["ns"];
+            for figures in figures.values_mut() {
+                figures.insert("overhead".to_owned(), figures["ns"] - bare);
+            }
+            results.insert(name.clone(), figures);
         }
     }
     Ok((results, None))

@@ -2,31 +2,24 @@
 
 use std::time::Duration;
 
+use limiter_core::Policy;
+
 use super::workload::{Prepared, Requested, prepare};
 
-/// At most `max` units in any `window`, and optionally limits on longer windows.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Quota {
-    pub(crate) max: u32,
-    pub(crate) window: Duration,
-    /// The number of further limits. Limit `i` allows `i` times `max` in `i` times `window`.
-    pub(crate) more: u32,
+/// Returns the maximum and the window of the first limit, for libraries with one.
+pub(crate) fn only_limit(policy: &Policy) -> (u32, Duration) {
+    let limit = policy.limits()[0];
+    (limit.max() as u32, limit.window().as_duration())
 }
 
-impl Quota {
-    pub(crate) const fn new(max: u32, window: Duration) -> Self {
-        Self { max, window, more: 0 }
-    }
-
-    /// Returns the same rate in whole seconds, for libraries without a finer resolution.
-    pub(crate) fn in_seconds(&self) -> (u64, u64) {
-        let seconds = self.window.as_secs().max(1);
-        let max = f64::from(self.max) * seconds as f64 / self.window.as_secs_f64();
-        (max.round() as u64, seconds)
-    }
+/// Returns the same rate in whole seconds, for libraries without a finer resolution.
+pub(crate) fn in_seconds(policy: &Policy) -> (u64, u64) {
+    let (max, window) = only_limit(policy);
+    let seconds = window.as_secs().max(1);
+    ((f64::from(max) * seconds as f64 / window.as_secs_f64()).round() as u64, seconds)
 }
 
-/// A rate limiter, or a baseline.
+/// A rate limiter, or the floor.
 pub(crate) trait Library: Send + Sync + Sized + 'static {
     /// Its name in the tables.
     const NAME: &str;
@@ -34,8 +27,8 @@ pub(crate) trait Library: Send + Sync + Sized + 'static {
     const KEEPS_LOG: bool = false;
     /// Whether a used-up quota refills bit by bit, so that a long measurement needs a longer window.
     const REFILLS: bool = false;
-    /// Returns a limiter with this quota for every key.
-    fn with(quota: Quota) -> Self;
+    /// Returns a limiter with this policy for every key.
+    fn with(policy: &Policy) -> Self;
     /// Acquires `cost` units of a key. Returns whether they were allowed.
     #[allow(clippy::ptr_arg, reason = "governor takes a reference to the very type of the key")]
     fn allows_n(&self, key: &String, cost: u32) -> bool;
@@ -49,11 +42,11 @@ pub(crate) trait Library: Send + Sync + Sized + 'static {
     fn sweep(&self) {}
     /// Returns a limiter whose keys have `entries` entries each. They are spread over the past window if `allowed`, and use
     /// up the quota otherwise.
-    fn filled(quota: Quota, keys: &[String], entries: u32, allowed: bool) -> Self {
-        let library = Self::with(quota);
+    fn filled(policy: &Policy, keys: &[String], entries: u32, allowed: bool) -> Self {
+        let library = Self::with(policy);
         for key in keys {
             if allowed {
-                library.append_past(key, entries, quota.window);
+                library.append_past(key, entries, only_limit(policy).1);
             } else {
                 (0..entries).for_each(|_| _ = library.allows(key));
             }
@@ -83,13 +76,13 @@ pub(crate) struct Contestant {
     /// Fills a limiter for a workload.
     pub(crate) prepare: fn(&Requested) -> Prepared,
     /// Returns a limiter.
-    pub(crate) connect: fn(Quota) -> Allows,
+    pub(crate) connect: fn(&Policy) -> Allows,
 }
 
 impl Contestant {
     pub(crate) const fn of<L: Library>() -> Self {
-        let connect = |quota| -> Allows {
-            let library = L::with(quota);
+        let connect = |policy: &Policy| -> Allows {
+            let library = L::with(policy);
             Box::new(move |key| library.allows(key))
         };
         Self { name: L::NAME, keeps_log: L::KEEPS_LOG, refills: L::REFILLS, prepare: prepare::<L>, connect }

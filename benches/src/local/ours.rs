@@ -8,16 +8,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
-use limiter_core::{Decision, DynWindowStore, Error, Limit, Limiter, Policy, Timestamp, WindowStore};
+use limiter_core::{Decision, DynWindowStore, Error, Limiter, Policy, Timestamp, WindowStore};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::DenialCache;
 
-use super::library::{Library, Quota};
-
-fn policy(quota: Quota) -> Policy {
-    let limit = |i| Limit::new(u64::from(quota.max) * u64::from(i), quota.window * i).expect("quotas are valid");
-    Policy::new((1..=1 + quota.more).map(limit)).expect("quotas are valid")
-}
+use super::library::Library;
 
 /// Takes a reference, because moving the decision would be measured too.
 #[inline(always)]
@@ -50,8 +45,8 @@ macro_rules! form {
         impl Library for $form {
             const NAME: &str = $name;
 
-            fn with(quota: Quota) -> Self {
-                Self(Limiter::new("bench", policy(quota), $new))
+            fn with(policy: &Policy) -> Self {
+                Self(Limiter::new("bench", policy.clone(), $new))
             }
 
             #[inline(always)]
@@ -141,8 +136,8 @@ pub(crate) struct Sliding {
 impl Library for Sliding {
     const NAME: &str = Now::NAME;
 
-    fn with(quota: Quota) -> Self {
-        Self { limiter: Limiter::new("bench", policy(quota), MemoryStore::new()), micros: AtomicU64::new(1 << 50) }
+    fn with(policy: &Policy) -> Self {
+        Self { limiter: Limiter::new("bench", policy.clone(), MemoryStore::new()), micros: AtomicU64::new(1 << 50) }
     }
 
     #[inline(always)]

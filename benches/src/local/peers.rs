@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
 use governor::middleware::NoOpMiddleware;
+use limiter_core::Policy;
 use trypema::local::LocalRateLimiterProvider;
 use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-use super::library::{Library, Quota};
+use super::library::{Library, in_seconds, only_limit};
 
 /// governor, keyed, in a `DashMap`, as shipped.
 pub(crate) type Governor = GovernorHashedBy<std::hash::RandomState>;
@@ -39,10 +40,10 @@ impl<S: Hasher> Library for GovernorHashedBy<S> {
     const NAME: &str = S::GOVERNOR;
     const REFILLS: bool = true;
 
-    fn with(quota: Quota) -> Self {
-        let burst = NonZeroU32::new(quota.max).expect("a quota is not zero");
-        let cell = quota.window / quota.max;
-        let quota = governor::Quota::with_period(cell).expect("a period is not zero").allow_burst(burst);
+    fn with(policy: &Policy) -> Self {
+        let (max, window) = only_limit(policy);
+        let burst = NonZeroU32::new(max).expect("a maximum is not zero");
+        let quota = governor::Quota::with_period(window / max).expect("a period is not zero").allow_burst(burst);
         Self(governor::RateLimiter::dashmap_with_hasher(quota, S::default()))
     }
 
@@ -71,8 +72,8 @@ pub(crate) struct Trypema<const BUCKET: u64> {
 impl<const BUCKET: u64> Library for Trypema<BUCKET> {
     const NAME: &str = if BUCKET == 1 { "trypema 1 ms" } else { "trypema 100 ms" };
 
-    fn with(quota: Quota) -> Self {
-        let (max, seconds) = quota.in_seconds();
+    fn with(policy: &Policy) -> Self {
+        let (max, seconds) = in_seconds(policy);
         let provider = LocalRateLimiterProvider::builder()
             .window_size(WindowSize::seconds_or_panic(seconds))
             .bucket_size(BucketSize::milliseconds_or_panic(BUCKET))
@@ -98,8 +99,8 @@ pub(crate) struct Limitador {
 impl Library for Limitador {
     const NAME: &str = "limitador";
 
-    fn with(quota: Quota) -> Self {
-        let (max, seconds) = quota.in_seconds();
+    fn with(policy: &Policy) -> Self {
+        let (max, seconds) = in_seconds(policy);
         let limiter = limitador::RateLimiter::new(4_000_000);
         let key = "key".try_into().expect("the expression is valid");
         limiter.add_limit(limitador::limit::Limit::new("bench", max, seconds, vec![], vec![key]));
@@ -124,8 +125,8 @@ pub(crate) struct Throttlecrab {
 impl Library for Throttlecrab {
     const NAME: &str = "throttlecrab";
 
-    fn with(quota: Quota) -> Self {
-        let (max, seconds) = quota.in_seconds();
+    fn with(policy: &Policy) -> Self {
+        let (max, seconds) = in_seconds(policy);
         let limiter = Mutex::new(throttlecrab::RateLimiter::new(throttlecrab::PeriodicStore::new()));
         Self { limiter, max: max as i64, seconds: seconds as i64 }
     }

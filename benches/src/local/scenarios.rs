@@ -3,24 +3,27 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use serde::Deserialize;
 
 use super::floor::Floor;
-use super::library::{Contestant, Quota};
+use super::library::Contestant;
 use super::ours::{Async, Cached, Dyn, Now, Read, Sliding};
-use super::peers::{Governor, Limitador, Throttlecrab, Trypema};
+use super::peers::{Governor, GovernorFoldhash, Limitador, Throttlecrab, Trypema};
 use super::workload::{Order, Requested, Workload};
 use crate::record::Figures;
 use crate::turns::{self, Case, Effort};
 
-/// One operation, and who is measured. The first contestant is this library.
-#[derive(Clone, Copy)]
+/// One operation, as declared. The first contestant is this library.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Scenario {
     /// `group/op`.
-    pub name: &'static str,
+    pub name: String,
     /// The workload, as the table describes it.
-    pub about: &'static str,
+    pub about: String,
+    /// The names of contestants, or of groups of them.
+    who: Vec<String>,
     workload: Workload,
-    contestants: &'static [&'static [Contestant]],
     /// The workload with which the first contestant is compared.
     plain: Option<Workload>,
 }
@@ -35,169 +38,64 @@ pub struct Timed {
     pub(crate) operations: Option<u64>,
 }
 
-pub(crate) const NOW: Contestant = Contestant::of::<Now>();
-const GOVERNOR: Contestant = Contestant::of::<Governor>();
-/// The minimum work of every exact log.
-pub(crate) const FLOOR: Contestant = Contestant::of::<Floor>();
-/// The name of the first contestant with the workload with which it is compared.
-pub(crate) const PLAIN: &str = "plain";
-pub(crate) const CACHED: Contestant = Contestant::of::<Cached>();
-
 /// This library and its peers, in the order of the columns.
-pub(crate) const PEERS: &[Contestant] = &[
-    NOW,
-    GOVERNOR,
+pub(crate) const PEERS: [Contestant; 6] = [
+    Contestant::of::<Now>(),
+    Contestant::of::<Governor>(),
     Contestant::of::<Trypema<1>>(),
     Contestant::of::<Trypema<100>>(),
     Contestant::of::<Limitador>(),
     Contestant::of::<Throttlecrab>(),
 ];
 /// Other ways to call this library.
-pub(crate) const FORMS: &[Contestant] = &[Contestant::of::<Read>(), Contestant::of::<Async>(), Contestant::of::<Dyn>()];
-const ALL: &[&[Contestant]] = &[PEERS, FORMS, &[FLOOR]];
-const MANY: &[&[Contestant]] = &[PEERS, &[FLOOR]];
-const BOTH: &[&[Contestant]] = &[&[NOW, GOVERNOR]];
-/// limitador would take 15 s per turn.
-const FRESH: &[&[Contestant]] = &[&[
-    NOW,
-    GOVERNOR,
-    Contestant::of::<Trypema<1>>(),
-    Contestant::of::<Trypema<100>>(),
-    Contestant::of::<Throttlecrab>(),
-]];
-const ALONE: &[&[Contestant]] = &[&[NOW]];
-const SLIDING: &[&[Contestant]] = &[&[Contestant::of::<Sliding>()]];
+pub(crate) const FORMS: [Contestant; 3] =
+    [Contestant::of::<Read>(), Contestant::of::<Async>(), Contestant::of::<Dyn>()];
+/// The minimum work of every exact log.
+pub(crate) const FLOOR: Contestant = Contestant::of::<Floor>();
+pub(crate) const FOLDHASH: Contestant = Contestant::of::<GovernorFoldhash>();
+pub(crate) const CACHED: Contestant = Contestant::of::<Cached>();
+/// The name of the first contestant with the workload with which it is compared.
+pub(crate) const PLAIN: &str = "plain";
 
-const MILLI: Duration = Duration::from_millis(1);
-const SECOND: Duration = Duration::from_secs(1);
-const HOUR: Duration = Duration::from_secs(3600);
-/// So long that not one of a million units becomes free during a measurement.
-const LONG: Duration = Duration::from_secs(1000 * 86_400);
-const MILLION: usize = 1_000_000;
-/// 100 units per microsecond, more than a loop on one key can use.
-const HOT: Workload = Workload::hot(Quota::new(100_000, MILLI));
-const KEYS_1024: Workload = Workload::among(1024, Order::Uniform, Quota::new(100, MILLI));
-const UNIFORM: Workload = Workload::among(MILLION, Order::Uniform, Quota::new(100, SECOND));
-const ZIPF: Workload = Workload { order: Order::Zipf, quota: HOT.quota, ..UNIFORM };
-const SCATTERED: Workload = Workload { order: Order::Scattered, ..UNIFORM };
-const NEW_KEYS: Workload = Workload { order: Order::Fresh, ..UNIFORM };
-const SWEPT: Workload = Workload { sweep: true, ..Workload::among(100_000, Order::Uniform, Quota::new(1000, SECOND)) };
-const COST_10: Workload = Workload { cost: Some(10), ..Workload::hot(Quota::new(1_000_000, MILLI)) };
-const COST_1: Workload = Workload { cost: Some(1), ..HOT };
-const COST_1000: Workload = Workload { cost: Some(1000), ..Workload::hot(Quota::new(100_000_000, MILLI)) };
-const WINDOWS_3: Workload = Workload::hot(Quota { more: 2, ..HOT.quota });
-const DENIALS: Workload = Workload { keys: 100_000, ..used_up(10) };
-
-const fn used_up(max: u32) -> Workload {
-    Workload::used_up(Quota::new(max, LONG))
+/// Returns the contestants with a name.
+fn named(name: &str) -> Vec<Contestant> {
+    match name {
+        "peers" => PEERS.into(),
+        "forms" => FORMS.into(),
+        "sliding" => vec![Contestant::of::<Sliding>()],
+        _ => {
+            let all = PEERS.into_iter().chain(FORMS).chain([FLOOR, CACHED]);
+            all.filter(|contestant| contestant.name == name).collect()
+        }
+    }
 }
-
-const fn sliding(max: u32) -> Workload {
-    Workload { entries: max, ..Workload::hot(Quota::new(max, Duration::from_micros(max as u64))) }
-}
-
-const fn scenario(
-    name: &'static str,
-    about: &'static str,
-    contestants: &'static [&'static [Contestant]],
-    workload: Workload,
-) -> Scenario {
-    Scenario { name, about, workload, contestants, plain: None }
-}
-
-const fn beside(plain: Workload, scenario: Scenario) -> Scenario {
-    Scenario { plain: Some(plain), ..scenario }
-}
-
-/// All scenarios, in the order of the tables.
-pub const SCENARIOS: &[Scenario] = &[
-    scenario("hot/allowed", "one key, 100,000 per ms", ALL, HOT),
-    scenario("hot/denied", "one key, 10 per hour, used up", &[PEERS], Workload::used_up(Quota::new(10, HOUR))),
-    scenario("hot/two_threads", "two threads on one key, 100,000 per ms", ALL, Workload { threads: 2, ..HOT }),
-    scenario("keys_1024/allowed", "1,024 keys at random, 100 per ms each", ALL, KEYS_1024),
-    scenario(
-        "keys_1024/two_threads",
-        "two threads over 1,024 keys at random, 200 per ms each",
-        ALL,
-        Workload { threads: 2, quota: Quota::new(200, MILLI), ..KEYS_1024 },
-    ),
-    scenario("keys_1M/uniform", "1,000,000 keys at random, 100 per s each", MANY, UNIFORM),
-    scenario("keys_1M/zipf", "1,000,000 keys, the n-th in proportion to 1/n, 100,000 per ms each", MANY, ZIPF),
-    scenario(
-        "keys_1M/scattered",
-        "1,000,000 keys at random, which are not in the cache, 100 per s each",
-        &[&[NOW, GOVERNOR, FLOOR]],
-        SCATTERED,
-    ),
-    scenario("keys_1M/fresh", "1,000,000 keys seen for the first time, 100 per s each", FRESH, NEW_KEYS),
-    scenario(
-        "sweep/allowed",
-        "100,000 keys at random, 1,000 per s each, a second thread sweeps all the time",
-        BOTH,
-        SWEPT,
-    ),
-    scenario("cost_10/allowed", "one key, cost 10, 1,000,000 per ms", &[PEERS], COST_10),
-    beside(COST_1, scenario("cost_1000/allowed", "one key, cost 1,000, 100,000,000 per ms", ALONE, COST_1000)),
-    beside(
-        HOT,
-        scenario(
-            "windows_3/allowed",
-            "one key, three windows of 1, 2 and 3 ms",
-            &[&[NOW, Contestant::of::<Read>()]],
-            WINDOWS_3,
-        ),
-    ),
-    beside(used_up(10), scenario("limit_10/denied", "one key, 10 per 1,000 days, used up", BOTH, used_up(10))),
-    beside(used_up(10), scenario("limit_1000/denied", "one key, 1,000 per 1,000 days, used up", BOTH, used_up(1000))),
-    beside(
-        used_up(10),
-        scenario("limit_1M/denied", "one key, 1,000,000 per 1,000 days, used up", BOTH, used_up(1_000_000)),
-    ),
-    scenario(
-        "denials/one_key",
-        "one key, 10 per 1,000 days, used up, beside the cache of denials",
-        &[&[NOW, CACHED]],
-        used_up(10),
-    ),
-    scenario(
-        "denials/100k_keys",
-        "100,000 keys at random, 10 per 1,000 days each, used up, beside the cache of denials",
-        &[&[NOW, CACHED]],
-        DENIALS,
-    ),
-    beside(
-        sliding(10),
-        scenario("limit_10/sliding", "a log of 10, each entry leaves as one comes", SLIDING, sliding(10)),
-    ),
-    beside(sliding(10), scenario("limit_1000/sliding", "the same of 1,000", SLIDING, sliding(1000))),
-    beside(sliding(10), scenario("limit_1M/sliding", "the same of 1,000,000", SLIDING, sliding(1_000_000))),
-];
 
 impl Scenario {
-    /// Whether it has a contestant with this name.
+    /// Whether it has a contestant or a group with this name.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.contestants.iter().any(|group| group.iter().any(|contestant| contestant.name == name))
+        self.who.iter().any(|who| who == name)
     }
 
     /// Returns all contestants.
     #[must_use]
     pub fn timed(&self, effort: &Effort) -> Vec<Timed> {
-        let small = |workload: Workload| Workload { keys: workload.keys.min(effort.keys), ..workload };
-        let requested = Requested::new(small(self.workload));
-        let mut all: Vec<Timed> =
-            self.contestants.concat().into_iter().map(|contestant| timed(contestant, requested.clone())).collect();
-        if let Some(plain) = self.plain {
-            all.push(timed(self.contestants[0][0].named(PLAIN), Requested::new(small(plain))));
+        let requested =
+            |workload: &Workload| Requested::new(Workload { keys: workload.keys.min(effort.keys), ..workload.clone() });
+        let contestants: Vec<Contestant> = self.who.iter().flat_map(|name| named(name)).collect();
+        let own = requested(&self.workload);
+        let mut all: Vec<Timed> = contestants.iter().map(|contestant| timed(*contestant, own.clone())).collect();
+        if let Some(plain) = &self.plain {
+            all.push(timed(contestants[0].named(PLAIN), requested(plain)));
         }
         all
     }
 }
 
 fn timed(contestant: Contestant, requested: Requested) -> Timed {
-    let Workload { threads, order, keys, .. } = requested.workload;
+    let (threads, keys) = (requested.workload.threads, requested.workload.keys);
+    let operations = (requested.workload.order == Order::Fresh).then_some(keys as u64);
     let mut prepared = None;
     let run = move |count| (prepared.get_or_insert_with(|| (contestant.prepare)(&requested)).run)(threads, count);
-    let operations = (order == Order::Fresh).then_some(keys as u64);
     Timed { who: contestant.name, run: Box::new(run), operations }
 }
 

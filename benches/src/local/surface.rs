@@ -4,11 +4,11 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use limiter_core::Limit;
 
-use super::library::{Contestant, Library, Quota};
-use super::peers::{Governor, GovernorFoldhash, Trypema};
-use super::scenarios::{FLOOR, NOW};
-use super::workload::{Order, Prepared, Requested, Workload};
+use super::library::Contestant;
+use super::scenarios::{FLOOR, FOLDHASH, PEERS};
+use super::workload::{Prepared, Requested, Workload};
 use crate::record::{Figures, Measured, Results};
 use crate::turns::{self, Case, Effort};
 
@@ -20,11 +20,8 @@ const MOST_ENTRIES: usize = 1 << 25;
 /// The fewest entries that a single busy key can have: the shortest window is a microsecond.
 const FEWEST_OF_ONE_KEY: u32 = 64;
 
-pub(crate) const GOVERNOR: &str = Governor::NAME;
-pub(crate) const FOLDHASH: &str = GovernorFoldhash::NAME;
-/// This library, its peers and the floor, in the order of the columns.
-pub(crate) const CONTESTANTS: [Contestant; 5] =
-    [NOW, Contestant::of::<Governor>(), Contestant::of::<GovernorFoldhash>(), Contestant::of::<Trypema<100>>(), FLOOR];
+/// This library, governor with both hashers, trypema, and the floor, in the order of the columns.
+pub(crate) const CONTESTANTS: [Contestant; 5] = [PEERS[0], PEERS[1], FOLDHASH, PEERS[3], FLOOR];
 
 /// A workload of the surface: random keys, each with a log of this many entries.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,17 +80,17 @@ impl Cell {
 
     /// Returns the contestant's workload, with allowed entries that expire after `window`.
     fn workload(&self, contestant: &Contestant, window: Duration) -> Workload {
-        let quota = match (self.allowed, contestant.keeps_log) {
+        let (max, window) = match (self.allowed, contestant.keeps_log) {
             // The window decides how much the log holds. The maximum is out of reach even if the clock stands still for a while.
-            (true, true) => Quota::new(1_000_000, window),
+            (true, true) => (1_000_000, window),
             // As much as governor can express, which counts in nanoseconds.
-            (true, false) => Quota::new(window.as_nanos().min(1_000_000) as u32, window),
+            (true, false) => (window.as_nanos().min(1_000_000) as u64, window),
             (false, _) => {
-                Quota::new(self.entries, Duration::from_secs(3600) * if contestant.refills { 1000 } else { 1 })
+                (u64::from(self.entries), Duration::from_secs(3600) * if contestant.refills { 1000 } else { 1 })
             }
         };
-        let Self { keys, entries, allowed, .. } = *self;
-        Workload { allowed, entries, ..Workload::among(keys, Order::Uniform, quota) }
+        let limit = Limit::new(max, window).expect("the window is a microsecond or longer");
+        Workload::uniform(self.keys, limit, !self.allowed, self.entries)
     }
 
     /// Returns the number of unmeasured operations at the start of a turn.
@@ -129,7 +126,7 @@ pub(crate) fn measure(effort: &Effort, only: Option<&str>) -> Measured {
     let cells: Vec<Cell> = Cell::all().filter(wanted).collect();
     let mut results = Results::new();
     for cells in cells.chunk_by(|a, b| a.keys == b.keys) {
-        let requested = Requested::new(cells[0].workload(&NOW, Duration::ZERO));
+        let requested = Requested::new(cells[0].workload(&CONTESTANTS[0], Duration::from_secs(1)));
         for cells in cells.chunk_by(|a, b| (a.entries, a.allowed) == (b.entries, b.allowed)) {
             measure_threads(effort, cells, &requested, &mut results)?;
         }
@@ -176,7 +173,7 @@ fn measure_threads(effort: &Effort, cells: &[Cell], requested: &Requested, resul
         });
         let is_done = |round| round >= 5 && start.elapsed() >= effort.cell;
         let mut figures: Figures = turns::measure(&mut cases.collect::<Vec<_>>(), is_done, &[])?;
-        figures.entry(NOW.name.to_owned()).or_default().insert("held".to_owned(), (all[0].held)());
+        figures.entry(CONTESTANTS[0].name.to_owned()).or_default().insert("held".to_owned(), (all[0].held)());
         results.insert(cell.to_string(), figures);
     }
     Ok(())

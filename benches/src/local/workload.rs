@@ -5,29 +5,44 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::library::{Library, Quota};
+use limiter_core::{Limit, Policy};
+use serde::Deserialize;
 
-/// Operations with known answers, as data.
-#[derive(Clone, Copy)]
+use super::library::{Library, only_limit};
+
+/// Operations with known answers, as declared.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Workload {
-    pub(crate) quota: Quota,
+    pub(crate) limits: Vec<Limit>,
+    #[serde(default = "one")]
     pub(crate) keys: usize,
+    #[serde(default)]
     pub(crate) order: Order,
     /// The cost of a request, with the call for any number of units. `None`: one, with the call for one unit.
     pub(crate) cost: Option<u32>,
-    /// Whether all requests are allowed. Otherwise all are denied.
-    pub(crate) allowed: bool,
-    /// The number of entries of each key before the measurement.
-    pub(crate) entries: u32,
+    /// Whether all requests are denied. Otherwise all are allowed.
+    #[serde(default)]
+    pub(crate) denied: bool,
+    /// The number of entries of each key before the measurement. Default: one, or as many as use the limit up.
+    pub(crate) entries: Option<u32>,
+    #[serde(default = "one")]
     pub(crate) threads: usize,
     /// Whether another thread sweeps all the time.
+    #[serde(default)]
     pub(crate) sweep: bool,
 }
 
+fn one() -> usize {
+    1
+}
+
 /// The order of the keys.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
     /// Each equally often.
+    #[default]
     Uniform,
     /// The n-th in proportion to 1/n.
     Zipf,
@@ -38,20 +53,10 @@ pub(crate) enum Order {
 }
 
 impl Workload {
-    /// Returns allowed requests of one key.
-    pub(crate) const fn hot(quota: Quota) -> Self {
-        let order = Order::Uniform;
-        Self { quota, keys: 1, order, cost: None, allowed: true, entries: 1, threads: 1, sweep: false }
-    }
-
-    /// Returns requests of one key that are denied.
-    pub(crate) const fn used_up(quota: Quota) -> Self {
-        Self { allowed: false, entries: quota.max, ..Self::hot(quota) }
-    }
-
-    /// Returns allowed requests of many keys.
-    pub(crate) const fn among(keys: usize, order: Order, quota: Quota) -> Self {
-        Self { keys, order, ..Self::hot(quota) }
+    /// Returns requests of keys at random.
+    pub(crate) fn uniform(keys: usize, limit: Limit, denied: bool, entries: u32) -> Self {
+        let (order, entries) = (Order::Uniform, Some(entries));
+        Self { limits: vec![limit], keys, order, cost: None, denied, entries, threads: 1, sweep: false }
     }
 }
 
@@ -166,7 +171,7 @@ impl Requested {
         let mut other = 0;
         let start = Instant::now();
         for i in 0..count as usize {
-            other += u64::from(allows(i) != self.workload.allowed);
+            other += u64::from(allows(i) == self.workload.denied);
         }
         (start.elapsed(), other)
     }
@@ -205,13 +210,15 @@ pub(crate) struct Prepared {
 /// Fills a limiter for a workload.
 pub(crate) fn prepare<L: Library>(requested: &Requested) -> Prepared {
     let requested = requested.clone();
-    let Workload { quota, allowed, entries, order, .. } = requested.workload;
+    let Workload { denied, entries, order, .. } = requested.workload;
+    let policy = Policy::new(requested.workload.limits.iter().copied()).expect("the limits are valid");
     if order == Order::Fresh {
-        let (mut library, mut used) = (L::with(quota), 0);
-        let run = move |_, count| fresh(&mut library, &mut used, quota, &requested.keys, count);
+        let (mut library, mut used) = (L::with(&policy), 0);
+        let run = move |_, count| fresh(&mut library, &mut used, &policy, &requested.keys, count);
         return Prepared { run: Box::new(run), held: Box::new(|| 0.0) };
     }
-    let library = Arc::new(L::filled(quota, &requested.keys, entries, allowed));
+    let entries = entries.unwrap_or(if denied { only_limit(&policy).0 } else { 1 });
+    let library = Arc::new(L::filled(&policy, &requested.keys, entries, !denied));
     let (held_by, keys, mut from) = (Arc::clone(&library), Arc::clone(&requested.keys), 0);
     let run = move |threads, count| {
         from += count as usize;
@@ -226,11 +233,11 @@ pub(crate) fn prepare<L: Library>(requested: &Requested) -> Prepared {
 }
 
 /// Uses every key once per limiter. Building a limiter is not measured.
-fn fresh<L: Library>(library: &mut L, used: &mut usize, quota: Quota, keys: &[String], mut count: u64) -> Duration {
+fn fresh<L: Library>(library: &mut L, used: &mut usize, policy: &Policy, keys: &[String], mut count: u64) -> Duration {
     let mut elapsed = Duration::ZERO;
     while count > 0 {
         if *used == keys.len() {
-            (*library, *used) = (L::with(quota), 0);
+            (*library, *used) = (L::with(policy), 0);
         }
         let now = (keys.len() - *used).min(count as usize);
         let start = Instant::now();

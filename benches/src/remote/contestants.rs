@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use async_trait::async_trait;
 use limiter_core::store::LogKey;
 use limiter_core::{Limiter, Policy};
@@ -13,7 +13,7 @@ use redis::{Client, Script};
 use trypema::redis::{RedisKey, RedisRateLimiterProvider};
 use trypema::{RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-use super::scenarios::{Measure, Rate, Scenario, Who};
+use super::scenario::{Measure, Scenario};
 use super::sorted_set::{Form, Member, SortedSet};
 
 /// Long, because the machine may be busy.
@@ -52,7 +52,7 @@ pub(super) fn limiter(
 
 /// Returns a contestant of a scenario, under this policy.
 pub(super) fn contestant(
-    who: Who,
+    who: &str,
     scenario: &Scenario,
     policy: Policy,
     connection: ConnectionManager,
@@ -63,15 +63,18 @@ pub(super) fn contestant(
     };
     let batch = if let Measure::Batches(size) = scenario.measure { size } else { 1 };
     Ok(match who {
-        Who::Limiter => Arc::new(Ours(limiter("bench", connection, policy, false)?)),
-        Who::Grouped => Arc::new(Ours(limiter("group", connection, policy, true)?)),
-        Who::OneByOne => Arc::new(Batch { limiter: limiter("bench", connection, policy, false)?, batch, many: false }),
-        Who::Together => Arc::new(Batch { limiter: limiter("bench", connection, policy, false)?, batch, many: true }),
-        Who::Gcra => Arc::new(Gcra(ScriptByDigest::new(connection, include_str!("gcra.lua")), scenario.rate)),
-        Who::Noop => Arc::new(Noop(ScriptByDigest::new(connection, "local key, request = KEYS[1], ARGV[1] return 1"))),
-        Who::Trypema => Arc::new(Trypema::new(connection, scenario.rate)?),
-        Who::Script => set(connection, Form::Script),
-        Who::Multi => set(connection, Form::Transaction),
+        "limiter" => Arc::new(Ours(limiter("bench", connection, policy, false)?)),
+        "group commit" => Arc::new(Ours(limiter("group", connection, policy, true)?)),
+        "one by one" => Arc::new(Batch { limiter: limiter("bench", connection, policy, false)?, batch, many: false }),
+        "`acquire_many`" => {
+            Arc::new(Batch { limiter: limiter("bench", connection, policy, false)?, batch, many: true })
+        }
+        "GCRA" => Arc::new(Gcra(ScriptByDigest::new(connection, include_str!("gcra.lua")), scenario.rate())),
+        "no-op" => Arc::new(Noop(ScriptByDigest::new(connection, "local key, request = KEYS[1], ARGV[1] return 1"))),
+        "trypema" => Arc::new(Trypema::new(connection, scenario.rate())?),
+        "sorted set, script" => set(connection, Form::Script),
+        "sorted set, MULTI" => set(connection, Form::Transaction),
+        _ => bail!("no contestant has the name {who}"),
     })
 }
 
@@ -129,12 +132,12 @@ impl ScriptByDigest {
 }
 
 /// The algorithm of `redis_rate`.
-struct Gcra(ScriptByDigest, Rate);
+struct Gcra(ScriptByDigest, (u64, u64));
 
 #[async_trait]
 impl Contestant for Gcra {
     async fn decide(&self, key: &str, cost: u64, allowed: bool) -> Result<()> {
-        let Self(called, Rate { burst, seconds }) = self;
+        let Self(called, (burst, seconds)) = self;
         let mut call = called.script.key(format!("rate:{key}"));
         call.arg(burst).arg(burst).arg(seconds).arg(cost);
         let reply: (u64, u64, String, String) = call.invoke_async(&mut called.connection.clone()).await?;
@@ -168,9 +171,9 @@ struct Trypema {
 }
 
 impl Trypema {
-    fn new(connection: ConnectionManager, rate: Rate) -> Result<Self> {
-        let builder = RedisRateLimiterProvider::builder(connection).window_size(WindowSize::seconds(rate.seconds)?);
-        let per_second = rate.burst as f64 / rate.seconds as f64;
+    fn new(connection: ConnectionManager, (burst, seconds): (u64, u64)) -> Result<Self> {
+        let builder = RedisRateLimiterProvider::builder(connection).window_size(WindowSize::seconds(seconds)?);
+        let per_second = burst as f64 / seconds as f64;
         Ok(Self { provider: builder.disable_cleanup().build()?, rate: RateLimit::per_second(per_second)? })
     }
 }

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use super::contestants::{Contestant, connect, contestant, limiter};
-use super::scenarios::{Before, Measure, Scenario, Who};
+use super::scenario::{Before, Measure, Scenario};
 use crate::local::workload::{Xorshift, keys};
 use crate::record::Figures;
 use crate::turns::{self, Case, Effort, Turn};
@@ -20,12 +20,15 @@ use crate::turns::{self, Case, Effort, Turn};
 /// The number of tasks where the server's time is measured.
 const TASKS: usize = 50;
 
+/// The contestants that run one script per decision.
+const ONE_SCRIPT: [&str; 4] = ["limiter", "GCRA", "no-op", "sorted set, script"];
+
 /// Measures one scenario with those of its contestants that the server supports.
 pub(super) fn measure(
     runtime: &Runtime,
     url: &str,
     scenario: &Scenario,
-    supports: impl Fn(Who) -> bool,
+    supports: impl Fn(&str) -> bool,
     effort: &Effort,
 ) -> Result<Figures> {
     let running = runtime.block_on(Running::new(url, scenario))?;
@@ -41,8 +44,8 @@ pub(super) fn measure(
         ensure!(most <= scenario.keys, "each key is visited once at most: {most} visits of {} keys", scenario.keys);
     }
     let mut sides = Vec::new();
-    for who in scenario.who.iter().copied().filter(|who| supports(*who)) {
-        sides.push(runtime.block_on(running.side(url, who)).with_context(|| who.name())?);
+    for who in scenario.who.iter().filter(|who| supports(who)) {
+        sides.push(runtime.block_on(running.side(url, who)).with_context(|| who.clone())?);
     }
     let mut bytes = Vec::new();
     for side in &sides {
@@ -50,11 +53,11 @@ pub(super) fn measure(
     }
     let cases = sides
         .iter_mut()
-        .map(|side| Case { who: side.who.name(), turn: Box::new(|| runtime.block_on(running.turn(side, calls))) });
+        .map(|side| Case { who: side.who, turn: Box::new(|| runtime.block_on(running.turn(side, calls))) });
     let ratios = ["script", "processor", "rate", "each"];
     let mut figures = turns::measure(&mut cases.collect::<Vec<_>>(), |round| round >= rounds, &ratios)?;
     for (who, bytes) in bytes.into_iter().flatten() {
-        figures.entry(who.name().to_owned()).or_default().insert("bytes".to_owned(), bytes as f64);
+        figures.entry(who.to_owned()).or_default().insert("bytes".to_owned(), bytes as f64);
     }
     Ok(figures)
 }
@@ -68,8 +71,8 @@ struct Running<'a> {
 }
 
 /// A contestant, and the number of its decisions.
-struct Side {
-    who: Who,
+struct Side<'a> {
+    who: &'a str,
     contestant: Arc<dyn Contestant>,
     decisions: usize,
 }
@@ -82,7 +85,7 @@ impl<'a> Running<'a> {
         for i in (1..keys.len()).rev() {
             keys.swap(i, (random.next() >> 16) as usize % (i + 1));
         }
-        let mut running = Self { connection, scenario, policy: scenario.policy.clone(), keys: Arc::new(keys) };
+        let mut running = Self { connection, scenario, policy: scenario.policy()?, keys: Arc::new(keys) };
         // Redis 6.2 has this name only, and later versions have it too.
         let mut set = redis::cmd("CONFIG");
         set.arg("SET").arg("zset-max-ziplist-entries").arg(scenario.listpack);
@@ -90,12 +93,12 @@ impl<'a> Running<'a> {
         running.flush().await?;
         if let Before::Sliding(entries) = scenario.before {
             running.policy = Limit::per_hour(1_000_000)?.into();
-            let mut side = running.connected(url, Who::Limiter).await?;
+            let mut side = running.connected(url, "limiter").await?;
             running.offer(&mut side, &running.keys, 500, TASKS, true).await?;
             let start = Instant::now();
             running.offer(&mut side, &running.keys, 4000, TASKS, true).await?;
             let window = start.elapsed() * u32::try_from(entries)? / 4000;
-            let max = scenario.policy.largest_max();
+            let max = scenario.policy()?.largest_max();
             running.policy = Limit::new(max, Duration::from_micros(window.as_micros() as u64))?.into();
             running.flush().await?;
         }
@@ -106,21 +109,21 @@ impl<'a> Running<'a> {
         Ok(redis::cmd("FLUSHALL").exec_async(&mut self.connection.clone()).await?)
     }
 
-    async fn connected(&self, url: &str, who: Who) -> Result<Side> {
+    async fn connected(&self, url: &str, who: &'a str) -> Result<Side<'a>> {
         let contestant = contestant(who, self.scenario, self.policy.clone(), connect(url).await?)?;
         Ok(Side { who, contestant, decisions: 0 })
     }
 
     /// Connects a contestant, fills its first key, and copies that key to the others.
-    async fn side(&self, url: &str, who: Who) -> Result<Side> {
+    async fn side(&self, url: &str, who: &'a str) -> Result<Side<'a>> {
         let mut side = self.connected(url, who).await?;
         let (Before::Units(units) | Before::Expired(units) | Before::Steady(units)) = self.scenario.before else {
             return Ok(side);
         };
         let key = &self.keys[0];
         match (self.scenario.before, who) {
-            (Before::Units(0), _) | (_, Who::Noop | Who::Trypema) => return Ok(side),
-            (_, Who::Gcra) => side.contestant.decide(key, units, true).await?,
+            (_, "no-op" | "trypema") => return Ok(side),
+            (_, "GCRA") => side.contestant.decide(key, units, true).await?,
             (Before::Units(_), _) => {
                 let first = Arc::new(vec![key.clone()]);
                 self.offer(&mut side, &first, units as usize, TASKS, true).await?;
@@ -151,8 +154,8 @@ impl<'a> Running<'a> {
     }
 
     /// Returns the bytes of a contestant's filled key.
-    async fn bytes(&self, side: &Side) -> Result<Option<(Who, u64)>> {
-        let (Before::Units(1..), Some(stored)) = (self.scenario.before, side.contestant.stored(&self.keys[0])) else {
+    async fn bytes(&self, side: &Side<'a>) -> Result<Option<(&'a str, u64)>> {
+        let (Before::Units(_), Some(stored)) = (self.scenario.before, side.contestant.stored(&self.keys[0])) else {
             return Ok(None);
         };
         let mut usage = redis::cmd("MEMORY");
@@ -163,11 +166,11 @@ impl<'a> Running<'a> {
     }
 
     /// Makes one turn.
-    async fn turn(&self, side: &mut Side, calls: usize) -> Result<Turn> {
-        let Scenario { measure, before, restore, allowed, .. } = *self.scenario;
+    async fn turn(&self, side: &mut Side<'_>, calls: usize) -> Result<Turn> {
+        let Scenario { measure, before, restore, denied, .. } = *self.scenario;
         let warm_up = match before {
             // Enough for the window to pass since the contestant's last turn, and to fill again.
-            Before::Sliding(entries) if side.who == Who::Limiter => 4 * entries as usize,
+            Before::Sliding(entries) if side.who == "limiter" => 4 * entries as usize,
             _ => TASKS.min(calls),
         };
         let tasks = match measure {
@@ -175,19 +178,22 @@ impl<'a> Running<'a> {
             Measure::Batches(_) => 1,
             Measure::Server | Measure::Bytes => TASKS,
         };
-        self.offer(side, &self.keys, warm_up, tasks, allowed).await?;
+        self.offer(side, &self.keys, warm_up, tasks, !denied).await?;
         let (script, processor) = (self.script().await?, self.processor().await?);
-        let mut turn = self.offer(side, &self.keys, calls, tasks, allowed).await?;
+        let mut turn = self.offer(side, &self.keys, calls, tasks, !denied).await?;
         turn.push(("processor", (self.processor().await? - processor) / calls as f64));
         if measure == Measure::Server {
             let after = self.script().await?;
             let scripts = after.0 - script.0;
-            ensure!(!side.who.is_one_script() || scripts == calls as u64, "{scripts} scripts in {calls} decisions");
+            ensure!(
+                !ONE_SCRIPT.contains(&side.who) || scripts == calls as u64,
+                "{scripts} scripts in {calls} decisions"
+            );
             turn.retain(|(measure, _)| *measure == "processor");
             turn.push(("script", (after.1 - script.1) as f64 / calls as f64));
         }
         let Some(first) = side.contestant.stored(&self.keys[0]) else { return Ok(turn) };
-        if side.who == Who::Limiter {
+        if side.who == "limiter" {
             let entries: u64 = redis::cmd("ZCARD").arg(first).query_async(&mut self.connection.clone()).await?;
             turn.push(("entries", entries as f64));
         }
@@ -204,7 +210,7 @@ impl<'a> Running<'a> {
     /// Makes `count` decisions from concurrent tasks, and asserts each.
     async fn offer(
         &self,
-        side: &mut Side,
+        side: &mut Side<'_>,
         keys: &Arc<Vec<String>>,
         count: usize,
         tasks: usize,

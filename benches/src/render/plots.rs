@@ -7,7 +7,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::table::thousands;
 use crate::local::PEERS;
-use crate::local::surface::{Cell, ENTRIES, FOLDHASH, GOVERNOR, KEYS, THREADS};
+use crate::local::surface::{CONTESTANTS, Cell, ENTRIES, KEYS, THREADS};
 use crate::record::Record;
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -41,8 +41,8 @@ pub(super) fn admitted(records: &[Record]) -> Result<String> {
     const LEFT: i32 = 150;
     const LINE: i32 = 22;
     let loads = [
-        ("admitted/boundary", "400 requests around the end of the first second"),
-        ("admitted/steady", "five times the limit for three seconds"),
+        ("boundary", "400 requests around the end of the first second"),
+        ("steady", "five times the limit for three seconds"),
     ];
     let groups: Vec<_> = loads.iter().flat_map(|load| records.iter().map(move |record| (load, record))).collect();
     let height = 50 + LINE * (groups.len() * (PEERS.len() + 2)) as i32;
@@ -52,7 +52,7 @@ pub(super) fn admitted(records: &[Record]) -> Result<String> {
             area.draw_text(&format!("{about} ({})", record.family()), &text(15), (16, y))?;
             y += LINE;
             for (i, library) in PEERS.iter().enumerate() {
-                let admitted = record.get(load, library.name, "worst").unwrap_or_default();
+                let admitted = record.get("admitted", library.name, load).unwrap_or_default();
                 let end = LEFT + (2.5 * admitted) as i32;
                 let color = if i == 0 { RGBColor(0, 92, 153) } else { RGBColor(170, 190, 205) };
                 area.draw_text(library.name, &at(HPos::Right), (LEFT - 8, y + LINE / 2 - 1))?;
@@ -72,7 +72,7 @@ pub(super) fn heat_map(record: &Record) -> Result<String> {
     const LEFT: i32 = 96;
     const CELL: (i32, i32) = (66, 30);
     const PANEL: (i32, i32) = (LEFT + CELL.0 * ENTRIES.len() as i32, 76 + CELL.1 * KEYS.len() as i32);
-    let peers = [(GOVERNOR, "governor"), (FOLDHASH, "governor with foldhash")];
+    let peers = [(CONTESTANTS[1].name, "governor"), (CONTESTANTS[2].name, "governor with foldhash")];
     let panels = THREADS.map(|threads| [true, false].map(|allowed| (threads, allowed))).concat();
     let size = (PANEL.0 * peers.len() as i32 + 24, PANEL.1 * panels.len() as i32 + 48);
     let title = format!("Time on {} as a multiple of governor's: green is faster, red is slower", record.family());

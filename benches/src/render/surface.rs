@@ -3,10 +3,12 @@
 use super::Sections;
 use super::table::{column, nanos, nanos_of, number, origin, table, thousands};
 use crate::local::FLOOR;
-use crate::local::surface::{CONTESTANTS, Cell, ENTRIES, FOLDHASH, GOVERNOR, KEYS};
+use crate::local::surface::{CONTESTANTS, Cell, ENTRIES, KEYS};
 use crate::record::Record;
 
 const LIMITER: &str = "limiter";
+const GOVERNOR: &str = CONTESTANTS[1].name;
+const FOLDHASH: &str = CONTESTANTS[2].name;
 /// governor counts as faster from this ratio on. Runs differ by less.
 const SLOWER: f64 = 1.05;
 
@@ -25,7 +27,7 @@ pub(super) fn sections(records: &[Record]) -> Sections {
     };
     let mut columns = vec![nanos_of(LIMITER)];
     columns.extend(CONTESTANTS[1..4].iter().map(|contestant| peer(contestant.name)));
-    columns.extend([nanos_of(FLOOR), number("held", 1, |record, cell| record.get(cell, LIMITER, "held"))]);
+    columns.extend([nanos_of(FLOOR.name), number("held", 1, |record, cell| record.get(cell, LIMITER, "held"))]);
     let row = |cell: Cell| {
         let Cell { keys, entries, allowed, threads } = cell;
         let verdict = if allowed { "allowed" } else { "used up" };

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use crate::declared::Goal;
 use crate::record::Record;
 
 /// Returns what a table shows of a record, in the row of an item.
@@ -34,16 +35,15 @@ pub(super) fn beside<'a>(
     show: impl Fn(f64) -> String + Copy + 'a,
 ) -> Vec<Column<'a>> {
     let ours = who[0];
-    let ratio = format!("{measure} ratio");
     let cell = |who: &'a str| {
-        let ratio = ratio.clone();
+        let ratio = format!("{measure} to {who}");
         column(who, move |record, scenario| {
             let figure = record.get(scenario, who, measure)?;
             if who == ours {
                 return Some(format!("**{}**", show(figure)));
             }
-            Some(match (record.get(scenario, who, &ratio), record.get(scenario, ours, measure)) {
-                (Some(ratio), _) => format!("{} ({ratio:.2})", show(figure)),
+            Some(match (record.get(scenario, ours, &ratio), record.get(scenario, ours, measure)) {
+                (Some(ratio), _) => format!("{} ({:.2})", show(figure), 1.0 / ratio),
                 (None, Some(ours)) => format!("{} ({:.1})", show(figure), figure / ours),
                 (None, None) => show(figure),
             })
@@ -75,18 +75,28 @@ pub(super) fn table(
     out
 }
 
-/// What is compared, the goal, and how a record shows it.
-pub(super) type Goal = (String, f64, Box<dyn Fn(&Record) -> Option<f64>>);
+/// Returns the labels and the names of the scenarios with names that begin with `prefix`.
+pub(super) fn rows<'a>(
+    scenarios: impl Iterator<Item = (&'a String, &'a String)>,
+    prefix: &str,
+) -> impl Iterator<Item = (String, String)> {
+    let label = |name: &str, about: &str| {
+        let shows_name = ["server/", "http/"].iter().any(|prefix| name.starts_with(prefix));
+        if shows_name { format!("`{name}`: {about}") } else { about.to_owned() }
+    };
+    let wanted = scenarios.filter(move |(name, _)| name.starts_with(prefix));
+    wanted.map(move |(name, about)| (label(name, about), name.clone()))
+}
 
 /// Returns the table of goals. A goal is met if it is met on all processors.
-pub(super) fn goals(records: &[Record], what: &str, goals: impl IntoIterator<Item = Goal>) -> String {
+pub(super) fn goals(records: &[Record], what: &str, goals: &[Goal]) -> String {
     let families: Vec<&str> = records.iter().map(Record::family).collect();
     let rules = "---:|".repeat(families.len() + 2);
     let mut out = format!("| {what} | at most | {} |  |\n|---|{rules}\n", families.join(" | "));
-    for (what, most, of) in goals {
-        let figures: Vec<Option<f64>> = records.iter().map(of).collect();
+    for goal @ Goal { what, most, .. } in goals {
+        let figures: Vec<Option<f64>> = records.iter().map(|record| goal.measured(record)).collect();
         if figures.iter().any(Option::is_some) {
-            let met = if figures.iter().flatten().all(|figure| *figure <= most) { "met" } else { "**missed**" };
+            let met = if figures.iter().flatten().all(|figure| figure <= most) { "met" } else { "**missed**" };
             let shown = |figure: Option<f64>| figure.map_or_else(String::new, |figure| format!("{figure:.2}"));
             let figures: Vec<String> = figures.into_iter().map(shown).collect();
             let _ = writeln!(out, "| {what} | {most} | {} | {met} |", figures.join(" | "));
@@ -133,10 +143,13 @@ mod tests {
         let expected = "| scenario | processor | limiter | governor | trypema |\n|---|---|---:|---:|---:|\n\
             | `hot` | AMD | **40.0** | 60.0 (1.5) |  |\n| `hot` | Intel | **120** | 60.0 (0.5) |  |\n";
         assert_eq!(text, expected);
-        let goal = |most| -> Goal { ("one key".to_owned(), most, Box::new(|record| record.nanos("hot", "limiter"))) };
+        let goal = |most| {
+            let goal = r#"{"what": "one key", "most": MOST, "of": ["hot", "limiter", "ns"]}"#;
+            serde_json::from_str::<Goal>(&goal.replace("MOST", most)).unwrap()
+        };
         let expected = "| ns | at most | AMD | Intel |  |\n|---|---:|---:|---:|---:|\n\
             | one key | 100 | 40.00 | 120.00 | **missed** |\n| one key | 120 | 40.00 | 120.00 | met |\n";
-        assert_eq!(goals(&records, "ns", [goal(100.0), goal(120.0)]), expected);
+        assert_eq!(goals(&records, "ns", &[goal("100"), goal("120")]), expected);
         assert_eq!([7, 1000, 1_234_567].map(thousands), ["7", "1,000", "1,234,567"]);
     }
 }
