@@ -7,8 +7,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::render::Sections;
 use crate::turns::Effort;
-use crate::{local, remote};
+use crate::{local, remote, render};
 
 /// The figures of a scenario, by contestant and then by measure.
 pub type Figures = BTreeMap<String, BTreeMap<String, f64>>;
@@ -30,6 +31,8 @@ pub struct Group {
     crates: &'static [&'static str],
     /// Measures the scenarios whose names contain a text.
     measure: fn(&Effort, Option<&str>) -> Measured,
+    /// Renders its sections of the documents.
+    pub sections: fn(&[Record]) -> Sections,
 }
 
 /// Decisions in memory: time, over-admission, bytes, and a flood of keys.
@@ -38,6 +41,7 @@ pub const MEMORY: Group = Group {
     argument: "",
     crates: &["limiter-memory", "governor", "trypema", "limitador", "throttlecrab"],
     measure: local::measure,
+    sections: render::memory::sections,
 };
 /// Decisions in memory over the number of keys, the entries of each log, the verdict and the threads.
 pub const SURFACE: Group = Group {
@@ -45,6 +49,7 @@ pub const SURFACE: Group = Group {
     argument: "--surface ",
     crates: &["limiter-memory", "governor", "foldhash", "trypema"],
     measure: local::surface::measure,
+    sections: render::surface::sections,
 };
 /// Decisions in Redis.
 pub const REDIS: Group = Group {
@@ -52,6 +57,7 @@ pub const REDIS: Group = Group {
     argument: "--redis ",
     crates: &["limiter-redis", "redis", "trypema"],
     measure: remote::measure,
+    sections: render::redis::sections,
 };
 /// Requests through axum.
 pub const HTTP: Group = Group {
@@ -59,6 +65,7 @@ pub const HTTP: Group = Group {
     argument: "--http ",
     crates: &["limiter-tower", "tower_governor", "axum"],
     measure: local::http::measure,
+    sections: render::memory::http_sections,
 };
 
 /// The figures of a run, and their origin. A scenario whose workload changes needs a new name.

@@ -4,24 +4,20 @@
 mod contestants;
 mod run;
 pub(crate) mod scenario;
-mod sorted_set;
-
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use limiter_core::{Limit, Timestamp};
+use limiter_core::{Policy, Timestamp, policy};
 use limiter_testkit::server::Server;
 
-use self::contestants::{connect, limiter};
-use self::sorted_set::{Form, Member, SortedSet};
+use self::contestants::{SortedSet, connect, limiter};
 use crate::declared::REDIS;
 use crate::record::{Figures, Measured, Results};
 use crate::turns::Effort;
 
 /// The scenario in which several requests come in each microsecond.
 pub(crate) const COLLISIONS: &str = "textbook/collisions";
-/// How many units the limit admits there, how many requests come within the window, and how many at each microsecond.
-const MAX: u64 = 100;
+/// Its limit, how many requests come within the window, and how many at each microsecond.
+const LIMIT: Policy = policy!("100/1d");
 const OFFERED: u64 = 1000;
 const AT_ONCE: u64 = 10;
 
@@ -52,11 +48,8 @@ pub(crate) fn measure(effort: &Effort, only: Option<&str>) -> Measured {
 async fn collisions(url: &str) -> Result<Figures> {
     let connection = connect(url).await?;
     redis::cmd("FLUSHALL").exec_async(&mut connection.clone()).await?;
-    // So long that nothing expires during the measurement.
-    let window = Duration::from_secs(86_400);
-    let ours = limiter("bench", connection.clone(), Limit::new(MAX, window)?.into(), false)?;
-    let set = |form| SortedSet::new(connection.clone(), form, Member::Time, MAX, window);
-    let sets = [set(Form::Script), set(Form::Transaction)];
+    let ours = limiter("bench", connection.clone(), LIMIT, false)?;
+    let sets = [false, true].map(|multi| SortedSet::new(connection.clone(), &LIMIT, multi, false));
     let mut admitted = [0_u32; 3];
     for n in 0..OFFERED {
         let now = 1_700_000_000_000_000 + n / AT_ONCE;

@@ -1,10 +1,10 @@
 //! The documents that show figures. A page is written by hand, except for the sections between two comments, which are
 //! rendered from the records of all processor families.
 
-mod memory;
+pub(crate) mod memory;
 mod plots;
-mod redis;
-mod surface;
+pub(crate) mod redis;
+pub(crate) mod surface;
 mod table;
 
 use std::collections::BTreeMap;
@@ -13,25 +13,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::record::{Group, HTTP, MEMORY, REDIS, Record, SURFACE};
+use crate::record::{HTTP, MEMORY, REDIS, Record, SURFACE};
 
 /// The pages with rendered sections.
 const PAGES: [&str; 5] =
     ["README.md", "docs/operations.md", "benches/RESULTS.md", "benches/RESULTS-REDIS.md", "benches/RESULTS-HTTP.md"];
 
 /// Sections by name.
-type Sections = BTreeMap<&'static str, String>;
-
-/// Returns the rendered sections of a group.
-#[must_use]
-pub fn sections(group: &Group, records: &[Record]) -> Sections {
-    match group.name {
-        "memory" => memory::sections(records),
-        "surface" => surface::sections(records),
-        "redis" => redis::sections(records),
-        _ => memory::http_sections(records),
-    }
-}
+pub type Sections = BTreeMap<&'static str, String>;
 
 /// Returns the paths and texts of all documents, rendered from the committed records.
 ///
@@ -41,7 +30,7 @@ pub fn all(workspace: &Path) -> Result<Vec<(String, String)>> {
     let mut all = Vec::new();
     let mut unused = Sections::new();
     for group in [&MEMORY, &SURFACE, &REDIS, &HTTP] {
-        unused.extend(sections(group, &Record::load_all(group, workspace)?));
+        unused.extend((group.sections)(&Record::load_all(group, workspace)?));
     }
     let rendered = unused.clone();
     for path in PAGES {

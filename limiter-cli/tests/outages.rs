@@ -8,9 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use common::{limiter, text};
-use limiter_testkit::faults::alone;
 use limiter_testkit::server::Server;
 use serde_json::Value;
+use testbed::alone;
 
 /// The limit, in units within the window.
 const MAX: u64 = 20;

@@ -3,13 +3,14 @@
 
 use crate::decision::Decision;
 pub use crate::decision::SizedFacts;
+pub use crate::error::excerpt;
 use crate::limit::Limit;
 use crate::log::Log;
 use crate::op::Op;
 use crate::parse;
 use crate::policy::Policy;
 pub use crate::search::gallop;
-pub use crate::text::excerpt;
+
 use crate::time::Timestamp;
 
 /// The numbered contract in the docs of [`WindowStore`](crate::WindowStore). The conformance suite quotes it in its failures.
@@ -41,15 +42,6 @@ pub fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: Siz
 #[must_use]
 pub fn limits_array<const N: usize>(policy: &Policy) -> Option<&[Limit; N]> {
     policy.limits_array()
-}
-
-/// Returns the leading zeros of the longest window in microseconds.
-///
-/// Precomputed: counting leading zeros is slow on some processors.
-#[inline(always)]
-#[must_use]
-pub fn longest_window_zeros(policy: &Policy) -> u8 {
-    policy.longest_window_zeros()
 }
 
 /// Returns the timestamp in the lowest 53 bits. The higher bits are ignored, so a store can use them for other data.

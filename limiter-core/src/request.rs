@@ -1,7 +1,6 @@
 //! The builders that a limiter's methods return. Each is also a future.
 
 mod call;
-mod join;
 mod many;
 mod permit;
 mod reset;
@@ -11,7 +10,7 @@ pub mod verb;
 mod wait;
 
 pub use many::AcquireMany;
-pub use permit::{Permit, PermitRequest, RefundOnDrop};
+pub use permit::{Permit, PermitRequest, SettleOnDrop};
 pub use reset::Reset;
 pub use run::Request;
 pub use settle::Settle;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use limiter_core::IntoPolicy;
 use limiter_core::store::{LogKey, Op};
-use limiter_core::{Counting, ErrorKind, Limiter, Name, Policy, Timestamp, WindowStore, policy};
+use limiter_core::{Counting, ErrorKind, Limiter, Name, Timestamp, WindowStore, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::{Cluster, Server};
 
@@ -46,7 +47,7 @@ fn as_user(url: &str, user: &str) -> String {
     url.replace("://", &format!("://{user}:secret@"))
 }
 
-fn search<S>(policy: impl Into<Policy>, store: S) -> Limiter<S> {
+fn search<S>(policy: impl IntoPolicy, store: S) -> Limiter<S> {
     Limiter::new("search", policy, store)
 }
 

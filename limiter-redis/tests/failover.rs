@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use limiter_core::{Limiter, policy};
 use limiter_redis::RedisStore;
-use limiter_testkit::faults::{Network, Proxy, alone};
 use limiter_testkit::server::Server;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Client, Cmd, Pipeline, RedisError, RedisFuture, Value};
+use testbed::{Network, Proxy, alone};
 
 use common::{builder, connect};
 

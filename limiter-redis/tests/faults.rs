@@ -9,8 +9,8 @@ use futures::future::join_all;
 use limiter_core::store::LogKey;
 use limiter_core::{Error, ErrorKind, Limiter, policy};
 use limiter_redis::{RedisStore, RedisStoreBuilder};
-use limiter_testkit::faults::{Network, Proxy, alone};
 use limiter_testkit::server::Server;
+use testbed::{Network, Proxy, alone};
 
 use common::{chain, soon};
 

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use limiter_core::{Decision, Error, ErrorKind, Limit, Limiter, Timestamp, policy};
 use limiter_redis::{Connection, RedisStore};
-use limiter_testkit::faults::alone;
 use limiter_testkit::server::{Cluster, Server};
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_routing::Slot;
+use testbed::alone;
 use tokio::task::JoinHandle;
 
 /// How long an operation may take with the default timeouts: two attempts of 250 ms and the pauses.

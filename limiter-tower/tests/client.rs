@@ -17,14 +17,15 @@ use http_body_util::Empty;
 use hyper::body::Bytes;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
-use limiter_core::{Limiter, Policy, policy};
+use limiter_core::IntoPolicy;
+use limiter_core::{Limiter, policy};
 use limiter_testkit::MockClock;
 use limiter_tower::key::{Constant, Host};
 use limiter_tower::{Cause, LimitLayer, MissingKey, RequestHead, Rule, WaitError, WaitLayer};
 use tower::{Layer, ServiceExt};
 
 /// A layer for a client with a clock that a wait moves on.
-fn polite(policy: impl Into<Policy>, deadline: Duration) -> (WaitLayer, MockClock, Limiter) {
+fn polite(policy: impl IntoPolicy, deadline: Duration) -> (WaitLayer, MockClock, Limiter) {
     let (store, clock) = store();
     let clock = clock.auto_advancing();
     let limiter = Limiter::new("outgoing", policy, store);

@@ -18,7 +18,7 @@ async fn hello(layer: LimitLayer) -> Server {
     Server::start(Router::new().route("/", get(|| async { "hello" })).layer(layer)).await
 }
 
-async fn limited(name: &str, limits: impl Into<limiter_core::Policy>) -> (Server, MockClock) {
+async fn limited(name: &str, limits: impl limiter_core::IntoPolicy) -> (Server, MockClock) {
     let (rule, clock) = rule(name, limits);
     (hello(LimitLayer::new([rule], CLOSED)).await, clock)
 }

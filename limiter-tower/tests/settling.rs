@@ -13,12 +13,13 @@ use axum::routing::get;
 use axum::{Extension, body::Body};
 use common::stores::{Mood, Remote};
 use common::{CLOSED, REJECT, Server, request_from, store};
-use limiter_core::{Limiter, Policy, SharedStore, policy};
+use limiter_core::IntoPolicy;
+use limiter_core::{Limiter, SharedStore, policy};
 use limiter_tower::key::Constant;
 use limiter_tower::{ActualCost, Charge, Charges, LimitLayer, Rule};
 use tower::ServiceExt;
 
-fn limiter(policy: impl Into<Policy>) -> (Limiter, Remote<SharedStore>) {
+fn limiter(policy: impl IntoPolicy) -> (Limiter, Remote<SharedStore>) {
     let remote = Remote::new(store().0);
     (Limiter::new("limit", policy, Arc::new(remote.clone())), remote)
 }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use limiter_core::{Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
-use limiter_testkit::faults::{
-    ClusterFault, ClusterScene, Network, RedisFault, RedisScene, Scene, Soak, Subject, alone, observe, soak,
-};
 use limiter_testkit::poll_times;
 use limiter_wrappers::{CircuitBreaker, FailClosed, FailOpen, Fallback, Stack, Timeout};
+use testbed::{
+    ClusterFault, ClusterScene, Network, RedisFault, RedisScene, Scene, Soak, Subject, alone, observe, soak,
+};
 use tokio::time::{sleep, timeout};
 
 const RESPONSE: Duration = Duration::from_millis(200);
@@ -96,7 +96,7 @@ async fn row<X: Scene>(scene: &mut X, fault: X::Fault, expected: [&str; 7], wron
             let _ = writeln!(wrong, "{fault}: expected {expected}, found {observed:?}");
         }
     }
-    let afterwards = if X::loses_data(fault) { "what was lost can be admitted again" } else { "nothing is lost" };
+    let afterwards = if X::loses_data(fault) { "lost units can be admitted again" } else { "nothing is lost" };
     row + &format!(" {afterwards} |\n")
 }
 
@@ -196,7 +196,12 @@ async fn a_soak_of_random_faults() {
     }
     let redis = RedisStore::builder().response_timeout(RESPONSE).connect(&scene.url()).await.unwrap();
     let closed = Stack::new(redis).timeout(TIMEOUT).failures(3).pause(PAUSE).fail_closed();
-    subjects.push(Subject::exact("recommended, closed", Arc::new(closed), TIMEOUT_BOUND));
+    subjects.push(Subject {
+        name: "recommended, closed",
+        store: Arc::new(closed),
+        bound: TIMEOUT_BOUND,
+        most: Some(1),
+    });
     let faults = EXPECTED.map(|(fault, _)| fault).into_iter();
     let lossless = faults.filter(|fault| !RedisScene::loses_data(*fault) && *fault != RedisFault::Loading);
     let settings = Soak::from_env(lossless.collect());

@@ -9,7 +9,7 @@ use axum::extract::ConnectInfo;
 use axum::routing::get;
 use futures::executor::block_on;
 use http::{Request, StatusCode};
-use limiter_core::{Limiter, Policy, policy};
+use limiter_core::{Limit, Limiter};
 use limiter_memory::MemoryStore;
 use limiter_tower::key::PeerAddress;
 use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
@@ -29,6 +29,7 @@ use crate::turns::Effort;
 pub(crate) struct Scenario {
     pub(crate) name: String,
     pub(crate) about: String,
+    limit: Limit,
     addresses: u32,
     #[serde(default)]
     denied: bool,
@@ -43,14 +44,14 @@ pub(crate) fn measure(effort: &Effort, only: Option<&str>) -> Measured {
     // Short turns: a change of the machine's other load then falls into few of them.
     let effort = Effort { rounds: 16 * effort.rounds, turn: Duration::from_millis(1), ..*effort };
     let mut results = Results::new();
-    for Scenario { name, about, addresses, denied } in &HTTP.scenarios {
+    for Scenario { name, about, limit, addresses, denied } in &HTTP.scenarios {
         if only.is_none_or(|only| name.contains(only)) {
             eprintln!("{name}: {about}");
             let expected = if *denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
             let mut all = [
                 timed(BARE, app(), *addresses, StatusCode::OK),
-                timed(OURS, app().layer(limiter(!denied, *addresses)), *addresses, expected),
-                timed(GOVERNOR, governed(!denied, *addresses), *addresses, expected),
+                timed(OURS, app().layer(limiter(*limit)), *addresses, expected),
+                timed(GOVERNOR, governed(*limit), *addresses, expected),
             ];
             let mut figures = in_turns(&mut all, &effort)?;
             let bare = figures[BARE]["ns"];
@@ -67,24 +68,15 @@ fn app() -> Router {
     Router::new().route("/", get(|| async { "hello" }))
 }
 
-fn limiter(allowed: bool, addresses: u32) -> LimitLayer {
-    let limits: Policy = match (allowed, addresses) {
-        (true, 1) => policy!("100000/1ms"),
-        (true, _) => policy!("100000/10ms"),
-        (false, _) => policy!("10/1h"),
-    };
-    let limiter = Limiter::new("http", limits, MemoryStore::new());
+fn limiter(limit: Limit) -> LimitLayer {
+    let limiter = Limiter::new("http", limit, MemoryStore::new());
     let missing = MissingKey::Reject(StatusCode::INTERNAL_SERVER_ERROR);
     LimitLayer::new([Rule::new(limiter, PeerAddress::new(), missing)], StoreFailure::Open)
 }
 
-fn governed(allowed: bool, addresses: u32) -> Router {
-    let mut config = GovernorConfigBuilder::default();
-    if allowed {
-        config.per_nanosecond(if addresses > 1 { 100 } else { 10 }).burst_size(100_000);
-    } else {
-        config.per_second(360).burst_size(10);
-    }
+fn governed(limit: Limit) -> Router {
+    let (max, mut config) = (limit.max() as u32, GovernorConfigBuilder::default());
+    config.period(limit.window().as_duration() / max).burst_size(max);
     let config = config.use_headers().finish().expect("neither the period nor the burst is 0");
     app().layer(GovernorLayer::new(config))
 }

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, SystemTime};
 
-use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
-use limiter_core::{Decision, DynWindowStore, Error, Limiter, Policy, Timestamp, WindowStore};
+use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts, async_trait};
+use limiter_core::{Decision, Error, Limiter, Policy, SharedStore, Timestamp, WindowStore};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::DenialCache;
 
@@ -101,7 +101,7 @@ form!(
 
 form!(
     /// As a future, on a store chosen at run time.
-    Dyn, "limiter dyn", Arc<dyn DynWindowStore>, Arc::new(MemoryStore::new()), request => allowed_at_once(request), {});
+    Dyn, "limiter dyn", SharedStore, Arc::new(MemoryStore::new()), request => allowed_at_once(request), {});
 
 form!(
     /// With the cache of denials, around a store that takes a future for every decision.
@@ -112,6 +112,7 @@ form!(
 #[derive(Debug)]
 pub(crate) struct Remote(MemoryStore);
 
+#[async_trait]
 impl WindowStore for Remote {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.0.apply(op).await

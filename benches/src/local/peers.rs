@@ -14,30 +14,21 @@ use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, Wind
 use super::library::{Library, in_seconds, only_limit};
 
 /// governor, keyed, in a `DashMap`, as shipped.
-pub(crate) type Governor = GovernorHashedBy<std::hash::RandomState>;
+pub(crate) type Governor = GovernorHashedBy<std::hash::RandomState, false>;
 
 /// governor with the hasher that this library uses.
-pub(crate) type GovernorFoldhash = GovernorHashedBy<foldhash::fast::RandomState>;
+pub(crate) type GovernorFoldhash = GovernorHashedBy<foldhash::fast::RandomState, true>;
 
 /// governor, keyed, in a `DashMap` with this hasher.
-pub(crate) struct GovernorHashedBy<S: Hasher>(governor::DefaultKeyedRateLimiter<String, NoOpMiddleware, S>);
+pub(crate) struct GovernorHashedBy<S: BuildHasher + Clone, const FOLDHASH: bool>(
+    governor::DefaultKeyedRateLimiter<String, NoOpMiddleware, S>,
+);
 
-/// A hasher of governor's map.
-pub(crate) trait Hasher: BuildHasher + Clone + Default + Send + Sync + 'static {
-    /// The name of governor with it.
-    const GOVERNOR: &str;
-}
-
-impl Hasher for std::hash::RandomState {
-    const GOVERNOR: &str = "governor";
-}
-
-impl Hasher for foldhash::fast::RandomState {
-    const GOVERNOR: &str = "governor foldhash";
-}
-
-impl<S: Hasher> Library for GovernorHashedBy<S> {
-    const NAME: &str = S::GOVERNOR;
+impl<S, const FOLDHASH: bool> Library for GovernorHashedBy<S, FOLDHASH>
+where
+    S: BuildHasher + Clone + Default + Send + Sync + 'static,
+{
+    const NAME: &str = if FOLDHASH { "governor foldhash" } else { "governor" };
     const REFILLS: bool = true;
 
     fn with(policy: &Policy) -> Self {

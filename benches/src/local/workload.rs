@@ -82,39 +82,23 @@ pub(crate) fn keys(count: usize) -> Vec<String> {
     (0..count).map(|i| format!("user:{i:011}")).collect()
 }
 
-/// A small random generator with a fixed seed, so every run picks the same keys.
-pub(crate) struct Xorshift(u64);
-
-impl Xorshift {
-    pub(crate) fn new() -> Self {
-        Self(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
-
 /// Picks keys by their numbers.
 fn picks(keys: usize, order: Order) -> Vec<u32> {
-    let mut random = Xorshift::new();
+    // A fixed seed, so every run picks the same keys.
+    let mut random = fastrand::Rng::with_seed(0x2545_f491_4f6c_dd1d);
     let count = if keys <= 1024 { 1 << 16 } else { (2 * keys).next_power_of_two().max(1 << 20) };
     if order != Order::Zipf {
-        return (0..count).map(|_| (random.next() >> 16) as u32 % keys as u32).collect();
+        return (0..count).map(|_| random.u32(..keys as u32)).collect();
     }
-    let mut sum = 0.0;
-    let mut add = |n| {
-        sum += 1.0 / n as f64;
-        sum
-    };
-    let sums: Vec<f64> = (1..=keys).map(&mut add).collect();
+    let mut sums = vec![0.0; keys];
+    for n in 0..keys {
+        sums[n] = 1.0 / (n + 1) as f64 + if n > 0 { sums[n - 1] } else { 0.0 };
+    }
+    let mut numbers: Vec<u32> = (0..keys as u32).collect();
+    random.shuffle(&mut numbers);
     let mut pick = || {
-        let wanted = (random.next() >> 11) as f64 / (1_u64 << 53) as f64 * sums[keys - 1];
-        let rank = sums.partition_point(|&sum| sum < wanted).min(keys - 1) as u64;
-        (rank * 7_368_787 % keys as u64) as u32
+        let wanted = random.f64() * sums[keys - 1];
+        numbers[sums.partition_point(|&sum| sum < wanted)]
     };
     (0..count).map(|_| pick()).collect()
 }

@@ -1,7 +1,8 @@
 //! The contestants: the limiter, the algorithm of `redis_rate`, a no-op script, sorted sets, and a peer.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, bail, ensure};
 use async_trait::async_trait;
@@ -14,7 +15,6 @@ use trypema::redis::{RedisKey, RedisRateLimiterProvider};
 use trypema::{RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
 use super::scenario::{Measure, Scenario};
-use super::sorted_set::{Form, Member, SortedSet};
 
 /// Long, because the machine may be busy.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -57,23 +57,18 @@ pub(super) fn contestant(
     policy: Policy,
     connection: ConnectionManager,
 ) -> Result<Arc<dyn Contestant>> {
-    let set = |connection, form| {
-        let (max, window) = (policy.largest_max(), policy.longest_window().as_duration());
-        Arc::new(SortedSet::new(connection, form, Member::Unique, max, window))
-    };
+    let set = |connection, multi| Arc::new(SortedSet::new(connection, &policy, multi, true));
     let batch = if let Measure::Batches(size) = scenario.measure { size } else { 1 };
     Ok(match who {
         "limiter" => Arc::new(Ours(limiter("bench", connection, policy, false)?)),
         "group commit" => Arc::new(Ours(limiter("group", connection, policy, true)?)),
-        "one by one" => Arc::new(Batch { limiter: limiter("bench", connection, policy, false)?, batch, many: false }),
-        "`acquire_many`" => {
-            Arc::new(Batch { limiter: limiter("bench", connection, policy, false)?, batch, many: true })
-        }
+        "one by one" => Arc::new(Batch(limiter("bench", connection, policy, false)?, batch, false)),
+        "`acquire_many`" => Arc::new(Batch(limiter("bench", connection, policy, false)?, batch, true)),
         "GCRA" => Arc::new(Gcra(ScriptByDigest::new(connection, include_str!("gcra.lua")), scenario.rate())),
         "no-op" => Arc::new(Noop(ScriptByDigest::new(connection, "local key, request = KEYS[1], ARGV[1] return 1"))),
         "trypema" => Arc::new(Trypema::new(connection, scenario.rate())?),
-        "sorted set, script" => set(connection, Form::Script),
-        "sorted set, MULTI" => set(connection, Form::Transaction),
+        "sorted set, script" => set(connection, false),
+        "sorted set, MULTI" => set(connection, true),
         _ => bail!("no contestant has the name {who}"),
     })
 }
@@ -94,24 +89,21 @@ impl Contestant for Ours {
     }
 }
 
-/// A batch of acquires of different keys instead of each decision: one by one, or with `acquire_many`.
-struct Batch {
-    limiter: Limiter<RedisStore>,
-    batch: usize,
-    many: bool,
-}
+/// Acquires of this many keys instead of each decision: one by one, or with `acquire_many`.
+struct Batch(Limiter<RedisStore>, usize, bool);
 
 #[async_trait]
 impl Contestant for Batch {
     async fn decide(&self, key: &str, cost: u64, allowed: bool) -> Result<()> {
-        let keys: Vec<String> = (0..self.batch).map(|i| format!("{key}:{i}")).collect();
-        if self.many {
-            for result in self.limiter.acquire_many(keys.iter().map(|key| (key, cost))).await {
+        let Self(limiter, batch, many) = self;
+        let keys: Vec<String> = (0..*batch).map(|i| format!("{key}:{i}")).collect();
+        if *many {
+            for result in limiter.acquire_many(keys.iter().map(|key| (key, cost))).await {
                 ensure!(result?.allowed() == allowed, "{key}: expected allowed: {allowed}");
             }
         } else {
             for key in &keys {
-                let decision = self.limiter.acquire(key).cost(cost).await?;
+                let decision = limiter.acquire(key).cost(cost).await?;
                 ensure!(decision.allowed() == allowed, "{key}: {decision:?}, expected allowed: {allowed}");
             }
         }
@@ -120,13 +112,13 @@ impl Contestant for Batch {
 }
 
 /// A script called in the way of `redis_rate`: by digest, over a connection of the redis crate.
-pub(super) struct ScriptByDigest {
-    pub(super) connection: ConnectionManager,
-    pub(super) script: Script,
+struct ScriptByDigest {
+    connection: ConnectionManager,
+    script: Script,
 }
 
 impl ScriptByDigest {
-    pub(super) fn new(connection: ConnectionManager, text: &str) -> Self {
+    fn new(connection: ConnectionManager, text: &str) -> Self {
         Self { connection, script: Script::new(text) }
     }
 }
@@ -186,5 +178,66 @@ impl Contestant for Trypema {
         let fits = matches!(decision, RateLimitDecision::Allowed);
         ensure!(fits == allowed, "{key:?}: {decision:?}, expected allowed: {allowed}");
         Ok(())
+    }
+}
+
+/// What most teams run: a sorted set with the time as the score.
+pub(super) struct SortedSet {
+    called: ScriptByDigest,
+    /// Whether to use `MULTI` and `EXEC` in place of a script. All commands are sent before the count is known, so what is
+    /// denied is added too.
+    multi: bool,
+    /// Whether a number behind the time tells the members of two requests apart. Otherwise requests of the same microsecond
+    /// are one member.
+    unique: bool,
+    max: u64,
+    window: Duration,
+    next: AtomicU64,
+}
+
+impl SortedSet {
+    pub(super) fn new(connection: ConnectionManager, policy: &Policy, multi: bool, unique: bool) -> Self {
+        let (max, window) = (policy.largest_max(), policy.longest_window().as_duration());
+        let called = ScriptByDigest::new(connection, include_str!("sorted_set.lua"));
+        Self { called, multi, unique, max, window, next: AtomicU64::new(0) }
+    }
+
+    fn key(&self, key: &str) -> String {
+        if self.multi { format!("multi:{key}") } else { format!("set:{key}") }
+    }
+
+    /// Decides at a time in microseconds. Returns whether the request was admitted.
+    pub(super) async fn decide_at(&self, key: &str, now: u64) -> Result<bool> {
+        let (stored, window) = (self.key(key), self.window.as_micros() as u64);
+        let number = if self.unique { self.next.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let member = format!("{now}-{number}");
+        let mut connection = self.called.connection.clone();
+        if !self.multi {
+            let mut call = self.called.script.key(stored);
+            call.arg(now).arg(window).arg(self.max).arg(member);
+            return Ok(call.invoke_async::<u64>(&mut connection).await? == 1);
+        }
+        let mut all = redis::pipe();
+        all.atomic().cmd("ZREMRANGEBYSCORE").arg(&stored).arg(0).arg(now - window).ignore();
+        all.cmd("ZCARD").arg(&stored);
+        all.cmd("ZADD").arg(&stored).arg(now).arg(member).ignore();
+        all.cmd("PEXPIRE").arg(&stored).arg(window.div_ceil(1000)).ignore();
+        let (count,): (u64,) = all.query_async(&mut connection).await?;
+        Ok(count < self.max)
+    }
+}
+
+#[async_trait]
+impl Contestant for SortedSet {
+    async fn decide(&self, key: &str, cost: u64, allowed: bool) -> Result<()> {
+        ensure!(cost == 1, "{key}: each member is one unit");
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64;
+        let admitted = self.decide_at(key, now).await?;
+        ensure!(admitted == allowed, "{key}: {admitted}, expected {allowed}");
+        Ok(())
+    }
+
+    fn stored(&self, key: &str) -> Option<Vec<u8>> {
+        Some(self.key(key).into_bytes())
     }
 }

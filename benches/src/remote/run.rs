@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::contestants::{Contestant, connect, contestant, limiter};
 use super::scenario::{Before, Measure, Scenario};
-use crate::local::workload::{Xorshift, keys};
+use crate::local::workload::keys;
 use crate::record::Figures;
 use crate::turns::{self, Case, Effort, Turn};
 
@@ -47,16 +47,13 @@ pub(super) fn measure(
     for who in scenario.who.iter().filter(|who| supports(who)) {
         sides.push(runtime.block_on(running.side(url, who)).with_context(|| who.clone())?);
     }
-    let mut bytes = Vec::new();
-    for side in &sides {
-        bytes.push(runtime.block_on(running.bytes(side))?);
-    }
+    let bytes: Vec<_> = sides.iter().map(|side| (side.who, side.bytes)).collect();
     let cases = sides
         .iter_mut()
         .map(|side| Case { who: side.who, turn: Box::new(|| runtime.block_on(running.turn(side, calls))) });
     let ratios = ["script", "processor", "rate", "each"];
     let mut figures = turns::measure(&mut cases.collect::<Vec<_>>(), |round| round >= rounds, &ratios)?;
-    for (who, bytes) in bytes.into_iter().flatten() {
+    for (who, bytes) in bytes.into_iter().filter(|(_, bytes)| *bytes > 0) {
         figures.entry(who.to_owned()).or_default().insert("bytes".to_owned(), bytes as f64);
     }
     Ok(figures)
@@ -70,21 +67,19 @@ struct Running<'a> {
     keys: Arc<Vec<String>>,
 }
 
-/// A contestant, and the number of its decisions.
+/// A contestant, the number of its decisions, and the bytes of its filled key.
 struct Side<'a> {
     who: &'a str,
     contestant: Arc<dyn Contestant>,
     decisions: usize,
+    bytes: u64,
 }
 
 impl<'a> Running<'a> {
     async fn new(url: &str, scenario: &'a Scenario) -> Result<Self> {
         let connection = connect(url).await?;
         let mut keys = keys(scenario.keys);
-        let mut random = Xorshift::new();
-        for i in (1..keys.len()).rev() {
-            keys.swap(i, (random.next() >> 16) as usize % (i + 1));
-        }
+        fastrand::Rng::with_seed(0).shuffle(&mut keys);
         let mut running = Self { connection, scenario, policy: scenario.policy()?, keys: Arc::new(keys) };
         // Redis 6.2 has this name only, and later versions have it too.
         let mut set = redis::cmd("CONFIG");
@@ -111,7 +106,7 @@ impl<'a> Running<'a> {
 
     async fn connected(&self, url: &str, who: &'a str) -> Result<Side<'a>> {
         let contestant = contestant(who, self.scenario, self.policy.clone(), connect(url).await?)?;
-        Ok(Side { who, contestant, decisions: 0 })
+        Ok(Side { who, contestant, decisions: 0, bytes: 0 })
     }
 
     /// Connects a contestant, fills its first key, and copies that key to the others.
@@ -150,19 +145,10 @@ impl<'a> Running<'a> {
             });
             ensure!(try_join_all(copies).await?.iter().all(|&done| done == 1), "a key could not be copied");
         }
-        Ok(side)
-    }
-
-    /// Returns the bytes of a contestant's filled key.
-    async fn bytes(&self, side: &Side<'a>) -> Result<Option<(&'a str, u64)>> {
-        let (Before::Units(_), Some(stored)) = (self.scenario.before, side.contestant.stored(&self.keys[0])) else {
-            return Ok(None);
-        };
         let mut usage = redis::cmd("MEMORY");
-        usage.arg("USAGE").arg(&stored).arg("SAMPLES").arg(0);
-        let bytes: Option<u64> = usage.query_async(&mut self.connection.clone()).await?;
-        let bytes = bytes.with_context(|| format!("the key {} is missing", stored.escape_ascii()))?;
-        Ok(Some((side.who, bytes)))
+        usage.arg("USAGE").arg(side.contestant.stored(key)).arg("SAMPLES").arg(0);
+        side.bytes = usage.query_async(&mut self.connection.clone()).await?;
+        Ok(side)
     }
 
     /// Makes one turn.

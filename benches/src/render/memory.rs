@@ -9,7 +9,7 @@ use crate::record::Record;
 const LIMITER: &str = "limiter";
 const GOVERNOR: &str = "governor";
 
-pub(super) fn sections(records: &[Record]) -> Sections {
+pub(crate) fn sections(records: &[Record]) -> Sections {
     let scenarios = |wanted: fn(&Scenario) -> bool| {
         let wanted = MEMORY.scenarios.iter().filter(move |scenario| wanted(scenario));
         wanted.map(|Scenario { name, about, .. }| (format!("`{name}`: {about}"), name.clone()))
@@ -71,7 +71,7 @@ fn others(records: &[Record]) -> String {
 }
 
 /// Returns the sections of requests through axum.
-pub(super) fn http_sections(records: &[Record]) -> Sections {
+pub(crate) fn http_sections(records: &[Record]) -> Sections {
     let overhead = |title, who| column(title, move |record, name| record.get(name, who, "overhead").map(nanos));
     let columns = [
         nanos_of(http::BARE),

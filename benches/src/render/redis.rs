@@ -14,7 +14,7 @@ const MANY: &str = "`acquire_many`";
 const SORTED_SETS: [&str; 3] = [LIMITER, "sorted set, script", "sorted set, MULTI"];
 const CLIENTS: [&str; 4] = [LIMITER, GCRA, "no-op", "trypema"];
 
-pub(super) fn sections(records: &[Record]) -> Sections {
+pub(crate) fn sections(records: &[Record]) -> Sections {
     let of =
         |title, who, measure, decimals| number(title, decimals, move |record, name| record.get(name, who, measure));
     let show = |head: &str, columns: &[Column<'_>], prefix: &str| {

@@ -17,7 +17,7 @@ pub(super) fn plot(record: &Record) -> String {
     format!("docs/bench-surface-{}.svg", record.family().to_lowercase())
 }
 
-pub(super) fn sections(records: &[Record]) -> Sections {
+pub(crate) fn sections(records: &[Record]) -> Sections {
     let peer = |name| {
         column(name, move |record, cell| {
             let ratio = record.ratio(cell, LIMITER, name)?;

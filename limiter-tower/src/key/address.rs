@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::header::FORWARDED;
 use http::{HeaderName, HeaderValue};
-use limiter_core::{Ipv6Block, Key, KeyBuf};
+use limiter_core::{IpBlock, Key, KeyBuf};
 #[cfg(feature = "tonic")]
 use tonic::transport::server::TcpConnectInfo;
 
@@ -173,6 +173,6 @@ impl Default for Ipv6Prefix {
 
 impl Ipv6Prefix {
     fn key(self, address: IpAddr) -> KeyBuf {
-        if self.0 >= 128 { address.to_key() } else { Ipv6Block::with_prefix(address, self.0).to_key() }
+        if self.0 >= 128 { address.to_key() } else { IpBlock::with_prefix(address, self.0).to_key() }
     }
 }

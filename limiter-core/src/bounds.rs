@@ -1,0 +1,76 @@
+//! The valid ranges of costs, windows and timestamps, and the error for values out of range.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+use crate::limits::MAX_LIMITS;
+
+/// The largest number of microseconds for which an IEEE double represents it and every smaller one exactly.
+pub(crate) const MAX_MICROS: u64 = (1 << 53) - 1;
+
+/// The largest cost of an operation and the largest maximum of a limit, 2^52.
+///
+/// The sum of two such numbers is still exact in an IEEE double, the number type of Redis scripts. A record with a higher
+/// cost counts as `MAX_COST`, which fills every limit just the same.
+pub const MAX_COST: u64 = 1 << 52;
+
+/// The error for a maximum, a window, a timestamp or a number of limits that is out of range. Converts into [`Error`].
+// `Copy`, because a `const fn` cannot drop a value with a destructor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfRange {
+    quantity: Quantity,
+    found: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quantity {
+    Max,
+    Window,
+    /// A window in nanoseconds that is not a whole number of microseconds.
+    WindowNanos,
+    Timestamp,
+    /// The number of limits in a policy.
+    Limits,
+}
+
+impl OutOfRange {
+    pub(crate) const fn new(quantity: Quantity, found: u64) -> Self {
+        Self { quantity, found }
+    }
+}
+
+impl fmt::Display for OutOfRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = self.found;
+        match self.quantity {
+            Quantity::Max => {
+                write!(f, "limit of {found} is out of range, expected 1 to {MAX_COST} (2^52) units per window")
+            }
+            Quantity::Window => write!(f, "window of {found} µs is out of range, expected 1 to {MAX_MICROS} µs"),
+            Quantity::WindowNanos => {
+                let found = Duration::from_nanos(found);
+                write!(f, "window of {found:?} is finer than a microsecond, expected whole microseconds")
+            }
+            Quantity::Limits => {
+                let found = if found == 0 { "none" } else { "more" };
+                write!(f, "a policy has 1 to {MAX_LIMITS} limits, found {found}")
+            }
+            Quantity::Timestamp => {
+                write!(f, "timestamp of {found} µs is out of range, expected 0 to {MAX_MICROS} (2^53 - 1) µs")
+            }
+        }
+    }
+}
+
+impl std::error::Error for OutOfRange {}
+
+impl From<OutOfRange> for Error {
+    fn from(error: OutOfRange) -> Self {
+        let kind = match error.quantity {
+            Quantity::Timestamp => ErrorKind::InvalidTimestamp,
+            Quantity::Max | Quantity::Window | Quantity::WindowNanos | Quantity::Limits => ErrorKind::InvalidLimit,
+        };
+        Self::new(kind, error.to_string())
+    }
+}

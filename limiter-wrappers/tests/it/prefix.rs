@@ -1,0 +1,101 @@
+//! Prefixes keep tenants apart, and nothing shows them to the caller.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::{Error, ErrorKind, Limiter, SharedStore, WindowStore, policy};
+use limiter_memory::MemoryStore;
+use limiter_testkit::OracleStore;
+use limiter_wrappers::observe::{Metrics, ObservedStore};
+use limiter_wrappers::{DenialCache, Prefix, Stack};
+
+#[test]
+fn two_prefixes_share_no_log() {
+    let store = Arc::new(OracleStore::new());
+    let mut pairs = Vec::new();
+    // Whatever a caller may choose, also what the encoding uses.
+    let texts = ["", "a", "b", "c", "ab", "bc", "a,", ",a", ",", ",,", "\\", "\\,", "a\\", "\\a", "a,b", "a\\,b"];
+    for prefix in texts {
+        for key in texts {
+            pairs.push((prefix, key));
+        }
+    }
+    for (prefix, key) in &pairs {
+        let limiter = Limiter::new("search", policy!("1/1h"), Prefix::new(*prefix, store.clone()));
+        assert!(limiter.acquire(*key).now().unwrap().allowed(), "{prefix:?} and {key:?} meet another log");
+    }
+    for (prefix, key) in pairs {
+        let limiter = Limiter::new("search", policy!("1/1h"), Prefix::new(prefix, store.clone()));
+        assert!(!limiter.acquire(key).now().unwrap().allowed());
+        assert!(limiter.reset(key).now());
+    }
+}
+
+#[test]
+fn prefixes_nest_and_the_log_is_that_of_the_tuple() {
+    let store = Arc::new(MemoryStore::new());
+    let (one, outer) = ("a,b", Prefix::new("b", Prefix::new("a", store.clone())));
+    let nested = Limiter::new("search", policy!("5/1h"), outer);
+    let flat = Limiter::new("search", policy!("5/1h"), Prefix::new(one, store.clone()));
+    let plain = Limiter::new("search", policy!("5/1h"), store);
+    assert_eq!(nested.acquire("k").now().unwrap().used(), 1);
+    assert_eq!(flat.acquire("k").now().unwrap().used(), 1);
+    assert_eq!(plain.acquire(("a,b", "k")).now().unwrap().used(), 2);
+    assert_eq!(nested.status("k").now().unwrap().used(), 1);
+}
+
+#[derive(Debug)]
+struct Failing;
+
+#[async_trait]
+impl WindowStore for Failing {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        Err(Error::new(ErrorKind::Unavailable, "away").with_log(op.log))
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        Err(Error::new(ErrorKind::Unavailable, "away").with_log(settlement.log))
+    }
+
+    async fn reset(&self, _: LogKey<'_>) -> Result<bool, Error> {
+        Err(Error::new(ErrorKind::Unavailable, "away"))
+    }
+}
+
+#[tokio::test]
+async fn errors_are_about_the_callers_key() {
+    let limiter = Limiter::new("search", policy!("5/1h"), Prefix::new("tenant", Failing));
+    assert_eq!(limiter.acquire("k").await.unwrap_err().key(), Some(&b"k"[..]));
+    assert_eq!(limiter.acquire("k").cost(0).await.unwrap_err().key(), Some(&b"k"[..]));
+    assert_eq!(limiter.reset("k").await.unwrap_err().key(), None);
+    let memory = Limiter::new("search", policy!("5/1h"), Prefix::new("tenant", MemoryStore::new()));
+    let receipt = memory.acquire("k").now().unwrap().receipt().unwrap();
+    assert!(memory.refund("k", receipt).now().applied());
+    assert_eq!(limiter.refund("k", receipt).await.unwrap_err().key(), Some(&b"k"[..]));
+    for error in [memory.acquire("k").cost(6).now().unwrap_err(), memory.acquire("k").cost(0).await.unwrap_err()] {
+        assert_eq!(error.key(), Some(&b"k"[..]));
+    }
+}
+
+#[tokio::test]
+async fn a_batch_passes_through_every_wrapper() {
+    let batch = || (0..60_u64).map(|n| (n % 7, 1 + n % 3));
+    let expected = Limiter::new("search", policy!("9/1h"), OracleStore::new()).acquire_many(batch()).now();
+    let expected: Vec<_> =
+        expected.into_iter().map(|result| result.unwrap()).map(|d| (d.allowed(), d.used())).collect();
+    let stores: [SharedStore; 6] = [
+        Arc::new(ObservedStore::new(MemoryStore::new(), Metrics::new())),
+        Arc::new(Prefix::new("tenant", MemoryStore::new())),
+        Arc::new(DenialCache::new(MemoryStore::new(), 100)),
+        Arc::new(Stack::new(MemoryStore::new()).fail_open()),
+        Arc::new(Stack::new(MemoryStore::new()).fail_closed()),
+        Arc::new(Stack::new(MemoryStore::new()).fallback(MemoryStore::new())),
+    ];
+    for store in stores {
+        let results = Limiter::new("search", policy!("9/1h"), store.clone()).acquire_many(batch()).await;
+        let shown: Vec<_> =
+            results.into_iter().map(|result| result.unwrap()).map(|d| (d.allowed(), d.used())).collect();
+        assert_eq!(shown, expected, "{store:?}");
+    }
+}
