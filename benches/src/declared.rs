@@ -28,14 +28,12 @@ pub(crate) struct Goal {
     of: Figure,
     to: Option<Figure>,
     minus: Option<Figure>,
-    /// What the figure is divided by.
-    unit: Option<f64>,
 }
 
 impl Goal {
     pub(crate) fn measured(&self, record: &Record) -> Option<f64> {
         let figure = |(scenario, who, measure): &Figure| record.get(scenario, who, measure);
-        let mut measured = figure(&self.of)? / self.unit.unwrap_or(1.0);
+        let mut measured = figure(&self.of)?;
         if let Some(other) = &self.to {
             measured /= figure(other)?;
         }

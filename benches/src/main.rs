@@ -59,12 +59,9 @@ fn main() -> Result<()> {
     for (name, text) in (group.sections)(std::slice::from_ref(&record)) {
         println!("## {name}\n\n{text}");
     }
-    if args.only.is_none() {
-        record.save(group, &args.workspace)?;
-    } else if args.add {
-        record.add(group, &args.workspace)?;
-    } else {
+    if args.only.is_some() && !args.add {
         return Ok(());
     }
+    record.save(group, &args.workspace, args.add)?;
     render::write_all(&args.workspace)
 }

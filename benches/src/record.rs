@@ -14,6 +14,11 @@ use crate::{local, remote, render};
 /// The figures of a scenario, by contestant and then by measure.
 pub type Figures = BTreeMap<String, BTreeMap<String, f64>>;
 
+/// Adds a figure.
+pub(crate) fn put(figures: &mut Figures, who: &str, measure: &str, figure: f64) {
+    figures.entry(who.to_owned()).or_default().insert(measure.to_owned(), figure);
+}
+
 /// The figures of a run, by scenario.
 pub type Results = BTreeMap<String, Figures>;
 
@@ -133,28 +138,21 @@ impl Record {
         Ok(records)
     }
 
-    /// Writes the record to the file of its group and processor family.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
-    pub fn save(&self, group: &Group, workspace: &Path) -> Result<()> {
-        let directory = workspace.join(RESULTS).join(self.family().to_lowercase());
-        let path = directory.join(group.name).with_extension("json");
-        let text = serde_json::to_string_pretty(self)? + "\n";
-        fs::create_dir_all(&directory)
-            .and_then(|()| fs::write(&path, text))
-            .with_context(|| format!("cannot write {}", path.display()))
-    }
-
-    /// Adds these figures to the file of the group and processor family, in place of older ones of the same scenarios.
+    /// Writes the record to the file of its group and processor family. With `add`, figures of other scenarios stay there.
     ///
     /// # Errors
     /// If the file cannot be read or written.
-    pub fn add(&self, group: &Group, workspace: &Path) -> Result<()> {
+    pub fn save(mut self, group: &Group, workspace: &Path, add: bool) -> Result<()> {
         let own = Self::load_all(group, workspace)?.into_iter().find(|record| record.family() == self.family());
-        let mut results = own.map(|record| record.results).unwrap_or_default();
-        results.extend(self.results.clone());
-        Self { results, ..self.clone() }.save(group, workspace)
+        if let (true, Some(own)) = (add, own) {
+            self.results = own.results.into_iter().chain(self.results).collect();
+        }
+        let directory = workspace.join(RESULTS).join(self.family().to_lowercase());
+        let path = directory.join(group.name).with_extension("json");
+        let text = serde_json::to_string_pretty(&self)? + "\n";
+        fs::create_dir_all(&directory)
+            .and_then(|()| fs::write(&path, text))
+            .with_context(|| format!("cannot write {}", path.display()))
     }
 }
 

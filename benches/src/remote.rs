@@ -11,7 +11,7 @@ use limiter_testkit::server::Server;
 
 use self::contestants::{SortedSet, connect, limiter};
 use crate::declared::REDIS;
-use crate::record::{Figures, Measured, Results};
+use crate::record::{Figures, Measured, Results, put};
 use crate::turns::Effort;
 
 /// The scenario in which several requests come in each microsecond.
@@ -32,9 +32,9 @@ pub(crate) fn measure(effort: &Effort, only: Option<&str>) -> Measured {
     let mut results = Results::new();
     for scenario in REDIS.scenarios.iter().filter(|scenario| wanted(&scenario.name)) {
         eprintln!("{}", scenario.name);
-        let scenario = scenario.clone().within(effort)?;
-        let supports = |who: &str| who != "trypema" || recent;
-        let figures = run::measure(&runtime, &server.url(), &scenario, supports, effort);
+        let mut scenario = scenario.clone().within(effort)?;
+        scenario.who.retain(|who| who != "trypema" || recent);
+        let figures = run::measure(&runtime, &server.url(), &scenario, effort);
         results.insert(scenario.name.clone(), figures.with_context(|| scenario.name)?);
     }
     if wanted(COLLISIONS) {
@@ -59,9 +59,11 @@ async fn collisions(url: &str) -> Result<Figures> {
             *admitted += u32::from(set.decide_at("k", now).await?);
         }
     }
-    let figures = |admitted| [("admitted".to_owned(), f64::from(admitted))].into();
-    let names = ["limiter", "sorted set, script", "sorted set, MULTI"];
-    Ok(names.into_iter().zip(admitted).map(|(who, admitted)| (who.to_owned(), figures(admitted))).collect())
+    let mut figures = Figures::new();
+    for (who, admitted) in ["limiter", "sorted set, script", "sorted set, MULTI"].into_iter().zip(admitted) {
+        put(&mut figures, who, "admitted", f64::from(admitted));
+    }
+    Ok(figures)
 }
 
 /// Returns `Redis 7.0.15` or `Valkey 8.1.4`, for example, from `INFO server`.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::record::Figures;
+use crate::record::{Figures, put};
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
@@ -75,13 +75,12 @@ pub(crate) struct Case<'a> {
     pub(crate) turn: Box<dyn FnMut() -> Result<Turn> + 'a>,
 }
 
-/// Measures all cases in turns until the predicate is true of the number of rounds. Returns the medians. For
-/// some measures, also the median and the quartiles of the ratios of the first case to each other, round by round.
-pub(crate) fn measure(
-    cases: &mut [Case<'_>],
-    is_done: impl Fn(usize) -> bool,
-    ratios: &[&'static str],
-) -> Result<Figures> {
+/// The measures whose ratios are recorded.
+const RATIOS: [&str; 4] = ["script", "processor", "rate", "each"];
+
+/// Measures all cases in turns until the predicate is true of the number of rounds. Returns the medians, and for [`RATIOS`]
+/// the median and the quartiles of the ratios of the first case to each other, round by round.
+pub(crate) fn measure(cases: &mut [Case<'_>], is_done: impl Fn(usize) -> bool) -> Result<Figures> {
     let mut turns = vec![Vec::new(); cases.len()];
     for round in 0.. {
         if is_done(round) {
@@ -100,12 +99,12 @@ pub(crate) fn measure(
     for (case, own) in cases.iter().zip(&turns) {
         for (measure, _) in own.first().into_iter().flatten() {
             let all = samples(own, *measure);
-            figures.entry(case.who.to_owned()).or_default().insert((*measure).to_owned(), median(&all));
-            if ratios.contains(measure) && case.who != cases[0].who {
+            put(&mut figures, case.who, measure, median(&all));
+            if RATIOS.contains(measure) && case.who != cases[0].who {
                 let ratios: Vec<f64> = samples(&turns[0], *measure).iter().zip(&all).map(|(a, b)| a / b).collect();
                 for (suffix, quarters) in [("", 2), (", low", 1), (", high", 3)] {
                     let name = format!("{measure} to {}{suffix}", case.who);
-                    figures.entry(cases[0].who.to_owned()).or_default().insert(name, quantile(&ratios, quarters));
+                    put(&mut figures, cases[0].who, &name, quantile(&ratios, quarters));
                 }
             }
         }

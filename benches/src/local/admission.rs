@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use limiter_core::policy;
 
 use super::scenarios::PEERS;
-use crate::record::{Figures, Results};
+use crate::record::{Figures, Results, put};
 
 /// The limit: 100 units in any second.
 const MAX: u32 = 100;
@@ -19,10 +19,9 @@ pub(crate) fn measure() -> Results {
     let mut figures = Figures::new();
     for (measure, load) in [("boundary", boundary()), ("steady", steady())] {
         for (who, admitted) in offer(load) {
-            let of_library = figures.entry(who.to_owned()).or_default();
-            of_library.insert(measure.to_owned(), worst_window(&admitted) as f64);
+            put(&mut figures, who, measure, worst_window(&admitted) as f64);
             // In the end, the steady load's.
-            of_library.insert("total".to_owned(), admitted.len() as f64);
+            put(&mut figures, who, "total", admitted.len() as f64);
         }
     }
     Results::from([("admitted".to_owned(), figures)])

@@ -5,7 +5,7 @@ use limiter_core::policy;
 use super::library::Contestant;
 use super::scenarios::PEERS;
 use super::workload::keys;
-use crate::record::{Figures, Results};
+use crate::record::{Figures, Results, put};
 
 /// Returns the bytes that the allocator has given out, with its own overhead.
 pub(super) fn held() -> f64 {
@@ -23,8 +23,9 @@ pub(crate) fn measure() -> Results {
         // With 100 entries per key, a tenth of the keys gives the same precision.
         let [one, ten, hundred] =
             [(1, count), (10, count), (100, count / 10)].map(|(entries, count)| per_key(library, count, entries));
-        let all = [("1", one), ("10", ten), ("100", hundred), ("further", (hundred - one) / 99.0)];
-        figures.insert(library.name.to_owned(), all.map(|(measure, bytes)| (measure.to_owned(), bytes)).into());
+        for (measure, bytes) in [("1", one), ("10", ten), ("100", hundred), ("further", (hundred - one) / 99.0)] {
+            put(&mut figures, library.name, measure, bytes);
+        }
     }
     Results::from([("bytes".to_owned(), figures)])
 }

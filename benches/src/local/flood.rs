@@ -10,7 +10,7 @@ use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
 
 use super::bytes::held;
-use crate::record::{Figures, Results};
+use crate::record::{Figures, Results, put};
 
 pub(crate) const FLOOD: &str = "flood";
 
@@ -74,17 +74,13 @@ fn flood(figures: &mut Figures, who: &str, before: f64, allows: impl Fn(&String)
             victim_denied &= !allows(&victim);
         }
     }
-    let at = |quantile| times.value_at_quantile(quantile) as f64;
-    let all = [
-        ("mean", times.mean()),
-        ("p99.9", at(0.999)),
-        ("p99.99", at(0.9999)),
-        ("longest", times.max() as f64),
-        ("bytes", held() - before),
-    ];
-    let of_contestant = figures.entry(who.to_owned()).or_default();
-    of_contestant.extend(all.map(|(measure, figure)| (measure.to_owned(), figure)));
+    let mut put = |measure, figure| put(figures, who, measure, figure);
+    put("mean", times.mean());
+    put("p99.9", times.value_at_quantile(0.999) as f64);
+    put("p99.99", times.value_at_quantile(0.9999) as f64);
+    put("longest", times.max() as f64);
+    put("bytes", held() - before);
     if who != IDLE {
-        of_contestant.insert("victim denied".to_owned(), f64::from(u8::from(victim_denied)));
+        put("victim denied", f64::from(u8::from(victim_denied)));
     }
 }

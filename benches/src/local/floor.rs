@@ -33,16 +33,13 @@ struct Slot {
 const INLINE: usize = 4;
 
 impl Floor {
+    /// Returns the position of a key's slot, or of the vacant one in which it belongs.
     #[inline(always)]
-    fn hash(&self, key: &[u8; 16]) -> usize {
-        let mut hasher = self.seed.build_hasher();
-        hasher.write(key);
-        hasher.finish() as usize
-    }
-
     fn position(&self, key: &[u8; 16]) -> usize {
         let mask = self.slots.len() - 1;
-        let mut at = self.hash(key) & mask;
+        let mut hasher = self.seed.build_hasher();
+        hasher.write(key);
+        let mut at = hasher.finish() as usize & mask;
         while self.slots[at].key.is_some_and(|other| other != *key) {
             at = (at + 1) & mask;
         }
@@ -81,12 +78,7 @@ impl Library for Floor {
     fn allows_n(&self, key: &String, _: u32) -> bool {
         let now = self.clock.raw() as u32;
         let Some(key) = key.as_bytes().first_chunk() else { return false };
-        let mask = self.slots.len() - 1;
-        let mut at = self.hash(key) & mask;
-        while self.slots[at].key != Some(*key) {
-            at = (at + 1) & mask;
-        }
-        let slot = &self.slots[at];
+        let slot = &self.slots[self.position(key)];
         let number = slot.number.load(Relaxed);
         let entry = if self.room > INLINE {
             &self.entries[slot.block * self.room + (number as usize & (self.room - 1))]

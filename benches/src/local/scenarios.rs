@@ -110,7 +110,7 @@ pub(crate) fn in_turns(timed: &mut [Timed], effort: &Effort) -> Result<Figures> 
         let turn = move || Ok(vec![("ns", run(count).as_nanos() as f64 / count as f64)]);
         cases.push(Case { who: timed.who, turn: Box::new(turn) });
     }
-    turns::measure(&mut cases, |round| round >= rounds, &[])
+    turns::measure(&mut cases, |round| round >= rounds)
 }
 
 /// Returns the number of operations in a turn. Measuring it also warms up.

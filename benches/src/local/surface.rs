@@ -9,7 +9,7 @@ use limiter_core::Limit;
 use super::library::Contestant;
 use super::scenarios::{FLOOR, FOLDHASH, PEERS};
 use super::workload::{Prepared, Requested, Workload};
-use crate::record::{Figures, Measured, Results};
+use crate::record::{Measured, Results, put};
 use crate::turns::{self, Case, Effort};
 
 pub(crate) const KEYS: [usize; 5] = [1, 1024, 10_000, 100_000, 1_000_000];
@@ -143,13 +143,8 @@ fn measure_threads(effort: &Effort, cells: &[Cell], requested: &Requested, resul
     let mut all: Vec<Prepared> = CONTESTANTS.iter().map(|contestant| prepare(&cells[0], contestant, GUESS)).collect();
     for cell in cells {
         eprintln!("{cell}");
-        for _ in 0..if !cell.allowed {
-            0
-        } else if cell.has_short_window() {
-            2
-        } else {
-            1
-        } {
+        let trials = if cell.allowed { 2 } else { 0 };
+        for _ in 0..trials {
             // The window follows from the speed: of the contestant alone if each turn starts with a whole window.
             let start = Instant::now();
             let mut typical = |(prepared, contestant): (&mut Prepared, &Contestant)| {
@@ -172,8 +167,8 @@ fn measure_threads(effort: &Effort, cells: &[Cell], requested: &Requested, resul
             Case { who: contestant.name, turn: Box::new(turn) }
         });
         let is_done = |round| round >= 5 && start.elapsed() >= effort.cell;
-        let mut figures: Figures = turns::measure(&mut cases.collect::<Vec<_>>(), is_done, &[])?;
-        figures.entry(CONTESTANTS[0].name.to_owned()).or_default().insert("held".to_owned(), (all[0].held)());
+        let mut figures = turns::measure(&mut cases.collect::<Vec<_>>(), is_done)?;
+        put(&mut figures, CONTESTANTS[0].name, "held", (all[0].held)());
         results.insert(cell.to_string(), figures);
     }
     Ok(())

@@ -197,8 +197,19 @@ pub(crate) fn prepare<L: Library>(requested: &Requested) -> Prepared {
     let Workload { denied, entries, order, .. } = requested.workload;
     let policy = Policy::new(requested.workload.limits.iter().copied()).expect("the limits are valid");
     if order == Order::Fresh {
-        let (mut library, mut used) = (L::with(&policy), 0);
-        let run = move |_, count| fresh(&mut library, &mut used, &policy, &requested.keys, count);
+        let run = move |_, count| {
+            let (keys, count) = (&requested.keys, count as usize);
+            let mut elapsed = Duration::ZERO;
+            for from in (0..count).step_by(keys.len()) {
+                let library = L::with(&policy);
+                let start = Instant::now();
+                for key in &keys[..keys.len().min(count - from)] {
+                    assert!(library.allows(key), "{} on {key}", L::NAME);
+                }
+                elapsed += start.elapsed();
+            }
+            elapsed
+        };
         return Prepared { run: Box::new(run), held: Box::new(|| 0.0) };
     }
     let entries = entries.unwrap_or(if denied { only_limit(&policy).0 } else { 1 });
@@ -208,29 +219,6 @@ pub(crate) fn prepare<L: Library>(requested: &Requested) -> Prepared {
         from += count as usize;
         requested.run(&*library, from, count, threads)
     };
-    let held = move || {
-        let sample = keys.iter().step_by(keys.len().div_ceil(1000));
-        let entries: Vec<usize> = sample.map(|key| held_by.entries(key)).collect();
-        entries.iter().sum::<usize>() as f64 / entries.len() as f64
-    };
+    let held = move || keys.iter().map(|key| held_by.entries(key)).sum::<usize>() as f64 / keys.len() as f64;
     Prepared { run: Box::new(run), held: Box::new(held) }
-}
-
-/// Uses every key once per limiter. Building a limiter is not measured.
-fn fresh<L: Library>(library: &mut L, used: &mut usize, policy: &Policy, keys: &[String], mut count: u64) -> Duration {
-    let mut elapsed = Duration::ZERO;
-    while count > 0 {
-        if *used == keys.len() {
-            (*library, *used) = (L::with(policy), 0);
-        }
-        let now = (keys.len() - *used).min(count as usize);
-        let start = Instant::now();
-        for key in &keys[*used..*used + now] {
-            assert!(library.allows(key), "{} on {key}", L::NAME);
-        }
-        elapsed += start.elapsed();
-        *used += now;
-        count -= now as u64;
-    }
-    elapsed
 }

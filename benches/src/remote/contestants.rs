@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, bail, ensure};
-use async_trait::async_trait;
 use limiter_core::store::LogKey;
 use limiter_core::{Limiter, Policy};
 use limiter_redis::{Connection, RedisStore};
@@ -20,15 +19,103 @@ use super::scenario::{Measure, Scenario};
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A rate limiter in Redis.
-#[async_trait]
-pub(super) trait Contestant: Send + Sync {
+pub(super) enum Contestant {
+    /// This library.
+    Ours(Limiter<RedisStore>),
+    /// Acquires of this many keys instead of each decision: one by one, or with `acquire_many`.
+    Batch(Limiter<RedisStore>, usize, bool),
+    /// The algorithm of `redis_rate`, with a burst and the seconds in which it refills.
+    Gcra(ScriptByDigest, (u64, u64)),
+    /// A baseline: a script that takes a key and an argument as long as the limiter's, and does nothing.
+    Noop(ScriptByDigest),
+    /// The Redis provider of trypema, absolute, with its default buckets.
+    Trypema(Arc<RedisRateLimiterProvider>, RateLimit),
+    SortedSet(SortedSet),
+}
+
+impl Contestant {
+    /// Returns a contestant of a scenario, under this policy.
+    pub(super) fn new(who: &str, scenario: &Scenario, policy: &Policy, connection: ConnectionManager) -> Result<Self> {
+        let script = |text| ScriptByDigest { connection: connection.clone(), script: Script::new(text) };
+        let set = |multi| Self::SortedSet(SortedSet::new(connection.clone(), policy, multi, true));
+        let limiter = |name, group_commit| limiter(name, connection.clone(), policy.clone(), group_commit);
+        let batch = if let Measure::Batches(size) = scenario.measure { size } else { 1 };
+        Ok(match who {
+            "limiter" => Self::Ours(limiter("bench", false)?),
+            "group commit" => Self::Ours(limiter("group", true)?),
+            "one by one" => Self::Batch(limiter("bench", false)?, batch, false),
+            "`acquire_many`" => Self::Batch(limiter("bench", false)?, batch, true),
+            "GCRA" => Self::Gcra(script(include_str!("gcra.lua")), scenario.rate()),
+            "no-op" => Self::Noop(script("local key, request = KEYS[1], ARGV[1] return 1")),
+            "sorted set, script" => set(false),
+            "sorted set, MULTI" => set(true),
+            "trypema" => {
+                let (burst, seconds) = scenario.rate();
+                let builder = RedisRateLimiterProvider::builder(connection).window_size(WindowSize::seconds(seconds)?);
+                let rate = RateLimit::per_second(burst as f64 / seconds as f64)?;
+                Self::Trypema(builder.disable_cleanup().build()?, rate)
+            }
+            _ => bail!("no contestant has the name {who}"),
+        })
+    }
+
     /// Makes a decision on `cost` units of a key. Returns an error if the verdict is not `allowed`.
-    async fn decide(&self, key: &str, cost: u64, allowed: bool) -> Result<()>;
+    pub(super) async fn decide(&self, key: &str, cost: u64, allowed: bool) -> Result<()> {
+        let verdict = match self {
+            Self::Ours(limiter) => limiter.acquire(key).cost(cost).await?.allowed(),
+            Self::Batch(limiter, size, together) => {
+                let keys: Vec<String> = (0..*size).map(|i| format!("{key}:{i}")).collect();
+                let mut verdict = true;
+                if *together {
+                    for result in limiter.acquire_many(keys.iter().map(|key| (key, cost))).await {
+                        verdict &= result?.allowed();
+                    }
+                } else {
+                    for key in &keys {
+                        verdict &= limiter.acquire(key).cost(cost).await?.allowed();
+                    }
+                }
+                verdict
+            }
+            Self::Gcra(called, (burst, seconds)) => {
+                let mut call = called.script.key(format!("rate:{key}"));
+                call.arg(burst).arg(burst).arg(seconds).arg(cost);
+                let reply: (u64, u64, String, String) = call.invoke_async(&mut called.connection.clone()).await?;
+                reply.0 == cost
+            }
+            Self::Noop(called) => {
+                let mut call = called.script.key(format!("none:{key}"));
+                let reply: u64 = call.arg(&[0x80_u8; 35]).invoke_async(&mut called.connection.clone()).await?;
+                (reply == 1) == allowed
+            }
+            Self::Trypema(provider, rate) => {
+                let decision = provider.absolute().inc(&RedisKey::try_from(key.to_owned())?, rate, cost).await?;
+                matches!(decision, RateLimitDecision::Allowed)
+            }
+            Self::SortedSet(set) => {
+                ensure!(cost == 1, "{key}: each member is one unit");
+                set.decide_at(key, SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64).await?
+            }
+        };
+        ensure!(verdict == allowed, "{key}: {verdict}, expected {allowed}");
+        Ok(())
+    }
 
     /// Returns the Redis key that holds all of a key's data. `None` if there is none, or if there are several.
-    fn stored(&self, _key: &str) -> Option<Vec<u8>> {
-        None
+    pub(super) fn stored(&self, key: &str) -> Option<Vec<u8>> {
+        match self {
+            Self::Ours(limiter) => Some(limiter.store().redis_key(LogKey::new(limiter.name(), key))),
+            Self::Gcra(..) => Some(format!("rate:{key}").into_bytes()),
+            Self::SortedSet(set) => Some(set.key(key).into_bytes()),
+            Self::Batch(..) | Self::Noop(..) | Self::Trypema(..) => None,
+        }
     }
+}
+
+/// A script called in the way of `redis_rate`: by digest, over a connection of the redis crate.
+pub(super) struct ScriptByDigest {
+    connection: ConnectionManager,
+    script: Script,
 }
 
 /// Returns a reconnecting connection that all tasks share.
@@ -50,137 +137,6 @@ pub(super) fn limiter(
     Ok(Limiter::new(name, policy, builder.with_connection(Connection::from(connection))?))
 }
 
-/// Returns a contestant of a scenario, under this policy.
-pub(super) fn contestant(
-    who: &str,
-    scenario: &Scenario,
-    policy: Policy,
-    connection: ConnectionManager,
-) -> Result<Arc<dyn Contestant>> {
-    let set = |connection, multi| Arc::new(SortedSet::new(connection, &policy, multi, true));
-    let batch = if let Measure::Batches(size) = scenario.measure { size } else { 1 };
-    Ok(match who {
-        "limiter" => Arc::new(Ours(limiter("bench", connection, policy, false)?)),
-        "group commit" => Arc::new(Ours(limiter("group", connection, policy, true)?)),
-        "one by one" => Arc::new(Batch(limiter("bench", connection, policy, false)?, batch, false)),
-        "`acquire_many`" => Arc::new(Batch(limiter("bench", connection, policy, false)?, batch, true)),
-        "GCRA" => Arc::new(Gcra(ScriptByDigest::new(connection, include_str!("gcra.lua")), scenario.rate())),
-        "no-op" => Arc::new(Noop(ScriptByDigest::new(connection, "local key, request = KEYS[1], ARGV[1] return 1"))),
-        "trypema" => Arc::new(Trypema::new(connection, scenario.rate())?),
-        "sorted set, script" => set(connection, false),
-        "sorted set, MULTI" => set(connection, true),
-        _ => bail!("no contestant has the name {who}"),
-    })
-}
-
-/// This library.
-struct Ours(Limiter<RedisStore>);
-
-#[async_trait]
-impl Contestant for Ours {
-    async fn decide(&self, key: &str, cost: u64, allowed: bool) -> Result<()> {
-        let decision = self.0.acquire(key).cost(cost).await?;
-        ensure!(decision.allowed() == allowed, "{key}: {decision:?}, expected allowed: {allowed}");
-        Ok(())
-    }
-
-    fn stored(&self, key: &str) -> Option<Vec<u8>> {
-        Some(self.0.store().redis_key(LogKey::new(self.0.name(), key)))
-    }
-}
-
-/// Acquires of this many keys instead of each decision: one by one, or with `acquire_many`.
-struct Batch(Limiter<RedisStore>, usize, bool);
-
-#[async_trait]
-impl Contestant for Batch {
-    async fn decide(&self, key: &str, cost: u64, allowed: bool) -> Result<()> {
-        let Self(limiter, batch, many) = self;
-        let keys: Vec<String> = (0..*batch).map(|i| format!("{key}:{i}")).collect();
-        if *many {
-            for result in limiter.acquire_many(keys.iter().map(|key| (key, cost))).await {
-                ensure!(result?.allowed() == allowed, "{key}: expected allowed: {allowed}");
-            }
-        } else {
-            for key in &keys {
-                let decision = limiter.acquire(key).cost(cost).await?;
-                ensure!(decision.allowed() == allowed, "{key}: {decision:?}, expected allowed: {allowed}");
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A script called in the way of `redis_rate`: by digest, over a connection of the redis crate.
-struct ScriptByDigest {
-    connection: ConnectionManager,
-    script: Script,
-}
-
-impl ScriptByDigest {
-    fn new(connection: ConnectionManager, text: &str) -> Self {
-        Self { connection, script: Script::new(text) }
-    }
-}
-
-/// The algorithm of `redis_rate`.
-struct Gcra(ScriptByDigest, (u64, u64));
-
-#[async_trait]
-impl Contestant for Gcra {
-    async fn decide(&self, key: &str, cost: u64, allowed: bool) -> Result<()> {
-        let Self(called, (burst, seconds)) = self;
-        let mut call = called.script.key(format!("rate:{key}"));
-        call.arg(burst).arg(burst).arg(seconds).arg(cost);
-        let reply: (u64, u64, String, String) = call.invoke_async(&mut called.connection.clone()).await?;
-        let expected = if allowed { cost } else { 0 };
-        ensure!(reply.0 == expected, "{key}: {reply:?}, expected allowed: {allowed}");
-        Ok(())
-    }
-
-    fn stored(&self, key: &str) -> Option<Vec<u8>> {
-        Some(format!("rate:{key}").into_bytes())
-    }
-}
-
-/// A baseline: a script that takes a key and an argument as long as the limiter's, and does nothing.
-struct Noop(ScriptByDigest);
-
-#[async_trait]
-impl Contestant for Noop {
-    async fn decide(&self, key: &str, _: u64, _: bool) -> Result<()> {
-        let mut call = self.0.script.key(format!("none:{key}"));
-        let reply: u64 = call.arg(&[0x80_u8; 35]).invoke_async(&mut self.0.connection.clone()).await?;
-        ensure!(reply == 1, "{key}: {reply}, expected 1");
-        Ok(())
-    }
-}
-
-/// The Redis provider of trypema, absolute, with its default buckets.
-struct Trypema {
-    provider: Arc<RedisRateLimiterProvider>,
-    rate: RateLimit,
-}
-
-impl Trypema {
-    fn new(connection: ConnectionManager, (burst, seconds): (u64, u64)) -> Result<Self> {
-        let builder = RedisRateLimiterProvider::builder(connection).window_size(WindowSize::seconds(seconds)?);
-        let per_second = burst as f64 / seconds as f64;
-        Ok(Self { provider: builder.disable_cleanup().build()?, rate: RateLimit::per_second(per_second)? })
-    }
-}
-
-#[async_trait]
-impl Contestant for Trypema {
-    async fn decide(&self, key: &str, cost: u64, allowed: bool) -> Result<()> {
-        let key = RedisKey::try_from(key.to_owned())?;
-        let decision = self.provider.absolute().inc(&key, &self.rate, cost).await?;
-        let fits = matches!(decision, RateLimitDecision::Allowed);
-        ensure!(fits == allowed, "{key:?}: {decision:?}, expected allowed: {allowed}");
-        Ok(())
-    }
-}
-
 /// What most teams run: a sorted set with the time as the score.
 pub(super) struct SortedSet {
     called: ScriptByDigest,
@@ -198,7 +154,7 @@ pub(super) struct SortedSet {
 impl SortedSet {
     pub(super) fn new(connection: ConnectionManager, policy: &Policy, multi: bool, unique: bool) -> Self {
         let (max, window) = (policy.largest_max(), policy.longest_window().as_duration());
-        let called = ScriptByDigest::new(connection, include_str!("sorted_set.lua"));
+        let called = ScriptByDigest { connection, script: Script::new(include_str!("sorted_set.lua")) };
         Self { called, multi, unique, max, window, next: AtomicU64::new(0) }
     }
 
@@ -224,20 +180,5 @@ impl SortedSet {
         all.cmd("PEXPIRE").arg(&stored).arg(window.div_ceil(1000)).ignore();
         let (count,): (u64,) = all.query_async(&mut connection).await?;
         Ok(count < self.max)
-    }
-}
-
-#[async_trait]
-impl Contestant for SortedSet {
-    async fn decide(&self, key: &str, cost: u64, allowed: bool) -> Result<()> {
-        ensure!(cost == 1, "{key}: each member is one unit");
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64;
-        let admitted = self.decide_at(key, now).await?;
-        ensure!(admitted == allowed, "{key}: {admitted}, expected {allowed}");
-        Ok(())
-    }
-
-    fn stored(&self, key: &str) -> Option<Vec<u8>> {
-        Some(self.key(key).into_bytes())
     }
 }

@@ -11,10 +11,10 @@ use redis::aio::ConnectionManager;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-use super::contestants::{Contestant, connect, contestant, limiter};
+use super::contestants::{Contestant, connect, limiter};
 use super::scenario::{Before, Measure, Scenario};
 use crate::local::workload::keys;
-use crate::record::Figures;
+use crate::record::{Figures, put};
 use crate::turns::{self, Case, Effort, Turn};
 
 /// The number of tasks where the server's time is measured.
@@ -23,14 +23,8 @@ const TASKS: usize = 50;
 /// The contestants that run one script per decision.
 const ONE_SCRIPT: [&str; 4] = ["limiter", "GCRA", "no-op", "sorted set, script"];
 
-/// Measures one scenario with those of its contestants that the server supports.
-pub(super) fn measure(
-    runtime: &Runtime,
-    url: &str,
-    scenario: &Scenario,
-    supports: impl Fn(&str) -> bool,
-    effort: &Effort,
-) -> Result<Figures> {
+/// Measures one scenario.
+pub(super) fn measure(runtime: &Runtime, url: &str, scenario: &Scenario, effort: &Effort) -> Result<Figures> {
     let running = runtime.block_on(Running::new(url, scenario))?;
     let (rounds, calls) = match scenario.measure {
         Measure::Bytes => (0, 0),
@@ -44,17 +38,16 @@ pub(super) fn measure(
         ensure!(most <= scenario.keys, "each key is visited once at most: {most} visits of {} keys", scenario.keys);
     }
     let mut sides = Vec::new();
-    for who in scenario.who.iter().filter(|who| supports(who)) {
+    for who in &scenario.who {
         sides.push(runtime.block_on(running.side(url, who)).with_context(|| who.clone())?);
     }
     let bytes: Vec<_> = sides.iter().map(|side| (side.who, side.bytes)).collect();
     let cases = sides
         .iter_mut()
         .map(|side| Case { who: side.who, turn: Box::new(|| runtime.block_on(running.turn(side, calls))) });
-    let ratios = ["script", "processor", "rate", "each"];
-    let mut figures = turns::measure(&mut cases.collect::<Vec<_>>(), |round| round >= rounds, &ratios)?;
+    let mut figures = turns::measure(&mut cases.collect::<Vec<_>>(), |round| round >= rounds)?;
     for (who, bytes) in bytes.into_iter().filter(|(_, bytes)| *bytes > 0) {
-        figures.entry(who.to_owned()).or_default().insert("bytes".to_owned(), bytes as f64);
+        put(&mut figures, who, "bytes", bytes as f64);
     }
     Ok(figures)
 }
@@ -70,7 +63,7 @@ struct Running<'a> {
 /// A contestant, the number of its decisions, and the bytes of its filled key.
 struct Side<'a> {
     who: &'a str,
-    contestant: Arc<dyn Contestant>,
+    contestant: Arc<Contestant>,
     decisions: usize,
     bytes: u64,
 }
@@ -105,8 +98,8 @@ impl<'a> Running<'a> {
     }
 
     async fn connected(&self, url: &str, who: &'a str) -> Result<Side<'a>> {
-        let contestant = contestant(who, self.scenario, self.policy.clone(), connect(url).await?)?;
-        Ok(Side { who, contestant, decisions: 0, bytes: 0 })
+        let contestant = Contestant::new(who, self.scenario, &self.policy, connect(url).await?)?;
+        Ok(Side { who, contestant: Arc::new(contestant), decisions: 0, bytes: 0 })
     }
 
     /// Connects a contestant, fills its first key, and copies that key to the others.

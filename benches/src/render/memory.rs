@@ -1,7 +1,7 @@
 //! The sections of decisions in memory, and of requests through axum.
 
 use super::Sections;
-use super::table::{beside, column, goals, nanos, nanos_of, number, origin, rows, table};
+use super::table::{beside, column, goals, nanos, nanos_of, number, origin, row, table};
 use crate::declared::{HTTP, MEMORY};
 use crate::local::{CACHED, FLOOD, FLOODED, FLOOR, FORMS, PEERS, PLAIN, Scenario, http};
 use crate::record::Record;
@@ -12,7 +12,7 @@ const GOVERNOR: &str = "governor";
 pub(crate) fn sections(records: &[Record]) -> Sections {
     let scenarios = |wanted: fn(&Scenario) -> bool| {
         let wanted = MEMORY.scenarios.iter().filter(move |scenario| wanted(scenario));
-        wanted.map(|Scenario { name, about, .. }| (format!("`{name}`: {about}"), name.clone()))
+        wanted.map(|scenario| row(&scenario.name, &scenario.about))
     };
     let peers = PEERS.map(|peer| peer.name);
     let libraries = || peers.map(|peer| (peer.to_owned(), peer.to_owned()));
@@ -67,7 +67,7 @@ fn others(records: &[Record]) -> String {
     let ours = column(LIMITER, |record, name| Some(format!("**{:.0} ns**", record.nanos(name, LIMITER)?)));
     let peers = [GOVERNOR, "trypema 100 ms", "limitador", "throttlecrab"].map(times);
     let columns: Vec<_> = [ours].into_iter().chain(peers).collect();
-    table(records, "workload", &columns, rows(scenarios.map(|Scenario { name, about, .. }| (name, about)), ""))
+    table(records, "workload", &columns, scenarios.map(|scenario| (scenario.about.clone(), scenario.name.clone())))
 }
 
 /// Returns the sections of requests through axum.
@@ -80,10 +80,10 @@ pub(crate) fn http_sections(records: &[Record]) -> Sections {
         overhead("overhead, limiter", http::OURS),
         overhead("overhead, governor", http::GOVERNOR),
     ];
-    let scenarios = HTTP.scenarios.iter().map(|scenario| (&scenario.name, &scenario.about));
+    let scenarios = HTTP.scenarios.iter().map(|scenario| row(&scenario.name, &scenario.about));
     Sections::from([
         ("http-origin", origin(records)),
-        ("http", table(records, "scenario", &columns, rows(scenarios, ""))),
+        ("http", table(records, "scenario", &columns, scenarios)),
         ("http-goals", goals(records, "overhead to tower_governor's", &HTTP.goals)),
     ])
 }

@@ -1,10 +1,11 @@
 //! The sections of decisions in Redis.
 
 use super::Sections;
-use super::table::{Column, beside, column, goals, number, origin, rows, table};
+use super::table::{Column, beside, column, goals, number, origin, row, table};
 use crate::declared::REDIS;
 use crate::record::Record;
 use crate::remote::COLLISIONS;
+use crate::remote::scenario::Scenario;
 
 const LIMITER: &str = "limiter";
 const GCRA: &str = "GCRA";
@@ -18,8 +19,12 @@ pub(crate) fn sections(records: &[Record]) -> Sections {
     let of =
         |title, who, measure, decimals| number(title, decimals, move |record, name| record.get(name, who, measure));
     let show = |head: &str, columns: &[Column<'_>], prefix: &str| {
-        let scenarios = REDIS.scenarios.iter().map(|scenario| (&scenario.name, &scenario.about));
-        table(records, head, columns, rows(scenarios, prefix))
+        let scenarios = REDIS.scenarios.iter().filter(|scenario| scenario.name.starts_with(prefix));
+        let rows = scenarios.map(|Scenario { name, about, .. }| match prefix {
+            "server/" => row(name, about),
+            _ => (about.clone(), name.clone()),
+        });
+        table(records, head, columns, rows)
     };
     let hundredths = |figure: f64| format!("{figure:.2}");
     let thousands = |figure: f64| format!("{:.1}", figure / 1000.0);

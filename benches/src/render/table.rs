@@ -75,17 +75,9 @@ pub(super) fn table(
     out
 }
 
-/// Returns the labels and the names of the scenarios with names that begin with `prefix`.
-pub(super) fn rows<'a>(
-    scenarios: impl Iterator<Item = (&'a String, &'a String)>,
-    prefix: &str,
-) -> impl Iterator<Item = (String, String)> {
-    let label = |name: &str, about: &str| {
-        let shows_name = ["server/", "http/"].iter().any(|prefix| name.starts_with(prefix));
-        if shows_name { format!("`{name}`: {about}") } else { about.to_owned() }
-    };
-    let wanted = scenarios.filter(move |(name, _)| name.starts_with(prefix));
-    wanted.map(move |(name, about)| (label(name, about), name.clone()))
+/// Returns the label and the name of a scenario.
+pub(super) fn row(name: &str, about: &str) -> (String, String) {
+    (format!("`{name}`: {about}"), name.to_owned())
 }
 
 /// Returns the table of goals. A goal is met if it is met on all processors.
