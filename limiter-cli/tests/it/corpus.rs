@@ -1,6 +1,6 @@
 //! Inputs that caused problems, or might.
 
-#[path = "corpus/mod.rs"]
+#[path = "../corpus/mod.rs"]
 mod properties;
 
 use std::fs;

@@ -1,14 +1,13 @@
 //! Replays through real servers.
 
-mod common;
-
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-use common::{REAL_TRACE, failure, golden_args, limiter, plain_traces, text};
 use limiter_testkit::server::{Cluster, Server};
+
+use crate::common::{REAL_TRACE, failure, golden_args, limiter, plain_traces, stdout_of, text};
 
 /// Asserts that replays in memory and in Redis have the same output, messages and exit status.
 fn compare(url: &str, args: &[&str], trace: &str) -> String {
@@ -88,24 +87,18 @@ fn the_output_of_a_cluster_equals_that_of_memory_and_no_key_remains() {
 #[test]
 fn the_plot_equals_that_of_memory() {
     let server = Server::start().unwrap();
-    let dir = std::env::temp_dir().join(format!("limiter-redis-plot-{}", std::process::id()));
-    std::fs::create_dir_all(&dir).unwrap();
     let pictures = ["memory", &server.url()].map(|store| {
-        let path = dir.join("plot.svg");
-        let output = limiter(
-            &["replay", "--limit", "30/60s", "--store", store, "--plot", path.to_str().unwrap(), REAL_TRACE],
-            "",
-        );
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        stdout_of(&["replay", "--limit", "30/60s", "--store", store, "--plot", path, REAL_TRACE], "");
         std::fs::read_to_string(path).unwrap()
     });
-    std::fs::remove_dir_all(dir).unwrap();
     assert!(pictures[0] == pictures[1] && pictures[0].contains("<svg"));
     assert_eq!(keys(&server), 0);
 }
 
 fn start(url: &str, output: &str) -> Child {
-    common::start(&["replay", "--limit", "3/60s", "--output", output, "--store", url])
+    crate::common::start(&["replay", "--limit", "3/60s", "--output", output, "--store", url])
 }
 
 /// Returns a few batches of rows, more than format detection reads.

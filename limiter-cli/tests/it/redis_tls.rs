@@ -11,8 +11,11 @@ use limiter_testkit::server::{Cluster, Server};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
+use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
+
+use crate::common::text;
 
 /// Returns an authority's certificate as PEM, and the TLS configuration of a server with a certificate from it.
 fn authority_and_server() -> (String, ServerConfig) {
@@ -47,10 +50,6 @@ async fn terminate_tls(listener: TcpListener, acceptor: TlsAcceptor, port: u16) 
     }
 }
 
-async fn limiter(url: &str, trusted: &Path) -> Output {
-    run(&["key", "reset", "--name", "search", "--store", url, "customer 7"], trusted).await
-}
-
 async fn run(args: &[&str], trusted: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_limiter"));
     command.args(args).env("SSL_CERT_FILE", trusted).env_remove("SSL_CERT_DIR");
@@ -58,47 +57,55 @@ async fn run(args: &[&str], trusted: &Path) -> Output {
     tokio::time::timeout(Duration::from_secs(30), run).await.unwrap().unwrap()
 }
 
-fn written(dir: &tempfile::TempDir, name: &str, pem: &str) -> PathBuf {
-    let path = dir.path().join(name);
-    std::fs::write(&path, pem).unwrap();
-    path
+/// The files with a trusted authority and another one, and an acceptor with a certificate from the first.
+struct Authorities {
+    directory: TempDir,
+    acceptor: TlsAcceptor,
+}
+
+impl Authorities {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let (trusted, config) = authority_and_server();
+        std::fs::write(directory.path().join("trusted.pem"), trusted).unwrap();
+        std::fs::write(directory.path().join("other.pem"), authority_and_server().0).unwrap();
+        Self { directory, acceptor: TlsAcceptor::from(Arc::new(config)) }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Asserts that the program connects to a URL if it trusts the authority, and not if it trusts another one.
+    async fn assert_checked(&self, url: &str) {
+        let reset = ["key", "reset", "--name", "search", "--store", url, "customer 7"];
+        let output = run(&reset, &self.file("trusted.pem")).await;
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let output = run(&reset, &self.file("other.pem")).await;
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("certificate"), "{}", text(&output.stderr));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_a_trusted_certificate_is_accepted() {
-    let server = Server::start().unwrap();
-    let (authority, config) = authority_and_server();
-    let (stranger, _) = authority_and_server();
-    let dir = tempfile::tempdir().unwrap();
-    let (trusted, other) = (written(&dir, "trusted.pem", &authority), written(&dir, "other.pem", &stranger));
+    let (server, authorities) = (Server::start().unwrap(), Authorities::new());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("rediss://localhost:{}", listener.local_addr().unwrap().port());
-    let proxy = tokio::spawn(terminate_tls(listener, TlsAcceptor::from(Arc::new(config)), server.port()));
-
-    let output = limiter(&url, &trusted).await;
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-
-    let output = limiter(&url, &other).await;
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{message}");
-    assert!(message.contains("certificate"), "{message}");
+    let proxy = tokio::spawn(terminate_tls(listener, authorities.acceptor.clone(), server.port()));
+    authorities.assert_checked(&url).await;
     proxy.abort();
 }
 
 /// Every node is behind a TLS proxy, and announces the proxy's port. One URL leads to all nodes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_over_tls_decides_like_memory() {
-    let cluster = Cluster::start().unwrap();
-    let (authority, config) = authority_and_server();
-    let (stranger, _) = authority_and_server();
-    let dir = tempfile::tempdir().unwrap();
-    let (trusted, other) = (written(&dir, "trusted.pem", &authority), written(&dir, "other.pem", &stranger));
-    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let (cluster, authorities) = (Cluster::start().unwrap(), Authorities::new());
     let (mut proxies, mut ports) = (Vec::new(), Vec::new());
     for node in cluster.nodes() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port().to_string();
-        proxies.push(tokio::spawn(terminate_tls(listener, acceptor.clone(), node.port())));
+        proxies.push(tokio::spawn(terminate_tls(listener, authorities.acceptor.clone(), node.port())));
         let bus = (node.port() + 10_000).to_string();
         for (name, value) in [("cluster-announce-bus-port", &bus), ("cluster-announce-port", &port)] {
             assert_eq!(node.command(&["CONFIG", "SET", name, value]).unwrap().text(), "OK");
@@ -116,12 +123,13 @@ async fn a_cluster_over_tls_decides_like_memory() {
     // The certificate covers both the host name and the address that the cluster announces.
     let url = format!("rediss+cluster://localhost:{}", ports[0]);
     let trace: String = (0..300).map(|n| format!("{}.5,key {}\n", n / 4, n % 20)).collect();
-    let file = written(&dir, "trace.csv", &format!("at,key\n{trace}"));
+    let (file, trusted) = (authorities.file("trace.csv"), authorities.file("trusted.pem"));
+    std::fs::write(&file, format!("at,key\n{trace}")).unwrap();
     let file = file.to_str().unwrap();
     let replay = ["replay", "--limit", "3/60s", "--output", "jsonl", file, "--store"];
     let memory = run(&[&replay[..], &["memory"]].concat(), &trusted).await;
     let redis = run(&[&replay[..], &[&url]].concat(), &trusted).await;
-    assert!(redis.status.success(), "{}", String::from_utf8_lossy(&redis.stderr));
+    assert!(redis.status.success(), "{}", text(&redis.stderr));
     assert_eq!(redis.stdout, memory.stdout);
     assert_eq!(memory.stdout.iter().filter(|byte| **byte == b'\n').count(), 300);
     for node in cluster.nodes() {
@@ -129,10 +137,7 @@ async fn a_cluster_over_tls_decides_like_memory() {
         assert!(stats.contains("cmdstat_evalsha:"), "every node decides: {stats}");
     }
 
-    let output = limiter(&url, &other).await;
-    let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{message}");
-    assert!(message.contains("certificate"), "{message}");
+    authorities.assert_checked(&url).await;
     for proxy in proxies {
         proxy.abort();
     }

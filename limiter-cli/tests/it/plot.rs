@@ -1,12 +1,10 @@
 //! The plot is well-formed, complete, and within its frame.
 
-mod common;
-
-use std::collections::HashSet;
 use std::fs;
 
-use common::{REAL_TRACE, failure, limiter, stdout_of};
 use roxmltree::{Document, Node};
+
+use crate::common::{REAL_TRACE, failure, limiter, stdout_of};
 
 const RED: &str = "#CE2D2D";
 
@@ -36,6 +34,13 @@ fn number(node: Node<'_, '_>, name: &str) -> f64 {
     node.attribute(name).unwrap().parse().unwrap()
 }
 
+fn assert_texts(svg: &str, expected: &[&str]) {
+    let texts = texts(svg);
+    for text in expected {
+        assert!(texts.iter().any(|found| found == text), "no \"{text}\" in {texts:?}");
+    }
+}
+
 fn texts(svg: &str) -> Vec<String> {
     let document = Document::parse(svg).unwrap();
     let texts = document.descendants().filter(|node| node.has_tag_name("text"));
@@ -56,8 +61,7 @@ fn denied_marks(svg: &str) -> Vec<String> {
 #[test]
 fn a_short_trace() {
     let svg = plot(&["--limit", "3/60s"], "at,key\n0,k\n20,k\n35,k\n70,k\n75,k\n85,k\n90,k\n150,k\n");
-    let texts = texts(&svg);
-    for text in [
+    let expected = [
         "k is over the limit 3/1m: 2 of 8 requests denied",
         "0 to 3m 36s",
         "used within 1m",
@@ -67,9 +71,8 @@ fn a_short_trace() {
         "1 key is over the limit",
         "k",
         "3m",
-    ] {
-        assert!(texts.iter().any(|found| found == text), "no \"{text}\" in {texts:?}");
-    }
+    ];
+    assert_texts(&svg, &expected);
     // The denied requests at 75 s and 90 s of 216 s, on 1,000 columns starting at 170.
     let marks: Vec<bool> =
         denied_marks(&svg).iter().zip(["517,", "586,"]).map(|(mark, x)| mark.starts_with(x)).collect();
@@ -79,18 +82,16 @@ fn a_short_trace() {
 #[test]
 fn a_real_trace_shows_the_longest_run_of_denials() {
     let svg = plot(&["--limit", "30/60s", REAL_TRACE], "");
-    let texts = texts(&svg);
-    for text in [
+    let expected = [
         "75.97.9.59 is over the limit 30/1m: 146 of 273 requests denied",
         "All 1,753 keys: 9,544 requests allowed, 456 denied",
         "31 keys are over the limit: those denied most",
         "130.237.218.86",
         "19 May",
-        "per 1 h",
-    ] {
-        assert!(texts.iter().any(|found| found == text), "no \"{text}\" in {texts:?}");
-    }
-    assert!(texts.iter().any(|text| text.starts_with("its longest run of denials: 18 May 2015, 08:0")), "{texts:?}");
+        "per 1h",
+    ];
+    assert_texts(&svg, &expected);
+    assert!(svg.contains("\nits longest run of denials: 18 May 2015, 08:0"), "{svg}");
     assert!(!denied_marks(&svg).is_empty());
 }
 
@@ -132,7 +133,7 @@ fn a_stream_gives_the_same_plot_as_a_file() {
     let trace = fs::read(REAL_TRACE).unwrap();
     let from_file = plot(&["--limit", "30/60s", REAL_TRACE], "");
     let from_stream = plot(&["--limit", "30/60s", "-"], trace);
-    assert_eq!(HashSet::from([from_file, from_stream]).len(), 1);
+    assert!(from_file == from_stream);
 }
 
 #[test]
@@ -145,9 +146,12 @@ fn a_plot_together_with_jsonl() {
 
 #[test]
 fn nothing_to_plot() {
-    let (status, stderr) = failure(&["replay", "--limit", "1/s", "--plot", "/tmp/never.svg"], "at,key\n");
-    assert!(status == 2 && stderr.contains("nothing to plot: the trace has no rows"), "{stderr}");
-    let args = ["replay", "--limit", "1/s", "--plot", "/tmp/never.svg", "--key", "x"];
-    let (status, stderr) = failure(&args, "at,key\n0,k\n");
-    assert!(status == 2 && stderr.contains("the trace has no key x"), "{stderr}");
+    for (args, trace, message) in [
+        (&[][..], "at,key\n", "nothing to plot: the trace has no rows"),
+        (&["--key", "x"], "at,key\n0,k\n", "the trace has no key x"),
+    ] {
+        let (status, stderr) =
+            failure(&[&["replay", "--limit", "1/s", "--plot", "/tmp/never.svg"], args].concat(), trace);
+        assert!(status == 2 && stderr.contains(message), "{stderr}");
+    }
 }

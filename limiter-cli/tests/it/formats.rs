@@ -1,9 +1,8 @@
 //! Real-world variants of the trace formats.
 
-mod common;
-
-use common::{jsonl, stdout_of};
 use serde_json::Value;
+
+use crate::common::{jsonl, stdout_of};
 
 /// Returns the time and the key of every row.
 fn rows(trace: impl AsRef<[u8]>) -> Vec<(u64, String)> {

@@ -1,8 +1,6 @@
 //! Messages about malformed input name the trace, the line and what was expected.
 
-mod common;
-
-use common::{failure, limiter, stdout_of, text};
+use crate::common::{failure, limiter, stdout_of, text};
 
 const GZIP: &[u8] = b"\x1f\x8b\x08\x00rest";
 
@@ -176,13 +174,12 @@ fn wrong_usage_has_status_2() {
 
 #[test]
 fn other_failures_have_status_1() {
-    let (status, stderr) = failure(&["replay", "--limit", "3/s", "/no/such/file"], "");
-    assert_eq!(status, 1);
-    assert!(stderr.contains("cannot open /no/such/file"), "{stderr}");
-    let (status, stderr) = failure(&["replay", "--limit", "3/s", "/"], "");
-    assert_eq!(status, 1);
-    assert!(stderr.contains("it is a directory"), "{stderr}");
-    let (status, stderr) = failure(&["replay", "--limit", "3/s", "--plot", "/no/such/dir/x.svg"], "at,key\n0,k\n");
-    assert_eq!(status, 1);
-    assert!(stderr.contains("cannot write /no/such/dir/x.svg"), "{stderr}");
+    for (args, message) in [
+        (&["/no/such/file"][..], "cannot open /no/such/file"),
+        (&["/"], "it is a directory"),
+        (&["--plot", "/no/such/dir/x.svg"], "cannot write /no/such/dir/x.svg"),
+    ] {
+        let (status, stderr) = failure(&[&["replay", "--limit", "3/s"], args].concat(), "at,key\n0,k\n");
+        assert!(status == 1 && stderr.contains(message), "{status}: {stderr}");
+    }
 }

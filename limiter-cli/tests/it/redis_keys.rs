@@ -1,16 +1,15 @@
 //! The commands on live keys, on real servers.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use common::{failure, limiter, stdout_of, text};
 use limiter_cli::redis::{connect, runtime};
 use limiter_core::{Limit, Limiter};
 use limiter_testkit::server::{Cluster, Server};
 use serde_json::Value;
+
+use crate::common::{failure, limiter, stdout_of, text};
 
 /// The name of the limiter in tests that need only one.
 const NAME: &str = "search";
@@ -75,11 +74,11 @@ fn show_and_reset() {
     );
     assert!(value("oldest").ends_with(" UTC") && value("newest").ends_with(" UTC"), "{shown}");
     // The window, plus up to an eighth.
-    assert!(["9 min 5", "10 min", "11 min"].iter().any(|least| value("expires after").starts_with(least)), "{shown}");
+    assert!(["9m 5", "10m", "11m"].iter().any(|least| value("expires after").starts_with(least)), "{shown}");
     assert!(value("bytes").replace(',', "").parse::<u64>().unwrap() > 1_000, "{shown}");
     assert!(shown.contains("\nlimit          100/10m: 100 used, 0 remaining\n"), "{shown}");
     assert!(shown.contains("\nlimit          500/1h: 100 used, 400 remaining\n"), "{shown}");
-    assert!(value("a request").starts_with("would be denied, retry after 9 min 5"), "{shown}");
+    assert!(value("a request").starts_with("would be denied, retry after 9m 5"), "{shown}");
 
     let one = &json(&url, &["show", "customer 7", "--limit", "100/10m"])[0];
     assert_eq!((&one["key"], &one["entries"], &one["allowed"]), (&"customer 7".into(), &100.into(), &false.into()));
@@ -107,14 +106,18 @@ fn list_all_keys_and_those_over_the_limit() {
     server.command(&["SET", "limiter", "1"]).unwrap();
     server.command(&["ZADD", "limiter:", "1", "x"]).unwrap();
 
-    assert_eq!(listed(&url, &[]), set(&["api:1", "api:2", "web:1", "web:22"]));
-    assert_eq!(listed(&url, &["--match", "web:*"]), set(&["web:1", "web:22"]));
-    assert_eq!(listed(&url, &["--match", "web:?"]), set(&["web:1"]));
-    assert_eq!(listed(&url, &["--over", "--limit", "100/10m"]), set(&["api:1", "web:1"]));
-    assert_eq!(listed(&url, &["--over", "--limit", "100/10m", "--match", "api*"]), set(&["api:1"]));
-    assert_eq!(listed(&url, &["--over", "--limit", "1000/10m", "--limit", "3/5m"]).len(), 4);
-    assert_eq!(listed(&url, &["--prefix", "other"]), set(&["api:3"]));
-    assert_eq!(listed(&url, &["--prefix", "nobody"]), set(&[]));
+    for (args, expected) in [
+        ("", &["api:1", "api:2", "web:1", "web:22"][..]),
+        ("--match web:*", &["web:1", "web:22"]),
+        ("--match web:?", &["web:1"]),
+        ("--over --limit 100/10m", &["api:1", "web:1"]),
+        ("--over --limit 100/10m --match api*", &["api:1"]),
+        ("--over --limit 1000/10m --limit 3/5m", &["api:1", "api:2", "web:1", "web:22"]),
+        ("--prefix other", &["api:3"]),
+        ("--prefix nobody", &[]),
+    ] {
+        assert_eq!(listed(&url, &args.split_whitespace().collect::<Vec<_>>()), set(expected), "{args}");
+    }
     let lines = json(&url, &["list", "--limit", "100/10m", "--match", "api:2"]);
     assert_eq!(
         (&lines[0]["used"], &lines[0]["remaining"], &lines[0]["allowed"]),
@@ -138,23 +141,24 @@ fn two_limiters_with_one_key() {
     let url = server.url();
     fill_as("search", &url, "limiter", &[(b"customer 7", 100), (b"customer 8", 1)]);
     fill_as("login", &url, "limiter", &[(b"customer 7", 3)]);
-    let logs = |args: &[&str]| -> BTreeSet<(String, String, u64)> {
-        let text = |line: &Value, field: &str| line[field].as_str().unwrap().to_owned();
-        let lines = json(&url, &[&["list"], args].concat());
-        lines.iter().map(|line| (text(line, "name"), text(line, "key"), line["entries"].as_u64().unwrap())).collect()
+    let logs = |args: &str| -> BTreeSet<String> {
+        let lines = json(&url, &["list"].into_iter().chain(args.split_whitespace()).collect::<Vec<_>>());
+        lines.iter().map(|line| format!("{}, {}, {}", line["name"], line["key"], line["entries"])).collect()
     };
-    let log = |name: &str, key: &str, entries| (name.to_owned(), key.to_owned(), entries);
-    let (search, other) = (log("search", "customer 7", 100), log("search", "customer 8", 1));
-    let login = log("login", "customer 7", 3);
-
-    assert_eq!(logs(&[]), BTreeSet::from([search.clone(), other.clone(), login.clone()]));
-    assert_eq!(logs(&["--name", "login"]), BTreeSet::from([login.clone()]));
-    assert_eq!(logs(&["--name", "nobody"]), BTreeSet::new());
-    assert_eq!(logs(&["--name", "search", "--match", "*7"]), BTreeSet::from([search.clone()]));
-    // Each log is tried through the limiter that it belongs to.
-    assert_eq!(logs(&["--over", "--limit", "3/10m"]), BTreeSet::from([search.clone(), login.clone()]));
-    assert_eq!(logs(&["--over", "--limit", "4/10m"]), BTreeSet::from([search]));
-    assert_eq!(logs(&["--over", "--limit", "3/10m", "--name", "login"]), BTreeSet::from([login]));
+    let [search, other] = [r#""search", "customer 7", 100"#, r#""search", "customer 8", 1"#];
+    let login = r#""login", "customer 7", 3"#;
+    for (args, expected) in [
+        ("", &[search, other, login][..]),
+        ("--name login", &[login]),
+        ("--name nobody", &[]),
+        ("--name search --match *7", &[search]),
+        // Each log is tried through the limiter that it belongs to.
+        ("--over --limit 3/10m", &[search, login]),
+        ("--over --limit 4/10m", &[search]),
+        ("--over --limit 3/10m --name login", &[login]),
+    ] {
+        assert_eq!(logs(args), set(expected), "{args}");
+    }
 
     let table = run(&url, &["list", "--name", "login"]);
     let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -167,7 +171,7 @@ fn two_limiters_with_one_key() {
 
     assert_eq!(run(&url, &["reset", "customer 7", "--name", "search"]), "reset   customer 7\n");
     assert_eq!(run(&url, &["reset", "customer 7", "--name", "search"]), "no log  customer 7\n");
-    assert_eq!(logs(&[]), BTreeSet::from([other, log("login", "customer 7", 3)]));
+    assert_eq!(logs(""), set(&[other, login]));
 
     for command in ["show", "reset"] {
         let (code, message) = failure(&["key", command, "customer 7", "--store", &url], "");
@@ -179,20 +183,8 @@ fn two_limiters_with_one_key() {
 fn printed_names_can_be_used_as_arguments() {
     let server = Server::start().unwrap();
     let url = server.url();
-    let names = [
-        "search",
-        "a:b",
-        "a",
-        "100%",
-        "{x}",
-        "",
-        "tab\t",
-        "Zo\u{eb} 7",
-        " ",
-        "''",
-        r"\",
-        "a very long name of a limiter",
-    ];
+    let long = "a very long name of a limiter";
+    let names = ["search", "a:b", "a", "100%", "{x}", "", "tab\t", "Zo\u{eb} 7", " ", "''", r"\", long];
     for name in names {
         fill_as(name, &url, "limiter", &[(b"b:k", 1)]);
     }
