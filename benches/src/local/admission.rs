@@ -9,8 +9,7 @@ use limiter_core::policy;
 use super::scenarios::PEERS;
 use crate::record::{Figures, Results, put};
 
-/// The limit: 100 units in any second.
-const MAX: u32 = 100;
+/// The limit is 100 units in any second.
 const WINDOW: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(5);
 
@@ -32,16 +31,14 @@ type Load = Vec<(Duration, usize)>;
 
 /// Twice the limit arrives just before and just after the end of the first second.
 fn boundary() -> Load {
+    let steps = (158..243).filter(|i| !(198..203).contains(i)).map(|i| (STEP * i, 5));
     // The first request opens a fixed window, which ends almost unused.
-    let mut load = vec![(Duration::ZERO, 1)];
-    load.extend((158..243).filter(|i| !(198..203).contains(i)).map(|i| (STEP * i, 5)));
-    load
+    [(Duration::ZERO, 1)].into_iter().chain(steps).collect()
 }
 
-/// Five times the limit arrives evenly for three seconds.
+/// Four times the limit arrives evenly for three seconds.
 fn steady() -> Load {
-    let per_step = 5 * MAX as usize * STEP.as_millis() as usize / WINDOW.as_millis() as usize;
-    (0..600).map(|i| (STEP * i, per_step.max(1))).collect()
+    (0..600).map(|i| (STEP * i, 2)).collect()
 }
 
 /// Returns when each library's admitted requests were sent. Their admission was no earlier.

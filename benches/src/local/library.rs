@@ -87,8 +87,4 @@ impl Contestant {
         };
         Self { name: L::NAME, keeps_log: L::KEEPS_LOG, refills: L::REFILLS, prepare: prepare::<L>, connect }
     }
-
-    pub(crate) const fn named(self, name: &'static str) -> Self {
-        Self { name, ..self }
-    }
 }

@@ -85,7 +85,7 @@ impl Scenario {
         let own = requested(&self.workload);
         let mut all: Vec<Timed> = contestants.iter().map(|contestant| timed(*contestant, own.clone())).collect();
         if let Some(plain) = &self.plain {
-            all.push(timed(contestants[0].named(PLAIN), requested(plain)));
+            all.push(timed(Contestant { name: PLAIN, ..contestants[0] }, requested(plain)));
         }
         all
     }

@@ -42,7 +42,7 @@ pub(super) fn admitted(records: &[Record]) -> Result<String> {
     const LINE: i32 = 22;
     let loads = [
         ("boundary", "400 requests around the end of the first second"),
-        ("steady", "five times the limit for three seconds"),
+        ("steady", "four times the limit for three seconds"),
     ];
     let groups: Vec<_> = loads.iter().flat_map(|load| records.iter().map(move |record| (load, record))).collect();
     let height = 50 + LINE * (groups.len() * (PEERS.len() + 2)) as i32;
