@@ -60,9 +60,9 @@ use super::outage::{Outage, later};
 /// describe the local log.
 ///
 /// # Memory
-/// The journal holds at most [`max_entries`](Self::max_entries) steps, about 700 bytes each if every step has its own key. The oldest
-/// go first. As many receipts are held, about 300 bytes each, until they expire. The local store has its own bound. An operation that
-/// appends nothing takes no memory.
+/// The journal holds at most [`max_entries`](Self::max_entries) changes, and the oldest go first. As many receipts are held, until they
+/// expire. A change and its receipt take less than a KiB and the key. The local store has its own bound. An operation that appends
+/// nothing takes no memory.
 ///
 /// # Cancel safety
 /// As the primary store's. The replay belongs to no call. It ends with the last clone; call [`flush`](Self::flush) first.

@@ -30,6 +30,9 @@ use limiter_core::{EntryId, Policy, Receipt, Timestamp};
 use super::aged::Aged;
 use super::change::{Change, Charge, LogId, Policies, Settle};
 
+/// Most services have few policies.
+const RECENT_POLICIES: usize = 8;
+
 struct Step {
     log: LogId,
     change: Change,
@@ -53,6 +56,8 @@ pub(super) struct Journal {
     /// The logs that wait for a replay, by turn.
     line: BTreeMap<u64, LogId>,
     next_turn: u64,
+    /// Those of the last steps, to be shared.
+    recent_policies: VecDeque<Arc<Policies>>,
     pub(super) max: usize,
     dropped: u64,
 }
@@ -65,6 +70,7 @@ impl Journal {
             costs: HashMap::default(),
             line: BTreeMap::new(),
             next_turn: 0,
+            recent_policies: VecDeque::new(),
             max,
             dropped: 0,
         }
@@ -79,18 +85,18 @@ impl Journal {
         self.dropped
     }
 
-    /// Appends an entry, as its receipt names it, that the local store has appended for `op`.
-    pub(super) fn charge(&mut self, op: &Op<'_>, entry: Entry, expires: Timestamp) {
+    /// Appends an entry, as its receipt names it, that the local store has appended for `op`. Returns its log.
+    pub(super) fn charge(&mut self, op: &Op<'_>, entry: Entry, expires: Timestamp) -> LogId {
         let charge = Charge {
             entry,
             is_given: op.at != At::StoreClock,
             cost: op.cost,
             window: op.retention().window,
-            policies: self.policies(op.log, op.policy, op.limiter_policy),
+            policies: self.policies(op.policy, op.limiter_policy),
             is_sent: op.id.is_some(),
             new_cost: None,
         };
-        self.push(op.log, Change::Charge(charge), Some((entry.id, entry.at)), expires);
+        self.push(op.log, Change::Charge(charge), Some((entry.id, entry.at)), expires)
     }
 
     /// Changes the step that determines the cost of an entry, as its receipt names it. Returns whether the entry was there, or `None` if
@@ -119,7 +125,7 @@ impl Journal {
     /// Appends a settlement of an entry of the primary store.
     pub(super) fn push_settlement(&mut self, settlement: &Settlement<'_>, expires: Timestamp) {
         let Settlement { log, policy, receipt, cost, at, .. } = *settlement;
-        let policies = self.policies(log, policy, None);
+        let policies = self.policies(policy, None);
         let settle = Settle { receipt, cost, at, policies };
         self.push(log, Change::Settle(settle), Some((receipt.entry(), receipt.at())), expires);
     }
@@ -212,14 +218,20 @@ impl Journal {
         }
     }
 
-    fn push(&mut self, log: LogKey<'_>, change: Change, receipt: Option<(EntryId, Timestamp)>, expires: Timestamp) {
+    fn push(
+        &mut self,
+        log: LogKey<'_>,
+        change: Change,
+        receipt: Option<(EntryId, Timestamp)>,
+        expires: Timestamp,
+    ) -> LogId {
         let log = LogId::from(log);
         let log = self.logs.get_key_value(&log).map_or(log, |(known, _)| known.clone());
         let number = self.steps.push(expires, Step { log: log.clone(), change, receipt });
         if let Some((entry, at)) = receipt {
             self.costs.insert((log.clone(), entry, at), number);
         }
-        match self.logs.entry(log) {
+        match self.logs.entry(log.clone()) {
             Occupied(mut queue) => queue.get_mut().steps.push_back(number),
             Vacant(queue) => {
                 self.line.insert(self.next_turn, queue.key().clone());
@@ -233,6 +245,7 @@ impl Journal {
             self.dropped += 1;
             self.unlink(number, step);
         }
+        log
     }
 
     /// Removes every trace of a step that is gone.
@@ -252,17 +265,16 @@ impl Journal {
         }
     }
 
-    /// Returns the policies, shared with the log's last step if that has the same.
-    fn policies(&self, log: LogKey<'_>, own: &Policy, limiter: Option<&Policy>) -> Arc<Policies> {
-        let last = self.logs.get(&log.into()).and_then(|queue| self.steps.get(*queue.steps.back()?));
-        match last.map(|step| &step.change) {
-            Some(Change::Charge(Charge { policies, .. }) | Change::Settle(Settle { policies, .. }))
-                if policies.own == *own && policies.limiter.as_ref() == limiter =>
-            {
-                Arc::clone(policies)
-            }
-            _ => Arc::new(Policies { own: own.clone(), limiter: limiter.cloned() }),
+    /// Returns the policies, shared with other steps that have the same.
+    fn policies(&mut self, own: &Policy, limiter: Option<&Policy>) -> Arc<Policies> {
+        let same = |known: &&Arc<Policies>| known.own == *own && known.limiter.as_ref() == limiter;
+        if let Some(known) = self.recent_policies.iter().find(same) {
+            return Arc::clone(known);
         }
+        let new = Arc::new(Policies { own: own.clone(), limiter: limiter.cloned() });
+        self.recent_policies.truncate(RECENT_POLICIES - 1);
+        self.recent_policies.push_front(Arc::clone(&new));
+        new
     }
 }
 
@@ -305,7 +317,7 @@ mod tests {
                 match action {
                     0..=3 => {
                         let entry = Entry { id: EntryId::from_u128(time.into()), at: at(time) };
-                        journal.charge(&Op::acquire(&key, &policy), entry, expires);
+                        let _ = journal.charge(&Op::acquire(&key, &policy), entry, expires);
                     }
                     4 => drop(journal.settle(log, receipt, number % 3)),
                     5 if journal.settle(log, receipt, 1).is_none() => {

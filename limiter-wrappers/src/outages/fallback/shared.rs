@@ -129,8 +129,8 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
             let expires = self.expiry(op.at, local.at, window);
             let issued = Issued { entry, local, primary: None, window, verdict: Some(facts.admitted) };
             let max = state.journal.max;
-            state.journal.charge(op, entry, expires);
-            state.verdicts.issue(op.log, issued, expires, max);
+            let log = state.journal.charge(op, entry, expires);
+            state.verdicts.issue(log, issued, expires, max);
             self.in_use.store(true, Ordering::Release);
             facts.outcome = Outcome::Appended(entry);
             drop(state);

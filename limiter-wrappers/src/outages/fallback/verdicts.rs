@@ -53,8 +53,8 @@ impl Verdicts {
     }
 
     /// Adds an entry. The oldest go if there are more than `max`.
-    pub(super) fn issue(&mut self, log: LogKey<'_>, issued: Issued, expires: Timestamp, max: usize) {
-        let (log, id) = (LogId::from(log), issued.entry.id);
+    pub(super) fn issue(&mut self, log: LogId, issued: Issued, expires: Timestamp, max: usize) {
+        let id = issued.entry.id;
         let number = self.issued.push(expires, (log.clone(), issued));
         if let Some(earlier) = self.by_id.insert((log, id), number) {
             self.issued.remove(earlier);
