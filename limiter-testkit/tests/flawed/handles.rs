@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use async_trait::async_trait;
-use limiter_core::store::{At, Facts, Log, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts};
+use limiter_core::store::{At, Facts, Log, LogKey, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, Timestamp, WindowStore};
 
 use super::rules::system_micros;
@@ -108,7 +109,7 @@ impl WindowStore for HandleStore {
         Ok(self.change(key, |log, _| !std::mem::take(log).is_empty()))
     }
 
-    fn try_decide(&self, _: Op<'_>) -> Option<Result<Decision, Error>> {
-        None
+    fn try_decide(&self, _: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        otherwise()
     }
 }

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Entry, Facts, LogFacts, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts, Usage, decide,
+    At, Entry, Facts, LogFacts, LogKey, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, Usage, decide,
 };
 use limiter_core::{Decision, EntryId, Error, ErrorKind, PerLimit, Policy, Timestamp, WindowStore};
 
@@ -198,15 +199,16 @@ impl WindowStore for ListStore {
         Ok(self.apply_step(&op, Some((now, fits))).0)
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        match (self.flaw, op.checked()) {
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || match (self.flaw, op.checked()) {
             (Flaw::AppliesWhatItDoesNotDecideAtOnce, Ok(op)) => {
                 self.apply_step(&op, None);
                 None
             }
             (Flaw::DecidesAtOnceWithoutChecks, _) => Some(Ok(decide(&op, self.apply_step(&op, None).0))),
             _ => None,
-        }
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {

@@ -17,7 +17,7 @@ pub(super) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     let store = run.store().clone();
     let mut wrong = Vec::new();
     for (cost, kind) in [(0, ErrorKind::InvalidCost), (3, ErrorKind::CostExceedsLimit)] {
-        match store.try_decide(op(0, cost)) {
+        match limiter_core::store::attempt(&store, op(0, cost)) {
             None => {}
             Some(Err(error)) if error.kind() == kind => {}
             Some(answer) => {
@@ -27,7 +27,7 @@ pub(super) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     }
     let mut appended = [false; 2];
     for (key, appended) in appended.iter_mut().enumerate() {
-        *appended = match store.try_decide(op(key, 1)) {
+        *appended = match limiter_core::store::attempt(&store, op(key, 1)) {
             None => false,
             Some(Ok(decision)) if decision.allowed() && decision.used() == 1 => true,
             Some(answer) => {

@@ -158,7 +158,7 @@ where
     match (route, op.limiter_policy) {
         (Route::Limiter, Some(_)) => by_limiter(store, op).await.map(|decision| (decision, None)),
         (Route::AtOnce, _) => {
-            if let Some(decision) = store.try_decide(op) {
+            if let Some(decision) = limiter_core::store::attempt(store, op) {
                 return decision.map(|decision| (decision, None));
             }
             by_facts(&**store, op).await
