@@ -85,6 +85,7 @@ macro_rules! conformance_tests {
             #[allow(unused_imports, reason = "the expressions may need none")]
             use super::*;
 
+            #[cfg(test)]
             async fn check(
                 phase: $crate::conformance::Phase,
                 on_runtime: fn($crate::conformance::Suite) -> $crate::conformance::Suite,
