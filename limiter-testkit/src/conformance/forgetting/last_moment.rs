@@ -13,6 +13,8 @@ use crate::conformance::suite::run::{Run, reset_all};
 
 /// The window, in microseconds.
 const WINDOW: u64 = 3_000;
+/// The number of logs. The thread may be preempted at the moment that matters.
+const LOGS: usize = 16;
 /// The time limit for one log. A slow store may never be read at the right time.
 const DEADLINE: Duration = Duration::from_millis(50);
 
@@ -21,7 +23,7 @@ pub(super) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
     if run.store().timer().is_some() {
         return;
     }
-    for _ in 0..4 {
+    for _ in 0..LOGS {
         match lost_early(run).await {
             Ok(Some(text)) => {
                 return findings.push(Finding::new("the last moment of a log", &[F1.nth(1)], text));
