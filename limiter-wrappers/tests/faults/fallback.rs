@@ -102,12 +102,13 @@ async fn run<X: Scene>(scene: &mut X, soak: &Soak<X::Fault>, seconds_fast: u64) 
     let clock = Limiter::new("clock", policy!("1/1s"), server.clone());
     let mut entries = 0;
     while let Some(ledger) = ledgers.join_next().await {
-        let (key, expected, count) = ledger.unwrap();
-        let status = Limiter::new("ledger", LEDGER, server.clone()).status(&*key).await.unwrap();
-        assert_eq!(status.used(), expected, "{key}");
-        // No entry lies in the server's future.
-        assert!(status.at() <= clock.status("").await.unwrap().at(), "{key}");
-        entries += count;
+        for (key, expected, count) in ledger.unwrap() {
+            let status = Limiter::new("ledger", LEDGER, server.clone()).status(&*key).await.unwrap();
+            assert_eq!(status.used(), expected, "{key}");
+            // No entry lies in the server's future.
+            assert!(status.at() <= clock.status("").await.unwrap().at(), "{key}");
+            entries += count;
+        }
     }
     let keys = resets.await.unwrap();
     for key in 0..keys {
@@ -123,12 +124,19 @@ async fn run<X: Scene>(scene: &mut X, soak: &Soak<X::Fault>, seconds_fast: u64) 
     assert!(entries > 100 && keys > 10 && outages > 0);
 }
 
-/// Acquires, settles, refunds and repeats on one key, and peeks at others. Returns the key, what it must have used, and the number
-/// of its entries.
-async fn keep_ledger(store: Store, mut random: Rng, key: String, until: Instant) -> (String, u64, usize) {
+/// Acquires, settles, refunds and repeats on one key after the other, and peeks at others. Returns the keys, what each must have used,
+/// and the number of its entries.
+async fn keep_ledger(store: Store, mut random: Rng, name: String, until: Instant) -> Vec<(String, u64, usize)> {
     let limiter = Limiter::new("ledger", LEDGER, store);
-    let mut entries: Vec<(u64, Receipt)> = Vec::new();
-    while Instant::now() < until {
+    let (mut ledgers, mut entries): (Vec<_>, Vec<(u64, Receipt)>) = (Vec::new(), Vec::new());
+    while Instant::now() < until || !entries.is_empty() {
+        let key = format!("{name} {}", ledgers.len());
+        // The server takes longer to settle an entry, the more entries are newer.
+        if entries.len() == 300 || Instant::now() >= until {
+            ledgers.push((key, entries.iter().map(|(kept, _)| kept).sum(), entries.len()));
+            entries.clear();
+            continue;
+        }
         let (index, cost) = (random.usize(..entries.len().max(1)), random.u64(1..100));
         match (random.u8(..8), entries.get_mut(index)) {
             (0 | 1, Some((kept, receipt))) if *kept > 0 => {
@@ -154,7 +162,7 @@ async fn keep_ledger(store: Store, mut random: Rng, key: String, until: Instant)
         }
         sleep(Duration::from_millis(random.u64(0..40))).await;
     }
-    (key, entries.iter().map(|(kept, _)| kept).sum(), entries.len())
+    ledgers
 }
 
 /// Uses key after key, and resets each in the end. Returns the number of keys.
