@@ -118,7 +118,7 @@ impl Fields {
     pub(crate) fn values(&self, policies: &Policies, rules: &[Rule], rulings: &[Ruling]) -> Values {
         let mut values = Values { on_redirects: self.on_redirects, ..Values::default() };
         if self.form == Some(FieldForm::Structured) {
-            let mut remaining = List::new();
+            let mut remaining = List::default();
             for ((rule, ruling), heads) in applying(rules, rulings).zip(&policies.heads) {
                 let Some(status) = ruling.status() else { continue };
                 match &ruling.charge.policy {

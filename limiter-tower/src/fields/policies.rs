@@ -24,7 +24,7 @@ pub(crate) struct Policies {
 impl Policies {
     pub(crate) fn new(rules: &[Rule]) -> Self {
         let enforced = || rules.iter().filter(|rule| !rule.shadow);
-        let mut list = List::new();
+        let mut list = List::default();
         enforced().for_each(|rule| policy_items(&mut list, rule.limiter_name(), rule.limiter.policy()));
         let heads = enforced().map(|rule| remaining_heads(rule.limiter_name(), rule.limiter.policy()));
         Self { heads: heads.collect(), value: list.value() }
@@ -34,7 +34,7 @@ impl Policies {
         if applying(rules, rulings).all(|(_, ruling)| ruling.status().is_some() && ruling.charge.policy.is_none()) {
             return self.value.clone();
         }
-        let mut list = List::new();
+        let mut list = List::default();
         for (rule, ruling) in applying(rules, rulings).filter(|(_, ruling)| ruling.status().is_some()) {
             policy_items(&mut list, rule.base_name(ruling), rule.policy(ruling));
         }
