@@ -1,10 +1,10 @@
-//! Stores that need a future, fail or never answer.
+//! A store that needs a future, fails or never answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
-use limiter_core::{Error, ErrorKind, WindowStore};
+use limiter_core::{Error, ErrorKind, SharedStore, WindowStore};
 
 /// How a [`Remote`] store behaves.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,13 +19,13 @@ pub(crate) enum Mood {
 
 /// A store that never answers at once.
 #[derive(Clone, Debug)]
-pub(crate) struct Remote<S> {
-    store: S,
+pub(crate) struct Remote {
+    store: SharedStore,
     mood: Arc<AtomicU8>,
 }
 
-impl<S> Remote<S> {
-    pub(crate) fn new(store: S) -> Self {
+impl Remote {
+    pub(crate) fn new(store: SharedStore) -> Self {
         Self { store, mood: Arc::default() }
     }
 
@@ -47,7 +47,7 @@ impl<S> Remote<S> {
     }
 }
 
-impl<S: WindowStore> WindowStore for Remote<S> {
+impl WindowStore for Remote {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.answer(self.store.apply(op)).await
     }

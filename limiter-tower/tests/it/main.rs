@@ -1,0 +1,10 @@
+//! The layers, in process and over real sockets.
+
+mod addresses;
+mod client;
+mod common;
+mod header_fields;
+mod remote;
+mod rules;
+mod settling;
+mod store_failure;
