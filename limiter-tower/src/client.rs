@@ -19,11 +19,11 @@ pub use self::error::WaitError;
 use self::holds::Holds;
 use crate::decide::Rulings;
 use crate::failure::StoreFailure;
-use crate::gate::Gate;
 use crate::head::{RequestHead, ResponseHead};
 use crate::observation::Observation;
 use crate::refusal::{Cause, Refusal};
 use crate::rule::Rule;
+use crate::rules::Rules;
 
 /// Sends requests no faster than their rules allow, and no sooner than the server asks: a [`tower_layer::Layer`] for clients.
 ///
@@ -58,13 +58,13 @@ pub struct WaitLayer(Arc<Config>);
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct WaitLayerBuilder {
-    gate: Gate,
+    rules: Rules,
     deadline: Duration,
 }
 
 #[derive(Debug)]
 struct Config {
-    gate: Gate,
+    rules: Rules,
     deadline: Duration,
     holds: Holds,
 }
@@ -76,34 +76,34 @@ impl WaitLayer {
         failure: StoreFailure,
         deadline: Duration,
     ) -> WaitLayerBuilder {
-        WaitLayerBuilder { gate: Gate::new(rules, failure), deadline }
+        WaitLayerBuilder { rules: Rules::new(rules, failure), deadline }
     }
 }
 
 impl WaitLayerBuilder {
     /// Sets how long the store may take for one try. Default: 1 s. After that it has failed.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.gate.timeout = timeout;
+        self.rules.timeout = timeout;
         self
     }
 
     /// Sets the timer that waits. Default: tokio's with the feature `tokio` and in a tokio runtime. Without a timer, a request that
     /// does not fit at once fails, and none is repeated.
     pub fn timer(mut self, timer: impl Timer) -> Self {
-        self.gate.timer = Some(Arc::new(timer));
+        self.rules.timer = Some(Arc::new(timer));
         self
     }
 
     /// Calls a function with what each rule said about each try.
     pub fn observe(mut self, observer: impl Fn(&Observation<'_>) + Send + Sync + 'static) -> Self {
-        self.gate.observer = Some(Box::new(observer));
+        self.rules.observer = Some(Box::new(observer));
         self
     }
 
     /// Returns the layer.
     #[must_use]
     pub fn build(self) -> WaitLayer {
-        WaitLayer(Arc::new(Config { gate: self.gate, deadline: self.deadline, holds: Holds::default() }))
+        WaitLayer(Arc::new(Config { rules: self.rules, deadline: self.deadline, holds: Holds::default() }))
     }
 }
 
@@ -168,21 +168,21 @@ where
             let (mut request, mut left) = (request, config.deadline);
             loop {
                 let mut rulings = Rulings::new();
-                let done = config.gate.decide_at_once(&RequestHead::from(&request), &mut rulings);
+                let done = config.rules.decide_at_once(&RequestHead::from(&request), &mut rulings);
                 let Some(rulings) = config.admit(rulings, done, &mut left).await.map_err(WaitError::Refused)? else {
                     continue;
                 };
                 let next = request.repeat();
                 let response = service.call(request).await.map_err(WaitError::Service)?;
-                let costs = config.gate.actual_costs(&rulings, &ResponseHead::from(&response));
+                let costs = config.rules.actual_costs(&rulings, &ResponseHead::from(&response));
                 let asked = asked_wait(&ResponseHead::from(&response));
                 if let Some(wait) = asked {
                     config.hold(&rulings, wait).await;
                 }
                 if let Some(costs) = costs {
-                    config.gate.settle(rulings, costs).await;
+                    config.rules.settle(rulings, costs).await;
                 }
-                match (next, asked, config.gate.timer()) {
+                match (next, asked, config.rules.timer()) {
                     (Some(next), Some(wait), Some(timer)) if wait <= left => {
                         drop(response);
                         left -= wait;
@@ -200,18 +200,18 @@ where
 impl Config {
     /// Finishes a try. Returns its rulings if the request may be sent, and `None` after a wait.
     async fn admit(&self, rulings: Rulings, done: bool, left: &mut Duration) -> Result<Option<Rulings>, Refusal> {
-        let rulings = if done { rulings } else { self.gate.finish(rulings).await };
-        self.gate.report(&rulings);
-        let refusal = if self.gate.refuses(&rulings) {
-            self.gate.refusal(rulings)
+        let rulings = if done { rulings } else { self.rules.finish(rulings).await };
+        self.rules.report(&rulings);
+        let refusal = if self.rules.refuses(&rulings) {
+            self.rules.refusal(rulings)
         } else if let Some(wait) = self.holds.left(&hold_key(&rulings), now(&rulings)) {
             let refund = vec![Some(0); rulings.len()];
-            self.gate.settle(rulings, refund).await;
+            self.rules.settle(rulings, refund).await;
             Refusal::new(Cause::AskedToWait, Some(wait), Vec::new())
         } else {
             return Ok(Some(rulings));
         };
-        match (refusal.cause(), refusal.retry_after(), self.gate.timer()) {
+        match (refusal.cause(), refusal.retry_after(), self.rules.timer()) {
             (Cause::Denied | Cause::AskedToWait, Some(wait), Some(timer)) if wait <= *left => {
                 *left -= wait;
                 timer.sleep(wait).await;
@@ -223,7 +223,7 @@ impl Config {
 
     /// Holds requests with the same keys back for as long as the server asked.
     fn hold<'a>(&'a self, rulings: &Rulings, wait: Duration) -> impl Future<Output = ()> + Send + use<'a> {
-        let (key, now) = (hold_key(rulings), self.gate.now(rulings));
+        let (key, now) = (hold_key(rulings), self.rules.now(rulings));
         async move {
             if let Some(now) = now.await {
                 self.holds.add(key, now, now.saturating_add(wait));

@@ -9,10 +9,10 @@ use tower_layer::Layer;
 
 use crate::failure::StoreFailure;
 use crate::fields::Fields;
-use crate::gate::Gate;
 use crate::observation::Observation;
 use crate::respond::Problem;
 use crate::rule::Rule;
+use crate::rules::Rules;
 use crate::service::{Config, Limit};
 
 /// Limits the requests of a service: a [`tower_layer::Layer`].
@@ -49,7 +49,7 @@ pub struct LimitLayer<R = Problem>(Arc<Config<R>>);
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct LimitLayerBuilder<R = Problem> {
-    gate: Gate,
+    rules: Rules,
     fields: Fields,
     respond: R,
 }
@@ -63,7 +63,7 @@ impl LimitLayer {
 
     /// Returns a builder of a layer with these rules, in this order.
     pub fn builder(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> LimitLayerBuilder {
-        LimitLayerBuilder { gate: Gate::new(rules, failure), fields: Fields::default(), respond: Problem }
+        LimitLayerBuilder { rules: Rules::new(rules, failure), fields: Fields::default(), respond: Problem }
     }
 }
 
@@ -78,33 +78,33 @@ impl<R> LimitLayerBuilder<R> {
     ///
     /// A store in memory answers at once and needs no timer. Any other one needs the [timer](Self::timer).
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.gate.timeout = timeout;
+        self.rules.timeout = timeout;
         self
     }
 
     /// Sets the timer of the timeout. Default: tokio's with the feature `tokio` and in a tokio runtime. Without a timer, a store
     /// that does not answer at once has failed.
     pub fn timer(mut self, timer: impl Timer) -> Self {
-        self.gate.timer = Some(Arc::new(timer));
+        self.rules.timer = Some(Arc::new(timer));
         self
     }
 
     /// Sets how refused requests are answered. Default: [`Problem`].
     pub fn respond_with<T>(self, respond: T) -> LimitLayerBuilder<T> {
-        LimitLayerBuilder { gate: self.gate, fields: self.fields, respond }
+        LimitLayerBuilder { rules: self.rules, fields: self.fields, respond }
     }
 
     /// Calls a function with what each rule said about each request.
     pub fn observe(mut self, observer: impl Fn(&Observation<'_>) + Send + Sync + 'static) -> Self {
-        self.gate.observer = Some(Box::new(observer));
+        self.rules.observer = Some(Box::new(observer));
         self
     }
 
     /// Returns the layer.
     #[must_use]
     pub fn build(self) -> LimitLayer<R> {
-        let Self { gate, fields, respond } = self;
-        LimitLayer(Arc::new(Config::new(gate, fields, respond)))
+        let Self { rules, fields, respond } = self;
+        LimitLayer(Arc::new(Config::new(rules, fields, respond)))
     }
 }
 

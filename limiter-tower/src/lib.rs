@@ -15,7 +15,6 @@ mod client;
 mod decide;
 mod failure;
 mod fields;
-mod gate;
 #[cfg(feature = "tonic")]
 mod grpc;
 mod head;
@@ -25,6 +24,7 @@ mod observation;
 mod refusal;
 mod respond;
 mod rule;
+mod rules;
 mod service;
 mod time_limit;
 

@@ -14,9 +14,9 @@ use tower_service::Service;
 
 use crate::decide::Rulings;
 use crate::fields::{Fields, Policies, Values, add_retry_after};
-use crate::gate::Gate;
 use crate::head::{RequestHead, ResponseHead};
 use crate::respond::{Problem, Respond};
+use crate::rules::Rules;
 
 /// The service of a [`LimitLayer`](crate::LimitLayer).
 pub struct Limit<S, R = Problem> {
@@ -26,19 +26,19 @@ pub struct Limit<S, R = Problem> {
 
 /// What all services of a layer share.
 pub(crate) struct Config<R> {
-    gate: Arc<Gate>,
+    rules: Arc<Rules>,
     policies: Policies,
     fields: Fields,
     respond: R,
 }
 
 impl<R> Config<R> {
-    pub(crate) fn new(gate: Gate, fields: Fields, respond: R) -> Self {
-        Self { policies: Policies::new(gate.rules()), gate: Arc::new(gate), fields, respond }
+    pub(crate) fn new(rules: Rules, fields: Fields, respond: R) -> Self {
+        Self { policies: Policies::new(rules.rules()), rules: Arc::new(rules), fields, respond }
     }
 
     fn values(&self, rulings: &Rulings) -> Values {
-        self.fields.values(&self.policies, self.gate.rules(), rulings)
+        self.fields.values(&self.policies, self.rules.rules(), rulings)
     }
 
     /// Returns what to do after the request was served, or the response if it is refused.
@@ -46,19 +46,19 @@ impl<R> Config<R> {
     where
         R: Respond<T>,
     {
-        self.gate.report(rulings);
+        self.rules.report(rulings);
         let values = self.values(rulings);
-        if self.gate.refuses(rulings) {
-            let refusal = self.gate.refusal(mem::take(rulings));
+        if self.rules.refuses(rulings) {
+            let refusal = self.rules.refusal(mem::take(rulings));
             let mut response = self.respond.respond(&refusal);
             add_retry_after(refusal.retry_after_secs(), response.headers_mut());
             values.add(response.status(), response.headers_mut());
             return Err(response);
         }
-        if let Some(charges) = self.gate.charges(rulings) {
+        if let Some(charges) = self.rules.charges(rulings) {
             request.extensions_mut().insert(charges);
         }
-        let unsettled = self.gate.settles().then(|| Unsettled::new(self, mem::take(rulings)));
+        let unsettled = self.rules.settles().then(|| Unsettled::new(self, mem::take(rulings)));
         Ok(After { values, unsettled })
     }
 }
@@ -86,7 +86,7 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let config = &self.config;
         let mut rulings = Rulings::new();
-        let state = if config.gate.decide_at_once(&RequestHead::from(&request), &mut rulings) {
+        let state = if config.rules.decide_at_once(&RequestHead::from(&request), &mut rulings) {
             match config.admit(&mut rulings, &mut request) {
                 Ok(after) => State::Serving { serving: self.service.call(request), after: Some(after) },
                 Err(response) => State::Refused { response: Some(response) },
@@ -95,8 +95,8 @@ where
             // A clone need not be ready, so the service that is goes with the request.
             let clone = self.service.clone();
             let service = mem::replace(&mut self.service, clone);
-            let gate = Arc::clone(&config.gate);
-            let deciding = Box::pin(async move { gate.finish(rulings).await });
+            let rules = Arc::clone(&config.rules);
+            let deciding = Box::pin(async move { rules.finish(rulings).await });
             let asked = Asked { request, service, config: Arc::clone(config) };
             State::Deciding { deciding, asked: Some(Box::new(asked)) }
         };
@@ -118,7 +118,7 @@ impl<S: fmt::Debug, R> fmt::Debug for Limit<S, R> {
 
 impl<R> fmt::Debug for Config<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config").field("gate", &self.gate).field("fields", &self.fields).finish_non_exhaustive()
+        f.debug_struct("Config").field("rules", &self.rules).field("fields", &self.fields).finish_non_exhaustive()
     }
 }
 
@@ -228,9 +228,9 @@ impl<R> Unsettled<R> {
         response: Option<&Response<T>>,
     ) -> Option<(BoxFuture<'static, Rulings>, Arc<Config<R>>)> {
         let rulings = self.rulings.take()?;
-        let gate = Arc::clone(&self.config.gate);
-        let costs = gate.actual_costs(&rulings, &ResponseHead::from(response?))?;
-        let settling = Box::pin(async move { gate.settle(*rulings, costs).await });
+        let rules = Arc::clone(&self.config.rules);
+        let costs = rules.actual_costs(&rulings, &ResponseHead::from(response?))?;
+        let settling = Box::pin(async move { rules.settle(*rulings, costs).await });
         Some((settling, Arc::clone(&self.config)))
     }
 }
@@ -239,10 +239,10 @@ impl<R> Drop for Unsettled<R> {
     fn drop(&mut self) {
         #[cfg(feature = "tokio")]
         if let (Some(rulings), Ok(runtime)) = (self.rulings.take(), tokio::runtime::Handle::try_current())
-            && let Some(costs) = self.config.gate.abandoned_costs()
+            && let Some(costs) = self.config.rules.abandoned_costs()
         {
-            let gate = Arc::clone(&self.config.gate);
-            runtime.spawn(async move { gate.settle(*rulings, costs).await });
+            let rules = Arc::clone(&self.config.rules);
+            runtime.spawn(async move { rules.settle(*rulings, costs).await });
         }
     }
 }

@@ -93,7 +93,9 @@ async fn of_400_requests_to_three_processes_over_a_cluster_exactly_the_maximum_i
     assert_eq!(replies.iter().filter(|reply| reply.0 == 200).count(), MAX);
     let denied: Vec<&Reply> = replies.iter().filter(|reply| reply.0 == 429).collect();
     assert_eq!(denied.len(), 400 - MAX);
-    assert!(denied.iter().all(|(_, wait, body)| (1..=3600).contains(&wait.unwrap()) && body.contains("quota-exceeded")));
+    assert!(
+        denied.iter().all(|(_, wait, body)| (1..=3600).contains(&wait.unwrap()) && body.contains("quota-exceeded"))
+    );
     // Another key is another log.
     assert_eq!(http.get(processes[0].address.clone(), None).await.0, 200);
     // A denial says when one more fits.

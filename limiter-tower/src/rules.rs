@@ -19,7 +19,7 @@ use crate::rule::{ActualCost, Rule};
 use crate::time_limit::TimeLimit;
 
 /// Rules, what happens when their store fails, and who is told.
-pub(crate) struct Gate {
+pub(crate) struct Rules {
     rules: Box<[Rule]>,
     failure: StoreFailure,
     pub(crate) timeout: Duration,
@@ -29,7 +29,7 @@ pub(crate) struct Gate {
 
 type Observer = Box<dyn Fn(&Observation<'_>) + Send + Sync>;
 
-impl Gate {
+impl Rules {
     pub(crate) fn new(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> Self {
         let mut rules: Vec<Rule> = rules.into_iter().collect();
         // Shadow rules come last, so that they charge nothing that another rule denies.
@@ -169,9 +169,9 @@ fn default_timer<'a>() -> Option<&'a dyn Timer> {
     None
 }
 
-impl fmt::Debug for Gate {
+impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Gate");
+        let mut out = f.debug_struct("Rules");
         out.field("rules", &self.rules).field("failure", &self.failure).field("timeout", &self.timeout);
         out.finish_non_exhaustive()
     }
