@@ -4,6 +4,7 @@
 
 use std::time::SystemTime;
 
+use async_trait::async_trait;
 use limiter::store::{Facts, Log, LogKey, Op, Settlement, SettlementFacts, WindowStore};
 use limiter::time::Timestamp;
 use limiter::{Error, ErrorKind, Limiter, policy};
@@ -62,6 +63,7 @@ impl RedbStore {
     }
 }
 
+#[async_trait]
 impl WindowStore for RedbStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.change(op.log, |log, now| log.apply(&op, now))

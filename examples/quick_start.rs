@@ -20,7 +20,7 @@ fn main() -> Result<(), limiter::Error> {
     println!("status, which consumes nothing: {} of {} used", status.used(), status.limit());
 
     // Blocks this thread until the acquire fits.
-    let Ok(permit) = search.acquire("customer 7").within(Duration::from_secs(2)).permit().now()? else {
+    let Ok(permit) = search.acquire("customer 7").within(Duration::from_secs(2)).permit().blocking()? else {
         panic!("a unit frees within one second, so the acquire fits within two");
     };
     println!("waited and got a permit: {} of 3 used", permit.decision().used());

@@ -13,7 +13,7 @@ use axum::extract::{ConnectInfo, Form, Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use limiter::{Decision, Error, Ipv6Block, Limiter, MemoryStore, Policy, RedisStore, SharedStore, Status, policy};
+use limiter::{Denied, Error, IpBlock, Limiter, MemoryStore, Policy, RedisStore, SharedStore, Status, policy};
 use serde::Deserialize;
 
 const SEARCH: Policy = policy!("5/10s, 100/1h");
@@ -44,14 +44,14 @@ async fn open(store: &str) -> Result<SharedStore, Error> {
 
 /// The reason why a request is refused.
 enum Refused {
-    Denied(Box<Decision>),
+    Denied(Denied),
     Password,
     Store(Error),
 }
 
-impl From<Decision> for Refused {
-    fn from(denied: Decision) -> Self {
-        Self::Denied(denied.into())
+impl From<Denied> for Refused {
+    fn from(denied: Denied) -> Self {
+        Self::Denied(denied)
     }
 }
 
@@ -64,10 +64,9 @@ impl From<Error> for Refused {
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
         match self {
-            Self::Denied(decision) => {
-                let retry = [("retry-after", decision.retry_after_secs().unwrap_or(1).to_string())];
-                (StatusCode::TOO_MANY_REQUESTS, retry, remaining(decision.status()), "too many requests")
-                    .into_response()
+            Self::Denied(denied) => {
+                let retry = [("retry-after", denied.retry_after_secs().unwrap_or(1).to_string())];
+                (StatusCode::TOO_MANY_REQUESTS, retry, remaining(denied.status()), "too many requests").into_response()
             }
             Self::Password => (StatusCode::UNAUTHORIZED, "wrong password").into_response(),
             // Fails closed: without the limiter, the resource is unprotected. `error` does not print the key.
@@ -95,11 +94,8 @@ async fn search(
     Query(search): Query<Search>,
 ) -> Result<Response, Refused> {
     let policy = if headers.contains_key("x-gold") { &GOLD } else { &SEARCH };
-    let decision = limiters.search.acquire(Ipv6Block::new(peer.ip())).policy(policy).await?;
-    if !decision.allowed() {
-        return Err(decision.into());
-    }
-    Ok((remaining(decision.status()), format!("no results for {:?}", search.q)).into_response())
+    let admitted = limiters.search.acquire(IpBlock::new(peer.ip())).policy(policy).await?.into_result()?;
+    Ok((remaining(admitted.status()), format!("no results for {:?}", search.q)).into_response())
 }
 
 #[derive(Deserialize)]

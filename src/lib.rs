@@ -58,8 +58,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use limiter_core::{
-    Counting, Decision, EntryId, Error, ErrorKind, Ipv6Block, Key, KeyBuf, Limit, LimitStatus, Limiter, Name,
-    OutOfRange, Permit, Policy, Receipt, Settled, SharedStore, Status, Window, policy, request,
+    Admitted, Counting, Decision, Denied, EntryId, Error, ErrorKind, IpBlock, Key, KeyBuf, Limit, LimitStatus, Limiter,
+    Name, OutOfRange, Permit, Policy, Receipt, Settled, SharedStore, Status, Window, policy, request,
 };
 #[cfg(feature = "memory")]
 pub use limiter_memory::{self as memory, MemoryStore};

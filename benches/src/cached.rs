@@ -1,5 +1,6 @@
 //! The cache of denials as a library.
 
+use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, Limiter, WindowStore};
 use limiter_memory::MemoryStore;
@@ -14,6 +15,7 @@ pub struct Cached(Limiter<DenialCache<Remote>>);
 #[derive(Debug)]
 pub struct Remote(MemoryStore);
 
+#[async_trait]
 impl WindowStore for Remote {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.0.apply(op).await

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use governor::middleware::NoOpMiddleware;
 use limiter_core::store::LogKey;
-use limiter_core::{Decision, DynWindowStore, Error, Limit, Limiter, Policy, Timestamp};
+use limiter_core::{Decision, Error, Limit, Limiter, Policy, Timestamp, WindowStore};
 use limiter_memory::MemoryStore;
 use trypema::local::LocalRateLimiterProvider;
 use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
@@ -189,7 +189,7 @@ impl Library for Async {
 }
 
 /// This library, as a future, on a store chosen at run time.
-pub struct Dyn(Limiter<Arc<dyn DynWindowStore>>);
+pub struct Dyn(Limiter<Arc<dyn WindowStore>>);
 
 impl Library for Dyn {
     const NAME: &str = "limiter dyn";

@@ -82,7 +82,7 @@ impl Results {
             to_governor("two threads over 1,024 keys, to governor", 0.75, "keys_1024/two_threads"),
             to_governor("fresh keys, to governor", 0.8, "keys_1M/fresh"),
             goal("future on a known store, to `now()`", 1.1, self.ratio("hot/allowed", Async::NAME, Now::NAME)),
-            goal("future on `Arc<dyn DynWindowStore>`, additional ns to `now()`", 35.0, dynamic()),
+            goal("future on `Arc<dyn WindowStore>`, additional ns to `now()`", 35.0, dynamic()),
             goal("cached denial, ns", 1000.0, self.nanos("denials/one_key", Cached::NAME)),
             goal("limit of 1,000,000 to limit of 10, denied", 1.5, to_plain("limit_1M/denied")),
             goal("limit of 1,000,000 to limit of 10, sliding", 1.5, to_plain("limit_1M/sliding")),
@@ -132,7 +132,7 @@ impl Results {
              - *limiter*: `limiter.acquire(key).now()`. *limiter read*: the same, reading every field of the \
              decision.\n\
              - *limiter async*: the future of `limiter.acquire(key)` on a store known at compile time. *limiter \
-             dyn*: on `Arc<dyn DynWindowStore>`. *limiter cached denial*: on a `DenialCache` that knows the denial.\n\
+             dyn*: on `Arc<dyn WindowStore>`. *limiter cached denial*: on a `DenialCache` that knows the denial.\n\
              - *plain*: the reference of the scenario: cost 1, one window, or a limit of 10, with the same \
              call.\n\
              - *baseline: clock*: reads the clock. *baseline: hash, line*: hashes the key and updates one cache line.\n\

@@ -12,6 +12,7 @@ use crate::settlement::Receipt;
 use crate::status::ceil_secs;
 use crate::status::{LimitStatus, Status};
 use crate::time::{Timestamp, Window};
+use crate::verdict::{Admitted, Denied};
 
 /// The verdict on an operation, with the usage after it.
 ///
@@ -144,6 +145,17 @@ impl Decision {
     #[must_use]
     pub const fn status(&self) -> &Status {
         &self.status
+    }
+
+    /// Returns the decision as a `Result`, for `?`: [`Admitted`], or the error [`Denied`].
+    ///
+    /// A record is always [`Admitted`], even if it did not fit.
+    ///
+    /// # Errors
+    /// [`Denied`] if the operation was denied.
+    #[inline]
+    pub fn into_result(self) -> Result<Admitted, Denied> {
+        if self.denied { Err(Denied::new(self)) } else { Ok(Admitted::new(self)) }
     }
 
     /// Returns the usage without the verdict, by value. See [`status`](Self::status).

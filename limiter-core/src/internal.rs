@@ -43,15 +43,6 @@ pub fn limits_array<const N: usize>(policy: &Policy) -> Option<&[Limit; N]> {
     policy.limits_array()
 }
 
-/// Returns the leading zeros of the longest window in microseconds.
-///
-/// Precomputed: counting leading zeros is slow on some processors.
-#[inline(always)]
-#[must_use]
-pub fn longest_window_zeros(policy: &Policy) -> u8 {
-    policy.longest_window_zeros()
-}
-
 /// Returns the timestamp in the lowest 53 bits. The higher bits are ignored, so a store can use them for other data.
 #[inline(always)]
 #[must_use]

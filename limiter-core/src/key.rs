@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// | `&[u8]`, `[u8; N]`, `Vec<u8>` | the bytes themselves |
 /// | integers | the number in decimal: `42` is the key `"42"` |
 /// | `IpAddr`, `Ipv4Addr`, `Ipv6Addr` | the address as text; an IPv4-mapped IPv6 address is written as IPv4 |
-/// | [`Ipv6Block`] | an IPv4 address, or the network of an IPv6 address: `2001:db8:0:1::/64` |
+/// | [`IpBlock`] | an IPv4 address, or the network of an IPv6 address: `2001:db8:0:1::/64` |
 /// | `uuid::Uuid` (feature `uuid`) | the hyphenated text |
 /// | tuples of two to four of these | the parts, separated by `,`; a `,` or `\` inside a part is escaped with `\` |
 ///
@@ -285,18 +285,18 @@ integers!(unsigned: u8, u16, u32, u64, u128, usize; signed: i8, i16, i32, i64, i
 /// is treated as IPv4.
 ///
 /// ```
-/// use limiter_core::{Ipv6Block, Key};
-/// let key = |address: &str| Ipv6Block::new(address.parse().unwrap()).to_key().as_ref().to_vec();
+/// use limiter_core::{IpBlock, Key};
+/// let key = |address: &str| IpBlock::new(address.parse().unwrap()).to_key().as_ref().to_vec();
 /// assert_eq!(key("2001:db8:0:1:aaaa::1"), b"2001:db8:0:1::/64");
 /// assert_eq!(key("203.0.113.7"), b"203.0.113.7");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ipv6Block {
+pub struct IpBlock {
     address: IpAddr,
     prefix: u8,
 }
 
-impl Ipv6Block {
+impl IpBlock {
     /// Returns the key of `address`. IPv6 addresses share a key if they are in the same /64 network.
     #[must_use]
     pub const fn new(address: IpAddr) -> Self {
@@ -345,7 +345,7 @@ written! {
     Ipv4Addr: |key, address| push_ipv4(&mut key, address);
     Ipv6Addr: |key, address| push_ip(&mut key, address.into());
     IpAddr: |key, address| push_ip(&mut key, address);
-    Ipv6Block: |key, block| match block.address.to_canonical() {
+    IpBlock: |key, block| match block.address.to_canonical() {
         IpAddr::V4(address) => push_ipv4(&mut key, address),
         IpAddr::V6(address) => {
             let host_bits = 128 - u32::from(block.prefix);
@@ -423,7 +423,7 @@ mod tests {
                 "2001:1111:2222:3333::/64",
             ),
         ] {
-            assert_eq!([key(ip(address)), key(Ipv6Block::new(ip(address)))], [whole, block]);
+            assert_eq!([key(ip(address)), key(IpBlock::new(ip(address)))], [whole, block]);
             if let IpAddr::V6(v6) = ip(address) {
                 assert_eq!(key(v6), whole);
             }
@@ -440,7 +440,7 @@ mod tests {
             (128, "2001:db8:0:1:aaaa::1/128"),
             (255, "2001:db8:0:1:aaaa::1/128"),
         ] {
-            assert_eq!(key(Ipv6Block::with_prefix(ip("2001:db8:0:1:aaaa::1"), prefix)), block);
+            assert_eq!(key(IpBlock::with_prefix(ip("2001:db8:0:1:aaaa::1"), prefix)), block);
         }
     }
 

@@ -11,6 +11,7 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod bounds;
 mod clock;
 mod decision;
 mod error;
@@ -28,7 +29,6 @@ mod op;
 mod parse;
 mod per_limit;
 mod policy;
-mod range;
 pub mod request;
 mod search;
 #[cfg(feature = "serde")]
@@ -38,14 +38,16 @@ mod status;
 pub mod store;
 mod text;
 mod time;
+mod verdict;
 mod with_clock;
 
+pub use bounds::{MAX_COST, OutOfRange};
 #[cfg(feature = "tokio")]
 pub use clock::TokioTimer;
 pub use clock::{BoxFuture, Clock, Timer};
 pub use decision::Decision;
 pub use error::{Error, ErrorKind};
-pub use key::{Ipv6Block, Key, KeyBuf};
+pub use key::{IpBlock, Key, KeyBuf};
 pub use limit::Limit;
 pub use limiter::{Limiter, SharedStore};
 pub use limits::MAX_LIMITS;
@@ -53,10 +55,10 @@ pub use name::Name;
 pub use op::EntryId;
 pub use per_limit::PerLimit;
 pub use policy::{Counting, Policy};
-pub use range::{MAX_COST, OutOfRange};
 pub use request::{Permit, RefundOnDrop, Request};
 pub use settlement::Receipt;
 pub use status::{LimitStatus, Settled, Status, ceil_secs};
-pub use store::{DynWindowStore, NowStore, WindowStore};
+pub use store::{NowStore, WindowStore};
 pub use time::{Timestamp, Window};
+pub use verdict::{Admitted, Denied};
 pub use with_clock::WithClock;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::range::MAX_COST;
-use crate::range::OutOfRange;
-use crate::range::Quantity;
+use crate::bounds::MAX_COST;
+use crate::bounds::OutOfRange;
+use crate::bounds::Quantity;
 use crate::time::Window;
 
 /// A limit of at most `max` units of cost in any window of a given length.

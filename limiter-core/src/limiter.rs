@@ -6,10 +6,10 @@ use std::sync::Arc;
 use crate::clock::Timer;
 use crate::name::Name;
 use crate::policy::Policy;
-use crate::store::{DynWindowStore, WindowStore};
+use crate::store::WindowStore;
 
 /// A store whose type is chosen at run time: in memory, Redis, or any other.
-pub type SharedStore = Arc<dyn DynWindowStore>;
+pub type SharedStore = Arc<dyn WindowStore>;
 
 /// A rate limiter: a name, a default policy and a store.
 ///

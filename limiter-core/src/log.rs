@@ -8,13 +8,13 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::time::Duration;
 
+use crate::bounds::MAX_COST;
 use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
 use crate::limit::Limit;
 use crate::limits::MAX_LIMITS;
 use crate::op::{At, EntryId, Op};
 use crate::per_limit::PerLimit;
 use crate::policy::Policy;
-use crate::range::MAX_COST;
 use crate::search::gallop;
 use crate::settlement::Settlement;
 use crate::time::Timestamp;

@@ -1,10 +1,10 @@
 //! Operations: what a limiter asks of a store.
 
+use crate::bounds::MAX_COST;
 use crate::error::{Error, ErrorKind};
 use crate::log_key::LogKey;
 use crate::name::Name;
 use crate::policy::{Counting, Policy};
-use crate::range::MAX_COST;
 use crate::time::{Timestamp, Window};
 
 /// The kind of an operation, which determines whether it appends an entry.

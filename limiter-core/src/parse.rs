@@ -1,9 +1,9 @@
 //! The parser of limits and windows. `policy!` and `FromStr` share it, so it consists of `const` functions.
 
+use crate::bounds::OutOfRange;
 use crate::limit::Limit;
 use crate::limits::Limits;
 use crate::limits::MAX_LIMITS;
-use crate::range::OutOfRange;
 use crate::time::Window;
 
 /// The units, longest first: length in microseconds, and names. `Display` prints the first name.

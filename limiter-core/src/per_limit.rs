@@ -54,26 +54,6 @@ impl<T: Copy> PerLimit<T> {
             Items::More(items) => Items::More(items.iter().copied().map(f).collect()),
         })
     }
-
-    /// Returns a sequence of `f` applied to each item, or the first error. `f` is not called again after an error.
-    ///
-    /// # Errors
-    /// The first error that `f` returns.
-    pub fn try_map<U: Copy, E>(&self, mut f: impl FnMut(T) -> Result<U, E>) -> Result<PerLimit<U>, E> {
-        let mut error = None;
-        // After an error, `first` fills the remaining items of a result that is discarded.
-        let first = f(self[0])?;
-        let mut next = Some(first);
-        let mapped = self.map(|item| match next.take() {
-            Some(first) => first,
-            None if error.is_some() => first,
-            None => f(item).unwrap_or_else(|e| {
-                error = Some(e);
-                first
-            }),
-        });
-        error.map_or(Ok(mapped), Err)
-    }
 }
 
 impl<T> Deref for PerLimit<T> {
@@ -146,9 +126,5 @@ mod tests {
         }
         assert_eq!(PerLimit::from([1, 2, 3, 4, 5]), PerLimit::from_slice(&[1, 2, 3, 4, 5]).unwrap());
         assert_eq!(*PerLimit::from([1, 2]), [1, 2]);
-        let even = |i: u32| if i.is_multiple_of(2) { Ok(i / 2) } else { Err(i) };
-        assert_eq!(PerLimit::from([2, 4, 6, 8, 0]).try_map(even), Ok(PerLimit::from([1, 2, 3, 4, 0])));
-        assert_eq!(PerLimit::from([2, 3, 6, 5]).try_map(even), Err(3));
-        assert_eq!(PerLimit::one(1).try_map(even), Err(1));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::error::{Error, ErrorKind};
+use crate::bounds::{OutOfRange, Quantity};
 use crate::limit::Limit;
 use crate::limits::{Limits, MAX_LIMITS};
 use crate::time::Window;
@@ -38,7 +38,6 @@ pub struct Policy {
     limits: Limits,
     counting: Counting,
     longest_window: Window,
-    longest_window_zeros: u8,
     largest_max: u64,
     smallest_max: u64,
     name: Option<Cow<'static, str>>,
@@ -50,20 +49,18 @@ impl Policy {
     /// The order matters only for ties: if two limits bind equally, a decision reports the earlier one.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidLimit`] if there are no limits or more than [`MAX_LIMITS`].
-    pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, Error> {
+    /// [`OutOfRange`] if there are no limits or more than [`MAX_LIMITS`].
+    pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, OutOfRange> {
         let (mut array, mut count) = ([Limit::UNUSED; MAX_LIMITS], 0);
-        for limit in limits {
-            if count == MAX_LIMITS {
-                let text = format!("a policy has 1 to {MAX_LIMITS} limits, found more");
-                return Err(Error::new(ErrorKind::InvalidLimit, text));
+        // One more than fit, because an endless iterator has too many as well.
+        for limit in limits.into_iter().take(MAX_LIMITS + 1) {
+            if let Some(place) = array.get_mut(count) {
+                *place = limit;
             }
-            array[count] = limit;
             count += 1;
         }
-        if count == 0 {
-            let text = format!("a policy has 1 to {MAX_LIMITS} limits, found none");
-            return Err(Error::new(ErrorKind::InvalidLimit, text));
+        if count == 0 || count > MAX_LIMITS {
+            return Err(OutOfRange::new(Quantity::Limits, count as u64));
         }
         Ok(Self::from_checked(Limits::new(array, count)))
     }
@@ -105,7 +102,6 @@ impl Policy {
             limits,
             counting: Counting::Admitted,
             longest_window: longest,
-            longest_window_zeros: longest.as_micros().leading_zeros() as u8,
             largest_max: largest,
             smallest_max: smallest,
             name: None,
@@ -169,12 +165,6 @@ impl Policy {
         self.smallest_max
     }
 
-    /// See [`crate::internal::longest_window_zeros`].
-    #[inline(always)]
-    pub(crate) const fn longest_window_zeros(&self) -> u8 {
-        self.longest_window_zeros
-    }
-
     /// See [`crate::internal::limits_array`].
     #[inline(always)]
     pub(crate) fn limits_array<const N: usize>(&self) -> Option<&[Limit; N]> {
@@ -217,16 +207,15 @@ macro_rules! policy {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::{Error, ErrorKind};
 
     #[test]
     fn a_policy_has_one_to_eight_limits() {
         let limit = |max| Limit::per_second(max).unwrap();
         assert_eq!(Policy::new([]).unwrap_err().to_string(), "a policy has 1 to 8 limits, found none");
         let error = Policy::new(std::iter::repeat(limit(1))).unwrap_err();
-        assert_eq!(
-            (error.kind(), &*error.to_string()),
-            (ErrorKind::InvalidLimit, "a policy has 1 to 8 limits, found more")
-        );
+        assert_eq!(error.to_string(), "a policy has 1 to 8 limits, found more");
+        assert_eq!(Error::from(error).kind(), ErrorKind::InvalidLimit);
         for count in 1..=8 {
             let policy = Policy::new((1..=count).map(limit)).unwrap();
             assert_eq!((policy.limits().len() as u64, policy.smallest_max(), policy.largest_max()), (count, 1, count));

@@ -1,7 +1,6 @@
 //! The builders that a limiter's methods return. Each is also a future.
 
 mod call;
-mod join;
 mod many;
 mod permit;
 mod reset;

@@ -1,9 +1,9 @@
 //! Settlements, which change or remove an entry, and the receipts that name it.
 
+use crate::bounds::MAX_COST;
 use crate::log_key::LogKey;
 use crate::op::{At, EntryId};
 use crate::policy::Policy;
-use crate::range::MAX_COST;
 use crate::time::{Timestamp, Window};
 
 /// A handle to one entry of a log, used to settle or refund it.

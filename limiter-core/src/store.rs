@@ -12,11 +12,10 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::task::Poll;
 
-use async_trait::async_trait;
+pub use async_trait::async_trait;
 
-use crate::clock::Timer;
+use crate::clock::{BoxFuture, Timer};
 use crate::decision::Decision;
 pub use crate::decision::decide;
 use crate::error::Error;
@@ -32,52 +31,40 @@ pub use crate::status::settled;
 /// To write a backend, first read `OracleStore` in `limiter-testkit`, which is the reference implementation. The
 /// [module documentation](self) lists the steps. `limiter_testkit::conformance` checks every numbered sentence below.
 ///
+/// Implement it with [`#[async_trait]`](https://docs.rs/async-trait), which boxes the futures and so makes the trait object safe:
+/// `Arc<dyn WindowStore>` is a store, too.
+///
 #[doc = include_str!("contract.md")]
+#[async_trait]
 pub trait WindowStore: Debug + Send + Sync + 'static {
     /// Applies an operation.
     ///
     /// # Errors
     /// If the store fails. A denial is never an error.
-    fn apply(&self, op: Op<'_>) -> impl Future<Output = Result<Facts, Error>> + Send;
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error>;
 
     /// Replaces the cost of one entry, or removes the entry if the cost is 0.
     ///
     /// # Errors
     /// If the store fails. A missing or expired entry is not an error.
-    fn settle(&self, settlement: Settlement<'_>) -> impl Future<Output = Result<SettlementFacts, Error>> + Send;
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error>;
 
     /// Removes a whole log. Returns `false` if there was none.
     ///
     /// # Errors
     /// If the store fails. A damaged log is not an error: it is removed.
-    fn reset(&self, log: LogKey<'_>) -> impl Future<Output = Result<bool, Error>> + Send;
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error>;
 
     /// [Checks](Op::checked) an operation, applies it and decides on it, if the store can do so without waiting.
     ///
     /// Otherwise returns `None` and has no effect. Default: `None`.
     ///
-    /// A limiter tries this first, so an in-memory store needs no boxed future, not even behind `dyn`. A wrapper that does
-    /// not forward it stays correct, only slower.
+    /// A limiter tries this first, so an in-memory store needs no boxed future. A wrapper that does not forward it stays correct,
+    /// only slower.
     #[inline(always)]
-    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         let _ = op;
         None
-    }
-
-    /// Polls a limiter's future: [`decide_at_once`](Self::decide_at_once), or `otherwise` if that returns `None`.
-    ///
-    /// A store may override this to write the decision in place, which saves a copy per `.await`.
-    #[doc(hidden)]
-    #[inline(always)]
-    fn poll_decision(
-        &self,
-        op: Op<'_>,
-        otherwise: impl FnOnce() -> Poll<Result<Decision, Error>>,
-    ) -> Poll<Result<Decision, Error>> {
-        match self.decide_at_once(op) {
-            Some(decision) => Poll::Ready(decision),
-            None => otherwise(),
-        }
     }
 
     /// Returns the timer that [`Request::within`](crate::Request::within) sleeps on.
@@ -85,6 +72,45 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     /// Default: `None`. Waiting then uses the limiter's timer.
     fn timer(&self) -> Option<&dyn Timer> {
         None
+    }
+}
+
+/// Forwards every call without another box.
+impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
+    fn apply<'s, 'o, 'async_trait>(&'s self, op: Op<'o>) -> BoxFuture<'async_trait, Result<Facts, Error>>
+    where
+        's: 'async_trait,
+        'o: 'async_trait,
+    {
+        (**self).apply(op)
+    }
+
+    fn settle<'s, 'o, 'async_trait>(
+        &'s self,
+        settlement: Settlement<'o>,
+    ) -> BoxFuture<'async_trait, Result<SettlementFacts, Error>>
+    where
+        's: 'async_trait,
+        'o: 'async_trait,
+    {
+        (**self).settle(settlement)
+    }
+
+    fn reset<'s, 'o, 'async_trait>(&'s self, log: LogKey<'o>) -> BoxFuture<'async_trait, Result<bool, Error>>
+    where
+        's: 'async_trait,
+        'o: 'async_trait,
+    {
+        (**self).reset(log)
+    }
+
+    #[inline(always)]
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        (**self).try_decide(op)
+    }
+
+    fn timer(&self) -> Option<&dyn Timer> {
+        (**self).timer()
     }
 }
 
@@ -133,101 +159,5 @@ impl<S: NowStore> NowStore for Arc<S> {
     #[inline]
     fn reset_now(&self, log: LogKey<'_>) -> bool {
         (**self).reset_now(log)
-    }
-}
-
-/// The object-safe version of [`WindowStore`], implemented for every store.
-///
-/// `Arc<dyn DynWindowStore>` implements [`WindowStore`] again. It tries [`decide_at_once`](WindowStore::decide_at_once)
-/// first and boxes a future only if that returns `None`. Implement [`WindowStore`], not this trait.
-#[async_trait]
-pub trait DynWindowStore: Debug + Send + Sync + 'static {
-    /// Calls [`WindowStore::apply`].
-    async fn dyn_apply(&self, op: Op<'_>) -> Result<Facts, Error>;
-    /// Calls [`WindowStore::settle`].
-    async fn dyn_settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error>;
-    /// Calls [`WindowStore::reset`].
-    async fn dyn_reset(&self, log: LogKey<'_>) -> Result<bool, Error>;
-    /// Calls [`WindowStore::decide_at_once`].
-    fn dyn_decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>>;
-    /// Calls [`WindowStore::timer`].
-    fn dyn_timer(&self) -> Option<&dyn Timer>;
-}
-
-#[async_trait]
-impl<S: WindowStore> DynWindowStore for S {
-    async fn dyn_apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.apply(op).await
-    }
-
-    async fn dyn_settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.settle(settlement).await
-    }
-
-    async fn dyn_reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.reset(log).await
-    }
-
-    fn dyn_decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        self.decide_at_once(op)
-    }
-
-    fn dyn_timer(&self) -> Option<&dyn Timer> {
-        self.timer()
-    }
-}
-
-impl WindowStore for dyn DynWindowStore {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.dyn_apply(op).await
-    }
-
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.dyn_settle(settlement).await
-    }
-
-    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.dyn_reset(log).await
-    }
-
-    #[inline]
-    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        self.dyn_decide_at_once(op)
-    }
-
-    fn timer(&self) -> Option<&dyn Timer> {
-        self.dyn_timer()
-    }
-}
-
-impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
-    fn apply(&self, op: Op<'_>) -> impl Future<Output = Result<Facts, Error>> + Send {
-        (**self).apply(op)
-    }
-
-    fn settle(&self, settlement: Settlement<'_>) -> impl Future<Output = Result<SettlementFacts, Error>> + Send {
-        (**self).settle(settlement)
-    }
-
-    fn reset(&self, log: LogKey<'_>) -> impl Future<Output = Result<bool, Error>> + Send {
-        (**self).reset(log)
-    }
-
-    #[inline(always)]
-    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        (**self).decide_at_once(op)
-    }
-
-    #[inline(always)]
-    fn poll_decision(
-        &self,
-        op: Op<'_>,
-        otherwise: impl FnOnce() -> Poll<Result<Decision, Error>>,
-    ) -> Poll<Result<Decision, Error>> {
-        (**self).poll_decision(op, otherwise)
-    }
-
-    fn timer(&self) -> Option<&dyn Timer> {
-        (**self).timer()
     }
 }

@@ -1,6 +1,6 @@
 //! A wrapper that replaces a store's clock.
 
-use crate::clock::{Clock, Timer};
+use crate::clock::{BoxFuture, Clock, Timer};
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::facts::{Facts, SettlementFacts};
@@ -60,21 +60,37 @@ impl<S, C: Clock> WithClock<S, C> {
     }
 }
 
+/// Forwards every call without another box.
 impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.store.apply(self.op(&op)).await
+    fn apply<'s, 'o, 'async_trait>(&'s self, op: Op<'o>) -> BoxFuture<'async_trait, Result<Facts, Error>>
+    where
+        's: 'async_trait,
+        'o: 'async_trait,
+    {
+        self.store.apply(self.op(&op))
     }
 
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.store.settle(self.settlement(&settlement)).await
+    fn settle<'s, 'o, 'async_trait>(
+        &'s self,
+        settlement: Settlement<'o>,
+    ) -> BoxFuture<'async_trait, Result<SettlementFacts, Error>>
+    where
+        's: 'async_trait,
+        'o: 'async_trait,
+    {
+        self.store.settle(self.settlement(&settlement))
     }
 
-    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.store.reset(log).await
+    fn reset<'s, 'o, 'async_trait>(&'s self, log: LogKey<'o>) -> BoxFuture<'async_trait, Result<bool, Error>>
+    where
+        's: 'async_trait,
+        'o: 'async_trait,
+    {
+        self.store.reset(log)
     }
 
-    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        self.store.decide_at_once(self.op(&op))
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        self.store.try_decide(self.op(&op))
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

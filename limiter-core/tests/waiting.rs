@@ -83,9 +83,9 @@ fn an_acquire_at_a_given_time_or_denied_under_its_id_is_tried_once() {
     let limiter = Limiter::new("search", attempts, WithClock::new(OracleStore::new(), clock.clone()));
     let start = clock.now();
     assert!(limiter.acquire("k").now().unwrap().allowed());
-    assert!(!limiter.acquire("k").at(start).within(Duration::MAX).now().unwrap().allowed());
+    assert!(!limiter.acquire("k").at(start).within(Duration::MAX).blocking().unwrap().allowed());
     // The first try is in the log under this id, so a second try would only repeat the verdict.
-    let denied = limiter.acquire("k").id(7).within(Duration::MAX).now().unwrap();
+    let denied = limiter.acquire("k").id(7).within(Duration::MAX).blocking().unwrap();
     assert!(!denied.allowed());
     assert_eq!(clock.now().micros_since(start), 1_000_000);
 }
@@ -110,7 +110,7 @@ fn without_a_future_it_blocks_the_thread() {
     let limiter = Limiter::new("search", policy!("1/1s"), WithClock::new(OracleStore::new(), clock.clone()));
     assert!(limiter.acquire("k").now().unwrap().allowed());
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| limiter.acquire("k").within(SECOND).now().unwrap());
+        let waiting = scope.spawn(|| limiter.acquire("k").within(SECOND).blocking().unwrap());
         while clock.sleepers() == 0 {
             thread::yield_now();
         }
@@ -119,7 +119,7 @@ fn without_a_future_it_blocks_the_thread() {
     });
     let real = Limiter::new("search", policy!("1/50ms"), OracleStore::new());
     let start = Instant::now();
-    assert!((0..2).all(|_| real.acquire("k").within(20 * SECOND).now().unwrap().allowed()));
+    assert!((0..2).all(|_| real.acquire("k").within(20 * SECOND).blocking().unwrap().allowed()));
     assert!(start.elapsed() >= Duration::from_millis(50));
 }
 
@@ -141,6 +141,6 @@ fn in_a_tokio_runtime_tokio_is_the_timer() {
 fn the_earliest_time_is_no_special_case() {
     let clock = MockClock::starting_at(Timestamp::EPOCH).auto_advancing();
     let limiter = Limiter::new("search", policy!("1/1us"), WithClock::new(OracleStore::new(), clock.clone()));
-    assert!((0..3).all(|_| limiter.acquire("k").within(SECOND).now().unwrap().allowed()));
+    assert!((0..3).all(|_| limiter.acquire("k").within(SECOND).blocking().unwrap().allowed()));
     assert_eq!(clock.now().as_micros(), 2);
 }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::Poll;
 
+use async_trait::async_trait;
 use limiter_core::store::{At, Facts, LogKey, Op, Settlement, SettlementFacts, decide};
 use limiter_core::{Decision, Error, NowStore, Timestamp, WindowStore};
 
@@ -209,6 +209,7 @@ impl NowStore for MemoryStore {
     }
 }
 
+#[async_trait]
 impl WindowStore for MemoryStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         Ok(self.apply_now(&op))
@@ -223,17 +224,8 @@ impl WindowStore for MemoryStore {
     }
 
     #[inline(always)]
-    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        Some(self.decide_now(op))
-    }
-
-    #[inline(always)]
-    fn poll_decision(
-        &self,
-        op: Op<'_>,
-        _: impl FnOnce() -> Poll<Result<Decision, Error>>,
-    ) -> Poll<Result<Decision, Error>> {
-        if op.is_checked() { self.run(&op) } else { Poll::Ready(self.check_and_decide(op)) }
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        if op.is_checked() { self.run(&op) } else { Some(self.check_and_decide(op)) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use async_trait::async_trait;
 use limiter_core::store::{At, Facts, LogKey, Mode, Op, Settlement, SettlementFacts};
 use limiter_core::{Counting, EntryId, Error, ErrorKind, WindowStore};
 use redis::Cmd;
@@ -93,6 +94,7 @@ where
     }
 }
 
+#[async_trait]
 impl<C> WindowStore for RedisStore<C>
 where
     C: ConnectionLike + Clone + Send + Sync + 'static,

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use async_trait::async_trait;
 use limiter_core::store::{At, Entry, Facts, LogFacts, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts, Usage};
 use limiter_core::{
     Counting, Decision, EntryId, Error, Limit, MAX_COST, Name, NowStore, PerLimit, Policy, Timestamp, WindowStore,
@@ -184,6 +185,7 @@ impl NowStore for OracleStore {
     }
 }
 
+#[async_trait]
 impl WindowStore for OracleStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         Ok(self.apply_now(&op))
@@ -197,7 +199,7 @@ impl WindowStore for OracleStore {
         Ok(self.reset_now(log))
     }
 
-    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         Some(self.decide_now(op))
     }
 }

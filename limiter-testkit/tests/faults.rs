@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, ErrorKind, SharedStore, WindowStore};
 use limiter_testkit::OracleStore;
@@ -73,6 +74,7 @@ struct Store {
     flaw: Flaw,
 }
 
+#[async_trait]
 impl WindowStore for Store {
     async fn apply(&self, mut op: Op<'_>) -> Result<Facts, Error> {
         let Server { store, is_down, was_down } = &self.server;

@@ -168,7 +168,7 @@ where
             let (mut request, mut left) = (request, config.deadline);
             loop {
                 let mut rulings = Rulings::new();
-                let done = config.rules.decide_at_once(&RequestHead::from(&request), &mut rulings);
+                let done = config.rules.try_decide(&RequestHead::from(&request), &mut rulings);
                 let Some(rulings) = config.admit(rulings, done, &mut left).await.map_err(WaitError::Refused)? else {
                     continue;
                 };

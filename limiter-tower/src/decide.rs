@@ -93,7 +93,7 @@ fn prepare_one(rule: &Rule, head: &RequestHead<'_>) -> Ruling {
 }
 
 /// Decides without a future. Returns `false` if something is left to [`finish`].
-pub(crate) fn decide_at_once(rules: &[Rule], rulings: &mut Rulings, failure: &StoreFailure) -> bool {
+pub(crate) fn try_decide(rules: &[Rule], rulings: &mut Rulings, failure: &StoreFailure) -> bool {
     // A request without a key must charge nothing.
     let mut refused = refused(rules, rulings);
     let mut charged = false;
@@ -163,11 +163,11 @@ pub(crate) async fn settle(rule: &Rule, ruling: &mut Ruling, cost: u64, limit: &
 fn ask_at_once(rule: &Rule, key: &KeyBuf, charge: &Charge, refused: bool) -> Option<Result<Decision, Error>> {
     let (cost, policy) = (charge.cost.max(1), charge.policy.as_deref().unwrap_or(rule.limiter.policy()));
     if refused || charge.cost == 0 {
-        rule.limiter.peek(key).cost(cost).policy(policy).at_once()
+        rule.limiter.peek(key).cost(cost).policy(policy).try_now()
     } else if charge.policy.is_some() {
-        rule.limiter.acquire(key).cost(cost).policy(policy).at_once()
+        rule.limiter.acquire(key).cost(cost).policy(policy).try_now()
     } else {
-        rule.limiter.acquire(key).cost(cost).at_once()
+        rule.limiter.acquire(key).cost(cost).try_now()
     }
 }
 

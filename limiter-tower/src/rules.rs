@@ -44,9 +44,9 @@ impl Rules {
     /// Decides without a future. Returns `false` if something is left to [`finish`](Self::finish).
     ///
     /// The rulings stay where the caller has them: they are some hundred bytes, and moving them would show.
-    pub(crate) fn decide_at_once(&self, head: &RequestHead<'_>, rulings: &mut Rulings) -> bool {
+    pub(crate) fn try_decide(&self, head: &RequestHead<'_>, rulings: &mut Rulings) -> bool {
         decide::prepare(&self.rules, head, rulings);
-        decide::decide_at_once(&self.rules, rulings, &self.failure)
+        decide::try_decide(&self.rules, rulings, &self.failure)
     }
 
     pub(crate) async fn finish(&self, rulings: Rulings) -> Rulings {

@@ -86,7 +86,7 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let config = &self.config;
         let mut rulings = Rulings::new();
-        let state = if config.rules.decide_at_once(&RequestHead::from(&request), &mut rulings) {
+        let state = if config.rules.try_decide(&RequestHead::from(&request), &mut rulings) {
             match config.admit(&mut rulings, &mut request) {
                 Ok(after) => State::Serving { serving: self.service.call(request), after: Some(after) },
                 Err(response) => State::Refused { response: Some(response) },

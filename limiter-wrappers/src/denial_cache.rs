@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use foldhash::fast::RandomState;
@@ -229,6 +230,7 @@ impl Drop for Forget<'_> {
     }
 }
 
+#[async_trait]
 impl<S: WindowStore> WindowStore for DenialCache<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         if let Some(facts) = self.cache.find(&op) {
@@ -254,11 +256,11 @@ impl<S: WindowStore> WindowStore for DenialCache<S> {
         self.store.reset(log).await
     }
 
-    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         if let Some(facts) = self.cache.find(&op) {
             return Some(op.checked().map(|op| decide(&op, facts)));
         }
-        let decision = self.store.decide_at_once(op)?;
+        let decision = self.store.try_decide(op)?;
         if decision.as_ref().is_ok_and(|decision| decision.receipt().is_some()) {
             self.cache.forget(op.log);
         }

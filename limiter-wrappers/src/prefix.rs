@@ -1,5 +1,6 @@
 //! Keys of one tenant.
 
+use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, Key, KeyBuf, NowStore, Timer, WindowStore};
 
@@ -70,6 +71,7 @@ fn with_callers_key<T>(result: Result<T, Error>, log: LogKey<'_>) -> Result<T, E
     result.map_err(|error| if error.key().is_some() { error.with_log(log) } else { error })
 }
 
+#[async_trait]
 impl<S: WindowStore> WindowStore for Prefix<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let key = self.key(op.log);
@@ -86,9 +88,9 @@ impl<S: WindowStore> WindowStore for Prefix<S> {
         with_callers_key(self.store.reset(LogKey::new(log.name, &key)).await, log)
     }
 
-    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         let key = self.key(op.log);
-        self.store.decide_at_once(op_on(op, &key)).map(|result| with_callers_key(result, op.log))
+        self.store.try_decide(op_on(op, &key)).map(|result| with_callers_key(result, op.log))
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

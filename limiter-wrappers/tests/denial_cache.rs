@@ -31,7 +31,7 @@ async fn a_repeated_denial_needs_no_call_until_a_unit_frees() {
         last = again;
     }
     assert_eq!((faulty.calls(), cache.len()), (calls, 1));
-    assert!(limiter.acquire("key").at_once().is_some());
+    assert!(limiter.acquire("key").try_now().is_some());
     // Another cost, policy, verb, id or key is another question.
     let gold = policy!("9/1h");
     assert!(!limiter.acquire("key").cost(2).await.unwrap().allowed());

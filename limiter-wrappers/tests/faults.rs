@@ -96,7 +96,7 @@ async fn row<X: Scene>(scene: &mut X, fault: X::Fault, expected: [&str; 7], wron
             let _ = writeln!(wrong, "{fault}: expected {expected}, found {observed:?}");
         }
     }
-    let afterwards = if X::loses_data(fault) { "what was lost can be admitted again" } else { "nothing is lost" };
+    let afterwards = if X::loses_data(fault) { "lost units can be admitted again" } else { "nothing is lost" };
     row + &format!(" {afterwards} |\n")
 }
 

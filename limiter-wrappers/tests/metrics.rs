@@ -62,9 +62,9 @@ fn decisions_are_counted_by_policy_limit_and_outcome() {
     assert_eq!(decisions("5/10s", "peek", "denied"), "1");
     assert_eq!(decisions("5/10s", "record", "denied"), "1");
     assert_eq!(metrics["limiter_near_limit_total limiter=search policy=5/10s limit=5/10s"], "2", "4 and 5 of 5");
-    assert_eq!(metrics["limiter_store_seconds limiter=search operation=acquire"], "7 values");
-    assert_eq!(metrics["limiter_store_seconds limiter=search operation=settle"], "1 values");
-    assert_eq!(metrics["limiter_store_seconds limiter=search operation=reset"], "1 values");
+    assert_eq!(metrics["limiter_store_duration_seconds limiter=search operation=acquire"], "7 values");
+    assert_eq!(metrics["limiter_store_duration_seconds limiter=search operation=settle"], "1 values");
+    assert_eq!(metrics["limiter_store_duration_seconds limiter=search operation=reset"], "1 values");
     assert_eq!(metrics["limiter_keys "], "1", "the other was reset");
     assert!(metrics.keys().all(|name| !name.contains(SECRET)), "{metrics:?}");
     assert!(
@@ -94,5 +94,5 @@ fn errors_are_counted_by_kind() {
     };
     assert_eq!((errors("acquire", "unavailable"), errors("reset", "unavailable")), ("1".to_owned(), "1".to_owned()));
     assert_eq!(errors("acquire", "inconsistent"), "1");
-    assert_eq!(metrics["limiter_store_seconds limiter=search operation=acquire"], "3 values");
+    assert_eq!(metrics["limiter_store_duration_seconds limiter=search operation=acquire"], "3 values");
 }

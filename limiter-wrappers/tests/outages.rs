@@ -177,9 +177,9 @@ async fn the_stack_answers_at_once_while_the_breaker_is_open() {
         assert!(limiter.acquire("key").await.unwrap().allowed());
     }
     assert_eq!(start.elapsed(), Duration::from_millis(200));
-    assert!(limiter.acquire("key").at_once().is_some());
+    assert!(limiter.acquire("key").try_now().is_some());
     advance(PAUSE).await;
-    assert!(limiter.acquire("key").at_once().is_none());
+    assert!(limiter.acquire("key").try_now().is_none());
     faulty.set(Does::Answer);
     assert!(limiter.acquire("key").await.unwrap().allowed());
     assert_eq!(limiter.status("key").await.unwrap().used(), 1);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, ErrorKind, Limiter, SharedStore, WindowStore, policy};
 use limiter_memory::MemoryStore;
@@ -47,6 +48,7 @@ fn prefixes_nest_and_the_log_is_that_of_the_tuple() {
 #[derive(Debug)]
 struct Failing;
 
+#[async_trait]
 impl WindowStore for Failing {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         Err(Error::new(ErrorKind::Unavailable, "away").with_log(op.log))

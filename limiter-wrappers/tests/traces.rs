@@ -5,6 +5,7 @@ mod common;
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use async_trait::async_trait;
 use common::{Faulty, SECRET, traffic};
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
@@ -74,6 +75,7 @@ fn a_span_surrounds_the_store_and_may_have_a_hash_of_the_key() {
 #[derive(Debug)]
 struct Said<S>(S);
 
+#[async_trait]
 impl<S: limiter_core::WindowStore> limiter_core::WindowStore for Said<S> {
     async fn apply(&self, op: limiter_core::store::Op<'_>) -> Result<limiter_core::store::Facts, limiter_core::Error> {
         tracing::debug!("in the store");

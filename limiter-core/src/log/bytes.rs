@@ -16,9 +16,9 @@
 use std::collections::HashMap;
 
 use super::{Log, Original};
+use crate::bounds::MAX_COST;
 use crate::error::{Error, ErrorKind};
 use crate::op::EntryId;
-use crate::range::MAX_COST;
 use crate::time::Timestamp;
 
 const VERSION: u8 = 1;

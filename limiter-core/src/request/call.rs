@@ -18,7 +18,8 @@ pub(super) struct Call<'a, S, B> {
     pub(super) cost: u64,
     pub(super) at: At,
     pub(super) id: Option<EntryId>,
-    pub(super) within: Option<Duration>,
+    /// How long to wait at most until an acquire fits.
+    pub(super) within: Duration,
 }
 
 impl<S, B: Clone> Clone for Call<'_, S, B> {
@@ -30,7 +31,7 @@ impl<S, B: Clone> Clone for Call<'_, S, B> {
 impl<'a, S, B> Call<'a, S, B> {
     #[inline(always)]
     pub(super) fn new(limiter: &'a Limiter<S>, key: B, mode: Mode) -> Self {
-        Self { limiter, key, policy: None, mode, cost: 1, at: At::StoreClock, id: None, within: None }
+        Self { limiter, key, policy: None, mode, cost: 1, at: At::StoreClock, id: None, within: Duration::ZERO }
     }
 }
 
@@ -49,18 +50,35 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
         }
     }
 
-    /// Makes the call, and awaits the store only if it cannot decide synchronously.
-    pub(super) async fn decide(&self) -> Result<Decision, Error>
+    /// Makes the call if the store can decide without waiting.
+    #[inline(always)]
+    pub(super) fn try_decide(&self) -> Option<Result<Decision, Error>>
     where
         S: WindowStore,
     {
-        if let Some(decision) = self.limiter.store.decide_at_once(self.op()) {
-            return decision;
-        }
+        self.limiter.store.try_decide(self.op())
+    }
+
+    /// Makes the call after [`try_decide`](Self::try_decide) could not.
+    pub(super) async fn apply(&self) -> Result<Decision, Error>
+    where
+        S: WindowStore,
+    {
         let op = self.op().checked()?;
         let facts = self.limiter.store.apply(op).await?;
         facts.verify(&op)?;
         Ok(decide(&op, facts))
+    }
+
+    /// Makes the call, and awaits the store only if it cannot decide without waiting.
+    pub(super) async fn decide(&self) -> Result<Decision, Error>
+    where
+        S: WindowStore,
+    {
+        match self.try_decide() {
+            Some(decision) => decision,
+            None => self.apply().await,
+        }
     }
 
     /// Makes the call on a synchronous store.

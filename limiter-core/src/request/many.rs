@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::{fmt, mem};
 
+use futures_util::{StreamExt, stream};
+
 use super::call::Call;
-use super::join::Join;
 use crate::clock::BoxFuture;
 use crate::decision::Decision;
 use crate::error::Error;
@@ -105,7 +106,7 @@ where
         let mut results = Vec::with_capacity(calls.len());
         let mut left = mem::take(calls).into_iter();
         while let Some(call) = left.as_slice().first() {
-            let Some(result) = call.limiter.store.decide_at_once(call.op()) else { break };
+            let Some(result) = call.try_decide() else { break };
             results.push(result);
             left.next();
         }
@@ -136,18 +137,16 @@ where
         }
     }
     let calls = &calls[..];
-    let futures = by_key.into_iter().map(|places| -> BoxFuture<'_, _> {
-        Box::pin(async move {
-            let mut results = Vec::with_capacity(places.len());
-            for place in places {
-                if let Some(call) = calls.get(place) {
-                    results.push((place, call.decide().await));
-                }
+    let futures = by_key.into_iter().map(|places| async move {
+        let mut results = Vec::with_capacity(places.len());
+        for place in places {
+            if let Some(call) = calls.get(place) {
+                results.push((place, call.decide().await));
             }
-            results
-        })
+        }
+        results
     });
-    let mut done: Vec<_> = Join::new(futures.collect(), WIDTH).await.into_iter().flatten().collect();
+    let mut done: Vec<_> = stream::iter(futures).buffer_unordered(WIDTH).concat().await;
     done.sort_unstable_by_key(|(place, _)| *place);
     results.extend(done.into_iter().map(|(_, result)| result));
     results

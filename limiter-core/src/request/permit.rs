@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::run::Request;
 use super::settle::Settle;
-use super::verb::Acquire;
+use super::verb::{Acquire, AcquireWithin, Costs};
 use crate::clock::BoxFuture;
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
@@ -17,8 +18,9 @@ use crate::log_key::LogKey;
 use crate::policy::Policy;
 use crate::settlement::Receipt;
 use crate::store::{NowStore, WindowStore};
+use crate::verdict::Denied;
 
-/// An acquire that returns a [`Permit`] if it is admitted, or the [`Decision`] if it is denied.
+/// An acquire that returns a [`Permit`] if it is admitted, or [`Denied`].
 ///
 /// `.await` it, or call [`now`](Self::now) on a synchronous store.
 ///
@@ -26,7 +28,7 @@ use crate::store::{NowStore, WindowStore};
 /// The same as for [`Request`]. A denial is not an error: it is the `Err` of the inner `Result`.
 #[must_use = "a request does nothing until it is awaited, or `now` is called"]
 #[derive(Debug)]
-pub struct PermitRequest<'a, S, B>(Request<'a, S, B, Acquire>);
+pub struct PermitRequest<'a, S, B, V>(Request<'a, S, B, V>);
 
 /// An admitted acquire, which can be settled or refunded later.
 ///
@@ -71,17 +73,24 @@ enum Handle<'a, S> {
 
 impl<'a, S, B> Request<'a, S, B, Acquire> {
     /// Returns a [`Permit`] instead of a decision if the acquire is admitted.
-    pub fn permit(self) -> PermitRequest<'a, S, B> {
+    pub fn permit(self) -> PermitRequest<'a, S, B, Acquire> {
         PermitRequest(self)
     }
 }
 
-impl<'a, S, B> PermitRequest<'a, S, B> {
+impl<'a, S, B> Request<'a, S, B, AcquireWithin> {
+    /// Returns a [`Permit`] instead of a decision if the acquire is admitted.
+    pub fn permit(self) -> PermitRequest<'a, S, B, AcquireWithin> {
+        PermitRequest(self)
+    }
+}
+
+impl<'a, S, B> PermitRequest<'a, S, B, Acquire> {
     /// Acquires on a synchronous store, without a future.
     ///
     /// # Errors
     /// The same as for [`Request::now`].
-    pub fn now(self) -> Result<Result<Permit<'a, S>, Decision>, Error>
+    pub fn now(self) -> Result<Result<Permit<'a, S>, Denied>, Error>
     where
         S: NowStore,
         B: AsRef<[u8]> + Clone,
@@ -91,15 +100,31 @@ impl<'a, S, B> PermitRequest<'a, S, B> {
     }
 }
 
+impl<'a, S, B> PermitRequest<'a, S, B, AcquireWithin> {
+    /// Acquires on a synchronous store and blocks the thread while it waits.
+    ///
+    /// # Errors
+    /// The same as for [`Request::blocking`].
+    pub fn blocking(self) -> Result<Result<Permit<'a, S>, Denied>, Error>
+    where
+        S: NowStore,
+        B: AsRef<[u8]> + Clone,
+    {
+        let call = self.0.call().clone();
+        permit(call.limiter, call.key.as_ref(), call.policy, self.0.blocking()?)
+    }
+}
+
 fn permit<'a, S>(
     limiter: &'a Limiter<S>,
     key: &[u8],
     policy: Option<&'a Policy>,
     decision: Decision,
-) -> Result<Result<Permit<'a, S>, Decision>, Error> {
-    if !decision.allowed() {
-        return Ok(Err(decision));
-    }
+) -> Result<Result<Permit<'a, S>, Denied>, Error> {
+    let decision = match decision.into_result() {
+        Ok(admitted) => admitted.into_decision(),
+        Err(denied) => return Ok(Err(denied)),
+    };
     let Some(receipt) = decision.receipt() else {
         let log = LogKey { name: limiter.name(), key };
         let text = "the store admitted an acquire but returned no entry for it";
@@ -109,12 +134,13 @@ fn permit<'a, S>(
     Ok(Ok(Permit { limiter: Handle::Borrowed(limiter), key: key.into(), policy, receipt, decision }))
 }
 
-impl<'a, S, B> Future for PermitRequest<'a, S, B>
+impl<'a, S, B, V> Future for PermitRequest<'a, S, B, V>
 where
     S: WindowStore,
     B: AsRef<[u8]> + Clone + Send + Sync + Unpin + 'a,
+    V: Costs,
 {
-    type Output = Result<Result<Permit<'a, S>, Decision>, Error>;
+    type Output = Result<Result<Permit<'a, S>, Denied>, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let decision = ready!(Pin::new(&mut self.0).poll(context))?;
@@ -172,13 +198,20 @@ impl<'a, S> Permit<'a, S> {
     where
         S: Clone,
     {
-        let limiter = match self.limiter {
-            Handle::Borrowed(limiter) => limiter.clone(),
-            Handle::Owned(limiter) => limiter,
-        };
-        let policy = self.policy.map(|policy| Cow::Owned(policy.into_owned()));
-        let Self { key, receipt, decision, .. } = self;
-        Permit { limiter: Handle::Owned(limiter), key, policy, receipt, decision }
+        self.to_owned()
+    }
+
+    fn to_owned(&self) -> Permit<'static, S>
+    where
+        S: Clone,
+    {
+        Permit {
+            limiter: Handle::Owned(self.limiter().clone()),
+            key: self.key.clone(),
+            policy: self.policy.as_deref().cloned().map(Cow::Owned),
+            receipt: self.receipt,
+            decision: self.decision.clone(),
+        }
     }
 
     /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](RefundOnDrop::confirm).
@@ -189,10 +222,10 @@ impl<'a, S> Permit<'a, S> {
     where
         S: NowStore,
     {
-        let refund = |permit: Self| {
+        let refund = |permit: &Self| {
             let _ = permit.refund().now();
         };
-        RefundOnDrop { permit: Some(self), refund: Some(Box::new(refund)) }
+        RefundOnDrop { permit: self, refund: Some(Box::new(refund)) }
     }
 
     /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](RefundOnDrop::confirm).
@@ -209,11 +242,11 @@ impl<'a, S> Permit<'a, S> {
     where
         S: WindowStore + Clone,
     {
-        let refund = move |permit: Self| {
-            let permit = permit.into_owned();
+        let refund = move |permit: &Self| {
+            let permit = permit.to_owned();
             spawn(Box::pin(async move { permit.refund().await.map(drop) }));
         };
-        RefundOnDrop { permit: Some(self), refund: Some(Box::new(refund)) }
+        RefundOnDrop { permit: self, refund: Some(Box::new(refund)) }
     }
 }
 
@@ -225,26 +258,34 @@ impl<S> fmt::Debug for Permit<'_, S> {
     }
 }
 
-/// A guard that refunds its permit when it is dropped, unless it is confirmed.
+/// A guard that refunds its permit when it is dropped, unless it is confirmed. Dereferences to the [`Permit`].
 #[must_use = "dropping it refunds the acquire immediately"]
 pub struct RefundOnDrop<'a, S> {
-    permit: Option<Permit<'a, S>>,
+    permit: Permit<'a, S>,
     refund: Option<Refund<'a, S>>,
 }
 
-type Refund<'a, S> = Box<dyn FnOnce(Permit<'a, S>) + Send + 'a>;
+type Refund<'a, S> = Box<dyn FnOnce(&Permit<'a, S>) + Send + 'a>;
 
-impl<'a, S> RefundOnDrop<'a, S> {
-    /// Keeps the charge and returns the permit. Never returns `None`.
-    pub fn confirm(mut self) -> Option<Permit<'a, S>> {
-        self.permit.take()
+impl<S> RefundOnDrop<'_, S> {
+    /// Keeps the charge.
+    pub fn confirm(mut self) {
+        self.refund = None;
+    }
+}
+
+impl<'a, S> Deref for RefundOnDrop<'a, S> {
+    type Target = Permit<'a, S>;
+
+    fn deref(&self) -> &Permit<'a, S> {
+        &self.permit
     }
 }
 
 impl<S> Drop for RefundOnDrop<'_, S> {
     fn drop(&mut self) {
-        if let (Some(permit), Some(refund)) = (self.permit.take(), self.refund.take()) {
-            refund(permit);
+        if let Some(refund) = self.refund.take() {
+            refund(&self.permit);
         }
     }
 }

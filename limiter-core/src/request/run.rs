@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::call::Call;
-use super::verb::{self, Acquire, Costs, Verb};
+use super::verb::{self, Costs, NeverWaits, Verb};
 use super::wait;
 use crate::clock::BoxFuture;
 use crate::decision::Decision;
@@ -127,26 +127,27 @@ impl<S, B, V: Costs> Request<'_, S, B, V> {
     #[inline(always)]
     pub fn now(self) -> Result<Decision, Error>
     where
+        V: NeverWaits,
         S: NowStore,
         B: AsRef<[u8]>,
     {
         let Self { call, running, .. } = self;
         // Always `None` here. Dropping it would force the whole request out of registers.
         mem::forget(running);
-        match call.within {
-            None => call.limiter.store.decide_now(call.op()),
-            Some(within) => wait::blocking(call, within),
-        }
+        call.limiter.store.decide_now(call.op())
     }
-}
 
-impl<S: WindowStore, B: AsRef<[u8]>, V: Costs> Request<'_, S, B, V> {
-    /// Makes the call if the store can decide synchronously. Otherwise returns `None` and has no effect.
+    /// Makes the call if the store can decide without waiting. Otherwise returns `None` and has no effect.
     ///
-    /// Ignores [`within`](Self::within). Middleware over any store uses this to avoid a boxed future.
+    /// Middleware over any store uses this to avoid a boxed future.
     #[inline]
-    pub fn at_once(&self) -> Option<Result<Decision, Error>> {
-        self.call.limiter.store.decide_at_once(self.call.op())
+    pub fn try_now(&self) -> Option<Result<Decision, Error>>
+    where
+        V: NeverWaits,
+        S: WindowStore,
+        B: AsRef<[u8]>,
+    {
+        self.call.try_decide()
     }
 }
 
@@ -165,24 +166,42 @@ impl<S, B> Request<'_, S, B, verb::Status> {
     }
 }
 
-impl<'a, S, B> Request<'a, S, B, Acquire> {
+impl<'a, S, B> Request<'a, S, B, verb::Acquire> {
     /// Waits until the acquire fits, for at most `wait`. Default: no waiting.
     ///
-    /// After a denial, the call waits exactly [`retry_after`](Decision::retry_after) and tries again. If the acquire cannot
-    /// fit in time, the denial is returned immediately. Concurrent waiters are served in no particular order. If the policy
-    /// counts attempts, every try counts. A call with a [caller-supplied time](Self::at) is tried once.
+    /// `.await` the request, or call [`blocking`](Request::blocking) on a synchronous store. After a denial, the call waits exactly
+    /// [`retry_after`](Decision::retry_after) and tries again. If the acquire cannot fit in time, the denial is returned
+    /// immediately. Concurrent waiters are served in no particular order. If the policy counts attempts, every try counts. A call
+    /// with a [caller-supplied time](Self::at) is tried once.
     ///
     /// The future sleeps on the store's timer, otherwise on the limiter's [timer](Limiter::with_timer).
-    /// [`now`](Self::now) blocks the thread instead.
     ///
     /// # Errors
     /// The future returns [`Configuration`](crate::ErrorKind::Configuration) if it has to wait and there is no timer.
     #[inline(always)]
-    pub fn within(mut self, wait: Duration) -> Self {
-        self.call.within = Some(wait);
-        self
+    pub fn within(self, wait: Duration) -> Request<'a, S, B, verb::AcquireWithin> {
+        let Self { call, running, .. } = self;
+        Request { call: Call { within: wait, ..call }, running, verb: PhantomData }
     }
+}
 
+impl<S, B> Request<'_, S, B, verb::AcquireWithin> {
+    /// Makes the call on a synchronous store and blocks the thread while it waits.
+    ///
+    /// Sleeps on the store's timer if it has one, otherwise with [`std::thread::sleep`].
+    ///
+    /// # Errors
+    /// The same as for [`now`](Request::now).
+    pub fn blocking(self) -> Result<Decision, Error>
+    where
+        S: NowStore,
+        B: AsRef<[u8]>,
+    {
+        wait::blocking(&self.call)
+    }
+}
+
+impl<'a, S, B, V> Request<'a, S, B, V> {
     pub(super) fn call(&self) -> &Call<'a, S, B> {
         &self.call
     }
@@ -199,12 +218,10 @@ where
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { call, running, .. } = &mut *self;
-        match running {
-            None if call.within.is_none() => {
-                call.limiter.store.poll_decision(call.op(), || poll_boxed(call, running, context))
-            }
-            _ => poll_boxed(call, running, context),
+        if V::MAY_WAIT {
+            return poll_boxed(call, running, context, |call| Box::pin(async move { wait::sleeping(&call).await }));
         }
+        poll_decision(call, running, context)
     }
 }
 
@@ -217,17 +234,13 @@ where
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { call, running, .. } = &mut *self;
-        if running.is_none()
-            && let Some(decision) = call.limiter.store.decide_at_once(call.op())
-        {
-            return Poll::Ready(decision.map(Decision::into_status));
-        }
-        poll_boxed(call, running, context).map(|decision| decision.map(Decision::into_status))
+        poll_decision(call, running, context).map(|decision| decision.map(Decision::into_status))
     }
 }
 
-/// Polls the boxed future of a call, which the first poll creates.
-fn poll_boxed<'a, S, B>(
+/// Polls a call that never sleeps. The first poll tries to decide without a boxed future.
+#[inline(always)]
+fn poll_decision<'a, S, B>(
     call: &Call<'a, S, B>,
     running: &mut Option<BoxFuture<'a, Result<Decision, Error>>>,
     context: &mut Context<'_>,
@@ -236,17 +249,28 @@ where
     S: WindowStore,
     B: AsRef<[u8]> + Clone + Send + Sync + 'a,
 {
-    let start = || -> BoxFuture<'a, _> {
-        let call = call.clone();
-        match call.within {
-            Some(within) => Box::pin(async move { wait::sleeping(&call, within).await }),
-            None => Box::pin(async move { call.decide().await }),
-        }
-    };
-    running.get_or_insert_with(start).as_mut().poll(context)
+    if running.is_none()
+        && let Some(decision) = call.try_decide()
+    {
+        return Poll::Ready(decision);
+    }
+    poll_boxed(call, running, context, |call| Box::pin(async move { call.apply().await }))
 }
 
-impl<S, B, V: Verb> fmt::Debug for Request<'_, S, B, V> {
+/// Polls the boxed future of a call, which the first poll creates.
+fn poll_boxed<'a, S, B>(
+    call: &Call<'a, S, B>,
+    running: &mut Option<BoxFuture<'a, Result<Decision, Error>>>,
+    context: &mut Context<'_>,
+    start: impl FnOnce(Call<'a, S, B>) -> BoxFuture<'a, Result<Decision, Error>>,
+) -> Poll<Result<Decision, Error>>
+where
+    B: Clone,
+{
+    running.get_or_insert_with(|| start(call.clone())).as_mut().poll(context)
+}
+
+impl<S, B, V> fmt::Debug for Request<'_, S, B, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Call { limiter, mode, cost, at, .. } = &self.call;
         let mut out = f.debug_struct("Request");

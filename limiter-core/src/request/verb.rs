@@ -2,10 +2,12 @@
 
 use crate::op::Mode;
 
-/// The kind of a [`Request`](super::Request). Sealed: the four types of this module implement it.
+/// The kind of a [`Request`](super::Request). Sealed: only the types of this module implement it.
 pub trait Verb: sealed::Sealed {
     #[doc(hidden)]
     const MODE: Mode;
+    #[doc(hidden)]
+    const MAY_WAIT: bool = false;
 }
 
 mod sealed {
@@ -13,7 +15,7 @@ mod sealed {
 }
 
 macro_rules! verbs {
-    ($($(#[$doc:meta])* $verb:ident: $mode:ident;)*) => {$(
+    ($($(#[$doc:meta])* $verb:ident: $mode:ident $(, $may_wait:literal)?;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
         pub enum $verb {}
@@ -22,6 +24,7 @@ macro_rules! verbs {
 
         impl Verb for $verb {
             const MODE: Mode = Mode::$mode;
+            $(const MAY_WAIT: bool = $may_wait;)?
         }
     )*};
 }
@@ -29,6 +32,8 @@ macro_rules! verbs {
 verbs! {
     /// The marker of [`Limiter::acquire`](crate::Limiter::acquire).
     Acquire: Acquire;
+    /// The marker of [`Request::within`](super::Request::within).
+    AcquireWithin: Acquire, true;
     /// The marker of [`Limiter::peek`](crate::Limiter::peek).
     Peek: Peek;
     /// The marker of [`Limiter::record`](crate::Limiter::record).
@@ -41,5 +46,13 @@ verbs! {
 pub trait Costs: Verb {}
 
 impl Costs for Acquire {}
+impl Costs for AcquireWithin {}
 impl Costs for Peek {}
 impl Costs for Record {}
+
+/// The kind of a request that never sleeps: all but [`AcquireWithin`].
+pub trait NeverWaits: Costs {}
+
+impl NeverWaits for Acquire {}
+impl NeverWaits for Peek {}
+impl NeverWaits for Record {}

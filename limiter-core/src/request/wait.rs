@@ -31,13 +31,13 @@ impl Deadline {
 }
 
 /// Tries until the acquire fits or cannot fit in time, and sleeps on a timer between tries.
-pub(super) async fn sleeping<S, B>(call: &Call<'_, S, B>, within: Duration) -> Result<Decision, Error>
+pub(super) async fn sleeping<S, B>(call: &Call<'_, S, B>) -> Result<Decision, Error>
 where
     S: WindowStore,
     B: AsRef<[u8]>,
 {
     let mut decision = call.decide().await?;
-    let deadline = Deadline::new(&decision, within);
+    let deadline = Deadline::new(&decision, call.within);
     while let Some(wait) = deadline.wait(&decision, call.at) {
         timer(call)?.sleep(wait).await;
         decision = call.decide().await?;
@@ -66,19 +66,13 @@ fn default_timer() -> Option<&'static dyn Timer> {
 }
 
 /// Like [`sleeping`], but blocks the thread.
-///
-/// Takes the call by value: letting a pointer escape would force every [`Request::now`](super::Request::now) out of
-/// registers.
-#[cold]
-#[inline(never)]
-#[allow(clippy::needless_pass_by_value, reason = "see above")]
-pub(super) fn blocking<S, B>(call: Call<'_, S, B>, within: Duration) -> Result<Decision, Error>
+pub(super) fn blocking<S, B>(call: &Call<'_, S, B>) -> Result<Decision, Error>
 where
     S: NowStore,
     B: AsRef<[u8]>,
 {
     let mut decision = call.decide_now()?;
-    let deadline = Deadline::new(&decision, within);
+    let deadline = Deadline::new(&decision, call.within);
     while let Some(wait) = deadline.wait(&decision, call.at) {
         match call.limiter.store.timer() {
             Some(timer) => block_on(timer.sleep(wait)),

@@ -6,6 +6,7 @@ use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
+use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, NowStore, WindowStore};
 use limiter_testkit::OracleStore;
@@ -29,6 +30,7 @@ impl SlowStore {
     }
 }
 
+#[async_trait]
 impl WindowStore for SlowStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.wait().await;

@@ -1,7 +1,7 @@
 //! How long the store must keep a log.
 
+use limiter_core::Timestamp;
 use limiter_core::store::{At, Op};
-use limiter_core::{Timestamp, internal};
 
 /// How long a log must be kept after its newest entry, in seven bits: the leading zeros of the retention window of the last
 /// append, in microseconds. Forever if that append was at a given time, which says nothing about the store's clock.
@@ -11,8 +11,8 @@ pub(crate) struct Retention(u8);
 /// Returns the leading zeros of the operation's retention window in microseconds.
 #[inline(always)]
 pub(crate) fn retention_zeros(op: &Op<'_>) -> u8 {
-    let own = internal::longest_window_zeros(op.policy);
-    op.limiter_policy.map_or(own, |policy| own.min(internal::longest_window_zeros(policy)))
+    // A window is at least 1; the compiler does not know it, and would check for 0.
+    (op.retention().window.as_micros() | 1).leading_zeros() as u8
 }
 
 impl Retention {

@@ -123,7 +123,7 @@ impl Row {
 
 fn policy(limits: &[(u64, u64)]) -> Result<Policy, Error> {
     let limits = limits.iter().map(|&(max, window)| Limit::new(max, Duration::from_micros(window)));
-    Policy::new(limits.collect::<Result<Vec<_>, OutOfRange>>()?)
+    Ok(Policy::new(limits.collect::<Result<Vec<_>, OutOfRange>>()?)?)
 }
 
 impl From<&Decision> for RowAnswer {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
+use async_trait::async_trait;
 use limiter_core::store::{At, Facts, Log, LogKey, Mode, Op, Outcome, Retention, Settlement, SettlementFacts};
 use limiter_core::{Error, Timestamp, WindowStore};
 
@@ -92,6 +93,7 @@ impl ForgetfulStore {
     }
 }
 
+#[async_trait]
 impl WindowStore for ForgetfulStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         Ok(self.with(op.log, |log, until, now| {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use async_trait::async_trait;
 use limiter_core::store::{At, Facts, Log, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, Timestamp, WindowStore};
 
@@ -70,6 +71,7 @@ impl HandleStore {
     }
 }
 
+#[async_trait]
 impl WindowStore for HandleStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let key = op.log.to_bytes();
@@ -106,7 +108,7 @@ impl WindowStore for HandleStore {
         Ok(self.change(key, |log, _| !std::mem::take(log).is_empty()))
     }
 
-    fn decide_at_once(&self, _: Op<'_>) -> Option<Result<Decision, Error>> {
+    fn try_decide(&self, _: Op<'_>) -> Option<Result<Decision, Error>> {
         None
     }
 }

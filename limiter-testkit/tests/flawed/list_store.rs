@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use limiter_core::store::{
     At, Entry, Facts, LogFacts, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts, Usage, decide,
 };
@@ -179,6 +180,7 @@ impl ListStore {
     }
 }
 
+#[async_trait]
 impl WindowStore for ListStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         if self.has(Flaw::BlocksItsThread) {
@@ -196,7 +198,7 @@ impl WindowStore for ListStore {
         Ok(self.apply_step(&op, Some((now, fits))).0)
     }
 
-    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         match (self.flaw, op.checked()) {
             (Flaw::AppliesWhatItDoesNotDecideAtOnce, Ok(op)) => {
                 self.apply_step(&op, None);

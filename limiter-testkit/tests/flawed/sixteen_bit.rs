@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
+use async_trait::async_trait;
 use limiter_core::store::{Facts, Log, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, Timestamp, WindowStore};
 
@@ -23,6 +24,7 @@ impl SixteenBitStore {
     }
 }
 
+#[async_trait]
 impl WindowStore for SixteenBitStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         Ok(self.change(op.log, |log, now| log.apply(&op, now)))

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
+use async_trait::async_trait;
 use limiter_core::store::{Facts, Log, LogKey, Op, Outcome, Settlement, SettlementFacts};
 use limiter_core::{Error, Timestamp, WindowStore, policy};
 
@@ -99,6 +100,7 @@ impl Stepwise {
     }
 }
 
+#[async_trait]
 impl WindowStore for Stepwise {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let whole = |log: &mut Log, now| log.apply(&op, now);

@@ -127,7 +127,7 @@ async fn metrics_are_served_and_an_interrupt_ends_the_process() {
             format!("limiter_decisions_total{{{}}} 2", label("allowed")),
             format!("limiter_decisions_total{{{}}} 1", label("denied")),
             "limiter_near_limit_total{limiter=\"http\",policy=\"2/1h\",limit=\"2/1h\"} 1".to_owned(),
-            "limiter_store_seconds_count{limiter=\"http\",operation=\"acquire\"} 3".to_owned(),
+            "limiter_store_duration_seconds_count{limiter=\"http\",operation=\"acquire\"} 3".to_owned(),
         ] {
             assert!(metrics.contains(&line), "{line} is missing in\n{metrics}");
         }

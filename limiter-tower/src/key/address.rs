@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::header::FORWARDED;
 use http::{HeaderName, HeaderValue};
-use limiter_core::{Ipv6Block, Key, KeyBuf};
+use limiter_core::{IpBlock, Key, KeyBuf};
 #[cfg(feature = "tonic")]
 use tonic::transport::server::TcpConnectInfo;
 
@@ -172,5 +172,5 @@ const IPV6_PREFIX: u8 = 64;
 
 /// Returns the key of an address; of an IPv6 address that of its network, unless the prefix is the whole address.
 fn key(address: IpAddr, ipv6_prefix: u8) -> KeyBuf {
-    if ipv6_prefix >= 128 { address.to_key() } else { Ipv6Block::with_prefix(address, ipv6_prefix).to_key() }
+    if ipv6_prefix >= 128 { address.to_key() } else { IpBlock::with_prefix(address, ipv6_prefix).to_key() }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, ErrorKind, SharedStore, WindowStore};
 
@@ -47,6 +48,7 @@ impl Remote {
     }
 }
 
+#[async_trait]
 impl WindowStore for Remote {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.answer(self.store.apply(op)).await

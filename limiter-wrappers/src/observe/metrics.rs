@@ -13,7 +13,7 @@ use super::store::{ObservedStore, Operation, StoreObserver};
 /// |---|---|---|
 /// | `limiter_decisions_total` | counter | `limiter`, `policy`, `limit`, `operation`, `outcome` (`allowed`, `denied`) |
 /// | `limiter_near_limit_total` | counter | `limiter`, `policy`, `limit`: admitted acquires that left little |
-/// | `limiter_store_seconds` | histogram | `limiter`, `operation` |
+/// | `limiter_store_duration_seconds` | histogram | `limiter`, `operation` |
 /// | `limiter_store_errors_total` | counter | `limiter`, `operation`, `kind` |
 /// | `limiter_keys` | gauge | none: see [`report_keys`](ObservedStore::report_keys) |
 ///
@@ -91,7 +91,7 @@ fn verb(op: &Op<'_>) -> &'static str {
 }
 
 fn seconds(limiter: &'static str, operation: &'static str, took: Duration) {
-    metrics::histogram!("limiter_store_seconds", "limiter" => limiter, "operation" => operation).record(took);
+    metrics::histogram!("limiter_store_duration_seconds", "limiter" => limiter, "operation" => operation).record(took);
 }
 
 /// Returns the label of an error; `None` for a call that makes no sense, which is no failure of the store.

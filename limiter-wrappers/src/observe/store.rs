@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Mode, Op, Settlement, SettlementFacts, decide};
 use limiter_core::{Decision, Error, NowStore, Timer, WindowStore};
 
@@ -137,6 +138,7 @@ impl<S, O: StoreObserver> ObservedStore<S, O> {
     }
 }
 
+#[async_trait]
 impl<S: WindowStore, O: StoreObserver> WindowStore for ObservedStore<S, O> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let began = Instant::now();
@@ -163,9 +165,9 @@ impl<S: WindowStore, O: StoreObserver> WindowStore for ObservedStore<S, O> {
         existed
     }
 
-    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         let began = Instant::now();
-        let decision = self.observer.run_at_once(Operation::of_op(&op), || self.store.decide_at_once(op))?;
+        let decision = self.observer.run_at_once(Operation::of_op(&op), || self.store.try_decide(op))?;
         self.report(&op, &decision, began);
         Some(decision)
     }

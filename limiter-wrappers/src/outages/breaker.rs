@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
 use tokio::time::Instant;
@@ -134,6 +135,7 @@ impl Drop for Probe<'_> {
     }
 }
 
+#[async_trait]
 impl<S: WindowStore> WindowStore for CircuitBreaker<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.guarded(op.log, self.store.apply(op)).await
@@ -148,14 +150,14 @@ impl<S: WindowStore> WindowStore for CircuitBreaker<S> {
     }
 
     /// Also answers at once while it is open.
-    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         if !self.shared.healthy.load(Ordering::Acquire) {
             let state = self.shared.lock();
             if state.open_until.is_some_and(|until| state.probing || Instant::now() < until) {
                 return Some(Err(self.refusal(op.log)));
             }
         }
-        self.store.decide_at_once(op)
+        self.store.try_decide(op)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

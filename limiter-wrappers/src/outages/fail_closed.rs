@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Mode, Op, Settlement, SettlementFacts, decide};
 use limiter_core::{Decision, Error, Timer, WindowStore};
 
@@ -51,6 +52,7 @@ impl<S> FailClosed<S> {
     }
 }
 
+#[async_trait]
 impl<S: WindowStore> WindowStore for FailClosed<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         match self.store.apply(op).await {
@@ -73,8 +75,8 @@ impl<S: WindowStore> WindowStore for FailClosed<S> {
         self.store.reset(log).await
     }
 
-    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        match self.store.decide_at_once(op)? {
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        match self.store.try_decide(op)? {
             Err(error) if error.is_retryable() => {
                 self.outages.failed(&error);
                 if op.mode == Mode::Record {

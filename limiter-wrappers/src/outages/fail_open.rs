@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts, decide};
 use limiter_core::{Decision, Error, Timer, WindowStore};
 
@@ -46,6 +47,7 @@ impl<S> FailOpen<S> {
     }
 }
 
+#[async_trait]
 impl<S: WindowStore> WindowStore for FailOpen<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         match self.store.apply(op).await {
@@ -77,8 +79,8 @@ impl<S: WindowStore> WindowStore for FailOpen<S> {
         self.store.reset(log).await
     }
 
-    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        match self.store.decide_at_once(op)? {
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        match self.store.try_decide(op)? {
             Err(error) if error.is_retryable() => {
                 self.outages.failed(&error);
                 Some(op.checked().map(|op| decide(&op, substitute::admit(&op, &self.ids))))

@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use async_trait::async_trait;
 use limiter_core::store::{Entry, Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, NowStore, Receipt, Timer, WindowStore};
 use tokio::runtime::Handle;
@@ -98,6 +99,7 @@ impl<P: WindowStore, L: NowStore> Fallback<P, L> {
     }
 }
 
+#[async_trait]
 impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let shared = &*self.shared;
@@ -158,15 +160,12 @@ impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
         Ok(self.shared.local.reset_now(log) || unmerged > 0 || reset)
     }
 
-    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
         if self.shared.log(op.log).is_some() {
             return None;
         }
         // Whatever is decided locally has to be remembered, which `apply` does.
-        self.shared
-            .primary
-            .decide_at_once(op)
-            .filter(|decision| !matches!(decision, Err(error) if error.is_retryable()))
+        self.shared.primary.try_decide(op).filter(|decision| !matches!(decision, Err(error) if error.is_retryable()))
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
 
@@ -39,6 +40,7 @@ impl<S> Timeout<S> {
     }
 }
 
+#[async_trait]
 impl<S: WindowStore> WindowStore for Timeout<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.bounded(op.log, self.store.apply(op)).await
@@ -52,8 +54,8 @@ impl<S: WindowStore> WindowStore for Timeout<S> {
         self.bounded(log, self.store.reset(log)).await
     }
 
-    fn decide_at_once(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        self.store.decide_at_once(op)
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        self.store.try_decide(op)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

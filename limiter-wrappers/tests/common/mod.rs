@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, ErrorKind, Limiter, NowStore, WindowStore, policy};
 use limiter_memory::MemoryStore;
@@ -53,6 +54,7 @@ impl Faulty {
     }
 }
 
+#[async_trait]
 impl WindowStore for Faulty {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.call().await?;

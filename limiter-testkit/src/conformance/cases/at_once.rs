@@ -17,7 +17,7 @@ pub(super) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     let store = run.store().clone();
     let mut wrong = Vec::new();
     for (cost, kind) in [(0, ErrorKind::InvalidCost), (3, ErrorKind::CostExceedsLimit)] {
-        match store.decide_at_once(op(0, cost)) {
+        match store.try_decide(op(0, cost)) {
             None => {}
             Some(Err(error)) if error.kind() == kind => {}
             Some(answer) => {
@@ -27,7 +27,7 @@ pub(super) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     }
     let mut appended = [false; 2];
     for (key, appended) in appended.iter_mut().enumerate() {
-        *appended = match store.decide_at_once(op(key, 1)) {
+        *appended = match store.try_decide(op(key, 1)) {
             None => false,
             Some(Ok(decision)) if decision.allowed() && decision.used() == 1 => true,
             Some(answer) => {
@@ -45,10 +45,8 @@ pub(super) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     let reset_differs = removed.as_ref().is_ok_and(|removed| *removed != appended[1]);
     if peek_differs && reset_differs {
         let (number, returned) = if appended[0] { (1, "decided") } else { (2, "returned `None`") };
-        wrong.push((
-            number,
-            format!("decide_at_once {returned}; then a peek found {used:?} used, and a reset {removed:?}"),
-        ));
+        wrong
+            .push((number, format!("try_decide {returned}; then a peek found {used:?} used, and a reset {removed:?}")));
     }
     reset_all(&*store, &[op(0, 1).log]).await;
     run.count(7);

@@ -48,7 +48,7 @@ pub(crate) enum Route {
     Limiter,
     /// By [`WindowStore::apply`], from the facts.
     Facts,
-    /// By [`WindowStore::decide_at_once`], if the store supports it.
+    /// By [`WindowStore::try_decide`], if the store supports it.
     AtOnce,
 }
 
@@ -158,7 +158,7 @@ where
     match (route, op.limiter_policy) {
         (Route::Limiter, Some(_)) => by_limiter(store, op).await.map(|decision| (decision, None)),
         (Route::AtOnce, _) => {
-            if let Some(decision) = store.decide_at_once(op) {
+            if let Some(decision) = store.try_decide(op) {
                 return decision.map(|decision| (decision, None));
             }
             by_facts(&**store, op).await

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
+use crate::limits::MAX_LIMITS;
 
 /// The largest number of microseconds for which an IEEE double represents it and every smaller one exactly.
 pub(crate) const MAX_MICROS: u64 = (1 << 53) - 1;
@@ -14,7 +15,7 @@ pub(crate) const MAX_MICROS: u64 = (1 << 53) - 1;
 /// cost counts as `MAX_COST`, which fills every limit just the same.
 pub const MAX_COST: u64 = 1 << 52;
 
-/// The error for a maximum, window or timestamp that is out of range. Converts into [`Error`].
+/// The error for a maximum, a window, a timestamp or a number of limits that is out of range. Converts into [`Error`].
 // `Copy`, because a `const fn` cannot drop a value with a destructor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfRange {
@@ -29,6 +30,8 @@ pub(crate) enum Quantity {
     /// A window in nanoseconds that is not a whole number of microseconds.
     WindowNanos,
     Timestamp,
+    /// The number of limits in a policy.
+    Limits,
 }
 
 impl OutOfRange {
@@ -49,6 +52,10 @@ impl fmt::Display for OutOfRange {
                 let found = Duration::from_nanos(found);
                 write!(f, "window of {found:?} is finer than a microsecond, expected whole microseconds")
             }
+            Quantity::Limits => {
+                let found = if found == 0 { "none" } else { "more" };
+                write!(f, "a policy has 1 to {MAX_LIMITS} limits, found {found}")
+            }
             Quantity::Timestamp => {
                 write!(f, "timestamp of {found} µs is out of range, expected 0 to {MAX_MICROS} (2^53 - 1) µs")
             }
@@ -62,7 +69,7 @@ impl From<OutOfRange> for Error {
     fn from(error: OutOfRange) -> Self {
         let kind = match error.quantity {
             Quantity::Timestamp => ErrorKind::InvalidTimestamp,
-            Quantity::Max | Quantity::Window | Quantity::WindowNanos => ErrorKind::InvalidLimit,
+            Quantity::Max | Quantity::Window | Quantity::WindowNanos | Quantity::Limits => ErrorKind::InvalidLimit,
         };
         Self::new(kind, error.to_string())
     }

@@ -1,0 +1,88 @@
+//! A decision as a `Result`.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::ops::Deref;
+
+use crate::decision::Decision;
+
+/// The decision on an operation that was not denied. Dereferences to the [`Decision`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admitted(Decision);
+
+/// The decision on a denied operation, as an error. Dereferences to the [`Decision`].
+///
+/// A whole handler's limiting is one line, if its error type is made from [`Error`](crate::Error) and `Denied`:
+///
+/// ```
+/// # use limiter_core::{Limiter, policy};
+/// # use limiter_testkit::OracleStore as MemoryStore;
+/// # let search = Limiter::new("search", policy!("1/1h"), MemoryStore::new());
+/// # futures::executor::block_on(async {
+/// async fn handler(search: &Limiter<MemoryStore>) -> Result<u64, Box<dyn std::error::Error>> {
+///     let admitted = search.acquire("customer 7").await?.into_result()?;
+///     Ok(admitted.remaining())
+/// }
+/// assert_eq!(handler(&search).await?, 0);
+/// assert_eq!(handler(&search).await.unwrap_err().to_string(), "the limit 1/1h is used up; retry after 3600 s");
+/// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
+// Boxed: a large `Err` makes every `Result` of the caller large.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Denied(Box<Decision>);
+
+impl Admitted {
+    #[inline]
+    pub(crate) const fn new(decision: Decision) -> Self {
+        Self(decision)
+    }
+
+    /// Returns the decision.
+    #[inline]
+    pub fn into_decision(self) -> Decision {
+        self.0
+    }
+}
+
+impl Deref for Admitted {
+    type Target = Decision;
+
+    #[inline]
+    fn deref(&self) -> &Decision {
+        &self.0
+    }
+}
+
+impl Denied {
+    pub(crate) fn new(decision: Decision) -> Self {
+        Self(Box::new(decision))
+    }
+
+    /// Returns the decision.
+    pub fn into_decision(self) -> Decision {
+        *self.0
+    }
+}
+
+impl Deref for Denied {
+    type Target = Decision;
+
+    fn deref(&self) -> &Decision {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Denied").field(&self.0).finish()
+    }
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.retry_after().unwrap_or_default().as_secs_f64();
+        write!(f, "the limit {} is used up; retry after {seconds} s", self.limit())
+    }
+}
+
+impl StdError for Denied {}
