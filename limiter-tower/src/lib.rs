@@ -12,7 +12,6 @@
 mod charges;
 #[cfg(feature = "client")]
 mod client;
-mod decide;
 mod failure;
 mod fields;
 #[cfg(feature = "tonic")]
@@ -25,10 +24,11 @@ mod refusal;
 mod respond;
 mod rule;
 mod rules;
+mod rulings;
 mod service;
 mod time_limit;
 
-pub use charges::{Charged, Charges};
+pub use charges::Charges;
 #[cfg(feature = "client")]
 pub use client::{Repeat, Wait, WaitError, WaitLayer, WaitLayerBuilder};
 pub use failure::StoreFailure;

@@ -33,6 +33,7 @@ pub struct Rule {
     pub(crate) settle: Option<SettleHook>,
     pub(crate) handler_settles: bool,
     pub(crate) refund_abandoned: bool,
+    pub(crate) keep_charge: bool,
     pub(crate) shadow: bool,
 }
 
@@ -99,6 +100,8 @@ pub enum ActualCost {
     /// The charge becomes this many units, at the time at which it counts already. It may exceed the limit: then requests are
     /// denied until enough of it has expired.
     Units(u64),
+    /// The whole log of the key is removed, as after a good login.
+    Reset,
 }
 
 impl Rule {
@@ -114,6 +117,7 @@ impl Rule {
             settle: None,
             handler_settles: false,
             refund_abandoned: false,
+            keep_charge: false,
             shadow: false,
         }
     }
@@ -153,6 +157,29 @@ impl Rule {
     #[must_use]
     pub fn settle(mut self, settle: impl Fn(&ResponseHead<'_>) -> ActualCost + Send + Sync + 'static) -> Self {
         self.settle = Some(Box::new(settle));
+        self
+    }
+
+    /// Keeps the charge when another rule denies the request. Default: only a request that all rules admit is charged.
+    ///
+    /// Attempts to log in count for their address this way, though the account's rule denies them:
+    ///
+    /// ```
+    /// # use limiter_core::{Limiter, policy};
+    /// # use limiter_testkit::OracleStore as MemoryStore;
+    /// # use limiter_tower::key::{Header, PeerAddress};
+    /// # use limiter_tower::{MissingKey, Rule};
+    /// # let store = std::sync::Arc::new(MemoryStore::new());
+    /// let account = Header::new(http::HeaderName::from_static("x-account"));
+    /// let rules = [
+    ///     Rule::new(Limiter::new("account", policy!("5/15m"), store.clone()), account, MissingKey::Skip),
+    ///     Rule::new(Limiter::new("address", policy!("50/15m"), store), PeerAddress::new(), MissingKey::Skip).keep_charge(),
+    /// ];
+    /// # let _ = rules;
+    /// ```
+    #[must_use]
+    pub fn keep_charge(mut self) -> Self {
+        self.keep_charge = true;
         self
     }
 

@@ -7,11 +7,18 @@ use smallvec::SmallVec;
 #[derive(Default)]
 pub(super) struct List(SmallVec<[u8; 128]>);
 
-/// The largest Integer of a structured field.
-const MAX_INTEGER: u64 = 999_999_999_999_999;
-
 impl List {
-    pub(super) fn is_empty(&self) -> bool {
+    /// The largest Integer of a structured field.
+    pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
+
+    /// Returns the value of a list of these items.
+    pub(super) fn of<'a>(items: impl Iterator<Item = &'a String>) -> Option<HeaderValue> {
+        let mut list = Self::default();
+        items.for_each(|item| list.item(item));
+        list.value()
+    }
+
+    fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -29,7 +36,7 @@ impl List {
     }
 
     pub(super) fn number(&mut self, number: u64) {
-        self.push(itoa::Buffer::new().format(number.min(MAX_INTEGER)).as_bytes());
+        self.push(itoa::Buffer::new().format(number.min(Self::MAX_INTEGER)).as_bytes());
     }
 
     /// Returns the value, in an allocation of exactly its length; `None` if there is no item.

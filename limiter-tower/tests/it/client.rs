@@ -131,6 +131,20 @@ async fn others_are_held_back_and_the_wait_beyond_the_deadline_is_reported() {
 }
 
 #[tokio::test]
+async fn a_host_that_asks_for_centuries_is_asked_again_after_an_hour() {
+    let (server, seen) = denying(1, StatusCode::TOO_MANY_REQUESTS, "99999999999").await;
+    let (layer, clock, _) = polite(policy!("100/1m"), Duration::from_secs(20));
+    let client = layer.layer(hyper_client());
+    assert_eq!(client.clone().oneshot(server.request()).await.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
+    clock.advance(Duration::from_secs(3_579));
+    let held = client.clone().oneshot(server.request()).await.unwrap_err();
+    assert_eq!(held.to_string(), "the request was not sent: the server asked to wait; retry in 21s");
+    clock.advance(Duration::from_secs(21));
+    assert_eq!(client.oneshot(server.request()).await.unwrap().status(), StatusCode::OK);
+    assert_eq!(seen.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
 async fn reqwest_waits_too() {
     let (server, seen) = denying(1, StatusCode::TOO_MANY_REQUESTS, "3").await;
     let (layer, clock, _) = polite(policy!("2/10s"), Duration::from_secs(60));

@@ -119,8 +119,8 @@ async fn a_policy_by_request_has_its_own_name_and_quota() {
         None => Charge::units(1),
     });
     let app = hello(LimitLayer::new([rule], CLOSED));
-    let policy = "\"gold-10s\";q=50;w=10, \"gold-1m\";q=70;w=60";
-    let limits = "\"gold-10s\";r=47;t=10, \"gold-1m\";r=67;t=60";
+    let policy = "\"search-gold-10s\";q=50;w=10, \"search-gold-1m\";q=70;w=60";
+    let limits = "\"search-gold-10s\";r=47;t=10, \"search-gold-1m\";r=67;t=60";
     check(&get_with(&app, "/", &[("x-gold", "yes")]).await, 200, policy, limits, None);
     check(&get(&app).await, 429, "\"search\";q=2;w=10", "\"search\";r=0;t=10", Some(10));
 }

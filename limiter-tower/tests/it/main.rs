@@ -1,5 +1,6 @@
 //! The layers, in process and over real sockets.
 
+mod abandoned;
 mod addresses;
 mod client;
 mod common;

@@ -1,7 +1,7 @@
 //! A store that needs a future, fails or never answers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
@@ -16,6 +16,8 @@ pub(crate) enum Mood {
     Hanging,
     /// Applies an operation, then never answers.
     Silent,
+    /// Settles nothing until the mood changes.
+    Unsettling,
 }
 
 /// A store that never answers at once.
@@ -23,15 +25,21 @@ pub(crate) enum Mood {
 pub(crate) struct Remote {
     store: SharedStore,
     mood: Arc<AtomicU8>,
+    settlements: Arc<AtomicUsize>,
 }
 
 impl Remote {
     pub(crate) fn new(store: SharedStore) -> Self {
-        Self { store, mood: Arc::default() }
+        Self { store, mood: Arc::default(), settlements: Arc::default() }
     }
 
     pub(crate) fn set(&self, mood: Mood) {
         self.mood.store(mood as u8, Ordering::SeqCst);
+    }
+
+    /// How many settlements were asked for.
+    pub(crate) fn settlements(&self) -> usize {
+        self.settlements.load(Ordering::SeqCst)
     }
 
     async fn answer<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -55,6 +63,10 @@ impl WindowStore for Remote {
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        self.settlements.fetch_add(1, Ordering::SeqCst);
+        while self.mood.load(Ordering::SeqCst) == Mood::Unsettling as u8 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
         self.answer(self.store.settle(settlement)).await
     }
 
