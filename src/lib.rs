@@ -59,7 +59,7 @@
 
 pub use limiter_core::{
     Admitted, Counting, Decision, Denied, EntryId, Error, ErrorKind, IpBlock, Key, KeyBuf, Limit, LimitStatus, Limiter,
-    Name, OutOfRange, Permit, Policy, Receipt, Settled, SharedStore, Status, Window, policy, request,
+    Name, OutOfRange, Permit, Policy, Receipt, Settled, SharedStore, Status, Together, Window, policy, request,
 };
 #[cfg(feature = "memory")]
 pub use limiter_memory::{self as memory, MemoryStore};

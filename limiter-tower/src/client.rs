@@ -39,8 +39,7 @@ use crate::rulings::Rulings;
 /// ```
 /// # #[cfg(feature = "reqwest")] {
 /// use std::time::Duration;
-/// use limiter_core::{Limiter, policy};
-/// # use limiter_testkit::OracleStore as MemoryStore;
+/// use limiter::{Limiter, MemoryStore, policy};
 /// use limiter_tower::key::Host;
 /// use limiter_tower::{MissingKey, Rule, StoreFailure, WaitLayer};
 /// use tower_layer::Layer;
@@ -143,11 +142,17 @@ pub struct Wait<S> {
 }
 
 /// A request that can be sent again, after a 429.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be sent again, so no `WaitLayer` takes it",
+    note = "`WaitLayer` is for clients, whose requests have a body that is `Clone`, or are `reqwest::Request`",
+    note = "a server waits with `LimitLayerBuilder::within`"
+)]
 pub trait Repeat: Sized {
     /// Returns the same request, `None` if its body is gone.
     fn repeat(&self) -> Option<Self>;
 }
 
+#[diagnostic::do_not_recommend]
 impl<B: Clone> Repeat for http::Request<B> {
     fn repeat(&self) -> Option<Self> {
         Some(self.clone())

@@ -118,8 +118,7 @@ impl Fields {
     /// Writes the fields of a decision, and `Retry-After` if it is a denial: for handlers that limit and answer like the layer.
     ///
     /// ```
-    /// # use limiter_core::{Limiter, policy};
-    /// # use limiter_testkit::OracleStore as MemoryStore;
+    /// # use limiter::{Limiter, MemoryStore, policy};
     /// use limiter_tower::Fields;
     ///
     /// let search = Limiter::new("search", policy!("5/10s"), MemoryStore::new());
@@ -127,7 +126,7 @@ impl Fields {
     /// let mut headers = http::HeaderMap::new();
     /// Fields::default().write(&mut headers, &search, &decision);
     /// assert_eq!(headers["ratelimit"], "\"search\";r=4;t=10");
-    /// # Ok::<(), limiter_core::Error>(())
+    /// # Ok::<(), limiter::Error>(())
     /// ```
     pub fn write<S>(&self, headers: &mut HeaderMap, limiter: &Limiter<S>, decision: &Decision) {
         let seen = (Cow::Owned(Names::of_decision(limiter, decision)), Usage::Decision(decision));

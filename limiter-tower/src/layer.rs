@@ -31,8 +31,7 @@ use crate::service::{Config, Limit};
 /// use std::time::Duration;
 /// use axum::{Router, routing::get};
 /// use http::StatusCode;
-/// use limiter_core::{Limiter, policy};
-/// # use limiter_testkit::OracleStore as MemoryStore;
+/// use limiter::{Limiter, MemoryStore, policy};
 /// use limiter_tower::key::PeerAddress;
 /// use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
 ///

@@ -42,7 +42,7 @@ impl Refusal {
     /// The feature `axum` makes it a response: problem details with `Retry-After`.
     ///
     /// ```
-    /// # use limiter_core::{Error, Limiter, SharedStore, policy};
+    /// # use limiter::{Error, Limiter};
     /// use limiter_tower::Refusal;
     ///
     /// async fn handler(search: &Limiter, customer: u64) -> Result<Result<String, Refusal>, Error> {

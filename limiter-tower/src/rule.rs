@@ -13,8 +13,7 @@ use crate::key::RequestKey;
 ///
 /// ```
 /// use http::StatusCode;
-/// use limiter_core::{Limiter, policy};
-/// # use limiter_testkit::OracleStore as MemoryStore;
+/// use limiter::{Limiter, MemoryStore, policy};
 /// use limiter_tower::key::PeerAddress;
 /// use limiter_tower::{ActualCost, MissingKey, Rule};
 ///
@@ -165,8 +164,7 @@ impl Rule {
     /// Attempts to log in count for their address this way, though the account's rule denies them:
     ///
     /// ```
-    /// # use limiter_core::{Limiter, policy};
-    /// # use limiter_testkit::OracleStore as MemoryStore;
+    /// # use limiter::{Limiter, MemoryStore, policy};
     /// # use limiter_tower::key::{Header, PeerAddress};
     /// # use limiter_tower::{MissingKey, Rule};
     /// # let store = std::sync::Arc::new(MemoryStore::new());
@@ -209,8 +207,7 @@ impl Rule {
     /// are therefore separate:
     ///
     /// ```
-    /// # use limiter_core::{Limiter, policy};
-    /// # use limiter_testkit::OracleStore as MemoryStore;
+    /// # use limiter::{Limiter, MemoryStore, policy};
     /// # use limiter_tower::key::PeerAddress;
     /// # use limiter_tower::{MissingKey, Rule};
     /// # let store = std::sync::Arc::new(MemoryStore::new());

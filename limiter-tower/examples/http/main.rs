@@ -15,12 +15,10 @@ use axum::Router;
 use axum::routing::get;
 use clap::Parser;
 use http::{HeaderName, StatusCode};
-use limiter_core::{Limiter, Policy, SharedStore};
-use limiter_memory::MemoryStore;
-use limiter_redis::RedisStore;
+use limiter::wrappers::observe::{Metrics, ObservedStore, Tracing};
+use limiter::{Limiter, MemoryStore, Policy, RedisStore, SharedStore};
 use limiter_tower::key::{Header, PeerAddress, RequestKey};
 use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
-use limiter_wrappers::observe::{Metrics, ObservedStore, Tracing};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 

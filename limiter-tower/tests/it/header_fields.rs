@@ -8,7 +8,7 @@ use axum::routing::get as on_get;
 use limiter_core::{Counting, Limit, Limiter, MAX_COST, policy};
 use limiter_testkit::MockClock;
 use limiter_tower::key::{Constant, PeerAddress};
-use limiter_tower::{Charge, FieldForm, Fields, LimitLayer, Reset, Rule};
+use limiter_tower::{Charge, FieldForm, Fields, LimitLayer, Refusal, Reset, Rule};
 use sfv::FieldType;
 
 use crate::common::{CLOSED, REJECT, Reply, get, get_with, rule, store};
@@ -123,6 +123,44 @@ async fn a_policy_by_request_has_its_own_name_and_quota() {
     let limits = "\"search-gold-10s\";r=47;t=10, \"search-gold-1m\";r=67;t=60";
     check(&get_with(&app, "/", &[("x-gold", "yes")]).await, 200, policy, limits, None);
     check(&get(&app).await, 429, "\"search\";q=2;w=10", "\"search\";r=0;t=10", Some(10));
+}
+
+#[tokio::test]
+async fn the_limiter_comes_first_where_policies_have_the_same_name() {
+    let (store, _) = store();
+    let rules = ["chat", "search"].map(|name| {
+        let limiter = Limiter::new(name, policy!("1/10s").with_name("free"), store.clone());
+        Rule::new(limiter, PeerAddress::new(), REJECT)
+    });
+    let app = hello(LimitLayer::new(rules, CLOSED));
+    let policy = "\"chat-free\";q=1;w=10, \"search-free\";q=1;w=10";
+    check(&get(&app).await, 200, policy, "\"chat-free\";r=0;t=10, \"search-free\";r=0;t=10", None);
+    assert_eq!(get(&app).await.problem()["violated-policies"], serde_json::json!(["chat-free", "search-free"]));
+}
+
+#[tokio::test]
+async fn a_handler_answers_like_the_layer() {
+    let fields = Fields::default().x_rate_limit(Reset::UnixTime);
+    for policy in [policy!("1/10s"), policy!("1/10s, 3/1m").with_name("free")] {
+        let (by_layer, by_handler) = (rule("search", policy.clone()).0, Limiter::new("search", policy, store().0));
+        let handler = move || {
+            let limiter = by_handler.clone();
+            async move {
+                let decision = limiter.acquire("k").await.unwrap();
+                let mut response = match decision.clone().into_result() {
+                    Ok(_) => "hello".into_response(),
+                    Err(denied) => Refusal::denied(&limiter, &denied).into_response(),
+                };
+                fields.write(response.headers_mut(), &limiter, &decision);
+                response
+            }
+        };
+        let (layer, handler) = (with_fields(by_layer, fields), Router::new().route("/", on_get(handler)));
+        for _ in 0..3 {
+            let (expected, found) = (get(&layer).await, get(&handler).await);
+            assert_eq!((found.status, found.headers, found.body), (expected.status, expected.headers, expected.body));
+        }
+    }
 }
 
 #[tokio::test]

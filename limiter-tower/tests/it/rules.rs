@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::routing::get as on_get;
 use futures::future::join_all;
 use http::{HeaderName, Request, StatusCode};
-use limiter_core::{Limiter, SharedStore, policy};
+use limiter_core::{BoxFuture, Clock, Limiter, SharedStore, Timer, policy};
 use limiter_testkit::MockClock;
 use limiter_tower::key::{Constant, Header, MatchedPath, Method, PeerAddress, RequestKey};
 use limiter_tower::{Charge, LimitLayer, MissingKey, Outcome, Refusal, Rule};
@@ -79,6 +79,61 @@ async fn a_rule_that_denies_charges_no_other() {
         }
         clock.advance(Duration::from_secs(59));
         assert_eq!(get(&app).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn a_kept_charge_stays_when_another_rule_denies() {
+    for (store, _) in stores() {
+        let (account, address) =
+            (Limiter::new("account", policy!("1/1m"), store.clone()), Limiter::new("address", policy!("3/1m"), store));
+        let kept = Rule::new(address.clone(), PeerAddress::new(), REJECT).keep_charge();
+        let app = limited(LimitLayer::new([Rule::new(account.clone(), PeerAddress::new(), REJECT), kept], CLOSED));
+        for (status, limits, charges) in [
+            (200, "\"account\";r=0;t=60, \"address\";r=2;t=60", [1, 1]),
+            (429, "\"account\";r=0;t=60, \"address\";r=1;t=60", [1, 2]),
+            (429, "\"account\";r=0;t=60, \"address\";r=0;t=60", [1, 3]),
+            (429, "\"account\";r=0;t=60, \"address\";r=0;t=60", [1, 3]),
+        ] {
+            let reply = get(&app).await;
+            assert_eq!((reply.status, reply.limits().as_str()), (status, limits));
+            assert_eq!(used(&[&account, &address]).await, charges);
+        }
+    }
+}
+
+/// Waits on the mock clock; the store's timeout never ends.
+#[derive(Debug)]
+struct Waits(MockClock);
+
+impl Timer for Waits {
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
+        if duration == Duration::MAX { Box::pin(std::future::pending()) } else { self.0.sleep(duration) }
+    }
+}
+
+#[tokio::test]
+async fn a_layer_waits_for_all_rules_within_its_time() {
+    // Status and time in seconds. The third request waits 9 s for its second rule.
+    for (within, expected) in [
+        (9_000_000, [(200, 0), (200, 1), (200, 10), (200, 11), (200, 20)]),
+        (8_999_999, [(200, 0), (200, 1), (429, 1), (429, 1), (429, 1)]),
+    ] {
+        for (store, clock) in stores() {
+            let begin = Clock::now(&clock);
+            let limiters = [("fast", policy!("1/1s")), ("slow", policy!("2/10s"))]
+                .map(|(name, policy)| Limiter::new(name, policy, store.clone()));
+            let rules = limiters.clone().map(|limiter| Rule::new(limiter, PeerAddress::new(), REJECT));
+            let layer = LimitLayer::builder(rules, CLOSED).within(Duration::from_micros(within));
+            let timer = Waits(clock.clone().auto_advancing());
+            let app = limited(layer.timer(timer).timeout(Duration::MAX).build());
+            for (status, seconds) in expected {
+                let reply = get(&app).await;
+                assert_eq!((reply.status, Clock::now(&clock).micros_since(begin)), (status, seconds * 1_000_000));
+                assert_eq!(reply.retry_after(), (status == 429).then_some(9));
+            }
+            assert_eq!(used(&limiters.each_ref()).await, [1, 2], "denied tries are refunded");
+        }
     }
 }
 

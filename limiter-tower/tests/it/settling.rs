@@ -51,6 +51,27 @@ async fn only_failed_logins_count() {
     assert_eq!(get_with(&app, "/?password=right", &[]).await.status, 429);
 }
 
+#[tokio::test]
+async fn a_good_login_resets_its_key_and_shows_fresh_fields() {
+    let (limiter, _) = limiter(policy!("3/1m"));
+    let login = rule(&limiter).settle(|response| match response.status() {
+        StatusCode::OK => ActualCost::Reset,
+        _ => ActualCost::AsCharged,
+    });
+    let handler = |Query(login): Query<std::collections::HashMap<String, String>>| async move {
+        if login["password"] == "right" { StatusCode::OK } else { StatusCode::UNAUTHORIZED }
+    };
+    let app = Router::new().route("/", on_get(handler)).layer(LimitLayer::new([login], CLOSED));
+    for (password, limits) in [
+        ("wrong", "\"limit\";r=2;t=60"),
+        ("wrong", "\"limit\";r=1;t=60"),
+        ("right", "\"limit\";r=3"),
+        ("wrong", "\"limit\";r=2;t=60"),
+    ] {
+        assert_eq!(get_with(&app, &format!("/?password={password}"), &[]).await.limits(), limits);
+    }
+}
+
 /// How many tokens a handler used.
 #[derive(Clone)]
 struct Tokens(u64);
