@@ -162,7 +162,7 @@ async fn reqwest_waits_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_is_spread_over_windows_in_real_time() {
     let server = Server::start(hello()).await;
-    let limiter = Limiter::new("outgoing", policy!("5/200ms"), limiter_memory::MemoryStore::new());
+    let limiter = Limiter::new("outgoing", policy!("5/200ms"), limiter::MemoryStore::new());
     let rule = Rule::new(limiter, Constant::new("all"), MissingKey::Skip);
     let client = WaitLayer::builder([rule], CLOSED, Duration::from_secs(60)).build().layer(hyper_client());
     let began = std::time::Instant::now();

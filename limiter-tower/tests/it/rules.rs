@@ -276,7 +276,7 @@ async fn every_store_and_any_http_service_will_do() {
     let service = tower::service_fn(|_: Request<()>| async {
         Ok::<_, std::io::Error>(http::Response::new(http_body_util::Full::<hyper::body::Bytes>::default()))
     });
-    let limiter = Limiter::new("plain", policy!("1/1m"), limiter_memory::MemoryStore::new());
+    let limiter = Limiter::new("plain", policy!("1/1m"), limiter::MemoryStore::new());
     let service = LimitLayer::new([Rule::new(limiter, Constant::new("all"), REJECT)], CLOSED).layer(service);
     assert_eq!(service.clone().oneshot(Request::new(())).await.unwrap().status(), 200);
     assert_eq!(service.oneshot(Request::new(())).await.unwrap().status(), 429);
