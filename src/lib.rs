@@ -58,8 +58,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use limiter_core::{
-    Admitted, Counting, Decision, Denied, EntryId, Error, ErrorKind, IpBlock, Key, KeyBuf, Limit, LimitStatus, Limiter,
-    Name, OutOfRange, Permit, Policy, Receipt, Settled, SharedStore, Status, Together, Window, policy, request,
+    Admitted, Counting, Decision, Denied, EntryId, Error, ErrorKind, IntoPolicy, IpBlock, Key, KeyBuf, Limit,
+    LimitStatus, Limiter, Name, OutOfRange, Permit, Policy, Receipt, Settled, SharedStore, Status, Together, Window,
+    policy, request,
 };
 #[cfg(feature = "memory")]
 pub use limiter_memory::{self as memory, MemoryStore};

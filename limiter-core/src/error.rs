@@ -145,6 +145,14 @@ impl StdError for Error {
     }
 }
 
+/// Quotes at most the first 60 characters of `text` for an error message.
+#[must_use]
+pub fn excerpt(text: &str) -> String {
+    let start: String = text.chars().take(60).collect();
+    let ellipsis = if start.len() < text.len() { "…" } else { "" };
+    format!("\"{}{ellipsis}\"", start.escape_debug())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

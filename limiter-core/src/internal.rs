@@ -3,13 +3,14 @@
 
 use crate::decision::Decision;
 pub use crate::decision::SizedFacts;
+pub use crate::error::excerpt;
 use crate::limit::Limit;
 use crate::log::Log;
 use crate::op::Op;
 use crate::parse;
 use crate::policy::Policy;
 pub use crate::search::gallop;
-pub use crate::text::excerpt;
+
 use crate::time::Timestamp;
 
 /// The numbered contract in the docs of [`WindowStore`](crate::WindowStore). The conformance suite quotes it in its failures.

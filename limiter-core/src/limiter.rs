@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::clock::Timer;
 use crate::name::Name;
-use crate::policy::Policy;
+use crate::policy::{IntoPolicy, Policy};
 use crate::store::WindowStore;
 
 /// A store whose type is chosen at run time: in memory, Redis, or any other.
@@ -67,8 +67,8 @@ pub struct Limiter<S = SharedStore> {
 impl<S> Limiter<S> {
     /// Returns a limiter called `name` over `store`, with `policy` as its default policy.
     #[must_use]
-    pub fn new(name: impl Into<Name>, policy: impl Into<Policy>, store: S) -> Self {
-        Self { store, name: name.into(), policy: Arc::new(policy.into()), timer: None }
+    pub fn new(name: impl Into<Name>, policy: impl IntoPolicy, store: S) -> Self {
+        Self { store, name: name.into(), policy: Arc::new(policy.into_policy()), timer: None }
     }
 
     /// Sets the timer that [`within`](crate::Request::within) sleeps on. The store's timer, if any, takes precedence.

@@ -33,6 +33,14 @@ pub enum Counting {
 /// # let _ = strict;
 /// # Ok::<(), limiter_core::Error>(())
 /// ```
+///
+/// # Configuration files
+/// With the feature `serde`, a policy is the text of its limits, or a table if it needs a counting mode or a name:
+///
+/// ```toml
+/// search = "5/10s, 100/1h"
+/// login = { limits = ["5/15m"], counting = "attempts", name = "logins" }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     limits: Limits,
@@ -172,6 +180,42 @@ impl Policy {
     }
 }
 
+/// A value that [`Limiter::new`](crate::Limiter::new) takes as its policy: a [`Policy`], a [`Limit`], or an array of limits.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a policy",
+    note = "for a literal, write `policy!(\"5/10s, 100/1h\")`, which the compiler checks",
+    note = "for text that is known at run time, write `text.parse::<Policy>()?`"
+)]
+pub trait IntoPolicy {
+    /// Converts the value.
+    fn into_policy(self) -> Policy;
+}
+
+// Not for everything that converts into a policy: the compiler would then complain about the conversion, in its own words.
+impl IntoPolicy for Policy {
+    fn into_policy(self) -> Policy {
+        self
+    }
+}
+
+impl IntoPolicy for &Policy {
+    fn into_policy(self) -> Policy {
+        self.clone()
+    }
+}
+
+impl IntoPolicy for Limit {
+    fn into_policy(self) -> Policy {
+        self.into()
+    }
+}
+
+impl<const N: usize> IntoPolicy for [Limit; N] {
+    fn into_policy(self) -> Policy {
+        self.into()
+    }
+}
+
 impl From<Limit> for Policy {
     fn from(limit: Limit) -> Self {
         Self::from_limits([limit])
@@ -199,9 +243,13 @@ impl<const N: usize> From<[Limit; N]> for Policy {
 /// ```
 #[macro_export]
 macro_rules! policy {
-    ($text:expr) => {
-        const { $crate::internal::policy_from_literal($text) }
-    };
+    ($text:expr) => {{
+        {
+            // An item, not a const block: `cargo check` evaluates items only.
+            const POLICY: $crate::Policy = $crate::internal::policy_from_literal($text);
+            POLICY
+        }
+    }};
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ mod view;
 mod wait;
 
 pub use many::AcquireMany;
-pub use permit::{Permit, PermitRequest, RefundOnDrop};
+pub use permit::{Permit, PermitRequest, SettleOnDrop};
 pub use reset::Reset;
 pub use run::Request;
 pub use settle::Settle;

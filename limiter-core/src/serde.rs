@@ -1,8 +1,10 @@
-//! Serde support. Limits and windows are strings, and a policy is a map with `limits`, `counting` and `name`.
+//! Serde support. [`Policy`] documents the format.
 
 use std::borrow::Cow;
+use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
 use crate::limit::Limit;
@@ -65,20 +67,39 @@ struct PolicyTable {
     counting: Counting,
 }
 
+struct PolicyVisitor;
+
+impl<'de> Visitor<'de> for PolicyVisitor {
+    type Value = Policy;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("limits as in \"5/10s, 100/1h\", or a table with `limits` and optionally `counting` and `name`")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Policy, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Policy, A::Error> {
+        let table = PolicyTable::deserialize(MapAccessDeserializer::new(map))?;
+        let policy = Policy::new(table.limits).map_err(A::Error::custom)?.with_counting(table.counting);
+        Ok(match table.name {
+            Some(name) => policy.with_name(name),
+            None => policy,
+        })
+    }
+}
+
 impl<'de> Deserialize<'de> for Policy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let table = PolicyTable::deserialize(deserializer)?;
-        let policy = Self::new(table.limits).map_err(D::Error::custom)?.with_counting(table.counting);
-        match table.name {
-            Some(name) => Ok(policy.with_name(name)),
-            None => Ok(policy),
-        }
+        deserializer.deserialize_any(PolicyVisitor)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy;
 
     #[test]
     fn policies_round_trip_and_reject_nonsense() {
@@ -87,13 +108,18 @@ mod tests {
         assert_eq!(serde_json::to_string(&policy).unwrap(), text);
         let short: Policy = serde_json::from_str(r#"{"limits":["3 per second"]}"#).unwrap();
         assert_eq!((short.counting(), short.name()), (Counting::Admitted, None));
+        assert_eq!(serde_json::from_str::<Policy>("\"3/1s, 5/15m\"").unwrap(), policy!("3/1s, 5/15m"));
         for bad in [
             r#"{"limits":[]}"#,
             r#"{"limits":["3"]}"#,
             r#"{"limits":["3/1s"],"counting":"both"}"#,
             r#"{"limits":["3/1s"],"max":1}"#,
+            r#""5/10x""#,
+            "7",
         ] {
             assert!(serde_json::from_str::<Policy>(bad).is_err(), "{bad}");
         }
+        let error = serde_json::from_str::<Policy>("7").unwrap_err().to_string();
+        assert!(error.contains("expected limits as in \"5/10s, 100/1h\""), "{error}");
     }
 }

@@ -117,6 +117,11 @@ impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
 /// A synchronous store: it never waits, cannot fail and needs no runtime. In-memory stores implement it.
 ///
 /// Its methods correspond to those of [`WindowStore`] and follow the same contract.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` may have to wait, so it has neither `.now()` nor `.blocking()`",
+    note = "`.await` works with every store",
+    note = "`.now()` needs a synchronous store that is known at compile time, such as `Limiter<MemoryStore>`"
+)]
 pub trait NowStore: WindowStore {
     /// Applies an operation. See [`WindowStore::apply`].
     fn apply_now(&self, op: &Op<'_>) -> Facts;
@@ -131,6 +136,13 @@ pub trait NowStore: WindowStore {
     fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
         let op = op.checked()?;
         Ok(decide(&op, self.apply_now(&op)))
+    }
+
+    /// Prepares for operations on these logs, which follow at once: a store may read them so that their cache misses overlap.
+    ///
+    /// Has no visible effect. Default: does nothing.
+    fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {
+        let _ = logs;
     }
 
     /// Replaces the cost of one entry, or removes the entry. See [`WindowStore::settle`].
@@ -149,6 +161,10 @@ impl<S: NowStore> NowStore for Arc<S> {
     #[inline(always)]
     fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
         (**self).decide_now(op)
+    }
+
+    fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {
+        (**self).prefetch(logs);
     }
 
     #[inline]

@@ -12,10 +12,6 @@
     feature = "redis-server",
     doc = "- [`server::Server`] and [`server::Cluster`] run real Redis servers for tests."
 )]
-#![cfg_attr(
-    feature = "faults",
-    doc = "- [`faults::observe`] reports what a store does while its server or the network fails."
-)]
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -24,11 +20,9 @@ mod answer;
 mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
-#[cfg(feature = "faults")]
-pub mod faults;
 pub mod golden;
 mod oracle;
-#[cfg(any(feature = "conformance", feature = "faults"))]
+#[cfg(feature = "conformance")]
 mod poll_times;
 #[cfg(feature = "redis-server")]
 pub mod server;
@@ -36,5 +30,5 @@ pub mod server;
 pub use answer::{Answer, LimitAnswer, StatusAnswer};
 pub use clock::MockClock;
 pub use oracle::{OracleEntry, OracleStore};
-#[cfg(any(feature = "conformance", feature = "faults"))]
+#[cfg(feature = "conformance")]
 pub use poll_times::poll_times;

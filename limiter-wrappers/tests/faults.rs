@@ -10,11 +10,11 @@ use std::time::Duration;
 use limiter_core::{Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
-use limiter_testkit::faults::{
-    ClusterFault, ClusterScene, Network, RedisFault, RedisScene, Scene, Soak, Subject, alone, observe, soak,
-};
 use limiter_testkit::poll_times;
 use limiter_wrappers::{CircuitBreaker, FailClosed, FailOpen, Fallback, Stack, Timeout};
+use testbed::{
+    ClusterFault, ClusterScene, Network, RedisFault, RedisScene, Scene, Soak, Subject, alone, observe, soak,
+};
 use tokio::time::{sleep, timeout};
 
 const RESPONSE: Duration = Duration::from_millis(200);
@@ -147,7 +147,7 @@ async fn a_dropped_call_has_its_whole_effect_or_none() {
         let (mut none, mut all) = (0, 0);
         for after in [DropAfter::Polls, |n| DropAfter::Millis(n as u64)] {
             for after in (0..).map(after) {
-                let redis = RedisStore::builder().connect_lazily(&scene.url()).unwrap();
+                let redis = RedisStore::builder().connect_lazy(&scene.url()).unwrap();
                 let store: SharedStore = match wrapped {
                     false => Arc::new(redis),
                     true => Arc::new(Stack::new(redis).fallback(MemoryStore::new())),
@@ -196,7 +196,12 @@ async fn a_soak_of_random_faults() {
     }
     let redis = RedisStore::builder().response_timeout(RESPONSE).connect(&scene.url()).await.unwrap();
     let closed = Stack::new(redis).timeout(TIMEOUT).failures(3).pause(PAUSE).fail_closed();
-    subjects.push(Subject::exact("recommended, closed", Arc::new(closed), TIMEOUT_BOUND));
+    subjects.push(Subject {
+        name: "recommended, closed",
+        store: Arc::new(closed),
+        bound: TIMEOUT_BOUND,
+        most: Some(1),
+    });
     let faults = EXPECTED.map(|(fault, _)| fault).into_iter();
     let lossless = faults.filter(|fault| !RedisScene::loses_data(*fault) && *fault != RedisFault::Loading);
     let settings = Soak::from_env(lossless.collect());

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::Deref;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use super::run::Request;
@@ -17,6 +19,7 @@ use crate::limiter::Limiter;
 use crate::log_key::LogKey;
 use crate::policy::Policy;
 use crate::settlement::Receipt;
+use crate::status::Settled;
 use crate::store::{NowStore, WindowStore};
 use crate::verdict::Denied;
 
@@ -188,6 +191,15 @@ impl<'a, S> Permit<'a, S> {
         }
     }
 
+    /// Replaces the cost of the acquire with the actual cost, or records that cost if the acquire has expired by now.
+    ///
+    /// Use it where work may take longer than the window: a settlement of an expired acquire has no effect, so the work would count
+    /// for nothing. [`Settled::recorded`](crate::Settled::recorded) tells which happened. An acquire that was refunded or reset
+    /// stays so. Takes a second round trip if it records.
+    pub fn settle_or_record(&self, cost: u64) -> Settle<'_, S, &[u8]> {
+        self.settle(cost).or_record()
+    }
+
     /// Removes the acquire from the log, as if it had never happened.
     pub fn refund(&self) -> Settle<'_, S, &[u8]> {
         self.settle(0)
@@ -215,21 +227,19 @@ impl<'a, S> Permit<'a, S> {
         }
     }
 
-    /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](RefundOnDrop::confirm).
+    /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](SettleOnDrop::confirm).
     ///
     /// Requires a synchronous store, on which the refund always takes effect. For other stores see
     /// [`refund_on_drop_with`](Self::refund_on_drop_with).
-    pub fn refund_on_drop(self) -> RefundOnDrop<'a, S>
+    pub fn refund_on_drop(self) -> SettleOnDrop<'a, S>
     where
         S: NowStore,
     {
-        let refund = |permit: &Self| {
-            let _ = permit.refund().now();
-        };
-        RefundOnDrop { permit: self, refund: Some(Box::new(refund)) }
+        let settle = |permit: &Self| drop(permit.refund().now());
+        SettleOnDrop { permit: self, settle: Some(Box::new(settle)) }
     }
 
-    /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](RefundOnDrop::confirm).
+    /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](SettleOnDrop::confirm).
     ///
     /// Works with every store. `drop` cannot await, so it passes the refund to `spawn`, such as
     /// `|refund| drop(tokio::spawn(refund))`.
@@ -239,15 +249,36 @@ impl<'a, S> Permit<'a, S> {
     pub fn refund_on_drop_with(
         self,
         spawn: impl FnOnce(BoxFuture<'static, Result<(), Error>>) + Send + 'a,
-    ) -> RefundOnDrop<'a, S>
+    ) -> SettleOnDrop<'a, S>
     where
         S: WindowStore + Clone,
     {
-        let refund = move |permit: &Self| {
+        let settle = move |permit: &Self| {
             let permit = permit.to_owned();
             spawn(Box::pin(async move { permit.refund().await.map(drop) }));
         };
-        RefundOnDrop { permit: self, refund: Some(Box::new(refund)) }
+        SettleOnDrop { permit: self, settle: Some(Box::new(settle)) }
+    }
+
+    /// Returns a guard that charges the units in `used` when it is dropped, unless it is [confirmed](SettleOnDrop::confirm).
+    ///
+    /// For work whose cost is known only bit by bit, such as a streamed response: count the units in `used` while they are produced. If
+    /// the client hangs up, what was produced is charged, as with [`settle_or_record`](Self::settle_or_record). Works with every
+    /// store: `drop` cannot await, so it passes the settlement to `spawn`, such as `|settle| drop(tokio::spawn(settle))`. The
+    /// settlement may be lost if the process ends first or the store fails. The reserved cost then stays.
+    pub fn settle_on_drop(
+        self,
+        used: Arc<AtomicU64>,
+        spawn: impl FnOnce(BoxFuture<'static, Result<Settled, Error>>) + Send + 'a,
+    ) -> SettleOnDrop<'a, S>
+    where
+        S: WindowStore + Clone,
+    {
+        let settle = move |permit: &Self| {
+            let permit = permit.to_owned();
+            spawn(Box::pin(async move { permit.settle_or_record(used.load(Ordering::Relaxed)).await }));
+        };
+        SettleOnDrop { permit: self, settle: Some(Box::new(settle)) }
     }
 }
 
@@ -259,23 +290,23 @@ impl<S> fmt::Debug for Permit<'_, S> {
     }
 }
 
-/// A guard that refunds its permit when it is dropped, unless it is confirmed. Dereferences to the [`Permit`].
-#[must_use = "dropping it refunds the acquire immediately"]
-pub struct RefundOnDrop<'a, S> {
+/// A guard that refunds or settles its permit when it is dropped, unless it is confirmed. Dereferences to the [`Permit`].
+#[must_use = "dropping it settles the acquire immediately"]
+pub struct SettleOnDrop<'a, S> {
     permit: Permit<'a, S>,
-    refund: Option<Refund<'a, S>>,
+    settle: Option<OnDrop<'a, S>>,
 }
 
-type Refund<'a, S> = Box<dyn FnOnce(&Permit<'a, S>) + Send + 'a>;
+type OnDrop<'a, S> = Box<dyn FnOnce(&Permit<'a, S>) + Send + 'a>;
 
-impl<S> RefundOnDrop<'_, S> {
-    /// Keeps the charge.
+impl<S> SettleOnDrop<'_, S> {
+    /// Keeps the charge as it is.
     pub fn confirm(mut self) {
-        self.refund = None;
+        self.settle = None;
     }
 }
 
-impl<'a, S> Deref for RefundOnDrop<'a, S> {
+impl<'a, S> Deref for SettleOnDrop<'a, S> {
     type Target = Permit<'a, S>;
 
     fn deref(&self) -> &Permit<'a, S> {
@@ -283,16 +314,16 @@ impl<'a, S> Deref for RefundOnDrop<'a, S> {
     }
 }
 
-impl<S> Drop for RefundOnDrop<'_, S> {
+impl<S> Drop for SettleOnDrop<'_, S> {
     fn drop(&mut self) {
-        if let Some(refund) = self.refund.take() {
-            refund(&self.permit);
+        if let Some(settle) = self.settle.take() {
+            settle(&self.permit);
         }
     }
 }
 
-impl<S> fmt::Debug for RefundOnDrop<'_, S> {
+impl<S> fmt::Debug for SettleOnDrop<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RefundOnDrop").field(&self.permit).finish()
+        f.debug_tuple("SettleOnDrop").field(&self.permit).finish()
     }
 }

@@ -4,12 +4,13 @@ use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use super::call::Call;
 use crate::clock::BoxFuture;
 use crate::error::Error;
 use crate::key::Key;
 use crate::limiter::Limiter;
 use crate::log_key::LogKey;
-use crate::op::At;
+use crate::op::{At, Mode};
 use crate::policy::Policy;
 use crate::settlement::{Receipt, Settlement};
 use crate::status::Settled;
@@ -40,6 +41,7 @@ struct SettleCall<'a, S, B> {
     receipt: Receipt,
     cost: u64,
     at: At,
+    or_record: bool,
 }
 
 impl<S, B: Clone> Clone for SettleCall<'_, S, B> {
@@ -53,6 +55,18 @@ impl<S, B: AsRef<[u8]>> SettleCall<'_, S, B> {
         let log = LogKey { name: self.limiter.name(), key: self.key.as_ref() };
         let policy = self.policy.unwrap_or(self.limiter.policy());
         Settlement { at: self.at, ..Settlement::new(log, policy, self.receipt, self.cost) }
+    }
+
+    /// Returns the record to make after a settlement, if its entry has expired and the cost is to be counted all the same.
+    fn record(&self, settlement: &Settlement<'_>, settled: &Settled) -> Option<Call<'_, S, &[u8]>>
+    where
+        S: WindowStore,
+    {
+        let has_expired = !settled.applied() && self.receipt.has_expired(settled.status().at());
+        (self.or_record && has_expired && settlement.cost > 0).then(|| {
+            let call = Call::new(self.limiter, self.key.as_ref(), Mode::Record);
+            Call { policy: self.policy, cost: settlement.cost, at: self.at, ..call }
+        })
     }
 }
 
@@ -75,7 +89,10 @@ impl<S> Limiter<S> {
 
 impl<'a, S, B> Settle<'a, S, B> {
     pub(crate) fn new(limiter: &'a Limiter<S>, key: B, receipt: Receipt, cost: u64) -> Self {
-        Self { call: SettleCall { limiter, key, policy: None, receipt, cost, at: At::StoreClock }, running: None }
+        Self {
+            call: SettleCall { limiter, key, policy: None, receipt, cost, at: At::StoreClock, or_record: false },
+            running: None,
+        }
     }
 
     /// Sets the policy whose usage is reported. Default: the limiter's policy.
@@ -90,6 +107,13 @@ impl<'a, S, B> Settle<'a, S, B> {
         self
     }
 
+    /// Records the cost as a new entry if the old one has expired. See
+    /// [`Permit::settle_or_record`](crate::Permit::settle_or_record).
+    pub(crate) fn or_record(mut self) -> Self {
+        self.call.or_record = true;
+        self
+    }
+
     /// Settles on a synchronous store, without a future.
     pub fn now(self) -> Settled
     where
@@ -97,7 +121,9 @@ impl<'a, S, B> Settle<'a, S, B> {
         B: AsRef<[u8]>,
     {
         let settlement = self.call.settlement();
-        settled(&settlement, self.call.limiter.store.settle_now(&settlement))
+        let settled = settled(&settlement, self.call.limiter.store.settle_now(&settlement));
+        let recorded = self.call.record(&settlement, &settled).and_then(|record| record.decide_now().ok());
+        recorded.map_or(settled, Settled::recorded_by)
     }
 }
 
@@ -116,7 +142,11 @@ where
                 let settlement = call.settlement();
                 let facts = call.limiter.store.settle(settlement).await?;
                 facts.verify(&settlement)?;
-                Ok(settled(&settlement, facts))
+                let settled = settled(&settlement, facts);
+                match call.record(&settlement, &settled) {
+                    Some(record) => Ok(Settled::recorded_by(record.decide().await?)),
+                    None => Ok(settled),
+                }
             })
         };
         running.get_or_insert_with(start).as_mut().poll(context)

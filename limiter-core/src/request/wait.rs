@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::call::Call;
 use crate::clock::{BoxFuture, Timer};
@@ -13,20 +13,31 @@ use crate::op::At;
 use crate::store::{NowStore, WindowStore};
 use crate::time::Timestamp;
 
-/// The latest time for a retry, by the clock that the decisions use.
-struct Deadline(Timestamp);
+/// The end of a wait: by the clock that the decisions use, and by how long the call has waited.
+///
+/// The decisions' clock stands still while the log's newest entry is ahead of it, so it cannot bound the wait alone.
+struct Deadline {
+    at: Timestamp,
+    wait: Duration,
+    slept: Duration,
+    /// `None` if a clock other than the system's decides how fast time passes.
+    start: Option<Instant>,
+}
 
 impl Deadline {
-    fn new(first: &Decision, within: Duration) -> Self {
-        Self(first.at().saturating_add(within))
+    fn new(first: &Decision, wait: Duration, start: Option<Instant>) -> Self {
+        Self { at: first.at().saturating_add(wait), wait, slept: Duration::ZERO, start }
     }
 
-    /// Returns how long to wait before the next try. `None` if the call is admitted or a retry cannot succeed in time.
-    fn wait(&self, decision: &Decision, at: At) -> Option<Duration> {
-        let wait = decision.retry_after()?;
+    /// Returns how long to sleep before the next try. `None` if the call is admitted or a retry cannot succeed in time.
+    fn sleep(&mut self, decision: &Decision, at: At) -> Option<Duration> {
+        let sleep = decision.retry_after()?;
         // A caller-supplied time does not advance while the call waits.
         let can_succeed = at == At::StoreClock && !decision.is_final_denial();
-        (can_succeed && decision.at().saturating_add(wait) <= self.0).then_some(wait)
+        let waited = self.start.map_or(self.slept, |start| start.elapsed());
+        let in_time = decision.at().saturating_add(sleep) <= self.at && waited.saturating_add(sleep) <= self.wait;
+        self.slept = self.slept.saturating_add(sleep);
+        (can_succeed && in_time).then_some(sleep)
     }
 }
 
@@ -36,10 +47,11 @@ where
     S: WindowStore,
     B: AsRef<[u8]>,
 {
+    let start = call.limiter.store.timer().is_none().then(Instant::now);
     let mut decision = call.decide().await?;
-    let deadline = Deadline::new(&decision, call.within);
-    while let Some(wait) = deadline.wait(&decision, call.at) {
-        timer(call)?.sleep(wait).await;
+    let mut deadline = Deadline::new(&decision, call.within, start);
+    while let Some(sleep) = deadline.sleep(&decision, call.at) {
+        timer(call)?.sleep(sleep).await;
         decision = call.decide().await?;
     }
     Ok(decision)
@@ -71,12 +83,13 @@ where
     S: NowStore,
     B: AsRef<[u8]>,
 {
+    let start = call.limiter.store.timer().is_none().then(Instant::now);
     let mut decision = call.decide_now()?;
-    let deadline = Deadline::new(&decision, call.within);
-    while let Some(wait) = deadline.wait(&decision, call.at) {
+    let mut deadline = Deadline::new(&decision, call.within, start);
+    while let Some(sleep) = deadline.sleep(&decision, call.at) {
         match call.limiter.store.timer() {
-            Some(timer) => block_on(timer.sleep(wait)),
-            None => thread::sleep(wait),
+            Some(timer) => block_on(timer.sleep(sleep)),
+            None => thread::sleep(sleep),
         }
         decision = call.decide_now()?;
     }

@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use futures::future::join_all;
-use limiter_core::{Limiter, Policy, WithClock, policy};
+use limiter_core::{IntoPolicy, Limiter, WithClock, policy};
 use limiter_testkit::MockClock;
 use limiter_tower::key::{Constant, Host, RequestKey};
 use limiter_tower::{Cause, LimitLayer, MissingKey, RequestHead, Rule, WaitError, WaitLayer};
@@ -18,7 +18,7 @@ use tower::{Layer, ServiceExt};
 use crate::common::{CLOSED, Server, hyper_client, rule, store};
 
 /// A layer for a client with a clock that a wait moves on.
-fn polite_by(key: impl RequestKey, policy: impl Into<Policy>, deadline: Duration) -> (WaitLayer, MockClock, Limiter) {
+fn polite_by(key: impl RequestKey, policy: impl IntoPolicy, deadline: Duration) -> (WaitLayer, MockClock, Limiter) {
     let (store, clock) = store();
     let clock = clock.auto_advancing();
     let limiter = Limiter::new("outgoing", policy, store);
@@ -26,7 +26,7 @@ fn polite_by(key: impl RequestKey, policy: impl Into<Policy>, deadline: Duration
     (WaitLayer::builder([rule], CLOSED, deadline).timer(clock.clone()).build(), clock, limiter)
 }
 
-fn polite(policy: impl Into<Policy>, deadline: Duration) -> (WaitLayer, MockClock, Limiter) {
+fn polite(policy: impl IntoPolicy, deadline: Duration) -> (WaitLayer, MockClock, Limiter) {
     polite_by(Host, policy, deadline)
 }
 

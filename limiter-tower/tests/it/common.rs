@@ -14,7 +14,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use limiter::MemoryStore;
-use limiter_core::{Limiter, Policy, SharedStore, WithClock};
+use limiter_core::{IntoPolicy, Limiter, SharedStore, WithClock};
 use limiter_testkit::MockClock;
 use limiter_tower::key::PeerAddress;
 use limiter_tower::{MissingKey, Rule, StoreFailure};
@@ -36,7 +36,7 @@ pub(crate) fn store() -> (SharedStore, MockClock) {
 }
 
 /// A rule by peer address on a fresh store, with the store's clock.
-pub(crate) fn rule(name: &str, policy: impl Into<Policy>) -> (Rule, MockClock) {
+pub(crate) fn rule(name: &str, policy: impl IntoPolicy) -> (Rule, MockClock) {
     let (store, clock) = store();
     (Rule::new(Limiter::new(name, policy, store), PeerAddress::new(), REJECT), clock)
 }

@@ -17,7 +17,7 @@ fn hello(layer: LimitLayer) -> Router {
     Router::new().route("/", on_get(|| async { "hello" })).layer(layer)
 }
 
-fn limited(name: &str, limits: impl Into<limiter_core::Policy>) -> (Router, MockClock) {
+fn limited(name: &str, limits: impl limiter_core::IntoPolicy) -> (Router, MockClock) {
     let (rule, clock) = rule(name, limits);
     (hello(LimitLayer::new([rule], CLOSED)), clock)
 }

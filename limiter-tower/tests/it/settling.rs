@@ -9,14 +9,14 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::get as on_get;
 use axum::{Extension, Router};
-use limiter_core::{Limiter, Policy, policy};
+use limiter_core::{IntoPolicy, Limiter, policy};
 use limiter_tower::key::Constant;
 use limiter_tower::{ActualCost, Charge, Charges, LimitLayer, ResponseHead, Rule};
 
 use crate::common::{CLOSED, REJECT, Server, eventually, get, get_with, store};
 use crate::remote::{Mood, Remote};
 
-fn limiter(policy: impl Into<Policy>) -> (Limiter, Remote) {
+fn limiter(policy: impl IntoPolicy) -> (Limiter, Remote) {
     let remote = Remote::new(store().0);
     (Limiter::new("limit", policy, Arc::new(remote.clone())), remote)
 }

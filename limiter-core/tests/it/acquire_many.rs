@@ -1,0 +1,142 @@
+//! A batch of acquires gets the decisions that the acquires get one by one.
+
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+
+use crate::slow_store::SlowStore;
+use async_trait::async_trait;
+use futures::executor::block_on;
+use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::{Decision, Error, ErrorKind, Limiter, NowStore, Timestamp, WindowStore, policy};
+use limiter_testkit::{Answer, OracleStore};
+
+fn at(micros: u64) -> Timestamp {
+    Timestamp::from_micros(micros).unwrap()
+}
+
+/// The decision, or the kind of the error and its key.
+fn shown(results: Vec<Result<Decision, Error>>) -> Vec<Result<Answer, (ErrorKind, Vec<u8>)>> {
+    let shown = results.into_iter().map(|result| match result {
+        Ok(decision) => Ok(Answer::from(&decision)),
+        Err(error) => Err((error.kind(), error.key().unwrap().to_vec())),
+    });
+    shown.collect()
+}
+
+/// Makes most calls wait, answers some at once, and panics if two calls on one log overlap.
+#[derive(Debug, Default)]
+struct Sometimes {
+    oracle: OracleStore,
+    /// The calls under way by key, and the most there were in all.
+    running: Mutex<(HashMap<Vec<u8>, usize>, usize)>,
+}
+
+impl Sometimes {
+    fn enter(&self, op: &Op<'_>) {
+        let mut running = self.running.lock().unwrap();
+        let one = running.0.entry(op.log.key.to_vec()).or_default();
+        *one += 1;
+        assert_eq!(*one, 1, "two calls on one key");
+        running.1 = running.1.max(running.0.values().sum());
+    }
+
+    fn leave(&self, op: &Op<'_>) {
+        *self.running.lock().unwrap().0.get_mut(op.log.key).unwrap() -= 1;
+    }
+}
+
+#[async_trait]
+impl WindowStore for Sometimes {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        self.enter(&op);
+        // Longer for some than for others.
+        let mut left = op.cost % 5;
+        poll_fn(|context| {
+            context.waker().wake_by_ref();
+            left = left.saturating_sub(1);
+            if left == 0 { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+        self.leave(&op);
+        Ok(self.oracle.apply_now(&op))
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        Ok(self.oracle.settle_now(&settlement))
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        Ok(self.oracle.reset_now(log))
+    }
+
+    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        op.cost.is_multiple_of(3).then(|| {
+            self.enter(&op);
+            self.leave(&op);
+            self.oracle.decide_now(op)
+        })
+    }
+}
+
+#[test]
+fn a_batch_decides_like_its_acquires_one_by_one() {
+    let policy = policy!("9/1ms, 30/1s");
+    let gold = policy!("20/1ms");
+    let one_by_one = Limiter::new("n", policy.clone(), OracleStore::new());
+    let now = Limiter::new("n", policy.clone(), OracleStore::new());
+    let awaited = Limiter::new("n", policy.clone(), OracleStore::new());
+    let slow = Limiter::new("n", policy.clone(), SlowStore::default()).into_shared();
+    let sometimes = Limiter::new("n", policy, Sometimes::default());
+    let mut random = 7_u64;
+    let mut below = |end: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % end
+    };
+    let mut allowed = [0; 2];
+    for round in 0..300 {
+        let size = [0, 1, 5, 40, 700][below(5) as usize];
+        let keys = 1 + below(300);
+        // Costs of 0 and above the maximum are errors.
+        let batch: Vec<(u64, u64)> = (0..size).map(|_| (below(keys), below(12))).collect();
+        let time = at(1 + round * 300);
+        let special = below(3) == 0;
+        macro_rules! of {
+            ($limiter:expr) => {{
+                let batch = $limiter.acquire_many(batch.iter().copied()).at(time);
+                if special { batch.policy(&gold) } else { batch }
+            }};
+        }
+        let expected = batch.iter().map(|(key, cost)| {
+            let acquire = one_by_one.acquire(*key).cost(*cost).at(time);
+            if special { acquire.policy(&gold) } else { acquire }.now()
+        });
+        let expected = shown(expected.collect());
+        assert_eq!(shown(of!(now).now()), expected, "{round}");
+        assert_eq!(shown(block_on(of!(awaited))), expected, "{round}");
+        assert_eq!(shown(block_on(of!(slow))), expected, "{round}");
+        assert_eq!(shown(block_on(of!(sometimes))), expected, "{round}");
+        for answer in expected.iter().flatten() {
+            allowed[usize::from(answer.allowed)] += 1;
+        }
+    }
+    assert!(allowed.into_iter().all(|count| count > 1_000), "{allowed:?}");
+    let most = sometimes.store().running.lock().unwrap().1;
+    assert!((20..=256).contains(&most), "{most} calls at a time");
+}
+
+#[test]
+fn a_batch_that_is_dropped_made_some_of_its_calls() {
+    let limiter = Limiter::new("n", policy!("1000/1s"), SlowStore::default());
+    let mut batch = Box::pin(limiter.acquire_many((0..500).map(|key| (key, 1))).at(at(1)));
+    let made = || limiter.store().calls.load(Ordering::Relaxed);
+    while made() == 0 {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(batch.as_mut().poll(&mut context).is_pending());
+    }
+    drop(batch);
+    assert!(made() < 500, "{}", made());
+    assert_eq!(block_on(limiter.acquire("k").at(at(1))).unwrap().used(), 1);
+}

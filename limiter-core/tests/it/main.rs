@@ -1,0 +1,9 @@
+//! The tests of the crate, in one program.
+
+mod acquire_many;
+mod log;
+mod permits;
+mod requests;
+mod slow_store;
+mod together;
+mod waiting;

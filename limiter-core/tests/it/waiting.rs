@@ -1,0 +1,173 @@
+//! Waiting with `within` until an acquire fits.
+
+use std::pin::pin;
+use std::sync::Mutex;
+use std::task::{Context, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::slow_store::SlowStore;
+use futures::executor::block_on;
+use limiter_core::{BoxFuture, Clock, Counting, ErrorKind, Limiter, Timer, Timestamp, WindowStore, WithClock, policy};
+use limiter_testkit::{MockClock, OracleStore};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A timer that records each requested sleep and returns immediately.
+#[derive(Debug)]
+struct RecordingTimer(&'static Mutex<Vec<Duration>>);
+
+impl Timer for RecordingTimer {
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
+        self.0.lock().unwrap().push(duration);
+        Box::pin(async {})
+    }
+}
+
+/// A timer that blocks the thread.
+#[derive(Debug)]
+struct ThreadTimer;
+
+impl Timer for ThreadTimer {
+    fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(async move { thread::sleep(duration) })
+    }
+}
+
+#[test]
+fn it_waits_until_the_acquire_fits_and_not_if_it_cannot_in_time() {
+    async fn check<S: WindowStore>(limiter: Limiter<S>, clock: MockClock) {
+        let start = clock.now();
+        let passed = || clock.now().micros_since(start);
+        for _ in 0..2 {
+            assert!(limiter.acquire("k").within(SECOND).await.unwrap().allowed());
+        }
+        assert_eq!(passed(), 0);
+        let impatient = limiter.acquire("k").within(SECOND - Duration::from_micros(1)).await.unwrap();
+        assert_eq!((impatient.allowed(), passed()), (false, 0));
+        let patient = limiter.acquire("k").cost(2).within(SECOND).await.unwrap();
+        assert_eq!((patient.allowed(), passed()), (true, 1_000_000));
+    }
+    let clock = MockClock::new().auto_advancing();
+    let at_once = WithClock::new(OracleStore::new(), clock.clone());
+    block_on(check(Limiter::new("search", policy!("2/1s"), at_once), clock));
+    let clock = MockClock::new().auto_advancing();
+    let slow = WithClock::new(SlowStore::default(), clock.clone());
+    block_on(check(Limiter::new("search", policy!("2/1s"), slow), clock));
+}
+
+#[test]
+fn without_a_timer_waiting_is_an_error_but_no_wait_is_none() {
+    let limiter = Limiter::new("search", policy!("1/1h"), SlowStore::default());
+    assert!(block_on(limiter.acquire("k").within(Duration::MAX)).unwrap().allowed());
+    assert!(!block_on(limiter.acquire("k").within(SECOND)).unwrap().allowed());
+    let error = block_on(limiter.acquire("k").within(Duration::MAX)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert!(error.to_string().contains("waiting needs a timer"), "{error}");
+}
+
+#[test]
+fn a_clock_in_front_of_the_store_brings_its_timer_and_otherwise_the_limiters_counts() {
+    static SLEPT: Mutex<Vec<Duration>> = Mutex::new(Vec::new());
+    let clock = MockClock::new().auto_advancing();
+    let with_clock = WithClock::new(OracleStore::new(), clock.clone());
+    let limiter = Limiter::new("search", policy!("1/1s"), with_clock).with_timer(RecordingTimer(&SLEPT));
+    for _ in 0..3 {
+        assert!(block_on(limiter.acquire("k").within(SECOND)).unwrap().allowed());
+    }
+    assert_eq!(*SLEPT.lock().unwrap(), []);
+    let limiter = Limiter::new("search", policy!("1/20ms"), OracleStore::new()).with_timer(RecordingTimer(&SLEPT));
+    for _ in 0..2 {
+        assert!(block_on(limiter.acquire("k").within(SECOND)).unwrap().allowed());
+    }
+    let slept = SLEPT.lock().unwrap();
+    assert!(!slept.is_empty() && slept.iter().all(|wait| *wait <= Duration::from_millis(20)), "{slept:?}");
+}
+
+#[test]
+fn an_acquire_at_a_given_time_or_denied_under_its_id_is_tried_once() {
+    let clock = MockClock::new().auto_advancing();
+    let attempts = policy!("1/1s, 9/1h").with_counting(Counting::Attempts);
+    let limiter = Limiter::new("search", attempts, WithClock::new(OracleStore::new(), clock.clone()));
+    let start = clock.now();
+    assert!(limiter.acquire("k").now().unwrap().allowed());
+    assert!(!limiter.acquire("k").at(start).within(Duration::MAX).blocking().unwrap().allowed());
+    // The first try is in the log under this id, so a second try would only repeat the verdict.
+    let denied = limiter.acquire("k").id(7).within(Duration::MAX).blocking().unwrap();
+    assert!(!denied.allowed());
+    assert_eq!(clock.now().micros_since(start), 1_000_000);
+}
+
+#[test]
+fn a_waiter_that_is_dropped_has_consumed_nothing() {
+    let clock = MockClock::new();
+    let limiter = Limiter::new("search", policy!("1/1s"), WithClock::new(OracleStore::new(), clock.clone()));
+    assert!(limiter.acquire("k").now().unwrap().allowed());
+    {
+        let mut waiting = pin!(limiter.acquire("k").within(SECOND));
+        assert!(matches!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Pending));
+        assert_eq!(clock.sleepers(), 1);
+    }
+    clock.advance(SECOND);
+    assert_eq!((clock.sleepers(), limiter.status("k").now().unwrap().used()), (0, 0));
+}
+
+#[test]
+fn without_a_future_it_blocks_the_thread() {
+    let clock = MockClock::new();
+    let limiter = Limiter::new("search", policy!("1/1s"), WithClock::new(OracleStore::new(), clock.clone()));
+    assert!(limiter.acquire("k").now().unwrap().allowed());
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| limiter.acquire("k").within(SECOND).blocking().unwrap());
+        while clock.sleepers() == 0 {
+            thread::yield_now();
+        }
+        clock.advance(SECOND);
+        assert!(waiting.join().unwrap().allowed());
+    });
+    let real = Limiter::new("search", policy!("1/50ms"), OracleStore::new());
+    let start = Instant::now();
+    assert!((0..2).all(|_| real.acquire("k").within(20 * SECOND).blocking().unwrap().allowed()));
+    assert!(start.elapsed() >= Duration::from_millis(50));
+}
+
+#[test]
+#[cfg(feature = "tokio")]
+fn in_a_tokio_runtime_tokio_is_the_timer() {
+    let limiter = Limiter::new("search", policy!("1/20ms"), SlowStore::default());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        let start = Instant::now();
+        for _ in 0..3 {
+            assert!(limiter.acquire("k").within(20 * SECOND).await.unwrap().allowed());
+        }
+        assert!(start.elapsed() >= Duration::from_millis(40));
+    });
+}
+
+#[test]
+fn the_earliest_time_is_no_special_case() {
+    let clock = MockClock::starting_at(Timestamp::EPOCH).auto_advancing();
+    let limiter = Limiter::new("search", policy!("1/1us"), WithClock::new(OracleStore::new(), clock.clone()));
+    assert!((0..3).all(|_| limiter.acquire("k").within(SECOND).blocking().unwrap().allowed()));
+    assert_eq!(clock.now().as_micros(), 2);
+}
+
+/// A clock that stepped back leaves entries in its future, which hold up the log's time.
+#[test]
+fn an_entry_ahead_of_the_clock_does_not_prolong_the_wait() {
+    let (wait, limiter) = (Duration::from_millis(200), Limiter::new("n", policy!("1/90ms"), OracleStore::new()));
+    let limiter = limiter.with_timer(ThreadTimer);
+    let ahead = Timestamp::try_from(SystemTime::now()).unwrap().saturating_add(3600 * SECOND);
+    assert!(limiter.acquire("k").at(ahead).now().unwrap().allowed());
+    // Both end, although the log's time stands still for an hour.
+    assert!(!block_on(limiter.acquire("k").within(wait)).unwrap().allowed());
+    assert!(!limiter.acquire("k").within(wait).blocking().unwrap().allowed());
+    // So they do under a clock with a timer.
+    let clock = MockClock::new().auto_advancing();
+    let limiter = Limiter::new("n", policy!("1/90ms"), WithClock::new(OracleStore::new(), clock.clone()));
+    assert!(limiter.acquire("k").at(clock.now().saturating_add(3600 * SECOND)).now().unwrap().allowed());
+    let start = clock.now();
+    assert!(!block_on(limiter.acquire("k").within(wait)).unwrap().allowed());
+    assert_eq!(clock.now().micros_since(start), 180_000);
+}

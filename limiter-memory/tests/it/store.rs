@@ -1,0 +1,233 @@
+//! What the store takes and gives back.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use allocation_counter::measure;
+use limiter_core::IntoPolicy;
+use limiter_core::store::LogKey;
+use limiter_core::{Counting, Key, Limiter, Name, Policy, SharedStore, Timestamp, policy};
+use limiter_memory::MemoryStore;
+
+fn at(micros: u64) -> Timestamp {
+    Timestamp::from_micros(micros).unwrap()
+}
+
+/// A limiter on a new store in memory.
+fn limiter(policy: impl IntoPolicy) -> Limiter<MemoryStore> {
+    Limiter::new("test", policy, MemoryStore::new())
+}
+
+fn entries(limiter: &Limiter<MemoryStore>, key: impl Key) -> usize {
+    limiter.store().entries(LogKey::new(limiter.name(), key.to_key().as_ref()))
+}
+
+#[test]
+fn a_hit_of_a_known_key_does_not_allocate() {
+    let three = "100/1h, 200/2h, 300/3h";
+    for (policy, cost, seconds) in [("3/1h", 1, 1200), ("100/1h", 1, 36), (three, 1, 36), ("100/1h", 2, 72)] {
+        let policy: Policy = policy.parse().unwrap();
+        let limiter = limiter(policy.clone());
+        let acquire = |micros| limiter.acquire("key").cost(cost).at(at(micros)).now().unwrap().allowed();
+        // One leaves as one comes.
+        let mut now = 1 << 50;
+        let mut slide = || {
+            now += seconds * 1_000_000;
+            assert!(acquire(now));
+        };
+        (0..1000).for_each(|_| slide());
+        let allowed = measure(|| (0..1000).for_each(|_| slide()));
+        assert_eq!(allowed.count_total, 0, "{policy}: allowed");
+        let denied = measure(|| assert!((0..1000).all(|_| !acquire(now))));
+        assert_eq!(denied.count_total, 0, "{policy}: denied");
+    }
+}
+
+#[test]
+fn nor_does_one_over_a_store_chosen_at_run_time() {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let limiter = Limiter::new("test", policy!("10/1h"), store);
+    let acquire = || match pin!(limiter.acquire("key")).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(decision) => decision.unwrap().allowed(),
+        Poll::Pending => panic!("the store is in memory"),
+    };
+    assert!((0..9).all(|_| acquire()));
+    let more = measure(|| assert!(acquire() && (0..100).all(|_| !acquire())));
+    assert_eq!(more.count_total, 0);
+}
+
+#[test]
+fn a_log_that_counts_attempts_is_bounded_by_its_largest_maximum() {
+    let limiter = limiter(policy!("5/1s, 50/1h").with_counting(Counting::Attempts));
+    for (name, step) in [("frozen", 0), ("moving", 1)] {
+        for i in 0..10_000 {
+            let decision = limiter.acquire(name).at(at((1 << 50) + i * step)).now().unwrap();
+            assert_eq!(decision.allowed(), i < 5);
+            assert!(entries(&limiter, name) <= 50, "{name}");
+        }
+        assert_eq!(entries(&limiter, name), 50, "{name}");
+    }
+}
+
+#[test]
+fn idle_keys_are_swept_and_their_memory_returned() {
+    let limiter = limiter(policy!("100/20ms"));
+    let left = measure(|| {
+        for i in 0..2_000_u32 {
+            for _ in 0..10 {
+                assert!(limiter.acquire(i.to_le_bytes()).now().unwrap().allowed());
+            }
+        }
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(limiter.acquire("busy").now().unwrap().allowed());
+        assert!(limiter.store().sweep() > 0);
+        assert_eq!(limiter.store().len(), 1);
+    });
+    assert!(left.bytes_max > 100_000, "{left:?}");
+    assert!(left.bytes_current < 20_000, "{left:?}");
+}
+
+#[test]
+fn a_key_keeps_its_log_when_it_is_moved() {
+    let limiter = limiter(policy!("2/1h"));
+    let acquire = |key: u32| limiter.acquire(key.to_le_bytes()).at(at(1 << 50)).now().unwrap().allowed();
+    let len = || limiter.store().len();
+    assert!((0..6_000).all(acquire));
+    // Of keys that shared a place the first is gone, and the others move there.
+    assert!((0..3_000_u32).all(|key| limiter.reset(key.to_le_bytes()).now()));
+    assert_eq!(len(), 3_000);
+    assert!((3_000..6_000).all(acquire));
+    assert!(!(3_000..6_000).any(acquire));
+    assert_eq!(len(), 3_000);
+    // So many that all have to move.
+    assert!((6_000..40_000).all(acquire));
+    assert!((6_000..40_000).all(acquire));
+    assert!(!(3_000..40_000).any(acquire));
+    assert_eq!(len(), 37_000);
+    assert!((0..40_000_u32).all(|key| limiter.reset(key.to_le_bytes()).now() == (key >= 3_000)));
+    assert!(limiter.store().is_empty());
+}
+
+#[test]
+fn a_fresh_key_takes_the_place_of_an_expired_one() {
+    let limiter = limiter(policy!("1/1ms"));
+    for round in 0..30_u32 {
+        for key in 0..3_000_u32 {
+            assert!(limiter.acquire((round << 16 | key).to_le_bytes()).now().unwrap().allowed());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(limiter.store().len() < 10_000, "{}", limiter.store().len());
+    let of_the_first_round = (0..3_000_u32).filter(|key| entries(&limiter, key.to_le_bytes()) > 0).count();
+    assert!(of_the_first_round < 300, "{of_the_first_round}");
+    assert!(limiter.store().sweep() > 1_000 && limiter.store().is_empty());
+    let given = Limiter::new("given", policy!("1/1ms"), MemoryStore::new());
+    for (i, key) in (0..20_000_u32).map(u32::to_le_bytes).enumerate() {
+        assert!(given.acquire(key).at(at((i as u64) << 10)).now().unwrap().allowed());
+    }
+    assert_eq!(given.store().sweep(), 0, "given times say nothing about the store's clock");
+    assert_eq!((given.store().len(), given.store().sweep_at(at(1 << 50))), (20_000, 20_000));
+}
+
+#[test]
+fn a_key_with_one_entry_takes_a_hundred_bytes_and_a_unit_entry_at_most_eight_and_a_half() {
+    let policy = policy!("1000/1h");
+    let taken = |keys: u32, entries: u64| {
+        let mut store = None;
+        let taken = measure(|| {
+            let store = store.insert(limiter(policy.clone()));
+            for key in (0..keys).map(u32::to_le_bytes) {
+                for i in 0..entries {
+                    assert!(store.acquire(key).at(at((1 << 50) + i)).now().unwrap().allowed());
+                }
+            }
+        });
+        taken.bytes_current as f64 / f64::from(keys)
+    };
+    let (one, hundred) = (taken(100_000, 1), taken(10_000, 100));
+    assert!(one < 150.0, "{one} bytes a key");
+    assert!((hundred - one) / 99.0 <= 8.5, "{hundred} bytes for a hundred entries, {one} for one");
+}
+
+#[test]
+fn a_limit_of_100_000_a_day_takes_about_a_megabyte() {
+    let mut filled = None;
+    let taken = measure(|| {
+        let limiter = filled.insert(limiter(policy!("100000/1d")));
+        // Spread over a day.
+        for i in 0..100_000 {
+            assert!(limiter.acquire("key").at(at((1 << 50) + 863_999 * i)).now().unwrap().allowed());
+        }
+    });
+    let empty = measure(|| drop(std::hint::black_box(limiter(policy!("100000/1d")))));
+    let bytes = taken.bytes_current - (empty.bytes_max as i64);
+    assert!((800_000..1_100_000).contains(&bytes), "{bytes} bytes");
+}
+
+#[test]
+fn a_flood_of_fresh_keys_stays_within_the_bound_and_frees_nobody() {
+    let limiter = Limiter::new("test", policy!("3/1h"), MemoryStore::with_max_keys(1000));
+    while limiter.acquire("over its limit").now().unwrap().allowed() {}
+    for i in 0..50_000_u32 {
+        assert!(limiter.acquire(i.to_le_bytes()).now().unwrap().allowed());
+        assert!(limiter.store().len() <= 1000);
+        assert!(!limiter.acquire("over its limit").now().unwrap().allowed(), "freed by fresh key {i}");
+    }
+    assert!(limiter.store().len() > 500, "{}", limiter.store().len());
+}
+
+#[test]
+fn a_flood_of_long_keys_frees_their_memory_and_nobody() {
+    let limiter =
+        Limiter::new("test", policy!("3/1h").with_counting(Counting::Attempts), MemoryStore::with_max_keys(8));
+    let mut key = vec![b'k'; 1 << 20];
+    for _ in 0..100 {
+        assert!(limiter.acquire("victim").now().is_ok());
+    }
+    assert_eq!(entries(&limiter, "victim"), 3);
+    for i in 0..200_u8 {
+        key[1 << 19] = i;
+        assert!(limiter.acquire(&key[..]).now().unwrap().allowed());
+        assert!(limiter.store().len() <= 8);
+    }
+    assert!(!limiter.acquire("victim").now().unwrap().allowed());
+    assert_eq!(limiter.peek(&key[..]).now().unwrap().used(), 1);
+}
+
+#[test]
+fn a_bound_that_leaves_room_for_lines_holds_when_they_are_closed_and_after() {
+    let max_keys = 65_536;
+    let limiter = Limiter::new("test", policy!("3/1h"), MemoryStore::with_max_keys(max_keys));
+    while limiter.acquire("over its limit").now().unwrap().allowed() {}
+    for i in 0..150_000_u32 {
+        assert!(limiter.acquire(i.to_le_bytes()).now().unwrap().allowed());
+        if i % 500 == 0 {
+            assert!(limiter.store().len() <= max_keys, "{} after fresh key {i}", limiter.store().len());
+            assert!(!limiter.acquire("over its limit").now().unwrap().allowed(), "freed by fresh key {i}");
+        }
+    }
+    assert!(limiter.store().len() > max_keys / 2, "{}", limiter.store().len());
+}
+
+#[test]
+fn limiters_of_different_names_share_no_log_and_a_hit_costs_no_allocation() {
+    let store = Arc::new(MemoryStore::new());
+    let limiters: Vec<_> =
+        ["search", "login", ""].map(|name| Limiter::new(name, policy!("3/1h"), Arc::clone(&store))).into();
+    for key in ["a", "a key of 18 bytes.", "a key that is longer than what fits in a slot"] {
+        for (i, limiter) in limiters.iter().enumerate() {
+            for used in 1..=i as u64 + 1 {
+                assert_eq!(limiter.acquire(key).now().unwrap().used(), used, "{key}");
+            }
+        }
+        let more = measure(|| assert!(limiters.iter().all(|limiter| limiter.peek(key).now().is_ok())));
+        assert_eq!(more.count_total, 0, "{key}");
+        assert!(limiters[1].reset(key).now());
+        let used: Vec<u64> = limiters.iter().map(|limiter| limiter.status(key).now().unwrap().used()).collect();
+        assert_eq!(used, [1, 0, 3], "{key}");
+    }
+    assert_eq!(store.len(), 6);
+    assert_eq!(store.entries(LogKey::new(Name::new(""), "a")), 3);
+}

@@ -1,0 +1,9 @@
+//! The tests of the crate, in one program. Those of `faults.rs` must run alone.
+
+mod conformance;
+mod denial_cache;
+mod faulty;
+mod metrics;
+mod outages;
+mod prefix;
+mod traces;

@@ -1,0 +1,96 @@
+//! What metrics contain, and what they never do.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::faulty::{Does, Faulty, SECRET, traffic};
+use limiter_core::{Limiter, policy};
+use limiter_memory::MemoryStore;
+use limiter_testkit::conformance::Suite;
+use limiter_wrappers::observe::{Metrics, ObservedStore, StoreObserver};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+
+#[derive(Debug)]
+struct Quiet;
+
+impl StoreObserver for Quiet {}
+
+#[test]
+fn an_observed_store_conforms() {
+    let observed = ObservedStore::new(MemoryStore::new(), (Metrics::new(), (Quiet, Quiet)));
+    let report = Suite::new().depth(1).run_blocking(Arc::new(observed)).unwrap();
+    assert!(report.operations > 0, "{report:?}");
+}
+
+/// Runs something and returns its metrics as text.
+fn metrics_of(run: impl FnOnce()) -> BTreeMap<String, String> {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    metrics::with_local_recorder(&recorder, run);
+    let entries = snapshotter.snapshot().into_vec().into_iter().map(|(key, _, _, value)| {
+        let labels: Vec<String> =
+            key.key().labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+        let value = match value {
+            DebugValue::Counter(count) => count.to_string(),
+            DebugValue::Gauge(value) => value.to_string(),
+            DebugValue::Histogram(values) => format!("{} values", values.len()),
+        };
+        (format!("{} {}", key.key().name(), labels.join(" ")), value)
+    });
+    entries.collect()
+}
+
+#[test]
+fn decisions_are_counted_by_policy_limit_and_outcome() {
+    let metrics = metrics_of(|| {
+        let store = Arc::new(ObservedStore::new(MemoryStore::new(), Metrics::new()));
+        traffic(&Limiter::new("search", policy!("5/10s"), store.clone()));
+        store.report_keys(MemoryStore::len);
+    });
+    let decisions = |policy: &str, operation: &str, outcome: &str| {
+        let limit = if policy == "gold" { "50/10s" } else { policy };
+        let name = format!(
+            "limiter_decisions_total limiter=search policy={policy} limit={limit} operation={operation} outcome={outcome}"
+        );
+        metrics.get(&name).cloned().unwrap_or_default()
+    };
+    assert_eq!(decisions("5/10s", "acquire", "allowed"), "5");
+    assert_eq!(decisions("5/10s", "acquire", "denied"), "1");
+    assert_eq!(decisions("gold", "acquire", "allowed"), "1");
+    assert_eq!(decisions("5/10s", "peek", "denied"), "1");
+    assert_eq!(decisions("5/10s", "record", "denied"), "1");
+    assert_eq!(metrics["limiter_near_limit_total limiter=search policy=5/10s limit=5/10s"], "2", "4 and 5 of 5");
+    assert_eq!(metrics["limiter_store_duration_seconds limiter=search operation=acquire"], "7 values");
+    assert_eq!(metrics["limiter_store_duration_seconds limiter=search operation=settle"], "1 values");
+    assert_eq!(metrics["limiter_store_duration_seconds limiter=search operation=reset"], "1 values");
+    assert_eq!(metrics["limiter_keys "], "1", "the other was reset");
+    assert!(metrics.keys().all(|name| !name.contains(SECRET)), "{metrics:?}");
+    assert!(
+        metrics.keys().all(|name| !name.contains("errors")),
+        "a cost that makes no sense is no failure of the store"
+    );
+}
+
+#[test]
+fn errors_are_counted_by_kind() {
+    let metrics = metrics_of(|| {
+        let remote = Faulty::default();
+        let limiter = Limiter::new("search", policy!("5/10s"), ObservedStore::new(remote.clone(), Metrics::new()));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let _ = limiter.acquire(SECRET).await.unwrap();
+            remote.set(Does::Refuse);
+            limiter.acquire(SECRET).await.unwrap_err();
+            limiter.reset(SECRET).await.unwrap_err();
+            remote.set(Does::Contradict);
+            limiter.acquire(SECRET).await.unwrap_err();
+        });
+    });
+    let errors = |operation: &str, kind: &str| {
+        let name = format!("limiter_store_errors_total limiter=search operation={operation} kind={kind}");
+        metrics.get(&name).cloned().unwrap_or_default()
+    };
+    assert_eq!((errors("acquire", "unavailable"), errors("reset", "unavailable")), ("1".to_owned(), "1".to_owned()));
+    assert_eq!(errors("acquire", "inconsistent"), "1");
+    assert_eq!(metrics["limiter_store_duration_seconds limiter=search operation=acquire"], "3 values");
+}

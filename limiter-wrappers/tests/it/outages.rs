@@ -1,0 +1,286 @@
+//! What each wrapper does when the store is away.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::faulty::{Does, Faulty};
+use limiter_core::{ErrorKind, Limiter, policy};
+use limiter_memory::MemoryStore;
+use limiter_testkit::poll_times;
+use limiter_wrappers::{CircuitBreaker, FailClosed, FailOpen, Fallback, Outage, Stack, Timeout};
+use tokio::time::{Instant, advance};
+
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[tokio::test(start_paused = true)]
+async fn a_hanging_store_costs_the_timeout() {
+    let faulty = Faulty::default();
+    let limiter = Limiter::new("t", policy!("5/1h"), Timeout::new(faulty.clone(), Duration::from_millis(300)));
+    assert!(limiter.acquire("key").await.unwrap().allowed());
+    faulty.set(Does::Hang);
+    let start = Instant::now();
+    let error = limiter.acquire("key").await.unwrap_err();
+    assert_eq!((error.kind(), error.limiter_name()), (ErrorKind::Timeout, Some("t")));
+    assert!(error.to_string().contains("within 300ms"), "{error}");
+    assert_eq!(start.elapsed(), Duration::from_millis(300));
+    let receipt = {
+        faulty.set(Does::Answer);
+        limiter.acquire("key").await.unwrap().receipt().unwrap()
+    };
+    faulty.set(Does::Hang);
+    assert_eq!(limiter.refund("key", receipt).await.unwrap_err().kind(), ErrorKind::Timeout);
+    assert_eq!(limiter.reset("key").await.unwrap_err().kind(), ErrorKind::Timeout);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_breaker_opens_after_its_failures_and_probes_once_a_pause() {
+    let faulty = Faulty::default();
+    let breaker = CircuitBreaker::new(faulty.clone(), 3, PAUSE);
+    let limiter = Limiter::new("t", policy!("9/1h"), breaker.clone());
+    let refused = async || limiter.acquire("key").await.unwrap_err().to_string();
+    faulty.set(Does::Refuse);
+    for _ in 0..2 {
+        assert!(refused().await.contains("refused"));
+    }
+    // An answer in between starts the count again.
+    faulty.set(Does::Answer);
+    assert!(limiter.acquire("key").await.unwrap().allowed());
+    faulty.set(Does::Refuse);
+    for _ in 0..3 {
+        assert!(!breaker.is_open() && refused().await.contains("refused"));
+    }
+    assert!(breaker.is_open());
+    let calls = faulty.calls();
+    for _ in 0..100 {
+        assert!(refused().await.contains("failed 3 times in a row"));
+    }
+    assert_eq!(faulty.calls(), calls);
+    // One microsecond before the pause ends nothing passes; then one of many does.
+    advance(PAUSE - Duration::from_micros(1)).await;
+    assert!(refused().await.contains("in a row"));
+    advance(Duration::from_micros(1)).await;
+    let (a, b, c) = tokio::join!(refused(), refused(), refused());
+    assert_eq!(faulty.calls(), calls + 1, "{a} {b} {c}");
+    // The probe failed, so a whole pause follows.
+    advance(PAUSE / 2).await;
+    assert!(refused().await.contains("in a row"));
+    advance(PAUSE / 2).await;
+    faulty.set(Does::Answer);
+    assert!(limiter.acquire("key").await.unwrap().allowed());
+    assert!(!breaker.is_open());
+    assert!(limiter.acquire("key").await.unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_probe_makes_room_for_the_next() {
+    let faulty = Faulty::default();
+    let limiter = Limiter::new("t", policy!("9/1h"), CircuitBreaker::new(faulty.clone(), 1, PAUSE));
+    faulty.set(Does::Refuse);
+    assert!(limiter.acquire("key").await.is_err());
+    advance(PAUSE).await;
+    faulty.set(Does::Hang);
+    let probe = tokio::time::timeout(Duration::from_millis(1), limiter.acquire("key")).await;
+    assert!(probe.is_err(), "the probe hangs");
+    faulty.set(Does::Answer);
+    assert!(limiter.acquire("key").await.unwrap().allowed());
+}
+
+#[tokio::test]
+async fn an_error_that_is_no_outage_passes_and_does_not_open_the_breaker() {
+    let faulty = Faulty::default();
+    faulty.set(Does::Corrupt);
+    let breaker = CircuitBreaker::new(faulty.clone(), 1, PAUSE);
+    let open = Limiter::new("t", policy!("9/1h"), FailOpen::new(breaker.clone()));
+    let closed = Limiter::new("t", policy!("9/1h"), FailClosed::new(breaker.clone(), PAUSE));
+    for _ in 0..3 {
+        assert_eq!(open.acquire("key").await.unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(closed.acquire("key").await.unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+    assert!(!breaker.is_open());
+}
+
+/// Collects outages as text.
+fn listener() -> (Arc<Mutex<Vec<String>>>, impl Fn(Outage<'_>) + Send + Sync + 'static) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let shared = Arc::clone(&seen);
+    let listen = move |outage: Outage<'_>| {
+        shared.lock().unwrap().push(match outage {
+            Outage::Began { error } => format!("began: {:?}", error.kind()),
+            Outage::Ended { calls } => format!("ended: {calls}"),
+            _ => "other".to_owned(),
+        });
+    };
+    (seen, listen)
+}
+
+#[tokio::test]
+async fn fail_open_admits_and_reports_each_outage_once() {
+    let faulty = Faulty::default();
+    let (seen, listen) = listener();
+    let limiter = Limiter::new("t", policy!("2/1h, 9/1d"), FailOpen::new(faulty.clone()).on_outage(listen));
+    assert!(limiter.acquire("key").cost(2).await.unwrap().allowed());
+    assert!(!limiter.acquire("key").await.unwrap().allowed());
+    faulty.set(Does::Refuse);
+    for _ in 0..50 {
+        let decision = limiter.acquire("key").await.unwrap();
+        assert_eq!((decision.allowed(), decision.used(), decision.remaining()), (true, 1, 1));
+    }
+    let decision = limiter.peek("key").await.unwrap();
+    assert_eq!((decision.allowed(), decision.used()), (true, 0));
+    let recorded = limiter.record("key").cost(5).await.unwrap();
+    assert_eq!((recorded.allowed(), recorded.remaining()), (false, 0));
+    let receipt = limiter.acquire("key").await.unwrap().receipt().unwrap();
+    let settled = limiter.settle("key", receipt, 2).await.unwrap();
+    assert!(!settled.applied());
+    assert_eq!(limiter.acquire("key").cost(3).await.unwrap_err().kind(), ErrorKind::CostExceedsLimit);
+    assert_eq!(limiter.reset("key").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    faulty.set(Does::Answer);
+    // A receipt from the outage names nothing.
+    assert!(!limiter.refund("key", receipt).await.unwrap().applied());
+    assert!(!limiter.acquire("key").await.unwrap().allowed());
+    assert_eq!(*seen.lock().unwrap(), ["began: Unavailable", "ended: 54"]);
+}
+
+#[tokio::test]
+async fn fail_closed_denies_for_the_stated_time() {
+    let faulty = Faulty::default();
+    let (seen, listen) = listener();
+    let store = FailClosed::new(faulty.clone(), Duration::from_secs(2)).on_outage(listen);
+    let limiter = Limiter::new("t", policy!("5/1h, 2/1s"), store.clone());
+    faulty.set(Does::Refuse);
+    let decision = limiter.acquire("key").await.unwrap();
+    assert_eq!((decision.allowed(), decision.retry_after()), (false, Some(Duration::from_secs(2))));
+    assert!(!limiter.peek("key").await.unwrap().allowed());
+    assert_eq!(limiter.status("key").await.unwrap().remaining(), 0);
+    assert_eq!(limiter.record("key").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    // A window shorter than the time bounds it.
+    let short = Limiter::new("s", policy!("5/500ms"), store.clone());
+    assert_eq!(short.acquire("key").await.unwrap().retry_after(), Some(Duration::from_millis(500)));
+    let attempts = Limiter::new("a", policy!("5/1h").with_counting(limiter_core::Counting::Attempts), store);
+    let attempt = attempts.acquire("key").await.unwrap();
+    assert_eq!((attempt.allowed(), attempt.retry_after()), (false, Some(Duration::from_secs(2))));
+    faulty.set(Does::Answer);
+    assert!(limiter.acquire("key").await.unwrap().allowed());
+    assert_eq!(seen.lock().unwrap().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_stack_answers_at_once_while_the_breaker_is_open() {
+    let faulty = Faulty::default();
+    let stack = Stack::new(faulty.clone()).timeout(Duration::from_millis(100)).failures(2).pause(PAUSE);
+    let limiter = Limiter::new("t", policy!("3/1h"), stack.fail_open());
+    faulty.set(Does::Hang);
+    let start = Instant::now();
+    for _ in 0..100 {
+        assert!(limiter.acquire("key").await.unwrap().allowed());
+    }
+    assert_eq!(start.elapsed(), Duration::from_millis(200));
+    assert!(limiter.acquire("key").try_now().is_some());
+    advance(PAUSE).await;
+    assert!(limiter.acquire("key").try_now().is_none());
+    faulty.set(Does::Answer);
+    assert!(limiter.acquire("key").await.unwrap().allowed());
+    assert_eq!(limiter.status("key").await.unwrap().used(), 1);
+}
+
+#[tokio::test]
+async fn a_fallback_limits_locally_and_merges_each_entry_once() {
+    let faulty = Faulty::default();
+    let (seen, listen) = listener();
+    let store = Fallback::new(faulty.clone(), MemoryStore::new()).on_outage(listen);
+    let limiter = Limiter::new("t", policy!("5/1h"), store.clone());
+    let primary = Limiter::new("t", policy!("5/1h"), faulty.clone());
+    let before = limiter.acquire("key").cost(2).await.unwrap().receipt().unwrap();
+    faulty.set(Does::Refuse);
+    // The local store knows nothing of before, and admits up to the limit.
+    let first = limiter.acquire("key").cost(3).await.unwrap().receipt().unwrap();
+    let second = limiter.acquire("key").await.unwrap().receipt().unwrap();
+    let third = limiter.acquire("key").await.unwrap().receipt().unwrap();
+    assert!(!limiter.acquire("key").await.unwrap().allowed());
+    assert!(limiter.acquire("other").id(7_u128).await.unwrap().allowed());
+    assert_eq!(store.unmerged(), 4);
+    // Its receipts work during the outage, those of the primary store do not.
+    assert!(limiter.settle("key", first, 1).await.unwrap().applied());
+    assert!(limiter.refund("key", second).await.unwrap().applied());
+    assert!(!limiter.refund("key", second).await.unwrap().applied());
+    assert_eq!(limiter.refund("key", before).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(limiter.reset("key").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(store.unmerged(), 4);
+    faulty.set(Does::Answer);
+    // 2 from before, 1 settled, 1 acquired. The log is merged before it is asked.
+    assert_eq!(limiter.status("key").await.unwrap().used(), 4);
+    let merged = async || primary.status("other").await.unwrap().used() == 1;
+    for _ in 0..1000 {
+        if merged().await {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(merged().await && store.unmerged() == 0, "the other log is merged in the background");
+    // Repeating the call with its id counts once; receipts from the outage are still valid.
+    assert!(limiter.acquire("other").id(7_u128).await.unwrap().allowed());
+    assert_eq!(primary.status("other").await.unwrap().used(), 1);
+    assert!(limiter.refund("key", third).await.unwrap().applied());
+    assert!(limiter.settle("key", first, 2).await.unwrap().applied());
+    assert_eq!(primary.status("key").await.unwrap().used(), 4);
+    assert_eq!(seen.lock().unwrap().len(), 2);
+    // The next outage starts afresh.
+    faulty.set(Does::Refuse);
+    assert_eq!(limiter.acquire("key").await.unwrap().used(), 1);
+}
+
+#[tokio::test]
+async fn a_merge_that_is_cut_off_goes_on_where_it_was() {
+    let faulty = Faulty::default();
+    let store = Fallback::new(faulty.clone(), MemoryStore::new());
+    let limiter = Limiter::new("t", policy!("100/1h"), store.clone());
+    faulty.set(Does::Refuse);
+    for _ in 0..50 {
+        assert!(limiter.acquire("key").await.unwrap().allowed());
+    }
+    // Dropped after each number of polls, with the effect of the last call unknown.
+    faulty.set(Does::Answer);
+    for polls in 1..20 {
+        let _ = poll_times(polls, limiter.status("key").into_future()).await;
+    }
+    assert_eq!((limiter.status("key").await.unwrap().used(), store.unmerged()), (50, 0));
+}
+
+#[tokio::test]
+async fn a_settlement_during_a_merge_is_not_lost() {
+    for (cut_off, costs) in [(false, [2, 1]), (false, [2, 5]), (true, [2, 1]), (true, [2, 0]), (true, [2, 2])] {
+        let faulty = Faulty::default();
+        let limiter = Limiter::new("t", policy!("100/1h"), Fallback::new(faulty.clone(), MemoryStore::new()));
+        let primary = Limiter::new("t", policy!("100/1h"), faulty.clone());
+        faulty.set(Does::Refuse);
+        let receipt = limiter.acquire("key").cost(5).await.unwrap().receipt().unwrap();
+        faulty.set(Does::Answer);
+        let mut merge = Box::pin(limiter.status("key").into_future());
+        // The merge waits for the primary store, first to record 5, then to settle 2.
+        for cost in costs {
+            assert!(poll_times(1, &mut merge).await.is_none());
+            assert!(limiter.settle("key", receipt, cost).await.unwrap().applied());
+        }
+        if cut_off {
+            drop(merge);
+        } else {
+            merge.await.unwrap();
+        }
+        limiter.status("key").await.unwrap();
+        assert_eq!(primary.status("key").await.unwrap().used(), costs[1], "{costs:?}, cut off: {cut_off}");
+    }
+}
+
+#[tokio::test]
+async fn entries_beyond_the_bound_count_locally_only() {
+    let faulty = Faulty::default();
+    let store = Fallback::new(faulty.clone(), MemoryStore::new()).max_entries(3);
+    let limiter = Limiter::new("t", policy!("10/1h"), store.clone());
+    faulty.set(Does::Refuse);
+    for used in 1..=5 {
+        assert_eq!(limiter.acquire("key").await.unwrap().used(), used);
+    }
+    assert_eq!(store.unmerged(), 3);
+    faulty.set(Does::Answer);
+    assert_eq!(limiter.status("key").await.unwrap().used(), 3);
+}

@@ -1,0 +1,33 @@
+//! Servers that fail on command, and what stores do meanwhile. For the tests of this workspace.
+//!
+//! - [`Proxy`] stands between a store and any TCP server, and delays, holds, cuts or resets what passes.
+//! - [`Scene`] is a server with faults that can be switched on and off: [`RedisScene`], [`ClusterScene`].
+//! - [`observe`] runs several stores through one fault and reports what their callers see, and every broken promise.
+//! - [`soak`] runs random faults for a given time.
+//!
+//! Tests that assert times share a test program with no others, and hold [`alone`].
+#![forbid(unsafe_code)]
+
+mod alone;
+mod cluster;
+mod observe;
+mod proxy;
+mod redis;
+mod scene;
+mod soak;
+mod subject;
+
+pub use alone::{Alone, alone};
+pub use cluster::{ClusterFault, ClusterScene};
+pub use observe::{Observed, observe};
+pub use proxy::{Network, Proxy};
+pub use redis::{RedisFault, RedisScene};
+pub use scene::{Scene, until};
+pub use soak::{Soak, SoakReport, soak};
+pub use subject::{Outcome, Subject};
+
+/// Returns whether the tests run in full, as `scripts/test --all` does: with more seeds, and for longer.
+#[must_use]
+pub fn test_all() -> bool {
+    std::env::var_os("LIMITER_TEST_ALL").is_some()
+}

@@ -1,0 +1,227 @@
+//! One fault, seen by the callers of several stores.
+
+use std::io;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use futures::future::join_all;
+use limiter_core::{Limiter, SharedStore, policy};
+use tokio::task::block_in_place;
+use tokio::time::{Instant, sleep};
+
+use crate::scene::Scene;
+use crate::subject::{Call, Outcome, Subject, usual};
+
+/// The maximum of the limit that must hold.
+const MAX: u64 = 10;
+/// How many of its units are used before the fault.
+const BEFORE: u64 = 3;
+/// How long a fault lasts.
+const LENGTH: Duration = Duration::from_secs(1);
+/// The time within which the server decides again after a fault.
+const RECOVERY: Duration = Duration::from_secs(4);
+/// The number of concurrent calls that it must then admit.
+const CONCURRENT: u64 = 4;
+/// The pause between two calls.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What the callers of one store saw of a fault.
+#[derive(Clone, Debug)]
+pub struct Observed {
+    /// The most frequent outcome during the fault.
+    pub during: Outcome,
+    /// The median time of the calls with that outcome.
+    pub usual_time: Duration,
+    /// The broken promises. Empty for a correct store.
+    pub violations: Vec<String>,
+}
+
+/// Runs stores through one fault, all at the same time, and checks their promises:
+///
+/// - Each call ends within the store's bound and a second, and most within the bound: with a decision or a retryable error.
+/// - The server decides again within 4 s after the fault, without new stores.
+/// - Each idempotency key counts exactly once after all calls have been repeated.
+/// - Without one, what was admitted counts, and no call counts twice.
+/// - No window admits more than [`Subject::most`] says, or once more if the fault loses data.
+///
+/// `direct` connects a store to [`Scene::direct_url`], with timeouts that a busy machine does not reach. Each fault uses its own
+/// names, so a scene may go through several. Call it in a multi-threaded tokio runtime.
+///
+/// # Errors
+/// If the scene cannot begin or end the fault, or if a store does not work before it.
+pub async fn observe<X: Scene>(
+    scene: &mut X,
+    fault: X::Fault,
+    subjects: &[Subject],
+    direct: impl AsyncFn(String) -> SharedStore,
+) -> io::Result<Vec<Observed>> {
+    let mut runs: Vec<Run<'_>> = subjects.iter().map(|subject| Run::new(subject, &fault.to_string())).collect();
+    let ready = join_all(runs.iter_mut().map(Run::before)).await;
+    if let Some(error) = ready.into_iter().find_map(Result::err) {
+        return Err(io::Error::other(format!("before {fault}: {error}")));
+    }
+    block_in_place(|| scene.begin(fault))?;
+    let until = Instant::now() + LENGTH;
+    join_all(runs.iter_mut().map(|run| run.during(until))).await;
+    block_in_place(|| scene.end(fault))?;
+    let direct = direct(scene.direct_url()).await;
+    let observed = runs.into_iter().map(|run| run.after(&direct, X::loses_data(fault)));
+    Ok(join_all(observed).await)
+}
+
+/// Waits until the store admits concurrent requests that the server then counts.
+pub(crate) async fn recovered(subject: &Subject, name: &str, direct: &SharedStore) -> Result<(), String> {
+    let limiter = Limiter::new(name, policy!("100000/10m"), subject.store.clone());
+    let server = Limiter::new(name, policy!("100000/10m"), direct.clone());
+    let counted = async || server.peek("fresh").await.map_or(0, |decision| decision.used());
+    eventually(async || {
+        let before = counted().await;
+        let calls = join_all((0..CONCURRENT).map(|_| subject.call(Box::pin(limiter.acquire("fresh"))))).await;
+        let decides = calls.iter().all(Call::allowed) && counted().await >= before + CONCURRENT;
+        decides.then_some(()).ok_or_else(|| format!("the server does not decide again within {RECOVERY:?}"))
+    })
+    .await
+}
+
+/// Repeats what fails for as long as a recovery may take. Returns the last failure.
+async fn eventually<T>(mut attempt: impl AsyncFnMut() -> Result<T, String>) -> Result<T, String> {
+    let until = Instant::now() + RECOVERY;
+    loop {
+        match attempt().await {
+            Err(_) if Instant::now() < until => sleep(PAUSE).await,
+            done => return done,
+        }
+    }
+}
+
+/// One store on its way through the fault.
+struct Run<'a> {
+    subject: &'a Subject,
+    name: String,
+    /// Limiters on the store: the first reaches its maximum soon, the second never.
+    limited: Limiter,
+    plenty: Limiter,
+    /// The admitted units of `limited`.
+    admitted: u64,
+    /// The calls of `plenty` without an idempotency key, and as many with one, from 0.
+    calls: u64,
+    /// How many of those without one were admitted.
+    counted: u64,
+    during: Vec<Call>,
+    violations: Vec<String>,
+}
+
+impl<'a> Run<'a> {
+    fn new(subject: &'a Subject, fault: &str) -> Self {
+        let name = format!("{}, {fault}", subject.name);
+        Self {
+            subject,
+            limited: Limiter::new(&*name, policy!("10/10m"), subject.store.clone()),
+            plenty: Limiter::new(&*name, policy!("100000/10m"), subject.store.clone()),
+            name,
+            admitted: 0,
+            calls: 0,
+            counted: 0,
+            during: Vec::new(),
+            violations: Vec::new(),
+        }
+    }
+
+    /// Uses a part of the limit.
+    async fn before(&mut self) -> Result<(), String> {
+        while self.admitted < BEFORE {
+            eventually(async || {
+                let call = self.subject.call(Box::pin(self.limited.acquire("limited"))).await;
+                let failed = || format!("{}: {}", self.subject.name, call.outcome);
+                call.allowed().then_some(()).ok_or_else(failed)
+            })
+            .await?;
+            self.admitted += 1;
+        }
+        Ok(())
+    }
+
+    async fn during(&mut self, until: Instant) {
+        while Instant::now() < until {
+            let (limited, with_id, without) = tokio::join!(
+                self.subject.call(Box::pin(self.limited.acquire("limited"))),
+                self.subject.call(Box::pin(self.plenty.acquire("ids").id(u128::from(self.calls)))),
+                self.subject.call(Box::pin(self.plenty.acquire("calls"))),
+            );
+            self.admitted += u64::from(limited.allowed());
+            self.calls += 1;
+            self.counted += u64::from(without.allowed());
+            self.during.extend([with_id, without]);
+            for call in [limited, with_id, without] {
+                match call.outcome {
+                    Outcome::Never => self.violations.push(format!("a call did not end within {:?}", call.took)),
+                    Outcome::Err(kind) if !limiter_core::Error::new(kind, "").is_retryable() => {
+                        self.violations.push(format!("a call failed as {kind:?}"));
+                    }
+                    _ => {}
+                }
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn after(mut self, direct: &SharedStore, loses_data: bool) -> Observed {
+        let (during, usual_time) = usual(&self.during).unwrap_or((Outcome::Never, Duration::MAX));
+        if usual_time > self.subject.bound {
+            self.violations.push(format!("calls usually take {usual_time:?}"));
+        }
+        match recovered(self.subject, &self.name, direct).await {
+            Ok(()) => self.check_logs(direct, loses_data).await,
+            Err(violation) => self.violations.push(violation),
+        }
+        Observed { during, usual_time, violations: self.violations }
+    }
+
+    /// Checks after the fault what has been counted.
+    async fn check_logs(&mut self, direct: &SharedStore, loses_data: bool) {
+        let server = Limiter::new(&*self.name, policy!("100000/10m"), direct.clone());
+        for id in 0..self.calls {
+            let repeat = async || {
+                let call = self.subject.call(Box::pin(self.plenty.acquire("ids").id(u128::from(id)))).await;
+                call.allowed().then_some(()).ok_or_else(|| format!("the repetition of a call ends: {}", call.outcome))
+            };
+            if let Err(violation) = eventually(repeat).await {
+                return self.violations.push(violation);
+            }
+        }
+        if let Err(used) = used(&server, "ids", self.calls..=self.calls).await {
+            self.violations.push(format!("{} idempotency keys count {used} times", self.calls));
+        }
+        // Without a promise, admitted calls need not count; a decision of a fallback may also count in the server.
+        let least = if loses_data || self.subject.most.is_none() { 0 } else { self.counted };
+        let most = self.calls * self.subject.most.unwrap_or(1);
+        if let Err(used) = used(&server, "calls", least..=most).await {
+            self.violations
+                .push(format!("{} calls, {} of them admitted, count {used} times", self.calls, self.counted));
+        }
+        for _ in 0..10 * MAX {
+            match self.subject.call(Box::pin(self.limited.acquire("limited"))).await.outcome {
+                Outcome::Ok(true) => self.admitted += 1,
+                Outcome::Ok(false) => break,
+                _ => sleep(PAUSE).await,
+            }
+        }
+        let most = self.subject.most.map(|times| (times + u64::from(loses_data)) * MAX);
+        if most.is_some_and(|most| self.admitted > most) {
+            self.violations.push(format!("a window of {MAX} admitted {}", self.admitted));
+        }
+        if let Err(used) = used(&server, "limited", MAX..=u64::MAX).await {
+            self.violations.push(format!("after a denial {used} of {MAX} are used"));
+        }
+    }
+}
+
+/// Waits until the usage is within the range, because a store may still merge. Returns the usage as the error if it never is.
+async fn used(server: &Limiter, key: &str, range: RangeInclusive<u64>) -> Result<(), String> {
+    eventually(async || match server.peek(key).await {
+        Ok(decision) if range.contains(&decision.used()) => Ok(()),
+        Ok(decision) => Err(decision.used().to_string()),
+        Err(error) => Err(error.to_string()),
+    })
+    .await
+}

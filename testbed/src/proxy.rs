@@ -1,0 +1,239 @@
+//! A TCP proxy whose network fails on command.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// What the network between a store and its server does. The client is the store's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// Forwards everything at once.
+    Healthy,
+    /// Delays each byte by this long, in each direction. Throughput stays as it is.
+    Latency(Duration),
+    /// Forwards at most this many bytes per second, in each direction. 0 means 1.
+    Bandwidth(u32),
+    /// Refuses new connections and resets the open ones, as the host of a dead server does.
+    Refuse,
+    /// Accepts connections and resets them, also the open ones.
+    Reset,
+    /// Accepts connections and answers nothing, also on the open ones. What was sent arrives once this ends.
+    HalfOpen,
+    /// Holds back what the client sends until this ends. Replies pass.
+    HoldRequests,
+    /// Holds back what the server sends until this ends. Requests pass.
+    HoldReplies,
+    /// Resets each connection after this many bytes towards the server, counted from now on.
+    CutRequest(usize),
+    /// Resets each connection after this many bytes towards the client, counted from now on.
+    CutReply(usize),
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Healthy => "healthy",
+            Self::Latency(latency) => return write!(f, "latency of {} ms each way", latency.as_millis()),
+            Self::Bandwidth(rate) => return write!(f, "bandwidth of {rate} bytes/s"),
+            Self::Refuse => "connections refused",
+            Self::Reset => "connections reset",
+            Self::HalfOpen => "half open: accepts, never answers",
+            Self::HoldRequests => "half open: requests do not arrive",
+            Self::HoldReplies => "half open: replies do not arrive",
+            Self::CutRequest(_) => "cut in mid-request",
+            Self::CutReply(_) => "cut in mid-reply",
+        })
+    }
+}
+
+/// A TCP proxy to one server. Dropping it closes its connections.
+///
+/// It runs on a thread with its own runtime, so a test may block while others use it.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    state: watch::Sender<State>,
+    runtime: Option<Runtime>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    network: Network,
+    /// The number of changes so far. A cut counts bytes from the last one.
+    changes: u64,
+    server: SocketAddr,
+}
+
+impl Proxy {
+    /// Starts a healthy proxy to `server` on a free port of 127.0.0.1.
+    ///
+    /// # Errors
+    /// If there is no free port, or no thread for it.
+    pub fn start(server: SocketAddr) -> io::Result<Self> {
+        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("proxy").enable_all().build()?;
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let (state, seen) = watch::channel(State { network: Network::Healthy, changes: 0, server });
+        let listener = {
+            let _runtime = runtime.enter();
+            TcpListener::from_std(listener)?
+        };
+        runtime.spawn(accept(listener, address, seen));
+        Ok(Self { address, state, runtime: Some(runtime) })
+    }
+
+    /// Returns the address that stores connect to.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Changes the network, for open and for new connections.
+    pub fn set(&self, network: Network) {
+        self.state.send_modify(|state| (state.network, state.changes) = (network, state.changes + 1));
+    }
+
+    /// Sends new connections to another server. Open ones stay.
+    pub fn redirect(&self, server: SocketAddr) {
+        self.state.send_modify(|state| state.server = server);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        // Waiting is not allowed within another runtime.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Towards {
+    Server,
+    Client,
+}
+
+impl Network {
+    fn holds(self, towards: Towards) -> bool {
+        matches!(
+            (self, towards),
+            (Self::HalfOpen, _) | (Self::HoldRequests, Towards::Server) | (Self::HoldReplies, Towards::Client)
+        )
+    }
+
+    fn cuts_after(self, towards: Towards) -> Option<usize> {
+        match (self, towards) {
+            (Self::CutRequest(bytes), Towards::Server) | (Self::CutReply(bytes), Towards::Client) => Some(bytes),
+            _ => None,
+        }
+    }
+}
+
+/// Waits until the state is as wanted. Returns `None` if the proxy has been dropped.
+async fn until(state: &mut watch::Receiver<State>, wanted: impl FnMut(&State) -> bool) -> Option<State> {
+    state.wait_for(wanted).await.ok().map(|state| *state)
+}
+
+async fn accept(mut listener: TcpListener, address: SocketAddr, mut state: watch::Receiver<State>) {
+    let connections = state.clone();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                if let Ok((client, _)) = accepted {
+                    tokio::spawn(serve(client, connections.clone()));
+                }
+                continue;
+            }
+            refuses = until(&mut state, |state| state.network == Network::Refuse) => {
+                if refuses.is_none() {
+                    return;
+                }
+            }
+        }
+        drop(listener);
+        until(&mut state, |state| state.network != Network::Refuse).await;
+        listener = loop {
+            match TcpListener::bind(address).await {
+                Ok(listener) => break listener,
+                Err(_) => sleep(Duration::from_millis(5)).await,
+            }
+        };
+    }
+}
+
+async fn serve(mut client: TcpStream, mut state: watch::Receiver<State>) {
+    let _ = client.set_nodelay(true);
+    let mut resets = state.clone();
+    let forwarded = async {
+        let server = until(&mut state, |state| state.network != Network::HalfOpen).await?.server;
+        let mut server = TcpStream::connect(server).await.ok()?;
+        let _ = server.set_nodelay(true);
+        let (from_client, to_client) = client.split();
+        let (from_server, to_server) = server.split();
+        tokio::select! {
+            end = forward(from_client, to_server, Towards::Server, state.clone()) => end,
+            end = forward(from_server, to_client, Towards::Client, state.clone()) => end,
+        }
+    };
+    let closed = tokio::select! {
+        closed = forwarded => closed,
+        _ = until(&mut resets, |state| matches!(state.network, Network::Refuse | Network::Reset)) => None,
+    };
+    if closed.is_none() {
+        // Closing sends a reset instead of the end of the stream.
+        let _ = client.set_zero_linger();
+    }
+}
+
+/// Forwards one direction until it is closed. Returns `None` if the connection must be reset.
+async fn forward(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    towards: Towards,
+    mut state: watch::Receiver<State>,
+) -> Option<()> {
+    let (sender, mut chunks) = mpsc::channel::<(Instant, Vec<u8>)>(1024);
+    // Reading goes on while earlier bytes are delayed.
+    let read = async move {
+        let mut buffer = [0; 16 * 1024];
+        loop {
+            let count = from.read(&mut buffer).await.ok()?;
+            if count == 0 || sender.send((Instant::now(), buffer[..count].to_vec())).await.is_err() {
+                return Some(());
+            }
+        }
+    };
+    let write = async move {
+        let (mut since, mut forwarded) = (0, 0);
+        while let Some((arrived, mut bytes)) = chunks.recv().await {
+            let State { network, changes, .. } = until(&mut state, |state| !state.network.holds(towards)).await?;
+            match network {
+                Network::Latency(latency) => sleep_until(arrived + latency).await,
+                Network::Bandwidth(rate) => sleep(Duration::from_secs(1) * bytes.len() as u32 / rate.max(1)).await,
+                _ => {}
+            }
+            if since != changes {
+                (since, forwarded) = (changes, 0);
+            }
+            forwarded += bytes.len();
+            let excess = network.cuts_after(towards).and_then(|cut| forwarded.checked_sub(cut));
+            bytes.truncate(bytes.len().saturating_sub(excess.unwrap_or(0)));
+            to.write_all(&bytes).await.ok()?;
+            if excess.is_some() {
+                return None;
+            }
+        }
+        to.shutdown().await.ok()
+    };
+    tokio::try_join!(async { read.await.ok_or(()) }, async { write.await.ok_or(()) }).ok().map(drop)
+}

@@ -1,0 +1,96 @@
+//! A store under test, and what its callers see.
+
+use std::fmt;
+use std::time::Duration;
+
+use limiter_core::{BoxFuture, Decision, Error, ErrorKind, SharedStore};
+use tokio::time::{Instant, timeout};
+
+/// A decision that takes longer is slow.
+const SLOW: Duration = Duration::from_millis(35);
+/// How late a busy machine may notice the end of a timeout.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// A store under test, with what it promises.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// Its name, in tables and messages. No two subjects of a test share it.
+    pub name: &'static str,
+    /// The store, which reaches the server by the scene's URL.
+    pub store: SharedStore,
+    /// How long a call may take.
+    pub bound: Duration,
+    /// How many times the maximum a window may admit, with one fault in it. `None` if there is no bound.
+    pub most: Option<u64>,
+}
+
+/// What a caller sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A decision within 35 ms, and whether it admits.
+    Ok(bool),
+    /// A decision that took longer than 35 ms, and whether it admits.
+    Slow(bool),
+    /// An error.
+    Err(ErrorKind),
+    /// No decision and no error within the store's bound and another second.
+    Never,
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ok(true) => f.write_str("Ok"),
+            Self::Ok(false) => f.write_str("Ok, denied"),
+            Self::Slow(true) => f.write_str("Slow"),
+            Self::Slow(false) => f.write_str("Slow, denied"),
+            Self::Err(kind) => write!(f, "Err {}", kind.as_str()),
+            Self::Never => f.write_str("Never"),
+        }
+    }
+}
+
+/// One call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    /// Never `Slow`, which [`usual`] derives from the median.
+    pub(crate) outcome: Outcome,
+    pub(crate) took: Duration,
+    /// The time of the entry or, without one, of the decision, in microseconds. A repetition is decided later than the entry.
+    pub(crate) at: Option<u64>,
+}
+
+impl Call {
+    pub(crate) fn allowed(&self) -> bool {
+        self.outcome == Outcome::Ok(true)
+    }
+}
+
+impl Subject {
+    /// Makes a call, unless it takes longer than the bound.
+    pub(crate) async fn call(&self, call: BoxFuture<'_, Result<Decision, Error>>) -> Call {
+        let begun = Instant::now();
+        let (outcome, at) = match timeout(self.bound + SLACK, call).await {
+            Ok(Ok(decision)) => {
+                let at = decision.receipt().map_or(decision.at(), |receipt| receipt.at());
+                (Outcome::Ok(decision.allowed()), Some(at.as_micros()))
+            }
+            Ok(Err(error)) => (Outcome::Err(error.kind()), None),
+            Err(_) => (Outcome::Never, None),
+        };
+        Call { outcome, took: begun.elapsed(), at }
+    }
+}
+
+/// Returns the most frequent outcome and the median time of its calls. A single late wake-up of a busy machine changes neither.
+pub(crate) fn usual(calls: &[Call]) -> Option<(Outcome, Duration)> {
+    let same = |call: &Call| calls.iter().filter(|other| other.outcome == call.outcome).count();
+    let usual = calls.iter().max_by_key(|call| same(call))?.outcome;
+    let mut times: Vec<Duration> = calls.iter().filter(|call| call.outcome == usual).map(|call| call.took).collect();
+    times.sort_unstable();
+    let median = times[times.len() / 2];
+    Some(match usual {
+        Outcome::Ok(allowed) if median > SLOW => (Outcome::Slow(allowed), median),
+        outcome => (outcome, median),
+    })
+}

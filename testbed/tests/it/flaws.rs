@@ -1,0 +1,181 @@
+//! The testbed finds what stores do wrong.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::{Error, ErrorKind, SharedStore, WindowStore};
+use limiter_testkit::OracleStore;
+use testbed::{Outcome, Scene, Soak, Subject, observe, soak};
+use tokio::time::timeout;
+
+const BOUND: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Copy, Debug)]
+struct Down;
+
+impl fmt::Display for Down {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("down")
+    }
+}
+
+/// A server in memory.
+#[derive(Clone, Debug, Default)]
+struct Server {
+    store: Arc<OracleStore>,
+    is_down: Arc<AtomicBool>,
+    was_down: Arc<AtomicBool>,
+}
+
+impl Scene for Server {
+    type Fault = Down;
+
+    fn url(&self) -> String {
+        String::new()
+    }
+
+    fn begin(&mut self, Down: Down) -> io::Result<()> {
+        self.is_down.store(true, Ordering::SeqCst);
+        self.was_down.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn end(&mut self, Down: Down) -> io::Result<()> {
+        self.is_down.store(false, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+/// What a store does wrong while the server is down.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Flaw {
+    None,
+    Hangs,
+    IsSlow,
+    FailsForGood,
+    ForgetsIds,
+    CountsTwice,
+    AdmitsUncounted,
+    NeverRecovers,
+}
+
+#[derive(Clone, Debug)]
+struct Store {
+    server: Server,
+    flaw: Flaw,
+}
+
+#[async_trait]
+impl WindowStore for Store {
+    async fn apply(&self, mut op: Op<'_>) -> Result<Facts, Error> {
+        let Server { store, is_down, was_down } = &self.server;
+        let away = || Error::new(ErrorKind::Unavailable, "down").with_log(op.log);
+        if self.flaw == Flaw::NeverRecovers && was_down.load(Ordering::SeqCst) {
+            return Err(away());
+        }
+        if !is_down.load(Ordering::SeqCst) {
+            return store.apply(op).await;
+        }
+        match self.flaw {
+            Flaw::None | Flaw::NeverRecovers => Err(away()),
+            Flaw::Hangs => std::future::pending().await,
+            Flaw::IsSlow => {
+                tokio::time::sleep(2 * BOUND).await;
+                Err(away())
+            }
+            Flaw::FailsForGood => Err(Error::new(ErrorKind::Configuration, "down")),
+            Flaw::ForgetsIds => {
+                op.id = None;
+                store.apply(op).await.and(Err(away()))
+            }
+            Flaw::CountsTwice => {
+                let first = store.apply(op).await;
+                if op.id.is_none() {
+                    store.apply(op).await?;
+                }
+                first
+            }
+            Flaw::AdmitsUncounted => OracleStore::new().apply(op).await,
+        }
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        self.server.store.settle(settlement).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.server.store.reset(log).await
+    }
+}
+
+fn subject(name: &'static str, server: &Server, flaw: Flaw) -> Subject {
+    let store = Arc::new(Store { server: server.clone(), flaw });
+    Subject { name, store, bound: BOUND, most: Some(1) }
+}
+
+/// Each flaw, with what most callers see and the violations that must be found.
+const FLAWS: [(&str, Flaw, Option<Outcome>, &[&str]); 8] = [
+    ("none", Flaw::None, Some(Outcome::Err(ErrorKind::Unavailable)), &[]),
+    ("hangs", Flaw::Hangs, Some(Outcome::Never), &["did not end within"]),
+    ("slow", Flaw::IsSlow, Some(Outcome::Err(ErrorKind::Unavailable)), &["usually take"]),
+    ("kind", Flaw::FailsForGood, Some(Outcome::Err(ErrorKind::Configuration)), &["failed as Configuration"]),
+    ("ids", Flaw::ForgetsIds, None, &["idempotency keys count"]),
+    ("twice", Flaw::CountsTwice, None, &["admitted, count"]),
+    ("uncounted", Flaw::AdmitsUncounted, Some(Outcome::Ok(true)), &["admitted, count 0", "a window of 10 admitted"]),
+    ("stuck", Flaw::NeverRecovers, None, &["does not decide again"]),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_flaw_is_found() {
+    let mut server = Server::default();
+    let subjects = FLAWS.map(|(name, flaw, ..)| subject(name, &server, flaw));
+    let direct: SharedStore = server.store.clone();
+    let observed = observe(&mut server, Down, &subjects, async |_| direct.clone()).await.unwrap();
+    for ((name, _, outcome, violations), observed) in FLAWS.iter().zip(&observed) {
+        assert!(outcome.is_none_or(|outcome| outcome == observed.during), "{name}: {observed:?}");
+        let all = observed.violations.join("; ");
+        assert_eq!(violations.is_empty(), all.is_empty(), "{name}: {all}");
+        assert!(violations.iter().all(|violation| all.contains(violation)), "{name}: {all}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_soak_finds_flaws_too() {
+    let mut server = Server::default();
+    let flaws = [("none", Flaw::None), ("uncounted", Flaw::AdmitsUncounted), ("hangs", Flaw::Hangs)];
+    let subjects = flaws.map(|(name, flaw)| subject(name, &server, flaw));
+    let direct: SharedStore = server.store.clone();
+    let settings = Soak { faults: vec![Down], length: Duration::from_secs(2), seed: 1 };
+    let report = soak(&mut server, &settings, &subjects, async |_| direct.clone()).await.unwrap();
+    let found = |text: &str| report.violations.iter().any(|violation| violation.contains(text));
+    assert!(found("uncounted: a window of 20 admitted") && found("hangs: a call did not end"), "{report:?}");
+    assert!(!found("none:") && report.worst["none"] <= 20 && report.calls > 100, "{report:?}");
+}
+
+/// If the testbed hung with the store, it would report nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_always_hangs_does_not_hang_the_testbed() {
+    const TIMEOUT: Duration = Duration::from_secs(60);
+    let mut server = Server::default();
+    server.begin(Down).unwrap();
+    let direct: SharedStore = server.store.clone();
+    let hanging = ["a", "b", "c", "d"].map(|name| subject(name, &server, Flaw::Hangs));
+    let observed = timeout(TIMEOUT, observe(&mut server, Down, &hanging[..1], async |_| direct.clone())).await;
+    assert_eq!(observed.expect("observe hangs").unwrap_err().to_string(), "before down: a: Never");
+
+    let is_down = Arc::clone(&server.is_down);
+    let recover = async |_| {
+        is_down.store(false, Ordering::SeqCst);
+        direct.clone()
+    };
+    let settings = Soak { faults: Vec::new(), length: Duration::from_secs(3), seed: 1 };
+    let soaked = timeout(TIMEOUT, soak(&mut server, &settings, &hanging, recover)).await;
+    let report = soaked.expect("soak hangs").unwrap();
+    assert!(report.dropped > 0 && report.calls > report.dropped, "{report:?}");
+    assert_eq!(report.violations.len() as u64, report.calls - report.dropped, "{report:?}");
+}

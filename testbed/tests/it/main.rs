@@ -1,0 +1,4 @@
+//! The tests of the testbed.
+
+mod flaws;
+mod proxy;

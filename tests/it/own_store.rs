@@ -1,0 +1,71 @@
+//! The store of the example `own_store` conforms to the contract, and its logs survive the process.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use limiter::{Limiter, policy};
+use limiter_testkit::conformance::Suite;
+use limiter_testkit::conformance_tests;
+use tempfile::TempDir;
+
+#[path = "../../examples/own_store.rs"]
+#[allow(dead_code, reason = "the example has a main function")]
+mod example;
+
+use example::RedbStore;
+
+/// Returns a folder in memory if there is one: these tests are not about the disk.
+fn folder() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()
+}
+
+fn path(folder: &TempDir) -> String {
+    folder.path().join("limits.redb").to_str().unwrap().to_owned()
+}
+
+// Each transaction waits for the disk. The store takes its thread out of the runtime first, so it may block.
+conformance_tests!(
+    the_store,
+    RedbStore::open(&path(&folder)).unwrap(),
+    with folder = folder(),
+    suite = Suite::slow().blocking_for(std::time::Duration::from_secs(1)),
+    sweep = |store: &RedbStore| store.sweep().unwrap(),
+    runtime = tokio,
+);
+
+/// Starts itself again as a child process, which uses up the limit, prints a line and waits to be killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_are_in_force_after_the_process_was_killed() {
+    const CHILD: &str = "OWN_STORE_PATH";
+    if let Ok(path) = std::env::var(CHILD) {
+        let search = Limiter::new("search", policy!("3/10m"), RedbStore::open(&path).unwrap());
+        for _ in 0..3 {
+            assert!(search.acquire("customer 7").await.unwrap().allowed());
+        }
+        println!("used up");
+        std::thread::park();
+    }
+    let folder = folder();
+    let path = path(&folder);
+    let this_test = ["own_store::limits_are_in_force_after_the_process_was_killed", "--exact", "--nocapture"];
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(this_test)
+        .env(CHILD, &path)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map(Result::unwrap).any(|line| line.contains("used up")));
+    child.kill().unwrap();
+    child.wait().unwrap();
+
+    let store = Arc::new(RedbStore::open(&path).unwrap());
+    let search = Limiter::new("search", policy!("3/10m"), Arc::clone(&store));
+    assert!(!search.acquire("customer 7").await.unwrap().allowed());
+    store.sweep().unwrap();
+    assert_eq!(search.status("customer 7").await.unwrap().used(), 3);
+    assert!(search.acquire("customer 8").await.unwrap().allowed());
+}
