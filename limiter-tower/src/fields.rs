@@ -13,7 +13,7 @@ use limiter_core::request::{Answer, Part};
 use limiter_core::{Decision, LimitStatus, Limiter, PerLimit, SharedStore, Status, Timestamp, ceil_secs};
 
 use self::list::List;
-pub(crate) use self::names::{Names, Policies, violated};
+pub(crate) use self::names::{Names, Policies};
 use crate::rule::Rule;
 use crate::rulings::Rulings;
 
@@ -232,8 +232,7 @@ fn seen<'a>(names: &'a Names, part: &'a Part<'_, SharedStore>) -> Option<Seen<'a
         Answer::Uncharged(status) => Usage::Status(status),
         Answer::Failed(_) => return None,
     };
-    let own = part.own_policy().map(|policy| Names::new(part.limiter().name(), policy));
-    Some((own.map_or(Cow::Borrowed(names), Cow::Owned), usage))
+    Some((names.for_call(part), usage))
 }
 
 /// Returns the limit that matters most to the client, that with the longest wait or else the least remaining, and the time

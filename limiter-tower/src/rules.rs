@@ -11,7 +11,7 @@ use limiter_core::{Error, ErrorKind, Timer};
 
 use crate::charges::Charges;
 use crate::failure::StoreFailure;
-use crate::fields;
+use crate::fields::Policies;
 use crate::head::ResponseHead;
 use crate::observation::Observation;
 use crate::refusal::{Cause, Refusal};
@@ -22,6 +22,7 @@ use crate::time_limit::Late;
 /// Rules, what happens when their store fails, and who is told.
 pub(crate) struct Rules {
     list: Box<[Rule]>,
+    policies: Policies,
     failure: StoreFailure,
     pub(crate) timeout: Duration,
     pub(crate) timer: Option<Arc<dyn Timer>>,
@@ -37,11 +38,16 @@ impl Rules {
         // Shadow rules come last, so that they charge nothing that another rule denies.
         list.sort_by_key(|rule| rule.shadow);
         let timeout = Duration::from_secs(1);
-        Self { list: list.into(), failure, timeout, timer: None, background: default_background(), observer: None }
+        let (policies, background) = (Policies::new(&list), default_background());
+        Self { list: list.into(), policies, failure, timeout, timer: None, background, observer: None }
     }
 
     pub(crate) fn list(&self) -> &[Rule] {
         &self.list
+    }
+
+    pub(crate) fn policies(&self) -> &Policies {
+        &self.policies
     }
 
     pub(crate) fn timer(&self) -> Option<&dyn Timer> {
@@ -134,7 +140,7 @@ impl Rules {
         if let Some(status) = self.list.iter().zip(rulings.iter()).find_map(rejected) {
             return Refusal::new(Cause::MissingKey(status), None, Vec::new());
         }
-        let violated = fields::violated(&self.list, rulings);
+        let violated = self.policies.violated(&self.list, rulings);
         let (retry_after, mut cause) = (rulings.together.retry_after(), Cause::Denied);
         while let Some(error) = rulings.take_error() {
             if error.kind() != ErrorKind::CostExceedsLimit {

@@ -13,7 +13,7 @@ use limiter_core::BoxFuture;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::fields::{Fields, Policies, Values, add_retry_after};
+use crate::fields::{Fields, Values, add_retry_after};
 use crate::head::{RequestHead, ResponseHead};
 use crate::respond::{Problem, Respond};
 use crate::rules::Rules;
@@ -30,18 +30,17 @@ pub(crate) struct Config<R> {
     rules: Arc<Rules>,
     /// How long a request waits at most until all rules admit it.
     within: Duration,
-    policies: Policies,
     fields: Fields,
     respond: R,
 }
 
 impl<R> Config<R> {
     pub(crate) fn new(rules: Rules, within: Duration, fields: Fields, respond: R) -> Self {
-        Self { policies: Policies::new(rules.list()), rules: Arc::new(rules), within, fields, respond }
+        Self { rules: Arc::new(rules), within, fields, respond }
     }
 
     fn values(&self, rulings: &Rulings<'_>) -> Values {
-        self.fields.values(&self.policies, self.rules.list(), rulings)
+        self.fields.values(self.rules.policies(), self.rules.list(), rulings)
     }
 
     /// Returns what to do after the request was served, or the response if it is refused.

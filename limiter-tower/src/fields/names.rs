@@ -1,5 +1,7 @@
 //! The names of limits, and what else of the fields depends on policies alone.
 
+use std::borrow::Cow;
+
 use http::HeaderValue;
 use limiter_core::request::{Answer, Part};
 use limiter_core::{Decision, Limit, LimitStatus, Limiter, Name, Policy, SharedStore, ceil_secs};
@@ -52,11 +54,29 @@ impl Names {
         Self { heads, quotas: quotas.collect(), names }
     }
 
+    /// Returns these names, unless the call has a policy of another name.
+    pub(super) fn for_call(&self, part: &Part<'_, SharedStore>) -> Cow<'_, Self> {
+        let other = part.own_policy().map(|policy| Self::new(part.limiter().name(), policy));
+        other.map_or(Cow::Borrowed(self), Cow::Owned)
+    }
+
     /// Returns the names of the limits that deny, as clients see them.
-    pub(crate) fn denying(self, decision: &Decision) -> Vec<String> {
+    pub(crate) fn denying(&self, decision: &Decision) -> Vec<String> {
         let limits = decision.limits();
-        let denying = self.names.into_iter().zip(&limits).filter(|(_, limit)| limit.retry_after().is_some());
-        denying.map(|(name, _)| name).collect()
+        let denying = self.names.iter().zip(&limits).filter(|(_, limit)| limit.retry_after().is_some());
+        denying.map(|(name, _)| name.clone()).collect()
+    }
+
+    fn violated_by(&self, part: &Part<'_, SharedStore>) -> Vec<String> {
+        match part.answer() {
+            Some(Answer::Denied(decision)) => self.denying(decision),
+            Some(Answer::Failed(_)) => {
+                let limits = part.own_policy().unwrap_or(part.limiter().policy()).limits();
+                let exceeded = self.names.iter().zip(limits).filter(|(_, limit)| part.cost() > limit.max());
+                exceeded.map(|(name, _)| name.clone()).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -88,22 +108,11 @@ impl Policies {
         let value = List::of(enforced.flat_map(|(_, names)| &names.quotas));
         Self { names, value }
     }
-}
 
-/// Returns the names of the limits that deny a request, as clients see them.
-pub(crate) fn violated(rules: &[Rule], rulings: &Rulings<'_>) -> Vec<String> {
-    rulings.parts(rules).filter(|(_, part)| part.denies()).flat_map(|(_, part)| violated_by(part)).collect()
-}
-
-fn violated_by(part: &Part<'_, SharedStore>) -> Vec<String> {
-    let policy = part.own_policy().unwrap_or(part.limiter().policy());
-    let names = Names::new(part.limiter().name(), policy);
-    match part.answer() {
-        Some(Answer::Denied(decision)) => names.denying(decision),
-        Some(Answer::Failed(_)) => {
-            let exceeded = names.names.into_iter().zip(policy.limits()).filter(|(_, limit)| part.cost() > limit.max());
-            exceeded.map(|(name, _)| name).collect()
-        }
-        _ => Vec::new(),
+    /// Returns the names of the limits that deny a request, as clients see them.
+    pub(crate) fn violated(&self, rules: &[Rule], rulings: &Rulings<'_>) -> Vec<String> {
+        let asked = rules.iter().zip(&self.names).zip(rulings.iter());
+        let denying = asked.filter_map(|((_, names), (_, part))| Some((names, part.filter(|part| part.denies())?)));
+        denying.flat_map(|(names, part)| names.for_call(part).violated_by(part)).collect()
     }
 }
