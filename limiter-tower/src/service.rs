@@ -67,7 +67,7 @@ impl<R> Config<R> {
             self.rules.keep_unless_abandoned(rulings);
             Some(Unsettled { config: Arc::clone(self), rulings: Box::new(mem::take(rulings).into_owned()) })
         } else {
-            mem::take(&mut rulings.together).confirm();
+            rulings.together.confirm();
             None
         };
         Ok(After { values, unsettled })

@@ -63,12 +63,13 @@ use crate::store::WindowStore;
 pub struct Together<'a, S: WindowStore + Clone = SharedStore> {
     parts: SmallVec<[Part<'a, S>; 2]>,
     background: Option<Background>,
+    is_confirmed: bool,
 }
 
 impl<'a, S: WindowStore + Clone> Together<'a, S> {
     /// Returns a decision over no limiters, which admits.
     pub fn new() -> Self {
-        Self { parts: SmallVec::new(), background: None }
+        Self { parts: SmallVec::new(), background: None, is_confirmed: false }
     }
 
     /// Adds a call: a request, or a [`Part`] with options.
@@ -92,7 +93,7 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
     /// Returns the same calls without what they borrow, so that they can move into a task.
     pub fn into_owned(mut self) -> Together<'static, S> {
         let parts = mem::take(&mut self.parts).into_iter().map(Part::into_owned).collect();
-        Together { parts, background: self.background.take() }
+        Together { parts, background: self.background.take(), is_confirmed: self.is_confirmed }
     }
 
     /// Makes the calls. Returns `true` if none denies; otherwise all charges are refunded.
@@ -199,9 +200,9 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
         self.parts.iter_mut().find_map(Part::take_error)
     }
 
-    /// Keeps all charges.
-    pub fn confirm(mut self) {
-        self.parts.clear();
+    /// Keeps all charges when the value is dropped.
+    pub fn confirm(&mut self) {
+        self.is_confirmed = true;
     }
 }
 
@@ -213,9 +214,8 @@ impl<S: WindowStore + Clone> Default for Together<'_, S> {
 
 impl<S: WindowStore + Clone> Drop for Together<'_, S> {
     fn drop(&mut self) {
-        let background = self.background.take();
-        for part in mem::take(&mut self.parts) {
-            part.abandon(background.as_ref());
+        if !self.is_confirmed {
+            self.parts.iter_mut().for_each(|part| part.abandon(self.background.as_ref()));
         }
     }
 }

@@ -306,7 +306,7 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
     }
 
     /// Refunds what is charged, or turns out to be charged when the store has answered.
-    pub(super) fn abandon(mut self, background: Option<&Background>) {
+    pub(super) fn abandon(&mut self, background: Option<&Background>) {
         if self.at_once {
             let _ = self.refund().now_or_never();
             return;
