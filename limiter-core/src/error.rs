@@ -29,7 +29,7 @@ pub enum ErrorKind {
     InvalidLimit,
     /// A timestamp is out of range.
     InvalidTimestamp,
-    /// The cost is 0. To look without consuming, peek.
+    /// The cost is 0. Use a peek to check without consuming.
     InvalidCost,
     /// The cost is above a limit's maximum, so the operation can never fit. Nothing was recorded.
     CostExceedsLimit,
@@ -37,7 +37,7 @@ pub enum ErrorKind {
     Unavailable,
     /// The store did not answer in time. The operation may or may not have been recorded.
     ///
-    /// A repetition counts once if both calls carry the same [idempotency key](crate::Request::id).
+    /// A repeated call counts once if both calls have the same [idempotency key](crate::Request::id).
     Timeout,
     /// The value that the store holds for this key is not a valid log. [`reset`](crate::Limiter::reset) removes it.
     Corrupt,

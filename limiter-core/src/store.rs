@@ -55,9 +55,9 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     /// If the store fails. A damaged log is not an error: it is removed.
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error>;
 
-    /// [Checks](Op::checked) an operation, applies it and decides on it, if the store can do so without waiting.
+    /// [Checks](Op::checked), applies and decides an operation if the store can do so without waiting.
     ///
-    /// Otherwise returns `None` and has no effect. Default: `None`.
+    /// Returns `None`, and has no effect, otherwise. Default: `None`.
     ///
     /// A limiter tries this first, so an in-memory store needs no boxed future. A wrapper that does not forward it stays correct,
     /// only slower.

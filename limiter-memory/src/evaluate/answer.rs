@@ -1,4 +1,4 @@
-//! What an operation can be answered with.
+//! The results that an operation can write.
 
 use limiter_core::internal::{self, SizedFacts};
 use limiter_core::store::{Facts, Op, decide};

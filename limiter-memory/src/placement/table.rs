@@ -77,7 +77,7 @@ impl Table {
         if log.keyed.key.is(name, key) { Some(log) } else { not_at_home(after, before, name, key) }
     }
 
-    /// Inserts a key that is not in the table. Requires a bucket that is vacant beside one that stays vacant.
+    /// Inserts a key that is not in the table. Requires two vacant buckets.
     pub(crate) fn insert(&mut self, hash: u64, mut keyed: KeyedLog) {
         let oldest = keyed.log.no_oldest();
         self.put(hash, BucketLog { keyed, oldest });

@@ -12,13 +12,13 @@ use super::store::{ObservedStore, Operation, StoreObserver};
 /// | metric | kind | labels |
 /// |---|---|---|
 /// | `limiter_decisions_total` | counter | `limiter`, `policy`, `limit`, `operation`, `outcome` (`allowed`, `denied`) |
-/// | `limiter_near_limit_total` | counter | `limiter`, `policy`, `limit`: admitted acquires that left little |
+/// | `limiter_near_limit_total` | counter | `limiter`, `policy`, `limit`: admitted acquires that leave little |
 /// | `limiter_store_duration_seconds` | histogram | `limiter`, `operation` |
 /// | `limiter_store_errors_total` | counter | `limiter`, `operation`, `kind` |
 /// | `limiter_keys` | gauge | none: see [`report_keys`](ObservedStore::report_keys) |
 ///
 /// `limit` is the binding limit, `5/10s`. `policy` is the policy's name, or all its limits if it has none: give names to policies
-/// that come from a database. A client chooses no label.
+/// that come from a database. Clients cannot choose a label.
 #[derive(Clone, Copy, Debug)]
 pub struct Metrics {
     near_limit_percent: u8,
