@@ -28,10 +28,12 @@ use tokio::time::Instant;
 /// the same decision, minus the time that has passed. Only denials at the store's clock, under a policy that counts admitted
 /// requests, without an idempotency key, are kept.
 ///
+/// A denial is also kept no longer than [`max_age`](Self::max_age).
+///
 /// A change of the log through this wrapper invalidates its denial: a settlement, refund, reset or record, or an acquire that a
-/// looser policy admits. Changes by other processes become visible when the denial expires, so a key that another process
-/// unblocks stays denied here until then. The cache assumes that the store's clock does not step and runs as fast as the local
-/// clock.
+/// looser policy admits. Changes by other processes become visible when the denial is no longer kept, so a key that another
+/// process unblocks stays denied here until then. The cache assumes that the store's clock does not step and runs as fast as the
+/// local clock.
 ///
 /// Clones share one cache.
 ///
@@ -41,6 +43,7 @@ use tokio::time::Instant;
 pub struct DenialCache<S> {
     store: S,
     cache: Arc<Cache>,
+    max_age: Duration,
 }
 
 /// The shortest time between two searches for expired denials.
@@ -108,7 +111,18 @@ impl<S> DenialCache<S> {
             next_sweep: Mutex::new(Instant::now()),
             changes: [const { AtomicU64::new(0) }; CHANGE_COUNTERS],
         };
-        Self { store, cache: Arc::new(cache) }
+        Self { store, cache: Arc::new(cache), max_age: Duration::from_secs(1) }
+    }
+
+    /// Sets how long a denial is kept at most. Default: 1 s.
+    ///
+    /// If another process unblocks a key, by a reset, a refund or a larger limit, this one may go on denying it for so long. With
+    /// [`Duration::MAX`] that is until the next entry of the log expires, which is days if a window is. A longer time saves calls
+    /// only for keys that are denied for longer: with the default, one that is hammered costs one call per second.
+    #[must_use]
+    pub const fn max_age(mut self, max_age: Duration) -> Self {
+        self.max_age = max_age;
+        self
     }
 
     /// Returns the store.
@@ -152,7 +166,7 @@ impl Cache {
     }
 
     /// Keeps the facts if they are a denial whose fields hold for some time.
-    fn keep(&self, op: &Op<'_>, facts: &Facts, sent: Instant, changes: u64) {
+    fn keep(&self, op: &Op<'_>, facts: &Facts, sent: Instant, max_age: Duration, changes: u64) {
         if facts.admitted || facts.outcome != Outcome::Nothing || !Self::is_cacheable(op) {
             return;
         }
@@ -161,7 +175,8 @@ impl Cache {
         let expiries = used.map(|(usage, limit)| usage.oldest.as_micros() + limit.window().as_micros());
         let Some(wait) = expiries.min().and_then(|expiry| expiry.checked_sub(now)) else { return };
         let received = Instant::now();
-        let Some(until) = sent.checked_add(Duration::from_micros(wait)).filter(|until| received < *until) else {
+        let Some(until) = sent.checked_add(max_age.min(Duration::from_micros(wait))).filter(|until| received < *until)
+        else {
             return;
         };
         let hash = self.hash(op.log);
@@ -242,7 +257,7 @@ impl<S: WindowStore> WindowStore for DenialCache<S> {
         let facts = self.store.apply(op).await?;
         if facts.outcome == Outcome::Nothing {
             std::mem::forget(forget);
-            self.cache.keep(&op, &facts, sent, changes);
+            self.cache.keep(&op, &facts, sent, self.max_age, changes);
         }
         Ok(facts)
     }

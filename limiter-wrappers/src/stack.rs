@@ -25,13 +25,14 @@ pub struct Stack<S> {
     failures: u32,
     pause: Duration,
     cached_keys: usize,
+    cached_for: Duration,
 }
 
 impl<S> Stack<S> {
     /// Returns the stack around `store`, with the defaults of each option.
     pub const fn new(store: S) -> Self {
         let (timeout, pause) = (Duration::from_millis(300), Duration::from_secs(1));
-        Self { store, timeout, failures: 5, pause, cached_keys: 100_000 }
+        Self { store, timeout, failures: 5, pause, cached_keys: 100_000, cached_for: Duration::from_secs(1) }
     }
 
     /// Sets how long a call to the store may take. Default: 300 ms.
@@ -60,11 +61,19 @@ impl<S> Stack<S> {
         self
     }
 
+    /// Sets how long a denial is cached at most. Default: 1 s.
+    ///
+    /// A key that another process unblocks may stay denied here for so long; see [`DenialCache::max_age`].
+    pub const fn cached_for(mut self, max_age: Duration) -> Self {
+        self.cached_for = max_age;
+        self
+    }
+
     /// Returns the store that passes errors on, for a service that decides by itself.
     #[must_use]
     pub fn or_error(self) -> Guarded<S> {
         let breaker = CircuitBreaker::new(Timeout::new(self.store, self.timeout), self.failures, self.pause);
-        DenialCache::new(breaker, self.cached_keys)
+        DenialCache::new(breaker, self.cached_keys).max_age(self.cached_for)
     }
 
     /// Returns the store that admits requests during an outage.
@@ -73,7 +82,7 @@ impl<S> Stack<S> {
         FailOpen::new(self.or_error())
     }
 
-    /// Returns the store that limits in `local` during an outage and merges afterwards.
+    /// Returns the store that limits in `local` during an outage and replays afterwards what changed.
     #[must_use]
     pub fn fallback<L>(self, local: L) -> Fallback<Guarded<S>, L> {
         Fallback::new(self.or_error(), local)

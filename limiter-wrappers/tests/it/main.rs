@@ -2,6 +2,7 @@
 
 mod conformance;
 mod denial_cache;
+mod fallback;
 mod faulty;
 mod metrics;
 mod outages;
