@@ -13,7 +13,11 @@ const NEAR_LIMIT: &str = "limiter_near_limit_total";
 const DURATION: &str = "limiter_store_duration_seconds";
 const ERRORS: &str = "limiter_store_errors_total";
 const KEYS: &str = "limiter_keys";
-const BREAKER_OPEN: &str = "limiter_breaker_open";
+pub(super) const OUTAGE: &str = "limiter_outage";
+pub(super) const BREAKER_OPEN: &str = "limiter_breaker_open";
+pub(super) const LOCAL_DECISIONS: &str = "limiter_local_decisions_total";
+pub(super) const JOURNAL_LENGTH: &str = "limiter_journal_length";
+pub(super) const JOURNAL_DROPPED: &str = "limiter_journal_dropped_total";
 
 /// Counts and times the operations of an [`ObservedStore`](crate::observe::ObservedStore) through the `metrics` facade.
 ///
@@ -24,7 +28,9 @@ const BREAKER_OPEN: &str = "limiter_breaker_open";
 /// | `limiter_store_duration_seconds` | histogram | `limiter`, `operation` |
 /// | `limiter_store_errors_total` | counter | `limiter`, `operation`, `kind`, an [`ErrorKind`](limiter_core::ErrorKind) |
 /// | `limiter_keys` | gauge | none: see [`report_keys`](Self::report_keys) |
-/// | `limiter_breaker_open` | gauge, 0 or 1 | none: see [`Report`](crate::observe::Report) |
+/// | `limiter_outage`, `limiter_breaker_open` | gauges, 0 or 1 | none: see [`Report`](crate::observe::Report) |
+/// | `limiter_journal_length` | gauge | none: see [`Report`](crate::observe::Report) |
+/// | `limiter_local_decisions_total`, `limiter_journal_dropped_total` | counters | none: see [`Report`](crate::observe::Report) |
 ///
 /// `store` is the name that the observer was given. `limit` is the binding limit, `5/10s`. `policy` is the policy's name, or all its
 /// limits if it has none: give names to policies that come from a database. A status is timed, but decides nothing. Clients
@@ -68,13 +74,16 @@ impl Metrics {
 
     /// Sets the gauge `limiter_keys`, for instance to `MemoryStore::len` whenever metrics are collected.
     pub fn report_keys(&self, keys: usize) {
-        gauge!(KEYS, "store" => self.store).set(keys as f64);
+        self.set(KEYS, keys);
     }
 
-    /// Sets the gauge of a circuit breaker.
+    pub(super) fn set(&self, name: &'static str, value: usize) {
+        gauge!(name, "store" => self.store).set(value as f64);
+    }
+
     #[cfg(feature = "outages")]
-    pub(super) fn report_breaker(&self, is_open: bool) {
-        gauge!(BREAKER_OPEN, "store" => self.store).set(f64::from(u8::from(is_open)));
+    pub(super) fn set_total(&self, name: &'static str, total: u64) {
+        counter!(name, "store" => self.store).absolute(total);
     }
 
     fn is_near_limit(&self, decision: &Decision) -> bool {
@@ -129,5 +138,9 @@ fn describe() {
     describe_histogram!(DURATION, Unit::Seconds, "Time that the store took for an operation.");
     describe_counter!(ERRORS, Unit::Count, "Operations that failed, by the kind of the error.");
     describe_gauge!(KEYS, Unit::Count, "Keys that the store holds.");
-    describe_gauge!(BREAKER_OPEN, Unit::Count, "Whether the circuit breaker keeps calls from the store.");
+    describe_gauge!(OUTAGE, Unit::Count, "1 during an outage of the store, otherwise 0.");
+    describe_gauge!(BREAKER_OPEN, Unit::Count, "1 while the circuit breaker keeps calls from the store, otherwise 0.");
+    describe_counter!(LOCAL_DECISIONS, Unit::Count, "Calls that the local store has decided during outages.");
+    describe_gauge!(JOURNAL_LENGTH, Unit::Count, "Changes during outages that wait to be replayed.");
+    describe_counter!(JOURNAL_DROPPED, Unit::Count, "Changes that are never replayed, because the journal was full.");
 }

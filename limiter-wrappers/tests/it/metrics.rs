@@ -7,7 +7,8 @@ use crate::faulty::{Does, Faulty, SECRET, traffic};
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::conformance::Suite;
-use limiter_wrappers::observe::{Metrics, ObservedStore, StoreObserver};
+use limiter_wrappers::Stack;
+use limiter_wrappers::observe::{Metrics, ObservedStore, Report, StoreObserver};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
 #[derive(Debug)]
@@ -23,7 +24,7 @@ fn an_observed_store_conforms() {
 }
 
 /// Runs something and returns its metrics as text, each of which must have a unit and a description.
-fn metrics_of(run: impl FnOnce()) -> BTreeMap<String, String> {
+pub(crate) fn metrics_of(run: impl FnOnce()) -> BTreeMap<String, String> {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     metrics::with_local_recorder(&recorder, run);
@@ -111,4 +112,43 @@ fn errors_are_counted_by_kind() {
     assert_eq!((errors("acquire", "unavailable"), errors("reset", "unavailable")), ("1".to_owned(), "1".to_owned()));
     assert_eq!(errors("acquire", "inconsistent"), "1");
     assert_eq!(metrics["limiter_store_duration_seconds store=default limiter=search operation=acquire"], "3 values");
+}
+
+#[test]
+fn a_stack_reports_its_state() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let remote = Faulty::default();
+    let metrics = Metrics::named("redis");
+    let stack = || Stack::new(remote.clone()).failures(2);
+    let fallback = runtime.block_on(async { stack().fallback(MemoryStore::new()).max_entries(3) });
+    let (open, closed, error) = (stack().fail_open(), stack().fail_closed(), stack().or_error());
+    let state = |store: &dyn Report| {
+        let values = metrics_of(|| {
+            let _ = Metrics::named("redis");
+            store.report(&metrics);
+        });
+        let short = |name: String| name.trim_start_matches("limiter_").replace(" store=redis", "");
+        values.into_iter().map(|(name, value)| format!("{} {value}", short(name))).collect::<Vec<_>>().join(", ")
+    };
+    let calm = "breaker_open 0, journal_dropped_total 0, journal_length 0, local_decisions_total 0, outage 0";
+    assert_eq!(state(&fallback), calm);
+    assert_eq!((state(&open), state(&error)), ("breaker_open 0, outage 0".to_owned(), "breaker_open 0".to_owned()));
+
+    remote.set(Does::Refuse);
+    runtime.block_on(async {
+        for _ in 0..5 {
+            let policy = policy!("5/10s");
+            let _ = Limiter::new("search", policy.clone(), fallback.clone()).acquire(SECRET).await.unwrap();
+            let _ = Limiter::new("search", policy.clone(), open.clone()).acquire(SECRET).await.unwrap();
+            let _ = Limiter::new("search", policy.clone(), closed.clone()).acquire(SECRET).await.unwrap();
+            Limiter::new("search", policy, error.clone()).acquire(SECRET).await.unwrap_err();
+        }
+    });
+    let out = "breaker_open 1, journal_dropped_total 2, journal_length 3, local_decisions_total 5, outage 1";
+    assert_eq!(state(&fallback), out);
+    assert_eq!(
+        (state(&open), state(&closed)),
+        ("breaker_open 1, outage 1".to_owned(), "breaker_open 1, outage 1".to_owned())
+    );
+    assert_eq!(state(&ObservedStore::new(error, metrics)), "breaker_open 1");
 }
