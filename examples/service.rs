@@ -138,24 +138,18 @@ fn app(store: SharedStore) -> Router {
     routes.with_state(Arc::new(Limiters::new(store)))
 }
 
-async fn serve(store: &str, address: &str) -> Result<(), Box<dyn std::error::Error>> {
-    let app = app(open(store).await?).into_make_service_with_connect_info::<SocketAddr>();
-    let listener = tokio::net::TcpListener::bind(address).await?;
-    println!("listening on http://{}", listener.local_addr()?);
-    Ok(axum::serve(listener, app).await?)
-}
-
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let (store, address) = (args.next(), args.next());
-    serve(store.as_deref().unwrap_or("memory"), address.as_deref().unwrap_or("127.0.0.1:8080")).await
+    let app = app(open(store.as_deref().unwrap_or("memory")).await?);
+    let listener = tokio::net::TcpListener::bind(address.as_deref().unwrap_or("127.0.0.1:8080")).await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    Ok(axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader};
-    use std::process::{Child, Command, Stdio};
     use std::time::Duration;
 
     use axum::body::Body;
@@ -252,44 +246,12 @@ mod tests {
         assert_eq!(send(&service, form("/chat", "customer=7&text=")).await, (429, Some(60), Some(397)));
     }
 
-    /// Another process of this service, and its address. It runs this test binary with the Redis URL in `SERVICE_STORE`.
-    struct Process(Child, String);
-
-    const TEST: &str = "tests::two_processes_share_the_limits_through_redis";
-    const STORE: &str = "SERVICE_STORE";
-
-    impl Process {
-        fn start(url: &str) -> Self {
-            let mut command = Command::new(std::env::current_exe().unwrap());
-            let command = command.args([TEST, "--exact", "--nocapture"]).env(STORE, url);
-            let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-            let address = lines.find_map(|line| line.strip_prefix("listening on ").map(str::to_owned));
-            Self(child, address.expect("the process ended before it printed its address"))
-        }
-
-        fn get(&self, path: &str) -> u16 {
-            let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
-            agent.get(format!("{}{path}", self.1)).call().unwrap().status().as_u16()
-        }
-    }
-
-    impl Drop for Process {
-        fn drop(&mut self) {
-            self.0.kill().unwrap();
-            self.0.wait().unwrap();
-        }
-    }
-
-    #[test]
-    fn two_processes_share_the_limits_through_redis() {
-        if let Ok(store) = std::env::var(STORE) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            runtime.block_on(serve(&store, "127.0.0.1:0")).unwrap();
-        }
+    #[tokio::test]
+    async fn two_services_share_the_limits_through_redis() {
         let server = Server::start().unwrap();
-        let processes = [Process::start(&server.url()), Process::start(&server.url())];
-        let statuses: Vec<u16> = (0..8).map(|i| processes[i % 2].get("/search?q=x")).collect();
-        assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 429]);
+        let services = [app(open(&server.url()).await.unwrap()), app(open(&server.url()).await.unwrap())];
+        for (i, expected) in [200, 200, 200, 200, 200, 429, 429, 429].into_iter().enumerate() {
+            assert_eq!(send(&services[i % 2], get("/search?q=x")).await.0, expected);
+        }
     }
 }

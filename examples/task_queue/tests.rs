@@ -24,10 +24,8 @@ const BINARY: &str = "LIMITER_RABBITMQ_SERVER";
 const DEBIAN: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 
 fn binary() -> PathBuf {
-    match std::env::var(BINARY) {
-        Ok(name) => name.into(),
-        Err(_) => if PathBuf::from(DEBIAN).exists() { DEBIAN } else { "rabbitmq-server" }.into(),
-    }
+    let default = if PathBuf::from(DEBIAN).exists() { DEBIAN } else { "rabbitmq-server" };
+    std::env::var_os(BINARY).unwrap_or_else(|| default.into()).into()
 }
 
 fn free_port() -> u16 {

@@ -20,34 +20,24 @@ pub fn escape(key: &[u8]) -> String {
         _ => {}
     }
     let mut text = String::with_capacity(key.len());
-    let mut at = 0;
     for chunk in key.utf8_chunks() {
         for char in chunk.valid().chars() {
-            let end = at + char.len_utf8();
-            let outer = at == 0 || end == key.len();
-            match char {
-                '\\' => text.push_str(r"\\"),
-                '\n' => text.push_str(r"\n"),
-                '\r' => text.push_str(r"\r"),
-                '\t' => text.push_str(r"\t"),
-                '"' | '\'' => text.push(char),
-                ' ' if outer => text.push_str(r"\x20"),
-                // The debug form leaves printable characters unchanged.
-                _ if char.escape_debug().len() == 1 => text.push(char),
-                _ => push_bytes(&mut text, &key[at..end]),
+            // The debug form leaves printable characters unchanged, except quotes.
+            if char.escape_debug().len() == 1 || matches!(char, '"' | '\'') {
+                text.push(char);
+            } else {
+                let _ = write!(text, "{}", char.encode_utf8(&mut [0; 4]).as_bytes().escape_ascii());
             }
-            at = end;
         }
-        push_bytes(&mut text, chunk.invalid());
-        at += chunk.invalid().len();
+        let _ = write!(text, "{}", chunk.invalid().escape_ascii());
+    }
+    if text.ends_with(' ') {
+        text.replace_range(text.len() - 1.., r"\x20");
+    }
+    if text.starts_with(' ') {
+        text.replace_range(..1, r"\x20");
     }
     text
-}
-
-fn push_bytes(text: &mut String, bytes: &[u8]) {
-    for byte in bytes {
-        let _ = write!(text, r"\x{byte:02x}");
-    }
 }
 
 /// Returns the key that [`escape`] printed as this text. Text without a backslash is the key.
@@ -67,17 +57,14 @@ pub fn unescape(text: &[u8]) -> Result<Vec<u8>, String> {
             continue;
         }
         let (byte, tail) = match tail {
-            [b'\\', tail @ ..] => (b'\\', tail),
-            [b'n', tail @ ..] => (b'\n', tail),
-            [b'r', tail @ ..] => (b'\r', tail),
-            [b't', tail @ ..] => (b'\t', tail),
-            [b'x', high, low, tail @ ..] => match (digit(*high), digit(*low)) {
-                (Some(high), Some(low)) => (high << 4 | low, tail),
-                _ => return Err(unknown_escape(rest)),
-            },
-            _ => return Err(unknown_escape(rest)),
+            [b'\\', tail @ ..] => (Some(b'\\'), tail),
+            [b'n', tail @ ..] => (Some(b'\n'), tail),
+            [b'r', tail @ ..] => (Some(b'\r'), tail),
+            [b't', tail @ ..] => (Some(b'\t'), tail),
+            [b'x', high, low, tail @ ..] => (hex_byte(*high, *low), tail),
+            _ => (None, tail),
         };
-        key.push(byte);
+        key.push(byte.ok_or_else(|| unknown_escape(rest))?);
         rest = tail;
     }
     Ok(key)
@@ -88,18 +75,15 @@ fn unknown_escape(rest: &[u8]) -> String {
     format!(r"after a backslash expected \, n, r, t or x and two hexadecimal digits, found {found} (a backslash is \\)")
 }
 
-fn digit(byte: u8) -> Option<u8> {
-    char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
+fn hex_byte(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte| char::from(byte).to_digit(16);
+    u8::try_from(digit(high)? << 4 | digit(low)?).ok()
 }
 
 /// Returns a key as hexadecimal digits.
 #[must_use]
 pub fn to_hex(key: &[u8]) -> String {
-    let mut text = String::with_capacity(2 * key.len());
-    for byte in key {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    key.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Parses a key from hexadecimal digits.
@@ -108,7 +92,7 @@ pub fn to_hex(key: &[u8]) -> String {
 /// If the text contains anything but pairs of hexadecimal digits.
 pub fn from_hex(text: &[u8]) -> Result<Vec<u8>, String> {
     let pairs = text.chunks(2).map(|pair| match pair {
-        [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+        [high, low] => hex_byte(*high, *low),
         _ => None,
     });
     pairs.collect::<Option<_>>().ok_or_else(|| "expected pairs of hexadecimal digits".to_owned())

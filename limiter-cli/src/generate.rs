@@ -1,24 +1,52 @@
 //! The command `generate`: writes a random trace, for trying out the program or measuring it.
 
-mod args;
-pub mod trace;
+use std::io::{self, BufWriter, Write};
 
-use std::io;
+use clap::Args;
+use rand::SeedableRng;
+use rand_distr::{Distribution, Exp, Zipf};
+use rand_pcg::Pcg64Mcg;
 
 use crate::usage_error::UsageError;
-use trace::TraceSpec;
 
-pub use args::Generate;
+/// Writes a random trace as CSV: Poisson arrivals, with a few busy keys and many quiet ones
+#[derive(Args, Debug)]
+pub struct Generate {
+    /// The number of rows
+    #[arg(long, default_value_t = 100_000)]
+    rows: u64,
+    /// The number of keys
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
+    keys: u64,
+    /// The average number of rows per second
+    #[arg(long, default_value_t = 100.0)]
+    rate: f64,
+    /// The skew of the keys: the exponent of Zipf's law; 0 is uniform
+    #[arg(long, default_value_t = 1.0)]
+    skew: f64,
+    /// The random seed; the same seed gives the same trace
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
 
-/// Runs the command.
+/// Runs the command. The trace has the columns `at` and `key`. It begins on 1 January 2026.
 ///
 /// # Errors
 /// [`UsageError`] for arguments out of range. Any error of the output.
 pub fn run(args: &Generate) -> anyhow::Result<()> {
-    let Generate { rows, keys, rate, skew, seed } = *args;
-    let written = trace::write(TraceSpec { rows, keys, rate, skew, seed }, io::stdout().lock());
-    written.map_err(|error| match error.kind() {
-        io::ErrorKind::InvalidInput => UsageError(error.to_string()).into(),
-        _ => error.into(),
-    })
+    const START: f64 = 1_767_225_600e6;
+    let keys = Zipf::new(args.keys as f64, args.skew);
+    let keys = keys.map_err(|_| UsageError("expected at least 1 key and a skew of at least 0".to_owned()))?;
+    let gaps = Exp::new(args.rate / 1e6).ok().filter(|_| args.rate.is_finite() && args.rate > 0.0);
+    let gaps = gaps.ok_or_else(|| UsageError("expected a rate above 0".to_owned()))?;
+    let mut random = Pcg64Mcg::seed_from_u64(args.seed);
+    let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
+    let mut elapsed = 0.0;
+    writeln!(out, "at,key")?;
+    for _ in 0..args.rows {
+        elapsed += gaps.sample(&mut random);
+        let at = (START + elapsed) as u64;
+        writeln!(out, "{}.{:06},client-{}", at / 1_000_000, at % 1_000_000, keys.sample(&mut random) as u64)?;
+    }
+    Ok(out.flush()?)
 }

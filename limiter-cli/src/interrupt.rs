@@ -21,10 +21,9 @@ pub(crate) async fn interrupted() -> Option<i32> {
     use tokio::signal::unix::{SignalKind, signal};
     let mut interrupt = signal(SignalKind::interrupt()).ok()?;
     let mut terminate = signal(SignalKind::terminate()).ok()?;
-    let (first, second) = (std::pin::pin!(interrupt.recv()), std::pin::pin!(terminate.recv()));
-    match futures::future::select(first, second).await {
-        futures::future::Either::Left(_) => Some(130),
-        futures::future::Either::Right(_) => Some(143),
+    tokio::select! {
+        _ = interrupt.recv() => Some(130),
+        _ = terminate.recv() => Some(143),
     }
 }
 

@@ -1,5 +1,6 @@
-//! The JSON form of a decision.
+//! JSON lines, and the form of a decision in them.
 
+use std::io::{self, Write};
 use std::time::Duration;
 
 use limiter_core::Decision;
@@ -36,6 +37,12 @@ impl From<&Decision> for DecisionFields {
             reset_after_us: micros(decision.reset_after()),
         }
     }
+}
+
+/// Writes a value as one line.
+pub(crate) fn write_line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, value)?;
+    out.write_all(b"\n")
 }
 
 /// Returns a duration in whole microseconds.

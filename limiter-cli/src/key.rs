@@ -10,6 +10,7 @@ use limiter_core::store::LogKey;
 use limiter_core::{Limiter, WindowStore};
 
 use crate::escape::escape;
+use crate::json::write_line;
 use crate::redis::{connect, failed, runtime};
 use args::{KeyCommand, OutputFormat, Reset, Show, Target, policy};
 use line::{Line, write_page};
@@ -50,7 +51,7 @@ async fn show(args: &Show) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match args.output {
         OutputFormat::Table => write_page(&mut out, (&name, &key), log, decision.as_ref())?,
-        OutputFormat::Jsonl => Line::known(name, key, log, decision.as_ref()).write_json(&mut out)?,
+        OutputFormat::Jsonl => write_line(&mut out, &Line::known(name, key, log, decision.as_ref()))?,
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ mod json;
 pub mod key;
 #[cfg(feature = "redis")]
 pub mod load;
+pub mod message;
 mod options;
 mod progress;
 #[cfg(feature = "redis")]

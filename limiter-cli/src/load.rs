@@ -12,18 +12,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use limiter_core::{Limiter, Policy, SharedStore, WindowStore};
+use limiter_core::{Limiter, SharedStore, WindowStore};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::Stack;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::interrupt::interrupted;
-use crate::options::Store;
+use crate::json::write_line;
+use crate::message::message;
+use crate::options::{Output, Store};
 use crate::progress::bar;
 use crate::redis::{connect, failed};
 use crate::usage_error::UsageError;
 use admissions::Admissions;
-use args::Output;
 use report::Figures;
 use tally::Tally;
 use tasks::Tasks;
@@ -39,16 +40,14 @@ const NAME: &str = "load";
 /// [`UsageError`] for invalid arguments. Any error of connecting and of the output. Errors of decisions are counted,
 /// not returned.
 pub fn run(args: &Load) -> anyhow::Result<()> {
-    let policy = Policy::new(args.limits.iter().copied()).map_err(|error| UsageError(error.to_string()))?;
-    let policy = policy.with_counting(args.count.into());
+    let policy = args.policy.policy()?;
     if let Some(limit) = policy.limits().iter().find(|limit| args.cost > limit.max()) {
         return Err(UsageError(format!("expected a cost of at most {}, found {}", limit.max(), args.cost)).into());
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let status = runtime.block_on(async {
         let limiter = Limiter::new(NAME, policy, open(args).await?);
-        let status = drive(args, limiter).await?;
-        anyhow::Ok(status)
+        drive(args, limiter).await
     })?;
     match status {
         None => Ok(()),
@@ -68,8 +67,8 @@ async fn open(args: &Load) -> anyhow::Result<SharedStore> {
 
 fn stacked(args: &Load, store: impl WindowStore) -> SharedStore {
     let report = |outage: limiter_wrappers::Outage<'_>| match outage {
-        limiter_wrappers::Outage::Began { error } => eprintln!("limiter: the store is away: {error}"),
-        limiter_wrappers::Outage::Ended { calls } => eprintln!("limiter: the store is back, after {calls} calls"),
+        limiter_wrappers::Outage::Began { error } => message(format_args!("the store is away: {error}")),
+        limiter_wrappers::Outage::Ended { calls } => message(format_args!("the store is back, after {calls} calls")),
         _ => {}
     };
     match (args.stack, args.outage) {
@@ -105,29 +104,21 @@ async fn drive(args: &Load, limiter: Limiter<SharedStore>) -> anyhow::Result<Opt
                 true
             }
         };
-        let (tally, admitted) = tasks.take();
-        admissions.extend(admitted);
-        total.add(&tally);
+        let mut tally = tasks.take();
+        admissions.extend(std::mem::take(&mut tally.admissions));
+        if !ended && args.output == Output::Jsonl {
+            write_line(&mut out, &Figures::second(&tally, number))?;
+        }
+        total.add(tally);
         if ended {
             break;
         }
-        if args.output == Output::Jsonl {
-            Figures::second(&tally, number).write_json(&mut out)?;
-        }
-        if let Some(bar) = &bar {
-            bar.set_position(number);
-            bar.set_message(format!(
-                "{} allowed, {} denied, {} errors",
-                total.allowed,
-                total.denied,
-                total.error_count()
-            ));
-        }
+        bar.set_position(number);
+        let errors: u64 = total.errors.values().sum();
+        bar.set_message(format!("{} allowed, {} denied, {errors} errors", total.allowed, total.denied));
     }
     let elapsed = start.elapsed();
-    if let Some(bar) = &bar {
-        bar.finish_and_clear();
-    }
+    bar.finish_and_clear();
     if args.prefix.is_none() {
         remove(&limiter, &tasks).await;
     }
@@ -135,7 +126,7 @@ async fn drive(args: &Load, limiter: Limiter<SharedStore>) -> anyhow::Result<Opt
     let figures = Figures::whole(&total, elapsed, worst);
     match args.output {
         Output::Summary => figures.write_table(&mut out, limiter.policy(), worst)?,
-        Output::Jsonl => figures.write_json(&mut out)?,
+        Output::Jsonl => write_line(&mut out, &figures)?,
     }
     out.flush()?;
     Ok(status)
@@ -147,6 +138,6 @@ async fn remove(limiter: &Limiter<SharedStore>, tasks: &Tasks) {
     let keys = stream::iter(tasks.used_keys()).map(Ok);
     let reset = keys.try_for_each_concurrent(CONCURRENCY, |key| async move { limiter.reset(&*key).await.map(drop) });
     if let Err(error) = reset.await {
-        eprintln!("limiter: the keys of the load remain until they expire: {:#}", failed(error));
+        message(format_args!("the keys of the load remain until they expire: {:#}", failed(error)));
     }
 }

@@ -11,8 +11,9 @@ use limiter_cli::generate::{self, Generate};
 use limiter_cli::key::{self, Key};
 #[cfg(feature = "redis")]
 use limiter_cli::load::{self, Load};
+use limiter_cli::message::message;
 use limiter_cli::replay::{self, Replay};
-use limiter_cli::trace::TraceError;
+use limiter_cli::trace::Malformed;
 use limiter_cli::usage_error::UsageError;
 
 /// An exact sliding-window rate limiter for the command line.
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if reader_left(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("limiter: {error:#}");
+            message(format_args!("{error:#}"));
             ExitCode::from(if is_usage(&error) { 2 } else { 1 })
         }
     }
@@ -58,5 +59,5 @@ fn reader_left(error: &anyhow::Error) -> bool {
 }
 
 fn is_usage(error: &anyhow::Error) -> bool {
-    error.is::<UsageError>() || matches!(error.downcast_ref(), Some(TraceError::Malformed(_)))
+    error.is::<UsageError>() || error.is::<Malformed>()
 }

@@ -1,22 +1,38 @@
 //! Options that several commands share.
 
-use clap::ValueEnum;
-use limiter_core::Counting;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use limiter_core::{Counting, Limit, Policy};
 
-/// Which acquires count.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Count {
-    Admitted,
-    Attempts,
+use crate::usage_error::UsageError;
+
+/// The policy of a command.
+#[derive(Args, Debug)]
+pub(crate) struct PolicyArgs {
+    /// At most MAX units within any WINDOW (units us, ms, s, m, h, d). Repeat it for a policy of several limits
+    #[arg(long = "limit", value_name = "MAX/WINDOW", required = true)]
+    limits: Vec<Limit>,
+    /// What counts: only admitted acquires, or every attempt
+    #[arg(long, default_value = "admitted", value_parser = PossibleValuesParser::new(["admitted", "attempts"])
+        .map(|text| if text == "attempts" { Counting::Attempts } else { Counting::Admitted }))]
+    count: Counting,
 }
 
-impl From<Count> for Counting {
-    fn from(count: Count) -> Self {
-        match count {
-            Count::Admitted => Self::Admitted,
-            Count::Attempts => Self::Attempts,
-        }
+impl PolicyArgs {
+    pub(crate) fn policy(&self) -> Result<Policy, UsageError> {
+        Ok(policy(&self.limits)?.with_counting(self.count))
     }
+}
+
+pub(crate) fn policy(limits: &[Limit]) -> Result<Policy, UsageError> {
+    Policy::new(limits.iter().copied()).map_err(|error| UsageError(error.to_string()))
+}
+
+/// The form of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    Summary,
+    Jsonl,
 }
 
 /// Where the logs are stored.

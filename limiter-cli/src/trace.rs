@@ -7,23 +7,24 @@ mod combined;
 mod csv;
 mod detect;
 mod row;
-mod source;
 mod time;
 
-use std::io::Read;
+use std::io::{BufReader, Chain, Cursor, Read};
 
 use combined::CombinedRows;
 use csv::CsvRows;
-use source::Source;
 
-pub use row::{Action, Format, Malformed, Row, TraceError};
-pub use source::MAX_ROW;
+pub use row::{Action, Format, Malformed, Row};
 pub use time::{parse_access_log_time, parse_at};
+
+/// The maximum length of a row in bytes. A longer row is malformed: usually a quote was never closed.
+pub const MAX_ROW: usize = 16 << 20;
 
 /// Reads the rows of a trace.
 #[derive(Debug)]
 pub struct Trace<R> {
-    source: Source<R>,
+    /// What detection has read, then the rest.
+    input: BufReader<Chain<Cursor<Vec<u8>>, R>>,
     rows: Rows,
 }
 
@@ -38,27 +39,30 @@ impl<R: Read> Trace<R> {
     /// Starts reading. Without a format, detects it: the first line is a header row or a line of an access log.
     ///
     /// # Errors
-    /// [`TraceError::Malformed`] if the content is neither, if it is compressed, or if the header row lacks a column.
-    pub fn new(input: R, format: Option<Format>) -> Result<Self, TraceError> {
-        let mut source = Source::new(input);
-        let rows = match detect::detect(&mut source, format)? {
-            Format::Csv => Rows::Csv(CsvRows::new(&mut source)?),
+    /// [`Malformed`] if the content is neither, if it is compressed, or if the header row lacks a column. Any error of
+    /// the input.
+    pub fn new(mut input: R, format: Option<Format>) -> anyhow::Result<Self> {
+        const BUFFER: usize = 128 << 10;
+        let (head, format) = detect::detect(&mut input, format)?;
+        let mut input = BufReader::with_capacity(BUFFER, head.chain(input));
+        let rows = match format {
+            Format::Csv => Rows::Csv(CsvRows::new(&mut input)?),
             Format::Combined => Rows::Combined(CombinedRows::default()),
         };
-        Ok(Self { source, rows })
+        Ok(Self { input, rows })
     }
 
     /// Returns the next row, in the order of the input; `None` at its end. After a skippable [`Malformed`] row,
     /// continues with the row after it.
     ///
     /// # Errors
-    /// [`TraceError::Malformed`] for a malformed row, [`TraceError::Io`] if reading fails.
+    /// [`Malformed`] for a malformed row. Any error of the input.
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "the row borrows from the reader, which an iterator's cannot")]
-    pub fn next(&mut self) -> Option<Result<Row<'_>, TraceError>> {
+    pub fn next(&mut self) -> Option<anyhow::Result<Row<'_>>> {
         match &mut self.rows {
-            Rows::Csv(rows) => rows.next(&mut self.source),
-            Rows::Combined(rows) => rows.next(&mut self.source),
+            Rows::Csv(rows) => rows.next(&mut self.input),
+            Rows::Combined(rows) => rows.next(&mut self.input),
         }
     }
 
@@ -69,11 +73,5 @@ impl<R: Read> Trace<R> {
             Rows::Csv(_) => Format::Csv,
             Rows::Combined(_) => Format::Combined,
         }
-    }
-
-    /// Returns the number of bytes consumed from the input.
-    #[must_use]
-    pub fn bytes_read(&self) -> u64 {
-        self.source.consumed()
     }
 }

@@ -138,6 +138,13 @@ pub trait NowStore: WindowStore {
         Ok(decide(&op, self.apply_now(&op)))
     }
 
+    /// Prepares for operations on these logs, which follow at once: a store may read them so that their cache misses overlap.
+    ///
+    /// Has no visible effect. Default: does nothing.
+    fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {
+        let _ = logs;
+    }
+
     /// Replaces the cost of one entry, or removes the entry. See [`WindowStore::settle`].
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts;
 
@@ -154,6 +161,10 @@ impl<S: NowStore> NowStore for Arc<S> {
     #[inline(always)]
     fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
         (**self).decide_now(op)
+    }
+
+    fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {
+        (**self).prefetch(logs);
     }
 
     #[inline]

@@ -107,6 +107,10 @@ impl<S: NowStore, C: Clock> NowStore for WithClock<S, C> {
         self.store.decide_now(self.op(&op))
     }
 
+    fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {
+        self.store.prefetch(logs);
+    }
+
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
         self.store.settle_now(&self.settlement(settlement))
     }

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use limiter_core::{Limit, Name, Policy};
 
 use crate::escape::{escape, from_hex, to_hex, unescape};
+use crate::options;
 use crate::redis::parse_url;
 use crate::usage_error::UsageError;
 
@@ -116,11 +117,8 @@ fn name(text: &str) -> Result<Name, String> {
 }
 
 /// Returns the policy of these limits; `None` if there are none.
-pub(super) fn policy(limits: &[Limit]) -> anyhow::Result<Option<Policy>> {
-    if limits.is_empty() {
-        return Ok(None);
-    }
-    Ok(Some(Policy::new(limits.iter().copied()).map_err(|error| UsageError(error.to_string()))?))
+pub(super) fn policy(limits: &[Limit]) -> Result<Option<Policy>, UsageError> {
+    if limits.is_empty() { Ok(None) } else { options::policy(limits).map(Some) }
 }
 
 impl Target {

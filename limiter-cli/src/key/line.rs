@@ -23,17 +23,17 @@ pub(super) struct Line {
     pub(super) key: Option<String>,
     /// The digest of the key, if Redis holds only the digest.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) sha256: Option<Box<str>>,
+    sha256: Option<Box<str>>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub(super) log: Option<Log>,
+    log: Option<Log>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     decided: Option<DecisionFields>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'static str>,
+    pub(super) error: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct Log {
+struct Log {
     entries: u64,
     cost: u64,
     #[serde(rename = "oldest_us")]
@@ -70,11 +70,6 @@ impl Line {
 
     pub(super) fn damaged(name: String, key: String) -> Self {
         Self { name, key: Some(key), sha256: None, log: None, decided: None, error: Some("not_a_log") }
-    }
-
-    pub(super) fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
-        serde_json::to_writer(&mut *out, self)?;
-        out.write_all(b"\n")
     }
 
     /// Writes the column headings.

@@ -12,6 +12,8 @@ use wildmatch::WildMatch;
 use super::args::{List, OutputFormat};
 use super::line::Line;
 use crate::escape::escape;
+use crate::json::write_line;
+use crate::message::message;
 use crate::redis::failed;
 
 /// The number of database keys that Redis examines per page.
@@ -19,20 +21,14 @@ const PAGE_KEYS: usize = 1_000;
 /// The maximum number of logs read concurrently.
 const MAX_CONCURRENT_READS: usize = 64;
 
-/// The numbers of keys on which no limit could be tried, by reason.
-#[derive(Default)]
-struct Unchecked {
-    digests: u64,
-    damaged: u64,
-}
-
 pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List) -> anyhow::Result<()> {
     let pattern = args.pattern.as_deref().map(WildMatch::new);
     let store = Arc::new(store);
     let mut out = BufWriter::new(io::stdout().lock());
-    let (limits, mut unchecked) = (policy.is_some(), Unchecked::default());
+    // The numbers of keys on which no limit could be tried.
+    let (mut digests, mut damaged) = (0, 0);
     if args.output == OutputFormat::Table {
-        Line::write_head(&mut out, limits)?;
+        Line::write_head(&mut out, policy.is_some())?;
     }
     let mut cursor = None;
     loop {
@@ -49,16 +45,13 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
         });
         let (store, policy) = (&store, policy.as_ref());
         let lines = stream::iter(fitting).map(|live| line(store, policy, live, args)).buffered(MAX_CONCURRENT_READS);
-        let lines: Vec<ScannedKey> = lines.try_collect().await?;
-        for scanned in lines {
-            match scanned {
-                ScannedKey::Gone => continue,
-                ScannedKey::Digest(_) if args.over => unchecked.digests += 1,
-                ScannedKey::Damaged(_) if args.over => unchecked.damaged += 1,
-                ScannedKey::Log(line) | ScannedKey::Digest(line) | ScannedKey::Damaged(line) => match args.output {
-                    OutputFormat::Table => line.write_row(&mut out, limits)?,
-                    OutputFormat::Jsonl => line.write_json(&mut out)?,
-                },
+        let lines: Vec<Option<Line>> = lines.try_collect().await?;
+        for line in lines.into_iter().flatten() {
+            match args.output {
+                _ if args.over && line.key.is_none() => digests += 1,
+                _ if args.over && line.error.is_some() => damaged += 1,
+                OutputFormat::Table => line.write_row(&mut out, policy.is_some())?,
+                OutputFormat::Jsonl => write_line(&mut out, &line)?,
             }
         }
         out.flush()?;
@@ -67,39 +60,30 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
             break;
         }
     }
-    if unchecked.digests > 0 {
-        let keys = keys(unchecked.digests);
-        eprintln!("limiter: limits could not be tried on {keys}, of which Redis holds only a digest");
-    }
-    if unchecked.damaged > 0 {
-        let keys = keys(unchecked.damaged);
-        eprintln!(
-            "limiter: limits could not be tried on {keys} without a log (list without --over shows them; reset removes them)"
-        );
+    for (count, what) in [
+        (digests, ", of which Redis holds only a digest"),
+        (damaged, " without a log (list without --over shows them; reset removes them)"),
+    ] {
+        if count > 0 {
+            let keys = if count == 1 { "key" } else { "keys" };
+            message(format_args!("limits could not be tried on {count} {keys}{what}"));
+        }
     }
     Ok(())
 }
 
-/// A key that the scan found.
-enum ScannedKey {
-    /// The key is gone by now, or filtered out.
-    Gone,
-    Log(Line),
-    Digest(Line),
-    Damaged(Line),
-}
-
+/// Returns the line of a key; `None` if the key is gone by now, or filtered out.
 async fn line(
     store: &Arc<RedisStore>,
     policy: Option<&Policy>,
     live: LiveKey,
     args: &List,
-) -> anyhow::Result<ScannedKey> {
+) -> anyhow::Result<Option<Line>> {
     let shown_name = escape(live.name.as_bytes());
     let key = match live.key {
         StoredKey::Known(key) => key,
-        StoredKey::Digest(digest) => return Ok(ScannedKey::Digest(Line::digest(shown_name, digest))),
-        _ => return Ok(ScannedKey::Gone),
+        StoredKey::Digest(digest) => return Ok(Some(Line::digest(shown_name, digest))),
+        _ => return Ok(None),
     };
     let name = Name::new(&live.name);
     let read = async {
@@ -114,13 +98,8 @@ async fn line(
     };
     let shown = args.target.shown(&key);
     match read.await {
-        Ok(Some((log, decision))) => Ok(ScannedKey::Log(Line::known(shown_name, shown, Some(log), decision.as_ref()))),
-        Ok(None) => Ok(ScannedKey::Gone),
-        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(ScannedKey::Damaged(Line::damaged(shown_name, shown))),
+        Ok(read) => Ok(read.map(|(log, decision)| Line::known(shown_name, shown, Some(log), decision.as_ref()))),
+        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Some(Line::damaged(shown_name, shown))),
         Err(error) => Err(failed(error)),
     }
-}
-
-fn keys(count: u64) -> String {
-    format!("{count} key{}", if count == 1 { "" } else { "s" })
 }

@@ -1,9 +1,8 @@
 //! The command-line arguments of `load`.
 
 use clap::{Args, ValueEnum};
-use limiter_core::Limit;
 
-use crate::options::{Count, Store};
+use crate::options::{Output, PolicyArgs, Store};
 
 /// Drives a store as a service would, and reports throughput, latency and errors. Checks from the outside that no
 /// window of any key admits more than the limit.
@@ -22,12 +21,8 @@ pub struct Load {
     /// expire [default: random, and the keys are removed at the end]
     #[arg(long)]
     pub(super) prefix: Option<String>,
-    /// At most MAX units within any WINDOW (units us, ms, s, m, h, d). Repeat it for a policy of several limits
-    #[arg(long = "limit", value_name = "MAX/WINDOW", required = true)]
-    pub(super) limits: Vec<Limit>,
-    /// What counts: only admitted acquires, or every attempt
-    #[arg(long, value_enum, default_value_t = Count::Admitted)]
-    pub(super) count: Count,
+    #[command(flatten)]
+    pub(super) policy: PolicyArgs,
     /// The number of keys
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub(super) keys: u32,
@@ -55,12 +50,6 @@ pub struct Load {
     /// A text summary, or JSON: one object per second, then one for the whole load
     #[arg(long, value_enum, default_value_t = Output::Summary)]
     pub(super) output: Output,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Output {
-    Summary,
-    Jsonl,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -57,12 +57,6 @@ impl<'a> Figures<'a> {
         }
     }
 
-    pub(super) fn write_json(&self, out: &mut impl Write) -> io::Result<()> {
-        serde_json::to_writer(&mut *out, self)?;
-        out.write_all(b"\n")?;
-        out.flush()
-    }
-
     pub(super) fn write_table(&self, out: &mut impl Write, policy: &Policy, worst: WorstWindow) -> io::Result<()> {
         writeln!(out, "limit         {policy}")?;
         writeln!(out, "allowed       {:>14}", text::grouped(self.allowed))?;

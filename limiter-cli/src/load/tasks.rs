@@ -12,7 +12,6 @@ use tokio::task::JoinSet;
 use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep_until};
 
-use super::admissions::Admission;
 use super::args::Load;
 use super::tally::Tally;
 use crate::usage_error::UsageError;
@@ -31,19 +30,7 @@ struct Shared {
     /// Which keys have been used.
     used: Vec<AtomicBool>,
     /// One per task. Only that task locks it, except once a second when the results are collected.
-    results: Vec<Mutex<TaskResults>>,
-}
-
-#[derive(Debug)]
-struct TaskResults {
-    tally: Tally,
-    admissions: Vec<Admission>,
-}
-
-impl TaskResults {
-    fn new() -> Self {
-        Self { tally: Tally::new(), admissions: Vec::new() }
-    }
+    results: Vec<Mutex<Tally>>,
 }
 
 /// The running tasks.
@@ -75,7 +62,7 @@ impl Tasks {
             next: AtomicU64::new(0),
             keys,
             used: (0..=args.keys).map(|_| AtomicBool::new(false)).collect(),
-            results: (0..args.tasks).map(|_| Mutex::new(TaskResults::new())).collect(),
+            results: (0..args.tasks).map(|_| Mutex::new(Tally::new())).collect(),
         });
         let mut running = JoinSet::new();
         for task in 0..args.tasks {
@@ -93,14 +80,10 @@ impl Tasks {
     }
 
     /// Returns the results since the last call.
-    pub(super) fn take(&self) -> (Tally, Vec<Admission>) {
-        let (mut tally, mut admissions) = (Tally::new(), Vec::new());
-        for seen in &self.shared.results {
-            let seen = std::mem::replace(&mut *lock(seen), TaskResults::new());
-            tally.add(&seen.tally);
-            admissions.extend(seen.admissions);
-        }
-        (tally, admissions)
+    pub(super) fn take(&self) -> Tally {
+        let mut all = Tally::new();
+        self.shared.results.iter().for_each(|results| all.add(std::mem::replace(&mut *lock(results), Tally::new())));
+        all
     }
 
     /// Stops all tasks at once and drops the decisions in flight.
@@ -138,17 +121,17 @@ impl Shared {
             let before = Instant::now();
             let decision = self.limiter.acquire(name.as_str()).cost(self.cost).await;
             let latency = before.elapsed();
-            let mut seen = lock(&self.results[task as usize]);
+            let mut tally = lock(&self.results[task as usize]);
             match decision {
                 Ok(decision) => {
-                    seen.tally.decided(decision.allowed(), latency);
+                    tally.decided(decision.allowed(), latency);
                     if decision.allowed() {
                         // A repeated attempt is decided later than its entry was appended.
                         let at = decision.receipt().map_or(decision.at(), |receipt| receipt.at());
-                        seen.admissions.push((key as u32, at.as_micros()));
+                        tally.admissions.push((key as u32, at.as_micros()));
                     }
                 }
-                Err(error) => seen.tally.failed(error.kind().as_str(), latency),
+                Err(error) => tally.failed(error.kind().as_str(), latency),
             }
         }
     }
@@ -158,6 +141,6 @@ fn name(key: usize) -> String {
     format!("key-{key}")
 }
 
-fn lock(seen: &Mutex<TaskResults>) -> MutexGuard<'_, TaskResults> {
-    seen.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(results: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
+    results.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,11 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
-use limiter_core::Limit;
+use clap::Args;
 
-use crate::options::{Count, Store};
-use crate::trace;
+use crate::options::{Output, PolicyArgs, Store};
+use crate::trace::Format;
 
 /// Replays a trace against rate limits, and shows which keys exceed them and when.
 ///
@@ -22,12 +21,8 @@ pub struct Replay {
     /// The trace; - or nothing for standard input
     #[arg(value_name = "FILE")]
     pub(super) file: Option<PathBuf>,
-    /// At most MAX units within any WINDOW (units us, ms, s, m, h, d). Repeat it for a policy of several limits
-    #[arg(long = "limit", value_name = "MAX/WINDOW", required = true)]
-    pub(super) limits: Vec<Limit>,
-    /// What counts: only admitted acquires, or every attempt
-    #[arg(long, value_enum, default_value_t = Count::Admitted)]
-    pub(super) count: Count,
+    #[command(flatten)]
+    pub(super) policy: PolicyArgs,
     /// The store: memory, or the URL of Redis (redis://, rediss://, redis+unix://, redis+cluster://,
     /// rediss+cluster://). Keys in Redis have a random prefix and are removed at the end. Times always come from the
     /// trace
@@ -48,25 +43,4 @@ pub struct Replay {
     /// Continues after a malformed row, and reports the number of such rows
     #[arg(long)]
     pub(super) skip_invalid: bool,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum Format {
-    Csv,
-    Combined,
-}
-
-impl From<Format> for trace::Format {
-    fn from(format: Format) -> Self {
-        match format {
-            Format::Csv => Self::Csv,
-            Format::Combined => Self::Combined,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Output {
-    Summary,
-    Jsonl,
 }

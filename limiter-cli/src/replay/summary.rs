@@ -3,73 +3,63 @@
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
-use limiter_core::{MAX_LIMITS, Policy, Timestamp};
+use limiter_core::{Policy, Timestamp};
 
-use super::row_result::{Observer, RowResult};
-use crate::trace::{Action, Malformed, Row};
+use super::rows::RowResult;
+use crate::trace::{Action, Row};
 
 /// Counts the results of the rows of a trace, in total and per key.
 #[derive(Debug)]
-pub struct Summary {
+pub(super) struct Summary {
     /// Rows read, without those that were skipped.
-    pub rows: u64,
+    pub(super) rows: u64,
     /// Acquires and peeks that fitted.
-    pub allowed: u64,
+    pub(super) allowed: u64,
     /// Acquires and peeks that did not fit.
-    pub denied: u64,
+    pub(super) denied: u64,
     /// Records.
-    pub recorded: u64,
+    pub(super) recorded: u64,
     /// Resets.
-    pub resets: u64,
+    pub(super) resets: u64,
     /// Rows refused because of their cost.
-    pub refused: u64,
-    /// Malformed rows that were skipped.
-    pub skipped: u64,
-    /// The first skipped row.
-    pub first_skipped: Option<Malformed>,
+    pub(super) refused: u64,
     /// The earliest and the latest row.
-    pub span: Option<(Timestamp, Timestamp)>,
-    keys: HashMap<Box<[u8]>, KeyCount, FixedState>,
+    pub(super) span: Option<(Timestamp, Timestamp)>,
+    pub(super) keys: HashMap<Box<[u8]>, KeyCount, FixedState>,
     window: u64,
-    per_unit: [f64; MAX_LIMITS],
 }
 
 /// The totals of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct KeyCount {
+pub(super) struct KeyCount {
     /// All rows of the key.
-    pub rows: u64,
+    pub(super) rows: u64,
     /// Acquires and peeks that did not fit.
-    pub denied: u64,
+    pub(super) denied: u64,
     /// The highest usage of a limit as a share of its maximum, and the time when it was first reached.
-    pub peak: (f64, Timestamp),
+    pub(super) peak: (f64, Timestamp),
     /// The streak with the most denials.
-    pub worst: Streak,
+    pub(super) worst: Streak,
     current: Streak,
 }
 
 /// Consecutive denials of one key, each less than the longest window after the previous one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Streak {
+pub(super) struct Streak {
     /// The number of denials.
-    pub denied: u64,
+    pub(super) denied: u64,
     /// The first denial.
-    pub from: Timestamp,
+    pub(super) from: Timestamp,
     /// The last denial.
-    pub to: Timestamp,
+    pub(super) to: Timestamp,
 }
 
 /// A key and its totals.
-pub type CountedKey<'a> = (&'a [u8], KeyCount);
+pub(super) type CountedKey<'a> = (&'a [u8], KeyCount);
 
 impl Summary {
     /// Returns an empty summary.
-    #[must_use]
-    pub fn new(policy: &Policy) -> Self {
-        let mut per_unit = [0.0; MAX_LIMITS];
-        for (share, limit) in per_unit.iter_mut().zip(policy.limits().iter()) {
-            *share = 1.0 / limit.max() as f64;
-        }
+    pub(super) fn new(policy: &Policy) -> Self {
         Self {
             rows: 0,
             allowed: 0,
@@ -77,43 +67,25 @@ impl Summary {
             recorded: 0,
             resets: 0,
             refused: 0,
-            skipped: 0,
-            first_skipped: None,
             span: None,
             // The seed affects only the order of iteration. A flood of chosen keys would slow down only this program.
             keys: HashMap::with_hasher(FixedState::default()),
             window: policy.longest_window().as_micros(),
-            per_unit,
         }
     }
 
-    /// Returns the number of keys.
-    #[must_use]
-    pub fn keys(&self) -> usize {
-        self.keys.len()
-    }
-
     /// Returns the number of keys that were denied at least once.
-    #[must_use]
-    pub fn keys_denied(&self) -> usize {
+    pub(super) fn keys_denied(&self) -> usize {
         self.keys.values().filter(|count| count.denied > 0).count()
     }
 
-    /// Returns the totals of a key.
-    #[must_use]
-    pub fn key(&self, key: &[u8]) -> Option<&KeyCount> {
-        self.keys.get(key)
-    }
-
     /// Returns the keys with the most rows, at most `most` of them.
-    #[must_use]
-    pub fn busiest(&self, most: usize) -> Vec<CountedKey<'_>> {
+    pub(super) fn busiest(&self, most: usize) -> Vec<CountedKey<'_>> {
         self.top(most, |count| (count.rows, count.denied))
     }
 
     /// Returns the keys with the most denials, at most `most` of them. Leaves out keys without denials.
-    #[must_use]
-    pub fn most_denied(&self, most: usize) -> Vec<CountedKey<'_>> {
+    pub(super) fn most_denied(&self, most: usize) -> Vec<CountedKey<'_>> {
         let mut top = self.top(most, |count| (count.denied, count.rows));
         top.retain(|(_, count)| count.denied > 0);
         top
@@ -130,11 +102,10 @@ impl Summary {
         all.sort_unstable_by(order);
         all
     }
-}
 
-impl Observer for Summary {
+    /// Counts the result of a row.
     #[inline]
-    fn row(&mut self, row: &Row<'_>, result: &RowResult) -> anyhow::Result<()> {
+    pub(super) fn add(&mut self, row: &Row<'_>, result: &RowResult) {
         self.rows += 1;
         self.span = Some(self.span.map_or((row.at, row.at), |(from, to)| (from.min(row.at), to.max(row.at))));
         let count = match self.keys.get_mut(row.key) {
@@ -146,7 +117,7 @@ impl Observer for Summary {
             RowResult::Refused(_) => self.refused += 1,
             RowResult::Reset => self.resets += 1,
             RowResult::Decided(decision) => {
-                let peak = decision.used() as f64 * self.per_unit[decision.binding_index() % MAX_LIMITS];
+                let peak = decision.used() as f64 / decision.limit().max() as f64;
                 if peak > count.peak.0 {
                     count.peak = (peak, decision.at());
                 }
@@ -160,12 +131,6 @@ impl Observer for Summary {
                 }
             }
         }
-        Ok(())
-    }
-
-    fn skipped(&mut self, malformed: Malformed) {
-        self.skipped += 1;
-        self.first_skipped.get_or_insert(malformed);
     }
 }
 

@@ -15,10 +15,13 @@ const KEYS_PER_TABLE: usize = 5;
 const MAX_KEY_CHARS: usize = 40;
 
 /// Prints a summary as text.
-///
-/// # Errors
-/// If `out` cannot be written.
-pub(crate) fn print(out: &mut impl Write, summary: &Summary, policy: &Policy, elapsed: Duration) -> io::Result<()> {
+pub(super) fn print(
+    out: &mut impl Write,
+    summary: &Summary,
+    skipped: u64,
+    policy: &Policy,
+    elapsed: Duration,
+) -> io::Result<()> {
     let counting = match policy.counting() {
         Counting::Admitted => "admitted",
         Counting::Attempts => "attempts",
@@ -26,11 +29,11 @@ pub(crate) fn print(out: &mut impl Write, summary: &Summary, policy: &Policy, el
     let (decided, rows) = (summary.allowed + summary.denied, summary.rows);
     writeln!(out, "limit     {policy}, counting {counting}")?;
     writeln!(out, "rows      {rows:>12}")?;
-    writeln!(out, "keys      {:>12}", summary.keys())?;
+    writeln!(out, "keys      {:>12}", summary.keys.len())?;
     writeln!(out, "allowed   {:>12}  {}", summary.allowed, percent(summary.allowed, decided))?;
     writeln!(out, "denied    {:>12}  {}", summary.denied, percent(summary.denied, decided))?;
     writeln!(out, "errors    {:>12}", summary.refused)?;
-    for (name, count) in [("recorded", summary.recorded), ("resets", summary.resets), ("skipped", summary.skipped)] {
+    for (name, count) in [("recorded", summary.recorded), ("resets", summary.resets), ("skipped", skipped)] {
         if count > 0 {
             writeln!(out, "{name:<10}{count:>12}")?;
         }

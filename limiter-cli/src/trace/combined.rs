@@ -1,56 +1,61 @@
 //! Access logs of web servers, in the combined or common log format.
 
-use std::io::Read;
+use std::io::{self, BufRead, Read};
 
 use limiter_core::Timestamp;
 
-use super::row::{Action, Row, TraceError, malformed, shown};
-use super::source::{MAX_ROW, Source};
+use super::MAX_ROW;
+use super::row::{Action, Row, malformed, read_failed, shown};
 use super::time::{ACCESS_LOG_TIME, parse_access_log_time};
 
 #[derive(Debug, Default)]
 pub(super) struct CombinedRows {
-    /// Lines consumed.
-    lines: u64,
-    /// The length of the line that the last row borrowed.
-    lent: usize,
+    line: Vec<u8>,
+    /// The number of the line.
+    number: u64,
     /// Cached because consecutive lines often have the same time.
     latest: Option<([u8; ACCESS_LOG_TIME], Timestamp)>,
 }
 
 impl CombinedRows {
-    pub(super) fn next<'a, R: Read>(&mut self, source: &'a mut Source<R>) -> Option<Result<Row<'a>, TraceError>> {
-        source.consume(std::mem::take(&mut self.lent));
+    pub(super) fn next(&mut self, input: &mut impl BufRead) -> Option<anyhow::Result<Row<'_>>> {
+        match self.read(input) {
+            Ok(true) => Some(self.row()),
+            Ok(false) if self.line.is_empty() => None,
+            Ok(false) => Some(Err(malformed(self.number, format!("expected a line of at most {MAX_ROW} bytes")))),
+            Err(error) => Some(Err(read_failed(&error))),
+        }
+    }
+
+    /// Reads the next line that is not empty. Returns `false` at the end, and if the line is too long.
+    fn read(&mut self, input: &mut impl BufRead) -> io::Result<bool> {
         loop {
-            self.lines += 1;
-            match source.line_length() {
-                Err(error) => return Some(Err(error.into())),
-                Ok(Some(0)) => return None,
-                Ok(Some(length)) if source.data()[..length].trim_ascii().is_empty() => source.consume(length),
-                Ok(Some(length)) => {
-                    self.lent = length;
-                    return Some(self.row(&source.data()[..length]));
-                }
-                Ok(None) => {
-                    let error = malformed(self.lines, format!("expected a line of at most {MAX_ROW} bytes"));
-                    return Some(Err(source.skip_line().map_or_else(Into::into, |()| error)));
-                }
+            self.number += 1;
+            self.line.clear();
+            let read = input.by_ref().take(MAX_ROW as u64).read_until(b'\n', &mut self.line)?;
+            if read == MAX_ROW && !self.line.ends_with(b"\n") {
+                input.skip_until(b'\n')?;
+                return Ok(false);
+            }
+            if read == 0 || !self.line.trim_ascii().is_empty() {
+                return Ok(read > 0);
             }
         }
     }
 
-    fn row<'a>(&mut self, line: &'a [u8]) -> Result<Row<'a>, TraceError> {
+    fn row(&mut self) -> anyhow::Result<Row<'_>> {
+        let Self { line, number, latest } = self;
         let Some((key, time)) = split(line) else {
             let text = "expected an access log line, as in 192.0.2.7 - - [17/May/2015:10:05:03 +0000] \"GET / \
                         HTTP/1.1\" 200 12";
-            return Err(malformed(self.lines, format!("{text}, found {}", shown(line.trim_ascii_end()))));
+            return Err(malformed(*number, format!("{text}, found {}", shown(line.trim_ascii_end()))));
         };
-        let at = match &self.latest {
+        let at = match &latest {
             Some((text, at)) if text == time => *at,
             _ => {
                 let at = parse_access_log_time(time)
-                    .map_err(|expected| malformed(self.lines, format!("{expected}, found {}", shown(time))))?;
-                self.latest = Some((*time, at));
+                    .map_err(|expected| malformed(*number, format!("{expected}, found {}", shown(time))))?;
+                *latest = Some((*time, at));
                 at
             }
         };

@@ -1,12 +1,12 @@
 //! CSV with a header row.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead, ErrorKind};
 
 use csv_core::ReadRecordResult;
 use limiter_core::Timestamp;
 
-use super::row::{Action, Row, TraceError, malformed, shown, unreadable};
-use super::source::{MAX_ROW, Source};
+use super::MAX_ROW;
+use super::row::{Action, Row, malformed, read_failed, shown, unreadable};
 use super::time::parse_at;
 
 /// The maximum number of columns in a row.
@@ -29,9 +29,9 @@ struct Columns {
 
 impl CsvRows {
     /// Reads the header row.
-    pub(super) fn new<R: Read>(source: &mut Source<R>) -> Result<Self, TraceError> {
+    pub(super) fn new(input: &mut impl BufRead) -> anyhow::Result<Self> {
         let mut record = Record::new();
-        let columns = match record.read(source)? {
+        let columns = match record.read(input).map_err(|error| read_failed(&error))? {
             RecordRead::Record => Columns::from_header(&record),
             RecordRead::End => Err("found nothing".to_owned()),
             RecordRead::TooLong => Err("found a row that is too long".to_owned()),
@@ -45,8 +45,8 @@ impl CsvRows {
     }
 
     #[inline]
-    pub(super) fn next<'a, R: Read>(&'a mut self, source: &mut Source<R>) -> Option<Result<Row<'a>, TraceError>> {
-        match self.record.read(source) {
+    pub(super) fn next(&mut self, input: &mut impl BufRead) -> Option<anyhow::Result<Row<'_>>> {
+        match self.record.read(input) {
             Ok(RecordRead::Record) => Some(self.row()),
             Ok(RecordRead::End) => None,
             Ok(RecordRead::TooLong) => {
@@ -57,12 +57,12 @@ impl CsvRows {
             Ok(RecordRead::OpenQuote) => {
                 Some(Err(malformed(self.record.line, "expected a closing quote, found the end of the trace")))
             }
-            Err(error) => Some(Err(error.into())),
+            Err(error) => Some(Err(read_failed(&error))),
         }
     }
 
     #[inline]
-    fn row(&self) -> Result<Row<'_>, TraceError> {
+    fn row(&self) -> anyhow::Result<Row<'_>> {
         let (record, columns) = (&self.record, &self.columns);
         if record.len() != columns.count {
             let text = format!("expected {} columns as in the header, found {}", columns.count, record.len());
@@ -87,7 +87,7 @@ impl CsvRows {
     }
 
     #[cold]
-    fn wrong(&self, column: &str, expected: &str, found: &[u8]) -> TraceError {
+    fn wrong(&self, column: &str, expected: &str, found: &[u8]) -> anyhow::Error {
         malformed(self.record.line, format!("column {column}: {expected}, found {}", shown(found)))
     }
 }
@@ -100,8 +100,7 @@ fn parse_cost(text: &[u8]) -> Option<u64> {
 impl Columns {
     fn from_header(header: &Record) -> Result<Self, String> {
         let find = |name: &str| {
-            let mut found =
-                (0..header.len()).filter(|&i| header.get(i).trim_ascii().eq_ignore_ascii_case(name.as_bytes()));
+            let mut found = header.named(name);
             match (found.next(), found.next()) {
                 (_, Some(_)) => Err(format!("found {name} twice")),
                 (first, None) => Ok(first),
@@ -114,12 +113,9 @@ impl Columns {
 
 /// Returns whether a line is a header row with the two required columns.
 pub(super) fn looks_like_header(line: &[u8]) -> bool {
-    let mut source = Source::new(line);
     let mut record = Record::new();
-    matches!(record.read(&mut source), Ok(RecordRead::Record)) && {
-        let has = |name: &[u8]| (0..record.len()).any(|i| record.get(i).trim_ascii().eq_ignore_ascii_case(name));
-        has(b"at") && has(b"key")
-    }
+    matches!(record.read(&mut { line }), Ok(RecordRead::Record))
+        && ["at", "key"].iter().all(|name| record.named(name).next().is_some())
 }
 
 /// One record and the parser's state. Reuses its buffers.
@@ -131,9 +127,9 @@ struct Record {
     fields: usize,
     /// The line in which the record starts.
     line: u64,
-    /// Line ends that the parser has not counted.
-    lines_skipped: u64,
-    /// The last byte was a carriage return. It ends a line unless a line feed follows, which is then counted instead.
+    /// The number of line ends consumed: `\n`, `\r` or `\r\n`.
+    line_ends: u64,
+    /// The last byte consumed was a `\r`.
     after_return: bool,
 }
 
@@ -148,7 +144,7 @@ enum RecordRead {
 impl Record {
     fn new() -> Self {
         let (bytes, ends) = (vec![0; 1 << 10], vec![0; 16]);
-        Self { parser: csv_core::Reader::new(), bytes, ends, fields: 0, line: 0, lines_skipped: 0, after_return: false }
+        Self { parser: csv_core::Reader::new(), bytes, ends, fields: 0, line: 0, line_ends: 0, after_return: false }
     }
 
     fn len(&self) -> usize {
@@ -165,35 +161,49 @@ impl Record {
         &self.bytes[..self.ends[..self.fields].last().copied().unwrap_or(0)]
     }
 
-    /// Reads the next record, skipping empty lines.
-    fn read<R: Read>(&mut self, source: &mut Source<R>) -> io::Result<RecordRead> {
-        loop {
-            if !source.fill()? {
-                return Ok(RecordRead::End);
-            }
-            match source.data()[0] {
-                b'\n' => (self.lines_skipped, self.after_return) = (self.lines_skipped + 1, false),
-                b'\r' => {
-                    self.lines_skipped += u64::from(self.after_return);
-                    self.after_return = true;
-                }
-                _ => break,
-            }
-            source.consume(1);
+    /// Returns the columns with this name.
+    fn named(&self, name: &str) -> impl Iterator<Item = usize> {
+        (0..self.len()).filter(move |&i| self.get(i).trim_ascii().eq_ignore_ascii_case(name.as_bytes()))
+    }
+
+    fn count_lines(&mut self, consumed: &[u8]) {
+        for at in memchr::memchr2_iter(b'\r', b'\n', consumed) {
+            let after_return = if at == 0 { self.after_return } else { consumed[at - 1] == b'\r' };
+            self.line_ends += u64::from(consumed[at] == b'\r' || !after_return);
         }
-        self.lines_skipped += u64::from(std::mem::take(&mut self.after_return));
-        self.line = self.parser.line() + self.lines_skipped;
-        let (mut written, mut too_long, mut at_end) = (0, false, false);
+        self.after_return = consumed.last().map_or(self.after_return, |last| *last == b'\r');
+    }
+
+    /// Reads the next record, skipping empty lines.
+    fn read(&mut self, input: &mut impl BufRead) -> io::Result<RecordRead> {
+        let (mut started, mut written, mut too_long) = (false, 0, false);
         self.fields = 0;
         loop {
+            let data = match input.fill_buf() {
+                Ok(data) => data,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            let at_end = data.is_empty();
+            if !started {
+                let empty = data.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+                if empty > 0 {
+                    self.count_lines(&data[..empty]);
+                    input.consume(empty);
+                    continue;
+                }
+                if at_end {
+                    return Ok(RecordRead::End);
+                }
+                (started, self.line) = (true, self.line_ends + 1);
+            }
             // At the end of the input, a line feed ends the last record unless a quote is open.
-            at_end = at_end || !source.fill()?;
-            let input = if at_end { &b"\n"[..] } else { source.data() };
+            let data = if at_end { &b"\n"[..] } else { data };
             let (result, read, wrote, ended) =
-                self.parser.read_record(input, &mut self.bytes[written..], &mut self.ends[self.fields..]);
+                self.parser.read_record(data, &mut self.bytes[written..], &mut self.ends[self.fields..]);
             if !at_end {
-                self.after_return = read > 0 && input[read - 1] == b'\r';
-                source.consume(read);
+                self.count_lines(&data[..read]);
+                input.consume(read);
             }
             written += wrote;
             self.fields += ended;

@@ -1,33 +1,37 @@
 //! Detects the format of a trace.
 
-use std::io::Read;
+use std::io::{Cursor, Read};
 
-use super::row::{Format, TraceError, shown, unreadable};
-use super::source::Source;
+use super::row::{Format, read_failed, shown, unreadable};
 use super::{combined, csv};
 
 /// The number of bytes examined.
-const DETECT_BYTES: usize = 64 << 10;
+const DETECT_BYTES: u64 = 64 << 10;
 
-/// Returns the given format, or detects it from the content. Consumes a byte order mark.
-pub(super) fn detect<R: Read>(source: &mut Source<R>, format: Option<Format>) -> Result<Format, TraceError> {
-    while source.data().len() < DETECT_BYTES && source.read_more()? {}
+/// Returns the beginning of the input without a byte order mark, and the given format or the one of the content.
+pub(super) fn detect(input: &mut impl Read, format: Option<Format>) -> anyhow::Result<(Cursor<Vec<u8>>, Format)> {
+    let mut head = Vec::new();
+    input.take(DETECT_BYTES).read_to_end(&mut head).map_err(|error| read_failed(&error))?;
     let compressed = [(&b"\x1f\x8b"[..], "gzip", "gunzip -c"), (b"\x28\xb5\x2f\xfd", "zstd", "zstd -dc")];
     for (magic, name, tool) in compressed {
-        if source.data().starts_with(magic) {
+        if head.starts_with(magic) {
             let text =
                 format!("expected text, found {name}: decompress it first, as in {tool} FILE | limiter replay -");
             return Err(unreadable(1, text));
         }
     }
-    if source.data().starts_with(b"\xef\xbb\xbf") {
-        source.consume(3);
+    if head.starts_with(b"\xef\xbb\xbf") {
+        head.drain(..3);
     }
-    if let Some(format) = format {
-        return Ok(format);
-    }
-    let ahead = &source.data()[..source.data().len().min(DETECT_BYTES)];
-    let mut lines = ahead.split(|&b| b == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
+    let format = match format {
+        Some(format) => format,
+        None => of_content(&head)?,
+    };
+    Ok((Cursor::new(head), format))
+}
+
+fn of_content(head: &[u8]) -> anyhow::Result<Format> {
+    let mut lines = head.split(|&b| b == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
     let first = lines.next().unwrap_or_default();
     if csv::looks_like_header(first) {
         return Ok(Format::Csv);

@@ -3,14 +3,15 @@
 use std::fmt;
 use std::io;
 
+use clap::ValueEnum;
 use limiter_core::Timestamp;
 
 /// The format of a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// A header row with the columns `at` and `key`, optionally `cost` and `op`; other columns are ignored.
+    /// A header row with the columns `at` and `key`, optionally `cost` and `op`; other columns are ignored
     Csv,
-    /// The combined or the common log format of web servers. The key is the client address.
+    /// The combined or the common log format of web servers. The key is the client address
     Combined,
 }
 
@@ -72,46 +73,17 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// The reason why there is no next row.
-#[derive(Debug)]
-pub enum TraceError {
-    /// Reading failed.
-    Io(io::Error),
-    /// The row is malformed.
-    Malformed(Malformed),
+pub(super) fn malformed(line: u64, message: impl Into<String>) -> anyhow::Error {
+    Malformed { line, message: message.into(), skippable: true }.into()
 }
 
-impl From<io::Error> for TraceError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
+pub(super) fn unreadable(line: u64, message: impl Into<String>) -> anyhow::Error {
+    Malformed { line, message: message.into(), skippable: false }.into()
 }
 
-impl fmt::Display for TraceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Io(error) => write!(f, "reading the trace: {error}"),
-            Self::Malformed(malformed) => malformed.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for TraceError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Io(error) => Some(error),
-            // Its text is part of this error's text.
-            Self::Malformed(_) => None,
-        }
-    }
-}
-
-pub(super) fn malformed(line: u64, message: impl Into<String>) -> TraceError {
-    TraceError::Malformed(Malformed { line, message: message.into(), skippable: true })
-}
-
-pub(super) fn unreadable(line: u64, message: impl Into<String>) -> TraceError {
-    TraceError::Malformed(Malformed { line, message: message.into(), skippable: false })
+/// Hides the type of the error, because an [`io::Error`] is one of the output.
+pub(super) fn read_failed(error: &io::Error) -> anyhow::Error {
+    anyhow::Error::msg(format!("reading the trace: {error}"))
 }
 
 /// Returns bytes of the input for an error message: printable, and at most the first 60.

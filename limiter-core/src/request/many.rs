@@ -21,6 +21,9 @@ use crate::time::Timestamp;
 /// The most keys of a batch with a call under way: enough to fill a connection. With many more, calls would time out in its queue.
 const WIDTH: usize = 256;
 
+/// How many calls of a batch on a synchronous store are prepared together: few enough that their logs stay in the cache.
+const PREFETCH: usize = 64;
+
 /// A batch of acquires with its options: a builder that is also a future.
 ///
 /// `.await` it, or call [`now`](Self::now) on a synchronous store. It returns one result for each acquire, in the order given.
@@ -87,7 +90,14 @@ impl<'a, S, B> AcquireMany<'a, S, B> {
         S: NowStore,
         B: AsRef<[u8]>,
     {
-        self.calls.iter().map(Call::decide_now).collect()
+        let mut results = Vec::with_capacity(self.calls.len());
+        for calls in self.calls.chunks(PREFETCH) {
+            if let Some(call) = calls.first() {
+                call.limiter.store.prefetch(&mut calls.iter().map(|call| call.op().log));
+            }
+            results.extend(calls.iter().map(Call::decide_now));
+        }
+        results
     }
 }
 

@@ -1,8 +1,10 @@
 //! Limiting locally while a store is away.
 
 mod aged;
+mod change;
 mod journal;
 mod replay;
+mod reset;
 mod shared;
 mod verdicts;
 

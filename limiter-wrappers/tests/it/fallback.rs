@@ -5,131 +5,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Mode, Op, Settlement, SettlementFacts};
-use limiter_core::{
-    Clock, Decision, Error, ErrorKind, Limiter, NowStore, Policy, Receipt, Timestamp, WindowStore, WithClock, policy,
-};
+use limiter_core::store::{LogKey, Op};
+use limiter_core::{Clock, Decision, ErrorKind, Limiter, NowStore, Receipt, Timestamp, WithClock, policy};
 use limiter_memory::MemoryStore;
-use limiter_wrappers::{Fallback, Outage};
+use limiter_wrappers::{DenialCache, Fallback, Outage};
 use proptest::prelude::*;
 use tokio::runtime::Handle;
 use tokio::time::{sleep, timeout};
 
-/// What the server does with a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Does {
-    Answer,
-    Refuse,
-    /// Applies it, and loses the answer.
-    LoseAnswer,
-    /// Applies it once the server answers again.
-    Hold,
-    Corrupt,
-}
-
-/// A store in memory that fails by rule, and notes what it has applied.
-#[derive(Clone, Debug, Default)]
-struct Server(Arc<Inner>);
-
-#[derive(Default)]
-struct Inner {
-    store: MemoryStore,
-    rule: Mutex<Option<Rule>>,
-    applied: Mutex<Vec<String>>,
-}
-
-type Rule = Box<dyn FnMut(&str, LogKey<'_>) -> Does + Send>;
-
-impl std::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Inner")
-    }
-}
-
-impl Server {
-    fn rule(&self, rule: impl FnMut(&str, LogKey<'_>) -> Does + Send + 'static) {
-        *self.0.rule.lock().unwrap() = Some(Box::new(rule));
-    }
-
-    fn set(&self, does: Does) {
-        self.rule(move |_, _| does);
-    }
-
-    /// Returns what was applied since the last call, each as `verb cost`.
-    fn applied(&self) -> Vec<String> {
-        std::mem::take(&mut *self.0.applied.lock().unwrap())
-    }
-
-    /// Returns the replayed changes among them.
-    fn replayed(&self) -> Vec<String> {
-        self.applied().into_iter().filter(|call| !call.starts_with("acquire") && !call.starts_with("peek")).collect()
-    }
-
-    async fn call<T>(
-        &self,
-        verb: &str,
-        log: LogKey<'_>,
-        cost: u64,
-        apply: impl FnOnce(&MemoryStore) -> T,
-    ) -> Result<T, Error> {
-        tokio::task::yield_now().await;
-        let does = || self.0.rule.lock().unwrap().as_mut().map_or(Does::Answer, |rule| rule(verb, log));
-        let mut first = does();
-        while first == Does::Hold {
-            sleep(Duration::from_millis(1)).await;
-            first = does();
-        }
-        match first {
-            Does::Refuse => return Err(Error::new(ErrorKind::Unavailable, "refused")),
-            Does::Corrupt => return Err(Error::new(ErrorKind::Corrupt, "corrupt")),
-            _ => {}
-        }
-        let answer = apply(&self.0.store);
-        self.0.applied.lock().unwrap().push(format!("{verb} {cost}"));
-        if first == Does::LoseAnswer { Err(Error::new(ErrorKind::Timeout, "the answer is lost")) } else { Ok(answer) }
-    }
-}
-
-impl Server {
-    fn used(&self, key: &str) -> u64 {
-        self.used_under(key, &policy!("5/1h"))
-    }
-
-    fn used_under(&self, key: impl AsRef<[u8]>, policy: &Policy) -> u64 {
-        self.0.store.apply_now(&Op::peek(&key, policy).with_name("t".into())).log.usage[0].used
-    }
-}
-
-#[async_trait]
-impl WindowStore for Server {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        let verb = match op.mode {
-            Mode::Acquire => "acquire",
-            Mode::Peek => "peek",
-            Mode::Record => "record",
-        };
-        self.call(verb, op.log, op.cost, |store| store.apply_now(&op)).await
-    }
-
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.call("settle", settlement.log, settlement.cost, |store| store.settle_now(&settlement)).await
-    }
-
-    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.call("reset", log, 0, |store| store.reset_now(log)).await
-    }
-}
+use crate::faulty::{Does, Faulty};
 
 const LONG: Duration = Duration::from_secs(10);
 
 /// A server, and a fallback on it, under 5 per hour.
 struct Scene {
-    server: Server,
-    store: Fallback<Server, MemoryStore>,
-    limiter: Limiter<Fallback<Server, MemoryStore>>,
+    server: Faulty,
+    store: Fallback<Faulty, MemoryStore>,
+    limiter: Limiter<Fallback<Faulty, MemoryStore>>,
     /// What another process sees.
-    other: Limiter<Server>,
+    other: Limiter<Faulty>,
 }
 
 impl Scene {
@@ -137,12 +31,12 @@ impl Scene {
         Self::with(|store| store)
     }
 
-    fn with(options: impl FnOnce(Fallback<Server, MemoryStore>) -> Fallback<Server, MemoryStore>) -> Self {
-        let server = Server::default();
+    fn with(options: impl FnOnce(Fallback<Faulty, MemoryStore>) -> Fallback<Faulty, MemoryStore>) -> Self {
+        let server = Faulty::default();
         // So that the two stores number their entries differently.
         let other = Limiter::new("t", policy!("5/1h"), server.clone());
         for key in 0..3 {
-            let _ = server.0.store.apply_now(&Op::record(&[key], &policy!("5/1h")));
+            let _ = server.memory().apply_now(&Op::record(&[key], &policy!("5/1h")));
         }
         let store = options(Fallback::new(server.clone(), MemoryStore::new()));
         let limiter = Limiter::new("t", policy!("5/1h"), store.clone());
@@ -155,7 +49,7 @@ impl Scene {
 
     /// Returns the usage that the primary store knows of, beyond the maximum too.
     fn used(&self, key: &str) -> u64 {
-        self.server.used(key)
+        self.server.used(key, &policy!("5/1h"))
     }
 
     /// Waits until nothing is left to replay.
@@ -446,12 +340,39 @@ async fn a_reset_during_an_outage_discards_what_precedes_it() {
     assert!(scene.limiter.reset("key").await.unwrap());
     assert!(scene.acquire("key").await.used() == 1 && scene.limiter.acquire("key").cost(2).await.unwrap().used() == 3);
     assert_eq!(scene.store.journal_len(), 3);
-    scene.server.applied();
+    scene.server.replayed();
     scene.server.set(Does::Answer);
     assert_eq!(scene.store.flush(LONG).await, 0);
     assert_eq!(scene.server.replayed(), ["reset 0", "record 1", "record 2"]);
     assert!(!scene.limiter.refund("key", before).await.unwrap().applied());
     assert_eq!(scene.used("key"), 3);
+}
+
+/// An answer of the denial cache is no answer of the primary store.
+#[tokio::test(start_paused = true)]
+async fn cached_denials_do_not_end_an_outage() {
+    let server = Faulty::default();
+    let cache = DenialCache::new(server.clone(), 10).max_age(Duration::MAX);
+    let store = Fallback::new(cache, MemoryStore::new());
+    let limiter = Limiter::new("t", policy!("1/1h"), store.clone());
+    for allowed in [true, false] {
+        assert_eq!(limiter.acquire("key").await.unwrap().allowed(), allowed);
+    }
+    server.set(Does::Refuse);
+    assert!(limiter.peek("other").await.unwrap().allowed() && store.is_out());
+    let calls = server.calls();
+    for _ in 0..5 {
+        sleep(Duration::from_secs(1)).await;
+        // Without an id, or it would not be cached.
+        assert!(!limiter.acquire("key").await.unwrap().allowed());
+    }
+    assert_eq!((store.is_out(), server.calls()), (true, calls));
+    server.set(Does::Answer);
+    for is_out in [true, false] {
+        assert!(limiter.peek("other").await.unwrap().allowed());
+        assert_eq!(store.is_out(), is_out);
+        sleep(Duration::from_secs(1)).await;
+    }
 }
 
 /// A clock ahead of the system's, or behind it.
@@ -468,7 +389,7 @@ impl Clock for Wrong {
 #[tokio::test]
 async fn a_wrong_clock_neither_freezes_nor_empties_a_log() {
     for seconds in [5, -5] {
-        let server = Server::default();
+        let server = Faulty::default();
         let local = WithClock::new(MemoryStore::new(), Wrong(seconds * 1_000_000));
         let store = Fallback::new(server.clone(), local);
         let limiter = Limiter::new("t", policy!("5/2s"), store.clone());
@@ -657,7 +578,7 @@ proptest! {
             assert_eq!(scene.store.flush(Duration::MAX).await, 0);
             for key in 0..2 {
                 let expected: u64 = entries.iter().filter(|entry| entry.key == key).map(|entry| entry.cost).sum();
-                assert_eq!(scene.server.used_under([key], &policy!("1000000/1h")), expected);
+                assert_eq!(scene.server.used([key], &policy!("1000000/1h")), expected);
             }
         });
     }

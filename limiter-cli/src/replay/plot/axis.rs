@@ -2,7 +2,7 @@
 
 use limiter_core::Timestamp;
 
-use crate::text::{self, Precision};
+use crate::text;
 
 /// The number of pixel columns of a panel.
 pub(super) const COLUMNS: u32 = 1_000;
@@ -34,23 +34,28 @@ impl Span {
         u32::try_from(scaled).unwrap_or(cells)
     }
 
+    /// Returns the first time at this position of the span, which has `cells` positions.
+    pub(super) fn start(self, cell: u32, cells: u32) -> u64 {
+        let into = (u128::from(cell) * u128::from(self.length())).div_ceil(u128::from(cells));
+        u64::try_from(into).map_or(self.to, |into| self.from + into)
+    }
+
     /// Returns the round times in the span with their labels, at most `most` + 1 of them.
     pub(super) fn ticks(self, most: u64, relative: bool) -> Vec<(u64, String)> {
         let step = round_step(self.length(), most);
-        let precision = match step {
-            0..SECOND => Precision::Micro,
-            SECOND..60_000_000 => Precision::Second,
-            60_000_000..DAY => Precision::Minute,
-            _ if self.length() > 300 * DAY => Precision::Month,
-            _ => Precision::Day,
+        let format = match step {
+            0..SECOND => "%H:%M:%S%.f",
+            SECOND..60_000_000 => "%H:%M:%S",
+            60_000_000..DAY => "%H:%M",
+            _ if self.length() > 300 * DAY => "%b %Y",
+            _ => "%-d %b",
         };
         let first = self.from.div_ceil(step);
         (first..=self.to / step)
             .map(|i| {
                 let at = i * step;
-                let midnight = precision == Precision::Minute && at.is_multiple_of(DAY);
-                let precision = if midnight { Precision::Day } else { precision };
-                (at, text::clock(Timestamp::from_micros_saturating(at), precision, relative))
+                let format = if format == "%H:%M" && at.is_multiple_of(DAY) { "%-d %b" } else { format };
+                (at, text::clock(Timestamp::from_micros_saturating(at), format, relative))
             })
             .collect()
     }

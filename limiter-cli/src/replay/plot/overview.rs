@@ -3,17 +3,16 @@
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, RGBColor};
 
+use super::Collector;
 use super::axis::{COLUMNS, round_numbers};
-use super::canvas::{Canvas, DENIED, DrawResult, GRID, INK, QUIET, USED};
-use super::collect::PlotData;
-use super::layout::{BARS, LEFT, RIGHT, STRIP, STRIPS_TOP, USAGE, heading, height, number_axis, time_axis};
+use super::canvas::{BARS, Canvas, DENIED, GRID, INK, LEFT, QUIET, RIGHT, STRIP, STRIPS_TOP, USAGE, USED, height};
 use super::view::View;
 use crate::text;
 
 /// The maximum length of a key beside a strip.
 const MAX_KEY_CHARS: usize = 21;
 
-pub(super) fn draw(canvas: &Canvas<'_>, data: &PlotData) -> DrawResult {
+pub(super) fn draw(canvas: &Canvas<'_>, data: &Collector) -> anyhow::Result<()> {
     let view = &data.view;
     if view.is_close_up() {
         mark_close_up(canvas, view)?;
@@ -23,7 +22,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, data: &PlotData) -> DrawResult {
 }
 
 /// Marks the part of the trace that the panel above shows.
-fn mark_close_up(canvas: &Canvas<'_>, view: &View) -> DrawResult {
+fn mark_close_up(canvas: &Canvas<'_>, view: &View) -> anyhow::Result<()> {
     let (from, to) = (x(view, view.close.from), x(view, view.close.to));
     let (from, to) = if to - from < 6 { (from - 3, from + 3) } else { (from, to) };
     let funnel = vec![(LEFT, USAGE.1 + 26), (RIGHT, USAGE.1 + 26), (to, BARS.0 - 4), (from, BARS.0 - 4)];
@@ -31,12 +30,12 @@ fn mark_close_up(canvas: &Canvas<'_>, view: &View) -> DrawResult {
     canvas.rect((from, BARS.0 - 4), (to, BARS.1), INK.mix(0.14))
 }
 
-fn bars(canvas: &Canvas<'_>, data: &PlotData) -> DrawResult {
+fn bars(canvas: &Canvas<'_>, data: &Collector) -> anyhow::Result<()> {
     let view = &data.view;
     let highest = data.bars.iter().map(|bar| bar.allowed + bar.denied).max().unwrap_or(0).max(1);
     let top = highest as f64 * 1.08;
-    time_axis(canvas, view.whole, view.relative, BARS)?;
-    number_axis(canvas, BARS, top, &round_numbers(top, 4), |number| text::grouped(number as u64))?;
+    canvas.time_axis(view.whole, view.relative, BARS)?;
+    canvas.number_axis(BARS, top, &round_numbers(top, 4), |number| text::grouped(number as u64))?;
     for (i, bar) in data.bars.iter().enumerate() {
         let (from, to) = cell(view, i);
         let share = |count: u64| height(BARS, count as f64 / top);
@@ -52,10 +51,10 @@ fn bars(canvas: &Canvas<'_>, data: &PlotData) -> DrawResult {
     let keys =
         if view.keys == 1 { "The one key".to_owned() } else { format!("All {} keys", text::grouped(view.keys as u64)) };
     let counts = format!("{} allowed, {} denied", text::requests(view.allowed), text::grouped(view.denied));
-    heading(canvas, &format!("{keys}: {counts}"), &format!("per {}", text::duration(view.bucket)), BARS.0 - 18)
+    canvas.heading(&format!("{keys}: {counts}"), &format!("per {}", text::duration(view.bucket)), BARS.0 - 18)
 }
 
-fn strips(canvas: &Canvas<'_>, data: &PlotData) -> DrawResult {
+fn strips(canvas: &Canvas<'_>, data: &Collector) -> anyhow::Result<()> {
     let view = &data.view;
     let most = data.strips.iter().flatten().map(|bucket| bucket.denied).max().unwrap_or(0).max(1);
     let title = match view.keys_denied {
@@ -64,7 +63,7 @@ fn strips(canvas: &Canvas<'_>, data: &PlotData) -> DrawResult {
         n if n <= view.strips.len() => format!("{n} keys are over the limit"),
         n => format!("{} keys are over the limit: those denied most", text::grouped(n as u64)),
     };
-    heading(canvas, &title, "requests: pale if all were allowed, darker red for more denials", STRIPS_TOP - 18)?;
+    canvas.heading(&title, "requests: pale if all were allowed, darker red for more denials", STRIPS_TOP - 18)?;
     for (i, ((key, count), buckets)) in view.strips.iter().zip(&data.strips).enumerate() {
         let top = STRIPS_TOP + i as i32 * STRIP;
         let middle = top + STRIP / 2 - 2;

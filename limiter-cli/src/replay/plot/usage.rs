@@ -1,154 +1,168 @@
 //! The usage of one key over time.
 
-use limiter_core::{Decision, Limit, MAX_COST, Policy};
+use limiter_core::{Decision, Limit, LimitStatus, Limiter, MAX_COST, Policy, Timestamp};
+use limiter_memory::MemoryStore;
 
 use super::axis::{COLUMNS, Span};
-use super::sliding::SlidingSum;
-use super::steps::{Column, Steps};
 use crate::trace::Action;
 
-/// Collects the usage of one key.
-#[derive(Debug)]
-pub(super) struct UsageCollector {
-    span: Span,
-    now: u64,
-    limits: Vec<LimitCollector>,
-    requested: Steps,
-    denied: Vec<u32>,
-    blocked: Vec<bool>,
+/// The name and the key of the logs in memory.
+const LOG: &str = "plot";
+
+/// Usage as a share of the limit's maximum, within one pixel column.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Column {
+    pub(super) first: f64,
+    pub(super) low: f64,
+    pub(super) high: f64,
+    pub(super) last: f64,
 }
 
-#[derive(Debug)]
-struct LimitCollector {
-    limit: Limit,
-    used: SlidingSum,
-    requested: SlidingSum,
-    steps: Steps,
-}
-
-/// The usage of one key, by pixel column. Usage is a share of the limit's maximum.
+/// The usage of one key, by pixel column. Every column keeps its minimum and maximum, so no peak is lost.
 #[derive(Debug)]
 pub(super) struct KeyUsage {
-    /// The usage of each limit of the policy.
-    pub(super) used: Vec<Vec<Column>>,
-    /// The units requested within the window, allowed or not, for the limit with the highest share.
-    pub(super) requested: Vec<Column>,
-    /// The number of denied requests.
-    pub(super) denied: Vec<u32>,
-    /// Where a request with the cost of an earlier denied one would also be denied.
+    span: Span,
+    now: u64,
+    /// What the limits count, and all that was requested.
+    logs: [Limiter<MemoryStore>; 2],
+    policy: Policy,
+    /// The usage of each limit of the policy, then the units requested within the window, allowed or not, for the limit
+    /// with the highest share.
+    curves: Vec<Vec<Column>>,
+    /// Whether a request was denied.
+    pub(super) denied: Vec<bool>,
+    /// Whether a request with the cost of an earlier denied one would also be denied.
     pub(super) blocked: Vec<bool>,
 }
 
-impl LimitCollector {
-    fn share(&self, cost: u64) -> f64 {
-        cost as f64 / self.limit.max() as f64
+impl KeyUsage {
+    pub(super) fn new(span: Span, policy: &Policy) -> anyhow::Result<Self> {
+        let meters = policy.limits().iter().map(|limit| Limit::new(MAX_COST, limit.window().as_duration()));
+        let requested = Policy::new(meters.collect::<Result<Vec<_>, _>>()?)?;
+        let log = |policy: &Policy| Limiter::new(LOG, policy.clone(), MemoryStore::new());
+        Ok(Self {
+            span,
+            now: 0,
+            logs: [log(policy), log(&requested)],
+            policy: policy.clone(),
+            curves: vec![Vec::new(); policy.limits().len() + 1],
+            denied: vec![false; COLUMNS as usize],
+            blocked: vec![false; COLUMNS as usize],
+        })
     }
 
-    /// Removes everything that has expired at `now`.
-    fn advance(&mut self, now: u64) {
-        while let Some(at) = self.used.next_expiry().filter(|at| *at <= now) {
-            self.used.remove_oldest();
-            self.step(at);
+    /// Returns the usage of each limit.
+    pub(super) fn used(&self) -> &[Vec<Column>] {
+        &self.curves[..self.policy.limits().len()]
+    }
+
+    /// Returns the units requested.
+    pub(super) fn requested(&self) -> &[Column] {
+        &self.curves[self.policy.limits().len()]
+    }
+
+    /// Returns the value of every curve at a time.
+    fn shares(&self, at: u64) -> anyhow::Result<Vec<f64>> {
+        let at = Timestamp::from_micros_saturating(at);
+        let shares = |log: &Limiter<MemoryStore>| -> anyhow::Result<Vec<f64>> {
+            let used = log.status(LOG).at(at).now()?.limits();
+            let share = |(used, limit): (&LimitStatus, &Limit)| used.used() as f64 / limit.max() as f64;
+            Ok(used.iter().zip(self.policy.limits()).map(share).collect())
+        };
+        let [used, requested] = &self.logs;
+        let mut all = shares(used)?;
+        all.push(shares(requested)?.into_iter().fold(0.0, f64::max));
+        Ok(all)
+    }
+
+    /// Begins all columns up to a time.
+    fn advance(&mut self, to: u64) -> anyhow::Result<()> {
+        self.now = to.max(self.now);
+        for column in self.requested().len() as u32..COLUMNS {
+            let start = self.span.start(column, COLUMNS);
+            if start > self.now {
+                break;
+            }
+            let shares = self.shares(start)?;
+            for (curve, share) in self.curves.iter_mut().zip(shares) {
+                curve.push(Column { first: share, low: share, high: share, last: share });
+            }
         }
+        self.note()
     }
 
-    fn step(&mut self, at: u64) {
-        self.steps.set(at, self.share(self.used.sum()).min(1.0));
+    /// Adds the present values to the newest column.
+    fn note(&mut self) -> anyhow::Result<()> {
+        if !(self.span.from..self.span.to).contains(&self.now) {
+            return Ok(());
+        }
+        let shares = self.shares(self.now)?;
+        for (curve, share) in self.curves.iter_mut().zip(shares) {
+            if let Some(column) = curve.last_mut() {
+                (column.low, column.high, column.last) = (column.low.min(share), column.high.max(share), share);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn decided(&mut self, action: Action, cost: u64, decision: &Decision) -> anyhow::Result<()> {
+        // A reset restarts a key's time, but the time of the plot continues.
+        self.advance(decision.at().as_micros())?;
+        let now = Timestamp::from_micros_saturating(self.now);
+        for (log, counts) in self.logs.iter().zip([decision.receipt().is_some(), action != Action::Peek]) {
+            if counts {
+                drop(log.record(LOG).cost(cost).at(now).now()?);
+            }
+        }
+        if let Some(retry_after) = decision.retry_after() {
+            let until = now.as_micros().saturating_add(u64::try_from(retry_after.as_micros()).unwrap_or(u64::MAX));
+            self.deny(until);
+        }
+        self.note()
+    }
+
+    fn deny(&mut self, until: u64) {
+        if until < self.span.from || self.now >= self.span.to {
+            return;
+        }
+        let [first, last] = [self.now, until].map(|at| self.span.scale(at, COLUMNS) as usize);
+        self.blocked.iter_mut().take(last + 1).skip(first).for_each(|blocked| *blocked = true);
+        self.denied[first] |= self.now >= self.span.from;
+    }
+
+    pub(super) fn reset(&mut self, at: u64) -> anyhow::Result<()> {
+        self.advance(at)?;
+        for log in &self.logs {
+            log.reset(LOG).now();
+        }
+        self.note()
+    }
+
+    /// Extends the usage to the end of the span.
+    pub(super) fn finish(mut self) -> anyhow::Result<Self> {
+        self.advance(self.span.to)?;
+        Ok(self)
     }
 }
 
-impl UsageCollector {
-    pub(super) fn new(span: Span, policy: &Policy) -> Self {
-        let follow = |&limit: &Limit| {
-            let window = limit.window().as_micros();
-            LimitCollector {
-                limit,
-                used: SlidingSum::new(window),
-                requested: SlidingSum::new(window),
-                steps: Steps::new(span),
-            }
-        };
-        Self {
-            span,
-            now: 0,
-            limits: policy.limits().iter().map(follow).collect(),
-            requested: Steps::new(span),
-            denied: vec![0; COLUMNS as usize],
-            blocked: vec![false; COLUMNS as usize],
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn advance(&mut self, now: u64) {
-        for limit in &mut self.limits {
-            limit.advance(now);
+    #[test]
+    fn a_peak_shorter_than_a_column_is_kept() {
+        let policy: Policy = "10/1us".parse().unwrap();
+        let mut usage = KeyUsage::new(Span::new(1_000_000, 2_000_000), &policy).unwrap();
+        let search = Limiter::new("search", policy, MemoryStore::new());
+        for (at, cost) in [(999_999, 1), (1_500_000, 5), (1_500_001, 9), (1_500_002, 2), (3_000_000, 7)] {
+            let at = Timestamp::from_micros(at).unwrap();
+            usage.decided(Action::Acquire, cost, &search.acquire("k").cost(cost).at(at).now().unwrap()).unwrap();
         }
-        let next = |limits: &[LimitCollector]| {
-            let leaving = limits.iter().enumerate().filter_map(|(i, limit)| Some((limit.requested.next_expiry()?, i)));
-            leaving.min().filter(|(at, _)| *at <= now)
-        };
-        while let Some((at, i)) = next(&self.limits) {
-            self.limits[i].requested.remove_oldest();
-            self.step_requested(at);
-        }
-        self.now = now;
-    }
-
-    fn step_requested(&mut self, at: u64) {
-        let shares = self.limits.iter().map(|limit| limit.share(limit.requested.sum()));
-        self.requested.set(at, shares.fold(0.0, f64::max));
-    }
-
-    pub(super) fn decided(&mut self, action: Action, cost: u64, decision: &Decision) {
-        // A reset restarts a key's time, but the time of the plot continues.
-        let now = decision.at().as_micros().max(self.now);
-        self.advance(now);
-        let cost = cost.min(MAX_COST);
-        for limit in &mut self.limits {
-            if decision.receipt().is_some() {
-                limit.used.add(now, cost);
-                limit.step(now);
-            }
-            if action != Action::Peek {
-                limit.requested.add(now, cost);
-            }
-        }
-        self.step_requested(now);
-        if let Some(retry_after) = decision.retry_after() {
-            let until = now.saturating_add(u64::try_from(retry_after.as_micros()).unwrap_or(u64::MAX));
-            self.denied(now, until);
-        }
-    }
-
-    fn denied(&mut self, now: u64, until: u64) {
-        if until < self.span.from || now >= self.span.to {
-            return;
-        }
-        let (first, last) = (self.span.scale(now, COLUMNS) as usize, self.span.scale(until, COLUMNS) as usize);
-        for blocked in self.blocked.iter_mut().take(last + 1).skip(first) {
-            *blocked = true;
-        }
-        if now >= self.span.from {
-            self.denied[first] += 1;
-        }
-    }
-
-    pub(super) fn reset(&mut self, at: u64) {
-        self.advance(at.max(self.now));
-        for limit in &mut self.limits {
-            limit.used.clear();
-            limit.requested.clear();
-            limit.step(self.now);
-        }
-        self.step_requested(self.now);
-    }
-
-    pub(super) fn finish(mut self) -> KeyUsage {
-        self.advance(self.span.to.max(self.now));
-        KeyUsage {
-            used: self.limits.into_iter().map(|limit| limit.steps.finish()).collect(),
-            requested: self.requested.finish(),
-            denied: self.denied,
-            blocked: self.blocked,
-        }
+        let usage = usage.finish().unwrap();
+        let columns = &usage.used()[0];
+        assert_eq!((columns.len(), usage.requested().len()), (COLUMNS as usize, COLUMNS as usize));
+        assert_eq!(columns[0], Column { first: 0.0, low: 0.0, high: 0.0, last: 0.0 });
+        assert_eq!(columns[500], Column { first: 0.0, low: 0.0, high: 0.9, last: 0.2 });
+        assert_eq!(columns[501].first, 0.0);
     }
 }

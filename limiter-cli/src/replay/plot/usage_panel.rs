@@ -4,13 +4,12 @@ use limiter_core::{Policy, Timestamp};
 use plotters::style::text_anchor::HPos;
 use plotters::style::{Color, RGBColor};
 
+use super::Collector;
 use super::axis::round_numbers;
-use super::canvas::{Canvas, DENIED, DrawResult, INK, Point, QUIET, USED};
-use super::collect::PlotData;
-use super::layout::{LEFT, RIGHT, USAGE, height, number_axis, time_axis};
-use super::steps::Column;
+use super::canvas::{Canvas, DENIED, INK, LEFT, Point, QUIET, RIGHT, USAGE, USED, height};
+use super::usage::Column;
 use super::view::View;
-use crate::text::{self, Precision};
+use crate::text;
 
 /// The line colours for several limits.
 const LINES: [RGBColor; 8] = [
@@ -27,11 +26,11 @@ const LINES: [RGBColor; 8] = [
 /// Demand above this multiple of the limit is cut off.
 const MAX_SHOWN: f64 = 4.0;
 
-pub(super) fn draw(canvas: &Canvas<'_>, data: &PlotData, policy: &Policy) -> DrawResult {
+pub(super) fn draw(canvas: &Canvas<'_>, data: &Collector, policy: &Policy) -> anyhow::Result<()> {
     let (view, usage) = (&data.view, &data.usage);
     let peak = |columns: &[Column]| columns.iter().fold(0.0, |peak, column| f64::max(peak, column.high));
-    let used = usage.used.iter().map(|columns| peak(columns)).fold(0.0, f64::max);
-    let asked = peak(&usage.requested).max(used);
+    let used = usage.used().iter().map(|columns| peak(columns)).fold(0.0, f64::max);
+    let asked = peak(usage.requested()).max(used);
     // If the limit is far out of reach, as for a meter, the usage alone sets the scale.
     let limit_shown = asked > 0.1;
     let top = if limit_shown { (asked * 1.08).clamp(1.25, MAX_SHOWN) } else { (asked * 1.25).max(1e-15) };
@@ -40,32 +39,31 @@ pub(super) fn draw(canvas: &Canvas<'_>, data: &PlotData, policy: &Policy) -> Dra
     for (from, to) in runs(&usage.blocked) {
         canvas.rect((LEFT + from, USAGE.0), (LEFT + to, USAGE.1), DENIED.mix(0.07))?;
     }
-    time_axis(canvas, view.close, view.relative, USAGE)?;
+    canvas.time_axis(view.close, view.relative, USAGE)?;
     scale(canvas, policy, top)?;
     if view.denied > 0 {
-        canvas.area(outline(&usage.requested, top), DENIED.mix(0.25))?;
+        canvas.area(outline(usage.requested(), top), DENIED.mix(0.25))?;
     }
-    for (i, columns) in usage.used.iter().enumerate() {
-        if usage.used.len() == 1 {
+    for (i, columns) in usage.used().iter().enumerate() {
+        if usage.used().len() == 1 {
             canvas.area(outline(columns, top), RGBColor(165, 195, 228).to_rgba())?;
         }
-        canvas.line(curve(columns, top), LINES[i % LINES.len()].to_rgba(), 2)?;
+        canvas.line(curve(columns, top), LINES[i % LINES.len()], 2)?;
     }
     if limit_shown {
         let y = height(USAGE, 1.0 / top);
-        canvas.dashes((LEFT, y), RIGHT, INK.to_rgba(), 2)?;
+        canvas.dashes((LEFT, y), RIGHT)?;
         if let [limit] = policy.limits() {
-            canvas.bold(&text::grouped(limit.max()), (RIGHT + 8, y), 12, INK, HPos::Left)?;
+            canvas.text(&text::grouped(limit.max()), (RIGHT + 8, y), 14, INK, HPos::Left)?;
         }
     }
-    for (i, _) in usage.denied.iter().enumerate().filter(|(_, count)| **count > 0) {
-        let x = LEFT + i as i32;
-        canvas.line(vec![(x, USAGE.0), (x, USAGE.0 + 10)], DENIED.to_rgba(), 1)?;
+    for (x, _) in (LEFT..).zip(&usage.denied).filter(|(_, denied)| **denied) {
+        canvas.line(vec![(x, USAGE.0), (x, USAGE.0 + 10)], DENIED, 1)?;
     }
     legend(canvas, view, policy, limit_shown)
 }
 
-fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> DrawResult {
+fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> anyhow::Result<()> {
     let (key, count) = (text::key(&view.key, 40), view.count);
     let title = if count.denied > 0 {
         let (denied, rows) = (text::grouped(count.denied), text::requests(count.rows));
@@ -76,16 +74,15 @@ fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> DrawR
     };
     // A policy of eight limits makes a long title.
     let size = if title.chars().count() > 95 { 14 } else { 20 };
-    canvas.bold(&title, (LEFT, 30), size, INK, HPos::Left)?;
+    canvas.text(&title, (LEFT, 30), size, INK, HPos::Left)?;
     let (from, to) = (view.close.from, view.close.to);
-    let at = |micros| Timestamp::from_micros_saturating(micros);
-    let mut when = if view.relative {
-        format!("{} to {}", text::date_time(at(from), true), text::date_time(at(to), true))
-    } else if text::date(at(from)) == text::date(at(to)) {
-        let clock = |micros| text::clock(at(micros), Precision::Second, false);
-        format!("{}, {} to {} UTC", text::date(at(from)), clock(from), clock(to))
+    let [from, to] = [from, to].map(Timestamp::from_micros_saturating);
+    let date = |at| text::clock(at, "%-d %b %Y", false);
+    let mut when = if view.relative || date(from) != date(to) {
+        format!("{} to {}", text::date_time(from, view.relative), text::date_time(to, view.relative))
     } else {
-        format!("{} to {}", text::date_time(at(from), false), text::date_time(at(to), false))
+        let clock = |at| text::clock(at, "%H:%M:%S", false);
+        format!("{}, {} to {} UTC", date(from), clock(from), clock(to))
     };
     if view.is_close_up() {
         let what = match count.denied {
@@ -102,17 +99,17 @@ fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> DrawR
 }
 
 /// Returns units for one limit, shares for several.
-fn scale(canvas: &Canvas<'_>, policy: &Policy, top: f64) -> DrawResult {
+fn scale(canvas: &Canvas<'_>, policy: &Policy, top: f64) -> anyhow::Result<()> {
     if let [limit] = policy.limits() {
         let units = top * limit.max() as f64;
-        number_axis(canvas, USAGE, units, &round_numbers(units, 6), |number| text::grouped(number as u64))
+        canvas.number_axis(USAGE, units, &round_numbers(units, 6), |number| text::grouped(number as u64))
     } else {
         let percent = top * 100.0;
-        number_axis(canvas, USAGE, percent, &round_numbers(percent, 6), |number| format!("{number} %"))
+        canvas.number_axis(USAGE, percent, &round_numbers(percent, 6), |number| format!("{number} %"))
     }
 }
 
-fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) -> DrawResult {
+fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) -> anyhow::Result<()> {
     const Y: i32 = 86;
     let mut x = LEFT;
     let label = |x: &mut i32, text: &str| {
@@ -126,13 +123,13 @@ fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) 
             canvas.rect((x, Y - 4), (x + 22, Y + 5), RGBColor(165, 195, 228).to_rgba())?;
         }
         let y = if one { Y - 4 } else { Y };
-        canvas.line(vec![(x, y), (x + 22, y)], LINES[i % LINES.len()].to_rgba(), 2)?;
+        canvas.line(vec![(x, y), (x + 22, y)], LINES[i % LINES.len()], 2)?;
         let text = if one { format!("used within {}", limit.window()) } else { format!("used of {limit}") };
         label(&mut x, &text)?;
     }
     let limit = if one { format!("limit {policy}") } else { "limit".to_owned() };
     if limit_shown {
-        canvas.dashes((x, Y), x + 23, INK.to_rgba(), 2)?;
+        canvas.dashes((x, Y), x + 23)?;
         label(&mut x, &limit)?;
     } else {
         label(&mut x, &format!("{limit} is far above"))?;
@@ -141,7 +138,7 @@ fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) 
         canvas.rect((x, Y - 4), (x + 22, Y + 5), DENIED.mix(0.3))?;
         label(&mut x, "demand beyond that")?;
         for dx in [4, 9, 11, 18] {
-            canvas.line(vec![(x + dx, Y - 5), (x + dx, Y + 5)], DENIED.to_rgba(), 1)?;
+            canvas.line(vec![(x + dx, Y - 5), (x + dx, Y + 5)], DENIED, 1)?;
         }
         label(&mut x, "denied requests")?;
         canvas.rect((x, Y - 6), (x + 22, Y + 7), DENIED.mix(0.09))?;
@@ -152,13 +149,11 @@ fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) 
 
 /// Returns the outline of the area under a curve.
 fn outline(columns: &[Column], top: f64) -> Vec<Point> {
-    let mut outline = vec![(LEFT, USAGE.1)];
-    for (x, column) in (LEFT..).zip(columns) {
+    let steps = (LEFT..).zip(columns).flat_map(|(x, column)| {
         let y = height(USAGE, column.high / top);
-        outline.extend([(x, y), (x + 1, y)]);
-    }
-    outline.push((RIGHT, USAGE.1));
-    straightened(outline)
+        [(x, y), (x + 1, y)]
+    });
+    [(LEFT, USAGE.1)].into_iter().chain(steps).chain([(RIGHT, USAGE.1)]).collect()
 }
 
 /// Returns a curve through the minimum and maximum of every column.
@@ -167,28 +162,7 @@ fn curve(columns: &[Column], top: f64) -> Vec<Point> {
         let stops = [column.first, column.low, column.high, column.last];
         stops.map(|share| (x, height(USAGE, share / top)))
     });
-    let mut curve: Vec<Point> = through.collect();
-    if let Some(&(_, y)) = curve.last() {
-        curve.push((RIGHT, y));
-    }
-    straightened(curve)
-}
-
-/// Returns the same line without the points that lie between their neighbours.
-fn straightened(points: Vec<Point>) -> Vec<Point> {
-    let mut kept: Vec<Point> = Vec::new();
-    for point in points {
-        if let [.., a, b] = kept[..] {
-            let between = |a: i32, b: i32, c: i32| (a <= b && b <= c) || (a >= b && b >= c);
-            let vertical = a.0 == b.0 && b.0 == point.0 && between(a.1, b.1, point.1);
-            let level = a.1 == b.1 && b.1 == point.1 && between(a.0, b.0, point.0);
-            if vertical || level {
-                kept.pop();
-            }
-        }
-        kept.push(point);
-    }
-    kept
+    through.collect()
 }
 
 /// Returns the first and last column of each run of `true`.

@@ -16,7 +16,7 @@ const HOUR: u64 = 3_600_000_000;
 
 /// The key, time span and resolution of a plot.
 #[derive(Clone, Debug)]
-pub struct View {
+pub(crate) struct View {
     pub(super) key: Box<[u8]>,
     pub(super) count: KeyCount,
     /// The span of the whole trace, in whole buckets.
@@ -34,11 +34,9 @@ pub struct View {
 }
 
 impl View {
-    /// Returns the view of a key. Default: the key with the most denials, else the busiest.
-    ///
-    /// # Errors
-    /// If the trace has no such key, or no rows.
-    pub fn new(summary: &Summary, policy: &Policy, key: Option<&[u8]>) -> Result<Self, String> {
+    /// Returns the view of a key. Default: the key with the most denials, else the busiest. Fails if the trace has no
+    /// such key, or no rows.
+    pub(crate) fn new(summary: &Summary, policy: &Policy, key: Option<&[u8]>) -> Result<Self, String> {
         let Some((first, last)) = summary.span else {
             return Err("there is nothing to plot: the trace has no rows".to_owned());
         };
@@ -48,7 +46,7 @@ impl View {
         }
         let (key, count) = match key {
             None => top[0],
-            Some(key) => match summary.key(key) {
+            Some(key) => match summary.keys.get(key) {
                 Some(count) => (key, *count),
                 None => return Err(format!("there is nothing to plot: the trace has no key {}", text::key(key, 60))),
             },
@@ -66,7 +64,7 @@ impl View {
             bucket,
             strips: top.into_iter().map(|(key, count)| (key.into(), count)).collect(),
             relative: text::is_relative(Timestamp::from_micros_saturating(last)),
-            keys: summary.keys(),
+            keys: summary.keys.len(),
             keys_denied: summary.keys_denied(),
             allowed: summary.allowed + summary.recorded,
             denied: summary.denied,

@@ -25,67 +25,10 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use limiter_core::store::{At, Entry, LogKey, Op, Settlement};
-use limiter_core::{EntryId, Name, Policy, Receipt, Timestamp, Window};
+use limiter_core::{EntryId, Policy, Receipt, Timestamp};
 
 use super::aged::Aged;
-
-/// The identity of a log, owned. It has no `Debug`, which would print the key.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct LogId(Arc<(Name, Box<[u8]>)>);
-
-impl LogId {
-    pub(super) fn key(&self) -> LogKey<'_> {
-        LogKey { name: self.0.0, key: &self.0.1 }
-    }
-}
-
-impl From<LogKey<'_>> for LogId {
-    fn from(log: LogKey<'_>) -> Self {
-        Self(Arc::new((log.name, log.key.into())))
-    }
-}
-
-/// The policies of an operation.
-#[derive(PartialEq)]
-pub(super) struct Policies {
-    pub(super) own: Policy,
-    pub(super) limiter: Option<Policy>,
-}
-
-/// One change, as it is to be sent.
-#[derive(Clone)]
-pub(super) enum Change {
-    Charge(Charge),
-    Settle(Settle),
-    Reset,
-}
-
-/// An entry of the local store.
-#[derive(Clone)]
-pub(super) struct Charge {
-    /// Under which it is recorded, and receipts name it.
-    pub(super) entry: Entry,
-    /// Whether its time was given by the caller. Otherwise it is the local store's.
-    pub(super) is_given: bool,
-    /// The cost to send.
-    pub(super) cost: u64,
-    /// How long the entry counts.
-    pub(super) window: Window,
-    pub(super) policies: Arc<Policies>,
-    /// Whether the primary store may hold it.
-    is_sent: bool,
-    /// The cost to settle once the primary store has answered.
-    new_cost: Option<u64>,
-}
-
-/// A settlement of an entry of the primary store.
-#[derive(Clone)]
-pub(super) struct Settle {
-    pub(super) receipt: Receipt,
-    pub(super) cost: u64,
-    pub(super) at: At,
-    pub(super) policies: Arc<Policies>,
-}
+use super::change::{Change, Charge, LogId, Policies, Settle};
 
 struct Step {
     log: LogId,
@@ -319,6 +262,81 @@ impl Journal {
                 Arc::clone(policies)
             }
             _ => Arc::new(Policies { own: own.clone(), limiter: limiter.cloned() }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use limiter_core::policy;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(micros: u64) -> Timestamp {
+        Timestamp::from_micros_saturating(micros)
+    }
+
+    fn check(journal: &Journal) {
+        assert!(journal.len() <= journal.max);
+        assert_eq!(journal.logs.values().map(|queue| queue.steps.len()).sum::<usize>(), journal.len());
+        for (log, queue) in &journal.logs {
+            assert!(!queue.steps.is_empty() || queue.turn.is_none());
+            assert!(queue.steps.iter().zip(queue.steps.iter().skip(1)).all(|(one, next)| one < next));
+            assert!(queue.turn.is_none_or(|turn| journal.line.get(&turn) == Some(log)));
+        }
+        assert_eq!(journal.line.len(), journal.logs.values().filter(|queue| queue.turn.is_some()).count());
+        assert!(journal.costs.values().all(|number| journal.steps.get(*number).is_some()));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Whatever happens, the parts of a journal agree, and nothing is left of steps that are gone.
+        #[test]
+        fn no_step_leaves_a_trace(actions in prop::collection::vec((0..10_u8, 0..3_u8, 0..30_u64), 1..200)) {
+            let (policy, mut journal, mut now) = (policy!("9/1ms"), Journal::new(20), 0);
+            let mut taken = Vec::new();
+            for (time, (action, key, number)) in (0..).zip(actions) {
+                let key = [key];
+                let log = Op::peek(&key, &policy).log;
+                let receipt = Receipt::new(EntryId::from_u128(number.into()), at(number), policy.longest_window());
+                let expires = at(time + 50);
+                match action {
+                    0..=3 => {
+                        let entry = Entry { id: EntryId::from_u128(time.into()), at: at(time) };
+                        journal.charge(&Op::acquire(&key, &policy), entry, expires);
+                    }
+                    4 => drop(journal.settle(log, receipt, number % 3)),
+                    5 if journal.settle(log, receipt, 1).is_none() => {
+                        journal.push_settlement(&Settlement::new(log, &policy, receipt, 1), expires);
+                    }
+                    6 => drop(journal.discard(log, number)),
+                    7 => taken.extend(journal.take_next()),
+                    8 => {
+                        if let Some((number, change)) = taken.last().and_then(|log| journal.first(log)) {
+                            match change {
+                                Change::Charge(_) => {
+                                    let entry = journal.send(number).unwrap().entry;
+                                    journal.recorded(number, entry);
+                                }
+                                Change::Settle(settle) => journal.settled(number, settle.cost),
+                                Change::Reset => journal.remove(number),
+                            }
+                        }
+                    }
+                    _ => {
+                        taken.drain(..).for_each(|log| journal.put_back(&log));
+                        now = time;
+                        journal.expire(at(now));
+                    }
+                }
+                check(&journal);
+            }
+            taken.drain(..).for_each(|log| journal.put_back(&log));
+            journal.expire(at(now + 1000));
+            check(&journal);
+            assert!(journal.logs.is_empty() && journal.costs.is_empty() && journal.line.is_empty());
         }
     }
 }

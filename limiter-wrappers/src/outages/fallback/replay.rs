@@ -9,8 +9,9 @@ use limiter_core::store::{LogKey, Op, Outcome, Settlement};
 use limiter_core::{Error, NowStore, Timestamp, WindowStore};
 use tokio::time::sleep;
 
-use super::journal::{Change, Charge, Settle};
-use super::shared::{Shared, Turn, difference, shifted};
+use super::change::{Change, Charge, Settle};
+use super::reset::Turn;
+use super::shared::{Shared, difference, shifted};
 
 /// How many logs are replayed at a time.
 const LOGS_AT_A_TIME: usize = 64;

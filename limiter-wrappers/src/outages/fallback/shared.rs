@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use limiter_core::store::{At, Entry, Facts, LogFacts, LogKey, Op, Outcome, Settlement, SettlementFacts};
-use limiter_core::{Error, Name, NowStore, Policy, Receipt, Timestamp, Window, WindowStore, policy};
+use limiter_core::{Name, NowStore, Policy, Receipt, Timestamp, Window, WindowStore, policy};
 use tokio::runtime::Handle;
 
-use super::journal::{Journal, LogId};
+use super::journal::Journal;
 use super::replay::replay;
 use super::verdicts::{Issued, Verdicts};
 use crate::outages::outage::OutageLog;
@@ -24,7 +24,7 @@ pub(super) struct Shared<P, L> {
     clock: Name,
     state: Mutex<State>,
     /// Whether there are steps or verdicts, so that a healthy call takes no lock.
-    in_use: AtomicBool,
+    pub(super) in_use: AtomicBool,
     /// By how many µs the primary store's clock was ahead of the local one's at the last answer.
     clock_ahead: AtomicI64,
     local_decisions: AtomicU64,
@@ -34,19 +34,6 @@ pub(super) struct State {
     pub(super) journal: Journal,
     pub(super) verdicts: Verdicts,
     pub(super) is_replaying: bool,
-}
-
-/// The right to change a log in the primary store other than by its callers.
-pub(super) struct Turn<'a, P, L> {
-    shared: &'a Shared<P, L>,
-    pub(super) log: LogId,
-}
-
-/// A reset under way.
-pub(super) struct Reset<'a, P, L> {
-    turn: Turn<'a, P, L>,
-    /// The first step that does not precede it.
-    before: u64,
 }
 
 /// A peek under it reads the local store's clock.
@@ -73,10 +60,6 @@ impl<P, L> Shared<P, L> {
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) const fn turn(&self, log: LogId) -> Turn<'_, P, L> {
-        Turn { shared: self, log }
     }
 
     pub(super) fn local_decisions(&self) -> u64 {
@@ -215,51 +198,6 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
         SettlementFacts { applied, log }
     }
 
-    /// Begins a reset of the primary store, or journals it if somebody changes the log there just now.
-    pub(super) fn begin_reset(self: &Arc<Self>, log: LogKey<'_>) -> Option<Reset<'_, P, L>> {
-        let id = LogId::from(log);
-        let mut state = self.lock();
-        if state.journal.take(&id) {
-            return Some(Reset { turn: self.turn(id), before: state.journal.next_number() });
-        }
-        self.reset_later(&mut state, log);
-        drop(state);
-        self.start_replay();
-        None
-    }
-
-    /// Resets what is local, too. Journals the reset if the primary store is away.
-    pub(super) fn end_reset(
-        self: &Arc<Self>,
-        reset: &Reset<'_, P, L>,
-        answer: Result<bool, Error>,
-    ) -> Result<bool, Error> {
-        let log = reset.turn.log.key();
-        let mut state = self.lock();
-        match answer {
-            Err(error) if error.is_retryable() => {
-                self.reset_later(&mut state, log);
-                drop(state);
-                self.start_replay();
-                Ok(true)
-            }
-            Ok(existed) => {
-                let discarded = state.journal.discard(log, reset.before);
-                state.verdicts.forget(log);
-                Ok(self.local.reset_now(log) || discarded || existed)
-            }
-            error => error,
-        }
-    }
-
-    fn reset_later(&self, state: &mut State, log: LogKey<'_>) {
-        state.journal.discard(log, u64::MAX);
-        state.verdicts.forget(log);
-        self.local.reset_now(log);
-        state.journal.push_reset(log);
-        self.in_use.store(true, Ordering::Release);
-    }
-
     fn local_log(&self, log: LogKey<'_>, policy: &Policy, at: At) -> LogFacts {
         let mut peek = Op::peek(log.key, policy).with_name(log.name);
         peek.at = at;
@@ -293,10 +231,4 @@ pub(super) fn difference(a: Timestamp, b: Timestamp) -> i64 {
 
 pub(super) fn shifted(at: Timestamp, by: i64) -> Timestamp {
     Timestamp::from_micros_saturating(at.as_micros().saturating_add_signed(by))
-}
-
-impl<P, L> Drop for Turn<'_, P, L> {
-    fn drop(&mut self) {
-        self.shared.state().journal.put_back(&self.log);
-    }
 }

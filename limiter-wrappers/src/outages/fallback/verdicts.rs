@@ -7,7 +7,7 @@ use limiter_core::store::{Entry, Facts, LogKey, Outcome};
 use limiter_core::{EntryId, Receipt, Timestamp, Window};
 
 use super::aged::Aged;
-use super::journal::LogId;
+use super::change::LogId;
 
 /// An entry of the local store.
 pub(super) struct Issued {

@@ -1,0 +1,97 @@
+//! The rows of a trace, and their results.
+
+use std::io::Read;
+
+use anyhow::Context;
+use limiter_core::{Decision, Error, ErrorKind, Limiter};
+use limiter_memory::MemoryStore;
+
+use crate::trace::{Action, Malformed, Row, Trace};
+
+/// The result of a row.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one exists at a time, and a box would cost every row an allocation")]
+pub(super) enum RowResult {
+    /// The limiter decided.
+    Decided(Decision),
+    /// The cost is 0 or can never fit. The row changed nothing.
+    Refused(ErrorKind),
+    /// The key's log was removed.
+    Reset,
+}
+
+impl RowResult {
+    #[inline]
+    pub(super) fn from_result(result: Result<Decision, Error>) -> Result<Self, Error> {
+        match result {
+            Ok(decision) => Ok(Self::Decided(decision)),
+            Err(error) => match error.kind() {
+                kind @ (ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit) => Ok(Self::Refused(kind)),
+                _ => Err(error),
+            },
+        }
+    }
+}
+
+/// Malformed rows that were skipped.
+#[derive(Debug, Default)]
+pub(super) struct Skipped {
+    pub(super) count: u64,
+    pub(super) first: Option<Malformed>,
+}
+
+/// Calls `each` with the number and the content of every row. Ends at a malformed row, or skips it.
+#[inline]
+pub(super) fn each_row<R: Read>(
+    trace: &mut Trace<R>,
+    skip_invalid: bool,
+    mut each: impl FnMut(u64, &Row<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<Skipped> {
+    let (mut number, mut skipped) = (0, Skipped::default());
+    while let Some(row) = trace.next() {
+        number += 1;
+        match row {
+            Ok(row) => each(number, &row)?,
+            Err(error) => {
+                let malformed: Malformed = error.downcast()?;
+                if !(skip_invalid && malformed.skippable) {
+                    return Err(malformed.into());
+                }
+                skipped.count += 1;
+                skipped.first.get_or_insert(malformed);
+            }
+        }
+    }
+    Ok(skipped)
+}
+
+/// Runs every row in memory at the time of the row, and calls `each` with the result.
+pub(super) fn replay<R: Read>(
+    trace: &mut Trace<R>,
+    limiter: &Limiter<MemoryStore>,
+    skip_invalid: bool,
+    mut each: impl FnMut(&Row<'_>, &RowResult) -> anyhow::Result<()>,
+) -> anyhow::Result<Skipped> {
+    each_row(trace, skip_invalid, |number, row| {
+        let result = run_row(row, limiter).with_context(|| deciding(number))?;
+        each(row, &result)
+    })
+}
+
+#[inline]
+fn run_row(row: &Row<'_>, limiter: &Limiter<MemoryStore>) -> Result<RowResult, Error> {
+    RowResult::from_result(match row.action {
+        Action::Acquire => limiter.acquire(row.key).cost(row.cost).at(row.at).now(),
+        Action::Peek => limiter.peek(row.key).cost(row.cost).at(row.at).now(),
+        Action::Record => limiter.record(row.key).cost(row.cost).at(row.at).now(),
+        Action::Reset => {
+            limiter.reset(row.key).now();
+            return Ok(RowResult::Reset);
+        }
+    })
+}
+
+/// Names a row in an error.
+pub(super) fn deciding(number: u64) -> String {
+    format!("deciding on row {number} of the trace")
+}

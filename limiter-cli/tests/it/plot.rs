@@ -1,0 +1,157 @@
+//! The plot is well-formed, complete, and within its frame.
+
+use std::fs;
+
+use roxmltree::{Document, Node};
+
+use crate::common::{REAL_TRACE, failure, limiter, stdout_of};
+
+const RED: &str = "#CE2D2D";
+
+/// Plots a trace and checks the properties that every plot has.
+fn plot(args: &[&str], trace: impl AsRef<[u8]>) -> String {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    stdout_of(&[&["replay", "--plot", file.path().to_str().unwrap()], args].concat(), trace);
+    let svg = fs::read_to_string(file.path()).unwrap();
+    let document = Document::parse(&svg).unwrap();
+    let size = |name| number(document.root_element(), name);
+    for node in document.descendants().filter(Node::is_element) {
+        for (name, most) in [("x", size("width")), ("y", size("height"))] {
+            if node.attribute(name).is_some() {
+                assert!((0.0..=most).contains(&number(node, name)), "{node:?} is out of the frame");
+            }
+        }
+        for pair in node.attribute("points").unwrap_or_default().split_whitespace() {
+            let (x, y) = pair.split_once(',').unwrap();
+            let (x, y): (f64, f64) = (x.parse().unwrap(), y.parse().unwrap());
+            assert!(x >= 0.0 && x <= size("width") && y >= 0.0 && y <= size("height"), "{pair}");
+        }
+    }
+    svg
+}
+
+fn number(node: Node<'_, '_>, name: &str) -> f64 {
+    node.attribute(name).unwrap().parse().unwrap()
+}
+
+fn assert_texts(svg: &str, expected: &[&str]) {
+    let texts = texts(svg);
+    for text in expected {
+        assert!(texts.iter().any(|found| found == text), "no \"{text}\" in {texts:?}");
+    }
+}
+
+fn texts(svg: &str) -> Vec<String> {
+    let document = Document::parse(svg).unwrap();
+    let texts = document.descendants().filter(|node| node.has_tag_name("text"));
+    texts.map(|node| node.text().unwrap_or_default().trim().to_owned()).collect()
+}
+
+/// Returns the marks of denied requests in the top panel.
+fn denied_marks(svg: &str) -> Vec<String> {
+    let document = Document::parse(svg).unwrap();
+    let marks = document.descendants().filter(|node| {
+        node.has_tag_name("polyline")
+            && node.attribute("stroke") == Some(RED)
+            && node.attribute("points").is_some_and(|points| points.contains(",112"))
+    });
+    marks.map(|node| node.attribute("points").unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_short_trace() {
+    let svg = plot(&["--limit", "3/60s"], "at,key\n0,k\n20,k\n35,k\n70,k\n75,k\n85,k\n90,k\n150,k\n");
+    let expected = [
+        "k is over the limit 3/1m: 2 of 8 requests denied",
+        "0 to 3m 36s",
+        "used within 1m",
+        "limit 3/1m",
+        "denied requests",
+        "The one key: 6 requests allowed, 2 denied",
+        "1 key is over the limit",
+        "k",
+        "3m",
+    ];
+    assert_texts(&svg, &expected);
+    // The denied requests at 75 s and 90 s of 216 s, on 1,000 columns starting at 170.
+    let marks: Vec<bool> =
+        denied_marks(&svg).iter().zip(["517,", "586,"]).map(|(mark, x)| mark.starts_with(x)).collect();
+    assert_eq!(marks, [true, true]);
+}
+
+#[test]
+fn a_real_trace_shows_the_longest_run_of_denials() {
+    let svg = plot(&["--limit", "30/60s", REAL_TRACE], "");
+    let expected = [
+        "75.97.9.59 is over the limit 30/1m: 146 of 273 requests denied",
+        "All 1,753 keys: 9,544 requests allowed, 456 denied",
+        "31 keys are over the limit: those denied most",
+        "130.237.218.86",
+        "19 May",
+        "per 1h",
+    ];
+    assert_texts(&svg, &expected);
+    assert!(svg.contains("\nits longest run of denials: 18 May 2015, 08:0"), "{svg}");
+    assert!(!denied_marks(&svg).is_empty());
+}
+
+#[test]
+fn another_key() {
+    let svg = plot(&["--limit", "30/60s", "--key", "66.249.73.135", REAL_TRACE], "");
+    assert!(texts(&svg)[0].contains("66.249.73.135 stays within 30/1m: at most 50 % used, 482 requests"), "{svg}");
+    assert!(denied_marks(&svg).is_empty());
+}
+
+#[test]
+fn extreme_traces_can_be_plotted() {
+    let many = stdout_of(&["generate", "--rows", "20000", "--keys", "30", "--rate", "50"], "");
+    let far = "at,key\n0,a\n9007199254,a\n9007199254.740991,a\n9007199254.740991,a\n";
+    let hostile = "at,key\n1,<&\">\n1,\"\x00\x1b[31m\u{202e}\"\n1,\n1,]]>\n1,<&\">\n1,<&\">\n";
+    let mixed = "at,key,cost,op\n5,k,2,\n1,k,9,record\n6,k,1,peek\n7,k,,reset\n3,k,1,\n3,k,99,\n3,k,0,\n9,l,1,\n";
+    let traces = ["at,key\n0,k\n", "at,key\n1700000000,k\n1700000000,k\n1700000000,k\n", &many, far, hostile, mixed];
+    for trace in traces {
+        for limits in [
+            &["--limit", "2/60s"][..],
+            &["--limit", "1/1us"],
+            &["--limit", "1/9007199254740991us"],
+            &["--limit", "4503599627370496/1d"],
+            &["--limit", "2/1s", "--limit", "3/1h", "--limit", "5/100d"],
+        ] {
+            for count in ["admitted", "attempts"] {
+                let svg = plot(&[limits, &["--count", count]].concat(), trace);
+                assert!(texts(&svg).len() > 8);
+                assert!(svg.len() < 1 << 20, "{} bytes", svg.len());
+            }
+        }
+    }
+    let title = &texts(&plot(&["--limit", "2/60s"], hostile))[0];
+    assert_eq!(title, "<&\"> is over the limit 2/1m: 1 of 3 requests denied");
+}
+
+#[test]
+fn a_stream_gives_the_same_plot_as_a_file() {
+    let trace = fs::read(REAL_TRACE).unwrap();
+    let from_file = plot(&["--limit", "30/60s", REAL_TRACE], "");
+    let from_stream = plot(&["--limit", "30/60s", "-"], trace);
+    assert!(from_file == from_stream);
+}
+
+#[test]
+fn a_plot_together_with_jsonl() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let out = limiter(&["replay", "--limit", "1/s", "--output", "jsonl", "--plot", path], "at,key\n0,k\n");
+    assert!(out.stdout.starts_with(b"{") && Document::parse(&fs::read_to_string(path).unwrap()).is_ok());
+}
+
+#[test]
+fn nothing_to_plot() {
+    for (args, trace, message) in [
+        (&[][..], "at,key\n", "nothing to plot: the trace has no rows"),
+        (&["--key", "x"], "at,key\n0,k\n", "the trace has no key x"),
+    ] {
+        let (status, stderr) =
+            failure(&[&["replay", "--limit", "1/s", "--plot", "/tmp/never.svg"], args].concat(), trace);
+        assert!(status == 2 && stderr.contains(message), "{stderr}");
+    }
+}
