@@ -11,10 +11,11 @@ mod verdicts;
 use std::fmt;
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts, decide};
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, attempt, decide};
 use limiter_core::{Decision, Error, NowStore, Timer, WindowStore};
 use tokio::time::{Instant, sleep};
 
@@ -183,17 +184,20 @@ impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
         self.0.end_reset(&reset, answer)
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        if self.0.may_repeat(&op) {
-            return None;
-        }
-        match self.0.primary.try_decide(op)? {
-            Err(error) if error.is_retryable() => {
-                self.0.outages.failed(&error, 1);
-                Some(op.checked().map(|op| decide(&op, self.0.decide_locally(&op))))
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || {
+            if self.0.may_repeat(&op) {
+                return None;
             }
-            answer => Some(answer),
-        }
+            match attempt(&self.0.primary, op)? {
+                Err(error) if error.is_retryable() => {
+                    self.0.outages.failed(&error, 1);
+                    Some(op.checked().map(|op| decide(&op, self.0.decide_locally(&op))))
+                }
+                answer => Some(answer),
+            }
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {
