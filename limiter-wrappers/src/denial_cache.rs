@@ -1,7 +1,7 @@
 //! Denials that need no round trip.
 //!
-//! Where only admitted requests count, a denial is a promise: until the next entry expires, nothing about the log changes unless
-//! somebody changes it. So the same request can be answered from here until that instant.
+//! If only admitted requests count, a denial stays valid until the next entry expires, unless an operation changes the log. The
+//! cache answers the same request until then.
 //!
 //! The instant is on the store's clock. The store read its clock between sending and receiving, so by the local clock the instant
 //! lies between `sent + wait` and `received + wait`. The cache forgets the denial at `sent + wait`, so it never denies late.
@@ -28,14 +28,15 @@ use tokio::time::Instant;
 /// Answers repeated denials without the store.
 ///
 /// A denial is kept until the next entry of its log expires, which is when its fields change. Until then the same request gets
-/// the same decision, with the time passed taken off. Only denials at the store's clock, under a policy that counts admitted
+/// the same decision, minus the time that has passed. Only denials at the store's clock, under a policy that counts admitted
 /// requests, without an idempotency key, are kept.
 ///
 /// A denial is also kept no longer than [`max_age`](Self::max_age).
 ///
-/// Whatever changes a log through this wrapper forgets the log's denial: a settlement, refund, reset or record, and an acquire
-/// that a looser policy admits. Changes by other processes show when the denial is no longer kept: a key that another process
-/// unblocks stays denied here until then. The cache assumes that the store's clock does not step and runs at the speed of the local one.
+/// A change of the log through this wrapper invalidates its denial: a settlement, refund, reset or record, or an acquire that a
+/// looser policy admits. Changes by other processes become visible when the denial is no longer kept, so a key that another
+/// process unblocks stays denied here until then. The cache assumes that the store's clock does not step and runs as fast as the
+/// local clock.
 ///
 /// Clones share one cache.
 ///

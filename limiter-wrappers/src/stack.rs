@@ -15,8 +15,8 @@ pub type Guarded<S> = DenialCache<CircuitBreaker<Timeout<S>>>;
 /// ```
 ///
 /// - The timeout is innermost, so that the breaker sees a hanging store as failing.
-/// - The cache is outside the breaker, so that known denials go on during an outage.
-/// - It is inside of what answers for the store, so that a made-up denial is never cached.
+/// - The cache is outside the breaker, so that known denials continue during an outage.
+/// - It is inside the wrapper that replaces the store's answers, so that a made-up denial is never cached.
 #[derive(Clone, Debug)]
 #[must_use = "a stack does nothing until one of its last methods makes a store"]
 pub struct Stack<S> {
@@ -43,7 +43,7 @@ impl<S> Stack<S> {
         self
     }
 
-    /// Sets after how many outages in a row the breaker opens. Default: 5.
+    /// Sets the number of consecutive failures after which the breaker opens. Default: 5.
     pub const fn failures(mut self, failures: u32) -> Self {
         self.failures = failures;
         self
@@ -55,7 +55,7 @@ impl<S> Stack<S> {
         self
     }
 
-    /// Sets of how many logs denials are cached. 0 caches none. Default: 100,000.
+    /// Sets the capacity of the denial cache, in logs. 0 disables it. Default: 100,000.
     pub const fn cached_keys(mut self, keys: usize) -> Self {
         self.cached_keys = keys;
         self

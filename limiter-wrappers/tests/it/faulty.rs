@@ -140,6 +140,7 @@ pub(crate) fn traffic<S: NowStore>(limiter: &Limiter<S>) {
     let gold = policy!("50/10s").with_name("gold");
     let decision = limiter.acquire(SECRET).policy(&gold).now().unwrap();
     let _ = limiter.peek(SECRET).now().unwrap();
+    let _ = limiter.status(SECRET).now().unwrap();
     let _ = limiter.record("other").cost(7).now().unwrap();
     let _ = limiter.refund(SECRET, decision.receipt().unwrap()).now();
     limiter.reset(SECRET).now();
