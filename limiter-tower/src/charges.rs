@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use limiter_core::{Permit, SharedStore};
 
-/// What a request was charged, one permit for each rule with [`settle_in_handler`](crate::Rule::settle_in_handler): an extension
-/// of the request.
+/// The charges of a request, an extension with a permit for each rule with
+/// [`settle_in_handler`](crate::Rule::settle_in_handler).
 ///
-/// Dropping it keeps the charges. Clones name the same charges.
+/// Dropping it keeps the charges. Clones refer to the same charges.
 ///
 /// ```
 /// # use axum::Extension;

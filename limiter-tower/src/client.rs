@@ -28,10 +28,10 @@ use crate::rulings::Rulings;
 
 /// Sends requests no faster than their rules allow, and no sooner than the server asks: a [`tower_layer::Layer`] for clients.
 ///
-/// A request that does not fit waits, up to the deadline. If it cannot fit in time, it fails at once. After a 429 or 503 with
-/// `Retry-After`, all requests with the same keys wait as long as the server asked, at least a second where it says 0. The
-/// request itself is [repeated](Repeat) after that wait if it can be and if the wait fits the deadline; otherwise the caller gets
-/// the server's response. A repetition is charged again.
+/// A request that does not fit waits, up to the deadline. If it cannot fit in time, it fails immediately. After a 429 or 503
+/// with `Retry-After`, all requests with the same keys wait for as long as the server asked, but at least a second. The request
+/// itself is then [repeated](Repeat) if its body allows it and the wait fits the deadline. Otherwise the caller gets the
+/// server's response. A repeated request is charged again.
 ///
 /// The deadline bounds the time that a request waits. Waiting requests are sent in no particular order. Under a policy that counts
 /// attempts, each try counts.
@@ -83,7 +83,7 @@ impl WaitLayer {
 }
 
 impl WaitLayerBuilder {
-    /// Sets how long the store may take for one try. Default: 1 s. After that it has failed.
+    /// Sets the timeout of the store for a try. Default: 1 s. After it, the store counts as failed.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.rules.timeout = timeout;
         self
@@ -103,14 +103,14 @@ impl WaitLayerBuilder {
         self
     }
 
-    /// Sets the timer that waits. Default: tokio's with the feature `tokio` and in a tokio runtime. Without a timer, a request that
-    /// does not fit at once fails, and none is repeated.
+    /// Sets the timer that waits. Default: tokio's with the feature `tokio` and in a tokio runtime. Without a timer, a request
+    /// that does not fit immediately fails, and none is repeated.
     pub fn timer(mut self, timer: impl Timer) -> Self {
         self.rules.timer = Some(Arc::new(timer));
         self
     }
 
-    /// Calls a function with what each rule said about each try.
+    /// Calls a function with the outcome of each rule, for each try.
     pub fn observe(mut self, observer: impl Fn(&Observation<'_>) + Send + Sync + 'static) -> Self {
         self.rules.observer = Some(Box::new(observer));
         self

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use limiter_core::Error;
 
-/// What happens to a request when the store of a rule fails or does not answer in time. A layer cannot be built without this
-/// choice.
+/// The choice for requests when a rule's store fails or does not answer in time. Every layer requires it.
 #[derive(Clone)]
 pub enum StoreFailure {
     /// Fail open: the rule that failed does not apply to the request. All other rules do.

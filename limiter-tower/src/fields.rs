@@ -19,7 +19,7 @@ use crate::rulings::Rulings;
 
 /// Which header fields report limits to clients. Default: [`FieldForm::Structured`], not on redirects.
 ///
-/// Shadow rules and rules that do not apply to a request have no part in them.
+/// They exclude shadow rules and rules that do not apply to the request.
 ///
 /// # Fields that the handler set
 /// `RateLimit` and `RateLimit-Policy` are lists: the layer's items are added as one more line. Every other field, `Retry-After`
@@ -40,8 +40,8 @@ pub enum FieldForm {
     /// of the rules and of their policies.
     ///
     /// - The name is the limiter's, then the policy's if it has one, then the window under several limits: `"search-gold-10s"`.
-    ///   What is not printable ASCII is percent-encoded.
-    /// - `w` is rounded up to whole seconds. So is `t`, which is missing where nothing is used.
+    ///   Everything but printable ASCII is percent-encoded.
+    /// - `w` is rounded up to whole seconds. So is `t`, which is absent if nothing is used.
     /// - Numbers of more than 15 digits become 999,999,999,999,999.
     Structured,
     /// Drafts -03 to -06: `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`, of the limit with the least remaining or
@@ -49,8 +49,8 @@ pub enum FieldForm {
     Separate,
 }
 
-/// What `X-RateLimit-Reset` means. Both are the time at which nothing is used any more, so a client that waits for it is let in
-/// whatever its request costs.
+/// The meaning of `X-RateLimit-Reset`. Both forms give the time at which nothing counts any more. A client that waits until
+/// then is admitted at any cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reset {
     /// Seconds from now.

@@ -1,4 +1,4 @@
-//! Keys: whom a request counts for.
+//! Keys: the client that a request counts for.
 //!
 //! | extractor | key |
 //! |---|---|
@@ -6,11 +6,11 @@
 //! | [`ClientAddress`] | the client's address behind trusted proxies |
 //! | [`Header`] | the value of a header field, such as an API key |
 //! | [`Extension`] | a value that an earlier middleware left, such as the signed-in customer |
-//! | [`Method`], [`Path`], [`Host`], `MatchedPath` (feature `axum`) | what is asked for |
+//! | [`Method`], [`Path`], [`Host`], `MatchedPath` (feature `axum`) | that part of the request |
 //! | [`Constant`] | one key for all requests |
 //! | a tuple of two to four extractors | their keys, separated by `,` and escaped |
 //! | [`a.or(b)`](RequestKey::or) | the first that finds a key |
-//! | a closure, also in [`by`] | whatever it returns |
+//! | a closure, also in [`by`] | the value that it returns |
 //!
 //! ```
 //! use limiter_tower::RequestHead;

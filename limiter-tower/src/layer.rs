@@ -18,14 +18,14 @@ use crate::service::{Config, Limit};
 
 /// Limits the requests of a service: a [`tower_layer::Layer`].
 ///
-/// All clones of the service and all connections share the limit. A request that is denied by one rule is charged by none,
-/// except by a denying rule whose policy counts attempts, and its handler does not run. Responses have the
-/// [rate limit fields](Fields), those to denied requests a `Retry-After` as well.
+/// All clones of the service and all connections share the limit. If any rule denies a request, its handler does not run and no
+/// rule charges it, except a denying rule whose policy counts attempts and rules with [`Rule::keep_charge`]. Responses have the
+/// [rate limit fields](Fields), and those to denied requests also `Retry-After`.
 ///
-/// Several rules are several logs. They are charged one after the other, and if one of them denies, the others are refunded
-/// before the response is sent. In between, a concurrent request may see the charge and be denied; it can never be admitted
-/// above a limit. So one rule admits exactly its maximum, and several admit at most theirs. Put the rules that many clients share
-/// last: a client that its own rule denies then never charges them. Several limits of one policy are one log and need no refund.
+/// Rules charge separate logs, in order. If any rule denies, the others are refunded before the response is sent. Until then, a
+/// concurrent request may be denied because of the charge; it is never admitted above a limit. So one rule admits exactly its
+/// maximum, and several rules admit at most theirs. Put the rules that many clients share last: a client that its own rule
+/// denies then never charges them. The limits of a policy share a log and need no refund.
 ///
 /// ```
 /// use std::time::Duration;
@@ -77,8 +77,8 @@ impl<R> LimitLayerBuilder<R> {
         self
     }
 
-    /// Sets how long the store may take for one request, all rules and look-ups together. Default: 1 s. After that it has failed.
-    /// Refunds after a denial or a failure have the same time once more.
+    /// Sets the timeout of the store for a request, over all rules and look-ups. Default: 1 s. After it, the store counts as
+    /// failed. Refunds after a denial or a failure have the same time once more.
     ///
     /// A store in memory answers at once and needs no timer. Any other one needs the [timer](Self::timer).
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -115,7 +115,7 @@ impl<R> LimitLayerBuilder<R> {
         LimitLayerBuilder { rules: self.rules, within: self.within, fields: self.fields, respond }
     }
 
-    /// Calls a function with what each rule said about each request.
+    /// Calls a function with the outcome of each rule, for each request.
     pub fn observe(mut self, observer: impl Fn(&Observation<'_>) + Send + Sync + 'static) -> Self {
         self.rules.observer = Some(Box::new(observer));
         self

@@ -2,9 +2,9 @@
 //!
 //! # Where to start
 //! - [`LimitLayer`] and [`Rule`] limit a service. [`StoreFailure`] and [`MissingKey`] are the choices to make.
-//! - [`key`] lists whom a rule can limit.
+//! - [`key`] lists the clients that a rule can limit.
 //! - [`Fields`] and [`Respond`] change the responses.
-//! - [`LimitLayerBuilder::observe`] reports what each rule said. Metrics and traces of stores are in `limiter-wrappers`.
+//! - [`LimitLayerBuilder::observe`] reports the outcome of each rule. Metrics and traces of stores are in `limiter-wrappers`.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

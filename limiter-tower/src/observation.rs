@@ -6,7 +6,7 @@ use limiter_core::{Decision, Error, ErrorKind, Name, Policy, SharedStore, Status
 use crate::rule::Rule;
 use crate::rulings::Applied;
 
-/// What one rule of a layer said about one request.
+/// The outcome of a rule for a request.
 ///
 /// It holds no key, so it can be logged and counted as it is. See [`LimitLayerBuilder::observe`](crate::LimitLayerBuilder::observe).
 #[derive(Clone, Copy, Debug)]
@@ -16,13 +16,13 @@ pub struct Observation<'a> {
     pub limiter: Name,
     /// The policy that the request was decided by.
     pub policy: &'a Policy,
-    /// Whether the rule is a [shadow](Rule::shadow), so that its denial denied nothing.
+    /// Whether the rule is a [shadow](Rule::shadow), whose denials have no effect.
     pub shadow: bool,
-    /// What the rule said.
+    /// The outcome.
     pub outcome: Outcome<'a>,
 }
 
-/// What one rule said about one request.
+/// The outcome of a rule for a request.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Outcome<'a> {

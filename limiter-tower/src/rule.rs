@@ -1,4 +1,4 @@
-//! What is limited: a limiter, the key of a request, and what the request is charged.
+//! Rules: a limiter, the key of a request, and its charge.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use limiter_core::{BoxFuture, Error, Key, KeyBuf, Limiter, Policy, WindowStore};
 use crate::head::{RequestHead, ResponseHead};
 use crate::key::RequestKey;
 
-/// One limiter and how requests are charged to it.
+/// A limiter, and how it charges requests.
 ///
 /// ```
 /// use http::StatusCode;
@@ -46,7 +46,7 @@ pub(crate) type LookUp = BoxFuture<'static, Result<Charge, Error>>;
 pub(crate) type SettleHook = Box<dyn Fn(&ResponseHead<'_>) -> ActualCost + Send + Sync>;
 type Exempt = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
 
-/// What happens to a request for which a rule finds no key.
+/// The choice for requests for which a rule finds no key.
 #[derive(Clone, Debug)]
 pub enum MissingKey {
     /// The request is refused with this status, and no rule charges it.
@@ -65,7 +65,7 @@ impl MissingKey {
     }
 }
 
-/// What one request is charged.
+/// The charge for a request.
 #[derive(Clone, Debug)]
 pub struct Charge {
     /// The units. 0 charges nothing, and the response still reports the usage.
@@ -89,7 +89,7 @@ impl Charge {
     }
 }
 
-/// What a request turned out to cost.
+/// The actual cost of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActualCost {
     /// The charge stays as it is.
@@ -151,8 +151,8 @@ impl Rule {
 
     /// Settles the charge when the response's head is known, before it is sent. The header fields show the usage afterwards.
     ///
-    /// A handler passes what only it knows, such as tokens of a language model, in an extension of the response. If the store
-    /// fails, the charge stays. If the service returns an error instead of a response, the charge stays too.
+    /// A handler can pass values, such as the tokens of a language model, in an extension of the response. If the store fails,
+    /// the charge stays. If the service returns an error instead of a response, the charge stays too.
     #[must_use]
     pub fn settle(mut self, settle: impl Fn(&ResponseHead<'_>) -> ActualCost + Send + Sync + 'static) -> Self {
         self.settle = Some(Box::new(settle));
@@ -161,7 +161,7 @@ impl Rule {
 
     /// Keeps the charge when another rule denies the request. Default: only a request that all rules admit is charged.
     ///
-    /// Attempts to log in count for their address this way, though the account's rule denies them:
+    /// With it, attempts to log in count for their address although the account's rule denies them:
     ///
     /// ```
     /// # use limiter::{Limiter, MemoryStore, policy};
@@ -201,10 +201,10 @@ impl Rule {
         self
     }
 
-    /// Decides and reports, but never denies, and adds no header fields: for trying a limit out.
+    /// Makes the rule a shadow: it decides and reports, but never denies, and adds no header fields.
     ///
-    /// A candidate for another policy is a shadow rule with the same key and a limiter of another name, whose logs
-    /// are therefore separate:
+    /// To try a new policy, add a shadow rule with the same key and a limiter with another name, so that their logs are
+    /// separate:
     ///
     /// ```
     /// # use limiter::{Limiter, MemoryStore, policy};

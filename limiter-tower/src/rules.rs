@@ -1,4 +1,4 @@
-//! The rules of a layer and how they are applied: what the layers for servers and for clients share.
+//! The rules of a layer and their application, for the server and the client layers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::rule::{ActualCost, Rule};
 use crate::rulings::{Applied, Rulings};
 use crate::time_limit::Late;
 
-/// Rules, what happens when their store fails, and who is told.
+/// Rules, the choice when their store fails, and the observer.
 pub(crate) struct Rules {
     list: Box<[Rule]>,
     policies: Policies,
@@ -65,7 +65,7 @@ impl Rules {
 
     /// Decides without a future. Returns `false` if something is left to [`decide`](Self::decide).
     ///
-    /// The rulings stay where the caller has them: they are some hundred bytes, and moving them would show.
+    /// Writes the rulings in place: they take some hundred bytes, and moving them is measurable.
     pub(crate) fn decide_at_once<'a>(&'a self, rulings: &mut Rulings<'a>) -> bool {
         if rulings.looking_up().is_some() {
             return false;

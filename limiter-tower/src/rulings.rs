@@ -1,4 +1,4 @@
-//! What the rules of a layer say about one request.
+//! The outcomes of the rules of a layer for a request.
 
 use std::mem;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::failure::StoreFailure;
 use crate::head::RequestHead;
 use crate::rule::{Charge, Charging, LookUp, MissingKey, Rule};
 
-/// What each rule says about one request, in the order of the rules. Up to two are held in place.
+/// The outcome of each rule for a request, in the order of the rules. Up to two are stored inline.
 #[derive(Default)]
 pub(crate) struct Rulings<'a> {
     applied: SmallVec<[Applied; 2]>,

@@ -1,4 +1,4 @@
-//! The time that the store may take for one request.
+//! The timeout of the store for a request.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -85,12 +85,12 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The client's address behind proxies that are [trusted](Trust), from `X-Forwarded-For` or `Forwarded` (RFC 7239).
 ///
-/// Several lines of the field are one list, in their order. Each line is read from the right, so nothing that a client writes
-/// changes how the proxies' part is read. Empty entries do not count. An entry may have a port, brackets, quotes and a zone,
-/// which are dropped. An IPv4-mapped IPv6 address is the IPv4 address.
+/// Several lines of the field are one list, in their order. Each line is read from the right, so a client cannot change how the
+/// proxies' entries are read. Empty entries do not count. An entry may have a port, brackets, quotes and a zone, which are
+/// dropped. An IPv4-mapped IPv6 address is the IPv4 address.
 ///
-/// Read the field that your proxies write, and only that: a proxy that writes `X-Forwarded-For` passes a client's `Forwarded`
-/// on unchanged.
+/// Read only the field that your proxies write: a proxy that writes `X-Forwarded-For` forwards a client's `Forwarded`
+/// unchanged.
 ///
 /// ```
 /// use limiter_tower::RequestHead;

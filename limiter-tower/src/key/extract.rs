@@ -21,7 +21,7 @@ pub trait RequestKey: Send + Sync + 'static {
     /// [`MissingKey`](crate::MissingKey) of the rule.
     fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf>;
 
-    /// Returns a word for what the key is, with which [`or`](Self::or) keeps keys of different kinds apart. Default: `key`.
+    /// Returns the kind of the key, by which [`or`](Self::or) distinguishes keys. Default: `key`.
     fn kind(&self) -> &str {
         "key"
     }
@@ -34,7 +34,7 @@ pub trait RequestKey: Send + Sync + 'static {
     /// Falls back to `other` for requests without a key.
     ///
     /// The kind of the extractor becomes part of the key, so an API key that looks like an address is never the key of that
-    /// address. Keys of the same kind are not kept apart.
+    /// address. Keys of the same kind are not distinguished.
     fn or<K: RequestKey>(self, other: K) -> Or<Self, K>
     where
         Self: Sized,

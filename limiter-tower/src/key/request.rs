@@ -17,8 +17,8 @@ const MAX_LEN: usize = 256;
 /// A request without the field, with an empty value, with the field on several lines, or with a value of more than
 /// [`max_len`](Self::max_len) bytes has no key. The key is the value as it came, byte by byte.
 ///
-/// A client chooses its header fields. Unless a layer in front rejects unknown API keys, a client escapes the limit with a new
-/// one for each request: then put the customer into an [`Extension`](crate::key::Extension) instead.
+/// A client chooses its header fields, and can escape the limit with a new API key for each request. Reject unknown API keys in
+/// an outer layer, or use an [`Extension`](crate::key::Extension) for the customer.
 ///
 /// ```
 /// use limiter_tower::RequestHead;

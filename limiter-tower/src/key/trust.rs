@@ -1,4 +1,4 @@
-//! Which proxies are believed.
+//! Trust in proxies.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use ipnet::IpNet;
 /// The most trusted entries that are skipped; more is no chain of proxies but an attempt to keep the server busy.
 const MAX_SKIPPED: usize = 32;
 
-/// Which proxies are believed about the client's address.
+/// The proxies to trust.
 ///
-/// Each proxy appends the address that it was called from, so only the right end of the list is true; the rest is what the
-/// client wrote. Count from the right.
+/// Each proxy appends the address of its caller, so only the right end of the list is trustworthy. The client may have written
+/// the rest.
 #[derive(Clone, Debug)]
 pub enum Trust {
     /// This many proxies are in front of the server, the one that connects to it included. The client's address is the entry
@@ -19,8 +19,8 @@ pub enum Trust {
     ///
     /// A request with fewer entries did not come through all proxies and has no key.
     Hops(usize),
-    /// Proxies in these networks are believed. The client is the first address from the right that is in none of them,
-    /// beginning with the peer. If all are, it is the last one looked at.
+    /// Trusts proxies in these networks. The client is the first address outside of them, from the peer to the left. If all
+    /// addresses are inside, it is the leftmost.
     ///
     /// An entry that is no address (`unknown`, `_hidden`, malformed) ends the search without a key, and so do more than 32
     /// trusted entries.

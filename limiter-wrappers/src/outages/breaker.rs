@@ -1,7 +1,7 @@
 //! A circuit breaker.
 //!
-//! The state machine is the classic one: closed, open, half open. It is written here because the kept crates let several calls
-//! through while half open, which is a thundering herd on a server that has just come back.
+//! The state machine is the classic one: closed, open, half open. The maintained crates let several calls pass while half open,
+//! which is a thundering herd for a server that has just come back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +26,8 @@ use super::outage::later;
 /// Clones share one state.
 ///
 /// # Cancel safety
-/// As the store's. A probe that is dropped makes room for the next one, and one that nobody polls does so after another pause.
+/// As the store's. If a probe is dropped, the next call becomes the probe. If nobody polls the probe, a call after another pause
+/// does.
 #[derive(Clone, Debug)]
 pub struct CircuitBreaker<S> {
     store: S,
@@ -37,7 +38,7 @@ pub struct CircuitBreaker<S> {
 
 #[derive(Debug)]
 struct Shared {
-    /// Closed and without a failure: the only state that calls see as long as the store is well.
+    /// Closed and without a failure, the state while the store is available.
     healthy: AtomicBool,
     state: Mutex<State>,
 }
@@ -132,7 +133,7 @@ impl Shared {
     }
 }
 
-/// Makes room for another probe when it is dropped.
+/// Permits another probe when dropped.
 struct Probe<'a> {
     shared: &'a Shared,
     deadline: Instant,

@@ -1,4 +1,4 @@
-//! Denying what a store cannot decide.
+//! Denying requests during an outage.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -11,12 +11,12 @@ use limiter_core::{Decision, Error, Timer, WindowStore};
 use super::outage::{Outage, OutageLog};
 use super::substitute::{self, Ids};
 
-/// Denies what a store could not decide because it is away.
+/// Denies requests during an outage of the store.
 ///
 /// An acquire or a peek that fails with [`Unavailable`](limiter_core::ErrorKind::Unavailable) or
-/// [`Timeout`](limiter_core::ErrorKind::Timeout) is denied, with the retry-after that it was built with, or the longest window if
-/// that is shorter. So a status reads as if the limit were used up. Errors of records, settlements and resets pass, because a
-/// denial would say that they had their effect. Other errors pass, too.
+/// [`Timeout`](limiter_core::ErrorKind::Timeout) is denied. Its retry-after is that of the constructor, or the longest window
+/// if that is shorter. A status shows the limit as used up. Errors of records, settlements and resets are returned, because a
+/// denial would claim that they took effect. Other errors are returned, too.
 ///
 /// # Cancel safety
 /// As the store's.
@@ -29,7 +29,7 @@ pub struct FailClosed<S> {
 }
 
 impl<S> FailClosed<S> {
-    /// Returns `store`, failing closed, with this retry-after for what it could not decide. Zero means 1 µs.
+    /// Returns `store`, failing closed, with this retry-after for denials during an outage. Zero means 1 µs.
     #[must_use]
     pub fn new(store: S, retry_after: Duration) -> Self {
         let retry_after = retry_after.max(Duration::from_micros(1));

@@ -1,4 +1,4 @@
-//! Admitting what a store cannot decide.
+//! Admitting requests during an outage.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -10,12 +10,12 @@ use limiter_core::{Decision, Error, Timer, WindowStore};
 use super::outage::{Outage, OutageLog};
 use super::substitute::{self, Ids};
 
-/// Admits what a store could not decide because it is away.
+/// Admits requests during an outage of the store.
 ///
 /// An operation that fails with [`Unavailable`](limiter_core::ErrorKind::Unavailable) or
-/// [`Timeout`](limiter_core::ErrorKind::Timeout) is decided as if the log were empty. Its receipt names no entry, so settling it
-/// later says that the entry is gone. Other errors pass. A reset also passes its error: whoever unblocks a key must know that it
-/// did not work.
+/// [`Timeout`](limiter_core::ErrorKind::Timeout) is decided as if the log were empty. Its receipt names no entry, so a later
+/// settlement reports that the entry is gone. Other errors are returned, and so is the error of a reset: an operator must know
+/// that unblocking a key failed.
 ///
 /// An operation that timed out may still count in the store later.
 ///

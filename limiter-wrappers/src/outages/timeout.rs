@@ -9,8 +9,8 @@ use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
 
 /// Bounds the time of every call to a store.
 ///
-/// A call that takes longer fails with [`ErrorKind::Timeout`]. It may still have its effect on the store later. Repeat it with
-/// the same idempotency key to have it count once. Calls need a tokio runtime, except those that the store answers at once.
+/// A call that takes longer fails with [`ErrorKind::Timeout`]. It may still take effect later. To count it once, repeat it with
+/// the same idempotency key. Calls need a tokio runtime, except those that the store answers without waiting.
 ///
 /// # Cancel safety
 /// As the store's. A call that times out is dropped.
