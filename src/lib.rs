@@ -87,7 +87,11 @@ pub mod time {
     pub use limiter_core::{BoxFuture, Clock, Timer, Timestamp, WithClock, ceil_secs};
 }
 
-// Runs the README's code blocks as doctests.
+// Runs the code blocks of the documents as doctests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(all(doctest, feature = "memory"))]
+#[doc = include_str!("../docs/recipes.md")]
+struct Recipes;
