@@ -31,7 +31,7 @@ pub(crate) fn parse_url(text: &str) -> Result<String, String> {
 pub async fn connect(url: &str, prefix: &str) -> anyhow::Result<RedisStore> {
     let builder = RedisStore::builder().prefix(prefix).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
     // A lazy connection sends nothing, so an error here means a malformed URL or prefix.
-    if let Err(error) = builder.clone().connect_lazily(url) {
+    if let Err(error) = builder.clone().connect_lazy(url) {
         return Err(match error.kind() {
             ErrorKind::Configuration => UsageError(error.to_string()).into(),
             _ => failed(error),

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use redis::aio::ConnectionLike;
 use redis::{Cmd, Value};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::connection::Connection;
 use crate::failure::{Failure, Repeat};
 use crate::reply::is_late;
 
 /// How long to wait before a retry if the server executes no commands at the moment.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
+/// The end of a longer call may lie beyond what an `Instant` can hold.
+const LONGEST_CALL: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// How long an attempt may take, and how many retries follow it.
 #[derive(Clone, Copy, Debug)]
@@ -41,31 +43,27 @@ pub(crate) struct Reply {
 }
 
 impl RetryPolicy {
-    /// Returns when a call that begins now ends at the latest. `None` if that is too far in the future.
-    pub(crate) fn end(&self) -> Option<Instant> {
-        let attempt = self.response_timeout.saturating_add(RETRY_PAUSE);
-        Instant::now().checked_add(attempt.saturating_mul(self.retries.saturating_add(1)))
+    /// Returns when a call that begins now ends at the latest.
+    pub(crate) fn end(&self) -> Instant {
+        let attempt = self.response_timeout + RETRY_PAUSE;
+        Instant::now() + attempt.saturating_mul(self.retries.saturating_add(1)).min(LONGEST_CALL)
     }
 
     /// Sends what `command` returns until it is answered, no retry is left, or it is `end`.
-    pub(crate) async fn run<C>(
+    pub(crate) async fn run(
         &self,
-        connection: &C,
-        end: Option<Instant>,
+        connection: &Connection,
+        end: Instant,
         mut command: impl FnMut(Attempt) -> Cmd,
-    ) -> Result<Reply, Failure>
-    where
-        C: ConnectionLike + Clone,
-    {
+    ) -> Result<Reply, Failure> {
         let mut connection = connection.clone();
         let mut first: Option<Instant> = None;
         let mut left = self.retries;
         loop {
             let sent = Instant::now();
             let since_first = first.map(|first| first.elapsed());
-            let left_until_end = end.map_or(Duration::MAX, |end| end.saturating_duration_since(sent));
-            let response_timeout = self.response_timeout.min(left_until_end);
-            let attempt = Attempt { since_first, gives_up: sent.checked_add(response_timeout), load: false };
+            let response_timeout = self.response_timeout.min(end.saturating_duration_since(sent));
+            let attempt = Attempt { since_first, gives_up: Some(sent + response_timeout), load: false };
             let reply = timeout(response_timeout, once(&mut connection, &mut command, attempt)).await;
             let failure = match reply {
                 Ok(Ok(value)) => return Ok(Reply { value, repeated: first.is_some(), sent }),
@@ -73,7 +71,7 @@ impl RetryPolicy {
                 Err(_) => Failure::Timeout,
             };
             let repeat = failure.repeat();
-            if left == 0 || repeat == Repeat::Never || end.is_some_and(|end| end <= Instant::now()) {
+            if left == 0 || repeat == Repeat::Never || end <= Instant::now() {
                 return Err(failure);
             }
             left -= 1;
@@ -85,22 +83,19 @@ impl RetryPolicy {
     }
 }
 
-async fn once<C: ConnectionLike>(
-    connection: &mut C,
+async fn once(
+    connection: &mut Connection,
     command: &mut impl FnMut(Attempt) -> Cmd,
     attempt: Attempt,
 ) -> Result<Value, Failure> {
-    let mut reply = send(connection, command(attempt)).await;
+    let mut send = async |attempt| connection.send(&command(attempt)).await.map_err(Failure::Redis);
+    let mut reply = send(attempt).await;
     if reply.as_ref().is_err_and(Failure::is_no_script) {
-        reply = send(connection, command(Attempt { load: true, ..attempt })).await;
+        reply = send(Attempt { load: true, ..attempt }).await;
     }
     if reply.as_ref().is_ok_and(is_late) {
         // The caller still waits, so the server's clock was set forward.
-        reply = send(connection, command(Attempt { gives_up: None, ..attempt })).await;
+        reply = send(Attempt { gives_up: None, ..attempt }).await;
     }
     reply
-}
-
-async fn send<C: ConnectionLike>(connection: &mut C, cmd: Cmd) -> Result<Value, Failure> {
-    cmd.query_async(connection).await.map_err(Failure::Redis)
 }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use limiter_core::Error;
-use redis::aio::ConnectionLike;
 
 use crate::attempt::RetryPolicy;
 use crate::channel::Channel;
@@ -14,6 +13,8 @@ use crate::store::RedisStore;
 
 /// The default prefix of Redis keys.
 pub const DEFAULT_PREFIX: &str = "limiter";
+/// Longer timeouts count as this, so that no sum of durations overflows.
+const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// Configures a [`RedisStore`].
 ///
@@ -60,19 +61,20 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the timeout for connecting, at first and after a connection was lost. Default: 500 ms.
+    /// Sets the timeout for connecting, at first and after a connection was lost. Default: 500 ms, at most a day.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
+        self.connect_timeout = timeout.min(MAX_TIMEOUT);
         self
     }
 
-    /// Sets the timeout for each attempt of an operation, including the wait for a lost connection. Default: 250 ms.
+    /// Sets the timeout for each attempt of an operation, including the wait for a lost connection. Default: 250 ms, at
+    /// most a day.
     ///
     /// No operation takes longer than `(retries + 1) * (response_timeout + 20 ms)`.
     #[must_use]
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
-        self.response_timeout = timeout;
+        self.response_timeout = timeout.min(MAX_TIMEOUT);
         self
     }
 
@@ -104,7 +106,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    fn store<C>(&self, connection: C, keys: KeySpace) -> RedisStore<C> {
+    fn store(&self, connection: Connection, keys: KeySpace) -> RedisStore {
         let retry_policy = RetryPolicy { response_timeout: self.response_timeout, retries: self.retries };
         RedisStore::new(Channel::new(connection, retry_policy), keys, self.group_commit)
     }
@@ -113,19 +115,14 @@ impl RedisStoreBuilder {
         Timeouts { connect: self.connect_timeout, response: self.response_timeout }
     }
 
-    /// Returns a store over a connection that the caller opened.
+    /// Returns a store over a connection that the caller opened: see [`Connection`].
     ///
-    /// The store applies the response timeout and the retries; the connect timeout has no effect. A connection that repeats
-    /// commands itself after a lost reply may count an operation twice. A `ClusterConnection` with retries does that: build it
-    /// with `retries(0)` and convert it into a [`Connection`], which follows redirections.
+    /// The store applies the response timeout and the retries; the connect timeout has no effect.
     ///
     /// # Errors
     /// [`Configuration`](limiter_core::ErrorKind::Configuration) if the prefix is malformed.
-    pub fn with_connection<C>(self, connection: C) -> Result<RedisStore<C>, Error>
-    where
-        C: ConnectionLike + Clone + Send + Sync + 'static,
-    {
-        Ok(self.store(connection, KeySpace::new(&self.prefix)?))
+    pub fn with_connection(self, connection: impl Into<Connection>) -> Result<RedisStore, Error> {
+        Ok(self.store(connection.into(), KeySpace::new(&self.prefix)?))
     }
 
     /// Connects to a URL. The store reconnects when a lost connection is needed again.
@@ -136,9 +133,11 @@ impl RedisStoreBuilder {
     /// | `rediss://…` | one server over TLS (feature `tls`) |
     /// | `redis+unix:///path[?db=database][&user=…][&pass=…]` | one server through its socket |
     /// | `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` | a Cluster, by one or more of its nodes (feature `cluster`) |
+    /// | `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/name[/database]` | the master that sentinels call `name` (feature `sentinel`); the credentials are the server's, and the sentinels are asked without |
+    /// | `rediss+sentinel://…` | the sentinels and the master over TLS (both features) |
     /// | `rediss+cluster://…` | a Cluster over TLS (both features); its certificates must be for the hosts that it announces |
     ///
-    /// The crate `limiter` calls the features `redis-tls` and `redis-cluster`.
+    /// The crate `limiter` calls the features `redis-tls`, `redis-cluster` and `redis-sentinel`.
     ///
     /// # Errors
     /// - [`Configuration`](limiter_core::ErrorKind::Configuration) if the URL or the prefix is malformed, if the URL needs a
@@ -161,9 +160,9 @@ impl RedisStoreBuilder {
     /// # Errors
     /// [`Configuration`](limiter_core::ErrorKind::Configuration) if the URL or the prefix is malformed, if the URL needs a
     /// feature that is not enabled, or outside a tokio runtime.
-    pub fn connect_lazily(self, url: &str) -> Result<RedisStore, Error> {
+    pub fn connect_lazy(self, url: &str) -> Result<RedisStore, Error> {
         let keys = KeySpace::new(&self.prefix)?;
-        let connection = Connection::open_lazily(url, self.timeouts())?;
+        let connection = Connection::open_lazy(url, self.timeouts())?;
         Ok(self.store(connection, keys))
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use redis::aio::ConnectionLike;
 use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use crate::attempt::{Attempt, Reply, RetryPolicy};
+use crate::connection::{Address, Connection};
 use crate::failure::Failure;
 use crate::format::{OP_HEAD_LEN, OWN_ID_LEN};
 use crate::reply;
@@ -20,8 +20,8 @@ const OWN_ID_START: usize = OWN_ID_END - 4;
 
 /// What a store sends its commands through. Clones share the connection.
 #[derive(Clone)]
-pub(crate) struct Channel<C> {
-    pub(crate) connection: C,
+pub(crate) struct Channel {
+    pub(crate) connection: Connection,
     pub(crate) retry_policy: RetryPolicy,
     clock: Arc<ServerClock>,
 }
@@ -51,23 +51,29 @@ impl Call {
     }
 }
 
-impl<C> Channel<C> {
-    pub(crate) fn new(connection: C, retry_policy: RetryPolicy) -> Self {
+impl Channel {
+    pub(crate) fn new(connection: Connection, retry_policy: RetryPolicy) -> Self {
         Self { connection, retry_policy, clock: Arc::new(ServerClock::new()) }
     }
-}
 
-impl<C> Channel<C>
-where
-    C: ConnectionLike + Clone + Send + Sync + 'static,
-{
+    /// Returns when a call that begins now ends at the latest.
+    pub(crate) fn end(&self) -> Instant {
+        self.retry_policy.end()
+    }
+
     /// Sends a command.
     pub(crate) async fn run(&self, command: impl FnMut(Attempt) -> Cmd) -> Result<Reply, Failure> {
-        self.retry_policy.run(&self.connection, None, command).await
+        self.retry_policy.run(&self.connection, self.end(), command).await
+    }
+
+    /// Sends a command to one node of a Cluster, or to any.
+    pub(crate) async fn run_on(&self, node: Option<&Address>, cmd: &Cmd) -> Result<Reply, Failure> {
+        let node = self.connection.node(node).map_err(Failure::Redis)?;
+        self.retry_policy.run(&node, self.end(), |_| cmd.clone()).await
     }
 
     /// Sends an operation. Returns the reply of `apply_fast.lua` or `apply.lua`.
-    pub(crate) async fn apply(&self, call: &mut Call, end: Option<Instant>) -> Result<Value, Failure> {
+    pub(crate) async fn apply(&self, call: &mut Call, end: Instant) -> Result<Value, Failure> {
         let Call { stored, request, at, .. } = call;
         self.send(*at, end, |deadline, attempt| {
             set_deadline(request, deadline);
@@ -82,7 +88,7 @@ where
     }
 
     /// Sends operations that are alike as one command. Returns the reply of `apply_group.lua`.
-    pub(crate) async fn apply_group(&self, calls: &mut [Call], end: Option<Instant>) -> Result<Value, Failure> {
+    pub(crate) async fn apply_group(&self, calls: &mut [Call], end: Instant) -> Result<Value, Failure> {
         let ids: Vec<u8> = calls.iter().flat_map(|call| &call.request[OWN_ID_START..OWN_ID_END]).copied().collect();
         let Some(Call { stored, request, at, .. }) = calls.first_mut() else { return Ok(Value::Nil) };
         self.send(*at, end, |deadline, attempt| {
@@ -101,7 +107,7 @@ where
     async fn send(
         &self,
         at: Option<u64>,
-        end: Option<Instant>,
+        end: Instant,
         mut command: impl FnMut(Option<u64>, Attempt) -> Cmd,
     ) -> Result<Value, Failure> {
         let command = |attempt: Attempt| {

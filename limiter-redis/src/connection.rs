@@ -1,35 +1,66 @@
-//! The connections that the store opens itself.
+//! The connection of a store, whatever is at its other end.
 
 use limiter_core::{Error, ErrorKind};
-use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
-use redis::{Cmd, IntoConnectionInfo, Pipeline, RedisError, RedisFuture, Value};
+use redis::aio::{ConnectionLike, ConnectionManager};
+use redis::{Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value};
 
 #[cfg(feature = "cluster")]
-use crate::cluster::Cluster;
+use crate::cluster::{node_pool::NodePool, user::UserCluster};
 use crate::failure::Failure;
+#[cfg(feature = "sentinel")]
+use crate::sentinel::Sentinels;
 use crate::settings::Timeouts;
 use crate::url;
 
-/// A connection to one Redis server or, with the feature `cluster`, to a Redis Cluster.
+/// A host and a port.
+pub(crate) type Address = (String, u16);
+
+/// A connection to one Redis server or, with the features `cluster` and `sentinel`, to a Redis Cluster or the master of
+/// sentinels.
 ///
 /// A clone is cheap and shares the connection. A lost connection is opened again, and a command that the server may have
 /// executed is never repeated.
 #[derive(Clone)]
-pub struct Connection(pub(crate) Topology);
+pub struct Connection(Kind);
 
 #[derive(Clone)]
-pub(crate) enum Topology {
+enum Kind {
     Single(ConnectionManager),
+    Custom(Box<dyn Custom>),
     #[cfg(feature = "cluster")]
-    Cluster(Cluster),
+    Cluster(NodePool),
+    #[cfg(feature = "cluster")]
+    UserCluster(UserCluster),
+    #[cfg(feature = "sentinel")]
+    Sentinel(Sentinels),
+}
+
+/// A connection of the user's own type.
+trait Custom: ConnectionLike + Send + Sync {
+    fn cloned(&self) -> Box<dyn Custom>;
+}
+
+impl<C: ConnectionLike + Clone + Send + Sync + 'static> Custom for C {
+    fn cloned(&self) -> Box<dyn Custom> {
+        Box::new(self.clone())
+    }
+}
+
+impl Clone for Box<dyn Custom> {
+    fn clone(&self) -> Self {
+        (**self).cloned()
+    }
 }
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let name = match &self.0 {
-            Topology::Single(_) => "Single",
+            Kind::Single(_) => "Single",
+            Kind::Custom(_) => "Custom",
             #[cfg(feature = "cluster")]
-            Topology::Cluster(_) => "Cluster",
+            Kind::Cluster(_) | Kind::UserCluster(_) => "Cluster",
+            #[cfg(feature = "sentinel")]
+            Kind::Sentinel(_) => "Sentinel",
         };
         f.debug_tuple("Connection").field(&name).finish()
     }
@@ -38,111 +69,159 @@ impl std::fmt::Debug for Connection {
 /// Takes over a connection to one server. Its configuration stays as it is; without retries, no command counts twice.
 impl From<ConnectionManager> for Connection {
     fn from(manager: ConnectionManager) -> Self {
-        Self(Topology::Single(manager))
+        Self(Kind::Single(manager))
     }
 }
 
 /// Takes over a connection to a Cluster. Build it with `retries(0)`: [`Connection`] follows redirections itself, and a command
-/// that the client library repeats after a lost reply may count twice.
+/// that the client library repeats after a lost reply may count twice. A redirection that names no host is not followed.
 #[cfg(feature = "cluster")]
 #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
 impl From<redis::cluster_async::ClusterConnection> for Connection {
     fn from(connection: redis::cluster_async::ClusterConnection) -> Self {
-        Self(Topology::Cluster(Cluster::UserConnection(connection)))
+        Self(Kind::UserCluster(connection.into()))
+    }
+}
+
+#[cfg(feature = "cluster")]
+impl From<NodePool> for Connection {
+    fn from(pool: NodePool) -> Self {
+        Self(Kind::Cluster(pool))
     }
 }
 
 impl Connection {
+    /// Takes over any other connection to one server, such as one that sends `WAIT` after each command.
+    ///
+    /// A connection that repeats commands itself after a lost reply may count an operation twice.
+    pub fn new<C>(connection: C) -> Self
+    where
+        C: ConnectionLike + Clone + Send + Sync + 'static,
+    {
+        Self(Kind::Custom(Box::new(connection)))
+    }
+
     /// Connects to a URL.
     pub(crate) async fn open(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
-        prepare(url)?;
-        let result = match url::cluster_nodes(url) {
+        let opened = match Target::parse(url, timeouts)? {
+            Target::Single(client) => {
+                ConnectionManager::new_with_config(*client, timeouts.manager_config()).await.map(Self::from)
+            }
             #[cfg(feature = "cluster")]
-            Some(nodes) => Cluster::connect(nodes, timeouts).await.map(|cluster| Self(Topology::Cluster(cluster))),
-            _ => single(url, timeouts)?.connect().await,
+            Target::Cluster(pool) => pool.refresh_now().await.map(|()| pool.into()),
+            #[cfg(feature = "sentinel")]
+            Target::Sentinel(master) => master.refresh_now().await.map(|()| Self(Kind::Sentinel(master))),
         };
-        result.map_err(|error| Failure::Redis(error).into_connect_error(url))
+        opened.map_err(|error| Failure::Redis(error).into_connect_error(url))
     }
 
     /// Returns a connection to a URL that is opened when it is first needed.
-    pub(crate) fn open_lazily(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
-        prepare(url)?;
-        let result = match url::cluster_nodes(url) {
+    pub(crate) fn open_lazy(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
+        let opened = match Target::parse(url, timeouts)? {
+            Target::Single(client) => {
+                ConnectionManager::new_lazy_with_config(*client, timeouts.manager_config()).map(Self::from)
+            }
             #[cfg(feature = "cluster")]
-            Some(nodes) => Cluster::connect_lazily(nodes, timeouts).map(|cluster| Self(Topology::Cluster(cluster))),
-            _ => single(url, timeouts)?.connect_lazily(),
+            Target::Cluster(pool) => Ok(pool.into()),
+            #[cfg(feature = "sentinel")]
+            Target::Sentinel(master) => Ok(Self(Kind::Sentinel(master))),
         };
-        result.map_err(|error| Failure::Redis(error).into_connect_error(url))
-    }
-}
-
-/// Checks what a connection to this URL needs, and provides what is missing.
-fn prepare(url: &str) -> Result<(), Error> {
-    url::check(url)?;
-    if tokio::runtime::Handle::try_current().is_err() {
-        let text = "a connection to Redis needs a tokio runtime to run in";
-        return Err(Error::new(ErrorKind::Configuration, text));
-    }
-    #[cfg(feature = "tls")]
-    if url.starts_with("rediss") && rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Fails only if another thread has just installed one.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
-    Ok(())
-}
-
-struct Single {
-    client: redis::Client,
-    config: ConnectionManagerConfig,
-}
-
-fn single(url: &str, timeouts: Timeouts) -> Result<Single, Error> {
-    let open = || {
-        let info = url.into_connection_info()?;
-        redis::Client::open(info.set_tcp_settings(timeouts.tcp_settings()))
-    };
-    let client = open().map_err(|error| url::malformed(url, &error))?;
-    Ok(Single { client, config: timeouts.manager_config() })
-}
-
-impl Single {
-    async fn connect(self) -> Result<Connection, RedisError> {
-        ConnectionManager::new_with_config(self.client, self.config).await.map(Connection::from)
+        opened.map_err(|error| Failure::Redis(error).into_connect_error(url))
     }
 
-    fn connect_lazily(self) -> Result<Connection, RedisError> {
-        ConnectionManager::new_lazy_with_config(self.client, self.config).map(Connection::from)
-    }
-}
-
-impl ConnectionLike for Connection {
-    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+    /// Sends a command. In a Cluster, it goes to the node that serves its slot.
+    pub(crate) async fn send(&mut self, cmd: &Cmd) -> RedisResult<Value> {
         match &mut self.0 {
-            Topology::Single(manager) => manager.req_packed_command(cmd),
+            Kind::Single(manager) => manager.send_packed_command(cmd).await,
+            Kind::Custom(connection) => connection.req_packed_command(cmd).await,
             #[cfg(feature = "cluster")]
-            Topology::Cluster(cluster) => Box::pin(cluster.send(cmd)),
+            Kind::Cluster(pool) => pool.send(cmd).await,
+            #[cfg(feature = "cluster")]
+            Kind::UserCluster(cluster) => cluster.send(cmd).await,
+            #[cfg(feature = "sentinel")]
+            Kind::Sentinel(master) => master.send(cmd).await,
+        }?
+        .extract_error()
+    }
+
+    /// Sends commands to one node; errors are among the replies.
+    pub(crate) async fn send_all(&mut self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+        let count = commands.len();
+        match &mut self.0 {
+            Kind::Single(manager) => manager.send_packed_commands(commands, 0, count).await,
+            Kind::Custom(connection) => connection.req_packed_commands(commands, 0, count).await,
+            #[cfg(feature = "cluster")]
+            Kind::Cluster(pool) => pool.any()?.connection.send_packed_commands(commands, 0, count).await,
+            #[cfg(feature = "cluster")]
+            Kind::UserCluster(cluster) => cluster.send_all(commands).await,
+            #[cfg(feature = "sentinel")]
+            Kind::Sentinel(master) => master.send_all(commands).await,
         }
     }
 
-    fn req_packed_commands<'a>(
-        &'a mut self,
-        pipeline: &'a Pipeline,
-        offset: usize,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        match &mut self.0 {
-            Topology::Single(manager) => manager.req_packed_commands(pipeline, offset, count),
-            #[cfg(feature = "cluster")]
-            Topology::Cluster(cluster) => Box::pin(cluster.send_all(pipeline, offset, count)),
-        }
+    /// Whether commands without a key must be sent to each node.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn is_cluster(&self) -> bool {
+        matches!(&self.0, Kind::Cluster(_) | Kind::UserCluster(_))
     }
 
-    fn get_db(&self) -> i64 {
+    /// Returns a connection to one node of a Cluster, or to any without an address.
+    #[cfg_attr(not(feature = "cluster"), expect(unused_variables, reason = "one server has no address"))]
+    pub(crate) fn node(&self, address: Option<&Address>) -> RedisResult<Self> {
         match &self.0 {
-            Topology::Single(manager) => manager.get_db(),
+            Kind::Single(_) | Kind::Custom(_) => Ok(self.clone()),
             #[cfg(feature = "cluster")]
-            Topology::Cluster(_) => 0,
+            Kind::Cluster(pool) => {
+                Ok(address.map_or_else(|| pool.any(), |address| pool.at(address))?.connection.into())
+            }
+            #[cfg(feature = "cluster")]
+            Kind::UserCluster(cluster) => Ok(Self(Kind::UserCluster(cluster.node(address)))),
+            #[cfg(feature = "sentinel")]
+            Kind::Sentinel(_) => Ok(self.clone()),
         }
+    }
+}
+
+/// What a URL connects to.
+enum Target {
+    Single(Box<Client>),
+    #[cfg(feature = "cluster")]
+    Cluster(NodePool),
+    #[cfg(feature = "sentinel")]
+    Sentinel(Sentinels),
+}
+
+impl Target {
+    /// Checks what a connection to this URL needs, and provides what is missing.
+    fn parse(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
+        url::check(url)?;
+        if tokio::runtime::Handle::try_current().is_err() {
+            let text = "a connection to Redis needs a tokio runtime to run in";
+            return Err(Error::new(ErrorKind::Configuration, text));
+        }
+        #[cfg(feature = "tls")]
+        if url.starts_with("rediss") && rustls::crypto::CryptoProvider::get_default().is_none() {
+            // Fails only if another thread has just installed one.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        let info = |url: &str| url.into_connection_info().map(|info| info.set_tcp_settings(timeouts.tcp_settings()));
+        let target = || match url {
+            #[cfg(feature = "sentinel")]
+            _ if let Some(url) = url::sentinel(url) => {
+                if url.name.is_empty() {
+                    return Err((redis::ErrorKind::InvalidClientConfig, "the name of the master is missing").into());
+                }
+                let sentinels = url.sentinels.iter().map(|url| info(url)).collect::<RedisResult<_>>()?;
+                Sentinels::new(sentinels, url.name, &info(&url.server)?, timeouts).map(Self::Sentinel)
+            }
+            #[cfg(feature = "cluster")]
+            _ if let Some(nodes) = url::cluster_nodes(url) => {
+                let seeds = nodes.iter().map(|url| info(url)).collect::<RedisResult<Vec<_>>>()?;
+                NodePool::new(&seeds, timeouts).map(Self::Cluster)
+            }
+            _ => Client::open(info(url)?).map(Box::new).map(Self::Single),
+        };
+        target().map_err(|error| url::malformed(url, &error))
     }
 }
 
@@ -168,10 +247,13 @@ mod tests {
             "redis://u:secret@h:port",
             "redis+cluster://",
             "redis://h/x",
+            "redis+sentinel://u:secret@h",
+            "redis+sentinel://u:secret@h/m/x",
+            "redis+sentinel:///m",
         ] {
             for error in [
                 Connection::open(url, timeouts()).await.unwrap_err(),
-                Connection::open_lazily(url, timeouts()).unwrap_err(),
+                Connection::open_lazy(url, timeouts()).unwrap_err(),
             ] {
                 assert_eq!(error.kind(), ErrorKind::Configuration, "{url}: {error}");
                 assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
@@ -181,7 +263,7 @@ mod tests {
 
     #[test]
     fn without_a_runtime_there_is_an_error_and_no_panic() {
-        let error = Connection::open_lazily("redis://127.0.0.1:1", timeouts()).unwrap_err();
+        let error = Connection::open_lazy("redis://127.0.0.1:1", timeouts()).unwrap_err();
         assert!(error.to_string().contains("needs a tokio runtime"), "{error}");
     }
 }

@@ -58,7 +58,9 @@ impl Failure {
             Self::Redis(error) => match error.kind() {
                 redis::ErrorKind::Io if error.is_connection_refusal() => Repeat::Safe,
                 redis::ErrorKind::Io | redis::ErrorKind::Parse => Repeat::Ambiguous,
-                redis::ErrorKind::ClusterConnectionNotFound => Repeat::Safe,
+                redis::ErrorKind::ClusterConnectionNotFound | redis::ErrorKind::MasterNameNotFoundBySentinel => {
+                    Repeat::Safe
+                }
                 _ if has_code(error, &TEMPORARY_CODES) => Repeat::Safe,
                 _ => Repeat::Never,
             },

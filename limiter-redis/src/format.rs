@@ -3,7 +3,7 @@
 //! `lua/prelude.lua` describes an entry, `lua/apply_fast.lua` a request and a reply. [`PLACEHOLDERS`] are the names by which the
 //! scripts use these numbers: `$TIME_BIAS` in a script becomes 9007199254740992 when it is loaded.
 
-use limiter_core::{MAX_COST, Timestamp};
+use limiter_core::{MAX_COST, Timestamp, Window};
 
 // The kind of an operation.
 pub(crate) const ACQUIRE: u8 = 1;
@@ -42,7 +42,7 @@ pub(crate) const LIMIT_LEN: usize = 14;
 const _: () = assert!(OWN_ID_LEN < CALLER_ID_LEN && CALLER_ID_LEN < OWN_ID_LEN + LIMIT_LEN);
 
 /// A ttl code is `TTL_CELLS * k + n` for `n` cells of 2^`k` microseconds.
-pub(crate) const TTL_CELLS: u64 = 64;
+const TTL_CELLS: u64 = 64;
 
 /// The first time that is out of range.
 pub(crate) const TIME_END: u64 = Timestamp::MAX.as_micros() + 1;
@@ -61,7 +61,7 @@ const LONG_CALLER_LEN: u64 = 7 + 9 + 1 + CALLER_ID_LEN as u64;
 const ID_MEMBER_LEN: u64 = 1 + CALLER_ID_LEN as u64 + 7;
 
 /// The numbers of the scripts by their names.
-pub(crate) const PLACEHOLDERS: [(&str, u64); 46] = [
+pub(crate) const PLACEHOLDERS: [(&str, u64); 48] = [
     ("ACQUIRE", ACQUIRE as u64),
     ("ATTEMPT", ATTEMPT as u64),
     ("RECORD", RECORD as u64),
@@ -102,6 +102,8 @@ pub(crate) const PLACEHOLDERS: [(&str, u64); 46] = [
     ("LONG_BIT", 1 << 23),
     ("HIGH_END", 1 << 23),
     ("LOW_END", 1 << 48),
+    ("FALL_FROM", (1 << 22) + (1 << 21)),
+    ("FALL", 1 << 22),
     // The most units that a reply reports. A larger number may not be exact in Lua.
     ("USED_MAX", 1 << 53),
     ("MAX_COST", MAX_COST),
@@ -116,3 +118,32 @@ pub(crate) const PLACEHOLDERS: [(&str, u64); 46] = [
     ("READ_BATCH", 512),
     ("REWRITE_BATCH", 16),
 ];
+
+/// Returns a window, rounded up, as `expiry` in `prelude.lua` reads it.
+///
+/// `TTL_CELLS * k + n` stands for `n` times 2^`k` microseconds. `n` is from 17 to 32 unless the window is shorter.
+pub(crate) fn ttl_code(window: Window) -> u16 {
+    let (micros, mut k) = (window.as_micros(), 0);
+    while micros.div_ceil(1 << k) > 32 {
+        k += 1;
+    }
+    u16::try_from(TTL_CELLS * k + micros.div_ceil(1 << k)).unwrap_or(u16::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_kept_for_its_window_and_an_eighth_more_at_most() {
+        let windows = (0..53).flat_map(|k| [(1_u64 << k) - 1, 1 << k, (1 << k) + 1]).chain([Window::MAX.as_micros()]);
+        for micros in windows.filter(|micros| *micros > 0) {
+            let code = u64::from(ttl_code(Window::from_micros(micros).unwrap()));
+            let (cells, cell) = (code % 64, 1 << (code / 64));
+            assert!(cells * cell >= micros && cells <= 32, "{micros}");
+            // The script also rounds the time up to a cell.
+            let most = (cells + 1) * cell - micros;
+            assert!(code < 64 || 8 * most <= micros, "{micros}: {most} more");
+        }
+    }
+}

@@ -1,23 +1,24 @@
 //! Group commit: concurrent operations on one key go to Redis together.
 //!
 //! ```text
-//! the first ─► sent at once by its caller ──────────► answered
-//!     others arrive ─► queue ─► the queue's task waits ─► sends all, alike ones as one call ─► sends the next ones, …
+//! the first ─► sent at once by its caller ─► answered ─► its caller starts the queue's task
+//!     others arrive ─► queue ─► the task sends all, alike ones as one call ─► sends the next ones, …
 //! ```
 //!
 //! A key has a queue while an operation on it is under way. Its caller sends the first operation itself, so without
-//! concurrency there is neither a task nor a hand-over. The second operation starts the queue's task. It waits for the first one,
-//! sends what has arrived, waits for the answers, sends what has arrived since, and ends once nothing has.
+//! concurrency there is neither a task nor a hand-over. The task sends what has arrived, waits for the answers, sends what has
+//! arrived since, and ends once nothing has.
+//!
+//! A queue has one owner: the first caller, then the task. If its runtime stands still, or nobody polls the first caller, one of
+//! those that wait takes the queue over, and the former owner finds out when it goes on.
 
 mod queue;
 
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use redis::aio::ConnectionLike;
-use tokio::sync::oneshot;
 use tokio::task::yield_now;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::channel::{Call, Channel};
 use crate::failure::Failure;
@@ -34,24 +35,32 @@ pub(crate) struct GroupCommit(Arc<Queues>);
 
 impl GroupCommit {
     /// Applies an operation, alone or together with others.
-    pub(crate) async fn apply<C>(&self, channel: &Channel<C>, mut call: Call) -> Result<Answer, Failure>
-    where
-        C: ConnectionLike + Clone + Send + Sync + 'static,
-    {
-        let end = channel.retry_policy.end();
+    pub(crate) async fn apply(&self, channel: &Channel, mut call: Call) -> Result<Answer, Failure> {
+        let (end, key) = (channel.end(), Arc::clone(&call.stored));
+        // How long an owner may take for one step. More than that is not wrong: then both send at once.
+        let patience = channel.retry_policy.response_timeout;
         loop {
-            let (answer, starts) = match self.0.enter(call, end) {
-                Entered::First(mut call, _turn) => {
-                    return channel.apply(&mut call, end).await.map(Answer::alone);
+            let mut answer = match self.0.enter(call, end) {
+                Entered::First(mut call, queue) => {
+                    let answer = channel.apply(&mut call, end).await.map(Answer::alone);
+                    if queue.has_waiting() {
+                        tokio::spawn(serve(queue, channel.clone()));
+                    }
+                    return answer;
                 }
-                Entered::Waits { answer, starts } => (answer, starts),
+                Entered::Waits(answer) => answer,
             };
-            if let Some((queue, first)) = starts {
-                tokio::spawn(serve(queue, channel.clone(), first));
-            }
-            let message = match end {
-                Some(end) => timeout_at(end, answer).await.map_err(|_| Failure::Timeout)?,
-                None => answer.await,
+            let message = loop {
+                let check = Instant::now() + patience;
+                if let Ok(message) = timeout_at(check.min(end), &mut answer).await {
+                    break message;
+                }
+                if end <= Instant::now() {
+                    return Err(Failure::Timeout);
+                }
+                if let Some(queue) = self.0.take_over(&key, patience) {
+                    tokio::spawn(serve(queue, channel.clone()));
+                }
             };
             match message {
                 Ok(Message::Answer(answer)) => return answer,
@@ -64,12 +73,7 @@ impl GroupCommit {
 }
 
 /// Sends what waits in a queue, until nothing does.
-async fn serve<C>(queue: Queue, channel: Channel<C>, first: oneshot::Receiver<()>)
-where
-    C: ConnectionLike + Clone + Send + Sync + 'static,
-{
-    // The first caller sends its operation itself. If nobody polls its future, it must not hold up the others.
-    let _ = timeout(channel.retry_policy.response_timeout, first).await;
+async fn serve(queue: Queue, channel: Channel) {
     loop {
         // Those just answered often ask again at once.
         yield_now().await;
@@ -94,13 +98,8 @@ fn calls(waiting: Vec<Waiting>) -> Vec<Vec<Waiting>> {
 }
 
 /// Sends one call and answers its callers.
-async fn send<C>(channel: &Channel<C>, waiting: Vec<Waiting>)
-where
-    C: ConnectionLike + Clone + Send + Sync + 'static,
-{
-    // Without an end, if one of them has none.
-    let end: Option<Vec<Instant>> = waiting.iter().map(|one| one.end).collect();
-    let end = end.and_then(|ends| ends.into_iter().max());
+async fn send(channel: &Channel, waiting: Vec<Waiting>) {
+    let end = waiting.iter().map(|one| one.end).max().unwrap_or_else(Instant::now);
     let (mut calls, callers): (Vec<_>, Vec<_>) = waiting.into_iter().map(|one| (one.call, one.answer)).unzip();
     let reply = match &mut calls[..] {
         [call] => channel.apply(call, end).await,

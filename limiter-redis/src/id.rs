@@ -1,11 +1,9 @@
-//! The ids that the store gives to entries, and how long a key is kept.
+//! The ids that the store gives to entries.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use limiter_core::Window;
-
-use crate::format::{DENIED_ID, TTL_CELLS};
+use crate::format::DENIED_ID;
 
 /// Makes ids of 31 bits. It repeats none before it has used all.
 ///
@@ -41,17 +39,6 @@ fn mix(number: u32) -> u32 {
     number ^ number >> 15
 }
 
-/// Returns a window, rounded up, as `expiry` in `prelude.lua` reads it.
-///
-/// `TTL_CELLS * k + n` stands for `n` times 2^`k` microseconds. `n` is from 17 to 32 unless the window is shorter.
-pub(crate) fn ttl_code(window: Window) -> u16 {
-    let (micros, mut k) = (window.as_micros(), 0);
-    while micros.div_ceil(1 << k) > 32 {
-        k += 1;
-    }
-    u16::try_from(TTL_CELLS * k + micros.div_ceil(1 << k)).unwrap_or(u16::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,18 +63,5 @@ mod tests {
         // About two of 10^10 pairs are equal, unless both sources use the same order.
         let met = ids(2).iter().filter(|id| one.contains(id)).count();
         assert!(met < 30, "{met} of {}", one.len());
-    }
-
-    #[test]
-    fn a_key_is_kept_for_its_window_and_an_eighth_more_at_most() {
-        let windows = (0..53).flat_map(|k| [(1_u64 << k) - 1, 1 << k, (1 << k) + 1]).chain([Window::MAX.as_micros()]);
-        for micros in windows.filter(|micros| *micros > 0) {
-            let code = u64::from(ttl_code(Window::from_micros(micros).unwrap()));
-            let (cells, cell) = (code % 64, 1 << (code / 64));
-            assert!(cells * cell >= micros && cells <= 32, "{micros}");
-            // The script also rounds the time up to a cell.
-            let most = (cells + 1) * cell - micros;
-            assert!(code < 64 || 8 * most <= micros, "{micros}: {most} more");
-        }
     }
 }

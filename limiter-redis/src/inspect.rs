@@ -5,7 +5,6 @@ use std::time::Duration;
 use limiter_core::store::LogKey;
 use limiter_core::{Error, Timestamp};
 use redis::Value;
-use redis::aio::ConnectionLike;
 
 use crate::reply::{integer, unexpected};
 use crate::script::INSPECT;
@@ -29,10 +28,7 @@ pub struct LogInfo {
     pub bytes: u64,
 }
 
-impl<C> RedisStore<C>
-where
-    C: ConnectionLike + Clone + Send + Sync + 'static,
-{
+impl RedisStore {
     /// Returns what Redis holds for a log, `None` if it holds nothing.
     ///
     /// # Errors

@@ -5,12 +5,15 @@ use std::fmt;
 use limiter_core::internal::excerpt;
 use limiter_core::store::LogKey;
 use limiter_core::{Error, ErrorKind, Name};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
 /// The longest encoded key that is stored verbatim. A longer one is stored as its digest.
 const MAX_VERBATIM_LEN: usize = 256;
 /// Starts a digest. No escaped key starts with it.
 const DIGEST_PREFIX: &[u8] = b"%sha256:";
+/// What [`Name::encoded`] escapes.
+const ESCAPED_IN_NAMES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/');
 
 /// The keys `prefix:{name:key}` of one prefix.
 ///
@@ -69,28 +72,8 @@ fn is_plain(byte: u8) -> bool {
 
 /// Reads back what [`Name::encoded`] writes, `None` for anything else.
 fn decode_name(escaped: &[u8]) -> Option<String> {
-    let hex = |digit: u8| match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
-    };
-    let mut name = Vec::with_capacity(escaped.len());
-    let mut rest = escaped;
-    while let Some((&byte, tail)) = rest.split_first() {
-        rest = tail;
-        if is_plain(byte) {
-            name.push(byte);
-            continue;
-        }
-        let (&[high, low], tail) = tail.split_first_chunk()?;
-        let unescaped = hex(high)? << 4 | hex(low)?;
-        if byte != b'%' || is_plain(unescaped) {
-            return None;
-        }
-        name.push(unescaped);
-        rest = tail;
-    }
-    String::from_utf8(name).ok()
+    let name = String::from_utf8(percent_decode(escaped).collect()).ok()?;
+    (utf8_percent_encode(&name, ESCAPED_IN_NAMES).to_string().as_bytes() == escaped).then_some(name)
 }
 
 fn push_key(out: &mut Vec<u8>, key: &[u8]) {
@@ -107,10 +90,7 @@ fn push_key(out: &mut Vec<u8>, key: &[u8]) {
         }
     } else {
         out.extend_from_slice(DIGEST_PREFIX);
-        for byte in Sha256::digest(key) {
-            let hex = |digit: u8| b"0123456789abcdef"[usize::from(digit)];
-            out.extend_from_slice(&[hex(byte >> 4), hex(byte & 15)]);
-        }
+        out.extend_from_slice(format!("{:x}", Sha256::digest(key)).as_bytes());
     }
 }
 
@@ -120,25 +100,9 @@ fn decode_key(escaped: &[u8]) -> Option<StoredKey> {
         let is_digest = hex.len() == 64 && hex.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
         return std::str::from_utf8(hex).ok().filter(|_| is_digest).map(|hex| StoredKey::Digest(hex.into()));
     }
-    if escaped.len() > MAX_VERBATIM_LEN {
-        return None;
-    }
-    let mut key = Vec::with_capacity(escaped.len());
-    let mut rest = escaped;
-    while let Some((byte, tail)) = rest.split_first() {
-        let (byte, tail) = match byte {
-            b'}' => return None,
-            b'%' => match (tail.strip_prefix(b"25"), tail.strip_prefix(b"7D")) {
-                (Some(tail), _) => (b'%', tail),
-                (_, Some(tail)) => (b'}', tail),
-                _ => return None,
-            },
-            byte => (*byte, tail),
-        };
-        key.push(byte);
-        rest = tail;
-    }
-    Some(StoredKey::Known(key.into()))
+    let (key, mut written) = (percent_decode(escaped).collect::<Vec<u8>>(), Vec::new());
+    push_key(&mut written, &key);
+    (written == escaped).then(|| StoredKey::Known(key.into()))
 }
 
 /// A key as it can be read back from a Redis key. [`Display`](fmt::Display) prints it, [`Debug`](fmt::Debug) does not.

@@ -30,6 +30,8 @@ mod reply;
 mod request;
 mod scan;
 mod script;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod server_clock;
 mod settings;
 mod store;

@@ -1,13 +1,10 @@
 //! Listing the logs under a prefix, for operators.
 
 use limiter_core::{Error, ErrorKind, Name};
-use redis::aio::ConnectionLike;
 use redis::{Cmd, Pipeline, Value};
 use tokio::time::timeout;
 
-#[cfg(feature = "cluster")]
-use crate::cluster::{Node, slots::masters};
-use crate::connection::Topology;
+use crate::connection::Address;
 use crate::key::StoredKey;
 use crate::reply::{integer, unexpected};
 use crate::store::RedisStore;
@@ -29,7 +26,7 @@ pub struct LiveKey {
 #[derive(Clone, Debug)]
 pub struct Cursor {
     /// The nodes of a cluster that are left, the current one last. One server is a node without an address.
-    nodes: Vec<Option<(String, u16)>>,
+    nodes: Vec<Option<Address>>,
     position: u64,
 }
 
@@ -107,7 +104,7 @@ impl RedisStore {
         let Some(node) = cursor.nodes.last().cloned() else { return Ok(Page { keys: Vec::new(), next: None }) };
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor.position).arg("MATCH").arg(self.keys.pattern(name)).arg("COUNT").arg(count.max(1));
-        let reply = self.send_to(node.as_ref(), scan).await?;
+        let reply = self.send_to(node.as_ref(), &scan).await?;
         let (position, stored) = scan_reply(&reply).ok_or_else(|| unexpected(&reply))?;
         let found: Vec<FoundKey> = stored.into_iter().filter_map(|stored| self.decode(stored)).collect();
         let mut keys = Vec::new();
@@ -142,22 +139,13 @@ impl RedisStore {
     }
 
     /// Asks one node for the sizes of sorted sets. Returns nothing if it does not answer in time.
-    async fn sizes(&self, node: Option<&(String, u16)>, found: &[FoundKey]) -> Vec<Value> {
+    async fn sizes(&self, node: Option<&Address>, found: &[FoundKey]) -> Vec<Value> {
         let mut pipeline = Pipeline::with_capacity(found.len());
         for found in found {
             pipeline.add_command(zcard(&found.stored));
         }
-        let (count, limit) = (found.len(), self.channel.retry_policy.response_timeout);
-        let replies = match &self.channel.connection.0 {
-            Topology::Single(manager) => timeout(limit, manager.clone().req_packed_commands(&pipeline, 0, count)).await,
-            #[cfg(feature = "cluster")]
-            Topology::Cluster(cluster) => {
-                let mut node = Node::new(cluster.clone(), node);
-                timeout(limit, node.req_packed_commands(&pipeline, 0, count)).await
-            }
-        };
-        #[cfg(not(feature = "cluster"))]
-        let _ = node;
+        let Ok(mut node) = self.channel.connection.node(node) else { return Vec::new() };
+        let replies = timeout(self.channel.retry_policy.response_timeout, node.send_all(&pipeline)).await;
         replies.ok().and_then(Result::ok).unwrap_or_default()
     }
 
@@ -166,32 +154,22 @@ impl RedisStore {
         integer(&reply.map_err(|failure| failure.into_error(stored))?.value)
     }
 
-    async fn nodes(&self) -> Result<Vec<Option<(String, u16)>>, Error> {
-        match &self.channel.connection.0 {
-            Topology::Single(_) => Ok(vec![None]),
-            #[cfg(feature = "cluster")]
-            Topology::Cluster(_) => {
-                let mut slots = redis::cmd("CLUSTER");
-                slots.arg("SLOTS");
-                let reply = self.send_to(None, slots).await?;
-                let masters = masters(&reply).ok_or_else(|| unexpected(&reply))?;
-                Ok(masters.into_iter().map(Some).collect())
-            }
+    /// Returns the masters of a Cluster.
+    async fn nodes(&self) -> Result<Vec<Option<Address>>, Error> {
+        #[cfg(feature = "cluster")]
+        if self.channel.connection.is_cluster() {
+            let mut slots = redis::cmd("CLUSTER");
+            slots.arg("SLOTS");
+            let reply = self.send_to(None, &slots).await?;
+            let masters = crate::cluster::slots::masters(&reply).ok_or_else(|| unexpected(&reply))?;
+            return Ok(masters.into_iter().map(Some).collect());
         }
+        Ok(vec![None])
     }
 
-    /// Sends a command to a node of a cluster, or to any.
-    async fn send_to(&self, node: Option<&(String, u16)>, cmd: Cmd) -> Result<Value, Error> {
-        match (&self.channel.connection.0, node) {
-            #[cfg(feature = "cluster")]
-            (Topology::Cluster(cluster), node) => {
-                let node = Node::new(cluster.clone(), node);
-                self.channel.retry_policy.run(&node, None, |_| cmd.clone()).await
-            }
-            _ => self.channel.run(|_| cmd.clone()).await,
-        }
-        .map(|reply| reply.value)
-        .map_err(|failure| failure.into_error(b""))
+    async fn send_to(&self, node: Option<&Address>, cmd: &Cmd) -> Result<Value, Error> {
+        let reply = self.channel.run_on(node, cmd).await;
+        reply.map(|reply| reply.value).map_err(|failure| failure.into_error(b""))
     }
 }
 

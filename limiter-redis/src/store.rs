@@ -6,14 +6,12 @@ use async_trait::async_trait;
 use limiter_core::store::{At, Facts, LogKey, Mode, Op, Settlement, SettlementFacts};
 use limiter_core::{Counting, EntryId, Error, ErrorKind, WindowStore};
 use redis::Cmd;
-use redis::aio::ConnectionLike;
 
 use crate::attempt::{Attempt, Reply};
 use crate::channel::{Call, Channel};
-use crate::connection::Connection;
-use crate::format::OWN_ID_LEN;
+use crate::format::{OWN_ID_LEN, ttl_code};
 use crate::group::{Answer, GroupCommit};
-use crate::id::{IdSource, ttl_code};
+use crate::id::IdSource;
 use crate::key::KeySpace;
 use crate::request::given_time;
 use crate::script::{Arg, SETTLE};
@@ -40,16 +38,16 @@ use crate::{reply, request};
 ///
 /// # Cancel safety
 /// Dropping a future before it is ready either has the whole effect of the operation or none.
-pub struct RedisStore<C = Connection> {
-    pub(crate) channel: Channel<C>,
+pub struct RedisStore {
+    pub(crate) channel: Channel,
     pub(crate) keys: KeySpace,
     ids: IdSource,
     /// `None` if every operation goes alone.
     group_commit: Option<GroupCommit>,
 }
 
-impl<C> RedisStore<C> {
-    pub(crate) fn new(channel: Channel<C>, keys: KeySpace, group_commit: bool) -> Self {
+impl RedisStore {
+    pub(crate) fn new(channel: Channel, keys: KeySpace, group_commit: bool) -> Self {
         Self { channel, keys, ids: IdSource::new(), group_commit: group_commit.then(GroupCommit::default) }
     }
 
@@ -68,20 +66,7 @@ impl<C> RedisStore<C> {
     pub fn redis_key(&self, log: LogKey<'_>) -> Vec<u8> {
         self.keys.encode(log)
     }
-}
 
-impl<C> fmt::Debug for RedisStore<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("RedisStore");
-        out.field("keys", &self.keys).field("retry_policy", &self.channel.retry_policy);
-        out.field("group_commit", &self.group_commit.is_some()).finish_non_exhaustive()
-    }
-}
-
-impl<C> RedisStore<C>
-where
-    C: ConnectionLike + Clone + Send + Sync + 'static,
-{
     /// Sends a command about a log, which is stored under `stored`.
     pub(crate) async fn run(
         &self,
@@ -94,11 +79,16 @@ where
     }
 }
 
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("RedisStore");
+        out.field("keys", &self.keys).field("retry_policy", &self.channel.retry_policy);
+        out.field("group_commit", &self.group_commit.is_some()).finish_non_exhaustive()
+    }
+}
+
 #[async_trait]
-impl<C> WindowStore for RedisStore<C>
-where
-    C: ConnectionLike + Clone + Send + Sync + 'static,
-{
+impl WindowStore for RedisStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let own = self.ids.next(match op.at {
             At::StoreClock => ttl_code(op.retention().window),
@@ -113,7 +103,7 @@ where
         let mut call = Call { stored, request: request::apply(&op, bytes), at: given_time(op.at), groups };
         let answer = match &self.group_commit {
             Some(group_commit) => group_commit.apply(&self.channel, call).await,
-            None => self.channel.apply(&mut call, None).await.map(Answer::alone),
+            None => self.channel.apply(&mut call, self.channel.end()).await.map(Answer::alone),
         };
         match answer {
             Ok(Answer { reply, place: None }) => reply::facts(&op, id, &reply),
@@ -130,8 +120,9 @@ where
         let reply = self.run(log, &stored, |attempt| SETTLE.call(attempt.load, &stored, args)).await?;
         let facts = reply::settlement(&settlement, &reply.value)?;
         if !facts.applied && reply.repeated && settlement.cost == 0 {
-            let text = "the entry is gone, perhaps by an earlier attempt of this refund whose answer was lost";
-            return Err(Error::new(ErrorKind::Timeout, text).with_log(log));
+            return Err(
+                perhaps_earlier("the entry is gone, perhaps by an earlier attempt of this refund").with_log(log)
+            );
         }
         Ok(facts)
     }
@@ -143,7 +134,16 @@ where
             cmd.arg(&stored);
             cmd
         };
-        let removed = reply::integer(&self.run(log, &stored, unlink).await?.value);
-        removed.map(|count| count == 1).map_err(|error| error.with_log(log))
+        let reply = self.run(log, &stored, unlink).await?;
+        let removed = reply::integer(&reply.value).map_err(|error| error.with_log(log))? == 1;
+        if !removed && reply.repeated {
+            return Err(perhaps_earlier("there is no log, perhaps by an earlier attempt of this reset").with_log(log));
+        }
+        Ok(removed)
     }
+}
+
+/// Returns the error for what a lost answer leaves open.
+fn perhaps_earlier(text: &str) -> Error {
+    Error::new(ErrorKind::Timeout, format!("{text} whose answer was lost"))
 }

@@ -2,7 +2,8 @@
 
 use limiter_core::{Error, ErrorKind};
 
-const SCHEMES: &str = "redis://, rediss://, redis+unix://, redis+cluster:// or rediss+cluster://";
+const SCHEMES: &str =
+    "redis://, rediss://, redis+unix://, redis+cluster://, rediss+cluster://, redis+sentinel:// or rediss+sentinel://";
 
 /// Checks that a URL has a scheme that this build can connect to.
 ///
@@ -14,8 +15,9 @@ pub(crate) fn check(url: &str) -> Result<(), Error> {
         return Err(Error::new(ErrorKind::Configuration, text));
     };
     let missing = match scheme {
-        "rediss" | "rediss+cluster" if cfg!(not(feature = "tls")) => "redis-tls",
+        "rediss" | "rediss+cluster" | "rediss+sentinel" if cfg!(not(feature = "tls")) => "redis-tls",
         "redis+cluster" | "rediss+cluster" if cfg!(not(feature = "cluster")) => "redis-cluster",
+        "redis+sentinel" | "rediss+sentinel" if cfg!(not(feature = "sentinel")) => "redis-sentinel",
         _ => return Ok(()),
     };
     let text = format!("{} needs the feature `{missing}` of the crate `limiter`", shown(url));
@@ -29,12 +31,42 @@ pub(crate) fn malformed(url: &str, reason: &impl std::fmt::Display) -> Error {
 }
 
 /// Returns the URLs of the nodes of `redis+cluster://user:password@host:port,host:port`, `None` for another scheme.
+#[cfg(feature = "cluster")]
 pub(crate) fn cluster_nodes(url: &str) -> Option<Vec<String>> {
+    let (scheme, credentials, hosts) = parts(url, "+cluster")?;
+    Some(hosts.trim_end_matches('/').split(',').map(|host| format!("{scheme}://{credentials}{host}")).collect())
+}
+
+/// What `redis+sentinel://user:password@host:port,host:port/name/database` connects to.
+#[cfg(feature = "sentinel")]
+#[derive(Debug, PartialEq)]
+pub(crate) struct SentinelUrl<'a> {
+    /// The URLs of the sentinels.
+    pub(crate) sentinels: Vec<String>,
+    /// The name of the master.
+    pub(crate) name: &'a str,
+    /// A URL with the credentials and the database of the server, but not its address.
+    pub(crate) server: String,
+}
+
+/// Returns the parts of a URL with sentinels, `None` for another scheme.
+#[cfg(feature = "sentinel")]
+pub(crate) fn sentinel(url: &str) -> Option<SentinelUrl<'_>> {
+    let (scheme, credentials, rest) = parts(url, "+sentinel")?;
+    let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (name, database) = path.split_once('/').unwrap_or((path, ""));
+    let has_port = |host: &str| host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let sentinel = |host| format!("{scheme}://{host}{}", if has_port(host) { "" } else { ":26379" });
+    let sentinels = hosts.split(',').map(sentinel).collect();
+    Some(SentinelUrl { sentinels, name, server: format!("{scheme}://{credentials}server/{database}") })
+}
+
+/// Returns the scheme without its `kind`, the credentials with their `@`, and the rest. `None` for another kind.
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+fn parts<'a>(url: &'a str, kind: &str) -> Option<(&'a str, &'a str, &'a str)> {
     let (scheme, rest) = url.split_once("://")?;
-    let scheme = scheme.strip_suffix("+cluster")?;
-    let (credentials, hosts) = rest.rsplit_once('@').map_or(("", rest), |(user, hosts)| (user, hosts));
-    let at = if credentials.is_empty() { "" } else { "@" };
-    Some(hosts.trim_end_matches('/').split(',').map(|host| format!("{scheme}://{credentials}{at}{host}")).collect())
+    let (credentials, rest) = rest.split_at(rest.rfind('@').map_or(0, |at| at + 1));
+    Some((scheme.strip_suffix(kind)?, credentials, rest))
 }
 
 /// Describes a URL without its credentials.
@@ -72,11 +104,32 @@ fn with_scheme(url: &str) -> String {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "cluster")]
     #[test]
     fn cluster_urls_name_their_nodes() {
         assert_eq!(cluster_nodes("redis://a:1"), None);
         assert_eq!(cluster_nodes("redis+cluster://a:1").unwrap(), ["redis://a:1"]);
         assert_eq!(cluster_nodes("rediss+cluster://u:p@a:1,b:2/").unwrap(), ["rediss://u:p@a:1", "rediss://u:p@b:2"]);
+    }
+
+    #[cfg(feature = "sentinel")]
+    #[test]
+    fn sentinel_urls_name_the_sentinels_the_master_and_the_database() {
+        assert_eq!(sentinel("redis+cluster://a:1"), None);
+        let expected = |sentinels: [&str; 2], name, server: &str| {
+            let sentinels = sentinels.map(str::to_owned).into();
+            Some(SentinelUrl { sentinels, name, server: server.to_owned() })
+        };
+        for (url, parts) in [
+            ("redis+sentinel://a:1,b/m", expected(["redis://a:1", "redis://b:26379"], "m", "redis://server/")),
+            (
+                "rediss+sentinel://u:p@[::1],b:2/m/3",
+                expected(["rediss://[::1]:26379", "rediss://b:2"], "m", "rediss://u:p@server/3"),
+            ),
+            ("redis+sentinel://a,b", expected(["redis://a:26379", "redis://b:26379"], "", "redis://server/")),
+        ] {
+            assert_eq!(sentinel(url), parts);
+        }
     }
 
     #[test]
@@ -117,6 +170,7 @@ mod tests {
         for (url, feature, enabled) in [
             ("rediss://u:secret@h", "redis-tls", cfg!(feature = "tls")),
             ("redis+cluster://u:secret@h", "redis-cluster", cfg!(feature = "cluster")),
+            ("redis+sentinel://u:secret@h/m", "redis-sentinel", cfg!(feature = "sentinel")),
         ] {
             match check(url) {
                 Ok(()) => assert!(enabled),

@@ -147,7 +147,7 @@ async fn a_dropped_call_has_its_whole_effect_or_none() {
         let (mut none, mut all) = (0, 0);
         for after in [DropAfter::Polls, |n| DropAfter::Millis(n as u64)] {
             for after in (0..).map(after) {
-                let redis = RedisStore::builder().connect_lazily(&scene.url()).unwrap();
+                let redis = RedisStore::builder().connect_lazy(&scene.url()).unwrap();
                 let store: SharedStore = match wrapped {
                     false => Arc::new(redis),
                     true => Arc::new(Stack::new(redis).fallback(MemoryStore::new())),

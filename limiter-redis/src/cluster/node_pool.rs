@@ -9,15 +9,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::cluster_routing::Slot;
-use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisResult, Value};
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::cluster::redirect::{MAX_REDIRECTIONS, redirection, send_asking};
-use crate::cluster::slots::{Address, slot_of, slot_ranges};
+use crate::cluster::redirect::{MAX_REDIRECTIONS, asking, last_reply, redirection};
+use crate::cluster::slots::{slot_of, slot_ranges};
+use crate::connection::Address;
 use crate::settings::Timeouts;
 
 /// The least time between two refreshes.
@@ -42,8 +43,21 @@ struct Inner {
 
 #[derive(Clone, Default)]
 struct Known {
-    nodes: HashMap<Address, ConnectionManager>,
-    slots: HashMap<Slot, ConnectionManager>,
+    nodes: HashMap<Address, Node>,
+    slots: HashMap<Slot, Node>,
+}
+
+/// One node.
+#[derive(Clone)]
+pub(crate) struct Node {
+    host: Arc<str>,
+    pub(crate) connection: ConnectionManager,
+}
+
+impl Node {
+    async fn send(&mut self, cmd: &Cmd) -> RedisResult<Value> {
+        self.connection.send_packed_command(cmd).await?.extract_error()
+    }
 }
 
 impl NodePool {
@@ -77,7 +91,7 @@ impl NodePool {
     }
 
     /// Returns the node at an address.
-    pub(crate) fn at(&self, address: &Address) -> RedisResult<ConnectionManager> {
+    pub(crate) fn at(&self, address: &Address) -> RedisResult<Node> {
         if let Some(node) = self.known().nodes.get(address) {
             return Ok(node.clone());
         }
@@ -89,24 +103,20 @@ impl NodePool {
             _ => ConnectionAddr::Tcp(host, port),
         };
         let client = redis::Client::open(self.0.info.clone().set_addr(addr))?;
-        let node = ConnectionManager::new_lazy_with_config(client, self.0.config.clone())?;
+        let connection = ConnectionManager::new_lazy_with_config(client, self.0.config.clone())?;
+        let node = Node { host: address.0.as_str().into(), connection };
         Ok(self.change(|known| known.nodes.entry(address.clone()).or_insert(node).clone()))
     }
 
-    /// Returns the node at an address, or any without one.
-    pub(crate) fn at_or_any(&self, address: Option<&Address>) -> RedisResult<ConnectionManager> {
-        address.map_or_else(|| self.any(), |address| self.at(address))
-    }
-
     /// Returns the nodes in turn, so that a retry asks another one.
-    fn any(&self) -> RedisResult<ConnectionManager> {
+    pub(crate) fn any(&self) -> RedisResult<Node> {
         let known = self.known();
         let turn = self.0.turn.fetch_add(1, Ordering::Relaxed) % known.nodes.len().max(1);
         let node = known.nodes.values().nth(turn).cloned();
         node.ok_or_else(no_node)
     }
 
-    fn of_slot(&self, slot: Option<Slot>) -> RedisResult<ConnectionManager> {
+    fn of_slot(&self, slot: Option<Slot>) -> RedisResult<Node> {
         let node = slot.and_then(|slot| self.known().slots.get(&slot).cloned());
         node.map_or_else(|| self.any(), Ok)
     }
@@ -116,29 +126,23 @@ impl NodePool {
         let slot = slot_of(cmd);
         let mut refresh = RefreshOnDrop { pool: self, armed: true };
         let mut node = self.of_slot(slot)?;
-        let mut reply = node.req_packed_command(cmd).await.and_then(Value::extract_error);
+        let mut reply = node.send(cmd).await;
         for _ in 0..MAX_REDIRECTIONS {
             let Err(error) = &reply else { break };
-            let Some((address, ask)) = redirection(error) else { break };
+            let Some((address, ask)) = redirection(error, &node.host) else { break };
             node = self.at(&address)?;
             if ask {
-                reply = send_asking(&mut node, cmd).await;
+                reply = node.connection.send_packed_commands(&asking(cmd), 0, 2).await.and_then(last_reply);
             } else {
                 if let Some(slot) = slot {
                     self.change(|known| known.slots.insert(slot, node.clone()));
                 }
                 self.refresh();
-                reply = node.req_packed_command(cmd).await.and_then(Value::extract_error);
+                reply = node.send(cmd).await;
             }
         }
         refresh.armed = matches!(&reply, Err(error) if error.is_io_error());
         reply
-    }
-
-    /// Sends commands of one slot.
-    pub(crate) async fn send_all(&self, pipeline: &Pipeline, offset: usize, count: usize) -> RedisResult<Vec<Value>> {
-        let slot = pipeline.cmd_iter().next().and_then(slot_of);
-        self.of_slot(slot)?.req_packed_commands(pipeline, offset, count).await
     }
 
     /// Refreshes the map of slots in the background.
@@ -157,16 +161,16 @@ impl NodePool {
 
     /// Asks all nodes at once for the map of slots, and takes the first reply.
     pub(crate) async fn refresh_now(&self) -> RedisResult<()> {
-        let nodes: Vec<_> = self.known().nodes.iter().map(|(address, node)| (address.clone(), node.clone())).collect();
+        let nodes: Vec<Node> = self.known().nodes.values().cloned().collect();
         let (mut asked, limit) = (JoinSet::new(), self.0.timeout);
-        for (address, mut node) in nodes {
+        for mut node in nodes {
             asked.spawn(async move {
                 let mut cmd = redis::cmd("CLUSTER");
                 cmd.arg("SLOTS");
                 let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
-                let reply = timeout(limit, node.req_packed_command(&cmd)).await.map_err(|_| late())??;
+                let reply = timeout(limit, node.send(&cmd)).await.map_err(|_| late())??;
                 let malformed = || RedisError::from((ErrorKind::Parse, "CLUSTER SLOTS: unexpected reply"));
-                slot_ranges(&reply.extract_error()?, &address.0).ok_or_else(malformed)
+                slot_ranges(&reply, &node.host).ok_or_else(malformed)
             });
         }
         let mut failure = no_node();
@@ -227,15 +231,14 @@ mod tests {
     use redis::IntoConnectionInfo;
 
     use super::*;
-    use crate::cluster::Cluster;
-    use crate::connection::{Connection, Topology};
+    use crate::connection::Connection;
     use crate::store::RedisStore;
 
     #[tokio::test]
     async fn debugging_a_store_takes_no_lock() {
         let timeouts = Timeouts { connect: Duration::from_secs(1), response: Duration::from_secs(1) };
         let pool = NodePool::new(&["redis://127.0.0.1:1".into_connection_info().unwrap()], timeouts).unwrap();
-        let connection = Connection(Topology::Cluster(Cluster::Pool(pool.clone())));
+        let connection = Connection::from(pool.clone());
         let store = RedisStore::builder().with_connection(connection.clone()).unwrap();
         let locked = pool.0.known.write().unwrap();
         let (sender, debugged) = mpsc::channel();

@@ -3,8 +3,7 @@
 use redis::cluster_routing::Slot;
 use redis::{Cmd, Value};
 
-/// A host and a port.
-pub(crate) type Address = (String, u16);
+use crate::connection::Address;
 
 /// Returns the slot of a command's key, which is its first argument, or the third of a script.
 pub(crate) fn slot_of(cmd: &Cmd) -> Option<Slot> {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use redis::Value;
 use tokio::sync::oneshot;
@@ -20,18 +21,17 @@ pub(crate) struct Queues(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     by_key: HashMap<Arc<[u8]>, Entries>,
-    /// How many queues there have been.
-    made: u64,
+    /// How many owners queues have had.
+    owners: u64,
 }
 
 #[derive(Debug)]
 struct Entries {
-    /// Distinguishes this queue from earlier and later ones of its key.
-    number: u64,
+    /// The number of the present owner. It is no other queue's, earlier or later.
+    owner: u64,
+    /// When the owner began its present step: to send what it holds.
+    since: Instant,
     waiting: Vec<Waiting>,
-    /// Dropped when the first operation is over, which wakes the queue's task. `None` before that task starts, and afterwards.
-    first: Option<oneshot::Sender<()>>,
-    has_task: bool,
 }
 
 /// The answer to one operation.
@@ -53,7 +53,7 @@ impl Answer {
 pub(crate) struct Waiting {
     pub(crate) call: Call,
     /// When its caller gives up.
-    pub(crate) end: Option<Instant>,
+    pub(crate) end: Instant,
     pub(crate) answer: oneshot::Sender<Message>,
 }
 
@@ -62,33 +62,25 @@ pub(crate) struct Waiting {
 pub(crate) enum Message {
     /// It was sent.
     Answer(Result<Answer, Failure>),
-    /// It was not sent, because the queue's task was dropped.
+    /// It was not sent, because the queue's owner was dropped.
     NotSent(Call),
 }
 
 /// The place of an operation.
 #[derive(Debug)]
 pub(crate) enum Entered {
-    /// No other operation on the key is under way. The caller sends this one, and holds the turn meanwhile.
-    First(Call, Turn),
-    /// The queue's task sends it. `starts` is what the caller starts that task with, if there is none yet: the queue, and a
-    /// receiver that completes when the first operation is over.
-    Waits { answer: oneshot::Receiver<Message>, starts: Option<(Queue, oneshot::Receiver<()>)> },
+    /// No other operation on the key is under way. The caller sends this one, and owns the queue meanwhile.
+    First(Call, Queue),
+    /// The queue's owner sends it.
+    Waits(oneshot::Receiver<Message>),
 }
 
-/// Held by the caller of a queue's first operation. Dropping it lets the others go on.
+/// One queue, held by its owner. Dropping it returns what waits to the callers.
 #[derive(Debug)]
-pub(crate) struct Turn(Handle);
-
-/// One queue, held by its task. Dropping it returns what it holds to the callers.
-#[derive(Debug)]
-pub(crate) struct Queue(Handle);
-
-#[derive(Debug)]
-struct Handle {
+pub(crate) struct Queue {
     queues: Arc<Queues>,
     key: Arc<[u8]>,
-    number: u64,
+    owner: u64,
 }
 
 impl Queues {
@@ -97,45 +89,57 @@ impl Queues {
     }
 
     /// Adds an operation to the queue of its key. `end` is when its caller gives up.
-    pub(crate) fn enter(self: &Arc<Self>, call: Call, end: Option<Instant>) -> Entered {
-        let key = Arc::clone(&call.stored);
-        let handle = |number| Handle { queues: Arc::clone(self), key: Arc::clone(&key), number };
+    pub(crate) fn enter(self: &Arc<Self>, call: Call, end: Instant) -> Entered {
         let mut state = self.lock();
-        let Some(entries) = state.by_key.get_mut(&key) else {
-            state.made += 1;
-            let number = state.made;
-            let entries = Entries { number, waiting: Vec::new(), first: None, has_task: false };
-            state.by_key.insert(Arc::clone(&key), entries);
-            return Entered::First(call, Turn(handle(number)));
-        };
-        let (sender, answer) = oneshot::channel();
-        entries.waiting.push(Waiting { call, end, answer: sender });
-        let starts = (!mem::replace(&mut entries.has_task, true)).then(|| {
-            let (over, first) = oneshot::channel();
-            entries.first = Some(over);
-            (Queue(handle(entries.number)), first)
-        });
-        Entered::Waits { answer, starts }
+        if let Some(entries) = state.by_key.get_mut(&call.stored) {
+            let (sender, answer) = oneshot::channel();
+            entries.waiting.push(Waiting { call, end, answer: sender });
+            return Entered::Waits(answer);
+        }
+        state.owners += 1;
+        let (key, owner) = (Arc::clone(&call.stored), state.owners);
+        state.by_key.insert(Arc::clone(&key), Entries { owner, since: Instant::now(), waiting: Vec::new() });
+        Entered::First(call, Queue { queues: Arc::clone(self), key, owner })
+    }
+
+    /// Takes over the queue of a key if something waits in it and its owner has done nothing for longer than this.
+    pub(crate) fn take_over(self: &Arc<Self>, key: &Arc<[u8]>, patience: Duration) -> Option<Queue> {
+        let (now, mut state) = (Instant::now(), self.lock());
+        let owner = state.owners + 1;
+        let entries = state.by_key.get_mut(key)?;
+        if entries.waiting.is_empty() || now.saturating_duration_since(entries.since) < patience {
+            return None;
+        }
+        (entries.owner, entries.since) = (owner, now);
+        state.owners = owner;
+        Some(Queue { queues: Arc::clone(self), key: Arc::clone(key), owner })
     }
 }
 
 impl State {
-    /// Returns the entries of a queue that still exists.
-    fn find(&mut self, handle: &Handle) -> Option<&mut Entries> {
-        self.by_key.get_mut(&handle.key).filter(|entries| entries.number == handle.number)
+    /// Returns the entries of a queue that still has this owner.
+    fn find(&mut self, queue: &Queue) -> Option<&mut Entries> {
+        self.by_key.get_mut(&queue.key).filter(|entries| entries.owner == queue.owner)
     }
 }
 
 impl Queue {
+    /// Whether anything waits.
+    pub(crate) fn has_waiting(&self) -> bool {
+        self.queues.lock().find(self).is_some_and(|entries| !entries.waiting.is_empty())
+    }
+
     /// Returns what waits. If nothing does, removes the queue and returns `None`.
     pub(crate) fn take(&self) -> Option<Vec<Waiting>> {
-        let mut state = self.0.queues.lock();
-        let mut waiting = mem::take(&mut state.find(&self.0)?.waiting);
+        let mut state = self.queues.lock();
+        let entries = state.find(self)?;
+        let mut waiting = mem::take(&mut entries.waiting);
         waiting.retain(|one| !one.answer.is_closed());
         if waiting.is_empty() {
-            state.by_key.remove(&self.0.key);
+            state.by_key.remove(&self.key);
             return None;
         }
+        entries.since = Instant::now();
         Some(waiting)
     }
 }
@@ -143,23 +147,11 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         let removed = {
-            let mut state = self.0.queues.lock();
-            state.find(&self.0).is_some().then(|| state.by_key.remove(&self.0.key)).flatten()
+            let mut state = self.queues.lock();
+            state.find(self).is_some().then(|| state.by_key.remove(&self.key)).flatten()
         };
         for Waiting { call, answer, .. } in removed.into_iter().flat_map(|entries| entries.waiting) {
             let _ = answer.send(Message::NotSent(call));
-        }
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        let mut state = self.0.queues.lock();
-        let Some(entries) = state.find(&self.0) else { return };
-        if entries.has_task {
-            entries.first = None;
-        } else {
-            state.by_key.remove(&self.0.key);
         }
     }
 }

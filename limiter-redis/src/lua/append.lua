@@ -1,5 +1,12 @@
 
--- What follows an append, for apply.lua and apply_group.lua, after prelude.lua.
+-- What precedes and follows an append, for apply.lua and apply_group.lua, after prelude.lua.
+
+-- Lowers the running total that the new entries go on from: to 0 if they are the first that count, and otherwise long before it
+-- overflows. Entries of one time sort by their totals, so it falls between two times only.
+local function lower_total(is_first)
+  if last >= t then return end
+  if is_first then high, low = 0, 0 elseif high >= $FALL_FROM then high = high - $FALL end
+end
 
 -- Drops what no limit can see: the entries that have left the longest window, and those before the rank `kept`, or before `entry`
 -- if that is -1. `expired` is the rank of the first entry in that window, if known, and `moved` how far the append moved the ranks.

@@ -78,7 +78,7 @@ if append then
     origin, kept, whole = find(t - longest + 1, cap - cost)
     if not kept then origin, kept, whole = t, -1, 0 end
   end
-  if last < t and (behind < 0 or kept == -1) then high, low = 0, 0 end
+  lower_total(behind < 0 or kept == -1)
   high, low = carry(high, low + cost)
   local ids = tag >= 8 and count_ids() or 0
   local entry

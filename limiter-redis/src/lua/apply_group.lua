@@ -88,7 +88,7 @@ if fit > 0 then
     origin, kept, whole = find(t - longest + 1, cap - more)
     if not kept then origin, kept, whole = t, -1, 0 end
   end
-  if last < t and (behind < 0 or kept == -1) then high, low = 0, 0 end
+  lower_total(behind < 0 or kept == -1)
   local callers = tag >= 8 and count_ids() or 0
   local entry_tag, suffix = (cost > 1 and 4 or 0) + (callers > 0 and 8 or 0), cost > 1 and pack('>I7', cost)
   local short = callers == 0 and high == 0 and low + more < $SHORT_TOTAL_END and t - origin < $AGE_END

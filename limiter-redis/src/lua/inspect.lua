@@ -7,5 +7,4 @@ last, high, low, _, tag = read(newest)
 local ids = tag >= 8 and count_ids() or 0
 local rank = ids == 0 and '0' or ids
 local at, h, l, cost = read(call('ZRANGE', key, rank, rank)[1])
-cost = cost + (high - h) * $LOW_END + low - l
-return { call('ZCARD', key) - ids, cost, at, last, call('PTTL', key), call('MEMORY', 'USAGE', key) }
+return { call('ZCARD', key) - ids, cost + after(h, l), at, last, call('PTTL', key), call('MEMORY', 'USAGE', key) }

@@ -6,7 +6,8 @@
 -- that is set if the entry was denied, and 31 bits. An entry has one of two forms:
 --   short: time | running total (5 bytes, below 2^39) | age of the first entry (6) | sum (2) | id (6) | cost (7, unless 1)
 --   long:  time | running total (3 high, the first bit set, 6 low) | tag | id (6 or 16) | cost (7, unless 1)
--- The running total includes the entry. A short entry describes the log when it was appended: how much older the first
+-- The running total includes the entry. In a log that is never empty it falls by FALL once it has reached FALL_FROM, each in units
+-- of 2^48; a log holds less than that (see `after`). A short entry describes the log when it was appended: how much older the first
 -- entry was, and the sum of all costs, at most 65535 (SUM_MAX). The newest entry is short only if that still holds and the set
 -- holds no caller's id. The bits of a tag: 1 denied, 2 caller's id, 4 cost follows, 8 the log held callers' ids at the append.
 -- At the same time, short entries sort before long ones, so a short one is never appended after a long one.
@@ -51,16 +52,10 @@ local function without_denied(id)
   return third < $DENIED_BYTE and id or sub(id, 1, 2) .. string.char(third - $DENIED_BYTE) .. sub(id, 4)
 end
 
--- The bytes of an entry's id.
-local function id_bytes(member, tag)
-  if is_short(member) then return sub(member, 21, $SHORT_LEN) end
-  return sub(member, 18, tag % 4 < 2 and $LONG_LEN or $LONG_CALLER_LEN)
-end
-
 -- The id of an entry.
 local function id_of(member, tag)
-  local id = id_bytes(member, tag)
-  return tag % 4 < 2 and without_denied(id) or id
+  if tag % 4 >= 2 then return sub(member, 18, $LONG_CALLER_LEN) end
+  return without_denied(is_short(member) and sub(member, 21, $SHORT_LEN) or sub(member, 18, $LONG_LEN))
 end
 
 -- The ttl code of an entry, 0 if it has none.
@@ -101,7 +96,7 @@ end
 local function carry(high, low)
   local over = math.floor(low / $LOW_END)
   high, low = high + over, low - over * $LOW_END
-  if high < 0 or high >= $HIGH_END then error('DAMAGED the running total has overflowed', 0) end
+  if high < 0 or high >= $HIGH_END then error('OVERFLOW more units at one time than a log can count', 0) end
   return high, low
 end
 
@@ -127,7 +122,11 @@ local function read_log(now, newest)
 end
 
 -- The sum of the costs appended after an entry with this running total.
-local function after(h, l) return (high - h) * $LOW_END + low - l end
+local function after(h, l)
+  local above = high - h
+  if above < 0 then above = above + $FALL end
+  return above * $LOW_END + low - l
+end
 
 -- The first entry from a time on after which less than `bound` was appended: its time, its rank, and the sum from it on.
 local function find(from, bound)

@@ -7,19 +7,19 @@
 -- Returns a string: a code (1 byte), the sum of APPLIED and EMPTY, then 7 bytes each: time, newest, and used and oldest of each
 -- limit.
 
--- What an entry becomes when its running total moves: a long one, because what a short one says of the log no longer holds. The
--- bytes of its id stay, because earlier versions of the scripts compare all of them.
+-- What an entry becomes when its running total moves: a long one, because what a short one says of the log no longer holds.
 local function moved(member, by)
   local time, h, l, cost, entry_tag = read(member)
   h, l = carry(h, l + by)
-  return long(time, h, l, entry_tag, id_bytes(member, entry_tag) .. (cost > 1 and pack('>I7', cost) or ''))
+  return long(time, h, l, entry_tag, id_of(member, entry_tag) .. (cost > 1 and pack('>I7', cost) or ''))
 end
 
 -- Settles the entry. Returns whether the log held it.
 local function settle()
   local id = sub(request, 1, $CALLER_ID_LEN)
   local at, window, cost = unpack_struct('>I7I7I7', request, $CALLER_ID_LEN + 1)
-  local last, top_high, top_low = read(newest)
+  local last
+  last, high, low = read(newest)
   if last > now then now = last end
   if now - at >= window then return false end
 
@@ -50,7 +50,7 @@ local function settle()
       old[#old + 1], new[#new + 1] = member, moved(member, delta)
     end
   end
-  local name = id_bytes(target, tag)
+  local name = id_of(target, tag)
   tag = tag % 4 + (tag >= 8 and 8 or 0) + (cost > 1 and 4 or 0)
   new[1] = sub(new[1], 1, 16) .. string.char(tag) .. name .. (cost > 1 and pack('>I7', cost) or '')
 
@@ -58,11 +58,11 @@ local function settle()
   local ids = count_ids()
   local first = ids
   if delta > 0 then
-    top_high, top_low = carry(top_high, top_low + delta)
+    high, low = carry(high, low + delta)
     local function is_seen(place)
       local member = place < rank and call('ZRANGE', key, place, place)[1] or new[place - rank + 1]
       local _, h, l = read(member)
-      return (top_high - h) * $LOW_END + top_low - l < $MAX_COST
+      return after(h, l) < $MAX_COST
     end
     local past = is_seen(first) and first or size - 1
     while first < past do

@@ -1,0 +1,256 @@
+//! Permissions and connections.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use limiter_core::store::LogKey;
+use limiter_core::{Counting, ErrorKind, Limiter, policy};
+use limiter_redis::{Connection, RedisStore};
+use limiter_testkit::server::Server;
+use redis::aio::ConnectionLike;
+
+use crate::support::{Hooked, builder, connect, search, shared_cluster, until};
+
+/// What a Redis user needs for a store with the prefix `limiter`, as the documentation lists it.
+const BASIC_RULES: &str = "on >secret ~limiter:{*} +evalsha +eval +time +zadd +zrange +zrangebylex +zremrangebylex \
+     +zremrangebyrank +zrevrangebylex +pexpire +pexpireat +unlink";
+/// What counting attempts, records, ids, refunds, settlements and group commit need in addition.
+const GENERAL_RULES: &str = "+pttl +zcard +zlexcount +zrank +zrem";
+/// What looking at live keys needs in addition.
+const INSPECT_RULES: &str = "+scan +memory|usage";
+
+fn allow(server: &Server, user: &str, rules: &str) {
+    let command: Vec<&str> = ["ACL", "SETUSER", user].into_iter().chain(rules.split_whitespace()).collect();
+    server.expect_ok(&command).unwrap();
+}
+
+fn as_user(url: &str, user: &str) -> String {
+    url.replace("://", &format!("://{user}:secret@"))
+}
+
+#[tokio::test]
+async fn a_user_with_the_documented_rules_can_do_everything() {
+    let readme = include_str!("../../README.md");
+    for rules in [BASIC_RULES, GENERAL_RULES, INSPECT_RULES] {
+        let listed = rules.split_whitespace().filter(|rule| !["on", ">secret"].contains(rule)).collect::<Vec<_>>();
+        assert!(readme.contains(&format!("\n{}\n", listed.join(" "))), "{listed:?}");
+    }
+    let server = Server::start().unwrap();
+    allow(&server, "shop", BASIC_RULES);
+    let store = Arc::new(connect(&as_user(&server.url(), "shop")).await);
+    let limiter = search(policy!("3/1h"), store.clone());
+    for allowed in [true, true, true, false] {
+        assert_eq!(limiter.acquire("k").await.unwrap().allowed(), allowed);
+    }
+    assert_eq!(limiter.peek("k").await.unwrap().used(), 3);
+    assert!(limiter.reset("k").await.unwrap());
+
+    allow(&server, "shop", GENERAL_RULES);
+    let attempts = limiter.policy().clone().with_counting(Counting::Attempts);
+    for id in 0..6_u128 {
+        for _ in 0..2 {
+            let decision = limiter.acquire("k").policy(&attempts).id(id).await.unwrap();
+            assert_eq!(decision.allowed(), id < 3);
+        }
+    }
+    let grouping = builder().group_commit(true).connect(&as_user(&server.url(), "shop")).await.unwrap();
+    let grouping = search(policy!("150/1h"), grouping);
+    let (gold, own) = (policy!("200/1ms"), grouping.policy().clone());
+    for policy in [&gold, &own, &gold] {
+        for decision in join_all((0..100).map(|_| grouping.acquire("many").policy(policy))).await {
+            assert!(decision.is_ok(), "{decision:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    assert!(grouping.reset("many").await.unwrap());
+    let receipt = limiter.record("metered").cost(5).await.unwrap().receipt().unwrap();
+    assert!(limiter.settle("metered", receipt, 2).await.unwrap().applied());
+    assert_eq!(limiter.status("metered").await.unwrap().used(), 2);
+    assert!(limiter.refund("metered", receipt).await.unwrap().applied());
+    // An operation under another policy, which takes the general form once it has something to drop.
+    let gold = policy!("50/1ms");
+    for _ in 0..150 {
+        assert!(limiter.record("gold").policy(&gold).cost(7).await.unwrap().receipt().is_some());
+    }
+
+    allow(&server, "shop", INSPECT_RULES);
+    let log = LogKey::new(limiter.name(), "k");
+    assert_eq!(store.inspect(log).await.unwrap().unwrap().entries, 3);
+    let page = store.scan(None, 1000).await.unwrap();
+    assert_eq!((page.keys.len(), page.next.is_none()), (2, true));
+}
+
+/// The name is part of the pattern: a user may be given the keys of one limiter alone.
+#[tokio::test]
+async fn a_user_for_one_limiter_reaches_no_other() {
+    let server = Server::start().unwrap();
+    allow(&server, "searcher", &BASIC_RULES.replace("{*}", "{search:*}"));
+    let store = Arc::new(connect(&as_user(&server.url(), "searcher")).await);
+    for key in ["customer 7", "", "}", "a:{b}"] {
+        assert!(search(policy!("3/1h"), store.clone()).acquire(key).await.unwrap().allowed());
+        for name in ["login", "", "search2", "search:", "Search", "*"] {
+            let error = Limiter::new(name, policy!("3/1h"), store.clone()).acquire(key).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Configuration, "{name}: {error:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_missing_permission_or_a_wrong_password_is_a_configuration_error() {
+    let server = Server::start().unwrap();
+    allow(&server, "shop", BASIC_RULES);
+    let url = as_user(&server.url(), "shop");
+    let elsewhere = builder().prefix("elsewhere").connect(&url).await.unwrap();
+    let errors = [search(policy!("3/1h"), elsewhere).acquire("k").await.unwrap_err(), {
+        allow(&server, "shop", "-zadd");
+        search(policy!("3/1h"), connect(&url).await).acquire("k").await.unwrap_err()
+    }];
+    for error in errors {
+        assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
+    }
+    let error = builder().connect(&url.replace("secret", "guess")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
+    assert!(!format!("{error} {error:?}").contains("guess"), "{error:?}");
+}
+
+async fn connect_with(prefix: &str, server: &Server) -> Arc<RedisStore> {
+    Arc::new(builder().prefix(prefix).connect(&server.url()).await.unwrap())
+}
+
+#[tokio::test]
+async fn stores_share_the_logs_of_one_prefix_and_name() {
+    let server = Server::start().unwrap();
+    let (mut keys, mut limiters) = (0, Vec::new());
+    for prefix in ["a", "a:b"] {
+        let [one, same] = [connect_with(prefix, &server).await, connect_with(prefix, &server).await];
+        for name in ["search", "Search", "", "a:b", "a", "{a}", "a}", "%3A", ":", "*", "[a-z]", "Größe", "two words\n"]
+        {
+            for key in ["customer 7", "b:customer 7", ""] {
+                for (used, store) in [(1, &one), (2, &same)] {
+                    let limiter = Limiter::new(name, policy!("2/1h"), store.clone());
+                    assert_eq!(limiter.acquire(key).await.unwrap().used(), used, "{prefix} {name:?} {key:?}");
+                    limiters.push((limiter, key));
+                }
+                keys += 1;
+                assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), keys, "{prefix} {name:?} {key:?}");
+            }
+        }
+    }
+    for (number, (limiter, key)) in limiters.iter().enumerate() {
+        assert_eq!(limiter.reset(*key).await.unwrap(), number % 2 == 0, "a reset reaches one log");
+    }
+}
+
+#[tokio::test]
+async fn every_kind_of_connection_will_do() {
+    let server = Server::start().unwrap();
+    let nodes: Vec<String> = shared_cluster().nodes().iter().map(Server::url).collect();
+    let client = redis::Client::open(server.url()).unwrap();
+    let cluster = redis::cluster::ClusterClientBuilder::new(nodes).retries(0).build().unwrap();
+    let stores = [
+        connect(&format!("redis+unix://{}", server.socket().display())).await,
+        builder().with_connection(Connection::new(client.get_multiplexed_async_connection().await.unwrap())).unwrap(),
+        builder().with_connection(client.get_connection_manager().await.unwrap()).unwrap(),
+        builder().with_connection(cluster.get_async_connection().await.unwrap()).unwrap(),
+    ];
+    for (number, store) in stores.into_iter().enumerate() {
+        let limiter = Limiter::new(format!("connection {number}").as_str(), policy!("1/1h"), store);
+        for key in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+            assert!(limiter.acquire(key).await.unwrap().allowed());
+            assert!(!limiter.acquire(key).await.unwrap().allowed());
+        }
+        let (mut found, mut cursor) = (0, None);
+        loop {
+            let page = limiter.store().scan_name(limiter.name(), cursor, 100).await.unwrap();
+            found += page.keys.iter().filter(|live| live.members == 1).count();
+            cursor = page.next;
+            if cursor.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found, 8, "a scan over connection {number}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_starts_while_redis_is_away() {
+    let mut server = Server::start().unwrap();
+    server.kill();
+    let limiter = search(policy!("1/1h"), RedisStore::builder().connect_lazy(&server.url()).unwrap());
+    assert!(limiter.acquire("k").await.unwrap_err().is_retryable());
+    server.restart().unwrap();
+    until("a recovery", async || limiter.acquire("k").await.is_ok()).await;
+    assert_eq!(limiter.peek("k").await.unwrap().used(), 1);
+}
+
+#[tokio::test]
+async fn the_longest_durations_are_timeouts_too() {
+    let server = Server::start().unwrap();
+    for group_commit in [false, true] {
+        let builder = RedisStore::builder().connect_timeout(Duration::MAX).response_timeout(Duration::MAX);
+        let builder = builder.retries(u32::MAX).group_commit(group_commit);
+        let urls = [server.url(), shared_cluster().url()];
+        for url in urls {
+            for store in [builder.clone().connect(&url).await.unwrap(), builder.clone().connect_lazy(&url).unwrap()] {
+                let limiter = Limiter::new("longest", policy!("9/1h"), store);
+                for answer in join_all((0..3).map(|_| limiter.acquire("k"))).await {
+                    assert!(answer.unwrap().used() > 0);
+                }
+                assert!(limiter.store().scan(None, 10).await.is_ok() && limiter.status("k").await.is_ok());
+                limiter.reset("k").await.unwrap();
+            }
+        }
+    }
+}
+
+/// The feature `tokio` of the core comes with this crate, so waiting needs no timer of the user's.
+#[tokio::test]
+async fn an_acquire_waits_on_tokio() {
+    let server = Server::start().unwrap();
+    let limiter = search(policy!("1/300ms"), connect(&server.url()).await);
+    assert!(limiter.acquire("k").await.unwrap().allowed());
+    let begun = tokio::time::Instant::now();
+    let decision = limiter.acquire("k").within(Duration::from_secs(10)).await.unwrap();
+    assert!(decision.allowed() && begun.elapsed() > Duration::from_millis(1), "{decision:?}");
+}
+
+/// Twelve units of each of these keys, three acquires a key.
+fn batch(keys: u32) -> impl Iterator<Item = (u32, u64)> {
+    [5, 4, 3].into_iter().flat_map(move |cost| (0..keys).map(move |key| (key, cost)))
+}
+
+#[tokio::test]
+async fn a_batch_is_pipelined_and_answered_in_order() {
+    let server = Server::start().unwrap();
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let seen = most.clone();
+    let connection = Hooked::connect(&server, move |inner, cmd| {
+        let (running, most) = (running.clone(), most.clone());
+        Box::pin(async move {
+            most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            let reply = inner.req_packed_command(cmd).await;
+            running.fetch_sub(1, Ordering::SeqCst);
+            reply
+        })
+    });
+    let url = shared_cluster().url();
+    let in_cluster = |group_commit| builder().group_commit(group_commit).connect(&url);
+    let stores = [
+        (400, builder().with_connection(connection.await).unwrap()),
+        (100, in_cluster(false).await.unwrap()),
+        (100, in_cluster(true).await.unwrap()),
+    ];
+    for (number, (keys, store)) in stores.into_iter().enumerate() {
+        let limiter = Limiter::new(format!("batch {number}").as_str(), policy!("9/1h"), store);
+        let results = limiter.acquire_many(batch(keys)).await;
+        let verdicts: Vec<_> =
+            results.into_iter().map(|result| result.unwrap()).map(|d| (d.allowed(), d.used())).collect();
+        let expected = [(true, 5), (true, 9), (false, 9)];
+        let expected: Vec<_> = expected.into_iter().flat_map(|pair| vec![pair; keys as usize]).collect();
+        assert_eq!(verdicts, expected, "{number}");
+    }
+    let most = seen.load(Ordering::SeqCst);
+    assert!((200..=256).contains(&most), "{most} at a time");
+}

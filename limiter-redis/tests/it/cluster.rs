@@ -1,0 +1,309 @@
+//! A cluster that changes under load: slots that move, masters that die.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use limiter_core::{Decision, Error, ErrorKind, Limit, Limiter, policy};
+use limiter_redis::RedisStore;
+use limiter_testkit::server::{Cluster, Server};
+use redis::cluster::ClusterClientBuilder;
+use redis::cluster_routing::Slot;
+use tokio::task::JoinHandle;
+
+use crate::support::{at, connect, search, size, soon, until, within};
+
+/// How long an operation may take with the default timeouts: two attempts of 250 ms and the pauses; and some time for the
+/// runtime.
+const BOUND: Duration = Duration::from_millis(540 + 250);
+
+/// The slot of a key of the limiter `search`. The hash tag is the name and the key.
+pub(crate) fn slot(cluster: &Cluster, key: &str) -> u16 {
+    let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", &format!("search:{key}")]).unwrap().int();
+    u16::try_from(slot).unwrap()
+}
+
+/// Begins to move a slot: the node that imports it answers for keys that the other one does not hold.
+pub(crate) fn begin_migration(from: &Server, to: &Server, slot: u16) {
+    let id = |node: &Server| node.command(&["CLUSTER", "MYID"]).unwrap().text();
+    for (node, state, id) in [(to, "IMPORTING", id(from)), (from, "MIGRATING", id(to))] {
+        node.expect_ok(&["CLUSTER", "SETSLOT", &slot.to_string(), state, &id]).unwrap();
+    }
+}
+
+/// Keys of this slot.
+fn keys_of(wanted: u16, count: usize) -> Vec<String> {
+    let wanted = Slot::new(wanted).unwrap();
+    let is_wanted = |key: &String| Slot::for_key(format!("search:{key}")) == wanted;
+    (0..).map(|i: u64| format!("key {i}")).filter(is_wanted).take(count).collect()
+}
+
+/// What became of the operations of one task.
+#[derive(Default)]
+struct Tally {
+    admitted: u64,
+    failed: u64,
+}
+
+impl Tally {
+    /// Runs one operation. Returns whether it was allowed, or `None` if it failed.
+    async fn run(&mut self, operation: impl Future<Output = Result<Decision, Error>>) -> Option<bool> {
+        match within(BOUND, operation).await {
+            Ok(decision) => {
+                self.admitted += u64::from(decision.allowed());
+                Some(decision.allowed())
+            }
+            Err(error) => {
+                assert_temporary(&error);
+                self.failed += 1;
+                None
+            }
+        }
+    }
+}
+
+/// The only errors that a cluster in trouble may cause.
+fn assert_temporary(error: &Error) {
+    let temporary = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) && error.is_retryable();
+    assert!(temporary, "{error:?}");
+}
+
+type Work = (Vec<Tally>, BTreeSet<u128>);
+
+async fn operations_count_once<F>(connect: impl FnOnce(String) -> F)
+where
+    F: Future<Output = RedisStore>,
+{
+    const TASKS: u64 = 16;
+    const MAX: u64 = 400;
+    let cluster = Arc::new(Cluster::start().unwrap());
+    let moving = slot(&cluster, "key 0");
+    let keys = keys_of(moving, 8);
+    let (limited, metered): (Vec<_>, Vec<_>) = (keys[..4].to_vec(), keys[4..].to_vec());
+    let at = at(0);
+    let store = Arc::new(connect(cluster.url()).await);
+    let limiter = Arc::new(search(Limit::per_minute(MAX).unwrap(), store.clone()));
+    let meter = Arc::new(search(Limit::meter(Duration::from_secs(60)).unwrap(), store));
+
+    let over = Arc::new(AtomicBool::new(false));
+    let tasks: Vec<JoinHandle<Work>> = (0..TASKS)
+        .map(|task| {
+            let (limiter, meter, over) = (limiter.clone(), meter.clone(), over.clone());
+            let (limited, metered) = (limited.clone(), metered.clone());
+            tokio::spawn(async move {
+                let mut tallies: Vec<Tally> = limited.iter().map(|_| Tally::default()).collect();
+                let (mut ids, mut recorded) = (BTreeSet::new(), Tally::default());
+                let mut round = 0;
+                while !over.load(Ordering::Relaxed) {
+                    for (i, key) in limited.iter().enumerate() {
+                        tallies[i].run(limiter.acquire(key).at(at)).await;
+                        // An operation with an id is repeated until it is answered, and once more.
+                        let id = u128::from(task) << 64 | round;
+                        let record = || meter.record(&metered[i]).at(at).id(id);
+                        while recorded.run(record()).await.is_none() {}
+                        if round % 4 == 0 {
+                            recorded.run(record()).await;
+                        }
+                        ids.insert(id);
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                    round += 1;
+                }
+                (tallies, ids)
+            })
+        })
+        .collect();
+
+    let mover = cluster.clone();
+    let moved = tokio::task::spawn_blocking(move || {
+        let mut owner =
+            mover.nodes().iter().position(|node| node.port() == mover.owner(moving).unwrap().port()).unwrap();
+        for _ in 0..size(3, 6) {
+            std::thread::sleep(Duration::from_millis(100));
+            let next = (owner + 1) % 3;
+            mover.migrate(moving, next).unwrap();
+            assert_eq!(mover.owner(moving).unwrap().port(), mover.nodes()[next].port());
+            owner = next;
+        }
+    });
+    moved.await.unwrap();
+    for redirection in ["errorstat_ASK:", "errorstat_MOVED:"] {
+        let seen = |node: &Server| node.info("errorstats").unwrap().contains(redirection);
+        assert!(cluster.nodes().iter().all(seen), "{redirection} nothing was redirected");
+    }
+    over.store(true, Ordering::Relaxed);
+
+    let (mut admitted, mut unknown, mut ids) = (vec![0; limited.len()], vec![0; limited.len()], BTreeSet::new());
+    for task in tasks {
+        let (tallies, own) = task.await.unwrap();
+        for (i, tally) in tallies.iter().enumerate() {
+            (admitted[i], unknown[i]) = (admitted[i] + tally.admitted, unknown[i] + tally.failed);
+        }
+        ids.extend(own);
+    }
+    for (i, key) in limited.iter().enumerate() {
+        while limiter.acquire(key).at(at).await.unwrap().allowed() {
+            admitted[i] += 1;
+        }
+        let decision = limiter.peek(key).at(at).await.unwrap();
+        assert_eq!((decision.allowed(), decision.used()), (false, MAX), "{key}");
+        // An answer that was lost may have been an admission.
+        let range = admitted[i]..=admitted[i] + unknown[i];
+        assert!(range.contains(&MAX), "{key}: {range:?} admitted");
+    }
+    for key in &metered {
+        let decision = meter.peek(key).at(at).await.unwrap();
+        assert_eq!(decision.used(), ids.len() as u64, "{key}");
+    }
+    let left: i64 = cluster.nodes().iter().map(|node| node.command(&["DBSIZE"]).unwrap().int()).sum();
+    assert_eq!(left, keys.len() as i64, "every key is on one node");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operations_on_a_slot_that_moves_count_once() {
+    operations_count_once(|url| async move { RedisStore::connect(&url).await.unwrap() }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operations_over_a_connection_of_the_users_own_count_once() {
+    operations_count_once(|url| async move {
+        let nodes = url.trim_start_matches("redis+cluster://").split(',').map(|node| format!("redis://{node}"));
+        let client = ClusterClientBuilder::new(nodes).retries(0).build().unwrap();
+        RedisStore::builder().with_connection(client.get_async_connection().await.unwrap()).unwrap()
+    })
+    .await;
+}
+
+/// With `cluster-preferred-endpoint-type unknown-endpoint`, of Redis 7, a redirection names a port and no host.
+#[tokio::test]
+async fn a_redirection_without_a_host_points_to_the_host_that_answered() {
+    let cluster = Cluster::start().unwrap();
+    let endpoints = ["CONFIG", "SET", "cluster-preferred-endpoint-type", "unknown-endpoint"];
+    for node in cluster.nodes() {
+        let reply = node.command(&endpoints).unwrap().text();
+        let is_old = node.info("server").unwrap().contains("redis_version:6.");
+        assert!(reply == "OK" || is_old, "{reply}");
+    }
+    let limiter = search(policy!("5/1h"), connect(&cluster.url()).await);
+    let moving = slot(&cluster, "key");
+    let from = cluster.owner(moving).unwrap();
+    let to = cluster.nodes().iter().position(|node| node.port() != from.port()).unwrap();
+    assert!(limiter.acquire("warm").await.unwrap().allowed());
+    begin_migration(from, &cluster.nodes()[to], moving);
+    for used in 1..=3 {
+        assert_eq!(soon(limiter.acquire("key")).await.unwrap().used(), used, "after ASK");
+    }
+    cluster.migrate(moving, to).unwrap();
+    assert_eq!(soon(limiter.acquire("key")).await.unwrap().used(), 4, "after MOVED");
+}
+
+/// Operates on one key every few milliseconds. Returns when each operation began and ended, and whether it was answered.
+fn hammer(limiter: &Arc<Limiter<RedisStore>>, key: &str, over: &Arc<AtomicBool>) -> JoinHandle<Vec<Outcome>> {
+    let (limiter, key, over) = (limiter.clone(), key.to_owned(), over.clone());
+    tokio::spawn(async move {
+        let mut outcomes = Vec::new();
+        while !over.load(Ordering::Relaxed) {
+            let begun = Instant::now();
+            let answer = within(BOUND, limiter.record(&key).into_future()).await;
+            outcomes.push(Outcome { begun, ended: Instant::now(), answered: answer.is_ok() });
+            if let Err(error) = answer {
+                assert_temporary(&error);
+            }
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+        outcomes
+    })
+}
+
+struct Outcome {
+    begun: Instant,
+    ended: Instant,
+    answered: bool,
+}
+
+/// Checks what the loss of a master does, until it is back. If it is `silent`, its port accepts connections and nobody answers,
+/// as if the host had vanished; otherwise they are refused.
+async fn a_lost_master_fails_its_own_slots_only(silent: bool) {
+    let mut cluster = Cluster::start().unwrap();
+    for node in cluster.nodes() {
+        // Otherwise all slots are refused as soon as one is not served.
+        node.expect_ok(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).unwrap();
+    }
+    let ports: Vec<u16> = cluster.nodes().iter().map(Server::port).collect();
+    let owned_by = |port: u16| {
+        let mut keys = (0..).map(|i| format!("key {i}"));
+        keys.find(|key| cluster.owner(slot(&cluster, key)).unwrap().port() == port).unwrap()
+    };
+    let keys: Vec<String> = ports.iter().map(|port| owned_by(*port)).collect();
+    let store = RedisStore::connect(&cluster.url()).await.unwrap();
+    let limiter = Arc::new(search(Limit::meter(Duration::from_secs(600)).unwrap(), store));
+    let over = Arc::new(AtomicBool::new(false));
+    for key in &keys {
+        until("every node serves", async || limiter.record(key).await.is_ok()).await;
+        limiter.reset(key).await.unwrap();
+    }
+    let tasks: Vec<_> = keys.iter().map(|key| hammer(&limiter, key, &over)).collect();
+    cluster.nodes_mut()[0].kill();
+    // It may have answered while it was being killed.
+    let killed = Instant::now();
+    let stand_in = silent.then(|| std::net::TcpListener::bind(("127.0.0.1", ports[0])).unwrap());
+    // The others notice it after the node timeout of 2 s.
+    let nodes = || cluster.nodes()[1].command(&["CLUSTER", "NODES"]).unwrap().text();
+    until("the others notice", async || nodes().contains("fail")).await;
+    tokio::time::sleep(Duration::from_millis(size(500, 1_500))).await;
+    let restarting = Instant::now();
+    drop(stand_in);
+    cluster.nodes_mut()[0].restart().unwrap();
+    until("the restarted master is used again", async || limiter.record(&keys[0]).await.is_ok()).await;
+    let recovered = Instant::now();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    over.store(true, Ordering::Relaxed);
+
+    for (i, task) in tasks.into_iter().enumerate() {
+        let outcomes = task.await.unwrap();
+        if i == 0 {
+            let lost = |outcome: &&Outcome| outcome.begun > killed && outcome.ended < restarting;
+            assert!(outcomes.iter().any(|outcome| lost(&outcome)), "no operation was tried meanwhile");
+            assert!(outcomes.iter().filter(lost).all(|outcome| !outcome.answered), "a dead master answered");
+            let after: Vec<_> = outcomes.iter().filter(|outcome| outcome.begun > recovered).collect();
+            assert!(!after.is_empty() && after.iter().all(|outcome| outcome.answered), "it is there again");
+        } else {
+            assert!(outcomes.iter().all(|outcome| outcome.answered), "operations on node {i}, which lives, failed");
+            let used = limiter.peek(&keys[i]).await.unwrap().used();
+            assert_eq!(used, outcomes.len() as u64, "node {i}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_or_silent_master_fails_its_own_slots_only() {
+    tokio::join!(a_lost_master_fails_its_own_slots_only(false), a_lost_master_fails_its_own_slots_only(true));
+}
+
+/// A master that hangs keeps its connections open. The store must ask other nodes all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_taken_over_from_a_hanging_master_is_found() {
+    let cluster = Cluster::start().unwrap();
+    let store = RedisStore::connect(&cluster.url()).await.unwrap();
+    let limiter = search(policy!("100/1m"), store);
+    let lost = slot(&cluster, "key");
+    let owner = cluster.owner(lost).unwrap();
+    let others: Vec<&Server> = cluster.nodes().iter().filter(|node| node.port() != owner.port()).collect();
+    until("the cluster serves", async || limiter.acquire("key").await.is_ok()).await;
+
+    owner.pause().unwrap();
+    let heir = others[0].command(&["CLUSTER", "MYID"]).unwrap().text();
+    for node in &others {
+        node.expect_ok(&["CLUSTER", "SETSLOT", &lost.to_string(), "NODE", &heir]).unwrap();
+    }
+    let decision = soon(async {
+        loop {
+            match within(BOUND, limiter.acquire("key").into_future()).await {
+                Ok(decision) => break decision,
+                Err(error) => assert_temporary(&error),
+            }
+        }
+    });
+    assert_eq!(decision.await.used(), 1, "the log was lost with the master");
+}

@@ -1,0 +1,206 @@
+//! What a decision makes the server do: one command, few commands in the script, no write unless something is appended.
+
+use std::collections::BTreeMap;
+
+use limiter_core::store::{LogKey, Op};
+use limiter_core::{Counting, Limit, Limiter, Policy, policy};
+use limiter_testkit::server::Server;
+
+use crate::support::{at, calls, connect, limit, reset_calls, run, search, size};
+
+#[tokio::test]
+async fn a_decision_is_one_command() {
+    let server = Server::start().unwrap();
+    let limiter = search(policy!("5/1h, 50/1d"), connect(&server.url()).await);
+    let gold = policy!("50/1s");
+    assert!(limiter.acquire("warm").await.unwrap().allowed());
+    let receipt = limiter.record("settled").cost(3).await.unwrap().receipt().unwrap();
+    let settled = limiter.settle("settled", receipt, 2).await.unwrap();
+    assert_eq!((settled.applied(), settled.status().used()), (true, 2));
+    let before = calls(&server);
+    for n in 0..300_u64 {
+        let key = format!("k{}", n % 7);
+        match n % 5 {
+            0 => limiter.acquire(&key).cost(1 + n % 5).await.map(drop).unwrap(),
+            1 => limiter.status(&key).await.map(drop).unwrap(),
+            2 => limiter.acquire(&key).policy(&gold).await.map(drop).unwrap(),
+            3 => limiter.record(&key).cost(n).await.map(drop).unwrap(),
+            _ => {
+                assert_eq!(limiter.settle("settled", receipt, n).await.unwrap().status().limits()[1].used(), n.min(50));
+            }
+        }
+    }
+    let after = calls(&server);
+    assert_eq!(after["evalsha"] - before["evalsha"], 300);
+    assert_eq!(after["eval"], 2, "the text of each script was sent once");
+}
+
+#[tokio::test]
+async fn denials_and_peeks_write_nothing() {
+    // Pings would be replicated too.
+    let master = Server::start_with(&["--repl-ping-replica-period", "3600"]).unwrap();
+    let _replica = master.start_replica().unwrap();
+    let limiter = search(policy!("5/1h"), connect(&master.url()).await);
+    let mark = || {
+        let offset = master.info_number("replication", "master_repl_offset").unwrap();
+        (offset, master.info_number("persistence", "rdb_changes_since_last_save").unwrap())
+    };
+    let empty = mark();
+    for _ in 0..5 {
+        assert!(limiter.acquire("k").await.unwrap().allowed());
+    }
+    let gone = limiter.record("gone").await.unwrap().receipt().unwrap();
+    assert!(limiter.refund("gone", gone).await.unwrap().applied());
+    let full = mark();
+    assert!(full.0 > empty.0 && full.1 > empty.1, "what is admitted is replicated: {empty:?}, {full:?}");
+    for n in 0..size(2_000, 10_000) {
+        assert!(!limiter.acquire("k").await.unwrap().allowed());
+        if n % 10 == 0 {
+            assert_eq!(limiter.peek("k").await.unwrap().used(), 5);
+            assert_eq!(limiter.status("k").await.unwrap().used(), 5);
+            assert!(!limiter.refund("gone", gone).await.unwrap().applied());
+        }
+    }
+    assert_eq!(mark(), full);
+}
+
+const CALLS: u64 = 100;
+
+/// Checks how often each command of the scripts was called since the last check.
+#[track_caller]
+fn expect(server: &Server, what: &str, expected: &[(&str, u64)]) {
+    let mut found = calls(server);
+    found.retain(|name, _| ["time", "pexpire", "pttl"].contains(&&**name) || name.starts_with('z'));
+    let expected: BTreeMap<String, u64> = expected.iter().map(|(name, n)| ((*name).to_owned(), *n)).collect();
+    assert_eq!(found, expected, "{what}");
+    reset_calls(server);
+}
+
+#[tokio::test]
+async fn the_common_operations_take_few_commands() {
+    let server = Server::start().unwrap();
+    let limiter = search(Limit::per_hour(CALLS).unwrap(), connect(&server.url()).await);
+    let expect = |what: &str, expected: &[(&str, u64)]| expect(&server, what, expected);
+    let attempts = limiter.policy().clone().with_counting(Counting::Attempts);
+    let two = policy!("100/1h, 1000/1d");
+    // As many calls as fit, and then as many that do not.
+    for (name, policy, cost, admitted, denied) in [
+        ("acquires", limiter.policy(), 1, &[][..], &[("time", CALLS), ("zrange", CALLS)][..]),
+        ("five units each", limiter.policy(), 5, &[], &[("time", CALLS), ("zrange", 2 * CALLS)]),
+        ("two limits", &two, 1, &[], &[("time", CALLS), ("zrange", CALLS)]),
+        (
+            "attempts",
+            &attempts,
+            1,
+            &[],
+            &[("time", CALLS), ("zrange", 2 * CALLS), ("zadd", CALLS), ("zremrangebyrank", CALLS)],
+        ),
+    ] {
+        let n = CALLS / cost;
+        for _ in 0..n {
+            assert!(limiter.acquire(name).policy(policy).cost(cost).await.unwrap().allowed());
+        }
+        expect(name, &[&[("time", n), ("zrange", n), ("zadd", n)], admitted].concat());
+        for _ in 0..CALLS {
+            assert!(!limiter.acquire(name).policy(policy).cost(cost).await.unwrap().allowed());
+        }
+        expect(&format!("{name}, denied"), denied);
+    }
+
+    // As many units in a window as there are, and one more each time.
+    let policy = Policy::from(limit(CALLS, 10));
+    for time in 0..10 + CALLS {
+        if time == 10 {
+            reset_calls(&server);
+        }
+        let decision = run(limiter.store(), Op::acquire("steady", &policy).at(at(time))).await.unwrap();
+        assert_eq!(decision.used(), 10.min(time + 1));
+    }
+    let steady = [("zrange", 2 * CALLS), ("zadd", CALLS), ("zremrangebyrank", CALLS), ("pexpire", CALLS)];
+    expect("steady", &steady);
+}
+
+/// Under another policy, an operation takes as many commands as under the limiter's, and those that it needs to find what
+/// the limiter's keeps.
+#[tokio::test]
+async fn operations_under_another_policy_take_few_commands() {
+    let server = Server::start().unwrap();
+    let expect = |what: &str, expected: &[(&str, u64)]| expect(&server, what, expected);
+    let (gold, long) = (policy!("50/10us"), policy!("3/10us, 100/100us"));
+    let limiter = search(long, connect(&server.url()).await);
+    let acquire = async |key, time| {
+        let decision = limiter.acquire(key).policy(&gold).at(at(time)).await.unwrap();
+        assert!(decision.allowed(), "{key}, {time}");
+        decision.used()
+    };
+    for n in 0..2 * CALLS {
+        match n {
+            10 => reset_calls(&server),
+            CALLS => {
+                let n = CALLS - 10;
+                expect("growing", &[("zrange", n), ("zrangebylex", n), ("zadd", n), ("pexpire", n)]);
+            }
+            _ => {}
+        }
+        assert_eq!(acquire("k", n).await, 10.min(n + 1));
+    }
+    // From then on, an entry leaves the longest window with each new one.
+    let n = CALLS;
+    let leaving = [("zrange", 2 * n), ("zrangebylex", n), ("zadd", n), ("zremrangebyrank", n), ("pexpire", n)];
+    expect("one leaves the longest window", &leaving);
+
+    // Two in a microsecond: what the limiter's policy can see, the newest 100, is half as long as its window.
+    for n in 2 * CALLS..5 * CALLS {
+        if n == 4 * CALLS {
+            reset_calls(&server);
+        }
+        acquire("two", n / 2).await;
+    }
+    expect("one is beyond the largest maximum", &leaving);
+    let log = limiter.store().inspect(LogKey::new(limiter.name(), "two")).await.unwrap().unwrap();
+    assert_eq!((log.entries, log.cost), (100, 100));
+}
+
+/// A settlement of the newest entry reads and writes a few entries, however many there are.
+#[tokio::test]
+async fn a_settlement_of_the_newest_entry_takes_few_commands() {
+    let server = Server::start().unwrap();
+    let limiter = Limiter::new("search", policy!("1000000/1h, 2000000/1d"), connect(&server.url()).await);
+    let script_calls = || {
+        let mut calls = calls(&server);
+        calls
+            .retain(|name, _| ["time", "pttl"].contains(&&**name) || name.starts_with('z') || name.starts_with("pexp"));
+        calls
+    };
+    for entries in [2, 500] {
+        let key = format!("log of {entries}");
+        for _ in 1..entries {
+            assert!(limiter.acquire(&key).await.unwrap().allowed());
+        }
+        let receipt = limiter.acquire(&key).await.unwrap().receipt().unwrap();
+        assert!(limiter.settle(&key, receipt, 2).await.unwrap().applied());
+        reset_calls(&server);
+        for cost in 3..3 + CALLS {
+            let settled = limiter.settle(&key, receipt, cost).await.unwrap();
+            assert!(settled.applied() && settled.status().at() >= receipt.at());
+            assert!(settled.status().limits().iter().all(|limit| limit.used() == entries - 1 + cost));
+        }
+        let calls = script_calls();
+        assert_eq!((calls["zadd"], calls["zrem"]), (CALLS, CALLS), "one entry is rewritten");
+        assert_eq!(calls["zrangebylex"], CALLS, "one search finds it");
+        // The newest entry, the one to rewrite, the oldest, and afterwards the newest and the two oldest.
+        assert!(calls["zrange"] <= 5 * CALLS && calls.values().sum::<u64>() <= 12 * CALLS, "{calls:?}");
+
+        let mut refunds = 0;
+        for _ in 0..CALLS {
+            let receipt = limiter.acquire(&key).await.unwrap().receipt().unwrap();
+            reset_calls(&server);
+            assert!(limiter.refund(&key, receipt).await.unwrap().applied());
+            refunds += script_calls().values().sum::<u64>();
+        }
+        assert!(refunds <= 15 * CALLS, "{refunds} commands");
+    }
+    let last = limiter.record("last").await.unwrap().receipt().unwrap();
+    assert!(limiter.refund("last", last).await.unwrap().applied());
+    assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 2, "a log without entries is no key");
+}

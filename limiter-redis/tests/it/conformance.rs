@@ -1,0 +1,45 @@
+//! The Redis store does what every store must do: on one server and in a cluster, with and without group commit.
+
+use std::sync::{Arc, LazyLock};
+
+use limiter_testkit::conformance::{Phase, Suite};
+use limiter_testkit::conformance_tests;
+use limiter_testkit::server::Server;
+
+use crate::support::{connect, connect_with_group_commit, shared_cluster, soon};
+
+/// The server of all phases: the suite's keys are its own.
+static SERVER: LazyLock<Server> = LazyLock::new(|| Server::start().unwrap());
+
+// Each handle is a connection.
+conformance_tests!(one_server, connect(&SERVER.url()).await, suite = Suite::slow(), handles = 2, runtime = tokio);
+conformance_tests!(
+    a_cluster,
+    connect(&shared_cluster().url()).await,
+    suite = Suite::slow(),
+    handles = 3,
+    runtime = tokio,
+);
+conformance_tests!(
+    group_commit,
+    connect_with_group_commit(&SERVER.url()).await,
+    suite = Suite::slow(),
+    handles = 2,
+    runtime = tokio,
+);
+conformance_tests!(
+    group_commit_in_a_cluster,
+    connect_with_group_commit(&shared_cluster().url()).await,
+    suite = Suite::slow(),
+    handles = 2,
+    runtime = tokio,
+);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_suite_removes_its_keys_and_every_pair_of_operations_conforms() {
+    let server = Server::start().unwrap();
+    let suite = Suite::new().depth(2).phases(&[Phase::Exhaustive, Phase::Cases]);
+    let report = soon(suite.run(Arc::new(connect(&server.url()).await))).await.unwrap();
+    assert_eq!(report.short_sequences, 2_514);
+    assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 0);
+}

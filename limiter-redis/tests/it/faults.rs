@@ -1,0 +1,421 @@
+//! What an operation does when Redis fails: it returns a typed error or recovers, within its timeouts, and counts nothing twice.
+//! No error prints a key.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use limiter_core::store::LogKey;
+use limiter_core::{Counting, Error, ErrorKind, Limiter, Policy, Receipt, policy};
+use limiter_redis::{RedisStore, RedisStoreBuilder};
+use limiter_testkit::server::Server;
+use redis::Value;
+use redis::aio::ConnectionLike;
+use testbed::{Network, Proxy};
+
+use crate::support::{TIMEOUT, calls, chain, connect, search, soon, until, within};
+
+const RESPONSE: Duration = Duration::from_millis(250);
+/// Two attempts with the pause between them, and some time for the runtime.
+const BOUND: Duration = Duration::from_millis(2 * 270 + 700);
+
+/// The timeouts that these tests are about. The first connection may take long while other tests start servers.
+fn builder() -> RedisStoreBuilder {
+    RedisStore::builder().connect_timeout(TIMEOUT).response_timeout(RESPONSE)
+}
+
+/// A limiter that has been answered in time.
+async fn limiter(builder: RedisStoreBuilder, url: &str, policy: Policy) -> Limiter<RedisStore> {
+    let limiter = search(policy, builder.connect(url).await.unwrap());
+    until("an answer", async || limiter.acquire("warm").await.is_ok()).await;
+    limiter
+}
+
+#[track_caller]
+fn assert_gone(error: &Error) {
+    assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) && error.is_retryable(), "{error:?}");
+}
+
+#[tokio::test]
+async fn flushed_scripts_and_killed_connections_cost_no_decision() {
+    let server = Server::start().unwrap();
+    let limiter = search(policy!("9/1h"), connect(&server.url()).await);
+    for used in 1..=8 {
+        match used % 2 {
+            0 => server.expect_ok(&["SCRIPT", "FLUSH"]).unwrap(),
+            _ => assert!(server.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap().int() > 0),
+        }
+        let decision = limiter.acquire("k").await.unwrap();
+        assert_eq!((decision.allowed(), decision.used()), (true, used));
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Killed,
+    KilledInMidCall,
+    Stopped,
+}
+
+async fn every_call_ends_in_time(fault: Fault, group_commit: bool) {
+    let mut server = Server::start().unwrap();
+    let limiter = limiter(builder().group_commit(group_commit), &server.url(), policy!("50/1h")).await;
+    match fault {
+        Fault::Killed => server.kill(),
+        _ => server.pause().unwrap(),
+    }
+    let all = join_all((0..50).map(|n| {
+        let limiter = &limiter;
+        async move {
+            tokio::time::sleep(Duration::from_millis(n % 7 * 20)).await;
+            within(BOUND, limiter.acquire("k")).await
+        }
+    }));
+    let (results, ()) = tokio::join!(all, async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if fault == Fault::KilledInMidCall {
+            server.kill();
+        }
+    });
+    for result in results {
+        assert_gone(&result.unwrap_err());
+    }
+    match fault {
+        Fault::Stopped => server.resume().unwrap(),
+        _ => server.restart().unwrap(),
+    }
+    until("a recovery", async || limiter.acquire("other").await.is_ok()).await;
+    if fault != Fault::Stopped {
+        until("an answer", async || limiter.status("k").await.is_ok_and(|status| status.used() == 0)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_stops_or_dies_ends_every_call_in_time_and_is_found_again() {
+    let faults = [Fault::Killed, Fault::KilledInMidCall, Fault::Stopped];
+    join_all([false, true].into_iter().flat_map(|group| faults.map(|fault| every_call_ends_in_time(fault, group))))
+        .await;
+}
+
+/// The server may be reached again while nobody waits for the operation any more.
+async fn abandoned_acquires_do_not_count(policy: Policy, retries: u32, group_commit: bool) {
+    let server = Server::start().unwrap();
+    let builder = builder().retries(retries).group_commit(group_commit);
+    let limiter = limiter(builder, &server.url(), policy).await;
+    // This one arrived before.
+    until("an answer", async || limiter.acquire("k").id(1_000_u128).await.is_ok()).await;
+    server.pause().unwrap();
+    let acquires = (0..100_u128).map(|n| {
+        let acquire = limiter.acquire("k");
+        if n % 3 == 0 { acquire.id(n).into_future() } else { acquire.into_future() }
+    });
+    for done in join_all(acquires).await {
+        assert_eq!(done.unwrap_err().kind(), ErrorKind::Timeout);
+    }
+    // The deadline is late by no more than the time of the slowest reply, which the response timeout bounds.
+    tokio::time::sleep(RESPONSE).await;
+    server.resume().unwrap();
+    let used = async || limiter.peek("k").await.is_ok_and(|decision| decision.used() == 1);
+    until("one counts", used).await;
+}
+
+#[tokio::test]
+async fn what_timed_out_while_the_server_was_stopped_does_not_count() {
+    let plain = policy!("20/1h");
+    let attempts = plain.clone().with_counting(Counting::Attempts);
+    let cases = [(&plain, 0, false), (&plain, 1, false), (&attempts, 0, false), (&plain, 0, true), (&plain, 1, true)];
+    join_all(cases.map(|(policy, retries, group)| abandoned_acquires_do_not_count(policy.clone(), retries, group)))
+        .await;
+}
+
+/// As if the server's clock had been set forward since its first reply to a decision.
+#[tokio::test]
+async fn a_clock_that_is_set_forward_costs_one_round_trip() {
+    let server = Server::start().unwrap();
+    let decisions = Arc::new(AtomicU64::new(0));
+    let seen = decisions.clone();
+    let connection = crate::support::Hooked::connect(&server, move |inner, cmd| {
+        let decisions = decisions.clone();
+        Box::pin(async move {
+            let mut reply = inner.req_packed_command(cmd).await?;
+            if let Value::BulkString(bytes) = &mut reply
+                && decisions.fetch_add(1, Ordering::Relaxed) == 0
+            {
+                let mut time = [0; 8];
+                time[1..].copy_from_slice(&bytes[1..8]);
+                let earlier = u64::from_be_bytes(time) - 3_600_000_000;
+                bytes[1..8].copy_from_slice(&earlier.to_be_bytes()[1..]);
+            }
+            Ok(reply)
+        })
+    });
+    let store = crate::support::builder().with_connection(connection.await).unwrap();
+    let limiter = search(policy!("5/1h"), store);
+    for used in 1..=4 {
+        let decision = limiter.acquire("k").await.unwrap();
+        assert_eq!((decision.allowed(), decision.used()), (true, used));
+    }
+    assert_eq!(seen.load(Ordering::Relaxed), 5, "the second was late once");
+}
+
+/// A server behind a proxy that holds its replies, so that it executes what it does not answer.
+struct Held {
+    server: Server,
+    proxy: Proxy,
+}
+
+impl Held {
+    fn start() -> Self {
+        let server = Server::start().unwrap();
+        let proxy = Proxy::start(([127, 0, 0, 1], server.port()).into()).unwrap();
+        Self { server, proxy }
+    }
+
+    fn url(&self) -> String {
+        format!("redis://{}", self.proxy.address())
+    }
+
+    /// Runs a call whose answer is held until the server has executed it twice.
+    async fn repeated<T>(&self, call: impl Future<Output = T>) -> T {
+        let executed = || {
+            let calls = calls(&self.server);
+            ["evalsha", "unlink"].iter().filter_map(|name| calls.get(*name)).sum::<u64>()
+        };
+        let before = executed();
+        self.proxy.set(Network::HoldReplies);
+        let release = async {
+            until("a repetition", async || executed() >= before + 2).await;
+            self.proxy.set(Network::Healthy);
+        };
+        soon(async { tokio::join!(call, release).0 }).await
+    }
+}
+
+#[tokio::test]
+async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
+    let held = Held::start();
+    // More attempts than it takes, for a busy test machine.
+    let limiter = limiter(builder().retries(50), &held.url(), policy!("5/1h")).await;
+    let decision = held.repeated(limiter.acquire("k").into_future()).await.unwrap();
+    let entry = decision.receipt().unwrap();
+    assert_eq!((decision.allowed(), decision.used()), (true, 1));
+    // A repetition is decided later than its entry: a window is exact by the times of its entries.
+    assert!(decision.at().micros_since(entry.at()) > 200_000, "{decision:?}");
+
+    // Under another policy than the limiter's, whose window the repetition must find.
+    let gold = policy!("50/1ms");
+    assert!(limiter.acquire("gold").policy(&gold).await.unwrap().allowed());
+    let decision = held.repeated(limiter.acquire("gold").policy(&gold).cost(3).into_future()).await.unwrap();
+    assert!(decision.allowed() && decision.receipt().is_some(), "{decision:?}");
+    assert_eq!(limiter.peek("gold").await.unwrap().used(), 4);
+
+    // A settlement to a cost has the same effect again.
+    let settled = held.repeated(limiter.settle("k", entry, 3).into_future()).await.unwrap();
+    assert_eq!((settled.applied(), settled.status().used()), (true, 3));
+    // Between two attempts nobody knows whether the first refund or reset took effect.
+    let error = held.repeated(limiter.refund("k", entry).into_future()).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Timeout, true), "{error:?}");
+    let again = limiter.refund("k", entry).await.unwrap();
+    assert_eq!((again.applied(), again.status().used()), (false, 0));
+    let error = held.repeated(limiter.reset("gold")).await.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Timeout, true), "{error:?}");
+    assert!(!limiter.reset("gold").await.unwrap());
+}
+
+#[tokio::test]
+async fn an_acquire_without_any_answer_counts_at_most_once_and_a_callers_id_makes_it_once() {
+    let held = Held::start();
+    let limiter = limiter(builder(), &held.url(), policy!("5/1h")).await;
+    let (plain, with_id) = (limiter.acquire("plain"), || limiter.acquire("with id").id(0xfeed_u128).into_future());
+    held.proxy.set(Network::HoldReplies);
+    for error in join_all([plain.into_future(), with_id()].map(|call| within(BOUND, call))).await {
+        let error = error.unwrap_err();
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Timeout, true), "{error:?}");
+    }
+    held.proxy.set(Network::Healthy);
+    until("an answer", async || with_id().await.is_ok()).await;
+    for (key, most) in [("plain", 1), ("with id", 1)] {
+        until("an answer", async || limiter.peek(key).await.is_ok()).await;
+        let used = connect_and_peek(&held.server, key).await;
+        assert!(used <= most, "two attempts of one operation count {used} times");
+    }
+    assert_eq!(connect_and_peek(&held.server, "with id").await, 1);
+}
+
+async fn connect_and_peek(server: &Server, key: &str) -> u64 {
+    search(policy!("5/1h"), connect(&server.url()).await).peek(key).await.unwrap().used()
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_to_write_is_unavailable_and_goes_on_denying() {
+    let server = Server::start_with(&["--maxmemory-policy", "noeviction"]).unwrap();
+    let replica = server.start_replica().unwrap();
+    let limiter = search(policy!("5/1h"), connect(&server.url()).await);
+    for _ in 0..5 {
+        assert!(limiter.acquire("full").await.unwrap().allowed());
+    }
+    for (option, value, normal, text) in
+        [("maxmemory", "100kb", "0", "maxmemory"), ("min-replicas-to-write", "2", "0", "good replicas")]
+    {
+        server.expect_ok(&["CONFIG", "SET", option, value]).unwrap();
+        let error = soon(limiter.acquire("new")).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(chain(&error).contains(text), "{}", chain(&error));
+        assert!(!limiter.acquire("full").await.unwrap().allowed(), "a denial writes nothing");
+        server.expect_ok(&["CONFIG", "SET", option, normal]).unwrap();
+        assert_eq!(limiter.acquire(option).await.unwrap().used(), 1);
+    }
+    assert_eq!(limiter.acquire("new").await.unwrap().used(), 1, "a refused operation left nothing behind");
+
+    let limiter = limiter_with_few_retries(&replica).await;
+    let error = limiter.acquire("k").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(chain(&error).contains("READONLY") || chain(&error).contains("read only"), "{}", chain(&error));
+    assert_eq!(limiter.peek("k").await.unwrap().used(), 0);
+}
+
+async fn limiter_with_few_retries(server: &Server) -> Limiter<RedisStore> {
+    search(policy!("5/1h"), crate::support::builder().retries(1).connect(&server.url()).await.unwrap())
+}
+
+/// Checks that an error returns the key and prints it nowhere: not in its text, nor in that of its sources.
+#[track_caller]
+fn assert_private(error: &Error, key: &str) {
+    assert_eq!((error.key(), error.limiter_name()), (Some(key.as_bytes()), Some("search")), "{error:?}");
+    let mut text = format!("{error} {error:?} {error:#?}");
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        text += &format!(" {error} {error:?}");
+        source = error.source();
+    }
+    assert!(!text.contains(key), "{text}");
+}
+
+/// Members that no limiter wrote. These sort behind every entry, by their bytes or by a score that no limiter gives.
+const BEHIND: [(&str, &str, &[u8]); 9] = [
+    ("a text", "0", b"\xff 203.0.113.9"),
+    ("a text with a score", "1.5", b"203.0.113.9"),
+    ("a text with an infinite score", "inf", b"203.0.113.9"),
+    ("an empty member with a score", "1", b""),
+    ("the length of a short entry, and a time out of range", "1", &[0; 26]),
+    ("a byte more than a short entry", "0", &[0xff; 27]),
+    ("the length of a long entry, and a tag that no entry has", "0", &[0xff; 23]),
+    (
+        "a tag that announces a cost, and none",
+        "0",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x04 an id",
+    ),
+    (
+        "a tag that announces no cost, and one",
+        "0",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x00 an id a cost",
+    ),
+];
+/// These sort before every entry, so they are noticed where they are alone.
+const BEFORE: [(&str, &str, &[u8]); 4] = [
+    ("a plain text", "0", b"203.0.113.9"),
+    ("an empty member", "0", b""),
+    ("the length of a short entry, and nonsense in it", "0", b"abcdefghijklmnopqrstuvwxyz"),
+    ("the length of a caller's id, and no entry of it", "0", b"i123456789abcdef0123456\xff"),
+];
+
+#[tokio::test]
+async fn what_no_limiter_wrote_is_an_error_and_a_reset_removes_it() {
+    let server = Server::start().unwrap();
+    let limiter = search(policy!("5/1h"), connect(&server.url()).await);
+    let receipt: Receipt = limiter.acquire("other").await.unwrap().receipt().unwrap();
+    let behind_an_entry = BEHIND.map(|case| (true, case));
+    let alone = BEHIND.into_iter().chain(BEFORE).map(|case| (false, case));
+    for (has_entry, (key, score, member)) in behind_an_entry.into_iter().chain(alone) {
+        if has_entry {
+            assert!(limiter.acquire(key).await.unwrap().allowed());
+        }
+        let log = LogKey::new(limiter.name(), key);
+        let stored = limiter.store().redis_key(log);
+        server.command(&[b"ZADD".as_slice(), &stored, score.as_bytes(), member]).unwrap();
+        let mut errors = vec![limiter.acquire(key).await.unwrap_err()];
+        if !has_entry && score == "0" && member.is_empty() {
+            // A key of another type.
+            server.command(&[b"SET".as_slice(), &stored, b"something else"]).unwrap();
+            errors.push(limiter.acquire(key).await.unwrap_err());
+            errors.push(limiter.peek(key).await.unwrap_err());
+            errors.push(limiter.refund(key, receipt).await.unwrap_err());
+            errors.push(limiter.store().inspect(log).await.unwrap_err());
+        }
+        for error in errors {
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{key}: {error:?}");
+            assert!(error.to_string().contains("reset"), "{error}");
+            assert_private(&error, key);
+            let shown = format!("{error:?}").contains(&*member.escape_ascii().to_string());
+            assert!(!shown || member.is_empty(), "{error:?}");
+        }
+        assert!(limiter.reset(key).await.unwrap(), "{key}");
+        assert_eq!(limiter.acquire(key).await.unwrap().used(), 1, "{key}");
+        assert!(limiter.reset(key).await.unwrap(), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn no_error_prints_a_key() {
+    const KEY: &str = "203.0.113.7";
+    let mut server = Server::start().unwrap();
+    let limiter = limiter(builder(), &server.url(), policy!("5/1h")).await;
+    let receipt = connect_and_acquire(&server, KEY).await;
+    let mut errors =
+        vec![limiter.acquire(KEY).cost(6).await.unwrap_err(), limiter.acquire(KEY).cost(0).await.unwrap_err()];
+    for option in [["maxmemory", "100kb"], ["min-replicas-to-write", "1"]] {
+        server.expect_ok(&["CONFIG", "SET", option[0], option[1]]).unwrap();
+        errors.push(limiter.acquire(KEY).await.unwrap_err());
+        server.expect_ok(&["CONFIG", "SET", option[0], "0"]).unwrap();
+    }
+    server.pause().unwrap();
+    errors.push(limiter.acquire(KEY).await.unwrap_err());
+    errors.push(limiter.refund(KEY, receipt).await.unwrap_err());
+    server.kill();
+    errors.extend([
+        limiter.acquire(KEY).await.unwrap_err(),
+        limiter.status(KEY).await.unwrap_err(),
+        limiter.settle(KEY, receipt, 2).await.unwrap_err(),
+        limiter.reset(KEY).await.unwrap_err(),
+        limiter.store().inspect(LogKey::new(limiter.name(), KEY)).await.unwrap_err(),
+    ]);
+
+    // A server that does not know a command quotes its arguments, and so the key.
+    let without = Server::start_with(&["--rename-command", "EVALSHA", ""]).unwrap();
+    let quoted = without.command(&["EVALSHA", "0", "1", KEY]).unwrap();
+    assert!(format!("{quoted:?}").contains(KEY), "{quoted:?}");
+    let error = search(policy!("5/1h"), connect(&without.url()).await).acquire(KEY).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Configuration);
+    assert!(error.to_string().contains("unknown command 'EVALSHA'"), "{error}");
+    errors.push(error);
+    for error in &errors {
+        assert_private(error, KEY);
+    }
+    let debugged = format!("{:?} {:?} {:?}", limiter, limiter.store(), limiter.acquire(KEY));
+    assert!(!debugged.contains(KEY), "{debugged}");
+}
+
+async fn connect_and_acquire(server: &Server, key: &str) -> Receipt {
+    search(policy!("5/1h"), connect(&server.url()).await).acquire(key).await.unwrap().receipt().unwrap()
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_or_never_answers_is_an_error_in_time() {
+    let mut server = Server::start().unwrap();
+    server.kill();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    for port in [server.port(), silent.local_addr().unwrap().port()] {
+        let builder = RedisStore::builder().connect_timeout(Duration::from_millis(300)).response_timeout(RESPONSE);
+        let call = async {
+            match builder.connect(&format!("redis://127.0.0.1:{port}")).await {
+                Ok(store) => search(policy!("5/1h"), store).acquire("k").await.unwrap_err(),
+                Err(error) => {
+                    assert!(error.to_string().contains(&port.to_string()), "{error}");
+                    error
+                }
+            }
+        };
+        assert_gone(&within(Duration::from_secs(3), call).await);
+    }
+}

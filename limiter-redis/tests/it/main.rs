@@ -1,0 +1,17 @@
+//! The tests of the crate, in one program. `failover.rs` measures, so it runs alone.
+
+mod access;
+mod cluster;
+mod commands;
+mod conformance;
+mod cost;
+mod entries;
+mod expiry;
+mod faults;
+mod group;
+mod processes;
+mod properties;
+mod retention;
+mod scan;
+mod sentinel;
+mod support;

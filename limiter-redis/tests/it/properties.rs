@@ -1,0 +1,335 @@
+//! Random operations: Redis agrees with the oracle in every field, on each path through the scripts.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use futures::future::join_all;
+use limiter_core::store::{Entry, Facts, LogKey, Mode, Op, Outcome, Settlement, decide};
+use limiter_core::{Counting, MAX_COST, Name, Policy, Receipt, WindowStore, policy};
+use limiter_memory::MemoryStore;
+use limiter_redis::RedisStore;
+use limiter_testkit::conformance::{Case, CaseId, CaseLimiter, Operation, Place, Plan, Step, cases, replay};
+use limiter_testkit::server::Server;
+use limiter_testkit::{Answer, OracleStore};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
+
+use crate::support::{START, at, calls, connect, connect_with_group_commit, limit, size, with_receipts};
+
+/// The number of sequences of a property, `LIMITER_SEQUENCES`. Default: as many as a test has time for.
+fn sequences(default: u32, full: u32) -> u32 {
+    match std::env::var("LIMITER_SEQUENCES") {
+        Ok(text) => text.parse().unwrap_or_else(|e| panic!("LIMITER_SEQUENCES={text}: expected a number: {e}")),
+        Err(_) => size(default, full),
+    }
+}
+
+/// Checks a property of generated values, with the value's number. Keeps failures in a file beside this one.
+fn check<S: Strategy>(cases: u32, values: &S, property: impl AsyncFn(u32, S::Value) -> Result<(), TestCaseError>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let tried = Cell::new(0);
+    let mut runner = TestRunner::new(Config {
+        cases,
+        source_file: Some(file!()),
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..Config::default()
+    });
+    let result = runner.run(values, |value| {
+        tried.set(tried.get() + 1);
+        runtime.block_on(property(tried.get(), value))
+    });
+    result.unwrap_or_else(|e| panic!("{e}"));
+    assert!(tried.get() >= cases);
+}
+
+/// Replays what `cases_of` makes of each generated value on Redis and in memory, and compares with the oracle in every field.
+fn agree<S: Strategy>(count: u32, values: &S, cases_of: impl Fn(S::Value) -> Vec<Case>) {
+    let server = Server::start().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (redis, memory) = (Arc::new(runtime.block_on(connect(&server.url()))), Arc::new(MemoryStore::new()));
+    check(count, values, async |value_number, value| {
+        for (number, case) in cases_of(value).iter().enumerate() {
+            let key = |key: u8| format!("{value_number}/{number}/{key}").into_bytes();
+            // The plan holds the oracle's answers: stores that agree with it agree with each other.
+            let plan = Plan::of(case).map_err(TestCaseError::fail)?;
+            let in_memory = replay(&memory, &plan, key).await;
+            in_memory.map_err(|e| TestCaseError::fail(format!("memory, case {number}: {e}")))?;
+            let done = replay(&redis, &plan, key).await;
+            done.map_err(|e| TestCaseError::fail(format!("Redis, case {number}: {e}")))?;
+        }
+        Ok(())
+    });
+    assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 0, "every sequence ends with a reset of its keys");
+}
+
+#[test]
+fn memory_redis_and_the_oracle_agree_in_every_field() {
+    agree(sequences(600, 2_000), &cases(1..=40), |case| vec![case]);
+}
+
+/// The limiters of a case: without one, and with each of the first policies as the default.
+fn limiters(defaults: u8) -> Vec<CaseLimiter> {
+    let with_default = (0..defaults).map(|policy| CaseLimiter { name: 0, policy: Some(policy) });
+    [CaseLimiter::NONE].into_iter().chain(with_default).collect()
+}
+
+fn run(mode: Mode, limiter: u8, policy: u8, cost: u64, id: Option<CaseId>) -> Operation {
+    Operation::Run { mode, on: Place { limiter, key: 0 }, policy, cost, id }
+}
+
+fn settle(step: u8, cost: u64, policy: u8) -> Operation {
+    Operation::Settle { step: step.into(), on: None, cost, policy }
+}
+
+/// Attempts on one log, most of which are denied. With `ids`, every one has a caller's id and takes the general path.
+fn attempts(limits: &[(u64, u64)], steps: &[(u8, u64, u64, u8)], ids: bool) -> Case {
+    let limit = |&(max, window)| limit(max, window);
+    let mut policies: Vec<Policy> =
+        limits.iter().map(|pair| Policy::from(limit(pair)).with_counting(Counting::Attempts)).collect();
+    if limits.len() > 1 {
+        policies.extend(Policy::new(limits.iter().map(limit)).map(|policy| policy.with_counting(Counting::Attempts)));
+    }
+    policies.push(Policy::from(limit(&limits[0])));
+    let count = policies.len() as u8;
+    let step = |(number, &(kind, after, cost, n)): (usize, &(u8, u64, u64, u8))| {
+        let (policy, limiter) = ((n / 8).min(count - 1), n % 2);
+        let id = ids.then_some(CaseId::Fresh(number as u8));
+        let operation = match kind {
+            0 => settle(n, cost - 1, policy),
+            1 => run(Mode::Record, limiter, policy, cost, id),
+            2 | 3 => run(Mode::Peek, limiter, policy, cost, None),
+            _ => run(Mode::Acquire, limiter, policy, cost, id),
+        };
+        Step { after: after as i64, operation }
+    };
+    let steps = steps.iter().enumerate().map(step).collect();
+    Case { policies, limiters: limiters(1), start: START, steps: with_receipts(steps) }
+}
+
+#[test]
+fn both_paths_decide_alike_on_attempts() {
+    const WINDOW: u64 = 100;
+    let after = prop_oneof![4 => Just(0_u64), 8 => 1..4_u64, 1 => WINDOW - 5..WINDOW + 5];
+    let cost = prop_oneof![6 => Just(1_u64), 1 => 2..6_u64];
+    // Mostly the first policy.
+    let choice = prop_oneof![4 => 0..8_u8, 1 => 0..32_u8];
+    let limits = vec((1..7_u64, prop_oneof![3 => Just(WINDOW), 1 => 5..20_u64]), 1..=2);
+    let strategy = (limits, vec((0..16_u8, after, cost, choice), 1..=60));
+    agree(sequences(300, 2_000), &strategy, |(limits, steps)| {
+        [false, true].map(|ids| attempts(&limits, &steps, ids)).into()
+    });
+}
+
+/// From this running total on an entry is long, and from this age of the first entry.
+const TOTAL: u64 = 1 << 39;
+const AGE: u64 = 1 << 48;
+
+/// Costs, times and policies beyond what a short entry can hold.
+fn extremes() -> impl Strategy<Value = Case> {
+    const WINDOW: u64 = 1_000;
+    const COSTS: [u64; 12] = [1, 1, 1, 1, 2, 5, 65_533, 65_534, 65_535, TOTAL - 3, TOTAL, MAX_COST];
+    const TIMES: [u64; 12] = [0, 0, 0, 1, 1, 9, 10, 11, WINDOW, AGE - 1, AGE, AGE + 1];
+    const POLICIES: [(u64, u64); 8] = [
+        (3, 10),
+        (65_535, 10),
+        (65_536, WINDOW),
+        (65_540, 2 * AGE),
+        (TOTAL, 10),
+        (TOTAL + 4, 2 * AGE),
+        (MAX_COST, 10),
+        (9, WINDOW),
+    ];
+    let policy = (vec(0..POLICIES.len(), 1..=2), any::<bool>()).prop_map(|(limits, attempts)| {
+        let policy = Policy::new(limits.into_iter().map(|i| limit(POLICIES[i].0, POLICIES[i].1))).unwrap();
+        if attempts { policy.with_counting(Counting::Attempts) } else { policy }
+    });
+    let step =
+        (0..16_u8, 0..TIMES.len(), 0..COSTS.len(), any::<u8>(), 0..4_u8).prop_map(|(kind, time, cost, n, policy)| {
+            let cost = COSTS[cost];
+            let operation = match kind {
+                0..=2 => settle(n, if kind == 0 { cost } else { 0 }, policy),
+                _ => {
+                    let modes = [Mode::Acquire, Mode::Record, Mode::Peek];
+                    let mode = modes[usize::from(kind.saturating_sub(10) / 2).min(2)];
+                    run(mode, n / 2, policy, cost, (n > 250).then_some(CaseId::Fresh(n % 2)))
+                }
+            };
+            Step { after: i64::try_from(TIMES[time]).unwrap(), operation }
+        });
+    (vec(policy, 1..=3), vec(step, 1..=30)).prop_map(move |(policies, steps)| Case {
+        policies,
+        // Mostly a default policy that is another one than the operation's.
+        limiters: limiters(3),
+        start: START,
+        steps: with_receipts(steps),
+    })
+}
+
+#[test]
+fn decisions_are_the_same_at_the_ends_of_the_forms() {
+    agree(sequences(600, 2_000), &extremes(), |case| vec![case]);
+}
+
+/// Logs of over a hundred entries, mostly appended on the fast path, under policies that see further or less far by time and
+/// by cost.
+fn long_logs() -> impl Strategy<Value = Case> {
+    const LIMITS: [(u64, u64); 9] = [
+        (40, 30),
+        (150, 500),
+        (90, 500),
+        (200, 120),
+        (20, 2_000),
+        (65_600, 300),
+        (70_000, 2_000),
+        (250, 2_000),
+        (1_000, 60),
+    ];
+    let policy = (vec(0..LIMITS.len(), 1..=2), 0..8_u8).prop_map(move |(limits, kind)| {
+        let policy = Policy::new(limits.into_iter().map(|i| limit(LIMITS[i].0, LIMITS[i].1))).unwrap();
+        if kind == 0 { policy.with_counting(Counting::Attempts) } else { policy }
+    });
+    // Mostly costs of 1; large ones in half of the cases.
+    let step = (0..40_u8, 0..6_i64, 0..20_usize, 0..4_u8, 0..4_u8, any::<u8>());
+    (vec(policy, 2..=4), vec(step, 200..=400), any::<bool>()).prop_map(|(policies, steps, large)| {
+        let step = |(kind, after, cost, policy, limiter, n): (u8, i64, usize, u8, u8, u8)| {
+            let cost = match (cost, large) {
+                (0..=1, false) => 2 + cost as u64,
+                (0..=4, true) => 500 * (1 + cost as u64),
+                _ => 1,
+            };
+            let operation = match kind {
+                0 => run(Mode::Record, limiter, policy, cost, None),
+                1 | 2 => run(Mode::Peek, limiter, policy, cost, None),
+                3 => settle(n, u64::from(n % 4), policy),
+                _ => run(Mode::Acquire, limiter, policy, cost, None),
+            };
+            Step { after: after - 1, operation }
+        };
+        let steps = with_receipts(steps.into_iter().map(step).collect());
+        let first = CaseLimiter { name: 0, policy: Some(0) };
+        Case { policies, limiters: [vec![first], limiters(2)].concat(), start: START, steps }
+    })
+}
+
+#[test]
+fn long_logs_under_changing_policies_agree_with_the_oracle() {
+    agree(sequences(40, 150), &long_logs(), |case| vec![case]);
+}
+
+/// One operation of a batch.
+#[derive(Clone, Copy, Debug)]
+struct Planned {
+    mode: Mode,
+    policy: usize,
+    /// The number of the limiter's policy, if it is another one.
+    default: Option<usize>,
+    cost: u64,
+    /// The caller's id.
+    id: Option<u128>,
+}
+
+/// Operations that arrive together, some time after the ones before.
+#[derive(Clone, Debug)]
+struct Batch {
+    after: u64,
+    planned: Vec<Planned>,
+    /// Refunds the entry that was appended this many entries ago, afterwards.
+    refund: Option<usize>,
+}
+
+/// Mostly runs of alike acquires.
+fn batches() -> impl Strategy<Value = Vec<Batch>> {
+    let mode = prop_oneof![12 => Just(Mode::Acquire), 1 => Just(Mode::Peek), 1 => Just(Mode::Record)];
+    let default = prop_oneof![3 => Just(None), 1 => (0_usize..6).prop_map(Some)];
+    let cost =
+        prop_oneof![24 => Just(1_u64), 8 => 2_u64..=5, 1 => Just((1_u64 << 39) - 3), 2 => Just((1_u64 << 48) - 3)];
+    let id = prop_oneof![9 => Just(None), 1 => (0_u128..4).prop_map(Some)];
+    let planned = (mode, 0_usize..6, default, cost, id).prop_map(|(mode, policy, default, cost, id)| Planned {
+        mode,
+        policy,
+        default,
+        cost,
+        id,
+    });
+    let run = (planned, 1_usize..=12).prop_map(|(planned, count)| vec![planned; count]);
+    let after = prop_oneof![2 => Just(0_u64), 4 => 1_u64..60, 1 => 60_u64..1500];
+    let refund = prop_oneof![4 => Just(None), 1 => (0_usize..8).prop_map(Some)];
+    let batch = (after, vec(run, 1..=3), refund).prop_map(|(after, runs, refund)| Batch {
+        after,
+        planned: runs.concat(),
+        refund,
+    });
+    vec(batch, 1..=10)
+}
+
+/// The fields of a decision, or the text of an error, and what became of the entry.
+fn shown(op: &Op<'_>, facts: &Result<Facts, limiter_core::Error>) -> Result<(Answer, &'static str), String> {
+    let facts = facts.as_ref().map_err(|error| format!("{error:?}"))?;
+    facts.verify(op).map_err(|error| format!("{error:?}"))?;
+    let outcome = match facts.outcome {
+        Outcome::Nothing => "nothing",
+        Outcome::Appended(_) => "appended",
+        Outcome::Repeated(_) => "repeated",
+    };
+    Ok((Answer::from(&decide(op, facts.clone())), outcome))
+}
+
+fn appended(facts: &Result<Facts, limiter_core::Error>) -> Option<Entry> {
+    match facts.as_ref().ok()?.outcome {
+        Outcome::Appended(entry) => Some(entry),
+        _ => None,
+    }
+}
+
+/// Runs the batches on the store, all operations of one together, and on the oracle one by one.
+async fn compare(redis: &RedisStore, key: &str, batches: &[Batch]) -> Result<(), TestCaseError> {
+    let windows = [policy!("5/100us"), policy!("9/100us, 20/1ms"), policy!("40/100us, 12/1ms"), policy!("30/2ms")];
+    let attempts = windows[0].clone().with_counting(Counting::Attempts);
+    // For totals that take more bits.
+    let large = policy!("4503599627370496/2ms");
+    let policies: Vec<Policy> = windows.into_iter().chain([attempts, large]).collect();
+    let (oracle, log, mut time) = (OracleStore::new(), LogKey::new(Name::default(), key), 0);
+    // The entries appended so far: in Redis and in the oracle.
+    let mut entries = Vec::new();
+    for (number, batch) in batches.iter().enumerate() {
+        time += batch.after;
+        let ops = batch.planned.iter().filter_map(|planned| {
+            let mut op = Op::new(planned.mode, key, &policies[planned.policy]).with_cost(planned.cost).at(at(time));
+            (op.limiter_policy, op.id) = (planned.default.map(|i| &policies[i]), planned.id.map(Into::into));
+            op.checked().ok()
+        });
+        let ops: Vec<Op<'_>> = ops.collect();
+        let together = join_all(ops.iter().map(|op| redis.apply(*op))).await;
+        for (place, (op, facts)) in ops.iter().zip(together).enumerate() {
+            let expected = oracle.apply(*op).await;
+            entries.extend(appended(&facts).zip(appended(&expected)));
+            prop_assert_eq!(shown(op, &facts), shown(op, &expected), "batch {}, place {}: {:?}", number, place, op);
+        }
+        if let Some((mine, theirs)) = batch.refund.and_then(|back| entries.iter().rev().nth(back)) {
+            let refund = |entry: &Entry| {
+                let receipt = Receipt::new(entry.id, entry.at, policies[3].longest_window());
+                Settlement::new(log, &policies[3], receipt, 0).at(at(time))
+            };
+            let mine = redis.settle(refund(mine)).await.unwrap();
+            let theirs = oracle.settle(refund(theirs)).await.unwrap();
+            prop_assert_eq!((mine.applied, mine.log.newest), (theirs.applied, theirs.log.newest), "batch {}", number);
+        }
+    }
+    redis.reset(log).await.unwrap();
+    Ok(())
+}
+
+#[test]
+fn a_group_gets_the_facts_that_its_operations_get_one_by_one() {
+    let server = Server::start().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let redis = runtime.block_on(connect_with_group_commit(&server.url()));
+    let operations = Cell::new(0);
+    check(sequences(400, 1_000), &batches(), async |number, batches| {
+        operations.set(operations.get() + batches.iter().map(|batch| batch.planned.len() as u64).sum::<u64>());
+        compare(&redis, &number.to_string(), &batches).await
+    });
+    let calls = calls(&server)["evalsha"];
+    assert!(3 * calls < 2 * operations.get(), "{calls} calls for {operations:?} operations");
+}

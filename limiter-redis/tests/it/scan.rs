@@ -1,0 +1,174 @@
+//! A scan takes a few round trips a page, and finds every key once, whichever node holds it.
+
+use std::collections::BTreeMap;
+
+use limiter_core::store::{LogKey, Op};
+use limiter_core::{Limiter, Name, WindowStore, policy};
+use limiter_redis::{Cursor, LiveKey, Page, RedisStore, StoredKey};
+use limiter_testkit::server::{Cluster, Server};
+
+use crate::support::{builder, connect, run, search, shared_cluster};
+
+const KEYS: u64 = 700;
+
+/// Key `n` gets one, two or three entries.
+async fn fill(store: RedisStore) -> Limiter<RedisStore> {
+    let limiter = search(policy!("10/1h"), store);
+    for n in 0..KEYS {
+        for _ in 0..=n % 3 {
+            assert!(limiter.acquire(n).await.unwrap().allowed());
+        }
+    }
+    limiter
+}
+
+fn expected() -> BTreeMap<String, u64> {
+    (0..KEYS).map(|n| (n.to_string(), n % 3 + 1)).collect()
+}
+
+/// Scans all keys, page by page.
+async fn scanned(store: &RedisStore, count: usize) -> Vec<LiveKey> {
+    pages(async |cursor| store.scan(cursor, count).await.unwrap()).await
+}
+
+/// Scans the keys of one name, page by page.
+async fn scanned_name(store: &RedisStore, name: &str, count: usize) -> Vec<LiveKey> {
+    pages(async |cursor| store.scan_name(name, cursor, count).await.unwrap()).await
+}
+
+async fn pages(page: impl AsyncFn(Option<Cursor>) -> Page) -> Vec<LiveKey> {
+    let (mut found, mut cursor) = (Vec::new(), None);
+    loop {
+        let page = page(cursor).await;
+        found.extend(page.keys);
+        cursor = page.next;
+        if cursor.is_none() {
+            return found;
+        }
+    }
+}
+
+fn sizes(found: &[LiveKey]) -> BTreeMap<String, u64> {
+    let name = |live: &LiveKey| match &live.key {
+        StoredKey::Known(key) => String::from_utf8(key.to_vec()).unwrap(),
+        other => panic!("{other}"),
+    };
+    found.iter().map(|live| (name(live), live.members)).collect()
+}
+
+/// How often the server found something to read. That is at least once for each round trip.
+fn reads(server: &Server) -> u64 {
+    server.info_number("stats", "total_reads_processed").unwrap()
+}
+
+#[tokio::test]
+async fn a_page_takes_a_few_round_trips_and_lists_other_types_without_members() {
+    let server = Server::start().unwrap();
+    let limiter = fill(connect(&server.url()).await).await;
+    let before = reads(&server);
+    // A page of all keys comes in the order in which Redis names them.
+    let page = limiter.store().scan(None, 1_000_000).await.unwrap();
+    assert!(page.next.is_none());
+    let trips = reads(&server) - before;
+    assert!(trips < 40, "{trips} reads for {KEYS} keys");
+    assert_eq!(page.keys.len() as u64, KEYS);
+    assert_eq!(sizes(&page.keys), expected());
+    assert_eq!(sizes(&scanned(limiter.store(), 10).await), expected());
+
+    let text = limiter.store().redis_key(LogKey::new(limiter.name(), "text"));
+    server.command(&[b"SET".as_slice(), &text, b"no log"]).unwrap();
+    assert!(limiter.reset("5").await.unwrap());
+    let (mut expected, found) = (expected(), scanned(limiter.store(), 100).await);
+    expected.remove("5");
+    expected.insert("text".to_owned(), 0);
+    assert_eq!(sizes(&found), expected);
+}
+
+#[tokio::test]
+async fn a_cluster_is_looked_through_node_by_node_and_keys_that_move_are_followed() {
+    let cluster = Cluster::start().unwrap();
+    let limiter = fill(connect(&cluster.url()).await).await;
+    assert_eq!(sizes(&scanned(limiter.store(), 100).await), expected());
+
+    // One key of a slot that moves is already on its new node, and is found there.
+    let key = "7";
+    let stored = limiter.store().redis_key(LogKey::new(limiter.name(), key));
+    let slot = crate::cluster::slot(&cluster, key);
+    let from = cluster.owner(slot).unwrap();
+    let to = cluster.nodes().iter().find(|node| node.port() != from.port()).unwrap();
+    crate::cluster::begin_migration(from, to, slot);
+    let port = to.port().to_string();
+    let migrate = [b"MIGRATE".as_slice(), b"127.0.0.1", port.as_bytes(), &stored, b"0", b"5000"];
+    assert_eq!(from.command(&migrate).unwrap().text(), "OK");
+    assert_eq!(sizes(&scanned(limiter.store(), 100).await), expected());
+    assert_eq!(limiter.status(key).await.unwrap().used(), 2);
+}
+
+const NAMES: [&str; 8] = ["search", "login", "Search", "", "a:b", "*", "{a}", "%2A"];
+
+/// Every name gets the same keys.
+async fn fill_names(store: &RedisStore) {
+    for name in NAMES {
+        for key in ["customer 7", "search:customer 7", "", "}"] {
+            let (name, policy) = (Name::new(name), policy!("10/1h"));
+            assert!(run(store, Op::acquire(key, &policy).with_name(name)).await.unwrap().allowed());
+        }
+    }
+}
+
+fn names(found: &[LiveKey]) -> BTreeMap<&str, Vec<String>> {
+    let mut names = BTreeMap::<_, Vec<String>>::new();
+    for live in found {
+        names.entry(&*live.name).or_default().push(live.key.to_string());
+    }
+    names.values_mut().for_each(|keys| keys.sort_unstable());
+    names
+}
+
+async fn each_name_is_scanned_alone(store: &RedisStore) {
+    fill_names(store).await;
+    let keys = ["", "customer 7", "search:customer 7", "}"].map(str::to_owned).to_vec();
+    let all = scanned(store, 3).await;
+    assert_eq!(names(&all), NAMES.iter().map(|name| (*name, keys.clone())).collect());
+    for name in NAMES {
+        let found = scanned_name(store, name, 3).await;
+        assert_eq!(names(&found), BTreeMap::from([(name, keys.clone())]), "{name:?}");
+    }
+    for name in ["sear", "search:", "nobody", "[a-z]*", "?"] {
+        assert!(scanned_name(store, name, 100).await.is_empty(), "{name:?}");
+    }
+    let found = scanned_name(store, "login", 100).await;
+    let debugged = format!("{found:?}");
+    assert!(debugged.contains("login") && !debugged.contains("customer"), "{debugged}");
+
+    // What was found can be looked at and removed.
+    for live in &all {
+        let StoredKey::Known(key) = &live.key else { panic!("{live:?}") };
+        let log = LogKey::new(Name::new(&live.name), &**key);
+        assert_eq!(store.inspect(log).await.unwrap().unwrap().entries, live.members);
+        assert!(store.reset(log).await.unwrap());
+    }
+    assert!(scanned(store, 100).await.is_empty());
+}
+
+#[tokio::test]
+async fn the_keys_of_one_name_are_scanned_alone_and_keys_of_another_layout_not_at_all() {
+    let server = Server::start().unwrap();
+    let store = connect(&server.url()).await;
+    for other in
+        ["limiter:{no name}", "limiter:search:k", "limiter:{%73earch:k}", "other:{search:k}", "limiter:{a b:k}"]
+    {
+        server.expect_ok(&["SET", other, "text"]).unwrap();
+    }
+    each_name_is_scanned_alone(&store).await;
+    let cluster = builder().prefix("scan").connect(&shared_cluster().url()).await.unwrap();
+    each_name_is_scanned_alone(&cluster).await;
+
+    let limiter = search(policy!("10/1h"), store);
+    assert!(limiter.acquire("k".repeat(257)).await.unwrap().allowed());
+    let found = scanned_name(limiter.store(), "search", 100).await;
+    assert!(
+        matches!(&found[..], [LiveKey { key: StoredKey::Digest(hex), members: 1, .. }] if hex.len() == 64),
+        "{found:?}"
+    );
+}

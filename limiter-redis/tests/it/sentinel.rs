@@ -1,0 +1,137 @@
+//! Three real sentinels: a failover under load.
+
+use std::collections::HashMap;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::future::join_all;
+use limiter_core::{ErrorKind, Limit, policy};
+use limiter_redis::RedisStore;
+use limiter_testkit::server::Server;
+use tempfile::TempDir;
+
+use crate::support::{connect, search, size, soon, until, within};
+
+/// Kills the sentinel when its standard input closes, which happens when the test process ends for any reason.
+const KEEPER: &str = r#""${LIMITER_REDIS_SERVER:-redis-server}" "$0" --sentinel </dev/null >/dev/null 2>&1 & pid=$!
+cat >/dev/null; kill -9 $pid 2>/dev/null; wait"#;
+
+/// A sentinel for one test. Dropping it stops it.
+struct Sentinel {
+    keeper: Child,
+    port: u16,
+    _dir: TempDir,
+}
+
+impl Sentinel {
+    fn start(master: u16) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let conf = dir.path().join("sentinel.conf");
+        let monitor = format!("monitor m 127.0.0.1 {master} 2");
+        let options = [&monitor, "down-after-milliseconds m 500", "failover-timeout m 4000"];
+        let options = options.map(|option| format!("sentinel {option}\n")).concat();
+        let dir_option = dir.path().display();
+        let text = format!("port {port}\nbind 127.0.0.1\nprotected-mode no\ndir {dir_option}\n{options}");
+        std::fs::write(&conf, text).unwrap();
+        let mut keeper = Command::new("sh");
+        let keeper = keeper.args(["-c", KEEPER]).arg(conf).stdin(Stdio::piped()).spawn().unwrap();
+        Self { keeper, port, _dir: dir }
+    }
+
+    /// What it says of the master.
+    async fn master(&self) -> redis::RedisResult<HashMap<String, String>> {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        redis::cmd("SENTINEL").arg("MASTER").arg("m").query_async(&mut connection).await
+    }
+
+    async fn says(&self, field: &str, value: &str) -> bool {
+        self.master().await.is_ok_and(|master| master.get(field).is_some_and(|found| found == value))
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_failover_decisions_go_on_with_the_new_master() {
+    let mut master = Server::start().unwrap();
+    let replica = master.start_replica().unwrap();
+    let sentinels: Vec<Sentinel> = (0..3).map(|_| Sentinel::start(master.port())).collect();
+    for sentinel in &sentinels {
+        for (field, value) in [("num-other-sentinels", "2"), ("num-slaves", "1"), ("flags", "master")] {
+            until(field, async || sentinel.says(field, value).await).await;
+        }
+    }
+    // One that is not there, one that never answers, and the others.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let ports = [1, silent.local_addr().unwrap().port()].into_iter().chain(sentinels.iter().map(|one| one.port));
+    let hosts: Vec<String> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
+    let url = format!("redis+sentinel://{}/m", hosts.join(","));
+    let error = RedisStore::connect(&format!("{url}other")).await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error:?}");
+
+    let stores = [RedisStore::connect(&url).await.unwrap(), RedisStore::builder().connect_lazy(&url).unwrap()];
+    let limiters = stores.map(|store| Arc::new(search(Limit::meter(Duration::from_secs(600)).unwrap(), store)));
+    let over = Arc::new(AtomicBool::new(false));
+    let load: Vec<_> = limiters.iter().flat_map(|limiter| [(); 8].map(|()| limiter.clone())).collect();
+    let load = load.into_iter().map(|limiter| {
+        let over = over.clone();
+        tokio::spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                if let Err(error) = limiter.record("load").await {
+                    let temporary = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout);
+                    assert!(temporary && error.is_retryable(), "{error:?}");
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        })
+    });
+    let load: Vec<_> = load.collect();
+    for limiter in &limiters {
+        until("a decision", async || limiter.record("k").await.is_ok()).await;
+    }
+    master.kill();
+    let port = replica.port().to_string();
+    until("two sentinels name the replica", async || {
+        let named = join_all(sentinels.iter().map(|sentinel| sentinel.says("port", &port))).await;
+        named.iter().filter(|named| **named).count() >= 2
+            && replica.info("replication").unwrap().contains("role:master")
+    })
+    .await;
+    for limiter in &limiters {
+        let decision = within(Duration::from_secs(1), async {
+            loop {
+                if let Ok(decision) = limiter.record("k").await {
+                    break decision;
+                }
+            }
+        });
+        assert!(decision.await.allowed());
+    }
+
+    // The former master comes back and, ten seconds later, becomes a replica; nobody writes to it.
+    master.restart().unwrap();
+    if size(false, true) {
+        until("it becomes a replica", async || master.info("replication").unwrap().contains("role:slave")).await;
+    }
+    for limiter in &limiters {
+        for _ in 0..10 {
+            assert!(soon(limiter.record("k")).await.is_ok());
+        }
+        assert_eq!(limiter.store().scan(None, 1_000).await.unwrap().keys.len(), 2);
+    }
+    over.store(true, Ordering::Relaxed);
+    for task in load {
+        task.await.unwrap();
+    }
+    let held = search(policy!("1000000/1h"), connect(&replica.url()).await);
+    assert!(held.status("k").await.unwrap().used() >= 22);
+}

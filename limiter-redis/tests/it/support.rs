@@ -1,0 +1,198 @@
+//! What several tests need.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use futures::future::join_all;
+use limiter_core::store::{LogKey, Mode, Op, decide};
+use limiter_core::{Decision, Error, IntoPolicy, Limit, Limiter, Name, Timestamp, Window, WindowStore, policy};
+use limiter_redis::{Connection, RedisStore, RedisStoreBuilder};
+use limiter_testkit::conformance::{Operation, Step};
+use limiter_testkit::server::{Cluster, Reply, Server};
+use redis::aio::{ConnectionLike, ConnectionManager};
+use redis::{Client, Cmd, Pipeline, RedisFuture, Value};
+
+/// Longer than anything takes on a busy test machine, for tests that are not about timeouts.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The time that operations at given times count from.
+pub(crate) const START: u64 = 1_700_000_000_000_000;
+
+pub(crate) fn at(micros: u64) -> Timestamp {
+    Timestamp::from_micros(START + micros).unwrap()
+}
+
+/// Returns a limit of `max` in a window of so many microseconds.
+pub(crate) fn limit(max: u64, window: u64) -> Limit {
+    Limit::with_window(max, Window::from_micros(window).unwrap()).unwrap()
+}
+
+/// Returns the size of a long test: `full` with `LIMITER_TEST_ALL=1`.
+pub(crate) fn size<T>(default: T, full: T) -> T {
+    if std::env::var_os("LIMITER_TEST_ALL").is_some() { full } else { default }
+}
+
+/// Returns a cluster for tests that change nothing but keys of their own. It ends with the program.
+pub(crate) fn shared_cluster() -> &'static Cluster {
+    static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start().unwrap());
+    &CLUSTER
+}
+
+/// Returns a builder whose timeouts a busy test machine does not reach.
+pub(crate) fn builder() -> RedisStoreBuilder {
+    RedisStore::builder().connect_timeout(TIMEOUT).response_timeout(TIMEOUT)
+}
+
+/// Connects to a URL with timeouts that a busy test machine does not reach.
+pub(crate) async fn connect(url: &str) -> RedisStore {
+    builder().connect(url).await.unwrap()
+}
+
+/// Connects with group commit to a server that knows its scripts. While a script is loaded, its call falls behind later ones.
+pub(crate) async fn connect_with_group_commit(url: &str) -> RedisStore {
+    let store = builder().group_commit(true).connect(url).await.unwrap();
+    let policy = policy!("1000/1h");
+    for done in join_all((0..3).map(|_| run(&store, Op::acquire("warm", &policy)))).await {
+        assert!(done.unwrap().allowed());
+    }
+    store.reset(LogKey::new(Name::default(), "warm")).await.unwrap();
+    store
+}
+
+pub(crate) fn search<S>(policy: impl IntoPolicy, store: S) -> Limiter<S> {
+    Limiter::new("search", policy, store)
+}
+
+/// A connection of the tests' own: it sends commands as its hook does.
+#[derive(Clone)]
+pub(crate) struct Hooked(ConnectionManager, Hook);
+
+type Hook = Arc<dyn for<'a> Fn(&'a mut ConnectionManager, &'a Cmd) -> RedisFuture<'a, Value> + Send + Sync>;
+
+impl Hooked {
+    pub(crate) async fn connect(
+        server: &Server,
+        hook: impl for<'a> Fn(&'a mut ConnectionManager, &'a Cmd) -> RedisFuture<'a, Value> + Send + Sync + 'static,
+    ) -> Connection {
+        let inner = ConnectionManager::new(Client::open(server.url()).unwrap()).await.unwrap();
+        Connection::new(Self(inner, Arc::new(hook)))
+    }
+}
+
+impl ConnectionLike for Hooked {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        (self.1)(&mut self.0, cmd)
+    }
+
+    fn req_packed_commands<'a>(&'a mut self, all: &'a Pipeline, o: usize, c: usize) -> RedisFuture<'a, Vec<Value>> {
+        self.0.req_packed_commands(all, o, c)
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
+
+/// Returns the output of a future that must not hang.
+pub(crate) async fn soon<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(TIMEOUT, future).await.expect("a future hangs")
+}
+
+/// Returns the output of a call that must end within this time. Time stands still while the machine is busy elsewhere: it is
+/// counted in steps of the call's own runtime.
+pub(crate) async fn within<T>(limit: Duration, call: impl Future<Output = T>) -> T {
+    const STEP: Duration = Duration::from_millis(10);
+    let late = async {
+        for _ in 0..limit.as_millis() / STEP.as_millis() {
+            tokio::time::sleep(STEP).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        output = call => output,
+        () = late => panic!("a call took longer than {limit:?}"),
+    }
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !condition().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(TIMEOUT, wait).await.unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+/// Applies an operation as it is. Without a limiter's policy, its own policy alone says what an append keeps.
+pub(crate) async fn run(store: &impl WindowStore, op: Op<'_>) -> Result<Decision, Error> {
+    let op = op.checked()?;
+    let facts = store.apply(op).await?;
+    facts.verify(&op)?;
+    Ok(decide(&op, facts))
+}
+
+/// Returns the text of an error and of its sources, as a program prints them.
+pub(crate) fn chain(error: &Error) -> String {
+    let (mut text, mut source) = (error.to_string(), std::error::Error::source(error));
+    while let Some(error) = source {
+        text += &format!(": {error}");
+        source = error.source();
+    }
+    text
+}
+
+/// Returns how often each command was called since the last `CONFIG RESETSTAT`, by clients and scripts.
+pub(crate) fn calls(server: &Server) -> BTreeMap<String, u64> {
+    let stats = server.info("commandstats").unwrap();
+    let call = |line: &str| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        Some((name.to_owned(), rest.split(',').next()?.parse().ok()?))
+    };
+    stats.lines().filter_map(call).collect()
+}
+
+pub(crate) fn reset_calls(server: &Server) {
+    server.expect_ok(&["CONFIG", "RESETSTAT"]).unwrap();
+}
+
+/// Returns the members that Redis holds for a log: callers' ids, and then the entries, oldest first.
+pub(crate) fn members(server: &Server, store: &RedisStore, log: LogKey<'_>) -> Vec<Vec<u8>> {
+    let members = server.command(&[b"ZRANGE".as_slice(), &store.redis_key(log), b"0", b"-1"]).unwrap();
+    let Reply::List(members) = members else { panic!("{members:?}") };
+    let bytes = |member| match member {
+        Reply::Bytes(Some(bytes)) => bytes,
+        other => panic!("{other:?}"),
+    };
+    members.into_iter().map(bytes).collect()
+}
+
+/// Returns a key's time to live in milliseconds.
+pub(crate) fn ttl(server: &Server, store: &RedisStore, log: LogKey<'_>) -> i64 {
+    server.command(&[b"PTTL".as_slice(), &store.redis_key(log)]).unwrap().int()
+}
+
+/// Lets each settlement use the receipt of an earlier acquire or record: of `n` receipts the one of its number modulo `n`.
+pub(crate) fn with_receipts(mut steps: Vec<Step>) -> Vec<Step> {
+    let mut appends = Vec::new();
+    for (number, step) in steps.iter_mut().enumerate() {
+        match &mut step.operation {
+            Operation::Settle { step, .. } => {
+                *step = appends.get(*step % appends.len().max(1)).copied().unwrap_or(number);
+            }
+            Operation::Run { mode: Mode::Acquire | Mode::Record, .. } => appends.push(number),
+            _ => {}
+        }
+    }
+    steps
+}
+
+/// Returns a function that makes a random number below its argument. The same seed makes the same numbers.
+pub(crate) fn random_below(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut random = seed;
+    move |end| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % end
+    }
+}
