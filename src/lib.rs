@@ -48,6 +48,7 @@
 //! | `memory` (default) | `MemoryStore`, the in-process store |
 //! | `redis` | `RedisStore` for one Redis server; enables `tokio` |
 //! | `redis-cluster` | `RedisStore` for Redis Cluster; enables `redis` |
+//! | `redis-sentinel` | `RedisStore` behind Redis Sentinel; enables `redis` |
 //! | `redis-tls` | TLS for `RedisStore`, with rustls; enables `redis` |
 //! | `tokio` | waiting with `within` in a tokio runtime |
 //! | `serde` | limits and policies in configuration files |

@@ -1,35 +1,38 @@
-//! Sequences at the store's own clock.
+//! Sequences at the store's own clock, and with calls whose futures are dropped.
 //!
 //! The store's answers state when each call happened. The oracle answers for the same times, so every field of every
 //! answer is compared, no matter how long the calls take. A separate check decides whether those times are right.
 
 pub(super) mod clock;
 mod possible_history;
-pub(super) mod time_scale;
+pub(super) mod run_script;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::store::{At, LogKey};
-use limiter_core::{Error, Timestamp, WindowStore};
+use limiter_core::{Error, SharedStore, Timestamp, WindowStore as _};
 
-use crate::conformance::sentence::Citation;
-use crate::conformance::sequence::call_result::{CallResult, StoreResult, agrees};
-use crate::conformance::sequence::caller::{Caller, Route, StoreKeys};
-use crate::conformance::sequence::case::{Case, Operation};
-use crate::conformance::sequence::planner::Planner;
-use crate::conformance::sequence::replay::{Mismatch, mismatch, salt};
-use crate::conformance::sequence::transcript;
-use crate::conformance::sequence::{Call, Log, Plan};
-use crate::conformance::sleep::sleep_on;
-use crate::conformance::suite::run::{Run, reset_all};
+use super::cancel::DropAfter;
+use super::sentence::Citation;
+use super::sequence::call_result::{CallResult, StoreResult, agrees};
+use super::sequence::caller::{Caller, Route, StoreKeys};
+use super::sequence::case::{Case, Operation};
+use super::sequence::planner::Planner;
+use super::sequence::replay::{Mismatch, Sweep, mismatch, salt};
+use super::sequence::{Call, Log, Plan, transcript};
+use super::sleep::sleep_on;
+use super::suite::run::{Run, reset_all};
 use clock::{ClockCheck, Moment, When};
 use possible_history::PossibleHistory;
 
-/// Calls a store at its clock, and compares its answers with the oracle's for the times that the store stated.
-pub(crate) struct Session<S: ?Sized> {
-    handles: Vec<Arc<S>>,
+/// Calls a store, and compares its answers with the oracle's for the times that the store stated.
+pub(crate) struct Session {
+    handles: Vec<SharedStore>,
     turn: usize,
+    /// The route of all calls. `None` takes the routes in turn.
+    pub(crate) route: Option<Route>,
+    /// Makes the store sweep before each step.
+    pub(crate) sweep: Option<Sweep>,
     /// Every history that agrees with the answers so far. Never empty.
     histories: Vec<PossibleHistory>,
     store_keys: StoreKeys,
@@ -37,16 +40,17 @@ pub(crate) struct Session<S: ?Sized> {
     clock: ClockCheck,
 }
 
-impl<S: WindowStore + ?Sized> Session<S> {
+impl Session {
     /// Returns a session with the policies and limiters of `case`, on unused keys.
-    pub(crate) fn new(run: &Run<'_, S>, handles: &[Arc<S>], case: &Case, turn: usize) -> Result<Self, String> {
+    pub(crate) fn new(run: &Run<'_>, handles: &[SharedStore], case: &Case, turn: usize) -> Result<Self, String> {
         let key = run.new_key();
         let histories = vec![PossibleHistory::new(Planner::new(case)?)];
         let logs = (0..=2).map(|k| Log { name: 0, key: k });
         let store_keys = StoreKeys::of(logs, |k| format!("{key}/{k}").into_bytes());
         let caller = Caller::new(&store_keys, salt());
         let clock = ClockCheck::new(run.tolerance(), handles[0].timer().is_some());
-        Ok(Self { handles: handles.to_vec(), turn, histories, store_keys, caller, clock })
+        let sweep = run.sweep().cloned();
+        Ok(Self { handles: handles.to_vec(), turn, route: None, sweep, histories, store_keys, caller, clock })
     }
 
     fn planner(&self) -> &Planner {
@@ -62,14 +66,14 @@ impl<S: WindowStore + ?Sized> Session<S> {
         self.plan().calls.len() as u64
     }
 
-    fn handle(&self) -> &Arc<S> {
+    fn handle(&self) -> &SharedStore {
         &self.handles[self.turn % self.handles.len()]
     }
 
     pub(crate) async fn sleep(&mut self, duration: Duration) -> Result<(), Mismatch> {
         // A mock clock rounds anything finer down.
         let duration = Duration::from_micros(duration.as_micros() as u64);
-        let slept = sleep_on(&**self.handle(), duration).await;
+        let slept = sleep_on(self.handle(), duration).await;
         self.clock.slept(duration);
         slept.map_err(|text| self.wrong(&[], text))
     }
@@ -90,8 +94,31 @@ impl<S: WindowStore + ?Sized> Session<S> {
         operation: Operation,
         when: When,
     ) -> Result<Option<CallResult>, Mismatch> {
+        if let Some(sweep) = &self.sweep {
+            sweep().await;
+        }
         let Some(call) = self.planner().call(operation, Timestamp::EPOCH) else { return Ok(None) };
         self.call(step, call, when).await.map(Some)
+    }
+
+    /// Makes the call of a step and drops its future. Returns whether it had already finished.
+    pub(crate) async fn dropped_step(
+        &mut self,
+        step: usize,
+        operation: Operation,
+        when: When,
+        after: DropAfter,
+    ) -> Result<bool, Mismatch> {
+        let Some(call) = self.planner().call(operation, Timestamp::EPOCH) else { return Ok(true) };
+        let (number, store, before) = (self.plan().calls.len(), self.handle().clone(), Moment::now());
+        let plan = self.histories[0].planner.plan();
+        let future = self.caller.call(&store, plan, number, &call, when.into(), Route::Facts);
+        if let Some(got) = after.poll(future).await {
+            return self.answered(step, call, when, (before, got)).map(|_| true);
+        }
+        let call = call.with_time(when.given().unwrap_or(before.system()));
+        self.histories.iter_mut().for_each(|history| history.drop_call(step, call, when));
+        Ok(false)
     }
 
     /// Peeks at all entries of every log.
@@ -103,23 +130,27 @@ impl<S: WindowStore + ?Sized> Session<S> {
     }
 
     async fn call(&mut self, step: usize, call: Call, when: When) -> Result<CallResult, Mismatch> {
-        let (number, log, newest) = (self.plan().calls.len(), call.log(), self.planner().newest(call.log()));
-        let at = match when {
-            When::Store => At::StoreClock,
-            When::Given(at) => At::Given(at),
-        };
-        let store = Arc::clone(self.handle());
-        let before = Moment::now();
+        let (number, store, before) = (self.plan().calls.len(), self.handle().clone(), Moment::now());
         let plan = self.histories[0].planner.plan();
-        let got = self.caller.call(&store, plan, number, &call, at, Route::in_turn(self.turn)).await;
-        let after = Moment::now();
+        let route = self.route.unwrap_or(Route::in_turn(self.turn));
+        let got = self.caller.call(&store, plan, number, &call, when.into(), route).await;
+        self.answered(step, call, when, (before, got))
+    }
+
+    /// Compares the result of a call, and its time.
+    fn answered(
+        &mut self,
+        step: usize,
+        call: Call,
+        when: When,
+        (before, got): (Moment, StoreResult),
+    ) -> Result<CallResult, Mismatch> {
+        let (after, log) = (Moment::now(), call.log());
+        let newest = self.planner().newest(log);
         self.turn += 1;
         let stated = got.as_ref().ok().and_then(CallResult::at);
-        let time = match when {
-            When::Given(at) => at,
-            When::Store => stated.unwrap_or(before.system()),
-        };
-        if number == 0 {
+        let time = when.given().or(stated).unwrap_or(before.system());
+        if self.plan().calls.is_empty() {
             self.histories.iter_mut().for_each(|history| history.planner.start_at(time));
         }
         let call = call.with_time(time);
@@ -142,6 +173,10 @@ impl<S: WindowStore + ?Sized> Session<S> {
     ) -> Result<CallResult, Mismatch> {
         // If the answer states no time, the session cannot know whether the store had forgotten the log.
         let now = call.at().unwrap_or(Moment::now().system());
+        let newest = got.as_ref().ok().and_then(CallResult::newest);
+        let effects: Vec<PossibleHistory> =
+            self.histories.iter().filter_map(|history| history.with_dropped_call(newest)).collect();
+        self.histories.extend(effects);
         let forgotten = self.histories.iter().filter(|history| history.may_forget(log, now));
         let mut possible: Vec<PossibleHistory> = forgotten.filter_map(|history| history.forgotten(log)).collect();
         let too_early = self.histories[0].forgotten(log);
@@ -151,7 +186,7 @@ impl<S: WindowStore + ?Sized> Session<S> {
             let identified = self.expected(&mut history, step, call, when, got);
             match identified {
                 // Without merging equal histories, their number would double with every call.
-                Ok(_) if agreeing.iter().any(|(other, _)| history.has_the_log_of(other, log)) => {}
+                Ok(_) if agreeing.iter().any(|(other, _)| history.has_the_logs_of(other)) => {}
                 Ok(reply) => agreeing.push((history, reply)),
                 Err(mismatch) => first = first.or(Some((history, mismatch))),
             }
@@ -198,7 +233,13 @@ impl<S: WindowStore + ?Sized> Session<S> {
     /// Resets the logs.
     pub(crate) async fn end(&self) {
         let logs: Vec<LogKey<'_>> = self.planner().logs().iter().map(|log| self.store_keys.log(*log)).collect();
-        reset_all(&**self.handle(), &logs).await;
+        reset_all(self.handle(), &logs).await;
+    }
+}
+
+impl From<When> for At {
+    fn from(when: When) -> Self {
+        when.given().map_or(Self::StoreClock, Self::Given)
     }
 }
 

@@ -31,6 +31,14 @@ impl ListStore {
         }
     }
 
+    /// Returns whether a settlement would find its entry.
+    pub(super) fn find_step(&self, settlement: &Settlement<'_>) -> bool {
+        let shared = self.lock();
+        let log = shared.logs.get(&self.flaw.key(settlement.log)).cloned().unwrap_or_default();
+        let now = self.flaw.now((settlement.at, Mode::Record), &log, settlement.receipt.window(), self.clock());
+        self.find(&log, settlement).is_some_and(|_| !self.has_expired(settlement, now))
+    }
+
     pub(super) fn settle_step(&self, settlement: &Settlement<'_>) -> Result<SettlementFacts, Error> {
         let mut shared = self.lock();
         let mut key = self.flaw.key(settlement.log);
@@ -52,7 +60,8 @@ impl ListStore {
         if let (Flaw::SettlesBackInTime, At::Given(given)) = (self.flaw, settlement.at) {
             now = given.as_micros();
         }
-        let mut found = self.find(&log, settlement).filter(|_| !self.has_expired(settlement, now));
+        let then = self.unclamped(Flaw::SettlesAtTheGivenTime, settlement.at, now);
+        let mut found = self.find(&log, settlement).filter(|_| !self.has_expired(settlement, then));
         if self.has(Flaw::SettlesNothingAtTheStoresClock) && settlement.at == At::StoreClock {
             found = None;
         }
@@ -78,7 +87,7 @@ impl ListStore {
                 }
             }
             match self.flaw {
-                Flaw::SettlesWithoutCap => {}
+                Flaw::SettlesWithoutCap | Flaw::CapsAfterAPause => {}
                 Flaw::SettlesWithThePolicysCap => self.flaw.cap(&mut log, most),
                 _ => self.flaw.cap(&mut log, MAX_COST),
             }
@@ -111,7 +120,10 @@ impl ListStore {
                 log[i].cost = 0;
                 return false;
             }
-            log.remove(i);
+            let gone = log.remove(i);
+            if self.has(Flaw::NamesEntriesByTheirIds) {
+                log.retain(|item| (item.name, item.at) != (gone.name, gone.at));
+            }
             return true;
         }
         let mut item = log[i];

@@ -1,4 +1,5 @@
-//! Possible contents of a store's logs. A store may forget a log at a time that callers cannot observe.
+//! Possible contents of a store's logs. A store may forget a log at a time that callers cannot observe, and a dropped
+//! call may take effect late or never.
 
 use std::collections::HashMap;
 
@@ -18,11 +19,13 @@ pub(crate) struct PossibleHistory {
     pub(crate) planner: Planner,
     /// How long each log is kept after its newest entry; `None` if its last append was at a given time.
     kept: HashMap<Log, Option<Window>>,
+    /// The number of a dropped call that has not taken effect, and when it was made.
+    dropped: Option<(usize, When)>,
 }
 
 impl PossibleHistory {
     pub(crate) fn new(planner: Planner) -> Self {
-        Self { planner, kept: HashMap::new() }
+        Self { planner, kept: HashMap::new(), dropped: None }
     }
 
     /// Returns whether the store may have forgotten a log by `now`. It must keep entries at given times for a minute,
@@ -40,13 +43,14 @@ impl PossibleHistory {
         Some(other)
     }
 
-    /// Returns whether the log is the same in both histories, so that forgetting it made no difference.
-    pub(crate) fn has_the_log_of(&self, other: &Self, log: Log) -> bool {
-        let entries = |history: &Self| {
+    /// Returns whether the logs are the same in both histories, so that what differs made no difference.
+    pub(crate) fn has_the_logs_of(&self, other: &Self) -> bool {
+        let entries = |history: &Self, log: Log| {
             let entries = history.planner.entries(log);
             entries.iter().map(|entry| (entry.at, entry.cost, entry.id, entry.admitted)).collect::<Vec<_>>()
         };
-        self.kept.get(&log) == other.kept.get(&log) && entries(self) == entries(other)
+        let same = |log: &Log| self.kept.get(log) == other.kept.get(log) && entries(self, *log) == entries(other, *log);
+        self.dropped.is_some() == other.dropped.is_some() && self.planner.logs().iter().all(same)
     }
 
     /// Returns the sentence that a store breaks if it has forgotten the log by now.
@@ -56,17 +60,39 @@ impl PossibleHistory {
 
     /// Adds a call.
     pub(crate) fn expect(&mut self, step: usize, call: Call, when: When) -> Result<(), String> {
-        self.planner.expect(step, call)?;
-        let number = self.planner.plan().calls.len() - 1;
-        let plan = self.planner.plan();
-        if let (Call::Run { policy, limiter_policy, log, .. }, CallResult::Decided(decided)) =
-            (call, &plan.calls[number].expected)
+        let expected = self.planner.expect(step, call)?.expected.clone();
+        self.keep(call, &expected, when);
+        Ok(())
+    }
+
+    /// Adds a call that was dropped. It has not taken effect yet.
+    pub(crate) fn drop_call(&mut self, step: usize, call: Call, when: When) {
+        self.dropped = Some((self.planner.skip(step, call), when));
+    }
+
+    /// Returns the same history after the dropped call took effect. At the store's clock, it appended the entry at
+    /// `newest`.
+    pub(crate) fn with_dropped_call(&self, newest: Option<Timestamp>) -> Option<Self> {
+        let (number, when) = self.dropped?;
+        let mut other = self.clone();
+        other.dropped = None;
+        if let (When::Store, Some(newest)) = (when, newest) {
+            other.planner.set_time(number, newest);
+        }
+        let expected = other.planner.apply(number).ok()?;
+        other.keep(other.planner.plan().calls[number].call, &expected, when);
+        Some(other)
+    }
+
+    /// Notes how long the log is kept after an append.
+    fn keep(&mut self, call: Call, expected: &CallResult, when: When) {
+        if let (Call::Run { policy, limiter_policy, log, .. }, CallResult::Decided(decided)) = (call, expected)
             && decided.raw_facts.is_some_and(|raw_facts| raw_facts.outcome == OutcomeKind::Appended)
         {
+            let plan = self.planner.plan();
             let policies = [Some(policy), limiter_policy].into_iter().flatten();
             let window = policies.map(|policy| Retention::of(&plan.policies[policy]).window).max();
             self.kept.insert(log, window.filter(|_| matches!(when, When::Store)));
         }
-        Ok(())
     }
 }

@@ -13,6 +13,8 @@ pub(super) struct Item {
     pub(super) name: u128,
     pub(super) id: Option<EntryId>,
     pub(super) at: u64,
+    /// The time that a flaw remembers the id for.
+    pub(super) given: u64,
     pub(super) cost: u64,
     pub(super) admitted: bool,
     pub(super) mode: Mode,
@@ -166,11 +168,12 @@ impl Flaw {
     }
 
     /// Drops entries before an append, by age and by cost.
-    pub(super) fn retain(self, log: &mut Vec<Item>, op: &Op<'_>, now: u64) {
+    pub(super) fn retain(self, log: &mut Vec<Item>, op: &Op<'_>, now: u64, keeps_old: bool) {
         let [windows, maxima] = self.readers(op);
         let longest = windows.iter().map(|policy| policy.longest_window()).max().unwrap();
         let shortest = op.policy.limits().iter().map(Limit::window).min().unwrap();
         let window = match self {
+            _ if keeps_old => u64::MAX,
             Self::NeverTrims => u64::MAX,
             Self::TrimsOneTooLate => longest.as_micros() + 1,
             Self::TrimsByTheShortestWindow => shortest.as_micros(),

@@ -2,17 +2,17 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Entry, Facts, LogFacts, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts, Usage, decide,
+    At, Entry, Facts, LogFacts, LogKey, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, Usage, decide,
 };
-use limiter_core::{Decision, EntryId, Error, ErrorKind, PerLimit, Policy, Timestamp, WindowStore};
+use limiter_core::{Decision, EntryId, Error, ErrorKind, MAX_COST, PerLimit, Policy, Timestamp, WindowStore};
 
-use super::Flaw;
 use super::rules::{Item, system_micros};
-use super::steps::wait;
+use super::{Flaw, wait};
 
 #[derive(Debug, Default)]
 pub(super) struct Shared {
@@ -64,6 +64,14 @@ impl ListStore {
         now
     }
 
+    /// Returns the caller's time if the flaw uses it in place of the clamped time.
+    pub(super) fn unclamped(&self, flaw: Flaw, at: At, now: u64) -> u64 {
+        match at {
+            At::Given(given) if self.has(flaw) => given.as_micros(),
+            _ => now,
+        }
+    }
+
     fn repeated(&self, shared: &Shared, key: &[u8], op: &Op<'_>, now: u64) -> Option<Item> {
         let id = op.id.filter(|id| match self.flaw {
             Flaw::IgnoresIds => false,
@@ -77,9 +85,11 @@ impl ListStore {
             Flaw::RepeatsInTheOwnWindow => op.policy.longest_window().as_micros(),
             _ => self.flaw.window(op.retention().window),
         };
+        let now = self.unclamped(Flaw::RepeatsAtTheGivenTime, op.at, now);
         let is_it = |item: &&Item| {
+            let at = if self.has(Flaw::KeepsIdsAtTheGivenTime) { item.given } else { item.at };
             item.id.is_some_and(|other| self.flaw.same_id(other, id))
-                && now.saturating_sub(item.at) < window
+                && now.saturating_sub(at) < window
                 && (!self.has(Flaw::RepeatsOnlyTheSameMode) || item.mode == op.mode)
                 && (!self.has(Flaw::RepeatsOnlyTheSameCost) || item.cost == op.cost)
         };
@@ -94,17 +104,19 @@ impl ListStore {
         let own = match (self.flaw, op.id) {
             (Flaw::NamesEntriesByCount, Some(id)) => id.as_u128(),
             (Flaw::NamesEntriesByCount, None) => log.len() as u128,
-            (Flaw::RefundsByIdAlone, Some(id)) => id.as_u128(),
+            (Flaw::RefundsByIdAlone | Flaw::NamesEntriesByTheirIds, Some(id)) => id.as_u128(),
             _ => shared.names << 64,
         };
-        let item = Item { name: own, id: op.id, at: now, cost: op.cost, admitted, mode: op.mode, used: 0 };
+        let given = self.unclamped(Flaw::KeepsIdsAtTheGivenTime, op.at, now);
+        let item = Item { name: own, id: op.id, at: now, given, cost: op.cost, admitted, mode: op.mode, used: 0 };
         match log.last_mut() {
             Some(last) if self.has(Flaw::MergesTies) && last.at == item.at && last.admitted == item.admitted => {
                 *last = item;
             }
             _ => log.push(item),
         }
-        self.flaw.retain(log, op, now);
+        let keeps_old = self.has(Flaw::TrimsOnlyWhatItAdmits) && op.mode == Mode::Acquire && !admitted;
+        self.flaw.retain(log, op, self.unclamped(Flaw::TrimsAtTheGivenTime, op.at, now), keeps_old);
         let most = match self.flaw {
             Flaw::CountsEntriesIn8Bits => 1 << 8,
             _ => usize::MAX,
@@ -122,7 +134,9 @@ impl ListStore {
         let before = log.clone();
         let mut now = self.now(&mut shared, &key, op, &log);
         let repeated = self.repeated(&shared, &key, op, now);
-        let (read, fits) = earlier.unwrap_or_else(|| (now, self.flaw.admits(&log, op, now)));
+        let (read, fits) = earlier.unwrap_or_else(|| {
+            (now, self.flaw.admits(&log, op, self.unclamped(Flaw::CountsAtTheGivenTime, op.at, now)))
+        });
         now = read;
         if self.has(Flaw::ReadsTheClockTwice) && op.at == At::StoreClock {
             now = self.now(&mut shared, &key, op, &log);
@@ -137,18 +151,23 @@ impl ListStore {
             let item = self.append(&mut shared, &mut log, op, (now, admitted));
             outcome = if op.mode == Mode::Peek { Outcome::Nothing } else { Outcome::Appended(entry(item)) };
         } else if self.trims(op, repeated.is_some(), admitted) {
-            self.flaw.retain(&mut log, op, now);
+            self.flaw.retain(&mut log, op, now, false);
         }
         if repeated.is_none()
             && outcome == Outcome::Nothing
             && self.has(Flaw::LeavesIdsOfDenials)
             && op.mode == Mode::Acquire
         {
-            let ghost = Item { name: 7, id: op.id, at: now, cost: op.cost, admitted, mode: op.mode, used: 0 };
+            let ghost =
+                Item { name: 7, id: op.id, at: now, given: now, cost: op.cost, admitted, mode: op.mode, used: 0 };
             shared.ghosts.entry(key.clone()).or_default().push(ghost);
         }
         let shown = if self.has(Flaw::DescribesTheLogBefore) { &before } else { &log };
         let mut facts = self.log_facts(shown, op.policy, op.cost, now);
+        if self.has(Flaw::CountsAtTheGivenTime) {
+            let then = self.unclamped(self.flaw, op.at, now);
+            facts.usage = self.log_facts(shown, op.policy, op.cost, then).usage;
+        }
         if let (Flaw::RepeatsTheUsageOfThen, Some(item)) = (self.flaw, repeated) {
             facts.usage = facts.usage.map(|usage| Usage { used: item.used, ..usage });
         }
@@ -198,19 +217,36 @@ impl WindowStore for ListStore {
         Ok(self.apply_step(&op, Some((now, fits))).0)
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        match (self.flaw, op.checked()) {
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || match (self.flaw, op.checked()) {
             (Flaw::AppliesWhatItDoesNotDecideAtOnce, Ok(op)) => {
                 self.apply_step(&op, None);
                 None
             }
             (Flaw::DecidesAtOnceWithoutChecks, _) => Some(Ok(decide(&op, self.apply_step(&op, None).0))),
             _ => None,
-        }
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.settle_step(&settlement)
+        if self.has(Flaw::FindsThenSettles) {
+            // Another call may remove the entry meanwhile.
+            let found = self.find_step(&settlement);
+            std::thread::yield_now();
+            let mut facts = self.settle_step(&settlement)?;
+            facts.applied = found;
+            return Ok(facts);
+        }
+        let facts = self.settle_step(&settlement)?;
+        if self.has(Flaw::CapsAfterAPause) {
+            wait().await;
+            let mut shared = self.lock();
+            if let Some(log) = shared.logs.get_mut(&self.flaw.key(settlement.log)).filter(|_| facts.applied) {
+                self.flaw.cap(log, MAX_COST);
+            }
+        }
+        Ok(facts)
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {

@@ -16,6 +16,16 @@ pub(crate) enum When {
     Given(Timestamp),
 }
 
+impl When {
+    /// Returns the given time.
+    pub(crate) fn given(self) -> Option<Timestamp> {
+        match self {
+            Self::Store => None,
+            Self::Given(at) => Some(at),
+        }
+    }
+}
+
 /// When a call was made, by this machine's clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
