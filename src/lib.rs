@@ -60,8 +60,8 @@
 
 pub use limiter_core::{
     Admitted, Counting, Decision, Denied, EntryId, Error, ErrorKind, IntoPolicy, IpBlock, Key, KeyBuf, Limit,
-    LimitStatus, Limiter, Name, OutOfRange, Permit, Policy, Receipt, Settled, SharedStore, Status, Window, policy,
-    request,
+    LimitStatus, Limiter, Name, OutOfRange, Permit, Policy, Receipt, Settled, SharedStore, Status, Together, Window,
+    policy, request,
 };
 #[cfg(feature = "memory")]
 pub use limiter_memory::{self as memory, MemoryStore};

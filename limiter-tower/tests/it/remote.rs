@@ -1,11 +1,11 @@
-//! Stores that need a future, fail or never answer.
+//! A store that needs a future, fails or never answers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
-use limiter_core::{Error, ErrorKind, WindowStore};
+use limiter_core::{Error, ErrorKind, SharedStore, WindowStore};
 
 /// How a [`Remote`] store behaves.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,22 +16,30 @@ pub(crate) enum Mood {
     Hanging,
     /// Applies an operation, then never answers.
     Silent,
+    /// Settles nothing until the mood changes.
+    Unsettling,
 }
 
 /// A store that never answers at once.
 #[derive(Clone, Debug)]
-pub(crate) struct Remote<S> {
-    store: S,
+pub(crate) struct Remote {
+    store: SharedStore,
     mood: Arc<AtomicU8>,
+    settlements: Arc<AtomicUsize>,
 }
 
-impl<S> Remote<S> {
-    pub(crate) fn new(store: S) -> Self {
-        Self { store, mood: Arc::default() }
+impl Remote {
+    pub(crate) fn new(store: SharedStore) -> Self {
+        Self { store, mood: Arc::default(), settlements: Arc::default() }
     }
 
     pub(crate) fn set(&self, mood: Mood) {
         self.mood.store(mood as u8, Ordering::SeqCst);
+    }
+
+    /// How many settlements were asked for.
+    pub(crate) fn settlements(&self) -> usize {
+        self.settlements.load(Ordering::SeqCst)
     }
 
     async fn answer<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
@@ -49,12 +57,16 @@ impl<S> Remote<S> {
 }
 
 #[async_trait]
-impl<S: WindowStore> WindowStore for Remote<S> {
+impl WindowStore for Remote {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.answer(self.store.apply(op)).await
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        self.settlements.fetch_add(1, Ordering::SeqCst);
+        while self.mood.load(Ordering::SeqCst) == Mood::Unsettling as u8 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
         self.answer(self.store.settle(settlement)).await
     }
 
