@@ -4,12 +4,13 @@
 //! - [`Scene`] is a server with faults that can be switched on and off: [`RedisScene`], [`ClusterScene`].
 //! - [`observe`] runs several stores through one fault and reports what their callers see, and every broken promise.
 //! - [`soak`] runs random faults for a given time.
+//! - [`Faulty`] is a store that fails on command, without a server.
 //!
 //! Tests that assert times share a test program with no others, and hold [`alone`].
 #![forbid(unsafe_code)]
 
-mod alone;
 mod cluster;
+mod faulty;
 mod observe;
 mod proxy;
 mod redis;
@@ -17,14 +18,22 @@ mod scene;
 mod soak;
 mod subject;
 
-pub use alone::{Alone, alone};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub use cluster::{ClusterFault, ClusterScene};
+pub use faulty::{Does, Faulty};
 pub use observe::{Observed, observe};
 pub use proxy::{Network, Proxy};
 pub use redis::{RedisFault, RedisScene};
-pub use scene::{Scene, until};
+pub use scene::Scene;
 pub use soak::{Soak, SoakReport, soak};
 pub use subject::{Outcome, Subject};
+
+/// Waits until no other test of this program holds the guard. Every test of a program that asserts times must call it.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Returns whether the tests run in full, as `scripts/test --all` does: with more seeds, and for longer.
 #[must_use]
