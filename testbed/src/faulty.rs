@@ -26,41 +26,38 @@ pub enum Does {
     Contradict,
 }
 
-/// A store that answers only through futures, as over a network, and counts its calls. Clones share their state.
+/// A store that answers only through futures, as over a network, and counts its calls.
 #[derive(Clone, Debug, Default)]
-pub struct Faulty<S = OracleStore>(Arc<Inner<S>>);
-
-#[derive(Debug, Default)]
-struct Inner<S> {
+pub struct Faulty<S = Arc<OracleStore>> {
     store: S,
-    does: AtomicU8,
-    calls: AtomicU64,
+    does: Arc<AtomicU8>,
+    calls: Arc<AtomicU64>,
 }
 
 impl<S> Faulty<S> {
     /// Returns a store that answers as `store` does.
     pub fn new(store: S) -> Self {
-        Self(Arc::new(Inner { store, does: AtomicU8::default(), calls: AtomicU64::default() }))
+        Self { store, does: Arc::default(), calls: Arc::default() }
     }
 
     /// Changes what it does from now on.
     pub fn set(&self, does: Does) {
-        self.0.does.store(does as u8, Ordering::SeqCst);
+        self.does.store(does as u8, Ordering::SeqCst);
     }
 
     /// Returns the number of calls so far.
     #[must_use]
     pub fn calls(&self) -> u64 {
-        self.0.calls.load(Ordering::SeqCst)
+        self.calls.load(Ordering::SeqCst)
     }
 
     fn does(&self, does: Does) -> bool {
-        self.0.does.load(Ordering::SeqCst) == does as u8
+        self.does.load(Ordering::SeqCst) == does as u8
     }
 
     /// Is not ready at the first poll.
     async fn answer<T>(&self, answer: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-        self.0.calls.fetch_add(1, Ordering::SeqCst);
+        self.calls.fetch_add(1, Ordering::SeqCst);
         tokio::task::yield_now().await;
         if self.does(Does::Refuse) {
             return Err(Error::new(ErrorKind::Unavailable, "connection refused"));
@@ -79,16 +76,16 @@ impl<S> Faulty<S> {
 #[async_trait]
 impl<S: WindowStore> WindowStore for Faulty<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        let mut facts = self.answer(self.0.store.apply(op)).await?;
+        let mut facts = self.answer(self.store.apply(op)).await?;
         facts.admitted ^= self.does(Does::Contradict);
         Ok(facts)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.answer(self.0.store.settle(settlement)).await
+        self.answer(self.store.settle(settlement)).await
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.answer(self.0.store.reset(log)).await
+        self.answer(self.store.reset(log)).await
     }
 }

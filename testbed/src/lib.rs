@@ -18,7 +18,7 @@ mod scene;
 mod soak;
 mod subject;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 pub use cluster::{ClusterFault, ClusterScene};
 pub use faulty::{Does, Faulty};
@@ -30,7 +30,8 @@ pub use soak::{Soak, SoakReport, soak};
 pub use subject::{Outcome, Subject};
 
 /// Waits until no other test of this program holds the guard. Every test of a program that asserts times must call it.
-pub fn alone() -> MutexGuard<'static, ()> {
+#[must_use = "other tests run as soon as the guard is dropped"]
+pub fn alone() -> impl Sized {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,5 +4,4 @@ mod acquire_many;
 mod log;
 mod permits;
 mod requests;
-mod slow_store;
 mod waiting;
