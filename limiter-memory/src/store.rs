@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 
 use async_trait::async_trait;
-use limiter_core::store::{At, Facts, LogKey, Op, Settlement, SettlementFacts, decide};
+use limiter_core::store::{At, Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, decide};
 use limiter_core::{Decision, Error, NowStore, Timestamp, WindowStore};
 
 use crate::clock;
@@ -228,8 +229,8 @@ impl WindowStore for MemoryStore {
     }
 
     #[inline(always)]
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        if op.is_checked() { self.run(&op) } else { Some(self.check_and_decide(op)) }
+    fn try_decide(&self, op: Op<'_>, _: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        if op.is_checked() { self.run(&op) } else { Poll::Ready(self.check_and_decide(op)) }
     }
 }
 

@@ -12,13 +12,16 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use foldhash::fast::RandomState;
-use limiter_core::store::{At, Facts, LogFacts, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts, decide};
+use limiter_core::store::{
+    At, Facts, LogFacts, LogKey, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, attempt, decide,
+};
 use limiter_core::{Counting, Decision, Error, Name, Policy, Timer, Timestamp, WindowStore};
 use tokio::time::Instant;
 
@@ -256,15 +259,18 @@ impl<S: WindowStore> WindowStore for DenialCache<S> {
         self.store.reset(log).await
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        if let Some(facts) = self.cache.find(&op) {
-            return Some(op.checked().map(|op| decide(&op, facts)));
-        }
-        let decision = self.store.try_decide(op)?;
-        if decision.as_ref().is_ok_and(|decision| decision.receipt().is_some()) {
-            self.cache.forget(op.log);
-        }
-        Some(decision)
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || {
+            if let Some(facts) = self.cache.find(&op) {
+                return Some(op.checked().map(|op| decide(&op, facts)));
+            }
+            let decision = attempt(&self.store, op)?;
+            if decision.as_ref().is_ok_and(|decision| decision.receipt().is_some()) {
+                self.cache.forget(op.log);
+            }
+            Some(decision)
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

@@ -1,8 +1,9 @@
 //! Keys of one tenant.
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, attempt};
 use limiter_core::{Decision, Error, Key, KeyBuf, NowStore, Timer, WindowStore};
+use std::task::Poll;
 
 /// Gives every key a prefix, such as the name of a tenant.
 ///
@@ -88,9 +89,12 @@ impl<S: WindowStore> WindowStore for Prefix<S> {
         with_callers_key(self.store.reset(LogKey::new(log.name, &key)).await, log)
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        let key = self.key(op.log);
-        self.store.try_decide(op_on(op, &key)).map(|result| with_callers_key(result, op.log))
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || {
+            let key = self.key(op.log);
+            attempt(&self.store, op_on(op, &key)).map(|result| with_callers_key(result, op.log))
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

@@ -6,7 +6,7 @@ use crate::limiter::Limiter;
 use crate::log_key::LogKey;
 use crate::op::{At, EntryId, Mode, Op};
 use crate::policy::Policy;
-use crate::store::{NowStore, WindowStore};
+use crate::store::{NowStore, WindowStore, attempt};
 use std::time::Duration;
 
 /// A call that has not been made yet.
@@ -56,7 +56,7 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
     where
         S: WindowStore,
     {
-        self.limiter.store.try_decide(self.op())
+        attempt(&self.limiter.store, self.op())
     }
 
     /// Makes the call after [`try_decide`](Self::try_decide) could not.

@@ -249,12 +249,9 @@ where
     S: WindowStore,
     B: AsRef<[u8]> + Clone + Send + Sync + 'a,
 {
-    if running.is_none()
-        && let Some(decision) = call.try_decide()
-    {
-        return Poll::Ready(decision);
-    }
-    poll_boxed(call, running, context, |call| Box::pin(async move { call.apply().await }))
+    let is_running = running.is_some();
+    let mut boxed = || poll_boxed(call, running, context, |call| Box::pin(async move { call.apply().await }));
+    if is_running { boxed() } else { call.limiter.store.try_decide(call.op(), &mut boxed) }
 }
 
 /// Polls the boxed future of a call, which the first poll creates.

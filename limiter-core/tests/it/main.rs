@@ -4,4 +4,5 @@ mod acquire_many;
 mod log;
 mod permits;
 mod requests;
+mod together;
 mod waiting;

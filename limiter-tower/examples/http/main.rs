@@ -14,13 +14,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use clap::Parser;
+use futures::FutureExt;
 use http::{HeaderName, StatusCode};
-use limiter_core::{Limiter, Policy, SharedStore};
-use limiter_memory::MemoryStore;
-use limiter_redis::RedisStore;
+use limiter::wrappers::observe::{Metrics, ObservedStore, Tracing};
+use limiter::{Limiter, MemoryStore, Policy, RedisStore, SharedStore};
 use limiter_tower::key::{Header, PeerAddress, RequestKey};
 use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
-use limiter_wrappers::observe::{Metrics, ObservedStore, Tracing};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 
@@ -74,9 +73,12 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let (store, render) = open(args.store, recorder).await?;
     let app = app(Limiter::new("http", args.limit, store)).route("/metrics", get(|| async move { render() }));
     let listener = TcpListener::bind(&args.listen).await?;
+    let mut interrupted = Box::pin(interrupted());
+    // The first poll installs the handler, before anybody knows the address.
+    let _ = interrupted.as_mut().now_or_never();
     println!("listening on http://{}", listener.local_addr()?);
     let service = app.into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, service).with_graceful_shutdown(interrupted()).await?;
+    axum::serve(listener, service).with_graceful_shutdown(interrupted).await?;
     println!("ended");
     Ok(())
 }

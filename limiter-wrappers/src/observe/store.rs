@@ -1,10 +1,11 @@
 //! A wrapper around a store that reports each operation.
 
 use std::fmt::Debug;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Mode, Op, Settlement, SettlementFacts, decide};
+use limiter_core::store::{Facts, LogKey, Mode, Op, Otherwise, Settlement, SettlementFacts, attempt, decide};
 use limiter_core::{Decision, Error, NowStore, Timer, WindowStore};
 
 /// An operation on a store, without its key.
@@ -165,11 +166,14 @@ impl<S: WindowStore, O: StoreObserver> WindowStore for ObservedStore<S, O> {
         existed
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        let began = Instant::now();
-        let decision = self.observer.run_at_once(Operation::of_op(&op), || self.store.try_decide(op))?;
-        self.report(&op, &decision, began);
-        Some(decision)
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || {
+            let began = Instant::now();
+            let decision = self.observer.run_at_once(Operation::of_op(&op), || attempt(&self.store, op))?;
+            self.report(&op, &decision, began);
+            Some(decision)
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

@@ -5,10 +5,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, attempt};
 use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
 use tokio::time::Instant;
 
@@ -150,14 +151,17 @@ impl<S: WindowStore> WindowStore for CircuitBreaker<S> {
     }
 
     /// Also answers at once while it is open.
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        if !self.shared.healthy.load(Ordering::Acquire) {
-            let state = self.shared.lock();
-            if state.open_until.is_some_and(|until| state.probing || Instant::now() < until) {
-                return Some(Err(self.refusal(op.log)));
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || {
+            if !self.shared.healthy.load(Ordering::Acquire) {
+                let state = self.shared.lock();
+                if state.open_until.is_some_and(|until| state.probing || Instant::now() < until) {
+                    return Some(Err(self.refusal(op.log)));
+                }
             }
-        }
-        self.store.try_decide(op)
+            attempt(&self.store, op)
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

@@ -1,10 +1,11 @@
 //! Denying what a store cannot decide.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Mode, Op, Settlement, SettlementFacts, decide};
+use limiter_core::store::{Facts, LogKey, Mode, Op, Otherwise, Settlement, SettlementFacts, attempt, decide};
 use limiter_core::{Decision, Error, Timer, WindowStore};
 
 use super::outage::{Outage, OutageLog};
@@ -75,8 +76,8 @@ impl<S: WindowStore> WindowStore for FailClosed<S> {
         self.store.reset(log).await
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        match self.store.try_decide(op)? {
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || match attempt(&self.store, op)? {
             Err(error) if error.is_retryable() => {
                 self.outages.failed(&error);
                 if op.mode == Mode::Record {
@@ -85,7 +86,8 @@ impl<S: WindowStore> WindowStore for FailClosed<S> {
                 Some(op.checked().map(|op| decide(&op, self.deny(&op))))
             }
             answer => Some(answer),
-        }
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

@@ -1,9 +1,10 @@
 //! Admitting what a store cannot decide.
 
 use std::sync::Arc;
+use std::task::Poll;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts, decide};
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, attempt, decide};
 use limiter_core::{Decision, Error, Timer, WindowStore};
 
 use super::outage::{Outage, OutageLog};
@@ -79,14 +80,15 @@ impl<S: WindowStore> WindowStore for FailOpen<S> {
         self.store.reset(log).await
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        match self.store.try_decide(op)? {
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || match attempt(&self.store, op)? {
             Err(error) if error.is_retryable() => {
                 self.outages.failed(&error);
                 Some(op.checked().map(|op| decide(&op, substitute::admit(&op, &self.ids))))
             }
             answer => Some(answer),
-        }
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

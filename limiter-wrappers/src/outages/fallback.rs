@@ -5,9 +5,10 @@ mod merge;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::Poll;
 
 use async_trait::async_trait;
-use limiter_core::store::{Entry, Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::store::{Entry, Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, attempt};
 use limiter_core::{Decision, Error, NowStore, Receipt, Timer, WindowStore};
 use tokio::runtime::Handle;
 
@@ -160,12 +161,15 @@ impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
         Ok(self.shared.local.reset_now(log) || unmerged > 0 || reset)
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        if self.shared.log(op.log).is_some() {
-            return None;
-        }
-        // Whatever is decided locally has to be remembered, which `apply` does.
-        self.shared.primary.try_decide(op).filter(|decision| !matches!(decision, Err(error) if error.is_retryable()))
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || {
+            if self.shared.log(op.log).is_some() {
+                return None;
+            }
+            // Whatever is decided locally has to be remembered, which `apply` does.
+            attempt(&self.shared.primary, op).filter(|decision| !matches!(decision, Err(error) if error.is_retryable()))
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {
