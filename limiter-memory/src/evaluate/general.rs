@@ -121,8 +121,7 @@ mod tests {
         let len = MAX_LEN as u64 + 500;
         let policy = Policy::from(Limit::per_minute(len).unwrap());
         let at = |micros| Timestamp::from_micros_saturating((1 << 50) + micros);
-        let mut log = Log::new(u32::MAX - 150);
-        let mut receipts = Vec::new();
+        let (mut log, mut receipts) = (Log::new(u32::MAX - 150), Vec::new());
         for i in 0..len {
             let facts = apply(&mut log, Op::acquire("", &policy).at(at(i)), at(i));
             assert_eq!((facts.admitted, facts.log.usage[0].used), (true, i + 1));

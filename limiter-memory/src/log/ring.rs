@@ -95,12 +95,11 @@ mod tests {
     fn a_ring_that_empties_shrinks() {
         let (second, policy) = (1_000_000, policy!("1000000/1s"));
         let mut log = Log::new(NUMBERS - 20_000);
-        let mut last = |micros: &mut dyn Iterator<Item = u64>| {
-            micros.map(|micros| append(&mut log, &policy, 1, micros)).last().unwrap()
-        };
+        let mut append = |micros| append(&mut log, &policy, 1, micros);
+        let mut last = |micros: &mut dyn Iterator<Item = u64>| micros.map(&mut append).last().unwrap();
         last(&mut (0..100_000));
         let since = second + 99_990;
-        assert_eq!(last(&mut [since].into_iter()), Some((Format::default(), 1 << 17, 10)));
+        assert_eq!(last(&mut (since..=since)), Some((Format::default(), 1 << 17, 10)));
         let slowly = &mut (1..=3 << 17).map(|i| since + i * second / 11);
         assert_eq!(last(slowly), Some((Format::default(), 2 * SMALLEST, 11)));
     }
