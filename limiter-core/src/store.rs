@@ -67,7 +67,7 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     /// If the store fails. A damaged log is not an error: it is removed.
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error>;
 
-    /// [Checks](Op::checked) an operation, applies it and decides on it, if the store can do so without waiting.
+    /// [Checks](Op::checked), applies and decides an operation if the store can do so without waiting.
     ///
     /// Otherwise has no effect and returns what `otherwise` returns. Default: `otherwise()`.
     ///

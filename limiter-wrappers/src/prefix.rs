@@ -8,9 +8,8 @@ use std::task::Poll;
 /// Gives every key a prefix, such as the name of a tenant.
 ///
 /// The store sees the key that the tuple `(prefix, key)` makes: `acme,customer 7`, where a `,` or `\` in either part is escaped
-/// with `\`. So stores with different prefixes share no log, and neither do prefixes within prefixes. A limiter without this
-/// wrapper reaches the same log with the tuple as its key. Without the tuple it could meet a prefixed key only if its own keys
-/// contain a comma.
+/// with `\`. Different prefixes never share a log, even if nested. A limiter without this wrapper reaches the same log with the tuple
+/// as its key, or with a key that contains a comma.
 ///
 /// Decisions, facts and errors are those of the store, but errors return the caller's key.
 ///

@@ -153,7 +153,12 @@ impl Scene for RedisScene {
                 server.expect_ok(&["CONFIG", "SET", "key-load-delay", "0"])?;
                 until_loaded(server)?;
             }
-            RedisFault::Busy => server.expect_ok(&["SCRIPT", "KILL"])?,
+            RedisFault::Busy => {
+                server.expect_ok(&["SCRIPT", "KILL"])?;
+                // Otherwise a script that a busy machine interrupts makes the server busy later.
+                let default = ["CONFIG", "SET", "lua-time-limit", "5000"];
+                until("the script has ended", || Ok(server.command(&default)?.text() == "OK"))?;
+            }
             RedisFault::OutOfMemory => server.expect_ok(&["CONFIG", "SET", "maxmemory", "0"])?,
             RedisFault::ReadOnly => server.expect_ok(&["REPLICAOF", "NO", "ONE"])?,
             RedisFault::NoReplicas => server.expect_ok(&["CONFIG", "SET", "min-replicas-to-write", "0"])?,

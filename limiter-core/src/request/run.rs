@@ -75,7 +75,8 @@ impl<S> Limiter<S> {
 impl<'a, S, B, V: Verb> Request<'a, S, B, V> {
     #[inline(always)]
     pub(crate) fn new(limiter: &'a Limiter<S>, key: B) -> Self {
-        Self { call: Call::new(limiter, key, V::MODE), running: None, verb: PhantomData }
+        let call = Call { is_status: V::IS_STATUS, ..Call::new(limiter, key, V::MODE) };
+        Self { call, running: None, verb: PhantomData }
     }
 
     /// Sets the policy for this call, for example that of a gold customer. Default: the limiter's policy.

@@ -3,14 +3,15 @@
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Mutex;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 
+use crate::slow_store::SlowStore;
 use async_trait::async_trait;
 use futures::executor::block_on;
 use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, ErrorKind, Limiter, NowStore, Timestamp, WindowStore, policy};
 use limiter_testkit::{Answer, OracleStore};
-use testbed::Faulty;
 
 fn at(micros: u64) -> Timestamp {
     Timestamp::from_micros(micros).unwrap()
@@ -90,7 +91,7 @@ fn a_batch_decides_like_its_acquires_one_by_one() {
     let one_by_one = Limiter::new("n", policy.clone(), OracleStore::new());
     let now = Limiter::new("n", policy.clone(), OracleStore::new());
     let awaited = Limiter::new("n", policy.clone(), OracleStore::new());
-    let slow = Limiter::new("n", policy.clone(), <Faulty>::default()).into_shared();
+    let slow = Limiter::new("n", policy.clone(), SlowStore::default()).into_shared();
     let sometimes = Limiter::new("n", policy, Sometimes::default());
     let mut random = 7_u64;
     let mut below = |end: u64| {
@@ -131,9 +132,9 @@ fn a_batch_decides_like_its_acquires_one_by_one() {
 
 #[test]
 fn a_batch_that_is_dropped_made_some_of_its_calls() {
-    let limiter = Limiter::new("n", policy!("1000/1s"), <Faulty>::default());
+    let limiter = Limiter::new("n", policy!("1000/1s"), SlowStore::default());
     let mut batch = Box::pin(limiter.acquire_many((0..500).map(|key| (key, 1))).at(at(1)));
-    let made = || limiter.store().calls();
+    let made = || limiter.store().calls.load(Ordering::Relaxed);
     while made() == 0 {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(batch.as_mut().poll(&mut context).is_pending());

@@ -4,5 +4,6 @@ mod acquire_many;
 mod log;
 mod permits;
 mod requests;
+mod slow_store;
 mod together;
 mod waiting;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::slow_store::SlowStore;
 use futures::executor::block_on;
 use limiter_core::{BoxFuture, Clock, Error, Limiter, NowStore, Settled, WindowStore, WithClock, policy};
 use limiter_testkit::{MockClock, OracleStore};
-use testbed::Faulty;
 
 fn used<S: NowStore>(limiter: &Limiter<S>) -> u64 {
     limiter.status("k").now().unwrap().used()
@@ -30,7 +30,7 @@ fn an_admitted_acquire_is_settled_and_refunded_and_a_denied_one_is_a_decision() 
         assert!(limiter.acquire("k").cost(11).permit().await.is_err());
     }
     block_on(check(Limiter::new("chat", policy!("10/1h"), OracleStore::new())));
-    block_on(check(Limiter::new("chat", policy!("10/1h"), <Faulty>::default())));
+    block_on(check(Limiter::new("chat", policy!("10/1h"), SlowStore::default())));
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn refund_on_drop_refunds_unless_it_is_confirmed() {
 
 #[test]
 fn refund_on_drop_spawns_the_refund_for_other_stores() {
-    let store = Arc::new(<Faulty>::default());
+    let store = Arc::new(SlowStore::default());
     let limiter = Limiter::new("chat", policy!("10/1h"), Arc::clone(&store));
     let (send, refunds) = std::sync::mpsc::channel::<BoxFuture<'static, Result<(), Error>>>();
     let acquire = || {
@@ -140,7 +140,7 @@ fn settle_or_record_charges_work_that_took_longer_than_the_window() {
 
 #[test]
 fn settle_on_drop_charges_what_was_used_by_then() {
-    let store = Arc::new(<Faulty>::default());
+    let store = Arc::new(SlowStore::default());
     let limiter = Limiter::new("chat", policy!("10/1h"), Arc::clone(&store));
     let (send, settlements) = std::sync::mpsc::channel::<BoxFuture<'static, Result<Settled, Error>>>();
     let tokens = Arc::new(AtomicU64::new(0));

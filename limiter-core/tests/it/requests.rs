@@ -2,16 +2,17 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use crate::slow_store::SlowStore;
 use futures::executor::block_on;
 use futures::future::join_all;
 use limiter_core::{
     Counting, Decision, Error, ErrorKind, LimitStatus, Limiter, SharedStore, Timestamp, WindowStore, ceil_secs, policy,
 };
 use limiter_testkit::{Answer, OracleStore};
-use testbed::Faulty;
 
 fn at(micros: u64) -> Timestamp {
     Timestamp::from_micros(micros).unwrap()
@@ -50,8 +51,8 @@ async fn all_options<S: WindowStore>(limiter: &Limiter<S>) -> Result<Vec<Decisio
 fn a_store_that_answers_at_once_and_one_that_needs_time_decide_alike() {
     let policy = policy!("3/1s, 100/1h");
     let now = Limiter::new("search", policy.clone(), OracleStore::new());
-    let slow = Limiter::new("search", policy.clone(), <Faulty>::default());
-    let shared: SharedStore = Arc::new(<Faulty>::default());
+    let slow = Limiter::new("search", policy.clone(), SlowStore::default());
+    let shared: SharedStore = Arc::new(SlowStore::default());
     let shared = Limiter::new("search", policy, shared);
     let answers = [block_on(all_options(&now)), block_on(all_options(&slow)), block_on(all_options(&shared))]
         .map(|decisions| decisions.unwrap().iter().map(Answer::from).collect::<Vec<_>>());
@@ -59,7 +60,7 @@ fn a_store_that_answers_at_once_and_one_that_needs_time_decide_alike() {
     assert_eq!(answers[0], answers[2]);
     let allowed: Vec<bool> = answers[0].iter().map(|answer| answer.allowed).collect();
     assert_eq!(allowed, [true, true, false, false, true, true, false, false]);
-    assert_eq!(slow.store().calls(), 15);
+    assert_eq!(slow.store().calls.load(Ordering::Relaxed), 15);
 }
 
 #[test]
@@ -92,7 +93,7 @@ fn a_key_at_its_limit_is_no_denial_for_status() {
 
 #[test]
 fn a_cost_that_makes_no_sense_is_an_error_that_does_not_print_the_key() {
-    let slow = Limiter::new("search", policy!("3/1s, 2/1h"), <Faulty>::default());
+    let slow = Limiter::new("search", policy!("3/1s, 2/1h"), SlowStore::default());
     let now = Limiter::new("search", policy!("3/1s, 2/1h"), OracleStore::new());
     for (cost, kind, text) in [
         (0, ErrorKind::InvalidCost, "Acquire: the cost is 0, expected at least 1 (use peek to look without consuming)"),
@@ -114,21 +115,21 @@ fn a_cost_that_makes_no_sense_is_an_error_that_does_not_print_the_key() {
         }
     }
     assert!(now.record("k").cost(u64::MAX).now().is_ok_and(|decision| !decision.allowed()));
-    assert_eq!(slow.store().calls(), 0);
+    assert_eq!(slow.store().calls.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 fn a_request_dropped_before_it_is_polled_does_nothing_and_many_can_be_joined() {
-    let slow = Limiter::new("search", policy!("3/1h"), <Faulty>::default());
+    let slow = Limiter::new("search", policy!("3/1h"), SlowStore::default());
     drop(slow.acquire("k"));
     let allowed = block_on(join_all((0..5).map(|_| slow.acquire("k"))));
     assert_eq!(allowed.into_iter().filter(|decision| decision.as_ref().unwrap().allowed()).count(), 3);
-    assert_eq!(slow.store().calls(), 5);
+    assert_eq!(slow.store().calls.load(Ordering::Relaxed), 5);
 }
 
 #[test]
 fn a_request_can_be_sent_to_another_thread_and_keys_of_every_kind_work() {
-    let limiter = Limiter::new("search", policy!("9/1h").with_counting(Counting::Attempts), <Faulty>::default());
+    let limiter = Limiter::new("search", policy!("9/1h").with_counting(Counting::Attempts), SlowStore::default());
     std::thread::scope(|scope| {
         let owned = limiter.acquire("owned".to_owned());
         scope.spawn(move || block_on(owned).unwrap());

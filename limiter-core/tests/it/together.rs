@@ -13,11 +13,12 @@ use limiter_core::request::{Answer, Background, Part, Together};
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{BoxFuture, Counting, Error, ErrorKind, Limiter, NowStore, SharedStore, WindowStore, policy};
 use limiter_testkit::OracleStore;
-use testbed::Faulty;
+
+use crate::slow_store::SlowStore;
 
 /// The stores of each case: one answers without waiting, one needs a future.
 fn stores() -> [SharedStore; 2] {
-    [Arc::new(OracleStore::new()), Arc::new(<Faulty>::default())]
+    [Arc::new(OracleStore::new()), Arc::new(SlowStore::default())]
 }
 
 /// A store that applies operations and answers once it may.
@@ -153,7 +154,7 @@ fn a_drop_refunds_what_is_not_confirmed() {
 
 #[test]
 fn a_dropped_decision_goes_on_where_it_stopped() {
-    let store: SharedStore = Arc::new(<Faulty>::default());
+    let store: SharedStore = Arc::new(SlowStore::default());
     let (five, two) = limiters(&store);
     let mut both = Together::new().and(five.acquire("k")).and(two.acquire("k"));
     assert!(both.decide().now_or_never().is_none());

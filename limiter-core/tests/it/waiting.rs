@@ -6,10 +6,10 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::slow_store::SlowStore;
 use futures::executor::block_on;
 use limiter_core::{BoxFuture, Clock, Counting, ErrorKind, Limiter, Timer, Timestamp, WindowStore, WithClock, policy};
 use limiter_testkit::{MockClock, OracleStore};
-use testbed::Faulty;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -52,13 +52,13 @@ fn it_waits_until_the_acquire_fits_and_not_if_it_cannot_in_time() {
     let at_once = WithClock::new(OracleStore::new(), clock.clone());
     block_on(check(Limiter::new("search", policy!("2/1s"), at_once), clock));
     let clock = MockClock::new().auto_advancing();
-    let slow = WithClock::new(<Faulty>::default(), clock.clone());
+    let slow = WithClock::new(SlowStore::default(), clock.clone());
     block_on(check(Limiter::new("search", policy!("2/1s"), slow), clock));
 }
 
 #[test]
 fn without_a_timer_waiting_is_an_error_but_no_wait_is_none() {
-    let limiter = Limiter::new("search", policy!("1/1h"), <Faulty>::default());
+    let limiter = Limiter::new("search", policy!("1/1h"), SlowStore::default());
     assert!(block_on(limiter.acquire("k").within(Duration::MAX)).unwrap().allowed());
     assert!(!block_on(limiter.acquire("k").within(SECOND)).unwrap().allowed());
     let error = block_on(limiter.acquire("k").within(Duration::MAX)).unwrap_err();
@@ -134,7 +134,7 @@ fn without_a_future_it_blocks_the_thread() {
 #[test]
 #[cfg(feature = "tokio")]
 fn in_a_tokio_runtime_tokio_is_the_timer() {
-    let limiter = Limiter::new("search", policy!("1/20ms"), <Faulty>::default());
+    let limiter = Limiter::new("search", policy!("1/20ms"), SlowStore::default());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! What an operation can be answered with.
+//! The results that an operation can write.
 
 use std::task::Poll;
 

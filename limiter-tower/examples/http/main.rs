@@ -44,7 +44,8 @@ const BUCKETS: [f64; 8] = [0.00001, 0.0001, 0.0005, 0.001, 0.005, 0.025, 0.1, 0.
 
 /// The store, and how to collect its metrics.
 async fn open(url: String, metrics: PrometheusHandle) -> anyhow::Result<(SharedStore, impl Fn() -> String + Clone)> {
-    let observer = (Metrics::new(), Tracing::new());
+    let measured = Metrics::new();
+    let observer = (measured, Tracing::new());
     let (memory, store): (_, SharedStore) = if url == "memory" {
         let store = Arc::new(ObservedStore::new(MemoryStore::new(), observer));
         (Some(Arc::clone(&store)), Arc::new(store))
@@ -53,7 +54,7 @@ async fn open(url: String, metrics: PrometheusHandle) -> anyhow::Result<(SharedS
     };
     let render = move || {
         if let Some(store) = &memory {
-            store.report_keys(MemoryStore::len);
+            measured.report_keys(store.store().len());
         }
         metrics.run_upkeep();
         metrics.render()

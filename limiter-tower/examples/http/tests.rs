@@ -121,17 +121,20 @@ async fn metrics_are_served_and_an_interrupt_ends_the_process() {
         let (status, _, metrics) = http.get(format!("{}/metrics", process.address), None).await;
         assert_eq!(status, 200, "metrics are not limited");
         let label = |outcome| {
-            format!("limiter=\"http\",policy=\"2/1h\",limit=\"2/1h\",operation=\"acquire\",outcome=\"{outcome}\"")
+            format!(
+                "store=\"default\",limiter=\"http\",policy=\"2/1h\",limit=\"2/1h\",operation=\"acquire\",outcome=\"{outcome}\""
+            )
         };
         for line in [
             format!("limiter_decisions_total{{{}}} 2", label("allowed")),
             format!("limiter_decisions_total{{{}}} 1", label("denied")),
-            "limiter_near_limit_total{limiter=\"http\",policy=\"2/1h\",limit=\"2/1h\"} 1".to_owned(),
-            "limiter_store_duration_seconds_count{limiter=\"http\",operation=\"acquire\"} 3".to_owned(),
+            "limiter_near_limit_total{store=\"default\",limiter=\"http\",policy=\"2/1h\",limit=\"2/1h\"} 1".to_owned(),
+            "limiter_store_duration_seconds_count{store=\"default\",limiter=\"http\",operation=\"acquire\"} 3"
+                .to_owned(),
         ] {
             assert!(metrics.contains(&line), "{line} is missing in\n{metrics}");
         }
-        assert_eq!(metrics.contains("limiter_keys 1"), store == "memory");
+        assert_eq!(metrics.contains("limiter_keys{store=\"default\"} 1"), store == "memory");
         assert!(!metrics.contains("secret-key"));
         let (well, rest) = process.interrupt();
         assert!(well && rest.contains("ended"), "{rest}");
@@ -149,5 +152,5 @@ async fn a_lost_redis_is_a_503() {
     assert_eq!((status, wait), (503, Some(1)));
     assert!(body.contains("temporary-reduced-capacity"), "{body}");
     let (_, _, metrics) = http.get(format!("{}/metrics", process.address), None).await;
-    assert!(metrics.contains("limiter_store_errors_total{limiter=\"http\""), "{metrics}");
+    assert!(metrics.contains("limiter_store_errors_total{store=\"default\",limiter=\"http\""), "{metrics}");
 }
