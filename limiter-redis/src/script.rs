@@ -38,15 +38,17 @@ impl LuaScript {
     }
 
     /// Returns the command that runs the script. With `load` it carries the whole text, for a server that does not know it.
+    /// Empty arguments at the end are left out.
     pub(crate) fn call(&self, load: bool, key: &[u8], args: &[Arg<'_>]) -> Cmd {
-        let mut cmd = Cmd::with_capacity(3 + args.len() + 1, 128 + key.len());
+        let count = args.iter().rposition(|arg| !matches!(arg, Arg::Bytes(b""))).map_or(0, |last| last + 1);
+        let mut cmd = Cmd::with_capacity(4 + count, 128 + key.len());
         if load {
             cmd.arg("EVAL").arg(&self.text);
         } else {
             cmd.arg("EVALSHA").arg(&self.sha1);
         }
         cmd.arg(1).arg(key);
-        for arg in args {
+        for arg in &args[..count] {
             match arg {
                 Arg::Number(number) => cmd.arg(*number),
                 Arg::Bytes(bytes) => cmd.arg(*bytes),
@@ -61,6 +63,12 @@ impl LuaScript {
 pub(crate) enum Arg<'a> {
     Number(u64),
     Bytes(&'a [u8]),
+}
+
+impl From<Option<u64>> for Arg<'_> {
+    fn from(number: Option<u64>) -> Self {
+        number.map_or(Arg::Bytes(b""), Arg::Number)
+    }
 }
 
 /// Replaces each `$NAME` by its number.
