@@ -9,7 +9,7 @@ use crate::format::PLACEHOLDERS;
 const HEAD: &str = include_str!("lua/head.lua");
 const PRELUDE: &str = include_str!("lua/prelude.lua");
 const APPLY_FAST_FILE: &str = include_str!("lua/apply_fast.lua");
-const APPEND: &str = include_str!("lua/append.lua");
+const OPERATION: &str = include_str!("lua/operation.lua");
 const APPLY_FILE: &str = include_str!("lua/apply.lua");
 const APPLY_GROUP_FILE: &str = include_str!("lua/apply_group.lua");
 const SETTLE_FILE: &str = include_str!("lua/settle.lua");
@@ -17,9 +17,9 @@ const INSPECT_FILE: &str = include_str!("lua/inspect.lua");
 
 /// The fast path comes before the prelude: making the functions takes as long as a command or two.
 pub(crate) static APPLY: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, APPLY_FAST_FILE, PRELUDE, APPEND, APPLY_FILE]));
+    LazyLock::new(|| LuaScript::new(&[HEAD, APPLY_FAST_FILE, PRELUDE, OPERATION, APPLY_FILE]));
 pub(crate) static APPLY_GROUP: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, APPEND, APPLY_GROUP_FILE]));
+    LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, OPERATION, APPLY_GROUP_FILE]));
 pub(crate) static SETTLE: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, SETTLE_FILE]));
 pub(crate) static INSPECT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, INSPECT_FILE]));
 
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     const FILES: [&str; 8] =
-        [HEAD, PRELUDE, APPEND, APPLY_FAST_FILE, APPLY_FILE, APPLY_GROUP_FILE, SETTLE_FILE, INSPECT_FILE];
+        [HEAD, PRELUDE, OPERATION, APPLY_FAST_FILE, APPLY_FILE, APPLY_GROUP_FILE, SETTLE_FILE, INSPECT_FILE];
 
     /// The names of the numbers in a file.
     fn names(file: &str) -> BTreeSet<&str> {
