@@ -306,6 +306,10 @@ async fn compare(redis: &RedisStore, key: &str, batches: &[Batch]) -> Result<(),
             entries.extend(appended(&facts).zip(appended(&expected)));
             prop_assert_eq!(shown(op, &facts), shown(op, &expected), "batch {}, place {}: {:?}", number, place, op);
         }
+        let held = redis.inspect(log).await.unwrap().map_or((0, 0), |info| (info.entries, info.cost));
+        let expected = oracle.entries(log);
+        let cost = expected.iter().map(|entry| entry.cost).sum::<u64>();
+        prop_assert_eq!(held, (expected.len() as u64, cost), "batch {} keeps what the oracle keeps", number);
         if let Some((mine, theirs)) = batch.refund.and_then(|back| entries.iter().rev().nth(back)) {
             let refund = |entry: &Entry| {
                 let receipt = Receipt::new(entry.id, entry.at, policies[3].longest_window());
