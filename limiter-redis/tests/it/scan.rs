@@ -32,7 +32,7 @@ async fn scanned(store: &RedisStore, count: usize) -> Vec<LiveKey> {
 }
 
 /// Scans the keys of one name, page by page.
-async fn scanned_name(store: &RedisStore, name: &str, count: usize) -> Vec<LiveKey> {
+pub(crate) async fn scanned_name(store: &RedisStore, name: &str, count: usize) -> Vec<LiveKey> {
     pages(async |cursor| store.scan_name(name, cursor, count).await.unwrap()).await
 }
 

@@ -30,7 +30,7 @@ pub(crate) fn limit(max: u64, window: u64) -> Limit {
 
 /// Returns the size of a long test: `full` with `LIMITER_TEST_ALL=1`.
 pub(crate) fn size<T>(default: T, full: T) -> T {
-    if std::env::var_os("LIMITER_TEST_ALL").is_some() { full } else { default }
+    if testbed::test_all() { full } else { default }
 }
 
 /// Returns a cluster for tests that change nothing but keys of their own. It ends with the program.
