@@ -14,7 +14,7 @@ use redis::Value;
 use redis::aio::ConnectionLike;
 use testbed::{Network, Proxy};
 
-use crate::support::{TIMEOUT, calls, chain, connect, search, soon, until, within};
+use crate::support::{TIMEOUT, assert_temporary, calls, chain, connect, search, soon, until, within};
 
 const RESPONSE: Duration = Duration::from_millis(250);
 /// Two attempts with the pause between them, and some time for the runtime.
@@ -35,11 +35,6 @@ async fn limiter(builder: RedisStoreBuilder, url: &str, policy: Policy) -> Limit
 /// A limiter that waits for longer than a busy test machine takes.
 async fn patient(server: &Server) -> Limiter<RedisStore> {
     search(policy!("5/1h"), connect(&server.url()).await)
-}
-
-#[track_caller]
-fn assert_gone(error: &Error) {
-    assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) && error.is_retryable(), "{error:?}");
 }
 
 #[tokio::test]
@@ -76,7 +71,7 @@ async fn every_call_ends_in_time(stops: bool, dies: bool, group_commit: bool) {
         }
     });
     for result in results {
-        assert_gone(&result.unwrap_err());
+        assert_temporary(&result.unwrap_err());
     }
     if dies {
         server.restart().unwrap()
@@ -402,6 +397,6 @@ async fn a_server_that_is_not_there_or_never_answers_is_an_error_in_time() {
                 }
             }
         };
-        assert_gone(&within(Duration::from_secs(3), call).await);
+        assert_temporary(&within(Duration::from_secs(3), call).await);
     }
 }
