@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures_util::future::select_ok;
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 /// The least time between two refreshes.
@@ -76,17 +76,21 @@ impl<C: Refresh> Drop for RefreshOnDrop<'_, C> {
 }
 
 /// Asks all servers at once, and returns the first answer within this time.
-pub(crate) async fn first_answer<T>(
+pub(crate) async fn first_answer<T: Send + 'static>(
     limit: Duration,
-    servers: impl IntoIterator<Item: Future<Output = RedisResult<T>>>,
+    servers: impl Iterator<Item: Future<Output = RedisResult<T>> + Send + 'static>,
 ) -> RedisResult<T> {
-    let late = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
-    let ask = |answer| Box::pin(async move { timeout(limit, answer).await.map_err(late)? });
-    let asked: Vec<_> = servers.into_iter().map(ask).collect();
-    if asked.is_empty() {
-        return Err(no_server());
+    let mut asked: JoinSet<_> = servers.map(|answer| timeout(limit, answer)).collect();
+    let mut failure = no_server();
+    while let Some(answer) = asked.join_next().await {
+        match answer {
+            Ok(Ok(Ok(answer))) => return Ok(answer),
+            Ok(Ok(Err(error))) => failure = error,
+            Ok(Err(_)) => failure = std::io::Error::from(std::io::ErrorKind::TimedOut).into(),
+            Err(_) => {}
+        }
     }
-    Ok(select_ok(asked).await?.0)
+    Err(failure)
 }
 
 pub(crate) fn no_server() -> RedisError {

@@ -16,7 +16,7 @@ pub(crate) struct Sentinels(Arc<Inner>);
 
 struct Inner {
     /// One client for each sentinel, so that a silent one delays no other.
-    sentinels: Vec<Mutex<SentinelClient>>,
+    sentinels: Vec<Arc<Mutex<SentinelClient>>>,
     config: ConnectionManagerConfig,
     /// How long a sentinel may take to find the master.
     timeout: Duration,
@@ -42,7 +42,8 @@ impl Sentinels {
         };
         let client = |sentinel| {
             let node = Some(node.clone());
-            SentinelClient::build(vec![sentinel], String::from(name), node, SentinelServerType::Master).map(Mutex::new)
+            let client = SentinelClient::build(vec![sentinel], name.to_owned(), node, SentinelServerType::Master)?;
+            Ok(Arc::new(Mutex::new(client)))
         };
         Ok(Self(Arc::new(Inner {
             sentinels: sentinels.into_iter().map(client).collect::<RedisResult<_>>()?,
@@ -77,11 +78,8 @@ impl Refresh for Sentinels {
 
     /// Takes the master that the first sentinel names.
     async fn refresh_now(&self) -> RedisResult<()> {
-        let mut asked = Vec::new();
-        for sentinel in &self.0.sentinels {
-            asked.push(async { sentinel.lock().await.async_get_client().await });
-        }
-        let client = first_answer(self.0.timeout, asked).await?;
+        let ask = |sentinel: Arc<Mutex<SentinelClient>>| async move { sentinel.lock().await.async_get_client().await };
+        let client = first_answer(self.0.timeout, self.0.sentinels.iter().cloned().map(ask)).await?;
         let address = client.get_connection_info().addr().clone();
         let mut master = self.0.master.write().unwrap_or_else(PoisonError::into_inner);
         if master.as_ref().is_none_or(|(known, _)| *known != address) {
