@@ -284,10 +284,9 @@ async fn a_group_that_makes_the_key_sets_its_expiry() {
     let (limiter, connection) = held(&server, builder(), "5/1h").await;
     let mut peek = pin!(limiter.peek("k").into_future());
     poll_once(peek.as_mut());
-    let mut others = pin!(join_all((0..3).map(|_| limiter.acquire("k"))));
-    poll_once(others.as_mut());
+    let others = join_all((0..3).map(|_| limiter.acquire("k")));
     connection.replies.close();
-    let (peeked, answers) = soon(async { tokio::join!(peek, others) }).await;
+    let (answers, peeked) = soon(async { tokio::join!(others, peek) }).await;
     assert_eq!(peeked.unwrap().used(), 0);
     assert_eq!(used(answers), [(true, 1), (true, 2), (true, 3)]);
     assert_eq!(connection.count(), 2);
