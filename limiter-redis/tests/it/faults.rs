@@ -55,10 +55,9 @@ async fn flushed_scripts_and_killed_connections_cost_no_decision() {
 async fn every_call_ends_in_time(stops: bool, dies: bool, group_commit: bool) {
     let mut server = Server::start().unwrap();
     let limiter = &limiter(builder().group_commit(group_commit), &server.url(), policy!("50/1h")).await;
-    if stops {
-        server.pause().unwrap()
-    } else {
-        server.kill()
+    match stops {
+        true => server.pause().unwrap(),
+        false => server.kill(),
     }
     let all = join_all((0..50).map(|n| async move {
         tokio::time::sleep(Duration::from_millis(n % 7 * 20)).await;
@@ -73,11 +72,7 @@ async fn every_call_ends_in_time(stops: bool, dies: bool, group_commit: bool) {
     for result in results {
         assert_temporary(&result.unwrap_err());
     }
-    if dies {
-        server.restart().unwrap()
-    } else {
-        server.resume().unwrap()
-    }
+    if dies { server.restart() } else { server.resume() }.unwrap();
     until("a recovery", async || limiter.acquire("other").await.is_ok()).await;
     if dies {
         until("an answer", async || limiter.status("k").await.is_ok_and(|status| status.used() == 0)).await;
