@@ -48,6 +48,7 @@
 //! | `memory` (default) | `MemoryStore`, the in-process store |
 //! | `redis` | `RedisStore` for one Redis server; enables `tokio` |
 //! | `redis-cluster` | `RedisStore` for Redis Cluster; enables `redis` |
+//! | `redis-sentinel` | `RedisStore` behind Redis Sentinel; enables `redis` |
 //! | `redis-tls` | TLS for `RedisStore`, with rustls; enables `redis` |
 //! | `tokio` | waiting with `within` in a tokio runtime |
 //! | `serde` | limits and policies in configuration files |
@@ -59,8 +60,8 @@
 
 pub use limiter_core::{
     Admitted, Counting, Decision, Denied, EntryId, Error, ErrorKind, IntoPolicy, IpBlock, Key, KeyBuf, Limit,
-    LimitStatus, Limiter, Name, OutOfRange, Permit, Policy, Receipt, Settled, SharedStore, Status, Window, policy,
-    request,
+    LimitStatus, Limiter, Name, OutOfRange, Permit, Policy, Receipt, Settled, SharedStore, Status, Together, Window,
+    policy, request,
 };
 #[cfg(feature = "memory")]
 pub use limiter_memory::{self as memory, MemoryStore};

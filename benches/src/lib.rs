@@ -1,24 +1,12 @@
-//! Compares the limiter with its peers. The scenarios have two front ends: the criterion benches (`benches/`), and
-//! the program. The program measures all libraries in turns within one process and writes the documents that show the
-//! figures.
+//! Compares the limiter with its peers. Scenarios are declared as data in `scenarios/`. [`turns`] measures all its contestants in turns
+//! within one process, [`record`] keeps the figures of each processor family, and [`render`] writes the documents that show
+//! them. The program and the criterion benches (`benches/`) are the front ends.
 
 #![allow(missing_debug_implementations, reason = "the peers have none")]
 
-pub mod admission;
-pub mod baselines;
-pub mod bytes;
-pub mod cached;
-pub mod documents;
-pub mod flood;
-pub mod http;
-pub mod libraries;
-pub mod measure;
-pub mod operations;
-pub mod plot;
-pub mod readme;
+pub mod declared;
+pub mod local;
 pub mod record;
 pub mod remote;
-pub mod report;
-pub mod scenario;
-pub mod surface;
-mod workload;
+pub mod render;
+pub mod turns;

@@ -9,6 +9,9 @@ use crate::log_key::LogKey;
 ///
 /// A denial is not an error: see [`Decision::allowed`](crate::Decision::allowed).
 ///
+/// [`Display`](fmt::Display) prints the message and its direct cause: `Redis failed: connection refused`.
+/// [`source`](StdError::source) returns what caused that one, so a program that prints all sources prints each text once.
+///
 /// Keys are often addresses or secrets, so neither [`Display`](fmt::Display) nor [`Debug`] prints them.
 /// [`key`](Self::key) returns the key.
 pub struct Error(Box<Inner>);
@@ -18,7 +21,7 @@ struct Inner {
     message: String,
     name: String,
     key: Option<Vec<u8>>,
-    source: Option<Box<dyn StdError + Send + Sync>>,
+    cause: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 /// The kind of an [`Error`].
@@ -29,7 +32,7 @@ pub enum ErrorKind {
     InvalidLimit,
     /// A timestamp is out of range.
     InvalidTimestamp,
-    /// The cost is 0. To look without consuming, peek.
+    /// The cost is 0. Use a peek to check without consuming.
     InvalidCost,
     /// The cost is above a limit's maximum, so the operation can never fit. Nothing was recorded.
     CostExceedsLimit,
@@ -37,7 +40,7 @@ pub enum ErrorKind {
     Unavailable,
     /// The store did not answer in time. The operation may or may not have been recorded.
     ///
-    /// A repetition counts once if both calls carry the same [idempotency key](crate::Request::id).
+    /// A repeated call counts once if both calls have the same [idempotency key](crate::Request::id).
     Timeout,
     /// The value that the store holds for this key is not a valid log. [`reset`](crate::Limiter::reset) removes it.
     Corrupt,
@@ -65,19 +68,26 @@ impl ErrorKind {
     }
 }
 
+/// Writes [`as_str`](ErrorKind::as_str).
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 impl Error {
     /// Returns an error of this kind.
     ///
     /// The message should say what failed, where, and what was expected. It must not contain a key.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), name: String::new(), key: None, source: None }))
+        Self(Box::new(Inner { kind, message: message.into(), name: String::new(), key: None, cause: None }))
     }
 
-    /// Adds the error that caused this one.
+    /// Adds the error that caused this one. Its text, which must not contain a key, becomes part of this error's text.
     #[must_use]
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.0.source = Some(source.into());
+        self.0.cause = Some(source.into());
         self
     }
 
@@ -123,8 +133,8 @@ impl fmt::Debug for Error {
         if let Some(name) = self.limiter_name() {
             out.field("limiter", &name);
         }
-        if let Some(source) = &self.0.source {
-            out.field("source", source);
+        if let Some(cause) = &self.0.cause {
+            out.field("cause", cause);
         }
         out.finish()
     }
@@ -132,16 +142,17 @@ impl fmt::Debug for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.limiter_name() {
-            Some(name) => write!(f, "limiter \"{}\": {}", name.escape_debug(), self.0.message),
-            None => f.write_str(&self.0.message),
+        if let Some(name) = self.limiter_name() {
+            write!(f, "limiter \"{}\": ", name.escape_debug())?;
         }
+        f.write_str(&self.0.message)?;
+        self.0.cause.as_ref().map_or(Ok(()), |cause| write!(f, ": {cause}"))
     }
 }
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source.as_deref().map(|source| source as &(dyn StdError + 'static))
+        self.0.cause.as_ref()?.source()
     }
 }
 
@@ -166,5 +177,19 @@ mod tests {
         assert!(!format!("{error:?} {log:?}").contains("203"), "{error:?} {log:?}");
         assert_eq!((error.key(), error.limiter_name()), (Some(&b"203.0.113.7"[..]), Some("login")));
         assert!(error.is_retryable() && !Error::new(ErrorKind::Corrupt, "").is_retryable());
+    }
+
+    #[test]
+    fn a_chain_of_causes_prints_each_text_once() {
+        let log = LogKey::new(Name::new("login"), b"203.0.113.7");
+        let elapsed = Error::new(ErrorKind::Timeout, "timed out after 250 ms");
+        let error = Error::new(ErrorKind::Timeout, "Redis failed").with_source(elapsed).with_log(log);
+        assert_eq!(error.to_string(), "limiter \"login\": Redis failed: timed out after 250 ms");
+        assert!(error.source().is_none() && format!("{error:?}").contains("250 ms"), "{error:?}");
+
+        let outer = Error::new(ErrorKind::Unavailable, "outer").with_source(std::io::Error::other(error));
+        let source = outer.source().map(ToString::to_string);
+        let text = "limiter \"login\": Redis failed: timed out after 250 ms";
+        assert_eq!((outer.to_string(), source), (format!("outer: {text}"), None));
     }
 }

@@ -14,7 +14,7 @@ pub struct Facts {
     /// Whether the operation fitted every limit. For a record: whether it would have fitted. For a repeated operation: the
     /// original verdict.
     pub admitted: bool,
-    /// Whether the operation's entry was appended, was already there, or neither.
+    /// Whether the operation appended its entry, found it in the log, or neither.
     pub outcome: Outcome,
     /// The log after the operation.
     pub log: LogFacts,

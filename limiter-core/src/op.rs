@@ -111,6 +111,10 @@ pub struct Op<'a> {
     pub at: At,
     /// The idempotency key, which a peek ignores. Default: `None`.
     pub id: Option<EntryId>,
+    /// Whether the caller of a peek reads the usage only, as in [`Limiter::status`](crate::Limiter::status). Default: `false`.
+    ///
+    /// Stores ignore it. Observers can tell a status from a peek.
+    pub is_status: bool,
 }
 
 impl<'a> Op<'a> {
@@ -119,7 +123,7 @@ impl<'a> Op<'a> {
     #[must_use]
     pub fn new(mode: Mode, key: &'a (impl AsRef<[u8]> + ?Sized), policy: &'a Policy) -> Self {
         let log = LogKey::new(Name::default(), key);
-        Self { log, policy, limiter_policy: None, cost: 1, mode, at: At::StoreClock, id: None }
+        Self { log, policy, limiter_policy: None, cost: 1, mode, at: At::StoreClock, id: None, is_status: false }
     }
 
     /// Returns an acquire of one unit. See [`new`](Self::new) for the other defaults.

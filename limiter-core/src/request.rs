@@ -6,7 +6,9 @@ mod permit;
 mod reset;
 mod run;
 mod settle;
+mod together;
 pub mod verb;
+mod view;
 mod wait;
 
 pub use many::AcquireMany;
@@ -14,3 +16,4 @@ pub use permit::{Permit, PermitRequest, SettleOnDrop};
 pub use reset::Reset;
 pub use run::Request;
 pub use settle::Settle;
+pub use together::{Answer, Background, Part, Together};

@@ -7,7 +7,8 @@ use crate::facts::{Facts, SettlementFacts};
 use crate::log_key::LogKey;
 use crate::op::{At, Op};
 use crate::settlement::Settlement;
-use crate::store::{NowStore, WindowStore};
+use crate::store::{NowStore, Otherwise, WindowStore};
+use std::task::Poll;
 
 /// A store that takes its time from another clock: a mock clock in a test, or a shared time authority.
 ///
@@ -89,8 +90,8 @@ impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
         self.store.reset(log)
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        self.store.try_decide(self.op(&op))
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        self.store.try_decide(self.op(&op), otherwise)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

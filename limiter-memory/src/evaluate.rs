@@ -1,8 +1,8 @@
 //! Applies an operation to a log.
 //!
-//! There are two versions of one thing. [`fast`] evaluates the common operations in so few steps that its facts stay in
-//! registers: one to four limits, no idempotency key, the limiter's own policy, and an entry that the log's form can take.
-//! [`general`] evaluates everything. The test below shows that they agree wherever `fast` answers.
+//! The evaluation exists twice. [`fast`] handles the common operations in few steps, so that its facts stay in registers: one to
+//! four limits, no idempotency key, the limiter's policy, and an entry that the log's form can hold. [`general`] handles every
+//! operation. A property test below shows that they agree.
 
 mod answer;
 mod counted;

@@ -30,7 +30,7 @@ pub(crate) enum Other {
     Sparse(Box<Sparse>),
 }
 
-/// A log, and what its bucket, if it is in one, knows about the oldest entry.
+/// A log, and its bucket's record of the oldest entry, if it is in a bucket.
 pub(crate) trait Place {
     fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>);
 }

@@ -24,7 +24,7 @@ use crate::log::Log;
 /// The number of direct slots of a store that has any.
 const DIRECT_SLOTS: usize = 4096;
 
-/// For an unbounded store. More than four make it rare that two threads need the same shard.
+/// The shards per thread of an unbounded store. With more than four, two threads rarely need the same shard.
 const SHARDS_PER_THREAD: usize = 32;
 
 /// A bounded store has shards of at least this many keys and at most twice as many, because the hash does not spread keys evenly
@@ -125,7 +125,7 @@ impl Placement {
         Some(BucketGuard::map(found, |log| &mut log.keyed.log))
     }
 
-    /// Returns a key's log if it is in its direct slot, and the locked slot otherwise.
+    /// Returns a key's log if it is in its direct slot, otherwise the locked slot.
     #[inline(always)]
     pub(crate) fn find_direct(&self, hash: u64, name: u32, key: &[u8]) -> Result<LogGuard<'_>, Guard<'_, DirectSlot>> {
         Guard::try_map(self.direct.of(hash).lock(), |slot| slot.log_of(name, key))
@@ -168,7 +168,7 @@ impl Placement {
         }
     }
 
-    /// Inserts a log: into the direct slot if nobody needs that, otherwise into the shard, which may evict others for it.
+    /// Inserts a log into its direct slot if the slot is free, otherwise into the shard, which may evict another log.
     pub(crate) fn insert(
         &self,
         Vacancy { slot, mut shard }: Vacancy<'_>,

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::Poll;
 
 use async_trait::async_trait;
-use limiter_core::store::{At, Facts, LogKey, Op, Settlement, SettlementFacts, decide};
+use limiter_core::store::{At, Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, decide};
 use limiter_core::{Decision, Error, NowStore, Timestamp, WindowStore};
 
 use crate::clock;
@@ -74,10 +75,9 @@ impl MemoryStore {
 
     /// Returns an empty store that never holds more than `max_keys` keys. 0 is treated as 1.
     ///
-    /// A fresh key in a full shard evicts another key: an expired one, or else one with a single entry, or else the one with
-    /// the fewest entries. It prefers keys that have not been used for long. A flood of fresh keys therefore evicts itself, and
-    /// cannot free a client that is over its limit, unless that client's log has a single entry. An evicted key starts again
-    /// with an empty log.
+    /// A fresh key in a full shard evicts an expired key, otherwise the key with the fewest entries. Among equals, it prefers the
+    /// least recently used. A flood of fresh keys therefore evicts itself, and cannot free a client that is over its limit,
+    /// unless that client's log has a single entry. An evicted key starts again with an empty log.
     ///
     /// The bound is split evenly over up to 4,096 shards, so eviction may begin a few per cent below it.
     #[must_use]
@@ -228,8 +228,8 @@ impl WindowStore for MemoryStore {
     }
 
     #[inline(always)]
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        if op.is_checked() { self.run(&op) } else { Some(self.check_and_decide(op)) }
+    fn try_decide(&self, op: Op<'_>, _: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        if op.is_checked() { self.run(&op) } else { Poll::Ready(self.check_and_decide(op)) }
     }
 }
 

@@ -68,7 +68,7 @@ impl RetryPolicy {
             let failure = match reply {
                 Ok(Ok(value)) => return Ok(Reply { value, repeated: first.is_some(), sent }),
                 Ok(Err(failure)) => failure,
-                Err(_) => Failure::Timeout,
+                Err(_) => Failure::Timeout(response_timeout),
             };
             let repeat = failure.repeat();
             if left == 0 || repeat == Repeat::Never || end <= Instant::now() {

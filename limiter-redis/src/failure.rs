@@ -2,6 +2,7 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::time::Duration;
 
 use limiter_core::{Error, ErrorKind};
 use redis::RedisError;
@@ -11,8 +12,8 @@ use crate::url::{malformed, shown};
 /// A command that failed.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// No answer in time.
-    Timeout,
+    /// No answer in this time.
+    Timeout(Duration),
     /// An error of the server or the client.
     Redis(RedisError),
 }
@@ -54,7 +55,7 @@ impl Failure {
 
     pub(crate) fn repeat(&self) -> Repeat {
         match self {
-            Self::Timeout => Repeat::Ambiguous,
+            Self::Timeout(_) => Repeat::Ambiguous,
             Self::Redis(error) => match error.kind() {
                 redis::ErrorKind::Io if error.is_connection_refusal() => Repeat::Safe,
                 redis::ErrorKind::Io | redis::ErrorKind::Parse => Repeat::Ambiguous,
@@ -69,7 +70,7 @@ impl Failure {
 
     fn kind(&self) -> ErrorKind {
         let error = match self {
-            Self::Timeout => return ErrorKind::Timeout,
+            Self::Timeout(_) => return ErrorKind::Timeout,
             Self::Redis(error) => error,
         };
         let text = error.to_string();
@@ -91,7 +92,7 @@ impl Failure {
         let kind = self.kind();
         match self {
             Self::Redis(error) if error.kind() == redis::ErrorKind::InvalidClientConfig => malformed(url, &error),
-            Self::Timeout => Error::new(kind, format!("{}: no connection in time", shown(url))),
+            Self::Timeout(after) => Error::new(kind, format!("{}: cannot connect: {}", shown(url), timed_out(after))),
             Self::Redis(error) => {
                 Error::new(kind, format!("{}: cannot connect", shown(url))).with_source(ClientError(error))
             }
@@ -101,7 +102,10 @@ impl Failure {
     /// Returns the error for a caller whose command was about the Redis key `stored`, which the error does not show.
     pub(crate) fn into_error(self, stored: &[u8]) -> Error {
         let kind = self.kind();
-        let Self::Redis(source) = self else { return Error::new(kind, "Redis did not answer in time") };
+        let source = match self {
+            Self::Redis(source) => source,
+            Self::Timeout(after) => return Error::new(kind, format!("Redis failed: {}", timed_out(after))),
+        };
         let text = source.to_string();
         let hidden = without_key(&text, stored);
         let message = match kind {
@@ -114,6 +118,10 @@ impl Failure {
         }
         Error::new(kind, message).with_source(ClientError(source))
     }
+}
+
+fn timed_out(after: Duration) -> String {
+    format!("timed out after {} ms", after.as_secs_f64() * 1e3)
 }
 
 /// An error of the client library without the sources whose text it repeats.
@@ -174,6 +182,14 @@ mod tests {
     }
 
     #[test]
+    fn a_timeout_says_after_how_long() {
+        let timeout = || Failure::Timeout(Duration::from_millis(250));
+        assert_eq!(timeout().into_error(b"").to_string(), "Redis failed: timed out after 250 ms");
+        let text = timeout().into_connect_error("redis://h").to_string();
+        assert!(text.ends_with("cannot connect: timed out after 250 ms"), "{text}");
+    }
+
+    #[test]
     fn no_error_repeats_the_text_of_its_source() {
         let io = || std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused");
         let server = |text: &str| {
@@ -193,7 +209,7 @@ mod tests {
                 Failure::Redis(again).into_connect_error("redis://h"),
             ] {
                 let texts = texts(&error);
-                assert!(texts.len() > 1 && texts[1..].iter().any(|text| text.contains(last)), "{texts:?}");
+                assert!(texts[0].len() > last.len() && texts[0].contains(last), "{texts:?}");
                 for (i, text) in texts.iter().enumerate() {
                     assert!(texts[i + 1..].iter().all(|source| !text.contains(source)), "{texts:?}");
                 }

@@ -56,7 +56,7 @@ impl GroupCommit {
                     break message;
                 }
                 if end <= Instant::now() {
-                    return Err(Failure::Timeout);
+                    return Err(Failure::Timeout(patience));
                 }
                 if let Some(queue) = self.0.take_over(&key, patience) {
                     tokio::spawn(serve(queue, channel.clone()));
@@ -66,7 +66,7 @@ impl GroupCommit {
                 Ok(Message::Answer(answer)) => return answer,
                 Ok(Message::NotSent(unsent)) => call = unsent,
                 // The queue's task was dropped while it waited for Redis: its runtime has ended.
-                Err(_) => return Err(Failure::Timeout),
+                Err(_) => return Err(Failure::Timeout(patience)),
             }
         }
     }

@@ -2,10 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use limiter_core::store::{At, Entry, Facts, LogFacts, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts, Usage};
+use limiter_core::store::{
+    At, Entry, Facts, LogFacts, LogKey, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, Usage,
+};
 use limiter_core::{
     Counting, Decision, EntryId, Error, Limit, MAX_COST, Name, NowStore, PerLimit, Policy, Timestamp, WindowStore,
 };
@@ -199,7 +202,7 @@ impl WindowStore for OracleStore {
         Ok(self.reset_now(log))
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        Some(self.decide_now(op))
+    fn try_decide(&self, op: Op<'_>, _: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        Poll::Ready(self.decide_now(op))
     }
 }

@@ -11,19 +11,20 @@ use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
 use http::header::RETRY_AFTER;
+use limiter_core::request::Background;
 use limiter_core::{BoxFuture, Timer, Timestamp};
 use tower_layer::Layer;
 use tower_service::Service;
 
 pub use self::error::WaitError;
 use self::holds::Holds;
-use crate::decide::Rulings;
 use crate::failure::StoreFailure;
-use crate::gate::Gate;
 use crate::head::{RequestHead, ResponseHead};
 use crate::observation::Observation;
 use crate::refusal::{Cause, Refusal};
 use crate::rule::Rule;
+use crate::rules::Rules;
+use crate::rulings::Rulings;
 
 /// Sends requests no faster than their rules allow, and no sooner than the server asks: a [`tower_layer::Layer`] for clients.
 ///
@@ -38,8 +39,7 @@ use crate::rule::Rule;
 /// ```
 /// # #[cfg(feature = "reqwest")] {
 /// use std::time::Duration;
-/// use limiter_core::{Limiter, policy};
-/// # use limiter_testkit::OracleStore as MemoryStore;
+/// use limiter::{Limiter, MemoryStore, policy};
 /// use limiter_tower::key::Host;
 /// use limiter_tower::{MissingKey, Rule, StoreFailure, WaitLayer};
 /// use tower_layer::Layer;
@@ -58,14 +58,16 @@ pub struct WaitLayer(Arc<Config>);
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct WaitLayerBuilder {
-    gate: Gate,
+    rules: Rules,
     deadline: Duration,
+    max_asked_wait: Duration,
 }
 
 #[derive(Debug)]
 struct Config {
-    gate: Gate,
+    rules: Rules,
     deadline: Duration,
+    max_asked_wait: Duration,
     holds: Holds,
 }
 
@@ -76,34 +78,49 @@ impl WaitLayer {
         failure: StoreFailure,
         deadline: Duration,
     ) -> WaitLayerBuilder {
-        WaitLayerBuilder { gate: Gate::new(rules, failure), deadline }
+        WaitLayerBuilder { rules: Rules::new(rules, failure), deadline, max_asked_wait: MAX_ASKED_WAIT }
     }
 }
 
 impl WaitLayerBuilder {
     /// Sets how long the store may take for one try. Default: 1 s. After that it has failed.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.gate.timeout = timeout;
+        self.rules.timeout = timeout;
+        self
+    }
+
+    /// Sets the longest wait that a server can ask for. Default: one hour. A longer `Retry-After` counts as this, so a server that
+    /// asks for years does not stop the client.
+    pub fn max_asked_wait(mut self, wait: Duration) -> Self {
+        self.max_asked_wait = wait;
+        self
+    }
+
+    /// Sets what runs the refunds of requests that were dropped before they were sent, as
+    /// [`LimitLayerBuilder::refund_in`](crate::LimitLayerBuilder::refund_in).
+    pub fn refund_in(mut self, background: Background) -> Self {
+        self.rules.background = Some(background);
         self
     }
 
     /// Sets the timer that waits. Default: tokio's with the feature `tokio` and in a tokio runtime. Without a timer, a request that
     /// does not fit at once fails, and none is repeated.
     pub fn timer(mut self, timer: impl Timer) -> Self {
-        self.gate.timer = Some(Arc::new(timer));
+        self.rules.timer = Some(Arc::new(timer));
         self
     }
 
     /// Calls a function with what each rule said about each try.
     pub fn observe(mut self, observer: impl Fn(&Observation<'_>) + Send + Sync + 'static) -> Self {
-        self.gate.observer = Some(Box::new(observer));
+        self.rules.observer = Some(Box::new(observer));
         self
     }
 
     /// Returns the layer.
     #[must_use]
     pub fn build(self) -> WaitLayer {
-        WaitLayer(Arc::new(Config { gate: self.gate, deadline: self.deadline, holds: Holds::default() }))
+        let Self { rules, deadline, max_asked_wait } = self;
+        WaitLayer(Arc::new(Config { rules, deadline, max_asked_wait, holds: Holds::default() }))
     }
 }
 
@@ -115,6 +132,8 @@ impl<S> Layer<S> for WaitLayer {
     }
 }
 
+const MAX_ASKED_WAIT: Duration = Duration::from_secs(3_600);
+
 /// The service of a [`WaitLayer`].
 #[derive(Clone, Debug)]
 pub struct Wait<S> {
@@ -123,11 +142,17 @@ pub struct Wait<S> {
 }
 
 /// A request that can be sent again, after a 429.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be sent again, so no `WaitLayer` takes it",
+    note = "`WaitLayer` is for clients, whose requests have a body that is `Clone`, or are `reqwest::Request`",
+    note = "a server waits with `LimitLayerBuilder::within`"
+)]
 pub trait Repeat: Sized {
     /// Returns the same request, `None` if its body is gone.
     fn repeat(&self) -> Option<Self>;
 }
 
+#[diagnostic::do_not_recommend]
 impl<B: Clone> Repeat for http::Request<B> {
     fn repeat(&self) -> Option<Self> {
         Some(self.clone())
@@ -167,30 +192,26 @@ where
         Box::pin(async move {
             let (mut request, mut left) = (request, config.deadline);
             loop {
-                let mut rulings = Rulings::new();
-                let done = config.gate.try_decide(&RequestHead::from(&request), &mut rulings);
-                let Some(rulings) = config.admit(rulings, done, &mut left).await.map_err(WaitError::Refused)? else {
-                    continue;
-                };
+                let rulings = Rulings::new(config.rules.list(), &RequestHead::from(&request));
+                let mut rulings = config.admit(rulings.into_owned(), &mut left).await.map_err(WaitError::Refused)?;
+                config.rules.keep_unless_abandoned(&mut rulings);
                 let next = request.repeat();
-                let response = service.call(request).await.map_err(WaitError::Service)?;
-                let costs = config.gate.actual_costs(&rulings, &ResponseHead::from(&response));
-                let asked = asked_wait(&ResponseHead::from(&response));
+                let served = service.call(request).await;
+                let head = served.as_ref().ok().map(ResponseHead::from);
+                let costs = config.rules.actual_costs(&mut rulings, head.as_ref());
+                let asked = head.as_ref().and_then(asked_wait).map(|wait| wait.min(config.max_asked_wait));
+                let response = served.map_err(WaitError::Service)?;
                 if let Some(wait) = asked {
                     config.hold(&rulings, wait).await;
                 }
                 if let Some(costs) = costs {
-                    config.gate.settle(rulings, costs).await;
+                    config.rules.settle(rulings, costs).await;
                 }
-                match (next, asked, config.gate.timer()) {
-                    (Some(next), Some(wait), Some(timer)) if wait <= left => {
-                        drop(response);
-                        left -= wait;
-                        timer.sleep(wait).await;
-                        request = next;
-                    }
-                    _ => return Ok(response),
+                let (Some(next), Some(wait)) = (next, asked) else { return Ok(response) };
+                if !config.rules.sleep(wait, &mut left).await {
+                    return Ok(response);
                 }
+                request = next;
                 poll_fn(|context| service.poll_ready(context)).await.map_err(WaitError::Service)?;
             }
         })
@@ -198,45 +219,35 @@ where
 }
 
 impl Config {
-    /// Finishes a try. Returns its rulings if the request may be sent, and `None` after a wait.
-    async fn admit(&self, rulings: Rulings, done: bool, left: &mut Duration) -> Result<Option<Rulings>, Refusal> {
-        let rulings = if done { rulings } else { self.gate.finish(rulings).await };
-        self.gate.report(&rulings);
-        let refusal = if self.gate.refuses(&rulings) {
-            self.gate.refusal(rulings)
-        } else if let Some(wait) = self.holds.left(&hold_key(&rulings), now(&rulings)) {
-            let refund = vec![Some(0); rulings.len()];
-            self.gate.settle(rulings, refund).await;
-            Refusal::new(Cause::AskedToWait, Some(wait), Vec::new())
-        } else {
-            return Ok(Some(rulings));
-        };
-        match (refusal.cause(), refusal.retry_after(), self.gate.timer()) {
-            (Cause::Denied | Cause::AskedToWait, Some(wait), Some(timer)) if wait <= *left => {
-                *left -= wait;
-                timer.sleep(wait).await;
-                Ok(None)
+    /// Waits until the rules admit the request and no server asked it to wait.
+    async fn admit(&self, mut rulings: Rulings<'static>, left: &mut Duration) -> Result<Rulings<'static>, Refusal> {
+        loop {
+            rulings = self.rules.decide(rulings, left).await;
+            if rulings.refuses() {
+                return Err(self.rules.refusal(&mut rulings));
             }
-            _ => Err(refusal),
+            let Some(wait) = self.holds.left(&hold_key(&rulings), now(&rulings)) else { return Ok(rulings) };
+            self.rules.refund(&mut rulings).await;
+            if !self.rules.sleep(wait, left).await {
+                return Err(Refusal::new(Cause::AskedToWait, Some(wait), Vec::new()));
+            }
+            rulings.together.forget();
         }
     }
 
     /// Holds requests with the same keys back for as long as the server asked.
-    fn hold<'a>(&'a self, rulings: &Rulings, wait: Duration) -> impl Future<Output = ()> + Send + use<'a> {
-        let (key, now) = (hold_key(rulings), self.gate.now(rulings));
-        async move {
-            if let Some(now) = now.await {
-                self.holds.add(key, now, now.saturating_add(wait));
-            }
+    async fn hold(&self, rulings: &Rulings<'_>, wait: Duration) {
+        if let Some(now) = self.rules.now(rulings).await {
+            self.holds.add(hold_key(rulings), now, now.saturating_add(wait));
         }
     }
 }
 
 /// All keys of a request.
-fn hold_key(rulings: &Rulings) -> Vec<u8> {
+fn hold_key(rulings: &Rulings<'_>) -> Vec<u8> {
     let mut key = Vec::new();
-    for ruling in rulings {
-        let part = ruling.key.as_ref();
+    for (_, part) in rulings.iter() {
+        let part = part.map_or(&[][..], |part| part.key().as_ref());
         key.extend_from_slice(&part.len().to_le_bytes());
         key.extend_from_slice(part);
     }
@@ -244,8 +255,8 @@ fn hold_key(rulings: &Rulings) -> Vec<u8> {
 }
 
 /// The time at which the rules decided.
-fn now(rulings: &Rulings) -> Option<Timestamp> {
-    rulings.iter().filter_map(|ruling| ruling.status()).map(limiter_core::Status::at).max()
+fn now(rulings: &Rulings<'_>) -> Option<Timestamp> {
+    rulings.together.parts().iter().filter_map(|part| part.status()).map(limiter_core::Status::at).max()
 }
 
 /// Returns the wait that a 429 or 503 asks for, in seconds or as a date.

@@ -1,20 +1,21 @@
 //! Header fields that report limits to clients.
 
 mod list;
-mod policies;
+mod names;
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use limiter_core::{LimitStatus, PerLimit, Status, Timestamp, ceil_secs};
+use limiter_core::request::{Answer, Part};
+use limiter_core::{Decision, LimitStatus, Limiter, PerLimit, SharedStore, Status, Timestamp, ceil_secs};
 
 use self::list::List;
-pub(crate) use self::policies::{Policies, violated};
-use self::policies::{applying, remaining_heads};
-use crate::decide::{Answer, Ruling};
+pub(crate) use self::names::{Names, Policies};
 use crate::rule::Rule;
+use crate::rulings::Rulings;
 
 /// Which header fields report limits to clients. Default: [`FieldForm::Structured`], not on redirects.
 ///
@@ -38,8 +39,8 @@ pub enum FieldForm {
     /// Drafts since -08: `RateLimit-Policy: "search";q=5;w=10` and `RateLimit: "search";r=4;t=10`, one item per limit in the order
     /// of the rules and of their policies.
     ///
-    /// - The name is the policy's, or else the limiter's. Under several limits the window is appended: `"search-10s"`.
-    ///   A name that is not printable ASCII is percent-encoded.
+    /// - The name is the limiter's, then the policy's if it has one, then the window under several limits: `"search-gold-10s"`.
+    ///   What is not printable ASCII is percent-encoded.
     /// - `w` is rounded up to whole seconds. So is `t`, which is missing where nothing is used.
     /// - Numbers of more than 15 digits become 999,999,999,999,999.
     Structured,
@@ -114,41 +115,59 @@ impl Fields {
         self
     }
 
-    /// Makes the fields of a response.
-    pub(crate) fn values(&self, policies: &Policies, rules: &[Rule], rulings: &[Ruling]) -> Values {
-        let mut values = Values { on_redirects: self.on_redirects, ..Values::default() };
-        if self.form == Some(FieldForm::Structured) {
-            let mut remaining = List::new();
-            for ((rule, ruling), heads) in applying(rules, rulings).zip(&policies.heads) {
-                let Some(status) = ruling.status() else { continue };
-                match &ruling.charge.policy {
-                    None => self.remaining_items(&mut remaining, heads, status),
-                    Some(policy) => {
-                        self.remaining_items(&mut remaining, &remaining_heads(rule.base_name(ruling), policy), status);
-                    }
-                }
-            }
-            if !remaining.is_empty() {
-                values.policy = policies.value(rules, rulings);
-                values.rate_limit = remaining.value();
-            }
-        }
-        self.add_numbers(&mut values, rules, rulings);
-        values
+    /// Writes the fields of a decision, and `Retry-After` if it is a denial: for handlers that limit and answer like the layer.
+    ///
+    /// ```
+    /// # use limiter::{Limiter, MemoryStore, policy};
+    /// use limiter_tower::Fields;
+    ///
+    /// let search = Limiter::new("search", policy!("5/10s"), MemoryStore::new());
+    /// let decision = search.acquire("customer 7").now()?;
+    /// let mut headers = http::HeaderMap::new();
+    /// Fields::default().write(&mut headers, &search, &decision);
+    /// assert_eq!(headers["ratelimit"], "\"search\";r=4;t=10");
+    /// # Ok::<(), limiter::Error>(())
+    /// ```
+    pub fn write<S>(&self, headers: &mut HeaderMap, limiter: &Limiter<S>, decision: &Decision) {
+        let seen = (Cow::Owned(Names::of_decision(limiter, decision)), Usage::Decision(decision));
+        self.make(&std::iter::once(seen), None).append(headers);
+        add_retry_after(decision.retry_after_secs(), headers);
     }
 
-    /// Makes the fields of the older forms.
-    fn add_numbers(&self, values: &mut Values, rules: &[Rule], rulings: &[Ruling]) {
-        if self.form != Some(FieldForm::Separate) && self.x_rate_limit.is_none() {
-            return;
+    /// Makes the fields of a response.
+    pub(crate) fn values(&self, policies: &Policies, rules: &[Rule], rulings: &Rulings<'_>) -> Values {
+        let enforced = rules.iter().zip(&policies.names).zip(rulings.iter()).filter(|((rule, _), _)| !rule.shadow);
+        let seen = enforced.clone().filter_map(|((_, names), (_, part))| seen(names, part?));
+        let as_made = |(_, (_, part)): (_, (_, Option<&Part<'_, _>>))| {
+            part.is_some_and(|part| part.own_policy().is_none() && part.status().is_some())
+        };
+        let policy = if enforced.clone().all(as_made) { policies.value.clone() } else { None };
+        self.make(&seen, policy)
+    }
+
+    /// Makes the fields of these usages. `policy` is `RateLimit-Policy` if it is made already.
+    fn make<'a>(&self, seen: &(impl Iterator<Item = Seen<'a>> + Clone), policy: Option<HeaderValue>) -> Values {
+        let mut values = Values { on_redirects: self.on_redirects, ..Values::default() };
+        if self.form == Some(FieldForm::Structured) {
+            let mut remaining = List::default();
+            for (names, usage) in seen.clone() {
+                self.remaining_items(&mut remaining, &names.heads, usage.status());
+            }
+            values.rate_limit = remaining.value();
+            values.policy = policy.or_else(|| {
+                let mut list = List::default();
+                seen.clone().for_each(|(names, _)| names.quotas.iter().for_each(|quota| list.item(quota)));
+                list.value()
+            });
         }
         let separate = (self.form == Some(FieldForm::Separate)).then_some((SEPARATE, Reset::SecondsFromNow));
-        let x = self.x_rate_limit.map(|reset| (X_RATE_LIMIT, reset));
-        let Some((limit, at)) = binding(rules, rulings) else { return };
-        for (names, reset) in separate.into_iter().chain(x) {
+        let older = separate.into_iter().chain(self.x_rate_limit.map(|reset| (X_RATE_LIMIT, reset)));
+        for (names, reset) in older {
+            let Some((limit, at)) = binding(seen.clone().map(|(_, usage)| usage)) else { break };
             let numbers = [limit.limit().max(), limit.remaining().min(self.max_remaining), reset.value(&limit, at)];
             values.numbers.extend(names.into_iter().zip(numbers.map(HeaderValue::from)));
         }
+        values
     }
 
     fn remaining_items(&self, out: &mut List, heads: &[String], status: &Status) {
@@ -181,17 +200,50 @@ impl Reset {
     }
 }
 
+/// A usage that clients see, and the names of its limits.
+type Seen<'a> = (Cow<'a, Names>, Usage<'a>);
+
+#[derive(Clone, Copy)]
+enum Usage<'a> {
+    Decision(&'a Decision),
+    Status(&'a Status),
+}
+
+impl<'a> Usage<'a> {
+    fn status(self) -> &'a Status {
+        match self {
+            Self::Decision(decision) => decision.status(),
+            Self::Status(status) => status,
+        }
+    }
+
+    fn limits(self) -> PerLimit<LimitStatus> {
+        match self {
+            Self::Decision(decision) => decision.limits(),
+            Self::Status(status) => status.limits(),
+        }
+    }
+}
+
+/// Returns what clients see of a call. `names` are those under the limiter's own policy.
+fn seen<'a>(names: &'a Names, part: &'a Part<'_, SharedStore>) -> Option<Seen<'a>> {
+    let usage = match part.answer()? {
+        Answer::Admitted(decision) | Answer::Denied(decision) => Usage::Decision(decision),
+        Answer::Uncharged(status) => Usage::Status(status),
+        Answer::Failed(_) => return None,
+    };
+    Some((names.for_call(part), usage))
+}
+
 /// Returns the limit that matters most to the client, that with the longest wait or else the least remaining, and the time
 /// that it describes.
-fn binding(rules: &[Rule], rulings: &[Ruling]) -> Option<(LimitStatus, Timestamp)> {
-    let limits = |(_, ruling): (_, &Ruling)| match &ruling.answer {
-        Answer::Denied(decision) => Some((decision.limits(), decision.at())),
-        _ => ruling.status().map(|status| (status.limits(), status.at())),
-    };
+fn binding<'a>(seen: impl Iterator<Item = Usage<'a>>) -> Option<(LimitStatus, Timestamp)> {
     let order = |limit: &LimitStatus| (Reverse(limit.retry_after()), limit.remaining());
-    let least =
-        |(limits, at): (PerLimit<LimitStatus>, _)| limits.iter().copied().min_by_key(order).map(|limit| (limit, at));
-    applying(rules, rulings).filter_map(limits).filter_map(least).min_by_key(|(limit, _)| order(limit))
+    let least = |usage: Usage<'_>| {
+        let limit = usage.limits().iter().copied().min_by_key(order)?;
+        Some((limit, usage.status().at()))
+    };
+    seen.filter_map(least).min_by_key(|(limit, _)| order(limit))
 }
 
 /// The fields of one response.
@@ -207,9 +259,12 @@ pub(crate) struct Values {
 impl Values {
     /// Adds the fields to a response.
     pub(crate) fn add(self, status: StatusCode, headers: &mut HeaderMap) {
-        if status.is_redirection() && !self.on_redirects {
-            return;
+        if !status.is_redirection() || self.on_redirects {
+            self.append(headers);
         }
+    }
+
+    fn append(self, headers: &mut HeaderMap) {
         if let (Some(policy), Some(rate_limit)) = (self.policy, self.rate_limit) {
             headers.append(POLICY, policy);
             headers.append(RATE_LIMIT, rate_limit);

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use http::header::{AsHeaderName, CONTENT_LENGTH, HOST};
+use http::uri::Authority;
 use http::{Extensions, HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, request};
 use http_body::Body;
 
@@ -23,16 +24,10 @@ use http_body::Body;
 #[derive(Clone, Copy)]
 pub struct RequestHead<'a> {
     method: &'a Method,
-    target: Target<'a>,
+    path: &'a str,
+    authority: Option<&'a str>,
     headers: &'a HeaderMap,
     extensions: &'a Extensions,
-}
-
-#[derive(Clone, Copy)]
-enum Target<'a> {
-    Uri(&'a Uri),
-    #[cfg(feature = "reqwest")]
-    Url(&'a reqwest::Url),
 }
 
 impl<'a> RequestHead<'a> {
@@ -45,22 +40,13 @@ impl<'a> RequestHead<'a> {
     /// Returns the path, without the query.
     #[must_use]
     pub fn path(&self) -> &'a str {
-        match self.target {
-            Target::Uri(uri) => uri.path(),
-            #[cfg(feature = "reqwest")]
-            Target::Url(url) => url.path(),
-        }
+        self.path
     }
 
     /// Returns the host and the port, if given: of the request's target, otherwise of the field `Host`. The client chooses it.
     #[must_use]
     pub fn host(&self) -> Option<&'a str> {
-        let authority = match self.target {
-            Target::Uri(uri) => uri.authority().map(http::uri::Authority::as_str),
-            #[cfg(feature = "reqwest")]
-            Target::Url(url) => Some(url.authority()).filter(|authority| !authority.is_empty()),
-        };
-        let host = authority.map(|authority| authority.rsplit_once('@').map_or(authority, |(_, host)| host));
+        let host = self.authority.map(|authority| authority.rsplit_once('@').map_or(authority, |(_, host)| host));
         host.or_else(|| self.headers.get(HOST)?.to_str().ok())
     }
 
@@ -83,17 +69,21 @@ impl<'a> RequestHead<'a> {
     }
 }
 
+impl<'a> RequestHead<'a> {
+    fn new(method: &'a Method, uri: &'a Uri, headers: &'a HeaderMap, extensions: &'a Extensions) -> Self {
+        Self { method, path: uri.path(), authority: uri.authority().map(Authority::as_str), headers, extensions }
+    }
+}
+
 impl<'a, B> From<&'a Request<B>> for RequestHead<'a> {
     fn from(request: &'a Request<B>) -> Self {
-        let target = Target::Uri(request.uri());
-        Self { method: request.method(), target, headers: request.headers(), extensions: request.extensions() }
+        Self::new(request.method(), request.uri(), request.headers(), request.extensions())
     }
 }
 
 impl<'a> From<&'a request::Parts> for RequestHead<'a> {
     fn from(parts: &'a request::Parts) -> Self {
-        let target = Target::Uri(&parts.uri);
-        Self { method: &parts.method, target, headers: &parts.headers, extensions: &parts.extensions }
+        Self::new(&parts.method, &parts.uri, &parts.headers, &parts.extensions)
     }
 }
 
@@ -101,8 +91,9 @@ impl<'a> From<&'a request::Parts> for RequestHead<'a> {
 impl<'a> From<&'a reqwest::Request> for RequestHead<'a> {
     fn from(request: &'a reqwest::Request) -> Self {
         static NONE: LazyLock<Extensions> = LazyLock::new(Extensions::new);
-        let target = Target::Url(request.url());
-        Self { method: request.method(), target, headers: request.headers(), extensions: &NONE }
+        let (url, headers) = (request.url(), request.headers());
+        let authority = Some(url.authority()).filter(|authority| !authority.is_empty());
+        Self { method: request.method(), path: url.path(), authority, headers, extensions: &NONE }
     }
 }
 

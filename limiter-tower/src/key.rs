@@ -10,7 +10,7 @@
 //! | [`Constant`] | one key for all requests |
 //! | a tuple of two to four extractors | their keys, separated by `,` and escaped |
 //! | [`a.or(b)`](RequestKey::or) | the first that finds a key |
-//! | a closure | whatever it returns |
+//! | a closure, also in [`by`] | whatever it returns |
 //!
 //! ```
 //! use limiter_tower::RequestHead;
@@ -29,7 +29,7 @@ mod request;
 mod trust;
 
 pub use self::address::{ClientAddress, Peer, PeerAddress};
-pub use self::extract::{Constant, Or, RequestKey};
+pub use self::extract::{Constant, Or, RequestKey, by};
 #[cfg(feature = "axum")]
 pub use self::request::MatchedPath;
 pub use self::request::{Extension, Header, Host, Method, Path};

@@ -12,10 +12,8 @@
 mod charges;
 #[cfg(feature = "client")]
 mod client;
-mod decide;
 mod failure;
 mod fields;
-mod gate;
 #[cfg(feature = "tonic")]
 mod grpc;
 mod head;
@@ -25,10 +23,12 @@ mod observation;
 mod refusal;
 mod respond;
 mod rule;
+mod rules;
+mod rulings;
 mod service;
 mod time_limit;
 
-pub use charges::{Charged, Charges};
+pub use charges::Charges;
 #[cfg(feature = "client")]
 pub use client::{Repeat, Wait, WaitError, WaitLayer, WaitLayerBuilder};
 pub use failure::StoreFailure;

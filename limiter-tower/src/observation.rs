@@ -1,9 +1,10 @@
 //! What a layer reports about each request.
 
-use limiter_core::{Decision, Error, Name, Policy, Status};
+use limiter_core::request::{Answer, Part};
+use limiter_core::{Decision, Error, ErrorKind, Name, Policy, SharedStore, Status};
 
-use crate::decide::{Answer, Ruling};
 use crate::rule::Rule;
+use crate::rulings::Applied;
 
 /// What one rule of a layer said about one request.
 ///
@@ -62,19 +63,27 @@ impl Outcome<'_> {
 
 impl<'a> Observation<'a> {
     /// Returns what there is to report; `None` for a rule that was never asked.
-    pub(crate) fn new(rule: &'a Rule, ruling: &'a Ruling) -> Option<Self> {
-        let outcome = match &ruling.answer {
-            Answer::Skipped => Outcome::Skipped,
-            Answer::Admitted(decision) => Outcome::Admitted(decision),
-            Answer::Denied(decision) => Outcome::Denied(decision),
-            Answer::Uncharged(status) => Outcome::Uncharged(status),
-            Answer::CostExceedsLimit => Outcome::CostExceedsLimit,
-            Answer::Rejected(_) => Outcome::MissingKey,
-            Answer::Failed(error, None) => Outcome::FailedOpen(error),
-            Answer::Failed(error, Some(_)) => Outcome::FailedClosed(error),
-            Answer::LookingUp(_) | Answer::Asking => return None,
+    pub(crate) fn new(rule: &'a Rule, applied: &'a Applied, part: Option<&'a Part<'_, SharedStore>>) -> Option<Self> {
+        let outcome = match applied {
+            Applied::Skipped => Outcome::Skipped,
+            Applied::Rejected(_) => Outcome::MissingKey,
+            Applied::Failed(error, true) => Outcome::FailedClosed(error),
+            Applied::Failed(error, false) => Outcome::FailedOpen(error),
+            Applied::Asked => part.and_then(of_part)?,
+            Applied::LookingUp(..) | Applied::Charged(..) => return None,
         };
-        let policy = ruling.charge.policy.as_deref().unwrap_or(rule.limiter.policy());
+        let policy = part.and_then(Part::own_policy).unwrap_or(rule.limiter.policy());
         Some(Self { limiter: rule.limiter.name(), policy, shadow: rule.shadow, outcome })
     }
+}
+
+fn of_part<'a>(part: &'a Part<'_, SharedStore>) -> Option<Outcome<'a>> {
+    Some(match part.answer()? {
+        Answer::Admitted(decision) => Outcome::Admitted(decision),
+        Answer::Denied(decision) => Outcome::Denied(decision),
+        Answer::Uncharged(status) => Outcome::Uncharged(status),
+        Answer::Failed(error) if error.kind() == ErrorKind::CostExceedsLimit => Outcome::CostExceedsLimit,
+        Answer::Failed(error) if part.denies() => Outcome::FailedClosed(error),
+        Answer::Failed(error) => Outcome::FailedOpen(error),
+    })
 }

@@ -4,7 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use http::StatusCode;
-use limiter_core::{Error, ceil_secs};
+use limiter_core::{Decision, Error, Limiter, ceil_secs};
+
+use crate::fields::Names;
 
 /// Why a request is refused.
 #[derive(Debug)]
@@ -33,6 +35,28 @@ pub struct Refusal {
 impl Refusal {
     pub(crate) const fn new(cause: Cause, retry_after: Option<Duration>, violated: Vec<String>) -> Self {
         Self { cause, retry_after, violated }
+    }
+
+    /// Returns the refusal of a denied decision, for handlers that limit and answer like the layer.
+    ///
+    /// The feature `axum` makes it a response: problem details with `Retry-After`.
+    ///
+    /// ```
+    /// # use limiter::{Error, Limiter};
+    /// use limiter_tower::Refusal;
+    ///
+    /// async fn handler(search: &Limiter, customer: u64) -> Result<Result<String, Refusal>, Error> {
+    ///     let decision = search.acquire(customer).await?;
+    ///     Ok(match decision.into_result() {
+    ///         Ok(admitted) => Ok(format!("{} left", admitted.remaining())),
+    ///         Err(denied) => Err(Refusal::denied(search, &denied)),
+    ///     })
+    /// }
+    /// # let _ = handler;
+    /// ```
+    #[must_use]
+    pub fn denied<S>(limiter: &Limiter<S>, decision: &Decision) -> Self {
+        Self::new(Cause::Denied, decision.retry_after(), Names::of_decision(limiter, decision).denying(decision))
     }
 
     /// Returns the cause.

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response};
 
+use crate::fields::add_retry_after;
 use crate::refusal::{Cause, Refusal};
 
 /// Makes the response to a refused request. Closures `Fn(&Refusal) -> Response<B>` implement it.
@@ -21,7 +22,7 @@ impl<B, F: Fn(&Refusal) -> Response<B> + Send + Sync + 'static> Respond<B> for F
     }
 }
 
-/// Problem details (RFC 9457, `application/problem+json`), for every body that is made of bytes.
+/// Problem details (RFC 9457, `application/problem+json`) and `Retry-After`, for every body that is made of bytes.
 ///
 /// | cause | status | type |
 /// |---|---|---|
@@ -38,7 +39,15 @@ impl<B: From<Vec<u8>>> Respond<B> for Problem {
         let mut response = Response::new(B::from(problem(refusal).into_bytes()));
         *response.status_mut() = refusal.status();
         response.headers_mut().insert(CONTENT_TYPE, PROBLEM_JSON);
+        add_retry_after(refusal.retry_after_secs(), response.headers_mut());
         response
+    }
+}
+
+#[cfg(feature = "axum")]
+impl axum::response::IntoResponse for Refusal {
+    fn into_response(self) -> axum::response::Response {
+        Problem.respond(&self)
     }
 }
 

@@ -13,8 +13,7 @@ use crate::key::RequestKey;
 ///
 /// ```
 /// use http::StatusCode;
-/// use limiter_core::{Limiter, policy};
-/// # use limiter_testkit::OracleStore as MemoryStore;
+/// use limiter::{Limiter, MemoryStore, policy};
 /// use limiter_tower::key::PeerAddress;
 /// use limiter_tower::{ActualCost, MissingKey, Rule};
 ///
@@ -33,6 +32,7 @@ pub struct Rule {
     pub(crate) settle: Option<SettleHook>,
     pub(crate) handler_settles: bool,
     pub(crate) refund_abandoned: bool,
+    pub(crate) keep_charge: bool,
     pub(crate) shadow: bool,
 }
 
@@ -99,6 +99,8 @@ pub enum ActualCost {
     /// The charge becomes this many units, at the time at which it counts already. It may exceed the limit: then requests are
     /// denied until enough of it has expired.
     Units(u64),
+    /// The whole log of the key is removed, as after a good login.
+    Reset,
 }
 
 impl Rule {
@@ -114,6 +116,7 @@ impl Rule {
             settle: None,
             handler_settles: false,
             refund_abandoned: false,
+            keep_charge: false,
             shadow: false,
         }
     }
@@ -156,6 +159,28 @@ impl Rule {
         self
     }
 
+    /// Keeps the charge when another rule denies the request. Default: only a request that all rules admit is charged.
+    ///
+    /// Attempts to log in count for their address this way, though the account's rule denies them:
+    ///
+    /// ```
+    /// # use limiter::{Limiter, MemoryStore, policy};
+    /// # use limiter_tower::key::{Header, PeerAddress};
+    /// # use limiter_tower::{MissingKey, Rule};
+    /// # let store = std::sync::Arc::new(MemoryStore::new());
+    /// let account = Header::new(http::HeaderName::from_static("x-account"));
+    /// let rules = [
+    ///     Rule::new(Limiter::new("account", policy!("5/15m"), store.clone()), account, MissingKey::Skip),
+    ///     Rule::new(Limiter::new("address", policy!("50/15m"), store), PeerAddress::new(), MissingKey::Skip).keep_charge(),
+    /// ];
+    /// # let _ = rules;
+    /// ```
+    #[must_use]
+    pub fn keep_charge(mut self) -> Self {
+        self.keep_charge = true;
+        self
+    }
+
     /// Hands the charge to the handler as the request's extension [`Charges`](crate::Charges), to be settled at any time: at
     /// the end of a streamed body, for instance.
     #[must_use]
@@ -182,8 +207,7 @@ impl Rule {
     /// are therefore separate:
     ///
     /// ```
-    /// # use limiter_core::{Limiter, policy};
-    /// # use limiter_testkit::OracleStore as MemoryStore;
+    /// # use limiter::{Limiter, MemoryStore, policy};
     /// # use limiter_tower::key::PeerAddress;
     /// # use limiter_tower::{MissingKey, Rule};
     /// # let store = std::sync::Arc::new(MemoryStore::new());

@@ -5,6 +5,7 @@ use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
@@ -12,11 +13,11 @@ use limiter_core::BoxFuture;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::decide::Rulings;
-use crate::fields::{Fields, Policies, Values, add_retry_after};
-use crate::gate::Gate;
+use crate::fields::{Fields, Values, add_retry_after};
 use crate::head::{RequestHead, ResponseHead};
 use crate::respond::{Problem, Respond};
+use crate::rules::Rules;
+use crate::rulings::Rulings;
 
 /// The service of a [`LimitLayer`](crate::LimitLayer).
 pub struct Limit<S, R = Problem> {
@@ -26,39 +27,49 @@ pub struct Limit<S, R = Problem> {
 
 /// What all services of a layer share.
 pub(crate) struct Config<R> {
-    gate: Arc<Gate>,
-    policies: Policies,
+    rules: Arc<Rules>,
+    /// How long a request waits at most until all rules admit it.
+    within: Duration,
     fields: Fields,
     respond: R,
 }
 
 impl<R> Config<R> {
-    pub(crate) fn new(gate: Gate, fields: Fields, respond: R) -> Self {
-        Self { policies: Policies::new(gate.rules()), gate: Arc::new(gate), fields, respond }
+    pub(crate) fn new(rules: Rules, within: Duration, fields: Fields, respond: R) -> Self {
+        Self { rules: Arc::new(rules), within, fields, respond }
     }
 
-    fn values(&self, rulings: &Rulings) -> Values {
-        self.fields.values(&self.policies, self.gate.rules(), rulings)
+    fn values(&self, rulings: &Rulings<'_>) -> Values {
+        self.fields.values(self.rules.policies(), self.rules.list(), rulings)
     }
 
     /// Returns what to do after the request was served, or the response if it is refused.
-    fn admit<B, T>(self: &Arc<Self>, rulings: &mut Rulings, request: &mut Request<B>) -> Result<After<R>, Response<T>>
+    fn admit<B, T>(
+        self: &Arc<Self>,
+        rulings: &mut Rulings<'_>,
+        request: &mut Request<B>,
+    ) -> Result<After<R>, Response<T>>
     where
         R: Respond<T>,
     {
-        self.gate.report(rulings);
         let values = self.values(rulings);
-        if self.gate.refuses(rulings) {
-            let refusal = self.gate.refusal(mem::take(rulings));
+        if rulings.refuses() {
+            let refusal = self.rules.refusal(rulings);
             let mut response = self.respond.respond(&refusal);
             add_retry_after(refusal.retry_after_secs(), response.headers_mut());
             values.add(response.status(), response.headers_mut());
             return Err(response);
         }
-        if let Some(charges) = self.gate.charges(rulings) {
+        if let Some(charges) = self.rules.charges(rulings) {
             request.extensions_mut().insert(charges);
         }
-        let unsettled = self.gate.settles().then(|| Unsettled::new(self, mem::take(rulings)));
+        let unsettled = if self.rules.settles() {
+            self.rules.keep_unless_abandoned(rulings);
+            Some(Unsettled { config: Arc::clone(self), rulings: Box::new(mem::take(rulings).into_owned()) })
+        } else {
+            rulings.together.confirm();
+            None
+        };
         Ok(After { values, unsettled })
     }
 }
@@ -85,20 +96,22 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let config = &self.config;
-        let mut rulings = Rulings::new();
-        let state = if config.gate.try_decide(&RequestHead::from(&request), &mut rulings) {
+        let mut rulings = Rulings::new(config.rules.list(), &RequestHead::from(&request));
+        let decided = config.rules.decide_at_once(&mut rulings);
+        let state = if decided && (config.within.is_zero() || !rulings.refuses()) {
+            config.rules.report(&rulings);
             match config.admit(&mut rulings, &mut request) {
                 Ok(after) => State::Serving { serving: self.service.call(request), after: Some(after) },
                 Err(response) => State::Refused { response: Some(response) },
             }
         } else {
+            let (rules, rulings, mut left) = (Arc::clone(&config.rules), rulings.into_owned(), config.within);
+            let deciding = Box::pin(async move { rules.decide(rulings, &mut left).await });
+            let config = Arc::clone(config);
             // A clone need not be ready, so the service that is goes with the request.
             let clone = self.service.clone();
             let service = mem::replace(&mut self.service, clone);
-            let gate = Arc::clone(&config.gate);
-            let deciding = Box::pin(async move { gate.finish(rulings).await });
-            let asked = Asked { request, service, config: Arc::clone(config) };
-            State::Deciding { deciding, asked: Some(Box::new(asked)) }
+            State::Deciding { deciding, asked: Some(Box::new(Asked { request, service, config })) }
         };
         LimitFuture { state }
     }
@@ -118,7 +131,7 @@ impl<S: fmt::Debug, R> fmt::Debug for Limit<S, R> {
 
 impl<R> fmt::Debug for Config<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config").field("gate", &self.gate).field("fields", &self.fields).finish_non_exhaustive()
+        f.debug_struct("Config").field("rules", &self.rules).field("fields", &self.fields).finish_non_exhaustive()
     }
 }
 
@@ -137,9 +150,9 @@ pin_project! {
     #[project = Projected]
     enum State<S, B, R, F, T> {
         // Boxed, so that the future stays small where the store answers at once.
-        Deciding { deciding: BoxFuture<'static, Rulings>, asked: Option<Box<Asked<S, B, R>>> },
+        Deciding { deciding: BoxFuture<'static, Rulings<'static>>, asked: Option<Box<Asked<S, B, R>>> },
         Serving { #[pin] serving: F, after: Option<After<R>> },
-        Settling { settling: BoxFuture<'static, Rulings>, response: Option<T>, config: Arc<Config<R>> },
+        Settling { settling: Settling, response: Option<T>, config: Arc<Config<R>> },
         Refused { response: Option<T> },
     }
 }
@@ -169,7 +182,8 @@ where
                 Projected::Serving { serving, after } => {
                     let served = ready!(serving.poll(context));
                     let After { values, unsettled } = after.take().expect(ENDED);
-                    let settling = unsettled.and_then(|unsettled| unsettled.settle(served.as_ref().ok()));
+                    let head = served.as_ref().ok().map(ResponseHead::from);
+                    let settling = unsettled.and_then(|unsettled| unsettled.settle(head.as_ref()));
                     let mut response = served?;
                     match settling {
                         Some((settling, config)) => State::Settling { settling, response: Some(response), config },
@@ -214,35 +228,17 @@ struct After<R> {
 /// Charges that the response may change. Dropped, those are refunded whose rule says so.
 struct Unsettled<R> {
     config: Arc<Config<R>>,
-    rulings: Option<Box<Rulings>>,
+    rulings: Box<Rulings<'static>>,
 }
 
 impl<R> Unsettled<R> {
-    fn new(config: &Arc<Config<R>>, rulings: Rulings) -> Self {
-        Self { config: Arc::clone(config), rulings: Some(Box::new(rulings)) }
-    }
-
-    /// Returns a future that settles, `None` if all charges stay: also without a response.
-    fn settle<T: Body>(
-        mut self,
-        response: Option<&Response<T>>,
-    ) -> Option<(BoxFuture<'static, Rulings>, Arc<Config<R>>)> {
-        let rulings = self.rulings.take()?;
-        let gate = Arc::clone(&self.config.gate);
-        let costs = gate.actual_costs(&rulings, &ResponseHead::from(response?))?;
-        let settling = Box::pin(async move { gate.settle(*rulings, costs).await });
-        Some((settling, Arc::clone(&self.config)))
+    /// Returns a future that settles, `None` if all charges stay.
+    fn settle(mut self, response: Option<&ResponseHead<'_>>) -> Option<(Settling, Arc<Config<R>>)> {
+        let costs = self.config.rules.actual_costs(&mut self.rulings, response)?;
+        let rules = Arc::clone(&self.config.rules);
+        let settling = Box::pin(async move { rules.settle(*self.rulings, costs).await });
+        Some((settling, self.config))
     }
 }
 
-impl<R> Drop for Unsettled<R> {
-    fn drop(&mut self) {
-        #[cfg(feature = "tokio")]
-        if let (Some(rulings), Ok(runtime)) = (self.rulings.take(), tokio::runtime::Handle::try_current())
-            && let Some(costs) = self.config.gate.abandoned_costs()
-        {
-            let gate = Arc::clone(&self.config.gate);
-            runtime.spawn(async move { gate.settle(*rulings, costs).await });
-        }
-    }
-}
+type Settling = BoxFuture<'static, Rulings<'static>>;

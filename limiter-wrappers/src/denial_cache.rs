@@ -1,7 +1,7 @@
 //! Denials that need no round trip.
 //!
-//! Where only admitted requests count, a denial is a promise: until the next entry expires, nothing about the log changes unless
-//! somebody changes it. So the same request can be answered from here until that instant.
+//! If only admitted requests count, a denial stays valid until the next entry expires, unless an operation changes the log. The
+//! cache answers the same request until then.
 //!
 //! The instant is on the store's clock. The store read its clock between sending and receiving, so by the local clock the instant
 //! lies between `sent + wait` and `received + wait`. The cache forgets the denial at `sent + wait`, so it never denies late.
@@ -12,25 +12,31 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use foldhash::fast::RandomState;
-use limiter_core::store::{At, Facts, LogFacts, LogKey, Mode, Op, Outcome, Settlement, SettlementFacts, decide};
+use limiter_core::store::{
+    At, Facts, LogFacts, LogKey, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, attempt, decide,
+};
 use limiter_core::{Counting, Decision, Error, Name, Policy, Timer, Timestamp, WindowStore};
 use tokio::time::Instant;
 
 /// Answers repeated denials without the store.
 ///
 /// A denial is kept until the next entry of its log expires, which is when its fields change. Until then the same request gets
-/// the same decision, with the time passed taken off. Only denials at the store's clock, under a policy that counts admitted
+/// the same decision, minus the time that has passed. Only denials at the store's clock, under a policy that counts admitted
 /// requests, without an idempotency key, are kept.
 ///
-/// Whatever changes a log through this wrapper forgets the log's denial: a settlement, refund, reset or record, and an acquire
-/// that a looser policy admits. Changes by other processes show when the denial expires: a key that another process unblocks stays
-/// denied here until then. The cache assumes that the store's clock does not step and runs at the speed of the local one.
+/// A denial is also kept no longer than [`max_age`](Self::max_age).
+///
+/// A change of the log through this wrapper invalidates its denial: a settlement, refund, reset or record, or an acquire that a
+/// looser policy admits. Changes by other processes become visible when the denial is no longer kept, so a key that another
+/// process unblocks stays denied here until then. The cache assumes that the store's clock does not step and runs as fast as the
+/// local clock.
 ///
 /// Clones share one cache.
 ///
@@ -40,6 +46,7 @@ use tokio::time::Instant;
 pub struct DenialCache<S> {
     store: S,
     cache: Arc<Cache>,
+    max_age: Duration,
 }
 
 /// The shortest time between two searches for expired denials.
@@ -107,7 +114,18 @@ impl<S> DenialCache<S> {
             next_sweep: Mutex::new(Instant::now()),
             changes: [const { AtomicU64::new(0) }; CHANGE_COUNTERS],
         };
-        Self { store, cache: Arc::new(cache) }
+        Self { store, cache: Arc::new(cache), max_age: Duration::from_secs(1) }
+    }
+
+    /// Sets how long a denial is kept at most. Default: 1 s.
+    ///
+    /// If another process unblocks a key, by a reset, a refund or a larger limit, this one may go on denying it for so long. With
+    /// [`Duration::MAX`] that is until the next entry of the log expires, which is days if a window is. A longer time saves calls
+    /// only for keys that are denied for longer: with the default, one that is hammered costs one call per second.
+    #[must_use]
+    pub const fn max_age(mut self, max_age: Duration) -> Self {
+        self.max_age = max_age;
+        self
     }
 
     /// Returns the store.
@@ -151,7 +169,7 @@ impl Cache {
     }
 
     /// Keeps the facts if they are a denial whose fields hold for some time.
-    fn keep(&self, op: &Op<'_>, facts: &Facts, sent: Instant, changes: u64) {
+    fn keep(&self, op: &Op<'_>, facts: &Facts, sent: Instant, max_age: Duration, changes: u64) {
         if facts.admitted || facts.outcome != Outcome::Nothing || !Self::is_cacheable(op) {
             return;
         }
@@ -160,7 +178,8 @@ impl Cache {
         let expiries = used.map(|(usage, limit)| usage.oldest.as_micros() + limit.window().as_micros());
         let Some(wait) = expiries.min().and_then(|expiry| expiry.checked_sub(now)) else { return };
         let received = Instant::now();
-        let Some(until) = sent.checked_add(Duration::from_micros(wait)).filter(|until| received < *until) else {
+        let Some(until) = sent.checked_add(max_age.min(Duration::from_micros(wait))).filter(|until| received < *until)
+        else {
             return;
         };
         let hash = self.hash(op.log);
@@ -241,7 +260,7 @@ impl<S: WindowStore> WindowStore for DenialCache<S> {
         let facts = self.store.apply(op).await?;
         if facts.outcome == Outcome::Nothing {
             std::mem::forget(forget);
-            self.cache.keep(&op, &facts, sent, changes);
+            self.cache.keep(&op, &facts, sent, self.max_age, changes);
         }
         Ok(facts)
     }
@@ -256,15 +275,18 @@ impl<S: WindowStore> WindowStore for DenialCache<S> {
         self.store.reset(log).await
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        if let Some(facts) = self.cache.find(&op) {
-            return Some(op.checked().map(|op| decide(&op, facts)));
-        }
-        let decision = self.store.try_decide(op)?;
-        if decision.as_ref().is_ok_and(|decision| decision.receipt().is_some()) {
-            self.cache.forget(op.log);
-        }
-        Some(decision)
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || {
+            if let Some(facts) = self.cache.find(&op) {
+                return Some(op.checked().map(|op| decide(&op, facts)));
+            }
+            let decision = attempt(&self.store, op)?;
+            if decision.as_ref().is_ok_and(|decision| decision.receipt().is_some()) {
+                self.cache.forget(op.log);
+            }
+            Some(decision)
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

@@ -8,7 +8,7 @@
 //! # use limiter_testkit::OracleStore as MemoryStore;
 //! use limiter_wrappers::observe::{Metrics, ObservedStore, Tracing};
 //!
-//! let store = ObservedStore::new(MemoryStore::new(), (Metrics::new(), Tracing::new()));
+//! let store = ObservedStore::new(MemoryStore::new(), (Metrics::named("memory"), Tracing::new()));
 //! let search = Limiter::new("search", policy!("5/10s"), store);
 //! # let _ = search;
 //! # }
@@ -21,12 +21,16 @@
 
 #[cfg(feature = "metrics")]
 mod metrics;
+#[cfg(all(feature = "metrics", feature = "outages"))]
+mod report;
 mod store;
 #[cfg(feature = "tracing")]
 mod tracing;
 
 #[cfg(feature = "metrics")]
 pub use self::metrics::Metrics;
+#[cfg(all(feature = "metrics", feature = "outages"))]
+pub use self::report::Report;
 pub use self::store::{ObservedStore, Operation, StoreObserver};
 #[cfg(feature = "tracing")]
 pub use self::tracing::Tracing;

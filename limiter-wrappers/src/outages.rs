@@ -1,4 +1,4 @@
-//! Wrappers for a store that is slow or away.
+//! Wrappers for outages of a store.
 
 mod breaker;
 mod fail_closed;

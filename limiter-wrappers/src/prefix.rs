@@ -1,15 +1,15 @@
 //! Keys of one tenant.
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, attempt};
 use limiter_core::{Decision, Error, Key, KeyBuf, NowStore, Timer, WindowStore};
+use std::task::Poll;
 
 /// Gives every key a prefix, such as the name of a tenant.
 ///
 /// The store sees the key that the tuple `(prefix, key)` makes: `acme,customer 7`, where a `,` or `\` in either part is escaped
-/// with `\`. So stores with different prefixes share no log, and neither do prefixes within prefixes. A limiter without this
-/// wrapper reaches the same log with the tuple as its key. Without the tuple it could meet a prefixed key only if its own keys
-/// contain a comma.
+/// with `\`. Different prefixes never share a log, even if nested. A limiter without this wrapper reaches the same log with the tuple
+/// as its key, or with a key that contains a comma.
 ///
 /// Decisions, facts and errors are those of the store, but errors return the caller's key.
 ///
@@ -88,9 +88,12 @@ impl<S: WindowStore> WindowStore for Prefix<S> {
         with_callers_key(self.store.reset(LogKey::new(log.name, &key)).await, log)
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        let key = self.key(op.log);
-        self.store.try_decide(op_on(op, &key)).map(|result| with_callers_key(result, op.log))
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || {
+            let key = self.key(op.log);
+            attempt(&self.store, op_on(op, &key)).map(|result| with_callers_key(result, op.log))
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

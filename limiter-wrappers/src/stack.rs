@@ -15,8 +15,8 @@ pub type Guarded<S> = DenialCache<CircuitBreaker<Timeout<S>>>;
 /// ```
 ///
 /// - The timeout is innermost, so that the breaker sees a hanging store as failing.
-/// - The cache is outside the breaker, so that known denials go on during an outage.
-/// - It is inside of what answers for the store, so that a made-up denial is never cached.
+/// - The cache is outside the breaker, so that known denials continue during an outage.
+/// - It is inside the wrapper that replaces the store's answers, so that a made-up denial is never cached.
 #[derive(Clone, Debug)]
 #[must_use = "a stack does nothing until one of its last methods makes a store"]
 pub struct Stack<S> {
@@ -25,13 +25,14 @@ pub struct Stack<S> {
     failures: u32,
     pause: Duration,
     cached_keys: usize,
+    cached_for: Duration,
 }
 
 impl<S> Stack<S> {
     /// Returns the stack around `store`, with the defaults of each option.
     pub const fn new(store: S) -> Self {
         let (timeout, pause) = (Duration::from_millis(300), Duration::from_secs(1));
-        Self { store, timeout, failures: 5, pause, cached_keys: 100_000 }
+        Self { store, timeout, failures: 5, pause, cached_keys: 100_000, cached_for: Duration::from_secs(1) }
     }
 
     /// Sets how long a call to the store may take. Default: 300 ms.
@@ -42,7 +43,7 @@ impl<S> Stack<S> {
         self
     }
 
-    /// Sets after how many outages in a row the breaker opens. Default: 5.
+    /// Sets the number of consecutive failures after which the breaker opens. Default: 5.
     pub const fn failures(mut self, failures: u32) -> Self {
         self.failures = failures;
         self
@@ -54,9 +55,17 @@ impl<S> Stack<S> {
         self
     }
 
-    /// Sets of how many logs denials are cached. 0 caches none. Default: 100,000.
+    /// Sets the capacity of the denial cache, in logs. 0 disables it. Default: 100,000.
     pub const fn cached_keys(mut self, keys: usize) -> Self {
         self.cached_keys = keys;
+        self
+    }
+
+    /// Sets how long a denial is cached at most. Default: 1 s.
+    ///
+    /// A key that another process unblocks may stay denied here for so long; see [`DenialCache::max_age`].
+    pub const fn cached_for(mut self, max_age: Duration) -> Self {
+        self.cached_for = max_age;
         self
     }
 
@@ -64,7 +73,7 @@ impl<S> Stack<S> {
     #[must_use]
     pub fn or_error(self) -> Guarded<S> {
         let breaker = CircuitBreaker::new(Timeout::new(self.store, self.timeout), self.failures, self.pause);
-        DenialCache::new(breaker, self.cached_keys)
+        DenialCache::new(breaker, self.cached_keys).max_age(self.cached_for)
     }
 
     /// Returns the store that admits requests during an outage.
@@ -73,7 +82,7 @@ impl<S> Stack<S> {
         FailOpen::new(self.or_error())
     }
 
-    /// Returns the store that limits in `local` during an outage and merges afterwards.
+    /// Returns the store that limits in `local` during an outage and replays afterwards what changed.
     #[must_use]
     pub fn fallback<L>(self, local: L) -> Fallback<Guarded<S>, L> {
         Fallback::new(self.or_error(), local)

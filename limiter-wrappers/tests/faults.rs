@@ -2,6 +2,9 @@
 //!
 //! These tests assert times, so they run one after the other, in a test program that runs nothing else.
 
+#[path = "faults/fallback.rs"]
+mod fallback;
+
 use std::fmt::Write;
 use std::fs;
 use std::sync::Arc;
@@ -190,10 +193,6 @@ async fn a_soak_of_random_faults() {
     let _alone = alone();
     let mut scene = RedisScene::start().unwrap();
     let mut subjects = stacks(&scene.url()).await;
-    for subject in &mut subjects {
-        // A window may meet several outages, and a fallback admits once more in each.
-        subject.most = subject.most.filter(|most| *most == 1);
-    }
     let redis = RedisStore::builder().response_timeout(RESPONSE).connect(&scene.url()).await.unwrap();
     let closed = Stack::new(redis).timeout(TIMEOUT).failures(3).pause(PAUSE).fail_closed();
     subjects.push(Subject {

@@ -160,6 +160,9 @@ impl Scene for RedisScene {
             RedisFault::Busy => {
                 server.expect_ok(&["SCRIPT", "KILL"])?;
                 self.spinning = None;
+                // Otherwise a script that a busy machine interrupts makes the server busy later.
+                let default = ["CONFIG", "SET", "lua-time-limit", "5000"];
+                until("the script has ended", || Ok(server.command(&default)?.text() == "OK"))?;
             }
             RedisFault::OutOfMemory => server.expect_ok(&["CONFIG", "SET", "maxmemory", "0"])?,
             RedisFault::ReadOnly => server.expect_ok(&["REPLICAOF", "NO", "ONE"])?,

@@ -1,10 +1,10 @@
-//! The contestants: the limiter, the algorithm of `redis_rate`, a no-op script, and peers.
+//! The contestants: the limiter, the algorithm of `redis_rate`, a no-op script, sorted sets, and a peer.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
-use anyhow::{Result, ensure};
-use futures::future::BoxFuture;
+use anyhow::{Result, bail, ensure};
 use limiter_core::store::LogKey;
 use limiter_core::{Limiter, Policy};
 use limiter_redis::{Connection, RedisStore};
@@ -13,16 +13,109 @@ use redis::{Client, Script};
 use trypema::redis::{RedisKey, RedisRateLimiterProvider};
 use trypema::{RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
+use super::scenario::{Measure, Scenario};
+
 /// Long, because the machine may be busy.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A rate limiter in Redis.
-pub(super) trait Contestant: Send + Sync {
-    /// Returns its name in the tables.
-    fn name(&self) -> &'static str;
+pub(super) enum Contestant {
+    /// This library.
+    Ours(Limiter<RedisStore>),
+    /// Acquires of this many keys instead of each decision: one by one, or with `acquire_many`.
+    Batch(Limiter<RedisStore>, usize, bool),
+    /// The algorithm of `redis_rate`, with a burst and the seconds in which it refills.
+    Gcra(ScriptByDigest, (u64, u64)),
+    /// A baseline: a script that takes a key and an argument as long as the limiter's, and does nothing.
+    Noop(ScriptByDigest),
+    /// The Redis provider of trypema, absolute, with its default buckets.
+    Trypema(Arc<RedisRateLimiterProvider>, RateLimit),
+    SortedSet(SortedSet),
+}
+
+impl Contestant {
+    /// Returns a contestant of a scenario, under this policy.
+    pub(super) fn new(who: &str, scenario: &Scenario, policy: &Policy, connection: ConnectionManager) -> Result<Self> {
+        let script = |text| ScriptByDigest { connection: connection.clone(), script: Script::new(text) };
+        let set = |multi| Self::SortedSet(SortedSet::new(connection.clone(), policy, multi, true));
+        let limiter = |name, group_commit| limiter(name, connection.clone(), policy.clone(), group_commit);
+        let batch = if let Measure::Batches(size) = scenario.measure { size } else { 1 };
+        Ok(match who {
+            "limiter" => Self::Ours(limiter("bench", false)?),
+            "group commit" => Self::Ours(limiter("group", true)?),
+            "one by one" => Self::Batch(limiter("bench", false)?, batch, false),
+            "`acquire_many`" => Self::Batch(limiter("bench", false)?, batch, true),
+            "GCRA" => Self::Gcra(script(include_str!("gcra.lua")), scenario.rate()),
+            "no-op" => Self::Noop(script("local key, request = KEYS[1], ARGV[1] return 1")),
+            "sorted set, script" => set(false),
+            "sorted set, MULTI" => set(true),
+            "trypema" => {
+                let (burst, seconds) = scenario.rate();
+                let builder = RedisRateLimiterProvider::builder(connection).window_size(WindowSize::seconds(seconds)?);
+                let rate = RateLimit::per_second(burst as f64 / seconds as f64)?;
+                Self::Trypema(builder.disable_cleanup().build()?, rate)
+            }
+            _ => bail!("no contestant has the name {who}"),
+        })
+    }
 
     /// Makes a decision on `cost` units of a key. Returns an error if the verdict is not `allowed`.
-    fn decide<'a>(&'a self, key: &'a str, cost: u64, allowed: bool) -> BoxFuture<'a, Result<()>>;
+    pub(super) async fn decide(&self, key: &str, cost: u64, allowed: bool) -> Result<()> {
+        let verdict = match self {
+            Self::Ours(limiter) => limiter.acquire(key).cost(cost).await?.allowed(),
+            Self::Batch(limiter, size, together) => {
+                let keys: Vec<String> = (0..*size).map(|i| format!("{key}:{i}")).collect();
+                let mut verdict = true;
+                if *together {
+                    for result in limiter.acquire_many(keys.iter().map(|key| (key, cost))).await {
+                        verdict &= result?.allowed();
+                    }
+                } else {
+                    for key in &keys {
+                        verdict &= limiter.acquire(key).cost(cost).await?.allowed();
+                    }
+                }
+                verdict
+            }
+            Self::Gcra(called, (burst, seconds)) => {
+                let mut call = called.script.key(format!("rate:{key}"));
+                call.arg(burst).arg(burst).arg(seconds).arg(cost);
+                let reply: (u64, u64, String, String) = call.invoke_async(&mut called.connection.clone()).await?;
+                reply.0 == cost
+            }
+            Self::Noop(called) => {
+                let mut call = called.script.key(format!("none:{key}"));
+                let reply: u64 = call.arg(&[0x80_u8; 35]).invoke_async(&mut called.connection.clone()).await?;
+                (reply == 1) == allowed
+            }
+            Self::Trypema(provider, rate) => {
+                let decision = provider.absolute().inc(&RedisKey::try_from(key.to_owned())?, rate, cost).await?;
+                matches!(decision, RateLimitDecision::Allowed)
+            }
+            Self::SortedSet(set) => {
+                ensure!(cost == 1, "{key}: each member is one unit");
+                set.decide_at(key, SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64).await?
+            }
+        };
+        ensure!(verdict == allowed, "{key}: {verdict}, expected {allowed}");
+        Ok(())
+    }
+
+    /// Returns the Redis key that holds all of a key's data. `None` if there is none, or if there are several.
+    pub(super) fn stored(&self, key: &str) -> Option<Vec<u8>> {
+        match self {
+            Self::Ours(limiter) => Some(limiter.store().redis_key(LogKey::new(limiter.name(), key))),
+            Self::Gcra(..) => Some(format!("rate:{key}").into_bytes()),
+            Self::SortedSet(set) => Some(set.key(key).into_bytes()),
+            Self::Batch(..) | Self::Noop(..) | Self::Trypema(..) => None,
+        }
+    }
+}
+
+/// A script called in the way of `redis_rate`: by digest, over a connection of the redis crate.
+pub(super) struct ScriptByDigest {
+    connection: ConnectionManager,
+    script: Script,
 }
 
 /// Returns a reconnecting connection that all tasks share.
@@ -33,153 +126,59 @@ pub(super) async fn connect(url: &str) -> Result<ConnectionManager> {
     Ok(ConnectionManager::new_with_config(Client::open(url)?, config).await?)
 }
 
-/// This library.
-pub(super) struct Ours(pub(super) Limiter<RedisStore>);
-
-impl Ours {
-    pub(super) const NAME: &str = "limiter";
-
-    /// Returns the Redis key.
-    pub(super) fn stored(&self, key: &str) -> Vec<u8> {
-        self.0.store().redis_key(LogKey::new(self.0.name(), key))
-    }
-
-    pub(super) fn new(connection: ConnectionManager, policy: Policy) -> Result<Self> {
-        Self::with_group_commit(connection, policy, false)
-    }
-
-    pub(super) fn with_group_commit(connection: ConnectionManager, policy: Policy, group_commit: bool) -> Result<Self> {
-        let builder = RedisStore::builder().response_timeout(RESPONSE_TIMEOUT).retries(0).group_commit(group_commit);
-        Ok(Self(Limiter::new("bench", policy, builder.with_connection(Connection::from(connection))?)))
-    }
+/// Returns a limiter in Redis.
+pub(super) fn limiter(
+    name: &'static str,
+    connection: ConnectionManager,
+    policy: Policy,
+    group_commit: bool,
+) -> Result<Limiter<RedisStore>> {
+    let builder = RedisStore::builder().response_timeout(RESPONSE_TIMEOUT).retries(0).group_commit(group_commit);
+    Ok(Limiter::new(name, policy, builder.with_connection(Connection::from(connection))?))
 }
 
-impl Contestant for Ours {
-    fn name(&self) -> &'static str {
-        Self::NAME
-    }
-
-    fn decide<'a>(&'a self, key: &'a str, cost: u64, allowed: bool) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let decision = self.0.acquire(key).cost(cost).await?;
-            ensure!(decision.allowed() == allowed, "{key}: {decision:?}, expected allowed: {allowed}");
-            Ok(())
-        })
-    }
-}
-
-/// A script called in the way of `redis_rate`: by digest, over a connection of the redis crate.
-pub(super) struct ScriptByDigest {
-    pub(super) connection: ConnectionManager,
-    pub(super) script: Arc<Script>,
-}
-
-impl ScriptByDigest {
-    pub(super) fn new(connection: ConnectionManager, text: &str) -> Self {
-        Self { connection, script: Arc::new(Script::new(text)) }
-    }
-}
-
-/// A burst, and the time in which it refills.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rate {
-    pub(super) burst: u64,
-    pub(super) seconds: u64,
-}
-
-/// The algorithm of `redis_rate`.
-pub(super) struct Gcra {
+/// What most teams run: a sorted set with the time as the score.
+pub(super) struct SortedSet {
     called: ScriptByDigest,
-    rate: Rate,
+    /// Whether to use `MULTI` and `EXEC` in place of a script. All commands are sent before the count is known, so what is
+    /// denied is added too.
+    multi: bool,
+    /// Whether a number behind the time tells the members of two requests apart. Otherwise requests of the same microsecond
+    /// are one member.
+    unique: bool,
+    max: u64,
+    window: Duration,
+    next: AtomicU64,
 }
 
-impl Gcra {
-    pub(super) const NAME: &str = "GCRA";
-
-    /// Returns the Redis key.
-    pub(super) fn stored(key: &str) -> String {
-        format!("rate:{key}")
+impl SortedSet {
+    pub(super) fn new(connection: ConnectionManager, policy: &Policy, multi: bool, unique: bool) -> Self {
+        let (max, window) = (policy.largest_max(), policy.longest_window().as_duration());
+        let called = ScriptByDigest { connection, script: Script::new(include_str!("sorted_set.lua")) };
+        Self { called, multi, unique, max, window, next: AtomicU64::new(0) }
     }
 
-    pub(super) fn new(connection: ConnectionManager, rate: Rate) -> Self {
-        Self { called: ScriptByDigest::new(connection, include_str!("gcra.lua")), rate }
-    }
-}
-
-impl Contestant for Gcra {
-    fn name(&self) -> &'static str {
-        Self::NAME
+    fn key(&self, key: &str) -> String {
+        if self.multi { format!("multi:{key}") } else { format!("set:{key}") }
     }
 
-    fn decide<'a>(&'a self, key: &'a str, cost: u64, allowed: bool) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let Rate { burst, seconds } = self.rate;
-            let mut call = self.called.script.key(Self::stored(key));
-            call.arg(burst).arg(burst).arg(seconds).arg(cost);
-            let reply: (u64, u64, String, String) = call.invoke_async(&mut self.called.connection.clone()).await?;
-            let expected = if allowed { cost } else { 0 };
-            ensure!(reply.0 == expected, "{key}: {reply:?}, expected allowed: {allowed}");
-            Ok(())
-        })
-    }
-}
-
-/// A baseline: a script that takes a key and an argument as long as the limiter's, and does nothing.
-pub(super) struct Noop(ScriptByDigest);
-
-impl Noop {
-    pub(super) const NAME: &str = "no-op";
-
-    pub(super) fn new(connection: ConnectionManager) -> Self {
-        Self(ScriptByDigest::new(connection, "local key, request = KEYS[1], ARGV[1] return 1"))
-    }
-}
-
-impl Contestant for Noop {
-    fn name(&self) -> &'static str {
-        Self::NAME
-    }
-
-    fn decide<'a>(&'a self, key: &'a str, _: u64, _: bool) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let mut call = self.0.script.key(format!("none:{key}"));
-            let reply: u64 = call.arg(&[0x80_u8; 35]).invoke_async(&mut self.0.connection.clone()).await?;
-            ensure!(reply == 1, "{key}: {reply}, expected 1");
-            Ok(())
-        })
-    }
-}
-
-/// The Redis provider of trypema, absolute, with its default buckets.
-pub(super) struct Trypema {
-    provider: Arc<RedisRateLimiterProvider>,
-    rate: RateLimit,
-}
-
-impl Trypema {
-    pub(super) const NAME: &str = "trypema";
-    /// The oldest Redis version that it supports.
-    pub(super) const NEEDS: (u32, u32) = (7, 2);
-
-    pub(super) fn new(connection: ConnectionManager, rate: Rate) -> Result<Self> {
-        let builder = RedisRateLimiterProvider::builder(connection).window_size(WindowSize::seconds(rate.seconds)?);
-        let per_second = rate.burst as f64 / rate.seconds as f64;
-        Ok(Self { provider: builder.disable_cleanup().build()?, rate: RateLimit::per_second(per_second)? })
-    }
-}
-
-impl Contestant for Trypema {
-    fn name(&self) -> &'static str {
-        Self::NAME
-    }
-
-    fn decide<'a>(&'a self, key: &'a str, cost: u64, allowed: bool) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let key = RedisKey::try_from(key.to_owned())?;
-            let decision = self.provider.absolute().inc(&key, &self.rate, cost).await?;
-            let fits = matches!(decision, RateLimitDecision::Allowed);
-            ensure!(fits == allowed, "{key:?}: {decision:?}, expected allowed: {allowed}");
-            Ok(())
-        })
+    /// Decides at a time in microseconds. Returns whether the request was admitted.
+    pub(super) async fn decide_at(&self, key: &str, now: u64) -> Result<bool> {
+        let (stored, window) = (self.key(key), self.window.as_micros() as u64);
+        let number = if self.unique { self.next.fetch_add(1, Ordering::Relaxed) } else { 0 };
+        let member = format!("{now}-{number}");
+        let mut connection = self.called.connection.clone();
+        if !self.multi {
+            let mut call = self.called.script.key(stored);
+            call.arg(now).arg(window).arg(self.max).arg(member);
+            return Ok(call.invoke_async::<u64>(&mut connection).await? == 1);
+        }
+        let mut all = redis::pipe();
+        all.atomic().cmd("ZREMRANGEBYSCORE").arg(&stored).arg(0).arg(now - window).ignore();
+        all.cmd("ZCARD").arg(&stored);
+        all.cmd("ZADD").arg(&stored).arg(now).arg(member).ignore();
+        all.cmd("PEXPIRE").arg(&stored).arg(window.div_ceil(1000)).ignore();
+        let (count,): (u64,) = all.query_async(&mut connection).await?;
+        Ok(count < self.max)
     }
 }

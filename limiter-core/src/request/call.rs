@@ -6,7 +6,7 @@ use crate::limiter::Limiter;
 use crate::log_key::LogKey;
 use crate::op::{At, EntryId, Mode, Op};
 use crate::policy::Policy;
-use crate::store::{NowStore, WindowStore};
+use crate::store::{NowStore, WindowStore, attempt};
 use std::time::Duration;
 
 /// A call that has not been made yet.
@@ -18,6 +18,7 @@ pub(super) struct Call<'a, S, B> {
     pub(super) cost: u64,
     pub(super) at: At,
     pub(super) id: Option<EntryId>,
+    pub(super) is_status: bool,
     /// How long to wait at most until an acquire fits.
     pub(super) within: Duration,
 }
@@ -31,7 +32,8 @@ impl<S, B: Clone> Clone for Call<'_, S, B> {
 impl<'a, S, B> Call<'a, S, B> {
     #[inline(always)]
     pub(super) fn new(limiter: &'a Limiter<S>, key: B, mode: Mode) -> Self {
-        Self { limiter, key, policy: None, mode, cost: 1, at: At::StoreClock, id: None, within: Duration::ZERO }
+        let (at, within) = (At::StoreClock, Duration::ZERO);
+        Self { limiter, key, policy: None, mode, cost: 1, at, id: None, is_status: false, within }
     }
 }
 
@@ -47,6 +49,7 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
             mode: self.mode,
             at: self.at,
             id: self.id,
+            is_status: self.is_status,
         }
     }
 
@@ -56,7 +59,7 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
     where
         S: WindowStore,
     {
-        self.limiter.store.try_decide(self.op())
+        attempt(&self.limiter.store, self.op())
     }
 
     /// Makes the call after [`try_decide`](Self::try_decide) could not.

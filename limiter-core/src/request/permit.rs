@@ -1,6 +1,5 @@
 //! Permits: admitted acquires that can be settled or refunded.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::ops::Deref;
 use std::pin::Pin;
@@ -11,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use super::run::Request;
 use super::settle::Settle;
 use super::verb::{Acquire, AcquireWithin, Costs};
+use super::view::View;
 use crate::clock::BoxFuture;
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
@@ -62,16 +62,11 @@ pub struct PermitRequest<'a, S, B, V>(Request<'a, S, B, V>);
 /// - **Peek first, record on failure.** All four correct logins succeed. But a hundred concurrent guesses all see an empty
 ///   log, so all hundred are tried. Use this only if overshooting the limit by the calls in flight is harmless.
 pub struct Permit<'a, S> {
-    limiter: Handle<'a, S>,
+    limiter: View<'a, Limiter<S>>,
     key: KeyBuf,
-    policy: Option<Cow<'a, Policy>>,
+    policy: Option<View<'a, Policy>>,
     receipt: Receipt,
     decision: Decision,
-}
-
-enum Handle<'a, S> {
-    Borrowed(&'a Limiter<S>),
-    Owned(Limiter<S>),
 }
 
 impl<'a, S, B> Request<'a, S, B, Acquire> {
@@ -128,13 +123,11 @@ fn permit<'a, S>(
         Ok(admitted) => admitted.into_decision(),
         Err(denied) => return Ok(Err(denied)),
     };
-    let Some(receipt) = decision.receipt() else {
-        let log = LogKey { name: limiter.name(), key };
+    let permit = Permit::new(View::Borrowed(limiter), key.into(), policy.map(View::Borrowed), decision);
+    permit.map(Ok).ok_or_else(|| {
         let text = "the store admitted an acquire but returned no entry for it";
-        return Err(Error::new(ErrorKind::Inconsistent, text).with_log(log));
-    };
-    let policy = policy.map(Cow::Borrowed);
-    Ok(Ok(Permit { limiter: Handle::Borrowed(limiter), key: key.into(), policy, receipt, decision }))
+        Error::new(ErrorKind::Inconsistent, text).with_log(LogKey { name: limiter.name(), key })
+    })
 }
 
 impl<'a, S, B, V> Future for PermitRequest<'a, S, B, V>
@@ -153,13 +146,21 @@ where
 }
 
 impl<'a, S> Permit<'a, S> {
+    /// Returns `None` if the decision has no entry.
+    pub(super) fn new(
+        limiter: View<'a, Limiter<S>>,
+        key: KeyBuf,
+        policy: Option<View<'a, Policy>>,
+        decision: Decision,
+    ) -> Option<Self> {
+        let receipt = decision.receipt()?;
+        Some(Self { limiter, key, policy, receipt, decision })
+    }
+
     /// Returns the limiter.
     #[must_use]
     pub fn limiter(&self) -> &Limiter<S> {
-        match &self.limiter {
-            Handle::Borrowed(limiter) => limiter,
-            Handle::Owned(limiter) => limiter,
-        }
+        &self.limiter
     }
 
     /// Returns the key.
@@ -218,9 +219,9 @@ impl<'a, S> Permit<'a, S> {
         S: Clone,
     {
         Permit {
-            limiter: Handle::Owned(self.limiter().clone()),
+            limiter: self.limiter.to_shared(),
             key: self.key.clone(),
-            policy: self.policy.as_deref().cloned().map(Cow::Owned),
+            policy: self.policy.as_ref().map(View::to_shared),
             receipt: self.receipt,
             decision: self.decision.clone(),
         }

@@ -75,7 +75,8 @@ impl<S> Limiter<S> {
 impl<'a, S, B, V: Verb> Request<'a, S, B, V> {
     #[inline(always)]
     pub(crate) fn new(limiter: &'a Limiter<S>, key: B) -> Self {
-        Self { call: Call::new(limiter, key, V::MODE), running: None, verb: PhantomData }
+        let call = Call { is_status: V::IS_STATUS, ..Call::new(limiter, key, V::MODE) };
+        Self { call, running: None, verb: PhantomData }
     }
 
     /// Sets the policy for this call, for example that of a gold customer. Default: the limiter's policy.
@@ -249,12 +250,9 @@ where
     S: WindowStore,
     B: AsRef<[u8]> + Clone + Send + Sync + 'a,
 {
-    if running.is_none()
-        && let Some(decision) = call.try_decide()
-    {
-        return Poll::Ready(decision);
-    }
-    poll_boxed(call, running, context, |call| Box::pin(async move { call.apply().await }))
+    let is_running = running.is_some();
+    let mut boxed = || poll_boxed(call, running, context, |call| Box::pin(async move { call.apply().await }));
+    if is_running { boxed() } else { call.limiter.store.try_decide(call.op(), &mut boxed) }
 }
 
 /// Polls the boxed future of a call, which the first poll creates.

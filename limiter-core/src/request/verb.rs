@@ -8,6 +8,8 @@ pub trait Verb: sealed::Sealed {
     const MODE: Mode;
     #[doc(hidden)]
     const MAY_WAIT: bool = false;
+    #[doc(hidden)]
+    const IS_STATUS: bool = false;
 }
 
 mod sealed {
@@ -15,7 +17,7 @@ mod sealed {
 }
 
 macro_rules! verbs {
-    ($($(#[$doc:meta])* $verb:ident: $mode:ident $(, $may_wait:literal)?;)*) => {$(
+    ($($(#[$doc:meta])* $verb:ident: $mode:ident $(, $flag:ident)?;)*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug)]
         pub enum $verb {}
@@ -24,7 +26,7 @@ macro_rules! verbs {
 
         impl Verb for $verb {
             const MODE: Mode = Mode::$mode;
-            $(const MAY_WAIT: bool = $may_wait;)?
+            $(const $flag: bool = true;)?
         }
     )*};
 }
@@ -33,13 +35,13 @@ verbs! {
     /// The marker of [`Limiter::acquire`](crate::Limiter::acquire).
     Acquire: Acquire;
     /// The marker of [`Request::within`](super::Request::within).
-    AcquireWithin: Acquire, true;
+    AcquireWithin: Acquire, MAY_WAIT;
     /// The marker of [`Limiter::peek`](crate::Limiter::peek).
     Peek: Peek;
     /// The marker of [`Limiter::record`](crate::Limiter::record).
     Record: Record;
     /// The marker of [`Limiter::status`](crate::Limiter::status).
-    Status: Peek;
+    Status: Peek, IS_STATUS;
 }
 
 /// The kind of a request that takes a cost and returns a [`Decision`](crate::Decision): all but [`Status`].

@@ -9,7 +9,7 @@ use std::task::Poll;
 use crate::slow_store::SlowStore;
 use async_trait::async_trait;
 use futures::executor::block_on;
-use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, ErrorKind, Limiter, NowStore, Timestamp, WindowStore, policy};
 use limiter_testkit::{Answer, OracleStore};
 
@@ -72,12 +72,15 @@ impl WindowStore for Sometimes {
         Ok(self.oracle.reset_now(log))
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        op.cost.is_multiple_of(3).then(|| {
-            self.enter(&op);
-            self.leave(&op);
-            self.oracle.decide_now(op)
-        })
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || {
+            op.cost.is_multiple_of(3).then(|| {
+                self.enter(&op);
+                self.leave(&op);
+                self.oracle.decide_now(op)
+            })
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 }
 

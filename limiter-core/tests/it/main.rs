@@ -5,4 +5,5 @@ mod log;
 mod permits;
 mod requests;
 mod slow_store;
+mod together;
 mod waiting;

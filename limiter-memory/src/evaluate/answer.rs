@@ -1,4 +1,6 @@
-//! What an operation can be answered with.
+//! The results that an operation can write.
+
+use std::task::Poll;
 
 use limiter_core::internal::{self, SizedFacts};
 use limiter_core::store::{Facts, Op, decide};
@@ -49,4 +51,4 @@ macro_rules! wrapped_decision {
 }
 
 wrapped_decision!(Result<Decision, Error>, Ok);
-wrapped_decision!(Option<Result<Decision, Error>>, |decision| Some(Ok(decision)));
+wrapped_decision!(Poll<Result<Decision, Error>>, |decision| Poll::Ready(Ok(decision)));

@@ -1,4 +1,4 @@
-//! What both versions begin with: which entries count under each limit, and whether the operation fits.
+//! The first step of both evaluations: which entries count under each limit, and whether the operation fits.
 
 use std::hint::select_unpredictable;
 
@@ -8,7 +8,7 @@ use limiter_core::{Limit, Timestamp};
 use crate::log::encoding::Encoding;
 use crate::log::view::View;
 
-/// What an operation under at most `LIMITS` limits finds before it changes anything.
+/// The state of a log before the operation, under at most `LIMITS` limits.
 pub(super) struct Counted<'a, const LIMITS: usize> {
     pub(super) limits: &'a [Limit],
     pub(super) admitted: bool,

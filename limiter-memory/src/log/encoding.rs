@@ -1,4 +1,4 @@
-//! How a compact log encodes an entry: 4 to 16 bytes.
+//! The encodings of an entry in a compact log, 4 to 16 bytes.
 
 use std::marker::PhantomData;
 
@@ -28,7 +28,7 @@ pub(crate) trait Encoding {
     fn total_before(entry: &Self::Entry) -> u64;
 }
 
-/// Which entries there are. They are numbered one by one, modulo 2^32.
+/// The range of entry numbers, which are consecutive modulo 2^32.
 pub(crate) trait Header {
     /// Whether the log has more than four entries at times.
     const GROWS: bool;

@@ -160,8 +160,8 @@ impl Header for RingHeader {
     }
 }
 
-/// Which entry was the oldest that counted, and when it was appended. While it still counts, an operation need not read the
-/// front of the block, which saves a cache miss. Kept in buckets, for narrow entries without costs under one limit.
+/// The number and time of the oldest entry that counted. While it counts, an operation does not read the front of the block,
+/// which saves a cache miss. Kept in buckets, for narrow entries without costs under one limit.
 #[derive(Clone, Copy)]
 pub(crate) struct Oldest {
     pub(super) number: u32,

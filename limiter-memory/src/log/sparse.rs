@@ -1,5 +1,5 @@
-//! The sparse log: whatever no ring can hold. Entries can carry idempotency keys, and settlements and refunds leave gaps in the
-//! numbers.
+//! The sparse log, for entries that no ring can hold. Entries can carry idempotency keys, and settlements and refunds leave gaps
+//! in the numbers.
 
 use limiter_core::store::{self, Facts, Op, Outcome, Settlement, SettlementFacts};
 use limiter_core::{EntryId, Receipt, Timestamp, internal};

@@ -1,4 +1,4 @@
-//! What a log belongs to: a name and a key. Short keys are inline.
+//! The identity of a log: a name and a key. Short keys are stored inline.
 //!
 //! Functions on the hot path take the two separately: a struct of them would be passed in memory.
 

@@ -23,8 +23,8 @@ pub(crate) type LogGuard<'a> = MappedMutexGuard<'a, spin::Mutex<()>, Log>;
 /// A log in a locked shard, with what its bucket holds beside it.
 pub(crate) type BucketGuard<'a> = MappedMutexGuard<'a, spin::Mutex<()>, BucketLog>;
 
-/// Pauses before each further attempt. One pause takes as long as an operation whose data is in the cache, three as long as one
-/// whose data is not. Threads that still collide use the same key: all are faster if one keeps the key in its cache for a while.
+/// Pauses between attempts. One pause takes as long as an operation on cached data, three as long as a cache miss. Threads that
+/// still collide use the same key, and are faster together if one of them keeps it in its cache for a while.
 const PAUSES: [u32; 4] = [1, 2, 32, 64];
 
 /// Then the holder grows or sweeps a shard for ten microseconds or more, or was interrupted: yield this often.

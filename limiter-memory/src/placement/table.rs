@@ -83,7 +83,7 @@ impl Table {
         self.buckets.get(self.home(hash)).is_some_and(|bucket| bucket.0.is_some())
     }
 
-    /// Inserts a key that is not in the table. Requires a bucket that is vacant beside one that stays vacant.
+    /// Inserts a key that is not in the table. Requires two vacant buckets.
     pub(crate) fn insert(&mut self, hash: u64, mut keyed: KeyedLog) {
         let oldest = keyed.log.no_oldest();
         self.put(hash, BucketLog { keyed, oldest });

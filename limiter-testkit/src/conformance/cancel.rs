@@ -1,21 +1,130 @@
 //! Futures that are dropped before they finish, and the duration of one poll.
 
-mod dropped;
-mod dropping;
-mod histories;
 mod polls;
 
-use limiter_core::WindowStore;
+use std::fmt;
+use std::time::Duration;
 
-use crate::conformance::suite::failure::Findings;
-use crate::conformance::suite::run::Run;
+use futures::channel::oneshot;
+use limiter_core::Timestamp;
 
-pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
-    polls::run(run, findings).await;
-    for dropped in dropped::cases() {
-        if dropping::run(run, &dropped, findings).await.is_err() {
-            // A store that hangs once would hang again.
-            return;
+use super::generated::strategy::START;
+use super::script::{self, Script};
+use super::sentence::Sentence::C2;
+use super::sequence::caller::Route;
+use super::sequence::replay::Mismatch;
+use super::session::clock::When;
+use super::session::{Session, run_script};
+use super::sleep::{sleep, within};
+use super::suite::failure::{Finding, Findings};
+use super::suite::run::Run;
+use crate::poll_times::poll_times;
+
+/// The maximum number of polls before a future is dropped.
+const MAX_POLLS: usize = 16;
+/// How long a future is polled before it is dropped, if it waits for something else. In microseconds.
+const POLL_MICROS: [u64; 6] = [20, 100, 300, 1_000, 3_000, 10_000];
+/// The time limit for all later calls together.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// When a future is dropped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum DropAfter {
+    Polls(usize),
+    Micros(u64),
+}
+
+impl fmt::Display for DropAfter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Polls(1) => f.write_str("1 poll"),
+            Self::Polls(polls) => write!(f, "{polls} polls"),
+            Self::Micros(micros) => write!(f, "{micros} \u{b5}s"),
         }
     }
+}
+
+impl DropAfter {
+    /// Polls a future for this long. Returns `None` if it has not finished.
+    pub(crate) async fn poll<T>(self, future: impl Future<Output = T>) -> Option<T> {
+        match self {
+            Self::Micros(micros) => within(Duration::from_micros(micros), future).await,
+            Self::Polls(polls) => poll_times(polls, future).await,
+        }
+    }
+}
+
+/// Why a script ended early.
+enum Ended {
+    Wrong(Mismatch),
+    /// The store stopped answering.
+    Hung,
+}
+
+pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
+    polls::run(run, findings).await;
+    let at_given_times = run.scripts(script::DROPPED, findings).into_iter().map(|script| (script, true));
+    let at_the_stores_clock = run.scripts(script::DROPPED_AT_THE_STORES_CLOCK, findings);
+    for (script, is_given) in at_given_times.chain(at_the_stores_clock.into_iter().map(|script| (script, false))) {
+        // After 0, 1, 2, … polls until the call finishes. If it had to wait, also after several delays.
+        let (polls, mut has_waited, mut finished) = ((0..=MAX_POLLS).map(DropAfter::Polls), false, false);
+        for after in polls.chain(POLL_MICROS.map(DropAfter::Micros)) {
+            let is_delay = matches!(after, DropAfter::Micros(_));
+            if finished && (!is_delay || !has_waited) {
+                continue;
+            }
+            match once(run, &script, is_given, after).await {
+                Ok(done) => {
+                    finished = done;
+                    has_waited |= !done && matches!(after, DropAfter::Polls(1..));
+                }
+                Err(Ended::Wrong(mismatch)) => {
+                    let mut finding = script.finding(mismatch);
+                    finding.title += &format!(", whose future is dropped after {after}");
+                    findings.push(finding);
+                }
+                Err(Ended::Hung) => {
+                    let title = format!("{} whose future is dropped after {after}", script.name);
+                    let text = format!(
+                        "after that, calls on the same key and on another key did not return within {DEADLINE:?}"
+                    );
+                    // A store that hangs once would hang again.
+                    return findings.push(Finding::new(title, &[C2.nth(1)], text));
+                }
+            }
+        }
+    }
+}
+
+/// Runs a script and drops one call. Returns whether that call had already finished.
+async fn once(run: &mut Run<'_>, script: &Script, is_given: bool, after: DropAfter) -> Result<bool, Ended> {
+    let wrong = |text| Ended::Wrong(Mismatch { call: 0, step: 0, citations: Vec::new(), transcript: text });
+    let mut session = Session::new(run, &run.handles()[..1], &script.case, 0).map_err(wrong)?;
+    session.route = Some(Route::Facts);
+    let when = if is_given { When::Given(Timestamp::from_micros_saturating(START)) } else { When::Store };
+    let (dropped, steps) = (script.dropped.unwrap_or(0), script.case.steps.len());
+    let mut script = script.clone();
+    if let Some(at) = when.given() {
+        (0..steps).for_each(|step| script.give_time(step, at));
+    }
+    run_script::steps(&mut session, &script, 0..dropped, 1_000, None).await.map_err(Ended::Wrong)?;
+    let operation = script.case.steps[dropped].operation;
+    let finished = session.dropped_step(dropped, operation, when, after).await.map_err(Ended::Wrong)?;
+    let (send, receive) = oneshot::channel();
+    let task = run.spawner().start(Box::pin(async move {
+        let result = run_script::steps(&mut session, &script, dropped + 1..steps, 1_000, None).await;
+        _ = send.send((session, result));
+    }));
+    let answered = async {
+        task.await;
+        receive.await
+    };
+    let Some(Ok((session, result))) = within(DEADLINE, answered).await else { return Err(Ended::Hung) };
+    run.count(session.calls());
+    if !finished {
+        // The dropped call may still arrive.
+        sleep(Duration::from_millis(1)).await;
+    }
+    session.end().await;
+    result.map(|_| finished).map_err(Ended::Wrong)
 }

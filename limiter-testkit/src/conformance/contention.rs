@@ -1,19 +1,16 @@
 //! Many tasks on one key.
 
 mod acquires;
-mod refunds_and_resets;
-mod settlements;
+mod refunds;
 mod tasks;
 
-use std::sync::Arc;
+use limiter_core::SharedStore;
 
-use limiter_core::WindowStore;
-
-use crate::conformance::suite::failure::Findings;
-use crate::conformance::suite::run::Run;
+use super::suite::failure::Findings;
+use super::suite::run::Run;
 use tasks::Contention;
 
-pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
+pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
     let handles = run.handles()[..1].to_vec();
     for _ in 0..run.sizes().rounds {
         at_once(run, &handles, findings).await;
@@ -24,16 +21,13 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
 }
 
 /// Runs every scenario once, with the tasks spread over the handles.
-pub(crate) async fn at_once<S>(run: &mut Run<'_, S>, handles: &[Arc<S>], findings: &mut Findings)
-where
-    S: WindowStore + ?Sized,
-{
+pub(crate) async fn at_once(run: &mut Run<'_>, handles: &[SharedStore], findings: &mut Findings) {
     let (tasks, tries) = (run.sizes().tasks, run.sizes().tries);
+    let prefix = run.new_key();
     let mut contention =
-        Contention { handles, spawner: run.spawner(), tasks, tries, prefix: run.new_key(), keys: 0, calls: 0 };
-    acquires::run(&mut contention, findings).await;
-    settlements::run(&mut contention, findings).await;
-    refunds_and_resets::run(&mut contention, findings).await;
+        Contention { handles, spawner: run.spawner(), tasks, tries, prefix, keys: 0, calls: 0, findings };
+    acquires::run(&mut contention).await;
+    refunds::run(&mut contention).await;
     let calls = contention.calls;
     run.report.contended += calls;
     run.count(calls);

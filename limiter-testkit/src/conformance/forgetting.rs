@@ -1,39 +1,41 @@
 //! Checks logs shortly before the store may forget them, and afterwards.
 
+mod last_moment;
 mod other_keys;
-mod timelines;
+mod sweeps;
 
-use limiter_core::WindowStore;
+use std::time::Duration;
 
-use crate::conformance::cases::script::finding;
-use crate::conformance::cases::scripts;
-use crate::conformance::sentence::Sentence::F2;
-use crate::conformance::sequence::Plan;
-use crate::conformance::suite::failure::{Finding, Findings};
-use crate::conformance::suite::run::Run;
+use super::script::{self, Planning};
+use super::sentence::Sentence::F2;
+use super::session::run_script::{Pace, run_scripts};
+use super::suite::failure::Findings;
+use super::suite::run::Run;
 
-pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
+pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
     swept(run, findings).await;
     other_keys::run(run, findings).await;
-    timelines::run(run, findings).await;
+    last_moment::run(run, findings).await;
+    sweeps::run(run, findings).await;
+    let mut scripts = run.scripts(script::FORGETTING, findings);
+    if run.sizes().wait > Duration::from_secs(70) {
+        scripts.extend(run.scripts(script::FORGETTING_A_MINUTE, findings));
+    }
+    run_scripts(run, &scripts, Pace::Millis, 0, findings).await;
 }
 
-/// Runs the handwritten cases with a sweep before every call. Their times are given, so F2 protects every log.
-async fn swept<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
-    let Some(sweep) = run.sweep() else { return };
-    for script in scripts() {
-        let plan = match Plan::of(&script.case) {
-            Ok(plan) => plan,
-            Err(text) => return findings.push(Finding::new(script.name, &[], text)),
-        };
-        match run.replay_through(1, &plan, 1, Some(sweep)).await {
-            Ok(()) => run.report.cases += 1,
-            Err(mismatch) => {
-                let mut finding = finding(&script, &plan, mismatch);
-                finding.title += ", with a sweep before every call";
-                finding.citations.insert(0, F2.nth(1));
-                findings.push(finding);
-            }
-        }
+/// Runs the scripts with a sweep before every call. Their times are given, so F2 protects every log.
+async fn swept(run: &mut Run<'_>, findings: &mut Findings) {
+    if run.sweep().is_none() {
+        return;
+    }
+    for script in run.planned(Planning::AsWritten, findings) {
+        let result = run.replay_script(script, None, 1, true).await;
+        let result = result.map_err(|mut finding| {
+            finding.title += ", with a sweep before every call";
+            finding.citations.insert(0, F2.nth(1));
+            finding
+        });
+        run.count_script(result, findings);
     }
 }

@@ -5,7 +5,6 @@ mod coverage;
 mod exhaustive;
 pub(super) mod strategy;
 
-use limiter_core::WindowStore;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -17,7 +16,7 @@ use crate::conformance::suite::run::Run;
 /// The number of failing sequences that are shrunk. Others are only counted.
 const MAX_SHRUNK: usize = 3;
 
-pub(crate) async fn exhaustive<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
+pub(crate) async fn exhaustive(run: &mut Run<'_>, findings: &mut Findings) {
     let (depth, one_in) = (run.sizes().depth, run.sizes().one_in);
     let mut number = run.seed() % one_in;
     for policy in exhaustive::policies() {
@@ -35,13 +34,13 @@ pub(crate) async fn exhaustive<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, fi
 }
 
 /// Runs a case on new keys, with new ids.
-async fn sequence<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, case: &Case) -> Result<(), Box<Finding>> {
+async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<(), Box<Finding>> {
     let plan = Plan::of(case).map_err(|text| Box::new(Finding::new("a sequence", &[], text)))?;
     let number = run.report.short_sequences as usize + run.report.random_sequences as usize;
     run.replay(&plan, number).await.map_err(|mismatch| Box::new(Finding::of("a sequence", mismatch)))
 }
 
-pub(crate) async fn random<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
+pub(crate) async fn random(run: &mut Run<'_>, findings: &mut Findings) {
     let mut seed = [0; 32];
     seed[..8].copy_from_slice(&run.seed().to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
@@ -69,8 +68,8 @@ pub(crate) async fn random<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findin
     }
 }
 
-async fn random_case<S: WindowStore + ?Sized>(
-    run: &mut Run<'_, S>,
+async fn random_case(
+    run: &mut Run<'_>,
     strategy: &impl Strategy<Value = Case>,
     runner: &mut TestRunner,
     shrinks: bool,
@@ -85,8 +84,8 @@ async fn random_case<S: WindowStore + ?Sized>(
 }
 
 /// Shrinks a failing case, then removes steps until every remaining step is needed.
-async fn shrunk<S: WindowStore + ?Sized>(
-    run: &mut Run<'_, S>,
+async fn shrunk(
+    run: &mut Run<'_>,
     mut tree: impl ValueTree<Value = Case>,
     mut smallest: Case,
     mut finding: Box<Finding>,

@@ -1,22 +1,24 @@
 //! Several handles of one store.
 
-use limiter_core::WindowStore;
+use super::contention;
+use super::script::Planning;
+use super::sentence::Sentence::L12;
+use super::sequence::Plan;
+use super::session::run_script::{Pace, run_script};
+use super::suite::failure::{Finding, Findings};
+use super::suite::run::Run;
 
-use crate::conformance::cases::script::finding;
-use crate::conformance::cases::scripts;
-use crate::conformance::contention;
-use crate::conformance::own_clock::time_scale::{TimeScale, replay_script};
-use crate::conformance::sentence::Sentence::L12;
-use crate::conformance::sequence::Plan;
-use crate::conformance::suite::failure::{Finding, Findings};
-use crate::conformance::suite::run::Run;
+/// The last calls go through a handle that is opened after the first calls.
+const LATE: &str = "a handle that is opened late | L12.2 | 9/1h
+    record 1 id 1 called a, record 2 called b, record 1 id 1, settle a 3, refund b, peek 1";
+const FIRST_LATE_CALL: usize = 2;
 
-pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
+pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
     if run.handles().len() < 2 {
         return;
     }
+    opened_late(run, findings).await;
     in_turn(run, findings).await;
-    at_the_stores_clock(run, findings).await;
     let handles = run.handles().to_vec();
     for _ in 0..run.sizes().rounds {
         if findings.is_empty() {
@@ -25,40 +27,30 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     }
 }
 
-/// Runs the handwritten cases, each call through the next handle. Each handle must notice what the others changed.
-async fn in_turn<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
-    for (number, script) in scripts().into_iter().enumerate() {
-        for first in 0..run.sizes().rounds_of_cases.min(2) {
-            let plan = match Plan::of(&script.case) {
-                Ok(plan) => plan,
-                Err(text) => return findings.push(Finding::new(script.name, &[], text)),
-            };
-            match run.replay_through(run.handles().len(), &plan, number + first, None).await {
-                Ok(()) => run.report.cases += 1,
-                Err(mismatch) => {
-                    let mut finding = finding(&script, &plan, mismatch);
-                    finding.title += &format!(", through {} handles in turn", run.handles().len());
-                    finding.citations.insert(0, L12.nth(2));
-                    findings.push(finding);
-                }
-            }
-        }
+async fn opened_late(run: &mut Run<'_>, findings: &mut Findings) {
+    let scripts = run.scripts(LATE, findings);
+    let planned = scripts.into_iter().next().and_then(|script| Plan::of(&script.case).ok().map(|plan| (script, plan)));
+    if let (Some(planned), Some(late)) = (planned, run.late.take()) {
+        let result = run.replay_script(&planned, Some((FIRST_LATE_CALL, late)), 0, false).await;
+        run.count_script(result, findings);
     }
 }
 
-async fn at_the_stores_clock<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
-    for (turn, script) in scripts().into_iter().enumerate() {
-        match replay_script(run, run.handles(), &script, TimeScale::Standstill, turn).await {
-            Ok(calls) => {
-                run.count(calls);
-                run.report.cases += 1;
-            }
-            Err(mut finding) => {
-                run.count(1);
-                finding.title += &format!(", through {} handles in turn", run.handles().len());
-                finding.citations.insert(0, L12.nth(2));
-                findings.push(finding);
-            }
+/// Runs the scripts, each call through the next handle. Each handle must notice what the others changed.
+async fn in_turn(run: &mut Run<'_>, findings: &mut Findings) {
+    let handles = run.handles().to_vec();
+    for (number, planned) in run.planned(Planning::AsWritten, findings).iter().enumerate() {
+        for first in 0..run.sizes().rounds_of_cases.min(2) {
+            let result = run.replay_script(planned, None, number + first, false).await;
+            run.count_script(result.map_err(through_handles), findings);
         }
+        let result = run_script(run, &handles, &planned.0, Pace::Standstill, number).await;
+        run.count_script(result.map_err(through_handles), findings);
     }
+}
+
+fn through_handles(mut finding: Finding) -> Finding {
+    finding.title += ", through several handles in turn";
+    finding.citations.insert(0, L12.nth(2));
+    finding
 }

@@ -1,17 +1,16 @@
 //! A log with a very large number of entries. The oracle would be too slow, so this module computes the answers.
 
-use std::sync::Arc;
 use std::time::Instant;
 
 use limiter_core::store::{Mode, Op, Settlement};
-use limiter_core::{Decision, Error, MAX_COST, Policy, Receipt, Timestamp, WindowStore};
+use limiter_core::{MAX_COST, Name, Policy, Receipt, SharedStore, Timestamp, WindowStore as _};
 
-use crate::conformance::generated::strategy::{START, limit};
-use crate::conformance::sentence::Citation;
-use crate::conformance::sentence::Sentence::{L3, L5, L6, L14, S2, S3};
-use crate::conformance::sequence::caller::{Route, decided};
-use crate::conformance::suite::failure::{Finding, Findings};
-use crate::conformance::suite::run::{Run, reset_all};
+use super::generated::strategy::{START, limit};
+use super::sentence::Citation;
+use super::sentence::Sentence::{L3, L5, L6, L14, S2, S3};
+use super::sequence::caller::{Route, decided};
+use super::suite::failure::{Finding, Findings};
+use super::suite::run::{Run, reset_all};
 
 /// Nothing leaves this window.
 const WINDOW: u64 = 1 << 40;
@@ -27,8 +26,8 @@ fn sum(count: u64) -> u64 {
     6 * whole + rest * (rest + 1) / 2
 }
 
-pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
-    let mut long = LongLog { store: Arc::clone(run.store()), key: run.new_key(), calls: 0, len: 0 };
+pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
+    let mut long = LongLog { store: run.store().clone(), key: run.new_key(), calls: 0, len: 0 };
     let (most, start) = (run.sizes().long_log, Instant::now());
     let mut result = Ok(());
     while result.is_ok() && long.len < most && start.elapsed() < run.sizes().long_log_time {
@@ -37,181 +36,113 @@ pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings:
     if result.is_ok() {
         result = long.settle_and_trim().await;
     }
-    reset_all(&*long.store, &[long.op(&meter()).log]).await;
+    reset_all(&long.store, &[long.op(&under(MAX_COST, WINDOW)).log]).await;
     run.report.longest_log = run.report.longest_log.max(long.len);
     run.count(long.calls);
-    if let Err((citations, text)) = result {
-        findings.push(Finding::new(format!("a log of {} entries", long.len), &citations, text));
+    if let Err((citation, text)) = result {
+        let title = format!("a log of {} entries", long.len);
+        findings.push(Finding::new(title, &[L14.nth(1), citation], text));
     }
 }
 
-fn meter() -> Policy {
-    Policy::from(limit(MAX_COST, WINDOW))
+fn under(max: u64, window: u64) -> Policy {
+    Policy::from(limit(max, window))
 }
 
-/// The fields of a decision that this module compares.
-#[derive(Debug, PartialEq, Eq)]
-struct Summary {
-    allowed: bool,
-    used: u64,
-    retry_after: Option<u64>,
-    refill_after: u64,
-    reset_after: u64,
-}
+type Checked<T = ()> = Result<T, (Citation, String)>;
 
-impl From<&Decision> for Summary {
-    fn from(decision: &Decision) -> Self {
-        let micros = |duration: std::time::Duration| duration.as_micros() as u64;
-        Self {
-            allowed: decision.allowed(),
-            used: decision.used(),
-            retry_after: decision.retry_after().map(micros),
-            refill_after: micros(decision.refill_after()),
-            reset_after: micros(decision.reset_after()),
-        }
-    }
-}
-
-fn peeking(mut op: Op<'_>) -> Op<'_> {
-    op.mode = Mode::Peek;
-    op
-}
-
-type Checked = Result<(), (Vec<Citation>, String)>;
+/// The fields of a decision that are compared: `used`, `retry_after`, `refill_after` and `reset_after`.
+type Fields = (u64, Option<u64>, u64, u64);
 
 /// A log whose entry `i` has the time `START + i` and the cost [`cost`]`(i)`.
-struct LongLog<S: ?Sized> {
-    store: Arc<S>,
+struct LongLog {
+    store: SharedStore,
     key: String,
     calls: u64,
     len: u64,
 }
 
-impl<S: WindowStore + ?Sized> LongLog<S> {
+impl LongLog {
     fn op<'a>(&'a self, policy: &'a Policy) -> Op<'a> {
-        Op::record(&self.key, policy).with_name("conformance".into())
+        Op::record(&self.key, policy).with_name(Name::new("conformance"))
     }
 
-    fn time(&self, i: u64) -> Timestamp {
-        Timestamp::from_micros_saturating(START + i)
-    }
-
-    async fn decide(&self, op: Op<'_>, turn: u64) -> Result<Decision, (Vec<Citation>, String)> {
-        let way = Route::in_turn(turn as usize);
-        let failed = |error: Error| (vec![L14.into()], format!("the store returned the error {error:?}"));
-        decided(&self.store, op, way).await.map(|(decision, _)| decision).map_err(failed)
-    }
-
-    fn compare(&self, what: &str, citations: &[Citation], expected: &Summary, got: &Decision) -> Checked {
-        let got = Summary::from(got);
-        if *expected == got {
-            return Ok(());
+    /// Records or peeks `at` microseconds after the start, and compares the decision.
+    async fn check(
+        &mut self,
+        (mode, cost, policy, at): (Mode, u64, Policy, u64),
+        citation: Citation,
+        expected: Fields,
+    ) -> Checked<Option<Receipt>> {
+        self.calls += 1;
+        let mut op = self.op(&policy).with_cost(cost).at(Timestamp::from_micros_saturating(START + at));
+        op.mode = mode;
+        let failed = |error| (L14.into(), format!("the store returned the error {error:?}"));
+        let (decision, _) = decided(&self.store, op, Route::in_turn(self.calls as usize)).await.map_err(failed)?;
+        let micros = |duration: std::time::Duration| duration.as_micros() as u64;
+        let got = (
+            decision.used(),
+            decision.retry_after().map(micros),
+            micros(decision.refill_after()),
+            micros(decision.reset_after()),
+        );
+        if got == expected && decision.allowed() == expected.1.is_none() {
+            return Ok(decision.receipt());
         }
-        Err((
-            citations.to_vec(),
-            format!("{what} on a log of {} entries\nexpected {expected:?}\ngot      {got:?}", self.len),
-        ))
+        let text = format!(
+            "a {mode:?} of {cost} under {policy}: used, retry_after, refill_after and reset_after\nexpected {expected:?}\n\
+             got      {got:?}, allowed: {}",
+            decision.allowed()
+        );
+        Err((citation, text))
     }
 
     async fn append(&mut self) -> Checked {
-        let (i, policy) = (self.len, meter());
-        let decision = self.decide(self.op(&policy).with_cost(cost(i)).at(self.time(i)), i).await?;
-        (self.calls, self.len) = (self.calls + 1, i + 1);
-        let expected = Summary {
-            allowed: true,
-            used: sum(i + 1),
-            retry_after: None,
-            refill_after: WINDOW - i,
-            reset_after: WINDOW,
-        };
-        self.compare("a record", &[L14.nth(1), L5.nth(1)], &expected, &decision)?;
-        if self.len.is_power_of_two() || self.len.is_multiple_of(10_000) {
-            self.peeks().await?;
+        let i = self.len;
+        let expected = (sum(i + 1), None, WINDOW - i, WINDOW);
+        self.check((Mode::Record, cost(i), under(MAX_COST, WINDOW), i), L5.nth(1), expected).await?;
+        self.len = i + 1;
+        if !self.len.is_power_of_two() && !self.len.is_multiple_of(10_000) {
+            return Ok(());
         }
+        // Under a window that covers only the newer half, and at a cost that waits for the first third.
+        let (len, half, third) = (self.len, (self.len / 2).max(1), i / 3);
+        let expected = (sum(len) - sum(len - half), None, 1, half);
+        self.check((Mode::Peek, 1, under(MAX_COST, half), i), L3.nth(1), expected).await?;
+        let expected = (sum(len), Some(WINDOW - (i - third)), WINDOW - i, WINDOW);
+        self.check((Mode::Peek, sum(third + 1), under(sum(len), WINDOW), i), L3.nth(1), expected).await?;
         Ok(())
     }
 
-    /// Peeks under a window that only the newer half is in, and at a cost that waits for the first third.
-    async fn peeks(&mut self) -> Checked {
-        let (len, last) = (self.len, self.len - 1);
-        let half = (len / 2).max(1);
-        let policy = Policy::from(limit(MAX_COST, half));
-        let peek = peeking(self.op(&policy).at(self.time(last)));
-        let decision = self.decide(peek, 0).await?;
-        let expected = Summary {
-            allowed: true,
-            used: sum(len) - sum(len - half),
-            retry_after: None,
-            refill_after: 1,
-            reset_after: half,
-        };
-        self.compare("a peek at the newer half", &[L14.nth(1), L3.nth(1)], &expected, &decision)?;
-
-        // The entries up to `third` must leave before the cost fits.
-        let third = last / 3;
-        let (max, cost) = (sum(len), sum(third + 1));
-        let policy = Policy::from(limit(max, WINDOW));
-        let peek = peeking(self.op(&policy).with_cost(cost).at(self.time(last)));
-        let decision = self.decide(peek, 1).await?;
-        let expected = Summary {
-            allowed: false,
-            used: max,
-            retry_after: Some(WINDOW - (last - third)),
-            refill_after: WINDOW - last,
-            reset_after: WINDOW,
-        };
-        self.calls += 2;
-        self.compare("a peek that does not fit", &[L14.nth(1), L3.nth(1)], &expected, &decision)
-    }
-
-    /// Settles and refunds the second newest entry, then drops the older half by age.
+    /// Settles and refunds the newest entry, then drops the older half by age.
     async fn settle_and_trim(&mut self) -> Checked {
-        let policy = meter();
-        let i = self.len;
-        let decision = self.decide(self.op(&policy).with_cost(5).at(self.time(i)), 0).await?;
-        let failed = |text: String| (vec![S2.into()], text);
-        let receipt = decision.receipt().ok_or_else(|| failed("a record returned no receipt".to_owned()))?;
-        self.calls += 1;
+        let (i, half) = (self.len, (self.len / 2).max(1));
+        let expected = (sum(i) + 5, None, WINDOW - i, WINDOW);
+        let receipt = self.check((Mode::Record, 5, under(MAX_COST, WINDOW), i), L5.nth(1), expected).await?;
+        let receipt = receipt.ok_or((L5.nth(1), "a record returned no receipt".to_owned()))?;
         self.settle(receipt, 9, sum(i) + 9, S2.nth(1)).await?;
         self.settle(receipt, 0, sum(i), S3.nth(1)).await?;
-
-        let half = (i / 2).max(1);
-        let short = Policy::from(limit(MAX_COST, half));
         // Appended one microsecond after the newest entry, so one entry less than half is young enough.
-        let trim = self.decide(self.op(&short).with_cost(1).at(self.time(i)), 1).await?;
         let used = sum(i) - sum(i + 1 - half) + 1;
-        let expected = Summary {
-            allowed: true,
-            used,
-            retry_after: None,
-            refill_after: if half > 1 { 1 } else { half },
-            reset_after: half,
-        };
-        self.compare("a record under a short window", &[L6.nth(1), L14.nth(1)], &expected, &trim)?;
-        let peek = peeking(self.op(&policy).at(self.time(i)));
-        let decision = self.decide(peek, 2).await?;
-        self.calls += 2;
-        let refill_after = if half > 1 { WINDOW - (half - 1) } else { WINDOW };
-        let expected = Summary { allowed: true, used, retry_after: None, refill_after, reset_after: WINDOW };
-        self.compare("a peek at the remaining entries", &[L6.nth(1), L14.nth(1)], &expected, &decision)
+        let expected = (used, None, if half > 1 { 1 } else { half }, half);
+        self.check((Mode::Record, 1, under(MAX_COST, half), i), L6.nth(1), expected).await?;
+        let expected = (used, None, if half > 1 { WINDOW - (half - 1) } else { WINDOW }, WINDOW);
+        self.check((Mode::Peek, 1, under(MAX_COST, WINDOW), i), L6.nth(1), expected).await?;
+        Ok(())
     }
 
     async fn settle(&mut self, receipt: Receipt, cost: u64, used: u64, citation: Citation) -> Checked {
-        let policy = meter();
-        let settlement = Settlement::new(self.op(&policy).log, &policy, receipt, cost).at(self.time(self.len));
-        let result = self.store.settle(settlement).await;
+        let policy = under(MAX_COST, WINDOW);
+        let settlement = Settlement::new(self.op(&policy).log, &policy, receipt, cost);
+        let result = self.store.settle(settlement.at(Timestamp::from_micros_saturating(START + self.len))).await;
         self.calls += 1;
-        let facts =
-            result.map_err(|error| (vec![citation, L14.into()], format!("the store returned the error {error:?}")))?;
-        let found = facts.log.usage.first().map(|usage| usage.used);
-        if facts.applied && found == Some(used) {
+        let got = result.map(|facts| (facts.applied, facts.log.usage.first().map(|usage| usage.used)));
+        if matches!(got, Ok((true, Some(found))) if found == used) {
             return Ok(());
         }
-        let text = format!(
-            "a settlement of the newest of {} entries to {cost}\nexpected applied, used {used}\ngot      applied: {}, used {found:?}",
-            self.len + 1,
-            facts.applied
-        );
-        Err((vec![citation, L14.into()], text))
+        Err((
+            citation,
+            format!("a settlement of the newest entry to {cost}: expected applied, used {used}, got {got:?}"),
+        ))
     }
 }

@@ -80,11 +80,6 @@ impl Call {
         }
         self
     }
-
-    /// Returns whether the call only reads the log.
-    pub(crate) fn is_peek(&self) -> bool {
-        matches!(self, Self::Run { mode: Mode::Peek, .. })
-    }
 }
 
 /// A log, as the numbers of its limiter's name and its key.

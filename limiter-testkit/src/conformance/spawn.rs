@@ -40,14 +40,15 @@ impl Spawner {
         (self.0)(task)
     }
 
-    /// Runs `work(task, try)` for every task, `tries` times each, with all tasks running concurrently. Returns the
-    /// results in the order of tasks, then of tries.
+    /// Runs `work(task, try)` for every task, `tries` times each, with all tasks running concurrently. `in_step` makes all
+    /// tasks start each try at the same time. Returns the results in the order of tasks, then of tries.
     ///
     /// # Errors
     /// If a task ended early. States the number of results.
     pub(crate) async fn run_all<T, F>(
         &self,
         (tasks, tries): (usize, usize),
+        in_step: bool,
         work: impl Fn(usize, usize) -> F + Clone + Send + Sync + 'static,
     ) -> Result<Vec<Vec<T>>, String>
     where
@@ -59,10 +60,15 @@ impl Spawner {
         let task = |number| -> Task {
             let (results, ready, work) = (Arc::clone(&results), Arc::clone(&ready), work.clone());
             Box::pin(async move {
-                // Without this barrier, the first task would finish before the last one starts.
-                ready.fetch_add(1, Ordering::SeqCst);
-                wait_until(|| ready.load(Ordering::SeqCst) >= tasks).await;
                 for count in 0..tries {
+                    // Without this barrier, the first task would finish before the last one starts.
+                    if count == 0 || in_step {
+                        ready.fetch_add(1, Ordering::SeqCst);
+                        let all = tasks * (count + 1);
+                        // Every task holds a reference, so fewer than all remain if one ended early.
+                        let has_lost_one = || count > 0 && Arc::strong_count(&ready) <= tasks;
+                        wait_until(|| ready.load(Ordering::SeqCst) >= all || has_lost_one()).await;
+                    }
                     let result = work(number, count).await;
                     results.lock().unwrap_or_else(PoisonError::into_inner)[number].push(result);
                 }
@@ -85,16 +91,8 @@ impl Spawner {
 
 /// Yields to other tasks and threads until `holds` returns `true`.
 async fn wait_until(holds: impl Fn() -> bool) {
-    while !holds() {
-        give_way().await;
-    }
-}
-
-/// Yields to other tasks and threads.
-pub(crate) async fn give_way() {
-    let mut waited = false;
     poll_fn(|context| {
-        if std::mem::replace(&mut waited, true) {
+        if holds() {
             return Poll::Ready(());
         }
         std::thread::yield_now();

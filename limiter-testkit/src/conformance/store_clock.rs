@@ -1,46 +1,19 @@
-//! Cases at the store's clock.
+//! Scripts at the store's clock.
 
-mod given_times;
 mod short_windows;
-mod waiting;
 
-use futures::future::join_all;
-use limiter_core::WindowStore;
+use super::script;
+use super::session::run_script::{Pace, run_scripts};
+use super::suite::failure::Findings;
+use super::suite::run::Run;
 
-use crate::conformance::cases::scripts;
-use crate::conformance::own_clock::time_scale::{TimeScale, replay_script};
-use crate::conformance::suite::failure::Findings;
-use crate::conformance::suite::run::Run;
-
-/// The number of concurrent cases. They spend most of their time asleep.
-const AT_ONCE: usize = 32;
-
-pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
-    waiting::run(run, findings).await;
-    given_times::run(run, findings).await;
-    cases(run, findings, TimeScale::Standstill).await;
+pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
+    let scripts = run.scripts(script::STORE_CLOCK, findings);
+    run_scripts(run, &scripts, Pace::Millis, 0, findings).await;
+    let scripts = run.scripts(script::GIVEN_TIMES, findings);
+    run_scripts(run, &scripts, Pace::Standstill, 0, findings).await;
     if findings.is_empty() {
-        cases(run, findings, TimeScale::RealTime).await;
+        run_scripts(run, &scripts, Pace::Stretched, 1, findings).await;
         short_windows::run(run, findings).await;
-    }
-}
-
-/// Runs the handwritten cases at the store's clock.
-async fn cases<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings, scale: TimeScale) {
-    for (number, batch) in scripts().chunks(AT_ONCE).enumerate() {
-        let turn = number + usize::from(scale == TimeScale::RealTime);
-        let cases = batch.iter().map(|script| replay_script(run, &run.handles()[..1], script, scale, turn));
-        for result in join_all(cases).await {
-            match result {
-                Ok(calls) => {
-                    run.count(calls);
-                    run.report.cases += u64::from(calls > 0);
-                }
-                Err(finding) => {
-                    run.count(1);
-                    findings.push(finding);
-                }
-            }
-        }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::executor::block_on;
-use limiter_core::{BoxFuture, WindowStore};
+use limiter_core::{BoxFuture, SharedStore, WindowStore};
 
 use super::spawn::{Spawner, Task};
 use super::{cancel, cases, contention, forgetting, generated, golden, handles, long_log, store_clock};
@@ -188,10 +188,33 @@ impl Suite {
     /// # Errors
     /// As [`run`](Self::run).
     pub async fn run_handles<S: WindowStore + ?Sized>(&self, handles: Vec<Arc<S>>) -> Result<Report, Failure> {
+        self.run_all(handles, None).await
+    }
+
+    /// Does what [`run_handles`](Self::run_handles) does, and opens one more handle after others have written. The new
+    /// handle must find what they wrote.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub async fn run_opening<S: WindowStore + ?Sized>(
+        &self,
+        handles: Vec<Arc<S>>,
+        open: impl Future<Output = Arc<S>> + Send,
+    ) -> Result<Report, Failure> {
+        let open = async { Arc::new(open.await) as SharedStore };
+        self.run_all(handles, Some(Box::pin(open))).await
+    }
+
+    async fn run_all<S: WindowStore + ?Sized>(
+        &self,
+        handles: Vec<Arc<S>>,
+        late: Option<BoxFuture<'_, SharedStore>>,
+    ) -> Result<Report, Failure> {
+        let handles: Vec<SharedStore> = handles.into_iter().map(|handle| Arc::new(handle) as SharedStore).collect();
         let several = handles.len() > 1;
         let all = Phase::ALL.into_iter().filter(|phase| several || *phase != Phase::Handles);
         let phases = self.phases.clone().unwrap_or_else(|| all.collect());
-        let mut run = Run::new(&self.settings, handles);
+        let mut run = Run::new(&self.settings, handles, late);
         for phase in phases {
             let findings = run_phase(&mut run, phase).await;
             if !findings.is_empty() {
@@ -225,7 +248,7 @@ impl Default for Suite {
 }
 
 /// Runs one phase.
-async fn run_phase<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, phase: Phase) -> Findings {
+async fn run_phase(run: &mut Run<'_>, phase: Phase) -> Findings {
     run.phase = phase;
     let (before, mut findings) = (run.report.operations, Findings::default());
     if run.handles().is_empty() {

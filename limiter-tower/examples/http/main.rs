@@ -14,13 +14,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use clap::Parser;
+use futures::FutureExt;
 use http::{HeaderName, StatusCode};
-use limiter_core::{Limiter, Policy, SharedStore};
-use limiter_memory::MemoryStore;
-use limiter_redis::RedisStore;
+use limiter::wrappers::observe::{Metrics, ObservedStore, Tracing};
+use limiter::{Limiter, MemoryStore, Policy, RedisStore, SharedStore};
 use limiter_tower::key::{Header, PeerAddress, RequestKey};
 use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
-use limiter_wrappers::observe::{Metrics, ObservedStore, Tracing};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tokio::net::TcpListener;
 
@@ -45,7 +44,8 @@ const BUCKETS: [f64; 8] = [0.00001, 0.0001, 0.0005, 0.001, 0.005, 0.025, 0.1, 0.
 
 /// The store, and how to collect its metrics.
 async fn open(url: String, metrics: PrometheusHandle) -> anyhow::Result<(SharedStore, impl Fn() -> String + Clone)> {
-    let observer = (Metrics::new(), Tracing::new());
+    let measured = Metrics::new();
+    let observer = (measured, Tracing::new());
     let (memory, store): (_, SharedStore) = if url == "memory" {
         let store = Arc::new(ObservedStore::new(MemoryStore::new(), observer));
         (Some(Arc::clone(&store)), Arc::new(store))
@@ -54,7 +54,7 @@ async fn open(url: String, metrics: PrometheusHandle) -> anyhow::Result<(SharedS
     };
     let render = move || {
         if let Some(store) = &memory {
-            store.report_keys(MemoryStore::len);
+            measured.report_keys(store.store().len());
         }
         metrics.run_upkeep();
         metrics.render()
@@ -74,9 +74,12 @@ async fn run(args: Args) -> anyhow::Result<()> {
     let (store, render) = open(args.store, recorder).await?;
     let app = app(Limiter::new("http", args.limit, store)).route("/metrics", get(|| async move { render() }));
     let listener = TcpListener::bind(&args.listen).await?;
+    let mut interrupted = Box::pin(interrupted());
+    // The first poll installs the handler, before anybody knows the address.
+    let _ = interrupted.as_mut().now_or_never();
     println!("listening on http://{}", listener.local_addr()?);
     let service = app.into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, service).with_graceful_shutdown(interrupted()).await?;
+    axum::serve(listener, service).with_graceful_shutdown(interrupted).await?;
     println!("ended");
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::future::join_all;
 use http_body_util::{BodyExt, Empty};
@@ -85,25 +85,29 @@ impl Http {
 #[tokio::test(flavor = "multi_thread")]
 async fn of_400_requests_to_three_processes_over_a_cluster_exactly_the_maximum_is_served() {
     const MAX: usize = 57;
-    const WINDOW: Duration = Duration::from_secs(20);
     let cluster = Cluster::start().unwrap();
-    let processes: Vec<Process> = (0..3).map(|_| Process::start("57/20s", &cluster.url())).collect();
+    let processes: Vec<Process> = (0..3).map(|_| Process::start("57/1h", &cluster.url())).collect();
     let http = Http::new();
-    let began = Instant::now();
     let ask = |i: usize| http.get(processes[i % 3].address.clone(), Some("customer-7"));
     let replies = join_all((0..400).map(ask)).await;
-    assert!(began.elapsed() < WINDOW, "the burst took longer than the window");
     assert_eq!(replies.iter().filter(|reply| reply.0 == 200).count(), MAX);
     let denied: Vec<&Reply> = replies.iter().filter(|reply| reply.0 == 429).collect();
     assert_eq!(denied.len(), 400 - MAX);
-    assert!(denied.iter().all(|(_, wait, body)| (1..=20).contains(&wait.unwrap()) && body.contains("quota-exceeded")));
-    // The last denial says when one more fits.
-    let (status, wait, _) = ask(0).await;
-    assert_eq!(status, 429);
-    tokio::time::sleep(Duration::from_secs(wait.unwrap())).await;
-    assert_eq!(ask(1).await.0, 200);
+    assert!(
+        denied.iter().all(|(_, wait, body)| (1..=3600).contains(&wait.unwrap()) && body.contains("quota-exceeded"))
+    );
     // Another key is another log.
     assert_eq!(http.get(processes[0].address.clone(), None).await.0, 200);
+    // A denial says when one more fits.
+    let brief = Process::start("1/2s", &cluster.url());
+    let ask = || http.get(brief.address.clone(), Some("customer-8"));
+    let wait = loop {
+        if let (429, wait, _) = ask().await {
+            break wait.unwrap();
+        }
+    };
+    tokio::time::sleep(Duration::from_secs(wait)).await;
+    assert_eq!(ask().await.0, 200);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,17 +121,20 @@ async fn metrics_are_served_and_an_interrupt_ends_the_process() {
         let (status, _, metrics) = http.get(format!("{}/metrics", process.address), None).await;
         assert_eq!(status, 200, "metrics are not limited");
         let label = |outcome| {
-            format!("limiter=\"http\",policy=\"2/1h\",limit=\"2/1h\",operation=\"acquire\",outcome=\"{outcome}\"")
+            format!(
+                "store=\"default\",limiter=\"http\",policy=\"2/1h\",limit=\"2/1h\",operation=\"acquire\",outcome=\"{outcome}\""
+            )
         };
         for line in [
             format!("limiter_decisions_total{{{}}} 2", label("allowed")),
             format!("limiter_decisions_total{{{}}} 1", label("denied")),
-            "limiter_near_limit_total{limiter=\"http\",policy=\"2/1h\",limit=\"2/1h\"} 1".to_owned(),
-            "limiter_store_duration_seconds_count{limiter=\"http\",operation=\"acquire\"} 3".to_owned(),
+            "limiter_near_limit_total{store=\"default\",limiter=\"http\",policy=\"2/1h\",limit=\"2/1h\"} 1".to_owned(),
+            "limiter_store_duration_seconds_count{store=\"default\",limiter=\"http\",operation=\"acquire\"} 3"
+                .to_owned(),
         ] {
             assert!(metrics.contains(&line), "{line} is missing in\n{metrics}");
         }
-        assert_eq!(metrics.contains("limiter_keys 1"), store == "memory");
+        assert_eq!(metrics.contains("limiter_keys{store=\"default\"} 1"), store == "memory");
         assert!(!metrics.contains("secret-key"));
         let (well, rest) = process.interrupt();
         assert!(well && rest.contains("ended"), "{rest}");
@@ -144,10 +151,6 @@ async fn a_lost_redis_is_a_503() {
     let (status, wait, body) = http.get(process.address.clone(), None).await;
     assert_eq!((status, wait), (503, Some(1)));
     assert!(body.contains("temporary-reduced-capacity"), "{body}");
-    assert!(
-        http.get(format!("{}/metrics", process.address), None)
-            .await
-            .2
-            .contains("limiter_store_errors_total{limiter=\"http\"")
-    );
+    let (_, _, metrics) = http.get(format!("{}/metrics", process.address), None).await;
+    assert!(metrics.contains("limiter_store_errors_total{store=\"default\",limiter=\"http\""), "{metrics}");
 }

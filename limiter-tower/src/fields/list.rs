@@ -1,40 +1,30 @@
 //! Lists of structured fields (RFC 9651).
 
 use http::HeaderValue;
+use smallvec::SmallVec;
 
-/// A list of a structured field, as it is written.
-pub(super) struct List {
-    bytes: [u8; 128],
-    len: usize,
-    /// All bytes, once they are more.
-    spilled: Vec<u8>,
-}
-
-/// The largest Integer of a structured field.
-const MAX_INTEGER: u64 = 999_999_999_999_999;
+/// A list of a structured field, as it is written. 128 bytes are held in place.
+#[derive(Default)]
+pub(super) struct List(SmallVec<[u8; 128]>);
 
 impl List {
-    pub(super) fn new() -> Self {
-        Self { bytes: [0; 128], len: 0, spilled: Vec::new() }
+    /// The largest Integer of a structured field.
+    pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
+
+    /// Returns the value of a list of these items.
+    pub(super) fn of<'a>(items: impl Iterator<Item = &'a String>) -> Option<HeaderValue> {
+        let mut list = Self::default();
+        items.for_each(|item| list.item(item));
+        list.value()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.len == 0
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     #[inline]
     pub(super) fn push(&mut self, more: &[u8]) {
-        let end = self.len + more.len();
-        match self.bytes.get_mut(self.len..end) {
-            Some(free) => free.copy_from_slice(more),
-            None => {
-                if self.spilled.is_empty() {
-                    self.spilled.extend_from_slice(&self.bytes[..self.len]);
-                }
-                self.spilled.extend_from_slice(more);
-            }
-        }
-        self.len = end;
+        self.0.extend_from_slice(more);
     }
 
     /// Begins an item.
@@ -46,12 +36,11 @@ impl List {
     }
 
     pub(super) fn number(&mut self, number: u64) {
-        self.push(itoa::Buffer::new().format(number.min(MAX_INTEGER)).as_bytes());
+        self.push(itoa::Buffer::new().format(number.min(Self::MAX_INTEGER)).as_bytes());
     }
 
     /// Returns the value, in an allocation of exactly its length; `None` if there is no item.
     pub(super) fn value(&self) -> Option<HeaderValue> {
-        let bytes = if self.spilled.is_empty() { &self.bytes[..self.len] } else { &self.spilled };
-        if bytes.is_empty() { None } else { HeaderValue::from_bytes(bytes).ok() }
+        if self.is_empty() { None } else { HeaderValue::from_bytes(&self.0).ok() }
     }
 }

@@ -33,29 +33,35 @@ pub struct Peer(pub SocketAddr);
 /// let key = PeerAddress::new().key(&RequestHead::from(&request)).unwrap();
 /// assert_eq!(key.as_ref(), b"2001:db8::/64");
 /// ```
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct PeerAddress {
-    prefix: Ipv6Prefix,
+    ipv6_prefix: u8,
 }
 
 impl PeerAddress {
     /// Returns the extractor.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self { ipv6_prefix: IPV6_PREFIX }
     }
 
     /// Sets how many leading bits of an IPv6 address are the key. Default: 64, because one client controls at least a /64.
     #[must_use]
     pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
-        self.prefix = Ipv6Prefix(bits);
+        self.ipv6_prefix = bits;
         self
+    }
+}
+
+impl Default for PeerAddress {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
 impl RequestKey for PeerAddress {
     fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
-        peer(head).map(|address| self.prefix.key(address))
+        peer(head).map(|address| self::key(address, self.ipv6_prefix))
     }
 
     fn kind(&self) -> &'static str {
@@ -99,7 +105,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub struct ClientAddress {
     field: Field,
     trust: Trust,
-    prefix: Ipv6Prefix,
+    ipv6_prefix: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -111,20 +117,20 @@ enum Field {
 impl ClientAddress {
     /// Returns the extractor that reads `X-Forwarded-For`.
     #[must_use]
-    pub fn x_forwarded_for(trust: Trust) -> Self {
-        Self { field: Field::XForwardedFor, trust, prefix: Ipv6Prefix::default() }
+    pub const fn x_forwarded_for(trust: Trust) -> Self {
+        Self { field: Field::XForwardedFor, trust, ipv6_prefix: IPV6_PREFIX }
     }
 
     /// Returns the extractor that reads `Forwarded`.
     #[must_use]
-    pub fn forwarded(trust: Trust) -> Self {
-        Self { field: Field::Forwarded, trust, prefix: Ipv6Prefix::default() }
+    pub const fn forwarded(trust: Trust) -> Self {
+        Self { field: Field::Forwarded, trust, ipv6_prefix: IPV6_PREFIX }
     }
 
     /// Sets how many leading bits of an IPv6 address are the key. Default: 64, because one client controls at least a /64.
     #[must_use]
     pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
-        self.prefix = Ipv6Prefix(bits);
+        self.ipv6_prefix = bits;
         self
     }
 
@@ -138,7 +144,7 @@ impl ClientAddress {
             }
             Field::Forwarded => {
                 let lines = head.headers().get_all(FORWARDED).iter().rev();
-                let elements = lines.flat_map(|line| forwarded::Elements::new(line.as_bytes()));
+                let elements = lines.flat_map(|line| forwarded::elements(line.as_bytes()));
                 self.trust.client(peer(head), elements.map(forwarded::address))
             }
         }
@@ -153,7 +159,7 @@ fn entries(line: &HeaderValue) -> impl Iterator<Item = Option<IpAddr>> {
 
 impl RequestKey for ClientAddress {
     fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
-        self.address(head).map(|address| self.prefix.key(address))
+        self.address(head).map(|address| self::key(address, self.ipv6_prefix))
     }
 
     fn kind(&self) -> &'static str {
@@ -161,18 +167,10 @@ impl RequestKey for ClientAddress {
     }
 }
 
-/// How much of an IPv6 address is the key.
-#[derive(Clone, Copy, Debug)]
-struct Ipv6Prefix(u8);
+/// How many leading bits of an IPv6 address are the key by default.
+const IPV6_PREFIX: u8 = 64;
 
-impl Default for Ipv6Prefix {
-    fn default() -> Self {
-        Self(64)
-    }
-}
-
-impl Ipv6Prefix {
-    fn key(self, address: IpAddr) -> KeyBuf {
-        if self.0 >= 128 { address.to_key() } else { IpBlock::with_prefix(address, self.0).to_key() }
-    }
+/// Returns the key of an address; of an IPv6 address that of its network, unless the prefix is the whole address.
+fn key(address: IpAddr, ipv6_prefix: u8) -> KeyBuf {
+    if ipv6_prefix >= 128 { address.to_key() } else { IpBlock::with_prefix(address, ipv6_prefix).to_key() }
 }

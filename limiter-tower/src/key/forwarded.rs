@@ -7,50 +7,18 @@ use std::net::IpAddr;
 
 use super::node;
 
-/// The elements of one line from the right. A malformed element is returned as it is and ends the line.
-pub(super) struct Elements<'a> {
-    rest: Option<&'a [u8]>,
-}
-
-impl<'a> Elements<'a> {
-    pub(super) const fn new(line: &'a [u8]) -> Self {
-        Self { rest: Some(line) }
-    }
-}
-
-impl<'a> Iterator for Elements<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        loop {
-            let line = self.rest.take()?;
-            let element = match last_outside_quotes(line, b',') {
-                Split::At(comma) => {
-                    self.rest = Some(&line[..comma]);
-                    &line[comma + 1..]
-                }
-                Split::Nowhere | Split::Malformed => line,
-            };
-            if !element.trim_ascii().is_empty() {
-                return Some(element);
-            }
-        }
-    }
+/// Returns the elements of one line from the right. A malformed element is returned as it is and ends the line.
+pub(super) fn elements(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let elements =
+        Pieces { rest: Some(line), separator: b',' }.map(|piece| piece.unwrap_or_else(|malformed| malformed));
+    elements.filter(|element| !element.trim_ascii().is_empty())
 }
 
 /// Returns the address in `for=` of an element; `None` if it is missing, doubled, hidden or malformed.
 pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
-    let (mut found, mut rest) = (None, Some(element));
-    while let Some(pairs) = rest.take() {
-        let pair = match last_outside_quotes(pairs, b';') {
-            Split::At(semicolon) => {
-                rest = Some(&pairs[..semicolon]);
-                &pairs[semicolon + 1..]
-            }
-            Split::Nowhere => pairs,
-            Split::Malformed => return None,
-        };
-        let pair = pair.trim_ascii();
+    let mut found = None;
+    for pair in (Pieces { rest: Some(element), separator: b';' }) {
+        let pair = pair.ok()?.trim_ascii();
         let equals = pair.iter().position(|byte| *byte == b'=')?;
         if pair[..equals].eq_ignore_ascii_case(b"for") && found.replace(&pair[equals + 1..]).is_some() {
             return None;
@@ -59,28 +27,35 @@ pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     node::address(found?)
 }
 
-enum Split {
-    At(usize),
-    Nowhere,
-    /// A quote is not closed.
-    Malformed,
+/// The pieces between the separators that are not within quotes, from the right. A piece whose quote is not closed is an
+/// error and the last one.
+struct Pieces<'a> {
+    rest: Option<&'a [u8]>,
+    separator: u8,
 }
 
-/// Finds the last `separator` that is not within quotes, reading from the right.
-fn last_outside_quotes(text: &[u8], separator: u8) -> Split {
-    let mut quoted = false;
-    for (i, byte) in text.iter().enumerate().rev() {
-        match byte {
-            b'"' if quoted => {
-                let backslashes = text[..i].iter().rev().take_while(|byte| **byte == b'\\').count();
-                quoted = !backslashes.is_multiple_of(2);
+impl<'a> Iterator for Pieces<'a> {
+    type Item = Result<&'a [u8], &'a [u8]>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let text = self.rest.take()?;
+        let mut quoted = false;
+        for (i, byte) in text.iter().enumerate().rev() {
+            match byte {
+                b'"' if quoted => {
+                    let backslashes = text[..i].iter().rev().take_while(|byte| **byte == b'\\').count();
+                    quoted = !backslashes.is_multiple_of(2);
+                }
+                b'"' => quoted = true,
+                _ if *byte == self.separator && !quoted => {
+                    self.rest = Some(&text[..i]);
+                    return Some(Ok(&text[i + 1..]));
+                }
+                _ => {}
             }
-            b'"' => quoted = true,
-            _ if *byte == separator && !quoted => return Split::At(i),
-            _ => {}
         }
+        Some(if quoted { Err(text) } else { Ok(text) })
     }
-    if quoted { Split::Malformed } else { Split::Nowhere }
 }
 
 #[cfg(test)]
@@ -88,7 +63,7 @@ mod tests {
     use super::*;
 
     fn read(line: &str) -> Vec<Option<String>> {
-        Elements::new(line.as_bytes()).map(|element| address(element).map(|ip| ip.to_string())).collect()
+        elements(line.as_bytes()).map(|element| address(element).map(|ip| ip.to_string())).collect()
     }
 
     #[test]

@@ -119,64 +119,40 @@ impl<T, F> fmt::Debug for Extension<T, F> {
     }
 }
 
-/// The method: `GET`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Method;
+/// Defines extractors without options: their kind, and how they find the key.
+macro_rules! extractors {
+    ($($(#[$attribute:meta])* $name:ident: $kind:literal, |$head:ident| $key:expr;)*) => {$(
+        $(#[$attribute])*
+        #[derive(Clone, Copy, Debug, Default)]
+        pub struct $name;
 
-/// The path: `/customers/7`. A client can invent any number of paths, and each one is a separate key. Prefer `MatchedPath`
-/// where there is a router.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Path;
+        $(#[$attribute])*
+        impl RequestKey for $name {
+            fn key(&self, $head: &RequestHead<'_>) -> Option<KeyBuf> {
+                $key
+            }
 
-/// The host as the client wrote it, in lower case: [`RequestHead::host`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Host;
-
-/// The route that axum's router matched: `/customers/{id}`. A request that matched none has no key.
-///
-/// The layer must be added with `Router::layer` or `route_layer`, so that it runs after the match.
-#[cfg(feature = "axum")]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct MatchedPath;
-
-impl RequestKey for Method {
-    fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
-        Some(KeyBuf::from(head.method().as_str().as_bytes()))
-    }
-
-    fn kind(&self) -> &'static str {
-        "method"
-    }
+            fn kind(&self) -> &'static str {
+                $kind
+            }
+        }
+    )*};
 }
 
-impl RequestKey for Path {
-    fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
-        Some(KeyBuf::from(head.path().as_bytes()))
-    }
+extractors! {
+    /// The method: `GET`.
+    Method: "method", |head| Some(head.method().as_str().as_bytes().into());
 
-    fn kind(&self) -> &'static str {
-        "path"
-    }
-}
+    /// The path: `/customers/7`. A client can invent any number of paths, and each one is a separate key. Prefer `MatchedPath`
+    /// where there is a router.
+    Path: "path", |head| Some(head.path().as_bytes().into());
 
-impl RequestKey for Host {
-    fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
-        head.host().map(|host| KeyBuf::from(host.to_ascii_lowercase().as_bytes()))
-    }
+    /// The host as the client wrote it, in lower case: [`RequestHead::host`].
+    Host: "host", |head| Some(head.host()?.to_ascii_lowercase().as_bytes().into());
 
-    fn kind(&self) -> &'static str {
-        "host"
-    }
-}
-
-#[cfg(feature = "axum")]
-impl RequestKey for MatchedPath {
-    fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
-        let path = head.extensions().get::<axum::extract::MatchedPath>()?;
-        Some(KeyBuf::from(path.as_str().as_bytes()))
-    }
-
-    fn kind(&self) -> &'static str {
-        "route"
-    }
+    /// The route that axum's router matched: `/customers/{id}`. A request that matched none has no key.
+    ///
+    /// The layer must be added with `Router::layer` or `route_layer`, so that it runs after the match.
+    #[cfg(feature = "axum")]
+    MatchedPath: "route", |head| Some(head.extensions().get::<axum::extract::MatchedPath>()?.as_str().as_bytes().into());
 }

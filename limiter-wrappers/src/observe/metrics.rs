@@ -1,40 +1,68 @@
-//! Metrics through the `metrics` facade.
+//! Counters, histograms and gauges of the `metrics` facade.
 
 use std::time::Duration;
 
 use limiter_core::store::Op;
-use limiter_core::{Decision, Error, ErrorKind};
+use limiter_core::{Decision, Error, Name};
+use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
-use super::store::{ObservedStore, Operation, StoreObserver};
+use super::store::{Operation, StoreObserver};
 
-/// Counts and times the operations of an [`ObservedStore`] through the `metrics` facade.
+const DECISIONS: &str = "limiter_decisions_total";
+const NEAR_LIMIT: &str = "limiter_near_limit_total";
+const DURATION: &str = "limiter_store_duration_seconds";
+const ERRORS: &str = "limiter_store_errors_total";
+const KEYS: &str = "limiter_keys";
+pub(super) const OUTAGE: &str = "limiter_outage";
+pub(super) const BREAKER_OPEN: &str = "limiter_breaker_open";
+pub(super) const LOCAL_DECISIONS: &str = "limiter_local_decisions_total";
+pub(super) const JOURNAL_LENGTH: &str = "limiter_journal_length";
+pub(super) const JOURNAL_DROPPED: &str = "limiter_journal_dropped_total";
+
+/// Counts and times the operations of an [`ObservedStore`](crate::observe::ObservedStore) through the `metrics` facade.
 ///
-/// | metric | kind | labels |
+/// | metric | kind | labels beside `store` |
 /// |---|---|---|
 /// | `limiter_decisions_total` | counter | `limiter`, `policy`, `limit`, `operation`, `outcome` (`allowed`, `denied`) |
-/// | `limiter_near_limit_total` | counter | `limiter`, `policy`, `limit`: admitted acquires that left little |
+/// | `limiter_near_limit_total` | counter | `limiter`, `policy`, `limit`: admitted acquires that leave little |
 /// | `limiter_store_duration_seconds` | histogram | `limiter`, `operation` |
-/// | `limiter_store_errors_total` | counter | `limiter`, `operation`, `kind` |
-/// | `limiter_keys` | gauge | none: see [`report_keys`](ObservedStore::report_keys) |
+/// | `limiter_store_errors_total` | counter | `limiter`, `operation`, `kind`, an [`ErrorKind`](limiter_core::ErrorKind) |
+/// | `limiter_keys` | gauge | none: see [`report_keys`](Self::report_keys) |
+/// | `limiter_outage`, `limiter_breaker_open` | gauges, 0 or 1 | none: see [`Report`](crate::observe::Report) |
+/// | `limiter_journal_length` | gauge | none: see [`Report`](crate::observe::Report) |
+/// | `limiter_local_decisions_total`, `limiter_journal_dropped_total` | counters | none: see [`Report`](crate::observe::Report) |
 ///
-/// `limit` is the binding limit, `5/10s`. `policy` is the policy's name, or all its limits if it has none: give names to policies
-/// that come from a database. A client chooses no label.
+/// `store` is the name that the observer was given. `limit` is the binding limit, `5/10s`. `policy` is the policy's name, or all its
+/// limits if it has none: give names to policies that come from a database. A status is timed, but decides nothing. Clients
+/// cannot choose a label.
+///
+/// `docs/grafana/dashboard.json` in the repository is a dashboard of these metrics.
 #[derive(Clone, Copy, Debug)]
 pub struct Metrics {
+    store: &'static str,
     near_limit_percent: u8,
 }
 
 impl Default for Metrics {
     fn default() -> Self {
-        Self { near_limit_percent: 80 }
+        Self::named(Name::default())
     }
 }
 
 impl Metrics {
-    /// Returns the observer.
+    /// Returns the observer of a store called `default`. See [`named`](Self::named).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Returns the observer of a store with this name, which is a label of each metric. Observers with equal names add up.
+    ///
+    /// Describes the metrics to the current recorder, so install the recorder first.
+    #[must_use]
+    pub fn named(store: impl Into<Name>) -> Self {
+        describe();
+        Self { store: store.into().as_str(), near_limit_percent: 80 }
     }
 
     /// Sets the usage, in percent of the limit, from which an admitted acquire counts as near the limit. Default: 80.
@@ -44,65 +72,75 @@ impl Metrics {
         self
     }
 
-    fn is_near_limit(self, decision: &Decision) -> bool {
+    /// Sets the gauge `limiter_keys`, for instance to `MemoryStore::len` whenever metrics are collected.
+    pub fn report_keys(&self, keys: usize) {
+        self.set(KEYS, keys);
+    }
+
+    pub(super) fn set(&self, name: &'static str, value: usize) {
+        gauge!(name, "store" => self.store).set(value as f64);
+    }
+
+    #[cfg(feature = "outages")]
+    pub(super) fn set_total(&self, name: &'static str, total: u64) {
+        counter!(name, "store" => self.store).absolute(total);
+    }
+
+    fn is_near_limit(&self, decision: &Decision) -> bool {
         u128::from(decision.used()) * 100 >= u128::from(decision.limit().max()) * u128::from(self.near_limit_percent)
+    }
+
+    fn record(&self, operation: Operation<'_>, took: Duration) {
+        let limiter = operation.log.name.as_str();
+        histogram!(DURATION, "store" => self.store, "limiter" => limiter, "operation" => operation.verb).record(took);
     }
 }
 
 impl StoreObserver for Metrics {
     fn decided(&self, op: &Op<'_>, decision: &Decision, took: Duration) {
-        let limiter = op.log.name.as_str();
-        let operation = verb(op);
+        let operation = Operation::of_op(op);
+        self.record(operation, took);
+        if op.is_status {
+            return;
+        }
+        let (store, limiter, verb) = (self.store, op.log.name.as_str(), operation.verb);
         let policy = op.policy.name().map_or_else(|| op.policy.to_string(), str::to_owned);
         let limit = decision.limit().to_string();
-        if decision.allowed() && operation == "acquire" && self.is_near_limit(decision) {
-            let labels = [("limiter", limiter.to_owned()), ("policy", policy.clone()), ("limit", limit.clone())];
-            metrics::counter!("limiter_near_limit_total", &labels).increment(1);
+        if decision.allowed() && verb == "acquire" && self.is_near_limit(decision) {
+            let (policy, limit) = (policy.clone(), limit.clone());
+            counter!(NEAR_LIMIT, "store" => store, "limiter" => limiter, "policy" => policy, "limit" => limit)
+                .increment(1);
         }
         let outcome = if decision.allowed() { "allowed" } else { "denied" };
-        metrics::counter!("limiter_decisions_total", "limiter" => limiter, "policy" => policy, "limit" => limit,
-            "operation" => operation, "outcome" => outcome)
+        counter!(DECISIONS, "store" => store, "limiter" => limiter, "policy" => policy, "limit" => limit,
+            "operation" => verb, "outcome" => outcome)
         .increment(1);
-        seconds(limiter, operation, took);
     }
 
     fn changed(&self, operation: Operation<'_>, _: bool, took: Duration) {
-        seconds(operation.log.name.as_str(), operation.verb, took);
+        self.record(operation, took);
     }
 
     fn failed(&self, operation: Operation<'_>, error: &Error, took: Duration) {
-        let Some(kind) = kind(error.kind()) else { return };
-        let limiter = operation.log.name.as_str();
-        metrics::counter!("limiter_store_errors_total", "limiter" => limiter, "operation" => operation.verb, "kind" => kind)
-            .increment(1);
-        seconds(limiter, operation.verb, took);
+        if Operation::is_refused_with(error) {
+            return;
+        }
+        let (limiter, verb, kind) = (operation.log.name.as_str(), operation.verb, error.kind().as_str());
+        counter!(ERRORS, "store" => self.store, "limiter" => limiter, "operation" => verb, "kind" => kind).increment(1);
+        self.record(operation, took);
     }
 }
 
-impl<S, O: StoreObserver> ObservedStore<S, O> {
-    /// Sets the gauge `limiter_keys`, for instance `store.report_keys(MemoryStore::len)` whenever metrics are collected.
-    pub fn report_keys(&self, count: impl FnOnce(&S) -> usize) {
-        metrics::gauge!("limiter_keys").set(count(self.store()) as f64);
-    }
-}
-
-fn verb(op: &Op<'_>) -> &'static str {
-    Operation::of_op(op).verb
-}
-
-fn seconds(limiter: &'static str, operation: &'static str, took: Duration) {
-    metrics::histogram!("limiter_store_duration_seconds", "limiter" => limiter, "operation" => operation).record(took);
-}
-
-/// Returns the label of an error; `None` for a call that makes no sense, which is no failure of the store.
-fn kind(kind: ErrorKind) -> Option<&'static str> {
-    Some(match kind {
-        ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit => return None,
-        ErrorKind::Unavailable => "unavailable",
-        ErrorKind::Timeout => "timeout",
-        ErrorKind::Corrupt => "corrupt",
-        ErrorKind::Inconsistent => "inconsistent",
-        ErrorKind::Configuration => "configuration",
-        _ => "other",
-    })
+/// Describes each metric to the current recorder.
+fn describe() {
+    describe_counter!(DECISIONS, Unit::Count, "Decisions, by the limit that decided and its outcome.");
+    describe_counter!(NEAR_LIMIT, Unit::Count, "Admitted acquires that left little of their limit.");
+    describe_histogram!(DURATION, Unit::Seconds, "Time that the store took for an operation.");
+    describe_counter!(ERRORS, Unit::Count, "Operations that failed, by the kind of the error.");
+    describe_gauge!(KEYS, Unit::Count, "Keys that the store holds.");
+    describe_gauge!(OUTAGE, Unit::Count, "1 during an outage of the store, otherwise 0.");
+    describe_gauge!(BREAKER_OPEN, Unit::Count, "1 while the circuit breaker keeps calls from the store, otherwise 0.");
+    describe_counter!(LOCAL_DECISIONS, Unit::Count, "Calls that the local store has decided during outages.");
+    describe_gauge!(JOURNAL_LENGTH, Unit::Count, "Changes during outages that wait to be replayed.");
+    describe_counter!(JOURNAL_DROPPED, Unit::Count, "Changes that are never replayed, because the journal was full.");
 }

@@ -1,17 +1,18 @@
 //! A wrapper around a store that reports each operation.
 
 use std::fmt::Debug;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Mode, Op, Settlement, SettlementFacts, decide};
-use limiter_core::{Decision, Error, NowStore, Timer, WindowStore};
+use limiter_core::store::{Facts, LogKey, Mode, Op, Otherwise, Settlement, SettlementFacts, attempt, decide};
+use limiter_core::{Decision, Error, ErrorKind, NowStore, Timer, WindowStore};
 
 /// An operation on a store, without its key.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Operation<'a> {
-    /// `acquire`, `peek`, `record`, `settle` or `reset`.
+    /// `acquire`, `peek`, `status`, `record`, `settle` or `reset`.
     pub verb: &'static str,
     /// The log. It contains the key, which must not become a label.
     pub log: LogKey<'a>,
@@ -23,6 +24,7 @@ impl<'a> Operation<'a> {
     pub(super) fn of_op(op: &Op<'a>) -> Self {
         let verb = match op.mode {
             Mode::Acquire => "acquire",
+            Mode::Peek if op.is_status => "status",
             Mode::Peek => "peek",
             Mode::Record => "record",
         };
@@ -35,6 +37,11 @@ impl<'a> Operation<'a> {
 
     const fn of_reset(log: LogKey<'a>) -> Self {
         Self { verb: "reset", log, cost: 0 }
+    }
+
+    /// Whether the operation made no sense, which is no failure of the store.
+    pub(super) fn is_refused_with(error: &Error) -> bool {
+        matches!(error.kind(), ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit)
     }
 }
 
@@ -50,7 +57,7 @@ pub trait StoreObserver: Debug + Send + Sync + 'static {
         operation()
     }
 
-    /// Is called after each decision.
+    /// Is called after each decision. That of a [status](Op::is_status) admits and denies nothing.
     fn decided(&self, op: &Op<'_>, decision: &Decision, took: Duration) {
         let _ = (op, decision, took);
     }
@@ -104,7 +111,7 @@ pub struct ObservedStore<S, O> {
     observer: O,
 }
 
-impl<S, O: StoreObserver> ObservedStore<S, O> {
+impl<S, O> ObservedStore<S, O> {
     /// Puts `observer` in front of `store`.
     #[must_use]
     pub const fn new(store: S, observer: O) -> Self {
@@ -122,8 +129,10 @@ impl<S, O: StoreObserver> ObservedStore<S, O> {
     pub const fn observer(&self) -> &O {
         &self.observer
     }
+}
 
-    fn report(&self, op: &Op<'_>, decision: &Result<Decision, Error>, began: Instant) {
+impl<S, O: StoreObserver> ObservedStore<S, O> {
+    fn report_op(&self, op: &Op<'_>, decision: &Result<Decision, Error>, began: Instant) {
         match decision {
             Ok(decision) => self.observer.decided(op, decision, began.elapsed()),
             Err(error) => self.observer.failed(Operation::of_op(op), error, began.elapsed()),
@@ -145,7 +154,7 @@ impl<S: WindowStore, O: StoreObserver> WindowStore for ObservedStore<S, O> {
         let facts = self.observer.run(Operation::of_op(&op), self.store.apply(op)).await;
         match &facts {
             // The limiter verifies the facts too, and returns this error.
-            Ok(facts) => self.report(&op, &facts.verify(&op).map(|()| decide(&op, facts.clone())), began),
+            Ok(facts) => self.report_op(&op, &facts.verify(&op).map(|()| decide(&op, facts.clone())), began),
             Err(error) => self.observer.failed(Operation::of_op(&op), error, began.elapsed()),
         }
         facts
@@ -165,11 +174,14 @@ impl<S: WindowStore, O: StoreObserver> WindowStore for ObservedStore<S, O> {
         existed
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        let began = Instant::now();
-        let decision = self.observer.run_at_once(Operation::of_op(&op), || self.store.try_decide(op))?;
-        self.report(&op, &decision, began);
-        Some(decision)
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || {
+            let began = Instant::now();
+            let decision = self.observer.run_at_once(Operation::of_op(&op), || attempt(&self.store, op))?;
+            self.report_op(&op, &decision, began);
+            Some(decision)
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {
@@ -181,14 +193,14 @@ impl<S: NowStore, O: StoreObserver> NowStore for ObservedStore<S, O> {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         let began = Instant::now();
         let facts = self.observer.run_at_once(Operation::of_op(op), || self.store.apply_now(op));
-        self.report(op, &Ok(decide(op, facts.clone())), began);
+        self.report_op(op, &Ok(decide(op, facts.clone())), began);
         facts
     }
 
     fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
         let began = Instant::now();
         let decision = self.observer.run_at_once(Operation::of_op(&op), || self.store.decide_now(op));
-        self.report(&op, &decision, began);
+        self.report_op(&op, &decision, began);
         decision
     }
 

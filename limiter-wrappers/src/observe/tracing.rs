@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use limiter_core::store::Op;
-use limiter_core::{Decision, Error, ErrorKind};
+use limiter_core::{Decision, Error};
 use tracing::{Instrument, Span, debug, debug_span, field, warn};
 
 use super::store::{Operation, StoreObserver};
@@ -55,13 +55,14 @@ impl StoreObserver for Tracing {
     }
 
     fn decided(&self, op: &Op<'_>, decision: &Decision, took: Duration) {
+        let verdict = (!op.is_status).then_some(decision);
         debug!(
             limiter = op.log.name.as_str(),
             operation = Operation::of_op(op).verb,
-            allowed = decision.allowed(),
+            allowed = verdict.map(Decision::allowed),
             limit = %decision.limit(),
             remaining = decision.remaining(),
-            retry_after = decision.retry_after().map(field::debug),
+            retry_after = verdict.and_then(Decision::retry_after).map(field::debug),
             ?took,
             "decided"
         );
@@ -74,10 +75,10 @@ impl StoreObserver for Tracing {
     fn failed(&self, operation: Operation<'_>, error: &Error, took: Duration) {
         // The error prints no key.
         let (limiter, operation, kind) = (operation.log.name.as_str(), operation.verb, error.kind());
-        if matches!(kind, ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit) {
-            debug!(limiter, operation, ?kind, %error, "refused");
+        if Operation::is_refused_with(error) {
+            debug!(limiter, operation, %kind, %error, "refused");
         } else {
-            warn!(limiter, operation, ?kind, %error, ?took, "failed");
+            warn!(limiter, operation, %kind, %error, ?took, "failed");
         }
     }
 }

@@ -5,12 +5,15 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, attempt};
 use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
 use tokio::time::Instant;
+
+use super::outage::later;
 
 /// Stops calling a store that fails.
 ///
@@ -23,7 +26,7 @@ use tokio::time::Instant;
 /// Clones share one state.
 ///
 /// # Cancel safety
-/// As the store's. A probe that is dropped makes room for the next one.
+/// As the store's. A probe that is dropped makes room for the next one, and one that nobody polls does so after another pause.
 #[derive(Clone, Debug)]
 pub struct CircuitBreaker<S> {
     store: S,
@@ -43,15 +46,15 @@ struct Shared {
 struct State {
     /// Outages in a row, while closed.
     failures: u32,
-    open_until: Option<Instant>,
-    probing: bool,
+    /// When the next probe may pass. `None` while closed.
+    next_probe: Option<Instant>,
 }
 
 impl<S> CircuitBreaker<S> {
     /// Returns `store` behind a breaker that opens for `pause` after `failures` outages in a row. 0 failures mean 1.
     #[must_use]
     pub fn new(store: S, failures: u32, pause: Duration) -> Self {
-        let state = Mutex::new(State { failures: 0, open_until: None, probing: false });
+        let state = Mutex::new(State { failures: 0, next_probe: None });
         let shared = Arc::new(Shared { healthy: AtomicBool::new(true), state });
         Self { store, failures: failures.max(1), pause, shared }
     }
@@ -64,7 +67,7 @@ impl<S> CircuitBreaker<S> {
     /// Whether calls fail at once. A call may still pass as a probe.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        !self.shared.healthy.load(Ordering::Acquire) && self.shared.lock().open_until.is_some()
+        !self.shared.healthy.load(Ordering::Acquire) && self.shared.lock().next_probe.is_some()
     }
 
     fn refusal(&self, log: LogKey<'_>) -> Error {
@@ -78,11 +81,13 @@ impl<S> CircuitBreaker<S> {
             return Ok(None);
         }
         let mut state = self.shared.lock();
-        match state.open_until {
+        match state.next_probe {
             None => Ok(None),
-            Some(until) if Instant::now() >= until && !state.probing => {
-                state.probing = true;
-                Ok(Some(Probe(&self.shared)))
+            Some(next) if Instant::now() >= next => {
+                // The deadline of this probe, which nobody may poll.
+                let deadline = later(self.pause);
+                state.next_probe = Some(deadline);
+                Ok(Some(Probe { shared: &self.shared, deadline }))
             }
             Some(_) => Err(self.refusal(log)),
         }
@@ -92,31 +97,32 @@ impl<S> CircuitBreaker<S> {
         let probe = self.admit(log)?;
         let answer = call.await;
         match &answer {
-            Err(error) if error.is_retryable() => self.failed(probe.is_some()),
+            Err(error) if error.is_retryable() => self.failed(probe),
             _ => self.answered(),
         }
-        drop(probe);
         answer
     }
 
     fn answered(&self) {
         if !self.shared.healthy.load(Ordering::Acquire) {
             let mut state = self.shared.lock();
-            (state.failures, state.open_until) = (0, None);
+            *state = State { failures: 0, next_probe: None };
             self.shared.healthy.store(true, Ordering::Release);
         }
     }
 
-    fn failed(&self, probe: bool) {
+    fn failed(&self, probe: Option<Probe<'_>>) {
         let mut state = self.shared.lock();
         self.shared.healthy.store(false, Ordering::Release);
-        if state.open_until.is_none() {
+        if state.next_probe.is_none() {
             state.failures += 1;
         }
         // A call from before the breaker opened does not lengthen the pause.
-        if probe || (state.open_until.is_none() && state.failures >= self.failures) {
-            state.open_until = Some(Instant::now() + self.pause);
+        if probe.is_some() || (state.next_probe.is_none() && state.failures >= self.failures) {
+            state.next_probe = Some(later(self.pause));
         }
+        // Dropping it would let the next one pass at once.
+        std::mem::forget(probe);
     }
 }
 
@@ -127,11 +133,18 @@ impl Shared {
 }
 
 /// Makes room for another probe when it is dropped.
-struct Probe<'a>(&'a Shared);
+struct Probe<'a> {
+    shared: &'a Shared,
+    deadline: Instant,
+}
 
 impl Drop for Probe<'_> {
     fn drop(&mut self) {
-        self.0.lock().probing = false;
+        let mut state = self.shared.lock();
+        // Otherwise the store has answered or failed, or another probe has passed.
+        if state.next_probe == Some(self.deadline) {
+            state.next_probe = Some(Instant::now());
+        }
     }
 }
 
@@ -150,14 +163,17 @@ impl<S: WindowStore> WindowStore for CircuitBreaker<S> {
     }
 
     /// Also answers at once while it is open.
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        if !self.shared.healthy.load(Ordering::Acquire) {
-            let state = self.shared.lock();
-            if state.open_until.is_some_and(|until| state.probing || Instant::now() < until) {
-                return Some(Err(self.refusal(op.log)));
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || {
+            if !self.shared.healthy.load(Ordering::Acquire) {
+                let state = self.shared.lock();
+                if state.next_probe.is_some_and(|next| Instant::now() < next) {
+                    return Some(Err(self.refusal(op.log)));
+                }
             }
-        }
-        self.store.try_decide(op)
+            attempt(&self.store, op)
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

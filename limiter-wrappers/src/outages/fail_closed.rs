@@ -1,10 +1,11 @@
 //! Denying what a store cannot decide.
 
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Mode, Op, Settlement, SettlementFacts, decide};
+use limiter_core::store::{Facts, LogKey, Mode, Op, Otherwise, Settlement, SettlementFacts, attempt, decide};
 use limiter_core::{Decision, Error, Timer, WindowStore};
 
 use super::outage::{Outage, OutageLog};
@@ -35,11 +36,18 @@ impl<S> FailClosed<S> {
         Self { store, retry_after, ids: Arc::new(Ids::new()), outages: OutageLog::default() }
     }
 
-    /// Calls `listener` once when an outage begins and once when it ends, within the call that notices it. Default: none.
+    /// Adds a listener, which is called once when an outage begins and once when it ends, within the call that notices it. An outage
+    /// is over when the store has answered everything for a second. Default: none.
     #[must_use]
-    pub fn on_outage(mut self, listener: impl Fn(Outage<'_>) + Send + Sync + 'static) -> Self {
+    pub fn on_outage(self, listener: impl Fn(Outage<'_>) + Send + Sync + 'static) -> Self {
         self.outages.listen(listener);
         self
+    }
+
+    /// Whether an outage has begun and is not over.
+    #[must_use]
+    pub fn is_out(&self) -> bool {
+        self.outages.is_out()
     }
 
     /// Returns the store.
@@ -55,15 +63,11 @@ impl<S> FailClosed<S> {
 #[async_trait]
 impl<S: WindowStore> WindowStore for FailClosed<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        match self.store.apply(op).await {
-            Err(error) if error.is_retryable() => {
-                self.outages.failed(&error);
-                if op.mode == Mode::Record { Err(error) } else { Ok(self.deny(&op)) }
-            }
-            answer => {
-                let _ = self.outages.answered();
-                answer
-            }
+        let answer = self.store.apply(op).await;
+        self.outages.note(&answer);
+        match answer {
+            Err(error) if error.is_retryable() && op.mode != Mode::Record => Ok(self.deny(&op)),
+            answer => answer,
         }
     }
 
@@ -75,17 +79,18 @@ impl<S: WindowStore> WindowStore for FailClosed<S> {
         self.store.reset(log).await
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        match self.store.try_decide(op)? {
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || match attempt(&self.store, op)? {
             Err(error) if error.is_retryable() => {
-                self.outages.failed(&error);
+                self.outages.failed(&error, 1);
                 if op.mode == Mode::Record {
                     return Some(Err(error));
                 }
                 Some(op.checked().map(|op| decide(&op, self.deny(&op))))
             }
             answer => Some(answer),
-        }
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

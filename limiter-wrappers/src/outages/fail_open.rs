@@ -1,9 +1,10 @@
 //! Admitting what a store cannot decide.
 
 use std::sync::Arc;
+use std::task::Poll;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts, decide};
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, attempt, decide};
 use limiter_core::{Decision, Error, Timer, WindowStore};
 
 use super::outage::{Outage, OutageLog};
@@ -34,11 +35,18 @@ impl<S> FailOpen<S> {
         Self { store, ids: Arc::new(Ids::new()), outages: OutageLog::default() }
     }
 
-    /// Calls `listener` once when an outage begins and once when it ends, within the call that notices it. Default: none.
+    /// Adds a listener, which is called once when an outage begins and once when it ends, within the call that notices it. An outage
+    /// is over when the store has answered everything for a second. Default: none.
     #[must_use]
-    pub fn on_outage(mut self, listener: impl Fn(Outage<'_>) + Send + Sync + 'static) -> Self {
+    pub fn on_outage(self, listener: impl Fn(Outage<'_>) + Send + Sync + 'static) -> Self {
         self.outages.listen(listener);
         self
+    }
+
+    /// Whether an outage has begun and is not over.
+    #[must_use]
+    pub fn is_out(&self) -> bool {
+        self.outages.is_out()
     }
 
     /// Returns the store.
@@ -50,28 +58,20 @@ impl<S> FailOpen<S> {
 #[async_trait]
 impl<S: WindowStore> WindowStore for FailOpen<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        match self.store.apply(op).await {
-            Err(error) if error.is_retryable() => {
-                self.outages.failed(&error);
-                Ok(substitute::admit(&op, &self.ids))
-            }
-            answer => {
-                let _ = self.outages.answered();
-                answer
-            }
+        let answer = self.store.apply(op).await;
+        self.outages.note(&answer);
+        match answer {
+            Err(error) if error.is_retryable() => Ok(substitute::admit(&op, &self.ids)),
+            answer => answer,
         }
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        match self.store.settle(settlement).await {
-            Err(error) if error.is_retryable() => {
-                self.outages.failed(&error);
-                Ok(substitute::not_settled(&settlement))
-            }
-            answer => {
-                let _ = self.outages.answered();
-                answer
-            }
+        let answer = self.store.settle(settlement).await;
+        self.outages.note_change(&answer);
+        match answer {
+            Err(error) if error.is_retryable() => Ok(substitute::not_settled(&settlement)),
+            answer => answer,
         }
     }
 
@@ -79,14 +79,15 @@ impl<S: WindowStore> WindowStore for FailOpen<S> {
         self.store.reset(log).await
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        match self.store.try_decide(op)? {
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || match attempt(&self.store, op)? {
             Err(error) if error.is_retryable() => {
-                self.outages.failed(&error);
+                self.outages.failed(&error, 1);
                 Some(op.checked().map(|op| decide(&op, substitute::admit(&op, &self.ids))))
             }
             answer => Some(answer),
-        }
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

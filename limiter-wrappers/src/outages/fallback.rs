@@ -1,100 +1,152 @@
 //! Limiting locally while a store is away.
 
-mod merge;
+mod aged;
+mod change;
+mod journal;
+mod replay;
+mod reset;
+mod shared;
+mod verdicts;
 
 use std::fmt;
+use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Entry, Facts, LogKey, Op, Settlement, SettlementFacts};
-use limiter_core::{Decision, Error, NowStore, Receipt, Timer, WindowStore};
-use tokio::runtime::Handle;
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, attempt, decide};
+use limiter_core::{Decision, Error, NowStore, Timer, WindowStore};
+use tokio::time::{Instant, sleep};
 
-use self::merge::{Shared, lock};
-use super::outage::{Outage, OutageLog};
+use self::shared::Shared;
+use super::outage::{Outage, later};
 
-/// Limits in a local store while the primary one is away, and merges what it admitted into the primary store afterwards.
+/// Limits in a local store while the primary one is away, and replays afterwards what changed.
 ///
-/// An operation that fails with [`Unavailable`](limiter_core::ErrorKind::Unavailable) or
-/// [`Timeout`](limiter_core::ErrorKind::Timeout) is decided by `local`, which knows only this process and this outage. So during an
-/// outage each process admits up to the limit once more per window. Once the primary store answers again, the entries are
-/// recorded there with their times, each once. A log is merged before the next operation on it, and all others in the background.
-/// Then the windows are right again, for all processes.
+/// Each call goes to the primary store first, and whatever it answers is the answer. If it fails with
+/// [`Unavailable`](limiter_core::ErrorKind::Unavailable) or [`Timeout`](limiter_core::ErrorKind::Timeout), `local` decides.
 ///
-/// - The primary store clamps the times of merged entries to its newest entry, so they may count for longer than they should.
-/// - An operation that timed out may also have taken effect in the primary store. It then counts twice, unless it has an
-///   idempotency key.
-/// - The system clocks of processes and store must agree, because a merged entry has the local time. An entry from the future
-///   holds up the time of its log.
+/// ```text
+///                     answer
+///   call ─► primary ─────────────► caller
+///              │ fails                ▲
+///              ▼                      │
+///            local ──── decision ─────┘
+///              │ appended
+///              ▼
+///           journal ──── replay ────► primary
+/// ```
 ///
-/// A receipt is settled in the store that holds its entry. Settling an entry of the primary store while it is away returns the
-/// error. So does a reset.
+/// # Replay
+/// Entries, settlements, refunds and resets of an outage wait in a journal. A task on the current tokio runtime replays them: many
+/// logs at a time, in order within a log, with a pause after an error, until none is left. No call waits for it.
+///
+/// - A step whose answer was lost is repeated under the same id, so an entry counts once.
+/// - An entry keeps its age. The primary store's clock decides, whatever the local one says. If the log already holds a newer
+///   entry, the replayed one counts from that on, so it may count for longer than it should.
+/// - What has expired is dropped, and so is an entry that was refunded before it was sent.
+/// - A call that timed out may have had its effect. Without an idempotency key it then counts twice.
+///
+/// # What a window admits
+/// At most `max` in the primary store and, in each process, `max` in the local store, however many outages the window contains. A
+/// replay does not empty the local store.
+///
+/// # Ids and receipts
+/// This process repeats the verdict that it has given for an idempotency key, before and after the replay, as long as the entry
+/// counts. A receipt that it has issued works likewise. Other processes cannot know either: to them, the id is new until its replay,
+/// and has the primary store's verdict afterwards.
+///
+/// During an outage a settlement reports success unless its receipt has expired, and a reset reports that there was a log. Both
+/// describe the local log.
+///
+/// # Memory
+/// The journal holds at most [`max_entries`](Self::max_entries) changes, and the oldest go first. As many receipts are held, until they
+/// expire. A change and its receipt take less than a KiB and the key. The local store has its own bound. An operation that appends
+/// nothing takes no memory.
 ///
 /// # Cancel safety
-/// As the primary store's. A merge that is dropped is repeated later, with the same ids.
-pub struct Fallback<P, L> {
-    shared: Arc<Shared<P, L>>,
-    outages: OutageLog,
-}
+/// As the primary store's. The replay belongs to no call. It ends with the last clone; call [`flush`](Self::flush) first.
+pub struct Fallback<P, L>(Arc<Shared<P, L>>);
 
 impl<P, L> Fallback<P, L> {
     /// Returns `primary`, with `local` in its place while it is away.
     #[must_use]
     pub fn new(primary: P, local: L) -> Self {
-        Self { shared: Arc::new(Shared::new(primary, local)), outages: OutageLog::default() }
+        Self(Arc::new(Shared::new(primary, local)))
     }
 
-    /// Sets how many entries of an outage are kept to be merged. Entries beyond that count locally only. Default: 100,000.
+    /// Sets how many changes are kept to be replayed. Default: 100,000.
     ///
-    /// Call it before the first operation; afterwards it has no effect.
+    /// The oldest go if there are more. They count locally only, and [`dropped`](Self::dropped) counts them.
     #[must_use]
-    pub fn max_entries(mut self, max_entries: usize) -> Self {
-        if let Some(shared) = Arc::get_mut(&mut self.shared) {
-            shared.max_entries = max_entries;
-        }
+    pub fn max_entries(self, max_entries: usize) -> Self {
+        self.0.state().journal.max = max_entries;
         self
     }
 
-    /// Calls `listener` once when an outage begins and once when it ends, within the call that notices it. Default: none.
+    /// Adds a listener, which is called once when an outage begins and once when it ends. Default: none.
+    ///
+    /// An outage begins with the first call that fails. It is over when the primary store has answered everything for a second.
+    /// The listener is called within the call, or the replay, that notices it.
     #[must_use]
-    pub fn on_outage(mut self, listener: impl Fn(Outage<'_>) + Send + Sync + 'static) -> Self {
-        self.outages.listen(listener);
+    pub fn on_outage(self, listener: impl Fn(Outage<'_>) + Send + Sync + 'static) -> Self {
+        self.0.outages.listen(listener);
         self
     }
 
     /// Returns the primary store.
     pub fn primary(&self) -> &P {
-        &self.shared.primary
+        &self.0.primary
     }
 
     /// Returns the local store.
     pub fn local(&self) -> &L {
-        &self.shared.local
+        &self.0.local
     }
 
-    /// Returns the number of entries that wait to be merged.
+    /// Whether an outage has begun and is not over.
     #[must_use]
-    pub fn unmerged(&self) -> usize {
-        self.shared.held.load(Ordering::Relaxed)
+    pub fn is_out(&self) -> bool {
+        self.0.outages.is_out()
+    }
+
+    /// Returns how many calls the local store has decided.
+    #[must_use]
+    pub fn local_decisions(&self) -> u64 {
+        self.0.local_decisions()
+    }
+
+    /// Returns how many changes were never replayed because the journal was full.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.0.state().journal.dropped()
     }
 }
 
 impl<P: WindowStore, L: NowStore> Fallback<P, L> {
-    /// Notes that the primary store has answered. The first answer after an outage starts the merge of all logs.
-    fn answered(&self) {
-        if self.outages.answered()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            let shared = Arc::clone(&self.shared);
-            runtime.spawn(async move {
-                let receipts_valid = shared.merge_all().await;
-                let shared = { Arc::downgrade(&{ shared }) };
-                tokio::time::sleep(receipts_valid).await;
-                if let Some(shared) = shared.upgrade() {
-                    shared.forget_merged();
-                }
-            });
+    /// Returns how many changes wait to be replayed.
+    #[must_use]
+    pub fn journal_len(&self) -> usize {
+        self.0.lock().journal.len()
+    }
+
+    /// Waits until all changes are replayed, but no longer than `timeout`. Returns how many are left.
+    ///
+    /// Call it at shutdown, after the last request.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost: the replay goes on.
+    pub async fn flush(&self, timeout: Duration) -> usize {
+        let deadline = later(timeout);
+        loop {
+            self.0.start_replay();
+            let left = self.journal_len();
+            let time_left = deadline.saturating_duration_since(Instant::now());
+            if left == 0 || time_left.is_zero() {
+                return left;
+            }
+            sleep(time_left.min(Duration::from_millis(5))).await;
         }
     }
 }
@@ -102,88 +154,68 @@ impl<P: WindowStore, L: NowStore> Fallback<P, L> {
 #[async_trait]
 impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        let shared = &*self.shared;
-        let answer = match shared.log(op.log) {
-            Some(log) => match shared.merge(op.log, &log).await {
-                Ok(true) => shared.primary.apply(op).await,
-                Ok(false) => return Ok(shared.apply_locally(&op, &mut lock(&log))),
-                Err(error) => Err(error),
-            },
-            None => shared.primary.apply(op).await,
-        };
+        let answer = self.0.primary.apply(op).await;
+        self.0.outages.note(&answer);
         match answer {
-            Err(error) if error.is_retryable() => {
-                self.outages.failed(&error);
-                let log = shared.log_or_new(op.log);
-                let facts = shared.apply_locally(&op, &mut lock(&log));
-                Ok(facts)
-            }
-            answer => {
-                self.answered();
-                answer
-            }
+            Err(error) if error.is_retryable() => Ok(self.0.decide_locally(&op)),
+            Ok(facts) => Ok(self.0.answered(&op, facts)),
+            error => error,
         }
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        let shared = &*self.shared;
         let mut settlement = settlement;
-        if let Some(log) = shared.log(settlement.log) {
-            let mut log = lock(&log);
-            let named = |entry: &Entry| entry.id == settlement.receipt.entry() && entry.at == settlement.receipt.at();
-            if let Some(index) = log.unmerged.iter().position(|entry| named(&entry.local)) {
-                let facts = shared.local.settle_now(&settlement);
-                if facts.applied {
-                    log.unmerged[index].cost = settlement.cost;
-                    log.unmerged[index].settled = true;
-                }
-                return Ok(facts);
-            }
-            if let Some((_, merged)) = log.merged.iter().find(|(local, _)| named(local)) {
-                settlement.receipt = Receipt::new(merged.id, merged.at, settlement.receipt.window());
-            }
+        match self.0.settle_locally(&settlement) {
+            Break(facts) => return Ok(facts),
+            Continue(receipt) => settlement.receipt = receipt,
         }
-        let answer = shared.primary.settle(settlement).await;
-        match &answer {
-            Err(error) if error.is_retryable() => self.outages.failed(error),
-            _ => self.answered(),
+        let answer = self.0.primary.settle(settlement).await;
+        self.0.outages.note_change(&answer);
+        match answer {
+            Err(error) if error.is_retryable() => Ok(self.0.settle_later(&settlement)),
+            answer => answer,
         }
-        answer
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        let reset = self.shared.primary.reset(log).await?;
-        let Some(local) = self.shared.log(log) else { return Ok(reset) };
-        let mut local = lock(&local);
-        let unmerged = std::mem::take(&mut local.unmerged).len();
-        self.shared.held.fetch_sub(unmerged, Ordering::Relaxed);
-        Ok(self.shared.local.reset_now(log) || unmerged > 0 || reset)
+        let Some(reset) = self.0.begin_reset(log) else { return Ok(true) };
+        let answer = self.0.primary.reset(log).await;
+        self.0.outages.note_change(&answer);
+        self.0.end_reset(&reset, answer)
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        if self.shared.log(op.log).is_some() {
-            return None;
-        }
-        // Whatever is decided locally has to be remembered, which `apply` does.
-        self.shared.primary.try_decide(op).filter(|decision| !matches!(decision, Err(error) if error.is_retryable()))
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let attempted = || {
+            if self.0.may_repeat(&op) {
+                return None;
+            }
+            match attempt(&self.0.primary, op)? {
+                Err(error) if error.is_retryable() => {
+                    self.0.outages.failed(&error, 1);
+                    Some(op.checked().map(|op| decide(&op, self.0.decide_locally(&op))))
+                }
+                answer => Some(answer),
+            }
+        };
+        attempted().map_or_else(otherwise, Poll::Ready)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {
-        self.shared.primary.timer()
+        self.0.primary.timer()
     }
 }
 
 impl<P, L> Clone for Fallback<P, L> {
     fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared), outages: self.outages.clone() }
+        Self(Arc::clone(&self.0))
     }
 }
 
 impl<P: fmt::Debug, L: fmt::Debug> fmt::Debug for Fallback<P, L> {
     /// Prints no keys, and locks nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Shared { primary, local, held, .. } = &*self.shared;
         let mut out = f.debug_struct("Fallback");
-        out.field("primary", primary).field("local", local).field("unmerged", held).finish_non_exhaustive()
+        out.field("primary", self.primary()).field("local", self.local()).field("is_out", &self.is_out());
+        out.finish_non_exhaustive()
     }
 }

@@ -1,9 +1,10 @@
 //! A bound on the time of every call.
 
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
 
 /// Bounds the time of every call to a store.
@@ -54,8 +55,8 @@ impl<S: WindowStore> WindowStore for Timeout<S> {
         self.bounded(log, self.store.reset(log)).await
     }
 
-    fn try_decide(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        self.store.try_decide(op)
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        self.store.try_decide(op, otherwise)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

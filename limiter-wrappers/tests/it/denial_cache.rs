@@ -60,6 +60,28 @@ async fn a_change_through_the_wrapper_shows_at_once() {
     assert!(!limiter.acquire("key").await.unwrap().allowed());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_key_that_another_process_unblocks_is_denied_for_a_second() {
+    let faulty = Faulty::default();
+    for (max_age, stays_denied) in [(None, 1), (Some(Duration::from_secs(5)), 5), (Some(Duration::MAX), 3600)] {
+        let mut cache = DenialCache::new(faulty.clone(), 10);
+        if let Some(max_age) = max_age {
+            cache = cache.max_age(max_age);
+        }
+        let limiter = Limiter::new("t", policy!("1/30d"), cache);
+        let other = Limiter::new("t", policy!("1/30d"), faulty.clone());
+        let _ = limiter.acquire("key").await.unwrap();
+        assert!(!limiter.acquire("key").await.unwrap().allowed());
+        assert!(other.reset("key").await.unwrap());
+        tokio::time::advance(Duration::from_secs(stays_denied) - Duration::from_millis(1)).await;
+        assert!(!limiter.acquire("key").await.unwrap().allowed());
+        if max_age != Some(Duration::MAX) {
+            tokio::time::advance(Duration::from_millis(1)).await;
+            assert!(limiter.acquire("key").await.unwrap().allowed());
+        }
+    }
+}
+
 #[tokio::test]
 async fn what_may_change_any_time_is_not_cached() {
     let faulty = Faulty::default();

@@ -1,7 +1,9 @@
 //! The tests of the crate, in one program. Those of `faults.rs` must run alone.
 
 mod conformance;
+mod dashboard;
 mod denial_cache;
+mod fallback;
 mod faulty;
 mod metrics;
 mod outages;

@@ -7,7 +7,8 @@ use crate::faulty::{Does, Faulty, SECRET, traffic};
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::conformance::Suite;
-use limiter_wrappers::observe::{Metrics, ObservedStore, StoreObserver};
+use limiter_wrappers::Stack;
+use limiter_wrappers::observe::{Metrics, ObservedStore, Report, StoreObserver};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
 #[derive(Debug)]
@@ -22,12 +23,13 @@ fn an_observed_store_conforms() {
     assert!(report.operations > 0, "{report:?}");
 }
 
-/// Runs something and returns its metrics as text.
-fn metrics_of(run: impl FnOnce()) -> BTreeMap<String, String> {
+/// Runs something and returns its metrics as text, each of which must have a unit and a description.
+pub(crate) fn metrics_of(run: impl FnOnce()) -> BTreeMap<String, String> {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     metrics::with_local_recorder(&recorder, run);
-    let entries = snapshotter.snapshot().into_vec().into_iter().map(|(key, _, _, value)| {
+    let entries = snapshotter.snapshot().into_vec().into_iter().map(|(key, unit, help, value)| {
+        assert!(unit.is_some() && help.is_some_and(|help| help.ends_with('.')), "{key:?}");
         let labels: Vec<String> =
             key.key().labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
         let value = match value {
@@ -43,14 +45,15 @@ fn metrics_of(run: impl FnOnce()) -> BTreeMap<String, String> {
 #[test]
 fn decisions_are_counted_by_policy_limit_and_outcome() {
     let metrics = metrics_of(|| {
-        let store = Arc::new(ObservedStore::new(MemoryStore::new(), Metrics::new()));
+        let metrics = Metrics::new();
+        let store = Arc::new(ObservedStore::new(MemoryStore::new(), metrics));
         traffic(&Limiter::new("search", policy!("5/10s"), store.clone()));
-        store.report_keys(MemoryStore::len);
+        metrics.report_keys(store.store().len());
     });
     let decisions = |policy: &str, operation: &str, outcome: &str| {
         let limit = if policy == "gold" { "50/10s" } else { policy };
         let name = format!(
-            "limiter_decisions_total limiter=search policy={policy} limit={limit} operation={operation} outcome={outcome}"
+            "limiter_decisions_total store=default limiter=search policy={policy} limit={limit} operation={operation} outcome={outcome}"
         );
         metrics.get(&name).cloned().unwrap_or_default()
     };
@@ -59,16 +62,32 @@ fn decisions_are_counted_by_policy_limit_and_outcome() {
     assert_eq!(decisions("gold", "acquire", "allowed"), "1");
     assert_eq!(decisions("5/10s", "peek", "denied"), "1");
     assert_eq!(decisions("5/10s", "record", "denied"), "1");
-    assert_eq!(metrics["limiter_near_limit_total limiter=search policy=5/10s limit=5/10s"], "2", "4 and 5 of 5");
-    assert_eq!(metrics["limiter_store_duration_seconds limiter=search operation=acquire"], "7 values");
-    assert_eq!(metrics["limiter_store_duration_seconds limiter=search operation=settle"], "1 values");
-    assert_eq!(metrics["limiter_store_duration_seconds limiter=search operation=reset"], "1 values");
-    assert_eq!(metrics["limiter_keys "], "1", "the other was reset");
+    assert!(!metrics.keys().any(|name| name.contains("decisions") && name.contains("status")), "{metrics:?}");
+    let near_limit = &metrics["limiter_near_limit_total store=default limiter=search policy=5/10s limit=5/10s"];
+    assert_eq!(near_limit, "2", "4 and 5 of 5");
+    for (operation, count) in [("acquire", 7), ("peek", 1), ("status", 1), ("record", 1), ("settle", 1), ("reset", 1)] {
+        let name = format!("limiter_store_duration_seconds store=default limiter=search operation={operation}");
+        assert_eq!(metrics[&name], format!("{count} values"), "{operation}");
+    }
+    assert_eq!(metrics["limiter_keys store=default"], "1", "the other was reset");
     assert!(metrics.keys().all(|name| !name.contains(SECRET)), "{metrics:?}");
     assert!(
         metrics.keys().all(|name| !name.contains("errors")),
         "a cost that makes no sense is no failure of the store"
     );
+}
+
+#[test]
+fn stores_with_different_names_do_not_add_up() {
+    let metrics = metrics_of(|| {
+        let observed = |name: &str| ObservedStore::new(MemoryStore::new(), Metrics::named(name));
+        let outer = ObservedStore::new(observed("redis"), Metrics::named("stack"));
+        let _ = Limiter::new("search", policy!("5/10s"), outer).acquire(SECRET).now().unwrap();
+    });
+    for store in ["redis", "stack"] {
+        let name = format!("limiter_store_duration_seconds store={store} limiter=search operation=acquire");
+        assert_eq!(metrics[&name], "1 values");
+    }
 }
 
 #[test]
@@ -87,10 +106,49 @@ fn errors_are_counted_by_kind() {
         });
     });
     let errors = |operation: &str, kind: &str| {
-        let name = format!("limiter_store_errors_total limiter=search operation={operation} kind={kind}");
+        let name = format!("limiter_store_errors_total store=default limiter=search operation={operation} kind={kind}");
         metrics.get(&name).cloned().unwrap_or_default()
     };
     assert_eq!((errors("acquire", "unavailable"), errors("reset", "unavailable")), ("1".to_owned(), "1".to_owned()));
     assert_eq!(errors("acquire", "inconsistent"), "1");
-    assert_eq!(metrics["limiter_store_duration_seconds limiter=search operation=acquire"], "3 values");
+    assert_eq!(metrics["limiter_store_duration_seconds store=default limiter=search operation=acquire"], "3 values");
+}
+
+#[test]
+fn a_stack_reports_its_state() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let remote = Faulty::default();
+    let metrics = Metrics::named("redis");
+    let stack = || Stack::new(remote.clone()).failures(2);
+    let fallback = runtime.block_on(async { stack().fallback(MemoryStore::new()).max_entries(3) });
+    let (open, closed, error) = (stack().fail_open(), stack().fail_closed(), stack().or_error());
+    let state = |store: &dyn Report| {
+        let values = metrics_of(|| {
+            let _ = Metrics::named("redis");
+            store.report(&metrics);
+        });
+        let short = |name: String| name.trim_start_matches("limiter_").replace(" store=redis", "");
+        values.into_iter().map(|(name, value)| format!("{} {value}", short(name))).collect::<Vec<_>>().join(", ")
+    };
+    let calm = "breaker_open 0, journal_dropped_total 0, journal_length 0, local_decisions_total 0, outage 0";
+    assert_eq!(state(&fallback), calm);
+    assert_eq!((state(&open), state(&error)), ("breaker_open 0, outage 0".to_owned(), "breaker_open 0".to_owned()));
+
+    remote.set(Does::Refuse);
+    runtime.block_on(async {
+        for _ in 0..5 {
+            let policy = policy!("5/10s");
+            let _ = Limiter::new("search", policy.clone(), fallback.clone()).acquire(SECRET).await.unwrap();
+            let _ = Limiter::new("search", policy.clone(), open.clone()).acquire(SECRET).await.unwrap();
+            let _ = Limiter::new("search", policy.clone(), closed.clone()).acquire(SECRET).await.unwrap();
+            Limiter::new("search", policy, error.clone()).acquire(SECRET).await.unwrap_err();
+        }
+    });
+    let out = "breaker_open 1, journal_dropped_total 2, journal_length 3, local_decisions_total 5, outage 1";
+    assert_eq!(state(&fallback), out);
+    assert_eq!(
+        (state(&open), state(&closed)),
+        ("breaker_open 1, outage 1".to_owned(), "breaker_open 1, outage 1".to_owned())
+    );
+    assert_eq!(state(&ObservedStore::new(error, metrics)), "breaker_open 1");
 }

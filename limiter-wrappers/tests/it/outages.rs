@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::faulty::{Does, Faulty};
-use limiter_core::{ErrorKind, Limiter, policy};
+use limiter_core::{ErrorKind, Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::poll_times;
-use limiter_wrappers::{CircuitBreaker, FailClosed, FailOpen, Fallback, Outage, Stack, Timeout};
+use limiter_wrappers::{CircuitBreaker, FailClosed, FailOpen, Outage, Stack, Timeout};
 use tokio::time::{Instant, advance};
 
 const PAUSE: Duration = Duration::from_secs(1);
@@ -85,6 +85,43 @@ async fn a_dropped_probe_makes_room_for_the_next() {
     assert!(limiter.acquire("key").await.unwrap().allowed());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_nobody_polls_blocks_others_for_one_pause() {
+    let faulty = Faulty::default();
+    let limiter = Limiter::new("t", policy!("9/1h"), CircuitBreaker::new(faulty.clone(), 1, PAUSE));
+    faulty.set(Does::Refuse);
+    assert!(limiter.acquire("key").await.is_err());
+    advance(PAUSE).await;
+    faulty.set(Does::Answer);
+    let mut probe = Box::pin(limiter.acquire("key").into_future());
+    assert!(poll_times(1, &mut probe).await.is_none());
+    assert!(limiter.acquire("key").await.is_err());
+    advance(PAUSE).await;
+    assert!(limiter.acquire("key").await.unwrap().allowed());
+    assert!(probe.await.unwrap().allowed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_durations_saturate() {
+    let (faulty, longest) = (Faulty::default(), Duration::MAX);
+    let stack = || Stack::new(faulty.clone()).timeout(longest).failures(1).pause(longest).cached_for(longest);
+    let limiters: [(SharedStore, bool); 3] = [
+        (Arc::new(stack().fail_open()), true),
+        (Arc::new(stack().fail_closed()), false),
+        (Arc::new(stack().fallback(MemoryStore::new())), true),
+    ];
+    for (store, allowed) in limiters {
+        let limiter = Limiter::new("t", policy!("1/1h"), store);
+        faulty.set(Does::Answer);
+        let _ = limiter.acquire("key").await.unwrap();
+        assert!(!limiter.acquire("key").await.unwrap().allowed());
+        faulty.set(Does::Refuse);
+        for key in ["first", "second"] {
+            assert_eq!(limiter.acquire(key).await.unwrap().allowed(), allowed);
+        }
+    }
+}
+
 #[tokio::test]
 async fn an_error_that_is_no_outage_passes_and_does_not_open_the_breaker() {
     let faulty = Faulty::default();
@@ -113,7 +150,7 @@ fn listener() -> (Arc<Mutex<Vec<String>>>, impl Fn(Outage<'_>) + Send + Sync + '
     (seen, listen)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn fail_open_admits_and_reports_each_outage_once() {
     let faulty = Faulty::default();
     let (seen, listen) = listener();
@@ -138,10 +175,15 @@ async fn fail_open_admits_and_reports_each_outage_once() {
     // A receipt from the outage names nothing.
     assert!(!limiter.refund("key", receipt).await.unwrap().applied());
     assert!(!limiter.acquire("key").await.unwrap().allowed());
+    // The outage is over once the store has answered for a second, and a denial could be a denial cache's.
+    advance(Duration::from_secs(2)).await;
+    assert!(!limiter.acquire("key").await.unwrap().allowed());
+    assert_eq!(*seen.lock().unwrap(), ["began: Unavailable"]);
+    assert!(limiter.acquire("other").await.unwrap().allowed());
     assert_eq!(*seen.lock().unwrap(), ["began: Unavailable", "ended: 54"]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn fail_closed_denies_for_the_stated_time() {
     let faulty = Faulty::default();
     let (seen, listen) = listener();
@@ -160,8 +202,11 @@ async fn fail_closed_denies_for_the_stated_time() {
     let attempt = attempts.acquire("key").await.unwrap();
     assert_eq!((attempt.allowed(), attempt.retry_after()), (false, Some(Duration::from_secs(2))));
     faulty.set(Does::Answer);
-    assert!(limiter.acquire("key").await.unwrap().allowed());
-    assert_eq!(seen.lock().unwrap().len(), 2);
+    for ended in [0, 1] {
+        assert!(limiter.acquire("key").await.unwrap().allowed());
+        assert_eq!(seen.lock().unwrap().len(), 1 + ended);
+        advance(Duration::from_secs(1)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -181,106 +226,4 @@ async fn the_stack_answers_at_once_while_the_breaker_is_open() {
     faulty.set(Does::Answer);
     assert!(limiter.acquire("key").await.unwrap().allowed());
     assert_eq!(limiter.status("key").await.unwrap().used(), 1);
-}
-
-#[tokio::test]
-async fn a_fallback_limits_locally_and_merges_each_entry_once() {
-    let faulty = Faulty::default();
-    let (seen, listen) = listener();
-    let store = Fallback::new(faulty.clone(), MemoryStore::new()).on_outage(listen);
-    let limiter = Limiter::new("t", policy!("5/1h"), store.clone());
-    let primary = Limiter::new("t", policy!("5/1h"), faulty.clone());
-    let before = limiter.acquire("key").cost(2).await.unwrap().receipt().unwrap();
-    faulty.set(Does::Refuse);
-    // The local store knows nothing of before, and admits up to the limit.
-    let first = limiter.acquire("key").cost(3).await.unwrap().receipt().unwrap();
-    let second = limiter.acquire("key").await.unwrap().receipt().unwrap();
-    let third = limiter.acquire("key").await.unwrap().receipt().unwrap();
-    assert!(!limiter.acquire("key").await.unwrap().allowed());
-    assert!(limiter.acquire("other").id(7_u128).await.unwrap().allowed());
-    assert_eq!(store.unmerged(), 4);
-    // Its receipts work during the outage, those of the primary store do not.
-    assert!(limiter.settle("key", first, 1).await.unwrap().applied());
-    assert!(limiter.refund("key", second).await.unwrap().applied());
-    assert!(!limiter.refund("key", second).await.unwrap().applied());
-    assert_eq!(limiter.refund("key", before).await.unwrap_err().kind(), ErrorKind::Unavailable);
-    assert_eq!(limiter.reset("key").await.unwrap_err().kind(), ErrorKind::Unavailable);
-    assert_eq!(store.unmerged(), 4);
-    faulty.set(Does::Answer);
-    // 2 from before, 1 settled, 1 acquired. The log is merged before it is asked.
-    assert_eq!(limiter.status("key").await.unwrap().used(), 4);
-    let merged = async || primary.status("other").await.unwrap().used() == 1;
-    for _ in 0..1000 {
-        if merged().await {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    assert!(merged().await && store.unmerged() == 0, "the other log is merged in the background");
-    // Repeating the call with its id counts once; receipts from the outage are still valid.
-    assert!(limiter.acquire("other").id(7_u128).await.unwrap().allowed());
-    assert_eq!(primary.status("other").await.unwrap().used(), 1);
-    assert!(limiter.refund("key", third).await.unwrap().applied());
-    assert!(limiter.settle("key", first, 2).await.unwrap().applied());
-    assert_eq!(primary.status("key").await.unwrap().used(), 4);
-    assert_eq!(seen.lock().unwrap().len(), 2);
-    // The next outage starts afresh.
-    faulty.set(Does::Refuse);
-    assert_eq!(limiter.acquire("key").await.unwrap().used(), 1);
-}
-
-#[tokio::test]
-async fn a_merge_that_is_cut_off_goes_on_where_it_was() {
-    let faulty = Faulty::default();
-    let store = Fallback::new(faulty.clone(), MemoryStore::new());
-    let limiter = Limiter::new("t", policy!("100/1h"), store.clone());
-    faulty.set(Does::Refuse);
-    for _ in 0..50 {
-        assert!(limiter.acquire("key").await.unwrap().allowed());
-    }
-    // Dropped after each number of polls, with the effect of the last call unknown.
-    faulty.set(Does::Answer);
-    for polls in 1..20 {
-        let _ = poll_times(polls, limiter.status("key").into_future()).await;
-    }
-    assert_eq!((limiter.status("key").await.unwrap().used(), store.unmerged()), (50, 0));
-}
-
-#[tokio::test]
-async fn a_settlement_during_a_merge_is_not_lost() {
-    for (cut_off, costs) in [(false, [2, 1]), (false, [2, 5]), (true, [2, 1]), (true, [2, 0]), (true, [2, 2])] {
-        let faulty = Faulty::default();
-        let limiter = Limiter::new("t", policy!("100/1h"), Fallback::new(faulty.clone(), MemoryStore::new()));
-        let primary = Limiter::new("t", policy!("100/1h"), faulty.clone());
-        faulty.set(Does::Refuse);
-        let receipt = limiter.acquire("key").cost(5).await.unwrap().receipt().unwrap();
-        faulty.set(Does::Answer);
-        let mut merge = Box::pin(limiter.status("key").into_future());
-        // The merge waits for the primary store, first to record 5, then to settle 2.
-        for cost in costs {
-            assert!(poll_times(1, &mut merge).await.is_none());
-            assert!(limiter.settle("key", receipt, cost).await.unwrap().applied());
-        }
-        if cut_off {
-            drop(merge);
-        } else {
-            merge.await.unwrap();
-        }
-        limiter.status("key").await.unwrap();
-        assert_eq!(primary.status("key").await.unwrap().used(), costs[1], "{costs:?}, cut off: {cut_off}");
-    }
-}
-
-#[tokio::test]
-async fn entries_beyond_the_bound_count_locally_only() {
-    let faulty = Faulty::default();
-    let store = Fallback::new(faulty.clone(), MemoryStore::new()).max_entries(3);
-    let limiter = Limiter::new("t", policy!("10/1h"), store.clone());
-    faulty.set(Does::Refuse);
-    for used in 1..=5 {
-        assert_eq!(limiter.acquire("key").await.unwrap().used(), used);
-    }
-    assert_eq!(store.unmerged(), 3);
-    faulty.set(Does::Answer);
-    assert_eq!(limiter.status("key").await.unwrap().used(), 3);
 }

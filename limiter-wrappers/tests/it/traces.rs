@@ -52,7 +52,8 @@ fn traces_have_spans_and_no_keys() {
     let line = "decided limiter=\"search\" operation=\"acquire\" allowed=false limit=5/10s remaining=0 retry_after=";
     assert_eq!(log.matches(line).count(), 1, "{log}");
     assert!(log.contains("changed limiter=\"search\" operation=\"settle\" applied=true"), "{log}");
-    assert!(!log.contains("WARN") && log.contains("kind=CostExceedsLimit"), "{log}");
+    assert!(log.contains("decided limiter=\"search\" operation=\"status\" limit=5/10s remaining=0 took="), "{log}");
+    assert!(!log.contains("WARN") && log.contains("kind=cost_exceeds_limit"), "{log}");
 }
 
 #[test]

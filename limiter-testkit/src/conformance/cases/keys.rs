@@ -1,8 +1,8 @@
 //! L1: keys and names that a store might confuse with each other or with its internal keys.
 
-use limiter_core::{Name, WindowStore, policy};
+use limiter_core::Name;
 
-use super::script::{Script, script};
+use crate::conformance::script::Script;
 use crate::conformance::sentence::Sentence::L1;
 use crate::conformance::sequence::caller::StoreKeys;
 use crate::conformance::sequence::case::CaseLimiter;
@@ -79,53 +79,39 @@ fn names(prefix: &str, key: &str) -> Vec<ThreeLogs> {
     ]
 }
 
-/// Runs one case on keys, and under names, that a store might confuse.
-pub(super) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
-    let limits = policy!("2/10us");
-    let on_keys = script("three logs", &[L1.nth(1)], limits)
-        .for_each([0, 1, 2, 0, 1, 2, 0], |script, key| script.acquire(1).key(key).id(key))
-        .for_each([0, 1, 2], |script, key| script.record(1).key(key))
-        .reset()
-        .key(1)
-        .for_each([0, 1, 2], |script, key| script.acquire(1).key(key));
+const ON_THREE_LOGS: &str = "three logs | L1.1 L1.2 | 2/10us
+    for 0 1 2 0 1 2 0 (acquire 1 id $ key $ by $), for 0 1 2 (record 1 key $ by $), reset key 1 by 1,
+    for 0 1 2 (acquire 1 key $ by $)";
+
+/// Runs one script on keys, and under names, that a store might confuse.
+pub(super) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
+    let scripts = run.scripts(ON_THREE_LOGS, findings);
+    let Some(mut script) = scripts.into_iter().next() else { return };
+    script.case.limiters = (0..3).map(|name| CaseLimiter { name, policy: None }).collect();
     let number: String = run.new_key().bytes().map(|byte| char::from(b'1' + byte % 9)).collect();
     for keys in keys(&run.new_key(), &number, run.sizes().huge_keys) {
-        replay(run, findings, &on_keys, &ThreeLogs { names: [Name::new("conformance"); 3], keys }).await;
+        replay(run, findings, &script, &ThreeLogs { names: [Name::new("conformance"); 3], keys }).await;
     }
     for trio in names(&run.new_name(), &run.new_key()) {
-        replay(run, findings, &on_keys, &trio).await;
+        replay(run, findings, &script, &trio).await;
     }
 }
 
-async fn replay<S: WindowStore + ?Sized>(
-    run: &mut Run<'_, S>,
-    findings: &mut Findings,
-    script: &Script,
-    trio: &ThreeLogs,
-) {
-    // The case's three keys also become three names.
-    let mut case = script.case.clone();
-    case.limiters = (0..3).map(|name| CaseLimiter { name, policy: None }).collect();
-    for step in &mut case.steps {
-        step.operation.each_key_is_a_limiter();
-    }
+async fn replay(run: &mut Run<'_>, findings: &mut Findings, script: &Script, trio: &ThreeLogs) {
     let show = |i: usize| {
         let key = &trio.keys[i];
         let more = if key.len() > 64 { format!(" and {} more bytes", key.len() - 64) } else { String::new() };
         format!("{:?}/\"{}\"{more}", trio.names[i].as_str(), key[..key.len().min(64)].escape_ascii())
     };
     let title = format!("three logs, by name and key: {}, {}, {}", show(0), show(1), show(2));
-    let plan = match Plan::of(&case) {
-        Ok(plan) => plan,
-        Err(text) => return findings.push(Finding::new(title, &[], text)),
-    };
     let logs = (0..3).map(|i| Log { name: i, key: i });
     let store_keys = StoreKeys::of(logs, |key| trio.keys[usize::from(key)].clone()).with_names(trio.names.to_vec());
-    run.count(plan.len() as u64);
-    let handles = &run.handles()[..1];
-    let result = Replay::new(handles, &store_keys).run(&plan).await;
-    match result {
-        Ok(()) => run.report.cases += 1,
-        Err(mismatch) => findings.push(Finding::about(title, &[L1.nth(1), L1.nth(2)], mismatch)),
-    }
+    let result = match Plan::of(&script.case) {
+        Ok(plan) => {
+            let result = Replay::new(&run.handles()[..1], &store_keys).run(&plan).await;
+            result.map(|()| plan.len() as u64).map_err(|mismatch| script.finding(mismatch).titled(title))
+        }
+        Err(text) => Err(Finding::new(title, &[L1.nth(1)], text)),
+    };
+    run.count_script(result, findings);
 }

@@ -1,168 +1,122 @@
 //! Concurrent acquires and records.
 
-use limiter_core::store::Mode;
-use limiter_core::{Error, MAX_COST, Timestamp, WindowStore};
+use std::sync::Arc;
 
-use super::tasks::{Contention, SharedLog, TaskDecision, overlap};
-use crate::conformance::generated::strategy::{limit, policy};
-use crate::conformance::suite::failure::Findings;
+use limiter_core::MAX_COST;
+use limiter_core::store::{LogKey, Mode};
 
-pub(super) async fn run<S: WindowStore + ?Sized>(contention: &mut Contention<'_, S>, findings: &mut Findings) {
+use super::tasks::{Contention, Problem, Seen, SharedLog, distinct_usage, ensure, overlap};
+
+pub(super) async fn run(contention: &mut Contention<'_>) {
     for (cost, attempts) in [(1, false), (3, false), (1, true)] {
-        frozen(contention, findings, cost, attempts).await;
+        frozen(contention, cost, attempts).await;
     }
-    running(contention, findings, &[(5, 20)], 1).await;
-    running(contention, findings, &[(5, 20), (12, 100)], 2).await;
-    at_the_stores_clock(contention, findings).await;
-    same_id(contention, findings).await;
-    keys_apart(contention, findings).await;
-}
-
-async fn acquire<S>(shared: &SharedLog<S>, task: usize, turn: usize, cost: u64) -> Result<TaskDecision, Error>
-where
-    S: WindowStore + ?Sized,
-{
-    shared.decide(task, turn, shared.op().with_cost(cost)).await
-}
-
-/// Finds two operations that saw the same usage after appending an entry.
-fn same_usage<'a>(seen: &[&'a TaskDecision]) -> Option<(&'a TaskDecision, &'a TaskDecision)> {
-    let mut sorted = seen.to_vec();
-    sorted.sort_by_key(|seen| seen.decision.used());
-    sorted.windows(2).find(|pair| pair[0].decision.used() == pair[1].decision.used()).map(|pair| (pair[0], pair[1]))
+    running(contention, &[(5, 20)], 1).await;
+    running(contention, &[(5, 20), (12, 100)], 2).await;
+    at_the_stores_clock(contention).await;
+    same_ids(contention).await;
+    keys_apart(contention).await;
 }
 
 /// At a frozen time, exactly the costs that fit are admitted, and each admitted acquire sees a different usage.
-async fn frozen<S>(contention: &mut Contention<'_, S>, findings: &mut Findings, cost: u64, attempts: bool)
-where
-    S: WindowStore + ?Sized,
-{
-    let total = (contention.tasks * contention.tries) as u64;
-    let limit = limit((total / 2).max(cost), 1_000);
-    let shared = contention.shared(policy(&[limit], attempts), Some(0));
-    let tries = contention.tries;
+async fn frozen(contention: &mut Contention<'_>, cost: u64, attempts: bool) {
+    let (total, tries) = ((contention.tasks * contention.tries) as u64, contention.tries);
+    let max = (total / 2).max(cost);
+    let shared = contention.shared(&[(max, 1_000)], attempts, Some(0));
     let work =
-        move |shared: std::sync::Arc<SharedLog<S>>, task, turn| async move { acquire(&shared, task, turn, cost).await };
-    let seen = contention.all(&shared, tries, work).await;
-    let result = seen.and_then(|seen| {
-        let admitted: Vec<&TaskDecision> = seen.iter().filter(|seen| seen.decision.allowed()).collect();
-        let fits = (limit.max() / cost).min(total);
-        if let Some((one, other)) = same_usage(&admitted) {
-            return Err(overlap(one, other, "two admitted acquires saw the same usage after appending"));
-        }
-        let count = admitted.len() as u64;
-        let wrong =
-            || format!("{count} acquires of {cost} were admitted at one instant under {limit}, expected {fits}");
-        if count == fits { Ok(()) } else { Err(wrong()) }
+        move |log: Arc<SharedLog>, task, turn| async move { log.decide(task, turn, log.op().with_cost(cost)).await };
+    let result = contention.all(&shared, (tries, false), work).await.and_then(|seen: Vec<Seen>| {
+        let admitted: Vec<&Seen> = seen.iter().filter(|seen| seen.decision.allowed()).collect();
+        distinct_usage(admitted.iter().copied())?;
+        let (count, fits) = (admitted.len() as u64, (max / cost).min(total));
+        ensure(count == fits, || format!("{count} acquires of {cost} were admitted under {max}, expected {fits}"))
     });
     let what = if attempts { "attempts at one instant" } else { "acquires at one instant" };
-    contention.end(&shared, what, result, findings).await;
+    contention.end(&shared, what, result).await;
 }
 
 /// While time advances, no window ever exceeds its maximum. Counts from the outside.
-async fn running<S>(contention: &mut Contention<'_, S>, findings: &mut Findings, limits: &[(u64, u64)], cost: u64)
-where
-    S: WindowStore + ?Sized,
-{
-    let limits: Vec<_> = limits.iter().map(|(max, window)| limit(*max, *window)).collect();
-    let (shared, tries) = (contention.shared(policy(&limits, false), Some(1)), contention.tries);
+async fn running(contention: &mut Contention<'_>, limits: &[(u64, u64)], cost: u64) {
+    let (shared, tries) = (contention.shared(limits, false, Some(1)), contention.tries);
     let work =
-        move |shared: std::sync::Arc<SharedLog<S>>, task, turn| async move { acquire(&shared, task, turn, cost).await };
-    let seen = contention.all(&shared, tries, work).await;
-    let result = seen.and_then(|seen| {
+        move |log: Arc<SharedLog>, task, turn| async move { log.decide(task, turn, log.op().with_cost(cost)).await };
+    let result = contention.all(&shared, (tries, false), work).await.and_then(|seen: Vec<Seen>| {
         let admitted = seen.iter().filter(|seen| seen.decision.allowed());
         let mut times: Vec<u64> = admitted.map(|seen| seen.decision.at().as_micros()).collect();
         times.sort_unstable();
-        // The first acquire found an empty log.
-        if times.is_empty() && !seen.is_empty() {
-            return Err("no acquire was admitted on a new key".to_owned());
-        }
-        for limit in &limits {
-            let window = limit.window().as_micros();
+        ensure(!times.is_empty() || seen.is_empty(), || "no acquire was admitted on a new key".to_owned())?;
+        for (max, window) in limits {
             for (i, end) in times.iter().enumerate() {
-                let held = times[..=i].iter().filter(|at| *end - **at < window).count() as u64 * cost;
-                if held > limit.max() {
-                    return Err(format!("the window of {limit} that ends at {end} holds {held}"));
-                }
+                let held = times[..=i].iter().filter(|at| *end - **at < *window).count() as u64 * cost;
+                ensure(held <= *max, || format!("the window of {window} us that ends at {end} holds {held} of {max}"))?;
             }
         }
         Ok(())
     });
-    contention.end(&shared, "acquires while time runs", result, findings).await;
+    contention.end(&shared, "acquires while time runs", result).await;
 }
 
 /// At the store's clock, each record sees a different usage, and times never decrease from one record to the next.
-async fn at_the_stores_clock<S: WindowStore + ?Sized>(contention: &mut Contention<'_, S>, findings: &mut Findings) {
-    let day = 86_400_000_000;
-    let (shared, tries) = (contention.shared(policy(&[limit(MAX_COST, day)], false), None), contention.tries);
-    let work = |shared: std::sync::Arc<SharedLog<S>>, task, turn| async move {
-        let mut op = shared.op();
-        op.mode = Mode::Record;
-        shared.decide(task, turn, op).await
-    };
-    let result = contention.all(&shared, tries, work).await.and_then(|mut seen: Vec<TaskDecision>| {
-        seen.sort_by_key(|seen| seen.decision.used());
-        if let Some((one, other)) = same_usage(&seen.iter().collect::<Vec<_>>()) {
-            return Err(overlap(one, other, "two records saw the same usage after appending"));
-        }
-        let at = |seen: &TaskDecision| -> Timestamp { seen.decision.at() };
-        match seen.windows(2).find(|pair| at(&pair[0]) > at(&pair[1])) {
+async fn at_the_stores_clock(contention: &mut Contention<'_>) {
+    let (shared, tries) = (contention.shared(&[(MAX_COST, 86_400_000_000)], false, None), contention.tries);
+    let work =
+        |log: Arc<SharedLog>, task, turn| async move { log.decide(task, turn, log.with_mode(Mode::Record)).await };
+    let result = contention.all(&shared, (tries, false), work).await.and_then(|mut seen: Vec<Seen>| {
+        seen.sort_by_key(Seen::used);
+        distinct_usage(&seen)?;
+        match seen.windows(2).find(|pair| pair[0].decision.at() > pair[1].decision.at()) {
             Some(pair) => Err(overlap(&pair[0], &pair[1], "the later of two records has the earlier time")),
             None => Ok(()),
         }
     });
-    contention.end(&shared, "records at the store's clock", result, findings).await;
+    contention.end(&shared, "records at the store's clock", result).await;
 }
 
-/// An operation that all tasks repeat under one id counts once.
-async fn same_id<S: WindowStore + ?Sized>(contention: &mut Contention<'_, S>, findings: &mut Findings) {
-    let limit = limit(contention.tasks as u64 + 1, 1_000);
-    let shared = contention.shared(policy(&[limit], false), Some(0));
-    let work = |shared: std::sync::Arc<SharedLog<S>>, task, turn| async move {
-        shared.decide(task, turn, shared.op().with_id(7_u128)).await
+/// An operation that all tasks repeat under one id counts once. Each try has another id.
+async fn same_ids(contention: &mut Contention<'_>) {
+    let (shared, tries) = (contention.shared(&[(MAX_COST, 1_000)], false, Some(0)), contention.tries);
+    let work = |log: Arc<SharedLog>, task, turn| async move {
+        Ok((turn, log.decide(task, turn, log.op().with_id(7 + turn as u128)).await?))
     };
-    let result = contention.all(&shared, 2, work).await.and_then(|seen: Vec<TaskDecision>| {
-        let Some(first) = seen.first() else { return Ok(()) };
-        let entry = |seen: &TaskDecision| seen.decision.receipt().map(|receipt| receipt.entry());
-        if let Some(other) = seen.iter().find(|seen| entry(seen) != entry(first)) {
-            return Err(overlap(first, other, "an acquire with one id was appended twice"));
-        }
-        match seen.iter().find(|seen| !seen.decision.allowed() || seen.decision.used() != 1) {
-            Some(wrong) => {
-                Err(overlap(first, wrong, "an acquire with one id, repeated by all tasks, counted more than once"))
+    let result = contention.all(&shared, (tries, true), work).await;
+    let result = async {
+        let seen: Vec<(usize, Seen)> = result?;
+        for turn in 0..tries {
+            let same: Vec<&Seen> = seen.iter().filter(|(other, _)| *other == turn).map(|(_, seen)| seen).collect();
+            if let Some(other) = same.iter().find(|seen| seen.entry() != same[0].entry()) {
+                return Err(overlap(same[0], other, "an acquire with one id was appended twice"));
             }
-            None => Ok(()),
         }
-    });
-    contention.end(&shared, "one id", result, findings).await;
+        let used = shared.used().await?;
+        ensure(used == tries as u64, || format!("acquires with {tries} ids, repeated by all tasks, count {used} times"))
+    };
+    let result: Result<(), Problem> = result.await;
+    contention.end(&shared, "one id for all tasks", result).await;
 }
 
 /// Tasks on different keys do not affect each other.
-async fn keys_apart<S: WindowStore + ?Sized>(contention: &mut Contention<'_, S>, findings: &mut Findings) {
-    let shared = contention.shared(policy(&[limit(MAX_COST, 1_000)], false), Some(0));
-    let (tries, tasks) = (contention.tries, contention.tasks);
-    let work = |shared: std::sync::Arc<SharedLog<S>>, task: usize, turn| async move {
-        let key = format!("{}/{task}", shared.key);
-        let mut op = shared.op();
+async fn keys_apart(contention: &mut Contention<'_>) {
+    let (shared, tries) = (contention.shared(&[(MAX_COST, 1_000)], false, Some(0)), contention.tries);
+    let work = |log: Arc<SharedLog>, task: usize, turn| async move {
+        let key = format!("{}/{task}", log.key);
+        let mut op = log.op();
         op.log.key = key.as_bytes();
-        Ok((turn as u64 + 1, shared.decide(task, turn, op).await?))
+        Ok((turn as u64 + 1, log.decide(task, turn, op).await?))
     };
-    let result = contention.all(&shared, tries, work).await.and_then(|seen: Vec<(u64, TaskDecision)>| {
-        match seen.iter().find(|(expected, seen)| seen.decision.used() != *expected) {
+    let result = contention.all(&shared, (tries, false), work).await.and_then(|seen: Vec<(u64, Seen)>| {
+        match seen.iter().find(|(expected, seen)| seen.used() != *expected) {
             Some((expected, seen)) => Err(format!(
                 "task {} alone uses its key and acquired {expected} units there, but found {} used",
                 seen.task,
-                seen.decision.used()
+                seen.used()
             )),
             None => Ok(()),
         }
     });
-    for task in 0..tasks {
-        let mut log = shared.log();
+    for task in 0..contention.tasks {
         let key = format!("{}/{task}", shared.key);
-        log.key = key.as_bytes();
-        _ = shared.handle(task).reset(log).await;
+        _ = shared.reset(task, LogKey { key: key.as_bytes(), ..shared.op().log }).await;
     }
-    contention.calls += tasks as u64;
-    contention.end(&shared, "one key per task", result, findings).await;
+    contention.calls += contention.tasks as u64;
+    contention.end(&shared, "one key per task", result).await;
 }

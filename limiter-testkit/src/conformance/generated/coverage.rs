@@ -12,85 +12,52 @@ use crate::conformance::sequence::call_result::CallResult;
 use crate::conformance::sequence::{Call, Plan, Planned};
 
 fn kinds(plan: &Plan) -> Vec<&'static str> {
-    let mut kinds = Vec::new();
-    let mut latest = 0;
+    let (mut kinds, mut latest) = (Vec::new(), 0);
     for Planned { call, expected, .. } in &plan.calls {
-        let kind = match (call, expected) {
+        let mut note = |is_kind: bool, kind| kinds.extend(is_kind.then_some(kind));
+        match (call, expected) {
             (Call::Run { mode, policy, limiter_policy, at, id, cost, log }, CallResult::Decided(decided)) => {
-                let answer = &decided.answer;
-                if log.name > 0 {
-                    kinds.push("another limiter");
-                }
-                if limiter_policy.is_some_and(|default| default != *policy) {
-                    kinds.push("not the default policy");
-                }
-                let policy = &plan.policies[*policy];
-                if at.as_micros() < latest {
-                    kinds.push("steps back");
-                }
-                if *at < answer.status.at {
-                    kinds.push("clamped");
-                }
-                if id.is_some() && answer.receipt.is_some_and(|(appended, _)| appended < answer.status.at) {
-                    kinds.push("repeated later");
-                }
-                if answer.retry_after == Some(1) {
-                    kinds.push("one microsecond early");
-                }
-                if answer.binding > 0 {
-                    kinds.push("a later limit binds");
-                }
-                if answer.allowed && answer.status.limits.iter().any(|limit| limit.limit.max() == *cost) {
-                    kinds.push("the whole maximum");
-                }
+                let (answer, policy_of_call) = (&decided.answer, &plan.policies[*policy]);
+                let is_attempts = policy_of_call.counting() == Counting::Attempts;
+                note(log.name > 0, "another limiter");
+                note(limiter_policy.is_some_and(|default| default != *policy), "not the default policy");
+                note(at.as_micros() < latest, "steps back");
+                note(*at < answer.status.at, "clamped");
+                let is_later = answer.receipt.is_some_and(|(appended, _)| appended < answer.status.at);
+                note(id.is_some() && is_later, "repeated later");
+                note(answer.retry_after == Some(1), "one microsecond early");
+                note(answer.binding > 0, "a later limit binds");
+                let is_whole = answer.status.limits.iter().any(|limit| limit.limit.max() == *cost);
+                note(answer.allowed && is_whole, "the whole maximum");
                 latest = at.as_micros();
-                match (mode, answer.allowed, policy.counting()) {
-                    (Mode::Acquire, true, _) => "admitted",
-                    (Mode::Acquire, false, Counting::Attempts) => "denied attempt",
-                    (Mode::Acquire, false, _) => "denied",
-                    (Mode::Peek, allowed, _) => {
-                        if allowed {
-                            "peek"
-                        } else {
-                            "peek at a full log"
-                        }
-                    }
-                    (Mode::Record, ..) if *cost > MAX_COST => "saturating record",
-                    (Mode::Record, allowed, _) => {
-                        if allowed {
-                            "record"
-                        } else {
-                            "record over the maximum"
-                        }
-                    }
-                }
+                let kind = match (mode, answer.allowed) {
+                    (Mode::Acquire, true) => "admitted",
+                    (Mode::Acquire, false) if is_attempts => "denied attempt",
+                    (Mode::Acquire, false) => "denied",
+                    (Mode::Peek, true) => "peek",
+                    (Mode::Peek, false) => "peek at a full log",
+                    (Mode::Record, _) if *cost > MAX_COST => "saturating record",
+                    (Mode::Record, true) => "record",
+                    (Mode::Record, false) => "record over the maximum",
+                };
+                note(true, kind);
             }
-            (_, CallResult::Refused(ErrorKind::InvalidCost)) => "cost of 0",
-            (_, CallResult::Refused(_)) => "cost above the maximum",
-            (Call::Settle { cost: 0, .. }, CallResult::Settled(settled)) => {
-                if settled.applied {
-                    "refund"
-                } else {
-                    "stale refund"
-                }
+            (_, CallResult::Refused(ErrorKind::InvalidCost)) => note(true, "cost of 0"),
+            (_, CallResult::Refused(_)) => note(true, "cost above the maximum"),
+            (Call::Settle { cost, .. }, CallResult::Settled(settled)) => {
+                note(
+                    true,
+                    match (cost, settled.applied) {
+                        (0, true) => "refund",
+                        (0, false) => "stale refund",
+                        (_, true) => "settlement",
+                        (_, false) => "stale settlement",
+                    },
+                );
             }
-            (Call::Settle { .. }, CallResult::Settled(settled)) => {
-                if settled.applied {
-                    "settlement"
-                } else {
-                    "stale settlement"
-                }
-            }
-            (_, CallResult::Reset(done)) => {
-                if *done {
-                    "reset"
-                } else {
-                    "reset of nothing"
-                }
-            }
-            (_, CallResult::Decided(_) | CallResult::Settled(_)) => "an answer of the wrong kind",
-        };
-        kinds.push(kind);
+            (_, CallResult::Reset(done)) => note(true, if *done { "reset" } else { "reset of nothing" }),
+            _ => note(true, "an answer of the wrong kind"),
+        }
     }
     kinds
 }

@@ -16,6 +16,8 @@ pub(crate) enum CallResult {
     Settled(Box<Settled>),
     /// Whether there was a log.
     Reset(bool),
+    /// The call's future was dropped.
+    Dropped,
 }
 
 /// The result of an acquire, a peek or a record.
@@ -84,7 +86,16 @@ impl CallResult {
         match self {
             Self::Decided(decided) => Some(decided.answer.status.at),
             Self::Settled(settled) => Some(settled.status.at),
-            Self::Refused(_) | Self::Reset(_) => None,
+            Self::Refused(_) | Self::Reset(_) | Self::Dropped => None,
+        }
+    }
+
+    /// Returns the time of the newest entry, if the store stated it.
+    pub(crate) fn newest(&self) -> Option<Timestamp> {
+        match self {
+            Self::Decided(decided) => decided.raw_facts?.newest,
+            Self::Settled(settled) => settled.newest,
+            _ => None,
         }
     }
 
@@ -114,6 +125,7 @@ impl CallResult {
             }
             Self::Refused(kind) => vec![("error".to_owned(), format!("{kind:?}"))],
             Self::Reset(removed) => vec![("there was a log".to_owned(), removed.to_string())],
+            Self::Dropped => Fields::new(),
         }
     }
 }
@@ -130,6 +142,7 @@ impl fmt::Display for CallResult {
                 write!(f, "{}, {}", if settled.applied { "applied" } else { "not applied" }, settled.status)
             }
             Self::Reset(removed) => f.write_str(if *removed { "removed" } else { "there was no log" }),
+            Self::Dropped => f.write_str("its future is dropped"),
         }
     }
 }

@@ -1,12 +1,12 @@
 //! Makes the calls of a plan on a store.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use limiter_core::store::{At, LogKey, Mode, Op, Settlement, decide, settled};
-use limiter_core::{Decision, EntryId, Error, ErrorKind, Limiter, Name, Receipt, Timestamp, WindowStore};
+use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Receipt, SharedStore, Timestamp, WindowStore as _};
 
 use super::call_result::{CallResult, Decided, RawFacts, Settled, StoreResult};
+use super::case::CaseId;
 use super::{Call, Log, Plan, Planned};
 use crate::answer::{Answer, StatusAnswer};
 
@@ -59,55 +59,46 @@ impl Route {
     }
 }
 
-/// What the store returned for the calls so far.
-#[derive(Clone, Debug, Default)]
-struct StoreReturned {
-    receipts: BTreeMap<usize, Receipt>,
-    entries: BTreeMap<usize, EntryId>,
-}
-
 /// The state shared by all calls of a sequence.
 pub(crate) struct Caller {
     store_keys: StoreKeys,
     /// The source of the sequence's fresh ids.
     salt: u128,
-    returned: StoreReturned,
+    /// The receipts that the store returned, by call.
+    receipts: BTreeMap<usize, Receipt>,
 }
 
 impl Caller {
     pub(crate) fn new(store_keys: &StoreKeys, salt: u128) -> Self {
-        Self { store_keys: store_keys.clone(), salt, returned: StoreReturned::default() }
+        Self { store_keys: store_keys.clone(), salt, receipts: BTreeMap::new() }
     }
 
     /// Makes call `number` of `plan` on `store`.
-    pub(crate) async fn call<S>(
+    pub(crate) async fn call(
         &mut self,
-        store: &Arc<S>,
+        store: &SharedStore,
         plan: &Plan,
         number: usize,
         call: &Call,
         at: At,
         route: Route,
-    ) -> StoreResult
-    where
-        S: WindowStore + ?Sized,
-    {
+    ) -> StoreResult {
         match *call {
             Call::Run { mode, log, policy, limiter_policy, cost, id, .. } => {
                 let log = self.store_keys.log(log);
                 let mut op = Op::new(mode, log.key, &plan.policies[policy]).with_name(log.name).with_cost(cost);
-                (op.id, op.at) = (id.map(|id| id.entry_id(self.salt)), at);
+                let entry = |call| self.receipts.get(&call).map(Receipt::entry);
+                (op.id, op.at) = (id.and_then(|id| id.entry_id(self.salt, entry)), at);
                 op.limiter_policy = limiter_policy.map(|policy| &plan.policies[policy]);
                 let (decision, raw_facts) = decided(store, op, route).await?;
                 if let Some(receipt) = decision.receipt() {
-                    self.returned.receipts.insert(number, receipt);
-                    self.returned.entries.insert(number, receipt.entry());
+                    self.receipts.insert(number, receipt);
                 }
                 let answer = Answer::from(&decision);
                 Ok(CallResult::Decided(Box::new(Decided { answer, repeats: None, raw_facts })))
             }
             Call::Settle { log, policy, receipt: issued_by, cost, .. } => {
-                let Some(receipt) = self.returned.receipts.get(&issued_by) else {
+                let Some(receipt) = self.receipts.get(&issued_by) else {
                     let text = format!("call {issued_by} returned no receipt to settle");
                     return Err(Error::new(ErrorKind::Inconsistent, text));
                 };
@@ -125,16 +116,13 @@ impl Caller {
     }
 
     /// Makes a planned call at its planned time.
-    pub(crate) async fn call_planned<S>(
+    pub(crate) async fn call_planned(
         &mut self,
-        store: &Arc<S>,
+        store: &SharedStore,
         plan: &Plan,
         number: usize,
         route: Route,
-    ) -> StoreResult
-    where
-        S: WindowStore + ?Sized,
-    {
+    ) -> StoreResult {
         let planned = &plan.calls[number];
         let at = At::Given(planned.call.at().unwrap_or(Timestamp::EPOCH));
         let got = self.call(store, plan, number, &planned.call, at, route).await;
@@ -143,34 +131,40 @@ impl Caller {
 
     /// Finds the call that appended the entry of a result, by the store's entry id.
     pub(crate) fn identify(&self, number: usize, planned: &Planned, mut got: StoreResult) -> StoreResult {
-        if let (Ok(CallResult::Decided(decided)), Some(entry)) = (&mut got, self.returned.entries.get(&number)) {
-            let same = |call: &usize| *call != number && self.returned.entries.get(call) == Some(entry);
+        // By L13, an entry whose caller chose the store's id of another entry may share that id.
+        if let Call::Run { id: Some(CaseId::EntryOf(_)), .. } = planned.call {
+            return got;
+        }
+        let entry = |call: usize| self.receipts.get(&call).map(Receipt::entry);
+        if let (Ok(CallResult::Decided(decided)), Some(own)) = (&mut got, entry(number)) {
+            let same = |call: &usize| *call != number && entry(*call) == Some(own);
             decided.repeats = planned.held.iter().copied().find(same);
         }
         got
     }
 }
 
-pub(crate) async fn decided<S>(store: &Arc<S>, op: Op<'_>, route: Route) -> Result<(Decision, Option<RawFacts>), Error>
-where
-    S: WindowStore + ?Sized,
-{
+pub(crate) async fn decided(
+    store: &SharedStore,
+    op: Op<'_>,
+    route: Route,
+) -> Result<(Decision, Option<RawFacts>), Error> {
     match (route, op.limiter_policy) {
         (Route::Limiter, Some(_)) => by_limiter(store, op).await.map(|decision| (decision, None)),
         (Route::AtOnce, _) => {
-            if let Some(decision) = store.try_decide(op) {
+            if let Some(decision) = limiter_core::store::attempt(store, op) {
                 return decision.map(|decision| (decision, None));
             }
-            by_facts(&**store, op).await
+            by_facts(store, op).await
         }
-        _ => by_facts(&**store, op).await,
+        _ => by_facts(store, op).await,
     }
 }
 
 /// Decides through a limiter, as an application does. Operations without a limiter skip this route.
-async fn by_limiter<S: WindowStore + ?Sized>(store: &Arc<S>, op: Op<'_>) -> Result<Decision, Error> {
+async fn by_limiter(store: &SharedStore, op: Op<'_>) -> Result<Decision, Error> {
     let default = op.limiter_policy.unwrap_or(op.policy);
-    let limiter = Limiter::new(op.log.name, default.clone(), Arc::clone(store));
+    let limiter = Limiter::new(op.log.name, default.clone(), store.clone());
     let key = op.log.key;
     macro_rules! call {
         ($verb:ident) => {{
@@ -192,10 +186,7 @@ async fn by_limiter<S: WindowStore + ?Sized>(store: &Arc<S>, op: Op<'_>) -> Resu
 }
 
 /// Decides from the facts.
-pub(crate) async fn by_facts<S>(store: &S, op: Op<'_>) -> Result<(Decision, Option<RawFacts>), Error>
-where
-    S: WindowStore + ?Sized,
-{
+pub(crate) async fn by_facts(store: &SharedStore, op: Op<'_>) -> Result<(Decision, Option<RawFacts>), Error> {
     let op = op.checked()?;
     let facts = store.apply(op).await?;
     facts.verify(&op)?;

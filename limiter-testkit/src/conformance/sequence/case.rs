@@ -19,7 +19,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// Returns the case with only some of its steps. Drops settlements of entries from removed steps. Times do not
+    /// Returns the case with only some of its steps. Drops steps that name entries from removed steps. Times do not
     /// change.
     pub(crate) fn with_steps(&self, is_kept: impl Fn(usize) -> bool) -> Self {
         let mut numbers: Vec<Option<usize>> = Vec::with_capacity(self.steps.len());
@@ -27,7 +27,9 @@ impl Case {
         for (number, &Step { after: more, mut operation }) in self.steps.iter().enumerate() {
             after = after.saturating_add(more);
             let mut stays = is_kept(number);
-            if let Operation::Settle { step, .. } = &mut operation {
+            if let Operation::Settle { step, .. } | Operation::Run { id: Some(CaseId::EntryOf(step)), .. } =
+                &mut operation
+            {
                 match numbers.get(*step).copied().flatten() {
                     Some(new) => *step = new,
                     None => stays = false,
@@ -100,16 +102,6 @@ pub enum Operation {
     },
 }
 
-impl Operation {
-    /// Makes every key come through the limiter with the same number.
-    pub(crate) fn each_key_is_a_limiter(&mut self) {
-        match self {
-            Self::Run { on, .. } | Self::Reset { on } | Self::Settle { on: Some(on), .. } => on.limiter = on.key,
-            Self::Settle { on: None, .. } => {}
-        }
-    }
-}
-
 /// A log of a [`Case`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
@@ -127,15 +119,18 @@ pub enum CaseId {
     Fresh(u8),
     /// Exactly this id.
     Exactly(u128),
+    /// The store's id of the entry that a step returned. The operation is skipped if that step returned no receipt.
+    EntryOf(usize),
 }
 
 impl CaseId {
-    /// Returns the id in a sequence whose fresh ids derive from `salt`.
-    pub(crate) fn entry_id(self, salt: u128) -> EntryId {
-        EntryId::from_u128(match self {
+    /// Returns the id in a sequence whose fresh ids derive from `salt`. `entry` returns the entry that a step returned.
+    pub(crate) fn entry_id(self, salt: u128, entry: impl Fn(usize) -> Option<EntryId>) -> Option<EntryId> {
+        Some(EntryId::from_u128(match self {
             Self::Fresh(number) => salt ^ 1_u128.checked_shl(number.into()).unwrap_or(0),
             Self::Exactly(id) => id,
-        })
+            Self::EntryOf(step) => return entry(step),
+        }))
     }
 }
 
@@ -144,6 +139,7 @@ impl fmt::Display for CaseId {
         match self {
             Self::Fresh(number) => write!(f, "{number}"),
             Self::Exactly(id) => write!(f, "{id:#034x}"),
+            Self::EntryOf(step) => write!(f, "of the entry of step {step}"),
         }
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Planner {
 struct Issued {
     call: usize,
     log: Log,
-    id: Option<CaseId>,
+    id: Option<EntryId>,
     receipt: Receipt,
 }
 
@@ -109,6 +109,12 @@ impl Planner {
         self.plan.start = start;
     }
 
+    /// Sets the time of a call that has not been applied yet.
+    pub(crate) fn set_time(&mut self, number: usize, time: Timestamp) {
+        let call = &mut self.plan.calls[number].call;
+        *call = call.with_time(time);
+    }
+
     /// Returns the logs that the calls so far use.
     pub(crate) fn logs(&self) -> &[Log] {
         &self.logs
@@ -143,6 +149,10 @@ impl Planner {
         Some(match operation {
             Operation::Run { mode, on, policy, cost, id } => {
                 let limiter_policy = self.limiter(on).policy.map(|policy| self.policy(policy));
+                let id = match id {
+                    Some(CaseId::EntryOf(step)) => Some(CaseId::EntryOf(self.issued.get(&step)?.call)),
+                    id => id,
+                };
                 Call::Run { mode, log: self.log(on), policy: self.policy(policy), limiter_policy, cost, id, at }
             }
             Operation::Settle { step, on, cost, policy } => {
@@ -151,8 +161,8 @@ impl Planner {
                 // A store may use an idempotency key as the entry id. The receipt then also matches another entry
                 // with that id and time, which S1 and L13 leave open.
                 let is_namesake = |entry: &OracleEntry| {
-                    entry.id == issued.id.map(|id| id.entry_id(SALT))
-                        && entry.id.is_some()
+                    entry.id.is_some()
+                        && entry.id == issued.id
                         && entry.at == issued.receipt.at()
                         && entry.name != issued.receipt.entry()
                 };
@@ -176,19 +186,34 @@ impl Planner {
     /// # Errors
     /// If the answer by definition differs from the oracle's.
     pub(crate) fn expect(&mut self, step: usize, call: Call) -> Result<&Planned, String> {
-        let log = call.log();
-        if !self.logs.contains(&log) {
-            self.logs.push(log);
+        let number = self.skip(step, call);
+        let expected = self.apply(number)?;
+        let entries = self.entries(call.log());
+        let planned = &mut self.plan.calls[number];
+        planned.expected = expected;
+        planned.held = entries.iter().filter_map(|entry| self.appended.get(&entry.name).copied()).collect();
+        Ok(planned)
+    }
+
+    /// Adds a call whose future is dropped, without effect. Returns its number.
+    pub(crate) fn skip(&mut self, step: usize, call: Call) -> usize {
+        if !self.logs.contains(&call.log()) {
+            self.logs.push(call.log());
         }
-        let expected = match call {
-            Call::Run { .. } => self.run(step, call)?,
-            Call::Settle { .. } => self.settle(call)?,
-            Call::Reset { log } => CallResult::Reset(self.oracle.reset_now(LogKey::new(log.name(), &[log.key]))),
-        };
-        let held = self.entries(log).iter().filter_map(|entry| self.appended.get(&entry.name).copied()).collect();
-        let number = self.plan.calls.len();
-        self.plan.calls.push(Planned { call, expected, step, held });
-        Ok(&self.plan.calls[number])
+        self.plan.calls.push(Planned { call, expected: CallResult::Dropped, step, held: Vec::new() });
+        self.plan.calls.len() - 1
+    }
+
+    /// Applies a planned call to the oracle's log.
+    ///
+    /// # Errors
+    /// As [`expect`](Self::expect).
+    pub(crate) fn apply(&mut self, number: usize) -> Result<CallResult, String> {
+        match self.plan.calls[number].call {
+            Call::Run { .. } => self.run(number),
+            Call::Settle { .. } => self.settle(number),
+            Call::Reset { log } => Ok(CallResult::Reset(self.oracle.reset_now(LogKey::new(log.name(), &[log.key])))),
+        }
     }
 
     /// Forgets a log, as a store may do.
@@ -209,7 +234,8 @@ impl Planner {
         Ok(self.plan)
     }
 
-    fn run(&mut self, step: usize, call: Call) -> Result<CallResult, String> {
+    fn run(&mut self, number: usize) -> Result<CallResult, String> {
+        let call = self.plan.calls[number].call;
         let Call::Run { mode, log, policy, limiter_policy, cost, id, at } = call else {
             return Ok(CallResult::Reset(false));
         };
@@ -224,7 +250,9 @@ impl Planner {
         }
         let (key, id) = ([log.key], id.filter(|_| mode != Mode::Peek));
         let mut op = Op::new(mode, &key, policy).with_name(log.name()).with_cost(cost.min(MAX_COST)).at(at);
-        op.id = id.map(|id| id.entry_id(SALT));
+        let entry = |call| self.issued.values().find(|issued| issued.call == call).map(|issued| issued.receipt.entry());
+        op.id = id.and_then(|id| id.entry_id(SALT, entry));
+        let id = op.id;
         op.limiter_policy = limiter_policy.map(|policy| &self.plan.policies[policy]);
         let facts = self.oracle.apply_now(&op);
         facts.verify(&op).map_err(|e| format!("the oracle contradicts itself: {e}"))?;
@@ -233,10 +261,14 @@ impl Planner {
         let (entry, repeats) = match facts.outcome {
             Outcome::Nothing => (None, None),
             Outcome::Appended(entry) => {
-                self.appended.insert(entry.id, self.plan.calls.len());
+                self.appended.insert(entry.id, number);
                 (Some(entry), None)
             }
-            Outcome::Repeated(entry) => (Some(entry), self.appended.get(&entry.id).copied()),
+            Outcome::Repeated(entry) => {
+                // The receipt of a dropped call is lost.
+                let is_known = |call: &usize| self.plan.calls[*call].expected != CallResult::Dropped;
+                (Some(entry), self.appended.get(&entry.id).copied().filter(is_known))
+            }
         };
         let raw_facts = Some(RawFacts::from(&facts));
         let answer = Answer::by_definition(&op, &entries, facts.log.now, facts.admitted, entry.map(|entry| entry.at));
@@ -246,13 +278,13 @@ impl Planner {
             return Err(format!("{call:?} on {entries:?}\nby definition {answer:?}\nbut decided   {decided:?}"));
         }
         if let Some(receipt) = decision.receipt() {
-            let call = self.plan.calls.len();
-            self.issued.insert(step, Issued { call, log, id, receipt });
+            self.issued.insert(self.plan.calls[number].step, Issued { call: number, log, id, receipt });
         }
         Ok(CallResult::Decided(Box::new(Decided { answer, repeats, raw_facts })))
     }
 
-    fn settle(&mut self, call: Call) -> Result<CallResult, String> {
+    fn settle(&mut self, number: usize) -> Result<CallResult, String> {
+        let call = self.plan.calls[number].call;
         let Call::Settle { log, policy, receipt, cost, at } = call else { return Ok(CallResult::Reset(false)) };
         let Some(issued) = self.issued.values().find(|issued| issued.call == receipt) else {
             return Err(format!("call {receipt} returned no receipt"));

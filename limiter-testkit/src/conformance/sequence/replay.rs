@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use limiter_core::{BoxFuture, WindowStore};
+use limiter_core::{BoxFuture, SharedStore, WindowStore};
 
 use super::Plan;
 use super::call_result::{StoreResult, agrees};
@@ -20,7 +20,7 @@ pub struct Mismatch {
     pub call: usize,
     /// The step of the case that the call belongs to.
     pub(crate) step: usize,
-    /// The sentences that the call probably breaks.
+    /// The sentences that the answer suggests, or that the case checks.
     pub(crate) citations: Vec<Citation>,
     pub(crate) transcript: String,
 }
@@ -40,32 +40,38 @@ impl std::error::Error for Mismatch {}
 pub(crate) type Sweep = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// The settings of a replay.
-pub(crate) struct Replay<'a, S: ?Sized> {
+pub(crate) struct Replay<'a> {
     /// Handles of one store, used in turn.
-    pub(crate) handles: &'a [Arc<S>],
+    pub(crate) handles: &'a [SharedStore],
     pub(crate) store_keys: &'a StoreKeys,
     /// Which handle and which route come first.
     pub(crate) turn: usize,
     /// Makes the store sweep before each call.
     pub(crate) sweep: Option<&'a Sweep>,
+    /// Opens another handle, which makes the calls from this one on.
+    pub(crate) late: Option<(usize, BoxFuture<'a, SharedStore>)>,
 }
 
-impl<'a, S: WindowStore + ?Sized> Replay<'a, S> {
-    pub(crate) fn new(handles: &'a [Arc<S>], store_keys: &'a StoreKeys) -> Self {
-        Self { handles, store_keys, turn: 0, sweep: None }
+impl<'a> Replay<'a> {
+    pub(crate) fn new(handles: &'a [SharedStore], store_keys: &'a StoreKeys) -> Self {
+        Self { handles, store_keys, turn: 0, sweep: None, late: None }
     }
 
     /// Makes all calls one after another and compares every field of every answer.
     ///
     /// After a mismatch, resets all logs of the plan.
-    pub(crate) async fn run(&self, plan: &Plan) -> Result<(), Mismatch> {
+    pub(crate) async fn run(mut self, plan: &Plan) -> Result<(), Mismatch> {
         let mut caller = Caller::new(self.store_keys, salt());
+        let mut opened = None;
         for number in 0..plan.calls.len() {
             if let Some(sweep) = self.sweep {
                 sweep().await;
             }
+            if let Some((_, late)) = self.late.take_if(|(first, _)| *first == number) {
+                opened = Some(late.await);
+            }
             let turn = self.turn + number;
-            let store = &self.handles[turn % self.handles.len()];
+            let store = opened.as_ref().unwrap_or(&self.handles[turn % self.handles.len()]);
             let got = caller.call_planned(store, plan, number, Route::in_turn(turn)).await;
             if !agrees(&plan.calls[number].expected, &got) {
                 for log in plan.logs() {
@@ -80,7 +86,7 @@ impl<'a, S: WindowStore + ?Sized> Replay<'a, S> {
 
 /// Returns the mismatch of a wrong answer.
 pub(crate) fn mismatch(plan: &Plan, call: usize, got: &StoreResult) -> Mismatch {
-    let (step, citations) = (plan.calls[call].step, citations::probable_citations(plan, call, got));
+    let (step, citations) = (plan.calls[call].step, citations::of(&plan.calls[call].expected, got));
     Mismatch { call, step, citations, transcript: transcript::of_call(plan, call, got) }
 }
 
@@ -102,7 +108,7 @@ pub async fn replay<S>(store: &Arc<S>, plan: &Plan, keys: impl Fn(u8) -> Vec<u8>
 where
     S: WindowStore + ?Sized,
 {
-    let (handles, store_keys) = ([Arc::clone(store)], StoreKeys::new(plan, keys));
+    let (handles, store_keys): ([SharedStore; 1], _) = ([Arc::new(Arc::clone(store))], StoreKeys::new(plan, keys));
     Replay::new(&handles, &store_keys).run(plan).await
 }
 

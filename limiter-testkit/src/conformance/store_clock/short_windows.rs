@@ -6,19 +6,16 @@
 use std::time::Instant;
 
 use limiter_core::store::Op;
-use limiter_core::{MAX_COST, Policy, WindowStore, policy};
+use limiter_core::{MAX_COST, Policy};
 
-use crate::conformance::cases::script::{Script, script};
 use crate::conformance::generated::strategy::{limit, policy as of};
-use crate::conformance::own_clock::Session;
-use crate::conformance::own_clock::clock::When;
 use crate::conformance::sentence::Sentence::T2;
 use crate::conformance::sequence::caller::by_facts;
-use crate::conformance::sequence::replay::Mismatch;
+use crate::conformance::session::{Session, run_script};
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::{Run, reset_all};
 
-pub(crate) async fn run<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
+pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
     for _ in 0..run.sizes().in_a_row.div_ceil(CALLS) {
         if let Err(text) = records(run).await {
             return findings.push(Finding::new("records in a row at the store's own clock", &[T2.nth(1)], text));
@@ -32,7 +29,7 @@ const MAX: u64 = 4;
 
 /// Appends records without a pause. The fourth newest entry leaves each window at about the time of the call, so the
 /// exact time of the clock read matters.
-async fn records<S: WindowStore + ?Sized>(run: &mut Run<'_, S>) -> Result<(), String> {
+async fn records(run: &mut Run<'_>) -> Result<(), String> {
     let (store, key) = (run.store().clone(), run.new_key());
     // The limiter's policy keeps entries that the windows of the records do not cover.
     let meter = Policy::from(limit(MAX_COST, 3_600_000_000));
@@ -49,7 +46,7 @@ async fn records<S: WindowStore + ?Sized>(run: &mut Run<'_, S>) -> Result<(), St
         let policy = Policy::from(limit);
         let mut op = Op::record(&key, &policy).with_name("conformance".into());
         op.limiter_policy = Some(&meter);
-        let result = by_facts(&*store, op).await;
+        let result = by_facts(&store, op).await;
         let decision = result.map_err(|error| format!("the store returned the error {error:?}"))?.0;
         let now = decision.at().as_micros();
         let before = times.iter().filter(|at| now.saturating_sub(**at) < window).count() as u64;
@@ -65,7 +62,7 @@ async fn records<S: WindowStore + ?Sized>(run: &mut Run<'_, S>) -> Result<(), St
         }
         times.push(now);
     }
-    reset_all(&*store, &[Op::record(&key, &meter).with_name("conformance".into()).log]).await;
+    reset_all(&store, &[Op::record(&key, &meter).with_name("conformance".into()).log]).await;
     run.count(CALLS as u64 + 1);
     wrong.map_or(Ok(()), Err)
 }
@@ -93,48 +90,35 @@ fn saturated(call: u64, attempts: bool) -> Policy {
     of(&limits, attempts)
 }
 
-/// Repeats all operations.
-fn all(policies: [Policy; 2]) -> Script {
-    let [first, second] = policies;
-    script("in a row", &[], first).policy(second).for_each(0..CALLS / 10, |script, round| {
-        let (id, policy) = ((round % 3) as u8, (round % 2) as u8);
-        let script = script.acquire(1).called("acquired").record(1).called("recorded").acquire(1).peek(1).under(policy);
-        let script = script.settle("recorded", 2).acquire(1).id(id).under(policy).record(1).id(id);
-        script.refund("acquired").acquire(1).under(1).settle("recorded", 1)
-    })
-}
+/// Repeats all operations, under the two policies of a session.
+const ALL: &str = "in a row | T2.1 | 1/1s | 1/1s
+    for 0 1 2 0 1 2 0 1 2 0 (acquire 1 called acquired, record 1 called recorded, acquire 1, peek 1 under $,
+    settle recorded 2, acquire 1 id $ under $, record 1 id $, refund acquired, acquire 1 under 1, settle recorded 1)";
 
 /// Runs all operations and checks each answer before the next call.
-async fn sessions<S: WindowStore + ?Sized>(run: &mut Run<'_, S>, findings: &mut Findings) {
+async fn sessions(run: &mut Run<'_>, findings: &mut Findings) {
+    let Some(mut script) = run.scripts(ALL, findings).into_iter().next() else { return };
     let mut call = 2;
     for number in 0..run.sizes().in_a_row.div_ceil(2 * CALLS) {
-        let script = match number % 2 {
-            0 => all([metered(call), saturated(call, true)]),
-            _ => all([policy!("2/3us, 3/50us, 5/1ms, 8/20ms"), saturated(call, false)]),
+        let few = [limit(2, 3), limit(3, 50), limit(5, 1_000), limit(8, 20_000)];
+        script.case.policies = match number % 2 {
+            0 => vec![metered(call), saturated(call, true)],
+            _ => vec![of(&few, false), saturated(call, false)],
         };
         let mut session = match Session::new(run, &run.handles()[..1], &script.case, number) {
             Ok(session) => session,
             Err(text) => return findings.push(Finding::new(script.name, &[], text)),
         };
+        // Sweeps would take longer than the windows.
+        session.sweep = None;
         let start = Instant::now();
-        let result = each_step(&mut session, &script).await;
+        let result = run_script::steps(&mut session, &script, 0..script.case.steps.len(), 0, None).await;
         call = (start.elapsed().as_micros() as u64 / CALLS as u64).max(1);
         session.end().await;
         run.count(session.calls());
-        if let Err(mut mismatch) = result {
+        if let Err(mismatch) = result {
             // The same calls pass at a given time, so the clock is at fault.
-            mismatch.citations.insert(0, T2.nth(1));
-            return findings.push(Finding::of("calls in a row at the store's own clock", mismatch));
+            return findings.push(script.finding(mismatch));
         }
     }
-}
-
-async fn each_step<S>(session: &mut Session<S>, script: &Script) -> Result<(), Mismatch>
-where
-    S: WindowStore + ?Sized,
-{
-    for (number, step) in script.case.steps.iter().enumerate() {
-        session.step(number, step.operation, When::Store).await?;
-    }
-    Ok(())
 }

@@ -10,13 +10,18 @@ use super::report::Phase;
 #[doc(hidden)]
 pub use futures::executor::block_on;
 
-/// Runs one phase. Fails the test with the phase's findings.
+/// Runs one phase on these handles, and on one that is opened late. Fails the test with the phase's findings.
 ///
 /// # Panics
 /// If the store fails.
 #[allow(clippy::panic, reason = "it is the body of a test")]
-pub async fn check<S: WindowStore + ?Sized>(suite: Suite, phase: Phase, handles: Vec<Arc<S>>) {
-    if let Err(failure) = suite.phases(&[phase]).run_handles(handles).await {
+pub async fn check<S: WindowStore + ?Sized>(
+    suite: Suite,
+    phase: Phase,
+    handles: Vec<Arc<S>>,
+    open: impl Future<Output = Arc<S>> + Send,
+) {
+    if let Err(failure) = suite.phases(&[phase]).run_opening(handles, open).await {
         panic!("{failure}");
     }
 }
@@ -41,7 +46,7 @@ pub fn with_sweep<S: WindowStore>(suite: Suite, store: &Arc<S>, sweep: impl Fn(&
 /// |---|---|
 /// | `with name = expression` | evaluates the expression first and holds its value, for example a server, until the test ends |
 /// | `suite = expression` | the [`Suite`](crate::conformance::Suite) to run. Default: `Suite::new()` |
-/// | `handles = number` | evaluates the store's expression this many times, once per handle, and adds the test `handles` |
+/// | `handles = number` | evaluates the store's expression this many times, once per handle, and adds the test `handles`, which opens one more |
 /// | `sweep = function` | makes the store sweep: a function of `&MyStore` |
 /// | `runtime = tokio` | runs each test, and the suite's tasks, on a multi-threaded tokio runtime. The expressions may `.await` |
 ///
@@ -80,21 +85,24 @@ macro_rules! conformance_tests {
             #[allow(unused_imports, reason = "the expressions may need none")]
             use super::*;
 
-            $crate::__conformance_tests! {
-                [$($handles)?]
-                [$($runtime)?]
-                {
-                    $(let $guard = $setup;)?
-                    let count: usize = $crate::__conformance_default!(1 $(, $handles)?);
-                    let mut handles = ::std::vec::Vec::new();
-                    for _ in 0..count {
-                        handles.push(::std::sync::Arc::new($store));
-                    }
-                    let suite = $crate::__conformance_default!($crate::conformance::Suite::new() $(, $suite)?);
-                    $(let suite = $crate::conformance::__private::with_sweep(suite, &handles[0], $sweep);)?
-                    (suite, handles, $crate::__conformance_default!(() $(, $guard)?))
+            #[cfg(test)]
+            async fn check(
+                phase: $crate::conformance::Phase,
+                on_runtime: fn($crate::conformance::Suite) -> $crate::conformance::Suite,
+            ) {
+                $(let $guard = $setup;)?
+                let count: usize = $crate::__conformance_default!(1 $(, $handles)?);
+                let mut handles = ::std::vec::Vec::new();
+                for _ in 0..count {
+                    handles.push(::std::sync::Arc::new($store));
                 }
+                let suite = $crate::__conformance_default!($crate::conformance::Suite::new() $(, $suite)?);
+                $(let suite = $crate::conformance::__private::with_sweep(suite, &handles[0], $sweep);)?
+                let open = async { ::std::sync::Arc::new($store) };
+                $crate::conformance::__private::check(on_runtime(suite), phase, handles, open).await;
             }
+
+            $crate::__conformance_tests! { [$($handles)?] [$($runtime)?] }
         }
     };
 }
@@ -113,41 +121,39 @@ macro_rules! __conformance_default {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_tests {
-    ([$handles:expr] $runtime:tt $body:tt) => {
-        $crate::__conformance_tests! { [] $runtime $body }
-        $crate::__conformance_test! { handles Handles $runtime $body }
+    ([$handles:expr] $runtime:tt) => {
+        $crate::__conformance_tests! { [] $runtime }
+        $crate::__conformance_test! { handles Handles $runtime }
     };
-    ([] $runtime:tt $body:tt) => {
-        $crate::__conformance_test! { golden Golden $runtime $body }
-        $crate::__conformance_test! { cases Cases $runtime $body }
-        $crate::__conformance_test! { long_log LongLog $runtime $body }
-        $crate::__conformance_test! { store_clock StoreClock $runtime $body }
-        $crate::__conformance_test! { forgetting Forgetting $runtime $body }
-        $crate::__conformance_test! { cancel Cancel $runtime $body }
-        $crate::__conformance_test! { exhaustive Exhaustive $runtime $body }
-        $crate::__conformance_test! { random Random $runtime $body }
-        $crate::__conformance_test! { contention Contention $runtime $body }
+    ([] $runtime:tt) => {
+        $crate::__conformance_test! { golden Golden $runtime }
+        $crate::__conformance_test! { cases Cases $runtime }
+        $crate::__conformance_test! { long_log LongLog $runtime }
+        $crate::__conformance_test! { store_clock StoreClock $runtime }
+        $crate::__conformance_test! { forgetting Forgetting $runtime }
+        $crate::__conformance_test! { cancel Cancel $runtime }
+        $crate::__conformance_test! { exhaustive Exhaustive $runtime }
+        $crate::__conformance_test! { random Random $runtime }
+        $crate::__conformance_test! { contention Contention $runtime }
     };
 }
 
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_test {
-    ($test:ident $phase:ident [] { $($body:tt)* }) => {
+    ($test:ident $phase:ident []) => {
         #[test]
         fn $test() {
-            $crate::conformance::__private::block_on(async {
-                let (suite, handles, _guard) = { $($body)* };
-                $crate::conformance::__private::check(suite, $crate::conformance::Phase::$phase, handles).await;
-            });
+            $crate::conformance::__private::block_on(check($crate::conformance::Phase::$phase, |suite| suite));
         }
     };
-    ($test:ident $phase:ident [tokio] { $($body:tt)* }) => {
+    ($test:ident $phase:ident [tokio]) => {
         #[::tokio::test(flavor = "multi_thread")]
         async fn $test() {
-            let (suite, handles, _guard) = { $($body)* };
-            let suite = suite.spawn(|task| ::std::boxed::Box::pin(async { _ = ::tokio::spawn(task).await }));
-            $crate::conformance::__private::check(suite, $crate::conformance::Phase::$phase, handles).await;
+            let on_tokio = |suite: $crate::conformance::Suite| {
+                suite.spawn(|task| ::std::boxed::Box::pin(async { _ = ::tokio::spawn(task).await }))
+            };
+            check($crate::conformance::Phase::$phase, on_tokio).await;
         }
     };
 }

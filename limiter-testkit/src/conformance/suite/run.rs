@@ -1,22 +1,25 @@
 //! A run of the suite.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use limiter_core::WindowStore;
+use limiter_core::{BoxFuture, SharedStore, WindowStore as _};
 
+use super::failure::{Finding, Findings};
 use super::report::{Phase, Report};
 use super::settings::{Settings, Sizes, random};
+use crate::conformance::script::{self, Planning, Script};
 use crate::conformance::sequence::Plan;
 use crate::conformance::sequence::caller::StoreKeys;
 use crate::conformance::sequence::replay::{Mismatch, Replay, Sweep};
 use crate::conformance::spawn::Spawner;
 
 /// The resources of the phases, and the report so far.
-pub(crate) struct Run<'a, S: ?Sized> {
+pub(crate) struct Run<'a> {
     settings: &'a Settings,
-    handles: Vec<Arc<S>>,
+    handles: Vec<SharedStore>,
+    /// Opens another handle.
+    pub(crate) late: Option<BoxFuture<'a, SharedStore>>,
     /// The phase whose calls are being counted.
     pub(crate) phase: Phase,
     prefix: String,
@@ -24,10 +27,14 @@ pub(crate) struct Run<'a, S: ?Sized> {
     pub(crate) report: Report,
 }
 
-impl<'a, S: WindowStore + ?Sized> Run<'a, S> {
-    pub(crate) fn new(settings: &'a Settings, handles: Vec<Arc<S>>) -> Self {
+impl<'a> Run<'a> {
+    pub(crate) fn new(
+        settings: &'a Settings,
+        handles: Vec<SharedStore>,
+        late: Option<BoxFuture<'a, SharedStore>>,
+    ) -> Self {
         let (prefix, report) = (format!("{:016x}", random()), Report::default());
-        Self { settings, handles, phase: Phase::Golden, prefix, keys: AtomicU64::new(0), report }
+        Self { settings, handles, late, phase: Phase::Golden, prefix, keys: AtomicU64::new(0), report }
     }
 
     pub(crate) fn sizes(&self) -> &'a Sizes {
@@ -58,11 +65,11 @@ impl<'a, S: WindowStore + ?Sized> Run<'a, S> {
         &self.settings.spawner
     }
 
-    pub(crate) fn store(&self) -> &Arc<S> {
+    pub(crate) fn store(&self) -> &SharedStore {
         &self.handles[0]
     }
 
-    pub(crate) fn handles(&self) -> &[Arc<S>] {
+    pub(crate) fn handles(&self) -> &[SharedStore] {
         &self.handles
     }
 
@@ -89,25 +96,63 @@ impl<'a, S: WindowStore + ?Sized> Run<'a, S> {
 
     /// Replays a plan on the store, on unused keys.
     pub(crate) async fn replay(&mut self, plan: &Plan, turn: usize) -> Result<(), Mismatch> {
-        self.replay_through(1, plan, turn, None).await
-    }
-
-    /// Replays a plan through the first `handles` handles in turn, on unused keys, with a sweep before each call.
-    pub(crate) async fn replay_through(
-        &mut self,
-        handles: usize,
-        plan: &Plan,
-        turn: usize,
-        sweep: Option<&Sweep>,
-    ) -> Result<(), Mismatch> {
         let store_keys = self.store_keys(plan);
         self.count(plan.len() as u64);
-        Replay { handles: &self.handles[..handles], store_keys: &store_keys, turn, sweep }.run(plan).await
+        Replay { turn, ..Replay::new(&self.handles[..1], &store_keys) }.run(plan).await
+    }
+
+    /// Returns the scripts of a text, and reports a text with mistakes.
+    pub(crate) fn scripts(&self, text: &str, findings: &mut Findings) -> Vec<Script> {
+        script::parse(text).unwrap_or_else(|text| {
+            findings.push(Finding::new("a script of the suite", &[], text));
+            Vec::new()
+        })
+    }
+
+    /// Returns the scripts at given times with their plans, and reports a script with mistakes.
+    pub(crate) fn planned(&self, planning: Planning, findings: &mut Findings) -> &'static [(Script, Plan)] {
+        script::planned(planning).as_ref().map_or_else(
+            |text| {
+                findings.push(Finding::new("a script of the suite", &[], text));
+                &[][..]
+            },
+            Vec::as_slice,
+        )
+    }
+
+    /// Replays a script at given times. In the phase [`Handles`](Phase::Handles) the handles take turns, and `late` opens
+    /// another one for the calls from some call on. Returns the number of calls.
+    pub(crate) async fn replay_script(
+        &self,
+        (script, plan): &(Script, Plan),
+        late: Option<(usize, BoxFuture<'_, SharedStore>)>,
+        turn: usize,
+        sweeps: bool,
+    ) -> Result<u64, Finding> {
+        let handles = if self.phase == Phase::Handles { &self.handles[..] } else { &self.handles[..1] };
+        let (store_keys, sweep) = (self.store_keys(plan), self.sweep().filter(|_| sweeps));
+        let replay = Replay { handles, store_keys: &store_keys, turn, sweep, late };
+        replay.run(plan).await.map_err(|mismatch| script.finding(mismatch))?;
+        Ok(plan.len() as u64)
+    }
+
+    /// Counts the calls of a script, or reports what is wrong. A script without calls did not run.
+    pub(crate) fn count_script(&mut self, result: Result<u64, Finding>, findings: &mut Findings) {
+        match result {
+            Ok(calls) => {
+                self.count(calls);
+                self.report.cases += u64::from(calls > 0);
+            }
+            Err(finding) => {
+                self.count(1);
+                findings.push(finding);
+            }
+        }
     }
 }
 
 /// Resets logs and ignores errors.
-pub(crate) async fn reset_all<S: WindowStore + ?Sized>(store: &S, logs: &[limiter_core::store::LogKey<'_>]) {
+pub(crate) async fn reset_all(store: &SharedStore, logs: &[limiter_core::store::LogKey<'_>]) {
     for log in logs {
         _ = store.reset(*log).await;
     }

@@ -1,0 +1,59 @@
+//! The scenarios and goals, which `benches/scenarios/*.json` declare.
+
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::record::Record;
+
+/// The scenarios and goals of a group.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Declared<S> {
+    /// The scenarios, in the order of the tables.
+    pub scenarios: Vec<S>,
+    pub(crate) goals: Vec<Goal>,
+}
+
+/// A scenario, a contestant and a measure.
+type Figure = (String, String, String);
+
+/// The most that a figure, or its ratio to another, or its difference from another, may be.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Goal {
+    pub(crate) what: String,
+    pub(crate) most: f64,
+    of: Figure,
+    to: Option<Figure>,
+    minus: Option<Figure>,
+}
+
+impl Goal {
+    pub(crate) fn measured(&self, record: &Record) -> Option<f64> {
+        let figure = |(scenario, who, measure): &Figure| record.get(scenario, who, measure);
+        let mut measured = figure(&self.of)?;
+        if let Some(other) = &self.to {
+            measured /= figure(other)?;
+        }
+        if let Some(other) = &self.minus {
+            measured -= figure(other)?;
+        }
+        Some(measured)
+    }
+}
+
+fn parse<S: DeserializeOwned>(text: &str) -> Declared<S> {
+    serde_json::from_str(text).expect("the scenarios are valid")
+}
+
+/// One operation in memory.
+pub static MEMORY: LazyLock<Declared<crate::local::Scenario>> =
+    LazyLock::new(|| parse(include_str!("../scenarios/memory.json")));
+/// Requests through axum.
+pub(crate) static HTTP: LazyLock<Declared<crate::local::http::Scenario>> =
+    LazyLock::new(|| parse(include_str!("../scenarios/http.json")));
+/// Decisions in Redis.
+pub(crate) static REDIS: LazyLock<Declared<crate::remote::scenario::Scenario>> =
+    LazyLock::new(|| parse(include_str!("../scenarios/redis.json")));

@@ -1,0 +1,78 @@
+//! Measures how much each library admits in its worst window under the same load.
+
+use std::collections::VecDeque;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use limiter_core::policy;
+
+use super::scenarios::PEERS;
+use crate::record::{Figures, Results, put};
+
+/// The limit is 100 units in any second.
+const WINDOW: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(5);
+
+/// Runs both loads, which takes five seconds. Returns the most admitted requests in any window of a second.
+pub(crate) fn measure() -> Results {
+    let mut figures = Figures::new();
+    for (measure, load) in [("boundary", boundary()), ("steady", steady())] {
+        for (who, admitted) in offer(load) {
+            put(&mut figures, who, measure, worst_window(&admitted) as f64);
+            // In the end, the steady load's.
+            put(&mut figures, who, "total", admitted.len() as f64);
+        }
+    }
+    Results::from([("admitted".to_owned(), figures)])
+}
+
+/// Times since the start, each with a number of requests.
+type Load = Vec<(Duration, usize)>;
+
+/// Twice the limit arrives just before and just after the end of the first second.
+fn boundary() -> Load {
+    let steps = (158..243).filter(|i| !(198..203).contains(i)).map(|i| (STEP * i, 5));
+    // The first request opens a fixed window, which ends almost unused.
+    [(Duration::ZERO, 1)].into_iter().chain(steps).collect()
+}
+
+/// Four times the limit arrives evenly for three seconds.
+fn steady() -> Load {
+    (0..600).map(|i| (STEP * i, 2)).collect()
+}
+
+/// Returns when each library's admitted requests were sent. Their admission was no earlier.
+fn offer(load: Load) -> Vec<(&'static str, Vec<Instant>)> {
+    let key = "user:00000000001".to_owned();
+    let libraries: Vec<_> = PEERS.iter().map(|library| (library.connect)(&policy!("100/1s"))).collect();
+    let mut admitted: Vec<_> = PEERS.iter().map(|library| (library.name, Vec::new())).collect();
+    let start = Instant::now();
+    for (at, count) in load {
+        thread::sleep(at.saturating_sub(start.elapsed()));
+        for (allows, (_, admitted)) in libraries.iter().zip(&mut admitted) {
+            for _ in 0..count {
+                let now = Instant::now();
+                if allows(&key) {
+                    admitted.push(now);
+                }
+            }
+        }
+    }
+    admitted
+}
+
+/// Returns the most requests in any window. The window is a millisecond shorter, in favour of libraries that read the
+/// clock later.
+fn worst_window(admitted: &[Instant]) -> usize {
+    let slack = Duration::from_millis(1);
+    let mut window = VecDeque::new();
+    let mut worst = 0;
+    for &at in admitted {
+        while window.front().is_some_and(|&first| at.duration_since(first) >= WINDOW - slack) {
+            window.pop_front();
+        }
+        window.push_back(at);
+        worst = worst.max(window.len());
+    }
+    worst
+}

@@ -1,0 +1,43 @@
+//! Measures memory.
+
+use limiter_core::policy;
+
+use super::library::Contestant;
+use super::scenarios::PEERS;
+use super::workload::keys;
+use crate::record::{Figures, Results, put};
+
+/// Returns the bytes that the allocator has given out, with its own overhead.
+pub(super) fn held() -> f64 {
+    // SAFETY: the function has no preconditions.
+    let all = unsafe { libc::mallinfo2() };
+    (all.uordblks + all.hblkhd) as f64
+}
+
+/// Measures the bytes per key of all libraries, by the number of requests per key, and of each request after the first.
+pub(crate) fn measure() -> Results {
+    let mut figures = Figures::new();
+    for library in &PEERS {
+        // The others take up to 30 times as long.
+        let count = if ["limiter", "governor", "throttlecrab"].contains(&library.name) { 1_000_000 } else { 50_000 };
+        // With 100 entries per key, a tenth of the keys gives the same precision.
+        let [one, ten, hundred] =
+            [(1, count), (10, count), (100, count / 10)].map(|(entries, count)| per_key(library, count, entries));
+        for (measure, bytes) in [("1", one), ("10", ten), ("100", hundred), ("further", (hundred - one) / 99.0)] {
+            put(&mut figures, library.name, measure, bytes);
+        }
+    }
+    Results::from([("bytes".to_owned(), figures)])
+}
+
+fn per_key(library: &Contestant, count: usize, entries: u32) -> f64 {
+    let keys = keys(count);
+    let before = held();
+    let allows = (library.connect)(&policy!("1000/1000s"));
+    for _ in 0..entries {
+        for key in &keys {
+            allows(key);
+        }
+    }
+    (held() - before) / count as f64
+}

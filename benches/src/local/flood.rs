@@ -1,0 +1,86 @@
+//! Floods limiters with new keys, and times each call to find the slowest.
+
+use std::fmt::Write;
+use std::hint::black_box;
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use limiter_core::{Limiter, policy};
+use limiter_memory::MemoryStore;
+
+use super::bytes::held;
+use crate::record::{Figures, Results, put};
+
+pub(crate) const FLOOD: &str = "flood";
+
+const BOUNDED: &str = "limiter, at most 100,000 keys";
+const LARGER: &str = "limiter, at most 1,000,000 keys";
+const UNBOUNDED: &str = "limiter";
+const GOVERNOR: &str = "governor";
+const IDLE: &str = "a loop that waits";
+/// All contestants, in the order of the table.
+pub(crate) const FLOODED: [&str; 5] = [BOUNDED, LARGER, UNBOUNDED, GOVERNOR, IDLE];
+const KEYS: u32 = 10_000_000;
+/// The limit of each key.
+const MAX: u32 = 100;
+/// The number of flood keys between two requests of the key that has used up its limit.
+const VICTIM_EVERY: u32 = 100_000;
+
+/// Floods all contestants. Returns the mean, quantiles and the maximum of the calls in nanoseconds, the bytes held at the end,
+/// and whether a key that had used up its limit was denied throughout.
+pub(crate) fn measure() -> Results {
+    let mut figures = Figures::new();
+    for (who, max_keys) in [(BOUNDED, Some(100_000)), (LARGER, Some(1_000_000)), (UNBOUNDED, None)] {
+        let before = held();
+        let store = max_keys.map_or_else(MemoryStore::new, MemoryStore::with_max_keys);
+        let limiter = Limiter::new("bench", policy!("100/1h"), store);
+        let allows = |key: &String| limiter.acquire(key).now().is_ok_and(|decision| decision.allowed());
+        flood(&mut figures, who, before, allows);
+    }
+    let before = held();
+    let cell = Duration::from_secs(3600) / MAX;
+    let quota = governor::Quota::with_period(cell).expect("a period is not zero");
+    let governor = governor::RateLimiter::dashmap(quota.allow_burst(NonZeroU32::MIN.saturating_add(MAX - 1)));
+    flood(&mut figures, GOVERNOR, before, |key: &String| governor.check_key(key).is_ok());
+    drop(governor);
+    let fastest = figures.values().map(|figures| figures["mean"]).fold(f64::MAX, f64::min);
+    let length = Duration::from_nanos(fastest as u64);
+    let idle = |_: &String| {
+        let start = Instant::now();
+        while black_box(start).elapsed() < length {}
+        true
+    };
+    flood(&mut figures, IDLE, held(), idle);
+    Results::from([(FLOOD.to_owned(), figures)])
+}
+
+fn flood(figures: &mut Figures, who: &str, before: f64, allows: impl Fn(&String) -> bool) {
+    let victim = "victim".to_owned();
+    for _ in 0..MAX {
+        allows(&victim);
+    }
+    let mut times = Histogram::<u32>::new(3).expect("three digits are valid");
+    let (mut key, mut victim_denied) = (String::with_capacity(32), true);
+    for i in 0..KEYS {
+        key.clear();
+        let _ = write!(key, "user:{i:011}");
+        let start = Instant::now();
+        let allowed = allows(&key);
+        let took = start.elapsed().as_nanos() as u64;
+        assert!(allowed, "{who} on {key}");
+        times.record(took).expect("the histogram grows");
+        if i % VICTIM_EVERY == VICTIM_EVERY - 1 {
+            victim_denied &= !allows(&victim);
+        }
+    }
+    let mut put = |measure, figure| put(figures, who, measure, figure);
+    put("mean", times.mean());
+    put("p99.9", times.value_at_quantile(0.999) as f64);
+    put("p99.99", times.value_at_quantile(0.9999) as f64);
+    put("longest", times.max() as f64);
+    put("bytes", held() - before);
+    if who != IDLE {
+        put("victim denied", f64::from(u8::from(victim_denied)));
+    }
+}

@@ -1,0 +1,131 @@
+//! The peers. Each is called through its public API.
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
+
+use governor::middleware::NoOpMiddleware;
+use limiter_core::Policy;
+use trypema::local::LocalRateLimiterProvider;
+use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
+
+use super::library::{Library, in_seconds, only_limit};
+
+/// governor, keyed, in a `DashMap`, as shipped.
+pub(crate) type Governor = GovernorHashedBy<std::hash::RandomState, false>;
+
+/// governor with the hasher that this library uses.
+pub(crate) type GovernorFoldhash = GovernorHashedBy<foldhash::fast::RandomState, true>;
+
+/// governor, keyed, in a `DashMap` with this hasher.
+pub(crate) struct GovernorHashedBy<S: BuildHasher + Clone, const FOLDHASH: bool>(
+    governor::DefaultKeyedRateLimiter<String, NoOpMiddleware, S>,
+);
+
+impl<S, const FOLDHASH: bool> Library for GovernorHashedBy<S, FOLDHASH>
+where
+    S: BuildHasher + Clone + Default + Send + Sync + 'static,
+{
+    const NAME: &str = if FOLDHASH { "governor foldhash" } else { "governor" };
+    const REFILLS: bool = true;
+
+    fn with(policy: &Policy) -> Self {
+        let (max, window) = only_limit(policy);
+        let burst = NonZeroU32::new(max).expect("a maximum is not zero");
+        let quota = governor::Quota::with_period(window / max).expect("a period is not zero").allow_burst(burst);
+        Self(governor::RateLimiter::dashmap_with_hasher(quota, S::default()))
+    }
+
+    #[inline(always)]
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
+        let cost = NonZeroU32::new(cost).expect("no cost is zero");
+        self.0.check_key_n(key, cost).is_ok_and(|fits| fits.is_ok())
+    }
+
+    #[inline(always)]
+    fn allows(&self, key: &String) -> bool {
+        self.0.check_key(key).is_ok()
+    }
+
+    fn sweep(&self) {
+        self.0.retain_recent();
+    }
+}
+
+/// trypema, local and absolute, with buckets of `BUCKET` milliseconds.
+pub(crate) struct Trypema<const BUCKET: u64> {
+    provider: Arc<LocalRateLimiterProvider>,
+    rate: RateLimit,
+}
+
+impl<const BUCKET: u64> Library for Trypema<BUCKET> {
+    const NAME: &str = if BUCKET == 1 { "trypema 1 ms" } else { "trypema 100 ms" };
+
+    fn with(policy: &Policy) -> Self {
+        let (max, seconds) = in_seconds(policy);
+        let provider = LocalRateLimiterProvider::builder()
+            .window_size(WindowSize::seconds_or_panic(seconds))
+            .bucket_size(BucketSize::milliseconds_or_panic(BUCKET))
+            .disable_cleanup()
+            .build()
+            .expect("the configuration is valid");
+        Self { provider, rate: RateLimit::per_second_or_panic(max as f64 / seconds as f64) }
+    }
+
+    #[inline(always)]
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
+        let decision = self.provider.absolute().inc(key, &self.rate, u64::from(cost));
+        matches!(decision, RateLimitDecision::Allowed)
+    }
+}
+
+/// limitador, in memory, with one variable for the key.
+pub(crate) struct Limitador {
+    limiter: limitador::RateLimiter,
+    namespace: limitador::limit::Namespace,
+}
+
+impl Library for Limitador {
+    const NAME: &str = "limitador";
+
+    fn with(policy: &Policy) -> Self {
+        let (max, seconds) = in_seconds(policy);
+        let limiter = limitador::RateLimiter::new(4_000_000);
+        let key = "key".try_into().expect("the expression is valid");
+        limiter.add_limit(limitador::limit::Limit::new("bench", max, seconds, vec![], vec![key]));
+        Self { limiter, namespace: "bench".into() }
+    }
+
+    #[inline(always)]
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
+        let context = HashMap::from([("key".to_owned(), key.clone())]).into();
+        let checked = self.limiter.check_rate_limited_and_update(&self.namespace, &context, u64::from(cost));
+        checked.is_ok_and(|result| !result.limited)
+    }
+}
+
+/// throttlecrab in a mutex, because its limiter needs `&mut self`.
+pub(crate) struct Throttlecrab {
+    limiter: Mutex<throttlecrab::RateLimiter<throttlecrab::PeriodicStore>>,
+    max: i64,
+    seconds: i64,
+}
+
+impl Library for Throttlecrab {
+    const NAME: &str = "throttlecrab";
+
+    fn with(policy: &Policy) -> Self {
+        let (max, seconds) = in_seconds(policy);
+        let limiter = Mutex::new(throttlecrab::RateLimiter::new(throttlecrab::PeriodicStore::new()));
+        Self { limiter, max: max as i64, seconds: seconds as i64 }
+    }
+
+    #[inline(always)]
+    fn allows_n(&self, key: &String, cost: u32) -> bool {
+        let mut limiter = self.limiter.lock().expect("no thread panics");
+        let answer = limiter.rate_limit(key, self.max, self.max, self.seconds, i64::from(cost), SystemTime::now());
+        answer.is_ok_and(|(allowed, _)| allowed)
+    }
+}

@@ -1,0 +1,254 @@
+//! Runs one scenario: fills the server, and makes the turns of each contestant.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use futures::future::try_join_all;
+use limiter_core::{Limit, Policy, Timestamp};
+use redis::aio::ConnectionManager;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+
+use super::contestants::{Contestant, connect, limiter};
+use super::scenario::{Before, Measure, Scenario};
+use crate::local::workload::keys;
+use crate::record::{Figures, put};
+use crate::turns::{self, Case, Effort, Turn};
+
+/// The number of tasks where the server's time is measured.
+const TASKS: usize = 50;
+
+/// The contestants that run one script per decision.
+const ONE_SCRIPT: [&str; 4] = ["limiter", "GCRA", "no-op", "sorted set, script"];
+
+/// Measures one scenario.
+pub(super) fn measure(runtime: &Runtime, url: &str, scenario: &Scenario, effort: &Effort) -> Result<Figures> {
+    let running = runtime.block_on(Running::new(url, scenario))?;
+    let (rounds, calls) = match scenario.measure {
+        Measure::Bytes => (0, 0),
+        Measure::Server => effort.server,
+        Measure::Clients(1) => effort.clients,
+        Measure::Batches(size) => (effort.clients.0, (effort.clients.1 / 4 / size).max(1)),
+        Measure::Clients(_) => (effort.clients.0, 4 * effort.clients.1),
+    };
+    if scenario.keys > 1 && scenario.measure == Measure::Server && !scenario.restore {
+        let most = rounds * (calls + TASKS);
+        ensure!(most <= scenario.keys, "each key is visited once at most: {most} visits of {} keys", scenario.keys);
+    }
+    let mut sides = Vec::new();
+    for who in &scenario.who {
+        sides.push(runtime.block_on(running.side(url, who)).with_context(|| who.clone())?);
+    }
+    let bytes: Vec<_> = sides.iter().map(|side| (side.who, side.bytes)).collect();
+    let cases = sides
+        .iter_mut()
+        .map(|side| Case { who: side.who, turn: Box::new(|| runtime.block_on(running.turn(side, calls))) });
+    let mut figures = turns::measure(&mut cases.collect::<Vec<_>>(), |round| round >= rounds)?;
+    for (who, bytes) in bytes.into_iter().filter(|(_, bytes)| *bytes > 0) {
+        put(&mut figures, who, "bytes", bytes as f64);
+    }
+    Ok(figures)
+}
+
+/// A scenario on a server.
+struct Running<'a> {
+    connection: ConnectionManager,
+    scenario: &'a Scenario,
+    policy: Policy,
+    keys: Arc<Vec<String>>,
+}
+
+/// A contestant, the number of its decisions, and the bytes of its filled key.
+struct Side<'a> {
+    who: &'a str,
+    contestant: Arc<Contestant>,
+    decisions: usize,
+    bytes: u64,
+}
+
+impl<'a> Running<'a> {
+    async fn new(url: &str, scenario: &'a Scenario) -> Result<Self> {
+        let connection = connect(url).await?;
+        let mut keys = keys(scenario.keys);
+        fastrand::Rng::with_seed(0).shuffle(&mut keys);
+        let mut running = Self { connection, scenario, policy: scenario.policy()?, keys: Arc::new(keys) };
+        // Redis 6.2 has this name only, and later versions have it too.
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("zset-max-ziplist-entries").arg(scenario.listpack);
+        set.exec_async(&mut running.connection).await.context("cannot set zset-max-ziplist-entries")?;
+        running.flush().await?;
+        if let Before::Sliding(entries) = scenario.before {
+            running.policy = Limit::per_hour(1_000_000)?.into();
+            let mut side = running.connected(url, "limiter").await?;
+            running.offer(&mut side, &running.keys, 500, TASKS, true).await?;
+            let start = Instant::now();
+            running.offer(&mut side, &running.keys, 4000, TASKS, true).await?;
+            let window = start.elapsed() * u32::try_from(entries)? / 4000;
+            let max = scenario.policy()?.largest_max();
+            running.policy = Limit::new(max, Duration::from_micros(window.as_micros() as u64))?.into();
+            running.flush().await?;
+        }
+        Ok(running)
+    }
+
+    async fn flush(&self) -> Result<()> {
+        Ok(redis::cmd("FLUSHALL").exec_async(&mut self.connection.clone()).await?)
+    }
+
+    async fn connected(&self, url: &str, who: &'a str) -> Result<Side<'a>> {
+        let contestant = Contestant::new(who, self.scenario, &self.policy, connect(url).await?)?;
+        Ok(Side { who, contestant: Arc::new(contestant), decisions: 0, bytes: 0 })
+    }
+
+    /// Connects a contestant, fills its first key, and copies that key to the others.
+    async fn side(&self, url: &str, who: &'a str) -> Result<Side<'a>> {
+        let mut side = self.connected(url, who).await?;
+        let (Before::Units(units) | Before::Expired(units) | Before::Steady(units)) = self.scenario.before else {
+            return Ok(side);
+        };
+        let key = &self.keys[0];
+        match (self.scenario.before, who) {
+            (_, "no-op" | "trypema") => return Ok(side),
+            (_, "GCRA") => side.contestant.decide(key, units, true).await?,
+            (Before::Units(_), _) => {
+                let first = Arc::new(vec![key.clone()]);
+                self.offer(&mut side, &first, units as usize, TASKS, true).await?;
+            }
+            _ => {
+                let limiter = limiter("bench", self.connection.clone(), self.policy.clone(), false)?;
+                let step = self.policy.longest_window().as_micros() / units;
+                let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64;
+                let expired = matches!(self.scenario.before, Before::Expired(_));
+                let end = if expired { now - 1_000_000 } else { now + step / 2 };
+                for n in (1..=3 * units).rev() {
+                    let at = Timestamp::from_micros(end - n * step)?;
+                    ensure!(limiter.acquire(key).at(at).await?.allowed(), "{key} is used up too early");
+                }
+            }
+        }
+        for part in self.keys[1..].chunks(TASKS) {
+            let copies = part.iter().map(|to| {
+                let (from, to) = (side.contestant.stored(key), side.contestant.stored(to));
+                async move {
+                    let mut copy = redis::cmd("COPY");
+                    copy.arg(from).arg(to).query_async::<u64>(&mut self.connection.clone()).await
+                }
+            });
+            ensure!(try_join_all(copies).await?.iter().all(|&done| done == 1), "a key could not be copied");
+        }
+        let mut usage = redis::cmd("MEMORY");
+        usage.arg("USAGE").arg(side.contestant.stored(key)).arg("SAMPLES").arg(0);
+        side.bytes = usage.query_async(&mut self.connection.clone()).await?;
+        Ok(side)
+    }
+
+    /// Makes one turn.
+    async fn turn(&self, side: &mut Side<'_>, calls: usize) -> Result<Turn> {
+        let Scenario { measure, before, restore, denied, .. } = *self.scenario;
+        let warm_up = match before {
+            // Enough for the window to pass since the contestant's last turn, and to fill again.
+            Before::Sliding(entries) if side.who == "limiter" => 4 * entries as usize,
+            _ => TASKS.min(calls),
+        };
+        let tasks = match measure {
+            Measure::Clients(tasks) => tasks,
+            Measure::Batches(_) => 1,
+            Measure::Server | Measure::Bytes => TASKS,
+        };
+        self.offer(side, &self.keys, warm_up, tasks, !denied).await?;
+        let (script, processor) = (self.script().await?, self.processor().await?);
+        let mut turn = self.offer(side, &self.keys, calls, tasks, !denied).await?;
+        turn.push(("processor", (self.processor().await? - processor) / calls as f64));
+        if measure == Measure::Server {
+            let after = self.script().await?;
+            let scripts = after.0 - script.0;
+            ensure!(
+                !ONE_SCRIPT.contains(&side.who) || scripts == calls as u64,
+                "{scripts} scripts in {calls} decisions"
+            );
+            turn.retain(|(measure, _)| *measure == "processor");
+            turn.push(("script", (after.1 - script.1) as f64 / calls as f64));
+        }
+        let Some(first) = side.contestant.stored(&self.keys[0]) else { return Ok(turn) };
+        if side.who == "limiter" {
+            let entries: u64 = redis::cmd("ZCARD").arg(first).query_async(&mut self.connection.clone()).await?;
+            turn.push(("entries", entries as f64));
+        }
+        if let (true, Before::Units(units)) = (restore, before) {
+            for key in self.keys.iter() {
+                let mut trim = redis::cmd("ZREMRANGEBYRANK");
+                trim.arg(side.contestant.stored(key)).arg(units).arg(-1);
+                trim.exec_async(&mut self.connection.clone()).await?;
+            }
+        }
+        Ok(turn)
+    }
+
+    /// Makes `count` decisions from concurrent tasks, and asserts each.
+    async fn offer(
+        &self,
+        side: &mut Side<'_>,
+        keys: &Arc<Vec<String>>,
+        count: usize,
+        tasks: usize,
+        allowed: bool,
+    ) -> Result<Turn> {
+        let (first, next) = (side.decisions, Arc::new(AtomicUsize::new(0)));
+        side.decisions += count;
+        let cost = self.scenario.cost;
+        let mut running = JoinSet::new();
+        let start = Instant::now();
+        for _ in 0..tasks.min(count) {
+            let (contestant, keys, next) = (Arc::clone(&side.contestant), Arc::clone(keys), Arc::clone(&next));
+            running.spawn(async move {
+                let mut times = Vec::with_capacity(count / tasks + 1);
+                loop {
+                    let decision = next.fetch_add(1, Ordering::Relaxed);
+                    if decision >= count {
+                        return Ok(times);
+                    }
+                    let start = Instant::now();
+                    contestant.decide(&keys[(first + decision) % keys.len()], cost, allowed).await?;
+                    times.push(start.elapsed().as_nanos() as f64 / 1000.0);
+                }
+            });
+        }
+        let mut times: Vec<f64> = Vec::with_capacity(count);
+        while let Some(done) = running.join_next().await {
+            let done: Result<Vec<f64>> = done?;
+            times.extend(done?);
+        }
+        let each = start.elapsed().as_secs_f64() * 1e6 / count as f64;
+        times.sort_by(f64::total_cmp);
+        let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
+        Ok(vec![("rate", 1e6 / each), ("half", at(50)), ("p99", at(99)), ("each", each)])
+    }
+
+    async fn info(&self, section: &str) -> Result<String> {
+        Ok(redis::cmd("INFO").arg(section).query_async(&mut self.connection.clone()).await?)
+    }
+
+    /// Returns the number of scripts that the server has run by digest, and the microseconds in scripts and transactions.
+    async fn script(&self) -> Result<(u64, u64)> {
+        let info = self.info("commandstats").await?;
+        let field = |command: &str, name: &str| {
+            let (_, line) = info.split_once(&format!("cmdstat_{command}:"))?;
+            line.lines().next()?.split(',').find_map(|field| field.strip_prefix(name))?.parse::<u64>().ok()
+        };
+        let calls = field("evalsha", "calls=").unwrap_or_default();
+        Ok((calls, ["evalsha", "multi", "exec"].into_iter().filter_map(|command| field(command, "usec=")).sum()))
+    }
+
+    /// Returns the microseconds of processor time that the server has taken.
+    async fn processor(&self) -> Result<f64> {
+        let info = self.info("cpu").await?;
+        let of = |field: &str| -> Option<f64> {
+            info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')?.trim().parse().ok())
+        };
+        let both = of("used_cpu_user").zip(of("used_cpu_sys"));
+        let (user, system) = both.with_context(|| format!("INFO cpu lacks used_cpu_user and used_cpu_sys:\n{info}"))?;
+        Ok((user + system) * 1e6)
+    }
+}

@@ -1,0 +1,104 @@
+//! A scenario in Redis, as declared.
+
+use anyhow::Result;
+use limiter_core::{Counting, Limit, Policy};
+use serde::Deserialize;
+
+use crate::turns::Effort;
+
+/// Decisions with known answers.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Scenario {
+    pub(crate) name: String,
+    /// The workload, as the table describes it.
+    pub(crate) about: String,
+    /// The contestants. Ratios are those of the first to each of the others.
+    pub(super) who: Vec<String>,
+    limits: Vec<Limit>,
+    #[serde(default)]
+    counting: Counting,
+    pub(super) measure: Measure,
+    #[serde(default = "one")]
+    pub(super) keys: usize,
+    /// The closest limit of algorithms that spread it evenly. Default: the first limit.
+    rate: Option<Limit>,
+    #[serde(default = "one")]
+    pub(super) cost: u64,
+    #[serde(default)]
+    pub(super) denied: bool,
+    #[serde(default)]
+    pub(super) before: Before,
+    /// Whether logs are cut to the entries that they had before each turn.
+    #[serde(default)]
+    pub(super) restore: bool,
+    /// The server's `zset-max-listpack-entries`. Default: that of Redis.
+    #[serde(default = "listpack")]
+    pub(super) listpack: u64,
+}
+
+/// The earlier use of a key.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Before {
+    /// None.
+    #[default]
+    Nothing,
+    /// This many recent units, each an entry.
+    Units(u64),
+    /// One unit in each of this many equal parts of the window, for three windows. The oldest unit of the last window
+    /// has just expired.
+    Expired(u64),
+    /// The same, but no unit of the last window has expired.
+    Steady(u64),
+    /// The window is as long as this many entries take at the speed of the turn. The turn starts with a full window.
+    Sliding(u64),
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Measure {
+    /// The bytes of one key alone.
+    Bytes,
+    /// The server's time.
+    Server,
+    /// What this many tasks see that share one connection, each with one request in flight.
+    Clients(usize),
+    /// One caller's batches of this many keys.
+    Batches(usize),
+}
+
+fn one<N: From<u8>>() -> N {
+    1.into()
+}
+
+fn listpack() -> u64 {
+    128
+}
+
+impl Scenario {
+    pub(super) fn policy(&self) -> Result<Policy> {
+        Ok(Policy::new(self.limits.iter().copied())?.with_counting(self.counting))
+    }
+
+    /// Returns a burst, and the seconds in which it refills.
+    pub(super) fn rate(&self) -> (u64, u64) {
+        let limit = self.rate.unwrap_or(self.limits[0]);
+        (limit.max(), limit.window().as_micros() / 1_000_000)
+    }
+
+    /// Returns the same scenario with no more keys and units than the effort allows.
+    pub(super) fn within(mut self, effort: &Effort) -> Result<Self> {
+        self.keys = self.keys.min(effort.keys);
+        if let Before::Units(units) = &mut self.before
+            && *units > effort.keys as u64
+        {
+            *units = effort.keys as u64;
+            if self.denied {
+                self.limits = vec![Limit::with_window(*units, self.limits[0].window())?];
+            }
+        }
+        Ok(self)
+    }
+}

@@ -1,0 +1,147 @@
+//! Tables of Markdown, with a row for every processor family.
+
+use std::fmt::Write;
+
+use crate::declared::Goal;
+use crate::record::Record;
+
+/// Returns what a table shows of a record, in the row of an item.
+type Cell<'a> = dyn Fn(&Record, &str) -> Option<String> + 'a;
+
+pub(super) struct Column<'a> {
+    title: String,
+    cell: Box<Cell<'a>>,
+}
+
+pub(super) fn column<'a>(title: &str, cell: impl Fn(&Record, &str) -> Option<String> + 'a) -> Column<'a> {
+    Column { title: title.to_owned(), cell: Box::new(cell) }
+}
+
+/// Returns the column of a number.
+pub(super) fn number<'a>(title: &str, decimals: usize, of: impl Fn(&Record, &str) -> Option<f64> + 'a) -> Column<'a> {
+    column(title, move |record, item| Some(format!("{:.decimals$}", of(record, item)?)))
+}
+
+/// Returns the column of a contestant's nanoseconds in each scenario.
+pub(super) fn nanos_of(who: &str) -> Column<'_> {
+    column(who, move |record, scenario| record.nanos(scenario, who).map(nanos))
+}
+
+/// Returns the columns of contestants. The first is this library. The others have their ratio to it in brackets: the
+/// recorded one, or that of the medians.
+pub(super) fn beside<'a>(
+    who: &[&'a str],
+    measure: &'a str,
+    show: impl Fn(f64) -> String + Copy + 'a,
+) -> Vec<Column<'a>> {
+    let ours = who[0];
+    let cell = |who: &'a str| {
+        let ratio = format!("{measure} to {who}");
+        column(who, move |record, scenario| {
+            let figure = record.get(scenario, who, measure)?;
+            if who == ours {
+                return Some(format!("**{}**", show(figure)));
+            }
+            Some(match (record.get(scenario, ours, &ratio), record.get(scenario, ours, measure)) {
+                (Some(ratio), _) => format!("{} ({:.2})", show(figure), 1.0 / ratio),
+                (None, Some(ours)) => format!("{} ({:.1})", show(figure), figure / ours),
+                (None, None) => show(figure),
+            })
+        })
+    };
+    who.iter().map(|who| cell(who)).collect()
+}
+
+/// Returns a table. `head` names the items, and each row has an item's label and name. A record without the first cell has
+/// no row.
+pub(super) fn table(
+    records: &[Record],
+    head: &str,
+    columns: &[Column<'_>],
+    rows: impl IntoIterator<Item = (String, String)>,
+) -> String {
+    let titles: Vec<&str> = columns.iter().map(|column| column.title.as_str()).collect();
+    let mut out = format!("| {head} | processor | {} |\n", titles.join(" | "));
+    let _ = writeln!(out, "|{}---|{}", "---|".repeat(head.split('|').count()), "---:|".repeat(columns.len()));
+    for (label, item) in rows {
+        for record in records {
+            let cells: Vec<_> = columns.iter().map(|column| (column.cell)(record, &item)).collect();
+            if cells[0].is_some() {
+                let cells: Vec<String> = cells.into_iter().map(Option::unwrap_or_default).collect();
+                let _ = writeln!(out, "| {label} | {} | {} |", record.family(), cells.join(" | "));
+            }
+        }
+    }
+    out
+}
+
+/// Returns the label and the name of a scenario.
+pub(super) fn row(name: &str, about: &str) -> (String, String) {
+    (format!("`{name}`: {about}"), name.to_owned())
+}
+
+/// Returns the table of goals. A goal is met if it is met on all processors.
+pub(super) fn goals(records: &[Record], what: &str, goals: &[Goal]) -> String {
+    let families: Vec<&str> = records.iter().map(Record::family).collect();
+    let rules = "---:|".repeat(families.len() + 2);
+    let mut out = format!("| {what} | at most | {} |  |\n|---|{rules}\n", families.join(" | "));
+    for goal @ Goal { what, most, .. } in goals {
+        let figures: Vec<Option<f64>> = records.iter().map(|record| goal.measured(record)).collect();
+        if figures.iter().any(Option::is_some) {
+            let met = if figures.iter().flatten().all(|figure| figure <= most) { "met" } else { "**missed**" };
+            let shown = |figure: Option<f64>| figure.map_or_else(String::new, |figure| format!("{figure:.2}"));
+            let figures: Vec<String> = figures.into_iter().map(shown).collect();
+            let _ = writeln!(out, "| {what} | {most} | {} | {met} |", figures.join(" | "));
+        }
+    }
+    out
+}
+
+/// Returns how the figures were measured.
+pub(super) fn origin(records: &[Record]) -> String {
+    let line = |record: &Record| {
+        let Record { arguments, machine, versions, .. } = record;
+        format!("- `cargo run --release -p limiter-benches -- {arguments}` on {machine}, with {versions}.\n")
+    };
+    records.iter().map(line).collect()
+}
+
+pub(super) fn nanos(nanos: f64) -> String {
+    if nanos < 100.0 { format!("{nanos:.1}") } else { format!("{nanos:.0}") }
+}
+
+/// Returns the number with its thousands separated by commas.
+pub(super) fn thousands(number: usize) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().filter_map(|group| str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_a_row_for_each_processor_and_a_goal_is_met_on_all_of_them() {
+        let record = |machine: &str, nanos| {
+            let figures = [("limiter", nanos), ("governor", 60.0)];
+            let figures = figures.map(|(who, nanos)| (who.to_owned(), [("ns".to_owned(), nanos)].into())).into();
+            Record { machine: machine.to_owned(), results: [("hot".to_owned(), figures)].into(), ..Record::default() }
+        };
+        let records = [record("AMD EPYC", 40.0), record("Intel(R) Xeon(R)", 120.0)];
+        let columns = beside(&["limiter", "governor", "trypema"], "ns", nanos);
+        let rows = ["hot", "cold"].map(|scenario| (format!("`{scenario}`"), scenario.to_owned()));
+        let text = table(&records, "scenario", &columns, rows);
+        let expected = "| scenario | processor | limiter | governor | trypema |\n|---|---|---:|---:|---:|\n\
+            | `hot` | AMD | **40.0** | 60.0 (1.5) |  |\n| `hot` | Intel | **120** | 60.0 (0.5) |  |\n";
+        assert_eq!(text, expected);
+        let goal = |most| {
+            let goal = r#"{"what": "one key", "most": MOST, "of": ["hot", "limiter", "ns"]}"#;
+            serde_json::from_str::<Goal>(&goal.replace("MOST", most)).unwrap()
+        };
+        let expected = "| ns | at most | AMD | Intel |  |\n|---|---:|---:|---:|---:|\n\
+            | one key | 100 | 40.00 | 120.00 | **missed** |\n| one key | 120 | 40.00 | 120.00 | met |\n";
+        assert_eq!(goals(&records, "ns", &[goal("100"), goal("120")]), expected);
+        assert_eq!([7, 1000, 1_234_567].map(thousands), ["7", "1,000", "1,234,567"]);
+    }
+}

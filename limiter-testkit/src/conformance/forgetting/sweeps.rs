@@ -1,0 +1,90 @@
+//! Sweeps while other calls append. A log that expired before the sweep may have a new entry before the sweep ends.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use limiter_core::store::{Mode, Op};
+use limiter_core::{Error, Name, Policy, SharedStore, policy};
+
+use crate::conformance::sentence::Citation;
+use crate::conformance::sentence::Sentence::{F1, L12};
+use crate::conformance::sequence::caller::by_facts;
+use crate::conformance::suite::failure::{Finding, Findings};
+use crate::conformance::suite::run::{Run, reset_all};
+
+/// The number of keys of each task.
+const KEYS: usize = 8;
+/// How often a sweep is polled before another call appends.
+const MAX_POLLS: usize = 8;
+
+const CITATIONS: &[Citation] = &[F1.nth(1), L12.nth(2)];
+
+/// Appends to a log, or reads it, and returns the usage.
+async fn call(store: &SharedStore, mode: Mode, key: &str, policy: &Policy) -> Result<u64, Error> {
+    let op = Op::new(mode, key, policy).with_name(Name::new("conformance"));
+    Ok(by_facts(store, op).await?.0.used())
+}
+
+pub(super) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
+    let Some(sweep) = run.sweep().cloned() else { return };
+    for polls in 0..=MAX_POLLS {
+        if let Ok(0) = between_polls(run, polls).await {
+            let text = "a log expired; then a sweep began, an append followed, and the sweep ended: the log is empty";
+            return findings.push(Finding::new("an append between two polls of a sweep", CITATIONS, text));
+        }
+    }
+    for _ in 0..run.sizes().tries.div_ceil(4) {
+        let tasks = run.sizes().tasks;
+        let keys: Vec<String> = (0..tasks * KEYS).map(|_| run.new_key()).collect();
+        for key in &keys {
+            _ = call(run.store(), Mode::Record, key, &policy!("9/1us")).await;
+        }
+        let (store, sweep, all) = (run.store().clone(), sweep.clone(), Arc::new(keys));
+        let keys = Arc::clone(&all);
+        let work = move |task: usize, turn: usize| {
+            let (store, sweep, keys) = (store.clone(), sweep.clone(), Arc::clone(&keys));
+            async move {
+                match task {
+                    0 => sweep().await,
+                    _ => _ = call(&store, Mode::Record, &keys[task * KEYS + turn], &policy!("9/1h")).await,
+                }
+            }
+        };
+        if let Err(text) = run.spawner().run_all((tasks, KEYS), false, work).await {
+            return findings.push(Finding::new("sweeps and appends", CITATIONS, text));
+        }
+        let mut lost = 0;
+        for key in &all[KEYS..] {
+            lost += usize::from(matches!(call(run.store(), Mode::Peek, key, &policy!("9/1h")).await, Ok(0)));
+        }
+        let logs: Vec<_> =
+            all.iter().map(|key| limiter_core::store::LogKey::new(Name::new("conformance"), key)).collect();
+        reset_all(run.store(), &logs).await;
+        run.count(4 * all.len() as u64);
+        if lost > 0 {
+            let text = format!("{lost} logs lost an entry that was appended while another task swept");
+            return findings.push(Finding::new("sweeps and appends", CITATIONS, text));
+        }
+    }
+}
+
+/// Appends to an expired log after some polls of a sweep. Returns the usage afterwards.
+async fn between_polls(run: &mut Run<'_>, polls: usize) -> Result<u64, Error> {
+    let (Some(sweep), store, key) = (run.sweep(), run.store().clone(), run.new_key()) else { return Ok(1) };
+    call(&store, Mode::Record, &key, &policy!("9/1us")).await?;
+    let mut sweep = pin!(sweep());
+    let mut is_done = false;
+    for _ in 0..polls {
+        is_done = is_done || std::future::poll_fn(|context| Poll::Ready(sweep.as_mut().poll(context).is_ready())).await;
+    }
+    let appended = call(&store, Mode::Record, &key, &policy!("9/1h")).await;
+    if !is_done {
+        sweep.await;
+    }
+    let used = call(&store, Mode::Peek, &key, &policy!("9/1h")).await;
+    reset_all(&store, &[Op::peek(&key, &policy!("9/1h")).with_name(Name::new("conformance")).log]).await;
+    run.count(4);
+    appended?;
+    used
+}

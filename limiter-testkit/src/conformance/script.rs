@@ -1,0 +1,319 @@
+//! Scripts: named cases that are written as text. `scripts/given_times.txt` describes the language.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use limiter_core::store::Mode;
+use limiter_core::{Counting, Policy, Timestamp, Window};
+
+use super::generated::strategy::START;
+use super::sentence::{Citation, Sentence};
+use super::sequence::Plan;
+use super::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
+use super::sequence::replay::Mismatch;
+use super::session::clock::When;
+use super::suite::failure::Finding;
+
+pub(crate) const GIVEN_TIMES: &str = include_str!("scripts/given_times.txt");
+pub(crate) const STORE_CLOCK: &str = include_str!("scripts/store_clock.txt");
+pub(crate) const FORGETTING: &str = include_str!("scripts/forgetting.txt");
+pub(crate) const FORGETTING_A_MINUTE: &str = include_str!("scripts/forgetting_a_minute.txt");
+pub(crate) const DROPPED: &str = include_str!("scripts/dropped.txt");
+pub(crate) const DROPPED_AT_THE_STORES_CLOCK: &str = include_str!("scripts/dropped_at_the_stores_clock.txt");
+
+/// Two limiters with different names on one key.
+const TWO_NAMES: [CaseLimiter; 2] =
+    [CaseLimiter { name: 0, policy: Some(0) }, CaseLimiter { name: 1, policy: Some(1) }];
+
+/// A named case. Each step lists the sentences of the contract that it checks.
+#[derive(Clone, Debug)]
+pub(crate) struct Script {
+    pub(crate) name: String,
+    pub(crate) case: Case,
+    /// The sentences that each step checks.
+    pub(crate) citations: Vec<Vec<Citation>>,
+    /// The times that steps at the store's clock give, by step.
+    given: HashMap<usize, GivenTime>,
+    /// The step whose future is dropped.
+    pub(crate) dropped: Option<usize>,
+}
+
+/// A time that a step gives, in microseconds.
+#[derive(Clone, Copy, Debug)]
+enum GivenTime {
+    At(u64),
+    AfterFirst(i64),
+}
+
+impl Script {
+    /// Returns the same script with the counting mode of each policy inverted.
+    pub(crate) fn counting_otherwise(mut self) -> Self {
+        for policy in &mut self.case.policies {
+            *policy = policy.clone().with_counting(match policy.counting() {
+                Counting::Admitted => Counting::Attempts,
+                Counting::Attempts => Counting::Admitted,
+            });
+        }
+        self
+    }
+
+    /// Returns when a step happens. `first` is the time of the first step.
+    pub(crate) fn when(&self, step: usize, first: Option<Timestamp>) -> When {
+        let micros = match (self.given.get(&step), first) {
+            (Some(GivenTime::At(micros)), _) => *micros,
+            (Some(GivenTime::AfterFirst(after)), Some(first)) => first.as_micros().saturating_add_signed(*after),
+            _ => return When::Store,
+        };
+        When::Given(Timestamp::from_micros_saturating(micros))
+    }
+
+    /// Makes a step happen at a given time.
+    pub(crate) fn give_time(&mut self, step: usize, at: Timestamp) {
+        self.given.insert(step, GivenTime::At(at.as_micros()));
+    }
+
+    /// Returns the finding of a wrong answer. It cites the sentences of the step.
+    pub(crate) fn finding(&self, mut mismatch: Mismatch) -> Finding {
+        let mut citations = self.citations.get(mismatch.step).cloned().unwrap_or_default();
+        let is_new = |citation: &Citation| !citations.iter().any(|own| own.item == citation.item);
+        let more: Vec<Citation> = mismatch.citations.iter().copied().filter(is_new).collect();
+        citations.extend(more);
+        mismatch.citations = citations;
+        Finding::of(format!("script \"{}\"", self.name), mismatch)
+    }
+}
+
+/// How the calls of a script at given times are planned.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Planning {
+    CountingOtherwise,
+    AsWritten,
+    /// With a look at the log after every step, so that a failure names the step that went wrong.
+    WithPeeks,
+}
+
+/// Scripts with their plans, or a mistake in a script.
+pub(crate) type Planned = Result<Vec<(Script, Plan)>, String>;
+
+/// Returns the scripts at given times with their plans, which are computed once per process.
+pub(crate) fn planned(planning: Planning) -> &'static Planned {
+    static PLANS: [OnceLock<Planned>; 3] = [const { OnceLock::new() }; 3];
+    PLANS[planning as usize].get_or_init(|| {
+        let plan = |script: Script| {
+            let script = if let Planning::CountingOtherwise = planning { script.counting_otherwise() } else { script };
+            let build = if let Planning::WithPeeks = planning { Plan::with_peeks } else { Plan::of };
+            let plan = build(&script.case)?;
+            Ok((script, plan))
+        };
+        parse(GIVEN_TIMES)?.into_iter().map(plan).collect()
+    })
+}
+
+/// Parses all scripts of a text.
+///
+/// # Errors
+/// If the text is not in the language. A test parses every text of this crate.
+pub(crate) fn parse(text: &str) -> Result<Vec<Script>, String> {
+    let mut blocks: Vec<(&str, String)> = Vec::new();
+    for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
+        match (line.strip_prefix("    "), blocks.last_mut()) {
+            (Some(steps), Some((_, all))) => *all += &format!("{steps} "),
+            _ => blocks.push((line, String::new())),
+        }
+    }
+    let script = |(head, steps): &(&str, String)| {
+        let script = head_of(head).and_then(|script| add_steps(script, &repeated(steps)?));
+        script.map_err(|error| format!("{head}: {error}"))
+    };
+    blocks.iter().map(script).collect()
+}
+
+fn head_of(head: &str) -> Result<Script, String> {
+    let mut parts = head.split(" | ");
+    let (name, about) = (parts.next().unwrap_or_default(), parts.next().ok_or("expected sentences after the name")?);
+    let mut case = Case { policies: Vec::new(), limiters: vec![CaseLimiter::NONE], start: START, steps: Vec::new() };
+    for part in parts {
+        match part.split_once(' ') {
+            Some(("start", start)) => case.start = number(start)?,
+            Some(("two", "names")) => case.limiters = TWO_NAMES.to_vec(),
+            None if part == "limiter" => case.limiters = vec![TWO_NAMES[0]],
+            _ => {
+                let (limits, counting) = match part.strip_suffix(" attempts") {
+                    Some(limits) => (limits, Counting::Attempts),
+                    None => (part, Counting::Admitted),
+                };
+                let policy: Policy = limits.parse().map_err(|error| format!("{error}"))?;
+                case.policies.push(policy.with_counting(counting));
+            }
+        }
+    }
+    let citations = vec![citations(about)?];
+    Ok(Script { name: name.to_owned(), case, citations, given: HashMap::new(), dropped: None })
+}
+
+/// Parses sentences such as `L9.1 S4`.
+fn citations(text: &str) -> Result<Vec<Citation>, String> {
+    let one = |text: &str| {
+        let (label, nth) = text.split_once('.').unwrap_or((text, "0"));
+        let sentence = Sentence::ALL.iter().find(|sentence| sentence.label() == label);
+        Ok(sentence.ok_or(format!("there is no sentence {label}"))?.nth(number(nth)?))
+    };
+    text.split_whitespace().map(one).collect()
+}
+
+/// Replaces `for VALUES (STEPS)` by the steps, once per value, with the value for `$`.
+fn repeated(steps: &str) -> Result<String, String> {
+    let Some((before, rest)) = steps.split_once("for ") else { return Ok(steps.to_owned()) };
+    let (values, rest) = rest.split_once(" (").ok_or("expected ( after for")?;
+    let (body, after) = rest.split_once(')').ok_or("expected ) after for")?;
+    let values: Vec<String> = match values.split_once("..") {
+        Some((first, last)) => (number::<u64>(first)?..=number(last)?).map(|value| value.to_string()).collect(),
+        None => values.split(' ').map(str::to_owned).collect(),
+    };
+    let all: Vec<String> = values.iter().map(|value| body.replace('$', value)).collect();
+    Ok(format!("{before}{}{}", all.join(", "), repeated(after)?))
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("expected a number, found {text:?}"))
+}
+
+fn cost(text: &str) -> Result<u64, String> {
+    if text == "max" { Ok(u64::MAX) } else { number(text) }
+}
+
+fn add_steps(mut script: Script, steps: &str) -> Result<Script, String> {
+    let mut about = script.citations.remove(0);
+    let mut called: HashMap<String, usize> = HashMap::new();
+    for text in steps.split(',').map(str::trim) {
+        let mut text = text;
+        if let Some((sentences, rest)) = text.strip_prefix('[').and_then(|text| text.split_once("] ")) {
+            (about, text) = (citations(sentences)?, rest);
+        }
+        let number_of_step = script.case.steps.len();
+        let mut words = text.split_whitespace();
+        let mut word = || words.next().ok_or(format!("the step {text:?} is incomplete"));
+        let step_called = |name: &str| called.get(name).copied().ok_or(format!("no step is called {name:?}"));
+        let run = |mode, cost| Operation::Run { mode, on: Place::default(), policy: 0, cost, id: None };
+        let mut operation = match word()? {
+            "acquire" => run(Mode::Acquire, cost(word()?)?),
+            "record" => run(Mode::Record, cost(word()?)?),
+            "peek" => run(Mode::Peek, cost(word()?)?),
+            "reset" => Operation::Reset { on: Place::default() },
+            "refund" => Operation::Settle { step: step_called(word()?)?, on: None, cost: 0, policy: 0 },
+            "settle" => Operation::Settle { step: step_called(word()?)?, on: None, cost: cost(word()?)?, policy: 0 },
+            verb => return Err(format!("there is no operation {verb:?}")),
+        };
+        let (mut after, mut name) = (0, None);
+        while let Ok(change) = word() {
+            match (change, &mut operation) {
+                ("after", _) => after = number(word()?)?,
+                ("called", _) => name = Some(word()?),
+                ("dropped", _) => script.dropped = Some(number_of_step),
+                ("at", _) => {
+                    script.given.insert(number_of_step, given_time(word()?)?);
+                }
+                ("under", Operation::Run { policy, .. } | Operation::Settle { policy, .. }) => {
+                    *policy = number(word()?)?;
+                }
+                ("id", Operation::Run { id, .. }) => *id = Some(case_id(&mut word, &step_called)?),
+                ("key" | "by", Operation::Run { on, .. } | Operation::Reset { on }) => {
+                    *(if change == "key" { &mut on.key } else { &mut on.limiter }) = number(word()?)?;
+                }
+                ("key" | "by", Operation::Settle { on, .. }) => {
+                    let on = on.get_or_insert_default();
+                    *(if change == "key" { &mut on.key } else { &mut on.limiter }) = number(word()?)?;
+                }
+                _ => return Err(format!("{text:?} cannot have {change:?}")),
+            }
+        }
+        if let Some(name) = name {
+            called.insert(name.to_owned(), number_of_step);
+        }
+        script.case.steps.push(Step { after, operation });
+        script.citations.push(about.clone());
+    }
+    Ok(script)
+}
+
+fn case_id<'a>(
+    word: &mut impl FnMut() -> Result<&'a str, String>,
+    step_called: &impl Fn(&str) -> Result<usize, String>,
+) -> Result<CaseId, String> {
+    let text = word()?;
+    Ok(match text.strip_prefix('=') {
+        Some(exact) => CaseId::Exactly(number(exact)?),
+        None if text == "of" => CaseId::EntryOf(step_called(word()?)?),
+        None => CaseId::Fresh(number(text)?),
+    })
+}
+
+/// Parses microseconds, or a duration relative to the first step such as `+20ms`, `-1h` or `+0`.
+fn given_time(text: &str) -> Result<GivenTime, String> {
+    let relative = |text: &str| match text {
+        "0" => Ok(0),
+        _ => text.parse::<Window>().map(|window| window.as_micros() as i64).map_err(|error| format!("{error}")),
+    };
+    Ok(match (text.strip_prefix('+'), text.strip_prefix('-')) {
+        (Some(after), _) => GivenTime::AfterFirst(relative(after)?),
+        (_, Some(before)) => GivenTime::AfterFirst(-relative(before)?),
+        _ => GivenTime::At(number(text)?),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn every_script_is_complete() {
+        let mut names = HashSet::new();
+        let others = [STORE_CLOCK, FORGETTING, FORGETTING_A_MINUTE, DROPPED, DROPPED_AT_THE_STORES_CLOCK];
+        let others = others.map(|text| parse(text).unwrap()).concat();
+        assert!(parse(DROPPED).unwrap().iter().all(|script| script.dropped.is_some()));
+        for script in parse(GIVEN_TIMES).unwrap().into_iter().chain(others) {
+            for (round, script) in [script.clone(), script.clone().counting_otherwise()].into_iter().enumerate() {
+                let (plan, with_peeks) = (Plan::of(&script.case).unwrap(), Plan::with_peeks(&script.case).unwrap());
+                assert!(plan.len() > script.case.steps.len() && with_peeks.len() > plan.len(), "{}", script.name);
+                assert_eq!(script.citations.len(), script.case.steps.len());
+                // A skipped settlement would check nothing.
+                let steps: HashSet<usize> = plan.calls.iter().map(|planned| planned.step).collect();
+                assert!(round > 0 || steps.len() == script.case.steps.len(), "{} skips a step", script.name);
+            }
+            for citation in script.citations.iter().flatten() {
+                assert!(!citation.text().is_empty(), "{:?} cites {citation:?}", script.name);
+            }
+            assert!(names.insert(script.name.clone()), "two scripts are called {:?}", script.name);
+        }
+        assert!(names.len() > 200, "{}", names.len());
+    }
+
+    #[test]
+    fn every_sentence_about_sequences_has_scripts() {
+        use Sentence::{C2, E1, E2, L12, L14, T2, T4, T5};
+        let elsewhere = [T2, T4, T5, L12, L14, E1, E2, C2];
+        let scripts = [GIVEN_TIMES, FORGETTING, DROPPED].map(|text| parse(text).unwrap()).concat();
+        let cited: HashSet<Sentence> =
+            scripts.iter().flat_map(|script| script.citations.concat()).map(|citation| citation.item).collect();
+        let missing =
+            Sentence::ALL.iter().filter(|sentence| !cited.contains(sentence) && !elsewhere.contains(sentence));
+        assert_eq!(missing.collect::<Vec<_>>(), Vec::<&Sentence>::new());
+    }
+
+    #[test]
+    fn a_wrong_script_is_an_error() {
+        for (text, error) in [
+            ("a | L9\n    acquire 1", "a case needs a policy"),
+            ("a | X9 | 1/1s\n    peek 1", "a | X9 | 1/1s: there is no sentence X9"),
+            ("a | L9 | 1/1s\n    take 1", "there is no operation \"take\""),
+            ("a | L9 | 1/1s\n    acquire", "the step \"acquire\" is incomplete"),
+            ("a | L9 | 1/1s\n    refund b", "no step is called \"b\""),
+            ("a | L9 | 1/1s\n    reset id 1", "\"reset id 1\" cannot have \"id\""),
+        ] {
+            let planned = parse(text).and_then(|scripts| Plan::of(&scripts[0].case));
+            assert!(planned.as_ref().is_err_and(|got| got.contains(error)), "{text}: {planned:?}");
+        }
+    }
+}

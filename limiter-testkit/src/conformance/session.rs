@@ -1,0 +1,252 @@
+//! Sequences at the store's own clock, and with calls whose futures are dropped.
+//!
+//! The store's answers state when each call happened. The oracle answers for the same times, so every field of every
+//! answer is compared, no matter how long the calls take. A separate check decides whether those times are right.
+
+pub(super) mod clock;
+mod possible_history;
+pub(super) mod run_script;
+
+use std::time::Duration;
+
+use limiter_core::store::{At, LogKey};
+use limiter_core::{Error, SharedStore, Timestamp, WindowStore as _};
+
+use super::cancel::DropAfter;
+use super::sentence::Citation;
+use super::sequence::call_result::{CallResult, StoreResult, agrees};
+use super::sequence::caller::{Caller, Route, StoreKeys};
+use super::sequence::case::{Case, Operation};
+use super::sequence::planner::Planner;
+use super::sequence::replay::{Mismatch, Sweep, mismatch, salt};
+use super::sequence::{Call, Log, Plan, transcript};
+use super::sleep::sleep_on;
+use super::suite::run::{Run, reset_all};
+use clock::{ClockCheck, Moment, When};
+use possible_history::PossibleHistory;
+
+/// Calls a store, and compares its answers with the oracle's for the times that the store stated.
+pub(crate) struct Session {
+    handles: Vec<SharedStore>,
+    turn: usize,
+    /// The route of all calls. `None` takes the routes in turn.
+    pub(crate) route: Option<Route>,
+    /// Makes the store sweep before each step.
+    pub(crate) sweep: Option<Sweep>,
+    /// Every history that agrees with the answers so far. Never empty.
+    histories: Vec<PossibleHistory>,
+    store_keys: StoreKeys,
+    caller: Caller,
+    clock: ClockCheck,
+}
+
+impl Session {
+    /// Returns a session with the policies and limiters of `case`, on unused keys.
+    pub(crate) fn new(run: &Run<'_>, handles: &[SharedStore], case: &Case, turn: usize) -> Result<Self, String> {
+        let key = run.new_key();
+        let histories = vec![PossibleHistory::new(Planner::new(case)?)];
+        let logs = (0..=2).map(|k| Log { name: 0, key: k });
+        let store_keys = StoreKeys::of(logs, |k| format!("{key}/{k}").into_bytes());
+        let caller = Caller::new(&store_keys, salt());
+        let clock = ClockCheck::new(run.tolerance(), handles[0].timer().is_some());
+        let sweep = run.sweep().cloned();
+        Ok(Self { handles: handles.to_vec(), turn, route: None, sweep, histories, store_keys, caller, clock })
+    }
+
+    fn planner(&self) -> &Planner {
+        &self.histories[0].planner
+    }
+
+    pub(crate) fn plan(&self) -> &Plan {
+        self.planner().plan()
+    }
+
+    /// Returns the number of calls made.
+    pub(crate) fn calls(&self) -> u64 {
+        self.plan().calls.len() as u64
+    }
+
+    fn handle(&self) -> &SharedStore {
+        &self.handles[self.turn % self.handles.len()]
+    }
+
+    pub(crate) async fn sleep(&mut self, duration: Duration) -> Result<(), Mismatch> {
+        // A mock clock rounds anything finer down.
+        let duration = Duration::from_micros(duration.as_micros() as u64);
+        let slept = sleep_on(self.handle(), duration).await;
+        self.clock.slept(duration);
+        slept.map_err(|text| self.wrong(&[], text))
+    }
+
+    /// Returns a mismatch at the last call.
+    pub(crate) fn wrong(&self, citations: &[Citation], text: impl Into<String>) -> Mismatch {
+        let call = self.plan().calls.len().saturating_sub(1);
+        let step = self.plan().calls.last().map_or(0, |planned| planned.step);
+        let transcript = format!("{}{}", transcript::of_calls(self.plan()), text.into());
+        Mismatch { call, step, citations: citations.to_vec(), transcript }
+    }
+
+    /// Makes the call of a step and returns its result. Returns `None` if there is no call, for example without a
+    /// receipt.
+    pub(crate) async fn step(
+        &mut self,
+        step: usize,
+        operation: Operation,
+        when: When,
+    ) -> Result<Option<CallResult>, Mismatch> {
+        if let Some(sweep) = &self.sweep {
+            sweep().await;
+        }
+        let Some(call) = self.planner().call(operation, Timestamp::EPOCH) else { return Ok(None) };
+        self.call(step, call, when).await.map(Some)
+    }
+
+    /// Makes the call of a step and drops its future. Returns whether it had already finished.
+    pub(crate) async fn dropped_step(
+        &mut self,
+        step: usize,
+        operation: Operation,
+        when: When,
+        after: DropAfter,
+    ) -> Result<bool, Mismatch> {
+        let Some(call) = self.planner().call(operation, Timestamp::EPOCH) else { return Ok(true) };
+        let (number, store, before) = (self.plan().calls.len(), self.handle().clone(), Moment::now());
+        let plan = self.histories[0].planner.plan();
+        let future = self.caller.call(&store, plan, number, &call, when.into(), Route::Facts);
+        if let Some(got) = after.poll(future).await {
+            return self.answered(step, call, when, (before, got)).map(|_| true);
+        }
+        let call = call.with_time(when.given().unwrap_or(before.system()));
+        self.histories.iter_mut().for_each(|history| history.drop_call(step, call, when));
+        Ok(false)
+    }
+
+    /// Peeks at all entries of every log.
+    pub(crate) async fn peek_all(&mut self, step: usize) -> Result<(), Mismatch> {
+        for log in self.planner().logs().to_vec() {
+            self.call(step, self.planner().peek_all(log, Timestamp::EPOCH), When::Store).await?;
+        }
+        Ok(())
+    }
+
+    async fn call(&mut self, step: usize, call: Call, when: When) -> Result<CallResult, Mismatch> {
+        let (number, store, before) = (self.plan().calls.len(), self.handle().clone(), Moment::now());
+        let plan = self.histories[0].planner.plan();
+        let route = self.route.unwrap_or(Route::in_turn(self.turn));
+        let got = self.caller.call(&store, plan, number, &call, when.into(), route).await;
+        self.answered(step, call, when, (before, got))
+    }
+
+    /// Compares the result of a call, and its time.
+    fn answered(
+        &mut self,
+        step: usize,
+        call: Call,
+        when: When,
+        (before, got): (Moment, StoreResult),
+    ) -> Result<CallResult, Mismatch> {
+        let (after, log) = (Moment::now(), call.log());
+        let newest = self.planner().newest(log);
+        self.turn += 1;
+        let stated = got.as_ref().ok().and_then(CallResult::at);
+        let time = when.given().or(stated).unwrap_or(before.system());
+        if self.plan().calls.is_empty() {
+            self.histories.iter_mut().for_each(|history| history.planner.start_at(time));
+        }
+        let call = call.with_time(time);
+        let got = self.compare((step, log), call, when, &got)?;
+        if let (When::Store, Some(stated)) = (when, stated) {
+            self.clock
+                .check(stated, newest, (before, after))
+                .map_err(|(citations, text)| self.wrong(&citations, text))?;
+        }
+        Ok(got)
+    }
+
+    /// Keeps the histories that agree with an answer.
+    fn compare(
+        &mut self,
+        (step, log): (usize, Log),
+        call: Call,
+        when: When,
+        got: &StoreResult,
+    ) -> Result<CallResult, Mismatch> {
+        // If the answer states no time, the session cannot know whether the store had forgotten the log.
+        let now = call.at().unwrap_or(Moment::now().system());
+        let newest = got.as_ref().ok().and_then(CallResult::newest);
+        let effects: Vec<PossibleHistory> =
+            self.histories.iter().filter_map(|history| history.with_dropped_call(newest)).collect();
+        self.histories.extend(effects);
+        let forgotten = self.histories.iter().filter(|history| history.may_forget(log, now));
+        let mut possible: Vec<PossibleHistory> = forgotten.filter_map(|history| history.forgotten(log)).collect();
+        let too_early = self.histories[0].forgotten(log);
+        possible.splice(0..0, self.histories.drain(..));
+        let (mut agreeing, mut first) = (Vec::<(PossibleHistory, CallResult)>::new(), None);
+        for mut history in possible {
+            let identified = self.expected(&mut history, step, call, when, got);
+            match identified {
+                // Without merging equal histories, their number would double with every call.
+                Ok(_) if agreeing.iter().any(|(other, _)| history.has_the_logs_of(other)) => {}
+                Ok(reply) => agreeing.push((history, reply)),
+                Err(mismatch) => first = first.or(Some((history, mismatch))),
+            }
+        }
+        if let Some((_, reply)) = agreeing.first() {
+            let reply = reply.clone();
+            self.histories = agreeing.into_iter().map(|(history, _)| history).collect();
+            return Ok(reply);
+        }
+        let Some((history, mut mismatch)) = first else { return Err(self.wrong(&[], "there is no history")) };
+        let keeps = history.keeps(log);
+        self.histories = vec![history];
+        if let Some(mut forgotten) = too_early
+            && self.expected(&mut forgotten, step, call, when, got).is_ok()
+        {
+            mismatch.citations = vec![keeps];
+            mismatch.transcript += "\nthe store has forgotten the log too early";
+        }
+        Err(mismatch)
+    }
+
+    /// Adds a call to a history and compares its answer.
+    fn expected(
+        &self,
+        history: &mut PossibleHistory,
+        step: usize,
+        call: Call,
+        when: When,
+        got: &StoreResult,
+    ) -> Result<CallResult, Mismatch> {
+        if let Err(text) = history.expect(step, call, when) {
+            return Err(Mismatch { call: 0, step, citations: Vec::new(), transcript: text });
+        }
+        let plan = history.planner.plan();
+        let number = plan.calls.len() - 1;
+        let got = self.caller.identify(number, &plan.calls[number], clone(got));
+        match &got {
+            Ok(reply) if agrees(&plan.calls[number].expected, &got) => Ok(reply.clone()),
+            Err(error) if agrees(&plan.calls[number].expected, &got) => Ok(CallResult::Refused(error.kind())),
+            _ => Err(mismatch(plan, number, &got)),
+        }
+    }
+
+    /// Resets the logs.
+    pub(crate) async fn end(&self) {
+        let logs: Vec<LogKey<'_>> = self.planner().logs().iter().map(|log| self.store_keys.log(*log)).collect();
+        reset_all(self.handle(), &logs).await;
+    }
+}
+
+impl From<When> for At {
+    fn from(when: When) -> Self {
+        when.given().map_or(Self::StoreClock, Self::Given)
+    }
+}
+
+/// Clones a result. Errors cannot be cloned, so an error keeps only its text.
+fn clone(got: &StoreResult) -> StoreResult {
+    match got {
+        Ok(reply) => Ok(reply.clone()),
+        Err(error) => Err(Error::new(error.kind(), format!("{error:?}"))),
+    }
+}

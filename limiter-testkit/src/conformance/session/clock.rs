@@ -1,0 +1,134 @@
+//! Checks whether a store's clock is right.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use limiter_core::Timestamp;
+
+use crate::conformance::sentence::Citation;
+use crate::conformance::sentence::Sentence::{T2, T4};
+
+/// When a call happens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum When {
+    /// At the time of the store's clock.
+    Store,
+    /// At a time that the caller gives.
+    Given(Timestamp),
+}
+
+impl When {
+    /// Returns the given time.
+    pub(crate) fn given(self) -> Option<Timestamp> {
+        match self {
+            Self::Store => None,
+            Self::Given(at) => Some(at),
+        }
+    }
+}
+
+/// When a call was made, by this machine's clocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    system: Timestamp,
+    instant: Instant,
+}
+
+impl Moment {
+    pub(crate) fn now() -> Self {
+        Self { system: Timestamp::try_from(SystemTime::now()).unwrap_or_default(), instant: Instant::now() }
+    }
+
+    pub(crate) fn system(self) -> Timestamp {
+        self.system
+    }
+}
+
+/// The knowledge about a store's clock so far.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClockCheck {
+    /// The maximum difference from the system clock; `None` if the store's clock has a different epoch.
+    tolerance: Option<Duration>,
+    /// Whether the store has a timer. If so, its time need not advance like real time.
+    own_timer: bool,
+    last: Option<Reading>,
+    /// How long the store's timer has slept since the last reading.
+    slept: Duration,
+}
+
+/// A time that the store stated during a call.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    time: Timestamp,
+    before: Instant,
+    after: Instant,
+}
+
+impl ClockCheck {
+    pub(crate) fn new(tolerance: Option<Duration>, own_timer: bool) -> Self {
+        Self { tolerance, own_timer, last: None, slept: Duration::ZERO }
+    }
+
+    pub(crate) fn slept(&mut self, duration: Duration) {
+        self.slept += duration;
+    }
+
+    /// Checks the time that the store stated for a call between two moments, on a log with this newest entry.
+    ///
+    /// # Errors
+    /// Returns the broken sentences and a description.
+    pub(crate) fn check(
+        &mut self,
+        time: Timestamp,
+        newest: Option<Timestamp>,
+        (before, after): (Moment, Moment),
+    ) -> Result<(), (Vec<Citation>, String)> {
+        let clamp = newest.unwrap_or(Timestamp::EPOCH);
+        if let Some(tolerance) = self.tolerance {
+            let micros = tolerance.as_micros() as u64;
+            let low = clamp.max(Timestamp::from_micros_saturating(before.system.as_micros().saturating_sub(micros)));
+            let high = clamp.max(after.system.saturating_add(tolerance));
+            if time < low || time > high {
+                let text = format!(
+                    "the store's clock said {} \u{b5}s, while the system's time was between {} and {}; {tolerance:?} apart are \
+                     allowed. A store with a different epoch needs `Suite::own_epoch`; a store on another machine may need \
+                     `Suite::clock_tolerance`.",
+                    time.as_micros(),
+                    before.system.as_micros(),
+                    after.system.as_micros()
+                );
+                return Err((vec![T4.nth(1)], text));
+            }
+        }
+        // A time equal to the newest entry's may be clamped.
+        if newest.is_some_and(|newest| time <= newest) {
+            return Ok(());
+        }
+        let reading = Reading { time, before: before.instant, after: after.instant };
+        let result = self.last.map_or(Ok(()), |last| self.progress(last, reading));
+        (self.last, self.slept) = (Some(reading), Duration::ZERO);
+        result
+    }
+
+    /// Checks that about as much time passed for the store as for this machine.
+    fn progress(&self, last: Reading, now: Reading) -> Result<(), (Vec<Citation>, String)> {
+        let slack = Duration::from_millis(5);
+        let (least, most) = if self.own_timer {
+            (self.slept, Duration::MAX)
+        } else {
+            let least = now.before.saturating_duration_since(last.after);
+            let most = now.after.saturating_duration_since(last.before);
+            (least.mul_f64(0.95).saturating_sub(slack), most.mul_f64(1.05) + slack)
+        };
+        let passed = Duration::from_micros(now.time.micros_since(last.time));
+        if (least..=most).contains(&passed) {
+            return Ok(());
+        }
+        let text = format!(
+            "between two calls the store's clock went from {} to {} \u{b5}s, by {passed:?}, while at least {least:?} and at most \
+             {most:?} passed",
+            last.time.as_micros(),
+            now.time.as_micros()
+        );
+        Err((vec![T2.nth(1), T4.nth(1)], text))
+    }
+}

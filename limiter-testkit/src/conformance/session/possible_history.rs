@@ -1,0 +1,98 @@
+//! Possible contents of a store's logs. A store may forget a log at a time that callers cannot observe, and a dropped
+//! call may take effect late or never.
+
+use std::collections::HashMap;
+
+use limiter_core::store::Retention;
+use limiter_core::{Timestamp, Window};
+
+use super::clock::When;
+use crate::conformance::sentence::Citation;
+use crate::conformance::sentence::Sentence::{F1, F2};
+use crate::conformance::sequence::call_result::{CallResult, OutcomeKind};
+use crate::conformance::sequence::planner::Planner;
+use crate::conformance::sequence::{Call, Log};
+
+/// One possible history of a store.
+#[derive(Clone, Debug)]
+pub(crate) struct PossibleHistory {
+    pub(crate) planner: Planner,
+    /// How long each log is kept after its newest entry; `None` if its last append was at a given time.
+    kept: HashMap<Log, Option<Window>>,
+    /// The number of a dropped call that has not taken effect, and when it was made.
+    dropped: Option<(usize, When)>,
+}
+
+impl PossibleHistory {
+    pub(crate) fn new(planner: Planner) -> Self {
+        Self { planner, kept: HashMap::new(), dropped: None }
+    }
+
+    /// Returns whether the store may have forgotten a log by `now`. It must keep entries at given times for a minute,
+    /// which is longer than a session lasts by default.
+    pub(crate) fn may_forget(&self, log: Log, now: Timestamp) -> bool {
+        let (Some(newest), Some(Some(window))) = (self.planner.newest(log), self.kept.get(&log)) else { return false };
+        !window.counts(newest, now)
+    }
+
+    /// Returns the same history with the log forgotten; `None` if there is no log.
+    pub(crate) fn forgotten(&self, log: Log) -> Option<Self> {
+        self.planner.newest(log)?;
+        let mut other = self.clone();
+        other.planner.forget(log);
+        Some(other)
+    }
+
+    /// Returns whether the logs are the same in both histories, so that what differs made no difference.
+    pub(crate) fn has_the_logs_of(&self, other: &Self) -> bool {
+        let entries = |history: &Self, log: Log| {
+            let entries = history.planner.entries(log);
+            entries.iter().map(|entry| (entry.at, entry.cost, entry.id, entry.admitted)).collect::<Vec<_>>()
+        };
+        let same = |log: &Log| self.kept.get(log) == other.kept.get(log) && entries(self, *log) == entries(other, *log);
+        self.dropped.is_some() == other.dropped.is_some() && self.planner.logs().iter().all(same)
+    }
+
+    /// Returns the sentence that a store breaks if it has forgotten the log by now.
+    pub(crate) fn keeps(&self, log: Log) -> Citation {
+        if self.kept.get(&log) == Some(&None) { F2.nth(1) } else { F1.nth(1) }
+    }
+
+    /// Adds a call.
+    pub(crate) fn expect(&mut self, step: usize, call: Call, when: When) -> Result<(), String> {
+        let expected = self.planner.expect(step, call)?.expected.clone();
+        self.keep(call, &expected, when);
+        Ok(())
+    }
+
+    /// Adds a call that was dropped. It has not taken effect yet.
+    pub(crate) fn drop_call(&mut self, step: usize, call: Call, when: When) {
+        self.dropped = Some((self.planner.skip(step, call), when));
+    }
+
+    /// Returns the same history after the dropped call took effect. At the store's clock, it appended the entry at
+    /// `newest`.
+    pub(crate) fn with_dropped_call(&self, newest: Option<Timestamp>) -> Option<Self> {
+        let (number, when) = self.dropped?;
+        let mut other = self.clone();
+        other.dropped = None;
+        if let (When::Store, Some(newest)) = (when, newest) {
+            other.planner.set_time(number, newest);
+        }
+        let expected = other.planner.apply(number).ok()?;
+        other.keep(other.planner.plan().calls[number].call, &expected, when);
+        Some(other)
+    }
+
+    /// Notes how long the log is kept after an append.
+    fn keep(&mut self, call: Call, expected: &CallResult, when: When) {
+        if let (Call::Run { policy, limiter_policy, log, .. }, CallResult::Decided(decided)) = (call, expected)
+            && decided.raw_facts.is_some_and(|raw_facts| raw_facts.outcome == OutcomeKind::Appended)
+        {
+            let plan = self.planner.plan();
+            let policies = [Some(policy), limiter_policy].into_iter().flatten();
+            let window = policies.map(|policy| Retention::of(&plan.policies[policy]).window).max();
+            self.kept.insert(log, window.filter(|_| matches!(when, When::Store)));
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Runs scripts at the store's clock.
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use limiter_core::{Policy, SharedStore, Timestamp, Window};
+
+use super::Session;
+use crate::conformance::generated::strategy::limit;
+use crate::conformance::script::Script;
+use crate::conformance::sequence::call_result::CallResult;
+use crate::conformance::sequence::case::Case;
+use crate::conformance::sequence::replay::Mismatch;
+use crate::conformance::suite::failure::{Finding, Findings};
+use crate::conformance::suite::run::Run;
+
+/// How the times of a script become real times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// Windows are so long that nothing expires before the script ends, and no step waits.
+    Standstill,
+    /// Microseconds are stretched, and the steps sleep. Scripts that would sleep too long do not run.
+    Stretched,
+    /// The script is written in milliseconds, and the steps sleep.
+    Millis,
+}
+
+/// Ten microseconds become an hour.
+const STANDSTILL_FACTOR: u64 = 360_000_000;
+/// The longest total sleep of a stretched script, in microseconds.
+const MAX_TOTAL_SLEEP: u64 = 120_000;
+/// The largest factor: a microsecond becomes two milliseconds.
+const MAX_FACTOR: u64 = 2_000;
+/// The number of concurrent scripts. They spend most of their time asleep.
+const AT_ONCE: usize = 32;
+
+impl Pace {
+    /// Returns the factors of windows and of sleeps; `None` if the case does not suit this pace.
+    fn factors(self, case: &Case) -> Option<(u64, u64)> {
+        match self {
+            Self::Standstill => Some((STANDSTILL_FACTOR, 0)),
+            Self::Millis => Some((1, 1_000)),
+            Self::Stretched => {
+                let total: u64 = case.steps.iter().map(|step| u64::try_from(step.after).unwrap_or(0)).sum();
+                let factor = MAX_TOTAL_SLEEP.checked_div(total)?.min(MAX_FACTOR);
+                (factor > 10).then_some((factor, factor))
+            }
+        }
+    }
+}
+
+fn stretched(policy: &Policy, factor: u64) -> Policy {
+    let limits = policy.limits().iter().map(|of| {
+        let window = of.window().as_micros().saturating_mul(factor);
+        limit(of.max(), window.min(Window::MAX.as_micros()))
+    });
+    Policy::new(limits).map_or_else(|_| policy.clone(), |new| new.with_counting(policy.counting()))
+}
+
+/// Runs scripts, many at the same time.
+pub(crate) async fn run_scripts(
+    run: &mut Run<'_>,
+    scripts: &[Script],
+    pace: Pace,
+    turn: usize,
+    findings: &mut Findings,
+) {
+    for (batch, scripts) in scripts.chunks(AT_ONCE).enumerate() {
+        let handles = &run.handles()[..1];
+        let runs =
+            scripts.iter().enumerate().map(|(i, script)| run_script(run, handles, script, pace, turn + batch + i));
+        for result in join_all(runs).await {
+            run.count_script(result, findings);
+        }
+    }
+}
+
+/// Runs a script. Returns the number of calls, or 0 if the script does not suit this pace.
+pub(crate) async fn run_script(
+    run: &Run<'_>,
+    handles: &[SharedStore],
+    script: &Script,
+    pace: Pace,
+    turn: usize,
+) -> Result<u64, Finding> {
+    let Some((windows, sleeps)) = pace.factors(&script.case) else { return Ok(0) };
+    let mut case = script.case.clone();
+    case.policies = case.policies.iter().map(|policy| stretched(policy, windows)).collect();
+    let session = Session::new(run, handles, &case, turn);
+    let mut session = session.map_err(|text| Finding::new(&script.name, &[], text))?;
+    // At the other paces, sweeps would only cost time.
+    session.sweep = session.sweep.filter(|_| pace == Pace::Millis);
+    let result = async {
+        steps(&mut session, script, 0..case.steps.len(), sleeps, None).await?;
+        session.peek_all(case.steps.len().saturating_sub(1)).await
+    };
+    let result = result.await;
+    session.end().await;
+    result.map_err(|mismatch| {
+        let mut finding = script.finding(mismatch);
+        finding.title += " at the store's own clock";
+        finding
+    })?;
+    Ok(session.calls())
+}
+
+/// Runs some steps of a script, with sleeps of `sleeps` microseconds per unit of time. `first` is the time of the first
+/// step, if it ran before. Returns that time.
+pub(crate) async fn steps(
+    session: &mut Session,
+    script: &Script,
+    range: std::ops::Range<usize>,
+    sleeps: u64,
+    mut first: Option<Timestamp>,
+) -> Result<Option<Timestamp>, Mismatch> {
+    let (start, mut elapsed) = (Instant::now(), Duration::ZERO);
+    for number in range {
+        let step = script.case.steps[number];
+        let after = Duration::from_micros(u64::try_from(step.after).unwrap_or(0) * sleeps);
+        if !after.is_zero() {
+            // Calls take time too, so wait only for the rest.
+            let late = start.elapsed().saturating_sub(elapsed);
+            session.sleep(after.saturating_sub(late)).await?;
+        }
+        elapsed += after;
+        let reply = session.step(number, step.operation, script.when(number, first)).await?;
+        first = first.or(reply.as_ref().and_then(CallResult::at));
+    }
+    Ok(first)
+}

@@ -1,0 +1,140 @@
+//! The suite finds every flaw in a phase that always finds it, and the failure cites the sentence.
+//!
+//! With the environment variable `LIMITER_TEST_ALL`, every flaw must be found ten times, each time with another seed, and the
+//! stores without a flaw run the largest suite.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use futures::executor::block_on;
+use limiter_testkit::conformance::Phase::{Cases, Contention, Golden, Handles, Random};
+use limiter_testkit::conformance::{Failure, Phase, Report, Sentence, Suite};
+
+use crate::flawed::{Flaw, LogFlaw, StoreUnderTest};
+
+/// A flaw, a phase that always finds it, and the sentence that it breaks.
+type Row = (FlawedStore, Phase, Sentence);
+
+/// A store with a flaw.
+#[derive(Clone, Copy, Debug)]
+enum FlawedStore {
+    List(Flaw),
+    Log(LogFlaw),
+}
+
+impl FlawedStore {
+    fn under_test(self) -> StoreUnderTest {
+        match self {
+            Self::List(flaw) => StoreUnderTest::list(flaw),
+            Self::Log(flaw) => StoreUnderTest::log(flaw),
+        }
+    }
+}
+
+fn rows() -> Vec<Row> {
+    let lists = Flaw::ALL.iter().map(|(flaw, phase, sentence)| (FlawedStore::List(*flaw), *phase, *sentence));
+    let logs = LogFlaw::ALL.iter().map(|(flaw, phase, sentence)| (FlawedStore::Log(*flaw), *phase, *sentence));
+    lists.chain(logs).collect()
+}
+
+/// Runs the suite on all handles of a store, with its sweep and with a handle that is opened late.
+fn run(suite: Suite, store: FlawedStore) -> Result<Report, Failure> {
+    let StoreUnderTest { handles, late, sweep } = store.under_test();
+    let suite = match sweep {
+        Some(sweep) => suite.sweep_with(move || sweep()),
+        None => suite,
+    };
+    match late {
+        Some(late) => block_on(suite.run_opening(handles, async { late() })),
+        None => suite.run_handles_blocking(handles),
+    }
+}
+
+/// Returns whether the long tests run.
+fn is_long() -> bool {
+    std::env::var_os("LIMITER_TEST_ALL").is_some()
+}
+
+fn found(store: FlawedStore, phase: Phase) -> Option<Failure> {
+    run(Suite::new().phases(&[phase]), store).err()
+}
+
+/// Returns what is wrong if the phase misses the flaw, or if the failure does not print the sentence.
+fn missed((store, phase, sentence): Row) -> Option<String> {
+    let Some(failure) = found(store, phase) else { return Some(format!("{phase:?} does not find {store:?}")) };
+    let is_shown = failure.to_string().contains(&format!("\n{}: ", sentence.label()));
+    (!is_shown)
+        .then(|| format!("{store:?} breaks {}, but the failure is about {:?}", sentence.label(), failure.sentences()))
+}
+
+#[test]
+fn every_flaw_is_found_and_the_failure_names_the_sentence() {
+    // Most phases sleep more than they compute.
+    const THREADS: usize = 8;
+    let rows = rows().repeat(if is_long() { 10 } else { 1 });
+    let missed: Vec<String> = std::thread::scope(|scope| {
+        let part = |i| rows.iter().copied().skip(i).step_by(THREADS).filter_map(missed).collect::<Vec<_>>();
+        let parts: Vec<_> = (0..THREADS).map(|i| scope.spawn(move || part(i))).collect();
+        parts.into_iter().flat_map(|part| part.join().unwrap()).collect()
+    });
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[test]
+fn every_sentence_has_a_flaw() {
+    let store: HashSet<Sentence> = rows().into_iter().map(|(_, _, sentence)| sentence).collect();
+    let missing: Vec<&Sentence> = Sentence::ALL.iter().filter(|sentence| !store.contains(sentence)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn the_stores_pass_without_their_flaws() {
+    let lists = Flaw::RIGHT.iter().copied().map(FlawedStore::List);
+    for store in lists.chain(LogFlaw::RIGHT.iter().copied().map(FlawedStore::Log)) {
+        let suite = if is_long() { Suite::new().long_log(300, Duration::MAX) } else { Suite::slow() };
+        let report = run(suite, store).unwrap_or_else(|failure| panic!("{store:?}\n{failure}"));
+        assert!(report.operations > 10_000, "{report:?}");
+    }
+}
+
+/// A failure shows the preceding calls, both answers, and the differences.
+#[test]
+fn a_failure_shows_the_golden_trace() {
+    let text = found(FlawedStore::List(Flaw::CountsWhatIsAgedTheWindow), Golden).unwrap().to_string();
+    let first = text.split("\n\n").nth(1).unwrap();
+    let start =
+        "1) golden trace \"usage counter\"\nL2: An entry counts in a window W at now if and only if now - at < W.\n";
+    assert!(first.starts_with(start), "{text}");
+    assert!(first.contains("\n> ") && first.contains("expected"), "{text}");
+    assert!(first.lines().any(|line| line.trim_start().starts_with("used ") && line.ends_with("<--")), "{text}");
+}
+
+#[test]
+fn a_random_sequence_is_shrunk_until_every_step_is_needed() {
+    for (flaw, steps) in [(Flaw::NeverCaps, 2), (Flaw::RefundsWhatHasLeft, 2), (Flaw::SettlesWithoutTheId, 3)] {
+        for seed in 0..3 {
+            let suite = Suite::new().seed(seed).phases(&[Random]);
+            let text = run(suite, FlawedStore::List(flaw)).unwrap_err().to_string();
+            assert!(text.contains(&format!("shrunk to {steps} steps")), "{flaw:?} {text}");
+        }
+    }
+}
+
+#[test]
+fn a_failure_under_contention_says_that_tasks_overlapped() {
+    for (store, phase) in
+        [(FlawedStore::List(Flaw::ChecksThenAdds), Contention), (FlawedStore::Log(LogFlaw::HidesItsLock), Handles)]
+    {
+        let text = found(store, phase).unwrap().to_string();
+        assert!(text.contains("two tasks overlapped"), "{text}");
+    }
+}
+
+#[test]
+fn every_failing_case_is_counted_and_ten_are_shown() {
+    let failure = found(FlawedStore::List(Flaw::IgnoresIds), Cases).unwrap();
+    let text = failure.to_string();
+    assert!(failure.count() > 20 && text.starts_with(&format!("Cases: {} failing cases", failure.count())), "{text}");
+    assert!(text.contains("\n10) ") && text.contains(&format!("\nand {} more\n", failure.count() - 10)), "{text}");
+    assert!(text.ends_with("run this phase alone with Suite::phases(&[Phase::Cases])"), "{text}");
+}

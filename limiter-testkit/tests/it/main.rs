@@ -1,0 +1,7 @@
+//! The tests of the testkit, in one program.
+
+mod clock;
+mod conformance;
+mod flawed;
+mod flaws;
+mod golden;

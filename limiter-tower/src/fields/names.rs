@@ -1,0 +1,118 @@
+//! The names of limits, and what else of the fields depends on policies alone.
+
+use std::borrow::Cow;
+
+use http::HeaderValue;
+use limiter_core::request::{Answer, Part};
+use limiter_core::{Decision, Limit, LimitStatus, Limiter, Name, Policy, SharedStore, ceil_secs};
+
+use super::list::List;
+use crate::rule::Rule;
+use crate::rulings::Rulings;
+
+/// The names of a policy's limits.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    names: Vec<String>,
+    /// What the items of `RateLimit` begin with: `"search";r=`.
+    pub(super) heads: Vec<String>,
+    /// The items of `RateLimit-Policy`: `"search";q=5;w=10`.
+    pub(super) quotas: Vec<String>,
+}
+
+impl Names {
+    pub(super) fn new(limiter: Name, policy: &Policy) -> Self {
+        Self::of_limits(limiter, policy.name(), policy.limits())
+    }
+
+    /// Returns the names for a decision of a limiter. The name of its policy is known if that is the limiter's.
+    pub(crate) fn of_decision<S>(limiter: &Limiter<S>, decision: &Decision) -> Self {
+        let limits: Vec<Limit> = decision.limits().iter().map(LimitStatus::limit).collect();
+        let policy = Some(limiter.policy()).filter(|policy| policy.limits() == limits);
+        Self::of_limits(limiter.name(), policy.and_then(Policy::name), &limits)
+    }
+
+    /// A limit is called like its limiter and its policy, and by its window if there are several.
+    fn of_limits(limiter: Name, policy: Option<&str>, limits: &[Limit]) -> Self {
+        let mut base = percent_encoded(limiter.as_str());
+        if let Some(policy) = policy {
+            base = base + "-" + &percent_encoded(policy);
+        }
+        let name = |limit: &Limit| match limits.iter().filter(|other| other.window() == limit.window()).count() {
+            _ if limits.len() == 1 => base.clone(),
+            1 => format!("{base}-{}", limit.window()),
+            _ => format!("{base}-{limit}"),
+        };
+        let names: Vec<String> = limits.iter().map(name).collect();
+        // As Strings of a structured field.
+        let quoted = |name: &String| format!("\"{}\"", name.replace('\\', "\\\\").replace('"', "\\\""));
+        let heads = names.iter().map(|name| quoted(name) + ";r=").collect();
+        let quotas = names.iter().zip(limits).map(|(name, limit)| {
+            let (max, window) = (limit.max().min(List::MAX_INTEGER), ceil_secs(limit.window().as_duration()));
+            format!("{};q={max};w={window}", quoted(name))
+        });
+        Self { heads, quotas: quotas.collect(), names }
+    }
+
+    /// Returns these names, unless the call has a policy of another name.
+    pub(super) fn for_call(&self, part: &Part<'_, SharedStore>) -> Cow<'_, Self> {
+        let other = part.own_policy().map(|policy| Self::new(part.limiter().name(), policy));
+        other.map_or(Cow::Borrowed(self), Cow::Owned)
+    }
+
+    /// Returns the names of the limits that deny, as clients see them.
+    pub(crate) fn denying(&self, decision: &Decision) -> Vec<String> {
+        let limits = decision.limits();
+        let denying = self.names.iter().zip(&limits).filter(|(_, limit)| limit.retry_after().is_some());
+        denying.map(|(name, _)| name.clone()).collect()
+    }
+
+    fn violated_by(&self, part: &Part<'_, SharedStore>) -> Vec<String> {
+        match part.answer() {
+            Some(Answer::Denied(decision)) => self.denying(decision),
+            Some(Answer::Failed(_)) => {
+                let limits = part.own_policy().unwrap_or(part.limiter().policy()).limits();
+                let exceeded = self.names.iter().zip(limits).filter(|(_, limit)| part.cost() > limit.max());
+                exceeded.map(|(name, _)| name.clone()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Returns the text with all but printable ASCII percent-encoded.
+fn percent_encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'~' => out.push(char::from(byte)),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+/// What is made once for the rules of a layer.
+#[derive(Debug)]
+pub(crate) struct Policies {
+    /// The names under the own policy of each limiter.
+    pub(super) names: Vec<Names>,
+    /// `RateLimit-Policy` if all enforced rules apply under these policies.
+    pub(super) value: Option<HeaderValue>,
+}
+
+impl Policies {
+    pub(crate) fn new(rules: &[Rule]) -> Self {
+        let names: Vec<_> = rules.iter().map(|rule| Names::new(rule.limiter.name(), rule.limiter.policy())).collect();
+        let enforced = rules.iter().zip(&names).filter(|(rule, _)| !rule.shadow);
+        let value = List::of(enforced.flat_map(|(_, names)| &names.quotas));
+        Self { names, value }
+    }
+
+    /// Returns the names of the limits that deny a request, as clients see them.
+    pub(crate) fn violated(&self, rules: &[Rule], rulings: &Rulings<'_>) -> Vec<String> {
+        let asked = rules.iter().zip(&self.names).zip(rulings.iter());
+        let denying = asked.filter_map(|((_, names), (_, part))| Some((names, part.filter(|part| part.denies())?)));
+        denying.flat_map(|(names, part)| names.for_call(part).violated_by(part)).collect()
+    }
+}

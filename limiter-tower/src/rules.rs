@@ -1,0 +1,243 @@
+//! The rules of a layer and how they are applied: what the layers for servers and for clients share.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(feature = "client")]
+use limiter_core::Timestamp;
+use limiter_core::request::{Answer, Background, Part};
+use limiter_core::{Error, ErrorKind, Timer};
+
+use crate::charges::Charges;
+use crate::failure::StoreFailure;
+use crate::fields::Policies;
+use crate::head::ResponseHead;
+use crate::observation::Observation;
+use crate::refusal::{Cause, Refusal};
+use crate::rule::{ActualCost, Rule};
+use crate::rulings::{Applied, Rulings};
+use crate::time_limit::Late;
+
+/// Rules, what happens when their store fails, and who is told.
+pub(crate) struct Rules {
+    list: Box<[Rule]>,
+    policies: Policies,
+    failure: StoreFailure,
+    pub(crate) timeout: Duration,
+    pub(crate) timer: Option<Arc<dyn Timer>>,
+    pub(crate) background: Option<Background>,
+    pub(crate) observer: Option<Observer>,
+}
+
+type Observer = Box<dyn Fn(&Observation<'_>) + Send + Sync>;
+
+impl Rules {
+    pub(crate) fn new(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> Self {
+        let mut list: Vec<Rule> = rules.into_iter().collect();
+        // Shadow rules come last, so that they charge nothing that another rule denies.
+        list.sort_by_key(|rule| rule.shadow);
+        let timeout = Duration::from_secs(1);
+        let (policies, background) = (Policies::new(&list), default_background());
+        Self { list: list.into(), policies, failure, timeout, timer: None, background, observer: None }
+    }
+
+    pub(crate) fn list(&self) -> &[Rule] {
+        &self.list
+    }
+
+    pub(crate) fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
+    pub(crate) fn timer(&self) -> Option<&dyn Timer> {
+        self.timer.as_deref().or_else(default_timer)
+    }
+
+    fn late(&self) -> Late<'_> {
+        Late::new(self.timeout, self.timer())
+    }
+
+    /// Whether the layer fails open after this error of a store.
+    fn tolerates(&self, error: &Error) -> bool {
+        error.kind() != ErrorKind::CostExceedsLimit && self.failure.closes(error).is_none()
+    }
+
+    /// Decides without a future. Returns `false` if something is left to [`decide`](Self::decide).
+    ///
+    /// The rulings stay where the caller has them: they are some hundred bytes, and moving them would show.
+    pub(crate) fn decide_at_once<'a>(&'a self, rulings: &mut Rulings<'a>) -> bool {
+        if rulings.looking_up().is_some() {
+            return false;
+        }
+        rulings.ask(&self.list);
+        rulings.together.try_decide(|error| self.tolerates(error)).is_some()
+    }
+
+    /// Decides and reports, and refunds all charges if a rule refuses. After a denial, waits and tries again if the wait is within
+    /// `left`.
+    pub(crate) async fn decide(&self, mut rulings: Rulings<'static>, left: &mut Duration) -> Rulings<'static> {
+        let mut late = self.late();
+        if rulings.is_unasked() {
+            rulings = self.look_up(rulings, &mut late).await;
+        }
+        rulings.together.refund_in(self.background.clone());
+        loop {
+            rulings.together.decide_with(|error| self.tolerates(error), &mut late).await;
+            if rulings.refuses() {
+                self.refund(&mut rulings).await;
+            }
+            self.report(&rulings);
+            let Some(wait) = rulings.together.retry_after() else { return rulings };
+            if !self.sleep(wait, left).await {
+                return rulings;
+            }
+            rulings.together.forget();
+            late = self.late();
+        }
+    }
+
+    /// Refunds all charges. If the time is too short, the background does it when the rulings are dropped.
+    pub(crate) async fn refund(&self, rulings: &mut Rulings<'_>) {
+        let _ = self.late().limit(rulings.together.refund()).await;
+    }
+
+    /// Looks up the charges and adds the calls.
+    async fn look_up(&self, mut rulings: Rulings<'static>, late: &mut Late<'_>) -> Rulings<'static> {
+        while let Some((i, look_up)) = rulings.looking_up() {
+            let charge = late.limit(look_up).await.and_then(|charge| charge);
+            if let Some(rule) = self.list.get(i) {
+                rulings.set_charge(i, rule, charge, &self.failure);
+            }
+        }
+        let mut rulings = rulings.unasked();
+        rulings.ask(&self.list);
+        rulings.into_owned()
+    }
+
+    /// Sleeps if the wait is within `left` and there is a timer.
+    pub(crate) async fn sleep(&self, wait: Duration, left: &mut Duration) -> bool {
+        let (Some(timer), Some(rest)) = (self.timer(), left.checked_sub(wait)) else { return false };
+        *left = rest;
+        timer.sleep(wait).await;
+        true
+    }
+
+    pub(crate) fn report(&self, rulings: &Rulings<'_>) {
+        if let Some(observer) = &self.observer {
+            let seen = self.list.iter().zip(rulings.iter());
+            let seen = seen.filter_map(|(rule, (applied, part))| Observation::new(rule, applied, part));
+            seen.for_each(|observation| observer(&observation));
+        }
+    }
+
+    /// Returns why a request is refused.
+    pub(crate) fn refusal(&self, rulings: &mut Rulings<'_>) -> Refusal {
+        let rejected = |(rule, (applied, _)): (&Rule, (&Applied, _))| match applied {
+            Applied::Rejected(status) if !rule.shadow => Some(*status),
+            _ => None,
+        };
+        if let Some(status) = self.list.iter().zip(rulings.iter()).find_map(rejected) {
+            return Refusal::new(Cause::MissingKey(status), None, Vec::new());
+        }
+        let violated = self.policies.violated(&self.list, rulings);
+        let (retry_after, mut cause) = (rulings.together.retry_after(), Cause::Denied);
+        while let Some(error) = rulings.take_error() {
+            if error.kind() != ErrorKind::CostExceedsLimit {
+                let wait = self.failure.closes(&error).unwrap_or(Duration::from_secs(1));
+                return Refusal::new(Cause::StoreFailed(error), Some(wait), Vec::new());
+            }
+            cause = Cause::CostExceedsLimit;
+        }
+        Refusal::new(cause, retry_after, violated)
+    }
+
+    /// Returns the charges that the handler settles.
+    pub(crate) fn charges(&self, rulings: &Rulings<'_>) -> Option<Charges> {
+        let any = self.list.iter().any(|rule| rule.handler_settles);
+        let settled = |(rule, part): (&Rule, &_)| if rule.handler_settles { Part::permit(part) } else { None };
+        any.then(|| Charges::new(rulings.parts(&self.list).filter_map(settled)))
+    }
+
+    /// Whether a response or its absence may change a charge.
+    pub(crate) fn settles(&self) -> bool {
+        self.list.iter().any(|rule| rule.settle.is_some() || rule.refund_abandoned)
+    }
+
+    /// Keeps all charges when the rulings are dropped, but those of rules that refund what was abandoned.
+    pub(crate) fn keep_unless_abandoned(&self, rulings: &mut Rulings<'_>) {
+        rulings.parts_mut(&self.list).for_each(|(rule, part)| part.set_keep_charge(!rule.refund_abandoned));
+    }
+
+    /// Returns what each call of a request actually cost; `None` if all charges stay, as they do without a response.
+    pub(crate) fn actual_costs(
+        &self,
+        rulings: &mut Rulings<'_>,
+        head: Option<&ResponseHead<'_>>,
+    ) -> Option<Vec<ActualCost>> {
+        let actual = |(rule, part): (&Rule, &mut Part<'_, _>)| {
+            let cost = match (&rule.settle, part.answer(), head) {
+                (Some(settle), Some(Answer::Admitted(_)), Some(head)) => settle(head),
+                _ => ActualCost::AsCharged,
+            };
+            // A refund is made even if the client goes away while it is under way.
+            part.set_keep_charge(cost != ActualCost::Nothing);
+            if cost == ActualCost::Units(part.cost()) { ActualCost::AsCharged } else { cost }
+        };
+        let costs: Vec<_> = rulings.parts_mut(&self.list).map(actual).collect();
+        costs.iter().any(|cost| *cost != ActualCost::AsCharged).then_some(costs)
+    }
+
+    /// Settles the charges of a request. Where the store fails, the charge stays.
+    pub(crate) async fn settle(&self, mut rulings: Rulings<'static>, costs: Vec<ActualCost>) -> Rulings<'static> {
+        let mut late = self.late();
+        for ((_, part), cost) in rulings.parts_mut(&self.list).zip(costs) {
+            let _ = match cost {
+                ActualCost::AsCharged => continue,
+                ActualCost::Nothing => late.limit(part.settle(0)).await,
+                ActualCost::Units(cost) => late.limit(part.settle(cost)).await,
+                ActualCost::Reset => late.limit(part.reset()).await,
+            };
+        }
+        rulings
+    }
+
+    /// Asks the store for the time, by the first rule that applied.
+    #[cfg(feature = "client")]
+    pub(crate) async fn now(&self, rulings: &Rulings<'_>) -> Option<Timestamp> {
+        let part = rulings.together.parts().iter().find(|part| part.status().is_some())?;
+        let status = self.late().limit(part.limiter().status(part.key())).await;
+        Some(status.ok()?.ok()?.at())
+    }
+}
+
+fn default_timer<'a>() -> Option<&'a dyn Timer> {
+    #[cfg(feature = "tokio")]
+    if tokio::runtime::Handle::try_current().is_ok() {
+        return Some(&limiter_core::TokioTimer);
+    }
+    None
+}
+
+fn default_background() -> Option<Background> {
+    #[cfg(feature = "tokio")]
+    return Some(Background::new(|refund| {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(tokio::time::timeout(BACKGROUND_TIMEOUT, refund));
+        }
+    }));
+    #[cfg(not(feature = "tokio"))]
+    None
+}
+
+/// How long a refund may take that nobody waits for. Under a store that never answers, they would pile up.
+#[cfg(feature = "tokio")]
+const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Rules");
+        out.field("list", &self.list).field("failure", &self.failure).field("timeout", &self.timeout);
+        out.finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,143 @@
+//! A router that is called in process or over a real socket, and a mock clock behind its limiters.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Bytes;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use limiter::MemoryStore;
+use limiter_core::{IntoPolicy, Limiter, SharedStore, WithClock};
+use limiter_testkit::MockClock;
+use limiter_tower::key::PeerAddress;
+use limiter_tower::{MissingKey, Rule, StoreFailure};
+use tower::ServiceExt;
+
+pub(crate) const CLOSED: StoreFailure = StoreFailure::Closed { retry_after: Duration::from_secs(1) };
+pub(crate) const REJECT: MissingKey = MissingKey::Reject(StatusCode::BAD_REQUEST);
+
+pub(crate) type HyperClient = Client<HttpConnector, Empty<Bytes>>;
+
+pub(crate) fn hyper_client() -> HyperClient {
+    Client::builder(TokioExecutor::new()).build_http()
+}
+
+/// A store in memory and its clock.
+pub(crate) fn store() -> (SharedStore, MockClock) {
+    let clock = MockClock::new();
+    (Arc::new(WithClock::new(MemoryStore::new(), clock.clone())), clock)
+}
+
+/// A rule by peer address on a fresh store, with the store's clock.
+pub(crate) fn rule(name: &str, policy: impl IntoPolicy) -> (Rule, MockClock) {
+    let (store, clock) = store();
+    (Rule::new(Limiter::new(name, policy, store), PeerAddress::new(), REJECT), clock)
+}
+
+/// What came back.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: String,
+}
+
+impl Reply {
+    async fn new(response: Response<impl http_body::Body<Data = Bytes, Error: std::fmt::Debug>>) -> Self {
+        let (parts, body) = response.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        Self { status: parts.status.as_u16(), headers: parts.headers, body }
+    }
+
+    /// A field, its lines joined.
+    pub(crate) fn field(&self, name: &str) -> Option<String> {
+        let lines: Vec<&str> = self.headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect();
+        (!lines.is_empty()).then(|| lines.join(", "))
+    }
+
+    /// `RateLimit`, empty if there is none.
+    pub(crate) fn limits(&self) -> String {
+        self.field("ratelimit").unwrap_or_default()
+    }
+
+    /// `Retry-After` in seconds.
+    pub(crate) fn retry_after(&self) -> Option<u64> {
+        self.field("retry-after").map(|value| value.parse().unwrap())
+    }
+
+    /// The body as problem details.
+    pub(crate) fn problem(&self) -> serde_json::Value {
+        assert_eq!(self.field("content-type").unwrap(), "application/problem+json");
+        let problem: serde_json::Value = serde_json::from_str(&self.body).unwrap();
+        assert_eq!(problem["status"], self.status);
+        problem
+    }
+}
+
+/// Calls a router in process, as a client at 127.0.0.1.
+pub(crate) async fn get_with(router: &Router, path: &str, headers: &[(&str, &str)]) -> Reply {
+    let mut request = Request::get(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let mut request = request.body(Body::empty()).unwrap();
+    request.extensions_mut().insert(ConnectInfo(SocketAddr::from((Ipv4Addr::LOCALHOST, 80))));
+    Reply::new(router.clone().oneshot(request).await.unwrap()).await
+}
+
+pub(crate) async fn get(router: &Router) -> Reply {
+    get_with(router, "/", &[]).await
+}
+
+/// A server on a real socket.
+#[derive(Clone)]
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    client: HyperClient,
+}
+
+impl Server {
+    pub(crate) async fn start(router: Router) -> Self {
+        Self::with_client(router, hyper_client()).await
+    }
+
+    /// A server that is asked in HTTP/2.
+    pub(crate) async fn start_http2(router: Router) -> Self {
+        Self::with_client(router, Client::builder(TokioExecutor::new()).http2_only(true).build_http()).await
+    }
+
+    async fn with_client(router: Router, client: HyperClient) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let service = router.into_make_service_with_connect_info::<SocketAddr>();
+        tokio::spawn(async move { axum::serve(listener, service).await });
+        Self { address, client }
+    }
+
+    pub(crate) fn request(&self) -> Request<Empty<Bytes>> {
+        Request::get(format!("http://{}/", self.address)).body(Empty::new()).unwrap()
+    }
+
+    pub(crate) async fn get(&self) -> Reply {
+        Reply::new(self.client.request(self.request()).await.unwrap()).await
+    }
+}
+
+/// Waits until a condition holds.
+pub(crate) async fn eventually(condition: impl AsyncFn() -> bool) {
+    for _ in 0..3000 {
+        if condition().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the condition did not hold within 30 s");
+}

@@ -1,0 +1,11 @@
+//! The layers, in process and over real sockets.
+
+mod abandoned;
+mod addresses;
+mod client;
+mod common;
+mod header_fields;
+mod remote;
+mod rules;
+mod settling;
+mod store_failure;

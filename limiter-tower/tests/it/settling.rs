@@ -1,0 +1,166 @@
+//! Charging what a request turned out to cost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Query;
+use axum::http::StatusCode;
+use axum::response::IntoResponse;
+use axum::routing::get as on_get;
+use axum::{Extension, Router};
+use limiter_core::{IntoPolicy, Limiter, policy};
+use limiter_tower::key::Constant;
+use limiter_tower::{ActualCost, Charge, Charges, LimitLayer, ResponseHead, Rule};
+
+use crate::common::{CLOSED, REJECT, Server, eventually, get, get_with, store};
+use crate::remote::{Mood, Remote};
+
+fn limiter(policy: impl IntoPolicy) -> (Limiter, Remote) {
+    let remote = Remote::new(store().0);
+    (Limiter::new("limit", policy, Arc::new(remote.clone())), remote)
+}
+
+fn rule(limiter: &Limiter) -> Rule {
+    Rule::new(limiter.clone(), Constant::new("k"), REJECT)
+}
+
+async fn used(limiter: &Limiter) -> u64 {
+    limiter.status("k").await.unwrap().used()
+}
+
+#[tokio::test]
+async fn only_failed_logins_count() {
+    let (limiter, _) = limiter(policy!("3/1m"));
+    let login = rule(&limiter).settle(|response| match response.status() {
+        StatusCode::OK => ActualCost::Nothing,
+        _ => ActualCost::AsCharged,
+    });
+    let handler = |Query(login): Query<std::collections::HashMap<String, String>>| async move {
+        if login["password"] == "right" { StatusCode::OK } else { StatusCode::UNAUTHORIZED }
+    };
+    let app = Router::new().route("/", on_get(handler)).layer(LimitLayer::new([login], CLOSED));
+    for _ in 0..10 {
+        let reply = get_with(&app, "/?password=right", &[]).await;
+        assert_eq!((reply.status, reply.limits().as_str()), (200, "\"limit\";r=3"));
+    }
+    for left in (0..3).rev() {
+        let reply = get_with(&app, "/?password=wrong", &[]).await;
+        assert_eq!((reply.status, reply.limits()), (401, format!("\"limit\";r={left};t=60")));
+    }
+    assert_eq!(get_with(&app, "/?password=right", &[]).await.status, 429);
+}
+
+#[tokio::test]
+async fn a_good_login_resets_its_key_and_shows_fresh_fields() {
+    let (limiter, _) = limiter(policy!("3/1m"));
+    let login = rule(&limiter).settle(|response| match response.status() {
+        StatusCode::OK => ActualCost::Reset,
+        _ => ActualCost::AsCharged,
+    });
+    let handler = |Query(login): Query<std::collections::HashMap<String, String>>| async move {
+        if login["password"] == "right" { StatusCode::OK } else { StatusCode::UNAUTHORIZED }
+    };
+    let app = Router::new().route("/", on_get(handler)).layer(LimitLayer::new([login], CLOSED));
+    for (password, limits) in [
+        ("wrong", "\"limit\";r=2;t=60"),
+        ("wrong", "\"limit\";r=1;t=60"),
+        ("right", "\"limit\";r=3"),
+        ("wrong", "\"limit\";r=2;t=60"),
+    ] {
+        assert_eq!(get_with(&app, &format!("/?password={password}"), &[]).await.limits(), limits);
+    }
+}
+
+/// How many tokens a handler used.
+#[derive(Clone)]
+struct Tokens(u64);
+
+#[tokio::test]
+async fn tokens_and_bytes_are_charged_from_the_response() {
+    let (limiter, _) = limiter(policy!("1000/1m"));
+    let tokens = rule(&limiter).charge(|_| Charge::units(400)).settle(|response| {
+        response.extensions().get().map_or(ActualCost::AsCharged, |Tokens(used)| ActualCost::Units(*used))
+    });
+    let bytes = |response: &ResponseHead<'_>| ActualCost::Units(response.content_length().unwrap_or(0));
+    let (traffic, _) = self::limiter(policy!("1000/1m"));
+    let rules = [tokens, rule(&traffic).settle(bytes)];
+    let chat = || async { (Extension(Tokens(30)), "three short words") };
+    let reply = get(&Router::new().route("/", on_get(chat)).layer(LimitLayer::new(rules, CLOSED))).await;
+    assert_eq!(reply.limits(), "\"limit\";r=970;t=60, \"limit\";r=983;t=60");
+    assert_eq!((used(&limiter).await, used(&traffic).await), (30, 17));
+}
+
+#[tokio::test]
+async fn a_handler_settles_when_it_knows() {
+    let (limiter, _) = limiter(policy!("1000/1m"));
+    let rule = rule(&limiter).charge(|_| Charge::units(400)).settle_in_handler();
+    let handler = |Extension(charges): Extension<Charges>| async move {
+        assert_eq!(charges.iter().count(), 1);
+        let parts = futures::stream::unfold((0, charges), async |(sent, charges)| {
+            if sent == 3 {
+                for charge in charges.iter() {
+                    assert!(charge.settle(sent).await.unwrap().applied());
+                }
+                return None;
+            }
+            Some((Ok::<_, std::io::Error>("word "), (sent + 1, charges)))
+        });
+        Body::from_stream(parts).into_response()
+    };
+    let reply = get(&Router::new().route("/", on_get(handler)).layer(LimitLayer::new([rule], CLOSED))).await;
+    assert_eq!((reply.body.as_str(), reply.limits().as_str()), ("word word word ", "\"limit\";r=600;t=60"));
+    assert_eq!(used(&limiter).await, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_while_settling_keeps_the_charge() {
+    for mood in [Mood::Failing, Mood::Hanging] {
+        let (limiter, remote) = limiter(policy!("3/1m"));
+        let store = remote.clone();
+        let handler = move || async move { store.set(mood) };
+        let refunded = rule(&limiter).settle(|_| ActualCost::Nothing);
+        let reply = get(&Router::new().route("/", on_get(handler)).layer(LimitLayer::new([refunded], CLOSED))).await;
+        assert_eq!((reply.status, reply.limits().as_str()), (200, "\"limit\";r=2;t=60"));
+        remote.set(Mood::Well);
+        assert_eq!(used(&limiter).await, 1);
+    }
+}
+
+fn hanging(rule: Rule) -> Router {
+    let handler = || async { std::future::pending::<()>().await };
+    Router::new().route("/", on_get(handler)).layer(LimitLayer::new([rule], CLOSED))
+}
+
+/// With a paused clock, a sleep ends when all tasks have done what they can.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_goes_away_stays_charged_unless_the_rule_refunds() {
+    let (limiter, _) = limiter(policy!("5/1m"));
+    for (rule, expected) in [
+        (rule(&limiter), 1),
+        // There is no response to settle from.
+        (rule(&limiter).settle(|_| ActualCost::Nothing), 2),
+        (rule(&limiter).refund_abandoned(), 2),
+    ] {
+        let gone = tokio::time::timeout(Duration::from_millis(50), get(&hanging(rule))).await;
+        assert!(gone.is_err());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(used(&limiter).await, expected);
+    }
+    let finished = LimitLayer::new([rule(&limiter).refund_abandoned()], CLOSED);
+    assert_eq!(get(&Router::new().route("/", on_get(|| async {})).layer(finished)).await.status, 200);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(used(&limiter).await, 3, "a finished request is refunded by its hook alone");
+}
+
+#[tokio::test]
+async fn a_connection_that_closes_is_a_client_that_goes_away() {
+    use tokio::io::AsyncWriteExt;
+    let (limiter, _) = limiter(policy!("5/1m"));
+    let server = Server::start(hanging(rule(&limiter).refund_abandoned())).await;
+    let mut socket = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    socket.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    eventually(async || used(&limiter).await == 1).await;
+    drop(socket);
+    eventually(async || used(&limiter).await == 0).await;
+}

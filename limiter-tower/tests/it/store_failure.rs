@@ -1,0 +1,137 @@
+//! Stores that fail or never answer. The runtime's clock is paused: it moves on while all tasks wait.
+
+use std::future::ready;
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get as on_get;
+use limiter_core::{Error, ErrorKind, Limiter, SharedStore, policy};
+use limiter_tower::key::Constant;
+use limiter_tower::{Charge, LimitLayer, Observation, Rule, StoreFailure};
+use tokio::time::Instant;
+
+use crate::common::{CLOSED, REJECT, Reply, get, store};
+use crate::remote::{Mood, Remote};
+
+const TIMEOUT: Duration = Duration::from_millis(50);
+
+fn rule<S: limiter_core::WindowStore + Clone>(limiter: &Limiter<S>) -> Rule {
+    Rule::new(limiter.clone(), Constant::new("all"), REJECT)
+}
+
+fn remote() -> (Remote, Limiter<Remote>) {
+    let store = Remote::new(store().0);
+    (store.clone(), Limiter::new("remote", policy!("2/1m"), store))
+}
+
+fn memory(policy: limiter_core::Policy) -> Limiter<SharedStore> {
+    Limiter::new("memory", policy, store().0)
+}
+
+fn no_database() -> Error {
+    Error::new(ErrorKind::Unavailable, "no database")
+}
+
+fn app(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> Router {
+    let layer = LimitLayer::builder(rules, failure).timeout(TIMEOUT).build();
+    Router::new().route("/", on_get(|| async { "hello" })).layer(layer)
+}
+
+async fn ask(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> Reply {
+    let app = app(rules, failure);
+    let begin = Instant::now();
+    let reply = get(&app).await;
+    assert!(begin.elapsed() < TIMEOUT * 2, "{:?}", begin.elapsed());
+    reply
+}
+
+#[tokio::test(start_paused = true)]
+async fn closed_means_503_and_open_means_unlimited() {
+    for mood in [Mood::Failing, Mood::Hanging, Mood::Silent] {
+        let (store, limiter) = remote();
+        store.set(mood);
+        let closed = ask([rule(&limiter)], StoreFailure::Closed { retry_after: Duration::from_millis(1500) }).await;
+        assert_eq!((closed.status, closed.retry_after()), (503, Some(2)), "{mood:?}");
+        let problem = closed.problem();
+        assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
+        assert_eq!(problem.get("violated-policies"), None);
+        assert_eq!(closed.field("ratelimit"), None);
+        let open = ask([rule(&limiter)], StoreFailure::Open).await;
+        assert_eq!((open.status, open.body.as_str(), open.field("ratelimit")), (200, "hello", None), "{mood:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_function_chooses_by_the_error_and_knows_the_limiter() {
+    let by_kind = |error: &Error| match error.kind() {
+        ErrorKind::Timeout => StoreFailure::Open,
+        _ => StoreFailure::Closed { retry_after: Duration::ZERO },
+    };
+    let by_name = |error: &Error| match error.limiter_name() {
+        Some("remote") => CLOSED,
+        _ => StoreFailure::Open,
+    };
+    let (store, limiter) = remote();
+    for (mood, timed_out, known) in [(Mood::Hanging, 200, 503), (Mood::Failing, 503, 503)] {
+        store.set(mood);
+        let reply = ask([rule(&limiter)], StoreFailure::choose(by_kind)).await;
+        assert_eq!((reply.status, reply.retry_after()), (timed_out, (timed_out == 503).then_some(1)), "never 0");
+        assert_eq!(ask([rule(&limiter)], StoreFailure::choose(by_name)).await.status, known, "{mood:?}");
+    }
+    let failing = rule(&limiter).charge_async(|_| ready(Err(no_database())));
+    assert_eq!(ask([failing], StoreFailure::choose(by_name)).await.status, 503);
+}
+
+#[tokio::test]
+async fn open_skips_the_failed_rule_only_and_closed_charges_no_other() {
+    let (broken, remote) = remote();
+    broken.set(Mood::Failing);
+    let one = memory(policy!("1/1m"));
+    let reply = ask([rule(&remote), rule(&one)], StoreFailure::Open).await;
+    assert_eq!((reply.status, reply.limits().as_str()), (200, "\"memory\";r=0;t=60"));
+    assert_eq!(ask([rule(&remote), rule(&one)], StoreFailure::Open).await.status, 429);
+    let five = memory(policy!("5/1m"));
+    assert_eq!(ask([rule(&five), rule(&remote)], CLOSED).await.status, 503);
+    assert_eq!(five.status("all").await.unwrap().used(), 0);
+    assert_eq!(ask([rule(&five), rule(&remote).shadow()], CLOSED).await.status, 200, "a shadow rule denies nothing");
+}
+
+#[tokio::test]
+async fn a_shadow_rule_whose_look_up_fails_is_reported_as_open() {
+    let shadow = rule(&memory(policy!("5/1m"))).charge_async(|_| ready(Err(no_database()))).shadow();
+    let (sender, reports) = std::sync::mpsc::channel();
+    let report = move |seen: &Observation<'_>| sender.send(seen.outcome.as_str()).unwrap();
+    let layer = LimitLayer::builder([shadow], CLOSED).observe(report).build();
+    assert_eq!(get(&Router::new().route("/", on_get(|| async {})).layer(layer)).await.status, 200);
+    assert_eq!(reports.recv().unwrap(), "failed_open");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_up_that_hangs_or_fails_is_a_failed_store() {
+    let rule = || rule(&memory(policy!("5/1m")));
+    assert_eq!(ask([rule().charge_async(|_| std::future::pending())], CLOSED).await.status, 503);
+    assert_eq!(ask([rule().charge_async(|_| ready(Err(no_database())))], CLOSED).await.status, 503);
+    let fine = ask([rule().charge_async(|_| ready(Ok(Charge::units(2))))], CLOSED).await;
+    assert_eq!(fine.limits(), "\"memory\";r=3;t=60");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_service_recovers_with_its_store() {
+    let (store, limiter) = remote();
+    let app = app([rule(&limiter)], CLOSED);
+    for (mood, status) in
+        [(Mood::Well, 200), (Mood::Failing, 503), (Mood::Hanging, 503), (Mood::Well, 200), (Mood::Well, 429)]
+    {
+        store.set(mood);
+        assert_eq!(get(&app).await.status, status, "{mood:?}");
+    }
+}
+
+/// Without a runtime of tokio there is no timer, and a hanging store would hang the request.
+#[test]
+fn without_a_timer_a_store_that_needs_a_future_has_failed() {
+    let (store, limiter) = remote();
+    store.set(Mood::Hanging);
+    let app = Router::new().route("/", on_get(|| async {})).layer(LimitLayer::new([rule(&limiter)], CLOSED));
+    assert_eq!(futures::executor::block_on(get(&app)).status, 503);
+}

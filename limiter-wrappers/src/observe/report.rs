@@ -1,0 +1,70 @@
+//! What the wrappers around a store know about it.
+
+use limiter_core::{NowStore, WindowStore};
+
+use super::metrics::{BREAKER_OPEN, JOURNAL_DROPPED, JOURNAL_LENGTH, LOCAL_DECISIONS, Metrics, OUTAGE};
+use super::store::ObservedStore;
+use crate::denial_cache::DenialCache;
+use crate::outages::{CircuitBreaker, FailClosed, FailOpen, Fallback};
+
+/// A store whose state is worth a metric, such as what a [`Stack`](crate::Stack) builds.
+///
+/// Call [`report`](Self::report) whenever metrics are collected:
+///
+/// ```
+/// # use limiter_testkit::OracleStore as MemoryStore;
+/// # let redis = MemoryStore::new();
+/// use limiter_wrappers::Stack;
+/// use limiter_wrappers::observe::{Metrics, ObservedStore, Report};
+///
+/// let (inner, outer) = (Metrics::named("redis"), Metrics::named("stack"));
+/// let stack = Stack::new(ObservedStore::new(redis, inner)).fallback(MemoryStore::new());
+/// let store = ObservedStore::new(stack, outer);
+/// store.report(&outer);
+/// ```
+pub trait Report {
+    /// Sets the metrics of this store, and of the stores inside it.
+    fn report(&self, metrics: &Metrics);
+}
+
+impl<S: Report, O> Report for ObservedStore<S, O> {
+    fn report(&self, metrics: &Metrics) {
+        self.store().report(metrics);
+    }
+}
+
+impl<S: Report> Report for DenialCache<S> {
+    fn report(&self, metrics: &Metrics) {
+        self.store().report(metrics);
+    }
+}
+
+impl<S> Report for CircuitBreaker<S> {
+    fn report(&self, metrics: &Metrics) {
+        metrics.set(BREAKER_OPEN, usize::from(self.is_open()));
+    }
+}
+
+impl<S: Report> Report for FailOpen<S> {
+    fn report(&self, metrics: &Metrics) {
+        metrics.set(OUTAGE, usize::from(self.is_out()));
+        self.store().report(metrics);
+    }
+}
+
+impl<S: Report> Report for FailClosed<S> {
+    fn report(&self, metrics: &Metrics) {
+        metrics.set(OUTAGE, usize::from(self.is_out()));
+        self.store().report(metrics);
+    }
+}
+
+impl<P: Report + WindowStore, L: NowStore> Report for Fallback<P, L> {
+    fn report(&self, metrics: &Metrics) {
+        metrics.set(OUTAGE, usize::from(self.is_out()));
+        metrics.set(JOURNAL_LENGTH, self.journal_len());
+        metrics.set_total(JOURNAL_DROPPED, self.dropped());
+        metrics.set_total(LOCAL_DECISIONS, self.local_decisions());
+        self.primary().report(metrics);
+    }
+}

@@ -1,0 +1,203 @@
+//! A fallback through outages every two seconds: after the last one, the primary store holds what was agreed, to the unit.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use fastrand::Rng;
+use limiter_core::{Clock, Limiter, Policy, Receipt, Timestamp, WithClock, policy};
+use limiter_memory::MemoryStore;
+use limiter_redis::RedisStore;
+use limiter_wrappers::{Fallback, Guarded, Outage, Stack};
+use testbed::{ClusterFault, ClusterScene, RedisFault, RedisScene, Scene, Soak, alone};
+use tokio::task::{JoinSet, block_in_place};
+use tokio::time::{Instant, sleep};
+
+use super::{EXPECTED, PAUSE, RESPONSE, TIMEOUT, direct};
+
+const PERIOD: Duration = Duration::from_secs(2);
+/// How long a recovery may take on a busy machine.
+const RECOVERY: Duration = Duration::from_secs(20);
+const HOT_MAX: usize = 20;
+/// Never reached, so that every acquire is admitted.
+const LEDGER: Policy = policy!("1000000000/1h");
+
+/// A clock that is fast by this many seconds.
+#[derive(Debug)]
+struct Fast(u64);
+
+impl Clock for Fast {
+    fn now(&self) -> Timestamp {
+        let since = SystemTime::UNIX_EPOCH.elapsed().unwrap() + Duration::from_secs(self.0);
+        Timestamp::from_micros_saturating(since.as_micros() as u64)
+    }
+}
+
+type Store = Fallback<Guarded<RedisStore>, WithClock<MemoryStore, Fast>>;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fallback_through_random_faults() {
+    let _alone = alone();
+    let faults = EXPECTED.map(|(fault, _)| fault).into_iter();
+    let lossless = faults.filter(|fault| !RedisScene::loses_data(*fault) && *fault != RedisFault::Loading);
+    let soak = Soak::from_env(lossless.collect());
+    println!("LIMITER_SEED={} for {:?}", soak.seed, soak.length);
+    run(&mut RedisScene::start().unwrap(), &soak, 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fallback_with_a_fast_clock_over_a_cluster_with_one_dead_master() {
+    let _alone = alone();
+    let soak = Soak::from_env(vec![ClusterFault::OneMaster]);
+    println!("LIMITER_SEED={} for {:?}", soak.seed, soak.length);
+    run(&mut ClusterScene::start().unwrap(), &soak, 5).await;
+}
+
+async fn run<X: Scene>(scene: &mut X, soak: &Soak<X::Fault>, seconds_fast: u64) {
+    let mut random = Rng::with_seed(soak.seed);
+    let redis = RedisStore::builder().response_timeout(RESPONSE).connect(&scene.url()).await.unwrap();
+    let stack = Stack::new(redis).timeout(TIMEOUT).failures(3).pause(PAUSE);
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let listener = Arc::clone(&events);
+    let listen = move |outage: Outage<'_>| listener.lock().unwrap().push(matches!(outage, Outage::Began { .. }));
+    let store = stack.fallback(WithClock::new(MemoryStore::new(), Fast(seconds_fast))).on_outage(listen);
+    let until = Instant::now() + soak.length;
+    let mut ledgers = JoinSet::new();
+    for task in 0..4 {
+        ledgers.spawn(keep_ledger(store.clone(), random.fork(), format!("ledger {task}"), until));
+    }
+    let resets = tokio::spawn(reset_keys(store.clone(), until));
+    let over = Arc::new(AtomicBool::new(false));
+    let hot = tokio::spawn(hammer(store.clone(), Arc::clone(&over)));
+    let mut faults = 0;
+    while Instant::now() < until {
+        let begun = Instant::now();
+        let Some(fault) = random.choice(&soak.faults).copied() else { break };
+        block_in_place(|| scene.begin(fault)).unwrap();
+        sleep(Duration::from_millis(random.u64(10..700))).await;
+        block_in_place(|| scene.end(fault)).unwrap();
+        faults += 1;
+        sleep((begun + PERIOD).saturating_duration_since(Instant::now())).await;
+    }
+    // The hot key is hammered on, and yet the primary store decides again.
+    let recovered = Instant::now() + RECOVERY;
+    loop {
+        let before = store.local_decisions();
+        sleep(Duration::from_millis(500)).await;
+        if store.local_decisions() == before {
+            break;
+        }
+        assert!(Instant::now() < recovered, "calls are still decided locally");
+    }
+    over.store(true, Ordering::Relaxed);
+    let worst = worst_window(&mut hot.await.unwrap());
+    assert!(worst <= 2 * HOT_MAX, "a window of {HOT_MAX} admitted {worst}");
+    // A log is replayed one step after the other, and a busy machine is slow.
+    assert_eq!((store.flush(6 * RECOVERY).await, store.dropped()), (0, 0));
+    while store.is_out() {
+        assert!(Instant::now() < recovered + RECOVERY, "the outage does not end");
+        sleep(Duration::from_millis(10)).await;
+    }
+    let server = direct(scene.direct_url()).await;
+    let clock = Limiter::new("clock", policy!("1/1s"), server.clone());
+    let mut entries = 0;
+    while let Some(ledger) = ledgers.join_next().await {
+        for (key, expected, count) in ledger.unwrap() {
+            let status = Limiter::new("ledger", LEDGER, server.clone()).status(&*key).await.unwrap();
+            assert_eq!(status.used(), expected, "{key}");
+            // No entry lies in the server's future.
+            assert!(status.at() <= clock.status("").await.unwrap().at(), "{key}");
+            entries += count;
+        }
+    }
+    let keys = resets.await.unwrap();
+    for key in 0..keys {
+        assert_eq!(Limiter::new("reset", LEDGER, server.clone()).status(key).await.unwrap().used(), 0, "{key}");
+    }
+    let events = events.lock().unwrap();
+    assert!(events.iter().enumerate().all(|(i, began)| *began == (i % 2 == 0)), "{events:?}");
+    let outages = events.len() / 2;
+    let local = store.local_decisions();
+    println!(
+        "{faults} faults, {outages} outages, {entries} entries, {keys} resets, {local} decided locally, {worst} at worst"
+    );
+    assert!(entries > 100 && keys > 10 && outages > 0);
+}
+
+/// Acquires, settles, refunds and repeats on one key after the other, and peeks at others. Returns the keys, what each must have used,
+/// and the number of its entries.
+async fn keep_ledger(store: Store, mut random: Rng, name: String, until: Instant) -> Vec<(String, u64, usize)> {
+    let limiter = Limiter::new("ledger", LEDGER, store);
+    let (mut ledgers, mut entries): (Vec<_>, Vec<(u64, Receipt)>) = (Vec::new(), Vec::new());
+    while Instant::now() < until || !entries.is_empty() {
+        let key = format!("{name} {}", ledgers.len());
+        // The server takes longer to settle an entry, the more entries are newer.
+        if entries.len() == 300 || Instant::now() >= until {
+            ledgers.push((key, entries.iter().map(|(kept, _)| kept).sum(), entries.len()));
+            entries.clear();
+            continue;
+        }
+        let (index, cost) = (random.usize(..entries.len().max(1)), random.u64(1..100));
+        match (random.u8(..8), entries.get_mut(index)) {
+            (0 | 1, Some((kept, receipt))) if *kept > 0 => {
+                let settled = limiter.settle(&*key, *receipt, cost).await.unwrap();
+                assert!(settled.applied(), "{key}: entry {index}");
+                *kept = cost;
+            }
+            (2, Some((kept, receipt))) => {
+                let _ = limiter.refund(&*key, *receipt).await.unwrap();
+                *kept = 0;
+            }
+            (3, Some((kept, receipt))) if *kept > 0 => {
+                let again = limiter.acquire(&*key).cost(*kept).id(index as u128).await.unwrap();
+                assert!(again.allowed(), "{key}: entry {index}");
+                *receipt = again.receipt().unwrap();
+            }
+            (4, _) => drop(limiter.peek(random.u64(..)).await.unwrap()),
+            _ => {
+                let new = limiter.acquire(&*key).cost(cost).id(entries.len() as u128).await.unwrap();
+                assert!(new.allowed(), "{key}: entry {}", entries.len());
+                entries.push((cost, new.receipt().unwrap()));
+            }
+        }
+        sleep(Duration::from_millis(random.u64(0..40))).await;
+    }
+    ledgers
+}
+
+/// Uses key after key, and resets each in the end. Returns the number of keys.
+async fn reset_keys(store: Store, until: Instant) -> u64 {
+    let limiter = Limiter::new("reset", LEDGER, store);
+    let mut key = 0;
+    while Instant::now() < until {
+        for id in 0..3_u128 {
+            assert!(limiter.acquire(key).id(id).await.unwrap().allowed());
+            sleep(Duration::from_millis(10)).await;
+        }
+        limiter.reset(key).await.unwrap();
+        key += 1;
+    }
+    key
+}
+
+/// Acquires on one key until it is over. Returns when it was admitted.
+async fn hammer(store: Store, over: Arc<AtomicBool>) -> Vec<u64> {
+    let limiter = Limiter::new("hot", policy!("20/1s"), store);
+    let mut admitted = Vec::new();
+    while !over.load(Ordering::Relaxed) {
+        let decision = limiter.acquire("key").await.unwrap();
+        if decision.allowed() {
+            admitted.push(decision.at().as_micros());
+        }
+        sleep(Duration::from_millis(3)).await;
+    }
+    admitted
+}
+
+/// Returns the most admissions within any second.
+fn worst_window(admitted: &mut [u64]) -> usize {
+    admitted.sort_unstable();
+    let within =
+        |from: &u64| admitted.partition_point(|at| *at < from + 1_000_000) - admitted.partition_point(|at| at < from);
+    admitted.iter().map(within).max().unwrap_or(0)
+}

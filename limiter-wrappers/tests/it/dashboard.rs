@@ -1,0 +1,97 @@
+//! The dashboard queries what is emitted, with labels that exist.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::faulty::{Does, Faulty, traffic};
+use crate::metrics::metrics_of;
+use limiter_core::{Limiter, policy};
+use limiter_memory::MemoryStore;
+use limiter_wrappers::Stack;
+use limiter_wrappers::observe::{Metrics, ObservedStore, Report};
+use serde_json::Value;
+
+/// Returns the labels of each metric that exists.
+fn emitted() -> BTreeMap<String, BTreeSet<String>> {
+    let metrics = metrics_of(|| {
+        let metrics = Metrics::new();
+        traffic(&Limiter::new("search", policy!("5/10s"), ObservedStore::new(MemoryStore::new(), metrics)));
+        metrics.report_keys(1);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let remote = Faulty::default();
+            remote.set(Does::Corrupt);
+            let limiter = Limiter::new("search", policy!("5/10s"), ObservedStore::new(remote.clone(), metrics));
+            limiter.acquire("key").await.unwrap_err();
+            Stack::new(remote).fallback(MemoryStore::new()).report(&metrics);
+        });
+    });
+    let mut emitted = BTreeMap::<String, BTreeSet<String>>::new();
+    for series in metrics.keys() {
+        let mut parts = series.split(' ');
+        let labels = emitted.entry(parts.next().unwrap_or_default().to_owned()).or_default();
+        labels.extend(parts.filter_map(|label| Some(label.split_once('=')?.0.to_owned())));
+    }
+    emitted
+}
+
+/// Returns the words of a query, each with the character that follows it.
+fn words(query: &str) -> Vec<(&str, char)> {
+    let is_inner = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
+    let (mut words, mut rest) = (Vec::new(), query);
+    while let Some(start) = rest.find(is_inner) {
+        let word = &rest[start..];
+        let end = word.find(|c| !is_inner(c)).unwrap_or(word.len());
+        words.push((&word[..end], word[end..].chars().next().unwrap_or(' ')));
+        rest = &word[end..];
+    }
+    words
+}
+
+/// Checks a query, and returns the metrics in it.
+fn metrics_in<'a>(query: &str, emitted: &'a BTreeMap<String, BTreeSet<String>>) -> BTreeSet<&'a str> {
+    let words = words(query);
+    let mut found = BTreeSet::new();
+    for (word, _) in words.iter().filter(|(word, _)| word.starts_with("limiter_")) {
+        let name = ["_bucket", "_count", ""].iter().find_map(|suffix| {
+            let name = word.strip_suffix(suffix)?;
+            emitted.get_key_value(name).filter(|_| suffix.is_empty() || name.ends_with("_seconds"))
+        });
+        let (name, labels) = name.unwrap_or_else(|| panic!("nothing emits {word}, in {query}"));
+        let grouped = query.split("by (").skip(1).filter_map(|rest| rest.split(')').next());
+        let grouped = grouped.flat_map(|list| list.split(", ")).filter(|label| *label != "le");
+        let matched = words.iter().filter(|(_, next)| *next == '=').map(|(label, _)| *label);
+        for label in matched.chain(grouped) {
+            assert!(labels.contains(label), "{word} has no label {label:?}, in {query}");
+        }
+        found.insert(name.as_str());
+    }
+    found
+}
+
+#[test]
+fn the_dashboard_queries_every_metric_that_is_emitted_and_no_other() {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/grafana/dashboard.json")).unwrap();
+    let dashboard: Value = serde_json::from_str(&text).unwrap();
+    let emitted = emitted();
+    let (mut queried, mut ids, mut places) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for panel in dashboard["panels"].as_array().unwrap() {
+        let place = &panel["gridPos"];
+        assert!(panel["title"].as_str().is_some_and(|title| !title.is_empty()), "{panel}");
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "{panel}");
+        assert!(places.insert((place["x"].as_u64().unwrap(), place["y"].as_u64().unwrap())), "{panel}");
+        let targets = panel["targets"].as_array().unwrap();
+        assert!(!targets.is_empty(), "{panel}");
+        for target in targets {
+            assert_eq!(target["datasource"]["uid"], "${datasource}", "{target}");
+            queried.extend(metrics_in(target["expr"].as_str().unwrap(), &emitted));
+        }
+    }
+    assert_eq!(queried, emitted.keys().map(String::as_str).collect());
+
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    let names: Vec<_> = variables.iter().map(|variable| variable["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["datasource", "store", "limiter"]);
+    for query in variables.iter().filter_map(|variable| variable["query"]["query"].as_str()) {
+        assert_eq!(metrics_in(query, &emitted).len(), 1, "{query}");
+    }
+}

@@ -1,0 +1,585 @@
+//! What a fallback promises: it decides locally only during an outage, and the primary store hears of everything afterwards.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use limiter_core::store::{LogKey, Op};
+use limiter_core::{Clock, Decision, ErrorKind, Limiter, NowStore, Receipt, Timestamp, WithClock, policy};
+use limiter_memory::MemoryStore;
+use limiter_wrappers::{DenialCache, Fallback, Outage};
+use proptest::prelude::*;
+use tokio::runtime::Handle;
+use tokio::time::{sleep, timeout};
+
+use crate::faulty::{Does, Faulty};
+
+const LONG: Duration = Duration::from_secs(10);
+
+/// A server, and a fallback on it, under 5 per hour.
+struct Scene {
+    server: Faulty,
+    store: Fallback<Faulty, MemoryStore>,
+    limiter: Limiter<Fallback<Faulty, MemoryStore>>,
+    /// What another process sees.
+    other: Limiter<Faulty>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        Self::with(|store| store)
+    }
+
+    fn with(options: impl FnOnce(Fallback<Faulty, MemoryStore>) -> Fallback<Faulty, MemoryStore>) -> Self {
+        let server = Faulty::default();
+        // So that the two stores number their entries differently.
+        let other = Limiter::new("t", policy!("5/1h"), server.clone());
+        for key in 0..3 {
+            let _ = server.memory().apply_now(&Op::record(&[key], &policy!("5/1h")));
+        }
+        let store = options(Fallback::new(server.clone(), MemoryStore::new()));
+        let limiter = Limiter::new("t", policy!("5/1h"), store.clone());
+        Self { server, store, limiter, other }
+    }
+
+    async fn acquire(&self, key: &str) -> Decision {
+        self.limiter.acquire(key).await.unwrap()
+    }
+
+    /// Returns the usage that the primary store knows of, beyond the maximum too.
+    fn used(&self, key: &str) -> u64 {
+        self.server.used(key, &policy!("5/1h"))
+    }
+
+    /// Waits until nothing is left to replay.
+    async fn drained(&self) {
+        let empty = async {
+            while self.store.journal_len() > 0 {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(LONG, empty).await.expect("the journal is replayed");
+    }
+}
+
+/// Waits until `done`.
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let wait = async {
+        while !done() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(LONG, wait).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+}
+
+/// (a)
+#[tokio::test]
+async fn the_primary_store_decides_from_its_first_answer_on() {
+    let scene = Scene::new();
+    scene.server.set(Does::Refuse);
+    for used in 1..=3 {
+        assert_eq!(scene.acquire("hot").await.used(), used);
+    }
+    // The replay of the hot log hangs, which is nobody's business.
+    scene.server.rule(|verb, _| if verb == "record" { Does::Hold } else { Does::Answer });
+    for used in 1..=5 {
+        let decision = timeout(LONG, scene.acquire("hot")).await.expect("nobody waits for a replay");
+        assert_eq!((decision.used(), scene.used("hot")), (used, used));
+    }
+    assert!(!scene.acquire("hot").await.allowed());
+    scene.server.set(Does::Answer);
+    scene.drained().await;
+    assert_eq!(scene.server.replayed(), ["record 1"; 3]);
+}
+
+/// (b)
+#[tokio::test(start_paused = true)]
+async fn a_partial_outage_is_one_outage_and_one_task() {
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let listen = |events: &Arc<Mutex<Vec<String>>>| {
+        let events = Arc::clone(events);
+        move |outage: Outage<'_>| events.lock().unwrap().push(format!("{outage:?}"))
+    };
+    let scene = Scene::with(|store| store.on_outage(listen(&events)).on_outage(listen(&events)));
+    scene.server.rule(|_, log| if log.key.starts_with(b"dead") { Does::Refuse } else { Does::Answer });
+    for pair in 0..600 {
+        assert!(scene.acquire(&format!("dead {pair}")).await.allowed());
+        assert!(scene.acquire(&format!("live {pair}")).await.allowed());
+    }
+    assert!(Handle::current().metrics().num_alive_tasks() <= 1);
+    assert_eq!(events.lock().unwrap().len(), 2, "{:?}", events.lock().unwrap());
+    scene.server.set(Does::Answer);
+    scene.drained().await;
+    // Without a call, too.
+    sleep(Duration::from_secs(3)).await;
+    let events = events.lock().unwrap();
+    assert!(events.len() == 4 && events[2].starts_with("Ended { calls: 600"), "{events:?}");
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
+}
+
+/// (c)
+#[tokio::test]
+async fn a_failed_record_is_repeated_and_delays_no_other_log() {
+    let scene = Scene::new();
+    scene.server.set(Does::Refuse);
+    for key in ["a", "b", "c"] {
+        assert!(scene.acquire(key).await.allowed());
+    }
+    let mut failed = 0;
+    scene.server.rule(move |verb, log| {
+        failed += u32::from(log.key == b"a" && verb == "record");
+        if log.key == b"a" && verb == "record" && failed <= 3 { Does::Refuse } else { Does::Answer }
+    });
+    assert!(scene.acquire("d").await.allowed());
+    scene.drained().await;
+    assert_eq!(["a", "b", "c"].map(|key| scene.used(key)), [1; 3]);
+}
+
+/// (d)
+#[tokio::test]
+async fn receipts_of_one_outage_outlive_another() {
+    let scene = Scene::new();
+    let short = Limiter::new("short", policy!("5/200ms"), scene.store.clone());
+    scene.server.set(Does::Refuse);
+    assert!(short.acquire("first").await.unwrap().allowed());
+    scene.server.set(Does::Answer);
+    assert!(short.acquire("first").await.unwrap().allowed());
+    scene.drained().await;
+    scene.server.set(Does::Refuse);
+    let receipt = scene.acquire("second").await.receipt().unwrap();
+    scene.server.set(Does::Answer);
+    assert!(scene.acquire("second").await.allowed());
+    scene.drained().await;
+    sleep(Duration::from_millis(400)).await;
+    assert!(scene.limiter.refund("second", receipt).await.unwrap().applied());
+    assert_eq!(scene.used("second"), 1);
+}
+
+/// (e)
+#[tokio::test]
+async fn a_repeated_id_repeats_its_verdict() {
+    let scene = Scene::new();
+    let acquire = async || scene.limiter.acquire("key").id(7_u128).cost(2).await.unwrap();
+    scene.server.set(Does::Refuse);
+    let first = acquire().await;
+    assert!(first.allowed() && acquire().await.allowed());
+    scene.server.rule(|verb, _| if verb == "record" { Does::Hold } else { Does::Answer });
+    assert!(scene.other.acquire("key").cost(5).await.unwrap().allowed());
+    let before = timeout(LONG, acquire()).await.expect("nobody waits for a replay");
+    assert!(before.allowed(), "before the merge");
+    scene.server.set(Does::Answer);
+    scene.drained().await;
+    let after = acquire().await;
+    assert!(after.allowed(), "after the merge");
+    assert_eq!((scene.used("key"), after.remaining()), (7, 0));
+    // A refund frees the id, as in every store.
+    assert!(scene.limiter.refund("key", first.receipt().unwrap()).await.unwrap().applied());
+    assert!(!acquire().await.allowed());
+}
+
+/// (f)
+#[tokio::test]
+async fn expired_entries_are_dropped() {
+    let scene = Scene::with(|store| store.max_entries(3));
+    let short = Limiter::new("short", policy!("5/50ms"), scene.store.clone());
+    scene.server.set(Does::Refuse);
+    for _ in 0..3 {
+        assert!(short.acquire("key").await.unwrap().allowed());
+    }
+    sleep(Duration::from_millis(60)).await;
+    for _ in 0..3 {
+        assert!(scene.acquire("key").await.allowed());
+    }
+    assert_eq!(scene.store.journal_len(), 3);
+    scene.server.set(Does::Answer);
+    assert!(scene.acquire("other").await.allowed());
+    scene.drained().await;
+    assert_eq!(scene.server.replayed(), ["record 1"; 3]);
+    assert_eq!(scene.used("key"), 3);
+}
+
+/// (g)
+#[tokio::test]
+async fn what_appends_nothing_costs_nothing() {
+    let resident = || {
+        let statm = fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    };
+    let scene = Scene::new();
+    scene.server.set(Does::Refuse);
+    assert!(scene.limiter.acquire("full").cost(5).await.unwrap().allowed());
+    let before = resident();
+    for key in 0..1_000_000_u64 {
+        assert!(scene.limiter.peek(key).await.unwrap().allowed());
+    }
+    assert!(!scene.acquire("full").await.allowed());
+    let grown = resident().saturating_sub(before) >> 20;
+    assert!(grown < 64, "a million peeks cost {grown} MiB");
+    assert_eq!(scene.store.journal_len(), 1);
+}
+
+/// (h)
+#[tokio::test]
+async fn a_reset_during_a_merge_leaves_nothing() {
+    let scene = Scene::new();
+    scene.server.set(Does::Refuse);
+    for _ in 0..3 {
+        assert!(scene.acquire("key").await.allowed());
+    }
+    // The first record is under way and arrives after the reset.
+    let held = Arc::new(AtomicBool::new(false));
+    let is_held = Arc::clone(&held);
+    scene.server.rule(move |verb, _| {
+        is_held.fetch_or(verb == "record", Ordering::SeqCst);
+        if verb == "record" { Does::Hold } else { Does::Answer }
+    });
+    assert!(scene.acquire("key").await.allowed());
+    until("a record is under way", || held.load(Ordering::SeqCst)).await;
+    assert!(scene.limiter.reset("key").await.unwrap());
+    scene.server.set(Does::Answer);
+    scene.drained().await;
+    assert_eq!(scene.used("key"), 0);
+}
+
+/// (i)
+#[tokio::test]
+async fn a_settlement_during_an_outage_is_replayed() {
+    let scene = Scene::new();
+    let tokens = Limiter::new("tokens", policy!("100000/1h"), scene.store.clone());
+    let receipt = tokens.acquire("key").cost(30_001).await.unwrap().receipt().unwrap();
+    let short = Limiter::new("short", policy!("5/20ms"), scene.store.clone());
+    let expired = short.acquire("key").await.unwrap().receipt().unwrap();
+    scene.server.set(Does::Refuse);
+    sleep(Duration::from_millis(30)).await;
+    for cost in [7, 101] {
+        assert!(tokens.settle("key", receipt, cost).await.unwrap().applied());
+    }
+    assert!(!short.settle("key", expired, 2).await.unwrap().applied());
+    scene.server.set(Does::Answer);
+    let decision = tokens.acquire("other").await.unwrap();
+    assert!(decision.allowed());
+    scene.drained().await;
+    assert_eq!(tokens.status("key").await.unwrap().used(), 101);
+}
+
+/// (j)
+#[tokio::test]
+async fn a_flush_at_shutdown_says_what_is_left() {
+    let scene = Scene::new();
+    scene.server.set(Does::Refuse);
+    for key in ["a", "b"] {
+        assert!(scene.acquire(key).await.allowed());
+    }
+    assert_eq!(scene.store.flush(Duration::from_millis(20)).await, 2);
+    scene.server.set(Does::Answer);
+    assert_eq!(scene.store.flush(Duration::MAX).await, 0);
+    assert_eq!((scene.used("a"), scene.used("b")), (1, 1));
+}
+
+/// A window admits at most its maximum, and once more the local maximum, however many outages it contains.
+#[tokio::test]
+async fn many_outages_in_a_window_admit_the_maximum_twice() {
+    let scene = Scene::new();
+    let mut admitted = 0;
+    for outage in 0..20 {
+        scene.server.set(if outage % 2 == 0 { Does::Answer } else { Does::Refuse });
+        for _ in 0..4 {
+            admitted += u64::from(scene.acquire("key").await.allowed());
+        }
+        if outage % 4 == 0 {
+            scene.drained().await;
+        }
+    }
+    assert!((5..=10).contains(&admitted), "{admitted}");
+}
+
+#[tokio::test]
+async fn local_receipts_work_before_during_and_after_the_replay() {
+    let scene = Scene::new();
+    let limiter = Limiter::new("t", policy!("100/1h"), scene.store.clone());
+    let settle = async |receipt, cost| limiter.settle("key", receipt, cost).await.unwrap();
+    scene.server.set(Does::Refuse);
+    let mut receipts = Vec::new();
+    for _ in 0..5 {
+        receipts.push(limiter.acquire("key").await.unwrap().receipt().unwrap());
+    }
+    // Before: the last word counts, and what is refunded is never sent.
+    for (receipt, cost, used) in [(0, 7, 11), (0, 2, 6), (1, 0, 5), (2, 3, 7)] {
+        let settled = settle(receipts[receipt], cost).await;
+        assert!(settled.applied() && settled.status().used() == used, "{settled:?}");
+    }
+    assert!(!settle(receipts[1], 0).await.applied() && !settle(receipts[1], 2).await.applied());
+    // During: the answer to the first record is under way.
+    scene.server.rule(|verb, _| if verb == "record" { Does::LoseAnswer } else { Does::Answer });
+    until("the first record is applied", || scene.used("key") == 2).await;
+    assert!(settle(receipts[0], 4).await.applied());
+    scene.server.set(Does::Answer);
+    scene.drained().await;
+    assert_eq!(scene.server.replayed(), ["record 2", "record 2", "settle 4", "record 3", "record 1", "record 1"]);
+    // After: the primary store settles, also if it fails once more meanwhile.
+    assert!(settle(receipts[3], 2).await.applied());
+    scene.server.set(Does::Refuse);
+    assert!(settle(receipts[3], 3).await.applied());
+    assert!(settle(receipts[4], 0).await.applied() && !settle(receipts[4], 0).await.applied());
+    scene.server.set(Does::Answer);
+    // The last word, although an earlier one is still to be replayed.
+    assert!(settle(receipts[3], 1).await.applied());
+    scene.drained().await;
+    let replayed = scene.server.replayed();
+    assert!(replayed.ends_with(&["settle 0".to_owned()]), "{replayed:?}");
+    assert_eq!(scene.used("key"), 8);
+}
+
+#[tokio::test]
+async fn a_reset_during_an_outage_discards_what_precedes_it() {
+    let scene = Scene::new();
+    assert!(scene.limiter.acquire("key").cost(5).await.unwrap().allowed());
+    scene.server.set(Does::Refuse);
+    let before = scene.acquire("key").await.receipt().unwrap();
+    assert!(scene.limiter.reset("key").await.unwrap());
+    assert!(scene.acquire("key").await.used() == 1 && scene.limiter.acquire("key").cost(2).await.unwrap().used() == 3);
+    assert_eq!(scene.store.journal_len(), 3);
+    scene.server.replayed();
+    scene.server.set(Does::Answer);
+    assert_eq!(scene.store.flush(LONG).await, 0);
+    assert_eq!(scene.server.replayed(), ["reset 0", "record 1", "record 2"]);
+    assert!(!scene.limiter.refund("key", before).await.unwrap().applied());
+    assert_eq!(scene.used("key"), 3);
+}
+
+/// An answer of the denial cache is no answer of the primary store.
+#[tokio::test(start_paused = true)]
+async fn cached_denials_do_not_end_an_outage() {
+    let server = Faulty::default();
+    let cache = DenialCache::new(server.clone(), 10).max_age(Duration::MAX);
+    let store = Fallback::new(cache, MemoryStore::new());
+    let limiter = Limiter::new("t", policy!("1/1h"), store.clone());
+    for allowed in [true, false] {
+        assert_eq!(limiter.acquire("key").await.unwrap().allowed(), allowed);
+    }
+    server.set(Does::Refuse);
+    assert!(limiter.peek("other").await.unwrap().allowed() && store.is_out());
+    let calls = server.calls();
+    for _ in 0..5 {
+        sleep(Duration::from_secs(1)).await;
+        // Without an id, or it would not be cached.
+        assert!(!limiter.acquire("key").await.unwrap().allowed());
+    }
+    assert_eq!((store.is_out(), server.calls()), (true, calls));
+    server.set(Does::Answer);
+    for is_out in [true, false] {
+        assert!(limiter.peek("other").await.unwrap().allowed());
+        assert_eq!(store.is_out(), is_out);
+        sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// A clock ahead of the system's, or behind it.
+#[derive(Debug)]
+struct Wrong(i64);
+
+impl Clock for Wrong {
+    fn now(&self) -> Timestamp {
+        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros() as u64;
+        Timestamp::from_micros_saturating(now.saturating_add_signed(self.0))
+    }
+}
+
+#[tokio::test]
+async fn a_wrong_clock_neither_freezes_nor_empties_a_log() {
+    for seconds in [5, -5] {
+        let server = Faulty::default();
+        let local = WithClock::new(MemoryStore::new(), Wrong(seconds * 1_000_000));
+        let store = Fallback::new(server.clone(), local);
+        let limiter = Limiter::new("t", policy!("5/2s"), store.clone());
+        let other = Limiter::new("t", policy!("5/2s"), server.clone());
+        let expired = limiter.acquire("key").await.unwrap().receipt().unwrap();
+        sleep(Duration::from_millis(1200)).await;
+        let receipt = limiter.acquire("key").cost(2).await.unwrap().receipt().unwrap();
+        server.set(Does::Refuse);
+        let began = std::time::Instant::now();
+        assert!(limiter.acquire("key").await.unwrap().allowed());
+        assert!(limiter.acquire("late").await.unwrap().allowed());
+        sleep(Duration::from_millis(900)).await;
+        // By the primary store's clock one receipt has expired and the other has not.
+        assert!(!limiter.settle("key", expired, 3).await.unwrap().applied());
+        assert!(limiter.settle("key", receipt, 3).await.unwrap().applied());
+        server.set(Does::Answer);
+        assert_eq!(store.flush(LONG).await, 0);
+        let status = other.status("key").await.unwrap();
+        if began.elapsed() < Duration::from_millis(1900) {
+            assert_eq!(status.used(), 4, "{seconds} s");
+        }
+        // The entry is in the past, so it leaves the window in time.
+        let late = other.status("late").await.unwrap();
+        let left = Duration::from_secs(2).saturating_sub(began.elapsed());
+        assert!(late.reset_after() <= left + Duration::from_millis(100), "{seconds} s: {late:?}, {left:?}");
+    }
+}
+
+#[tokio::test]
+async fn times_given_by_the_caller_are_kept_and_expire() {
+    let scene = Scene::new();
+    let at = |seconds: u64| Timestamp::from_micros_saturating(1_000_000 * seconds);
+    scene.server.set(Does::Refuse);
+    for (key, seconds) in [("expired", 10), ("expired", 3800), ("counts", 10)] {
+        assert!(scene.limiter.acquire(key).at(at(seconds)).await.unwrap().allowed());
+    }
+    assert_eq!(scene.store.journal_len(), 3);
+    scene.server.set(Does::Answer);
+    assert!(scene.other.acquire("expired").at(at(3700)).await.unwrap().allowed());
+    assert_eq!(scene.store.flush(LONG).await, 0);
+    let used = async |key, seconds| scene.other.status(key).at(at(seconds)).await.unwrap().used();
+    assert_eq!((used("expired", 3800).await, used("counts", 3609).await, used("counts", 3610).await), (2, 1, 0));
+}
+
+#[tokio::test]
+async fn the_journal_keeps_the_newest_and_counts_the_rest() {
+    let scene = Scene::with(|store| store.max_entries(100));
+    scene.server.set(Does::Refuse);
+    for key in 0..250 {
+        assert!(scene.acquire(&key.to_string()).await.allowed());
+    }
+    assert_eq!((scene.store.journal_len(), scene.store.dropped(), scene.store.local_decisions()), (100, 150, 250));
+    assert!(scene.store.is_out());
+    scene.server.set(Does::Answer);
+    assert_eq!(scene.store.flush(LONG).await, 0);
+    assert_eq!(["0", "149", "150", "249"].map(|key| scene.used(key)), [0, 0, 1, 1]);
+}
+
+/// The policy of an operation never erases what the limiter's own limits count.
+#[tokio::test]
+async fn a_replay_keeps_what_the_limiters_policy_counts() {
+    let scene = Scene::new();
+    let burst = policy!("1/1s");
+    assert!(scene.limiter.acquire("key").cost(4).await.unwrap().allowed());
+    scene.server.set(Does::Refuse);
+    assert!(scene.limiter.acquire("key").policy(&burst).await.unwrap().allowed());
+    scene.server.set(Does::Answer);
+    assert_eq!(scene.store.flush(LONG).await, 0);
+    assert_eq!(scene.used("key"), 5);
+}
+
+/// An error that lasts stops neither other logs nor the end of the process.
+#[tokio::test]
+async fn a_log_that_is_damaged_waits_for_its_reset() {
+    let scene = Scene::new();
+    scene.server.set(Does::Refuse);
+    for key in ["damaged", "sound"] {
+        assert!(scene.acquire(key).await.allowed());
+    }
+    let damaged = |verb: &str, log: LogKey<'_>| log.key == b"damaged" && verb != "reset";
+    scene.server.rule(move |verb, log| if damaged(verb, log) { Does::Corrupt } else { Does::Answer });
+    until("the sound log is replayed", || scene.used("sound") == 1).await;
+    assert_eq!(scene.store.flush(Duration::from_millis(50)).await, 1);
+    assert_eq!(scene.limiter.acquire("damaged").await.unwrap_err().kind(), ErrorKind::Corrupt);
+    assert!(scene.limiter.reset("damaged").await.unwrap());
+    assert_eq!(scene.store.flush(LONG).await, 0);
+}
+
+/// A dropped fallback leaves no task behind, and another runtime can go on.
+#[test]
+fn a_replay_outlives_its_runtime_but_not_its_store() {
+    let scene = Scene::new();
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime().block_on(async {
+        scene.server.set(Does::Refuse);
+        assert!(scene.acquire("key").await.allowed());
+        // The replay is under way when the runtime ends.
+        scene.server.set(Does::Hold);
+        sleep(Duration::from_millis(5)).await;
+    });
+    runtime().block_on(async {
+        scene.server.set(Does::Answer);
+        assert_eq!(scene.store.flush(LONG).await, 0);
+        assert_eq!(scene.used("key"), 1);
+        scene.server.set(Does::Refuse);
+        assert!(scene.acquire("key").await.allowed());
+        drop(scene);
+        until("the task has ended", || Handle::current().metrics().num_alive_tasks() == 0).await;
+    });
+}
+
+/// What the caller does, and what the server does with it and with the replay.
+#[derive(Clone, Debug)]
+enum Step {
+    Acquire { key: u8, cost: u64 },
+    Repeat { entry: usize },
+    Settle { entry: usize, cost: u64 },
+    Reset { key: u8 },
+    Rest,
+}
+
+fn steps() -> impl Strategy<Value = Vec<(Step, Vec<Does>)>> {
+    let step = prop_oneof![
+        4 => (0..2_u8, 1..100_u64).prop_map(|(key, cost)| Step::Acquire { key, cost }),
+        2 => (0..100_usize).prop_map(|entry| Step::Repeat { entry }),
+        4 => (0..100_usize, 0..4_u64).prop_map(|(entry, cost)| Step::Settle { entry, cost: cost * 50 }),
+        1 => (0..2_u8).prop_map(|key| Step::Reset { key }),
+        2 => Just(Step::Rest),
+    ];
+    let does = prop_oneof![3 => Just(Does::Answer), 2 => Just(Does::Refuse), 2 => Just(Does::LoseAnswer)];
+    prop::collection::vec((step, prop::collection::vec(does, 1..4)), 1..60)
+}
+
+struct Entry {
+    key: u8,
+    cost: u64,
+    receipt: Receipt,
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever is refused and whatever answer is lost, each entry counts once, at the cost of its last settlement.
+    #[test]
+    fn each_entry_counts_once_at_its_last_cost(steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let scene = Scene::new();
+            let limiter = Limiter::new("t", policy!("1000000/1h"), scene.store.clone());
+            let mut entries: Vec<Entry> = Vec::new();
+            for (step, does) in steps {
+                let mut calls = does.clone().into_iter().cycle();
+                scene.server.rule(move |_, _| calls.next().unwrap_or(Does::Answer));
+                match step {
+                    Step::Acquire { key, cost } => {
+                        let call = limiter.acquire([key]).cost(cost).id(entries.len() as u128).await.unwrap();
+                        entries.push(Entry { key, cost, receipt: call.receipt().unwrap() });
+                    }
+                    Step::Repeat { entry } => {
+                        let index = entry % entries.len().max(1);
+                        if let Some(entry) = entries.get_mut(index).filter(|entry| entry.cost > 0) {
+                            let call = limiter.acquire([entry.key]).cost(entry.cost).id(index as u128).await.unwrap();
+                            entry.receipt = call.receipt().unwrap();
+                        }
+                    }
+                    Step::Settle { entry, cost } => {
+                        let index = entry % entries.len().max(1);
+                        if let Some(entry) = entries.get_mut(index) {
+                            let settled = limiter.settle([entry.key], entry.receipt, cost).await.unwrap();
+                            // During an outage nobody knows that the primary store's entry is gone.
+                            assert!(settled.applied() || entry.cost == 0);
+                            entry.cost = if entry.cost > 0 { cost } else { 0 };
+                        }
+                    }
+                    Step::Reset { key } => {
+                        limiter.reset([key]).await.unwrap();
+                        // A journaled reset removes what the log holds then.
+                        scene.server.set(Does::Answer);
+                        assert_eq!(scene.store.flush(Duration::MAX).await, 0);
+                        entries.iter_mut().filter(|entry| entry.key == key).for_each(|entry| entry.cost = 0);
+                    }
+                    Step::Rest => sleep(Duration::from_millis(150)).await,
+                }
+            }
+            scene.server.set(Does::Answer);
+            assert_eq!(scene.store.flush(Duration::MAX).await, 0);
+            for key in 0..2 {
+                let expected: u64 = entries.iter().filter(|entry| entry.key == key).map(|entry| entry.cost).sum();
+                assert_eq!(scene.server.used([key], &policy!("1000000/1h")), expected);
+            }
+        });
+    }
+}
