@@ -21,7 +21,7 @@ pub(crate) struct RetryPolicy {
     pub(crate) retries: u32,
 }
 
-/// What a command depends on.
+/// The parameters of one attempt.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Attempt {
     /// The time since the first attempt that the server may have executed.

@@ -18,8 +18,8 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// Configures a [`RedisStore`].
 ///
-/// The default timeouts are what a request of a web service can afford to lose while Redis is away: two attempts of 250 ms
-/// each. A healthy server answers within a few milliseconds.
+/// The default of two attempts of 250 ms bounds the time that a web request loses during an outage. A healthy server answers
+/// within a few milliseconds.
 ///
 /// # Examples
 /// ```
@@ -54,7 +54,7 @@ impl RedisStoreBuilder {
     /// Sets the prefix of the store's Redis keys. Default: `limiter`.
     ///
     /// A prefix is 1 to 64 ASCII letters, digits, `-`, `_`, `.`, `:` or `/`; connecting returns an error for any other. Stores
-    /// with different prefixes share nothing. Names keep the limiters of one store apart, so most programs need no other prefix.
+    /// with different prefixes share no logs. Limiters have names, so most programs need no other prefix.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
@@ -88,16 +88,16 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets whether concurrent acquires of one key go to Redis together. Default: `false`.
+    /// Sets whether concurrent acquires of a key share script calls. Default: `false`.
     ///
-    /// An acquire is sent at once if no other operation on its key is under way in this store. Those that arrive meanwhile wait
-    /// for its answer. Then they go as script calls of up to 256 acquires each. Each decision is the one that the acquire would
-    /// get on its own, in the order of arrival. A call that has to be sent again may come after later ones. For a hot key with
-    /// many concurrent requests, this takes a fraction of the server time. Without concurrency, nothing changes.
+    /// An acquire is sent immediately if no other operation on its key is in flight in this store. Acquires that arrive meanwhile
+    /// wait for its reply, and then share calls of up to 256. Each gets the decision that it would get alone, in the order of
+    /// arrival. A retried call may be applied after later calls. For a hot key with many concurrent requests, this takes a
+    /// fraction of the server time. Without concurrency, nothing changes.
     ///
-    /// Acquires share a call if they are alike: the same key, policy and cost, the same given time or none, no idempotency key,
-    /// and a policy that counts admitted requests. Peeks, records and other acquires on a busy key wait in the same queue, but
-    /// each goes alone. Waiting is part of the time that an operation may take, which is the same as without group commit.
+    /// Acquires share a call if they have the same key, policy, cost and given time, no idempotency key, and a policy that counts
+    /// admitted requests. Peeks, records and other acquires wait in the same queue but are sent one at a time. The bound on an
+    /// operation's time includes the wait, and is the same as without group commit.
     ///
     /// If a call fails, every acquire in it gets the error. An acquire that is dropped before its call is sent does not count.
     #[must_use]

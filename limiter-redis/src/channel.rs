@@ -14,7 +14,7 @@ use crate::request::set_deadline;
 use crate::script::{APPLY, APPLY_GROUP, Arg};
 use crate::server_clock::ServerClock;
 
-/// Where the store's own id of an entry ends in a request. Its last 4 bytes differ between alike operations.
+/// The end of the store's entry id in a request. Operations that may share a call differ only in its last 4 bytes.
 const OWN_ID_END: usize = OP_HEAD_LEN + OWN_ID_LEN;
 const OWN_ID_START: usize = OWN_ID_END - 4;
 
@@ -39,7 +39,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Returns whether both may share a call: they differ in nothing but the ids of their entries.
+    /// Returns whether both may share a call, which requires that they differ only in their entry ids.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let groups = |call: &Self| call.groups && call.request.len() >= OWN_ID_END;
         groups(self)
@@ -72,48 +72,22 @@ impl Channel {
         self.retry_policy.run(&node, self.end(), |_| cmd.clone()).await
     }
 
-    /// Sends an operation. Returns the reply of `apply_fast.lua` or `apply.lua`.
-    pub(crate) async fn apply(&self, call: &mut Call, end: Instant) -> Result<Value, Failure> {
-        let Call { stored, request, at, .. } = call;
-        self.send(*at, end, |deadline, attempt| {
-            set_deadline(request, deadline);
-            let at = at.map_or(Arg::Bytes(b""), Arg::Number);
-            match since(attempt) {
-                Some(since) => APPLY.call(attempt.load, stored, &[Arg::Bytes(request), at, since]),
-                None if matches!(at, Arg::Number(_)) => APPLY.call(attempt.load, stored, &[Arg::Bytes(request), at]),
-                None => APPLY.call(attempt.load, stored, &[Arg::Bytes(request)]),
+    /// Sends an operation, or several that may share a call as one command. Returns the reply of `apply_fast.lua` or `apply.lua`,
+    /// and for several that of `apply_group.lua`.
+    pub(crate) async fn apply(&self, calls: &mut [Call], end: Instant) -> Result<Value, Failure> {
+        let (script, ids) = match &calls[..] {
+            [_] => (&APPLY, Vec::new()),
+            calls => {
+                (&APPLY_GROUP, calls.iter().flat_map(|call| &call.request[OWN_ID_START..OWN_ID_END]).copied().collect())
             }
-        })
-        .await
-    }
-
-    /// Sends operations that are alike as one command. Returns the reply of `apply_group.lua`.
-    pub(crate) async fn apply_group(&self, calls: &mut [Call], end: Instant) -> Result<Value, Failure> {
-        let ids: Vec<u8> = calls.iter().flat_map(|call| &call.request[OWN_ID_START..OWN_ID_END]).copied().collect();
+        };
         let Some(Call { stored, request, at, .. }) = calls.first_mut() else { return Ok(Value::Nil) };
-        self.send(*at, end, |deadline, attempt| {
-            set_deadline(request, deadline);
-            let at = at.map_or(Arg::Bytes(b""), Arg::Number);
-            let args = [Arg::Bytes(request), at, Arg::Bytes(&ids)];
-            match since(attempt) {
-                Some(since) => APPLY_GROUP.call(attempt.load, stored, &[args[0], args[1], args[2], since]),
-                None => APPLY_GROUP.call(attempt.load, stored, &args),
-            }
-        })
-        .await
-    }
-
-    /// Sends what `command` makes of a deadline by the server's clock and an attempt.
-    async fn send(
-        &self,
-        at: Option<u64>,
-        end: Instant,
-        mut command: impl FnMut(Option<u64>, Attempt) -> Cmd,
-    ) -> Result<Value, Failure> {
         let command = |attempt: Attempt| {
             // A given time says nothing about the server's clock.
             let gives_up = attempt.gives_up.filter(|_| at.is_none());
-            command(gives_up.and_then(|gives_up| self.clock.at(gives_up)), attempt)
+            set_deadline(request, gives_up.and_then(|gives_up| self.clock.at(gives_up)));
+            let since = attempt.since_first.map(|since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX));
+            script.call(attempt.load, stored, &[Arg::Bytes(request), (*at).into(), since.into(), Arg::Bytes(&ids)])
         };
         let reply = self.retry_policy.run(&self.connection, end, command).await?;
         if let Some(time) = reply::server_time(&reply.value).filter(|_| at.is_none()) {
@@ -121,9 +95,4 @@ impl Channel {
         }
         Ok(reply.value)
     }
-}
-
-/// Returns the time since the first attempt in microseconds, if this one is a repetition.
-fn since(attempt: Attempt) -> Option<Arg<'static>> {
-    attempt.since_first.map(|since| Arg::Number(u64::try_from(since.as_micros()).unwrap_or(u64::MAX)))
 }

@@ -7,6 +7,8 @@ use redis::{Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value};
 #[cfg(feature = "cluster")]
 use crate::cluster::{node_pool::NodePool, user::UserCluster};
 use crate::failure::Failure;
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+use crate::refresh::Refresh;
 #[cfg(feature = "sentinel")]
 use crate::sentinel::Sentinels;
 use crate::settings::Timeouts;
@@ -66,7 +68,8 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// Takes over a connection to one server. Its configuration stays as it is; without retries, no command counts twice.
+/// Converts a connection to one server. It must not retry commands: a command that is repeated after a lost reply may count
+/// twice.
 impl From<ConnectionManager> for Connection {
     fn from(manager: ConnectionManager) -> Self {
         Self(Kind::Single(manager))
@@ -166,18 +169,15 @@ impl Connection {
     }
 
     /// Returns a connection to one node of a Cluster, or to any without an address.
-    #[cfg_attr(not(feature = "cluster"), expect(unused_variables, reason = "one server has no address"))]
     pub(crate) fn node(&self, address: Option<&Address>) -> RedisResult<Self> {
-        match &self.0 {
-            Kind::Single(_) | Kind::Custom(_) => Ok(self.clone()),
+        match (&self.0, address) {
             #[cfg(feature = "cluster")]
-            Kind::Cluster(pool) => {
-                Ok(address.map_or_else(|| pool.any(), |address| pool.at(address))?.connection.into())
-            }
+            (Kind::Cluster(pool), Some(address)) => Ok(pool.at(address)?.connection.into()),
             #[cfg(feature = "cluster")]
-            Kind::UserCluster(cluster) => Ok(Self(Kind::UserCluster(cluster.node(address)))),
-            #[cfg(feature = "sentinel")]
-            Kind::Sentinel(_) => Ok(self.clone()),
+            (Kind::Cluster(pool), None) => Ok(pool.any()?.connection.into()),
+            #[cfg(feature = "cluster")]
+            (Kind::UserCluster(cluster), _) => Ok(Self(Kind::UserCluster(cluster.node(address)))),
+            _ => Ok(self.clone()),
         }
     }
 }

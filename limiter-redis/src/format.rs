@@ -3,121 +3,103 @@
 //! `lua/prelude.lua` describes an entry, `lua/apply_fast.lua` a request and a reply. [`PLACEHOLDERS`] are the names by which the
 //! scripts use these numbers: `$TIME_BIAS` in a script becomes 9007199254740992 when it is loaded.
 
-use limiter_core::{MAX_COST, Timestamp, Window};
+use limiter_core::{Timestamp, Window};
 
-// The kind of an operation.
-pub(crate) const ACQUIRE: u8 = 1;
-pub(crate) const ATTEMPT: u8 = 2;
-pub(crate) const RECORD: u8 = 3;
-pub(crate) const PEEK: u8 = 4;
-/// Added to the kind if a retention follows the id.
-pub(crate) const RETENTION: u8 = 8;
+/// Defines numbers, and lists them for the scripts.
+macro_rules! numbers {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $value:expr;)*) => {
+        $($(#[$doc])* pub(crate) const $name: $type = $value;)*
 
-// The bits of the code that a reply begins with.
-pub(crate) const ADMITTED: u8 = 1;
-/// In the reply to a settlement.
-pub(crate) const APPLIED: u8 = 1;
-pub(crate) const APPENDED: u8 = 2;
-pub(crate) const REPEATED: u8 = 4;
-/// Nothing was appended, because the deadline had passed.
-pub(crate) const LATE: u8 = 8;
-pub(crate) const EMPTY: u8 = 16;
-pub(crate) const SHORT: u8 = 32;
+        /// The numbers by their names.
+        pub(crate) const PLACEHOLDERS: &[(&str, u64)] = &[$((stringify!($name), $name as u64)),*];
+    };
+}
 
-/// The bytes of an id that the store makes: a ttl code and 32 bits, of which the first is 0.
-pub(crate) const OWN_ID_LEN: usize = 6;
-/// The bit of the last 32 that a short entry sets if it was denied.
-pub(crate) const DENIED_ID: u32 = 1 << 31;
-/// The bytes of a caller's id.
-pub(crate) const CALLER_ID_LEN: usize = 16;
-/// The bytes of what precedes the id in an operation: its kind, deadline and cost.
-pub(crate) const OP_HEAD_LEN: usize = 1 + 7 + 7;
-/// The bytes of what precedes the limits in an operation with the store's id.
-const OWN_HEAD_LEN: usize = OP_HEAD_LEN + OWN_ID_LEN;
-/// The bytes of what precedes the limits in a settlement: an id, two times and a cost.
-pub(crate) const SETTLE_HEAD_LEN: usize = CALLER_ID_LEN + 3 * 7;
-/// The bytes of a limit in a request: its window and its maximum.
-pub(crate) const LIMIT_LEN: usize = 14;
-// The fast path recognises a request without a caller's id by its length.
-const _: () = assert!(OWN_ID_LEN < CALLER_ID_LEN && CALLER_ID_LEN < OWN_ID_LEN + LIMIT_LEN);
+numbers! {
+    // The kind of an operation.
+    ACQUIRE: u8 = 1;
+    ATTEMPT: u8 = 2;
+    RECORD: u8 = 3;
+    PEEK: u8 = 4;
+    /// Added to the kind if a retention follows the id.
+    RETENTION: u8 = 8;
 
-/// A ttl code is `TTL_CELLS * k + n` for `n` cells of 2^`k` microseconds.
-const TTL_CELLS: u64 = 64;
+    // The bits of the code that a reply begins with.
+    ADMITTED: u8 = 1;
+    /// In the reply to a settlement.
+    APPLIED: u8 = 1;
+    APPENDED: u8 = 2;
+    REPEATED: u8 = 4;
+    /// Nothing was appended, because the deadline had passed.
+    LATE: u8 = 8;
+    EMPTY: u8 = 16;
+    SHORT: u8 = 32;
 
-/// The first time that is out of range.
-pub(crate) const TIME_END: u64 = Timestamp::MAX.as_micros() + 1;
-/// What is subtracted from a time in an entry, so that it is a negative number of seven bytes.
-const TIME_BIAS: u64 = TIME_END;
-/// The first byte of the earliest time in an entry. No member that is not an entry begins with it or a later one.
-const FIRST_TIME_BYTE: u64 = (TIME_BIAS.wrapping_neg() >> 48) & 0xff;
+    /// The bytes of an id that the store makes: a ttl code and 32 bits, of which the first is 0.
+    OWN_ID_LEN: usize = 6;
+    /// The bit of the last 32 that a short entry sets if it was denied.
+    DENIED_ID: u32 = 1 << 31;
+    DENIED_BYTE: u32 = DENIED_ID >> 24;
+    /// The bytes of a caller's id.
+    CALLER_ID_LEN: usize = 16;
+    /// The bytes of what precedes the id in an operation: its kind, deadline and cost.
+    OP_HEAD_LEN: usize = 1 + 7 + 7;
+    /// The bytes of what precedes the limits in an operation with the store's id.
+    OWN_HEAD_LEN: usize = OP_HEAD_LEN + OWN_ID_LEN;
+    OWN_HEAD_REST: usize = OWN_HEAD_LEN % LIMIT_LEN;
+    /// The bytes of what precedes the limits in a settlement: an id, two times and a cost.
+    SETTLE_HEAD_LEN: usize = CALLER_ID_LEN + 3 * 7;
+    /// The bytes of a limit in a request: its window and its maximum.
+    LIMIT_LEN: usize = 14;
 
-/// The bytes of a short entry of cost 1: time, running total, age, sum and id.
-const SHORT_LEN: u64 = 7 + 5 + 6 + 2 + OWN_ID_LEN as u64;
-/// The bytes of a long entry of cost 1 with the store's id: time, running total, tag and id.
-const LONG_LEN: u64 = 7 + 9 + 1 + OWN_ID_LEN as u64;
-/// The bytes of a long entry of cost 1 with a caller's id.
-const LONG_CALLER_LEN: u64 = 7 + 9 + 1 + CALLER_ID_LEN as u64;
-/// The bytes of the member that finds a caller's id: `i`, the id and a time.
-const ID_MEMBER_LEN: u64 = 1 + CALLER_ID_LEN as u64 + 7;
+    /// A ttl code is `TTL_CELLS * k + n` for `n` cells of 2^`k` microseconds.
+    TTL_CELLS: u64 = 64;
+    /// The first time that is out of range.
+    TIME_END: u64 = Timestamp::MAX.as_micros() + 1;
+    /// What is subtracted from a time in an entry, so that it is a negative number of seven bytes.
+    TIME_BIAS: u64 = TIME_END;
+    /// The first byte of the earliest time in an entry. No member that is not an entry begins with it or a later one.
+    FIRST_TIME_BYTE: u64 = (TIME_BIAS.wrapping_neg() >> 48) & 0xff;
 
-/// The numbers of the scripts by their names.
-pub(crate) const PLACEHOLDERS: [(&str, u64); 48] = [
-    ("ACQUIRE", ACQUIRE as u64),
-    ("ATTEMPT", ATTEMPT as u64),
-    ("RECORD", RECORD as u64),
-    ("PEEK", PEEK as u64),
-    ("RETENTION", RETENTION as u64),
-    ("ADMITTED", ADMITTED as u64),
-    ("APPLIED", APPLIED as u64),
-    ("APPENDED", APPENDED as u64),
-    ("REPEATED", REPEATED as u64),
-    ("LATE", LATE as u64),
-    ("EMPTY", EMPTY as u64),
-    ("SHORT", SHORT as u64),
-    ("OWN_ID_LEN", OWN_ID_LEN as u64),
-    ("CALLER_ID_LEN", CALLER_ID_LEN as u64),
-    ("OP_HEAD_LEN", OP_HEAD_LEN as u64),
-    ("OWN_HEAD_LEN", OWN_HEAD_LEN as u64),
-    ("OWN_HEAD_REST", (OWN_HEAD_LEN % LIMIT_LEN) as u64),
-    ("SETTLE_HEAD_LEN", SETTLE_HEAD_LEN as u64),
-    ("LIMIT_LEN", LIMIT_LEN as u64),
-    ("DENIED_ID", DENIED_ID as u64),
-    ("DENIED_BYTE", (DENIED_ID >> 24) as u64),
-    ("TTL_CELLS", TTL_CELLS),
-    ("TIME_END", TIME_END),
-    ("TIME_BIAS", TIME_BIAS),
-    ("FIRST_TIME_BYTE", FIRST_TIME_BYTE),
-    ("SHORT_LEN", SHORT_LEN),
-    ("SHORT_COST_LEN", SHORT_LEN + 7),
-    ("LONG_LEN", LONG_LEN),
-    ("LONG_CALLER_LEN", LONG_CALLER_LEN),
-    ("ID_MEMBER_LEN", ID_MEMBER_LEN),
+    /// The bytes of a short entry of cost 1: time, running total, age, sum and id.
+    SHORT_LEN: usize = 7 + 5 + 6 + 2 + OWN_ID_LEN;
+    SHORT_COST_LEN: usize = SHORT_LEN + 7;
+    /// The bytes of a long entry of cost 1 with the store's id: time, running total, tag and id.
+    LONG_LEN: usize = 7 + 9 + 1 + OWN_ID_LEN;
+    /// The bytes of a long entry of cost 1 with a caller's id.
+    LONG_CALLER_LEN: usize = 7 + 9 + 1 + CALLER_ID_LEN;
+    /// The bytes of the member that finds a caller's id: `i`, the id and a time.
+    ID_MEMBER_LEN: usize = 1 + CALLER_ID_LEN + 7;
+
     // A short entry has a running total of 39 bits, so that the first bit of its five bytes is 0 and sets it apart from a long
     // one, an age of six bytes, and a sum of two.
-    ("SHORT_TOTAL_END", 1 << 39),
-    ("AGE_END", 1 << 48),
-    ("SUM_MAX", u16::MAX as u64),
+    SHORT_TOTAL_END: u64 = 1 << 39;
+    AGE_END: u64 = 1 << 48;
+    SUM_MAX: u16 = u16::MAX;
     // A long entry has a running total of 23 high bits behind a bit that is set, and 48 low bits.
-    ("LONG_BYTE", 1 << 7),
-    ("LONG_BIT", 1 << 23),
-    ("HIGH_END", 1 << 23),
-    ("LOW_END", 1 << 48),
-    ("FALL_FROM", (1 << 22) + (1 << 21)),
-    ("FALL", 1 << 22),
-    // The most units that a reply reports. A larger number may not be exact in Lua.
-    ("USED_MAX", 1 << 53),
-    ("MAX_COST", MAX_COST),
-    // How much longer a key is kept whose last append had a given time.
-    ("GIVEN_TIME_GRACE_MS", 60_000),
+    LONG_BYTE: u64 = 1 << 7;
+    LONG_BIT: u64 = 1 << 23;
+    HIGH_END: u64 = 1 << 23;
+    LOW_END: u64 = 1 << 48;
+    FALL_FROM: u64 = (1 << 22) + (1 << 21);
+    FALL: u64 = 1 << 22;
+    /// The most units that a reply reports. A larger number may not be exact in Lua.
+    USED_MAX: u64 = 1 << 53;
+    MAX_COST: u64 = limiter_core::MAX_COST;
+    /// How much longer a key is kept whose last append had a given time.
+    GIVEN_TIME_GRACE_MS: u64 = 60_000;
     // A repetition looks for the entry of an earlier attempt from this long before that was sent, among at most this number.
-    ("REPEAT_SLACK_MICROS", 1_000_000),
-    ("REPEAT_SEARCH_MAX", 4_096),
+    REPEAT_SLACK_MICROS: u64 = 1_000_000;
+    REPEAT_SEARCH_MAX: u64 = 4_096;
     // How many members one command reads or writes.
-    ("BATCH", 64),
-    ("FIND_BATCH", 8),
-    ("READ_BATCH", 512),
-    ("REWRITE_BATCH", 16),
-];
+    BATCH: u64 = 64;
+    FIND_BATCH: u64 = 8;
+    READ_BATCH: u64 = 512;
+    REWRITE_BATCH: u64 = 16;
+}
+
+// The fast path recognises a request without a caller's id by its length.
+const _: () = assert!(OWN_ID_LEN < CALLER_ID_LEN && CALLER_ID_LEN < OWN_ID_LEN + LIMIT_LEN);
 
 /// Returns a window, rounded up, as `expiry` in `prelude.lua` reads it.
 ///

@@ -1,13 +1,13 @@
-//! Group commit: concurrent operations on one key go to Redis together.
+//! Group commit: concurrent acquires of a key share a script call.
 //!
 //! ```text
 //! the first ─► sent at once by its caller ─► answered ─► its caller starts the queue's task
-//!     others arrive ─► queue ─► the task sends all, alike ones as one call ─► sends the next ones, …
+//!     others arrive ─► queue ─► the task sends all, one call per run of equal acquires ─► sends the next, …
 //! ```
 //!
-//! A key has a queue while an operation on it is under way. Its caller sends the first operation itself, so without
-//! concurrency there is neither a task nor a hand-over. The task sends what has arrived, waits for the answers, sends what has
-//! arrived since, and ends once nothing has.
+//! A key has a queue while an operation on it is in flight. The first caller sends its operation itself, so without concurrency
+//! there is no task. If others wait when it is answered, it spawns the queue's task. The task sends all queued operations, waits
+//! for the replies, and repeats until the queue is empty.
 //!
 //! A queue has one owner: the first caller, then the task. If its runtime stands still, or nobody polls the first caller, one of
 //! those that wait takes the queue over, and the former owner finds out when it goes on.
@@ -41,8 +41,8 @@ impl GroupCommit {
         let patience = channel.retry_policy.response_timeout;
         loop {
             let mut answer = match self.0.enter(call, end) {
-                Entered::First(mut call, queue) => {
-                    let answer = channel.apply(&mut call, end).await.map(Answer::alone);
+                Entered::First(call, queue) => {
+                    let answer = channel.apply(&mut [call], end).await.map(Answer::alone);
                     if queue.has_waiting() {
                         tokio::spawn(serve(queue, channel.clone()));
                     }
@@ -83,7 +83,7 @@ async fn serve(queue: Queue, channel: Channel) {
     }
 }
 
-/// Splits operations into calls of alike ones, in order.
+/// Splits operations into calls, in order.
 fn calls(waiting: Vec<Waiting>) -> Vec<Vec<Waiting>> {
     let mut calls: Vec<Vec<Waiting>> = Vec::new();
     for next in waiting {
@@ -101,11 +101,7 @@ fn calls(waiting: Vec<Waiting>) -> Vec<Vec<Waiting>> {
 async fn send(channel: &Channel, waiting: Vec<Waiting>) {
     let end = waiting.iter().map(|one| one.end).max().unwrap_or_else(Instant::now);
     let (mut calls, callers): (Vec<_>, Vec<_>) = waiting.into_iter().map(|one| (one.call, one.answer)).unzip();
-    let reply = match &mut calls[..] {
-        [call] => channel.apply(call, end).await,
-        calls => channel.apply_group(calls, end).await,
-    };
-    let reply = reply.map(Arc::new);
+    let reply = channel.apply(&mut calls, end).await.map(Arc::new);
     let alone = callers.len() == 1;
     for (place, caller) in callers.into_iter().enumerate() {
         let answer = reply.clone().map(|reply| Answer { reply, place: (!alone).then_some(place) });

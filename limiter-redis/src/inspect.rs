@@ -22,7 +22,7 @@ pub struct LogInfo {
     pub oldest: Timestamp,
     /// The time of the newest entry.
     pub newest: Timestamp,
-    /// How long Redis keeps the key if nothing is appended. `None` if the key has no time to live, which no limiter causes.
+    /// The key's time to live. `None` if it has none, which means that another program changed the key.
     pub expires_in: Option<Duration>,
     /// The memory of the key by `MEMORY USAGE`, in bytes.
     pub bytes: u64,

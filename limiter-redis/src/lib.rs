@@ -26,6 +26,8 @@ mod group;
 mod id;
 mod inspect;
 mod key;
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+mod refresh;
 mod reply;
 mod request;
 mod scan;

@@ -47,11 +47,7 @@ pub(crate) fn server_time(reply: &Value) -> Option<Timestamp> {
 }
 
 /// Returns the facts in the reply of `apply_fast.lua` or `apply.lua`.
-pub(crate) fn facts(op: &Op<'_>, id: EntryId, reply: &Value) -> Result<Facts, Error> {
-    parse(op, id, reply).ok_or_else(|| unexpected(reply).with_log(op.log))
-}
-
-fn parse(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
+pub(crate) fn facts(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
     let (code, mut rest) = Numbers::of(reply)?;
     let (now, newest) = (rest.time()?, rest.time()?);
     let (short, appended) = (code & SHORT != 0, code & APPENDED != 0);
@@ -86,11 +82,7 @@ fn parse(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
 }
 
 /// Returns the facts of the operation at `place` in the reply of `apply_group.lua`.
-pub(crate) fn group_facts(op: &Op<'_>, id: EntryId, place: usize, reply: &Value) -> Result<Facts, Error> {
-    parse_group(op, id, place, reply).ok_or_else(|| unexpected(reply).with_log(op.log))
-}
-
-fn parse_group(op: &Op<'_>, id: EntryId, place: usize, reply: &Value) -> Option<Facts> {
+pub(crate) fn group_facts(op: &Op<'_>, id: EntryId, place: usize, reply: &Value) -> Option<Facts> {
     let (code, mut rest) = Numbers::of(reply)?;
     let (now, newest, fit) = (rest.time()?, rest.time()?, rest.number()?);
     let mut sides = [[Usage::default(); 2]; MAX_LIMITS];
@@ -129,11 +121,7 @@ fn parse_group(op: &Op<'_>, id: EntryId, place: usize, reply: &Value) -> Option<
 }
 
 /// Returns the facts in the reply of `settle.lua`.
-pub(crate) fn settlement(settlement: &Settlement<'_>, reply: &Value) -> Result<SettlementFacts, Error> {
-    parse_settlement(settlement, reply).ok_or_else(|| unexpected(reply).with_log(settlement.log))
-}
-
-fn parse_settlement(settlement: &Settlement<'_>, reply: &Value) -> Option<SettlementFacts> {
+pub(crate) fn settlement(settlement: &Settlement<'_>, reply: &Value) -> Option<SettlementFacts> {
     let (code, mut rest) = Numbers::of(reply)?;
     let (now, newest) = (rest.time()?, rest.time()?);
     let mut usage = [Usage::default(); MAX_LIMITS];

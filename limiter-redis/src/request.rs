@@ -86,53 +86,38 @@ mod tests {
         bytes.chunks(7).map(number).collect()
     }
 
-    /// The kind, the cost, and the numbers after an id of six bytes.
-    fn fields(op: &Op<'_>) -> (u8, u64, Vec<u64>) {
-        let request = apply(op, b"ttl id");
-        assert_eq!((&request[15..21], request.capacity()), (&b"ttl id"[..], request.len()));
-        assert_eq!(numbers(&request[1..8]), [1 << 53]);
-        (request[0], numbers(&request[8..15])[0], numbers(&request[21..]))
-    }
-
     #[test]
-    fn an_operation_sends_its_own_limits_alone_if_they_imply_the_retention() {
-        const SECOND: u64 = 1_000_000;
-        let (own, attempts) = (policy!("3/1s, 9/1m"), policy!("3/1s, 9/1m").with_counting(Counting::Attempts));
-        let limits = vec![SECOND, 3, 60 * SECOND, 9];
-        for (kind, op) in [
-            (1, Op::acquire("k", &own)),
-            (2, Op::acquire("k", &attempts)),
-            (3, Op::record("k", &own)),
-            (4, Op::peek("k", &own)),
-        ] {
-            let op = op.with_cost(2);
-            assert_eq!(fields(&op), (kind, 2, limits.clone()));
-            // A limiter's policy that sees no more than the operation's own.
-            for seen in [policy!("9/1m"), policy!("1/1s"), own.clone()] {
-                assert_eq!(fields(&op.with_limiter_policy(&seen)), (kind, 2, limits.clone()));
+    fn an_operation_sends_the_retention_that_its_limits_do_not_imply() {
+        let (own, attempts) = (policy!("3/1us, 9/60us"), policy!("3/1us, 9/60us").with_counting(Counting::Attempts));
+        let [acquire, attempt, record, peek] =
+            [Op::acquire("k", &own), Op::acquire("k", &attempts), Op::record("k", &own), Op::peek("k", &own)];
+        for (op, kind) in [(acquire, 1), (attempt, 2), (record, 3), (peek, 4)] {
+            for (default, retention) in [
+                (None, &[][..]),
+                // A limiter's policy that sees no more than the operation's own.
+                (Some("9/60us"), &[]),
+                (Some("1/1us"), &[]),
+                (Some("3/1us, 9/60us"), &[]),
+                (Some("3/1us, 100/99us"), &[99, 99]),
+                (Some("3/99us"), &[99, 8]),
+                (Some("100/1us"), &[60, 99]),
+            ] {
+                // Nothing is appended by a peek, so nothing is dropped.
+                let (kind, retention) = match kind {
+                    4 => (4, &[][..]),
+                    kind => (if retention.is_empty() { kind } else { kind + 8 }, retention),
+                };
+                let default = default.map(|text| text.parse().unwrap());
+                let mut op = op.with_cost(2);
+                op.limiter_policy = default.as_ref();
+                let request = apply(&op, b"ttl id");
+                assert_eq!((request[0], &request[15..21], request.capacity()), (kind, &b"ttl id"[..], request.len()));
+                assert_eq!(numbers(&request[1..15]), [1 << 53, 2]);
+                assert_eq!(numbers(&request[21..]), [retention, &[1, 3, 60, 9]].concat(), "{default:?}");
             }
         }
-    }
-
-    #[test]
-    fn an_operation_sends_a_retention_that_its_limits_do_not_imply() {
-        let own = policy!("50/1us");
-        for (default, window, max) in [("3/1us, 100/9us", 9, 100), ("3/9us", 9, 50), ("100/1us", 1, 100)] {
-            let default = default.parse().unwrap();
-            for (kind, op) in [(9, Op::acquire("k", &own)), (11, Op::record("k", &own))] {
-                let op = op.with_limiter_policy(&default);
-                assert_eq!(fields(&op), (kind, 1, vec![window, max - 1, 1, 50]));
-            }
-            // Nothing is appended, so nothing is dropped.
-            assert_eq!(fields(&Op::peek("k", &own).with_limiter_policy(&default)), (4, 1, vec![1, 50]));
-        }
-    }
-
-    #[test]
-    fn a_callers_id_takes_sixteen_bytes() {
-        let policy = policy!("3/1us");
-        let request = apply(&Op::acquire("k", &policy), &[7; 16]);
-        assert_eq!((request.len(), &request[15..31]), (15 + 16 + 14, &[7; 16][..]));
+        let request = apply(&acquire, &[7; 16]);
+        assert_eq!((request.len(), &request[15..31]), (15 + 16 + 28, &[7; 16][..]));
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl RedisStore {
         self.scan_matching(None, from, count).await
     }
 
-    /// Returns a page of the logs of the limiter called `name`, as [`scan`](Self::scan) does of all.
+    /// Returns a page of the logs of the limiter called `name`. Like [`scan`](Self::scan), for one limiter.
     ///
     /// Redis still looks at the whole database, but it returns only these keys.
     ///
@@ -105,16 +105,17 @@ impl RedisStore {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor.position).arg("MATCH").arg(self.keys.pattern(name)).arg("COUNT").arg(count.max(1));
         let reply = self.send_to(node.as_ref(), &scan).await?;
-        let (position, stored) = scan_reply(&reply).ok_or_else(|| unexpected(&reply))?;
-        let found: Vec<FoundKey> = stored.into_iter().filter_map(|stored| self.decode(stored)).collect();
+        let (position, stored): (u64, Vec<Vec<u8>>) =
+            redis::from_redis_value_ref(&reply).map_err(|_| unexpected(&reply))?;
+        let found: Vec<_> = stored.iter().filter_map(|stored| Some((self.keys.decode(stored)?, stored))).collect();
         let mut keys = Vec::new();
         for part in found.chunks(SIZES_PER_BATCH) {
-            let sizes = self.sizes(node.as_ref(), part).await;
-            for (i, found) in part.iter().enumerate() {
+            let sizes = self.sizes(node.as_ref(), part.iter().map(|(_, stored)| zcard(stored))).await;
+            for (i, ((name, key), stored)) in part.iter().enumerate() {
                 let size = match sizes.get(i) {
                     Some(Value::Int(size)) => Ok(*size),
                     // The key may have moved to another node, or the batch was lost.
-                    _ => self.size(&found.stored).await,
+                    _ => self.size(stored).await,
                 };
                 let members = match size {
                     // The key has gone in the meantime.
@@ -123,7 +124,7 @@ impl RedisStore {
                     Err(error) if error.kind() == ErrorKind::Corrupt => 0,
                     Err(error) => return Err(error),
                 };
-                keys.push(LiveKey { name: found.name.clone(), key: found.key.clone(), members });
+                keys.push(LiveKey { name: name.clone(), key: key.clone(), members });
             }
         }
         cursor.position = position;
@@ -133,17 +134,10 @@ impl RedisStore {
         Ok(Page { keys, next: (!cursor.nodes.is_empty()).then_some(cursor) })
     }
 
-    fn decode(&self, stored: Vec<u8>) -> Option<FoundKey> {
-        let (name, key) = self.keys.decode(&stored)?;
-        Some(FoundKey { name, key, stored })
-    }
-
     /// Asks one node for the sizes of sorted sets. Returns nothing if it does not answer in time.
-    async fn sizes(&self, node: Option<&Address>, found: &[FoundKey]) -> Vec<Value> {
-        let mut pipeline = Pipeline::with_capacity(found.len());
-        for found in found {
-            pipeline.add_command(zcard(&found.stored));
-        }
+    async fn sizes(&self, node: Option<&Address>, questions: impl Iterator<Item = Cmd>) -> Vec<Value> {
+        let mut pipeline = Pipeline::new();
+        questions.for_each(|question| _ = pipeline.add_command(question));
         let Ok(mut node) = self.channel.connection.node(node) else { return Vec::new() };
         let replies = timeout(self.channel.retry_policy.response_timeout, node.send_all(&pipeline)).await;
         replies.ok().and_then(Result::ok).unwrap_or_default()
@@ -171,16 +165,4 @@ impl RedisStore {
         let reply = self.channel.run_on(node, cmd).await;
         reply.map(|reply| reply.value).map_err(|failure| failure.into_error(b""))
     }
-}
-
-/// A Redis key that a scan found.
-struct FoundKey {
-    name: String,
-    key: StoredKey,
-    stored: Vec<u8>,
-}
-
-/// Returns the next position and the keys in a reply to `SCAN`.
-fn scan_reply(reply: &Value) -> Option<(u64, Vec<Vec<u8>>)> {
-    redis::from_redis_value_ref(reply).ok()
 }

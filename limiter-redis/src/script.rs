@@ -9,7 +9,7 @@ use crate::format::PLACEHOLDERS;
 const HEAD: &str = include_str!("lua/head.lua");
 const PRELUDE: &str = include_str!("lua/prelude.lua");
 const APPLY_FAST_FILE: &str = include_str!("lua/apply_fast.lua");
-const APPEND: &str = include_str!("lua/append.lua");
+const OPERATION: &str = include_str!("lua/operation.lua");
 const APPLY_FILE: &str = include_str!("lua/apply.lua");
 const APPLY_GROUP_FILE: &str = include_str!("lua/apply_group.lua");
 const SETTLE_FILE: &str = include_str!("lua/settle.lua");
@@ -17,9 +17,9 @@ const INSPECT_FILE: &str = include_str!("lua/inspect.lua");
 
 /// The fast path comes before the prelude: making the functions takes as long as a command or two.
 pub(crate) static APPLY: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, APPLY_FAST_FILE, PRELUDE, APPEND, APPLY_FILE]));
+    LazyLock::new(|| LuaScript::new(&[HEAD, APPLY_FAST_FILE, PRELUDE, OPERATION, APPLY_FILE]));
 pub(crate) static APPLY_GROUP: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, APPEND, APPLY_GROUP_FILE]));
+    LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, OPERATION, APPLY_GROUP_FILE]));
 pub(crate) static SETTLE: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, SETTLE_FILE]));
 pub(crate) static INSPECT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, INSPECT_FILE]));
 
@@ -38,15 +38,17 @@ impl LuaScript {
     }
 
     /// Returns the command that runs the script. With `load` it carries the whole text, for a server that does not know it.
+    /// Empty arguments at the end are left out.
     pub(crate) fn call(&self, load: bool, key: &[u8], args: &[Arg<'_>]) -> Cmd {
-        let mut cmd = Cmd::with_capacity(3 + args.len() + 1, 128 + key.len());
+        let count = args.iter().rposition(|arg| !matches!(arg, Arg::Bytes(b""))).map_or(0, |last| last + 1);
+        let mut cmd = Cmd::with_capacity(4 + count, 128 + key.len());
         if load {
             cmd.arg("EVAL").arg(&self.text);
         } else {
             cmd.arg("EVALSHA").arg(&self.sha1);
         }
         cmd.arg(1).arg(key);
-        for arg in args {
+        for arg in &args[..count] {
             match arg {
                 Arg::Number(number) => cmd.arg(*number),
                 Arg::Bytes(bytes) => cmd.arg(*bytes),
@@ -61,6 +63,12 @@ impl LuaScript {
 pub(crate) enum Arg<'a> {
     Number(u64),
     Bytes(&'a [u8]),
+}
+
+impl From<Option<u64>> for Arg<'_> {
+    fn from(number: Option<u64>) -> Self {
+        number.map_or(Arg::Bytes(b""), Arg::Number)
+    }
 }
 
 /// Replaces each `$NAME` by its number.
@@ -92,7 +100,7 @@ mod tests {
     use super::*;
 
     const FILES: [&str; 8] =
-        [HEAD, PRELUDE, APPEND, APPLY_FAST_FILE, APPLY_FILE, APPLY_GROUP_FILE, SETTLE_FILE, INSPECT_FILE];
+        [HEAD, PRELUDE, OPERATION, APPLY_FAST_FILE, APPLY_FILE, APPLY_GROUP_FILE, SETTLE_FILE, INSPECT_FILE];
 
     /// The names of the numbers in a file.
     fn names(file: &str) -> BTreeSet<&str> {

@@ -1,4 +1,4 @@
-//! What the process knows of the server's clock.
+//! An estimate of the server's clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

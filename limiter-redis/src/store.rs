@@ -9,6 +9,7 @@ use redis::Cmd;
 
 use crate::attempt::{Attempt, Reply};
 use crate::channel::{Call, Channel};
+use crate::failure::Failure;
 use crate::format::{OWN_ID_LEN, ttl_code};
 use crate::group::{Answer, GroupCommit};
 use crate::id::IdSource;
@@ -26,18 +27,17 @@ use crate::{reply, request};
 /// Every operation returns
 /// - [`Unavailable`](ErrorKind::Unavailable) if the server cannot be reached or refuses to serve,
 /// - [`Timeout`](ErrorKind::Timeout) if no attempt was answered in time,
-/// - [`Corrupt`](ErrorKind::Corrupt) if the Redis key holds something else than a log,
+/// - [`Corrupt`](ErrorKind::Corrupt) if the Redis key holds something other than a log,
 /// - [`Configuration`](ErrorKind::Configuration) if the server refuses the user or the command,
 /// - [`Inconsistent`](ErrorKind::Inconsistent) if the reply has an unexpected form.
 ///
 /// # Abandoned operations
-/// A server that was unavailable executes what it received in the meantime once it returns. An operation therefore carries
-/// a deadline by the server's clock, the end of the [response timeout](crate::RedisStoreBuilder::response_timeout), after which
-/// it appends nothing. Three kinds of operations carry none: those before the first reply, those at a given time, and
-/// settlements.
+/// When a stopped server continues, it executes the requests that it received. An operation therefore has a deadline by the
+/// server's clock, the end of the [response timeout](crate::RedisStoreBuilder::response_timeout), after which it appends
+/// nothing. Settlements, operations at a given time, and those before the first reply have no deadline.
 ///
 /// # Cancel safety
-/// Dropping a future before it is ready either has the whole effect of the operation or none.
+/// If a future is dropped before it completes, the operation takes effect completely or not at all.
 pub struct RedisStore {
     pub(crate) channel: Channel,
     pub(crate) keys: KeySpace,
@@ -100,25 +100,27 @@ impl WindowStore for RedisStore {
         };
         let groups = op.mode == Mode::Acquire && op.policy.counting() == Counting::Admitted && op.id.is_none();
         let stored = self.keys.encode(op.log).into();
-        let mut call = Call { stored, request: request::apply(&op, bytes), at: given_time(op.at), groups };
+        let call = Call { stored, request: request::apply(&op, bytes), at: given_time(op.at), groups };
         let answer = match &self.group_commit {
             Some(group_commit) => group_commit.apply(&self.channel, call).await,
-            None => self.channel.apply(&mut call, self.channel.end()).await.map(Answer::alone),
+            None => self.channel.apply(&mut [call], self.channel.end()).await.map(Answer::alone),
         };
-        match answer {
-            Ok(Answer { reply, place: None }) => reply::facts(&op, id, &reply),
-            Ok(Answer { reply, place: Some(place) }) => reply::group_facts(&op, id, place, &reply),
-            Err(failure) => Err(failure.into_error(&self.keys.encode(op.log)).with_log(op.log)),
-        }
+        let failed = |failure: Failure| failure.into_error(&self.keys.encode(op.log)).with_log(op.log);
+        let Answer { reply, place } = answer.map_err(failed)?;
+        let facts = match place {
+            None => reply::facts(&op, id, &reply),
+            Some(place) => reply::group_facts(&op, id, place, &reply),
+        };
+        facts.ok_or_else(|| reply::unexpected(&reply).with_log(op.log))
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         let (log, stored) = (settlement.log, self.keys.encode(settlement.log));
         let (request, at) = (request::settle(&settlement), given_time(settlement.at));
-        let args = [Arg::Bytes(&request), Arg::Number(at.unwrap_or_default())];
-        let args = &args[..1 + usize::from(at.is_some())];
-        let reply = self.run(log, &stored, |attempt| SETTLE.call(attempt.load, &stored, args)).await?;
-        let facts = reply::settlement(&settlement, &reply.value)?;
+        let args = [Arg::Bytes(&request), at.into()];
+        let reply = self.run(log, &stored, |attempt| SETTLE.call(attempt.load, &stored, &args)).await?;
+        let facts = reply::settlement(&settlement, &reply.value);
+        let facts = facts.ok_or_else(|| reply::unexpected(&reply.value).with_log(log))?;
         if !facts.applied && reply.repeated && settlement.cost == 0 {
             return Err(
                 perhaps_earlier("the entry is gone, perhaps by an earlier attempt of this refund").with_log(log)

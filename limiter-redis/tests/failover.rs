@@ -12,26 +12,17 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use limiter_core::{Limiter, policy};
 use limiter_redis::{Connection, RedisStore};
-use limiter_testkit::server::Server;
+use limiter_testkit::server::{Server, until};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Client, Cmd, Pipeline, RedisError, RedisFuture, Value};
-use testbed::{Network, Proxy};
+use testbed::{Network, Proxy, test_all};
 
 const TASKS: usize = 16;
 /// Longer than anything takes on a busy test machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 fn is_full() -> bool {
-    ["LIMITER_TEST_ALL", "LIMITER_RENDER"].iter().any(|name| std::env::var_os(name).is_some())
-}
-
-/// Waits until a condition holds.
-async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + TIMEOUT;
-    while !condition() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    test_all() || std::env::var_os("LIMITER_RENDER").is_some()
 }
 
 /// A connection that confirms a write only once a replica has it. Nothing else passes the connection meanwhile.
@@ -119,9 +110,9 @@ async fn measure(delay: Duration, setting: Setting) -> Measured {
     let replica = Server::start_with(&["--replicaof", "127.0.0.1", &link.address().port().to_string()]).unwrap();
     until("the replica is in sync", || {
         let sees = |server: &Server, text| server.info("replication").unwrap().contains(text);
-        sees(&replica, "master_link_status:up") && sees(&master, "state=online")
+        Ok(sees(&replica, "master_link_status:up") && sees(&master, "state=online"))
     })
-    .await;
+    .unwrap();
     link.set(Network::Latency(delay));
     if let Setting::CutOffWithMinReplicas(_) = setting {
         master.expect_ok(&["CONFIG", "SET", "min-replicas-max-lag", "1"]).unwrap();
@@ -146,13 +137,13 @@ async fn measure(delay: Duration, setting: Setting) -> Measured {
     let tasks: Vec<_> =
         stores.iter().cycle().take(TASKS).map(|store| tokio::spawn(load.clone().run(store.clone()))).collect();
     tokio::time::sleep(Duration::from_millis(if is_full() { 800 } else { 100 })).await;
-    until("a hundred admissions", || load.admitted.load(Ordering::Relaxed) > 100).await;
+    until("a hundred admissions", || Ok(load.admitted.load(Ordering::Relaxed) > 100)).unwrap();
     let mut ended = Instant::now();
     if let Setting::CutOff(length) | Setting::CutOffWithMinReplicas(length) = setting {
         link.set(Network::HalfOpen);
         tokio::time::sleep(length).await;
         if let Setting::CutOffWithMinReplicas(_) = setting {
-            until("the master refuses", || load.refused.load(Ordering::Relaxed)).await;
+            until("the master refuses", || Ok(load.refused.load(Ordering::Relaxed))).unwrap();
         }
     }
     // What is on the way is lost with it.

@@ -5,24 +5,19 @@
 //! node.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::cluster_routing::Slot;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value};
-use tokio::runtime::Handle;
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
 
 use crate::cluster::redirect::{MAX_REDIRECTIONS, asking, last_reply, redirection};
 use crate::cluster::slots::{slot_of, slot_ranges};
 use crate::connection::Address;
+use crate::refresh::{Background, Refresh, first_answer, no_server, watched};
 use crate::settings::Timeouts;
-
-/// The least time between two refreshes.
-const REFRESH_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Clone)]
 pub(crate) struct NodePool(Arc<Inner>);
@@ -33,10 +28,9 @@ struct Inner {
     config: ConnectionManagerConfig,
     /// How long a node may take to reply to a refresh.
     timeout: Duration,
-    runtime: Handle,
     seeds: Vec<Address>,
     known: RwLock<Known>,
-    refreshing: AtomicBool,
+    background: Background,
     /// Counts the calls of `any`.
     turn: AtomicUsize,
 }
@@ -70,10 +64,9 @@ impl NodePool {
             info,
             config: timeouts.manager_config(),
             timeout: timeouts.connect + timeouts.response,
-            runtime: Handle::current(),
             seeds,
             known: RwLock::default(),
-            refreshing: AtomicBool::new(false),
+            background: Background::new(),
             turn: AtomicUsize::new(0),
         }));
         for seed in &pool.0.seeds {
@@ -112,8 +105,7 @@ impl NodePool {
     pub(crate) fn any(&self) -> RedisResult<Node> {
         let known = self.known();
         let turn = self.0.turn.fetch_add(1, Ordering::Relaxed) % known.nodes.len().max(1);
-        let node = known.nodes.values().nth(turn).cloned();
-        node.ok_or_else(no_node)
+        known.nodes.values().nth(turn).cloned().ok_or_else(no_server)
     }
 
     fn of_slot(&self, slot: Option<Slot>) -> RedisResult<Node> {
@@ -123,8 +115,11 @@ impl NodePool {
 
     /// Sends a command to the node that serves its slot, and follows redirections.
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
+        watched(self, self.follow(cmd)).await
+    }
+
+    async fn follow(&self, cmd: &Cmd) -> RedisResult<Value> {
         let slot = slot_of(cmd);
-        let mut refresh = RefreshOnDrop { pool: self, armed: true };
         let mut node = self.of_slot(slot)?;
         let mut reply = node.send(cmd).await;
         for _ in 0..MAX_REDIRECTIONS {
@@ -141,47 +136,7 @@ impl NodePool {
                 reply = node.send(cmd).await;
             }
         }
-        refresh.armed = matches!(&reply, Err(error) if error.is_io_error());
         reply
-    }
-
-    /// Refreshes the map of slots in the background.
-    fn refresh(&self) {
-        if self.0.refreshing.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let pool = self.clone();
-        self.0.runtime.spawn(async move {
-            // If no node answers, the next operation tries again.
-            let _ = pool.refresh_now().await;
-            sleep(REFRESH_PAUSE).await;
-            pool.0.refreshing.store(false, Ordering::Release);
-        });
-    }
-
-    /// Asks all nodes at once for the map of slots, and takes the first reply.
-    pub(crate) async fn refresh_now(&self) -> RedisResult<()> {
-        let nodes: Vec<Node> = self.known().nodes.values().cloned().collect();
-        let (mut asked, limit) = (JoinSet::new(), self.0.timeout);
-        for mut node in nodes {
-            asked.spawn(async move {
-                let mut cmd = redis::cmd("CLUSTER");
-                cmd.arg("SLOTS");
-                let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
-                let reply = timeout(limit, node.send(&cmd)).await.map_err(|_| late())??;
-                let malformed = || RedisError::from((ErrorKind::Parse, "CLUSTER SLOTS: unexpected reply"));
-                slot_ranges(&reply, &node.host).ok_or_else(malformed)
-            });
-        }
-        let mut failure = no_node();
-        while let Some(reply) = asked.join_next().await {
-            match reply {
-                Ok(Ok(ranges)) => return self.set(&ranges),
-                Ok(Err(error)) => failure = error,
-                Err(_) => {}
-            }
-        }
-        Err(failure)
     }
 
     fn set(&self, ranges: &[(u16, u16, Address)]) -> RedisResult<()> {
@@ -199,22 +154,22 @@ impl NodePool {
     }
 }
 
-/// Refreshes the map of slots if it is dropped before the node answered: another node may have taken over.
-struct RefreshOnDrop<'a> {
-    pool: &'a NodePool,
-    armed: bool,
-}
-
-impl Drop for RefreshOnDrop<'_> {
-    fn drop(&mut self) {
-        if self.armed {
-            self.pool.refresh();
-        }
+impl Refresh for NodePool {
+    fn background(&self) -> &Background {
+        &self.0.background
     }
-}
 
-fn no_node() -> RedisError {
-    (ErrorKind::ClusterConnectionNotFound, "no node is known").into()
+    /// Takes the map of slots of the node that answers first.
+    async fn refresh_now(&self) -> RedisResult<()> {
+        let nodes: Vec<Node> = self.known().nodes.values().cloned().collect();
+        let asked = nodes.into_iter().map(|mut node| async move {
+            let mut cmd = redis::cmd("CLUSTER");
+            let reply = node.send(cmd.arg("SLOTS")).await?;
+            let malformed = || RedisError::from((ErrorKind::Parse, "CLUSTER SLOTS: unexpected reply"));
+            slot_ranges(&reply, &node.host).ok_or_else(malformed)
+        });
+        self.set(&first_answer(self.0.timeout, asked).await?)
+    }
 }
 
 fn address(addr: &ConnectionAddr) -> Option<Address> {

@@ -1,4 +1,4 @@
-//! The queues of operations, one for each key with an operation under way.
+//! The queues of operations, one for each key with an operation in flight.
 
 use std::collections::HashMap;
 use std::mem;
@@ -69,7 +69,7 @@ pub(crate) enum Message {
 /// The place of an operation.
 #[derive(Debug)]
 pub(crate) enum Entered {
-    /// No other operation on the key is under way. The caller sends this one, and owns the queue meanwhile.
+    /// No other operation on the key is in flight. The caller sends this one, and owns the queue meanwhile.
     First(Call, Queue),
     /// The queue's owner sends it.
     Waits(oneshot::Receiver<Message>),
@@ -129,7 +129,7 @@ impl Queue {
         self.queues.lock().find(self).is_some_and(|entries| !entries.waiting.is_empty())
     }
 
-    /// Returns what waits. If nothing does, removes the queue and returns `None`.
+    /// Returns the waiting operations. Removes an empty queue and returns `None`.
     pub(crate) fn take(&self) -> Option<Vec<Waiting>> {
         let mut state = self.queues.lock();
         let entries = state.find(self)?;

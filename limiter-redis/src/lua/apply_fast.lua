@@ -1,5 +1,5 @@
 
--- Decides on an operation, and appends its entry. The script is head.lua, this file, prelude.lua, append.lua and apply.lua.
+-- Decides on an operation, and appends its entry. The script is head.lua, this file, prelude.lua, operation.lua and apply.lua.
 --
 -- ARGV[1], the request in bytes:
 --   kind (1), plus RETENTION if a retention follows the id

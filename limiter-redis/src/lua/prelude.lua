@@ -67,6 +67,19 @@ local function from_time(at) return pack('>i7', math.max(at, 0) - $TIME_BIAS) en
 -- Sorts after all entries of this time.
 local function past_time(at) return from_time(at) .. string.rep('\255', 10) end
 
+-- The entry of this time with a caller's id, or with the store's id `own_id`: its member, tag and cost. Nil if there is none.
+local function find_entry(at, id, own_id)
+  local from, past, skip = '[' .. from_time(at), '(' .. past_time(at), 0
+  repeat
+    local batch = call('ZRANGEBYLEX', key, from, past, 'LIMIT', skip, '$BATCH')
+    for i = 1, #batch do
+      local _, _, _, cost, tag = read(batch[i])
+      if id_of(batch[i], tag) == (tag % 4 < 2 and own_id or id) then return batch[i], tag, cost end
+    end
+    skip = skip + $BATCH
+  until #batch < $BATCH
+end
+
 -- A long entry; `rest` is its id and cost.
 local function long(at, high, low, tag, rest)
   return pack('>i7I3I6B', at - $TIME_BIAS, high + $LONG_BIT, low, tag) .. rest

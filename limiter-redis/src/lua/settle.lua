@@ -26,19 +26,9 @@ local function settle()
   -- The entry has a caller's id, or the store's, which comes behind zeros.
   local own_id = sub(id, 1, -$OWN_ID_LEN - 1) == string.rep('\0', $CALLER_ID_LEN - $OWN_ID_LEN)
     and without_denied(sub(id, -$OWN_ID_LEN))
-  local target, tag, delta
-  local from, past, skip = '[' .. from_time(at), '(' .. past_time(at), 0
-  repeat
-    local batch = call('ZRANGEBYLEX', key, from, past, 'LIMIT', skip, '$BATCH')
-    for i = 1, #batch do
-      local _, _, _, before, entry_tag = read(batch[i])
-      if id_of(batch[i], entry_tag) == (entry_tag % 4 < 2 and own_id or id) then
-        target, tag, delta = batch[i], entry_tag, cost - before
-      end
-    end
-    skip = skip + $BATCH
-  until target or #batch < $BATCH
+  local target, tag, before = find_entry(at, id, own_id)
   if not target then return false end
+  local delta = cost - before
   if delta == 0 then return true end
 
   -- The entry and all newer ones, and what they become. Everything is read before anything is written.

@@ -11,6 +11,7 @@ use limiter_redis::{Connection, RedisStore};
 use limiter_testkit::server::Server;
 use redis::aio::ConnectionLike;
 
+use crate::scan::scanned_name;
 use crate::support::{Hooked, builder, connect, search, shared_cluster, until};
 
 /// What a Redis user needs for a store with the prefix `limiter`, as the documentation lists it.
@@ -115,34 +116,6 @@ async fn a_missing_permission_or_a_wrong_password_is_a_configuration_error() {
     assert!(!format!("{error} {error:?}").contains("guess"), "{error:?}");
 }
 
-async fn connect_with(prefix: &str, server: &Server) -> Arc<RedisStore> {
-    Arc::new(builder().prefix(prefix).connect(&server.url()).await.unwrap())
-}
-
-#[tokio::test]
-async fn stores_share_the_logs_of_one_prefix_and_name() {
-    let server = Server::start().unwrap();
-    let (mut keys, mut limiters) = (0, Vec::new());
-    for prefix in ["a", "a:b"] {
-        let [one, same] = [connect_with(prefix, &server).await, connect_with(prefix, &server).await];
-        for name in ["search", "Search", "", "a:b", "a", "{a}", "a}", "%3A", ":", "*", "[a-z]", "Größe", "two words\n"]
-        {
-            for key in ["customer 7", "b:customer 7", ""] {
-                for (used, store) in [(1, &one), (2, &same)] {
-                    let limiter = Limiter::new(name, policy!("2/1h"), store.clone());
-                    assert_eq!(limiter.acquire(key).await.unwrap().used(), used, "{prefix} {name:?} {key:?}");
-                    limiters.push((limiter, key));
-                }
-                keys += 1;
-                assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), keys, "{prefix} {name:?} {key:?}");
-            }
-        }
-    }
-    for (number, (limiter, key)) in limiters.iter().enumerate() {
-        assert_eq!(limiter.reset(*key).await.unwrap(), number % 2 == 0, "a reset reaches one log");
-    }
-}
-
 #[tokio::test]
 async fn every_kind_of_connection_will_do() {
     let server = Server::start().unwrap();
@@ -161,15 +134,8 @@ async fn every_kind_of_connection_will_do() {
             assert!(limiter.acquire(key).await.unwrap().allowed());
             assert!(!limiter.acquire(key).await.unwrap().allowed());
         }
-        let (mut found, mut cursor) = (0, None);
-        loop {
-            let page = limiter.store().scan_name(limiter.name(), cursor, 100).await.unwrap();
-            found += page.keys.iter().filter(|live| live.members == 1).count();
-            cursor = page.next;
-            if cursor.is_none() {
-                break;
-            }
-        }
+        let found = scanned_name(limiter.store(), &format!("connection {number}"), 100).await;
+        let found = found.iter().filter(|live| live.members == 1).count();
         assert_eq!(found, 8, "a scan over connection {number}");
     }
 }
@@ -216,11 +182,6 @@ async fn an_acquire_waits_on_tokio() {
     assert!(decision.allowed() && begun.elapsed() > Duration::from_millis(1), "{decision:?}");
 }
 
-/// Twelve units of each of these keys, three acquires a key.
-fn batch(keys: u32) -> impl Iterator<Item = (u32, u64)> {
-    [5, 4, 3].into_iter().flat_map(move |cost| (0..keys).map(move |key| (key, cost)))
-}
-
 #[tokio::test]
 async fn a_batch_is_pipelined_and_answered_in_order() {
     let server = Server::start().unwrap();
@@ -237,18 +198,19 @@ async fn a_batch_is_pipelined_and_answered_in_order() {
     });
     let url = shared_cluster().url();
     let in_cluster = |group_commit| builder().group_commit(group_commit).connect(&url);
-    let stores = [
+    let stores: [(usize, RedisStore); 3] = [
         (400, builder().with_connection(connection.await).unwrap()),
         (100, in_cluster(false).await.unwrap()),
         (100, in_cluster(true).await.unwrap()),
     ];
     for (number, (keys, store)) in stores.into_iter().enumerate() {
         let limiter = Limiter::new(format!("batch {number}").as_str(), policy!("9/1h"), store);
-        let results = limiter.acquire_many(batch(keys)).await;
-        let verdicts: Vec<_> =
-            results.into_iter().map(|result| result.unwrap()).map(|d| (d.allowed(), d.used())).collect();
+        // Twelve units of each key, in three acquires.
+        let batch = [5_u64, 4, 3].into_iter().flat_map(|cost| (0..keys).map(move |key| (key, cost)));
+        let results = limiter.acquire_many(batch).await.into_iter().map(Result::unwrap);
+        let verdicts: Vec<_> = results.map(|decision| (decision.allowed(), decision.used())).collect();
         let expected = [(true, 5), (true, 9), (false, 9)];
-        let expected: Vec<_> = expected.into_iter().flat_map(|pair| vec![pair; keys as usize]).collect();
+        let expected: Vec<_> = expected.into_iter().flat_map(|pair| vec![pair; keys]).collect();
         assert_eq!(verdicts, expected, "{number}");
     }
     let most = seen.load(Ordering::SeqCst);

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use limiter_core::{Decision, Error, ErrorKind, Limit, Limiter, policy};
+use limiter_core::{Decision, Error, Limit, Limiter, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::{Cluster, Server};
 use redis::cluster::ClusterClientBuilder;
 use redis::cluster_routing::Slot;
 use tokio::task::JoinHandle;
 
-use crate::support::{at, connect, search, size, soon, until, within};
+use crate::support::{assert_temporary, at, connect, search, size, soon, until, within};
 
 /// How long an operation may take with the default timeouts: two attempts of 250 ms and the pauses; and some time for the
 /// runtime.
@@ -39,7 +39,7 @@ fn keys_of(wanted: u16, count: usize) -> Vec<String> {
     (0..).map(|i: u64| format!("key {i}")).filter(is_wanted).take(count).collect()
 }
 
-/// What became of the operations of one task.
+/// What became of some operations.
 #[derive(Default)]
 struct Tally {
     admitted: u64,
@@ -47,26 +47,18 @@ struct Tally {
 }
 
 impl Tally {
-    /// Runs one operation. Returns whether it was allowed, or `None` if it failed.
-    async fn run(&mut self, operation: impl Future<Output = Result<Decision, Error>>) -> Option<bool> {
-        match within(BOUND, operation).await {
-            Ok(decision) => {
-                self.admitted += u64::from(decision.allowed());
-                Some(decision.allowed())
-            }
+    /// Runs one operation. Returns whether it was answered.
+    async fn run(&mut self, operation: impl Future<Output = Result<Decision, Error>>) -> bool {
+        let answer = within(BOUND, operation).await;
+        match &answer {
+            Ok(decision) => self.admitted += u64::from(decision.allowed()),
             Err(error) => {
-                assert_temporary(&error);
+                assert_temporary(error);
                 self.failed += 1;
-                None
             }
         }
+        answer.is_ok()
     }
-}
-
-/// The only errors that a cluster in trouble may cause.
-fn assert_temporary(error: &Error) {
-    let temporary = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) && error.is_retryable();
-    assert!(temporary, "{error:?}");
 }
 
 type Work = (Vec<Tally>, BTreeSet<u128>);
@@ -101,7 +93,7 @@ where
                         // An operation with an id is repeated until it is answered, and once more.
                         let id = u128::from(task) << 64 | round;
                         let record = || meter.record(&metered[i]).at(at).id(id);
-                        while recorded.run(record()).await.is_none() {}
+                        while !recorded.run(record()).await {}
                         if round % 4 == 0 {
                             recorded.run(record()).await;
                         }
@@ -117,14 +109,15 @@ where
 
     let mover = cluster.clone();
     let moved = tokio::task::spawn_blocking(move || {
-        let mut owner =
-            mover.nodes().iter().position(|node| node.port() == mover.owner(moving).unwrap().port()).unwrap();
+        let owner = || {
+            let port = mover.owner(moving).unwrap().port();
+            mover.nodes().iter().position(|node| node.port() == port).unwrap()
+        };
         for _ in 0..size(3, 6) {
             std::thread::sleep(Duration::from_millis(100));
-            let next = (owner + 1) % 3;
+            let next = (owner() + 1) % 3;
             mover.migrate(moving, next).unwrap();
-            assert_eq!(mover.owner(moving).unwrap().port(), mover.nodes()[next].port());
-            owner = next;
+            assert_eq!(owner(), next);
         }
     });
     moved.await.unwrap();

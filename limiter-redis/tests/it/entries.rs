@@ -109,10 +109,7 @@ async fn an_entry_is_long_beyond_a_running_total_or_beside_one_of_a_great_age() 
 #[tokio::test]
 async fn after_a_settlement_the_newest_entry_is_long() {
     let log = Log::new().await;
-    let mut receipts = Vec::new();
-    for at in 0..4 {
-        receipts.push(log.record(1, at).await);
-    }
+    let receipts = [log.record(1, 0).await, log.record(1, 1).await, log.record(1, 2).await, log.record(1, 3).await];
     assert!(log.settle(receipts[2], 5).await);
     assert_eq!(log.forms(), [(true, 26), (true, 26), (false, 30), (false, 23)]);
     assert!(log.settle(receipts[3], 0).await);

@@ -8,16 +8,14 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use limiter_core::store::LogKey;
-use limiter_core::{Decision, Error, ErrorKind, Limiter, Policy, policy};
+use limiter_core::{Decision, Error, ErrorKind, Limiter, Policy, Receipt, policy};
 use limiter_redis::{RedisStore, RedisStoreBuilder};
 use limiter_testkit::server::Server;
 use redis::aio::ConnectionLike;
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
-use crate::support::{
-    Hooked, TIMEOUT, builder, chain, connect, connect_with_group_commit, search, shared_cluster, soon, ttl, until,
-};
+use crate::support::{Hooked, TIMEOUT, builder, chain, connect, connect_with_group_commit, search, soon, ttl, until};
 
 /// What a held connection counts, and how it holds or loses replies on demand. The server executes the commands in any case.
 #[derive(Clone)]
@@ -74,51 +72,35 @@ fn used(decisions: impl IntoIterator<Item = Result<Decision, Error>>) -> Vec<(bo
 }
 
 #[tokio::test]
-async fn without_concurrency_each_acquire_is_sent_at_once() {
-    let server = Server::start().unwrap();
-    let (limiter, connection) = held(&server, builder(), "5/1h").await;
-    connection.replies.close();
-    for n in 1..=5 {
-        assert_eq!(soon(limiter.acquire("k")).await.unwrap().used(), n);
-        assert_eq!(connection.count() as u64, n);
-    }
-}
-
-#[tokio::test]
 async fn what_arrives_meanwhile_goes_as_one_call_and_is_answered_in_order() {
     let server = Server::start().unwrap();
     let (limiter, connection) = held(&server, builder(), "50/1h").await;
     connection.replies.close();
+    let expect_calls = |count: usize| assert_eq!(connection.sent.swap(0, Ordering::SeqCst), count);
+    for n in 1..=5 {
+        assert_eq!(soon(limiter.acquire("alone")).await.unwrap().used(), n);
+        expect_calls(1);
+    }
     let answers = soon(join_all((0..100).map(|_| limiter.acquire("k")))).await;
-    let expected: Vec<_> = (1..=100).map(|n| (n <= 50, n.min(50))).collect();
-    assert_eq!(used(answers), expected);
-    assert_eq!(connection.count(), 2);
+    assert_eq!(used(answers), (1..=100).map(|n| (n <= 50, n.min(50))).collect::<Vec<_>>());
+    expect_calls(2);
     // Other keys wait for nothing.
     soon(join_all((0..10).map(|key| limiter.acquire(key)))).await;
-    assert_eq!(connection.count(), 12);
-}
+    expect_calls(10);
 
-#[tokio::test]
-async fn two_policies_keep_the_order_of_arrival() {
-    let server = Server::start().unwrap();
-    let (limiter, connection) = held(&server, builder(), "5/1h").await;
-    connection.replies.close();
-    let gold = policy!("8/1h");
-    let acquire = |gold_one: bool| {
-        let acquire = limiter.acquire("k");
-        if gold_one { acquire.policy(&gold) } else { acquire }
-    };
-    let order = [false, true, true, false, true, true, false, true, false, true, true, true];
-    let answers = used(soon(join_all(order.map(acquire))).await);
+    let policies = [policy!("5/1h"), policy!("8/1h")];
+    let order = [0, 1, 1, 0, 1, 1, 0, 1, 0, 1, 1, 1];
+    let acquires = order.map(|policy| limiter.acquire("two policies").policy(&policies[policy]));
+    let answers = used(soon(join_all(acquires)).await);
     let mut log = 0;
-    for (place, gold_one) in order.into_iter().enumerate() {
-        let max = if gold_one { 8 } else { 5 };
+    for (place, policy) in order.into_iter().enumerate() {
+        let max = [5, 8][policy];
         let allowed = log < max;
         log += u64::from(allowed);
         assert_eq!(answers[place], (allowed, log.min(max)), "place {place}");
     }
     // The first alone, then one call for each run of alike ones.
-    assert_eq!(connection.count(), 8);
+    expect_calls(8);
 }
 
 #[tokio::test]
@@ -193,56 +175,70 @@ async fn a_first_that_nobody_polls_holds_the_others_up_for_one_response_timeout(
     assert!(soon(&mut next).await.unwrap().allowed());
 }
 
+/// Acquires `count` units at once, of which the first is answered and the others go as one call, and does something meanwhile.
+/// Returns the answers, and the receipts.
+async fn meanwhile(
+    (limiter, connection): &(Limiter<RedisStore>, Held),
+    count: usize,
+    meanwhile: impl AsyncFnOnce(),
+) -> (Vec<(bool, u64)>, Vec<Receipt>) {
+    let mut all = pin!(join_all((0..count).map(|_| limiter.acquire("k"))));
+    poll_once(all.as_mut());
+    connection.replies.add_permits(1);
+    let meanwhile = async {
+        connection.sent(2).await;
+        meanwhile().await;
+        connection.replies.close();
+    };
+    let answers = soon(async { tokio::join!(all, meanwhile).0 }).await;
+    let receipts = answers.iter().filter_map(|answer| answer.as_ref().unwrap().receipt()).collect();
+    (used(answers), receipts)
+}
+
+/// Each receipt names an entry, and there are no others.
+async fn refund_all(limiter: &Limiter<RedisStore>, receipts: Vec<Receipt>) {
+    for (place, receipt) in receipts.into_iter().enumerate() {
+        let settled = limiter.refund("k", receipt).await.unwrap();
+        assert_eq!((settled.applied(), settled.status().used()), (true, 4 - place as u64));
+    }
+}
+
 #[tokio::test]
 async fn a_group_whose_reply_is_lost_counts_once() {
     let server = Server::start().unwrap();
-    let (limiter, connection) = held(&server, builder().retries(1), "5/1h").await;
+    let held = held(&server, builder().retries(1), "5/1h").await;
     let other = search(policy!("5/1h"), connect(&server.url()).await);
     let old = other.acquire("k").await.unwrap().receipt().unwrap();
-    let mut all = pin!(join_all((0..8).map(|_| limiter.acquire("k"))));
-    poll_once(all.as_mut());
-    connection.replies.add_permits(1);
-    let answers = {
-        let meanwhile = async {
-            // The first was answered, and the others were executed: three of seven fit.
-            connection.sent(2).await;
-            assert_eq!(other.status("k").await.unwrap().used(), 5);
-            assert!(other.refund("k", old).await.unwrap().applied());
-            connection.loses.store(true, Ordering::SeqCst);
-            connection.replies.close();
-        };
-        soon(async { tokio::join!(all, meanwhile).0 }).await
-    };
-    let receipts: Vec<_> = answers.iter().map(|answer| answer.as_ref().unwrap().receipt()).collect();
+    let (answers, receipts) = meanwhile(&held, 8, async || {
+        // Three of seven fit.
+        assert_eq!(other.status("k").await.unwrap().used(), 5);
+        assert!(other.refund("k", old).await.unwrap().applied());
+        held.1.loses.store(true, Ordering::SeqCst);
+    })
+    .await;
     // Three were found again, with the usage of then. One more fits now.
     let expected = [(true, 2), (true, 4), (true, 4), (true, 4), (true, 5), (false, 5), (false, 5), (false, 5)];
-    assert_eq!(used(answers), expected);
-    assert_eq!(connection.count(), 3);
+    assert_eq!(answers, expected);
+    assert_eq!(held.1.count(), 3);
     assert_eq!(other.status("k").await.unwrap().used(), 5);
-    // Each receipt names an entry.
-    for (place, receipt) in receipts.into_iter().take(5).enumerate() {
-        let settled = other.refund("k", receipt.unwrap()).await.unwrap();
-        assert_eq!((settled.applied(), settled.status().used()), (true, 4 - place as u64));
-    }
+    assert_eq!(receipts.len(), 5);
+    refund_all(&other, receipts).await;
 }
 
 #[tokio::test]
 async fn a_group_that_is_repeated_twice_finds_the_entries_of_both_attempts() {
     for foreign_between in [false, true] {
         let server = Server::start().unwrap();
-        let (limiter, connection) = held(&server, builder().retries(2), "5/1h").await;
+        let held = held(&server, builder().retries(2), "5/1h").await;
+        let connection = &held.1;
         let other = search(policy!("5/1h"), connect(&server.url()).await);
         let old = [other.acquire("k").await.unwrap().receipt(), other.acquire("k").await.unwrap().receipt()];
-        let mut all = pin!(join_all((0..7).map(|_| limiter.acquire("k"))));
-        poll_once(all.as_mut());
-        connection.replies.add_permits(1);
         let lose_reply = || {
             connection.loses.store(true, Ordering::SeqCst);
             connection.replies.add_permits(1);
         };
-        let meanwhile = async {
-            // The first was answered, and two of the six others fit.
-            connection.sent(2).await;
+        let (answers, receipts) = meanwhile(&held, 7, async || {
+            // Two of the six others fit.
             for receipt in old {
                 assert!(other.refund("k", receipt.unwrap()).await.unwrap().applied());
             }
@@ -255,40 +251,31 @@ async fn a_group_that_is_repeated_twice_finds_the_entries_of_both_attempts() {
             assert_eq!(other.status("k").await.unwrap().used(), 5);
             lose_reply();
             connection.sent(4).await;
-            connection.replies.close();
-        };
-        let answers = soon(async { tokio::join!(all, meanwhile).0 }).await;
-        let receipts: Vec<_> = answers.iter().map(|answer| answer.as_ref().unwrap().receipt()).collect();
+        })
+        .await;
         let admitted = if foreign_between { 4 } else { 5 };
-        let verdicts: Vec<bool> = used(answers).into_iter().map(|(allowed, _)| allowed).collect();
+        let verdicts: Vec<bool> = answers.into_iter().map(|(allowed, _)| allowed).collect();
         assert_eq!(verdicts, (0..7).map(|place| place < admitted).collect::<Vec<_>>());
         assert_eq!(connection.count(), 4);
         assert_eq!(other.status("k").await.unwrap().used(), 5);
-        for (place, receipt) in receipts.into_iter().flatten().enumerate() {
-            let settled = other.refund("k", receipt).await.unwrap();
-            assert_eq!((settled.applied(), settled.status().used()), (true, 4 - place as u64));
-        }
+        assert_eq!(receipts.len(), admitted);
+        refund_all(&other, receipts).await;
     }
 }
 
 #[tokio::test]
 async fn what_was_dropped_before_the_repetition_counts_again() {
     let server = Server::start().unwrap();
-    let (limiter, connection) = held(&server, builder().retries(1), "5/1h").await;
+    let held = held(&server, builder().retries(1), "5/1h").await;
     // Its appends keep two entries.
     let other = search(policy!("2/1h"), connect(&server.url()).await);
-    let mut all = pin!(join_all((0..4).map(|_| limiter.acquire("k"))));
-    poll_once(all.as_mut());
-    connection.replies.add_permits(1);
-    let meanwhile = async {
-        connection.sent(2).await;
+    let (answers, _) = meanwhile(&held, 4, async || {
         assert!(other.record("k").await.unwrap().receipt().is_some());
-        connection.loses.store(true, Ordering::SeqCst);
-        connection.replies.close();
-    };
-    let answers = soon(async { tokio::join!(all, meanwhile).0 }).await;
+        held.1.loses.store(true, Ordering::SeqCst);
+    })
+    .await;
     // Only the last of the three was found again.
-    assert_eq!(used(answers), [(true, 1), (true, 3), (true, 4), (true, 2)]);
+    assert_eq!(answers, [(true, 1), (true, 3), (true, 4), (true, 2)]);
 }
 
 #[tokio::test]
@@ -297,10 +284,9 @@ async fn a_group_that_makes_the_key_sets_its_expiry() {
     let (limiter, connection) = held(&server, builder(), "5/1h").await;
     let mut peek = pin!(limiter.peek("k").into_future());
     poll_once(peek.as_mut());
-    let mut others = pin!(join_all((0..3).map(|_| limiter.acquire("k"))));
-    poll_once(others.as_mut());
+    let others = join_all((0..3).map(|_| limiter.acquire("k")));
     connection.replies.close();
-    let (peeked, answers) = soon(async { tokio::join!(peek, others) }).await;
+    let (answers, peeked) = soon(async { tokio::join!(others, peek) }).await;
     assert_eq!(peeked.unwrap().used(), 0);
     assert_eq!(used(answers), [(true, 1), (true, 2), (true, 3)]);
     assert_eq!(connection.count(), 2);
@@ -350,90 +336,43 @@ fn start_three(
     })
 }
 
-/// The queue's owner is the first, and then a task on its runtime. If that runtime ends, the others go on.
+/// The queue's owner is the first, and then a task on its runtime. If that runtime ends or stands still, the others go on.
 #[test]
-fn a_queue_whose_runtime_ends_goes_on_elsewhere() {
+fn a_queue_whose_runtime_ends_or_stands_still_goes_on_elsewhere() {
     let server = Server::start().unwrap();
-    for place in 0..2 {
+    for (ends, place) in [(true, 0), (true, 1), (false, 0), (false, 1)] {
         let (here, elsewhere) = (runtime(), runtime());
-        let (limiter, connection) = here.block_on(held(&server, builder(), "50/1h"));
-        let limiter = Arc::new(limiter);
-        let runtimes = [0, 1, 2].map(|i| if i == place { &elsewhere } else { &here });
-        let tasks = start_three(&limiter, &connection, runtimes);
-        elsewhere.shutdown_timeout(TIMEOUT);
-        connection.replies.close();
-        here.block_on(soon(async {
-            for (i, task) in tasks.into_iter().enumerate() {
-                match task.await {
-                    Ok(answer) => assert!(i != place && answer.unwrap().allowed(), "{i}"),
-                    Err(error) => assert!(i == place && error.is_cancelled(), "{i}"),
-                }
-            }
-            limiter.reset("k").await.unwrap();
-        }));
-    }
-}
-
-/// A runtime that stands still stops its own callers, and no others.
-#[test]
-fn a_queue_whose_runtime_stands_still_goes_on_elsewhere() {
-    let server = Server::start().unwrap();
-    for place in 0..2 {
-        let (here, elsewhere) = (runtime(), runtime());
-        let timeouts = builder().response_timeout(Duration::from_millis(400)).retries(50);
+        let timeouts =
+            if ends { builder() } else { builder().response_timeout(Duration::from_millis(400)).retries(50) };
         let (limiter, connection) = here.block_on(held(&server, timeouts, "1000/1h"));
         let limiter = Arc::new(limiter);
-        let runtimes = [0, 1, 2].map(|i| if i == place { &elsewhere } else { &here });
-        let [first, second, third] = start_three(&limiter, &connection, runtimes);
-        let (go_on, stands_still) = std::sync::mpsc::channel::<()>();
-        elsewhere.spawn(async move { _ = stands_still.recv() });
-        connection.replies.close();
-        here.block_on(soon(async {
-            assert!(third.await.unwrap().unwrap().allowed());
-            let answers = (0..100).map(|_| limiter.acquire("k"));
-            for answer in join_all(answers).await {
-                assert!(answer.unwrap().allowed());
-            }
-            go_on.send(()).unwrap();
-            assert!(first.await.unwrap().unwrap().allowed() && second.await.unwrap().unwrap().allowed());
-            assert_eq!(limiter.status("k").await.unwrap().used(), 103);
-            limiter.reset("k").await.unwrap();
-        }));
-    }
-}
-
-#[tokio::test]
-async fn in_a_cluster_each_key_has_its_queue() {
-    let store = connect_with_group_commit(&shared_cluster().url()).await;
-    let limiter = Limiter::new("queues", policy!("20/1h"), store);
-    let keys = (0..6).flat_map(|key| [key; 30]);
-    let answers = used(soon(join_all(keys.map(|key| limiter.acquire(key)))).await);
-    let expected = (1..=30).map(|n| (n <= 20, n.min(20)));
-    assert_eq!(answers, (0..6).flat_map(|_| expected.clone()).collect::<Vec<_>>());
-}
-
-#[tokio::test]
-async fn a_group_drops_what_one_by_one_would_and_sets_the_expiry() {
-    let server = Server::start().unwrap();
-    let (limiter, connection) = held(&server, builder(), "6/1h").await;
-    connection.replies.close();
-    // Both policies together see an hour, and at most eight entries.
-    let burst = policy!("8/1ms");
-    let acquire = async |key| assert!(soon(limiter.acquire(key).policy(&burst)).await.unwrap().allowed());
-    for key in ["together", "one by one"] {
-        acquire(key).await;
-        acquire(key).await;
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    soon(join_all((0..8).map(|_| acquire("together")))).await;
-    for _ in 0..8 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        acquire("one by one").await;
-    }
-    for key in ["together", "one by one"] {
-        let log = LogKey::new(limiter.name(), key);
-        assert_eq!(limiter.store().inspect(log).await.unwrap().unwrap().entries, 8, "{key}");
-        let left = ttl(&server, limiter.store(), log);
-        assert!(left > 3_500_000 && left < 4_100_000, "{key}: {left}");
+        let tasks = start_three(&limiter, &connection, [0, 1, 2].map(|i| if i == place { &elsewhere } else { &here }));
+        if ends {
+            elsewhere.shutdown_timeout(TIMEOUT);
+            connection.replies.close();
+            here.block_on(soon(async {
+                for (i, task) in tasks.into_iter().enumerate() {
+                    match task.await {
+                        Ok(answer) => assert!(i != place && answer.unwrap().allowed(), "{i}"),
+                        Err(error) => assert!(i == place && error.is_cancelled(), "{i}"),
+                    }
+                }
+            }));
+        } else {
+            let [first, second, third] = tasks;
+            let (go_on, stands_still) = std::sync::mpsc::channel::<()>();
+            elsewhere.spawn(async move { _ = stands_still.recv() });
+            connection.replies.close();
+            here.block_on(soon(async {
+                assert!(third.await.unwrap().unwrap().allowed());
+                for answer in join_all((0..100).map(|_| limiter.acquire("k"))).await {
+                    assert!(answer.unwrap().allowed());
+                }
+                go_on.send(()).unwrap();
+                assert!(first.await.unwrap().unwrap().allowed() && second.await.unwrap().unwrap().allowed());
+                assert_eq!(limiter.status("k").await.unwrap().used(), 103);
+            }));
+        }
+        assert!(here.block_on(soon(limiter.reset("k"))).unwrap());
     }
 }

@@ -3,13 +3,13 @@
 //! Every test is run again by its own child processes, which do the work and report it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use futures::future::join_all;
 use limiter_core::{Limiter, Policy, Timestamp, policy};
-use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
 
 use crate::support::{at, connect, search, shared_cluster, size};
@@ -21,52 +21,30 @@ const WORKER_VARIABLE: &str = "LIMITER_TEST_WORKER";
 /// Starts every line that a process reports, because the test harness prints lines too.
 const REPORT_PREFIX: &str = "worker:";
 
-/// The key's number, whether it is in frozen time, whether it was allowed, the cost, and the time.
-type Report = [u64; 5];
-
-/// A process that runs one test as a worker. Dropping it kills it.
-struct Process(Child, Option<ChildStdin>);
-
-impl Process {
-    fn start(test: &str, number: usize, url: &str) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([test, "--exact", "--nocapture"])
-            .env(WORKER_VARIABLE, format!("{number} {url}"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let start = child.stdin.take();
-        Self(child, start)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+/// The plan's and the key's number, whether it is in frozen time, whether it was allowed, the cost, and the time.
+type Report = [u64; 6];
 
 /// Runs a test in several processes, which start their work at the same time, and returns what they report.
 fn run_workers(test: &str, url: &str) -> Vec<Report> {
-    let mut processes: Vec<Process> = (0..PROCESSES).map(|number| Process::start(test, number, url)).collect();
-    let mut outputs: Vec<_> =
-        processes.iter_mut().map(|p| BufReader::new(p.0.stdout.take().unwrap()).lines()).collect();
+    let start = |number: usize| {
+        let mut worker = Command::new(std::env::current_exe().unwrap());
+        worker.args([test, "--exact", "--nocapture"]).env(WORKER_VARIABLE, format!("{number} {url}"));
+        worker.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let mut workers: Vec<Child> = (0..PROCESSES).map(start).collect();
+    let mut outputs: Vec<_> = workers.iter_mut().map(|p| BufReader::new(p.stdout.take().unwrap()).lines()).collect();
     for output in &mut outputs {
         assert!(output.any(|line| line.unwrap().ends_with("ready")), "a process did not get ready");
     }
-    for process in &mut processes {
-        process.1.take().unwrap().write_all(b"\n").unwrap();
-    }
-    let lines = outputs.into_iter().flatten().map(Result::unwrap);
+    // Closing its standard input starts a worker.
+    workers.iter_mut().for_each(|worker| drop(worker.stdin.take()));
     let numbers = |line: String| {
         let numbers = line.strip_prefix(REPORT_PREFIX)?.split(' ').map(|number| number.parse().unwrap());
         Some(numbers.collect::<Vec<u64>>().try_into().unwrap())
     };
-    let reports = lines.filter_map(numbers).collect();
-    for process in &mut processes {
-        assert!(process.0.wait().unwrap().success(), "a process failed");
+    let reports = outputs.into_iter().flatten().map(Result::unwrap).filter_map(numbers).collect();
+    for worker in &mut workers {
+        assert!(worker.wait().unwrap().success(), "a process failed");
     }
     reports
 }
@@ -74,6 +52,7 @@ fn run_workers(test: &str, url: &str) -> Vec<Report> {
 /// What one test does: `max` units in a window, on this many keys.
 #[derive(Clone, Copy)]
 struct Plan {
+    number: u64,
     keys: u64,
     /// At one point in time, all tasks ask for 1, 2 or 3 units of every key in this many rounds, until there must be none left.
     max: u64,
@@ -83,17 +62,14 @@ struct Plan {
 }
 
 impl Plan {
-    fn limiters(self, store: RedisStore) -> (Limiter<Arc<RedisStore>>, Limiter<Arc<RedisStore>>) {
-        let (store, (max, window)) = (Arc::new(store), self.running);
-        let running: Policy = format!("{max}/{}ms", window.as_millis()).parse().unwrap();
-        let frozen: Policy = format!("{}/60s", self.max).parse().unwrap();
-        let name = |kind| format!("{kind} {}", self.keys);
-        (Limiter::new(&*name("frozen"), frozen, store.clone()), Limiter::new(&*name("running"), running, store))
-    }
-
     async fn work(self, url: &str, worker: u64) -> Vec<Report> {
-        let (frozen, running) = self.limiters(connect(url).await);
-        let (frozen, running) = (Arc::new(frozen), Arc::new(running));
+        let (store, (max, window)) = (Arc::new(connect(url).await), self.running);
+        let limiter = |name, policy: String| {
+            let name = format!("{name} {}", self.number);
+            Arc::new(Limiter::new(&*name, policy.parse::<Policy>().unwrap(), store.clone()))
+        };
+        let frozen = limiter("frozen", format!("{}/60s", self.max));
+        let running = limiter("running", format!("{max}/{}ms", window.as_millis()));
         let tasks = (worker * TASKS..(worker + 1) * TASKS).map(|task| {
             let (frozen, running) = (frozen.clone(), running.clone());
             tokio::spawn(async move {
@@ -105,7 +81,7 @@ impl Plan {
                         let cost = (round + task) % 3 + 1;
                         let decision = frozen.acquire(key).cost(cost).at(at(0)).await.unwrap();
                         assert_eq!(decision.at(), at(0));
-                        reports.push([key, 1, decision.allowed().into(), cost, 0]);
+                        reports.push([self.number, key, 1, decision.allowed().into(), cost, 0]);
                     }
                 }
                 let (begun, mut turn) = (Instant::now(), task);
@@ -118,23 +94,18 @@ impl Plan {
                     // The server's clock is this machine's, which may be adjusted a little.
                     let (time, slack) = (decision.at(), Duration::from_millis(100));
                     assert!(time.saturating_add(slack) >= before && time <= after.saturating_add(slack), "{time:?}");
-                    reports.push([key, 0, decision.allowed().into(), 1, time.as_micros()]);
+                    reports.push([self.number, key, 0, decision.allowed().into(), 1, time.as_micros()]);
                 }
                 reports
             })
         });
-        let tasks: Vec<_> = tasks.collect();
-        let mut reports = Vec::new();
-        for task in tasks {
-            reports.extend(task.await.unwrap());
-        }
-        reports
+        join_all(tasks).await.into_iter().flat_map(Result::unwrap).collect()
     }
 
     fn check(self, reports: &[Report]) {
         let mut frozen: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         let mut running: BTreeMap<u64, (Vec<u64>, BTreeSet<u64>)> = BTreeMap::new();
-        for &[key, is_frozen, allowed, cost, time] in reports {
+        for &[_, key, is_frozen, allowed, cost, time] in reports.iter().filter(|report| report[0] == self.number) {
             let (taken, denied) = frozen.entry(key).or_default();
             let (times, denials) = running.entry(key).or_default();
             match (is_frozen == 1, allowed == 1) {
@@ -169,8 +140,10 @@ impl Plan {
 }
 
 fn processes_are_exact(test: &str, url: impl FnOnce() -> String) {
-    let one = Plan { keys: 1, max: 600, rounds: 30, running: (50, Duration::from_millis(size(200, 600))) };
-    let many = Plan { keys: 100, max: 40, rounds: 3, running: (2, Duration::from_millis(600)) };
+    let plans = [
+        Plan { number: 0, keys: 100, max: 40, rounds: 3, running: (2, Duration::from_millis(600)) },
+        Plan { number: 1, keys: 1, max: 600, rounds: 30, running: (50, Duration::from_millis(size(200, 600))) },
+    ];
     if let Ok(work) = std::env::var(WORKER_VARIABLE) {
         let (number, url) = work.split_once(' ').unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -181,20 +154,15 @@ fn processes_are_exact(test: &str, url: impl FnOnce() -> String) {
         // The harness prints the name of the test without a line break after it.
         println!("\n{REPORT_PREFIX}ready");
         std::io::stdin().lock().read_line(&mut String::new()).unwrap();
-        let mut reports = runtime.block_on(many.work(url, number.parse().unwrap()));
-        reports.iter_mut().for_each(|report| report[0] += 1_000);
-        reports.extend(runtime.block_on(one.work(url, number.parse().unwrap())));
+        let worker = number.parse().unwrap();
         // Once all work is done: the parent reads one process after the other.
-        for report in reports {
+        for report in plans.map(|plan| runtime.block_on(plan.work(url, worker))).concat() {
             println!("{REPORT_PREFIX}{}", report.map(|number| number.to_string()).join(" "));
         }
         return;
     }
     let reports = run_workers(test, &url());
-    let (mut of_many, of_one): (Vec<Report>, Vec<Report>) = reports.into_iter().partition(|report| report[0] >= 1_000);
-    of_many.iter_mut().for_each(|report| report[0] -= 1_000);
-    one.check(&of_one);
-    many.check(&of_many);
+    plans.iter().for_each(|plan| plan.check(&reports));
 }
 
 #[test]

@@ -217,26 +217,10 @@ fn long_logs_under_changing_policies_agree_with_the_oracle() {
     agree(sequences(40, 150), &long_logs(), |case| vec![case]);
 }
 
-/// One operation of a batch.
-#[derive(Clone, Copy, Debug)]
-struct Planned {
-    mode: Mode,
-    policy: usize,
-    /// The number of the limiter's policy, if it is another one.
-    default: Option<usize>,
-    cost: u64,
-    /// The caller's id.
-    id: Option<u128>,
-}
-
-/// Operations that arrive together, some time after the ones before.
-#[derive(Clone, Debug)]
-struct Batch {
-    after: u64,
-    planned: Vec<Planned>,
-    /// Refunds the entry that was appended this many entries ago, afterwards.
-    refund: Option<usize>,
-}
+/// Operations that arrive together, some time after the ones before: the numbers of the policy and of the limiter's policy, if
+/// it is another one. The last number refunds the entry that was appended this many entries ago, afterwards.
+type Batch = (u64, Vec<Planned>, Option<usize>);
+type Planned = (Mode, usize, Option<usize>, u64, Option<u128>);
 
 /// Mostly runs of alike acquires.
 fn batches() -> impl Strategy<Value = Vec<Batch>> {
@@ -245,22 +229,12 @@ fn batches() -> impl Strategy<Value = Vec<Batch>> {
     let cost =
         prop_oneof![24 => Just(1_u64), 8 => 2_u64..=5, 1 => Just((1_u64 << 39) - 3), 2 => Just((1_u64 << 48) - 3)];
     let id = prop_oneof![9 => Just(None), 1 => (0_u128..4).prop_map(Some)];
-    let planned = (mode, 0_usize..6, default, cost, id).prop_map(|(mode, policy, default, cost, id)| Planned {
-        mode,
-        policy,
-        default,
-        cost,
-        id,
-    });
+    let planned = (mode, 0_usize..6, default, cost, id);
     let run = (planned, 1_usize..=12).prop_map(|(planned, count)| vec![planned; count]);
+    let runs = vec(run, 1..=3).prop_map(|runs| runs.concat());
     let after = prop_oneof![2 => Just(0_u64), 4 => 1_u64..60, 1 => 60_u64..1500];
     let refund = prop_oneof![4 => Just(None), 1 => (0_usize..8).prop_map(Some)];
-    let batch = (after, vec(run, 1..=3), refund).prop_map(|(after, runs, refund)| Batch {
-        after,
-        planned: runs.concat(),
-        refund,
-    });
-    vec(batch, 1..=10)
+    vec((after, runs, refund), 1..=10)
 }
 
 /// The fields of a decision, or the text of an error, and what became of the entry.
@@ -292,11 +266,11 @@ async fn compare(redis: &RedisStore, key: &str, batches: &[Batch]) -> Result<(),
     let (oracle, log, mut time) = (OracleStore::new(), LogKey::new(Name::default(), key), 0);
     // The entries appended so far: in Redis and in the oracle.
     let mut entries = Vec::new();
-    for (number, batch) in batches.iter().enumerate() {
-        time += batch.after;
-        let ops = batch.planned.iter().filter_map(|planned| {
-            let mut op = Op::new(planned.mode, key, &policies[planned.policy]).with_cost(planned.cost).at(at(time));
-            (op.limiter_policy, op.id) = (planned.default.map(|i| &policies[i]), planned.id.map(Into::into));
+    for (number, (after, planned, refund)) in batches.iter().enumerate() {
+        time += after;
+        let ops = planned.iter().filter_map(|&(mode, policy, default, cost, id)| {
+            let mut op = Op::new(mode, key, &policies[policy]).with_cost(cost).at(at(time));
+            (op.limiter_policy, op.id) = (default.map(|i| &policies[i]), id.map(Into::into));
             op.checked().ok()
         });
         let ops: Vec<Op<'_>> = ops.collect();
@@ -306,7 +280,11 @@ async fn compare(redis: &RedisStore, key: &str, batches: &[Batch]) -> Result<(),
             entries.extend(appended(&facts).zip(appended(&expected)));
             prop_assert_eq!(shown(op, &facts), shown(op, &expected), "batch {}, place {}: {:?}", number, place, op);
         }
-        if let Some((mine, theirs)) = batch.refund.and_then(|back| entries.iter().rev().nth(back)) {
+        let held = redis.inspect(log).await.unwrap().map_or((0, 0), |info| (info.entries, info.cost));
+        let expected = oracle.entries(log);
+        let cost = expected.iter().map(|entry| entry.cost).sum::<u64>();
+        prop_assert_eq!(held, (expected.len() as u64, cost), "batch {} keeps what the oracle keeps", number);
+        if let Some((mine, theirs)) = refund.and_then(|back| entries.iter().rev().nth(back)) {
             let refund = |entry: &Entry| {
                 let receipt = Receipt::new(entry.id, entry.at, policies[3].longest_window());
                 Settlement::new(log, &policies[3], receipt, 0).at(at(time))
@@ -327,7 +305,7 @@ fn a_group_gets_the_facts_that_its_operations_get_one_by_one() {
     let redis = runtime.block_on(connect_with_group_commit(&server.url()));
     let operations = Cell::new(0);
     check(sequences(400, 1_000), &batches(), async |number, batches| {
-        operations.set(operations.get() + batches.iter().map(|batch| batch.planned.len() as u64).sum::<u64>());
+        operations.set(operations.get() + batches.iter().map(|(_, planned, _)| planned.len() as u64).sum::<u64>());
         compare(&redis, &number.to_string(), &batches).await
     });
     let calls = calls(&server)["evalsha"];

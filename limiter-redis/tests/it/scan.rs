@@ -32,7 +32,7 @@ async fn scanned(store: &RedisStore, count: usize) -> Vec<LiveKey> {
 }
 
 /// Scans the keys of one name, page by page.
-async fn scanned_name(store: &RedisStore, name: &str, count: usize) -> Vec<LiveKey> {
+pub(crate) async fn scanned_name(store: &RedisStore, name: &str, count: usize) -> Vec<LiveKey> {
     pages(async |cursor| store.scan_name(name, cursor, count).await.unwrap()).await
 }
 
@@ -49,11 +49,7 @@ async fn pages(page: impl AsyncFn(Option<Cursor>) -> Page) -> Vec<LiveKey> {
 }
 
 fn sizes(found: &[LiveKey]) -> BTreeMap<String, u64> {
-    let name = |live: &LiveKey| match &live.key {
-        StoredKey::Known(key) => String::from_utf8(key.to_vec()).unwrap(),
-        other => panic!("{other}"),
-    };
-    found.iter().map(|live| (name(live), live.members)).collect()
+    found.iter().map(|live| (live.key.to_string(), live.members)).collect()
 }
 
 /// How often the server found something to read. That is at least once for each round trip.
@@ -107,38 +103,33 @@ async fn a_cluster_is_looked_through_node_by_node_and_keys_that_move_are_followe
 const NAMES: [&str; 8] = ["search", "login", "Search", "", "a:b", "*", "{a}", "%2A"];
 
 /// Every name gets the same keys.
-async fn fill_names(store: &RedisStore) {
-    for name in NAMES {
-        for key in ["customer 7", "search:customer 7", "", "}"] {
-            let (name, policy) = (Name::new(name), policy!("10/1h"));
-            assert!(run(store, Op::acquire(key, &policy).with_name(name)).await.unwrap().allowed());
-        }
-    }
-}
+const SAME_KEYS: [&str; 4] = ["", "customer 7", "search:customer 7", "}"];
 
-fn names(found: &[LiveKey]) -> BTreeMap<&str, Vec<String>> {
-    let mut names = BTreeMap::<_, Vec<String>>::new();
-    for live in found {
-        names.entry(&*live.name).or_default().push(live.key.to_string());
-    }
-    names.values_mut().for_each(|keys| keys.sort_unstable());
-    names
+/// Checks that each of these names, and no other, has all keys.
+#[track_caller]
+fn assert_names(found: &[LiveKey], names: &[&str]) {
+    let mut found: Vec<_> = found.iter().map(|live| (live.name.clone(), live.key.to_string())).collect();
+    let expected = names.iter().flat_map(|name| SAME_KEYS.map(|key| ((*name).to_owned(), key.to_owned())));
+    let mut expected: Vec<_> = expected.collect();
+    expected.sort_unstable();
+    found.sort_unstable();
+    assert_eq!(found, expected);
 }
 
 async fn each_name_is_scanned_alone(store: &RedisStore) {
-    fill_names(store).await;
-    let keys = ["", "customer 7", "search:customer 7", "}"].map(str::to_owned).to_vec();
+    let policy = policy!("10/1h");
+    for (name, key) in NAMES.into_iter().flat_map(|name| SAME_KEYS.map(|key| (name, key))) {
+        assert!(run(store, Op::acquire(key, &policy).with_name(Name::new(name))).await.unwrap().allowed());
+    }
     let all = scanned(store, 3).await;
-    assert_eq!(names(&all), NAMES.iter().map(|name| (*name, keys.clone())).collect());
+    assert_names(&all, &NAMES);
     for name in NAMES {
-        let found = scanned_name(store, name, 3).await;
-        assert_eq!(names(&found), BTreeMap::from([(name, keys.clone())]), "{name:?}");
+        assert_names(&scanned_name(store, name, 3).await, &[name]);
     }
     for name in ["sear", "search:", "nobody", "[a-z]*", "?"] {
         assert!(scanned_name(store, name, 100).await.is_empty(), "{name:?}");
     }
-    let found = scanned_name(store, "login", 100).await;
-    let debugged = format!("{found:?}");
+    let debugged = format!("{:?}", scanned_name(store, "login", 100).await);
     assert!(debugged.contains("login") && !debugged.contains("customer"), "{debugged}");
 
     // What was found can be looked at and removed.

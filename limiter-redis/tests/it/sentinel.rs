@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use limiter_core::{ErrorKind, Limit, policy};
+use limiter_core::{Limit, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
 use tempfile::TempDir;
 
-use crate::support::{connect, search, size, soon, until, within};
+use crate::support::{assert_temporary, connect, search, size, soon, until, within};
 
 /// Kills the sentinel when its standard input closes, which happens when the test process ends for any reason.
 const KEEPER: &str = r#""${LIMITER_REDIS_SERVER:-redis-server}" "$0" --sentinel </dev/null >/dev/null 2>&1 & pid=$!
@@ -75,20 +75,17 @@ async fn after_a_failover_decisions_go_on_with_the_new_master() {
     let ports = [1, silent.local_addr().unwrap().port()].into_iter().chain(sentinels.iter().map(|one| one.port));
     let hosts: Vec<String> = ports.map(|port| format!("127.0.0.1:{port}")).collect();
     let url = format!("redis+sentinel://{}/m", hosts.join(","));
-    let error = RedisStore::connect(&format!("{url}other")).await.unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error:?}");
+    assert_temporary(&RedisStore::connect(&format!("{url}other")).await.unwrap_err());
 
     let stores = [RedisStore::connect(&url).await.unwrap(), RedisStore::builder().connect_lazy(&url).unwrap()];
     let limiters = stores.map(|store| Arc::new(search(Limit::meter(Duration::from_secs(600)).unwrap(), store)));
     let over = Arc::new(AtomicBool::new(false));
-    let load: Vec<_> = limiters.iter().flat_map(|limiter| [(); 8].map(|()| limiter.clone())).collect();
-    let load = load.into_iter().map(|limiter| {
-        let over = over.clone();
+    let load = limiters.iter().cycle().take(16).map(|limiter| {
+        let (limiter, over) = (limiter.clone(), over.clone());
         tokio::spawn(async move {
             while !over.load(Ordering::Relaxed) {
                 if let Err(error) = limiter.record("load").await {
-                    let temporary = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout);
-                    assert!(temporary && error.is_retryable(), "{error:?}");
+                    assert_temporary(&error);
                 }
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use limiter_core::store::{LogKey, Mode, Op, decide};
-use limiter_core::{Decision, Error, IntoPolicy, Limit, Limiter, Name, Timestamp, Window, WindowStore, policy};
+use limiter_core::{
+    Decision, Error, ErrorKind, IntoPolicy, Limit, Limiter, Name, Timestamp, Window, WindowStore, policy,
+};
 use limiter_redis::{Connection, RedisStore, RedisStoreBuilder};
 use limiter_testkit::conformance::{Operation, Step};
 use limiter_testkit::server::{Cluster, Reply, Server};
@@ -30,7 +32,7 @@ pub(crate) fn limit(max: u64, window: u64) -> Limit {
 
 /// Returns the size of a long test: `full` with `LIMITER_TEST_ALL=1`.
 pub(crate) fn size<T>(default: T, full: T) -> T {
-    if std::env::var_os("LIMITER_TEST_ALL").is_some() { full } else { default }
+    if testbed::test_all() { full } else { default }
 }
 
 /// Returns a cluster for tests that change nothing but keys of their own. It ends with the program.
@@ -131,6 +133,13 @@ pub(crate) async fn run(store: &impl WindowStore, op: Op<'_>) -> Result<Decision
     let facts = store.apply(op).await?;
     facts.verify(&op)?;
     Ok(decide(&op, facts))
+}
+
+/// The only errors that a server in trouble may cause.
+#[track_caller]
+pub(crate) fn assert_temporary(error: &Error) {
+    let temporary = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) && error.is_retryable();
+    assert!(temporary, "{error:?}");
 }
 
 /// Returns the text of an error and of its sources, as a program prints them.

@@ -39,8 +39,9 @@ impl<'a> Operation<'a> {
         Self { verb: "reset", log, cost: 0 }
     }
 
-    /// Whether the operation made no sense, which is no failure of the store.
-    pub(super) fn is_refused_with(error: &Error) -> bool {
+    /// Returns whether the error says that the operation made no sense, which is no failure of the store.
+    #[must_use]
+    pub fn is_refused_with(error: &Error) -> bool {
         matches!(error.kind(), ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit)
     }
 }

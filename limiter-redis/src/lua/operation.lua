@@ -1,0 +1,95 @@
+
+-- What apply.lua and apply_group.lua begin with, and what precedes and follows an append, after prelude.lua.
+read_log(now, newest)
+local kind, deadline, cost = unpack_struct('>BI7I7', request)
+local retention = kind > $RETENTION
+if retention then kind = kind - $RETENTION end
+local id = sub(request, $OP_HEAD_LEN + 1, #request - $LIMIT_LEN * math.floor((#request - $OWN_HEAD_LEN) / $LIMIT_LEN))
+
+-- What counts in each window. Of the longest, `behind` is the sum after the first entry that counts (-1 if none does), `origin`
+-- the time of that entry, `whole` the sum from it on, and `expired` its rank, if known. `cap` is the most that a log holds.
+local limits, longest, cap, behind, origin, whole, expired = {}, 0, 0, -1
+for i = $OP_HEAD_LEN + #id + 1, #request, $LIMIT_LEN do
+  local window, max = unpack_struct('>I7I7', request, i)
+  local used, oldest, rest, rank = count(window)
+  if window > longest then longest, behind, origin, whole, expired = window, rest, oldest, used, rank end
+  if retention then
+    cap, retention = max + 1, false
+  else
+    if max > cap then cap = max end
+    limits[#limits + 1] = { window = window, max = max, used = used, oldest = oldest, rest = rest }
+  end
+end
+
+-- Finds the entries of earlier attempts by the `left` ids of the store that have `places`: from the newest on, because others may
+-- lie between. Returns their times by place, and whether the last one found was admitted.
+local function find_earlier(since, places, left)
+  local found, admitted, skip = {}, false, 0
+  local least = '[' .. from_time(given and now or now - since - $REPEAT_SLACK_MICROS)
+  repeat
+    if skip >= $REPEAT_SEARCH_MAX then error('UNKNOWN too many newer entries to find those of earlier attempts', 0) end
+    local batch = call('ZREVRANGEBYLEX', key, '+', least, 'LIMIT', skip, '$BATCH')
+    for i = 1, #batch do
+      local time, _, _, _, entry_tag = read(batch[i])
+      local place = entry_tag % 4 < 2 and places[id_of(batch[i], entry_tag)]
+      if place then found[place], left, admitted = time, left - 1, entry_tag % 2 == 0 end
+    end
+    skip = skip + $BATCH
+  until left == 0 or #batch < $BATCH
+  return found, admitted
+end
+
+-- Used, oldest and blocker of a limit once `more` is appended. `blocks` if a repetition may be denied.
+local function usage(limit, more, blocks)
+  local window, max, used, rest, blocker = limit.window, limit.max, limit.used, limit.rest, limit.oldest
+  if blocks and used + more + cost > max and rest + more > max - cost then
+    blocker = find(t - window + 1, max - more - cost + 1) or t
+  end
+  local oldest = frees(window, max, used, limit.oldest, rest, more)
+  return pack('>I7I7I7', math.min(used + more, $USED_MAX), oldest, blocker)
+end
+
+-- Precedes an append of `more`. Returns the rank of the first entry that the cap lets stay: nil if all may, -1 if none. Then the
+-- log begins there, or with the first new entry.
+local function make_room(more)
+  local kept
+  if behind >= 0 and behind + more >= cap then
+    origin, kept, whole = find(t - longest + 1, cap - more)
+    if not kept then origin, kept, whole = t, -1, 0 end
+  end
+  -- Lowers the running total that the new entries go on from: to 0 if they are the first that count, and otherwise long before
+  -- it overflows. Entries of one time sort by their totals, so it falls between two times only.
+  if last < t then
+    if behind < 0 or kept == -1 then high, low = 0, 0 elseif high >= $FALL_FROM then high = high - $FALL end
+  end
+  return kept
+end
+
+-- Whether new entries up to this running total are short, in a log with this number of callers' ids.
+local function can_be_short(ids, total)
+  return ids == 0 and high == 0 and total < $SHORT_TOTAL_END and t - origin < $AGE_END and (last < t or is_short(newest))
+end
+
+-- Follows an append, whose first entry is `entry` and which moved the ranks by `moved`.
+local function finish(entry, kept, ids, moved, ttl)
+  if newest then
+    -- Drops what no limit can see: the entries that have left the longest window, and those before the kept ones.
+    local first
+    if kept == -1 then
+      first = call('ZRANK', key, entry)
+    else
+      first = expired and expired + moved or call('ZLEXCOUNT', key, '-', '(' .. from_time(t - longest + 1))
+      if kept then first = math.max(first, kept + moved) end
+    end
+    drop(ids, first - 1)
+  end
+  -- Sets when the key expires, unless the entry that was the newest has the same expiry.
+  if given then
+    -- A given time says nothing about the server's clock, so the key is kept a minute longer.
+    call('PEXPIRE', key, math.ceil((t - now + longest) / 1000) + $GIVEN_TIME_GRACE_MS)
+  elseif ttl == 0 then
+    call('PEXPIREAT', key, math.floor((t + longest) / 1000) + 1)
+  elseif not newest or ttl_of(newest, tag) ~= ttl or expiry(last, ttl) ~= expiry(t, ttl) then
+    call('PEXPIREAT', key, expiry(t, ttl))
+  end
+end

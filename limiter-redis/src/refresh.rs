@@ -1,0 +1,98 @@
+//! Learns in the background which servers to use, for the masters of sentinels and the nodes of a Cluster.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use redis::{ErrorKind, RedisError, RedisResult, Value};
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+/// The least time between two refreshes.
+const REFRESH_PAUSE: Duration = Duration::from_millis(100);
+
+/// Where a connection refreshes, and whether it does at the moment.
+pub(crate) struct Background {
+    runtime: Handle,
+    refreshing: AtomicBool,
+}
+
+impl Background {
+    /// Call this within a runtime.
+    pub(crate) fn new() -> Self {
+        Self { runtime: Handle::current(), refreshing: AtomicBool::new(false) }
+    }
+}
+
+/// A connection to servers that change.
+pub(crate) trait Refresh: Clone + Send + Sync + 'static {
+    fn background(&self) -> &Background;
+
+    /// Asks which servers to use.
+    fn refresh_now(&self) -> impl Future<Output = RedisResult<()>> + Send;
+
+    /// Refreshes in the background.
+    fn refresh(&self) {
+        if self.background().refreshing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let connection = self.clone();
+        self.background().runtime.spawn(async move {
+            // If no server answers, the next operation tries again.
+            let _ = connection.refresh_now().await;
+            sleep(REFRESH_PAUSE).await;
+            connection.background().refreshing.store(false, Ordering::Release);
+        });
+    }
+}
+
+/// Returns the reply to a command. Refreshes if the server does not answer, even if the future is dropped: another server may
+/// have taken over.
+pub(crate) async fn watched(
+    connection: &impl Refresh,
+    reply: impl Future<Output = RedisResult<Value>>,
+) -> RedisResult<Value> {
+    let mut refresh = RefreshOnDrop { connection, armed: true };
+    let reply = reply.await;
+    refresh.armed = reply.as_ref().is_err_and(|error| {
+        let unknown = [ErrorKind::ClusterConnectionNotFound, ErrorKind::MasterNameNotFoundBySentinel];
+        // A former master is gone, or a replica.
+        error.is_io_error() || error.code() == Some("READONLY") || unknown.contains(&error.kind())
+    });
+    reply
+}
+
+struct RefreshOnDrop<'a, C: Refresh> {
+    connection: &'a C,
+    armed: bool,
+}
+
+impl<C: Refresh> Drop for RefreshOnDrop<'_, C> {
+    fn drop(&mut self) {
+        if self.armed {
+            self.connection.refresh();
+        }
+    }
+}
+
+/// Asks all servers at once, and returns the first answer within this time.
+pub(crate) async fn first_answer<T: Send + 'static>(
+    limit: Duration,
+    servers: impl Iterator<Item: Future<Output = RedisResult<T>> + Send + 'static>,
+) -> RedisResult<T> {
+    let mut asked: JoinSet<_> = servers.map(|answer| timeout(limit, answer)).collect();
+    let mut failure = no_server();
+    while let Some(answer) = asked.join_next().await {
+        match answer {
+            Ok(Ok(Ok(answer))) => return Ok(answer),
+            Ok(Ok(Err(error))) => failure = error,
+            Ok(Err(_)) => failure = std::io::Error::from(std::io::ErrorKind::TimedOut).into(),
+            Err(_) => {}
+        }
+    }
+    Err(failure)
+}
+
+pub(crate) fn no_server() -> RedisError {
+    (ErrorKind::ClusterConnectionNotFound, "no node is known").into()
+}
