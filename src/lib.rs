@@ -27,6 +27,7 @@
 //! - [`Key`] lists the types that identify a client: text, numbers, addresses, tuples and more.
 //! - [`Decision`] is the result: allowed or denied, the usage, and the waiting times.
 //! - [`Permit`] is an admitted acquire that can be settled at its actual cost, or refunded.
+//! - [`Together`] is a decision over several limiters, all or nothing.
 //! - [`SharedStore`] is a store chosen at run time, which several limiters share.
 #![cfg_attr(feature = "memory", doc = "- [`memory`] is the in-process store, [`MemoryStore`].")]
 #![cfg_attr(
@@ -35,6 +36,10 @@
 )]
 //! - [`time`] has timestamps, and the mock-clock wrapper for tests.
 //! - [`store`] is for authors of other stores, and for code that is generic over the store.
+//!
+//! The [recipes] limit logins, tokens of a language model, runs across a fleet and more, each in up to thirty lines.
+//!
+//! [recipes]: https://docs.rs/crate/limiter/latest/source/docs/recipes.md
 //!
 //! # Names and keys
 //! **A log belongs to a limiter's name and a key.**
@@ -88,7 +93,11 @@ pub mod time {
     pub use limiter_core::{BoxFuture, Clock, Timer, Timestamp, WithClock, ceil_secs};
 }
 
-// Runs the README's code blocks as doctests.
+// Runs the code blocks of the documents as doctests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(all(doctest, feature = "memory"))]
+#[doc = include_str!("../docs/recipes.md")]
+struct Recipes;

@@ -93,10 +93,8 @@ mod tests {
         }
     }
 
-    /// A log in a bucket.
-    struct InBucket(Log, Oldest);
-
-    impl Place for InBucket {
+    /// As in a bucket.
+    impl Place for (Log, Oldest) {
         fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>) {
             (&mut self.0, Some(&mut self.1))
         }
@@ -132,8 +130,7 @@ mod tests {
             });
             let counting = if attempts { Counting::Attempts } else { Counting::Admitted };
             let policy = Policy::new(limits).unwrap().with_counting(counting);
-            let oldest = Log::new(7).no_oldest();
-            let (mut log, mut other) = (InBucket(Log::new(7), oldest), Log::new(7));
+            let (mut log, mut other) = ((Log::new(7), Log::new(7).no_oldest()), Log::new(7));
             let (mut at, mut fast, count) = (1 << 50, 0, steps.len());
             for (gap, mode, cost) in steps {
                 at += gap * unit;

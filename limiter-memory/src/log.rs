@@ -109,7 +109,7 @@ impl Log {
 
     pub(crate) fn newest(&self) -> Option<Timestamp> {
         match self {
-            Self::Other(Other::Sparse(sparse)) => sparse.newest(),
+            Self::Other(Other::Sparse(sparse)) => sparse.newest,
             Self::Other(Other::Inline(inline)) => (inline.len() > 0).then(|| inline.newest()),
             Self::Ring(ring) => (ring.header.len() > 0).then(|| ring.header.newest()),
         }

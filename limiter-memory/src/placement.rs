@@ -224,13 +224,8 @@ impl Placement {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slot_and_a_shard_are_one_cache_line_each() {
-        assert_eq!((size_of::<Log>(), size_of::<KeyedLog>()), (32, 56));
-        assert_eq!((size_of::<Lock<DirectSlot>>(), size_of::<Lock<Table>>()), (64, 64));
-    }
-}
+// A slot and a shard are one cache line each.
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Log>() == 32 && size_of::<KeyedLog>() == 56);
+#[cfg(target_pointer_width = "64")]
+const _: () = assert!(size_of::<Lock<DirectSlot>>() == 64 && size_of::<Lock<Table>>() == 64);

@@ -54,9 +54,7 @@ impl Drop for Sweeper {
     /// Stops the thread. Blocks until a running sweep has finished.
     fn drop(&mut self) {
         self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            _ = thread.join();
-        }
+        _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -70,15 +68,18 @@ mod tests {
 
     #[test]
     fn sweeps_until_dropped_and_keeps_no_store_alive() {
+        let until = |what: &str, holds: &dyn Fn() -> bool| {
+            let start = Instant::now();
+            while !holds() {
+                assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+                thread::sleep(Duration::from_millis(5));
+            }
+        };
         let store = Arc::new(MemoryStore::new());
         let limiter = Limiter::new("test", policy!("1/1ms"), Arc::clone(&store));
         let sweeper = Sweeper::start(&store, Duration::from_millis(5)).unwrap();
         assert!(limiter.acquire("key").now().unwrap().allowed());
-        let start = Instant::now();
-        while !store.is_empty() {
-            assert!(start.elapsed() < Duration::from_secs(20), "the key is not swept");
-            thread::sleep(Duration::from_millis(5));
-        }
+        until("the key is not swept", &|| store.is_empty());
         drop(sweeper);
         assert!(limiter.acquire("key").now().unwrap().allowed());
         thread::sleep(Duration::from_millis(50));
@@ -86,10 +87,6 @@ mod tests {
 
         let sweeper = Sweeper::start(&store, Duration::from_millis(1)).unwrap();
         drop((limiter, store));
-        let start = Instant::now();
-        while !sweeper.thread.as_ref().is_some_and(JoinHandle::is_finished) {
-            assert!(start.elapsed() < Duration::from_secs(20), "the sweeper outlives the store");
-            thread::sleep(Duration::from_millis(5));
-        }
+        until("the sweeper outlives the store", &|| sweeper.thread.as_ref().is_some_and(JoinHandle::is_finished));
     }
 }

@@ -1,5 +1,6 @@
 //! A clock that moves only when a test moves it.
 
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -26,8 +27,10 @@ pub struct MockClock(Arc<Mutex<State>>);
 struct State {
     now: Timestamp,
     auto_advance: bool,
-    sleepers: Vec<(u64, Waker)>,
-    next_sleeper: u64,
+    /// The pending sleeps, by their numbers.
+    sleepers: BTreeMap<u64, Waker>,
+    /// The number of sleeps so far.
+    sleeps: u64,
 }
 
 impl MockClock {
@@ -40,7 +43,7 @@ impl MockClock {
     /// Returns a clock that starts at `now`.
     #[must_use]
     pub fn starting_at(now: Timestamp) -> Self {
-        Self(Arc::new(Mutex::new(State { now, auto_advance: false, sleepers: Vec::new(), next_sleeper: 0 })))
+        Self(Arc::new(Mutex::new(State { now, auto_advance: false, sleepers: BTreeMap::new(), sleeps: 0 })))
     }
 
     /// Makes every sleep advance the clock to its end, so that no sleep waits.
@@ -81,7 +84,7 @@ impl MockClock {
         let wakers: Vec<Waker> = {
             let mut state = self.state();
             change(&mut state);
-            state.sleepers.iter().map(|(_, waker)| waker.clone()).collect()
+            state.sleepers.values().cloned().collect()
         };
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -105,50 +108,35 @@ impl Clock for MockClock {
 
 impl Timer for MockClock {
     fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()> {
-        Box::pin(Sleep { clock: self.clone(), until: self.now().saturating_add(duration), place: None })
+        let mut state = self.state();
+        state.sleeps += 1;
+        Box::pin(Sleep { clock: self.clone(), until: state.now.saturating_add(duration), number: state.sleeps })
     }
 }
 
 struct Sleep {
     clock: MockClock,
     until: Timestamp,
-    place: Option<u64>,
+    number: u64,
 }
 
 impl Future for Sleep {
     type Output = ();
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let must_advance = {
-            let mut state = self.clock.state();
-            if state.now >= self.until {
-                return Poll::Ready(());
-            }
-            if !state.auto_advance {
-                let waker = context.waker().clone();
-                let place = self.place.unwrap_or(state.next_sleeper);
-                match state.sleepers.iter_mut().find(|(other, _)| *other == place) {
-                    Some(sleeper) => sleeper.1 = waker,
-                    None => {
-                        state.next_sleeper += 1;
-                        state.sleepers.push((place, waker));
-                    }
-                }
-                drop(state);
-                self.place = Some(place);
-                return Poll::Pending;
-            }
-            self.until
-        };
-        self.clock.set(must_advance);
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.clock.state();
+        if state.now < self.until && !state.auto_advance {
+            state.sleepers.insert(self.number, context.waker().clone());
+            return Poll::Pending;
+        }
+        drop(state);
+        self.clock.change(|state| state.now = state.now.max(self.until));
         Poll::Ready(())
     }
 }
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Some(place) = self.place {
-            self.clock.state().sleepers.retain(|(other, _)| *other != place);
-        }
+        self.clock.state().sleepers.remove(&self.number);
     }
 }

@@ -9,5 +9,5 @@ mod process;
 mod wire;
 
 pub use cluster::Cluster;
-pub use process::Server;
+pub use process::{Server, until};
 pub use wire::Reply;

@@ -249,20 +249,30 @@ impl Drop for Forget<'_> {
     }
 }
 
-#[async_trait]
-impl<S: WindowStore> WindowStore for DenialCache<S> {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+impl<S> DenialCache<S> {
+    /// Returns the cached denial of an operation, or what `apply` returns, which becomes the next cached one if it is a denial.
+    pub(crate) async fn cached<F>(&self, op: Op<'_>, apply: impl FnOnce() -> F) -> Result<Facts, Error>
+    where
+        F: Future<Output = Result<Facts, Error>>,
+    {
         if let Some(facts) = self.cache.find(&op) {
             return Ok(facts);
         }
         let (sent, changes) = (Instant::now(), self.cache.changes(self.cache.hash(op.log)).load(Ordering::SeqCst));
         let forget = Forget(&self.cache, op.log);
-        let facts = self.store.apply(op).await?;
+        let facts = apply().await?;
         if facts.outcome == Outcome::Nothing {
             std::mem::forget(forget);
             self.cache.keep(&op, &facts, sent, self.max_age, changes);
         }
         Ok(facts)
+    }
+}
+
+#[async_trait]
+impl<S: WindowStore> WindowStore for DenialCache<S> {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        self.cached(op, || self.store.apply(op)).await
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {

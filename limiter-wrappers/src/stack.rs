@@ -1,12 +1,57 @@
 //! The recommended order of the wrappers.
 
+use std::task::Poll;
 use std::time::Duration;
+
+use async_trait::async_trait;
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts};
+use limiter_core::{Decision, Error, Timer, WindowStore};
 
 use crate::denial_cache::DenialCache;
 use crate::outages::{CircuitBreaker, FailClosed, FailOpen, Fallback, Timeout};
 
-/// A store behind a denial cache, a circuit breaker and a timeout.
-pub type Guarded<S> = DenialCache<CircuitBreaker<Timeout<S>>>;
+/// A store behind a denial cache, a circuit breaker and a timeout, with one boxed future for an operation behind all three.
+#[derive(Clone, Debug)]
+pub struct Guarded<S>(DenialCache<CircuitBreaker<Timeout<S>>>);
+
+impl<S> Guarded<S> {
+    /// Returns the circuit breaker.
+    #[must_use]
+    pub const fn breaker(&self) -> &CircuitBreaker<Timeout<S>> {
+        self.0.store()
+    }
+
+    /// Returns the store.
+    #[must_use]
+    pub const fn store(&self) -> &S {
+        self.breaker().store().store()
+    }
+}
+
+#[async_trait]
+impl<S: WindowStore> WindowStore for Guarded<S> {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        let (breaker, timeout) = (self.breaker(), self.breaker().store());
+        let apply = || breaker.guarded(op.log, timeout.bounded(op.log, timeout.store().apply(op)));
+        self.0.cached(op, apply).await
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        self.0.settle(settlement).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.0.reset(log).await
+    }
+
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        self.0.try_decide(op, otherwise)
+    }
+
+    fn timer(&self) -> Option<&dyn Timer> {
+        self.0.timer()
+    }
+}
 
 /// Builds the recommended stack around a store.
 ///
@@ -73,7 +118,7 @@ impl<S> Stack<S> {
     #[must_use]
     pub fn or_error(self) -> Guarded<S> {
         let breaker = CircuitBreaker::new(Timeout::new(self.store, self.timeout), self.failures, self.pause);
-        DenialCache::new(breaker, self.cached_keys).max_age(self.cached_for)
+        Guarded(DenialCache::new(breaker, self.cached_keys).max_age(self.cached_for))
     }
 
     /// Returns the store that admits requests during an outage.

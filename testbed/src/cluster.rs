@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use limiter_testkit::server::{Cluster, Reply, Server};
+use limiter_testkit::server::{Cluster, Reply, Server, until};
 
-use crate::scene::{Scene, until};
+use crate::scene::Scene;
 
 /// The slot that no node serves while the cluster is down.
 const LAST_SLOT: &str = "16383";

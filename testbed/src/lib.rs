@@ -8,7 +8,6 @@
 //! Tests that assert times share a test program with no others, and hold [`alone`].
 #![forbid(unsafe_code)]
 
-mod alone;
 mod cluster;
 mod observe;
 mod proxy;
@@ -17,14 +16,22 @@ mod scene;
 mod soak;
 mod subject;
 
-pub use alone::{Alone, alone};
+use std::sync::{Mutex, PoisonError};
+
 pub use cluster::{ClusterFault, ClusterScene};
 pub use observe::{Observed, observe};
 pub use proxy::{Network, Proxy};
 pub use redis::{RedisFault, RedisScene};
-pub use scene::{Scene, until};
+pub use scene::Scene;
 pub use soak::{Soak, SoakReport, soak};
 pub use subject::{Outcome, Subject};
+
+/// Waits until no other test of this program holds the guard. Every test of a program that asserts times must call it.
+#[must_use = "other tests run as soon as the guard is dropped"]
+pub fn alone() -> impl Sized {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Returns whether the tests run in full, as `scripts/test --all` does: with more seeds, and for longer.
 #[must_use]

@@ -4,8 +4,8 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use futures::future::join_all;
-use limiter_core::{Limiter, SharedStore, policy};
+use futures::future::{join_all, try_join_all};
+use limiter_core::{Error, Limiter, Policy, SharedStore, policy};
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
@@ -14,7 +14,9 @@ use crate::subject::{Call, Outcome, Subject, usual};
 
 /// The maximum of the limit that must hold.
 const MAX: u64 = 10;
-/// How many of its units are used before the fault.
+/// Never reached.
+const PLENTY: Policy = policy!("100000/10m");
+/// How many units of the limit are used before the fault.
 const BEFORE: u64 = 3;
 /// How long a fault lasts.
 const LENGTH: Duration = Duration::from_secs(1);
@@ -30,8 +32,6 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub struct Observed {
     /// The most frequent outcome during the fault.
     pub during: Outcome,
-    /// The median time of the calls with that outcome.
-    pub usual_time: Duration,
     /// The broken promises. Empty for a correct store.
     pub violations: Vec<String>,
 }
@@ -55,11 +55,9 @@ pub async fn observe<X: Scene>(
     subjects: &[Subject],
     direct: impl AsyncFn(String) -> SharedStore,
 ) -> io::Result<Vec<Observed>> {
-    let mut runs: Vec<Run<'_>> = subjects.iter().map(|subject| Run::new(subject, &fault.to_string())).collect();
-    let ready = join_all(runs.iter_mut().map(Run::before)).await;
-    if let Some(error) = ready.into_iter().find_map(Result::err) {
-        return Err(io::Error::other(format!("before {fault}: {error}")));
-    }
+    let runs = subjects.iter().map(|subject| Run::before(subject, format!("{}, {fault}", subject.name)));
+    let runs = try_join_all(runs).await;
+    let mut runs = runs.map_err(|error| io::Error::other(format!("before {fault}: {error}")))?;
     block_in_place(|| scene.begin(fault))?;
     let until = Instant::now() + LENGTH;
     join_all(runs.iter_mut().map(|run| run.during(until))).await;
@@ -71,8 +69,8 @@ pub async fn observe<X: Scene>(
 
 /// Waits until the store admits concurrent requests that the server then counts.
 pub(crate) async fn recovered(subject: &Subject, name: &str, direct: &SharedStore) -> Result<(), String> {
-    let limiter = Limiter::new(name, policy!("100000/10m"), subject.store.clone());
-    let server = Limiter::new(name, policy!("100000/10m"), direct.clone());
+    let limiter = Limiter::new(name, PLENTY, subject.store.clone());
+    let server = Limiter::new(name, PLENTY, direct.clone());
     let counted = async || server.peek("fresh").await.map_or(0, |decision| decision.used());
     eventually(async || {
         let before = counted().await;
@@ -84,7 +82,7 @@ pub(crate) async fn recovered(subject: &Subject, name: &str, direct: &SharedStor
 }
 
 /// Repeats what fails for as long as a recovery may take. Returns the last failure.
-async fn eventually<T>(mut attempt: impl AsyncFnMut() -> Result<T, String>) -> Result<T, String> {
+async fn eventually<E>(mut attempt: impl AsyncFnMut() -> Result<(), E>) -> Result<(), E> {
     let until = Instant::now() + RECOVERY;
     loop {
         match attempt().await {
@@ -97,6 +95,7 @@ async fn eventually<T>(mut attempt: impl AsyncFnMut() -> Result<T, String>) -> R
 /// One store on its way through the fault.
 struct Run<'a> {
     subject: &'a Subject,
+    /// The name of its limiters.
     name: String,
     /// Limiters on the store: the first reaches its maximum soon, the second never.
     limited: Limiter,
@@ -112,33 +111,17 @@ struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    fn new(subject: &'a Subject, fault: &str) -> Self {
-        let name = format!("{}, {fault}", subject.name);
-        Self {
-            subject,
-            limited: Limiter::new(&*name, policy!("10/10m"), subject.store.clone()),
-            plenty: Limiter::new(&*name, policy!("100000/10m"), subject.store.clone()),
-            name,
-            admitted: 0,
-            calls: 0,
-            counted: 0,
-            during: Vec::new(),
-            violations: Vec::new(),
-        }
-    }
-
     /// Uses a part of the limit.
-    async fn before(&mut self) -> Result<(), String> {
-        while self.admitted < BEFORE {
-            eventually(async || {
-                let call = self.subject.call(Box::pin(self.limited.acquire("limited"))).await;
-                let failed = || format!("{}: {}", self.subject.name, call.outcome);
-                call.allowed().then_some(()).ok_or_else(failed)
-            })
-            .await?;
-            self.admitted += 1;
+    async fn before(subject: &'a Subject, name: String) -> Result<Self, String> {
+        let limiter = |policy: Policy| Limiter::new(&*name, policy, subject.store.clone());
+        let (limited, plenty) = (limiter(policy!("10/10m")), limiter(PLENTY));
+        for _ in 0..BEFORE {
+            let admitted =
+                eventually(async || subject.call(Box::pin(limited.acquire("limited"))).await.admitted()).await;
+            admitted.map_err(|outcome| format!("{}: {outcome}", subject.name))?;
         }
-        Ok(())
+        let (during, violations) = (Vec::new(), Vec::new());
+        Ok(Self { subject, name, limited, plenty, admitted: BEFORE, calls: 0, counted: 0, during, violations })
     }
 
     async fn during(&mut self, until: Instant) {
@@ -152,67 +135,67 @@ impl<'a> Run<'a> {
             self.calls += 1;
             self.counted += u64::from(without.allowed());
             self.during.extend([with_id, without]);
-            for call in [limited, with_id, without] {
-                match call.outcome {
-                    Outcome::Never => self.violations.push(format!("a call did not end within {:?}", call.took)),
-                    Outcome::Err(kind) if !limiter_core::Error::new(kind, "").is_retryable() => {
-                        self.violations.push(format!("a call failed as {kind:?}"));
-                    }
-                    _ => {}
+            let ends = [limited, with_id, without].into_iter();
+            self.violations.extend(ends.filter_map(|call| match call.outcome {
+                Outcome::Never => Some(format!("a call did not end within {:?}", call.took)),
+                Outcome::Err(kind) if !Error::new(kind, "").is_retryable() => {
+                    Some(format!("a call failed as {kind:?}"))
                 }
-            }
+                _ => None,
+            }));
             sleep(PAUSE).await;
         }
     }
 
     async fn after(mut self, direct: &SharedStore, loses_data: bool) -> Observed {
-        let (during, usual_time) = usual(&self.during).unwrap_or((Outcome::Never, Duration::MAX));
-        if usual_time > self.subject.bound {
-            self.violations.push(format!("calls usually take {usual_time:?}"));
+        let (during, took) = usual(&self.during).unwrap_or((Outcome::Never, Duration::MAX));
+        if took > self.subject.bound {
+            self.violations.push(format!("calls usually take {took:?}"));
         }
-        match recovered(self.subject, &self.name, direct).await {
+        let checked = match recovered(self.subject, &self.name, direct).await {
             Ok(()) => self.check_logs(direct, loses_data).await,
-            Err(violation) => self.violations.push(violation),
-        }
-        Observed { during, usual_time, violations: self.violations }
+            Err(violation) => Err(violation),
+        };
+        self.violations.extend(checked.err());
+        Observed { during, violations: self.violations }
     }
 
-    /// Checks after the fault what has been counted.
-    async fn check_logs(&mut self, direct: &SharedStore, loses_data: bool) {
-        let server = Limiter::new(&*self.name, policy!("100000/10m"), direct.clone());
-        for id in 0..self.calls {
-            let repeat = async || {
-                let call = self.subject.call(Box::pin(self.plenty.acquire("ids").id(u128::from(id)))).await;
-                call.allowed().then_some(()).ok_or_else(|| format!("the repetition of a call ends: {}", call.outcome))
-            };
-            if let Err(violation) = eventually(repeat).await {
-                return self.violations.push(violation);
-            }
-        }
-        if let Err(used) = used(&server, "ids", self.calls..=self.calls).await {
-            self.violations.push(format!("{} idempotency keys count {used} times", self.calls));
-        }
-        // Without a promise, admitted calls need not count; a decision of a fallback may also count in the server.
-        let least = if loses_data || self.subject.most.is_none() { 0 } else { self.counted };
-        let most = self.calls * self.subject.most.unwrap_or(1);
-        if let Err(used) = used(&server, "calls", least..=most).await {
-            self.violations
-                .push(format!("{} calls, {} of them admitted, count {used} times", self.calls, self.counted));
+    /// Checks after the fault what has been counted. Returns a violation that leaves nothing to check.
+    async fn check_logs(&mut self, direct: &SharedStore, loses_data: bool) -> Result<(), String> {
+        let server = Limiter::new(&*self.name, PLENTY, direct.clone());
+        let (subject, calls) = (self.subject, self.calls);
+        for id in 0..calls {
+            let repeat =
+                async || subject.call(Box::pin(self.plenty.acquire("ids").id(u128::from(id)))).await.admitted();
+            eventually(repeat).await.map_err(|outcome| format!("the repetition of a call ends: {outcome}"))?;
         }
         for _ in 0..10 * MAX {
-            match self.subject.call(Box::pin(self.limited.acquire("limited"))).await.outcome {
+            match subject.call(Box::pin(self.limited.acquire("limited"))).await.outcome {
                 Outcome::Ok(true) => self.admitted += 1,
                 Outcome::Ok(false) => break,
                 _ => sleep(PAUSE).await,
             }
         }
-        let most = self.subject.most.map(|times| (times + u64::from(loses_data)) * MAX);
+        let most = subject.most.map(|times| (times + u64::from(loses_data)) * MAX);
         if most.is_some_and(|most| self.admitted > most) {
             self.violations.push(format!("a window of {MAX} admitted {}", self.admitted));
         }
-        if let Err(used) = used(&server, "limited", MAX..=u64::MAX).await {
-            self.violations.push(format!("after a denial {used} of {MAX} are used"));
+        // Without a promise, admitted calls need not count; a decision of a fallback may also count in the server.
+        let least = if loses_data || subject.most.is_none() { 0 } else { self.counted };
+        let counts = [
+            ("ids", calls..=calls, format!("{calls} idempotency keys")),
+            (
+                "calls",
+                least..=calls * subject.most.unwrap_or(1),
+                format!("{calls} calls, {} of them admitted,", self.counted),
+            ),
+            ("limited", MAX..=u64::MAX, format!("after a denial, {MAX} units")),
+        ];
+        for (key, range, what) in counts {
+            let used = used(&server, key, range).await;
+            self.violations.extend(used.err().map(|used| format!("{what} count {used} times")));
         }
+        Ok(())
     }
 }
 

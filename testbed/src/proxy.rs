@@ -125,10 +125,10 @@ enum Towards {
 
 impl Network {
     fn holds(self, towards: Towards) -> bool {
-        matches!(
-            (self, towards),
-            (Self::HalfOpen, _) | (Self::HoldRequests, Towards::Server) | (Self::HoldReplies, Towards::Client)
-        )
+        match towards {
+            Towards::Server => matches!(self, Self::HalfOpen | Self::HoldRequests),
+            Towards::Client => matches!(self, Self::HalfOpen | Self::HoldReplies),
+        }
     }
 
     fn cuts_after(self, towards: Towards) -> Option<usize> {
@@ -144,24 +144,23 @@ async fn until(state: &mut watch::Receiver<State>, wanted: impl FnMut(&State) ->
     state.wait_for(wanted).await.ok().map(|state| *state)
 }
 
-async fn accept(mut listener: TcpListener, address: SocketAddr, mut state: watch::Receiver<State>) {
+/// Accepts connections until the proxy is dropped.
+async fn accept(mut listener: TcpListener, address: SocketAddr, mut state: watch::Receiver<State>) -> Option<()> {
     let connections = state.clone();
     loop {
-        tokio::select! {
-            accepted = listener.accept() => {
-                if let Ok((client, _)) = accepted {
+        let accepting = async {
+            loop {
+                if let Ok((client, _)) = listener.accept().await {
                     tokio::spawn(serve(client, connections.clone()));
                 }
-                continue;
             }
-            refuses = until(&mut state, |state| state.network == Network::Refuse) => {
-                if refuses.is_none() {
-                    return;
-                }
-            }
+        };
+        tokio::select! {
+            () = accepting => {}
+            refuses = until(&mut state, |state| state.network == Network::Refuse) => drop(refuses?),
         }
         drop(listener);
-        until(&mut state, |state| state.network != Network::Refuse).await;
+        until(&mut state, |state| state.network != Network::Refuse).await?;
         listener = loop {
             match TcpListener::bind(address).await {
                 Ok(listener) => break listener,

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use crate::proxy::{Network, Proxy};
-use crate::scene::{Scene, until};
-use limiter_testkit::server::Server;
+use crate::scene::Scene;
+use limiter_testkit::server::{Server, until};
 
 /// Keeps every confirmed write across `SIGKILL`, and starts replicas at once.
 const ARGS: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "no", "--repl-diskless-sync-delay", "0"];
@@ -63,8 +63,6 @@ pub struct RedisScene {
     server: Server,
     replica: Option<Server>,
     proxy: Proxy,
-    /// The connection that runs an endless script.
-    spinning: Option<TcpStream>,
 }
 
 impl RedisScene {
@@ -75,7 +73,7 @@ impl RedisScene {
     pub fn start() -> io::Result<Self> {
         let server = Server::start_with(&ARGS)?;
         let proxy = Proxy::start(address(&server))?;
-        Ok(Self { server, replica: None, proxy, spinning: None })
+        Ok(Self { server, replica: None, proxy })
     }
 
     /// Returns the server, past the proxy.
@@ -121,9 +119,7 @@ impl Scene for RedisScene {
             }
             RedisFault::Busy => {
                 server.expect_ok(&["CONFIG", "SET", "lua-time-limit", "20"])?;
-                let mut stream = TcpStream::connect(address(server))?;
-                stream.write_all(b"EVAL \"while true do end\" 0\r\n")?;
-                self.spinning = Some(stream);
+                TcpStream::connect(address(server))?.write_all(b"EVAL \"while true do end\" 0\r\n")?;
                 until("the script runs", || Ok(server.command(&["PING"])?.text().starts_with("BUSY")))?;
             }
             RedisFault::OutOfMemory => server.expect_ok(&["CONFIG", "SET", "maxmemory", "1"])?,
@@ -159,7 +155,6 @@ impl Scene for RedisScene {
             }
             RedisFault::Busy => {
                 server.expect_ok(&["SCRIPT", "KILL"])?;
-                self.spinning = None;
                 // Otherwise a script that a busy machine interrupts makes the server busy later.
                 let default = ["CONFIG", "SET", "lua-time-limit", "5000"];
                 until("the script has ended", || Ok(server.command(&default)?.text() == "OK"))?;

@@ -2,7 +2,6 @@
 
 use std::fmt::{Debug, Display};
 use std::io;
-use std::time::{Duration, Instant};
 
 /// A server, usually behind a [`Proxy`](crate::Proxy), that fails on command. Its faults do not overlap.
 ///
@@ -35,20 +34,4 @@ pub trait Scene: Debug {
     fn loses_data(_fault: Self::Fault) -> bool {
         false
     }
-}
-
-/// Blocks until something holds.
-///
-/// # Errors
-/// If it does not hold within 20 s, and if the question fails.
-pub fn until(what: &str, mut holds: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
-    const TIMEOUT: Duration = Duration::from_secs(20);
-    let until = Instant::now() + TIMEOUT;
-    while !holds()? {
-        if Instant::now() > until {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("not within {TIMEOUT:?}: {what}")));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
 }

@@ -46,27 +46,20 @@ impl<F> Soak<F> {
 /// What happened in a soak.
 #[derive(Clone, Debug, Default)]
 pub struct SoakReport {
-    /// How often each fault happened.
-    pub faults: BTreeMap<String, u64>,
+    /// The number of faults and calls, by fault and by outcome. The outcome of a dropped call is not known.
+    pub counts: BTreeMap<String, u64>,
     /// The number of calls of all subjects.
     pub calls: u64,
-    /// The number of calls with each outcome, except dropped ones.
-    pub outcomes: BTreeMap<String, u64>,
     /// The calls that were dropped.
     pub dropped: u64,
     /// The most units, of a limit of 20, that a window admitted, by subject.
     pub worst: BTreeMap<&'static str, u64>,
-    /// The longest call.
-    pub slowest: Duration,
     /// The broken promises. Empty for correct stores.
     pub violations: Vec<String>,
 }
 
-/// The admitted units of each subject and key: times in microseconds, and costs.
-type Admitted = BTreeMap<(&'static str, u8), Vec<(u64, u64)>>;
-
-/// What the tasks share.
-type Shared = Arc<Mutex<(SoakReport, Admitted)>>;
+/// What the tasks share: the report, and the admitted units of each subject and key, as times in microseconds and costs.
+type Shared = Arc<Mutex<(SoakReport, BTreeMap<(&'static str, u8), Vec<(u64, u64)>>)>>;
 
 /// Runs random faults of random lengths, while tasks acquire, peek and drop calls under a limit of 20 per second. Checks that
 /// every call ends within its store's bound, that no window admits more than [`Subject::most`] allows, and that the server decides
@@ -103,7 +96,7 @@ pub async fn soak<X: Scene>(
         done.map_err(io::Error::other)?;
     }
     let (mut report, admitted) = std::mem::take(&mut *shared.lock().unwrap_or_else(PoisonError::into_inner));
-    report.faults = faults;
+    report.counts.append(&mut faults);
     for ((subject, _), admitted) in admitted {
         let worst = report.worst.entry(subject).or_default();
         *worst = worst_window(admitted).max(*worst);
@@ -127,10 +120,11 @@ async fn work(subject: Subject, mut random: Rng, until: Instant, shared: Shared)
     while Instant::now() < until {
         let (key, cost, kind) = (random.u8(0..2), random.u64(1..4), random.u8(0..8));
         let polls = if kind == 0 { random.usize(1..4) } else { usize::MAX };
-        let is_peek = kind == 1;
         // Boxed: a spawned task cannot hold the generic future.
-        let call: BoxFuture<'_, _> =
-            if is_peek { Box::pin(limiter.peek([key])) } else { Box::pin(limiter.acquire([key]).cost(cost)) };
+        let call: BoxFuture<'_, _> = match kind {
+            1 => Box::pin(limiter.peek([key])),
+            _ => Box::pin(limiter.acquire([key]).cost(cost)),
+        };
         let call = poll_times(polls, subject.call(call)).await;
         {
             let (report, admitted) = &mut *shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -138,12 +132,11 @@ async fn work(subject: Subject, mut random: Rng, until: Instant, shared: Shared)
             // What a dropped call would have admitted is not seen, which is in the store's favour.
             report.dropped += u64::from(call.is_none());
             if let Some(call) = call {
-                report.slowest = report.slowest.max(call.took);
-                *report.outcomes.entry(call.outcome.to_string()).or_default() += 1;
+                *report.counts.entry(call.outcome.to_string()).or_default() += 1;
                 if call.outcome == Outcome::Never {
                     report.violations.push(format!("{}: a call did not end within {:?}", subject.name, call.took));
                 }
-                if let (true, false, Some(at)) = (call.allowed(), is_peek, call.at) {
+                if let (true, Some(at)) = (call.allowed() && kind != 1, call.at) {
                     admitted.entry((subject.name, key)).or_default().push((at, cost));
                 }
             }

@@ -64,6 +64,11 @@ impl Call {
     pub(crate) fn allowed(&self) -> bool {
         self.outcome == Outcome::Ok(true)
     }
+
+    /// Returns the outcome as the error unless the call was admitted.
+    pub(crate) fn admitted(&self) -> Result<(), Outcome> {
+        if self.allowed() { Ok(()) } else { Err(self.outcome) }
+    }
 }
 
 impl Subject {

@@ -53,7 +53,7 @@ impl<'a> General<'a> {
     fn apply(mut self, entries: &mut View<'_, impl Encoding>, op: &Op<'_>) -> Facts {
         let admitted = self.admitted;
         if !op.appends(admitted) {
-            return self.facts(entries, op, admitted, Outcome::Nothing);
+            return Facts { admitted, outcome: Outcome::Nothing, log: self.log_facts(entries, op.cost) };
         }
         let expired = self.expired_for_all(entries, op);
         let number = entries.push(expired, op, self.now);
@@ -62,7 +62,7 @@ impl<'a> General<'a> {
             self.usage[i].used += op.cost;
         }
         let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: self.now };
-        let facts = self.facts(entries, op, admitted, Outcome::Appended(entry));
+        let facts = Facts { admitted, outcome: Outcome::Appended(entry), log: self.log_facts(entries, op.cost) };
         if !admitted || op.limiter_policy.is_some() {
             // Under one policy, what is admitted never takes a log beyond the largest maximum.
             entries.drop_beyond(op.retention().max);
@@ -81,10 +81,6 @@ impl<'a> General<'a> {
             None => self.expired(),
             Some(_) => gallop(0, self.expired(), |i| !op.retention().window.counts(entries.at(i), self.now)),
         }
-    }
-
-    fn facts(&self, entries: &View<'_, impl Encoding>, op: &Op<'_>, admitted: bool, outcome: Outcome) -> Facts {
-        Facts { admitted, outcome, log: self.log_facts(entries, op.cost) }
     }
 
     /// Returns the facts about the log for an operation of this cost, or of no operation if it is 0.
@@ -123,11 +119,9 @@ mod tests {
     #[test]
     fn a_log_longer_than_a_ring_becomes_sparse() {
         let len = MAX_LEN as u64 + 500;
-        let (policy, at) = (Policy::from(Limit::per_minute(len).unwrap()), |micros| {
-            Timestamp::from_micros((1 << 50) + micros).unwrap()
-        });
-        let mut log = Log::new(u32::MAX - 150);
-        let mut receipts = Vec::new();
+        let policy = Policy::from(Limit::per_minute(len).unwrap());
+        let at = |micros| Timestamp::from_micros_saturating((1 << 50) + micros);
+        let (mut log, mut receipts) = (Log::new(u32::MAX - 150), Vec::new());
         for i in 0..len {
             let facts = apply(&mut log, Op::acquire("", &policy).at(at(i)), at(i));
             assert_eq!((facts.admitted, facts.log.usage[0].used), (true, i + 1));
@@ -137,13 +131,9 @@ mod tests {
             assert_eq!(matches!(log, Log::Ring(_)), (4..MAX_LEN as u64).contains(&i), "after {i}");
         }
         assert!(!apply(&mut log, Op::acquire("", &policy).at(at(len)), at(len)).admitted);
-        let settle = |log: &mut Log, receipt, cost| {
-            let settlement = Settlement::new(LogKey::new(Name::default(), ""), &policy, receipt, cost);
-            super::settle(log, &settlement, at(len))
-        };
         for (i, receipt) in receipts.iter().enumerate().step_by(2003) {
-            assert!(settle(&mut log, *receipt, 0).applied, "entry {i}");
-            assert!(!settle(&mut log, *receipt, 0).applied, "entry {i}");
+            let refund = Settlement::new(LogKey::new(Name::default(), ""), &policy, *receipt, 0);
+            assert_eq!([at(len); 2].map(|now| settle(&mut log, &refund, now).applied), [true, false], "entry {i}");
         }
         assert_eq!(log.len(), receipts.len() - receipts.len().div_ceil(2003));
     }

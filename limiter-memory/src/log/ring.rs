@@ -96,29 +96,27 @@ mod tests {
         let (second, policy) = (1_000_000, policy!("1000000/1s"));
         let mut log = Log::new(NUMBERS - 20_000);
         let mut append = |micros| append(&mut log, &policy, 1, micros);
-        for micros in 0..100_000 {
-            append(micros);
-        }
+        let mut last = |micros: &mut dyn Iterator<Item = u64>| micros.map(&mut append).last().unwrap();
+        last(&mut (0..100_000));
         let since = second + 99_990;
-        assert_eq!(append(since), Some((Format::default(), 1 << 17, 10)));
-        for i in 1..3 << 17 {
-            append(since + i * second / 11);
-        }
-        assert_eq!(append(since + (3 << 17) * second / 11), Some((Format::default(), 2 * SMALLEST, 11)));
+        assert_eq!(last(&mut (since..=since)), Some((Format::default(), 1 << 17, 10)));
+        let slowly = &mut (1..=3 << 17).map(|i| since + i * second / 11);
+        assert_eq!(last(slowly), Some((Format::default(), 2 * SMALLEST, 11)));
     }
 
     #[test]
     fn a_new_ring_leaves_out_expired_entries_and_has_hints_for_several_limits() {
         let (one, mut log) = (policy!("1000/1s"), Log::new(0));
-        let mut append = |policy, cost, micros| append(&mut log, policy, cost, micros);
-        for micros in 0..100 {
-            append(&one, 1, micros);
-        }
-        assert_eq!(append(&one, 1, 100), Some((Format::default(), 128, 101)));
+        assert!((0..100).all(|micros| append(&mut log, &one, 1, micros).is_some() == (micros >= 4)));
         let costs = Format { costs: true, ..Format::default() };
-        assert_eq!(append(&one, 2, 2_000_000), Some((costs, 2 * SMALLEST, 1)));
         let hints = Format { hints: true, ..costs };
-        assert_eq!(append(&TWO, 1, 2_000_000), Some((hints, 2 * SMALLEST + HINTS, 2)));
+        for (policy, cost, micros, expected) in [
+            (&one, 1, 100, (Format::default(), 128, 101)),
+            (&one, 2, 2_000_000, (costs, 2 * SMALLEST, 1)),
+            (&TWO, 1, 2_000_000, (hints, 2 * SMALLEST + HINTS, 2)),
+        ] {
+            assert_eq!(append(&mut log, policy, cost, micros), Some(expected));
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::view::View;
 /// A log as the core implements it, without regard to its size.
 pub(crate) struct Sparse {
     log: store::Log,
-    newest: Option<Timestamp>,
+    pub(crate) newest: Option<Timestamp>,
     retention: Retention,
 }
 
@@ -23,10 +23,6 @@ impl Sparse {
 
     pub(crate) fn len(&self) -> usize {
         self.log.len()
-    }
-
-    pub(crate) fn newest(&self) -> Option<Timestamp> {
-        self.newest
     }
 
     pub(crate) fn retention(&self) -> Retention {

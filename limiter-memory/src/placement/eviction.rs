@@ -63,6 +63,8 @@ fn evict(table: &mut Table, rehash: impl Fn(&Key) -> u64, hash: u64, now: Timest
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use limiter_core::store::Op;
     use limiter_core::{Policy, policy};
 
@@ -75,19 +77,22 @@ mod tests {
         Timestamp::from_micros_saturating((1 << 50) + micros)
     }
 
-    /// Inserts a key with this many entries.
-    fn insert(table: &mut Table, hash: impl Fn(&Key) -> u64, key: u32, entries: u64, max_keys: usize) {
-        let mut log = Log::new(0);
-        for i in 0..entries {
-            general::apply(&mut log, Op::acquire("", &POLICY), at(u64::from(key) + i));
-        }
-        let keyed = KeyedLog { key: Key::new(0, &key.to_le_bytes()), log };
-        super::insert(table, hash, keyed, || at(1_000_000), max_keys);
-    }
-
     fn holds(table: &mut Table, hash: impl Fn(&Key) -> u64, key: u32) -> bool {
         let key = key.to_le_bytes();
         table.get_mut(hash(&Key::new(0, &key)), 0, &key).is_some()
+    }
+
+    /// Inserts keys with this many entries. The table never holds too many keys, and always the last one.
+    fn fill(table: &mut Table, hash: impl Fn(&Key) -> u64, keys: Range<u32>, entries: u64, max_keys: usize) {
+        for key in keys {
+            let mut log = Log::new(0);
+            for i in 0..entries {
+                general::apply(&mut log, Op::acquire("", &POLICY), at(u64::from(key) + i));
+            }
+            let keyed = KeyedLog { key: Key::new(0, &key.to_le_bytes()), log };
+            insert(table, &hash, keyed, || at(1_000_000), max_keys);
+            assert!(table.len() <= max_keys && holds(table, &hash, key), "{key} of {max_keys}");
+        }
     }
 
     #[test]
@@ -96,13 +101,8 @@ mod tests {
         for hash in [&spread as &dyn Fn(&Key) -> u64, &|_| 7, &|_| u64::MAX] {
             let mut table = Table::default();
             // Six in seven hold a denial, among them all neighbours in the table.
-            for key in 0..60 {
-                insert(&mut table, hash, key, 3, 70);
-            }
-            for key in 60..5_000 {
-                insert(&mut table, hash, key, 1, 70);
-                assert!(table.len() <= 70 && holds(&mut table, hash, key));
-            }
+            fill(&mut table, hash, 0..60, 3, 70);
+            fill(&mut table, hash, 60..5_000, 1, 70);
             assert!((0..60).all(|key| holds(&mut table, hash, key)));
             // Among equals, the one longest unused goes.
             assert!(holds(&mut table, hash, 4_998) && !holds(&mut table, hash, 100));
@@ -113,11 +113,7 @@ mod tests {
     fn a_table_of_denials_takes_a_fresh_key() {
         let hash = |key: &Key| u64::from(key.parts().1[0]) << 26;
         for max_keys in [1, 2, 7, 8, 9, 64] {
-            let mut table = Table::default();
-            for key in 0..200 {
-                insert(&mut table, hash, key, 3, max_keys);
-                assert!(table.len() <= max_keys && holds(&mut table, hash, key), "{key} of {max_keys}");
-            }
+            fill(&mut Table::default(), hash, 0..200, 3, max_keys);
         }
     }
 }

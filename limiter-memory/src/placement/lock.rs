@@ -91,12 +91,11 @@ mod tests {
         for millis in [0, 1, 20] {
             let (lock, locked) = (Lock::<bool>::default(), Barrier::new(3));
             thread::scope(|scope| {
-                for _ in 0..2 {
-                    scope.spawn(|| {
-                        locked.wait();
-                        assert!(*lock.lock(), "another thread was let in before");
-                    });
-                }
+                let wait = || {
+                    locked.wait();
+                    assert!(*lock.lock(), "another thread was let in before");
+                };
+                drop([scope.spawn(wait), scope.spawn(wait)]);
                 let mut guard = lock.lock();
                 locked.wait();
                 thread::sleep(Duration::from_millis(millis));

@@ -3,7 +3,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use allocation_counter::measure;
 use limiter_core::IntoPolicy;
@@ -43,6 +43,17 @@ fn a_hit_of_a_known_key_does_not_allocate() {
         let denied = measure(|| assert!((0..1000).all(|_| !acquire(now))));
         assert_eq!(denied.count_total, 0, "{policy}: denied");
     }
+}
+
+#[test]
+fn the_stores_clock_agrees_with_the_wall_clock_and_advances() {
+    let (limiter, wall) = (limiter(policy!("1/1s")), || Timestamp::try_from(SystemTime::now()).unwrap().as_micros());
+    let now = || limiter.peek("key").now().unwrap().at();
+    let (before, first, after) = (wall(), now(), wall());
+    assert!((before - 100_000..after + 100_000).contains(&first.as_micros()), "{first:?} beside {before}");
+    std::thread::sleep(Duration::from_millis(50));
+    let passed = now().micros_since(first);
+    assert!((50_000..5_000_000).contains(&passed), "{passed} µs");
 }
 
 #[test]

@@ -2,83 +2,76 @@
 
 use std::sync::LazyLock;
 
+use limiter_core::Counting;
 use limiter_core::store::Mode;
-use limiter_core::{Counting, Policy};
 
-use super::trace::{Row, RowAnswer, Trace};
+use super::{Row, RowAnswer, Trace};
 
 /// Returns the golden traces.
 #[must_use]
 pub fn traces() -> &'static [Trace] {
-    static TRACES: LazyLock<Vec<Trace>> = LazyLock::new(|| parse(include_str!("traces.txt")));
+    static TRACES: LazyLock<Vec<Trace>> = LazyLock::new(|| {
+        let blocks = include_str!("traces.txt").split("\n\n");
+        blocks.filter_map(|block| trace(block.lines().filter(|line| !line.starts_with('#')))).collect()
+    });
     &TRACES
 }
 
-/// Parses traces. Leaves out what it cannot parse; a test counts the rows.
-fn parse(text: &'static str) -> Vec<Trace> {
-    let mut traces: Vec<(Trace, Vec<Row>)> = Vec::new();
-    for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        match (line.strip_prefix("    "), traces.last_mut()) {
-            (Some(line), Some((_, rows))) => rows.extend(row(line)),
-            _ => traces.extend(head(line).map(|trace| (trace, Vec::new()))),
+/// Leaves out what it cannot parse: a test counts traces and rows.
+fn trace(mut lines: impl Iterator<Item = &'static str>) -> Option<Trace> {
+    let mut columns = lines.next()?.split(" | ");
+    let (name, limits) = (columns.next()?, columns.next()?);
+    let counting = if columns.next() == Some("attempts") { Counting::Attempts } else { Counting::Admitted };
+    let rows: Vec<Row> = lines.filter_map(rows).flatten().collect();
+    Some(Trace { name, limits, counting, rows: rows.leak() })
+}
+
+/// Parses one line, which may repeat its row.
+fn rows(line: &'static str) -> Option<impl Iterator<Item = Row>> {
+    let mut columns = line.split(" | ");
+    let mut words = columns.next()?.split_whitespace();
+    let at = micros(words.next()?)?;
+    let answer = answer(columns.next()?);
+    let used_each: Vec<u64> = columns.next().unwrap_or("").split(' ').filter_map(|used| used.parse().ok()).collect();
+    let used_each = used_each.leak();
+    let mut row = Row { at, mode: Mode::Acquire, cost: 1, own_limits: "", limiter: 0, used_each, answer };
+    let mut times = 1;
+    while let Some(word) = words.next() {
+        match word {
+            "peek" => row.mode = Mode::Peek,
+            "record" => row.mode = Mode::Record,
+            "cost" => row.cost = words.next()?.parse().ok()?,
+            "under" => row.own_limits = words.next()?,
+            "elsewhere" => row.limiter = 1,
+            "x" => times = words.next()?.parse().ok()?,
+            _ => return None,
         }
     }
-    traces.into_iter().map(|(trace, rows)| Trace { rows: rows.leak(), ..trace }).collect()
+    Some((0..times).map(move |time| {
+        let mut row = row;
+        if let Some(answer) = row.answer.as_mut().filter(|answer| answer.allowed) {
+            answer.used += time * row.cost;
+            answer.remaining = answer.limit.saturating_sub(answer.used);
+        }
+        row
+    }))
 }
 
-fn head(line: &'static str) -> Option<Trace> {
-    let mut parts = line.split(" | ");
-    let (name, limits) = (parts.next()?, limits(parts.next()?)?);
-    let counting = if parts.next() == Some("attempts") { Counting::Attempts } else { Counting::Admitted };
-    Some(Trace { name, limits, counting, rows: &[] })
-}
-
-fn limits(text: &str) -> Option<&'static [(u64, u64)]> {
-    let policy: Policy = text.parse().ok()?;
-    let limits: Vec<_> = policy.limits().iter().map(|limit| (limit.max(), limit.window().as_micros())).collect();
-    Some(limits.leak())
-}
-
-fn row(line: &str) -> Option<Row> {
-    let (operation, answer) = line.split_once(": ")?;
-    let (operation, is_another) = match operation.strip_suffix(" by another limiter") {
-        Some(operation) => (operation, true),
-        None => (operation, false),
-    };
-    let (operation, own_limits) = match operation.split_once(" under ") {
-        Some((operation, own)) => (operation, limits(own)?),
-        None => (operation, &[][..]),
-    };
-    let [at, mode, cost] = operation.split(' ').collect::<Vec<_>>()[..] else { return None };
-    let mode = match mode {
-        "acquire" => Mode::Acquire,
-        "peek" => Mode::Peek,
-        _ => Mode::Record,
-    };
-    let (answer, used_each) = answer.split_once(" each ").unwrap_or((answer, ""));
-    let used_each: Vec<u64> = used_each.split_whitespace().filter_map(|used| used.parse().ok()).collect();
-    Some(Row {
-        at: at.parse().ok()?,
-        mode,
-        cost: cost.parse().ok()?,
-        own_limits,
-        limiter: usize::from(is_another),
-        used_each: used_each.leak(),
-        answer: if answer == "refused" { None } else { Some(row_answer(answer)?) },
-    })
-}
-
-fn row_answer(text: &str) -> Option<RowAnswer> {
-    let (verdict, rest) = text.split_once(' ')?;
-    let (usage, times) = rest.split_once(' ')?;
+fn answer(text: &str) -> Option<RowAnswer> {
+    let (verdict, text) = text.split_once(' ')?;
+    let (usage, times) = text.split_once(' ')?;
     let (used, limit) = usage.split_once('/')?;
     let (used, limit) = (used.parse().ok()?, limit.parse::<u64>().ok()?);
-    let times: Vec<u64> = times.split(' ').filter_map(|time| time.parse().ok()).collect();
+    let times: Vec<u64> = times.split(' ').filter_map(micros).collect();
     let (retry_after, refill_after, reset_after) = match (verdict, &times[..]) {
-        ("allowed", &[refill, reset]) => (None, refill, reset),
-        ("denied", &[retry, refill, reset]) => (Some(retry), refill, reset),
+        ("A", &[refill, reset]) => (None, refill, reset),
+        ("D", &[retry, refill, reset]) => (Some(retry), refill, reset),
         _ => return None,
     };
     let (allowed, remaining) = (retry_after.is_none(), limit.checked_sub(used)?);
     Some(RowAnswer { allowed, limit, used, remaining, retry_after, refill_after, reset_after })
+}
+
+fn micros(seconds: &str) -> Option<u64> {
+    seconds.parse::<f64>().ok().map(|seconds| (seconds * 1e6).round() as u64)
 }

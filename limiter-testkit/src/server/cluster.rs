@@ -1,13 +1,12 @@
 //! A Redis Cluster.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::process::Server;
+use super::process::{Server, until};
 use super::wire::Reply;
 
 const SLOTS: usize = 16_384;
-const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A Redis Cluster of masters without replicas. Dropping it stops all nodes.
 #[derive(Debug)]
@@ -44,21 +43,14 @@ impl Cluster {
                 node.command(&["CLUSTER", "MEET", "127.0.0.1", &other.port().to_string()])?;
             }
         }
-        let until = Instant::now() + TIMEOUT;
-        for node in &self.nodes {
-            loop {
+        let known = format!("cluster_known_nodes:{count}\r");
+        let signs = ["cluster_state:ok", "cluster_slots_ok:16384", &known];
+        self.nodes.iter().try_for_each(|node| {
+            until("the cluster serves", || {
                 let info = node.command(&["CLUSTER", "INFO"])?.text();
-                let known = format!("cluster_known_nodes:{count}\r");
-                if info.contains("cluster_state:ok") && info.contains(&known) && info.contains("slots_ok:16384") {
-                    break;
-                }
-                if Instant::now() > until {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, format!("the cluster does not serve: {info}")));
-                }
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        }
-        Ok(())
+                Ok(signs.iter().all(|sign| info.contains(sign)))
+            })
+        })
     }
 
     /// Returns the nodes.
@@ -111,10 +103,9 @@ impl Cluster {
         for node in &self.nodes {
             let nodes = node.command(&["CLUSTER", "NODES"])?.text();
             let own = nodes.lines().find(|line| line.contains("myself")).unwrap_or_default();
-            let serves = own.split(' ').skip(8).filter(|range| !range.starts_with('[')).any(|range| {
+            let serves = own.split_whitespace().skip(8).any(|range| {
                 let (first, last) = range.split_once('-').unwrap_or((range, range));
-                first.parse().is_ok_and(|first: u16| first <= slot)
-                    && last.trim().parse().is_ok_and(|last: u16| slot <= last)
+                (first.parse().ok()..=last.parse().ok()).contains(&Some(slot))
             });
             if serves {
                 return Ok(node);

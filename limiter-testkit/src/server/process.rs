@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader};
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -11,19 +11,20 @@ use tempfile::TempDir;
 
 use super::wire::{self, Reply};
 
-/// The timeout for starting a server, and for each command.
+/// The timeout of a command, and of [`until`].
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// The offset of a cluster node's bus port.
 const BUS: u16 = 10_000;
 
-/// Kills the server when its standard input closes, which happens when the test process ends for any reason.
-const KEEPER: &str = r#"program=$1; shift; "$program" "$@" </dev/null >/dev/null 2>&1 & pid=$!; echo $pid
+/// Prints the server's process id, and kills the server when the standard input closes, which happens when the test process ends
+/// for any reason. Prints nothing if there is no server binary.
+const KEEPER: &str = r#"program=${LIMITER_REDIS_SERVER:-$(command -v redis-server || command -v valkey-server)} || exit
+"$program" "$@" </dev/null >/dev/null 2>&1 & pid=$!; echo $pid
 cat >/dev/null; kill -9 $pid 2>/dev/null; wait"#;
 
 /// A Redis server for one test. Dropping it stops the server.
 #[derive(Debug)]
 pub struct Server {
-    program: PathBuf,
     port: u16,
     args: Vec<String>,
     dir: TempDir,
@@ -45,21 +46,18 @@ impl Server {
     /// # Errors
     /// As [`start`](Self::start).
     pub fn start_with(args: &[&str]) -> io::Result<Self> {
-        let program = program()?;
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
-        let mut last = None;
-        for _ in 0..10 {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
             let dir = tempfile::Builder::new().prefix("limiter-redis-").tempdir()?;
-            let mut server =
-                Self { program: program.clone(), port: free_port()?, args: args.clone(), dir, keeper: None, pid: 0 };
+            let mut server = Self { port: free_port()?, args: args.clone(), dir, keeper: None, pid: 0 };
             match server.launch() {
-                Ok(()) => return Ok(server),
                 // Another process may have taken the port in the meantime.
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => last = Some(error),
-                Err(error) => return Err(error),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse && attempts < 10 => {}
+                launched => return launched.map(|()| server),
             }
         }
-        Err(last.unwrap_or_else(|| io::ErrorKind::AddrInUse.into()))
     }
 
     /// Starts a replica of this server and waits until it is in sync.
@@ -68,13 +66,7 @@ impl Server {
     /// As [`start`](Self::start).
     pub fn start_replica(&self) -> io::Result<Self> {
         let replica = Self::start_with(&["--replicaof", "127.0.0.1", &self.port.to_string()])?;
-        let until = Instant::now() + TIMEOUT;
-        while !replica.info("replication")?.contains("master_link_status:up") {
-            if Instant::now() > until {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "the replica did not catch up"));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        until("the replica is in sync", || Ok(replica.info("replication")?.contains("master_link_status:up")))?;
         Ok(replica)
     }
 
@@ -94,12 +86,6 @@ impl Server {
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("redis.sock")
-    }
-
-    /// Returns the id of the server's process.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.pid
     }
 
     /// Sends one command over a new connection. An error reply is a [`Reply`], too.
@@ -188,19 +174,11 @@ impl Server {
     }
 
     fn launch(&mut self) -> io::Result<()> {
-        let dir = self.dir.path();
-        let log = dir.join("log");
         let mut keeper = Command::new("sh")
-            .args(["-c", KEEPER, "keeper"])
-            .arg(&self.program)
-            .args(["--port", &self.port.to_string(), "--bind", "127.0.0.1", "--protected-mode", "no"])
-            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-            .arg("--dir")
-            .arg(dir)
-            .arg("--logfile")
-            .arg(&log)
-            .arg("--unixsocket")
-            .arg(self.dir.path().join("redis.sock"))
+            .current_dir(self.dir.path())
+            .args(["-c", KEEPER, "keeper", "--port", &self.port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--protected-mode", "no", "--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .args(["--logfile", "log", "--unixsocket", "redis.sock"])
             .args(&self.args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -210,28 +188,23 @@ impl Server {
             BufReader::new(stdout).read_line(&mut pid)?;
         }
         self.keeper = Some(keeper);
-        self.pid = pid.trim().parse().map_err(|_| io::Error::other("the server's process is not known"))?;
-        self.wait_until_ready(&log)
-    }
-
-    fn wait_until_ready(&self, log: &Path) -> io::Result<()> {
-        let until = Instant::now() + TIMEOUT;
-        loop {
+        let missing = |_| {
+            io::Error::new(
+                io::ErrorKind::NotFound,
+                "these tests need a Redis or Valkey server: install it (Debian, Ubuntu: apt-get install redis-server; \
+                 Fedora: dnf install valkey; macOS: brew install redis) or name its program in LIMITER_REDIS_SERVER",
+            )
+        };
+        self.pid = pid.trim().parse().map_err(missing)?;
+        let log = || std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+        until("the server answers", || {
+            if log().contains("ddress already in use") {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
             // The answer may come from another server that took the port first.
-            match self.info_number("server", "process_id") {
-                Ok(pid) if pid == u64::from(self.pid) => return Ok(()),
-                _ => {}
-            }
-            let text = std::fs::read_to_string(log).unwrap_or_default();
-            if text.contains("ddress already in use") {
-                return Err(io::Error::new(io::ErrorKind::AddrInUse, text));
-            }
-            if Instant::now() > until {
-                let text = format!("{} did not start within {TIMEOUT:?}: {text}", self.program.display());
-                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+            Ok(self.info_number("server", "process_id").is_ok_and(|pid| pid == u64::from(self.pid)))
+        })
+        .map_err(|error| io::Error::new(error.kind(), format!("{error}: {}", log())))
     }
 }
 
@@ -241,22 +214,19 @@ impl Drop for Server {
     }
 }
 
-/// Returns the path of the server binary.
-fn program() -> io::Result<PathBuf> {
-    if let Some(program) = std::env::var_os("LIMITER_REDIS_SERVER") {
-        return Ok(program.into());
+/// Blocks until something holds.
+///
+/// # Errors
+/// If it does not hold within 20 s, and if the question fails.
+pub fn until(what: &str, mut holds: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
+    let until = Instant::now() + TIMEOUT;
+    while !holds()? {
+        if Instant::now() > until {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("not within {TIMEOUT:?}: {what}")));
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = ["redis-server", "valkey-server"]
-        .iter()
-        .find_map(|name| std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file()));
-    found.ok_or_else(|| {
-        io::Error::new(
-            io::ErrorKind::NotFound,
-            "these tests need a Redis or Valkey server: install it (Debian, Ubuntu: apt-get install redis-server; \
-             Fedora: dnf install valkey; macOS: brew install redis) or name its program in LIMITER_REDIS_SERVER",
-        )
-    })
+    Ok(())
 }
 
 /// Returns a free port whose cluster bus port is also free.

@@ -7,10 +7,8 @@ use std::time::Duration;
 /// A reply from a Redis server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// A status or an error message. An error starts with its code.
+    /// A number, a status or an error message. An error starts with its code.
     Text(String),
-    /// A number.
-    Int(i64),
     /// Bytes; `None` for a null reply.
     Bytes(Option<Vec<u8>>),
     /// A list.
@@ -23,7 +21,6 @@ impl Reply {
     pub fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
-            Self::Int(number) => number.to_string(),
             Self::Bytes(bytes) => String::from_utf8_lossy(bytes.as_deref().unwrap_or_default()).into_owned(),
             Self::List(items) => items.iter().map(Self::text).collect::<Vec<_>>().join("\n"),
         }
@@ -58,8 +55,7 @@ fn read(stream: &mut impl BufRead) -> io::Result<Reply> {
     let (sort, rest) = line.trim_end().split_at_checked(1).ok_or_else(malformed)?;
     let number = || rest.parse::<i64>().map_err(|_| malformed());
     match sort {
-        "+" | "-" => Ok(Reply::Text(rest.to_owned())),
-        ":" => Ok(Reply::Int(number()?)),
+        "+" | "-" | ":" => Ok(Reply::Text(rest.to_owned())),
         "$" => {
             let Ok(len) = usize::try_from(number()?) else { return Ok(Reply::Bytes(None)) };
             let mut bytes = vec![0; len + 2];

@@ -6,6 +6,7 @@ use super::metrics::{BREAKER_OPEN, JOURNAL_DROPPED, JOURNAL_LENGTH, LOCAL_DECISI
 use super::store::ObservedStore;
 use crate::denial_cache::DenialCache;
 use crate::outages::{CircuitBreaker, FailClosed, FailOpen, Fallback};
+use crate::stack::Guarded;
 
 /// A store whose state is worth a metric, such as what a [`Stack`](crate::Stack) builds.
 ///
@@ -30,6 +31,12 @@ pub trait Report {
 impl<S: Report, O> Report for ObservedStore<S, O> {
     fn report(&self, metrics: &Metrics) {
         self.store().report(metrics);
+    }
+}
+
+impl<S> Report for Guarded<S> {
+    fn report(&self, metrics: &Metrics) {
+        self.breaker().report(metrics);
     }
 }
 

@@ -93,7 +93,11 @@ impl<S> CircuitBreaker<S> {
         }
     }
 
-    async fn guarded<T>(&self, log: LogKey<'_>, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    pub(crate) async fn guarded<T>(
+        &self,
+        log: LogKey<'_>,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
         let probe = self.admit(log)?;
         let answer = call.await;
         match &answer {

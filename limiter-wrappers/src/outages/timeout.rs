@@ -32,7 +32,11 @@ impl<S> Timeout<S> {
         &self.store
     }
 
-    async fn bounded<T>(&self, log: LogKey<'_>, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    pub(crate) async fn bounded<T>(
+        &self,
+        log: LogKey<'_>,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
         let bounded = tokio::time::timeout(self.timeout, call).await;
         bounded.unwrap_or_else(|_| {
             let text = format!("the store did not answer within {:?}", self.timeout);

@@ -8,4 +8,5 @@ mod faulty;
 mod metrics;
 mod outages;
 mod prefix;
+mod stack;
 mod traces;

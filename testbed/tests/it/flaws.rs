@@ -1,6 +1,5 @@
 //! The testbed finds what stores do wrong.
 
-use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,14 +14,8 @@ use tokio::time::timeout;
 
 const BOUND: Duration = Duration::from_millis(100);
 
-#[derive(Clone, Copy, Debug)]
-struct Down;
-
-impl fmt::Display for Down {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("down")
-    }
-}
+/// The only fault of a [`Server`].
+const DOWN: &str = "down";
 
 /// A server in memory.
 #[derive(Clone, Debug, Default)]
@@ -33,19 +26,19 @@ struct Server {
 }
 
 impl Scene for Server {
-    type Fault = Down;
+    type Fault = &'static str;
 
     fn url(&self) -> String {
         String::new()
     }
 
-    fn begin(&mut self, Down: Down) -> io::Result<()> {
+    fn begin(&mut self, _fault: &str) -> io::Result<()> {
         self.is_down.store(true, Ordering::SeqCst);
         self.was_down.store(true, Ordering::SeqCst);
         Ok(())
     }
 
-    fn end(&mut self, Down: Down) -> io::Result<()> {
+    fn end(&mut self, _fault: &str) -> io::Result<()> {
         self.is_down.store(false, Ordering::SeqCst);
         Ok(())
     }
@@ -74,34 +67,27 @@ struct Store {
 impl WindowStore for Store {
     async fn apply(&self, mut op: Op<'_>) -> Result<Facts, Error> {
         let Server { store, is_down, was_down } = &self.server;
-        let away = || Error::new(ErrorKind::Unavailable, "down").with_log(op.log);
-        if self.flaw == Flaw::NeverRecovers && was_down.load(Ordering::SeqCst) {
-            return Err(away());
-        }
-        if !is_down.load(Ordering::SeqCst) {
+        let affected = if self.flaw == Flaw::NeverRecovers { was_down } else { is_down };
+        if !affected.load(Ordering::SeqCst) {
             return store.apply(op).await;
         }
+        let for_good = self.flaw == Flaw::FailsForGood;
+        let kind = if for_good { ErrorKind::Configuration } else { ErrorKind::Unavailable };
         match self.flaw {
-            Flaw::None | Flaw::NeverRecovers => Err(away()),
+            Flaw::None | Flaw::NeverRecovers | Flaw::FailsForGood => {}
             Flaw::Hangs => std::future::pending().await,
-            Flaw::IsSlow => {
-                tokio::time::sleep(2 * BOUND).await;
-                Err(away())
-            }
-            Flaw::FailsForGood => Err(Error::new(ErrorKind::Configuration, "down")),
+            Flaw::IsSlow => tokio::time::sleep(2 * BOUND).await,
             Flaw::ForgetsIds => {
                 op.id = None;
-                store.apply(op).await.and(Err(away()))
+                store.apply(op).await?;
             }
             Flaw::CountsTwice => {
                 let first = store.apply(op).await;
-                if op.id.is_none() {
-                    store.apply(op).await?;
-                }
-                first
+                return if op.id.is_none() { store.apply(op).await.and(first) } else { first };
             }
-            Flaw::AdmitsUncounted => OracleStore::new().apply(op).await,
+            Flaw::AdmitsUncounted => return OracleStore::new().apply(op).await,
         }
+        Err(Error::new(kind, "down").with_log(op.log))
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
@@ -135,7 +121,7 @@ async fn every_flaw_is_found() {
     let mut server = Server::default();
     let subjects = FLAWS.map(|(name, flaw, ..)| subject(name, &server, flaw));
     let direct: SharedStore = server.store.clone();
-    let observed = observe(&mut server, Down, &subjects, async |_| direct.clone()).await.unwrap();
+    let observed = observe(&mut server, DOWN, &subjects, async |_| direct.clone()).await.unwrap();
     for ((name, _, outcome, violations), observed) in FLAWS.iter().zip(&observed) {
         assert!(outcome.is_none_or(|outcome| outcome == observed.during), "{name}: {observed:?}");
         let all = observed.violations.join("; ");
@@ -150,7 +136,7 @@ async fn a_soak_finds_flaws_too() {
     let flaws = [("none", Flaw::None), ("uncounted", Flaw::AdmitsUncounted), ("hangs", Flaw::Hangs)];
     let subjects = flaws.map(|(name, flaw)| subject(name, &server, flaw));
     let direct: SharedStore = server.store.clone();
-    let settings = Soak { faults: vec![Down], length: Duration::from_secs(2), seed: 1 };
+    let settings = Soak { faults: vec![DOWN], length: Duration::from_secs(2), seed: 1 };
     let report = soak(&mut server, &settings, &subjects, async |_| direct.clone()).await.unwrap();
     let found = |text: &str| report.violations.iter().any(|violation| violation.contains(text));
     assert!(found("uncounted: a window of 20 admitted") && found("hangs: a call did not end"), "{report:?}");
@@ -162,10 +148,10 @@ async fn a_soak_finds_flaws_too() {
 async fn a_store_that_always_hangs_does_not_hang_the_testbed() {
     const TIMEOUT: Duration = Duration::from_secs(60);
     let mut server = Server::default();
-    server.begin(Down).unwrap();
+    server.begin(DOWN).unwrap();
     let direct: SharedStore = server.store.clone();
     let hanging = ["a", "b", "c", "d"].map(|name| subject(name, &server, Flaw::Hangs));
-    let observed = timeout(TIMEOUT, observe(&mut server, Down, &hanging[..1], async |_| direct.clone())).await;
+    let observed = timeout(TIMEOUT, observe(&mut server, DOWN, &hanging[..1], async |_| direct.clone())).await;
     assert_eq!(observed.expect("observe hangs").unwrap_err().to_string(), "before down: a: Never");
 
     let is_down = Arc::clone(&server.is_down);

@@ -4,6 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use limiter_testkit::server::until;
 use testbed::{Network, Proxy};
 
 /// A server that sends back what it receives, in capitals.
@@ -44,11 +45,6 @@ fn read(stream: &mut TcpStream, length: usize) -> String {
     // A reset ends the answer, as the end of the stream does.
     let _ = stream.take(length as u64).read_to_end(&mut answer);
     String::from_utf8(answer).unwrap()
-}
-
-/// Waits for a new connection to be accepted or refused.
-fn wait_for(proxy: &Proxy, accepted: bool) {
-    testbed::until("connections change", || Ok(TcpStream::connect(proxy.address()).is_ok() == accepted)).unwrap();
 }
 
 /// Asserts that nothing arrives for a while.
@@ -123,9 +119,9 @@ fn resets_and_refusals_end_open_connections() {
     assert_eq!(ask(&mut stream, "a", 1), "A");
     proxy.set(Network::Refuse);
     assert_closed(&mut stream);
-    wait_for(&proxy, false);
+    until("connections are refused", || Ok(TcpStream::connect(proxy.address()).is_err())).unwrap();
     proxy.set(Network::Healthy);
-    wait_for(&proxy, true);
+    until("connections are accepted", || Ok(TcpStream::connect(proxy.address()).is_ok())).unwrap();
     let mut stream = connect(&proxy);
     assert_eq!(ask(&mut stream, "a", 1), "A");
     // A server that is gone: accepted, then closed.
