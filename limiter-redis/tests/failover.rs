@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use limiter_core::{Limiter, policy};
 use limiter_redis::{Connection, RedisStore};
-use limiter_testkit::server::Server;
+use limiter_testkit::server::{Server, until};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Client, Cmd, Pipeline, RedisError, RedisFuture, Value};
-use testbed::{Network, Proxy, test_all, until};
+use testbed::{Network, Proxy, test_all};
 
 const TASKS: usize = 16;
 /// Longer than anything takes on a busy test machine.
