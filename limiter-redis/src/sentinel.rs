@@ -42,7 +42,7 @@ impl Sentinels {
         };
         let client = |sentinel| {
             let node = Some(node.clone());
-            let client = SentinelClient::build(vec![sentinel], name, node, SentinelServerType::Master)?;
+            let client = SentinelClient::build(vec![sentinel], String::from(name), node, SentinelServerType::Master)?;
             Ok(Arc::new(Mutex::new(client)))
         };
         Ok(Self(Arc::new(Inner {
