@@ -16,11 +16,23 @@ pub const TIMEOUT: Duration = Duration::from_secs(2);
 /// # Errors
 /// States what was expected.
 pub(crate) fn parse_url(text: &str) -> Result<String, String> {
-    const SCHEMES: [&str; 6] = ["redis", "rediss", "redis+unix", "unix", "redis+cluster", "rediss+cluster"];
+    const SCHEMES: [&str; 8] = [
+        "redis",
+        "rediss",
+        "redis+unix",
+        "unix",
+        "redis+cluster",
+        "rediss+cluster",
+        "redis+sentinel",
+        "rediss+sentinel",
+    ];
     match text.split_once("://") {
         Some((scheme, _)) if SCHEMES.contains(&scheme) => Ok(text.to_owned()),
-        _ => Err("a URL that starts with redis://, rediss://, redis+unix://, redis+cluster:// or rediss+cluster://"
-            .to_owned()),
+        _ => Err(
+            "a URL that starts with redis://, rediss://, redis+unix://, or redis+ or rediss+ and then cluster:// or \
+                  sentinel://"
+                .to_owned(),
+        ),
     }
 }
 

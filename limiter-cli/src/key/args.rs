@@ -31,8 +31,8 @@ pub(super) enum KeyCommand {
 /// The location of the logs.
 #[derive(Args, Debug)]
 pub(super) struct Target {
-    /// The URL of the Redis server or cluster: redis://, rediss://, redis+unix://, redis+cluster:// or
-    /// rediss+cluster://
+    /// The URL of the Redis server or cluster: redis://, rediss://, redis+unix://, redis+cluster://,
+    /// rediss+cluster://, or redis+sentinel:// or rediss+sentinel://
     #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, value_parser = url)]
     pub(super) store: String,
     /// The key prefix of the service's store

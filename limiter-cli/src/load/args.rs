@@ -14,7 +14,7 @@ use crate::options::{Output, PolicyArgs, Store};
 #[derive(Args, Debug)]
 pub struct Load {
     /// The store: memory, or the URL of Redis (redis://, rediss://, redis+unix://, redis+cluster://,
-    /// rediss+cluster://)
+    /// rediss+cluster://, redis+sentinel://, rediss+sentinel://)
     #[arg(long, value_name = "STORE", default_value = "memory", value_parser = Store::parse)]
     pub(super) store: Store,
     /// The key prefix in Redis, for several loads that share their limits. Keys with this prefix stay until they

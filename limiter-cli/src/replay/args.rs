@@ -24,7 +24,7 @@ pub struct Replay {
     #[command(flatten)]
     pub(super) policy: PolicyArgs,
     /// The store: memory, or the URL of Redis (redis://, rediss://, redis+unix://, redis+cluster://,
-    /// rediss+cluster://). Keys in Redis have a random prefix and are removed at the end. Times always come from the
+    /// rediss+cluster://, redis+sentinel://, rediss+sentinel://). Keys in Redis have a random prefix and are removed at the end. Times always come from the
     /// trace
     #[arg(long, value_name = "STORE", default_value = "memory", value_parser = Store::parse)]
     pub(super) store: Store,
