@@ -3,4 +3,5 @@
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod config;
+pub mod denied;
 pub mod rules;
