@@ -1,1 +1,4 @@
 //! The tests of limiter-server.
+
+mod config;
+mod rules;
