@@ -1,5 +1,6 @@
 //! The rules: a configuration, compiled for lookups.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -143,6 +144,17 @@ pub enum Effect {
     Unlimited,
     /// Allows always, as if no rule matched: no `rate_limit`, and no descriptors below.
     Exempt,
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limit(limiter) => write!(f, "{}", limiter.policy()),
+            Self::Deny => f.write_str("denied"),
+            Self::Unlimited => f.write_str("unlimited"),
+            Self::Exempt => f.write_str("exempt"),
+        }
+    }
 }
 
 /// Requests by outcome.

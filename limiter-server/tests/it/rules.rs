@@ -30,7 +30,8 @@ fn found(rules: &Rules, domain: &str, entries: &[(&str, &str)]) -> String {
 fn descriptors_match_as_in_envoys_service() {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config"));
     let rules = Rules::new(&Config::read(folder).unwrap(), &store(), None);
-    let cases: &[(&str, &[(&str, &str)], &str)] = &[
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str);
+    let cases: &[Case<'_>] = &[
         ("nowhere", &[("database", "orders")], "none"),
         ("databases", &[("database", "orders")], "database=orders | "),
         ("databases", &[("database", "other")], "none"),
@@ -102,7 +103,7 @@ fn rules_say_what_they_do() {
     let rules = Rules::new(&Config::read(folder).unwrap(), &store(), None);
     for (domain, path, effect) in [
         ("edge", "remote_address", "edge/remote_address 10/1s"),
-        ("edge", "remote_address=192.0.2.5", "deny"),
+        ("edge", "remote_address=192.0.2.5", "denied"),
         ("edge", "remote_address=192.0.2.6", "exempt"),
         ("internal", "directory", "unlimited"),
         ("ours", "quota", "ours/quota 1000000/30d~1h"),
@@ -113,9 +114,7 @@ fn rules_say_what_they_do() {
         let rule = rules.iter().find(|rule| rule.domain == domain && rule.path == path).unwrap();
         let mut found = match &rule.effect {
             Effect::Limit(limiter) => format!("{} {}", limiter.name(), limiter.policy()),
-            Effect::Deny => "deny".to_owned(),
-            Effect::Unlimited => "unlimited".to_owned(),
-            Effect::Exempt => "exempt".to_owned(),
+            effect => effect.to_string(),
         };
         for (set, name) in [(rule.shadow, " shadow"), (rule.quota, " quota"), (rule.is_detailed(), " detailed")] {
             found.push_str(if set { name } else { "" });
