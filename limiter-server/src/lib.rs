@@ -6,4 +6,5 @@ pub mod check;
 pub mod config;
 pub mod denied;
 pub mod guard;
+pub mod reload;
 pub mod rules;

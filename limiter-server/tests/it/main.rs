@@ -2,4 +2,5 @@
 
 mod check;
 mod config;
+mod reload;
 mod rules;
