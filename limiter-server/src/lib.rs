@@ -4,4 +4,5 @@
 
 pub mod config;
 pub mod denied;
+pub mod guard;
 pub mod rules;
