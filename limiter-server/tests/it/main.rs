@@ -2,5 +2,7 @@
 
 mod check;
 mod config;
+mod lifecycle;
 mod reload;
 mod rules;
+mod server;

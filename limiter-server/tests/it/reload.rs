@@ -4,11 +4,18 @@ use std::fs::{self, create_dir, remove_dir_all, rename, write};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
+use limiter_memory::MemoryStore;
 use limiter_server::config::Config;
+use limiter_server::proto::{Code, Entry, RateLimitDescriptor, RateLimitRequest};
 use limiter_server::reload;
+use limiter_server::service::{Headers, Service};
+use limiter_server::store::Store;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// Changes something in a folder.
@@ -196,4 +203,84 @@ async fn changes_are_applied() {
         }
         watching.abort();
     }
+}
+
+/// One admission: when the request was made, and when its answer came.
+type Admission = (Instant, Instant);
+
+/// Asserts that at most `max` requests were made and admitted within any `window`.
+fn assert_windows(mut admissions: Vec<Admission>, max: usize, window: Duration) {
+    admissions.sort_by_key(|(_, answered)| *answered);
+    for (made, _) in &admissions {
+        let within = |(other, answered): &&Admission| other >= made && *answered < *made + window;
+        assert!(admissions.iter().filter(within).count() <= max, "more than {max} within {window:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_under_way_are_decided_and_no_window_exceeds_its_limit() {
+    const REQUESTS_PER_SECOND: u32 = 10_000;
+    const FOR: Duration = Duration::from_secs(3);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("limits.yaml");
+    // The limit of `steady` stays; all else changes.
+    let text = |version: u64| {
+        let others: String = (0..1_000).map(|i| format!("- {{key: v{version}, value: {i}}}\n")).collect();
+        let limit = |max| format!("rate_limit: {{policy: {max}/500ms}}");
+        let (steady, changing) = (limit(100), limit(50 + 50 * (version % 2)));
+        format!("domain: d\ndescriptors:\n- {{key: steady, {steady}}}\n- {{key: changing, {changing}}}\n{others}")
+    };
+    write(&path, text(0)).unwrap();
+    let config = Config::read(&path).unwrap();
+    let service = Arc::new(Service::new(&config, Store::over(Arc::new(MemoryStore::new())), Headers::default()));
+    let (reloaded, reloads) = (Arc::clone(&service), Arc::new(AtomicU64::new(0)));
+    let counted = Arc::clone(&reloads);
+    let apply = move |config: Config| {
+        reloaded.reload(&config);
+        counted.fetch_add(1, Relaxed);
+    };
+    let mut background = JoinSet::new();
+    background.spawn(reload::watch(path.clone(), &config, apply).unwrap());
+    background.spawn(async move {
+        for version in 1.. {
+            let new = path.with_extension("new");
+            write(&new, text(version)).unwrap();
+            rename(new, &path).unwrap();
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+    });
+
+    let mut clients = JoinSet::new();
+    for key in ["steady", "changing"] {
+        let service = Arc::clone(&service);
+        clients.spawn(async move {
+            let entries = vec![Entry { key: key.to_owned(), value: "ann".to_owned() }];
+            let descriptors = vec![RateLimitDescriptor { entries, ..Default::default() }];
+            let request = RateLimitRequest { domain: "d".to_owned(), descriptors, hits_addend: 1 };
+            let (mut admissions, mut requests) = (Vec::new(), 0);
+            let mut pace = tokio::time::interval(Duration::from_millis(1));
+            let end = Instant::now() + FOR;
+            while Instant::now() < end {
+                pace.tick().await;
+                for _ in 0..REQUESTS_PER_SECOND / 2 / 1_000 {
+                    let made = Instant::now();
+                    let answer = service.decide(&request).await.expect("a request failed");
+                    requests += 1;
+                    assert!(answer.statuses[0].current_limit.is_some(), "no rule");
+                    if answer.overall_code() == Code::Ok {
+                        admissions.push((made, Instant::now()));
+                    }
+                }
+            }
+            (admissions, requests)
+        });
+    }
+    let mut requests = 0;
+    for (admissions, count) in clients.join_all().await {
+        requests += count;
+        assert!(admissions.len() > 100, "only {} of {count} admitted", admissions.len());
+        assert_windows(admissions, 100, Duration::from_millis(500));
+    }
+    println!("{requests} requests during {} reloads", reloads.load(Relaxed));
+    assert!(reloads.load(Relaxed) > 0);
 }
