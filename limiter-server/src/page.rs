@@ -6,6 +6,7 @@ mod key;
 mod state;
 
 use std::sync::{Arc, LazyLock};
+use std::time::Instant;
 
 use axum::Router;
 use axum::http::{HeaderName, HeaderValue, StatusCode, header};
@@ -17,6 +18,7 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::service::Service;
+use crate::store::OnOutage;
 
 const PAGE: &str = include_str!("page.html");
 
@@ -34,11 +36,26 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
 });
 
+/// What the page says about the server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct About {
+    store: &'static str,
+    outage: OnOutage,
+    started: Instant,
+}
+
+impl About {
+    /// Returns what the page says about a server that starts now.
+    pub(crate) fn new(store: &'static str, outage: OnOutage) -> Self {
+        Self { store, outage, started: Instant::now() }
+    }
+}
+
 /// Returns the routes of the page, for the admin listener. [`guarded`](crate::guard::guarded) protects them.
-pub fn routes(service: Arc<Service>) -> Router {
+pub(crate) fn routes(service: Arc<Service>, about: About) -> Router {
     Router::new()
         .route("/", get(async || Html(PAGE)))
-        .route("/page/state", get(state::state))
+        .route("/page/state", get(move |service| state::state(service, about)))
         .route("/page/key", get(key::show))
         .route("/page/find", get(key::find))
         .route("/page/reset", post(key::reset))

@@ -7,7 +7,6 @@ use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use futures_util::future::try_join_all;
-use futures_util::stream::{self, StreamExt, TryStreamExt};
 use limiter_core::{Error, LimitStatus, Limiter, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -44,8 +43,9 @@ pub(super) async fn show(
     let rule = target.rule(&service)?;
     let (limiter, key) = (limiter(&rule)?, &target.key);
     let now = limiter.status(key).await?;
-    let limits = try_join_all(now.limits().iter().enumerate().map(async |(i, limit)| {
-        let log = log(limiter, key, (i, limit), now.at()).await?;
+    let (at, limits) = (now.at(), now.limits());
+    let shown = try_join_all(limits.iter().enumerate().map(async |(i, limit)| {
+        let log = log(limiter, key, (i, limit), at).await?;
         Ok::<_, Error>(json!({
             "text": limit.limit().to_string(),
             "max": limit.limit().max(),
@@ -57,13 +57,18 @@ pub(super) async fn show(
             "log": log,
         }))
     }));
-    Ok(Json(json!({ "limits": limits.await? })))
+    Ok(Json(json!({ "limits": shown.await? })))
 }
 
 /// Returns the units of each part of the window that ends at `now`, oldest first.
 ///
 /// Every store answers a status at a later time, so the usage there tells which units have left the window by then.
-async fn log(limiter: &Limiter, key: &str, (i, limit): (usize, &LimitStatus), now: Timestamp) -> Result<Vec<u64>, Error> {
+async fn log(
+    limiter: &Limiter,
+    key: &str,
+    (i, limit): (usize, &LimitStatus),
+    now: Timestamp,
+) -> Result<Vec<u64>, Error> {
     if limit.used() == 0 {
         return Ok(vec![0; STEPS as usize]);
     }
@@ -73,9 +78,12 @@ async fn log(limiter: &Limiter, key: &str, (i, limit): (usize, &LimitStatus), no
         let status = limiter.status(key).at(at).await?;
         Ok::<_, Error>(status.limits().get(i).map_or(0, LimitStatus::used))
     }));
-    let mut before = limit.used();
-    let left = |used: u64| before.saturating_sub(std::mem::replace(&mut before, used.min(before)));
-    Ok(used.await?.into_iter().map(left).collect())
+    let left = |before: &mut u64, used: u64| {
+        // Units that are taken meanwhile must not show as negative.
+        let now = used.min(*before);
+        Some(std::mem::replace(before, now) - now)
+    };
+    Ok(used.await?.into_iter().scan(limit.used(), left).collect())
 }
 
 /// Returns the rules under which a key has used something.
@@ -83,21 +91,21 @@ pub(super) async fn find(
     State(service): State<Arc<Service>>,
     Query(Search { key }): Query<Search>,
 ) -> Result<Json<Vec<Value>>, Problem> {
-    let rules = service.rules();
-    let tried = rules.iter().filter_map(|rule| Some((rule, limiter(rule).ok()?))).take(MAX_TRIED);
-    let found = stream::iter(tried).map(async |(rule, limiter)| {
-        let status = limiter.status(&key).await?;
-        Ok::<_, Error>((status.used() > 0).then(|| {
-            json!({
-                "domain": rule.domain,
-                "path": rule.path,
-                "key": key,
-                "used": status.used(),
-                "limit": status.limit().to_string(),
-            })
-        }))
-    });
-    Ok(Json(found.buffered(TRIED_AT_ONCE).try_filter_map(async |found| Ok(found)).try_collect().await?))
+    let rules: Vec<Arc<Rule>> = service.rules().iter().take(MAX_TRIED).cloned().collect();
+    let mut found = Vec::new();
+    for rules in rules.chunks(TRIED_AT_ONCE) {
+        let tried = try_join_all(rules.iter().map(|rule| matching(rule, &key))).await?;
+        found.extend(tried.into_iter().flatten());
+    }
+    Ok(Json(found))
+}
+
+async fn matching(rule: &Rule, key: &str) -> Result<Option<Value>, Error> {
+    let Ok(limiter) = limiter(rule) else { return Ok(None) };
+    let status = limiter.status(key).await?;
+    let (used, limit) = (status.used(), status.limit().to_string());
+    let shown = || json!({ "domain": rule.domain, "path": rule.path, "key": key, "used": used, "limit": limit });
+    Ok((used > 0).then(shown))
 }
 
 /// Removes the log of a key.

@@ -9,20 +9,26 @@ use axum::extract::State;
 use limiter_core::{Counting, Limit, Policy};
 use serde_json::{Value, json};
 
+use super::About;
 use crate::denied::DeniedKey;
 use crate::rules::{Effect, Rule};
 use crate::service::Service;
+use crate::store::OnOutage;
 
 /// The number of denied keys that the page lists.
 const DENIED: usize = 100;
 
-pub(super) async fn state(State(service): State<Arc<Service>>) -> Json<Value> {
-    let store = service.store();
+pub(super) async fn state(State(service): State<Arc<Service>>, about: About) -> Json<Value> {
+    let outage = match about.outage {
+        OnOutage::Fallback => "fallback",
+        OnOutage::Open => "open",
+        OnOutage::Closed => "closed",
+        OnOutage::Error => "error",
+    };
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "up_ms": millis(service.started().elapsed()),
-        "store": { "kind": store.kind(), "away": store.is_away(), "outage": store.outage() },
-        "error": service.config_error().as_deref(),
+        "up_ms": millis(about.started.elapsed()),
+        "store": { "kind": about.store, "away": service.store().is_away(), "outage": outage },
         "rules": service.rules().iter().map(|rule| shown(rule)).collect::<Vec<_>>(),
         "denied": service.denied().latest(DENIED).iter().map(denied).collect::<Vec<_>>(),
     }))
