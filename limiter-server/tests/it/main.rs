@@ -2,6 +2,4 @@
 
 mod check;
 mod config;
-mod lifecycle;
 mod rules;
-mod server;
