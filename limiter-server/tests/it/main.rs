@@ -1,1 +1,8 @@
 //! The tests of limiter-server.
+
+mod check;
+mod config;
+mod lifecycle;
+mod reload;
+mod rules;
+mod server;
