@@ -14,7 +14,7 @@ use limiter_core::{Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
 use limiter_testkit::poll_times;
-use limiter_wrappers::{CircuitBreaker, FailClosed, FailOpen, Fallback, Stack, Timeout};
+use limiter_wrappers::{CircuitBreaker, Failsafe, Fallback, Stack, Timeout};
 use testbed::{
     ClusterFault, ClusterScene, Network, RedisFault, RedisScene, Scene, Soak, Subject, alone, observe, soak,
 };
@@ -40,8 +40,8 @@ async fn stacks(url: &str) -> Vec<Subject> {
             "breaker" => {
                 (Arc::new(CircuitBreaker::new(Timeout::new(redis, TIMEOUT), 3, PAUSE)), TIMEOUT_BOUND, Some(1))
             }
-            "fail open" => (Arc::new(FailOpen::new(redis)), BOUND, None),
-            "fail closed" => (Arc::new(FailClosed::new(redis, PAUSE)), BOUND, Some(1)),
+            "fail open" => (Arc::new(Failsafe::open(redis)), BOUND, None),
+            "fail closed" => (Arc::new(Failsafe::closed(redis, PAUSE)), BOUND, Some(1)),
             "fallback" => (Arc::new(Fallback::new(redis, MemoryStore::new())), BOUND, Some(2)),
             _ => {
                 let stack = Stack::new(redis).timeout(TIMEOUT).failures(3).pause(PAUSE);
