@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::limits::MAX_LIMITS;
+use crate::resolution;
 
 /// The largest number of microseconds for which an IEEE double represents it and every smaller one exactly.
 pub(crate) const MAX_MICROS: u64 = (1 << 53) - 1;
@@ -15,7 +16,7 @@ pub(crate) const MAX_MICROS: u64 = (1 << 53) - 1;
 /// cost counts as `MAX_COST`, which fills every limit just the same.
 pub const MAX_COST: u64 = 1 << 52;
 
-/// The error for a maximum, a window, a timestamp or a number of limits that is out of range. Converts into [`Error`].
+/// The error for a maximum, a window, a resolution, a timestamp or a number of limits that is out of range. Converts into [`Error`].
 // `Copy`, because a `const fn` cannot drop a value with a destructor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfRange {
@@ -29,6 +30,10 @@ pub(crate) enum Quantity {
     Window,
     /// A window in nanoseconds that is not a whole number of microseconds.
     WindowNanos,
+    /// A resolution in nanoseconds that limits cannot have.
+    ResolutionNanos,
+    /// The code of a resolution that is longer than this window in microseconds.
+    ResolutionAbove(u64),
     Timestamp,
     /// The number of limits in a policy.
     Limits,
@@ -52,6 +57,15 @@ impl fmt::Display for OutOfRange {
                 let found = Duration::from_nanos(found);
                 write!(f, "window of {found:?} is finer than a microsecond, expected whole microseconds")
             }
+            Quantity::ResolutionNanos => {
+                let [shorter, longer] = resolution::nearest(found);
+                let found = Duration::from_nanos(found);
+                write!(f, "resolution of {found:?} is not supported, the nearest are {shorter} and {longer}")
+            }
+            Quantity::ResolutionAbove(window) => {
+                let (window, (_, found)) = (Duration::from_micros(window), resolution::RESOLUTIONS[found as usize]);
+                write!(f, "resolution of {found} is longer than the window of {window:?}")
+            }
             Quantity::Limits => {
                 let found = if found == 0 { "none" } else { "more" };
                 write!(f, "a policy has 1 to {MAX_LIMITS} limits, found {found}")
@@ -69,7 +83,7 @@ impl From<OutOfRange> for Error {
     fn from(error: OutOfRange) -> Self {
         let kind = match error.quantity {
             Quantity::Timestamp => ErrorKind::InvalidTimestamp,
-            Quantity::Max | Quantity::Window | Quantity::WindowNanos | Quantity::Limits => ErrorKind::InvalidLimit,
+            _ => ErrorKind::InvalidLimit,
         };
         Self::new(kind, error.to_string())
     }

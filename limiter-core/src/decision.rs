@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::time::Duration;
 
-use crate::facts::{Entry, Facts, LogFacts, Outcome, Usage};
+use crate::facts::{Facts, LogFacts, Outcome, Usage};
 use crate::limit::Limit;
 use crate::op::{Mode, Op};
 use crate::per_limit::PerLimit;
@@ -32,8 +32,10 @@ pub struct Decision {
     denied: bool,
     /// Bit `i` is set if limit `i` denies the operation.
     blocking: u8,
-    /// How long the log keeps the entry.
-    retention_window: Window,
+    /// Whether the entry, if there is one, has no receipt because it merges with others.
+    merges: bool,
+    /// How long the receipt is valid.
+    receipt_window: Window,
 }
 
 impl Decision {
@@ -106,18 +108,25 @@ impl Decision {
 
     /// Returns the receipt of the operation's entry. For a repeated idempotency key, that of the original entry.
     ///
-    /// `None` if the log holds no entry for the operation.
+    /// `None` if the log holds no entry for the operation. Under a limit with a [resolution](Limit::resolution), only
+    /// [permits](crate::Request::permit) and calls with an [idempotency key](crate::Request::id) have receipts, which end after
+    /// ten minutes.
     #[inline]
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
-        self.entry().map(|entry| Receipt::new(entry.id, entry.at, self.retention_window))
+        match self.outcome {
+            Outcome::Appended(entry) | Outcome::Repeated(entry) if !self.merges => {
+                Some(Receipt::new(entry.id, entry.at, self.receipt_window))
+            }
+            _ => None,
+        }
     }
 
-    const fn entry(&self) -> Option<Entry> {
-        match self.outcome {
-            Outcome::Nothing => None,
-            Outcome::Appended(entry) | Outcome::Repeated(entry) => Some(entry),
-        }
+    /// Returns whether the operation has an entry in the log: it appended one, or repeats the call that did.
+    #[inline]
+    #[must_use]
+    pub const fn appended(&self) -> bool {
+        !matches!(self.outcome, Outcome::Nothing)
     }
 
     /// Returns whether this repeats the denial of an earlier acquire with the same id. A retry cannot succeed.
@@ -188,7 +197,9 @@ impl Decision {
 /// Two decisions are equal if all the values they return are equal.
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
-        let verdict = |decision: &Self| (decision.allowed, decision.denied, decision.at(), decision.receipt());
+        let verdict = |decision: &Self| {
+            (decision.allowed, decision.denied, decision.at(), decision.appended(), decision.receipt())
+        };
         verdict(self) == verdict(other) && self.limits() == other.limits()
     }
 }
@@ -202,6 +213,7 @@ impl fmt::Debug for Decision {
             .field("retry_after", &self.retry_after())
             .field("at", &self.at())
             .field("reset_after", &self.reset_after())
+            .field("appended", &self.appended())
             .field("receipt", &self.receipt())
             .field("binding_index", &self.binding_index())
             .field("limits", &self.limits())
@@ -216,8 +228,9 @@ impl fmt::Debug for Decision {
 pub fn decide(op: &Op<'_>, facts: Facts) -> Decision {
     let Facts { admitted, outcome, log } = facts;
     let (denied, blocking) = denial(op, admitted, op.policy.limits(), &log.usage);
-    let (status, retention_window) = (Status::new(op.policy, log), op.retention().window);
-    Decision { status, outcome, allowed: admitted, denied, blocking, retention_window }
+    let (merges, receipt_window) = (op.has_resolution() && !op.is_kept(), op.receipt_window());
+    let status = Status::new(op.policy, log);
+    Decision { status, outcome, allowed: admitted, denied, blocking, merges, receipt_window }
 }
 
 /// See [`crate::internal::decide_sized`].
@@ -226,7 +239,8 @@ pub(crate) fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], fac
     let SizedFacts { admitted, outcome, now, newest, usage } = facts;
     let (denied, blocking) = denial(op, admitted, limits, &usage);
     let status = Status::sized(limits, usage, now, newest);
-    Decision { status, outcome, allowed: admitted, denied, blocking, retention_window: op.retention().window }
+    let receipt_window = op.retention().window;
+    Decision { status, outcome, allowed: admitted, denied, blocking, merges: false, receipt_window }
 }
 
 /// See [`crate::internal::SizedFacts`].

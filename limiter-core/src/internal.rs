@@ -31,13 +31,13 @@ pub const fn policy_from_literal(text: &str) -> Policy {
 
 /// Derives a decision like [`decide`](crate::store::decide), for a number of limits known at compile time.
 ///
-/// With a constant `N`, the decision copies only `N` limits.
+/// With a constant `N`, the decision copies only `N` limits. They and those of the limiter's policy must be exact.
 #[inline(always)]
 pub fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Decision {
     crate::decision::decide_sized(op, limits, facts)
 }
 
-/// Returns a policy's limits as an array. `None` unless there are exactly `N`.
+/// Returns a policy's limits as an array. `None` unless there are exactly `N`, all of them exact.
 #[inline(always)]
 #[must_use]
 pub fn limits_array<const N: usize>(policy: &Policy) -> Option<&[Limit; N]> {

@@ -24,6 +24,7 @@ mod limiter;
 mod limits;
 mod log;
 mod log_key;
+mod merging;
 mod name;
 mod notation;
 mod op;
@@ -31,6 +32,7 @@ mod parse;
 mod per_limit;
 mod policy;
 pub mod request;
+mod resolution;
 mod search;
 #[cfg(feature = "serde")]
 mod serde;

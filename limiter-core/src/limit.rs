@@ -1,16 +1,18 @@
-//! One limit: a maximum cost per window.
+//! One limit: a maximum cost per window, exact or with a resolution.
 
+use std::fmt;
 use std::time::Duration;
 
-use crate::bounds::MAX_COST;
-use crate::bounds::OutOfRange;
-use crate::bounds::Quantity;
+use crate::bounds::{MAX_COST, OutOfRange, Quantity};
+use crate::resolution::{RESOLUTIONS, code_of};
 use crate::time::Window;
 
 /// A limit of at most `max` units of cost in any window of a given length.
 ///
 /// Parses from text such as `"100/60s"`, `"10 per second"` or `"5 per 10 minutes"`. The units are us, ms, s, m, h, d and
 /// their English names. [`Display`](std::fmt::Display) prints the short form, which parses back to the same limit.
+///
+/// A limit is exact unless it has a [resolution](Self::with_resolution), as in `"1000000/30d~1h"`.
 ///
 /// ```
 /// use limiter_core::Limit;
@@ -19,11 +21,14 @@ use crate::time::Window;
 /// assert_eq!(limit.to_string(), "100/1m");
 /// # Ok::<(), limiter_core::Error>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limit {
     max: u64,
-    window: Window,
+    /// The window, and from bit `CODE_SHIFT` on the code of the resolution. Decisions copy limits, so a limit stays small.
+    packed: u64,
 }
+
+const CODE_SHIFT: u32 = 60;
 
 impl Limit {
     /// Returns a limit of `max` units within any `window`.
@@ -44,7 +49,44 @@ impl Limit {
     /// # Errors
     /// [`OutOfRange`] if `max` is out of range.
     pub const fn with_window(max: u64, window: Window) -> Result<Self, OutOfRange> {
-        if max == 0 || max > MAX_COST { Err(OutOfRange::new(Quantity::Max, max)) } else { Ok(Self { max, window }) }
+        if max == 0 || max > MAX_COST {
+            Err(OutOfRange::new(Quantity::Max, max))
+        } else {
+            Ok(Self { max, packed: window.as_micros() })
+        }
+    }
+
+    /// Returns the limit with a resolution, which keeps its logs small: entries that no limit can tell apart merge.
+    ///
+    /// No window ever admits more than the maximum. The price is that a unit frees late, by less than `resolution`. A log holds
+    /// about `window / resolution` entries, whatever the maximum. Receipts are only for [permits](crate::Request::permit) and
+    /// calls with an [idempotency key](crate::Request::id), and end after ten minutes.
+    ///
+    /// `resolution` is 1, 10 or 100 µs, 1, 10 or 100 ms, 1 or 10 s, 1 or 10 min, 1 or 6 h, or 1 d, and no longer than the window. A
+    /// sixtieth of the window is a good start. Default: exact.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use limiter_core::Limit;
+    /// let month = Duration::from_secs(30 * 86_400);
+    /// let limit = Limit::new(1_000_000, month)?.with_resolution(Duration::from_secs(3600))?;
+    /// assert_eq!(limit, "1000000/30d~1h".parse()?);
+    /// # Ok::<(), limiter_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if `resolution` is not one of these, or longer than the window.
+    pub const fn with_resolution(self, resolution: Duration) -> Result<Self, OutOfRange> {
+        let nanos = resolution.as_nanos();
+        let Some(code) = code_of(nanos) else {
+            let nanos = if nanos >> 64 > 0 { u64::MAX } else { nanos as u64 };
+            return Err(OutOfRange::new(Quantity::ResolutionNanos, nanos));
+        };
+        let window = self.window().as_micros();
+        if RESOLUTIONS[code].0 > window {
+            return Err(OutOfRange::new(Quantity::ResolutionAbove(window), code as u64));
+        }
+        Ok(Self { max: self.max, packed: window | (code as u64) << CODE_SHIFT })
     }
 
     /// Returns a limit of `max` units within any second.
@@ -101,9 +143,29 @@ impl Limit {
     #[inline]
     #[must_use]
     pub const fn window(&self) -> Window {
-        self.window
+        Window::from_low_bits(self.packed)
+    }
+
+    /// Returns the resolution. `None` if the limit is exact. See [`with_resolution`](Self::with_resolution).
+    #[must_use]
+    pub const fn resolution(&self) -> Option<Duration> {
+        match self.resolution_micros() {
+            0 => None,
+            micros => Some(Duration::from_micros(micros)),
+        }
+    }
+
+    /// Returns the resolution in microseconds, 0 if the limit is exact.
+    pub(crate) const fn resolution_micros(&self) -> u64 {
+        RESOLUTIONS[(self.packed >> CODE_SHIFT) as usize].0
     }
 
     /// Fills array elements that are never read.
-    pub(crate) const UNUSED: Self = Self { max: 1, window: Window::MIN };
+    pub(crate) const UNUSED: Self = Self { max: 1, packed: Window::MIN.as_micros() };
+}
+
+impl fmt::Debug for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Limit").field(&format_args!("{self}")).finish()
+    }
 }

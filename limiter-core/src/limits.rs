@@ -15,14 +15,30 @@ pub(crate) struct Limits {
     len: u8,
 }
 
+/// The bit of `len` that is set if a limit has a resolution, so that no array of exact limits has such a length.
+const RESOLUTION: u8 = 1 << 7;
+
 impl Limits {
     /// Returns the first `count` elements of `array`. `count` is 1 to [`MAX_LIMITS`].
     pub(crate) const fn new(array: [Limit; MAX_LIMITS], count: usize) -> Self {
-        Self { array, len: count as u8 }
+        let (mut len, mut i) = (count as u8, 0);
+        while i < count {
+            if array[i].resolution_micros() > 0 {
+                len |= RESOLUTION;
+            }
+            i += 1;
+        }
+        Self { array, len }
     }
 
+    #[inline(always)]
     pub(crate) const fn count(&self) -> usize {
-        self.len as usize
+        (self.len & !RESOLUTION) as usize
+    }
+
+    #[inline]
+    pub(crate) const fn have_resolution(&self) -> bool {
+        self.len & RESOLUTION > 0
     }
 
     pub(crate) const fn first(&self) -> Limit {
@@ -33,7 +49,7 @@ impl Limits {
         self.array[i]
     }
 
-    /// Returns the limits as an array. `None` unless there are exactly `N`.
+    /// Returns the limits as an array. `None` unless there are exactly `N`, all of them exact.
     #[inline(always)]
     pub(crate) fn as_array<const N: usize>(&self) -> Option<&[Limit; N]> {
         if usize::from(self.len) == N { self.array.first_chunk() } else { None }
@@ -45,6 +61,6 @@ impl Deref for Limits {
 
     #[inline(always)]
     fn deref(&self) -> &[Limit] {
-        self.array.get(..usize::from(self.len)).unwrap_or(&self.array)
+        self.array.get(..self.count()).unwrap_or(&self.array)
     }
 }

@@ -13,7 +13,7 @@ fn invalid(what: &str, text: &str, error: ParseError) -> Error {
     // Spans start and end at character boundaries, because separators and units are whole characters.
     let found = text.get(error.found.start..error.found.end).unwrap_or(text);
     let reason = match error.reason {
-        Reason::OutOfRange(error) => error.to_string(),
+        Reason::OutOfRange(error) | Reason::Resolution(error) => error.to_string(),
         reason if found.len() == text.len() => reason.expected().to_owned(),
         reason => format!("{}, found {}", reason.expected(), excerpt(found)),
     };
@@ -39,14 +39,18 @@ impl FromStr for Window {
 
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.max(), self.window())
+        write!(f, "{}/{}", self.max(), self.window())?;
+        match self.resolution_micros() {
+            0 => Ok(()),
+            micros => write!(f, "~{}", Window::from_low_bits(micros)),
+        }
     }
 }
 
 impl FromStr for Limit {
     type Err = Error;
 
-    /// Parses `"100/60s"` or `"100 per minute"`.
+    /// Parses `"100/60s"`, `"100 per minute"` or `"1000000/30d~1h"`, where `1h` is the resolution.
     fn from_str(text: &str) -> Result<Self, Error> {
         parse::limit(text.as_bytes()).map_err(|error| invalid("limit", text, error))
     }
@@ -76,6 +80,8 @@ impl FromStr for Policy {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -93,9 +99,68 @@ mod tests {
             ("4503599627370496/9007199254740991us", 1 << 52, (1 << 53) - 1, "4503599627370496/9007199254740991us"),
         ] {
             let limit: Limit = text.parse().unwrap();
-            assert_eq!((limit.max(), limit.window().as_micros()), (max, micros), "{text}");
+            assert_eq!((limit.max(), limit.window().as_micros(), limit.resolution()), (max, micros, None), "{text}");
             assert_eq!(limit.to_string(), printed);
             assert_eq!(printed.parse::<Limit>().unwrap(), limit);
+        }
+    }
+
+    #[test]
+    fn resolutions_parse_and_print() {
+        for (text, micros, printed) in [
+            ("1/1us~1us", 1, "1/1us~1us"),
+            ("1/1s~10us", 10, "1/1s~10us"),
+            ("1/1s~100 microseconds", 100, "1/1s~100us"),
+            ("1/1s~1ms", 1_000, "1/1s~1ms"),
+            ("1/1s~10ms", 10_000, "1/1s~10ms"),
+            ("1/1s~100ms", 100_000, "1/1s~100ms"),
+            ("1000 per hour ~ second", 1_000_000, "1000/1h~1s"),
+            ("1/1h~10s", 10_000_000, "1/1h~10s"),
+            ("1000/1h ~ 60s", 60_000_000, "1000/1h~1m"),
+            ("1/1h~10m", 600_000_000, "1/1h~10m"),
+            ("1000000/30d~1h", 3_600_000_000, "1000000/30d~1h"),
+            ("1/30d~6h", 21_600_000_000, "1/30d~6h"),
+            ("4503599627370496/9007199254740991us~24h", 86_400_000_000, "4503599627370496/9007199254740991us~1d"),
+        ] {
+            let limit: Limit = text.parse().unwrap();
+            assert_eq!(limit.resolution(), Some(Duration::from_micros(micros)), "{text}");
+            let exact = Limit::with_window(limit.max(), limit.window()).unwrap();
+            assert_eq!(exact.with_resolution(Duration::from_micros(micros)), Ok(limit));
+            assert_eq!((limit.to_string(), printed.parse().ok()), (printed.to_owned(), Some(limit)), "{text}");
+            assert_ne!(exact, limit);
+        }
+    }
+
+    #[test]
+    fn malformed_resolutions_say_what_was_expected() {
+        const PARSED: &[(&str, &str)] = &[
+            ("1/1s~5s", "limit \"1/1s~5s\": resolution of 5s is not supported, the nearest are 1s and 10s"),
+            ("1/1s~0s", "resolution of 0ns is not supported, the nearest are 1us and 10us"),
+            ("1/1h~2m", "resolution of 120s is not supported, the nearest are 1m and 10m"),
+            ("1/1h~2h", "resolution of 7200s is not supported, the nearest are 1h and 6h"),
+            ("1/30d~7d", "resolution of 604800s is not supported, the nearest are 6h and 1d"),
+            ("1/1s~18446744073709551600us", "is not supported, the nearest are 6h and 1d"),
+            ("1/1s~18446744073709551616us", "the number is out of range"),
+            ("1/1m~1h", "limit \"1/1m~1h\": resolution of 1h is longer than the window of 60s"),
+            ("1/9us~10us", "resolution of 10us is longer than the window of 9µs"),
+            ("1/1s~", "expected a whole number and a unit of us, ms, s, m, h or d, as in 60s, found \"\""),
+            ("1/1s~1ms~1ms", "expected a whole number and a unit"),
+            ("1~1s/1s", "expected a whole number, found \"1~1s\""),
+            ("1/~1s", "expected a whole number and a unit"),
+        ];
+        for (text, part) in PARSED {
+            let error = text.parse::<Limit>().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidLimit);
+            assert!(error.to_string().contains(part), "{text}: {error}");
+        }
+        let limit: Limit = "1/1h".parse().unwrap();
+        for (resolution, message) in [
+            (Duration::from_nanos(1_500), "resolution of 1.5µs is not supported, the nearest are 1us and 10us"),
+            (Duration::MAX, "is not supported, the nearest are 6h and 1d"),
+            (Duration::from_secs(86_400), "resolution of 1d is longer than the window of 3600s"),
+        ] {
+            let error = limit.with_resolution(resolution).unwrap_err();
+            assert!(error.to_string().contains(message), "{error}");
         }
     }
 
@@ -158,5 +223,7 @@ mod tests {
         };
         const POLICY: Policy = Policy::from_limits([LIMIT, LIMIT]);
         assert_eq!(POLICY, "5/1m, 5/1m".parse().unwrap());
+        const COARSE: Policy = crate::policy!("5/1m, 9/1h~1m");
+        assert_eq!(COARSE, "5/1m, 9/1h~1m".parse().unwrap());
     }
 }

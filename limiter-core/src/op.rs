@@ -3,6 +3,7 @@
 use crate::bounds::MAX_COST;
 use crate::error::{Error, ErrorKind};
 use crate::log_key::LogKey;
+use crate::merging::Merging;
 use crate::name::Name;
 use crate::policy::{Counting, Policy};
 use crate::time::{Timestamp, Window};
@@ -111,6 +112,11 @@ pub struct Op<'a> {
     pub at: At,
     /// The idempotency key, which a peek ignores. Default: `None`.
     pub id: Option<EntryId>,
+    /// Whether the entry is for a permit, which a peek ignores. Default: `false`.
+    ///
+    /// A limit with a [resolution](crate::Limit::resolution) then merges the entry only after ten minutes, and the decision has a
+    /// receipt. Exact limits ignore it.
+    pub keep: bool,
     /// Whether the caller of a peek reads the usage only, as in [`Limiter::status`](crate::Limiter::status). Default: `false`.
     ///
     /// Stores ignore it. Observers can tell a status from a peek.
@@ -123,7 +129,8 @@ impl<'a> Op<'a> {
     #[must_use]
     pub fn new(mode: Mode, key: &'a (impl AsRef<[u8]> + ?Sized), policy: &'a Policy) -> Self {
         let log = LogKey::new(Name::default(), key);
-        Self { log, policy, limiter_policy: None, cost: 1, mode, at: At::StoreClock, id: None, is_status: false }
+        let (at, id) = (At::StoreClock, None);
+        Self { log, policy, limiter_policy: None, cost: 1, mode, at, id, keep: false, is_status: false }
     }
 
     /// Returns an acquire of one unit. See [`new`](Self::new) for the other defaults.
@@ -181,7 +188,7 @@ impl<'a> Op<'a> {
 
     /// Sets the idempotency key. Default: none.
     ///
-    /// If the log holds an entry with the same id that is younger than the [retention window](Self::retention), the
+    /// If the log holds an entry with the same id that is younger than the [receipt window](Self::receipt_window), the
     /// operation appends nothing. It returns the original verdict with the current usage.
     #[inline]
     #[must_use]
@@ -190,10 +197,19 @@ impl<'a> Op<'a> {
         self
     }
 
+    /// Sets [`keep`](Self::keep): the entry is for a permit.
+    #[inline]
+    #[must_use]
+    pub fn with_kept(mut self) -> Self {
+        self.keep = true;
+        self
+    }
+
     /// Validates the operation and returns it in the form that stores rely on.
     ///
     /// The cost of an acquire or a peek is then 1 to the policy's smallest maximum. The cost of a record is 1 to
-    /// [`MAX_COST`]; a higher one is reduced to [`MAX_COST`]. A peek has no id.
+    /// [`MAX_COST`]; a higher one is reduced to [`MAX_COST`]. A peek has no id
+    /// and keeps nothing.
     ///
     /// # Errors
     /// - [`ErrorKind::InvalidCost`] if the cost is 0.
@@ -212,7 +228,7 @@ impl<'a> Op<'a> {
             return Err(Error::new(ErrorKind::CostExceedsLimit, text).with_log(log));
         }
         if self.mode == Mode::Peek {
-            self.id = None;
+            (self.id, self.keep) = (None, false);
         }
         Ok(self)
     }
@@ -225,7 +241,7 @@ impl<'a> Op<'a> {
     pub fn is_checked(&self) -> bool {
         match self.mode {
             Mode::Record => 0 < self.cost && self.cost <= MAX_COST,
-            Mode::Peek if self.id.is_some() => false,
+            Mode::Peek if self.id.is_some() || self.keep => false,
             // Every maximum is at least 1.
             _ => self.cost == 1 || (0 < self.cost && self.cost <= self.policy.smallest_max()),
         }
@@ -254,6 +270,36 @@ impl<'a> Op<'a> {
                 Retention { window: own.window.max(other.window), max: own.max.max(other.max) }
             }
         }
+    }
+
+    /// Returns whether the entry is kept under a limit with a resolution: if it has an id or is for a permit.
+    #[inline]
+    #[must_use]
+    pub const fn is_kept(&self) -> bool {
+        self.keep || self.id.is_some()
+    }
+
+    /// Returns whether a limit of `policy` or of `limiter_policy` has a resolution.
+    #[inline]
+    #[must_use]
+    pub fn has_resolution(&self) -> bool {
+        self.policy.has_resolution() || self.limiter_policy.is_some_and(Policy::has_resolution)
+    }
+
+    /// Returns the windows and the resolutions by which an append merges entries. `None` if all limits are exact.
+    #[must_use]
+    pub fn merging(&self) -> Option<Merging> {
+        let limits = || self.policy.limits().iter().chain(self.limiter_policy.into_iter().flat_map(Policy::limits));
+        self.has_resolution().then(|| Merging::of(limits().copied()))
+    }
+
+    /// Returns how long an entry's receipt and idempotency key are valid: the [retention](Self::retention) window, but at most
+    /// [ten minutes](Merging::KEPT) if a limit has a resolution.
+    #[inline]
+    #[must_use]
+    pub fn receipt_window(&self) -> Window {
+        let window = self.retention().window;
+        if self.has_resolution() { window.min(Merging::KEPT) } else { window }
     }
 }
 

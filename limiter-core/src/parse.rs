@@ -1,5 +1,7 @@
 //! The parser of limits and windows. `policy!` and `FromStr` share it, so it consists of `const` functions.
 
+use std::time::Duration;
+
 use crate::bounds::OutOfRange;
 use crate::limit::Limit;
 use crate::limits::Limits;
@@ -30,6 +32,7 @@ pub(crate) enum Reason {
     NoUnit,
     NumberTooLarge,
     OutOfRange(OutOfRange),
+    Resolution(OutOfRange),
     TooManyLimits,
 }
 
@@ -42,6 +45,10 @@ impl Reason {
             Self::NoUnit => "expected a whole number and a unit of us, ms, s, m, h or d, as in 60s",
             Self::NumberTooLarge => "the number is out of range: expected 1 to 2^52 units within 1 to 2^53 - 1 µs",
             Self::OutOfRange(_) => "out of range: expected 1 to 2^52 units within 1 to 2^53 - 1 µs",
+            Self::Resolution(_) => {
+                "expected a resolution of 1, 10 or 100 us, 1, 10 or 100 ms, 1 or 10 s, 1 or 10 m, 1 or 6 h or 1 d, no \
+                 longer than the window"
+            }
             Self::TooManyLimits => "expected at most 8 limits",
         }
     }
@@ -130,6 +137,17 @@ pub(crate) const fn window(text: &[u8]) -> Result<Window, ParseError> {
 
 const fn window_in(text: &[u8], span: Span) -> Result<Window, ParseError> {
     let span = span.trim(text);
+    match micros_in(text, span) {
+        Ok(micros) => match Window::from_micros(micros) {
+            Ok(window) => Ok(window),
+            Err(error) => span.error(Reason::OutOfRange(error)),
+        },
+        Err(error) => Err(error),
+    }
+}
+
+/// Parses a number and a unit.
+const fn micros_in(text: &[u8], span: Span) -> Result<u64, ParseError> {
     let mut digits = span.start;
     while digits < span.end && text[digits].is_ascii_digit() {
         digits += 1;
@@ -149,10 +167,9 @@ const fn window_in(text: &[u8], span: Span) -> Result<Window, ParseError> {
         let mut i = 0;
         while i < names.len() {
             if name.is(text, names[i].as_bytes()) {
-                let Some(micros) = count.checked_mul(length) else { return span.error(Reason::NumberTooLarge) };
-                return match Window::from_micros(micros) {
-                    Ok(window) => Ok(window),
-                    Err(error) => span.error(Reason::OutOfRange(error)),
+                return match count.checked_mul(length) {
+                    Some(micros) => Ok(micros),
+                    None => span.error(Reason::NumberTooLarge),
                 };
             }
             i += 1;
@@ -162,7 +179,7 @@ const fn window_in(text: &[u8], span: Span) -> Result<Window, ParseError> {
     span.error(Reason::NoUnit)
 }
 
-/// Parses a limit, such as `"100/60s"` or `"100 per minute"`.
+/// Parses a limit, such as `"100/60s"`, `"100 per minute"` or `"1000000/30d~1h"`.
 pub(crate) const fn limit(text: &[u8]) -> Result<Limit, ParseError> {
     limit_in(text, Span::of(text))
 }
@@ -178,13 +195,26 @@ const fn limit_in(text: &[u8], span: Span) -> Result<Limit, ParseError> {
         Ok(max) => max,
         Err(error) => return Err(error),
     };
+    let (window, resolution) = match window.find(text, b"~") {
+        Some(at) => (window.to(at), Some(window.from(at + 1).trim(text))),
+        None => (window, None),
+    };
     let window = match window_in(text, window) {
         Ok(window) => window,
         Err(error) => return Err(error),
     };
-    match Limit::with_window(max, window) {
+    let limit = match Limit::with_window(max, window) {
+        Ok(limit) => limit,
+        Err(error) => return span.error(Reason::OutOfRange(error)),
+    };
+    let Some(resolution) = resolution else { return Ok(limit) };
+    let micros = match micros_in(text, resolution) {
+        Ok(micros) => micros,
+        Err(error) => return Err(error),
+    };
+    match limit.with_resolution(Duration::from_micros(micros)) {
         Ok(limit) => Ok(limit),
-        Err(error) => span.error(Reason::OutOfRange(error)),
+        Err(error) => resolution.error(Reason::Resolution(error)),
     }
 }
 

@@ -173,6 +173,13 @@ impl Policy {
         self.smallest_max
     }
 
+    /// Returns whether a limit has a [resolution](Limit::resolution).
+    #[inline]
+    #[must_use]
+    pub const fn has_resolution(&self) -> bool {
+        self.limits.have_resolution()
+    }
+
     /// See [`crate::internal::limits_array`].
     #[inline(always)]
     pub(crate) fn limits_array<const N: usize>(&self) -> Option<&[Limit; N]> {
@@ -268,6 +275,11 @@ mod tests {
             let policy = Policy::new((1..=count).map(limit)).unwrap();
             assert_eq!((policy.limits().len() as u64, policy.smallest_max(), policy.largest_max()), (count, 1, count));
             assert_eq!(policy.limits_array::<3>().is_some(), count == 3);
+            let coarse = Limit::per_second(1).unwrap().with_resolution(std::time::Duration::from_millis(10)).unwrap();
+            let last = Policy::new((1..count).map(limit).chain([coarse])).unwrap();
+            assert_eq!((last.limits().len() as u64, last.limits().last()), (count, Some(&coarse)));
+            assert_eq!((last.has_resolution(), last.limits_array::<3>()), (true, None));
+            assert!(!policy.has_resolution());
         }
     }
 }

@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn policies_round_trip_and_reject_nonsense() {
-        let text = r#"{"name":"api","limits":["3/1s","100/1h"],"counting":"attempts"}"#;
+        let text = r#"{"name":"api","limits":["3/1s","100/1h~1m"],"counting":"attempts"}"#;
         let policy: Policy = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&policy).unwrap(), text);
         let short: Policy = serde_json::from_str(r#"{"limits":["3 per second"]}"#).unwrap();

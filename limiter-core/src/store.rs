@@ -23,6 +23,7 @@ use crate::error::Error;
 pub use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
 pub use crate::log::Log;
 pub use crate::log_key::LogKey;
+pub use crate::merging::Merging;
 pub use crate::op::{At, Mode, Op, Retention};
 pub use crate::settlement::Settlement;
 pub use crate::status::settled;

@@ -88,6 +88,8 @@ impl Window {
     /// The longest window, 2^53 - 1 µs (285 years).
     pub const MAX: Self = Self(MAX_MICROS);
 
+    pub(crate) const TEN_MINUTES: Self = Self(600_000_000);
+
     /// Returns a window of `length`.
     ///
     /// # Errors
@@ -111,6 +113,12 @@ impl Window {
         } else {
             Ok(Self(micros))
         }
+    }
+
+    /// Returns the window in the lowest 53 bits, which are not all 0.
+    #[inline]
+    pub(crate) const fn from_low_bits(bits: u64) -> Self {
+        Self(bits & MAX_MICROS)
     }
 
     /// Returns the length in microseconds.

@@ -291,7 +291,7 @@ impl<S: WindowStore> WindowStore for DenialCache<S> {
                 return Some(op.checked().map(|op| decide(&op, facts)));
             }
             let decision = attempt(&self.store, op)?;
-            if decision.as_ref().is_ok_and(|decision| decision.receipt().is_some()) {
+            if decision.as_ref().is_ok_and(Decision::appended) {
                 self.cache.forget(op.log);
             }
             Some(decision)

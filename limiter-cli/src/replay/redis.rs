@@ -195,7 +195,7 @@ impl RedisRun {
                  further apart",
                 window.as_duration().saturating_add(EXPIRY_MARGIN).as_secs()
             );
-            if decision.receipt().is_some() {
+            if decision.appended() {
                 newest.set(Some(Append { at: decision.at(), sent }));
             }
         }

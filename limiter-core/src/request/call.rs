@@ -18,6 +18,7 @@ pub(super) struct Call<'a, S, B> {
     pub(super) cost: u64,
     pub(super) at: At,
     pub(super) id: Option<EntryId>,
+    pub(super) keep: bool,
     pub(super) is_status: bool,
     /// How long to wait at most until an acquire fits.
     pub(super) within: Duration,
@@ -32,8 +33,8 @@ impl<S, B: Clone> Clone for Call<'_, S, B> {
 impl<'a, S, B> Call<'a, S, B> {
     #[inline(always)]
     pub(super) fn new(limiter: &'a Limiter<S>, key: B, mode: Mode) -> Self {
-        let (at, within) = (At::StoreClock, Duration::ZERO);
-        Self { limiter, key, policy: None, mode, cost: 1, at, id: None, is_status: false, within }
+        let (policy, at, id, within) = (None, At::StoreClock, None, Duration::ZERO);
+        Self { limiter, key, policy, mode, cost: 1, at, id, keep: false, is_status: false, within }
     }
 }
 
@@ -49,6 +50,7 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
             mode: self.mode,
             at: self.at,
             id: self.id,
+            keep: self.keep,
             is_status: self.is_status,
         }
     }

@@ -72,14 +72,14 @@ pub struct Permit<'a, S> {
 impl<'a, S, B> Request<'a, S, B, Acquire> {
     /// Returns a [`Permit`] instead of a decision if the acquire is admitted.
     pub fn permit(self) -> PermitRequest<'a, S, B, Acquire> {
-        PermitRequest(self)
+        PermitRequest(self.kept())
     }
 }
 
 impl<'a, S, B> Request<'a, S, B, AcquireWithin> {
     /// Returns a [`Permit`] instead of a decision if the acquire is admitted.
     pub fn permit(self) -> PermitRequest<'a, S, B, AcquireWithin> {
-        PermitRequest(self)
+        PermitRequest(self.kept())
     }
 }
 

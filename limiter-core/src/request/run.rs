@@ -206,6 +206,12 @@ impl<'a, S, B, V> Request<'a, S, B, V> {
     pub(super) fn call(&self) -> &Call<'a, S, B> {
         &self.call
     }
+
+    /// Keeps the entry for a permit.
+    pub(super) fn kept(mut self) -> Self {
+        self.call.keep = true;
+        self
+    }
 }
 
 impl<'a, S, B, V> Future for Request<'a, S, B, V>

@@ -109,7 +109,7 @@ impl KeyUsage {
         // A reset restarts a key's time, but the time of the plot continues.
         self.advance(decision.at().as_micros())?;
         let now = Timestamp::from_micros_saturating(self.now);
-        for (log, counts) in self.logs.iter().zip([decision.receipt().is_some(), action != Action::Peek]) {
+        for (log, counts) in self.logs.iter().zip([decision.appended(), action != Action::Peek]) {
             if counts {
                 drop(log.record(LOG).cost(cost).at(now).now()?);
             }

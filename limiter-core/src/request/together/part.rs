@@ -199,7 +199,8 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
     fn call(&self, mode: Mode) -> Call<'_, S, &[u8]> {
         let Self { cost, at, id, .. } = *self;
         let call = Call::new(&*self.limiter, self.key.as_ref(), mode);
-        Call { policy: self.policy.as_deref(), cost, at, id, ..call }
+        // A refund needs a receipt.
+        Call { policy: self.policy.as_deref(), cost, at, id, keep: mode != Mode::Peek, ..call }
     }
 
     /// Makes the call if the store can answer without waiting.

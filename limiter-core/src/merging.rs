@@ -1,0 +1,92 @@
+//! Which entries of a log may merge, if a limit has a resolution.
+
+use smallvec::SmallVec;
+
+use crate::limit::Limit;
+use crate::time::Window;
+
+/// The windows of an operation's limits, each with its resolution, by which an append merges entries.
+///
+/// See *Merging* in the contract of [`WindowStore`](crate::WindowStore).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Merging(SmallVec<[(Window, u64); 4]>);
+
+impl Merging {
+    /// How long a kept entry takes no part in merging, and how long its idempotency key and its receipt are valid: ten minutes.
+    pub const KEPT: Window = Window::TEN_MINUTES;
+
+    pub(crate) fn of(limits: impl Iterator<Item = Limit>) -> Self {
+        let mut windows: SmallVec<_> = limits.map(|limit| (limit.window(), limit.resolution_micros())).collect();
+        windows.sort_unstable();
+        // Of equal windows, the first has the smallest resolution.
+        windows.dedup_by_key(|(window, _)| *window);
+        Self(windows)
+    }
+
+    /// Returns the windows, shortest first, each once, with its smallest resolution in microseconds. 0 is exact.
+    #[must_use]
+    pub fn windows(&self) -> &[(Window, u64)] {
+        &self.0
+    }
+
+    /// Returns the smallest resolution among the limits that count an entry of this age. Both are in microseconds.
+    ///
+    /// 0 if one of these limits is exact, or if no limit counts the entry.
+    #[must_use]
+    pub fn resolution_at(&self, age: u64) -> u64 {
+        let counting = self.0.iter().filter(|(window, _)| age < window.as_micros());
+        counting.map(|(_, resolution)| *resolution).min().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::policy;
+    use crate::store::Op;
+
+    #[test]
+    fn the_smallest_resolution_that_counts_an_entry_applies() {
+        for (own, limiter, windows, resolutions) in [
+            // (age, p(age))
+            (policy!("5/50s~10s"), None, &[(50, 10)][..], &[(0, 10), (49, 10), (50, 0)][..]),
+            (policy!("2/1s, 6/50s~10s"), None, &[(1, 0), (50, 10)], &[(0, 0), (1, 10), (49, 10), (50, 0)]),
+            (policy!("6/50s~10s, 2/1s~1s"), None, &[(1, 1), (50, 10)], &[(0, 1), (1, 10), (50, 0)]),
+            (policy!("6/50s~10s, 2/100s"), None, &[(50, 10), (100, 0)], &[(0, 0), (49, 0), (50, 0)]),
+            (policy!("2/50s~1s"), Some(policy!("6/50s~10s, 2/20s")), &[(20, 0), (50, 1)], &[(19, 0), (20, 1), (50, 0)]),
+            (policy!("2/50s"), Some(policy!("9/50s~1s")), &[(50, 0)], &[(0, 0)]),
+        ] {
+            let mut op = Op::acquire("", &own);
+            op.limiter_policy = limiter.as_ref();
+            let merging = op.merging().unwrap();
+            let seconds: Vec<_> =
+                merging.windows().iter().map(|(w, r)| (w.as_micros() / 1_000_000, r / 1_000_000)).collect();
+            assert_eq!(seconds, windows, "{own} {limiter:?}");
+            for (age, resolution) in resolutions {
+                assert_eq!(
+                    merging.resolution_at(age * 1_000_000),
+                    resolution * 1_000_000,
+                    "{own} {limiter:?} at {age}"
+                );
+            }
+        }
+        assert_eq!(Op::acquire("", &policy!("1/1s, 1/1m")).merging(), None);
+    }
+
+    #[test]
+    fn a_resolution_ends_receipts_after_ten_minutes() {
+        for (policy, with_receipt, minutes) in [
+            (policy!("1/1h"), [true, true, true], 60),
+            (policy!("1/1h~1m"), [false, true, true], 10),
+            (policy!("1/5m~1m"), [false, true, true], 5),
+            (policy!("1/1h, 1/5m~1m"), [false, true, true], 10),
+        ] {
+            let op = Op::acquire("", &policy);
+            for (op, with_receipt) in [op, op.with_kept(), op.with_id(7)].into_iter().zip(with_receipt) {
+                assert_eq!(op.receipt_window().as_micros(), minutes * 60_000_000, "{policy}");
+                assert_eq!(!op.has_resolution() || op.is_kept(), with_receipt, "{policy}");
+            }
+            let peek = Op::peek("", &policy).with_kept();
+            assert!(!peek.is_checked() && !peek.checked().unwrap().keep);
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! The resolutions that a limit may have.
+
+/// The resolutions in microseconds and as text, by code. Code 0 is an exact limit. Each divides the next, so the cells of all
+/// policies nest.
+pub(crate) const RESOLUTIONS: [(u64, &str); 14] = [
+    (0, "none"),
+    (1, "1us"),
+    (10, "10us"),
+    (100, "100us"),
+    (1_000, "1ms"),
+    (10_000, "10ms"),
+    (100_000, "100ms"),
+    (1_000_000, "1s"),
+    (10_000_000, "10s"),
+    (60_000_000, "1m"),
+    (600_000_000, "10m"),
+    (3_600_000_000, "1h"),
+    (21_600_000_000, "6h"),
+    (86_400_000_000, "1d"),
+];
+
+/// Returns the code of a resolution in nanoseconds.
+pub(crate) const fn code_of(nanos: u128) -> Option<usize> {
+    let mut code = 1;
+    while code < RESOLUTIONS.len() {
+        if RESOLUTIONS[code].0 as u128 * 1000 == nanos {
+            return Some(code);
+        }
+        code += 1;
+    }
+    None
+}
+
+/// Returns the nearest shorter and the nearest longer resolution as text: the first two or the last two if there is none.
+pub(crate) fn nearest(nanos: u64) -> [&'static str; 2] {
+    let longer = RESOLUTIONS.partition_point(|(micros, _)| micros * 1000 < nanos).clamp(2, RESOLUTIONS.len() - 1);
+    [RESOLUTIONS[longer - 1].1, RESOLUTIONS[longer].1]
+}

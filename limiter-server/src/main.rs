@@ -1,0 +1,3 @@
+//! The program limiter-server.
+
+fn main() {}
