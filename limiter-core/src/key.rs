@@ -72,6 +72,19 @@ impl KeyBuf {
         Self(Bytes::Inline { len: 0, bytes: [0; INLINE] })
     }
 
+    /// Returns the key of a tuple of any number of parts, as the `Key` of shorter tuples does.
+    #[must_use]
+    pub fn from_parts<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> Self {
+        let mut key = Self::new();
+        for (i, part) in parts.into_iter().enumerate() {
+            if i > 0 {
+                key.push(b",");
+            }
+            key.push_part(part.as_ref());
+        }
+        key
+    }
+
     fn push(&mut self, more: &[u8]) {
         match &mut self.0 {
             Bytes::Inline { len, bytes } => {
@@ -453,6 +466,7 @@ mod tests {
         for a in parts {
             for b in parts {
                 assert_eq!(seen.insert(key((a, b)), format!("{a:?} {b:?}")), None);
+                assert_eq!(key(KeyBuf::from_parts([a, b])), key((a, b)));
                 for c in parts {
                     assert_eq!(seen.insert(key((a, b, c)), format!("{a:?} {b:?} {c:?}")), None);
                 }

@@ -1,6 +1,7 @@
 //! One log as a value, for backends that load, change and save whole logs.
 
 mod bytes;
+mod merge;
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
@@ -38,6 +39,9 @@ use crate::time::Timestamp;
 /// # Performance
 /// An operation takes logarithmic time in the number of entries. A settlement takes time proportional to the number of entries
 /// that are newer than the one it changes. Loading and saving take linear time.
+///
+/// Merging under a limit with a resolution adds amortised constant time to an append. If kept entries lie between two that merge,
+/// it adds time proportional to their number.
 #[derive(Clone)]
 pub struct Log {
     /// Oldest first.
@@ -52,6 +56,8 @@ pub struct Log {
     expires_at: Timestamp,
     /// Idempotency keys. Some may name entries that are gone.
     ids: HashMap<EntryId, Original>,
+    /// All later entries have the mark [`KEPT`].
+    plain_until: Timestamp,
 }
 
 #[derive(Clone, Copy)]
@@ -59,8 +65,31 @@ struct StoredEntry {
     at: Timestamp,
     /// The running total up to and including this entry, modulo 2^64.
     total: u64,
-    /// The lower half of the entry's id. Increases from entry to entry.
-    number: u64,
+    /// The lower half of the entry's id, which increases from entry to entry, and the marks.
+    marked: u64,
+}
+
+/// The mark of an entry that is kept until its age is ten minutes.
+const KEPT: u64 = 1 << 63;
+/// The mark of a merged entry, which no receipt and no idempotency key names.
+const MERGED: u64 = 1 << 62;
+
+impl StoredEntry {
+    const fn number(&self) -> u64 {
+        self.marked & !(KEPT | MERGED)
+    }
+
+    const fn is_marked_kept(&self) -> bool {
+        self.marked & KEPT > 0
+    }
+
+    const fn is_merged(&self) -> bool {
+        self.marked & MERGED > 0
+    }
+
+    const fn mark_merged(&mut self) {
+        self.marked = self.number() | MERGED;
+    }
 }
 
 /// The entry that an idempotency key names, and its verdict.
@@ -84,14 +113,15 @@ impl Log {
     /// Returns an empty log whose entries will have ids from these halves on.
     fn with_ids(prefix: u64, next: u64) -> Self {
         let (entries, ids) = (VecDeque::new(), HashMap::new());
-        Self { entries, prefix, next, dropped: 0, expires_at: Timestamp::EPOCH, ids }
+        let (expires_at, plain_until) = (Timestamp::EPOCH, Timestamp::EPOCH);
+        Self { entries, prefix, next, dropped: 0, expires_at, ids, plain_until }
     }
 
     /// Returns a log of entries with these times and costs, oldest first. Their ids count from `first`.
     pub(crate) fn numbered(first: u64, entries: impl Iterator<Item = (Timestamp, u64)>) -> Self {
         let mut log = Self::with_ids(0, first);
         for (at, cost) in entries {
-            log.append(at, cost);
+            log.append(at, cost, 0);
         }
         log
     }
@@ -103,7 +133,7 @@ impl Log {
     pub fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
         let (time, retention) = (self.clamped(op.at, now), op.retention());
         if let Some((entry, admitted)) = op.id.and_then(|id| self.original(id))
-            && retention.window.counts(entry.at, time)
+            && op.receipt_window().counts(entry.at, time)
         {
             let outcome = Outcome::Repeated(self.entry(&entry));
             return Facts { admitted, outcome, log: self.facts(op.policy, op.cost, time) };
@@ -113,12 +143,18 @@ impl Log {
         if !op.appends(admitted) {
             return Facts { admitted, outcome: Outcome::Nothing, log: self.facts(op.policy, op.cost, time) };
         }
-        let appended = self.append(time, op.cost);
+        let (before, merging) = (self.entries.back().map(|newest| newest.at), op.merging());
+        let is_kept = op.id.is_some() || (op.keep && merging.is_some());
+        let appended = self.append(time, op.cost, if is_kept { KEPT } else { 0 });
         if let Some(id) = op.id {
-            self.insert_id(id, Original { number: appended.number, admitted });
+            self.ids.insert(id, Original { number: appended.number(), admitted });
         }
         self.drop_front(self.first_from(retention.window.edge(time)));
         self.drop_beyond(retention.max);
+        if let Some((merging, before)) = merging.zip(before) {
+            self.merge(&merging, before, time);
+        }
+        self.forget_ids();
         let unclamped = op.at.or_clock(now);
         let grace = if op.at == At::StoreClock { Duration::ZERO } else { GIVEN_TIME_GRACE };
         let time_to_live = Duration::from_micros(time.micros_since(unclamped)) + retention.window.as_duration() + grace;
@@ -170,12 +206,15 @@ impl Log {
     }
 
     fn entry(&self, stored: &StoredEntry) -> Entry {
-        Entry { id: EntryId::from_u128(u128::from(self.prefix) << 64 | u128::from(stored.number)), at: stored.at }
+        Entry { id: EntryId::from_u128(u128::from(self.prefix) << 64 | u128::from(stored.number())), at: stored.at }
     }
 
-    fn append(&mut self, at: Timestamp, cost: u64) -> StoredEntry {
-        let appended = StoredEntry { at, total: self.total().wrapping_add(cost), number: self.next };
+    fn append(&mut self, at: Timestamp, cost: u64, mark: u64) -> StoredEntry {
+        let appended = StoredEntry { at, total: self.total().wrapping_add(cost), marked: self.next | mark };
         self.next = self.next.wrapping_add(1);
+        if mark & KEPT == 0 {
+            self.plain_until = at;
+        }
         self.entries.push_back(appended);
         appended
     }
@@ -186,12 +225,12 @@ impl Log {
         Some((self.entries[position(&self.entries, original.number)?], original.admitted))
     }
 
-    fn insert_id(&mut self, id: EntryId, original: Original) {
-        // Amortised: when the ids of entries that are gone are removed, they make up half of the map.
+    /// Forgets the ids of entries that are gone or merged. Amortised: they then make up half of the map.
+    fn forget_ids(&mut self) {
         if self.ids.len() > 2 * self.entries.len() {
             self.ids.retain(|_, original| position(&self.entries, original.number).is_some());
+            self.ids.shrink_to(2 * self.entries.len());
         }
-        self.ids.insert(id, original);
     }
 
     /// The total cost of all entries ever appended, modulo 2^64.
@@ -265,16 +304,17 @@ impl Log {
     }
 }
 
-/// The index of the entry with this number.
+/// The index of the entry with this number, unless it is merged.
 fn position(entries: &VecDeque<StoredEntry>, number: u64) -> Option<usize> {
     // Exact unless an entry before it is gone.
-    let latest = usize::try_from(number.checked_sub(entries.front()?.number)?).ok()?;
-    if entries.get(latest).is_some_and(|entry| entry.number == number) {
+    let latest = usize::try_from(number.checked_sub(entries.front()?.number())?).ok()?;
+    let is_it = |entry: &StoredEntry| entry.number() == number && !entry.is_merged();
+    if entries.get(latest).is_some_and(is_it) {
         return Some(latest);
     }
-    let newer = gallop(0, entries.len(), |i| entries[entries.len() - 1 - i].number > number);
+    let newer = gallop(0, entries.len(), |i| entries[entries.len() - 1 - i].number() > number);
     let i = entries.len().checked_sub(newer + 1)?;
-    (entries[i].number == number).then_some(i)
+    is_it(&entries[i]).then_some(i)
 }
 
 impl Default for Log {

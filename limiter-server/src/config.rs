@@ -1,10 +1,17 @@
 //! The configuration: files in the format of Envoy's rate limit service, read and validated.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
 use limiter_core::Policy;
+
+mod reader;
+mod tree;
+
+use reader::Reader;
 
 /// A validated configuration.
 #[derive(Clone, Debug, Default)]
@@ -13,13 +20,15 @@ pub struct Config {
     pub domains: Vec<Domain>,
 }
 
-/// A domain and its descriptors.
+/// A domain and its descriptors: one file.
 #[derive(Clone, Debug)]
 pub struct Domain {
     /// The name that requests give.
     pub name: String,
     /// The topmost descriptors.
     pub nodes: Vec<Node>,
+    /// Where the name stands.
+    pub place: Place,
 }
 
 /// One descriptor of a file.
@@ -27,9 +36,9 @@ pub struct Domain {
 pub struct Node {
     /// The key that an entry of a request must have.
     pub key: String,
-    /// The values that it may have.
+    /// The values that the entry may have.
     pub value: Value,
-    /// What `rate_limit` says, if it is there.
+    /// The limit. A node with neither a limit nor children exempts what it matches.
     pub limit: Option<RateLimit>,
     /// Counts and reports, but never denies.
     pub shadow: bool,
@@ -39,11 +48,11 @@ pub struct Node {
     pub detailed_metric: bool,
     /// Labels metrics with the value of this entry.
     pub value_to_metric: bool,
-    /// Limits all values of a wildcard together.
+    /// Limits all values that match a wildcard together.
     pub share_threshold: bool,
-    /// The descriptors below.
+    /// The descriptors of the next entry.
     pub children: Vec<Node>,
-    /// Where it stands.
+    /// Where the descriptor begins.
     pub place: Place,
 }
 
@@ -97,8 +106,8 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong with a configuration: one line for each error, as `file:line:column: text`.
-#[derive(Clone, Debug, Default)]
+/// The errors of a configuration, each as `file:line:column: text`. Files that cannot be read have no line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors(pub Vec<String>);
 
 impl fmt::Display for Errors {
@@ -110,21 +119,65 @@ impl fmt::Display for Errors {
 impl std::error::Error for Errors {}
 
 impl Config {
-    /// Reads a file, or all files of a folder whose names end in `.yaml` or `.yml`.
+    /// Reads a file, or all files of a folder whose names end in `.yaml` or `.yml`, in the order of their names.
     ///
     /// # Errors
     /// All errors of all files.
     pub fn read(path: &Path) -> Result<Self, Errors> {
-        let text =
-            std::fs::read_to_string(path).map_err(|error| Errors(vec![format!("{}: {error}", path.display())]))?;
-        Self::parse(&path.display().to_string(), &text)
+        let failed = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
+        let files = files(path).map_err(|error| Errors(vec![failed(path, error)]))?;
+        let read = files.into_iter().map(|file| match fs::read(&file) {
+            Ok(bytes) => Ok((file.display().to_string(), bytes)),
+            Err(error) => Err(failed(&file, error)),
+        });
+        Self::collect(read)
     }
 
-    /// Reads the text of one file.
+    /// Reads one file from memory. `file` names it in errors.
     ///
     /// # Errors
     /// All errors of the text.
-    pub fn parse(_file: &str, _text: &str) -> Result<Self, Errors> {
-        Ok(Self::default())
+    pub fn parse(file: &str, text: &[u8]) -> Result<Self, Errors> {
+        Self::collect([Ok((file.to_owned(), text.to_vec()))])
     }
+
+    fn collect(files: impl IntoIterator<Item = Result<(String, Vec<u8>), String>>) -> Result<Self, Errors> {
+        let (mut domains, mut errors) = (Vec::<Domain>::new(), Vec::new());
+        let mut places: HashMap<String, Place> = HashMap::new();
+        for file in files {
+            let domain = file.map_err(|error| vec![error]).and_then(|(file, text)| Reader::read(&file, &text));
+            match domain {
+                Ok(domain) => {
+                    if let Some(first) = places.insert(domain.name.clone(), domain.place.clone()) {
+                        let Domain { name, place, .. } = &domain;
+                        errors.push(format!("{place}: the domain \"{name}\" is already at {first}"));
+                    }
+                    domains.push(domain);
+                }
+                Err(more) => errors.extend(more),
+            }
+        }
+        if errors.is_empty() { Ok(Self { domains }) } else { Err(Errors(errors)) }
+    }
+}
+
+/// Lists the files of a folder. Follows symbolic links, because Kubernetes mounts files as links.
+fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !fs::metadata(path)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let file = entry?.path();
+        let is_yaml = file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+        let is_hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if is_yaml && !is_hidden && !file.is_dir() {
+            files.push(file);
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        return Err(io::Error::other("the folder has no file *.yaml or *.yml"));
+    }
+    Ok(files)
 }

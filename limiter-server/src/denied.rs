@@ -93,23 +93,21 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::config::Place;
-    use crate::rules::Effect;
+    use limiter_core::SharedStore;
+    use limiter_memory::MemoryStore;
 
-    fn rule(path: &str) -> Arc<Rule> {
-        Arc::new(Rule {
-            domain: "edge".to_owned(),
-            path: path.to_owned(),
-            name: None,
-            replaces: Vec::new(),
-            effect: Effect::Deny,
-            shadow: false,
-            quota: false,
-            detailed_metric: false,
-            counts: Arc::default(),
-            place: Place { file: "limits.yaml".into(), line: 1, column: 1 },
-        })
+    use super::*;
+    use crate::config::Config;
+    use crate::rules::Rules;
+
+    fn rules(path: &str, before: Option<&Rules>) -> Rules {
+        let text = format!("domain: edge\ndescriptors: [{{key: {path}}}]");
+        let store: SharedStore = Arc::new(MemoryStore::new());
+        Rules::new(&Config::parse("limits.yaml", text.as_bytes()).unwrap(), &store, before)
+    }
+
+    fn rule(rules: &Rules) -> &Arc<Rule> {
+        rules.iter().next().unwrap()
     }
 
     fn shown(denied: &DeniedKeys, count: usize) -> Vec<(String, String, u64)> {
@@ -121,27 +119,27 @@ mod tests {
 
     #[test]
     fn the_latest_come_first_and_a_reload_changes_nothing() {
-        let (denied, login, search) = (DeniedKeys::default(), rule("login"), rule("search"));
-        for (rule, key) in [(&login, "a"), (&search, "a"), (&login, "b"), (&login, "a")] {
+        let (logins, searches) = (rules("login", None), rules("search", None));
+        let (denied, login, search) = (DeniedKeys::default(), rule(&logins), rule(&searches));
+        for (rule, key) in [(login, "a"), (search, "a"), (login, "b"), (login, "a")] {
             denied.note(rule, key.as_bytes());
         }
-        let reloaded =
-            Arc::new(Rule { counts: Arc::clone(&search.counts), ..Arc::into_inner(rule("search")).unwrap() });
-        denied.note(&reloaded, b"a");
+        let reloaded = rules("search", Some(&searches));
+        denied.note(rule(&reloaded), b"a");
         let expected = [("search", "a", 2), ("login", "a", 2), ("login", "b", 1)];
         let expected = expected.map(|(path, key, times)| (path.to_owned(), key.to_owned(), times));
         assert_eq!(shown(&denied, 9), expected);
         assert_eq!(shown(&denied, 1), expected[..1]);
-        denied.forget(&search, b"a");
-        denied.forget(&search, b"never denied");
+        denied.forget(search, b"a");
+        denied.forget(search, b"never denied");
         assert_eq!(shown(&denied, 9), expected[1..]);
     }
 
     #[test]
     fn memory_is_bounded() {
-        let (denied, rules) = (DeniedKeys::default(), [rule("login"), rule("search")]);
+        let (denied, rules) = (DeniedKeys::default(), ["login", "search"].map(|path| rules(path, None)));
         for number in 0..10 * KEPT {
-            denied.note(&rules[number % 2], number.to_string().as_bytes());
+            denied.note(rule(&rules[number % 2]), number.to_string().as_bytes());
             assert!(denied.0.lock().unwrap().keys < 2 * KEPT);
         }
         let latest = shown(&denied, usize::MAX);

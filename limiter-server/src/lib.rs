@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod check;
 pub mod config;
 pub mod denied;
+pub mod guard;
 pub mod rules;

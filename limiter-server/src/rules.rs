@@ -1,5 +1,6 @@
 //! The rules: a configuration, compiled for lookups.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -7,46 +8,64 @@ use limiter_core::{KeyBuf, Limiter, SharedStore};
 
 use crate::config::{Config, Place};
 
+mod build;
+mod key;
+mod level;
+
+use build::Builder;
+use level::Level;
+
 /// The rules of a configuration over a store.
 #[derive(Debug, Default)]
 pub struct Rules {
-    rules: Vec<Arc<Rule>>,
+    domains: level::Map<Domain>,
+    list: Vec<Arc<Rule>>,
+}
+
+#[derive(Debug)]
+struct Domain {
+    top: Level,
+    overrides: Arc<Rule>,
 }
 
 impl Rules {
     /// Compiles a configuration. Rules with the name of a rule of `before` keep its counts.
     #[must_use]
-    pub fn new(_config: &Config, _store: &SharedStore, _before: Option<&Self>) -> Self {
-        Self::default()
+    pub fn new(config: &Config, store: &SharedStore, before: Option<&Self>) -> Self {
+        Builder::new(store, before).rules(config)
     }
 
     /// Returns whether there is such a domain.
     #[must_use]
-    pub fn knows(&self, _domain: &str) -> bool {
-        false
+    pub fn knows(&self, domain: &str) -> bool {
+        self.domains.contains_key(domain)
     }
 
     /// Returns the rule of one descriptor and the key that it limits; `None` if no rule matches.
+    ///
+    /// For each entry, a rule with its value comes before a wildcard that matches it, and that before a rule for any value.
     #[must_use]
-    pub fn find(&self, _domain: &str, _entries: &[(&str, &str)]) -> Option<Match<'_>> {
-        None
+    pub fn find(&self, domain: &str, entries: &[(&str, &str)]) -> Option<Match<'_>> {
+        let rule = self.domains.get(domain)?.top.find(entries)?;
+        Some(Match { rule, key: key::of_open(&rule.open, entries), detailed: rule.label(entries) })
     }
 
-    /// Returns all rules, in the order of the files.
+    /// Returns all rules of files, in their order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Rule>> {
-        self.rules.iter()
+        self.list.iter()
     }
 
-    /// Returns the rule of requests that bring their own limit and match no rule with a limiter; `None` if there is no such domain.
+    /// Returns the rule of descriptors that bring their own limit and match no rule with [`Effect::Limit`]. `None` if there is
+    /// no such domain. Its policy does not matter.
     #[must_use]
-    pub fn overrides(&self, _domain: &str) -> Option<&Arc<Rule>> {
-        None
+    pub fn overrides(&self, domain: &str) -> Option<&Arc<Rule>> {
+        self.domains.get(domain).map(|domain| &domain.overrides)
     }
 
-    /// Returns the key of a request under [`overrides`](Self::overrides): its keys and values.
+    /// Returns the key of a descriptor under [`overrides`](Self::overrides): its keys and values.
     #[must_use]
-    pub fn override_key(_entries: &[(&str, &str)]) -> KeyBuf {
-        KeyBuf::new()
+    pub fn override_key(entries: &[(&str, &str)]) -> KeyBuf {
+        key::of_parts(entries.iter().flat_map(|(key, value)| [*key, *value]))
     }
 }
 
@@ -55,9 +74,9 @@ impl Rules {
 pub struct Match<'a> {
     /// The rule.
     pub rule: &'a Arc<Rule>,
-    /// The values that the rule leaves open, as a tuple. The SHA-256 of longer keys than 1 KiB.
+    /// The values that the rule leaves open, as a tuple; their SHA-256 if they are longer than 1 KiB.
     pub key: KeyBuf,
-    /// The rule's label in metrics for this descriptor, if it is to have one: `detailed_metric`, `value_to_metric`.
+    /// The path with the values of this descriptor in place of those left open, if the rule's metrics are labelled with them.
     pub detailed: Option<String>,
 }
 
@@ -66,7 +85,8 @@ pub struct Match<'a> {
 pub struct Rule {
     /// The domain.
     pub domain: String,
-    /// The keys and the configured values, such as `source_cluster=proxy,destination_cluster`. The limiter is named `domain/path`.
+    /// The keys and the configured values, such as `source_cluster=proxy,destination_cluster`. A limiter's name is
+    /// `domain/path`, so a rule keeps its history when its limit changes.
     pub path: String,
     /// The configured name.
     pub name: Option<String>,
@@ -76,14 +96,41 @@ pub struct Rule {
     pub effect: Effect,
     /// Whether it only counts and reports.
     pub shadow: bool,
-    /// Whether it denies a request only together with all other rules of this kind that match the request.
+    /// Whether it denies a request only together with all other rules of this kind that match.
     pub quota: bool,
-    /// Whether metrics are labelled with all keys and values.
-    pub detailed_metric: bool,
     /// The requests so far.
     pub counts: Arc<Counts>,
     /// Where it stands.
     pub place: Place,
+    /// The entries whose values are the key.
+    open: Box<[usize]>,
+    /// The parts of the label, if metrics show values.
+    label: Option<Box<[Label]>>,
+}
+
+/// One entry in a label.
+#[derive(Clone, Debug)]
+enum Label {
+    /// A key with a configured value, or without a value.
+    Fixed(String),
+    /// A key, which the value of the request follows.
+    Open(String),
+}
+
+impl Rule {
+    /// Whether metrics are labelled with values of requests.
+    #[must_use]
+    pub fn is_detailed(&self) -> bool {
+        self.label.is_some()
+    }
+
+    fn label(&self, entries: &[(&str, &str)]) -> Option<String> {
+        let labels = self.label.as_ref()?.iter().zip(entries).map(|(label, (_, value))| match label {
+            Label::Fixed(text) => text.clone(),
+            Label::Open(key) => key::path_of(key, Some(value)),
+        });
+        Some(labels.collect::<Vec<_>>().join(","))
+    }
 }
 
 /// What a rule does.
@@ -91,12 +138,23 @@ pub struct Rule {
 pub enum Effect {
     /// Limits.
     Limit(Limiter),
-    /// Denies always.
+    /// Denies always: `requests_per_unit: 0`.
     Deny,
-    /// Allows always, and says so.
+    /// Allows always, and says so: `unlimited: true`.
     Unlimited,
-    /// Allows always, as if no rule matched.
+    /// Allows always, as if no rule matched: no `rate_limit`, and no descriptors below.
     Exempt,
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limit(limiter) => write!(f, "{}", limiter.policy()),
+            Self::Deny => f.write_str("denied"),
+            Self::Unlimited => f.write_str("unlimited"),
+            Self::Exempt => f.write_str("exempt"),
+        }
+    }
 }
 
 /// Requests by outcome.

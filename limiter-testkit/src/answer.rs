@@ -19,6 +19,7 @@ pub struct Answer {
     pub remaining: u64,
     pub retry_after: Option<u64>,
     pub refill_after: u64,
+    pub appended: bool,
     /// When the entry was appended, and how long its receipt is valid.
     pub receipt: Option<(Timestamp, Window)>,
     pub binding: usize,
@@ -84,6 +85,7 @@ impl From<&Decision> for Answer {
             remaining: decision.remaining(),
             retry_after: decision.retry_after().map(micros),
             refill_after: micros(decision.refill_after()),
+            appended: decision.appended(),
             receipt: decision.receipt().map(|receipt| (receipt.at(), receipt.window())),
             binding: decision.binding_index(),
             retry_after_each: decision.limits().iter().map(|limit| limit.retry_after().map_or(0, micros)).collect(),

@@ -1,9 +1,11 @@
 //! The reference implementation of the store contract.
 
+mod merging;
+
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use limiter_core::store::{
@@ -12,6 +14,8 @@ use limiter_core::store::{
 use limiter_core::{
     Counting, Decision, EntryId, Error, Limit, MAX_COST, Name, NowStore, PerLimit, Policy, Timestamp, WindowStore,
 };
+
+use merging::{Append, KEPT_FOR};
 
 /// The reference implementation of [`WindowStore`]. Each log is a list of entries that every operation rescans. It
 /// never forgets a log. Authors of stores read it first and compare their stores with it. It is too slow for any
@@ -39,6 +43,8 @@ pub struct OracleEntry {
     pub cost: u64,
     /// Whether it fitted when it was appended.
     pub admitted: bool,
+    /// Whether it takes no part in merging for ten minutes.
+    pub kept: bool,
 }
 
 impl OracleStore {
@@ -67,6 +73,10 @@ impl OracleStore {
 
 fn owned(log: LogKey<'_>) -> (Name, Vec<u8>) {
     (log.name, log.key.to_vec())
+}
+
+fn micros(duration: Duration) -> u64 {
+    duration.as_micros() as u64
 }
 
 fn age(entry: &OracleEntry, now: Timestamp) -> u64 {
@@ -123,17 +133,19 @@ fn time(at: At, log: &[OracleEntry]) -> Timestamp {
 impl NowStore for OracleStore {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         let mut logs = self.logs();
-        let named = logs.named + 1;
+        let mut named = logs.named;
         let log = logs.by_key.entry(owned(op.log)).or_default();
         let now = time(op.at, log);
-        // Keep every entry that either the operation's policy or the limiter's covers.
-        let readers = [Some(op.policy), op.limiter_policy];
-        let limits = readers.into_iter().flatten().flat_map(Policy::limits);
-        let kept_for = limits.clone().map(|limit| limit.window().as_micros()).max().unwrap_or(0);
-        let kept_max = limits.map(Limit::max).max().unwrap_or(0);
+        // Every limit that the log is kept for: those of the operation's policy and of the limiter's.
+        let policies = [Some(op.policy), op.limiter_policy];
+        let limits: Vec<Limit> = policies.into_iter().flatten().flat_map(Policy::limits).copied().collect();
+        let longest = limits.iter().map(|limit| limit.window().as_micros()).max().unwrap_or(0);
+        let largest = limits.iter().map(Limit::max).max().unwrap_or(0);
+        let is_exact = limits.iter().all(|limit| limit.resolution().is_none());
+        let id_for = if is_exact { longest } else { longest.min(KEPT_FOR) };
 
-        let repeated =
-            log.iter().copied().find(|entry| op.id.is_some() && entry.id == op.id && age(entry, now) < kept_for);
+        let has_id = |entry: &OracleEntry| op.id.is_some() && entry.id == op.id;
+        let repeated = log.iter().find(|entry| has_id(entry) && age(entry, now) < id_for).copied();
         let fits = |limit: &Limit| sum(&counting(log, limit, now)).saturating_add(op.cost) <= limit.max();
         let admitted = repeated.map_or_else(|| op.policy.limits().iter().all(fits), |entry| entry.admitted);
         let appends = match op.mode {
@@ -146,12 +158,22 @@ impl NowStore for OracleStore {
         if let Some(entry) = repeated {
             outcome = Outcome::Repeated(Entry { id: entry.name, at: entry.at });
         }
+        let mut name = || {
+            named += 1;
+            EntryId::from_u128(named.into())
+        };
         if appends {
-            let entry =
-                OracleEntry { name: EntryId::from_u128(named.into()), id: op.id, at: now, cost: op.cost, admitted };
+            // An older entry may have the id for longer than it is valid.
+            log.iter_mut().filter(|entry| has_id(entry)).for_each(|entry| entry.id = None);
+            let kept = op.id.is_some() || op.keep && !is_exact;
+            let entry = OracleEntry { name: name(), id: op.id, at: now, cost: op.cost, admitted, kept };
+            let before = log.last().map_or(now, |newest| newest.at);
             log.push(entry);
-            log.retain(|entry| age(entry, now) < kept_for);
-            cap(log, kept_max);
+            log.retain(|entry| age(entry, now) < longest);
+            cap(log, largest);
+            if !is_exact {
+                Append { limits: &limits, before, now, new: entry.name }.merge(log, name);
+            }
             outcome = Outcome::Appended(Entry { id: entry.name, at: entry.at });
         }
         let facts = Facts { admitted, outcome, log: log_facts(log, op.policy, op.cost, now) };

@@ -1,4 +1,4 @@
-//! The byte format of a saved log, version 1. A *number* is an unsigned integer in LEB128.
+//! The byte format of a saved log, version 2. A *number* is an unsigned integer in LEB128.
 //!
 //! | bytes | content |
 //! |---|---|
@@ -9,21 +9,26 @@
 //! | number | the number of entries, each of which is: |
 //! | – number | its time minus that of the previous entry |
 //! | – number | the lower half of its id minus that of the previous entry |
-//! | – number | four times its cost, plus 2 if it has an idempotency key, and then 1 more if it was admitted |
+//! | – number | eight times its cost, plus 1 if it is merged, 2 if it is kept for ten minutes, or, if it has an idempotency key, 3 if it was denied and 4 if it was admitted |
 //! | – 16 or 0 | the idempotency key, little-endian |
 //! | 4 | CRC-32 (IEEE 802.3) of all preceding bytes, little-endian |
 
 use std::collections::HashMap;
 
-use super::{Log, Original};
+use super::{KEPT, Log, MERGED, Original};
 use crate::bounds::MAX_COST;
 use crate::error::{Error, ErrorKind};
 use crate::op::EntryId;
 use crate::time::Timestamp;
 
-const VERSION: u8 = 1;
-const ADMITTED: u64 = 1;
-const HAS_ID: u64 = 2;
+const VERSION: u8 = 2;
+
+/// The kinds of entries, which the lowest three bits of a cost hold.
+const PLAIN: u64 = 0;
+const IS_MERGED: u64 = 1;
+const IS_KEPT: u64 = 2;
+const DENIED_ID: u64 = 3;
+const ADMITTED_ID: u64 = 4;
 
 impl Log {
     /// Encodes the log, for [`from_bytes`](Self::from_bytes). An idempotency key takes 16 bytes, any other field 1 to 10.
@@ -40,11 +45,17 @@ impl Log {
         let (mut at, mut number) = (Timestamp::EPOCH, 0);
         for (i, entry) in self.entries.iter().enumerate() {
             push(&mut out, entry.at.micros_since(at));
-            push(&mut out, entry.number.wrapping_sub(number));
-            (at, number) = (entry.at, entry.number);
-            let id = ids.get(&number);
-            let flags = id.map_or(0, |(_, admitted)| HAS_ID | if *admitted { ADMITTED } else { 0 });
-            push(&mut out, self.cost(i) << 2 | flags);
+            push(&mut out, entry.number().wrapping_sub(number));
+            (at, number) = (entry.at, entry.number());
+            let id = ids.get(&number).filter(|_| !entry.is_merged());
+            let kind = match id {
+                Some((_, true)) => ADMITTED_ID,
+                Some((_, false)) => DENIED_ID,
+                None if entry.is_marked_kept() => IS_KEPT,
+                None if entry.is_merged() => IS_MERGED,
+                None => PLAIN,
+            };
+            push(&mut out, self.cost(i) << 3 | kind);
             if let Some((id, _)) = id {
                 out.extend_from_slice(&id.as_u128().to_le_bytes());
             }
@@ -84,18 +95,25 @@ fn read(mut bytes: &[u8]) -> Option<Log> {
     for i in 0..count {
         at = at.checked_add(number(bytes)?)?;
         let step = number(bytes)?.checked_sub(u64::from(i > 0))?;
-        log.next = log.next.checked_add(step)?;
+        log.next = log.next.checked_add(step).filter(|next| *next < MERGED)?;
         let word = number(bytes)?;
-        let cost = Some(word >> 2).filter(|cost| (1..=MAX_COST).contains(cost))?;
-        let number = log.append(Timestamp::from_micros(at).ok()?, cost).number;
-        if word & HAS_ID > 0 {
+        let cost = Some(word >> 3).filter(|cost| (1..=MAX_COST).contains(cost))?;
+        let (mark, has_id) = match word & 7 {
+            PLAIN => (0, false),
+            IS_MERGED => (MERGED, false),
+            IS_KEPT => (KEPT, false),
+            DENIED_ID | ADMITTED_ID => (KEPT, true),
+            _ => return None,
+        };
+        let number = log.append(Timestamp::from_micros(at).ok()?, cost, mark).number();
+        if has_id {
             let id = EntryId::from_u128(u128::from_le_bytes(*take(bytes)?));
-            if log.ids.insert(id, Original { number, admitted: word & ADMITTED > 0 }).is_some() {
+            if log.ids.insert(id, Original { number, admitted: word & 7 == ADMITTED_ID }).is_some() {
                 return None;
             }
         }
     }
-    (next >= log.next && bytes.is_empty()).then_some(Log { next, ..log })
+    (log.next <= next && next < MERGED && bytes.is_empty()).then_some(Log { next, ..log })
 }
 
 fn take<'a, const N: usize>(bytes: &mut &'a [u8]) -> Option<&'a [u8; N]> {
@@ -178,27 +196,32 @@ mod tests {
             assert_eq!(kind(&[&bytes[..], &bytes[..=len]].concat()), Err(ErrorKind::Corrupt));
         }
         let mut other = bytes;
-        other[0] = 2;
-        assert_eq!(Log::from_bytes(&other).unwrap_err().to_string(), "the saved log has version 2, expected 1");
+        other[0] = 1;
+        assert_eq!(Log::from_bytes(&other).unwrap_err().to_string(), "the saved log has version 1, expected 2");
     }
 
     #[test]
     fn a_right_checksum_does_not_make_nonsense_right() {
         let with_sum = |content: &[u8]| [content, &crc32(content).to_le_bytes()[..]].concat();
         let head = |count: u8| [&[VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0][..], &[count]].concat();
-        let entry = [5, 1, 4 | 1];
+        let entry = [5, 1, 8 | IS_KEPT as u8];
         assert!(Log::from_bytes(&with_sum(&[head(1), entry.to_vec()].concat())).is_ok());
         for (what, content) in [
             ("fewer entries", [head(2), entry.to_vec()].concat()),
             ("more entries", [head(0), entry.to_vec()].concat()),
             ("a cost of 0", [head(1), vec![5, 1, 1]].concat()),
-            ("one number twice", [head(2), entry.to_vec(), vec![0, 0, 5]].concat()),
+            ("no kind", [head(1), vec![5, 1, 8 | 5]].concat()),
+            ("one number twice", [head(2), entry.to_vec(), vec![0, 0, 8]].concat()),
             ("a number that is too long", [head(1), vec![0xff; 11]].concat()),
             (
                 "a time that is too late",
-                [head(1), vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 1, 5]].concat(),
+                [head(1), vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 1, 8]].concat(),
             ),
-            ("one id twice", [head(2), vec![5, 1, 6], vec![7; 16], vec![5, 1, 6], vec![7; 16]].concat()),
+            ("one id twice", [head(2), vec![5, 1, 11], vec![7; 16], vec![5, 1, 11], vec![7; 16]].concat()),
+            (
+                "a number with a mark",
+                [head(1), vec![5, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 8]].concat(),
+            ),
             ("a huge count", [head(0xff), vec![0xff, 0xff, 0x7f]].concat()),
         ] {
             assert_eq!(Log::from_bytes(&with_sum(&content)).unwrap_err().kind(), ErrorKind::Corrupt, "{what}");

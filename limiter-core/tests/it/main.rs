@@ -2,6 +2,7 @@
 
 mod acquire_many;
 mod log;
+mod merging;
 mod permits;
 mod requests;
 mod slow_store;

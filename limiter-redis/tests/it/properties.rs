@@ -75,7 +75,7 @@ fn limiters(defaults: u8) -> Vec<CaseLimiter> {
 }
 
 fn run(mode: Mode, limiter: u8, policy: u8, cost: u64, id: Option<CaseId>) -> Operation {
-    Operation::Run { mode, on: Place { limiter, key: 0 }, policy, cost, id }
+    Operation::Run { mode, on: Place { limiter, key: 0 }, policy, cost, id, keep: false }
 }
 
 fn settle(step: u8, cost: u64, policy: u8) -> Operation {

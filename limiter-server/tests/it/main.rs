@@ -1,1 +1,5 @@
 //! The tests of limiter-server.
+
+mod check;
+mod config;
+mod rules;

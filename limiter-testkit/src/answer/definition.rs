@@ -6,6 +6,12 @@ use limiter_core::{Limit, Policy, Timestamp, Window};
 use super::{Answer, LimitAnswer, StatusAnswer};
 use crate::oracle::OracleEntry;
 
+/// How long receipts are valid at most if a limit has a resolution.
+const KEPT_FOR: Window = match Window::from_micros(600_000_000) {
+    Ok(window) => window,
+    Err(_) => Window::MAX,
+};
+
 /// A log at one time.
 struct LogAt<'a> {
     log: &'a [OracleEntry],
@@ -77,15 +83,15 @@ impl Answer {
     /// Returns the answer by definition. Finds each time in it by checking every instant at which an entry leaves a
     /// window.
     ///
-    /// `log` is the log after the operation, `now` its clamped time and `allowed` the verdict. `receipt` is the time
-    /// of the entry that the operation appended or repeated.
+    /// `log` is the log after the operation, `now` its clamped time and `allowed` the verdict. `entry` is the time of
+    /// the entry that the operation appended or repeated.
     #[must_use]
     pub fn by_definition(
         op: &Op<'_>,
         log: &[OracleEntry],
         now: Timestamp,
         allowed: bool,
-        receipt: Option<Timestamp>,
+        entry: Option<Timestamp>,
     ) -> Self {
         let limits = op.policy.limits();
         let log_at = LogAt::new(log, limits, now);
@@ -99,8 +105,13 @@ impl Answer {
         let status = log_at.status(limits);
         let binding = if denied { first_best(&retry_after_each, |wait, best| wait > best) } else { status.binding };
         let bound = status.limits[binding];
-        let readers = [Some(op.policy), op.limiter_policy].into_iter().flatten();
-        let kept_for = readers.flat_map(Policy::limits).map(Limit::window).max().unwrap_or(Window::MIN);
+        let policies = [Some(op.policy), op.limiter_policy].into_iter().flatten();
+        let all: Vec<Limit> = policies.flat_map(Policy::limits).copied().collect();
+        let longest = all.iter().map(Limit::window).max().unwrap_or(Window::MIN);
+        let (has_receipt, window) = match all.iter().all(|limit| limit.resolution().is_none()) {
+            true => (true, longest),
+            false => (op.keep || op.id.is_some(), longest.min(KEPT_FOR)),
+        };
         Self {
             allowed,
             limit: bound.limit,
@@ -108,7 +119,8 @@ impl Answer {
             remaining: bound.remaining,
             retry_after: denied.then(|| log_at.until(|t| limits.iter().all(|limit| fits(limit, t)))),
             refill_after: bound.refill_after,
-            receipt: receipt.map(|at| (at, kept_for)),
+            appended: entry.is_some(),
+            receipt: entry.filter(|_| has_receipt).map(|at| (at, window)),
             binding,
             retry_after_each,
             status,

@@ -55,6 +55,7 @@ impl Answer {
         let none = || "none".to_owned();
         let mut fields = vec![named("allowed", self.allowed)];
         fields.push(named("retry_after", self.retry_after.map_or_else(none, |retry| retry.to_string())));
+        fields.push(named("appended", self.appended));
         let receipt = self.receipt.map(|(at, window)| format!("of {}, for {window}", since(start, at)));
         fields.push(named("receipt", receipt.unwrap_or_else(none)));
         fields.extend(of_status(&self.status, start));

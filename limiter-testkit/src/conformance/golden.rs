@@ -34,7 +34,7 @@ fn case(trace: &Trace) -> Result<Case, limiter_core::Error> {
             policies.push(own);
         }
         let on = Place { limiter: row.limiter as u8, key: 0 };
-        let operation = Operation::Run { mode: row.mode, on, policy, cost: row.cost, id: None };
+        let operation = Operation::Run { mode: row.mode, on, policy, cost: row.cost, id: None, keep: false };
         steps.push(Step { after: row.at as i64 - before, operation });
         before = row.at as i64;
     }

@@ -194,7 +194,7 @@ fn add_steps(mut script: Script, steps: &str) -> Result<Script, String> {
         let mut words = text.split_whitespace();
         let mut word = || words.next().ok_or(format!("the step {text:?} is incomplete"));
         let step_called = |name: &str| called.get(name).copied().ok_or(format!("no step is called {name:?}"));
-        let run = |mode, cost| Operation::Run { mode, on: Place::default(), policy: 0, cost, id: None };
+        let run = |mode, cost| Operation::Run { mode, on: Place::default(), policy: 0, cost, id: None, keep: false };
         let mut operation = match word()? {
             "acquire" => run(Mode::Acquire, cost(word()?)?),
             "record" => run(Mode::Record, cost(word()?)?),
@@ -216,6 +216,7 @@ fn add_steps(mut script: Script, steps: &str) -> Result<Script, String> {
                 ("under", Operation::Run { policy, .. } | Operation::Settle { policy, .. }) => {
                     *policy = number(word()?)?;
                 }
+                ("kept", Operation::Run { keep, .. }) => *keep = true,
                 ("id", Operation::Run { id, .. }) => *id = Some(case_id(&mut word, &step_called)?),
                 ("key" | "by", Operation::Run { on, .. } | Operation::Reset { on }) => {
                     *(if change == "key" { &mut on.key } else { &mut on.limiter }) = number(word()?)?;

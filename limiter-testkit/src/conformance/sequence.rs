@@ -44,6 +44,7 @@ pub(crate) enum Call {
         limiter_policy: Option<usize>,
         cost: u64,
         id: Option<CaseId>,
+        keep: bool,
         at: Timestamp,
     },
     Settle {

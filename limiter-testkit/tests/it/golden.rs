@@ -35,7 +35,7 @@ fn the_definitions_agree_with_every_field() {
             rows += 1;
         }
     }
-    assert_eq!((traces().len(), rows), (13, 116));
+    assert_eq!((traces().len(), rows), (15, 135));
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn the_stated_retry_time_is_exact_to_the_microsecond() {
             denials += 1;
         }
     }
-    assert_eq!(denials, 23);
+    assert_eq!(denials, 28);
 }
 
 #[test]

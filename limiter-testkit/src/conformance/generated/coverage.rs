@@ -16,7 +16,7 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
     for Planned { call, expected, .. } in &plan.calls {
         let mut note = |is_kind: bool, kind| kinds.extend(is_kind.then_some(kind));
         match (call, expected) {
-            (Call::Run { mode, policy, limiter_policy, at, id, cost, log }, CallResult::Decided(decided)) => {
+            (Call::Run { mode, policy, limiter_policy, at, id, cost, log, .. }, CallResult::Decided(decided)) => {
                 let (answer, policy_of_call) = (&decided.answer, &plan.policies[*policy]);
                 let is_attempts = policy_of_call.counting() == Counting::Attempts;
                 note(log.name > 0, "another limiter");

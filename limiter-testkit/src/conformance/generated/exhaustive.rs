@@ -3,7 +3,7 @@
 use limiter_core::Policy;
 use limiter_core::store::Mode;
 
-use super::strategy::{START, limit, policy};
+use super::strategy::{START, limit, policy, resolved};
 use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
 
 /// The policies that every short sequence runs under.
@@ -15,6 +15,7 @@ pub(crate) fn policies() -> Vec<Policy> {
         policy(&[three], true),
         policy(&[two, limit(3, 11)], false),
         policy(&[limit(4, 10), limit(3, 9)], true),
+        policy(&[resolved(three, 10)], false),
     ]
 }
 
@@ -27,7 +28,9 @@ struct StepChoices {
 impl StepChoices {
     fn of(policy: &Policy) -> Self {
         let (max, window) = (policy.smallest_max(), policy.longest_window().as_micros() as i64);
-        let run = |mode, cost, id| Operation::Run { mode, on: Place::default(), policy: 0, cost, id };
+        let run = |mode, cost, id| Operation::Run { mode, on: Place::default(), policy: 0, cost, id, keep: false };
+        let kept =
+            Operation::Run { mode: Mode::Acquire, on: Place::default(), policy: 0, cost: 1, id: None, keep: true };
         let settle = |step, cost| Operation::Settle { step, on: None, cost, policy: 0 };
         let mut operations = vec![
             run(Mode::Acquire, 1, None),
@@ -44,10 +47,13 @@ impl StepChoices {
             Operation::Reset { on: Place::default() },
         ];
         let mut steps = vec![0, 1, window - 1, window, window + 1, -1];
-        let mut kept = Vec::new();
+        if policy.limits().iter().any(|limit| limit.resolution().is_some()) {
+            operations.push(kept);
+        }
+        let mut seen = Vec::new();
         operations.retain(|operation| {
-            let is_new = !kept.contains(operation);
-            kept.push(*operation);
+            let is_new = !seen.contains(operation);
+            seen.push(*operation);
             is_new
         });
         steps.sort_unstable();

@@ -1,6 +1,7 @@
 //! Random sequences.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use limiter_core::store::Mode;
 use limiter_core::{Counting, Limit, MAX_COST, Policy, Timestamp, Window};
@@ -13,6 +14,15 @@ use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, P
 const KEYS: u8 = 2;
 /// Few and short, so that entries often reach the end of a window. One does not fit in 32 bits.
 const WINDOWS: [u64; 9] = [10, 1, 2, 3, 5, 12, 25, 60, (1 << 32) + 7];
+/// What entries merge within: nothing, the shortest resolution, about a sixth of the window, and as much of it as possible.
+const FRACTIONS: [u64; 6] = [0, 0, 0, u64::MAX, 6, 1];
+/// How long entries are kept, in microseconds.
+const KEPT_FOR: i64 = 600_000_000;
+/// Every resolution, in microseconds.
+const RESOLUTIONS: [u64; 13] = {
+    let (second, hour) = (1_000_000, 3_600_000_000);
+    [1, 10, 100, 1_000, 10_000, 100_000, second, 10 * second, 60 * second, 600 * second, hour, 6 * hour, 24 * hour]
+};
 /// The last two are refused or saturate.
 const COSTS: [u64; 14] = [1, 1, 1, 1, 2, 2, 3, 4, 5, 7, 8, 9, 0, u64::MAX];
 /// When a sequence starts: usually today, sometimes at the epoch or near the largest timestamp.
@@ -20,15 +30,16 @@ const STARTS: [u64; 8] = [START, START, START, START, START, START, 0, Timestamp
 pub(crate) const START: u64 = 1_700_000_000_000_000;
 
 /// Returns limits of 1 to 8 units within windows of 1 to 60 µs or 72 minutes. A few have up to 100 units, or no
-/// reachable maximum.
+/// reachable maximum. Half of them have a resolution.
 pub fn limits() -> impl Strategy<Value = Limit, Tree: Send> {
-    (0..16_u8, 1..=8_u64, 0..WINDOWS.len()).prop_map(|(kind, max, window)| {
+    (0..16_u8, 1..=8_u64, 0..WINDOWS.len(), 0..FRACTIONS.len()).prop_map(|(kind, max, window, fraction)| {
         let max = match kind {
             14 => 8 + max * 11,
             15 => MAX_COST,
             _ => max,
         };
-        limit(max, WINDOWS[window])
+        let (window, fraction) = (WINDOWS[window], FRACTIONS[fraction]);
+        resolved(limit(max, window), window.checked_div(fraction).map_or(0, |part| part.max(1)))
     })
 }
 
@@ -43,6 +54,13 @@ pub(crate) fn limit(max: u64, window: u64) -> Limit {
     Limit::with_window(max, window).unwrap_or(FALLBACK)
 }
 
+/// Returns the limit with the longest resolution up to `micros` that it may have. Exact for 0.
+pub(crate) fn resolved(limit: Limit, micros: u64) -> Limit {
+    let longest = micros.min(limit.window().as_micros());
+    let resolution = RESOLUTIONS.into_iter().rfind(|resolution| *resolution <= longest);
+    resolution.and_then(|micros| limit.with_resolution(Duration::from_micros(micros)).ok()).unwrap_or(limit)
+}
+
 /// Returns policies of 1 to 3 limits, rarely of 8, in both counting modes.
 pub fn policies() -> impl Strategy<Value = Policy, Tree: Send> {
     (vec(limits(), 1..=3), 0..16_u8, any::<bool>()).prop_map(|(mut limits, kind, attempts)| {
@@ -52,6 +70,13 @@ pub fn policies() -> impl Strategy<Value = Policy, Tree: Send> {
         }
         policy(&limits, attempts)
     })
+}
+
+/// Returns the policy without resolutions.
+fn exact(of: &Policy) -> Policy {
+    let limits: Vec<Limit> =
+        of.limits().iter().map(|limit| self::limit(limit.max(), limit.window().as_micros())).collect();
+    policy(&limits, of.counting() == Counting::Attempts)
 }
 
 pub(crate) fn policy(limits: &[Limit], attempts: bool) -> Policy {
@@ -84,14 +109,20 @@ pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, Tree: 
     let is_kept = proptest::bool::weighted(1.0);
     let step = (is_kept, 0..20_u8, log, 0..3_u8, 0..COSTS.len(), 0..8_u8, 0..16_u8, 0..9_u8, any::<u8>());
     let steps = steps.no_shrink().prop_flat_map(move |count| vec(step.clone(), count));
-    (vec(policies(), 1..=3), 0..STARTS.len(), steps).prop_map(|(policies, start, raw)| {
+    (vec(policies(), 1..=3), any::<bool>(), 0..STARTS.len(), steps).prop_map(|(mut policies, is_exact, start, raw)| {
+        if is_exact {
+            policies.iter_mut().for_each(|policy| *policy = exact(policy));
+        }
         let windows: Vec<u64> =
             policies.iter().flat_map(|policy| policy.limits().iter().map(|limit| limit.window().as_micros())).collect();
         let (mut appends, mut steps, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         for (number, (is_kept, kind, (key, pick), policy, cost, id, time, some, receipt)) in raw.into_iter().enumerate()
         {
             let smallest = policies[usize::from(policy) % policies.len()].smallest_max();
-            let window = windows[usize::from(receipt) % windows.len()] as i64;
+            let mut window = windows[usize::from(receipt) % windows.len()] as i64;
+            if window > KEPT_FOR && receipt % 2 > 0 {
+                window = KEPT_FOR;
+            }
             let draw = RandomNumbers {
                 on: Place { limiter: PICKS[pick], key },
                 policy,
@@ -152,6 +183,7 @@ impl RandomNumbers {
             (19, _) => return Operation::Reset { on },
             _ => Mode::Acquire,
         };
-        Operation::Run { mode, on, policy, cost, id: (id > 4).then_some(CaseId::Fresh(id % 2)) }
+        let keep = matches!(id, 3 | 4 | 7);
+        Operation::Run { mode, on, policy, cost, id: (id > 4).then_some(CaseId::Fresh(id % 2)), keep }
     }
 }

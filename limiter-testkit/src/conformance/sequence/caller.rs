@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use limiter_core::store::{At, LogKey, Mode, Op, Settlement, decide, settled};
-use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Receipt, SharedStore, Timestamp, WindowStore as _};
+use limiter_core::{
+    Decision, Denied, Error, ErrorKind, Limiter, Name, Receipt, SharedStore, Timestamp, WindowStore as _,
+};
 
 use super::call_result::{CallResult, Decided, RawFacts, Settled, StoreResult};
 use super::case::CaseId;
@@ -84,11 +86,11 @@ impl Caller {
         route: Route,
     ) -> StoreResult {
         match *call {
-            Call::Run { mode, log, policy, limiter_policy, cost, id, .. } => {
+            Call::Run { mode, log, policy, limiter_policy, cost, id, keep, .. } => {
                 let log = self.store_keys.log(log);
                 let mut op = Op::new(mode, log.key, &plan.policies[policy]).with_name(log.name).with_cost(cost);
                 let entry = |call| self.receipts.get(&call).map(Receipt::entry);
-                (op.id, op.at) = (id.and_then(|id| id.entry_id(self.salt, entry)), at);
+                (op.id, op.keep, op.at) = (id.and_then(|id| id.entry_id(self.salt, entry)), keep, at);
                 op.limiter_policy = limiter_policy.map(|policy| &plan.policies[policy]);
                 let (decision, raw_facts) = decided(store, op, route).await?;
                 if let Some(receipt) = decision.receipt() {
@@ -150,7 +152,10 @@ pub(crate) async fn decided(
     route: Route,
 ) -> Result<(Decision, Option<RawFacts>), Error> {
     match (route, op.limiter_policy) {
-        (Route::Limiter, Some(_)) => by_limiter(store, op).await.map(|decision| (decision, None)),
+        // Only acquires have permits.
+        (Route::Limiter, Some(_)) if !op.keep || op.mode == Mode::Acquire => {
+            by_limiter(store, op).await.map(|decision| (decision, None))
+        }
         (Route::AtOnce, _) => {
             if let Some(decision) = limiter_core::store::attempt(store, op) {
                 return decision.map(|decision| (decision, None));
@@ -175,13 +180,17 @@ async fn by_limiter(store: &SharedStore, op: Op<'_>) -> Result<Decision, Error> 
             if let Some(id) = op.id {
                 request = request.id(id);
             }
-            request.await
+            request
         }};
     }
     match op.mode {
-        Mode::Acquire => call!(acquire),
-        Mode::Peek => call!(peek),
-        Mode::Record => call!(record),
+        Mode::Acquire if op.keep => {
+            let permit = call!(acquire).permit().await?;
+            Ok(permit.map_or_else(Denied::into_decision, |permit| permit.decision().clone()))
+        }
+        Mode::Acquire => call!(acquire).await,
+        Mode::Peek => call!(peek).await,
+        Mode::Record => call!(record).await,
     }
 }
 

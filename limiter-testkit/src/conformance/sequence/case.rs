@@ -82,6 +82,8 @@ pub enum Operation {
         cost: u64,
         /// The idempotency key.
         id: Option<CaseId>,
+        /// Whether the entry is kept, as for a permit.
+        keep: bool,
     },
     /// A settlement, or a refund if the cost is 0.
     Settle {
@@ -173,7 +175,14 @@ mod tests {
     fn removing_a_step_removes_exactly_its_settlements() {
         let run = |after, cost| Step {
             after,
-            operation: Operation::Run { mode: Mode::Record, on: Place::default(), policy: 0, cost, id: None },
+            operation: Operation::Run {
+                mode: Mode::Record,
+                on: Place::default(),
+                policy: 0,
+                cost,
+                id: None,
+                keep: false,
+            },
         };
         let settle = |after, step, cost| {
             let operation = Operation::Settle { step, on: None, cost, policy: 0 };

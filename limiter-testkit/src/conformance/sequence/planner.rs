@@ -69,6 +69,11 @@ impl Plan {
     }
 }
 
+/// Returns a peek at a log, without a limiter.
+fn peek(log: Log, policy: usize, at: Timestamp) -> Call {
+    Call::Run { mode: Mode::Peek, log, policy, limiter_policy: None, cost: 1, id: None, keep: false, at }
+}
+
 impl Clone for Planner {
     fn clone(&self) -> Self {
         Self {
@@ -147,13 +152,13 @@ impl Planner {
     /// to settle.
     pub(crate) fn call(&self, operation: Operation, at: Timestamp) -> Option<Call> {
         Some(match operation {
-            Operation::Run { mode, on, policy, cost, id } => {
+            Operation::Run { mode, on, policy, cost, id, keep } => {
                 let limiter_policy = self.limiter(on).policy.map(|policy| self.policy(policy));
                 let id = match id {
                     Some(CaseId::EntryOf(step)) => Some(CaseId::EntryOf(self.issued.get(&step)?.call)),
                     id => id,
                 };
-                Call::Run { mode, log: self.log(on), policy: self.policy(policy), limiter_policy, cost, id, at }
+                Call::Run { mode, log: self.log(on), policy: self.policy(policy), limiter_policy, cost, id, keep, at }
             }
             Operation::Settle { step, on, cost, policy } => {
                 let issued = self.issued.get(&step)?;
@@ -178,7 +183,7 @@ impl Planner {
     /// Returns a peek that covers every entry of a log.
     pub(crate) fn peek_all(&self, log: Log, at: Timestamp) -> Call {
         let policy = self.plan.policies.len() - 1;
-        Call::Run { mode: Mode::Peek, log, policy, limiter_policy: None, cost: 1, id: None, at }
+        peek(log, policy, at)
     }
 
     /// Adds a call with its expected answer to the plan.
@@ -226,8 +231,7 @@ impl Planner {
         let last = self.plan.calls.last().map_or(0, |planned| planned.step);
         for log in self.logs.clone() {
             for policy in 0..self.plan.policies.len() {
-                let mode = Mode::Peek;
-                self.expect(last, Call::Run { mode, log, policy, limiter_policy: None, cost: 1, id: None, at })?;
+                self.expect(last, peek(log, policy, at))?;
             }
             self.expect(last, Call::Reset { log })?;
         }
@@ -236,7 +240,7 @@ impl Planner {
 
     fn run(&mut self, number: usize) -> Result<CallResult, String> {
         let call = self.plan.calls[number].call;
-        let Call::Run { mode, log, policy, limiter_policy, cost, id, at } = call else {
+        let Call::Run { mode, log, policy, limiter_policy, cost, id, keep, at } = call else {
             return Ok(CallResult::Reset(false));
         };
         let policy = &self.plan.policies[policy];
@@ -252,6 +256,7 @@ impl Planner {
         let mut op = Op::new(mode, &key, policy).with_name(log.name()).with_cost(cost.min(MAX_COST)).at(at);
         let entry = |call| self.issued.values().find(|issued| issued.call == call).map(|issued| issued.receipt.entry());
         op.id = id.and_then(|id| id.entry_id(SALT, entry));
+        op.keep = keep && mode != Mode::Peek;
         let id = op.id;
         op.limiter_policy = limiter_policy.map(|policy| &self.plan.policies[policy]);
         let facts = self.oracle.apply_now(&op);

@@ -27,12 +27,13 @@ impl Plan {
     /// Describes a call.
     pub(crate) fn describe(&self, call: &Call) -> String {
         match *call {
-            Call::Run { mode, log, policy, limiter_policy, cost, id, .. } => {
+            Call::Run { mode, log, policy, limiter_policy, cost, id, keep, .. } => {
                 let verb = format!("{mode:?}").to_lowercase();
                 let mut text = format!("{verb} {cost}{}", self.log(log));
                 if let Some(id) = id {
                     _ = write!(text, " with id {id}");
                 }
+                text += if keep { ", kept," } else { "" };
                 _ = write!(text, " under {}", self.policy(policy));
                 if let Some(default) = limiter_policy.filter(|default| *default != policy) {
                     _ = write!(text, " (the limiter's policy is {})", self.policy(default));

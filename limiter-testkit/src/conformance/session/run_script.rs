@@ -6,7 +6,7 @@ use futures::future::join_all;
 use limiter_core::{Policy, SharedStore, Timestamp, Window};
 
 use super::Session;
-use crate::conformance::generated::strategy::limit;
+use crate::conformance::generated::strategy::{limit, resolved};
 use crate::conformance::script::Script;
 use crate::conformance::sequence::call_result::CallResult;
 use crate::conformance::sequence::case::Case;
@@ -52,7 +52,8 @@ impl Pace {
 fn stretched(policy: &Policy, factor: u64) -> Policy {
     let limits = policy.limits().iter().map(|of| {
         let window = of.window().as_micros().saturating_mul(factor);
-        limit(of.max(), window.min(Window::MAX.as_micros()))
+        let resolution = of.resolution().map_or(0, |resolution| resolution.as_micros() as u64 * factor);
+        resolved(limit(of.max(), window.min(Window::MAX.as_micros())), resolution)
     });
     Policy::new(limits).map_or_else(|_| policy.clone(), |new| new.with_counting(policy.counting()))
 }

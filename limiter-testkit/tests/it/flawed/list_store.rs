@@ -82,8 +82,9 @@ impl ListStore {
         let window = match self.flaw {
             Flaw::RepeatsForEver => u64::MAX,
             Flaw::RepeatsOneTooLate => op.retention().window.as_micros() + 1,
+            Flaw::RepeatsForTheWholeWindow => op.retention().window.as_micros(),
             Flaw::RepeatsInTheOwnWindow => op.policy.longest_window().as_micros(),
-            _ => self.flaw.window(op.retention().window),
+            _ => self.flaw.window(op.receipt_window()),
         };
         let now = self.unclamped(Flaw::RepeatsAtTheGivenTime, op.at, now);
         let is_it = |item: &&Item| {
@@ -108,7 +109,12 @@ impl ListStore {
             _ => shared.names << 64,
         };
         let given = self.unclamped(Flaw::KeepsIdsAtTheGivenTime, op.at, now);
-        let item = Item { name: own, id: op.id, at: now, given, cost: op.cost, admitted, mode: op.mode, used: 0 };
+        let keep = op.keep && (op.has_resolution() || self.has(Flaw::KeepsPermitsOfExactLimits));
+        let before = log.last().map_or(now, |newest| newest.at);
+        let item = Item { name: own, id: op.id, at: now, given, cost: op.cost, admitted, mode: op.mode, used: 0, keep };
+        if !self.has(Flaw::LeavesTheIdToTheOlderEntry) && op.id.is_some() {
+            log.iter_mut().filter(|other| other.id == op.id).for_each(|other| other.id = None);
+        }
         match log.last_mut() {
             Some(last) if self.has(Flaw::MergesTies) && last.at == item.at && last.admitted == item.admitted => {
                 *last = item;
@@ -116,7 +122,14 @@ impl ListStore {
             _ => log.push(item),
         }
         let keeps_old = self.has(Flaw::TrimsOnlyWhatItAdmits) && op.mode == Mode::Acquire && !admitted;
+        let merges_first = self.has(Flaw::MergesBeforeItDrops);
+        if merges_first {
+            self.flaw.merge(log, op, (before, now), item.name);
+        }
         self.flaw.retain(log, op, self.unclamped(Flaw::TrimsAtTheGivenTime, op.at, now), keeps_old);
+        if !merges_first {
+            self.flaw.merge(log, op, (before, now), item.name);
+        }
         let most = match self.flaw {
             Flaw::CountsEntriesIn8Bits => 1 << 8,
             _ => usize::MAX,
@@ -153,13 +166,26 @@ impl ListStore {
         } else if self.trims(op, repeated.is_some(), admitted) {
             self.flaw.retain(&mut log, op, now, false);
         }
+        if op.mode == Mode::Peek && self.has(Flaw::MergesWhenItPeeks) {
+            let newest = log.last().map_or(now, |newest| newest.at);
+            self.flaw.merge(&mut log, op, (newest, now), u128::MAX);
+        }
         if repeated.is_none()
             && outcome == Outcome::Nothing
             && self.has(Flaw::LeavesIdsOfDenials)
             && op.mode == Mode::Acquire
         {
-            let ghost =
-                Item { name: 7, id: op.id, at: now, given: now, cost: op.cost, admitted, mode: op.mode, used: 0 };
+            let ghost = Item {
+                name: 7,
+                id: op.id,
+                at: now,
+                given: now,
+                cost: op.cost,
+                admitted,
+                mode: op.mode,
+                used: 0,
+                keep: false,
+            };
             shared.ghosts.entry(key.clone()).or_default().push(ghost);
         }
         let shown = if self.has(Flaw::DescribesTheLogBefore) { &before } else { &log };
@@ -222,6 +248,9 @@ impl WindowStore for ListStore {
             (Flaw::AppliesWhatItDoesNotDecideAtOnce, Ok(op)) => {
                 self.apply_step(&op, None);
                 None
+            }
+            (Flaw::GivesReceiptsForMergedEntries, Ok(op)) => {
+                Some(Ok(decide(&op.with_kept(), self.apply_step(&op, None).0)))
             }
             (Flaw::DecidesAtOnceWithoutChecks, _) => Some(Ok(decide(&op, self.apply_step(&op, None).0))),
             _ => None,

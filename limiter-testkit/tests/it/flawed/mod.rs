@@ -2,6 +2,7 @@
 
 mod list_store;
 mod log_store;
+mod merging;
 mod rules;
 mod settle;
 
@@ -63,6 +64,17 @@ flaws! {
     Contention L12: ChecksThenAdds FindsThenSettles;
     Cases L13: NamesEntriesByTheirIds;
     LongLog L14: CountsEntriesIn8Bits;
+    Cases L9: LeavesTheIdToTheOlderEntry;
+    Cases M1: MergesKeptEntries MergesPermits MergesIds KeepsForEver KeepsAMicrosecondTooLong KeepsPermitsOfExactLimits;
+    Cases M2: StopsAtKeptEntries MergesBeforeItDrops MergesWhenItPeeks;
+    Cases M3: MergesWheneverItCan MergesOnlyTheNewEntry MissesTheEndsOfWindows MissesTheEndOfKeeping
+        MissesTheOlderEndOfKeeping ForgetsThatAPartWasKept;
+    Cases M4: TakesCellsFromTheEntry TakesCellsFromNow TakesTheLargestResolution NeverTakesALongerResolution
+        MergesWhatAnExactLimitCounts MergesByTheOwnPolicy;
+    Cases M5: MergesAcrossEnds;
+    Cases M6: TakesTheOlderTime TakesTheNewerCost WrapsMergedCosts KeepsTheIdsOfMergedEntries
+        KeepsTheReceiptsOfMergedEntries KeepsMergedEntries;
+    Cases M7: RepeatsForTheWholeWindow RefundsForTheLongerWindow GivesReceiptsForMergedEntries;
     Cases S1: NamesEntriesByCount RefundsANeighbour RefundsByTimeAlone RefundsByIdAlone SettlesOnAnyKey
         SettlesUnderTheDefaultName;
     StoreClock S1: SettlesNothingAtTheStoresClock;

@@ -18,6 +18,8 @@ pub(super) struct Item {
     pub(super) cost: u64,
     pub(super) admitted: bool,
     pub(super) mode: Mode,
+    /// Whether it was appended for a permit under a limit with a resolution.
+    pub(super) keep: bool,
     /// The usage that the operation returned.
     pub(super) used: u64,
 }

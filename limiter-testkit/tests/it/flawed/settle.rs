@@ -25,6 +25,10 @@ impl ListStore {
         let (receipt, now) = (settlement.receipt, Timestamp::from_micros_saturating(now));
         match self.flaw {
             Flaw::RefundsWhatHasLeft => false,
+            Flaw::RefundsForTheLongerWindow => {
+                let window = receipt.window().max(settlement.policy.longest_window());
+                !window.counts(receipt.at(), now)
+            }
             Flaw::RefundsAtTheEndOfTheWindow => now.micros_since(receipt.at()) > receipt.window().as_micros(),
             Flaw::RefundsInTheSettlementsWindow => !settlement.policy.longest_window().counts(receipt.at(), now),
             _ => receipt.has_expired(now),

@@ -1,0 +1,161 @@
+//! A log as a value against the oracle, which merges in the words of the contract.
+
+use std::time::Duration;
+
+use limiter_core::store::{At, Log, Mode, Op, Settlement, decide, settled};
+use limiter_core::{Decision, Limit, MAX_COST, NowStore, Policy, Timestamp, Window, policy};
+use limiter_testkit::OracleStore;
+use proptest::prelude::*;
+
+const SECOND: u64 = 1_000_000;
+const MINUTE: u64 = 60 * SECOND;
+
+fn time(micros: u64) -> Timestamp {
+    Timestamp::from_micros_saturating(micros)
+}
+
+/// A log and the oracle, which must agree on everything.
+struct Pair {
+    log: Log,
+    oracle: OracleStore,
+    /// The receipts of both for the same entries.
+    receipts: Vec<[limiter_core::Receipt; 2]>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        Self { log: Log::new(), oracle: OracleStore::new(), receipts: Vec::new() }
+    }
+
+    fn apply(&mut self, op: Op<'_>) -> Decision {
+        let op = op.checked().unwrap();
+        let facts = self.log.apply(&op, Timestamp::EPOCH);
+        facts.verify(&op).unwrap();
+        let [ours, theirs] = [facts, self.oracle.apply_now(&op)].map(|facts| decide(&op, facts));
+        let seen = |decision: &Decision| {
+            let receipt = decision.receipt().map(|receipt| (receipt.at(), receipt.window()));
+            (decision.allowed(), decision.at(), decision.retry_after(), decision.limits(), decision.appended(), receipt)
+        };
+        assert_eq!(seen(&ours), seen(&theirs), "{op:?}");
+        self.receipts.extend(ours.receipt().zip(theirs.receipt()).map(<[_; 2]>::from));
+        self.compare(op);
+        ours
+    }
+
+    fn settle(&mut self, receipt: usize, policy: &Policy, cost: u64, at: Timestamp) {
+        let Some(receipts) = self.receipts.get(receipt % self.receipts.len().max(1)) else { return };
+        let op = Op::acquire("", policy);
+        let [ours, theirs] = receipts.map(|receipt| Settlement::new(op.log, policy, receipt, cost).at(at));
+        let both = [
+            settled(&ours, self.log.settle(&ours, Timestamp::EPOCH)),
+            settled(&theirs, self.oracle.settle_now(&theirs)),
+        ];
+        assert_eq!(both[0], both[1], "{ours:?}");
+        self.compare(op);
+    }
+
+    fn compare(&mut self, op: Op<'_>) {
+        let entries = self.oracle.entries(op.log);
+        let entries: Vec<_> = entries.iter().map(|entry| (entry.at.as_micros(), entry.cost)).collect();
+        assert_eq!(format!("{:?}", self.log), format!("Log {{ entries: {entries:?}, .. }}"), "{op:?}");
+    }
+}
+
+#[test]
+fn a_log_merges_as_the_golden_traces_say() {
+    let mut pair = Pair::new();
+    let policy = policy!("5/50s~10s");
+    for (tenths, allowed, used) in [(25, true, 1), (75, true, 2), (95, true, 3), (105, true, 4), (110, true, 5)] {
+        let decision = pair.apply(Op::acquire("", &policy).at(time(tenths * SECOND / 10)));
+        assert_eq!((decision.allowed(), decision.used(), decision.receipt()), (allowed, used, None));
+    }
+    assert_eq!(format!("{:?}", pair.log), "Log { entries: [(9500000, 3), (11000000, 2)], .. }");
+    for (micros, retry) in [(15 * SECOND, Some(44_500_000)), (59_499_999, Some(1)), (59_500_000, None)] {
+        let decision = pair.apply(Op::acquire("", &policy).at(time(micros)));
+        assert_eq!(decision.retry_after(), retry.map(Duration::from_micros));
+    }
+}
+
+#[test]
+fn after_a_pause_thousands_merge_at_once() {
+    let (mut pair, policy) = (Pair::new(), policy!("9000/10s, 9000/2h~1m"));
+    for i in 0..3_000 {
+        pair.log.apply(&Op::record("", &policy).at(time(i * 1_000)), Timestamp::EPOCH);
+        let _ = pair.oracle.apply_now(&Op::record("", &policy).at(time(i * 1_000)));
+    }
+    assert_eq!(pair.log.len(), 3_000);
+    let _ = pair.apply(Op::record("", &policy).at(time(MINUTE)));
+    assert_eq!(format!("{:?}", pair.log), "Log { entries: [(2999000, 3000), (60000000, 1)], .. }");
+}
+
+#[test]
+fn an_endless_stream_leaves_a_small_log() {
+    let (mut log, policy) = (Log::new(), policy!("1000000/1h~1m"));
+    for i in 0..200_000 {
+        let op = Op::acquire("", &policy).at(time(i * 37_000));
+        log.apply(&if i % 1_000 == 0 { op.with_id(u128::from(i)) } else { op }, Timestamp::EPOCH);
+        // The cells of an hour, what is kept for ten minutes, and what lies between.
+        assert!(log.len() <= 62 + 2 * 17, "{} entries", log.len());
+    }
+    assert!(log.to_bytes().len() < 1_500, "{} bytes", log.to_bytes().len());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Apply { mode: Mode, policy: usize, limiter: Option<usize>, cost: u64, keep: bool, id: Option<u128> },
+    Settle { receipt: usize, policy: usize, cost: u64 },
+    Reload,
+}
+
+fn limits() -> impl Strategy<Value = Policy> {
+    let resolutions = prop_oneof![Just(0), Just(MINUTE), Just(10 * MINUTE), Just(60 * MINUTE)];
+    let limit =
+        (1..=9_u64, 1..=150_u64, resolutions, any::<bool>()).prop_map(|(max, minutes, resolution, is_meter)| {
+            let window = Window::from_micros(minutes * MINUTE).unwrap();
+            let limit = Limit::with_window(if is_meter { MAX_COST } else { 3 * max }, window).unwrap();
+            limit.with_resolution(Duration::from_micros(resolution)).unwrap_or(limit)
+        });
+    proptest::collection::vec(limit, 1..=3).prop_map(|limits| Policy::new(limits).unwrap())
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let mode = prop_oneof![4 => Just(Mode::Acquire), 2 => Just(Mode::Record), 1 => Just(Mode::Peek)];
+    let cost = prop_oneof![8 => 1..=3_u64, 1 => Just(MAX_COST)];
+    let apply = (mode, 0..4_usize, proptest::option::of(0..3_usize), cost, any::<bool>(), 0..12_u128).prop_map(
+        |(mode, policy, limiter, cost, keep, id)| {
+            let (policy, id) = (policy % 3, (id < 3).then_some(id));
+            Step::Apply { mode, policy, limiter, cost: if mode == Mode::Record { cost } else { cost.min(3) }, keep, id }
+        },
+    );
+    let settle = (any::<usize>(), 0..3_usize, 0..3_u64);
+    let settle = settle.prop_map(|(receipt, policy, cost)| Step::Settle { receipt, policy, cost });
+    prop_oneof![12 => apply, 2 => settle, 1 => Just(Step::Reload)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_log_equals_the_oracle(
+        policies in [limits(), limits(), limits()],
+        start in prop_oneof![Just(0), Just(1_700_000_000 * SECOND), Just(Timestamp::MAX.as_micros() - 200 * MINUTE)],
+        steps in proptest::collection::vec((step(), prop_oneof![Just(0), 0..120_u64, 120..3_600_u64]), 1..80),
+    ) {
+        let (mut pair, mut now) = (Pair::new(), start);
+        for (step, seconds) in steps {
+            now = (now + seconds * SECOND).min(Timestamp::MAX.as_micros());
+            // Sometimes the clock steps back.
+            let at = time(if seconds % 7 == 6 { now.saturating_sub(5 * MINUTE) } else { now });
+            match step {
+                Step::Apply { mode, policy, limiter, cost, keep, id } => {
+                    let mut op = Op::new(mode, "", &policies[policy]).with_cost(cost);
+                    (op.at, op.limiter_policy, op.keep) = (At::Given(at), limiter.map(|i| &policies[i]), keep);
+                    op.id = id.map(Into::into);
+                    let _ = pair.apply(op);
+                }
+                Step::Settle { receipt, policy, cost } => pair.settle(receipt, &policies[policy], cost, at),
+                Step::Reload => pair.log = Log::from_bytes(&pair.log.to_bytes()).unwrap(),
+            }
+        }
+    }
+}

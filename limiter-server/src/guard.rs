@@ -1,0 +1,152 @@
+//! Who may use the admin listener.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, Method, StatusCode, Uri, header};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+/// The header that every request that changes something must have.
+///
+/// A browser lets a foreign page send it only if the server agrees, which this one never does.
+pub const HEADER: &str = "x-limiter-admin";
+
+type Hash = [u8; 32];
+
+#[derive(Clone, Copy, Debug)]
+struct Guard {
+    /// The hash of the token. Comparing hashes takes a time that says nothing about the token.
+    token: Option<Hash>,
+    local: bool,
+}
+
+/// Protects the routes of the admin listener. `local` says that it listens on a loopback address.
+///
+/// | listener | request | needs |
+/// |---|---|---|
+/// | local | any | a `Host` that is an IP address or `localhost`, which keeps rebound names of foreign pages out |
+/// | any | all methods except `GET` and `HEAD` | [`HEADER`], and `authorization: Bearer TOKEN` if there is a token |
+/// | not local, no token | all methods except `GET` and `HEAD` | is refused |
+pub fn guarded(routes: Router, token: Option<&str>, local: bool) -> Router {
+    let guard = Guard { token: token.map(hash), local };
+    routes.layer(from_fn_with_state(Arc::new(guard), check))
+}
+
+async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+    match guard.refusal(request.method(), request.uri(), request.headers()) {
+        None => next.run(request).await,
+        Some((status, error)) => (status, axum::Json(json!({ "error": error }))).into_response(),
+    }
+}
+
+impl Guard {
+    fn refusal(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
+        if self.local && !is_local(uri, headers) {
+            return Some((StatusCode::MISDIRECTED_REQUEST, "the host must be localhost or an IP address"));
+        }
+        if matches!(*method, Method::GET | Method::HEAD) {
+            return None;
+        }
+        if !headers.contains_key(HEADER) {
+            return Some((StatusCode::FORBIDDEN, "the header x-limiter-admin is missing"));
+        }
+        match self.token {
+            None if self.local => None,
+            None => Some((StatusCode::FORBIDDEN, "changes need --admin-token-file, as others can reach this listener")),
+            Some(token) if sent(headers).map(hash) == Some(token) => None,
+            Some(_) => Some((StatusCode::UNAUTHORIZED, "the admin token is missing or wrong")),
+        }
+    }
+}
+
+fn hash(token: &str) -> Hash {
+    Sha256::digest(token).into()
+}
+
+/// Returns the token that a request sends.
+fn sent(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+/// Returns whether the host that the request names cannot be a foreign page's name for this machine.
+fn is_local(uri: &Uri, headers: &HeaderMap) -> bool {
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    // HTTP/2 names the host in the URI. HTTP/1.0 may name none, but no browser speaks it.
+    let Some(host) = uri.authority().map(http::uri::Authority::as_str).or(host) else { return true };
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    address.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(guard: Guard, method: &Method, headers: &[(&str, &str)]) -> u16 {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(http::HeaderName::try_from(*name).unwrap(), value.parse().unwrap());
+        }
+        guard.refusal(method, &Uri::from_static("/reset"), &map).map_or(200, |(status, _)| status.as_u16())
+    }
+
+    #[test]
+    fn only_names_of_this_machine_reach_a_local_listener() {
+        let cases = [
+            (200, "localhost"),
+            (200, "LocalHost:6070"),
+            (200, "127.0.0.1:6070"),
+            (200, "[::1]:6070"),
+            (200, "[::1]"),
+            (421, "evil.example"),
+            (421, "evil.example:6070"),
+            (421, "127.0.0.1.evil.example:6070"),
+            (421, "localhost.evil.example"),
+            (421, "evil.example@localhost"),
+            (421, ""),
+            (421, ":6070"),
+        ];
+        for (expected, host) in cases {
+            let headers = [("host", host)];
+            let local = Guard { token: None, local: true };
+            assert_eq!(status(local, &Method::GET, &headers), expected, "{host:?}");
+            assert_eq!(status(Guard { local: false, ..local }, &Method::GET, &headers), 200, "{host:?}");
+        }
+    }
+
+    #[test]
+    fn changes_need_the_header_and_the_token() {
+        let (name, open) = ((HEADER, "1"), Guard { token: None, local: true });
+        let secret = Guard { token: Some(hash("secret")), ..open };
+        let bearer = |token| ("authorization", token);
+        let cases = [
+            (403, open, vec![]),
+            (200, open, vec![name]),
+            (403, Guard { local: false, ..open }, vec![name]),
+            (401, secret, vec![name]),
+            (401, secret, vec![name, bearer("Bearer other")]),
+            (401, secret, vec![name, bearer("Basic secret")]),
+            (401, secret, vec![name, bearer("secret")]),
+            (403, secret, vec![bearer("Bearer secret")]),
+            (200, secret, vec![name, bearer("Bearer secret")]),
+            (200, secret, vec![name, bearer("bearer secret")]),
+            (200, Guard { local: false, ..secret }, vec![name, bearer("Bearer secret")]),
+        ];
+        for (expected, guard, headers) in cases {
+            for method in [Method::POST, Method::PUT, Method::DELETE] {
+                assert_eq!(status(guard, &method, &headers), expected, "{guard:?} {headers:?}");
+            }
+            assert_eq!(status(guard, &Method::GET, &headers), 200);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! `limiter-server check`.
+
+use std::fs;
+use std::path::Path;
+
+use limiter_server::check::check;
+
+/// Whether the configuration is valid, the output, and the errors.
+fn run(path: &Path) -> (bool, String, String) {
+    let (mut out, mut errors) = (Vec::new(), Vec::new());
+    let valid = check(path, &mut out, &mut errors).unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap().replace(&format!("{}/", path.parent().unwrap().display()), "");
+    (valid, text(out), text(errors))
+}
+
+#[test]
+fn rules_are_a_table_and_errors_have_places() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("limits.yaml");
+    let valid = "domain: d
+descriptors:
+- {key: a, rate_limit: {policy: '5/10s, 100/1h', counting: attempts}, shadow_mode: true}
+- {key: b, value: ä, rate_limit: {unlimited: true}, descriptors: [{key: c}]}
+- {key: b, rate_limit: {unit: day, requests_per_unit: 0}}
+";
+    fs::write(&path, valid).unwrap();
+    let table = "\
+domain  rule   limit                                          place
+d       a      5/10s, 100/1h, counting attempts, shadow mode  limits.yaml:3:3
+d       b=ä    unlimited                                      limits.yaml:4:3
+d       b=ä,c  exempt                                         limits.yaml:4:67
+d       b      denied                                         limits.yaml:5:3
+";
+    let (passed, out, errors) = run(&path);
+    assert_eq!((passed, &*out, &*errors), (true, table, ""));
+
+    fs::write(&path, "domain: d\ndescriptors: [{key: a, rate_limit: {}, x: 1}]").unwrap();
+    let (passed, out, errors) = run(&path);
+    let first = "limits.yaml:2:36: expected `requests_per_unit`, `policy` or `unlimited: true`\nlimits.yaml:2:36: expected `unit`";
+    assert!(!passed && out.is_empty() && errors.starts_with(first), "{errors}");
+}

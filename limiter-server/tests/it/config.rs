@@ -1,0 +1,308 @@
+//! Configuration files: what is read, and what is an error.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use limiter_core::{Counting, policy};
+use limiter_server::config::{Config, Errors, Node, Quota, RateLimit, Value};
+
+fn folder() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config"))
+}
+
+/// One line for each descriptor, in the order of the files.
+fn lines(config: &Config) -> Vec<String> {
+    fn add(nodes: &[Node], above: &str, lines: &mut Vec<String>) {
+        for node in nodes {
+            let value = match &node.value {
+                Value::Any => String::new(),
+                Value::Exact(value) => format!("={value}"),
+                Value::Wildcard(pattern) => format!("~{pattern}"),
+            };
+            let path = format!("{above} {}{value}", node.key);
+            let limit = node.limit.as_ref().map_or_else(String::new, |RateLimit { quota, name, replaces }| {
+                let quota = match quota {
+                    Quota::Policy(policy) if policy.counting() == Counting::Attempts => format!("{policy}, attempts"),
+                    Quota::Policy(policy) => policy.to_string(),
+                    Quota::Nothing => "nothing".to_owned(),
+                    Quota::Unlimited => "unlimited".to_owned(),
+                };
+                let name = name.as_ref().map_or_else(String::new, |name| format!(" named {name}"));
+                let replaces: String = replaces.iter().map(|other| format!(" replaces {other}")).collect();
+                format!(": {quota}{name}{replaces}")
+            });
+            let flags = [
+                (node.shadow, "shadow"),
+                (node.quota, "quota"),
+                (node.detailed_metric, "detailed"),
+                (node.value_to_metric, "value"),
+                (node.share_threshold, "share"),
+            ];
+            let flags: String = flags.iter().filter(|(set, _)| *set).map(|(_, name)| format!(" [{name}]")).collect();
+            lines.push(format!("{path}{limit}{flags}"));
+            add(&node.children, &path, lines);
+        }
+    }
+    let mut lines = Vec::new();
+    config.domains.iter().for_each(|domain| add(&domain.nodes, &domain.name, &mut lines));
+    lines
+}
+
+#[test]
+fn files_in_the_format_of_envoys_service_are_read() {
+    let expected = "\
+all category=account: 4/1m replaces small replaces absent
+all source=proxy
+all source=proxy destination=small: 2/1m named small
+all source=proxy destination=banned: nothing named banned
+all header: 2/1m
+all header other: 3/1m
+all header other=shady: 3/1m [shadow]
+all header free: unlimited
+all detail: 2/1m [detailed]
+all service=one: 1/365d [quota]
+metrics tenant: 10/1m [detailed]
+metrics tenant=known: 20/1m
+metrics route [value]
+metrics route method=GET [value]
+metrics route method=GET subject: 60/1m
+metrics file~static/* [share]
+metrics file~static/* action: 80/1m [detailed]
+mail kind=newsletter
+mail kind=newsletter recipient: 5/1d
+mail recipient: 100/1d
+ours client: 5/10s, 100/1h named per client
+ours login: 3/1m, attempts
+ours quota: 1000000/30d~1h
+ours other quota: 1000000/30d~1h
+ours merged: 1000000/30d~1h, attempts
+replaces kind=read
+replaces kind=read user=ann: 5/1s named read_limit
+replaces path=/report
+replaces path=/report user=ann: 10/1s replaces read_limit
+shadow service
+shadow service user=a: 10/1s [shadow]
+shadow service user=b: 20/1s
+edge remote_address: 10/1s
+edge remote_address=192.0.2.5: nothing
+edge remote_address=192.0.2.6
+edge path=404: 1/7d
+edge version=1.10: 2/30d
+internal directory: unlimited
+internal search: 100/1m
+databases database=orders: 300/1s
+databases database=default: 500/1s
+wildcards start~v*: 20/1m
+wildcards path~/api/*/action: 20/1m
+wildcards route~/api/*/resource/*/action: 20/1m
+wildcards file=static/logo: 1/1m
+wildcards file~static/*: 10/1h [share]
+wildcards file~stat*: 11/1h
+wildcards file: 12/1h
+wildcards tenant~t*prod [share]
+wildcards tenant~t*prod tenant~res*
+wildcards tenant~t*prod tenant~res* type: 60/1m";
+    let config = Config::read(folder()).unwrap();
+    assert_eq!(lines(&config), expected.lines().collect::<Vec<_>>());
+    let one = Config::read(&folder().join("values.yaml")).unwrap();
+    assert_eq!(lines(&one), ["databases database=orders: 300/1s", "databases database=default: 500/1s"]);
+    let place = one.domains[0].nodes[1].place.to_string();
+    assert!(place.ends_with("tests/config/values.yaml:9:5"), "{place}");
+}
+
+#[test]
+fn scalars_are_read_as_they_are_written() {
+    for (value, expected) in [
+        ("404", "404"),
+        ("007", "007"),
+        ("1.10", "1.10"),
+        ("-1", "-1"),
+        ("1_000", "1_000"),
+        ("0x10", "0x10"),
+        ("true", "true"),
+        ("no", "no"),
+        (".nan", ".nan"),
+        ("340282366920938463463374607431768211456", "340282366920938463463374607431768211456"),
+        ("\"a\\tb\"", "a\tb"),
+        ("'it''s'", "it's"),
+        ("ä: ", "error"),
+        ("\"é, ü\" # comment", "é, ü"),
+    ] {
+        let text = format!("domain: d\ndescriptors:\n  - key: 12\n    value: {value}\n");
+        let read = Config::parse("f", text.as_bytes()).map(|config| config.domains[0].nodes[0].clone());
+        match read {
+            Ok(node) => assert_eq!((&*node.key, node.value), ("12", Value::Exact(expected.to_owned())), "{value}"),
+            Err(error) => assert_eq!(expected, "error", "{value}: {error}"),
+        }
+    }
+    for flag in ["true", "True", "yes", "on"] {
+        let text = format!("domain: d\ndescriptors: [{{key: k, shadow_mode: {flag}}}]");
+        assert!(Config::parse("f", text.as_bytes()).unwrap().domains[0].nodes[0].shadow, "{flag}");
+    }
+}
+
+#[test]
+fn every_error_of_a_file_has_a_place() {
+    let limit = |limit: &str| format!("domain: d\ndescriptors:\n- key: k\n  rate_limit: {{{limit}}}\n");
+    let node = |node: &str| format!("domain: d\ndescriptors:\n- {{{node}}}\n");
+    let cases: Vec<(String, &[&str])> = vec![
+        (String::new(), &["f:1:1: expected a mapping, found nothing"]),
+        ("- a".to_owned(), &["f:1:1: expected a mapping, found a list"]),
+        ("descriptors: []".to_owned(), &["f:1:1: expected `domain` with a text"]),
+        ("domain: ''".to_owned(), &["f:1:9: expected `domain` with a text"]),
+        ("domain: [d]".to_owned(), &["f:1:9: expected a text, found a list"]),
+        ("domain: d\ndescriptors: {}".to_owned(), &["f:2:14: expected a list, found a mapping"]),
+        (
+            "domain: d\ndescriptors:\n- a\n- 7".to_owned(),
+            &["f:3:3: expected a mapping, found \"a\"", "f:4:3: expected a mapping, found 7"],
+        ),
+        (
+            "domain: d\ndomain: e\n0.25: f".to_owned(),
+            &[
+                "f:2:1: the field `domain` is there twice",
+                "f:3:1: expected one of the fields domain, descriptors, found 0.25",
+            ],
+        ),
+        ("domain: a: b".to_owned(), &["f:1:10: "]),
+        ("domain: d\n---\ndomain: e".to_owned(), &["f:3:1: only single YAML document expected but multiple found"]),
+        ("domain: *d".to_owned(), &["f:1:9: reference to unknown value"]),
+        (node("value: v"), &["f:3:3: expected `key` with a text"]),
+        (node("key: k, value: {}"), &["f:3:19: expected a text, found a mapping"]),
+        (node("key: 'k*'"), &["f:3:9: expected a key without `*`: wildcards are for values"]),
+        (
+            node("key: k, ratelimit: 1"),
+            &["f:3:12: expected one of the fields key, value, rate_limit, shadow_mode, quota_mode, detailed_metric, \
+             value_to_metric, share_threshold, metadata, descriptors, found \"ratelimit\""],
+        ),
+        (
+            node("key: k, shadow_mode: 1, detailed_metric: maybe"),
+            &["f:3:25: expected true or false, found 1", "f:3:45: expected true or false, found \"maybe\""],
+        ),
+        (node("key: k, value: v, share_threshold: true"), &["f:3:39: `share_threshold` needs a value with `*`"]),
+        (node("key: k, metadata: 5"), &["f:3:22: expected a mapping, found 5"]),
+        (node("key: k, rate_limit: "), &["f:3:22: expected a mapping, found nothing"]),
+        (
+            node("key: k}\n- {key: k, value: v}\n- {key: k, value: v}\n- {key: k"),
+            &[
+                "f:5:3: the descriptor at 4:3 has the same key and value",
+                "f:6:3: the descriptor at 3:3 has the same key and value",
+            ],
+        ),
+        (
+            limit(""),
+            &[
+                "f:4:15: expected `requests_per_unit`, `policy` or `unlimited: true`",
+                "f:4:15: expected `unit` with a text",
+            ],
+        ),
+        (
+            limit("unit: fortnight, requests_per_unit: -1"),
+            &[
+                "f:4:22: expected second, minute, hour, day, week, month or year, found \"fortnight\"",
+                "f:4:52: expected a whole number, found -1",
+            ],
+        ),
+        (
+            limit("unit: unknown, requests_per_unit: '5'"),
+            &[
+                "f:4:22: expected second, minute, hour, day, week, month or year, found \"unknown\"",
+                "f:4:50: expected a whole number, found \"5\"",
+            ],
+        ),
+        (
+            limit("unit: day, requestsperunit: 5"),
+            &[
+                "f:4:15: expected `requests_per_unit`, `policy` or `unlimited: true`",
+                "f:4:27: expected one of the fields unit, requests_per_unit, unlimited, name, replaces, policy, counting, \
+             found \"requestsperunit\"",
+            ],
+        ),
+        (limit("unit: day, requests_per_unit: 9007199254740993"), &["f:4:46: "]),
+        (
+            limit("unlimited: true, unit: day, requests_per_unit: 25"),
+            &["f:4:39: expected no `unit` beside `unlimited`"],
+        ),
+        (
+            limit("policy: 5/10x, unit: second"),
+            &[
+                "f:4:24: policy \"5/10x\": expected a whole number and a unit",
+                "f:4:37: expected no `unit` beside `policy`",
+            ],
+        ),
+        (limit("policy: 5/10s, counting: both"), &["f:4:41: expected admitted or attempts, found \"both\""]),
+        (
+            limit("unit: day, requests_per_unit: 0, counting: attempts"),
+            &["f:4:59: expected no `counting` beside `requests_per_unit: 0`"],
+        ),
+        (
+            limit("policy: 5/1s, name: a, replaces: [{name: a}, {name: }, {}, b, {name: c, key: d}]"),
+            &[
+                "f:4:50: expected the name of another rule, found this rule's name \"a\"",
+                "f:4:66: expected `name` with a text",
+                "f:4:71: expected `name` with a text",
+                "f:4:75: expected a mapping, found \"b\"",
+                "f:4:88: expected one of the fields name, found \"key\"",
+            ],
+        ),
+    ];
+    for (text, expected) in cases {
+        let Errors(errors) = Config::parse("f", text.as_bytes()).expect_err(&text);
+        let same = errors.len() == expected.len()
+            && errors.iter().zip(expected).all(|(error, start)| error.starts_with(start));
+        assert!(same, "{text}\n{errors:#?}\nexpected {expected:#?}");
+    }
+    let Errors(errors) = Config::parse("f", b"domain: d\n# \xc3\xa4 \xff").unwrap_err();
+    assert_eq!(errors, ["f:2:5: expected UTF-8"]);
+}
+
+#[test]
+fn a_folder_is_read_as_kubernetes_mounts_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let write = |name: &str, domain: &str| fs::write(path.join(name), format!("domain: {domain}")).unwrap();
+    let domains = || Config::read(path).map(|config| config.domains.into_iter().map(|it| it.name).collect::<Vec<_>>());
+    let errors = || domains().unwrap_err().to_string().replace(&path.display().to_string(), "DIR");
+
+    assert_eq!(errors(), "DIR: the folder has no file *.yaml or *.yml");
+    fs::create_dir(path.join("..1")).unwrap();
+    write("..1/b.yaml", "b");
+    symlink("..1", path.join("..data")).unwrap();
+    symlink("..data/b.yaml", path.join("b.yaml")).unwrap();
+    write("c.yml", "c");
+    write("a.yaml", "a");
+    write(".hidden.yaml", "hidden");
+    write("notes.txt", "notes");
+    fs::create_dir(path.join("folder.yaml")).unwrap();
+    assert_eq!(domains().unwrap(), ["a", "b", "c"]);
+
+    write("d.yaml", "b\nextra: 1");
+    write("e.yaml", "a");
+    symlink("nowhere", path.join("f.yaml")).unwrap();
+    let expected = "DIR/d.yaml:2:1: expected one of the fields domain, descriptors, found \"extra\"\n\
+                    DIR/e.yaml:1:9: the domain \"a\" is already at DIR/a.yaml:1:9\n\
+                    DIR/f.yaml: No such file or directory (os error 2)";
+    assert_eq!(errors(), expected);
+    let absent = Config::read(&path.join("absent")).unwrap_err().to_string();
+    assert!(absent.ends_with("absent: No such file or directory (os error 2)"), "{absent}");
+}
+
+#[test]
+fn aliases_cannot_use_up_the_memory() {
+    let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for i in 1..10 {
+        let below = format!("*a{}, ", i - 1).repeat(10);
+        text.push_str(&format!("a{i}: &a{i} [{below}]\n"));
+    }
+    let Errors(errors) = Config::parse("f", text.as_bytes()).unwrap_err();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    let deep = format!("domain: d\ndescriptors: {}", "[".repeat(10_000));
+    assert!(Config::parse("f", deep.as_bytes()).is_err());
+}
+
+#[test]
+fn policies_are_those_of_the_library() {
+    let config = Config::read(&folder().join("ours.yaml")).unwrap();
+    let quota = config.domains[0].nodes[0].limit.as_ref().map(|limit| &limit.quota);
+    assert_eq!(quota, Some(&Quota::Policy(policy!("5/10s, 100/1h"))));
+}

@@ -1,0 +1,211 @@
+//! Which rule a descriptor matches, and the key it has there.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use limiter_core::{SharedStore, policy};
+use limiter_memory::MemoryStore;
+use limiter_server::config::Config;
+use limiter_server::rules::{Effect, Rules};
+
+fn store() -> SharedStore {
+    Arc::new(MemoryStore::new())
+}
+
+fn parse(text: &str) -> Rules {
+    Rules::new(&Config::parse("f", text.as_bytes()).unwrap(), &store(), None)
+}
+
+/// The matching rule's path, then `|` and the key, then the label if there is one.
+fn found(rules: &Rules, domain: &str, entries: &[(&str, &str)]) -> String {
+    let Some(found) = rules.find(domain, entries) else { return "none".to_owned() };
+    let key = String::from_utf8_lossy(found.key.as_ref()).into_owned();
+    let label = found.detailed.map_or_else(String::new, |label| format!(" | {label}"));
+    format!("{} | {key}{label}", found.rule.path)
+}
+
+#[test]
+fn descriptors_match_as_in_envoys_service() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config"));
+    let rules = Rules::new(&Config::read(folder).unwrap(), &store(), None);
+    type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str);
+    let cases: &[Case<'_>] = &[
+        ("nowhere", &[("database", "orders")], "none"),
+        ("databases", &[("database", "orders")], "database=orders | "),
+        ("databases", &[("database", "other")], "none"),
+        ("databases", &[], "none"),
+        ("databases", &[("database", "orders"), ("table", "a")], "none"),
+        ("mail", &[("kind", "newsletter")], "none"),
+        ("mail", &[("kind", "newsletter"), ("recipient", "ann")], "kind=newsletter,recipient | ann"),
+        ("mail", &[("kind", "bill"), ("recipient", "ann")], "none"),
+        ("mail", &[("recipient", "ann")], "recipient | ann"),
+        ("mail", &[("recipient", "")], "recipient | "),
+        ("mail", &[("recipient", "a,b\\")], "recipient | a,b\\"),
+        ("edge", &[("remote_address", "192.0.2.5")], "remote_address=192.0.2.5 | "),
+        ("edge", &[("remote_address", "192.0.2.6")], "remote_address=192.0.2.6 | "),
+        ("edge", &[("remote_address", "192.0.2.7")], "remote_address | 192.0.2.7"),
+        ("edge", &[("path", "404")], "path=404 | "),
+        ("edge", &[("version", "1.1")], "none"),
+        // A limit on a descriptor with descriptors below it.
+        ("all", &[("header", "a")], "header | a"),
+        ("all", &[("header", "a"), ("other", "b")], "header,other | a,b"),
+        ("all", &[("header", "a,b"), ("other", "c\\")], "header,other | a\\,b,c\\\\"),
+        ("all", &[("header", "a"), ("other", "shady")], "header,other=shady | a"),
+        ("all", &[("header", "a"), ("free", "")], "header,free | a,"),
+        ("all", &[("header", "a"), ("absent", "b")], "none"),
+        ("all", &[("other", "b"), ("header", "a")], "none"),
+        // Wildcards.
+        ("wildcards", &[("start", "v")], "start=v* | v"),
+        ("wildcards", &[("start", "v1")], "start=v* | v1"),
+        ("wildcards", &[("start", "w1")], "none"),
+        ("wildcards", &[("path", "/api/7/action")], "path=/api/*/action | /api/7/action"),
+        ("wildcards", &[("path", "/api//action")], "path=/api/*/action | /api//action"),
+        ("wildcards", &[("path", "/api/action")], "none"),
+        ("wildcards", &[("path", "/api/7/other")], "none"),
+        (
+            "wildcards",
+            &[("route", "/api/1/resource/2/action")],
+            "route=/api/*/resource/*/action | /api/1/resource/2/action",
+        ),
+        ("wildcards", &[("route", "/api/1/2/action")], "none"),
+        ("wildcards", &[("route", "/api//resource/action")], "none"),
+        // An exact value, then the first wildcard, then any value. A shared wildcard is not part of the key.
+        ("wildcards", &[("file", "static/logo")], "file=static/logo | "),
+        ("wildcards", &[("file", "static/logo2")], "file=static/* | "),
+        ("wildcards", &[("file", "static")], "file=stat* | static"),
+        ("wildcards", &[("file", "other")], "file | other"),
+        (
+            "wildcards",
+            &[("tenant", "t1prod"), ("tenant", "res1"), ("type", "x")],
+            "tenant=t*prod,tenant=res*,type | res1,x",
+        ),
+        // Labels of metrics.
+        ("metrics", &[("tenant", "new")], "tenant | new | tenant=new"),
+        ("metrics", &[("tenant", "known")], "tenant=known | "),
+        (
+            "metrics",
+            &[("route", "r"), ("method", "GET"), ("subject", "s")],
+            "route,method=GET,subject | r,s | route=r,method=GET,subject",
+        ),
+        ("metrics", &[("file", "static/a"), ("action", "x")], "file=static/*,action | x | file=static/*,action=x"),
+    ];
+    for (domain, entries, expected) in cases {
+        assert_eq!(found(&rules, domain, entries), *expected, "{domain} {entries:?}");
+    }
+    assert!(rules.knows("edge") && !rules.knows("nowhere"));
+}
+
+#[test]
+fn rules_say_what_they_do() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config"));
+    let rules = Rules::new(&Config::read(folder).unwrap(), &store(), None);
+    for (domain, path, effect) in [
+        ("edge", "remote_address", "edge/remote_address 10/1s"),
+        ("edge", "remote_address=192.0.2.5", "denied"),
+        ("edge", "remote_address=192.0.2.6", "exempt"),
+        ("internal", "directory", "unlimited"),
+        ("ours", "quota", "ours/quota 1000000/30d~1h"),
+        ("all", "header,other=shady", "all/header,other=shady 3/1m shadow"),
+        ("all", "service=one", "all/service=one 1/365d quota"),
+        ("metrics", "tenant", "metrics/tenant 10/1m detailed"),
+    ] {
+        let rule = rules.iter().find(|rule| rule.domain == domain && rule.path == path).unwrap();
+        let mut found = match &rule.effect {
+            Effect::Limit(limiter) => format!("{} {}", limiter.name(), limiter.policy()),
+            effect => effect.to_string(),
+        };
+        for (set, name) in [(rule.shadow, " shadow"), (rule.quota, " quota"), (rule.is_detailed(), " detailed")] {
+            found.push_str(if set { name } else { "" });
+        }
+        assert_eq!(found, effect);
+    }
+    let rule = |name: &str| rules.iter().find(|rule| rule.name.as_deref() == Some(name)).unwrap().clone();
+    assert_eq!(rule("read_limit").path, "kind=read,user=ann");
+    let place = &rule("read_limit").place;
+    assert_eq!((place.line, place.column), (6, 9));
+    assert_eq!(rules.iter().filter(|rule| rule.replaces == ["read_limit"]).count(), 1);
+}
+
+#[test]
+fn different_rules_have_different_names() {
+    let parts = ["a", "a=b", "a,b", "a/b", ",", "=", "\\"];
+    let mut names = HashSet::new();
+    for domain in parts {
+        for key in parts {
+            let mut text =
+                format!("domain: '{domain}'\ndescriptors:\n- {{key: '{key}', rate_limit: {{policy: 1/1s}}}}\n");
+            for value in parts {
+                text.push_str(&format!("- {{key: '{key}', value: '{value}', descriptors: [\n"));
+                for below in parts {
+                    text.push_str(&format!("    {{key: '{below}', rate_limit: {{policy: 1/1s}}}},\n"));
+                }
+                text.push_str("  ]}\n");
+            }
+            let rules = parse(&text);
+            for rule in rules.iter() {
+                let Effect::Limit(limiter) = &rule.effect else { continue };
+                assert!(names.insert(limiter.name().to_string()), "{} {}", limiter.name(), rule.place);
+            }
+            if key == "a" {
+                let Effect::Limit(limiter) = &rules.overrides(domain).unwrap().effect else { panic!("no limiter") };
+                assert!(names.insert(limiter.name().to_string()), "{}", limiter.name());
+            }
+        }
+    }
+}
+
+#[test]
+fn long_keys_are_hashed() {
+    let rules = parse("domain: d\ndescriptors: [{key: k, rate_limit: {policy: 1/1s}, descriptors: [{key: k}]}]");
+    let key = |values: &[&str]| {
+        let entries: Vec<_> = values.iter().map(|value| ("k", *value)).collect();
+        String::from_utf8(rules.find("d", &entries).unwrap().key.as_ref().to_vec()).unwrap()
+    };
+    let (longest, longer) = ("x".repeat(1024), "x".repeat(1025));
+    assert_eq!(key(&[&longest]), longest);
+    let hash = "sha256:c6d8e9905300876046729949cc95c2385221270d389176f7234fe7ac00c4e430";
+    assert_eq!(key(&[&longer]), hash);
+    assert_ne!(key(&[&format!("{longer}x")]), hash);
+    assert!(key(&[&longest, "y"]).starts_with("sha256:"));
+    assert_ne!(key(&[&longest, "y"]), key(&["y", &longest]));
+    let entries = [("k", &*longer)];
+    assert!(Rules::override_key(&entries).as_ref().starts_with(b"sha256:"));
+    assert_eq!(Rules::override_key(&[("a", "b"), ("c,", "d")]).as_ref(), b"a,b,c\\,,d");
+}
+
+#[tokio::test]
+async fn history_and_counts_survive_a_changed_limit() {
+    let store = store();
+    let config = |max: u32, other: &str| {
+        let limit = |max| format!("rate_limit: {{unit: hour, requests_per_unit: {max}}}");
+        let text = format!("domain: d\ndescriptors:\n- {{key: k, {}}}\n- {{key: {other}, {}}}\n", limit(max), limit(1));
+        Config::parse("f", text.as_bytes()).unwrap()
+    };
+    let acquire = async |rules: &Rules| {
+        let found = rules.find("d", &[("k", "ann")]).unwrap();
+        let Effect::Limit(limiter) = &found.rule.effect else { panic!("no limiter") };
+        found.rule.counts.allowed.fetch_add(1, Relaxed);
+        limiter.acquire(found.key).await.unwrap().allowed()
+    };
+    let first = Rules::new(&config(2, "b"), &store, None);
+    assert!(acquire(&first).await && acquire(&first).await && !acquire(&first).await);
+    let higher = Rules::new(&config(3, "c"), &store, Some(&first));
+    assert!(acquire(&higher).await && !acquire(&higher).await);
+    let lower = Rules::new(&config(1, "b"), &store, Some(&higher));
+    assert!(!acquire(&lower).await);
+    let counts = |rules: &Rules| rules.find("d", &[("k", "ann")]).unwrap().rule.counts.allowed.load(Relaxed);
+    assert_eq!([counts(&first), counts(&lower)], [6, 6]);
+    let overrides = [&first, &lower].map(|rules| Arc::as_ptr(&rules.overrides("d").unwrap().counts));
+    assert_eq!(overrides[0], overrides[1]);
+    assert!(first.overrides("e").is_none());
+    let Effect::Limit(limiter) = &first.overrides("d").unwrap().effect else { panic!("no limiter") };
+    let key = Rules::override_key(&[("k", "ann")]);
+    let own = policy!("2/1h");
+    let mut admitted = 0;
+    for _ in 0..5 {
+        admitted += u32::from(limiter.acquire(&key).policy(&own).await.unwrap().allowed());
+    }
+    assert_eq!(admitted, 2);
+}
