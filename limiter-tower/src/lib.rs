@@ -34,7 +34,7 @@ pub use charges::Charges;
 #[cfg(feature = "client")]
 pub use client::{Repeat, Wait, WaitError, WaitLayer, WaitOptions};
 pub use failure::StoreFailure;
-pub use fields::{FieldForm, Fields, Reset};
+pub use fields::{FieldForm, Fields, Names, Reset};
 #[cfg(feature = "tonic")]
 pub use grpc::GrpcStatus;
 pub use head::{RequestHead, ResponseHead};

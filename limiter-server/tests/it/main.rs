@@ -2,4 +2,6 @@
 
 mod check;
 mod config;
+mod lifecycle;
 mod rules;
+mod server;
