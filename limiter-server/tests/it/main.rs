@@ -3,5 +3,6 @@
 mod check;
 mod config;
 mod lifecycle;
+mod reload;
 mod rules;
 mod server;
