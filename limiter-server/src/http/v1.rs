@@ -217,7 +217,11 @@ async fn decide(op: Op, limiter: &Limiter, key: &KeyBuf, call: &Call, cost: u64)
             let wait = Duration::from_millis(call.wait_ms.unwrap_or(0));
             let acquire = limiter.acquire(key).cost(cost);
             let acquire = if let Some(id) = call.id() { acquire.id(id) } else { acquire };
-            acquire.within(wait).await
+            // A permit has a receipt under every policy.
+            Ok(match acquire.within(wait).permit().await? {
+                Ok(permit) => permit.decision().clone(),
+                Err(denied) => denied.into_decision(),
+            })
         }
     }
 }

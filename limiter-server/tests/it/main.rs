@@ -1,5 +1,6 @@
 //! The tests of limiter-server.
 
+mod answers;
 mod check;
 mod config;
 mod lifecycle;
