@@ -13,6 +13,7 @@ mod http;
 mod listener;
 mod metrics;
 pub mod options;
+mod page;
 pub mod proto;
 pub mod rules;
 pub mod run;

@@ -58,6 +58,19 @@ impl Location {
     }
 }
 
+impl Location {
+    /// Returns the name of this kind of store.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Memory => "Memory",
+            Self::Redis(url) if url.contains("+cluster://") => "Redis Cluster",
+            Self::Redis(url) if url.contains("+sentinel://") => "Redis Sentinel",
+            Self::Redis(_) => "Redis",
+        }
+    }
+}
+
 /// The store of all rules.
 pub struct Store {
     shared: SharedStore,
