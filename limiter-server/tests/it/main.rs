@@ -3,6 +3,8 @@
 mod answers;
 mod check;
 mod config;
-mod lifecycle;
+mod grpc;
+mod http;
+
 mod rules;
 mod server;
