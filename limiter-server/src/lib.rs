@@ -15,6 +15,7 @@ mod metrics;
 pub mod options;
 mod page;
 pub mod proto;
+pub mod reload;
 pub mod rules;
 pub mod run;
 pub mod service;

@@ -19,7 +19,7 @@ use crate::options::Serve;
 use crate::proto::RateLimitServiceServer;
 use crate::service::Service;
 use crate::store::Store;
-use crate::{admin, grpc, guard, http, metrics, page, tls};
+use crate::{admin, grpc, guard, http, metrics, page, reload, tls};
 
 /// How long requests in progress may take after the server is told to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -37,6 +37,8 @@ pub struct Server {
     health: HealthReporter,
     stop: watch::Sender<bool>,
     listeners: JoinSet<()>,
+    /// Ends with the server.
+    _background: JoinSet<()>,
 }
 
 impl Server {
@@ -69,8 +71,11 @@ impl Server {
         let routes = admin::routes(Arc::clone(&service)).merge(page::routes(Arc::clone(&service), about));
         let routes = guard::guarded(routes, token.as_deref(), admin.ip().is_loopback());
         listeners.spawn(for_admin.serve(routes, stopped));
-        tokio::spawn(metrics::upkeep());
-        Ok(Self { grpc, http, admin, service, health, stop, listeners })
+        let (mut background, reloaded) = (JoinSet::new(), Arc::clone(&service));
+        let apply = move |config: Config| reloaded.reload(&config);
+        background.spawn(reload::watch(options.config.clone(), &config, apply)?);
+        background.spawn(metrics::upkeep());
+        Ok(Self { grpc, http, admin, service, health, stop, listeners, _background: background })
     }
 
     /// Returns the service.

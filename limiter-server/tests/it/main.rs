@@ -5,6 +5,7 @@ mod check;
 mod config;
 mod grpc;
 mod http;
-
+mod lifecycle;
+mod reload;
 mod rules;
 mod server;
