@@ -165,6 +165,29 @@ async fn the_page_says_when_the_store_is_away() {
 }
 
 #[tokio::test]
+async fn the_page_shows_a_reload_and_errors_of_the_configuration() {
+    let server = Server::start(CONFIG, &[]);
+    let write = |text: &str| std::fs::write(server.config(), text).unwrap();
+    browse(async |page| {
+        page.open(&server).await?;
+        send(&server, ("user", "a"), 3);
+        page.shows("tbody tr:nth-child(2) td:nth-child(3)", "1").await?;
+        write(&CONFIG.replace("2/1h", "2 per fortnight"));
+        page.shows("#config-error", "limits.yaml:5:").await?;
+        page.shows("tbody tr:nth-child(2)", "user\n2/1h\n90/1d").await?;
+        write(&CONFIG.replace("2/1h", "3/1h"));
+        page.hides("#config-error").await?;
+        // The counts and the history stay.
+        page.shows("tbody tr:nth-child(2)", "user\n3/1h\n90/1d").await?;
+        page.shows("tbody tr:nth-child(2) td:nth-child(3)", "1").await?;
+        assert_eq!(send(&server, ("user", "a"), 1), "OK");
+        assert_eq!(send(&server, ("user", "a"), 1), "OVER_LIMIT");
+        Ok(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn unblocking_needs_the_token_and_no_foreign_page_can() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
@@ -220,10 +243,13 @@ async fn the_page_fits_a_phone_and_many_rules() {
         let width = "return document.documentElement.scrollWidth <= innerWidth";
         assert_eq!(page.execute(width, vec![]).await?.json(), &json!(true));
         // The policy of the page admits its own style and script.
-        until(|| "the page is styled".to_owned(), async || {
-            let family = page.find(By::Css("#live")).await?.css_value("border-radius").await?;
-            Ok((family == "999px").then_some(()))
-        })
+        until(
+            || "the page is styled".to_owned(),
+            async || {
+                let family = page.find(By::Css("#live")).await?.css_value("border-radius").await?;
+                Ok((family == "999px").then_some(()))
+            },
+        )
         .await
     })
     .await;

@@ -89,18 +89,22 @@ impl Browser {
 
     /// Waits until an element is not shown.
     pub(crate) async fn hides(&self, css: &str) -> WebDriverResult<()> {
-        until(|| format!("{css} is hidden"), async || {
-            Ok((!self.find(By::Css(css)).await?.is_displayed().await?).then_some(()))
-        })
+        until(
+            || format!("{css} is hidden"),
+            async || Ok((!self.find(By::Css(css)).await?.is_displayed().await?).then_some(())),
+        )
         .await
     }
 
     /// Waits until an element is there, and clicks it.
     pub(crate) async fn click(&self, css: &str) -> WebDriverResult<()> {
-        until(|| format!("{css} can be clicked"), async || {
-            let Some(element) = self.find_all(By::Css(css)).await?.into_iter().next() else { return Ok(None) };
-            Ok(element.is_displayed().await?.then_some(element))
-        })
+        until(
+            || format!("{css} can be clicked"),
+            async || {
+                let Some(element) = self.find_all(By::Css(css)).await?.into_iter().next() else { return Ok(None) };
+                Ok(element.is_displayed().await?.then_some(element))
+            },
+        )
         .await?
         .click()
         .await
