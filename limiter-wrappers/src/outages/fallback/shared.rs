@@ -12,8 +12,8 @@ use tokio::runtime::Handle;
 use super::journal::Journal;
 use super::replay::replay;
 use super::verdicts::{Issued, Verdicts};
+use crate::outages::ids::Ids;
 use crate::outages::outage::OutageLog;
-use crate::outages::substitute::Ids;
 
 pub(super) struct Shared<P, L> {
     pub(super) primary: P,
