@@ -3,6 +3,7 @@
 mod answers;
 mod check;
 mod config;
+mod corpus;
 mod grpc;
 mod http;
 mod lifecycle;
