@@ -30,7 +30,7 @@ struct Http {
 }
 
 /// Returns the routes of the HTTP listener.
-pub(crate) fn routes(service: Arc<Service>) -> Router {
+pub fn routes(service: Arc<Service>) -> Router {
     let shared = Http { service, json: Latency::of("json"), v1: Latency::of("v1") };
     let routes = Router::new().route("/json", post(json)).route("/healthz", get(health));
     routes.route("/v1/{op}", post(v1::answer)).with_state(Arc::new(shared))

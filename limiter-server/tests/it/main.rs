@@ -2,6 +2,7 @@
 
 mod check;
 mod config;
+mod corpus;
 mod lifecycle;
 mod reload;
 mod rules;
