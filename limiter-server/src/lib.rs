@@ -9,7 +9,7 @@ pub mod denied;
 mod detailed;
 pub mod grpc;
 pub mod guard;
-mod http;
+pub mod http;
 mod listener;
 mod metrics;
 pub mod options;
