@@ -25,17 +25,17 @@ const VALID: &str = "limiter_server_config_valid";
 /// How long files must stay unchanged. Editors and copies change them in several steps.
 const QUIET: Duration = Duration::from_millis(200);
 
-/// Calls `apply` for each valid configuration at `path` after `config`: when its files change, when a symbolic link on the way to
-/// them changes, and on SIGHUP. The future never ends; dropping it ends the watch.
+/// Calls `apply` for each configuration at `path` after `config`, or its errors: when its files change, when a symbolic link on the
+/// way to them changes, and on SIGHUP. The future never ends; dropping it ends the watch.
 ///
-/// A configuration with errors is logged and counted, and is not applied.
+/// Errors are logged, and both outcomes are counted.
 ///
 /// # Errors
 /// If SIGHUP cannot be received. Must be called within a tokio runtime.
 pub fn watch(
     path: PathBuf,
     config: &Config,
-    apply: impl Fn(Config) + Send + 'static,
+    apply: impl Fn(Result<Config, Errors>) + Send + 'static,
 ) -> io::Result<impl Future<Output = ()> + Send + 'static> {
     describe_counter!(RELOADS, Unit::Count, "Readings of a changed configuration, by result.");
     describe_gauge!(VALID, Unit::Count, "1 if the configuration as it is now has no errors, otherwise 0.");
@@ -58,7 +58,7 @@ struct Reloader<F> {
     apply: F,
 }
 
-impl<F: Fn(Config) + Send + 'static> Reloader<F> {
+impl<F: Fn(Result<Config, Errors>) + Send + 'static> Reloader<F> {
     async fn run(mut self, mut hangups: Signal) {
         loop {
             let forced = wait(&self.changed, &mut hangups).await;
@@ -83,9 +83,8 @@ impl<F: Fn(Config) + Send + 'static> Reloader<F> {
             return;
         }
         gauge!(VALID).set(u8::from(read.is_ok()));
-        let result = match read {
-            Ok(config) => {
-                (self.apply)(config);
+        let result = match &read {
+            Ok(_) => {
                 info!("reloaded the configuration {}", self.path.display());
                 "applied"
             }
@@ -95,6 +94,7 @@ impl<F: Fn(Config) + Send + 'static> Reloader<F> {
                 "refused"
             }
         };
+        (self.apply)(read);
         counter!(RELOADS, "result" => result).increment(1);
         self.last = last;
     }

@@ -72,7 +72,7 @@ impl Server {
         let routes = guard::guarded(routes, token.as_deref(), admin.ip().is_loopback());
         listeners.spawn(for_admin.serve(routes, stopped));
         let (mut background, reloaded) = (JoinSet::new(), Arc::clone(&service));
-        let apply = move |config: Config| reloaded.reload(&config);
+        let apply = move |config| reloaded.reload(config);
         background.spawn(reload::watch(options.config.clone(), &config, apply)?);
         background.spawn(metrics::upkeep());
         Ok(Self { grpc, http, admin, service, health, stop, listeners, _background: background })

@@ -131,7 +131,7 @@ impl Target {
 fn limiter(rule: &Rule) -> Result<&Limiter, Problem> {
     match &rule.effect {
         Effect::Limit(limiter) => Ok(limiter),
-        _ => Err(Problem(StatusCode::BAD_REQUEST, "the rule counts nothing".to_owned())),
+        _ => Err(Problem(StatusCode::BAD_REQUEST, "this rule counts nothing".to_owned())),
     }
 }
 

@@ -29,6 +29,7 @@ pub(super) async fn state(State(service): State<Arc<Service>>, about: About) -> 
         "version": env!("CARGO_PKG_VERSION"),
         "up_ms": millis(about.started.elapsed()),
         "store": { "kind": about.store, "away": service.store().is_away(), "outage": outage },
+        "error": service.errors().map(|errors| errors.to_string()),
         "rules": service.rules().iter().map(|rule| shown(rule)).collect::<Vec<_>>(),
         "denied": service.denied().latest(DENIED).iter().map(denied).collect::<Vec<_>>(),
     }))
