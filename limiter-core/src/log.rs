@@ -1,13 +1,13 @@
 //! One log as a value, for backends that load, change and save whole logs.
 
 mod bytes;
+mod common;
 mod merge;
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::BuildHasher;
-use std::time::Duration;
 
 use crate::bounds::MAX_COST;
 use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
@@ -99,8 +99,9 @@ struct Original {
     admitted: bool,
 }
 
-/// A log appended to at a caller-supplied time is kept this much longer, because that time may run behind the store's clock.
-const GIVEN_TIME_GRACE: Duration = Duration::from_secs(60);
+/// A log appended to at a caller-supplied time is kept this many microseconds longer, because that time may run behind the store's
+/// clock.
+const GIVEN_TIME_GRACE: u64 = 60_000_000;
 
 impl Log {
     /// Returns an empty log.
@@ -131,6 +132,9 @@ impl Log {
     /// `now` is the store's clock, read inside the transaction. An operation with a caller-supplied time uses `now` only to
     /// compute the expiry.
     pub fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
+        if let Some(facts) = self.apply_common(op, now) {
+            return facts.into();
+        }
         let (time, retention) = (self.clamped(op.at, now), op.retention());
         if let Some((entry, admitted)) = op.id.and_then(|id| self.original(id))
             && op.receipt_window().counts(entry.at, time)
@@ -143,7 +147,7 @@ impl Log {
         if !op.appends(admitted) {
             return Facts { admitted, outcome: Outcome::Nothing, log: self.facts(op.policy, op.cost, time) };
         }
-        let (before, merging) = (self.entries.back().map(|newest| newest.at), op.merging());
+        let (before, merging) = (self.newest(), op.merging());
         let is_kept = op.id.is_some() || (op.keep && merging.is_some());
         let appended = self.append(time, op.cost, if is_kept { KEPT } else { 0 });
         if let Some(id) = op.id {
@@ -155,12 +159,16 @@ impl Log {
             self.merge(&merging, before, time);
         }
         self.forget_ids();
-        let unclamped = op.at.or_clock(now);
-        let grace = if op.at == At::StoreClock { Duration::ZERO } else { GIVEN_TIME_GRACE };
-        let time_to_live = Duration::from_micros(time.micros_since(unclamped)) + retention.window.as_duration() + grace;
-        self.expires_at = now.saturating_add(time_to_live);
+        self.expire_after(op, time, now);
         let outcome = Outcome::Appended(self.entry(&appended));
         Facts { admitted, outcome, log: self.facts(op.policy, op.cost, time) }
+    }
+
+    /// Sets the time of expiry after an append at `time`.
+    fn expire_after(&mut self, op: &Op<'_>, time: Timestamp, now: Timestamp) {
+        let grace = if op.at == At::StoreClock { 0 } else { GIVEN_TIME_GRACE };
+        let time_to_live = time.micros_since(op.at.or_clock(now)) + op.retention().window.as_micros() + grace;
+        self.expires_at = Timestamp::from_micros_saturating(now.as_micros() + time_to_live);
     }
 
     /// Replaces the cost of one entry, or removes the entry. `now` is the store's clock.
@@ -202,7 +210,12 @@ impl Log {
     /// The time of an operation, clamped to the newest entry.
     fn clamped(&self, at: At, now: Timestamp) -> Timestamp {
         let unclamped = at.or_clock(now);
-        self.entries.back().map_or(unclamped, |newest| newest.at.max(unclamped))
+        self.newest().map_or(unclamped, |newest| newest.max(unclamped))
+    }
+
+    /// The time of the newest entry.
+    pub(crate) fn newest(&self) -> Option<Timestamp> {
+        self.entries.back().map(|newest| newest.at)
     }
 
     fn entry(&self, stored: &StoredEntry) -> Entry {
@@ -247,7 +260,7 @@ impl Log {
     }
 
     /// The total cost of the entries from index `i` on. Retention keeps it far below 2^64, so it is exact.
-    fn cost_from(&self, i: usize) -> u64 {
+    pub(crate) fn cost_from(&self, i: usize) -> u64 {
         self.total().wrapping_sub(self.total_before(i))
     }
 
@@ -283,13 +296,16 @@ impl Log {
         (found < self.len()).then_some(found)
     }
 
+    fn time_of_first_reaching(&self, start: usize, cost: u64) -> Option<Timestamp> {
+        Some(self.entries.get(self.first_reaching(start, cost)?)?.at)
+    }
+
     fn facts(&self, policy: &Policy, cost: u64, now: Timestamp) -> LogFacts {
         let mut usage = [Usage::default(); MAX_LIMITS];
         for (usage, limit) in usage.iter_mut().zip(policy.limits()) {
             let start = self.first_from(limit.window().edge(now));
             let used = self.cost_from(start);
-            let time_of_first_reaching =
-                |cost| self.first_reaching(start, cost).and_then(|i| self.entries.get(i)).map_or(now, |entry| entry.at);
+            let time_of_first_reaching = |cost| self.time_of_first_reaching(start, cost).unwrap_or(now);
             *usage = Usage {
                 used,
                 oldest: time_of_first_reaching(used.saturating_sub(limit.max()).saturating_add(1)),
@@ -298,7 +314,7 @@ impl Log {
         }
         LogFacts {
             now,
-            newest: self.entries.back().map(|newest| newest.at),
+            newest: self.newest(),
             usage: PerLimit::from_slice(&usage[..policy.limits().len()]).unwrap_or_else(|| PerLimit::one(usage[0])),
         }
     }

@@ -80,7 +80,7 @@ impl Log {
     }
 
     /// The entries that reached the end of `window` after `before`, and until `now`.
-    fn passed(&self, window: Window, before: Timestamp, now: Timestamp) -> Range<usize> {
+    pub(super) fn passed(&self, window: Window, before: Timestamp, now: Timestamp) -> Range<usize> {
         let newer = |from, edge| gallop(from, self.len(), |i| self.entries[self.len() - 1 - i].at >= edge);
         let counting = newer(0, window.edge(now));
         self.len() - newer(counting, window.edge(before))..self.len() - counting
