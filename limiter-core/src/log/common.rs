@@ -1,6 +1,6 @@
 //! The most common operations under a resolution, in a few steps.
 
-use super::{Log, MERGED, StoredEntry};
+use super::Log;
 use crate::decision::SizedFacts;
 use crate::facts::{Outcome, Usage};
 use crate::merging::Merging;
@@ -13,28 +13,23 @@ impl Log {
     #[inline]
     pub(crate) fn apply_common(&mut self, op: &Op<'_>, now: Timestamp) -> Option<SizedFacts<1>> {
         let ([limit], None) = (op.policy.limits(), op.limiter_policy) else { return None };
-        let (resolution, max) = (limit.resolution_micros(), limit.max());
-        let (oldest, newest) = (self.entries.front()?.at, *self.entries.back()?);
+        let (max, oldest, newest) = (limit.max(), self.entries.front()?.at, self.newest()?);
         let (time, used) = (self.clamped(op.at, now), self.cost_from(0));
-        if resolution == 0 || op.is_kept() || used > max || !limit.window().counts(oldest, time) {
+        if !op.has_resolution() || op.is_kept() || used > max || !limit.window().counts(oldest, time) {
             return None;
         }
-        let admitted = used + op.cost <= max;
+        let admitted = used.saturating_add(op.cost) <= max;
         if !op.appends(admitted) {
-            let blocker = self.time_of_first_reaching(0, (used + op.cost).saturating_sub(max)).unwrap_or(time);
-            let usage = [Usage { used, oldest, blocker }];
-            let outcome = Outcome::Nothing;
-            return Some(SizedFacts { admitted, outcome, now: time, newest: Some(newest.at), usage });
+            let missing = used.saturating_add(op.cost).saturating_sub(max);
+            let blocker = self.time_of_first_reaching(0, missing).unwrap_or(time);
+            let (usage, outcome) = ([Usage { used, oldest, blocker }], Outcome::Nothing);
+            return Some(SizedFacts { admitted, outcome, now: time, newest: Some(newest), usage });
         }
-        if !admitted || newest.is_marked_kept() || !self.passed(Merging::KEPT, newest.at, time).is_empty() {
+        let may_be_kept = self.kept_until.is_some_and(|at| Merging::KEPT.counts(at, newest));
+        if !admitted || may_be_kept {
             return None;
         }
-        let appended = self.append(time, op.cost, 0);
-        if time.as_micros() % resolution >= time.micros_since(newest.at) {
-            self.entries.pop_back();
-            let merged = StoredEntry { marked: appended.number() | MERGED, ..appended };
-            self.entries.back_mut().into_iter().for_each(|newest| *newest = merged);
-        }
+        let appended = self.add_to_newest(op, max, time)?;
         self.expire_after(op, time, now);
         let oldest = self.entries.front().map_or(time, |oldest| oldest.at);
         let usage = [Usage { used: used + op.cost, oldest, blocker: oldest }];
