@@ -19,7 +19,7 @@ use crate::options::Serve;
 use crate::proto::RateLimitServiceServer;
 use crate::service::Service;
 use crate::store::Store;
-use crate::{admin, grpc, guard, http, metrics, tls};
+use crate::{admin, grpc, guard, http, metrics, page, reload, tls};
 
 /// How long requests in progress may take after the server is told to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -37,6 +37,8 @@ pub struct Server {
     health: HealthReporter,
     stop: watch::Sender<bool>,
     listeners: JoinSet<()>,
+    /// Ends with the server.
+    _background: JoinSet<()>,
 }
 
 impl Server {
@@ -49,6 +51,7 @@ impl Server {
         let config = Config::read(&options.config)?;
         let store = Store::open(&options.store, options.max_keys, options.outage)?;
         let service = Arc::new(Service::new(&config, store, options.headers));
+        let about = page::About::new(options.store.name(), options.outage);
         let token = options.admin_token_file.as_deref().map(read_token).transpose()?;
 
         let open = |address, protocol: Protocol, with_tls| async move {
@@ -65,10 +68,14 @@ impl Server {
         let ((stop, stopped), mut listeners) = (watch::channel(false), JoinSet::new());
         listeners.spawn(for_grpc.serve(grpc::routes(Arc::clone(&service), health_service)?, stopped.clone()));
         listeners.spawn(for_http.serve(http::routes(Arc::clone(&service)), stopped.clone()));
-        let routes = guard::guarded(admin::routes(Arc::clone(&service)), token.as_deref(), admin.ip().is_loopback());
+        let routes = admin::routes(Arc::clone(&service)).merge(page::routes(Arc::clone(&service), about));
+        let routes = guard::guarded(routes, token.as_deref(), admin.ip().is_loopback());
         listeners.spawn(for_admin.serve(routes, stopped));
-        tokio::spawn(metrics::upkeep());
-        Ok(Self { grpc, http, admin, service, health, stop, listeners })
+        let (mut background, reloaded) = (JoinSet::new(), Arc::clone(&service));
+        let apply = move |config| reloaded.reload(config);
+        background.spawn(reload::watch(options.config.clone(), &config, apply)?);
+        background.spawn(metrics::upkeep());
+        Ok(Self { grpc, http, admin, service, health, stop, listeners, _background: background })
     }
 
     /// Returns the service.

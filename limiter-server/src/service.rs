@@ -8,13 +8,13 @@ use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use limiter_core::request::Together;
-use limiter_core::{Error, KeyBuf, SharedStore};
+use limiter_core::{Error, ErrorKind, KeyBuf, SharedStore};
 use limiter_tower::{FieldForm, Fields};
 use smallvec::SmallVec;
 
-use crate::config::Config;
+use crate::config::{Config, Errors};
 use crate::denied::DeniedKeys;
 use crate::detailed::Detailed;
 use crate::proto::{RateLimitRequest, RateLimitResponse};
@@ -56,10 +56,21 @@ impl fmt::Display for Failure {
     }
 }
 
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::InvalidCost => Self::Invalid(error.to_string()),
+            _ => Self::Store(error),
+        }
+    }
+}
+
 /// The rules, the store, and what has happened so far.
 #[derive(Debug)]
 pub struct Service {
     rules: ArcSwap<Rules>,
+    /// Those of the latest reading of the configuration.
+    errors: ArcSwapOption<Errors>,
     store: Store,
     fields: Option<Fields>,
     denied: DeniedKeys,
@@ -76,13 +87,30 @@ impl Service {
             Headers::Legacy => Some(Fields::none().form(FieldForm::Separate)),
             Headers::None => None,
         };
-        Self { rules, store, fields, denied: DeniedKeys::default(), detailed: Detailed::default() }
+        Self {
+            rules,
+            errors: ArcSwapOption::empty(),
+            store,
+            fields,
+            denied: DeniedKeys::default(),
+            detailed: Detailed::default(),
+        }
     }
 
     /// Replaces the rules. Requests in progress end under the old ones. Rules that stay keep their history and counts.
-    pub fn reload(&self, config: &Config) {
-        let rules = Rules::new(config, self.store.shared(), Some(&self.rules.load()));
-        self.rules.store(Arc::new(rules));
+    ///
+    /// A configuration with errors changes nothing; [`errors`](Self::errors) returns them until the next reload.
+    pub fn reload(&self, config: Result<Config, Errors>) {
+        let errors = config.map(|config| {
+            let rules = Rules::new(&config, self.store.shared(), Some(&self.rules.load()));
+            self.rules.store(Arc::new(rules));
+        });
+        self.errors.store(errors.err().map(Arc::new));
+    }
+
+    /// Returns the errors of the configuration, if the latest reload had any.
+    pub fn errors(&self) -> Option<Arc<Errors>> {
+        self.errors.load_full()
     }
 
     /// Returns the current rules.
@@ -118,7 +146,7 @@ impl Service {
         let admitted = !refused & decide_together(&mut together).await;
         if let Some(error) = together.take_error() {
             together.refund().await;
-            return Err(Failure::Store(error));
+            return Err(error.into());
         }
         claims.iter_mut().for_each(|claim| claim.rule_on(together.parts()));
         let spent = claim::quotas_are_spent(&claims);

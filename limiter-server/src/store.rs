@@ -9,7 +9,7 @@ use limiter_core::{Limiter, SharedStore, WindowStore, policy};
 use limiter_memory::{MemoryStore, Sweeper};
 use limiter_redis::RedisStore;
 use limiter_wrappers::observe::{Metrics, ObservedStore, Report};
-use limiter_wrappers::{FailClosed, FailOpen, Fallback, Outage, Stack};
+use limiter_wrappers::{Failsafe, Fallback, Outage, Stack};
 
 /// What answers requests while the store is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -58,6 +58,19 @@ impl Location {
     }
 }
 
+impl Location {
+    /// Returns the name of this kind of store.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Memory => "Memory",
+            Self::Redis(url) if url.contains("+cluster://") => "Redis Cluster",
+            Self::Redis(url) if url.contains("+sentinel://") => "Redis Sentinel",
+            Self::Redis(_) => "Redis",
+        }
+    }
+}
+
 /// The store of all rules.
 pub struct Store {
     shared: SharedStore,
@@ -89,8 +102,8 @@ impl Store {
         let stack = Stack::new(ObservedStore::new(redis, Metrics::named("redis")));
         let store = match on_outage {
             OnOutage::Fallback => Self::watched(stack.fallback(memory).on_outage(log), Fallback::is_out),
-            OnOutage::Open => Self::watched(stack.fail_open().on_outage(log), FailOpen::is_out),
-            OnOutage::Closed => Self::watched(stack.fail_closed().on_outage(log), FailClosed::is_out),
+            OnOutage::Open => Self::watched(stack.fail_open().on_outage(log), Failsafe::is_out),
+            OnOutage::Closed => Self::watched(stack.fail_closed().on_outage(log), Failsafe::is_out),
             OnOutage::Error => Self::watched(stack.or_error(), |store| store.breaker().is_open()),
         };
         tokio::spawn(probe(store.shared.clone()));

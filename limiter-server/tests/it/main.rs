@@ -1,7 +1,12 @@
 //! The tests of limiter-server.
 
+mod answers;
 mod check;
 mod config;
+mod corpus;
+mod grpc;
+mod http;
 mod lifecycle;
+mod reload;
 mod rules;
 mod server;
