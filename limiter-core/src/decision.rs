@@ -239,8 +239,8 @@ pub(crate) fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], fac
     let SizedFacts { admitted, outcome, now, newest, usage } = facts;
     let (denied, blocking) = denial(op, admitted, limits, &usage);
     let status = Status::sized(limits, usage, now, newest);
-    let receipt_window = op.retention().window;
-    Decision { status, outcome, allowed: admitted, denied, blocking, merges: false, receipt_window }
+    let (merges, receipt_window) = (op.has_resolution(), op.retention().window);
+    Decision { status, outcome, allowed: admitted, denied, blocking, merges, receipt_window }
 }
 
 /// See [`crate::internal::SizedFacts`].
