@@ -3,13 +3,13 @@
 
 use std::fmt::Write;
 
-use super::strategy::{START, limit, policy, resolved};
 use limiter_core::store::{LogKey, Mode, Op, Settlement};
 use limiter_core::{Decision, Error, Limit, Name, Policy, Receipt, SharedStore, Timestamp, WindowStore as _};
-
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::Index;
 
+use super::strategy::{START, limit, policy, resolved};
 use crate::conformance::sentence::Citation;
 use crate::conformance::sentence::Sentence::{E1, L3, M4};
 use crate::conformance::sequence::call_result::OutcomeKind;
@@ -48,17 +48,15 @@ pub(super) fn traffic() -> impl Strategy<Value = Case, Tree: Send> {
     const SCALES: [u64; 3] = [1, 10, 60_000_000];
     const TIMES: [i64; 16] = [0, 0, 0, 0, 1, 1, 1, 2, 3, 4, 5, 7, 9, 19, 60, -4];
     let raw_limit = (2..=12_u64, 0..WINDOWS.len(), 0..FRACTIONS.len());
-    let is_kept = proptest::bool::weighted(1.0);
-    let step = (is_kept, 0..16_u8, 0..TIMES.len(), 1..=3_u64, 0..8_u8, 0..60_i64, any::<prop::sample::Index>());
-    (vec(vec(raw_limit, 1..=3), 1..=2), 0..SCALES.len(), vec(step, 20..=100)).prop_map(|(policies, scale, raw)| {
+    let step = (0..16_u8, 0..TIMES.len(), 1..=3_u64, 0..8_u8, 0..60_i64, any::<Index>());
+    (vec(vec(raw_limit, 1..=3), 1..=2), 0..SCALES.len(), vec(step, 20..=60)).prop_map(|(policies, scale, raw)| {
         let scale = SCALES[scale];
         let limits = |(max, window, fraction): (u64, usize, usize)| {
             let window = WINDOWS[window] * scale;
             resolved(limit(max, window), window.checked_div(FRACTIONS[fraction]).unwrap_or(0))
         };
         let policies = policies.into_iter().map(|raw| policy(&raw.into_iter().map(limits).collect::<Vec<_>>(), false));
-        let (mut kept, mut steps) = (Vec::new(), Vec::new());
-        for (number, (is_kept, kind, time, cost, id, jitter, other)) in raw.into_iter().enumerate() {
+        let step = |(number, (kind, time, cost, id, jitter, other)): (usize, (_, usize, u64, u8, i64, Index))| {
             let run = |mode, policy| Operation::Run {
                 mode,
                 on: Place::default(),
@@ -74,11 +72,10 @@ pub(super) fn traffic() -> impl Strategy<Value = Case, Tree: Send> {
                 _ => run(Mode::Acquire, 0),
             };
             let scale = scale as i64;
-            steps.push(Step { after: TIMES[time] * scale + jitter * (scale / 60), operation });
-            kept.push(is_kept);
-        }
-        let (policies, limiters) = (policies.collect(), vec![CaseLimiter::NONE]);
-        Case { policies, limiters, start: START, steps }.with_steps(|step| kept[step])
+            Step { after: TIMES[time] * scale + jitter * (scale / 60), operation }
+        };
+        let steps = raw.into_iter().enumerate().map(step).collect();
+        Case { policies: policies.collect(), limiters: vec![CaseLimiter::NONE], start: START, steps }
     })
 }
 
