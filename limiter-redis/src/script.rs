@@ -11,7 +11,6 @@ const WINDOWS: &str = include_str!("lua/windows.lua");
 const PRELUDE: &str = include_str!("lua/prelude.lua");
 const APPLY_FAST_FILE: &str = include_str!("lua/apply_fast.lua");
 const OPERATION: &str = include_str!("lua/operation.lua");
-const APPEND: &str = include_str!("lua/append.lua");
 const MERGE: &str = include_str!("lua/merge.lua");
 const APPLY_FILE: &str = include_str!("lua/apply.lua");
 const APPLY_GROUP_FILE: &str = include_str!("lua/apply_group.lua");
@@ -20,14 +19,14 @@ const INSPECT_FILE: &str = include_str!("lua/inspect.lua");
 
 /// The fast path comes before the prelude: making the functions takes as long as a command or two.
 pub(crate) static APPLY: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, APPLY_FAST_FILE, PRELUDE, OPERATION, APPEND, APPLY_FILE]));
+    LazyLock::new(|| LuaScript::new(&[HEAD, APPLY_FAST_FILE, PRELUDE, OPERATION, APPLY_FILE]));
 pub(crate) static APPLY_GROUP: LazyLock<LuaScript> =
     LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, OPERATION, APPLY_GROUP_FILE]));
 /// The scripts of operations under a limit with a resolution.
 pub(crate) static APPLY_MERGING: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, WINDOWS, APPLY_FAST_FILE, PRELUDE, OPERATION, MERGE, APPEND, APPLY_FILE]));
+    LazyLock::new(|| LuaScript::new(&[HEAD, WINDOWS, APPLY_FAST_FILE, PRELUDE, OPERATION, MERGE, APPLY_FILE]));
 pub(crate) static APPLY_GROUP_MERGING: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, WINDOWS, PRELUDE, OPERATION, MERGE, APPEND, APPLY_GROUP_FILE]));
+    LazyLock::new(|| LuaScript::new(&[HEAD, WINDOWS, PRELUDE, OPERATION, MERGE, APPLY_GROUP_FILE]));
 pub(crate) static SETTLE: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, SETTLE_FILE]));
 pub(crate) static INSPECT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, INSPECT_FILE]));
 
@@ -113,13 +112,12 @@ mod tests {
 
     use super::*;
 
-    const FILES: [&str; 11] = [
+    const FILES: [&str; 10] = [
         HEAD,
         WINDOWS,
         PRELUDE,
         OPERATION,
         MERGE,
-        APPEND,
         APPLY_FAST_FILE,
         APPLY_FILE,
         APPLY_GROUP_FILE,

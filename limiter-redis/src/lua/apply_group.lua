@@ -47,23 +47,19 @@ for i = 1, #limits do
 end
 local reply = pack('>BI7I7I7', last < 0 and $EMPTY or 0, t, math.max(last, 0), fit)
 
---~ if fit > 0 and joins then
---~   -- All merge into one entry.
---~   id, fit = prefix .. sub(ids, 1, 4), 0
---~   append(more, true)
---~ end
 if fit > 0 then
   local capped = make_room(more)
-  local callers = tag % 16 >= 8 and count_ids() or 0
-  --~ merge(capped, callers, more)
-  local entry_tag, suffix = (cost > 1 and 4 or 0) + (callers > 0 and 8 or 0) + held, cost > 1 and pack('>I7', cost)
+  local callers, entries, step, units = tag % 16 >= 8 and count_ids() or 0, fit, cost, cost
+  --~ local all = merge(capped, callers, more)
+  --~ if joins then entries, step, units = 1, more, all end
+  local entry_tag, suffix = (units > 1 and 4 or 0) + (callers > 0 and 8 or 0) + held, units > 1 and pack('>I7', units)
   local short = can_be_short(callers, low + more)
   -- The age and the sum are those of the newest entry, because no other one is asked for them.
   local head, rest = pack('>i7', t - $TIME_BIAS), pack('>I6I2I2', t - origin, math.min(whole + more, $SUM_MAX), ttl)
-  local numbers, add = { unpack_struct('>' .. string.rep('I4', fit), ids) }, { key }
-  for i = 1, fit do
+  local numbers, add = { unpack_struct('>' .. string.rep('I4', entries), ids) }, { key }
+  for i = 1, entries do
     local entry
-    low = low + cost
+    low = low + step
     if short then
       entry = pack('c7>I5c10I4', head, low, rest, numbers[i])
     else
@@ -75,7 +71,7 @@ if fit > 0 then
   -- Redis checks its memory limit before the first write only, so the append comes first.
   call('ZADD', unpack(add))
   finish(add[3], capped, callers, 0, ttl)
-  --~ finish_merge(add[2 * fit + 1])
+  --~ finish_merge(add[2 * entries + 1])
 end
 --~ if merged then
 --~   -- The usage of each limit before, which is half of what it has, and now.
