@@ -14,5 +14,6 @@ mod readme;
 mod reload;
 mod rules;
 mod server;
+mod stores;
 mod tools;
 mod windows;
