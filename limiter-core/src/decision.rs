@@ -129,6 +129,14 @@ impl Decision {
         !matches!(self.outcome, Outcome::Nothing)
     }
 
+    /// See [`crate::internal::entry_time`].
+    pub(crate) const fn entry_time(&self) -> Option<Timestamp> {
+        match self.outcome {
+            Outcome::Nothing => None,
+            Outcome::Appended(entry) | Outcome::Repeated(entry) => Some(entry.at),
+        }
+    }
+
     /// Returns whether this repeats the denial of an earlier acquire with the same id. A retry cannot succeed.
     pub(crate) fn is_final_denial(&self) -> bool {
         self.denied && matches!(self.outcome, Outcome::Repeated(_))

@@ -76,3 +76,9 @@ pub fn newest(log: &Log) -> Option<Timestamp> {
 pub fn cost(log: &Log) -> u64 {
     log.cost_from(0)
 }
+
+/// Returns the time of the operation's entry. For a repeated call, that of the original entry.
+#[must_use]
+pub const fn entry_time(decision: &Decision) -> Option<Timestamp> {
+    decision.entry_time()
+}

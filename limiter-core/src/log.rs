@@ -291,7 +291,7 @@ impl Log {
     fn shrink(&mut self) {
         let capacity = self.entries.capacity();
         if capacity > 32 && self.entries.len() < capacity / 4 {
-            self.entries.shrink_to(capacity / 2);
+            self.entries.shrink_to(2 * self.entries.len().max(16));
         }
     }
 
@@ -373,6 +373,16 @@ mod tests {
     use super::*;
     use crate::log_key::LogKey;
     use crate::{Receipt, policy};
+
+    #[test]
+    fn entries_that_merge_free_their_memory() {
+        let (policy, mut log) = (policy!("9000/10s, 9000/2h~1m"), Log::new());
+        let mut apply =
+            |millis: u64| log.apply(&Op::record("", &policy), Timestamp::from_micros_saturating(millis * 1_000));
+        (0..5_000).for_each(|millis| drop(apply(millis)));
+        let _ = apply(60_000);
+        assert_eq!((log.len(), log.entries.capacity()), (2, 32));
+    }
 
     #[test]
     fn the_ids_of_refunded_entries_are_forgotten() {
