@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Problem;
-use crate::rules::{Effect, Rule};
+use crate::rules::Rule;
 use crate::service::Service;
 
 /// The number of steps in which a log is drawn.
@@ -42,6 +42,10 @@ pub(super) async fn show(
 ) -> Result<Json<Value>, Problem> {
     let rule = target.rule(&service)?;
     let (limiter, key) = (limiter(&rule)?, &target.key);
+    if service.rules().overrides(&target.domain).is_some_and(|overrides| overrides.path == rule.path) {
+        // Each request brings its own limit, so there is none to draw the log against.
+        return Ok(Json(json!({ "limits": [] })));
+    }
     let now = limiter.status(key).await?;
     let (at, limits) = (now.at(), now.limits());
     let shown = try_join_all(limits.iter().enumerate().map(async |(i, limit)| {
@@ -129,10 +133,7 @@ impl Target {
 }
 
 fn limiter(rule: &Rule) -> Result<&Limiter, Problem> {
-    match &rule.effect {
-        Effect::Limit(limiter) => Ok(limiter),
-        _ => Err(Problem(StatusCode::BAD_REQUEST, "this rule counts nothing".to_owned())),
-    }
+    rule.limiter().ok_or_else(|| Problem(StatusCode::BAD_REQUEST, "this rule counts nothing".to_owned()))
 }
 
 fn micros(time: Duration) -> u64 {
