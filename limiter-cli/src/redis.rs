@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use limiter_core::{Error, ErrorKind};
-use limiter_redis::RedisStore;
+use limiter_redis::{RedisStore, is_redis_url};
 
 use crate::text;
 use crate::usage_error::UsageError;
@@ -16,24 +16,12 @@ pub const TIMEOUT: Duration = Duration::from_secs(2);
 /// # Errors
 /// States what was expected.
 pub(crate) fn parse_url(text: &str) -> Result<String, String> {
-    const SCHEMES: [&str; 8] = [
-        "redis",
-        "rediss",
-        "redis+unix",
-        "unix",
-        "redis+cluster",
-        "rediss+cluster",
-        "redis+sentinel",
-        "rediss+sentinel",
-    ];
-    match text.split_once("://") {
-        Some((scheme, _)) if SCHEMES.contains(&scheme) => Ok(text.to_owned()),
-        _ => Err(
-            "a URL that starts with redis://, rediss://, redis+unix://, or redis+ or rediss+ and then cluster:// or \
-                  sentinel://"
-                .to_owned(),
-        ),
+    if is_redis_url(text) {
+        return Ok(text.to_owned());
     }
+    let expected = "a URL that starts with redis://, rediss://, redis+unix://, or redis+ or rediss+ and then cluster:// or \
+                    sentinel://";
+    Err(expected.to_owned())
 }
 
 /// Connects to Redis. Must be called within a tokio runtime.

@@ -5,6 +5,21 @@ use limiter_core::{Error, ErrorKind};
 const SCHEMES: &str =
     "redis://, rediss://, redis+unix://, redis+cluster://, rediss+cluster://, redis+sentinel:// or rediss+sentinel://";
 
+/// Returns whether a text is a URL with a scheme of Redis, for arguments that may be something else.
+///
+/// Whether this build can connect to it, and whether the rest is well-formed, is known only to
+/// [`connect_lazy`](crate::RedisStoreBuilder::connect_lazy).
+#[must_use]
+pub fn is_redis_url(text: &str) -> bool {
+    let Some((scheme, _)) = text.split_once("://") else { return false };
+    let (protocol, kind) = scheme.split_once('+').unwrap_or((scheme, ""));
+    match protocol {
+        "redis" => matches!(kind, "" | "unix" | "cluster" | "sentinel"),
+        "rediss" => matches!(kind, "" | "cluster" | "sentinel"),
+        _ => scheme == "unix",
+    }
+}
+
 /// Checks that a URL has a scheme that this build can connect to.
 ///
 /// # Errors

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::bail;
 use limiter_core::{BoxFuture, Limiter, SharedStore, WindowStore, policy};
 use limiter_memory::{MemoryStore, Sweeper};
-use limiter_redis::RedisStore;
+use limiter_redis::{RedisStore, is_redis_url};
 use limiter_wrappers::observe::{Metrics, ObservedStore, Report};
 use limiter_wrappers::{Failsafe, Fallback, Outage, Stack};
 
@@ -40,20 +40,12 @@ impl Location {
     /// # Errors
     /// States what was expected.
     pub fn parse(text: &str) -> Result<Self, String> {
-        const SCHEMES: [&str; 8] = [
-            "redis",
-            "rediss",
-            "redis+unix",
-            "unix",
-            "redis+cluster",
-            "rediss+cluster",
-            "redis+sentinel",
-            "rediss+sentinel",
-        ];
-        match text.split_once("://") {
-            None if text == "memory" => Ok(Self::Memory),
-            Some((scheme, _)) if SCHEMES.contains(&scheme) => Ok(Self::Redis(text.to_owned())),
-            _ => Err(format!("expected memory, or a URL that starts with {}://", SCHEMES.join("://, "))),
+        match text {
+            "memory" => Ok(Self::Memory),
+            _ if is_redis_url(text) => Ok(Self::Redis(text.to_owned())),
+            _ => Err("expected memory, or a URL that starts with redis://, rediss://, redis+unix://, or redis+ or rediss+ and \
+                      then cluster:// or sentinel://"
+                .to_owned()),
         }
     }
 
