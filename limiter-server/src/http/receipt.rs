@@ -18,31 +18,3 @@ pub(super) fn parse(text: &str) -> Option<Receipt> {
     let (at, window) = (Timestamp::from_micros(micros(at)?).ok()?, Window::from_micros(micros(window)?).ok()?);
     Some(Receipt::new(id, at, window))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_text_of_a_receipt_is_one() {
-        let receipt = Receipt::new(EntryId::from_u128(7), Timestamp::MAX, Window::MIN);
-        let text = "00000000000000000000000000000007-1fffffffffffff-1";
-        assert_eq!((to_text(receipt).as_str(), parse(text)), (text, Some(receipt)));
-        let id = "0".repeat(32);
-        for bad in [
-            String::new(),
-            "--".to_owned(),
-            id.clone(),
-            format!("{id}-1"),
-            format!("{id}-1-0"),
-            format!("{id}-+1-1"),
-            format!("{id}-1-1-1"),
-            format!("{id}-20000000000000-1"),
-            format!("{id}0-1-1"),
-            format!("{}-1-1", "G".repeat(32)),
-            format!("{id}-1-{}", "f".repeat(99)),
-        ] {
-            assert_eq!(parse(&bad), None, "{bad}");
-        }
-    }
-}

@@ -269,6 +269,33 @@ fn the_whole_api_is_there_for_every_language() {
 }
 
 #[test]
+fn only_the_text_of_a_receipt_is_one() {
+    let server = Server::start(CONFIG, &[]);
+    let refund = |receipt: &str| {
+        let body = json!({ "domain": "d", "descriptor": [["user", "ann"]], "receipt": receipt });
+        server.post("/v1/refund", &body.to_string())
+    };
+    let id = "0".repeat(31) + "7";
+    let (status, answer) = refund(&format!("{id}-1fffffffffffff-1"));
+    assert_eq!((status, &answer["applied"]), (200, &json!(false)), "{answer}");
+    for bad in [
+        String::new(),
+        "--".to_owned(),
+        id.clone(),
+        format!("{id}-1"),
+        format!("{id}-1-0"),
+        format!("{id}-+1-1"),
+        format!("{id}-1-1-1"),
+        format!("{id}-20000000000000-1"),
+        format!("{id}0-1-1"),
+        format!("{}-1-1", "G".repeat(32)),
+        format!("{id}-1-{}", "f".repeat(99)),
+    ] {
+        assert_eq!(refund(&bad).0, 400, "{bad}");
+    }
+}
+
+#[test]
 fn resets_need_the_header_and_the_token() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");

@@ -1,0 +1,57 @@
+//! The keys that were denied lately.
+
+use std::sync::Arc;
+
+use limiter_core::SharedStore;
+use limiter_memory::MemoryStore;
+use limiter_server::config::Config;
+use limiter_server::denied::{DeniedKeys, KEPT};
+use limiter_server::rules::{Rule, Rules};
+
+fn rules(path: &str, before: Option<&Rules>) -> Rules {
+    let text = format!("domain: edge\ndescriptors: [{{key: {path}}}]");
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    Rules::new(&Config::parse("limits.yaml", text.as_bytes()).unwrap(), &store, before)
+}
+
+fn rule(rules: &Rules) -> &Arc<Rule> {
+    rules.iter().next().unwrap()
+}
+
+fn shown(denied: &DeniedKeys, count: usize) -> Vec<(String, String, u64)> {
+    let text = |denied: limiter_server::denied::DeniedKey| {
+        (denied.rule.path.clone(), String::from_utf8_lossy(&denied.key).into_owned(), denied.times)
+    };
+    denied.latest(count).into_iter().map(text).collect()
+}
+
+#[test]
+fn the_latest_come_first_and_a_reload_changes_nothing() {
+    let (logins, searches) = (rules("login", None), rules("search", None));
+    let (denied, login, search) = (DeniedKeys::default(), rule(&logins), rule(&searches));
+    for (rule, key) in [(login, "a"), (search, "a"), (login, "b"), (login, "a")] {
+        denied.note(rule, key.as_bytes());
+    }
+    let reloaded = rules("search", Some(&searches));
+    denied.note(rule(&reloaded), b"a");
+    let expected = [("search", "a", 2), ("login", "a", 2), ("login", "b", 1)];
+    let expected = expected.map(|(path, key, times)| (path.to_owned(), key.to_owned(), times));
+    assert_eq!(shown(&denied, 9), expected);
+    assert_eq!(shown(&denied, 1), expected[..1]);
+    denied.forget(search, b"a");
+    denied.forget(search, b"never denied");
+    assert_eq!(shown(&denied, 9), expected[1..]);
+}
+
+#[test]
+fn memory_is_bounded() {
+    let (denied, rules) = (DeniedKeys::default(), ["login", "search"].map(|path| rules(path, None)));
+    for number in 0..3 * KEPT {
+        denied.note(rule(&rules[number % 2]), number.to_string().as_bytes());
+        assert!(denied.latest(usize::MAX).len() <= KEPT);
+    }
+    let latest = shown(&denied, usize::MAX);
+    assert_eq!(latest.len(), KEPT);
+    let newest = (2 * KEPT..3 * KEPT).rev().map(|number| number.to_string());
+    assert!(latest.into_iter().map(|(_, key, _)| key).eq(newest));
+}

@@ -1,0 +1,66 @@
+//! Who may use the admin listener.
+
+use axum::Router;
+use axum::body::Body;
+use axum::routing::any;
+use http::{Method, Request};
+use limiter_server::guard::{HEADER, guarded};
+use tower::ServiceExt;
+
+/// Whether the listener is local, and its token.
+type Guard = (bool, Option<&'static str>);
+
+async fn status((local, token): Guard, method: &Method, headers: &[(&str, &str)]) -> u16 {
+    let routes = guarded(Router::new().route("/reset", any(async || "done")), token, local);
+    let request = headers.iter().fold(Request::builder(), |request, (name, value)| request.header(*name, *value));
+    let request = request.method(method).uri("/reset").body(Body::empty()).unwrap();
+    routes.oneshot(request).await.unwrap().status().as_u16()
+}
+
+#[tokio::test]
+async fn only_names_of_this_machine_reach_a_local_listener() {
+    let cases = [
+        (200, "localhost"),
+        (200, "LocalHost:6070"),
+        (200, "127.0.0.1:6070"),
+        (200, "[::1]:6070"),
+        (200, "[::1]"),
+        (421, "evil.example"),
+        (421, "evil.example:6070"),
+        (421, "127.0.0.1.evil.example:6070"),
+        (421, "localhost.evil.example"),
+        (421, "evil.example@localhost"),
+        (421, ""),
+        (421, ":6070"),
+    ];
+    for (expected, host) in cases {
+        let headers = [("host", host)];
+        assert_eq!(status((true, None), &Method::GET, &headers).await, expected, "{host:?}");
+        assert_eq!(status((false, None), &Method::GET, &headers).await, 200, "{host:?}");
+    }
+}
+
+#[tokio::test]
+async fn changes_need_the_header_and_the_token() {
+    let (name, bearer) = ((HEADER, "1"), |token| ("authorization", token));
+    let (open, secret) = ((true, None), (true, Some("secret")));
+    let cases = [
+        (403, open, vec![]),
+        (200, open, vec![name]),
+        (403, (false, None), vec![name]),
+        (401, secret, vec![name]),
+        (401, secret, vec![name, bearer("Bearer other")]),
+        (401, secret, vec![name, bearer("Basic secret")]),
+        (401, secret, vec![name, bearer("secret")]),
+        (403, secret, vec![bearer("Bearer secret")]),
+        (200, secret, vec![name, bearer("Bearer secret")]),
+        (200, secret, vec![name, bearer("bearer secret")]),
+        (200, (false, Some("secret")), vec![name, bearer("Bearer secret")]),
+    ];
+    for (expected, guard, headers) in cases {
+        for method in [Method::POST, Method::PUT, Method::DELETE] {
+            assert_eq!(status(guard, &method, &headers).await, expected, "{guard:?} {headers:?}");
+        }
+        assert_eq!(status(guard, &Method::GET, &headers).await, 200);
+    }
+}
