@@ -51,7 +51,7 @@ impl<'a> Reader<'a> {
     pub(super) fn read(file: &str, text: &'a [u8]) -> Result<Domain, Vec<String>> {
         let file: Arc<str> = file.into();
         let one = |(line, column, problem): Problem| vec![format!("{file}:{line}:{column}: {problem}")];
-        let source = std::str::from_utf8(text).map_err(|error| one(not_utf8(text, error.valid_up_to())))?;
+        let source = std::str::from_utf8(text).map_err(|_| one(not_utf8(text)))?;
         let tree = Tree::parse(source).map_err(one)?;
         let mut reader = Self { file: file.clone(), source, problems: Vec::new() };
         match (reader.domain(&tree), &mut reader.problems) {
@@ -278,10 +278,9 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn not_utf8(text: &[u8], valid: usize) -> Problem {
-    let before = text.get(..valid).unwrap_or_default();
-    let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-    let lines = before.iter().filter(|byte| **byte == b'\n').count() as u64;
-    let chars = before.get(line_start..).unwrap_or_default().iter().filter(|byte| (**byte as i8) >= -64).count() as u64;
-    (lines + 1, chars + 1, "expected UTF-8".to_owned())
+fn not_utf8(text: &[u8]) -> Problem {
+    let valid = text.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    let lines = valid.split('\n');
+    let column = lines.clone().next_back().unwrap_or_default().chars().count() + 1;
+    (lines.count() as u64, column as u64, "expected UTF-8".to_owned())
 }

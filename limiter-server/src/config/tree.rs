@@ -81,8 +81,19 @@ impl<'de> Deserialize<'de> for Kind {
 
 struct KindVisitor;
 
+/// Defines how other numbers are read: as they are written.
+macro_rules! other_numbers {
+    ($($visit:ident: $number:ty,)*) => {$(
+        fn $visit<E>(self, _: $number) -> Result<Kind, E> {
+            Ok(Kind::Number)
+        }
+    )*};
+}
+
 impl<'de> Visitor<'de> for KindVisitor {
     type Value = Kind;
+
+    other_numbers! { visit_u128: u128, visit_i128: i128, visit_f64: f64, }
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a scalar, a list or a mapping")
@@ -102,18 +113,6 @@ impl<'de> Visitor<'de> for KindVisitor {
 
     fn visit_i64<E>(self, value: i64) -> Result<Kind, E> {
         Ok(u64::try_from(value).map_or(Kind::Number, Kind::Integer))
-    }
-
-    fn visit_u128<E>(self, _: u128) -> Result<Kind, E> {
-        Ok(Kind::Number)
-    }
-
-    fn visit_i128<E>(self, _: i128) -> Result<Kind, E> {
-        Ok(Kind::Number)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<Kind, E> {
-        Ok(Kind::Number)
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Kind, E> {
