@@ -47,8 +47,7 @@ async fn reset(State(service): State<Arc<Service>>, body: Body) -> Result<Json<V
     let Some((found, limiter)) = found.as_ref().and_then(|found| Some((found, found.rule.limiter()?))) else {
         return Err(Refusal::new(StatusCode::NOT_FOUND, "no rule limits this descriptor"));
     };
-    let existed = limiter.reset(&found.key).await;
-    let existed = existed.map_err(|error| Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error))?;
+    let existed = limiter.reset(&found.key).await?;
     service.denied().forget(found.rule, found.key.as_ref());
     Ok(Json(json!({ "rule": found.rule.path, "existed": existed })))
 }

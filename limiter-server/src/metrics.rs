@@ -1,6 +1,5 @@
 //! The metrics of the server.
 
-use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -88,6 +87,7 @@ fn by_outcome(counts: &Counts, set: impl Fn(&'static str, u64)) {
 }
 
 /// The durations of decisions and the failures of one interface. They are looked up once, not for each request.
+#[derive(Debug)]
 pub(crate) struct Interface {
     duration: Histogram,
     invalid: Counter,
@@ -112,11 +112,5 @@ impl Interface {
             Err(Failure::Store(_)) => self.failed.increment(1),
         }
         answer
-    }
-}
-
-impl fmt::Debug for Interface {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Interface")
     }
 }

@@ -9,12 +9,11 @@ use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use axum::Router;
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::map_response;
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{Html, Response};
 use axum::routing::{get, post};
 use base64::prelude::{BASE64_STANDARD, Engine};
-use serde_json::json;
 use sha2::{Digest, Sha256};
 
 pub(crate) use self::state::rules;
@@ -77,19 +76,4 @@ async fn with_headers(mut response: Response) -> Response {
     headers.extend(fixed.map(|(name, value)| (name, HeaderValue::from_static(value))));
     headers.insert(header::CONTENT_SECURITY_POLICY, POLICY.clone());
     response
-}
-
-/// An answer that the page shows to the user.
-struct Problem(StatusCode, String);
-
-impl From<limiter_core::Error> for Problem {
-    fn from(error: limiter_core::Error) -> Self {
-        Self(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
-    }
-}
-
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
-        (self.0, axum::Json(json!({ "error": self.1 }))).into_response()
-    }
 }

@@ -7,6 +7,7 @@ use axum::Json;
 use axum::body::{Body, HttpBody, to_bytes};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
+use limiter_core::Error;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
@@ -26,6 +27,12 @@ impl Refusal {
 
     pub(crate) fn bad(reason: impl Display) -> Self {
         Self::new(StatusCode::BAD_REQUEST, reason)
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, error)
     }
 }
 

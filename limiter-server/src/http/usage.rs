@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 pub(super) fn of_decision(decision: &Decision) -> Value {
     let mut out = of_limits(&decision.limits(), decision.binding_index(), decision.reset_after());
-    out["retry_after_us"] = json!(decision.retry_after().map(micros));
+    out["retry_after_us"] = json!(decision.retry_after().as_ref().map(Duration::as_micros));
     out["at_us"] = json!(decision.at().as_micros());
     out
 }
@@ -26,7 +26,7 @@ fn of_limits(limits: &[LimitStatus], binding: usize, reset_after: Duration) -> V
         named
     };
     out["limits"] = limits.iter().map(named).collect();
-    out["reset_after_us"] = json!(micros(reset_after));
+    out["reset_after_us"] = json!(reset_after.as_micros());
     out
 }
 
@@ -36,12 +36,8 @@ fn of_limit(limit: &LimitStatus) -> Value {
         "used": limit.used(),
         "remaining": limit.remaining(),
         // `null` unless it denies.
-        "retry_after_us": limit.retry_after().map(micros),
-        "refill_after_us": micros(limit.refill_after()),
-        "reset_after_us": micros(limit.reset_after()),
+        "retry_after_us": limit.retry_after().as_ref().map(Duration::as_micros),
+        "refill_after_us": limit.refill_after().as_micros(),
+        "reset_after_us": limit.reset_after().as_micros(),
     })
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,9 +1,9 @@
 //! What the page shows of one key, and how it unblocks the key.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
+use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use futures_util::future::try_join_all;
@@ -11,7 +11,7 @@ use limiter_core::{Error, LimitStatus, Limiter, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Problem;
+use crate::http::{Refusal, read};
 use crate::rules::Rule;
 use crate::service::Service;
 
@@ -39,7 +39,7 @@ pub(super) struct Search {
 pub(super) async fn show(
     State(service): State<Arc<Service>>,
     Query(target): Query<Target>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, Refusal> {
     let rule = target.rule(&service)?;
     let (limiter, key) = (limiter(&rule)?, &target.key);
     if service.rules().overrides(&target.domain).is_some_and(|overrides| overrides.path == rule.path) {
@@ -56,8 +56,8 @@ pub(super) async fn show(
             "window_us": limit.limit().window().as_micros(),
             "used": limit.used(),
             "remaining": limit.remaining(),
-            "refill_after_us": micros(limit.refill_after()),
-            "reset_after_us": micros(limit.reset_after()),
+            "refill_after_us": limit.refill_after().as_micros(),
+            "reset_after_us": limit.reset_after().as_micros(),
             "log": log,
         }))
     }));
@@ -94,7 +94,7 @@ async fn log(
 pub(super) async fn find(
     State(service): State<Arc<Service>>,
     Query(Search { key }): Query<Search>,
-) -> Result<Json<Vec<Value>>, Problem> {
+) -> Result<Json<Vec<Value>>, Refusal> {
     let rules: Vec<Arc<Rule>> = service.rules().iter().take(MAX_TRIED).cloned().collect();
     let mut found = Vec::new();
     for rules in rules.chunks(TRIED_AT_ONCE) {
@@ -113,10 +113,8 @@ async fn matching(rule: &Rule, key: &str) -> Result<Option<Value>, Error> {
 }
 
 /// Removes the log of a key.
-pub(super) async fn reset(
-    State(service): State<Arc<Service>>,
-    Json(target): Json<Target>,
-) -> Result<Json<Value>, Problem> {
+pub(super) async fn reset(State(service): State<Arc<Service>>, body: Body) -> Result<Json<Value>, Refusal> {
+    let target: Target = read(body).await?;
     let rule = target.rule(&service)?;
     let existed = limiter(&rule)?.reset(&target.key).await?;
     service.denied().forget(&rule, target.key.as_bytes());
@@ -124,18 +122,14 @@ pub(super) async fn reset(
 }
 
 impl Target {
-    fn rule(&self, service: &Service) -> Result<Arc<Rule>, Problem> {
+    fn rule(&self, service: &Service) -> Result<Arc<Rule>, Refusal> {
         let rules = service.rules();
         let all = rules.iter().chain(rules.overrides(&self.domain));
         let found = all.into_iter().find(|rule| rule.domain == self.domain && rule.path == self.path);
-        found.cloned().ok_or_else(|| Problem(StatusCode::NOT_FOUND, "there is no such rule".to_owned()))
+        found.cloned().ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "there is no such rule"))
     }
 }
 
-fn limiter(rule: &Rule) -> Result<&Limiter, Problem> {
-    rule.limiter().ok_or_else(|| Problem(StatusCode::BAD_REQUEST, "this rule counts nothing".to_owned()))
-}
-
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+fn limiter(rule: &Rule) -> Result<&Limiter, Refusal> {
+    rule.limiter().ok_or_else(|| Refusal::new(StatusCode::BAD_REQUEST, "this rule counts nothing"))
 }

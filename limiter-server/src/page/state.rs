@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -27,7 +26,7 @@ pub(super) async fn state(State(service): State<Arc<Service>>, about: About) -> 
     };
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "up_ms": millis(about.started.elapsed()),
+        "up_ms": about.started.elapsed().as_millis(),
         "store": { "kind": about.store, "away": service.store().is_away(), "outage": outage },
         "error": service.errors().map(|errors| errors.to_string()),
         "rules": rules(&service),
@@ -68,10 +67,6 @@ fn denied(denied: &DeniedKey) -> Value {
         "path": denied.rule.path,
         "key": String::from_utf8_lossy(&denied.key),
         "times": denied.times,
-        "ago_ms": millis(denied.last.elapsed()),
+        "ago_ms": denied.last.elapsed().as_millis(),
     })
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
