@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::render::Sections;
 use crate::turns::Effort;
-use crate::{local, remote, render};
+use crate::{local, remote, render, service};
 
 /// The figures of a scenario, by contestant and then by measure.
 pub type Figures = BTreeMap<String, BTreeMap<String, f64>>;
@@ -71,6 +71,14 @@ pub const HTTP: Group = Group {
     crates: &["limiter-tower", "tower_governor", "axum"],
     measure: local::http::measure,
     sections: render::memory::http_sections,
+};
+/// Requests to `limiter-server` over gRPC.
+pub const SERVICE: Group = Group {
+    name: "service",
+    argument: "--service ",
+    crates: &["limiter-server", "tonic"],
+    measure: service::measure,
+    sections: render::service::sections,
 };
 
 /// The figures of a run, and their origin. A scenario whose workload changes needs a new name.

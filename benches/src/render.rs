@@ -4,6 +4,7 @@
 pub(crate) mod memory;
 mod plots;
 pub(crate) mod redis;
+pub(crate) mod service;
 pub(crate) mod surface;
 mod table;
 
@@ -13,11 +14,17 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::record::{HTTP, MEMORY, REDIS, Record, SURFACE};
+use crate::record::{HTTP, MEMORY, REDIS, Record, SERVICE, SURFACE};
 
 /// The pages with rendered sections.
-const PAGES: [&str; 5] =
-    ["README.md", "docs/operations.md", "benches/RESULTS.md", "benches/RESULTS-REDIS.md", "benches/RESULTS-HTTP.md"];
+const PAGES: [&str; 6] = [
+    "README.md",
+    "docs/operations.md",
+    "benches/RESULTS.md",
+    "benches/RESULTS-REDIS.md",
+    "benches/RESULTS-HTTP.md",
+    "benches/RESULTS-SERVICE.md",
+];
 
 /// Sections by name.
 pub type Sections = BTreeMap<&'static str, String>;
@@ -29,7 +36,7 @@ pub type Sections = BTreeMap<&'static str, String>;
 pub fn all(workspace: &Path) -> Result<Vec<(String, String)>> {
     let mut all = Vec::new();
     let mut unused = Sections::new();
-    for group in [&MEMORY, &SURFACE, &REDIS, &HTTP] {
+    for group in [&MEMORY, &SURFACE, &REDIS, &HTTP, &SERVICE] {
         unused.extend((group.sections)(&Record::load_all(group, workspace)?));
     }
     let rendered = unused.clone();
