@@ -14,7 +14,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::record::{HTTP, MEMORY, REDIS, Record, SERVICE, SURFACE};
+use crate::record::{GROUPS, MEMORY, Record, SURFACE};
 
 /// The pages with rendered sections.
 const PAGES: [&str; 6] = [
@@ -36,7 +36,7 @@ pub type Sections = BTreeMap<&'static str, String>;
 pub fn all(workspace: &Path) -> Result<Vec<(String, String)>> {
     let mut all = Vec::new();
     let mut unused = Sections::new();
-    for group in [&MEMORY, &SURFACE, &REDIS, &HTTP, &SERVICE] {
+    for group in GROUPS {
         unused.extend((group.sections)(&Record::load_all(group, workspace)?));
     }
     let rendered = unused.clone();
