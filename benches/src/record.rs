@@ -69,7 +69,6 @@ pub const HTTP: Group = Group {
 /// Requests to `limiter-server` over gRPC.
 pub const SERVICE: Group = Group {
     name: "service",
-    argument: "--service ",
     crates: &["limiter-server", "tonic"],
     measure: service::measure,
     sections: render::service::sections,
