@@ -71,16 +71,3 @@ fn with_section(page: &str, name: &str, text: &str) -> Option<String> {
     let (_, after) = rest.split_once(&end)?;
     Some(format!("{before}{begin}\n{text}\n{end}{after}"))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_section_is_replaced_and_the_rest_of_the_page_stays() {
-        let page =
-            "a\n<!-- x: written by `cargo run --release -p limiter-benches -- --render` -->\nold\n<!-- end of x -->\nb";
-        assert_eq!(with_section(page, "x", "new\n"), Some(page.replace("old\n", "\nnew\n\n")));
-        assert_eq!(with_section(page, "y", "new\n"), None);
-    }
-}

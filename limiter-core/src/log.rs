@@ -7,12 +7,10 @@ use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::BuildHasher;
-use std::time::Duration;
 
 use crate::bounds::MAX_COST;
 use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
 use crate::limit::Limit;
-use crate::limits::MAX_LIMITS;
 use crate::op::{At, EntryId, Op};
 use crate::per_limit::PerLimit;
 use crate::policy::Policy;
@@ -58,6 +56,8 @@ pub struct Log {
     ids: HashMap<EntryId, Original>,
     /// All later entries have the mark [`KEPT`].
     plain_until: Timestamp,
+    /// No later entry has the mark [`KEPT`].
+    kept_until: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy)]
@@ -99,8 +99,9 @@ struct Original {
     admitted: bool,
 }
 
-/// A log appended to at a caller-supplied time is kept this much longer, because that time may run behind the store's clock.
-const GIVEN_TIME_GRACE: Duration = Duration::from_secs(60);
+/// A log appended to at a caller-supplied time is kept this many microseconds longer, because that time may run behind the store's
+/// clock.
+const GIVEN_TIME_GRACE: u64 = 60_000_000;
 
 impl Log {
     /// Returns an empty log.
@@ -114,7 +115,7 @@ impl Log {
     fn with_ids(prefix: u64, next: u64) -> Self {
         let (entries, ids) = (VecDeque::new(), HashMap::new());
         let (expires_at, plain_until) = (Timestamp::EPOCH, Timestamp::EPOCH);
-        Self { entries, prefix, next, dropped: 0, expires_at, ids, plain_until }
+        Self { entries, prefix, next, dropped: 0, expires_at, ids, plain_until, kept_until: None }
     }
 
     /// Returns a log of entries with these times and costs, oldest first. Their ids count from `first`.
@@ -143,22 +144,24 @@ impl Log {
         if !op.appends(admitted) {
             return Facts { admitted, outcome: Outcome::Nothing, log: self.facts(op.policy, op.cost, time) };
         }
-        let (before, merging) = (self.entries.back().map(|newest| newest.at), op.merging());
-        let is_kept = op.id.is_some() || (op.keep && merging.is_some());
-        let appended = self.append(time, op.cost, if is_kept { KEPT } else { 0 });
+        let (before, merges) = (self.entries.back().map(|newest| newest.at), op.has_resolution());
+        let mark = if op.id.is_some() || (op.keep && merges) { KEPT } else { 0 };
+        let added = if merges && mark == 0 { self.add_to_newest(op, retention.max, time) } else { None };
+        let appended = added.unwrap_or_else(|| self.append(time, op.cost, mark));
         if let Some(id) = op.id {
             self.ids.insert(id, Original { number: appended.number(), admitted });
         }
         self.drop_front(self.first_from(retention.window.edge(time)));
         self.drop_beyond(retention.max);
-        if let Some((merging, before)) = merging.zip(before) {
-            self.merge(&merging, before, time);
+        if let Some(before) = before.filter(|_| merges) {
+            self.merge(op, before, time, self.len() - usize::from(added.is_none())..self.len());
         }
         self.forget_ids();
-        let unclamped = op.at.or_clock(now);
-        let grace = if op.at == At::StoreClock { Duration::ZERO } else { GIVEN_TIME_GRACE };
-        let time_to_live = Duration::from_micros(time.micros_since(unclamped)) + retention.window.as_duration() + grace;
-        self.expires_at = now.saturating_add(time_to_live);
+        let ahead = time.micros_since(op.at.or_clock(now));
+        let grace = if op.at == At::StoreClock { 0 } else { GIVEN_TIME_GRACE };
+        // Each is below 2^53.
+        let expires_at = now.as_micros() + ahead + retention.window.as_micros() + grace;
+        self.expires_at = Timestamp::from_micros_saturating(expires_at);
         let outcome = Outcome::Appended(self.entry(&appended));
         Facts { admitted, outcome, log: self.facts(op.policy, op.cost, time) }
     }
@@ -214,6 +217,8 @@ impl Log {
         self.next = self.next.wrapping_add(1);
         if mark & KEPT == 0 {
             self.plain_until = at;
+        } else {
+            self.kept_until = Some(at);
         }
         self.entries.push_back(appended);
         appended
@@ -261,8 +266,15 @@ impl Log {
     }
 
     fn drop_front(&mut self, count: usize) {
+        if count == 0 {
+            return;
+        }
         self.dropped = self.total_before(count);
         self.entries.drain(..count);
+        self.shrink();
+    }
+
+    fn shrink(&mut self) {
         let capacity = self.entries.capacity();
         if capacity > 32 && self.entries.len() < capacity / 4 {
             self.entries.shrink_to(capacity / 2);
@@ -272,35 +284,35 @@ impl Log {
     /// Drops the entries older than the newest ones that together reach `max`.
     fn drop_beyond(&mut self, max: u64) {
         let excess = self.cost_from(0).saturating_sub(max);
-        // Dropping the entry at which the running total exceeds `excess` would leave less than `max`.
-        self.drop_front(self.first_reaching(0, excess + 1).unwrap_or(0));
+        if excess > 0 {
+            // Dropping the entry at which the running total exceeds `excess` would leave less than `max`.
+            self.drop_front(self.first_reaching(0, excess + 1).unwrap_or(0));
+        }
     }
 
     /// The index of the first entry at which the running total from `start` reaches `cost`.
     fn first_reaching(&self, start: usize, cost: u64) -> Option<usize> {
+        if cost <= 1 && start < self.len() {
+            return Some(start);
+        }
         let before = self.total_before(start);
         let found = gallop(start, self.len(), |i| self.entries[i].total.wrapping_sub(before) < cost);
         (found < self.len()).then_some(found)
     }
 
     fn facts(&self, policy: &Policy, cost: u64, now: Timestamp) -> LogFacts {
-        let mut usage = [Usage::default(); MAX_LIMITS];
-        for (usage, limit) in usage.iter_mut().zip(policy.limits()) {
+        let usage_of = |limit: &Limit| {
             let start = self.first_from(limit.window().edge(now));
             let used = self.cost_from(start);
             let time_of_first_reaching =
                 |cost| self.first_reaching(start, cost).and_then(|i| self.entries.get(i)).map_or(now, |entry| entry.at);
-            *usage = Usage {
+            Usage {
                 used,
                 oldest: time_of_first_reaching(used.saturating_sub(limit.max()).saturating_add(1)),
                 blocker: time_of_first_reaching(used.saturating_add(cost).saturating_sub(limit.max())),
-            };
-        }
-        LogFacts {
-            now,
-            newest: self.entries.back().map(|newest| newest.at),
-            usage: PerLimit::from_slice(&usage[..policy.limits().len()]).unwrap_or_else(|| PerLimit::one(usage[0])),
-        }
+            }
+        };
+        LogFacts { now, newest: self.entries.back().map(|newest| newest.at), usage: PerLimit::of(policy, usage_of) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::bounds::MAX_COST;
 use crate::error::{Error, ErrorKind};
+use crate::limit::Limit;
 use crate::log_key::LogKey;
 use crate::merging::Merging;
 use crate::name::Name;
@@ -289,8 +290,12 @@ impl<'a> Op<'a> {
     /// Returns the windows and the resolutions by which an append merges entries. `None` if all limits are exact.
     #[must_use]
     pub fn merging(&self) -> Option<Merging> {
-        let limits = || self.policy.limits().iter().chain(self.limiter_policy.into_iter().flat_map(Policy::limits));
-        self.has_resolution().then(|| Merging::of(limits().copied()))
+        self.has_resolution().then(|| Merging::of(self.limits().copied()))
+    }
+
+    /// The limits of both policies.
+    pub(crate) fn limits(&self) -> impl Iterator<Item = &'a Limit> + use<'a> {
+        self.policy.limits().iter().chain(self.limiter_policy.into_iter().flat_map(Policy::limits))
     }
 
     /// Returns how long an entry's receipt and idempotency key are valid: the [retention](Self::retention) window, but at most

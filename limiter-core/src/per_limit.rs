@@ -3,7 +3,9 @@
 use std::ops::Deref;
 use std::{array, fmt, slice};
 
+use crate::limit::Limit;
 use crate::limits::MAX_LIMITS;
+use crate::policy::Policy;
 
 /// One `T` for each limit of a policy, in the policy's order.
 ///
@@ -27,6 +29,19 @@ impl<T: Copy> PerLimit<T> {
     #[must_use]
     pub const fn one(item: T) -> Self {
         Self(Items::One([item]))
+    }
+
+    /// Returns a sequence of `f` applied to each limit of a policy.
+    #[inline]
+    #[must_use]
+    pub fn of(policy: &Policy, mut f: impl FnMut(&Limit) -> T) -> Self {
+        Self(match policy.limits() {
+            [a] => Items::One([f(a)]),
+            [a, b] => Items::Two([f(a), f(b)]),
+            [a, b, c] => Items::Three([f(a), f(b), f(c)]),
+            [a, b, c, d] => Items::Four([f(a), f(b), f(c), f(d)]),
+            limits => Items::More(limits.iter().map(f).collect()),
+        })
     }
 
     /// Returns a sequence of the items of `slice`. `None` if it has no items or more than [`MAX_LIMITS`].
@@ -123,6 +138,8 @@ mod tests {
             let items = PerLimit::from_slice(&slice).unwrap();
             assert_eq!(*items, *slice);
             assert_eq!(*items.map(|i| i * 2), *slice.iter().map(|i| i * 2).collect::<Vec<_>>());
+            let policy = Policy::new(slice.iter().map(|i| Limit::per_second(*i as u64 + 1).unwrap())).unwrap();
+            assert_eq!(PerLimit::of(&policy, |limit| limit.max() as usize - 1), items);
         }
         assert_eq!(PerLimit::from([1, 2, 3, 4, 5]), PerLimit::from_slice(&[1, 2, 3, 4, 5]).unwrap());
         assert_eq!(*PerLimit::from([1, 2]), [1, 2]);

@@ -9,7 +9,8 @@ use crate::time::{Timestamp, Window};
 /// A handle to one entry of a log, used to settle or refund it.
 ///
 /// A receipt is valid only for the log that issued it, and only while the log keeps the entry. That is the longest window
-/// of the operation's policy, or of the limiter's default policy if that is longer. Otherwise it matches no entry.
+/// of the operation's policy, or of the limiter's default policy if that is longer. If a limit of either has a
+/// [resolution](crate::Limit::resolution), it is at most ten minutes. Otherwise it matches no entry.
 ///
 /// One exception: if a caller gave entries of two logs the same id and the same time, a receipt of either may match both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,7 +21,7 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// Returns the receipt of the entry with the id `entry`, appended at `at` and kept for `window`.
+    /// Returns the receipt of the entry with the id `entry`, appended at `at`. It is valid for `window`.
     #[must_use]
     pub const fn new(entry: EntryId, at: Timestamp, window: Window) -> Self {
         Self { entry, at, window }
@@ -38,13 +39,13 @@ impl Receipt {
         self.at
     }
 
-    /// Returns how long the log keeps the entry.
+    /// Returns how long the receipt is valid.
     #[must_use]
     pub const fn window(&self) -> Window {
         self.window
     }
 
-    /// Returns whether the entry has expired at `now`.
+    /// Returns whether the receipt has expired at `now`.
     #[must_use]
     pub const fn has_expired(&self, now: Timestamp) -> bool {
         !self.window.counts(self.at, now)

@@ -1,8 +1,8 @@
 //! Applies an operation to a log.
 //!
 //! The evaluation exists twice. [`fast`] handles the common operations in few steps, so that its facts stay in registers: one to
-//! four limits, no idempotency key, the limiter's policy, and an entry that the log's form can hold. [`general`] handles every
-//! operation. A property test below shows that they agree.
+//! four exact limits, no idempotency key, the limiter's policy, and an entry that the log's form can hold. [`general`] handles
+//! every operation. A property test below shows that they agree.
 
 mod answer;
 mod counted;

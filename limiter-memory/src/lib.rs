@@ -38,7 +38,7 @@
 //              │ expired │ oldest │  …  │ newest │ empty │ expired │ a hint for each limit│
 //              └─────────┴────────┴─────┴────────┴───────┴─────────┴──────────────────────┘
 //              entries are narrow (4 bytes), narrow with costs (8), wide (8) or wide with costs (16)
-//        │ an idempotency key, a refund, a settlement
+//        │ an idempotency key, a refund, a settlement, a resolution
 //        ▼
 //     sparse   the core's `Log` in a box: a deque of 24-byte entries, and a map of idempotency keys
 //

@@ -82,15 +82,12 @@ impl Log {
     /// Drops the first `expired` entries and takes a form that can hold the operation's entry.
     #[cold]
     pub(crate) fn convert_for(&mut self, op: &Op<'_>, expired: usize) {
-        if self.len() - expired >= ring::MAX_LEN {
+        if op.has_resolution() || self.len() - expired >= ring::MAX_LEN {
             self.make_sparse();
             return;
         }
         let kept = self.retention();
-        let format = match self {
-            Self::Ring(ring) => ring.header.format(),
-            Self::Other(_) => Format::default(),
-        };
+        let format = if let Self::Ring(ring) = self { ring.header.format() } else { Format::default() };
         let ring = with_entries!(self, entries => Ring::copy_of(entries, expired, op, kept, format), _ => return);
         *self = Self::Ring(ring);
     }
@@ -122,6 +119,12 @@ impl Log {
     /// Returns how many entries the log holds, including expired ones.
     pub(crate) fn len(&self) -> usize {
         each_form!(self, log => log.len())
+    }
+
+    /// Returns what eviction compares: the entries, and the units in use where entries merge.
+    pub(crate) fn weight(&self) -> u64 {
+        let used = if let Self::Other(Other::Sparse(sparse)) = self { sparse.used } else { 0 };
+        used.max(self.len() as u64)
     }
 
     /// Returns an [`Oldest`] that names no entry of this log.

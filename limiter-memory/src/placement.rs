@@ -9,7 +9,7 @@ mod table;
 use std::hash::{BuildHasher, Hasher};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::{mem, thread};
 
 use limiter_core::Timestamp;
 use limiter_core::store::LogKey;
@@ -199,7 +199,7 @@ impl Placement {
     fn close_direct_slots(&self, now: Timestamp) {
         for slot in self.direct.all() {
             let mut slot = slot.lock();
-            if let Some(keyed) = slot.close() {
+            if let DirectSlot::Taken(keyed) = mem::replace(&mut *slot, DirectSlot::Closed) {
                 let mut shard = self.shards.of(self.rehash()(&keyed.key)).lock();
                 eviction::insert(&mut shard, self.rehash(), keyed, || now, self.max_keys_per_shard);
             }

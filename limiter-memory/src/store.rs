@@ -36,7 +36,7 @@ const FIRST_NUMBER_STEP: u32 = 5_184_335;
 /// | a longer key | its length plus 16, in addition to the slot |
 /// | an entry beyond four | 4; 8 if a window exceeds 71 minutes or costs differ; 16 if both apply |
 /// | a policy of several limits | 32 for each log of more than four entries |
-/// | an entry of a log that has seen an idempotency key, a refund or a settlement | 24 |
+/// | an entry of a log that has seen an idempotency key, a refund, a settlement or a resolution | 24 |
 ///
 /// A log's capacity is one to four times its number of entries. A hash table that has only grown is between half and three quarters full.
 ///
@@ -52,8 +52,8 @@ const FIRST_NUMBER_STEP: u32 = 5_184_335;
 ///
 /// # Performance
 /// Operations are amortised O(1), independent of the limit, the cost and the number of windows. On a log that has seen an
-/// idempotency key, a refund or a settlement, they are logarithmic in its length. A settlement or a refund takes time
-/// proportional to the number of entries that are newer than the one it changes.
+/// idempotency key, a refund, a settlement or a resolution, they are logarithmic in its length. A settlement or a refund takes
+/// time proportional to the number of entries that are newer than the one it changes.
 ///
 /// Some inserts take longer: those that grow or sweep a shard, and one at about 6,000 keys that moves all keys from direct
 /// slots to the shards. `benches/RESULTS.md` in the repository has measurements.
@@ -75,9 +75,9 @@ impl MemoryStore {
 
     /// Returns an empty store that never holds more than `max_keys` keys. 0 is treated as 1.
     ///
-    /// A fresh key in a full shard evicts an expired key, otherwise the key with the fewest entries. Among equals, it prefers the
-    /// least recently used. A flood of fresh keys therefore evicts itself, and cannot free a client that is over its limit,
-    /// unless that client's log has a single entry. An evicted key starts again with an empty log.
+    /// A fresh key in a full shard evicts an expired key, otherwise the key with the fewest entries, or units in use where
+    /// entries merge. Among equals, it prefers the least recently used. A flood of fresh keys therefore evicts itself, and cannot
+    /// free a client that is over its limit, unless its log has a single entry. An evicted key starts again with an empty log.
     ///
     /// The bound is split evenly over up to 4,096 shards, so eviction may begin a few per cent below it.
     #[must_use]

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fs, io};
@@ -18,6 +19,8 @@ use reader::Reader;
 pub struct Config {
     /// The domains, in the order of the files.
     pub domains: Vec<Domain>,
+    /// A hash of the names and contents of the files.
+    pub fingerprint: u64,
 }
 
 /// A domain and its descriptors: one file.
@@ -142,9 +145,10 @@ impl Config {
     }
 
     fn collect(files: impl IntoIterator<Item = Result<(String, Vec<u8>), String>>) -> Result<Self, Errors> {
-        let (mut domains, mut errors) = (Vec::<Domain>::new(), Vec::new());
+        let (mut domains, mut errors, mut hasher) = (Vec::<Domain>::new(), Vec::new(), DefaultHasher::new());
         let mut places: HashMap<String, Place> = HashMap::new();
         for file in files {
+            file.hash(&mut hasher);
             let domain = file.map_err(|error| vec![error]).and_then(|(file, text)| Reader::read(&file, &text));
             match domain {
                 Ok(domain) => {
@@ -157,7 +161,7 @@ impl Config {
                 Err(more) => errors.extend(more),
             }
         }
-        if errors.is_empty() { Ok(Self { domains }) } else { Err(Errors(errors)) }
+        if errors.is_empty() { Ok(Self { domains, fingerprint: hasher.finish() }) } else { Err(Errors(errors)) }
     }
 }
 

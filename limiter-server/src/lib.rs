@@ -2,8 +2,22 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod admin;
 pub mod check;
 pub mod config;
 pub mod denied;
+mod detailed;
+pub mod grpc;
 pub mod guard;
+pub mod http;
+mod listener;
+mod metrics;
+pub mod options;
+mod page;
+pub mod proto;
+pub mod reload;
 pub mod rules;
+pub mod run;
+pub mod service;
+pub mod store;
+mod tls;

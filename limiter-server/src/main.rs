@@ -1,3 +1,27 @@
 //! The program limiter-server.
 
-fn main() {}
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+
+use clap::Parser;
+use limiter_server::options::{Command, Options};
+use limiter_server::{check, run};
+use tracing_subscriber::EnvFilter;
+
+fn main() -> anyhow::Result<ExitCode> {
+    let options = Options::parse();
+    match (options.command, options.serve) {
+        (Some(Command::Check { path }), _) => {
+            let clean = check::check(&path, &mut io::stdout().lock(), &mut io::stderr().lock())?;
+            Ok(if clean { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
+        (None, Some(serve)) => {
+            let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+            let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+            log.with_ansi(io::stderr().is_terminal()).init();
+            tokio::runtime::Runtime::new()?.block_on(run::run(&serve))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        (None, None) => Ok(ExitCode::from(2)),
+    }
+}

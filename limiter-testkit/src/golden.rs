@@ -9,7 +9,7 @@ use limiter_core::{Counting, Decision, Error, Policy};
 
 use crate::answer::Answer;
 
-pub use traces::traces;
+pub use traces::{parse, traces};
 
 /// A sequence of operations on one new key, with the answer to each.
 #[derive(Clone, Copy, Debug)]

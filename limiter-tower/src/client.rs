@@ -11,19 +11,17 @@ use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
 use http::header::RETRY_AFTER;
-use limiter_core::request::Background;
-use limiter_core::{BoxFuture, Timer, Timestamp};
+use limiter_core::{BoxFuture, Timestamp};
 use tower_layer::Layer;
 use tower_service::Service;
 
 pub use self::error::WaitError;
 use self::holds::Holds;
+use crate::builder::LayerBuilder;
 use crate::failure::StoreFailure;
 use crate::head::{RequestHead, ResponseHead};
-use crate::observation::Observation;
 use crate::refusal::{Cause, Refusal};
 use crate::rule::Rule;
-use crate::rules::Rules;
 use crate::rulings::Rulings;
 
 /// Sends requests no faster than their rules allow, and no sooner than the server asks: a [`tower_layer::Layer`] for clients.
@@ -54,22 +52,15 @@ use crate::rulings::Rulings;
 #[derive(Clone, Debug)]
 pub struct WaitLayer(Arc<Config>);
 
-/// A [`WaitLayer`] with options.
+/// The options of a [`WaitLayer`] alone.
 #[derive(Debug)]
-#[must_use = "a builder does nothing until `build` is called"]
-pub struct WaitLayerBuilder {
-    rules: Rules,
-    deadline: Duration,
-    max_asked_wait: Duration,
-}
-
-#[derive(Debug)]
-struct Config {
-    rules: Rules,
+pub struct WaitOptions {
     deadline: Duration,
     max_asked_wait: Duration,
     holds: Holds,
 }
+
+type Config = LayerBuilder<WaitOptions>;
 
 impl WaitLayer {
     /// Returns a builder of a layer with these rules, whose requests wait for at most `deadline`.
@@ -77,50 +68,24 @@ impl WaitLayer {
         rules: impl IntoIterator<Item = Rule>,
         failure: StoreFailure,
         deadline: Duration,
-    ) -> WaitLayerBuilder {
-        WaitLayerBuilder { rules: Rules::new(rules, failure), deadline, max_asked_wait: MAX_ASKED_WAIT }
+    ) -> LayerBuilder<WaitOptions> {
+        let own = WaitOptions { deadline, max_asked_wait: MAX_ASKED_WAIT, holds: Holds::default() };
+        LayerBuilder::new(rules, failure, own)
     }
 }
 
-impl WaitLayerBuilder {
-    /// Sets the timeout of the store for a try. Default: 1 s. After it, the store counts as failed.
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.rules.timeout = timeout;
-        self
-    }
-
+impl LayerBuilder<WaitOptions> {
     /// Sets the longest wait that a server can ask for. Default: one hour. A longer `Retry-After` counts as this, so a server that
     /// asks for years does not stop the client.
     pub fn max_asked_wait(mut self, wait: Duration) -> Self {
-        self.max_asked_wait = wait;
-        self
-    }
-
-    /// Sets what runs the refunds of requests that were dropped before they were sent, as
-    /// [`LimitLayerBuilder::refund_in`](crate::LimitLayerBuilder::refund_in).
-    pub fn refund_in(mut self, background: Background) -> Self {
-        self.rules.background = Some(background);
-        self
-    }
-
-    /// Sets the timer that waits. Default: tokio's with the feature `tokio` and in a tokio runtime. Without a timer, a request
-    /// that does not fit immediately fails, and none is repeated.
-    pub fn timer(mut self, timer: impl Timer) -> Self {
-        self.rules.timer = Some(Arc::new(timer));
-        self
-    }
-
-    /// Calls a function with the outcome of each rule, for each try.
-    pub fn observe(mut self, observer: impl Fn(&Observation<'_>) + Send + Sync + 'static) -> Self {
-        self.rules.observer = Some(Box::new(observer));
+        self.own.max_asked_wait = wait;
         self
     }
 
     /// Returns the layer.
     #[must_use]
     pub fn build(self) -> WaitLayer {
-        let Self { rules, deadline, max_asked_wait } = self;
-        WaitLayer(Arc::new(Config { rules, deadline, max_asked_wait, holds: Holds::default() }))
+        WaitLayer(Arc::new(self))
     }
 }
 
@@ -145,7 +110,7 @@ pub struct Wait<S> {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be sent again, so no `WaitLayer` takes it",
     note = "`WaitLayer` is for clients, whose requests have a body that is `Clone`, or are `reqwest::Request`",
-    note = "a server waits with `LimitLayerBuilder::within`"
+    note = "a server waits with `LayerBuilder::within`"
 )]
 pub trait Repeat: Sized {
     /// Returns the same request, `None` if its body is gone.
@@ -190,7 +155,7 @@ where
         let mut service = mem::replace(&mut self.service, clone);
         let config = Arc::clone(&self.config);
         Box::pin(async move {
-            let (mut request, mut left) = (request, config.deadline);
+            let (mut request, mut left) = (request, config.own.deadline);
             loop {
                 let rulings = Rulings::new(config.rules.list(), &RequestHead::from(&request));
                 let mut rulings = config.admit(rulings.into_owned(), &mut left).await.map_err(WaitError::Refused)?;
@@ -199,7 +164,7 @@ where
                 let served = service.call(request).await;
                 let head = served.as_ref().ok().map(ResponseHead::from);
                 let costs = config.rules.actual_costs(&mut rulings, head.as_ref());
-                let asked = head.as_ref().and_then(asked_wait).map(|wait| wait.min(config.max_asked_wait));
+                let asked = head.as_ref().and_then(asked_wait).map(|wait| wait.min(config.own.max_asked_wait));
                 let response = served.map_err(WaitError::Service)?;
                 if let Some(wait) = asked {
                     config.hold(&rulings, wait).await;
@@ -226,7 +191,7 @@ impl Config {
             if rulings.refuses() {
                 return Err(self.rules.refusal(&mut rulings));
             }
-            let Some(wait) = self.holds.left(&hold_key(&rulings), now(&rulings)) else { return Ok(rulings) };
+            let Some(wait) = self.own.holds.left(&hold_key(&rulings), now(&rulings)) else { return Ok(rulings) };
             self.rules.refund(&mut rulings).await;
             if !self.rules.sleep(wait, left).await {
                 return Err(Refusal::new(Cause::AskedToWait, Some(wait), Vec::new()));
@@ -238,7 +203,7 @@ impl Config {
     /// Holds requests with the same keys back for as long as the server asked.
     async fn hold(&self, rulings: &Rulings<'_>, wait: Duration) {
         if let Some(now) = self.rules.now(rulings).await {
-            self.holds.add(hold_key(rulings), now, now.saturating_add(wait));
+            self.own.holds.add(hold_key(rulings), now, now.saturating_add(wait));
         }
     }
 }

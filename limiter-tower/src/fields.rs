@@ -13,7 +13,8 @@ use limiter_core::request::{Answer, Part};
 use limiter_core::{Decision, LimitStatus, Limiter, PerLimit, SharedStore, Status, Timestamp, ceil_secs};
 
 use self::list::List;
-pub(crate) use self::names::{Names, Policies};
+pub use self::names::Names;
+pub(crate) use self::names::Policies;
 use crate::rule::Rule;
 use crate::rulings::Rulings;
 
@@ -132,6 +133,18 @@ impl Fields {
         let seen = (Cow::Owned(Names::of_decision(limiter, decision)), Usage::Decision(decision));
         self.make(&std::iter::once(seen), None).append(headers);
         add_retry_after(decision.retry_after_secs(), headers);
+    }
+
+    /// Writes the fields of several calls in their order, each with the names of its limiter's own policy, and `Retry-After` if a
+    /// wait is given: for servers that decide like the layer, with a [`Together`](limiter_core::Together).
+    pub fn write_all<'a, 'l: 'a>(
+        &self,
+        headers: &mut HeaderMap,
+        calls: impl Iterator<Item = (&'a Names, &'a Part<'l, SharedStore>)> + Clone,
+        retry_after: Option<Duration>,
+    ) {
+        self.make(&calls.filter_map(|(names, part)| seen(names, part)), None).append(headers);
+        add_retry_after(retry_after.map(|wait| ceil_secs(wait).max(1)), headers);
     }
 
     /// Makes the fields of a response.

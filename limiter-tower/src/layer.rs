@@ -4,17 +4,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use limiter_core::Timer;
-use limiter_core::request::Background;
 use tower_layer::Layer;
 
+use crate::builder::LayerBuilder;
 use crate::failure::StoreFailure;
 use crate::fields::Fields;
-use crate::observation::Observation;
 use crate::respond::Problem;
 use crate::rule::Rule;
-use crate::rules::Rules;
-use crate::service::{Config, Limit};
+use crate::service::Limit;
 
 /// Limits the requests of a service: a [`tower_layer::Layer`].
 ///
@@ -43,17 +40,16 @@ use crate::service::{Config, Limit};
 ///
 /// # When the client goes away
 /// A request that is dropped while its handler runs stays charged, because the work may have been done; see
-/// [`Rule::refund_abandoned`]. One that is dropped while the store is asked is [refunded](LimitLayerBuilder::refund_in).
-pub struct LimitLayer<R = Problem>(Arc<Config<R>>);
+/// [`Rule::refund_abandoned`]. One that is dropped while the store is asked is [refunded](LayerBuilder::refund_in).
+pub struct LimitLayer<R = Problem>(Arc<LayerBuilder<LimitOptions<R>>>);
 
-/// A [`LimitLayer`] with options.
+/// The options of a [`LimitLayer`] alone.
 #[derive(Debug)]
-#[must_use = "a builder does nothing until `build` is called"]
-pub struct LimitLayerBuilder<R = Problem> {
-    rules: Rules,
-    within: Duration,
-    fields: Fields,
-    respond: R,
+pub struct LimitOptions<R = Problem> {
+    /// How long a request waits at most until all rules admit it.
+    pub(crate) within: Duration,
+    pub(crate) fields: Fields,
+    pub(crate) respond: R,
 }
 
 impl LimitLayer {
@@ -64,25 +60,16 @@ impl LimitLayer {
     }
 
     /// Returns a builder of a layer with these rules, in this order.
-    pub fn builder(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> LimitLayerBuilder {
-        let rules = Rules::new(rules, failure);
-        LimitLayerBuilder { rules, within: Duration::ZERO, fields: Fields::default(), respond: Problem }
+    pub fn builder(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> LayerBuilder<LimitOptions> {
+        let own = LimitOptions { within: Duration::ZERO, fields: Fields::default(), respond: Problem };
+        LayerBuilder::new(rules, failure, own)
     }
 }
 
-impl<R> LimitLayerBuilder<R> {
+impl<R> LayerBuilder<LimitOptions<R>> {
     /// Sets the rate limit fields.
     pub fn fields(mut self, fields: Fields) -> Self {
-        self.fields = fields;
-        self
-    }
-
-    /// Sets the timeout of the store for a request, over all rules and look-ups. Default: 1 s. After it, the store counts as
-    /// failed. Refunds after a denial or a failure have the same time once more.
-    ///
-    /// A store in memory answers at once and needs no timer. Any other one needs the [timer](Self::timer).
-    pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.rules.timeout = timeout;
+        self.own.fields = fields;
         self
     }
 
@@ -92,40 +79,20 @@ impl<R> LimitLayerBuilder<R> {
     /// cannot fit in time, it is refused at once. Waiting requests are served in no particular order. Under a policy that counts
     /// attempts, each try counts. The store has its [timeout](Self::timeout) for each try, beside this time.
     pub fn within(mut self, wait: Duration) -> Self {
-        self.within = wait;
-        self
-    }
-
-    /// Sets what runs the refunds of requests that were dropped before they were decided on. Default: tasks of the tokio runtime
-    /// with the feature `tokio`, which end after ten seconds; otherwise nothing, and such a charge stays until it expires.
-    pub fn refund_in(mut self, background: Background) -> Self {
-        self.rules.background = Some(background);
-        self
-    }
-
-    /// Sets the timer of the timeout and of waiting. Default: tokio's with the feature `tokio` and in a tokio runtime. Without a timer, a store
-    /// that does not answer at once has failed.
-    pub fn timer(mut self, timer: impl Timer) -> Self {
-        self.rules.timer = Some(Arc::new(timer));
+        self.own.within = wait;
         self
     }
 
     /// Sets how refused requests are answered. Default: [`Problem`].
-    pub fn respond_with<T>(self, respond: T) -> LimitLayerBuilder<T> {
-        LimitLayerBuilder { rules: self.rules, within: self.within, fields: self.fields, respond }
-    }
-
-    /// Calls a function with the outcome of each rule, for each request.
-    pub fn observe(mut self, observer: impl Fn(&Observation<'_>) + Send + Sync + 'static) -> Self {
-        self.rules.observer = Some(Box::new(observer));
-        self
+    pub fn respond_with<T>(self, respond: T) -> LayerBuilder<LimitOptions<T>> {
+        let LimitOptions { within, fields, .. } = self.own;
+        LayerBuilder { rules: self.rules, own: LimitOptions { within, fields, respond } }
     }
 
     /// Returns the layer.
     #[must_use]
     pub fn build(self) -> LimitLayer<R> {
-        let Self { rules, within, fields, respond } = self;
-        LimitLayer(Arc::new(Config::new(rules, within, fields, respond)))
+        LimitLayer(Arc::new(self))
     }
 }
 

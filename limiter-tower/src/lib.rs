@@ -4,11 +4,12 @@
 //! - [`LimitLayer`] and [`Rule`] limit a service. [`StoreFailure`] and [`MissingKey`] are the choices to make.
 //! - [`key`] lists the clients that a rule can limit.
 //! - [`Fields`] and [`Respond`] change the responses.
-//! - [`LimitLayerBuilder::observe`] reports the outcome of each rule. Metrics and traces of stores are in `limiter-wrappers`.
+//! - [`LayerBuilder::observe`] reports the outcome of each rule. Metrics and traces of stores are in `limiter-wrappers`.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod builder;
 mod charges;
 #[cfg(feature = "client")]
 mod client;
@@ -28,15 +29,16 @@ mod rulings;
 mod service;
 mod time_limit;
 
+pub use builder::LayerBuilder;
 pub use charges::Charges;
 #[cfg(feature = "client")]
-pub use client::{Repeat, Wait, WaitError, WaitLayer, WaitLayerBuilder};
+pub use client::{Repeat, Wait, WaitError, WaitLayer, WaitOptions};
 pub use failure::StoreFailure;
-pub use fields::{FieldForm, Fields, Reset};
+pub use fields::{FieldForm, Fields, Names, Reset};
 #[cfg(feature = "tonic")]
 pub use grpc::GrpcStatus;
 pub use head::{RequestHead, ResponseHead};
-pub use layer::{LimitLayer, LimitLayerBuilder};
+pub use layer::{LimitLayer, LimitOptions};
 pub use observation::{Observation, Outcome};
 pub use refusal::{Cause, Refusal};
 pub use respond::{Problem, Respond};

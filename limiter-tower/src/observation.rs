@@ -8,7 +8,7 @@ use crate::rulings::Applied;
 
 /// The outcome of a rule for a request.
 ///
-/// It holds no key, so it can be logged and counted as it is. See [`LimitLayerBuilder::observe`](crate::LimitLayerBuilder::observe).
+/// It holds no key, so it can be logged and counted as it is. See [`LayerBuilder::observe`](crate::LayerBuilder::observe).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Observation<'a> {

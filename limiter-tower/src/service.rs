@@ -5,7 +5,6 @@ use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
@@ -13,10 +12,11 @@ use limiter_core::BoxFuture;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use crate::fields::{Fields, Values, add_retry_after};
+use crate::builder::LayerBuilder;
+use crate::fields::{Values, add_retry_after};
 use crate::head::{RequestHead, ResponseHead};
+use crate::layer::LimitOptions;
 use crate::respond::{Problem, Respond};
-use crate::rules::Rules;
 use crate::rulings::Rulings;
 
 /// The service of a [`LimitLayer`](crate::LimitLayer).
@@ -26,21 +26,11 @@ pub struct Limit<S, R = Problem> {
 }
 
 /// What all services of a layer share.
-pub(crate) struct Config<R> {
-    rules: Arc<Rules>,
-    /// How long a request waits at most until all rules admit it.
-    within: Duration,
-    fields: Fields,
-    respond: R,
-}
+type Config<R> = LayerBuilder<LimitOptions<R>>;
 
 impl<R> Config<R> {
-    pub(crate) fn new(rules: Rules, within: Duration, fields: Fields, respond: R) -> Self {
-        Self { rules: Arc::new(rules), within, fields, respond }
-    }
-
     fn values(&self, rulings: &Rulings<'_>) -> Values {
-        self.fields.values(self.rules.policies(), self.rules.list(), rulings)
+        self.own.fields.values(self.rules.policies(), self.rules.list(), rulings)
     }
 
     /// Returns what to do after the request was served, or the response if it is refused.
@@ -55,7 +45,7 @@ impl<R> Config<R> {
         let values = self.values(rulings);
         if rulings.refuses() {
             let refusal = self.rules.refusal(rulings);
-            let mut response = self.respond.respond(&refusal);
+            let mut response = self.own.respond.respond(&refusal);
             add_retry_after(refusal.retry_after_secs(), response.headers_mut());
             values.add(response.status(), response.headers_mut());
             return Err(response);
@@ -98,16 +88,16 @@ where
         let config = &self.config;
         let mut rulings = Rulings::new(config.rules.list(), &RequestHead::from(&request));
         let decided = config.rules.decide_at_once(&mut rulings);
-        let state = if decided && (config.within.is_zero() || !rulings.refuses()) {
+        let state = if decided && (config.own.within.is_zero() || !rulings.refuses()) {
             config.rules.report(&rulings);
             match config.admit(&mut rulings, &mut request) {
                 Ok(after) => State::Serving { serving: self.service.call(request), after: Some(after) },
                 Err(response) => State::Refused { response: Some(response) },
             }
         } else {
-            let (rules, rulings, mut left) = (Arc::clone(&config.rules), rulings.into_owned(), config.within);
-            let deciding = Box::pin(async move { rules.decide(rulings, &mut left).await });
-            let config = Arc::clone(config);
+            let (rulings, mut left, config) = (rulings.into_owned(), config.own.within, Arc::clone(config));
+            let deciding = Arc::clone(&config);
+            let deciding = Box::pin(async move { deciding.rules.decide(rulings, &mut left).await });
             // A clone need not be ready, so the service that is goes with the request.
             let clone = self.service.clone();
             let service = mem::replace(&mut self.service, clone);
@@ -126,12 +116,6 @@ impl<S: Clone, R> Clone for Limit<S, R> {
 impl<S: fmt::Debug, R> fmt::Debug for Limit<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limit").field("service", &self.service).field("config", &self.config).finish()
-    }
-}
-
-impl<R> fmt::Debug for Config<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config").field("rules", &self.rules).field("fields", &self.fields).finish_non_exhaustive()
     }
 }
 
@@ -231,12 +215,12 @@ struct Unsettled<R> {
     rulings: Box<Rulings<'static>>,
 }
 
-impl<R> Unsettled<R> {
+impl<R: Send + Sync + 'static> Unsettled<R> {
     /// Returns a future that settles, `None` if all charges stay.
     fn settle(mut self, response: Option<&ResponseHead<'_>>) -> Option<(Settling, Arc<Config<R>>)> {
         let costs = self.config.rules.actual_costs(&mut self.rulings, response)?;
-        let rules = Arc::clone(&self.config.rules);
-        let settling = Box::pin(async move { rules.settle(*self.rulings, costs).await });
+        let config = Arc::clone(&self.config);
+        let settling = Box::pin(async move { config.rules.settle(*self.rulings, costs).await });
         Some((settling, self.config))
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! # Where to start
 //! - [`Stack`] for the recommended order.
-//! - [`FailOpen`], [`FailClosed`] or [`Fallback`] for what happens to requests during an outage.
+//! - [`Failsafe`] or [`Fallback`] for what happens to requests during an outage.
 //! - [`DenialCache`] for hot keys.
 //! - [`observe`] for metrics and traces.
 //! - [`Prefix`] for tenants that share a store.
@@ -23,7 +23,7 @@ mod stack;
 #[cfg(feature = "outages")]
 pub use denial_cache::DenialCache;
 #[cfg(feature = "outages")]
-pub use outages::{CircuitBreaker, FailClosed, FailOpen, Fallback, Outage, Timeout};
+pub use outages::{CircuitBreaker, Failsafe, Fallback, Outage, Timeout};
 pub use prefix::Prefix;
 #[cfg(feature = "outages")]
 pub use stack::{Guarded, Stack};

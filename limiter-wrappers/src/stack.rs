@@ -8,7 +8,7 @@ use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFa
 use limiter_core::{Decision, Error, Timer, WindowStore};
 
 use crate::denial_cache::DenialCache;
-use crate::outages::{CircuitBreaker, FailClosed, FailOpen, Fallback, Timeout};
+use crate::outages::{CircuitBreaker, Failsafe, Fallback, Timeout};
 
 /// A store behind a denial cache, a circuit breaker and a timeout, with one boxed future for an operation behind all three.
 #[derive(Clone, Debug)]
@@ -123,8 +123,8 @@ impl<S> Stack<S> {
 
     /// Returns the store that admits requests during an outage.
     #[must_use]
-    pub fn fail_open(self) -> FailOpen<Guarded<S>> {
-        FailOpen::new(self.or_error())
+    pub fn fail_open(self) -> Failsafe<Guarded<S>> {
+        Failsafe::open(self.or_error())
     }
 
     /// Returns the store that limits in `local` during an outage and replays afterwards what changed.
@@ -135,8 +135,8 @@ impl<S> Stack<S> {
 
     /// Returns the store that denies requests during an outage, with a retry-after of the breaker's pause.
     #[must_use]
-    pub fn fail_closed(self) -> FailClosed<Guarded<S>> {
+    pub fn fail_closed(self) -> Failsafe<Guarded<S>> {
         let pause = self.pause;
-        FailClosed::new(self.or_error(), pause)
+        Failsafe::closed(self.or_error(), pause)
     }
 }

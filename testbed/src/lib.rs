@@ -4,11 +4,13 @@
 //! - [`Scene`] is a server with faults that can be switched on and off: [`RedisScene`], [`ClusterScene`].
 //! - [`observe`] runs several stores through one fault and reports what their callers see, and every broken promise.
 //! - [`soak`] runs random faults for a given time.
+//! - [`Faulty`] is a store in process that fails by rule.
 //!
 //! Tests that assert times share a test program with no others, and hold [`alone`].
 #![forbid(unsafe_code)]
 
 mod cluster;
+mod faulty;
 mod observe;
 mod proxy;
 mod redis;
@@ -19,11 +21,12 @@ mod subject;
 use std::sync::{Mutex, PoisonError};
 
 pub use cluster::{ClusterFault, ClusterScene};
+pub use faulty::{Does, Faulty};
 pub use observe::{Observed, observe};
 pub use proxy::{Network, Proxy};
 pub use redis::{RedisFault, RedisScene};
 pub use scene::Scene;
-pub use soak::{Soak, SoakReport, soak};
+pub use soak::{Soak, SoakReport, random_faults, soak, worst_window};
 pub use subject::{Outcome, Subject};
 
 /// Waits until no other test of this program holds the guard. Every test of a program that asserts times must call it.

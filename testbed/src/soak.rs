@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,18 +28,19 @@ pub struct Soak<F> {
     pub faults: Vec<F>,
     /// How long.
     pub length: Duration,
-    /// The seed of all choices. Print it.
+    /// The seed of all choices.
     pub seed: u64,
 }
 
 impl<F> Soak<F> {
     /// Returns a soak of `LIMITER_SOAK_SECONDS` (default: 4, or 60 with `LIMITER_TEST_ALL`) and with the seed `LIMITER_SEED`
-    /// (default: random).
+    /// (default: random), which it prints.
     #[must_use]
     pub fn from_env(faults: Vec<F>) -> Self {
         let number = |name| std::env::var(name).ok().and_then(|value| value.parse().ok());
         let seconds = number("LIMITER_SOAK_SECONDS").unwrap_or(if crate::test_all() { 60 } else { 4 });
         let seed = number("LIMITER_SEED").unwrap_or_else(|| fastrand::u64(..));
+        println!("LIMITER_SEED={seed} for {seconds} s");
         Self { faults, length: Duration::from_secs(seconds), seed }
     }
 }
@@ -83,15 +85,7 @@ pub async fn soak<X: Scene>(
             tasks.spawn(work(subject.clone(), random.fork(), until, Arc::clone(&shared)));
         }
     }
-    let mut faults: BTreeMap<String, u64> = BTreeMap::new();
-    while Instant::now() < until {
-        sleep(Duration::from_millis(random.u64(0..300))).await;
-        let Some(fault) = random.choice(&soak.faults).copied() else { continue };
-        *faults.entry(fault.to_string()).or_default() += 1;
-        block_in_place(|| scene.begin(fault))?;
-        sleep(Duration::from_millis(random.u64(10..700))).await;
-        block_in_place(|| scene.end(fault))?;
-    }
+    let mut faults = random_faults(scene, soak, &mut random, 0..300).await?;
     while let Some(done) = tasks.join_next().await {
         done.map_err(io::Error::other)?;
     }
@@ -113,6 +107,30 @@ pub async fn soak<X: Scene>(
         }
     }
     Ok(report)
+}
+
+/// Begins and ends random faults of up to 700 ms for the soak's length, each followed by a pause of this
+/// many milliseconds. Returns the number of each.
+///
+/// # Errors
+/// If the scene cannot begin or end a fault.
+pub async fn random_faults<X: Scene>(
+    scene: &mut X,
+    soak: &Soak<X::Fault>,
+    random: &mut Rng,
+    pauses: Range<u64>,
+) -> io::Result<BTreeMap<String, u64>> {
+    let until = Instant::now() + soak.length;
+    let mut faults = BTreeMap::new();
+    while Instant::now() < until {
+        let Some(fault) = random.choice(&soak.faults).copied() else { break };
+        *faults.entry(fault.to_string()).or_default() += 1;
+        block_in_place(|| scene.begin(fault))?;
+        sleep(Duration::from_millis(random.u64(10..700))).await;
+        block_in_place(|| scene.end(fault))?;
+        sleep(Duration::from_millis(random.u64(pauses.clone()))).await;
+    }
+    Ok(faults)
 }
 
 async fn work(subject: Subject, mut random: Rng, until: Instant, shared: Shared) {
@@ -145,8 +163,9 @@ async fn work(subject: Subject, mut random: Rng, until: Instant, shared: Shared)
     }
 }
 
-/// Returns the most units within any window, of admissions at these times with these costs.
-fn worst_window(mut admitted: Vec<(u64, u64)>) -> u64 {
+/// Returns the most units within any second, of admissions at these times in microseconds with these costs.
+#[must_use]
+pub fn worst_window(mut admitted: Vec<(u64, u64)>) -> u64 {
     admitted.sort_unstable();
     let (mut first, mut units, mut worst) = (0, 0, 0);
     for (at, cost) in &admitted {

@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 use std::hint::black_box;
-use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -10,6 +9,8 @@ use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
 
 use super::bytes::held;
+use super::library::Library;
+use super::peers::Governor;
 use crate::record::{Figures, Results, put};
 
 pub(crate) const FLOOD: &str = "flood";
@@ -30,28 +31,23 @@ const VICTIM_EVERY: u32 = 100_000;
 /// Floods all contestants. Returns the mean, quantiles and the maximum of the calls in nanoseconds, the bytes held at the end,
 /// and whether a key that had used up its limit was denied throughout.
 pub(crate) fn measure() -> Results {
-    let mut figures = Figures::new();
+    let (mut figures, policy) = (Figures::new(), policy!("100/1h"));
     for (who, max_keys) in [(BOUNDED, Some(100_000)), (LARGER, Some(1_000_000)), (UNBOUNDED, None)] {
         let before = held();
         let store = max_keys.map_or_else(MemoryStore::new, MemoryStore::with_max_keys);
-        let limiter = Limiter::new("bench", policy!("100/1h"), store);
-        let allows = |key: &String| limiter.acquire(key).now().is_ok_and(|decision| decision.allowed());
-        flood(&mut figures, who, before, allows);
+        let limiter = Limiter::new("bench", policy.clone(), store);
+        flood(&mut figures, who, before, |key| limiter.acquire(key).now().is_ok_and(|decision| decision.allowed()));
     }
-    let before = held();
-    let cell = Duration::from_secs(3600) / MAX;
-    let quota = governor::Quota::with_period(cell).expect("a period is not zero");
-    let governor = governor::RateLimiter::dashmap(quota.allow_burst(NonZeroU32::MIN.saturating_add(MAX - 1)));
-    flood(&mut figures, GOVERNOR, before, |key: &String| governor.check_key(key).is_ok());
+    let (before, governor) = (held(), Governor::with(&policy));
+    flood(&mut figures, GOVERNOR, before, |key| governor.allows(key));
     drop(governor);
     let fastest = figures.values().map(|figures| figures["mean"]).fold(f64::MAX, f64::min);
     let length = Duration::from_nanos(fastest as u64);
-    let idle = |_: &String| {
+    flood(&mut figures, IDLE, held(), |_| {
         let start = Instant::now();
         while black_box(start).elapsed() < length {}
         true
-    };
-    flood(&mut figures, IDLE, held(), idle);
+    });
     Results::from([(FLOOD.to_owned(), figures)])
 }
 

@@ -116,32 +116,3 @@ pub(super) fn thousands(number: usize) -> String {
     let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().filter_map(|group| str::from_utf8(group).ok()).collect();
     groups.join(",")
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_table_has_a_row_for_each_processor_and_a_goal_is_met_on_all_of_them() {
-        let record = |machine: &str, nanos| {
-            let figures = [("limiter", nanos), ("governor", 60.0)];
-            let figures = figures.map(|(who, nanos)| (who.to_owned(), [("ns".to_owned(), nanos)].into())).into();
-            Record { machine: machine.to_owned(), results: [("hot".to_owned(), figures)].into(), ..Record::default() }
-        };
-        let records = [record("AMD EPYC", 40.0), record("Intel(R) Xeon(R)", 120.0)];
-        let columns = beside(&["limiter", "governor", "trypema"], "ns", nanos);
-        let rows = ["hot", "cold"].map(|scenario| (format!("`{scenario}`"), scenario.to_owned()));
-        let text = table(&records, "scenario", &columns, rows);
-        let expected = "| scenario | processor | limiter | governor | trypema |\n|---|---|---:|---:|---:|\n\
-            | `hot` | AMD | **40.0** | 60.0 (1.5) |  |\n| `hot` | Intel | **120** | 60.0 (0.5) |  |\n";
-        assert_eq!(text, expected);
-        let goal = |most| {
-            let goal = r#"{"what": "one key", "most": MOST, "of": ["hot", "limiter", "ns"]}"#;
-            serde_json::from_str::<Goal>(&goal.replace("MOST", most)).unwrap()
-        };
-        let expected = "| ns | at most | AMD | Intel |  |\n|---|---:|---:|---:|---:|\n\
-            | one key | 100 | 40.00 | 120.00 | **missed** |\n| one key | 120 | 40.00 | 120.00 | met |\n";
-        assert_eq!(goals(&records, "ns", &[goal("100"), goal("120")]), expected);
-        assert_eq!([7, 1000, 1_234_567].map(thousands), ["7", "1,000", "1,234,567"]);
-    }
-}

@@ -5,9 +5,11 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::Log;
+use super::{Log, MERGED, StoredEntry};
 use crate::bounds::MAX_COST;
+use crate::limit::Limit;
 use crate::merging::Merging;
+use crate::op::Op;
 use crate::search::gallop;
 use crate::time::{Timestamp, Window};
 
@@ -20,6 +22,7 @@ struct Append<'a> {
     /// The newest entry before the append.
     before: Timestamp,
     now: Timestamp,
+    new: Range<usize>,
     /// The entries whose age reached ten minutes: those with the mark have ceased to be kept. Later ones with the mark are kept.
     ceasing: Range<usize>,
     /// The merged entry of which a part has ceased to be kept.
@@ -33,29 +36,55 @@ impl Append<'_> {
 
     fn can_tell_apart(&self, older: Timestamp, newer: Timestamp) -> bool {
         let resolution = self.merging.resolution_at(self.now.micros_since(newer));
-        let between = newer.micros_since(older);
-        resolution == 0
-            || newer.as_micros() % resolution < between
+        !is_same_cell(resolution, older, newer)
             || self.merging.windows().iter().any(|(w, _)| w.counts(older, self.now) != w.counts(newer, self.now))
     }
 }
 
+/// Whether two times are in one cell of a resolution in microseconds. If it is 0, none are.
+const fn is_same_cell(resolution: u64, older: Timestamp, newer: Timestamp) -> bool {
+    resolution > 0 && newer.as_micros() % resolution >= newer.micros_since(older)
+}
+
 impl Log {
-    /// Merges entries after an append at `now`. Before it, the newest entry was at `before`.
+    /// Adds an entry that is not kept to the newest one, if they merge. Returns `None` if [`merge`](Self::merge) is to find out.
+    ///
+    /// Most appends end here. What an append drops is the same: the newest entry stays, because the cost is below `max`.
+    pub(super) fn add_to_newest(&mut self, op: &Op<'_>, max: u64, now: Timestamp) -> Option<StoredEntry> {
+        let cost = self.cost(self.len().checked_sub(1)?).saturating_add(op.cost);
+        let newest = self.entries.back_mut().filter(|newest| !newest.is_marked_kept())?;
+        // All limits count the new entry, so all of them must count the newest one.
+        let is_told_apart = |limit: &Limit| {
+            !limit.window().counts(newest.at, now) || !is_same_cell(limit.resolution_micros(), newest.at, now)
+        };
+        if op.cost >= max || cost > MAX_COST || op.limits().any(is_told_apart) {
+            return None;
+        }
+        *newest = StoredEntry { at: now, total: newest.total.wrapping_add(op.cost), marked: self.next | MERGED };
+        (self.next, self.plain_until) = (self.next.wrapping_add(1), now);
+        Some(*newest)
+    }
+
+    /// Merges entries after an append at `now`. Before it, the newest entry was at `before`. `new` is the new entry, or empty if
+    /// that has merged.
     ///
     /// Only the new entry and those that reached the end of a window or of ten minutes can merge, so the time is amortised. Where
     /// kept entries lie between two that merge, it is proportional to their number.
-    pub(super) fn merge(&mut self, merging: &Merging, before: Timestamp, now: Timestamp) {
-        let ceasing = self.passed(Merging::KEPT, before, now);
+    pub(super) fn merge(&mut self, op: &Op<'_>, before: Timestamp, now: Timestamp, new: Range<usize>) {
+        let may_be_kept = self.kept_until.is_some_and(|at| Merging::KEPT.counts(at, before));
+        let ceasing = if may_be_kept { self.passed(Merging::KEPT, before, now) } else { self.len()..self.len() };
         // What left the longest window is gone.
-        let shorter = merging.windows().split_last().map_or(&[][..], |(_, shorter)| shorter);
-        let passed = shorter.iter().map(|(window, _)| self.passed(*window, before, now));
-        let new = self.len().saturating_sub(1)..self.len();
-        let candidates: SmallVec<[_; 4]> = passed.chain([ceasing.clone(), new]).collect();
-        let candidate_from = |i: usize| {
-            candidates.iter().filter(|range| i < range.end && !range.is_empty()).map(|range| i.max(range.start)).min()
-        };
-        let mut append = Append { merging, before, now, ceasing, ceased: None };
+        let longest = op.retention().window;
+        let mut shorter = op.limits().map(Limit::window).filter(|window| *window < longest).peekable();
+        if new.is_empty() && ceasing.is_empty() && shorter.peek().is_none() {
+            return;
+        }
+        let candidates = shorter.map(|window| self.passed(window, before, now)).chain([ceasing.clone(), new.clone()]);
+        let candidates: SmallVec<[_; 4]> = candidates.filter(|range| !range.is_empty()).collect();
+        let candidate_from =
+            |i: usize| candidates.iter().filter(|range| i < range.end).map(|range| i.max(range.start)).min();
+        let (Some(merging), false) = (op.merging(), candidates.is_empty()) else { return };
+        let mut append = Append { merging: &merging, before, now, new, ceasing, ceased: None };
         let mut removed = SmallVec::<[usize; REMOVED_SINGLY]>::new();
         let mut candidate = candidate_from(0);
         while let Some(i) = candidate {
@@ -98,7 +127,7 @@ impl Log {
     fn merges_with(&self, i: usize, append: &Append<'_>) -> Option<usize> {
         let older = (0..i).rev().find(|older| !self.is_kept(*older, append))?;
         let at = self.entries[i].at;
-        let may_merge = i + 1 == self.len()
+        let may_merge = append.new.contains(&i)
             || append.merging.windows().iter().any(|(window, _)| append.expired(*window, at))
             || self.has_ceased(i, append)
             || self.has_ceased(older, append);

@@ -38,6 +38,8 @@ pub struct PermitRequest<'a, S, B, V>(Request<'a, S, B, V>);
 /// Dropping a permit keeps the charge: a request that crashed, or whose client disconnected, has still used its units.
 /// [`refund_on_drop`](Self::refund_on_drop) changes that.
 ///
+/// Under a limit with a [resolution](crate::Limit::resolution), a permit can be settled for ten minutes.
+///
 /// ```
 /// # use limiter_core::{Limiter, policy};
 /// # use limiter_testkit::OracleStore as MemoryStore;

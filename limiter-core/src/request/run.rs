@@ -112,7 +112,8 @@ impl<S, B, V: Costs> Request<'_, S, B, V> {
 
     /// Sets an idempotency key of 128 bits, such as a UUID. Repeating the call with the same key counts once. Default: none.
     ///
-    /// While the log holds the entry, a repetition appends nothing. It returns the original verdict with the current usage.
+    /// While the log holds the entry, and for at most ten minutes under a limit with a
+    /// [resolution](crate::Limit::resolution), a repetition appends nothing. It returns the original verdict with the current usage.
     /// A denied acquire that appended nothing leaves no id behind, so repeating it is a new attempt. A peek ignores the key.
     #[inline(always)]
     pub fn id(mut self, id: impl Into<EntryId>) -> Self {

@@ -70,9 +70,11 @@ impl<'a> General<'a> {
         facts
     }
 
-    /// Whether the operation appends an entry that the log cannot take in its form.
+    /// Whether the operation appends an entry that the log cannot take in its form. An entry alone does not merge.
     fn needs_conversion(&self, entries: &View<'_, impl Encoding>, op: &Op<'_>) -> bool {
-        op.appends(self.admitted) && !entries.can_push(op, self.expired_for_all(entries, op))
+        let expired = self.expired_for_all(entries, op);
+        let merges = op.has_resolution() && (op.is_kept() || entries.len() > expired);
+        op.appends(self.admitted) && (merges || !entries.can_push(op, expired))
     }
 
     /// Returns how many of the first entries count neither for the operation's policy nor for the limiter's.

@@ -12,13 +12,20 @@ use super::view::View;
 pub(crate) struct Sparse {
     log: store::Log,
     pub(crate) newest: Option<Timestamp>,
+    /// The largest usage of a limit at the last operation.
+    pub(crate) used: u64,
     retention: Retention,
 }
 
 impl Sparse {
     pub(crate) fn copy_of(log: &View<'_, impl Encoding>, retention: Retention) -> Self {
         let entries = (0..log.len()).map(|i| (log.at(i), log.cost_from(i) - log.cost_from(i + 1)));
-        Self { log: internal::numbered_log(u64::from(log.number(0)), entries), newest: log.newest(), retention }
+        Self {
+            log: internal::numbered_log(u64::from(log.number(0)), entries),
+            newest: log.newest(),
+            used: 0,
+            retention,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -35,6 +42,7 @@ impl Sparse {
             self.retention = Retention::after_append(op);
         }
         self.newest = facts.log.newest;
+        self.used = facts.log.usage.iter().map(|usage| usage.used).max().unwrap_or_default();
         facts
     }
 

@@ -35,11 +35,4 @@ impl DirectSlot {
             }
         }
     }
-
-    /// Closes the slot and returns the log that was in it.
-    pub(crate) fn close(&mut self) -> Option<KeyedLog> {
-        let taken = self.take_if(|_| true);
-        *self = Self::Closed;
-        taken
-    }
 }

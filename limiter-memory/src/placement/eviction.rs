@@ -52,7 +52,7 @@ fn evict(table: &mut Table, rehash: impl Fn(&Key) -> u64, hash: u64, now: Timest
     if hash >> 58 == 0 && sweep(table, &rehash, |log| log.has_expired(now)) > 0 {
         return;
     }
-    let worth = |log: &Log| (if log.has_expired(now) { 0 } else { log.len() }, log.newest());
+    let worth = |log: &Log| (if log.has_expired(now) { 0 } else { log.weight() }, log.newest());
     let least =
         |logs: &mut dyn Iterator<Item = (usize, &KeyedLog)>| logs.map(|(at, keyed)| (worth(&keyed.log), at)).min();
     let sampled = least(&mut table.logs_from(hash).take(SAMPLE)).filter(|((entries, _), _)| *entries <= 1);

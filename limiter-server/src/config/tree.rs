@@ -40,7 +40,8 @@ impl Tree {
             // The reader reports duplicate keys, with all other errors.
             duplicate_keys: DuplicateKeyPolicy::PassThrough,
             non_finite_float_policy: NonFiniteFloatPolicy::AsString,
-            budget: serde_saphyr::budget! { max_events: 20_000_000, max_nodes: 10_000_000 },
+            // Reading is recursive. 16 descriptors nest 34 levels deep.
+            budget: serde_saphyr::budget! { max_events: 20_000_000, max_nodes: 10_000_000, max_depth: 34 },
             alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 200_000 },
         };
         serde_saphyr::from_str_with_options(source, options).map_err(|error| {

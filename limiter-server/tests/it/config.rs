@@ -288,7 +288,7 @@ fn a_folder_is_read_as_kubernetes_mounts_it() {
 }
 
 #[test]
-fn aliases_cannot_use_up_the_memory() {
+fn aliases_and_depth_are_bounded() {
     let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for i in 1..10 {
         let below = format!("*a{}, ", i - 1).repeat(10);
@@ -296,8 +296,11 @@ fn aliases_cannot_use_up_the_memory() {
     }
     let Errors(errors) = Config::parse("f", text.as_bytes()).unwrap_err();
     assert_eq!(errors.len(), 1, "{errors:?}");
-    let deep = format!("domain: d\ndescriptors: {}", "[".repeat(10_000));
-    assert!(Config::parse("f", deep.as_bytes()).is_err());
+    for (levels, is_valid) in [(16, true), (17, false), (10_000, false)] {
+        let descriptors = "[{key: k, descriptors: ".repeat(levels);
+        let deep = format!("domain: d\ndescriptors: {descriptors}[]{}", "}]".repeat(levels));
+        assert_eq!(Config::parse("f", deep.as_bytes()).is_ok(), is_valid, "{levels}");
+    }
 }
 
 #[test]

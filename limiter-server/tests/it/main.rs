@@ -2,4 +2,8 @@
 
 mod check;
 mod config;
+mod corpus;
+mod lifecycle;
+mod reload;
 mod rules;
+mod server;

@@ -293,8 +293,8 @@ mod tests {
 
     #[test]
     fn every_sentence_about_sequences_has_scripts() {
-        use Sentence::{C2, E1, E2, L12, L14, M1, M2, M3, M4, M5, M6, M7, T2, T4, T5};
-        let elsewhere = [T2, T4, T5, L12, L14, E1, E2, C2, M1, M2, M3, M4, M5, M6, M7];
+        use Sentence::{C2, E1, E2, L12, L14, T2, T4, T5};
+        let elsewhere = [T2, T4, T5, L12, L14, E1, E2, C2];
         let scripts = [GIVEN_TIMES, FORGETTING, DROPPED].map(|text| parse(text).unwrap()).concat();
         let cited: HashSet<Sentence> =
             scripts.iter().flat_map(|script| script.citations.concat()).map(|citation| citation.item).collect();

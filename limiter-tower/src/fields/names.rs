@@ -4,15 +4,16 @@ use std::borrow::Cow;
 
 use http::HeaderValue;
 use limiter_core::request::{Answer, Part};
-use limiter_core::{Decision, Limit, LimitStatus, Limiter, Name, Policy, SharedStore, ceil_secs};
+use limiter_core::{Decision, Limit, LimitStatus, Limiter, Policy, SharedStore, ceil_secs};
 
 use super::list::List;
 use crate::rule::Rule;
 use crate::rulings::Rulings;
 
-/// The names of a policy's limits.
+/// The names of a policy's limits in header fields, made once for many responses.
 #[derive(Clone, Debug)]
-pub(crate) struct Names {
+pub struct Names {
+    limiter: String,
     names: Vec<String>,
     /// What the items of `RateLimit` begin with: `"search";r=`.
     pub(super) heads: Vec<String>,
@@ -21,7 +22,9 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    pub(super) fn new(limiter: Name, policy: &Policy) -> Self {
+    /// Returns the names of the limits of `policy`. `limiter` is what clients call the limiter.
+    #[must_use]
+    pub fn new(limiter: &str, policy: &Policy) -> Self {
         Self::of_limits(limiter, policy.name(), policy.limits())
     }
 
@@ -29,12 +32,12 @@ impl Names {
     pub(crate) fn of_decision<S>(limiter: &Limiter<S>, decision: &Decision) -> Self {
         let limits: Vec<Limit> = decision.limits().iter().map(LimitStatus::limit).collect();
         let policy = Some(limiter.policy()).filter(|policy| policy.limits() == limits);
-        Self::of_limits(limiter.name(), policy.and_then(Policy::name), &limits)
+        Self::of_limits(limiter.name().as_str(), policy.and_then(Policy::name), &limits)
     }
 
     /// A limit is called like its limiter and its policy, and by its window if there are several.
-    fn of_limits(limiter: Name, policy: Option<&str>, limits: &[Limit]) -> Self {
-        let mut base = percent_encoded(limiter.as_str());
+    fn of_limits(limiter: &str, policy: Option<&str>, limits: &[Limit]) -> Self {
+        let mut base = percent_encoded(limiter);
         if let Some(policy) = policy {
             base = base + "-" + &percent_encoded(policy);
         }
@@ -51,12 +54,12 @@ impl Names {
             let (max, window) = (limit.max().min(List::MAX_INTEGER), ceil_secs(limit.window().as_duration()));
             format!("{};q={max};w={window}", quoted(name))
         });
-        Self { heads, quotas: quotas.collect(), names }
+        Self { limiter: limiter.to_owned(), heads, quotas: quotas.collect(), names }
     }
 
     /// Returns these names, unless the call has a policy of another name.
     pub(super) fn for_call(&self, part: &Part<'_, SharedStore>) -> Cow<'_, Self> {
-        let other = part.own_policy().map(|policy| Self::new(part.limiter().name(), policy));
+        let other = part.own_policy().map(|policy| Self::new(&self.limiter, policy));
         other.map_or(Cow::Borrowed(self), Cow::Owned)
     }
 
@@ -103,7 +106,8 @@ pub(crate) struct Policies {
 
 impl Policies {
     pub(crate) fn new(rules: &[Rule]) -> Self {
-        let names: Vec<_> = rules.iter().map(|rule| Names::new(rule.limiter.name(), rule.limiter.policy())).collect();
+        let names: Vec<_> =
+            rules.iter().map(|rule| Names::new(rule.limiter.name().as_str(), rule.limiter.policy())).collect();
         let enforced = rules.iter().zip(&names).filter(|(rule, _)| !rule.shadow);
         let value = List::of(enforced.flat_map(|(_, names)| &names.quotas));
         Self { names, value }

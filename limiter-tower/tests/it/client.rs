@@ -15,7 +15,7 @@ use limiter_tower::key::{Constant, Host, RequestKey};
 use limiter_tower::{Cause, LimitLayer, MissingKey, RequestHead, Rule, WaitError, WaitLayer};
 use tower::{Layer, ServiceExt};
 
-use crate::common::{CLOSED, Server, hyper_client, rule, store};
+use crate::common::{CLOSED, Server, hello, hyper_client, rule, store};
 
 /// A layer for a client with a clock that a wait moves on.
 fn polite_by(key: impl RequestKey, policy: impl IntoPolicy, deadline: Duration) -> (WaitLayer, MockClock, Limiter) {
@@ -30,8 +30,8 @@ fn polite(policy: impl IntoPolicy, deadline: Duration) -> (WaitLayer, MockClock,
     polite_by(Host, policy, deadline)
 }
 
-fn hello() -> Router {
-    Router::new().route("/", get(|| async {}))
+fn unlimited() -> Router {
+    hello(LimitLayer::new([], CLOSED))
 }
 
 fn micros(clock: &MockClock) -> u64 {
@@ -41,7 +41,7 @@ fn micros(clock: &MockClock) -> u64 {
 #[tokio::test]
 async fn requests_wait_until_they_fit_and_the_server_never_denies() {
     let (limit, clock) = rule("server", policy!("3/10s"));
-    let server = Server::start(hello().layer(LimitLayer::new([limit], CLOSED))).await;
+    let server = Server::start(hello(LimitLayer::new([limit], CLOSED))).await;
     let outgoing = Limiter::new("outgoing", policy!("3/10s"), WithClock::new(store().0, clock.clone()));
     let rule = Rule::new(outgoing, Host, MissingKey::Skip);
     let timer = clock.clone().auto_advancing();
@@ -55,7 +55,7 @@ async fn requests_wait_until_they_fit_and_the_server_never_denies() {
 
 #[tokio::test]
 async fn a_request_that_cannot_fit_before_the_deadline_fails_at_once() {
-    let server = Server::start(hello()).await;
+    let server = Server::start(unlimited()).await;
     let (layer, clock, limiter) = polite(policy!("1/10s"), Duration::from_micros(9_999_999));
     let client = layer.layer(hyper_client());
     client.clone().oneshot(server.request()).await.unwrap();
@@ -113,7 +113,7 @@ async fn a_429_is_obeyed_and_the_request_repeated() {
 #[tokio::test]
 async fn others_are_held_back_and_the_wait_beyond_the_deadline_is_reported() {
     let (server, seen) = denying(1, StatusCode::SERVICE_UNAVAILABLE, "30").await;
-    let other = Server::start(hello()).await;
+    let other = Server::start(unlimited()).await;
     let (layer, clock, limiter) = polite(policy!("100/1m"), Duration::from_secs(20));
     let client = layer.layer(hyper_client());
     let denied = client.clone().oneshot(server.request()).await.unwrap();
@@ -161,7 +161,7 @@ async fn reqwest_waits_too() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_is_spread_over_windows_in_real_time() {
-    let server = Server::start(hello()).await;
+    let server = Server::start(unlimited()).await;
     let limiter = Limiter::new("outgoing", policy!("5/200ms"), limiter::MemoryStore::new());
     let rule = Rule::new(limiter, Constant::new("all"), MissingKey::Skip);
     let client = WaitLayer::builder([rule], CLOSED, Duration::from_secs(60)).build().layer(hyper_client());

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
+use axum::routing::get as on_get;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
@@ -17,7 +18,8 @@ use limiter::MemoryStore;
 use limiter_core::{IntoPolicy, Limiter, SharedStore, WithClock};
 use limiter_testkit::MockClock;
 use limiter_tower::key::PeerAddress;
-use limiter_tower::{MissingKey, Rule, StoreFailure};
+use limiter_tower::{LimitLayer, MissingKey, Respond, Rule, StoreFailure};
+pub(crate) use testbed::Does;
 use tower::ServiceExt;
 
 pub(crate) const CLOSED: StoreFailure = StoreFailure::Closed { retry_after: Duration::from_secs(1) };
@@ -33,6 +35,20 @@ pub(crate) fn hyper_client() -> HyperClient {
 pub(crate) fn store() -> (SharedStore, MockClock) {
     let clock = MockClock::new();
     (Arc::new(WithClock::new(MemoryStore::new(), clock.clone())), clock)
+}
+
+/// A store that needs a future and fails on command.
+pub(crate) type Remote = testbed::Faulty<SharedStore>;
+
+/// A limiter over a [`Remote`] store.
+pub(crate) fn remote(name: &str, policy: impl IntoPolicy) -> (Remote, Limiter) {
+    let remote = Remote::new(store().0);
+    (remote.clone(), Limiter::new(name, policy, Arc::new(remote)))
+}
+
+/// A service behind a layer.
+pub(crate) fn hello<R: Respond<Body>>(layer: LimitLayer<R>) -> Router {
+    Router::new().route("/", on_get(|| async { "hello" })).layer(layer)
 }
 
 /// A rule by peer address on a fresh store, with the store's clock.

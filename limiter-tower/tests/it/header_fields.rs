@@ -11,11 +11,7 @@ use limiter_tower::key::{Constant, PeerAddress};
 use limiter_tower::{Charge, FieldForm, Fields, LimitLayer, Refusal, Reset, Rule};
 use sfv::FieldType;
 
-use crate::common::{CLOSED, REJECT, Reply, get, get_with, rule, store};
-
-fn hello(layer: LimitLayer) -> Router {
-    Router::new().route("/", on_get(|| async { "hello" })).layer(layer)
-}
+use crate::common::{CLOSED, REJECT, Reply, get, get_with, hello, rule, store};
 
 fn limited(name: &str, limits: impl limiter_core::IntoPolicy) -> (Router, MockClock) {
     let (rule, clock) = rule(name, limits);

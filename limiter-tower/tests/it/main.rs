@@ -5,7 +5,6 @@ mod addresses;
 mod client;
 mod common;
 mod header_fields;
-mod remote;
 mod rules;
 mod settling;
 mod store_failure;

@@ -15,8 +15,7 @@ use limiter_tower::key::{Constant, Header, MatchedPath, Method, PeerAddress, Req
 use limiter_tower::{Charge, LimitLayer, MissingKey, Outcome, Refusal, Rule};
 use tower::{Layer, ServiceExt};
 
-use crate::common::{CLOSED, REJECT, Server, get, get_with, rule, store};
-use crate::remote::Remote;
+use crate::common::{CLOSED, REJECT, Remote, Server, get, get_with, hello, rule, store};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
@@ -25,10 +24,6 @@ fn stores() -> [(SharedStore, MockClock); 2] {
     let (at_once, first) = store();
     let (remote, second) = store();
     [(at_once, first), (Arc::new(Remote::new(remote)), second)]
-}
-
-fn limited(layer: LimitLayer) -> Router {
-    Router::new().route("/", on_get(|| async {})).layer(layer)
 }
 
 async fn used(limiters: &[&Limiter]) -> Vec<u64> {
@@ -63,7 +58,7 @@ async fn a_rule_that_denies_charges_no_other() {
         let limiters = [("a", policy!("5/1m")), ("b", policy!("2/1m")), ("c", policy!("1/1s"))]
             .map(|(name, policy)| Limiter::new(name, policy, store.clone()));
         let rules = limiters.clone().map(|limiter| Rule::new(limiter, PeerAddress::new(), REJECT));
-        let app = limited(LimitLayer::new(rules, CLOSED));
+        let app = hello(LimitLayer::new(rules, CLOSED));
         let used = async || used(&limiters.each_ref()).await;
         assert_eq!(get(&app).await.status, 200);
         // The third denies; then all but the first, and the wait is the longest.
@@ -88,7 +83,7 @@ async fn a_kept_charge_stays_when_another_rule_denies() {
         let (account, address) =
             (Limiter::new("account", policy!("1/1m"), store.clone()), Limiter::new("address", policy!("3/1m"), store));
         let kept = Rule::new(address.clone(), PeerAddress::new(), REJECT).keep_charge();
-        let app = limited(LimitLayer::new([Rule::new(account.clone(), PeerAddress::new(), REJECT), kept], CLOSED));
+        let app = hello(LimitLayer::new([Rule::new(account.clone(), PeerAddress::new(), REJECT), kept], CLOSED));
         for (status, limits, charges) in [
             (200, "\"account\";r=0;t=60, \"address\";r=2;t=60", [1, 1]),
             (429, "\"account\";r=0;t=60, \"address\";r=1;t=60", [1, 2]),
@@ -126,7 +121,7 @@ async fn a_layer_waits_for_all_rules_within_its_time() {
             let rules = limiters.clone().map(|limiter| Rule::new(limiter, PeerAddress::new(), REJECT));
             let layer = LimitLayer::builder(rules, CLOSED).within(Duration::from_micros(within));
             let timer = Waits(clock.clone().auto_advancing());
-            let app = limited(layer.timer(timer).timeout(Duration::MAX).build());
+            let app = hello(layer.timer(timer).timeout(Duration::MAX).build());
             for (status, seconds) in expected {
                 let reply = get(&app).await;
                 assert_eq!((reply.status, Clock::now(&clock).micros_since(begin)), (status, seconds * 1_000_000));
@@ -147,7 +142,7 @@ async fn a_request_without_a_key_is_a_choice() {
         let (store, _) = store();
         let all = Limiter::new("all", policy!("9/1m"), store.clone());
         let api = Rule::new(Limiter::new("api", policy!("1/1m"), store), Header::new(API_KEY), missing);
-        let app = limited(LimitLayer::new([Rule::new(all.clone(), PeerAddress::new(), REJECT), api], CLOSED));
+        let app = hello(LimitLayer::new([Rule::new(all.clone(), PeerAddress::new(), REJECT), api], CLOSED));
         for (headers, status) in
             [&[][..], &[], &[("x-api-key", "k")], &[("x-api-key", "k")], &[("x-api-key", "")]].into_iter().zip(statuses)
         {
@@ -215,7 +210,7 @@ async fn keys_combine_and_routes_are_kept_apart() {
 #[tokio::test]
 async fn one_limit_holds_for_all_clones_and_routes_of_a_layer() {
     let layer = LimitLayer::new([rule("all", policy!("3/1m")).0], CLOSED);
-    let apps = [limited(layer.clone()), limited(layer)];
+    let apps = [hello(layer.clone()), hello(layer)];
     for (app, status) in [(0, 200), (1, 200), (0, 200), (1, 429)] {
         assert_eq!(get(&apps[app]).await.status, status);
     }
@@ -240,7 +235,7 @@ async fn shadow_rules_deny_nothing_and_candidates_disturb_no_log() {
             };
             log.lock().unwrap().push(format!("{} {} {wait:?}", seen.limiter, seen.outcome.as_str()));
         });
-        let app = limited(layer.build());
+        let app = hello(layer.build());
         for i in 0..6 {
             let reply = get(&app).await;
             assert_eq!(reply.status, if i < 4 { 200 } else { 429 });
@@ -263,7 +258,7 @@ async fn bodies_and_statuses_are_replaceable() {
         http::Response::builder().status(420).header("retry-after", "99").body(Body::from(text)).unwrap()
     };
     let layer = LimitLayer::builder([rule("search", policy!("1/10s")).0], CLOSED).respond_with(respond).build();
-    let app = Router::new().route("/", on_get(|| async {})).layer(layer);
+    let app = hello(layer);
     get(&app).await;
     let denied = get(&app).await;
     assert_eq!((denied.status, denied.retry_after()), (420, Some(99)));

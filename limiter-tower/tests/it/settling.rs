@@ -1,6 +1,5 @@
 //! Charging what a request turned out to cost.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -9,17 +8,11 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::get as on_get;
 use axum::{Extension, Router};
-use limiter_core::{IntoPolicy, Limiter, policy};
+use limiter_core::{Limiter, policy};
 use limiter_tower::key::Constant;
 use limiter_tower::{ActualCost, Charge, Charges, LimitLayer, ResponseHead, Rule};
 
-use crate::common::{CLOSED, REJECT, Server, eventually, get, get_with, store};
-use crate::remote::{Mood, Remote};
-
-fn limiter(policy: impl IntoPolicy) -> (Limiter, Remote) {
-    let remote = Remote::new(store().0);
-    (Limiter::new("limit", policy, Arc::new(remote.clone())), remote)
-}
+use crate::common::{CLOSED, Does, REJECT, Server, eventually, get, get_with, hello, remote};
 
 fn rule(limiter: &Limiter) -> Rule {
     Rule::new(limiter.clone(), Constant::new("k"), REJECT)
@@ -31,7 +24,7 @@ async fn used(limiter: &Limiter) -> u64 {
 
 #[tokio::test]
 async fn only_failed_logins_count() {
-    let (limiter, _) = limiter(policy!("3/1m"));
+    let (_, limiter) = remote("limit", policy!("3/1m"));
     let login = rule(&limiter).settle(|response| match response.status() {
         StatusCode::OK => ActualCost::Nothing,
         _ => ActualCost::AsCharged,
@@ -53,7 +46,7 @@ async fn only_failed_logins_count() {
 
 #[tokio::test]
 async fn a_good_login_resets_its_key_and_shows_fresh_fields() {
-    let (limiter, _) = limiter(policy!("3/1m"));
+    let (_, limiter) = remote("limit", policy!("3/1m"));
     let login = rule(&limiter).settle(|response| match response.status() {
         StatusCode::OK => ActualCost::Reset,
         _ => ActualCost::AsCharged,
@@ -78,12 +71,12 @@ struct Tokens(u64);
 
 #[tokio::test]
 async fn tokens_and_bytes_are_charged_from_the_response() {
-    let (limiter, _) = limiter(policy!("1000/1m"));
+    let (_, limiter) = remote("limit", policy!("1000/1m"));
     let tokens = rule(&limiter).charge(|_| Charge::units(400)).settle(|response| {
         response.extensions().get().map_or(ActualCost::AsCharged, |Tokens(used)| ActualCost::Units(*used))
     });
     let bytes = |response: &ResponseHead<'_>| ActualCost::Units(response.content_length().unwrap_or(0));
-    let (traffic, _) = self::limiter(policy!("1000/1m"));
+    let (_, traffic) = remote("limit", policy!("1000/1m"));
     let rules = [tokens, rule(&traffic).settle(bytes)];
     let chat = || async { (Extension(Tokens(30)), "three short words") };
     let reply = get(&Router::new().route("/", on_get(chat)).layer(LimitLayer::new(rules, CLOSED))).await;
@@ -93,7 +86,7 @@ async fn tokens_and_bytes_are_charged_from_the_response() {
 
 #[tokio::test]
 async fn a_handler_settles_when_it_knows() {
-    let (limiter, _) = limiter(policy!("1000/1m"));
+    let (_, limiter) = remote("limit", policy!("1000/1m"));
     let rule = rule(&limiter).charge(|_| Charge::units(400)).settle_in_handler();
     let handler = |Extension(charges): Extension<Charges>| async move {
         assert_eq!(charges.iter().count(), 1);
@@ -115,14 +108,14 @@ async fn a_handler_settles_when_it_knows() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_while_settling_keeps_the_charge() {
-    for mood in [Mood::Failing, Mood::Hanging] {
-        let (limiter, remote) = limiter(policy!("3/1m"));
+    for does in [Does::Refuse, Does::Hang] {
+        let (remote, limiter) = remote("limit", policy!("3/1m"));
         let store = remote.clone();
-        let handler = move || async move { store.set(mood) };
+        let handler = move || async move { store.set(does) };
         let refunded = rule(&limiter).settle(|_| ActualCost::Nothing);
         let reply = get(&Router::new().route("/", on_get(handler)).layer(LimitLayer::new([refunded], CLOSED))).await;
         assert_eq!((reply.status, reply.limits().as_str()), (200, "\"limit\";r=2;t=60"));
-        remote.set(Mood::Well);
+        remote.set(Does::Answer);
         assert_eq!(used(&limiter).await, 1);
     }
 }
@@ -135,7 +128,7 @@ fn hanging(rule: Rule) -> Router {
 /// With a paused clock, a sleep ends when all tasks have done what they can.
 #[tokio::test(start_paused = true)]
 async fn a_client_that_goes_away_stays_charged_unless_the_rule_refunds() {
-    let (limiter, _) = limiter(policy!("5/1m"));
+    let (_, limiter) = remote("limit", policy!("5/1m"));
     for (rule, expected) in [
         (rule(&limiter), 1),
         // There is no response to settle from.
@@ -148,7 +141,7 @@ async fn a_client_that_goes_away_stays_charged_unless_the_rule_refunds() {
         assert_eq!(used(&limiter).await, expected);
     }
     let finished = LimitLayer::new([rule(&limiter).refund_abandoned()], CLOSED);
-    assert_eq!(get(&Router::new().route("/", on_get(|| async {})).layer(finished)).await.status, 200);
+    assert_eq!(get(&hello(finished)).await.status, 200);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(used(&limiter).await, 3, "a finished request is refunded by its hook alone");
 }
@@ -156,7 +149,7 @@ async fn a_client_that_goes_away_stays_charged_unless_the_rule_refunds() {
 #[tokio::test]
 async fn a_connection_that_closes_is_a_client_that_goes_away() {
     use tokio::io::AsyncWriteExt;
-    let (limiter, _) = limiter(policy!("5/1m"));
+    let (_, limiter) = remote("limit", policy!("5/1m"));
     let server = Server::start(hanging(rule(&limiter).refund_abandoned())).await;
     let mut socket = tokio::net::TcpStream::connect(server.address).await.unwrap();
     socket.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();

@@ -4,27 +4,24 @@ use std::future::ready;
 use std::time::Duration;
 
 use axum::Router;
-use axum::routing::get as on_get;
-use limiter_core::{Error, ErrorKind, Limiter, SharedStore, policy};
+use limiter_core::{Error, ErrorKind, Limiter, policy};
 use limiter_tower::key::Constant;
 use limiter_tower::{Charge, LimitLayer, Observation, Rule, StoreFailure};
 use tokio::time::Instant;
 
-use crate::common::{CLOSED, REJECT, Reply, get, store};
-use crate::remote::{Mood, Remote};
+use crate::common::{CLOSED, Does, REJECT, Remote, Reply, get, hello, store};
 
 const TIMEOUT: Duration = Duration::from_millis(50);
 
-fn rule<S: limiter_core::WindowStore + Clone>(limiter: &Limiter<S>) -> Rule {
+fn rule(limiter: &Limiter) -> Rule {
     Rule::new(limiter.clone(), Constant::new("all"), REJECT)
 }
 
-fn remote() -> (Remote, Limiter<Remote>) {
-    let store = Remote::new(store().0);
-    (store.clone(), Limiter::new("remote", policy!("2/1m"), store))
+fn remote() -> (Remote, Limiter) {
+    crate::common::remote("remote", policy!("2/1m"))
 }
 
-fn memory(policy: limiter_core::Policy) -> Limiter<SharedStore> {
+fn memory(policy: limiter_core::Policy) -> Limiter {
     Limiter::new("memory", policy, store().0)
 }
 
@@ -33,8 +30,7 @@ fn no_database() -> Error {
 }
 
 fn app(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> Router {
-    let layer = LimitLayer::builder(rules, failure).timeout(TIMEOUT).build();
-    Router::new().route("/", on_get(|| async { "hello" })).layer(layer)
+    hello(LimitLayer::builder(rules, failure).timeout(TIMEOUT).build())
 }
 
 async fn ask(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> Reply {
@@ -47,17 +43,17 @@ async fn ask(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> Re
 
 #[tokio::test(start_paused = true)]
 async fn closed_means_503_and_open_means_unlimited() {
-    for mood in [Mood::Failing, Mood::Hanging, Mood::Silent] {
+    for does in [Does::Refuse, Does::Hang, Does::ApplyAndHang] {
         let (store, limiter) = remote();
-        store.set(mood);
+        store.set(does);
         let closed = ask([rule(&limiter)], StoreFailure::Closed { retry_after: Duration::from_millis(1500) }).await;
-        assert_eq!((closed.status, closed.retry_after()), (503, Some(2)), "{mood:?}");
+        assert_eq!((closed.status, closed.retry_after()), (503, Some(2)), "{does:?}");
         let problem = closed.problem();
         assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
         assert_eq!(problem.get("violated-policies"), None);
         assert_eq!(closed.field("ratelimit"), None);
         let open = ask([rule(&limiter)], StoreFailure::Open).await;
-        assert_eq!((open.status, open.body.as_str(), open.field("ratelimit")), (200, "hello", None), "{mood:?}");
+        assert_eq!((open.status, open.body.as_str(), open.field("ratelimit")), (200, "hello", None), "{does:?}");
     }
 }
 
@@ -72,11 +68,11 @@ async fn a_function_chooses_by_the_error_and_knows_the_limiter() {
         _ => StoreFailure::Open,
     };
     let (store, limiter) = remote();
-    for (mood, timed_out, known) in [(Mood::Hanging, 200, 503), (Mood::Failing, 503, 503)] {
-        store.set(mood);
+    for (does, timed_out, known) in [(Does::Hang, 200, 503), (Does::Refuse, 503, 503)] {
+        store.set(does);
         let reply = ask([rule(&limiter)], StoreFailure::choose(by_kind)).await;
         assert_eq!((reply.status, reply.retry_after()), (timed_out, (timed_out == 503).then_some(1)), "never 0");
-        assert_eq!(ask([rule(&limiter)], StoreFailure::choose(by_name)).await.status, known, "{mood:?}");
+        assert_eq!(ask([rule(&limiter)], StoreFailure::choose(by_name)).await.status, known, "{does:?}");
     }
     let failing = rule(&limiter).charge_async(|_| ready(Err(no_database())));
     assert_eq!(ask([failing], StoreFailure::choose(by_name)).await.status, 503);
@@ -85,7 +81,7 @@ async fn a_function_chooses_by_the_error_and_knows_the_limiter() {
 #[tokio::test]
 async fn open_skips_the_failed_rule_only_and_closed_charges_no_other() {
     let (broken, remote) = remote();
-    broken.set(Mood::Failing);
+    broken.set(Does::Refuse);
     let one = memory(policy!("1/1m"));
     let reply = ask([rule(&remote), rule(&one)], StoreFailure::Open).await;
     assert_eq!((reply.status, reply.limits().as_str()), (200, "\"memory\";r=0;t=60"));
@@ -102,7 +98,7 @@ async fn a_shadow_rule_whose_look_up_fails_is_reported_as_open() {
     let (sender, reports) = std::sync::mpsc::channel();
     let report = move |seen: &Observation<'_>| sender.send(seen.outcome.as_str()).unwrap();
     let layer = LimitLayer::builder([shadow], CLOSED).observe(report).build();
-    assert_eq!(get(&Router::new().route("/", on_get(|| async {})).layer(layer)).await.status, 200);
+    assert_eq!(get(&hello(layer)).await.status, 200);
     assert_eq!(reports.recv().unwrap(), "failed_open");
 }
 
@@ -119,11 +115,11 @@ async fn a_look_up_that_hangs_or_fails_is_a_failed_store() {
 async fn the_service_recovers_with_its_store() {
     let (store, limiter) = remote();
     let app = app([rule(&limiter)], CLOSED);
-    for (mood, status) in
-        [(Mood::Well, 200), (Mood::Failing, 503), (Mood::Hanging, 503), (Mood::Well, 200), (Mood::Well, 429)]
+    for (does, status) in
+        [(Does::Answer, 200), (Does::Refuse, 503), (Does::Hang, 503), (Does::Answer, 200), (Does::Answer, 429)]
     {
-        store.set(mood);
-        assert_eq!(get(&app).await.status, status, "{mood:?}");
+        store.set(does);
+        assert_eq!(get(&app).await.status, status, "{does:?}");
     }
 }
 
@@ -131,7 +127,7 @@ async fn the_service_recovers_with_its_store() {
 #[test]
 fn without_a_timer_a_store_that_needs_a_future_has_failed() {
     let (store, limiter) = remote();
-    store.set(Mood::Hanging);
-    let app = Router::new().route("/", on_get(|| async {})).layer(LimitLayer::new([rule(&limiter)], CLOSED));
+    store.set(Does::Hang);
+    let app = hello(LimitLayer::new([rule(&limiter)], CLOSED));
     assert_eq!(futures::executor::block_on(get(&app)).status, 503);
 }

@@ -5,7 +5,7 @@ use limiter_core::{NowStore, WindowStore};
 use super::metrics::{BREAKER_OPEN, JOURNAL_DROPPED, JOURNAL_LENGTH, LOCAL_DECISIONS, Metrics, OUTAGE};
 use super::store::ObservedStore;
 use crate::denial_cache::DenialCache;
-use crate::outages::{CircuitBreaker, FailClosed, FailOpen, Fallback};
+use crate::outages::{CircuitBreaker, Failsafe, Fallback};
 use crate::stack::Guarded;
 
 /// A store whose state is worth a metric, such as what a [`Stack`](crate::Stack) builds.
@@ -52,14 +52,7 @@ impl<S> Report for CircuitBreaker<S> {
     }
 }
 
-impl<S: Report> Report for FailOpen<S> {
-    fn report(&self, metrics: &Metrics) {
-        metrics.set(OUTAGE, usize::from(self.is_out()));
-        self.store().report(metrics);
-    }
-}
-
-impl<S: Report> Report for FailClosed<S> {
+impl<S: Report> Report for Failsafe<S> {
     fn report(&self, metrics: &Metrics) {
         metrics.set(OUTAGE, usize::from(self.is_out()));
         self.store().report(metrics);

@@ -1,5 +1,6 @@
 //! A fallback through outages every two seconds: after the last one, the primary store holds what was agreed, to the unit.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
@@ -9,16 +10,17 @@ use limiter_core::{Clock, Limiter, Policy, Receipt, Timestamp, WithClock, policy
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
 use limiter_wrappers::{Fallback, Guarded, Outage, Stack};
-use testbed::{ClusterFault, ClusterScene, RedisFault, RedisScene, Scene, Soak, alone};
-use tokio::task::{JoinSet, block_in_place};
+use testbed::{ClusterFault, ClusterScene, RedisScene, Scene, Soak, alone, random_faults, worst_window};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::{EXPECTED, PAUSE, RESPONSE, TIMEOUT, direct};
+use super::{PAUSE, RESPONSE, TIMEOUT, direct, lossless_soak};
 
-const PERIOD: Duration = Duration::from_secs(2);
+/// In milliseconds, so that most outages end before the next fault.
+const PAUSES: Range<u64> = 1300..2000;
 /// How long a recovery may take on a busy machine.
 const RECOVERY: Duration = Duration::from_secs(20);
-const HOT_MAX: usize = 20;
+const HOT_MAX: u64 = 20;
 /// Never reached, so that every acquire is admitted.
 const LEDGER: Policy = policy!("1000000000/1h");
 
@@ -38,10 +40,7 @@ type Store = Fallback<Guarded<RedisStore>, WithClock<MemoryStore, Fast>>;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fallback_through_random_faults() {
     let _alone = alone();
-    let faults = EXPECTED.map(|(fault, _)| fault).into_iter();
-    let lossless = faults.filter(|fault| !RedisScene::loses_data(*fault) && *fault != RedisFault::Loading);
-    let soak = Soak::from_env(lossless.collect());
-    println!("LIMITER_SEED={} for {:?}", soak.seed, soak.length);
+    let soak = lossless_soak();
     run(&mut RedisScene::start().unwrap(), &soak, 0).await;
 }
 
@@ -49,7 +48,6 @@ async fn a_fallback_through_random_faults() {
 async fn a_fallback_with_a_fast_clock_over_a_cluster_with_one_dead_master() {
     let _alone = alone();
     let soak = Soak::from_env(vec![ClusterFault::OneMaster]);
-    println!("LIMITER_SEED={} for {:?}", soak.seed, soak.length);
     run(&mut ClusterScene::start().unwrap(), &soak, 5).await;
 }
 
@@ -69,16 +67,7 @@ async fn run<X: Scene>(scene: &mut X, soak: &Soak<X::Fault>, seconds_fast: u64) 
     let resets = tokio::spawn(reset_keys(store.clone(), until));
     let over = Arc::new(AtomicBool::new(false));
     let hot = tokio::spawn(hammer(store.clone(), Arc::clone(&over)));
-    let mut faults = 0;
-    while Instant::now() < until {
-        let begun = Instant::now();
-        let Some(fault) = random.choice(&soak.faults).copied() else { break };
-        block_in_place(|| scene.begin(fault)).unwrap();
-        sleep(Duration::from_millis(random.u64(10..700))).await;
-        block_in_place(|| scene.end(fault)).unwrap();
-        faults += 1;
-        sleep((begun + PERIOD).saturating_duration_since(Instant::now())).await;
-    }
+    let faults: u64 = random_faults(scene, soak, &mut random, PAUSES).await.unwrap().values().sum();
     // The hot key is hammered on, and yet the primary store decides again.
     let recovered = Instant::now() + RECOVERY;
     loop {
@@ -90,7 +79,7 @@ async fn run<X: Scene>(scene: &mut X, soak: &Soak<X::Fault>, seconds_fast: u64) 
         assert!(Instant::now() < recovered, "calls are still decided locally");
     }
     over.store(true, Ordering::Relaxed);
-    let worst = worst_window(&mut hot.await.unwrap());
+    let worst = worst_window(hot.await.unwrap());
     assert!(worst <= 2 * HOT_MAX, "a window of {HOT_MAX} admitted {worst}");
     // A log is replayed one step after the other, and a busy machine is slow.
     assert_eq!((store.flush(6 * RECOVERY).await, store.dropped()), (0, 0));
@@ -181,23 +170,15 @@ async fn reset_keys(store: Store, until: Instant) -> u64 {
 }
 
 /// Acquires on one key until it is over. Returns when it was admitted.
-async fn hammer(store: Store, over: Arc<AtomicBool>) -> Vec<u64> {
+async fn hammer(store: Store, over: Arc<AtomicBool>) -> Vec<(u64, u64)> {
     let limiter = Limiter::new("hot", policy!("20/1s"), store);
     let mut admitted = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let decision = limiter.acquire("key").await.unwrap();
         if decision.allowed() {
-            admitted.push(decision.at().as_micros());
+            admitted.push((decision.at().as_micros(), 1));
         }
         sleep(Duration::from_millis(3)).await;
     }
     admitted
-}
-
-/// Returns the most admissions within any second.
-fn worst_window(admitted: &mut [u64]) -> usize {
-    admitted.sort_unstable();
-    let within =
-        |from: &u64| admitted.partition_point(|at| *at < from + 1_000_000) - admitted.partition_point(|at| at < from);
-    admitted.iter().map(within).max().unwrap_or(0)
 }

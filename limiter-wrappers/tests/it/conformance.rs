@@ -7,7 +7,7 @@ use limiter_redis::RedisStore;
 use limiter_testkit::conformance::Suite;
 use limiter_testkit::conformance_tests;
 use limiter_testkit::server::Server;
-use limiter_wrappers::{CircuitBreaker, DenialCache, FailClosed, FailOpen, Fallback, Prefix, Stack, Timeout};
+use limiter_wrappers::{CircuitBreaker, DenialCache, Failsafe, Fallback, Prefix, Stack, Timeout};
 
 /// No call may come near it on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
@@ -24,8 +24,8 @@ conformance_tests!(
     runtime = tokio,
 );
 conformance_tests!(a_denial_cache, DenialCache::new(MemoryStore::new(), 1000), suite = Suite::slow(), runtime = tokio);
-conformance_tests!(fail_open, FailOpen::new(MemoryStore::new()), suite = Suite::shared(), runtime = tokio);
-conformance_tests!(fail_closed, FailClosed::new(MemoryStore::new(), LONG), suite = Suite::shared(), runtime = tokio);
+conformance_tests!(fail_open, Failsafe::open(MemoryStore::new()), suite = Suite::shared(), runtime = tokio);
+conformance_tests!(fail_closed, Failsafe::closed(MemoryStore::new(), LONG), suite = Suite::shared(), runtime = tokio);
 // Without a cache: the time of a cached denial may lag behind the server's by the round trip that brought it, and the suite
 // bounds the server's clock more tightly.
 conformance_tests!(

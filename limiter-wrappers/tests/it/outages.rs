@@ -7,7 +7,7 @@ use crate::faulty::{Does, Faulty};
 use limiter_core::{ErrorKind, Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::poll_times;
-use limiter_wrappers::{CircuitBreaker, FailClosed, FailOpen, Outage, Stack, Timeout};
+use limiter_wrappers::{CircuitBreaker, Failsafe, Outage, Stack, Timeout};
 use tokio::time::{Instant, advance};
 
 const PAUSE: Duration = Duration::from_secs(1);
@@ -127,8 +127,8 @@ async fn an_error_that_is_no_outage_passes_and_does_not_open_the_breaker() {
     let faulty = Faulty::default();
     faulty.set(Does::Corrupt);
     let breaker = CircuitBreaker::new(faulty.clone(), 1, PAUSE);
-    let open = Limiter::new("t", policy!("9/1h"), FailOpen::new(breaker.clone()));
-    let closed = Limiter::new("t", policy!("9/1h"), FailClosed::new(breaker.clone(), PAUSE));
+    let open = Limiter::new("t", policy!("9/1h"), Failsafe::open(breaker.clone()));
+    let closed = Limiter::new("t", policy!("9/1h"), Failsafe::closed(breaker.clone(), PAUSE));
     for _ in 0..3 {
         assert_eq!(open.acquire("key").await.unwrap_err().kind(), ErrorKind::Corrupt);
         assert_eq!(closed.acquire("key").await.unwrap_err().kind(), ErrorKind::Corrupt);
@@ -154,7 +154,7 @@ fn listener() -> (Arc<Mutex<Vec<String>>>, impl Fn(Outage<'_>) + Send + Sync + '
 async fn fail_open_admits_and_reports_each_outage_once() {
     let faulty = Faulty::default();
     let (seen, listen) = listener();
-    let limiter = Limiter::new("t", policy!("2/1h, 9/1d"), FailOpen::new(faulty.clone()).on_outage(listen));
+    let limiter = Limiter::new("t", policy!("2/1h, 9/1d"), Failsafe::open(faulty.clone()).on_outage(listen));
     assert!(limiter.acquire("key").cost(2).await.unwrap().allowed());
     assert!(!limiter.acquire("key").await.unwrap().allowed());
     faulty.set(Does::Refuse);
@@ -187,7 +187,7 @@ async fn fail_open_admits_and_reports_each_outage_once() {
 async fn fail_closed_denies_for_the_stated_time() {
     let faulty = Faulty::default();
     let (seen, listen) = listener();
-    let store = FailClosed::new(faulty.clone(), Duration::from_secs(2)).on_outage(listen);
+    let store = Failsafe::closed(faulty.clone(), Duration::from_secs(2)).on_outage(listen);
     let limiter = Limiter::new("t", policy!("5/1h, 2/1s"), store.clone());
     faulty.set(Does::Refuse);
     let decision = limiter.acquire("key").await.unwrap();

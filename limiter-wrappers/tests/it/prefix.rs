@@ -1,14 +1,15 @@
 //! Prefixes keep tenants apart, and nothing shows them to the caller.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
-use limiter_core::{Error, ErrorKind, Limiter, SharedStore, WindowStore, policy};
+use limiter_core::{Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::OracleStore;
 use limiter_wrappers::observe::{Metrics, ObservedStore};
-use limiter_wrappers::{DenialCache, Prefix, Stack};
+use limiter_wrappers::{DenialCache, Prefix, Stack, Timeout};
+
+use crate::faulty::{Does, Faulty};
 
 #[test]
 fn two_prefixes_share_no_log() {
@@ -45,34 +46,21 @@ fn prefixes_nest_and_the_log_is_that_of_the_tuple() {
     assert_eq!(nested.status("k").now().unwrap().used(), 1);
 }
 
-#[derive(Debug)]
-struct Failing;
-
-#[async_trait]
-impl WindowStore for Failing {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        Err(Error::new(ErrorKind::Unavailable, "away").with_log(op.log))
-    }
-
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        Err(Error::new(ErrorKind::Unavailable, "away").with_log(settlement.log))
-    }
-
-    async fn reset(&self, _: LogKey<'_>) -> Result<bool, Error> {
-        Err(Error::new(ErrorKind::Unavailable, "away"))
-    }
-}
-
 #[tokio::test]
 async fn errors_are_about_the_callers_key() {
-    let limiter = Limiter::new("search", policy!("5/1h"), Prefix::new("tenant", Failing));
+    let (away, timeout) = (Faulty::default(), Duration::from_millis(1));
+    let limiter = Limiter::new("search", policy!("5/1h"), Prefix::new("tenant", Timeout::new(away.clone(), timeout)));
+    away.set(Does::Hang);
     assert_eq!(limiter.acquire("k").await.unwrap_err().key(), Some(&b"k"[..]));
     assert_eq!(limiter.acquire("k").cost(0).await.unwrap_err().key(), Some(&b"k"[..]));
-    assert_eq!(limiter.reset("k").await.unwrap_err().key(), None);
+    assert_eq!(limiter.reset("k").await.unwrap_err().key(), Some(&b"k"[..]));
     let memory = Limiter::new("search", policy!("5/1h"), Prefix::new("tenant", MemoryStore::new()));
     let receipt = memory.acquire("k").now().unwrap().receipt().unwrap();
     assert!(memory.refund("k", receipt).now().applied());
     assert_eq!(limiter.refund("k", receipt).await.unwrap_err().key(), Some(&b"k"[..]));
+    // An error that is about no key stays so.
+    away.set(Does::Refuse);
+    assert_eq!(limiter.reset("k").await.unwrap_err().key(), None);
     for error in [memory.acquire("k").cost(6).now().unwrap_err(), memory.acquire("k").cost(0).await.unwrap_err()] {
         assert_eq!(error.key(), Some(&b"k"[..]));
     }

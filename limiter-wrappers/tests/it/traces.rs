@@ -3,8 +3,7 @@
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use crate::faulty::{Faulty, SECRET, traffic};
-use async_trait::async_trait;
+use crate::faulty::{Does, Faulty, SECRET, traffic};
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::observe::{ObservedStore, Tracing};
@@ -60,35 +59,16 @@ fn traces_have_spans_and_no_keys() {
 fn a_span_surrounds_the_store_and_may_have_a_hash_of_the_key() {
     let log = log_of(|| {
         let remote = Faulty::default();
+        remote.rule(|_, _| {
+            tracing::debug!("in the store");
+            Does::Answer
+        });
         let observer = Tracing::new().with_key(|key| format!("{} bytes", key.len()));
-        let limiter = Limiter::new("search", policy!("5/10s"), ObservedStore::new(Said(remote), observer));
+        let limiter = Limiter::new("search", policy!("5/10s"), ObservedStore::new(remote, observer));
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let _ = runtime.block_on(limiter.acquire(SECRET)).unwrap();
     });
     let span = "limiter{limiter=\"search\" operation=\"acquire\" cost=1 key=\"11 bytes\"}: ";
     assert!(log.contains(&format!("{span}it::traces: in the store")), "{log}");
     assert!(!log.contains(SECRET), "{log}");
-}
-
-/// A store that logs.
-#[derive(Debug)]
-struct Said<S>(S);
-
-#[async_trait]
-impl<S: limiter_core::WindowStore> limiter_core::WindowStore for Said<S> {
-    async fn apply(&self, op: limiter_core::store::Op<'_>) -> Result<limiter_core::store::Facts, limiter_core::Error> {
-        tracing::debug!("in the store");
-        self.0.apply(op).await
-    }
-
-    async fn settle(
-        &self,
-        settlement: limiter_core::store::Settlement<'_>,
-    ) -> Result<limiter_core::store::SettlementFacts, limiter_core::Error> {
-        self.0.settle(settlement).await
-    }
-
-    async fn reset(&self, log: limiter_core::store::LogKey<'_>) -> Result<bool, limiter_core::Error> {
-        self.0.reset(log).await
-    }
 }

@@ -52,7 +52,7 @@ impl Pace {
 fn stretched(policy: &Policy, factor: u64) -> Policy {
     let limits = policy.limits().iter().map(|of| {
         let window = of.window().as_micros().saturating_mul(factor);
-        let resolution = of.resolution().map_or(0, |resolution| resolution.as_micros() as u64 * factor);
+        let resolution = of.resolution().map_or(0, |resolution| (resolution.as_micros() as u64).saturating_mul(factor));
         resolved(limit(of.max(), window.min(Window::MAX.as_micros())), resolution)
     });
     Policy::new(limits).map_or_else(|_| policy.clone(), |new| new.with_counting(policy.counting()))

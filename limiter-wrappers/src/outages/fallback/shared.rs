@@ -12,8 +12,8 @@ use tokio::runtime::Handle;
 use super::journal::Journal;
 use super::replay::replay;
 use super::verdicts::{Issued, Verdicts};
+use crate::outages::ids::Ids;
 use crate::outages::outage::OutageLog;
-use crate::outages::substitute::Ids;
 
 pub(super) struct Shared<P, L> {
     pub(super) primary: P,
@@ -125,11 +125,12 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
         let mut facts = self.local.apply_now(op);
         if let Outcome::Appended(local) = facts.outcome {
             let entry = Entry { id: op.id.unwrap_or_else(|| self.ids.next()), at: local.at };
-            let window = op.retention().window;
-            let expires = self.expiry(op.at, local.at, window);
+            let window = op.receipt_window();
+            let [counts_until, expires] =
+                [op.retention().window, window].map(|window| self.expiry(op.at, local.at, window));
             let issued = Issued { entry, local, primary: None, window, verdict: Some(facts.admitted) };
             let max = state.journal.max;
-            let log = state.journal.charge(op, entry, expires);
+            let log = state.journal.charge(op, entry, counts_until);
             state.verdicts.issue(log, issued, expires, max);
             self.in_use.store(true, Ordering::Release);
             facts.outcome = Outcome::Appended(entry);

@@ -1,0 +1,60 @@
+//! gRPC: decisions, health and reflection.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use tonic::service::Routes;
+use tonic::{Request, Response, Status};
+use tonic_health::pb::health_server::{Health, HealthServer};
+use tonic_reflection::server::Builder;
+
+use crate::metrics::Latency;
+use crate::proto::{DESCRIPTORS, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer};
+use crate::service::{Failure, Service};
+
+/// The service over gRPC.
+#[derive(Debug)]
+pub struct Grpc {
+    service: Arc<Service>,
+    latency: Latency,
+}
+
+impl Grpc {
+    /// Returns a service that answers Envoy.
+    #[must_use]
+    pub fn new(service: Arc<Service>) -> Self {
+        Self { service, latency: Latency::of("grpc") }
+    }
+}
+
+#[tonic::async_trait]
+impl RateLimitService for Grpc {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        let began = Instant::now();
+        let answer = self.service.decide(request.get_ref()).await;
+        self.latency.record(began.elapsed());
+        answer.map(Response::new).map_err(|failure| match failure {
+            Failure::Invalid(text) => Status::invalid_argument(text),
+            Failure::Store(error) => Status::unavailable(error.to_string()),
+        })
+    }
+}
+
+/// Returns the routes of the gRPC listener.
+///
+/// # Errors
+/// If the descriptors are damaged.
+pub(crate) fn routes(service: Arc<Service>, health: HealthServer<impl Health>) -> anyhow::Result<Router> {
+    let reflection = || {
+        let own = Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
+        own.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    // Older clients ask by the alpha version.
+    let routes = Routes::new(RateLimitServiceServer::new(Grpc::new(service))).add_service(health);
+    let routes = routes.add_service(reflection().build_v1()?).add_service(reflection().build_v1alpha()?);
+    Ok(routes.prepare().into_axum_router())
+}

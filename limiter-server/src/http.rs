@@ -1,0 +1,57 @@
+//! HTTP: Envoy's messages as JSON, the whole API, and health.
+
+mod body;
+mod receipt;
+mod usage;
+mod v1;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Json;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use http::StatusCode;
+
+pub(crate) use self::body::{Refusal, read};
+use crate::metrics::Latency;
+use crate::proto::{Code, RateLimitRequest};
+use crate::service::{Failure, Service};
+
+/// What the handlers share.
+#[derive(Debug)]
+struct Http {
+    service: Arc<Service>,
+    json: Latency,
+    v1: Latency,
+}
+
+/// Returns the routes of the HTTP listener.
+pub fn routes(service: Arc<Service>) -> Router {
+    let shared = Http { service, json: Latency::of("json"), v1: Latency::of("v1") };
+    let routes = Router::new().route("/json", post(json)).route("/healthz", get(health));
+    routes.route("/v1/{op}", post(v1::answer)).with_state(Arc::new(shared))
+}
+
+/// Answers Envoy's request in the JSON form of proto3.
+async fn json(State(http): State<Arc<Http>>, body: Body) -> Result<Response, Refusal> {
+    let request: RateLimitRequest = read(body).await?;
+    let began = Instant::now();
+    let answer = http.service.decide(&request).await;
+    http.json.record(began.elapsed());
+    let answer = answer.map_err(|failure| match failure {
+        Failure::Invalid(text) => Refusal::new(StatusCode::BAD_REQUEST, text),
+        Failure::Store(error) => Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error),
+    })?;
+    let over = answer.overall_code() == Code::OverLimit;
+    let status = if over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+    Ok((status, Json(answer)).into_response())
+}
+
+/// Answers 200 also while the store is away, because the outage choice serves then.
+async fn health(State(http): State<Arc<Http>>) -> &'static str {
+    if http.service.store().is_away() { "OK, store away\n" } else { "OK\n" }
+}

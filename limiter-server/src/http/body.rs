@@ -1,0 +1,52 @@
+//! Bodies of requests, and refusals of bad ones.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::{Body, to_bytes};
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+/// The largest body of a request.
+const MAX_BODY: usize = 4 << 20;
+/// How long a client may take to send a body.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A request that is refused, with the reason as JSON.
+#[derive(Debug)]
+pub(crate) struct Refusal(StatusCode, String);
+
+impl Refusal {
+    pub(crate) fn new(status: StatusCode, reason: impl Display) -> Self {
+        Self(status, reason.to_string())
+    }
+
+    pub(crate) fn bad(reason: impl Display) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, reason)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        (self.0, Json(json!({ "error": self.1 }))).into_response()
+    }
+}
+
+/// Reads a body as JSON, whatever its content type.
+pub(crate) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
+    let bytes = match tokio::time::timeout(TIMEOUT, to_bytes(body, MAX_BODY)).await {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(_)) => {
+            let text = format!("expected a body of at most {MAX_BODY} bytes");
+            return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, text));
+        }
+        Err(_) => {
+            let text = format!("expected the body within {TIMEOUT:?}");
+            return Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, text));
+        }
+    };
+    serde_json::from_slice(&bytes).map_err(Refusal::bad)
+}

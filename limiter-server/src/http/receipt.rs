@@ -1,0 +1,48 @@
+//! Receipts as text.
+
+use limiter_core::{EntryId, Receipt, Timestamp, Window};
+
+/// Returns a receipt as text: the entry's id, its time, and how long it is kept.
+pub(super) fn to_text(receipt: Receipt) -> String {
+    let (id, at, window) = (receipt.entry().as_u128(), receipt.at().as_micros(), receipt.window().as_micros());
+    format!("{id:032x}-{at:x}-{window:x}")
+}
+
+/// Parses the text of a receipt; `None` if it is none.
+pub(super) fn parse(text: &str) -> Option<Receipt> {
+    let is_hex = |text: &str| text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let (id, rest) = text.split_once('-').filter(|(id, _)| id.len() == 32 && is_hex(id))?;
+    let (at, window) = rest.split_once('-').filter(|(at, window)| is_hex(at) && is_hex(window))?;
+    let micros = |text: &str| u64::from_str_radix(text, 16).ok();
+    let id = EntryId::from_u128(u128::from_str_radix(id, 16).ok()?);
+    let (at, window) = (Timestamp::from_micros(micros(at)?).ok()?, Window::from_micros(micros(window)?).ok()?);
+    Some(Receipt::new(id, at, window))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_text_of_a_receipt_is_one() {
+        let receipt = Receipt::new(EntryId::from_u128(7), Timestamp::MAX, Window::MIN);
+        let text = "00000000000000000000000000000007-1fffffffffffff-1";
+        assert_eq!((to_text(receipt).as_str(), parse(text)), (text, Some(receipt)));
+        let id = "0".repeat(32);
+        for bad in [
+            String::new(),
+            "--".to_owned(),
+            id.clone(),
+            format!("{id}-1"),
+            format!("{id}-1-0"),
+            format!("{id}-+1-1"),
+            format!("{id}-1-1-1"),
+            format!("{id}-20000000000000-1"),
+            format!("{id}0-1-1"),
+            format!("{}-1-1", "G".repeat(32)),
+            format!("{id}-1-{}", "f".repeat(99)),
+        ] {
+            assert_eq!(parse(&bad), None, "{bad}");
+        }
+    }
+}

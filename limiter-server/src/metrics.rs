@@ -1,0 +1,103 @@
+//! The metrics of the server.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use metrics::{Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+
+use crate::rules::Counts;
+use crate::service::Service;
+
+const DURATION: &str = "limiter_server_request_duration_seconds";
+const DECISIONS: &str = "limiter_server_decisions_total";
+const DETAILED: &str = "limiter_server_detailed_decisions_total";
+const STORE_AWAY: &str = "limiter_server_store_away";
+const RULES: &str = "limiter_server_rules";
+
+/// How often histograms are compacted if nobody reads them.
+const UPKEEP: Duration = Duration::from_secs(5);
+/// The upper bounds of the buckets of all durations, in seconds.
+const BUCKETS: [f64; 12] = [50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 100e-3, 300e-3, 1.0];
+
+/// Installs the process's recorder, once. Returns `None` if the program has another one.
+pub(crate) fn install() -> Option<&'static PrometheusHandle> {
+    static INSTALLED: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
+    let install = || {
+        let matcher = Matcher::Suffix("_seconds".to_owned());
+        let recorder = PrometheusBuilder::new().set_buckets_for_metric(matcher, &BUCKETS).ok()?.build_recorder();
+        let handle = recorder.handle();
+        metrics::set_global_recorder(recorder).ok()?;
+        describe_histogram!(DURATION, Unit::Seconds, "Time for a decision, by the interface that was asked.");
+        describe_counter!(DECISIONS, Unit::Count, "Requests by rule and outcome.");
+        describe_counter!(DETAILED, Unit::Count, "Requests by key and outcome, of rules with detailed metrics.");
+        describe_gauge!(
+            STORE_AWAY,
+            Unit::Count,
+            "1 while the store is away and the outage choice answers, otherwise 0."
+        );
+        describe_gauge!(RULES, Unit::Count, "Rules of the current configuration.");
+        Some(handle)
+    };
+    INSTALLED.get_or_init(install).as_ref()
+}
+
+/// Compacts the histograms from time to time.
+pub(crate) async fn upkeep() {
+    while let Some(handle) = install() {
+        tokio::time::sleep(UPKEEP).await;
+        handle.run_upkeep();
+    }
+}
+
+/// Returns all metrics as text.
+pub(crate) fn render(service: &Service) -> String {
+    let rules = service.rules();
+    for rule in rules.iter() {
+        let set = |outcome: &'static str, count: u64| {
+            let (domain, rule) = (rule.domain.clone(), rule.path.clone());
+            counter!(DECISIONS, "domain" => domain, "rule" => rule, "outcome" => outcome).absolute(count);
+        };
+        by_outcome(&rule.counts, set);
+    }
+    service.detailed().for_each(|domain, key, counts| {
+        let set = |outcome: &'static str, count: u64| {
+            let (domain, key) = (domain.to_owned(), key.to_owned());
+            counter!(DETAILED, "domain" => domain, "key" => key, "outcome" => outcome).absolute(count);
+        };
+        by_outcome(counts, set);
+    });
+    gauge!(RULES).set(rules.iter().count() as f64);
+    gauge!(STORE_AWAY).set(f64::from(u8::from(service.store().is_away())));
+    service.store().report();
+    install().map_or_else(String::new, PrometheusHandle::render)
+}
+
+fn by_outcome(counts: &Counts, set: impl Fn(&'static str, u64)) {
+    let count = |count: &AtomicU64| count.load(Relaxed);
+    set("allowed", count(&counts.allowed));
+    set("denied", count(&counts.denied));
+    set("shadow_denied", count(&counts.shadow_denied));
+}
+
+/// The durations of the answers of one interface. It is looked up once, not for each request.
+pub(crate) struct Latency(Histogram);
+
+impl Latency {
+    pub(crate) fn of(interface: &'static str) -> Self {
+        Self(histogram!(DURATION, "interface" => interface))
+    }
+
+    pub(crate) fn record(&self, took: Duration) {
+        self.0.record(took);
+    }
+}
+
+impl fmt::Debug for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Latency")
+    }
+}

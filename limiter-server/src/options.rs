@@ -1,0 +1,77 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::service::Headers;
+use crate::store::{Location, OnOutage};
+
+/// Exact rate limits for Envoy and for programs in any language.
+///
+/// Serves Envoy's rate limit protocol over gRPC and HTTP, with the configuration files of Envoy's own service. Windows roll: no
+/// window of any limit ever admits more than its maximum.
+#[derive(Debug, Parser)]
+#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Options {
+    /// What to do instead of serving.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// What to serve.
+    #[command(flatten)]
+    pub serve: Option<Serve>,
+}
+
+/// What the program can do but serve.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Reads a configuration and prints its rules as a table. Exit status 1 and all errors if it has any.
+    Check {
+        /// A file, or a folder of *.yaml and *.yml files
+        path: PathBuf,
+    },
+}
+
+/// The options of the server.
+#[derive(Args, Clone, Debug)]
+pub struct Serve {
+    /// The configuration: a file, or a folder of *.yaml and *.yml files. It is read again when it changes, and on SIGHUP
+    #[arg(long, value_name = "PATH", env = "LIMITER_CONFIG")]
+    pub config: PathBuf,
+    /// Where the logs are: memory, or a URL that starts with redis://, rediss://, redis+unix://, or redis+ or rediss+ and then
+    /// cluster:// or sentinel://
+    #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, default_value = "memory",
+        value_parser = Location::parse)]
+    pub store: Location,
+    /// The largest number of keys in memory [default: no bound]
+    #[arg(long, value_name = "N")]
+    pub max_keys: Option<usize>,
+    /// What answers while the store is away
+    #[arg(long, value_enum, default_value_t)]
+    pub outage: OnOutage,
+    /// The header fields of answers
+    #[arg(long, value_enum, default_value_t)]
+    pub headers: Headers,
+    /// The address of the gRPC listener. Port 0 chooses a free port
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+    pub grpc: SocketAddr,
+    /// The address of the HTTP listener
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub http: SocketAddr,
+    /// The address of the admin listener: metrics, rules, resets and the page
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6070")]
+    pub admin: SocketAddr,
+    /// A file with the token that resets need. Without it, an admin listener beyond loopback refuses resets
+    #[arg(long, value_name = "FILE")]
+    pub admin_token_file: Option<PathBuf>,
+    /// The certificate chain in PEM, for TLS on the gRPC and the HTTP listener
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of the certificate in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// The certificates in PEM that must have signed the clients' certificates, for mutual TLS
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
+}

@@ -1,0 +1,72 @@
+//! What the page shows of all rules.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use limiter_core::{Counting, Limit, Policy};
+use serde_json::{Value, json};
+
+use super::About;
+use crate::denied::DeniedKey;
+use crate::rules::{Effect, Rule};
+use crate::service::Service;
+use crate::store::OnOutage;
+
+/// The number of denied keys that the page lists.
+const DENIED: usize = 100;
+
+pub(super) async fn state(State(service): State<Arc<Service>>, about: About) -> Json<Value> {
+    let outage = match about.outage {
+        OnOutage::Fallback => "fallback",
+        OnOutage::Open => "open",
+        OnOutage::Closed => "closed",
+        OnOutage::Error => "error",
+    };
+    Json(json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "up_ms": millis(about.started.elapsed()),
+        "store": { "kind": about.store, "away": service.store().is_away(), "outage": outage },
+        "error": service.errors().map(|errors| errors.to_string()),
+        "rules": service.rules().iter().map(|rule| shown(rule)).collect::<Vec<_>>(),
+        "denied": service.denied().latest(DENIED).iter().map(denied).collect::<Vec<_>>(),
+    }))
+}
+
+fn shown(rule: &Rule) -> Value {
+    let (effect, policy) = match &rule.effect {
+        Effect::Limit(limiter) => ("limit", Some(limiter.policy())),
+        Effect::Deny => ("deny", None),
+        Effect::Unlimited => ("unlimited", None),
+        Effect::Exempt => ("exempt", None),
+    };
+    json!({
+        "domain": rule.domain,
+        "path": rule.path,
+        "name": rule.name,
+        "where": rule.place.to_string(),
+        "effect": effect,
+        "shadow": rule.shadow,
+        "attempts": policy.is_some_and(|policy| policy.counting() == Counting::Attempts),
+        "limits": policy.map_or(&[][..], Policy::limits).iter().map(Limit::to_string).collect::<Vec<_>>(),
+        "allowed": rule.counts.allowed.load(Relaxed),
+        "denied": rule.counts.denied.load(Relaxed),
+        "shadow_denied": rule.counts.shadow_denied.load(Relaxed),
+    })
+}
+
+fn denied(denied: &DeniedKey) -> Value {
+    json!({
+        "domain": denied.rule.domain,
+        "path": denied.rule.path,
+        "key": String::from_utf8_lossy(&denied.key),
+        "times": denied.times,
+        "ago_ms": millis(denied.last.elapsed()),
+    })
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

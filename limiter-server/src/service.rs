@@ -1,0 +1,233 @@
+//! The service: decides on requests, whichever protocol brought them.
+
+mod claim;
+mod reply;
+
+use std::fmt;
+use std::future::pending;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use limiter_core::request::Together;
+use limiter_core::{Error, KeyBuf, SharedStore};
+use limiter_tower::{FieldForm, Fields};
+use smallvec::SmallVec;
+
+use crate::config::{Config, Errors};
+use crate::denied::DeniedKeys;
+use crate::detailed::Detailed;
+use crate::proto::{RateLimitRequest, RateLimitResponse};
+use crate::rules::{Counts, Rule, Rules};
+use crate::store::Store;
+
+use self::claim::{Claim, Class};
+
+/// The largest number of descriptors in a request.
+pub const MAX_DESCRIPTORS: usize = 1_000;
+
+/// The header fields that answers carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Headers {
+    /// `ratelimit`, `ratelimit-policy` and `retry-after`.
+    #[default]
+    Ratelimit,
+    /// `ratelimit-limit`, `ratelimit-remaining`, `ratelimit-reset` and `retry-after`.
+    Legacy,
+    /// None.
+    None,
+}
+
+/// Why a request has no answer.
+#[derive(Debug)]
+pub enum Failure {
+    /// The request makes no sense: what was found, and what was expected.
+    Invalid(String),
+    /// The store failed.
+    Store(Error),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(text) => f.write_str(text),
+            Self::Store(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+/// The rules, the store, and what has happened so far.
+#[derive(Debug)]
+pub struct Service {
+    rules: ArcSwap<Rules>,
+    /// Those of the latest reading of the configuration.
+    errors: ArcSwapOption<Errors>,
+    store: Store,
+    fields: Option<Fields>,
+    denied: DeniedKeys,
+    detailed: Detailed,
+}
+
+impl Service {
+    /// Returns the service of a configuration.
+    #[must_use]
+    pub fn new(config: &Config, store: Store, headers: Headers) -> Self {
+        let rules = ArcSwap::from_pointee(Rules::new(config, store.shared(), None));
+        let fields = match headers {
+            Headers::Ratelimit => Some(Fields::default()),
+            Headers::Legacy => Some(Fields::none().form(FieldForm::Separate)),
+            Headers::None => None,
+        };
+        Self {
+            rules,
+            errors: ArcSwapOption::empty(),
+            store,
+            fields,
+            denied: DeniedKeys::default(),
+            detailed: Detailed::default(),
+        }
+    }
+
+    /// Replaces the rules. Requests in progress end under the old ones. Rules that stay keep their history and counts.
+    ///
+    /// A configuration with errors changes nothing; [`errors`](Self::errors) returns them until the next reload.
+    pub fn reload(&self, config: Result<Config, Errors>) {
+        let errors = config.map(|config| {
+            let rules = Rules::new(&config, self.store.shared(), Some(&self.rules.load()));
+            self.rules.store(Arc::new(rules));
+        });
+        self.errors.store(errors.err().map(Arc::new));
+    }
+
+    /// Returns the errors of the configuration, if the latest reload had any.
+    pub fn errors(&self) -> Option<Arc<Errors>> {
+        self.errors.load_full()
+    }
+
+    /// Returns the current rules.
+    pub fn rules(&self) -> Arc<Rules> {
+        self.rules.load_full()
+    }
+
+    /// Returns the store.
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Returns the keys that were denied lately.
+    pub fn denied(&self) -> &DeniedKeys {
+        &self.denied
+    }
+
+    /// Returns the counts of the keys whose rules ask for them.
+    pub(crate) fn detailed(&self) -> &Detailed {
+        &self.detailed
+    }
+
+    /// Decides on all descriptors of a request together. If one is over its limit, none is charged.
+    ///
+    /// # Errors
+    /// [`Failure::Invalid`] without a domain or descriptors, or with too many. [`Failure::Store`] if a rule's store failed.
+    pub async fn decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Failure> {
+        check(request)?;
+        let rules = self.rules.load();
+        let mut claims = claims(&rules, request)?;
+        let mut together = Together::new();
+        let refused = ask(&mut claims, &mut together);
+        let admitted = !refused & decide_together(&mut together).await;
+        if let Some(error) = together.take_error() {
+            together.refund().await;
+            return Err(Failure::Store(error));
+        }
+        claims.iter_mut().for_each(|claim| claim.rule_on(together.parts()));
+        let spent = claim::quotas_are_spent(&claims);
+        let admitted = admitted && !spent;
+        if !admitted {
+            together.refund().await;
+        }
+        together.confirm();
+        self.count_all(&claims, admitted, spent);
+        Ok(reply::new(&claims, together.parts(), (admitted, spent), self.fields.as_ref()))
+    }
+
+    /// Counts the rules of a request. A rule that would have allowed what another one denies counts nothing.
+    fn count_all(&self, claims: &[Claim<'_>], admitted: bool, spent: bool) {
+        for claim in claims {
+            let outcome = match claim.over {
+                _ if claim.denies(spent) => Outcome::Denied,
+                true => Outcome::ShadowDenied,
+                false if admitted => Outcome::Allowed,
+                false => continue,
+            };
+            if let Some(rule) = claim.rule {
+                self.count(rule, &claim.key, claim.detailed.as_deref(), outcome);
+            }
+        }
+    }
+
+    /// Counts the outcome of a rule for a request.
+    pub(crate) fn count(&self, rule: &Arc<Rule>, key: &KeyBuf, detailed: Option<&str>, outcome: Outcome) {
+        let add = |counts: &Counts| match outcome {
+            Outcome::Allowed => counts.allowed.fetch_add(1, Relaxed),
+            Outcome::Denied => counts.denied.fetch_add(1, Relaxed),
+            Outcome::ShadowDenied => counts.shadow_denied.fetch_add(1, Relaxed),
+        };
+        add(&rule.counts);
+        if let Some(counts) = detailed.and_then(|label| self.detailed.counts(rule, label)) {
+            add(&counts);
+        }
+        if outcome == Outcome::Denied {
+            self.denied.note(rule, key.as_ref());
+        }
+    }
+}
+
+/// What a rule says to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Allowed,
+    Denied,
+    ShadowDenied,
+}
+
+type Claims<'r> = SmallVec<[Claim<'r>; 4]>;
+
+/// Finds the rules of all descriptors.
+fn claims<'r>(rules: &'r Rules, request: &RateLimitRequest) -> Result<Claims<'r>, Failure> {
+    let mut claims = Claims::new();
+    for (i, descriptor) in request.descriptors.iter().enumerate() {
+        let claim = Claim::new(rules, request, descriptor);
+        claims.push(claim.map_err(|text| Failure::Invalid(format!("descriptors[{i}].{text}")))?);
+    }
+    claim::drop_replaced(&mut claims);
+    Ok(claims)
+}
+
+/// Adds the calls of all claims. Returns whether the request is refused without the store, because something can never fit. The
+/// others are then only looked up.
+fn ask<'r>(claims: &mut Claims<'r>, together: &mut Together<'r, SharedStore>) -> bool {
+    let refused = claims.iter().any(|claim| claim.class == Class::Enforced && claim.is_hopeless());
+    for class in Class::IN_ORDER {
+        for claim in claims.iter_mut().filter(|claim| claim.class == class) {
+            claim.ask(together, refused);
+        }
+    }
+    refused
+}
+
+async fn decide_together(together: &mut Together<'_, SharedStore>) -> bool {
+    match together.try_decide(|_| false) {
+        Some(admitted) => admitted,
+        None => together.decide_with(|_| false, pending()).await,
+    }
+}
+
+fn check(request: &RateLimitRequest) -> Result<(), Failure> {
+    let text = match request.descriptors.len() {
+        _ if request.domain.is_empty() => "domain is empty, expected the name of a domain".to_owned(),
+        0 => "descriptors is empty, expected at least one".to_owned(),
+        1..=MAX_DESCRIPTORS => return Ok(()),
+        many => format!("{many} descriptors, expected at most {MAX_DESCRIPTORS}"),
+    };
+    Err(Failure::Invalid(text))
+}

@@ -1,0 +1,226 @@
+//! One descriptor of a request: the rule that it matches, and what it asks of its limiter.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use limiter_core::request::{Answer, Part, Together};
+use limiter_core::{KeyBuf, Limit, Limiter, Policy, SharedStore};
+use smallvec::SmallVec;
+
+use crate::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit};
+use crate::rules::{Effect, Rule, Rules};
+
+/// What a rule's denial means for the request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Class {
+    /// It denies the request.
+    Enforced,
+    /// It denies the request together with all others of this class.
+    Quota,
+    /// It is only counted.
+    Shadow,
+}
+
+impl Class {
+    /// The order in which the limiters are asked: what cannot deny comes last, because it is charged only if the others admit.
+    pub(super) const IN_ORDER: [Self; 3] = [Self::Enforced, Self::Quota, Self::Shadow];
+}
+
+/// One descriptor of a request.
+#[derive(Debug)]
+pub(super) struct Claim<'r> {
+    /// The rule; `None` if no rule limits the descriptor.
+    pub(super) rule: Option<&'r Arc<Rule>>,
+    pub(super) class: Class,
+    pub(super) key: KeyBuf,
+    pub(super) detailed: Option<String>,
+    /// Whether the rule is over its limit, in shadow mode too.
+    pub(super) over: bool,
+    wants: Wants,
+    policy: Option<Arc<Policy>>,
+    /// The place of the call among those of the request.
+    part: Option<usize>,
+}
+
+/// What a descriptor wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wants {
+    /// Nothing: the rule allows everything.
+    Nothing,
+    /// Something of a rule that denies always.
+    Anything,
+    /// More units than the policy ever allows.
+    TooMuch(u64),
+    /// To know whether one more unit fits.
+    Look,
+    /// So many units.
+    Units(u64),
+}
+
+impl<'r> Claim<'r> {
+    /// Finds the rule of a descriptor.
+    ///
+    /// # Errors
+    /// What is wrong with the descriptor's own limit.
+    pub(super) fn new(
+        rules: &'r Rules,
+        request: &RateLimitRequest,
+        descriptor: &RateLimitDescriptor,
+    ) -> Result<Self, String> {
+        let entries: SmallVec<[(&str, &str); 4]> =
+            descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
+        let (mut rule, mut key, mut detailed) = match rules.find(&request.domain, &entries) {
+            Some(found) => (Some(found.rule), found.key, found.detailed),
+            None => (None, KeyBuf::new(), None),
+        };
+        let own = descriptor.limit.as_ref().map(own_policy).transpose()?;
+        if own.is_some() && rule.is_none_or(|rule| limiter(rule).is_none()) {
+            (rule, key, detailed) = (rules.overrides(&request.domain), Rules::override_key(&entries), None);
+        }
+        let mut claim = Self::of(rule, key);
+        claim.detailed = detailed;
+        match own {
+            Some(None) if claim.rule.is_some() => claim.wants = Wants::Anything,
+            Some(Some(policy)) if claim.rule.is_some() => claim.policy = Some(Arc::new(policy)),
+            _ => {}
+        }
+        claim
+            .set_cost(descriptor.hits_addend.as_ref().map_or(u64::from(request.hits_addend.max(1)), |hits| hits.value));
+        Ok(claim)
+    }
+
+    /// Returns a claim on one unit.
+    fn of(rule: Option<&'r Arc<Rule>>, key: KeyBuf) -> Self {
+        let wants = match rule.map(|rule| &rule.effect) {
+            None | Some(Effect::Unlimited | Effect::Exempt) => Wants::Nothing,
+            Some(Effect::Deny) => Wants::Anything,
+            Some(Effect::Limit(_)) => Wants::Units(1),
+        };
+        let class = match rule {
+            Some(rule) if rule.shadow => Class::Shadow,
+            Some(rule) if rule.quota => Class::Quota,
+            _ => Class::Enforced,
+        };
+        Self { rule, class, key, detailed: None, over: false, wants, policy: None, part: None }
+    }
+
+    fn set_cost(&mut self, cost: u64) {
+        if let (Wants::Units(_), Some(policy)) = (self.wants, self.policy()) {
+            self.wants = match cost {
+                0 => Wants::Look,
+                cost if cost > policy.smallest_max() => Wants::TooMuch(cost),
+                cost => Wants::Units(cost),
+            };
+        }
+    }
+
+    /// Returns the policy that applies: the descriptor's own, or the rule's.
+    pub(super) fn policy(&self) -> Option<&Policy> {
+        self.policy.as_deref().or_else(|| Some(limiter(self.rule?)?.policy()))
+    }
+
+    /// Returns whether no wait helps.
+    pub(super) const fn is_hopeless(&self) -> bool {
+        matches!(self.wants, Wants::Anything | Wants::TooMuch(_))
+    }
+
+    pub(super) const fn wants(&self) -> Wants {
+        self.wants
+    }
+
+    /// Adds the call. It charges nothing if the request is refused already.
+    pub(super) fn ask(&mut self, together: &mut Together<'r, SharedStore>, refused: bool) {
+        let Some(limiter) = self.rule.and_then(limiter) else { return };
+        let mut part: Part<'_, _> = match self.wants {
+            Wants::Nothing | Wants::Anything => return,
+            Wants::TooMuch(_) => limiter.status(&self.key).into(),
+            Wants::Look => limiter.peek(&self.key).into(),
+            Wants::Units(cost) if refused => limiter.peek(&self.key).cost(cost).into(),
+            Wants::Units(cost) => limiter.acquire(&self.key).cost(cost).into(),
+        };
+        if let Some(policy) = &self.policy {
+            part = part.under(Arc::clone(policy));
+        }
+        if self.class != Class::Enforced {
+            part = part.advisory();
+        }
+        self.part = Some(together.parts().len());
+        together.push(part);
+    }
+
+    /// Returns the call, if there is one.
+    pub(super) fn part<'t>(&self, parts: &'t [Part<'r, SharedStore>]) -> Option<&'t Part<'r, SharedStore>> {
+        parts.get(self.part?)
+    }
+
+    /// Notes whether the rule is over its limit.
+    pub(super) fn rule_on(&mut self, parts: &[Part<'r, SharedStore>]) {
+        let over = match (self.wants, self.part(parts).and_then(Part::answer)) {
+            (_, Some(Answer::Denied(_))) => true,
+            // A peek that may not deny is answered with the usage alone.
+            (Wants::Look, Some(Answer::Uncharged(status))) => {
+                status.limits().iter().any(|limit| limit.remaining() == 0)
+            }
+            _ => self.is_hopeless(),
+        };
+        self.over = over;
+    }
+
+    /// Returns whether the descriptor is over its limit for the client. `spent` says whether all quotas are.
+    pub(super) const fn denies(&self, spent: bool) -> bool {
+        self.over
+            && match self.class {
+                Class::Enforced => true,
+                Class::Quota => spent,
+                Class::Shadow => false,
+            }
+    }
+}
+
+/// Returns the limiter of a rule that has one.
+fn limiter(rule: &Arc<Rule>) -> Option<&Limiter> {
+    match &rule.effect {
+        Effect::Limit(limiter) => Some(limiter),
+        _ => None,
+    }
+}
+
+/// Returns whether there are quotas and all are over their limits.
+pub(super) fn quotas_are_spent(claims: &[Claim<'_>]) -> bool {
+    let mut quotas = claims.iter().filter(|claim| claim.class == Class::Quota).peekable();
+    quotas.peek().is_some() && quotas.all(|claim| claim.over)
+}
+
+/// Drops the rules that another rule of the request replaces.
+pub(super) fn drop_replaced(claims: &mut [Claim<'_>]) {
+    for i in 0..claims.len() {
+        let Some(rule) = claims.get(i).and_then(|claim| claim.rule).filter(|rule| !rule.replaces.is_empty()) else {
+            continue;
+        };
+        let replaced = |name: &Option<String>| name.as_ref().is_some_and(|name| rule.replaces.contains(name));
+        for claim in claims.iter_mut().filter(|claim| claim.rule.is_some_and(|other| replaced(&other.name))) {
+            *claim = Claim::of(None, KeyBuf::new());
+        }
+    }
+}
+
+/// Returns the policy of a limit that a request brings; `None` if it allows nothing.
+fn own_policy(limit: &RateLimitOverride) -> Result<Option<Policy>, String> {
+    const DAY: u64 = 86_400;
+    let seconds = match limit.unit() {
+        RateLimitUnit::Unknown => {
+            return Err(format!("limit.unit is {}, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR", limit.unit));
+        }
+        RateLimitUnit::Second => 1,
+        RateLimitUnit::Minute => 60,
+        RateLimitUnit::Hour => 3_600,
+        RateLimitUnit::Day => DAY,
+        RateLimitUnit::Month => 30 * DAY,
+        RateLimitUnit::Year => 365 * DAY,
+    };
+    if limit.requests_per_unit == 0 {
+        return Ok(None);
+    }
+    let limit = Limit::new(limit.requests_per_unit.into(), Duration::from_secs(seconds));
+    limit.and_then(|limit| Policy::new([limit])).map(Some).map_err(|error| format!("limit: {error}"))
+}

@@ -1,0 +1,123 @@
+//! Answers in Envoy's form.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use limiter_core::request::{Answer, Part};
+use limiter_core::{Limit, LimitStatus, SharedStore};
+use limiter_tower::{Fields, Names};
+use smallvec::SmallVec;
+
+use super::claim::{Claim, Class, Wants};
+use crate::proto::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
+use crate::rules::{Effect, Rule};
+
+/// Returns the answer to a request, which is `admitted`, or not because its quotas are `spent`.
+pub(super) fn new(
+    claims: &[Claim<'_>],
+    parts: &[Part<'_, SharedStore>],
+    (admitted, spent): (bool, bool),
+    fields: Option<&Fields>,
+) -> RateLimitResponse {
+    RateLimitResponse {
+        overall_code: code(!admitted),
+        statuses: claims.iter().map(|claim| status(claim, parts, spent)).collect(),
+        response_headers_to_add: fields.map_or_else(Vec::new, |fields| headers(claims, parts, spent, fields)),
+    }
+}
+
+fn code(over: bool) -> i32 {
+    if over { Code::OverLimit } else { Code::Ok }.into()
+}
+
+fn status(claim: &Claim<'_>, parts: &[Part<'_, SharedStore>], spent: bool) -> DescriptorStatus {
+    let mut out = DescriptorStatus { code: code(claim.denies(spent)), ..Default::default() };
+    let Some(rule) = claim.rule else { return out };
+    match rule.effect {
+        Effect::Unlimited => out.limit_remaining = u32::MAX,
+        Effect::Deny => out.current_limit = Some(limit(rule, None)),
+        Effect::Exempt | Effect::Limit(_) => {}
+    }
+    if let Some(seen) = claim.part(parts).and_then(|part| see(claim, part)) {
+        out.current_limit = Some(limit(rule, Some(seen.limit)));
+        out.limit_remaining = saturated(seen.remaining);
+        out.duration_until_reset = seen.duration.map(Into::into);
+    } else if claim.wants() == Wants::Anything {
+        out.current_limit = Some(limit(rule, None));
+    }
+    out
+}
+
+/// What a client sees of a call.
+struct Seen {
+    limit: Limit,
+    remaining: u64,
+    duration: Option<Duration>,
+}
+
+fn see(claim: &Claim<'_>, part: &Part<'_, SharedStore>) -> Option<Seen> {
+    let seen = |limit: &LimitStatus, duration| Seen { limit: limit.limit(), remaining: limit.remaining(), duration };
+    if let Wants::TooMuch(cost) = claim.wants() {
+        return part.status()?.limits().iter().find(|limit| cost > limit.limit().max()).map(|limit| seen(limit, None));
+    }
+    match part.answer()? {
+        Answer::Denied(denial) if claim.class != Class::Shadow => {
+            let (limit, remaining) = (denial.limit(), denial.remaining());
+            Some(Seen { limit, remaining, duration: denial.retry_after() })
+        }
+        _ => {
+            let status = part.status()?;
+            let (limit, remaining) = (status.limit(), status.remaining());
+            Some(Seen { limit, remaining, duration: Some(status.refill_after()) })
+        }
+    }
+}
+
+/// Returns what clients call a rule.
+fn name(rule: &Rule) -> &str {
+    rule.name.as_ref().unwrap_or(&rule.path)
+}
+
+/// Returns a limit in Envoy's form; `None` is one that allows nothing.
+fn limit(rule: &Rule, limit: Option<Limit>) -> RateLimit {
+    let name = name(rule).to_owned();
+    let Some(limit) = limit else { return RateLimit { name, ..Default::default() } };
+    RateLimit { name, requests_per_unit: saturated(limit.max()), unit: unit(limit.window().as_micros()).into() }
+}
+
+const fn unit(window: u64) -> Unit {
+    const DAY: u64 = 86_400_000_000;
+    match window {
+        1_000_000 => Unit::Second,
+        60_000_000 => Unit::Minute,
+        3_600_000_000 => Unit::Hour,
+        DAY => Unit::Day,
+        _ if window == 7 * DAY => Unit::Week,
+        _ if window == 30 * DAY => Unit::Month,
+        _ if window == 365 * DAY => Unit::Year,
+        _ => Unit::Unknown,
+    }
+}
+
+fn saturated(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// Returns the header fields: those of all rules that are not in shadow mode.
+fn headers(claims: &[Claim<'_>], parts: &[Part<'_, SharedStore>], spent: bool, fields: &Fields) -> Vec<HeaderValue> {
+    let named = |claim: &Claim<'_>| Some(Names::new(name(claim.rule?), claim.policy()?));
+    let names: SmallVec<[Option<Names>; 4]> = claims.iter().map(named).collect();
+    let calls = claims.iter().zip(&names).filter(|(claim, _)| claim.class != Class::Shadow);
+    let calls = calls.filter_map(|(claim, names)| Some((names.as_ref()?, claim.part(parts)?)));
+    let mut out = HeaderMap::new();
+    fields.write_all(&mut out, calls, retry_after(claims, parts, spent));
+    let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    out.iter().map(|(key, value)| HeaderValue { key: key.as_str().to_owned(), value: text(value) }).collect()
+}
+
+/// Returns the longest wait of the rules that deny; `None` if no wait helps one of them.
+fn retry_after(claims: &[Claim<'_>], parts: &[Part<'_, SharedStore>], spent: bool) -> Option<Duration> {
+    let denying = claims.iter().filter(|claim| claim.denies(spent));
+    let wait = |claim: &Claim<'_>| see(claim, claim.part(parts)?)?.duration;
+    denying.map(wait).try_fold(None, |longest, wait| wait.map(|wait| longest.max(Some(wait))))?
+}

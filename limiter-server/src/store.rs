@@ -1,0 +1,177 @@
+//! The store behind the rules: in memory, or Redis behind the recommended stack.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::bail;
+use limiter_core::{Limiter, SharedStore, WindowStore, policy};
+use limiter_memory::{MemoryStore, Sweeper};
+use limiter_redis::RedisStore;
+use limiter_wrappers::observe::{Metrics, ObservedStore, Report};
+use limiter_wrappers::{Failsafe, Fallback, Outage, Stack};
+
+/// What answers requests while the store is away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum OnOutage {
+    /// A store in memory limits, and its changes are replayed afterwards.
+    #[default]
+    Fallback,
+    /// Requests are admitted.
+    Open,
+    /// Requests are denied.
+    Closed,
+    /// Requests fail: UNAVAILABLE, or status 500.
+    Error,
+}
+
+/// Where the logs are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Location {
+    /// In this process.
+    Memory,
+    /// In Redis, a Redis Cluster, or behind sentinels, by a URL.
+    Redis(String),
+}
+
+impl Location {
+    /// Parses the option `--store`.
+    ///
+    /// # Errors
+    /// States what was expected.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        const SCHEMES: [&str; 8] = [
+            "redis",
+            "rediss",
+            "redis+unix",
+            "unix",
+            "redis+cluster",
+            "rediss+cluster",
+            "redis+sentinel",
+            "rediss+sentinel",
+        ];
+        match text.split_once("://") {
+            None if text == "memory" => Ok(Self::Memory),
+            Some((scheme, _)) if SCHEMES.contains(&scheme) => Ok(Self::Redis(text.to_owned())),
+            _ => Err(format!("expected memory, or a URL that starts with {}://", SCHEMES.join("://, "))),
+        }
+    }
+}
+
+impl Location {
+    /// Returns the name of this kind of store.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Memory => "Memory",
+            Self::Redis(url) if url.contains("+cluster://") => "Redis Cluster",
+            Self::Redis(url) if url.contains("+sentinel://") => "Redis Sentinel",
+            Self::Redis(_) => "Redis",
+        }
+    }
+}
+
+/// The store of all rules.
+pub struct Store {
+    shared: SharedStore,
+    is_away: Box<dyn Fn() -> bool + Send + Sync>,
+    report: Box<dyn Fn() + Send + Sync>,
+    _sweeper: Option<Sweeper>,
+}
+
+/// How often an idle memory store frees what has expired.
+const SWEEP: Duration = Duration::from_secs(60);
+/// How often the store is asked when no request asks it, to notice that it is away or back.
+const PROBE: Duration = Duration::from_secs(1);
+
+impl Store {
+    /// Opens the store. Redis is connected to in the background, so it may be away.
+    ///
+    /// # Errors
+    /// If the URL is malformed.
+    pub fn open(location: &Location, max_keys: Option<usize>, on_outage: OnOutage) -> anyhow::Result<Self> {
+        let memory = max_keys.map_or_else(MemoryStore::new, MemoryStore::with_max_keys);
+        let url = match location {
+            Location::Memory => return Self::in_memory(memory),
+            Location::Redis(url) => url,
+        };
+        let redis = match RedisStore::builder().connect_lazy(url) {
+            Ok(redis) => redis,
+            Err(error) => bail!("--store: {error}"),
+        };
+        let stack = Stack::new(ObservedStore::new(redis, Metrics::named("redis")));
+        let store = match on_outage {
+            OnOutage::Fallback => Self::watched(stack.fallback(memory).on_outage(log), Fallback::is_out),
+            OnOutage::Open => Self::watched(stack.fail_open().on_outage(log), Failsafe::is_out),
+            OnOutage::Closed => Self::watched(stack.fail_closed().on_outage(log), Failsafe::is_out),
+            OnOutage::Error => Self::watched(stack.or_error(), |store| store.breaker().is_open()),
+        };
+        tokio::spawn(probe(store.shared.clone()));
+        Ok(store)
+    }
+
+    /// Returns a store that is never away.
+    #[must_use]
+    pub fn over(shared: SharedStore) -> Self {
+        Self { shared, is_away: Box::new(|| false), report: Box::new(|| {}), _sweeper: None }
+    }
+
+    fn in_memory(store: MemoryStore) -> anyhow::Result<Self> {
+        let (store, metrics) = (Arc::new(store), Metrics::named("memory"));
+        let (sweeper, counted) = (Sweeper::start(&store, SWEEP)?, Arc::clone(&store));
+        let report = Box::new(move || metrics.report_keys(counted.len()));
+        Ok(Self { report, _sweeper: Some(sweeper), ..Self::over(store) })
+    }
+
+    fn watched<S: WindowStore + Report>(store: S, is_away: fn(&S) -> bool) -> Self {
+        let (store, metrics) = (Arc::new(store), Metrics::named("stack"));
+        let (asked, reported) = (Arc::clone(&store), Arc::clone(&store));
+        Self {
+            shared: store,
+            is_away: Box::new(move || is_away(&asked)),
+            report: Box::new(move || reported.report(&metrics)),
+            _sweeper: None,
+        }
+    }
+
+    /// Returns the store for limiters.
+    #[must_use]
+    pub fn shared(&self) -> &SharedStore {
+        &self.shared
+    }
+
+    /// Returns whether the store is away, so that the outage choice answers.
+    #[must_use]
+    pub fn is_away(&self) -> bool {
+        (self.is_away)()
+    }
+
+    /// Sets the metrics of the store.
+    pub fn report(&self) {
+        (self.report)();
+    }
+}
+
+/// Asks the store every second.
+async fn probe(store: SharedStore) {
+    let probe = Limiter::new("limiter-server/probe", policy!("1/1s"), store);
+    loop {
+        // The stack notes the outcome.
+        let _ = probe.status("probe").await;
+        tokio::time::sleep(PROBE).await;
+    }
+}
+
+fn log(outage: Outage<'_>) {
+    match outage {
+        Outage::Began { error } => tracing::warn!(%error, "the store is away"),
+        Outage::Ended { calls } => tracing::info!(calls, "the store is back"),
+        _ => {}
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("shared", &self.shared).field("is_away", &self.is_away()).finish_non_exhaustive()
+    }
+}

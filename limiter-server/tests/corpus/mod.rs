@@ -1,0 +1,108 @@
+//! Properties that hold for any input. The fuzz targets share them with the test of the inputs beside this file.
+
+#![allow(dead_code, reason = "each user needs only some of it")]
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use axum::body::{Body, to_bytes};
+use http::{Request, StatusCode};
+use limiter_memory::MemoryStore;
+use limiter_server::config::{Config, Errors, Node, Value};
+use limiter_server::http::routes;
+use limiter_server::proto::RateLimitRequest;
+use limiter_server::rules::{Effect, Rules};
+use limiter_server::service::{Headers, Service};
+use limiter_server::store::Store;
+use prost::Message;
+use tower::ServiceExt;
+
+/// A text is a configuration, or its errors say where they are. Every rule of a configuration has its own name, and a descriptor
+/// that is made from its path finds a rule.
+pub(crate) fn configs(input: &[u8]) {
+    let config = match Config::parse("f", input) {
+        Ok(config) => config,
+        Err(Errors(errors)) => {
+            assert!(!errors.is_empty());
+            return errors.iter().for_each(|error| assert_place(error, input));
+        }
+    };
+    let rules = Rules::new(&config, &(Arc::new(MemoryStore::with_max_keys(16)) as _), None);
+    let mut names = HashSet::new();
+    for rule in rules.iter() {
+        if let Effect::Limit(limiter) = &rule.effect {
+            assert!(names.insert(limiter.name()), "{}", limiter.name());
+        }
+    }
+    for domain in &config.domains {
+        assert!(rules.knows(&domain.name) && rules.overrides(&domain.name).is_some());
+        find_all(&rules, &domain.name, &domain.nodes, &mut Vec::new());
+    }
+}
+
+fn assert_place(error: &str, input: &[u8]) {
+    let mut parts = error.splitn(4, ':');
+    let (file, line, column) = (parts.next(), parts.next(), parts.next());
+    let number = |text: Option<&str>| text.and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
+    let (line, column) = (number(line), number(column));
+    assert!(file == Some("f") && line > 0 && column > 0, "{error}");
+    assert!(line <= input.len() + 1 && column <= input.len() + 1, "{error}");
+    assert!(parts.next().is_some_and(|text| text.len() > 3) && error.len() < 10_000, "{error}");
+}
+
+fn find_all<'a>(rules: &Rules, domain: &str, nodes: &'a [Node], above: &mut Vec<(&'a str, String)>) {
+    for node in nodes {
+        let value = match &node.value {
+            Value::Any => "any value, \\".to_owned(),
+            Value::Exact(value) => value.clone(),
+            Value::Wildcard(pattern) => pattern.replace('*', "-*-"),
+        };
+        above.push((&node.key, value));
+        let entries: Vec<_> = above.iter().map(|(key, value)| (*key, &**value)).collect();
+        let found = rules.find(domain, &entries);
+        if let Some(found) = &found {
+            assert!(found.key.as_ref().len() <= 1024);
+        }
+        // A wildcard may match what is made for another node.
+        let is_exact = entries.iter().all(|(_, value)| !value.contains(['*', ',']));
+        let has_rule = node.limit.is_some() || node.children.is_empty();
+        assert!(!is_exact || found.is_some() == has_rule, "{entries:?}");
+        find_all(rules, domain, &node.children, above);
+        above.pop();
+    }
+}
+
+const CONFIG: &str = "
+domain: d
+descriptors:
+- key: k
+  rate_limit: { policy: '5/1s, 9/1h' }
+  detailed_metric: true
+- { key: k, value: v, descriptors: [{ key: l, rate_limit: { unit: day, requests_per_unit: 0 } }] }
+- { key: m, shadow_mode: true, rate_limit: { unit: day, requests_per_unit: 3, name: n } }
+- { key: o, quota_mode: true, rate_limit: { unlimited: true, replaces: [{ name: n }] } }
+";
+
+/// Every operation answers any body with a status, and with JSON.
+pub(crate) fn requests(input: &[u8]) {
+    let config = Config::parse("f", CONFIG.as_bytes()).unwrap();
+    let store = Store::over(Arc::new(MemoryStore::with_max_keys(16)));
+    let service = Arc::new(Service::new(&config, store, Headers::default()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(async {
+        if let Ok(request) = RateLimitRequest::decode(input)
+            && let Ok(answer) = service.decide(&request).await
+        {
+            assert_eq!(answer.statuses.len(), request.descriptors.len());
+        }
+        let routes = routes(service);
+        for path in ["/json", "/v1/acquire", "/v1/record", "/v1/peek", "/v1/status", "/v1/settle", "/v1/refund"] {
+            let request = Request::post(path).body(Body::from(input.to_vec())).unwrap();
+            let (head, body) = routes.clone().oneshot(request).await.unwrap().into_parts();
+            let bad = [StatusCode::BAD_REQUEST, StatusCode::TOO_MANY_REQUESTS];
+            assert!(head.status == StatusCode::OK || bad.contains(&head.status), "{path}: {}", head.status);
+            let body = to_bytes(body, usize::MAX).await.unwrap();
+            serde_json::from_slice::<serde_json::Value>(&body).unwrap();
+        }
+    });
+}

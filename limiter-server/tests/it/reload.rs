@@ -1,0 +1,287 @@
+//! Which changes reload a configuration.
+
+use std::fs::{self, create_dir, remove_dir_all, rename, write};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use limiter_memory::MemoryStore;
+use limiter_server::config::Config;
+use limiter_server::proto::{Code, Entry, RateLimitDescriptor, RateLimitRequest};
+use limiter_server::reload;
+use limiter_server::service::{Headers, Service};
+use limiter_server::store::Store;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+/// Changes something in a folder.
+type Step = fn(&Path);
+
+fn file(path: impl AsRef<Path>, domain: &str) {
+    write(path, format!("domain: {domain}\n")).unwrap();
+}
+
+/// Points a link to another target in one step, as Kubernetes does.
+fn swap(link: &Path, target: &str) {
+    let new = link.parent().unwrap().join("new link");
+    symlink(target, &new).unwrap();
+    rename(new, link).unwrap();
+}
+
+/// A case: its name, how the folder is made, the path of the configuration, and steps, each with the domains after it.
+type Case = (&'static str, Step, &'static str, &'static [(Step, &'static str)]);
+
+const CASES: &[Case] = &[
+    (
+        "a file is written again",
+        |dir| file(dir.join("a.yaml"), "a"),
+        "a.yaml",
+        &[(|dir| file(dir.join("a.yaml"), "b"), "b"), (|dir| file(dir.join("a.yaml"), "c"), "c")],
+    ),
+    (
+        "a file is replaced",
+        |dir| file(dir.join("a.yaml"), "a"),
+        "a.yaml",
+        &[
+            (
+                |dir| {
+                    file(dir.join("new"), "b");
+                    rename(dir.join("new"), dir.join("a.yaml")).unwrap();
+                },
+                "b",
+            ),
+            (
+                |dir| {
+                    fs::remove_file(dir.join("a.yaml")).unwrap();
+                    file(dir.join("a.yaml"), "c");
+                },
+                "c",
+            ),
+        ],
+    ),
+    (
+        "files of a folder",
+        |dir| file(dir.join("a.yaml"), "a"),
+        "",
+        &[
+            (|dir| file(dir.join("b.yml"), "b"), "a b"),
+            (|dir| fs::remove_file(dir.join("a.yaml")).unwrap(), "b"),
+            (|dir| rename(dir.join("b.yml"), dir.join("c.yml")).unwrap(), "b"),
+        ],
+    ),
+    (
+        "a volume of Kubernetes",
+        |dir| {
+            create_dir(dir.join("..1")).unwrap();
+            file(dir.join("..1/a.yaml"), "a");
+            symlink("..1", dir.join("..data")).unwrap();
+            symlink("..data/a.yaml", dir.join("a.yaml")).unwrap();
+        },
+        "",
+        &[
+            (
+                |dir| {
+                    create_dir(dir.join("..2")).unwrap();
+                    file(dir.join("..2/a.yaml"), "b");
+                    swap(&dir.join("..data"), "..2");
+                    remove_dir_all(dir.join("..1")).unwrap();
+                },
+                "b",
+            ),
+            (|dir| file(dir.join("..2/a.yaml"), "c"), "c"),
+        ],
+    ),
+    (
+        "one file of a volume of Kubernetes",
+        |dir| {
+            create_dir(dir.join("..1")).unwrap();
+            file(dir.join("..1/a.yaml"), "a");
+            symlink("..1", dir.join("..data")).unwrap();
+            symlink("..data/a.yaml", dir.join("a.yaml")).unwrap();
+        },
+        "a.yaml",
+        &[(
+            |dir| {
+                create_dir(dir.join("..2")).unwrap();
+                file(dir.join("..2/a.yaml"), "b");
+                swap(&dir.join("..data"), "..2");
+            },
+            "b",
+        )],
+    ),
+    (
+        "a link above the folder",
+        |dir| {
+            for (version, domain) in [("v1", "a"), ("v2", "b")] {
+                fs::create_dir_all(dir.join(version).join("conf.d")).unwrap();
+                file(dir.join(version).join("conf.d/a.yaml"), domain);
+            }
+            symlink("v1", dir.join("current")).unwrap();
+        },
+        "current/conf.d",
+        &[
+            (|dir| swap(&dir.join("current"), "v2"), "b"),
+            (|dir| file(dir.join("v2/conf.d/a.yaml"), "c"), "c"),
+            (|dir| swap(&dir.join("current"), "v1"), "a"),
+        ],
+    ),
+    (
+        "a folder is replaced",
+        |dir| {
+            create_dir(dir.join("conf.d")).unwrap();
+            file(dir.join("conf.d/a.yaml"), "a");
+        },
+        "conf.d",
+        &[
+            (
+                |dir| {
+                    rename(dir.join("conf.d"), dir.join("old")).unwrap();
+                    create_dir(dir.join("conf.d")).unwrap();
+                    file(dir.join("conf.d/a.yaml"), "b");
+                },
+                "b",
+            ),
+            (|dir| file(dir.join("conf.d/a.yaml"), "c"), "c"),
+        ],
+    ),
+    (
+        "errors change nothing",
+        |dir| file(dir.join("a.yaml"), "a"),
+        "a.yaml",
+        &[(
+            |dir| {
+                file(dir.join("a.yaml"), "b\nextra: 1");
+                // Longer than the time for which files must stay unchanged.
+                std::thread::sleep(Duration::from_millis(500));
+                file(dir.join("a.yaml"), "c");
+            },
+            "c",
+        )],
+    ),
+    (
+        "SIGHUP",
+        |dir| file(dir.join("a.yaml"), "a"),
+        "a.yaml",
+        &[(
+            |_| {
+                let sent = Command::new("kill").args(["-HUP", &std::process::id().to_string()]).status().unwrap();
+                assert!(sent.success());
+            },
+            "a",
+        )],
+    ),
+];
+
+#[tokio::test]
+async fn changes_are_applied() {
+    for (name, make, path, steps) in CASES {
+        let dir = tempfile::tempdir().unwrap();
+        make(dir.path());
+        let path = dir.path().join(path);
+        let config = Config::read(&path).unwrap();
+        let (applied, mut configs) = mpsc::unbounded_channel();
+        let watching =
+            reload::watch(path, &config, move |config| _ = config.map(|config| applied.send(config))).unwrap();
+        let watching = tokio::spawn(watching);
+        for (step, expected) in *steps {
+            step(dir.path());
+            let changed = async {
+                while let Some(config) = configs.recv().await {
+                    let domains: Vec<_> = config.domains.iter().map(|domain| &*domain.name).collect();
+                    assert_ne!(domains, ["b\nextra: 1"]);
+                    if domains.join(" ") == *expected {
+                        return;
+                    }
+                }
+            };
+            timeout(Duration::from_secs(30), changed)
+                .await
+                .unwrap_or_else(|_| panic!("{name}: no reload to {expected}"));
+        }
+        watching.abort();
+    }
+}
+
+/// One admission: when the request was made, and when its answer came.
+type Admission = (Instant, Instant);
+
+/// Asserts that at most `max` requests were made and admitted within any `window`.
+fn assert_windows(mut admissions: Vec<Admission>, max: usize, window: Duration) {
+    admissions.sort_by_key(|(_, answered)| *answered);
+    for (made, _) in &admissions {
+        let within = |(other, answered): &&Admission| other >= made && *answered < *made + window;
+        assert!(admissions.iter().filter(within).count() <= max, "more than {max} within {window:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_under_way_are_decided_and_no_window_exceeds_its_limit() {
+    const REQUESTS_PER_SECOND: u32 = 10_000;
+    const FOR: Duration = Duration::from_secs(3);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("limits.yaml");
+    // The limit of `steady` stays; all else changes.
+    let text = |version: u64| {
+        let others: String = (0..1_000).map(|i| format!("- {{key: v{version}, value: {i}}}\n")).collect();
+        let limit = |max| format!("rate_limit: {{policy: {max}/500ms}}");
+        let (steady, changing) = (limit(100), limit(50 + 50 * (version % 2)));
+        format!("domain: d\ndescriptors:\n- {{key: steady, {steady}}}\n- {{key: changing, {changing}}}\n{others}")
+    };
+    write(&path, text(0)).unwrap();
+    let config = Config::read(&path).unwrap();
+    let service = Arc::new(Service::new(&config, Store::over(Arc::new(MemoryStore::new())), Headers::default()));
+    let (reloaded, reloads) = (Arc::clone(&service), Arc::new(AtomicU64::new(0)));
+    let counted = Arc::clone(&reloads);
+    let apply = move |config| {
+        reloaded.reload(config);
+        counted.fetch_add(1, Relaxed);
+    };
+    let mut background = JoinSet::new();
+    background.spawn(reload::watch(path.clone(), &config, apply).unwrap());
+    background.spawn(async move {
+        for version in 1.. {
+            let new = path.with_extension("new");
+            write(&new, text(version)).unwrap();
+            rename(new, &path).unwrap();
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
+    });
+
+    let mut clients = JoinSet::new();
+    for key in ["steady", "changing"] {
+        let service = Arc::clone(&service);
+        clients.spawn(async move {
+            let entries = vec![Entry { key: key.to_owned(), value: "ann".to_owned() }];
+            let descriptors = vec![RateLimitDescriptor { entries, ..Default::default() }];
+            let request = RateLimitRequest { domain: "d".to_owned(), descriptors, hits_addend: 1 };
+            let (mut admissions, mut requests) = (Vec::new(), 0);
+            let mut pace = tokio::time::interval(Duration::from_millis(1));
+            let end = Instant::now() + FOR;
+            while Instant::now() < end {
+                pace.tick().await;
+                for _ in 0..REQUESTS_PER_SECOND / 2 / 1_000 {
+                    let made = Instant::now();
+                    let answer = service.decide(&request).await.expect("a request failed");
+                    requests += 1;
+                    assert!(answer.statuses[0].current_limit.is_some(), "no rule");
+                    if answer.overall_code() == Code::Ok {
+                        admissions.push((made, Instant::now()));
+                    }
+                }
+            }
+            (admissions, requests)
+        });
+    }
+    let mut requests = 0;
+    for (admissions, count) in clients.join_all().await {
+        requests += count;
+        assert!(admissions.len() > 100, "only {} of {count} admitted", admissions.len());
+        assert_windows(admissions, 100, Duration::from_millis(500));
+    }
+    println!("{requests} requests during {} reloads", reloads.load(Relaxed));
+    assert!(reloads.load(Relaxed) > 0);
+}

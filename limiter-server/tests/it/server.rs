@@ -1,0 +1,143 @@
+//! Starts the program, and talks to it.
+
+#![allow(dead_code, reason = "later tests use the rest")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// How long anything may take that a test waits for.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running server, which is killed at the end of the test.
+pub(crate) struct Server {
+    pub(crate) grpc: SocketAddr,
+    pub(crate) http: SocketAddr,
+    pub(crate) admin: SocketAddr,
+    process: Child,
+    folder: TempDir,
+}
+
+impl Server {
+    /// Starts a server with this configuration on free ports.
+    pub(crate) fn start(config: &str, args: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("limits.yaml"), config).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_limiter-server"));
+        command.arg("--config").arg(folder.path().join("limits.yaml"));
+        for listener in ["--grpc", "--http", "--admin"] {
+            if !args.contains(&listener) {
+                command.args([listener, "127.0.0.1:0"]);
+            }
+        }
+        let mut process = command.args(args).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let mut next = |name: &str| loop {
+            let line = lines.next().expect("the server ended").unwrap();
+            if let Some(address) = line.strip_prefix(&format!("limiter-server: {name} ")) {
+                return address.parse().unwrap();
+            }
+            eprintln!("{line}");
+        };
+        let (grpc, http, admin) = (next("grpc"), next("http"), next("admin"));
+        // What is not read would block the server at some time.
+        thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
+        Self { grpc, http, admin, process, folder }
+    }
+
+    /// Returns the path of the configuration.
+    pub(crate) fn config(&self) -> PathBuf {
+        self.folder.path().join("limits.yaml")
+    }
+
+    /// Posts JSON to the HTTP listener.
+    pub(crate) fn post(&self, path: &str, body: &str) -> (u16, Value) {
+        post(self.http, path, &[], body)
+    }
+
+    /// Gets a text from the admin listener.
+    pub(crate) fn admin(&self, path: &str) -> String {
+        http(self.admin, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")).1
+    }
+
+    /// Returns the value of the first metric whose line begins like this.
+    pub(crate) fn metric(&self, start: &str) -> Option<f64> {
+        let text = self.admin("/metrics");
+        let line = text.lines().find(|line| line.starts_with(start))?;
+        line.rsplit_once(' ')?.1.parse().ok()
+    }
+
+    /// Sends a signal, such as `TERM`.
+    pub(crate) fn signal(&self, name: &str) {
+        let kill = Command::new("kill").args(["-s", name, &self.process.id().to_string()]).status().unwrap();
+        assert!(kill.success());
+    }
+
+    /// Waits for the end of the process.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        until("the server ends", || self.process.try_wait().unwrap())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Posts JSON, and returns the status and the answer.
+pub(crate) fn post(to: SocketAddr, path: &str, headers: &[(&str, &str)], body: &str) -> (u16, Value) {
+    let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+    let len = body.len();
+    let head =
+        format!("POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}content-length: {len}");
+    let (status, body) = http(to, &format!("{head}\r\n\r\n{body}"));
+    (status, serde_json::from_str(&body).unwrap_or(Value::Null))
+}
+
+/// Sends these bytes, and returns the status and the body of the answer. The status is 0 if there is no answer.
+pub(crate) fn http(to: SocketAddr, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(to).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // The server may refuse before it has read everything.
+    let _ = stream.write_all(request.as_bytes());
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    let answer = String::from_utf8_lossy(&answer);
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+    let status = head.split(' ').nth(1).map_or(0, |status| status.parse().unwrap());
+    let body = if head.contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_owned() };
+    (status, body)
+}
+
+fn unchunked(mut body: &str) -> String {
+    let mut out = String::new();
+    while let Some((len, rest)) = body.split_once("\r\n") {
+        let len = usize::from_str_radix(len, 16).unwrap();
+        out.push_str(&rest[..len]);
+        body = rest[len..].trim_start_matches("\r\n");
+        if len == 0 {
+            break;
+        }
+    }
+    out
+}
+
+/// Waits until there is a value.
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "waited too long until {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}

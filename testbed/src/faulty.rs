@@ -1,0 +1,159 @@
+//! A store that fails by rule.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use limiter_core::store::{Facts, LogKey, Mode, Op, Settlement, SettlementFacts};
+use limiter_core::{Error, ErrorKind, WindowStore};
+use tokio::time::sleep;
+
+/// What a [`Faulty`] store does with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Does {
+    /// Apply it and answer.
+    Answer,
+    /// Fail as unavailable.
+    Refuse,
+    /// Fail as corrupt.
+    Corrupt,
+    /// Never answer, and apply nothing.
+    Hang,
+    /// Apply it, and never answer.
+    ApplyAndHang,
+    /// Apply it, and fail as timed out.
+    LoseAnswer,
+    /// Wait until another rule is set or the rule says something else.
+    Hold,
+    /// Answer with facts that contradict themselves.
+    Contradict,
+}
+
+/// From a verb and a log.
+type Rule = Box<dyn FnMut(&str, LogKey<'_>) -> Does + Send>;
+
+/// A store that never answers at once and fails by rule. Notes its calls. Clones are the same store.
+#[derive(Default)]
+pub struct Faulty<S>(Arc<Inner<S>>);
+
+#[derive(Default)]
+struct Inner<S> {
+    store: S,
+    rule: Mutex<Option<Rule>>,
+    calls: Mutex<BTreeMap<&'static str, usize>>,
+    applied: Mutex<Vec<String>>,
+}
+
+impl<S> Clone for Faulty<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S> fmt::Debug for Faulty<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Faulty")
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<S> Faulty<S> {
+    /// Returns a store that answers like `store`, but not at once.
+    pub fn new(store: S) -> Self {
+        let (rule, calls, applied) = Default::default();
+        Self(Arc::new(Inner { store, rule, calls, applied }))
+    }
+
+    /// Sets what to do with each call, given a verb (`acquire`, `peek`, `record`, `settle` or `reset`) and a log.
+    pub fn rule(&self, rule: impl FnMut(&str, LogKey<'_>) -> Does + Send + 'static) {
+        *lock(&self.0.rule) = Some(Box::new(rule));
+    }
+
+    /// Does the same with every call.
+    pub fn set(&self, does: Does) {
+        self.rule(move |_, _| does);
+    }
+
+    /// Returns the number of calls.
+    #[must_use]
+    pub fn calls(&self) -> usize {
+        lock(&self.0.calls).values().sum()
+    }
+
+    /// Returns the number of calls with this verb.
+    #[must_use]
+    pub fn calls_to(&self, verb: &str) -> usize {
+        lock(&self.0.calls).get(verb).copied().unwrap_or(0)
+    }
+
+    /// Returns the settlements, resets and records that were applied since the last call, each as `verb cost`.
+    pub fn replayed(&self) -> Vec<String> {
+        let applied = std::mem::take(&mut *lock(&self.0.applied));
+        applied.into_iter().filter(|call| !call.starts_with("acquire") && !call.starts_with("peek")).collect()
+    }
+
+    /// Returns the store.
+    #[must_use]
+    pub fn store(&self) -> &S {
+        &self.0.store
+    }
+
+    fn does(&self, verb: &str, log: LogKey<'_>) -> Does {
+        lock(&self.0.rule).as_mut().map_or(Does::Answer, |rule| rule(verb, log))
+    }
+
+    async fn call<T>(
+        &self,
+        (verb, log, cost): (&'static str, LogKey<'_>, u64),
+        apply: impl Future<Output = Result<T, Error>> + Send,
+    ) -> Result<(T, Does), Error> {
+        *lock(&self.0.calls).entry(verb).or_default() += 1;
+        tokio::task::yield_now().await;
+        let mut does = self.does(verb, log);
+        while does == Does::Hold {
+            sleep(Duration::from_millis(1)).await;
+            does = self.does(verb, log);
+        }
+        match does {
+            Does::Refuse => return Err(Error::new(ErrorKind::Unavailable, "refused")),
+            Does::Corrupt => return Err(Error::new(ErrorKind::Corrupt, "corrupt")),
+            Does::Hang => return std::future::pending().await,
+            _ => {}
+        }
+        let answer = apply.await?;
+        lock(&self.0.applied).push(format!("{verb} {cost}"));
+        match does {
+            Does::LoseAnswer => Err(Error::new(ErrorKind::Timeout, "the answer is lost")),
+            Does::ApplyAndHang => std::future::pending().await,
+            _ => Ok((answer, does)),
+        }
+    }
+}
+
+#[async_trait]
+impl<S: WindowStore> WindowStore for Faulty<S> {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        let verb = match op.mode {
+            Mode::Acquire => "acquire",
+            Mode::Peek => "peek",
+            Mode::Record => "record",
+        };
+        let (mut facts, does) = self.call((verb, op.log, op.cost), self.store().apply(op)).await?;
+        facts.admitted ^= does == Does::Contradict;
+        Ok(facts)
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        let call = ("settle", settlement.log, settlement.cost);
+        Ok(self.call(call, self.store().settle(settlement)).await?.0)
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        Ok(self.call(("reset", log, 0), self.store().reset(log)).await?.0)
+    }
+}
