@@ -12,6 +12,7 @@ mod scenarios;
 pub(crate) mod surface;
 pub(crate) mod workload;
 
+pub(crate) use self::bytes::FULL;
 pub(crate) use self::flood::{FLOOD, FLOODED};
 pub(crate) use self::scenarios::{CACHED, FLOOR, FORMS, PEERS, PLAIN};
 pub use self::scenarios::{Scenario, Timed};

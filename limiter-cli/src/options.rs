@@ -9,7 +9,8 @@ use crate::usage_error::UsageError;
 /// The policy of a command.
 #[derive(Args, Debug)]
 pub(crate) struct PolicyArgs {
-    /// At most MAX units within any WINDOW (units us, ms, s, m, h, d). Repeat it for a policy of several limits
+    /// At most MAX units within any WINDOW (units us, ms, s, m, h, d). With MAX/WINDOW~RESOLUTION, entries merge, and units free
+    /// late by less than RESOLUTION. Repeat it for a policy of several limits
     #[arg(long = "limit", value_name = "MAX/WINDOW", required = true)]
     limits: Vec<Limit>,
     /// What counts: only admitted acquires, or every attempt

@@ -129,6 +129,14 @@ impl Decision {
         !matches!(self.outcome, Outcome::Nothing)
     }
 
+    /// See [`crate::internal::entry_time`].
+    pub(crate) const fn entry_time(&self) -> Option<Timestamp> {
+        match self.outcome {
+            Outcome::Nothing => None,
+            Outcome::Appended(entry) | Outcome::Repeated(entry) => Some(entry.at),
+        }
+    }
+
     /// Returns whether this repeats the denial of an earlier acquire with the same id. A retry cannot succeed.
     pub(crate) fn is_final_denial(&self) -> bool {
         self.denied && matches!(self.outcome, Outcome::Repeated(_))
@@ -239,8 +247,8 @@ pub(crate) fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], fac
     let SizedFacts { admitted, outcome, now, newest, usage } = facts;
     let (denied, blocking) = denial(op, admitted, limits, &usage);
     let status = Status::sized(limits, usage, now, newest);
-    let receipt_window = op.retention().window;
-    Decision { status, outcome, allowed: admitted, denied, blocking, merges: false, receipt_window }
+    let (merges, receipt_window) = (op.has_resolution(), op.retention().window);
+    Decision { status, outcome, allowed: admitted, denied, blocking, merges, receipt_window }
 }
 
 /// See [`crate::internal::SizedFacts`].

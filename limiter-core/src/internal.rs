@@ -31,10 +31,18 @@ pub const fn policy_from_literal(text: &str) -> Policy {
 
 /// Derives a decision like [`decide`](crate::store::decide), for a number of limits known at compile time.
 ///
-/// With a constant `N`, the decision copies only `N` limits. They and those of the limiter's policy must be exact.
+/// With a constant `N`, the decision copies only `N` limits. If one has a resolution, the operation must not be
+/// [kept](Op::is_kept).
 #[inline(always)]
 pub fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Decision {
     crate::decision::decide_sized(op, limits, facts)
+}
+
+/// Applies an operation in a few steps if it is one of the most common under a single limit, which has a resolution. Otherwise
+/// returns `None`: [`Log::apply`] handles all operations.
+#[inline]
+pub fn apply_common(log: &mut Log, op: &Op<'_>, now: Timestamp) -> Option<SizedFacts<1>> {
+    log.apply_common(op, now)
 }
 
 /// Returns a policy's limits as an array. `None` unless there are exactly `N`, all of them exact.
@@ -55,4 +63,22 @@ pub const fn timestamp_from_low_bits(bits: u64) -> Timestamp {
 #[must_use]
 pub fn numbered_log(first: u64, entries: impl Iterator<Item = (Timestamp, u64)>) -> Log {
     Log::numbered(first, entries)
+}
+
+/// Returns the time of a log's newest entry.
+#[must_use]
+pub fn newest(log: &Log) -> Option<Timestamp> {
+    log.newest()
+}
+
+/// Returns the total cost of a log's entries, including expired ones that no append has dropped yet.
+#[must_use]
+pub fn cost(log: &Log) -> u64 {
+    log.cost_from(0)
+}
+
+/// Returns the time of the operation's entry. For a repeated call, that of the original entry.
+#[must_use]
+pub const fn entry_time(decision: &Decision) -> Option<Timestamp> {
+    decision.entry_time()
 }

@@ -178,19 +178,23 @@ impl Key for KeyBuf {
 
 /// Implements `Key` for references whose bytes can be borrowed.
 macro_rules! borrowed {
-    ($($type:ty),* $(,)?) => {$(
+    ($($type:ty: $bytes:path),* $(,)?) => {$(
         impl<'a> Key for &'a $type {
             type Bytes = &'a [u8];
 
             #[inline(always)]
             fn to_key(self) -> &'a [u8] {
-                self.as_ref()
+                $bytes(self)
             }
         }
     )*};
 }
 
-borrowed!(str, String, [u8], Vec<u8>, KeyBuf);
+borrowed! {
+    str: str::as_bytes, &str: str::as_bytes, String: String::as_bytes,
+    Box<str>: str::as_bytes, Arc<str>: str::as_bytes, Cow<'_, str>: str::as_bytes,
+    [u8]: AsRef::as_ref, Vec<u8>: AsRef::as_ref, KeyBuf: AsRef::as_ref,
+}
 
 impl<'a, const N: usize> Key for &'a [u8; N] {
     type Bytes = &'a [u8];
@@ -224,23 +228,6 @@ macro_rules! owned {
 }
 
 owned!(String => Vec<u8>, Vec<u8> => Vec<u8>, Box<str> => Box<[u8]>, Box<[u8]> => Box<[u8]>, Arc<str> => Arc<[u8]>, Arc<[u8]> => Arc<[u8]>);
-
-/// Implements `Key` for references to smart pointers to text.
-macro_rules! text {
-    ($($type:ty),* $(,)?) => {$(
-        impl<'a> Key for &'a $type {
-            type Bytes = &'a [u8];
-
-            #[inline(always)]
-            fn to_key(self) -> &'a [u8] {
-                let text: &'a str = self;
-                text.as_bytes()
-            }
-        }
-    )*};
-}
-
-text!(Box<str>, Arc<str>, Cow<'_, str>, &str);
 
 impl<'a> Key for Cow<'a, str> {
     type Bytes = Cow<'a, [u8]>;

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use crate::clock::Timer;
+use crate::log_key::LogKey;
 use crate::name::Name;
 use crate::policy::{IntoPolicy, Policy};
 use crate::store::WindowStore;
@@ -108,6 +109,11 @@ impl<S> Limiter<S> {
         let Self { store, name, policy, timer } = self;
         let shared = (&store as &dyn Any).downcast_ref::<SharedStore>().cloned();
         Limiter { store: shared.unwrap_or_else(|| Arc::new(store)), name, policy, timer }
+    }
+
+    #[inline(always)]
+    pub(crate) fn log<'k>(&self, key: &'k impl AsRef<[u8]>) -> LogKey<'k> {
+        LogKey { name: self.name, key: key.as_ref() }
     }
 
     pub(crate) fn own_timer(&self) -> Option<&dyn Timer> {

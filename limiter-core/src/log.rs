@@ -1,6 +1,7 @@
 //! One log as a value, for backends that load, change and save whole logs.
 
 mod bytes;
+mod common;
 mod merge;
 
 use std::collections::hash_map::RandomState;
@@ -132,6 +133,9 @@ impl Log {
     /// `now` is the store's clock, read inside the transaction. An operation with a caller-supplied time uses `now` only to
     /// compute the expiry.
     pub fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
+        if let Some(facts) = self.apply_common(op, now) {
+            return facts.into();
+        }
         let (time, retention) = (self.clamped(op.at, now), op.retention());
         if let Some((entry, admitted)) = op.id.and_then(|id| self.original(id))
             && op.receipt_window().counts(entry.at, time)
@@ -144,7 +148,7 @@ impl Log {
         if !op.appends(admitted) {
             return Facts { admitted, outcome: Outcome::Nothing, log: self.facts(op.policy, op.cost, time) };
         }
-        let (before, merges) = (self.entries.back().map(|newest| newest.at), op.has_resolution());
+        let (before, merges) = (self.newest(), op.has_resolution());
         let mark = if op.id.is_some() || (op.keep && merges) { KEPT } else { 0 };
         let added = if merges && mark == 0 { self.add_to_newest(op, retention.max, time) } else { None };
         let appended = added.unwrap_or_else(|| self.append(time, op.cost, mark));
@@ -157,13 +161,18 @@ impl Log {
             self.merge(op, before, time, self.len() - usize::from(added.is_none())..self.len());
         }
         self.forget_ids();
+        self.expire_after(op, time, now);
+        let outcome = Outcome::Appended(self.entry(&appended));
+        Facts { admitted, outcome, log: self.facts(op.policy, op.cost, time) }
+    }
+
+    /// Sets the expiry after an append at `time`.
+    fn expire_after(&mut self, op: &Op<'_>, time: Timestamp, now: Timestamp) {
         let ahead = time.micros_since(op.at.or_clock(now));
         let grace = if op.at == At::StoreClock { 0 } else { GIVEN_TIME_GRACE };
         // Each is below 2^53.
-        let expires_at = now.as_micros() + ahead + retention.window.as_micros() + grace;
+        let expires_at = now.as_micros() + ahead + op.retention().window.as_micros() + grace;
         self.expires_at = Timestamp::from_micros_saturating(expires_at);
-        let outcome = Outcome::Appended(self.entry(&appended));
-        Facts { admitted, outcome, log: self.facts(op.policy, op.cost, time) }
     }
 
     /// Replaces the cost of one entry, or removes the entry. `now` is the store's clock.
@@ -205,7 +214,12 @@ impl Log {
     /// The time of an operation, clamped to the newest entry.
     fn clamped(&self, at: At, now: Timestamp) -> Timestamp {
         let unclamped = at.or_clock(now);
-        self.entries.back().map_or(unclamped, |newest| newest.at.max(unclamped))
+        self.newest().map_or(unclamped, |newest| newest.max(unclamped))
+    }
+
+    /// The time of the newest entry.
+    pub(crate) fn newest(&self) -> Option<Timestamp> {
+        self.entries.back().map(|newest| newest.at)
     }
 
     fn entry(&self, stored: &StoredEntry) -> Entry {
@@ -252,7 +266,7 @@ impl Log {
     }
 
     /// The total cost of the entries from index `i` on. Retention keeps it far below 2^64, so it is exact.
-    fn cost_from(&self, i: usize) -> u64 {
+    pub(crate) fn cost_from(&self, i: usize) -> u64 {
         self.total().wrapping_sub(self.total_before(i))
     }
 
@@ -277,7 +291,7 @@ impl Log {
     fn shrink(&mut self) {
         let capacity = self.entries.capacity();
         if capacity > 32 && self.entries.len() < capacity / 4 {
-            self.entries.shrink_to(capacity / 2);
+            self.entries.shrink_to(2 * self.entries.len().max(16));
         }
     }
 
@@ -300,19 +314,22 @@ impl Log {
         (found < self.len()).then_some(found)
     }
 
+    fn time_of_first_reaching(&self, start: usize, cost: u64) -> Option<Timestamp> {
+        Some(self.entries.get(self.first_reaching(start, cost)?)?.at)
+    }
+
     fn facts(&self, policy: &Policy, cost: u64, now: Timestamp) -> LogFacts {
         let usage_of = |limit: &Limit| {
             let start = self.first_from(limit.window().edge(now));
             let used = self.cost_from(start);
-            let time_of_first_reaching =
-                |cost| self.first_reaching(start, cost).and_then(|i| self.entries.get(i)).map_or(now, |entry| entry.at);
+            let time_of_first_reaching = |cost| self.time_of_first_reaching(start, cost).unwrap_or(now);
             Usage {
                 used,
                 oldest: time_of_first_reaching(used.saturating_sub(limit.max()).saturating_add(1)),
                 blocker: time_of_first_reaching(used.saturating_add(cost).saturating_sub(limit.max())),
             }
         };
-        LogFacts { now, newest: self.entries.back().map(|newest| newest.at), usage: PerLimit::of(policy, usage_of) }
+        LogFacts { now, newest: self.newest(), usage: PerLimit::of(policy, usage_of) }
     }
 }
 
@@ -356,6 +373,16 @@ mod tests {
     use super::*;
     use crate::log_key::LogKey;
     use crate::{Receipt, policy};
+
+    #[test]
+    fn entries_that_merge_free_their_memory() {
+        let (policy, mut log) = (policy!("9000/10s, 9000/2h~1m"), Log::new());
+        let mut apply =
+            |millis: u64| log.apply(&Op::record("", &policy), Timestamp::from_micros_saturating(millis * 1_000));
+        (0..5_000).for_each(|millis| drop(apply(millis)));
+        let _ = apply(60_000);
+        assert_eq!((log.len(), log.entries.capacity()), (2, 32));
+    }
 
     #[test]
     fn the_ids_of_refunded_entries_are_forgotten() {

@@ -115,6 +115,16 @@ impl Span {
     }
 }
 
+/// The operator `?`, which a `const` function cannot use.
+macro_rules! tri {
+    ($result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(error) => return Err(error),
+        }
+    };
+}
+
 const fn number(text: &[u8], span: Span) -> Result<u64, ParseError> {
     let (mut at, mut number) = (span.start, 0_u64);
     while at < span.end {
@@ -137,12 +147,9 @@ pub(crate) const fn window(text: &[u8]) -> Result<Window, ParseError> {
 
 const fn window_in(text: &[u8], span: Span) -> Result<Window, ParseError> {
     let span = span.trim(text);
-    match micros_in(text, span) {
-        Ok(micros) => match Window::from_micros(micros) {
-            Ok(window) => Ok(window),
-            Err(error) => span.error(Reason::OutOfRange(error)),
-        },
-        Err(error) => Err(error),
+    match Window::from_micros(tri!(micros_in(text, span))) {
+        Ok(window) => Ok(window),
+        Err(error) => span.error(Reason::OutOfRange(error)),
     }
 }
 
@@ -152,14 +159,7 @@ const fn micros_in(text: &[u8], span: Span) -> Result<u64, ParseError> {
     while digits < span.end && text[digits].is_ascii_digit() {
         digits += 1;
     }
-    let count = if digits == span.start {
-        1
-    } else {
-        match number(text, span.to(digits)) {
-            Ok(number) => number,
-            Err(error) => return Err(error),
-        }
-    };
+    let count = if digits == span.start { 1 } else { tri!(number(text, span.to(digits))) };
     let name = span.from(digits).trim(text);
     let mut unit = 0;
     while unit < UNITS.len() {
@@ -191,27 +191,18 @@ const fn limit_in(text: &[u8], span: Span) -> Result<Limit, ParseError> {
         (None, Some(at)) => (span.to(at), span.from(at + 5)),
         (None, None) => return span.error(Reason::NoLimit),
     };
-    let max = match number(text, max.trim(text)) {
-        Ok(max) => max,
-        Err(error) => return Err(error),
-    };
+    let max = tri!(number(text, max.trim(text)));
     let (window, resolution) = match window.find(text, b"~") {
         Some(at) => (window.to(at), Some(window.from(at + 1).trim(text))),
         None => (window, None),
     };
-    let window = match window_in(text, window) {
-        Ok(window) => window,
-        Err(error) => return Err(error),
-    };
+    let window = tri!(window_in(text, window));
     let limit = match Limit::with_window(max, window) {
         Ok(limit) => limit,
         Err(error) => return span.error(Reason::OutOfRange(error)),
     };
     let Some(resolution) = resolution else { return Ok(limit) };
-    let micros = match micros_in(text, resolution) {
-        Ok(micros) => micros,
-        Err(error) => return Err(error),
-    };
+    let micros = tri!(micros_in(text, resolution));
     match limit.with_resolution(Duration::from_micros(micros)) {
         Ok(limit) => Ok(limit),
         Err(error) => resolution.error(Reason::Resolution(error)),
@@ -230,10 +221,7 @@ pub(crate) const fn limits(text: &[u8]) -> Result<Limits, ParseError> {
         if count == MAX_LIMITS {
             return rest.error(Reason::TooManyLimits);
         }
-        limits[count] = match limit_in(text, rest.to(end)) {
-            Ok(limit) => limit,
-            Err(error) => return Err(error),
-        };
+        limits[count] = tri!(limit_in(text, rest.to(end)));
         count += 1;
         if end == rest.end {
             return Ok(Limits::new(limits, count));

@@ -16,7 +16,7 @@ use std::task::Poll;
 
 pub use async_trait::async_trait;
 
-use crate::clock::{BoxFuture, Timer};
+use crate::clock::Timer;
 use crate::decision::Decision;
 pub use crate::decision::decide;
 use crate::error::Error;
@@ -90,33 +90,28 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     }
 }
 
-/// Forwards every call without another box.
+/// Defines the asynchronous methods of a store that forwards to another one, without another box.
+macro_rules! forward {
+    ($($method:ident($self:ident, $argument:ident: $type:ident) -> $answer:ty { $forward:expr })*) => {$(
+        fn $method<'s, 'o, 'async_trait>(
+            &'s $self,
+            $argument: $type<'o>,
+        ) -> $crate::BoxFuture<'async_trait, Result<$answer, $crate::Error>>
+        where
+            's: 'async_trait,
+            'o: 'async_trait,
+        {
+            $forward
+        }
+    )*};
+}
+pub(crate) use forward;
+
 impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
-    fn apply<'s, 'o, 'async_trait>(&'s self, op: Op<'o>) -> BoxFuture<'async_trait, Result<Facts, Error>>
-    where
-        's: 'async_trait,
-        'o: 'async_trait,
-    {
-        (**self).apply(op)
-    }
-
-    fn settle<'s, 'o, 'async_trait>(
-        &'s self,
-        settlement: Settlement<'o>,
-    ) -> BoxFuture<'async_trait, Result<SettlementFacts, Error>>
-    where
-        's: 'async_trait,
-        'o: 'async_trait,
-    {
-        (**self).settle(settlement)
-    }
-
-    fn reset<'s, 'o, 'async_trait>(&'s self, log: LogKey<'o>) -> BoxFuture<'async_trait, Result<bool, Error>>
-    where
-        's: 'async_trait,
-        'o: 'async_trait,
-    {
-        (**self).reset(log)
+    forward! {
+        apply(self, op: Op) -> Facts { (**self).apply(op) }
+        settle(self, settlement: Settlement) -> SettlementFacts { (**self).settle(settlement) }
+        reset(self, log: LogKey) -> bool { (**self).reset(log) }
     }
 
     #[inline(always)]

@@ -1,13 +1,13 @@
 //! A wrapper that replaces a store's clock.
 
-use crate::clock::{BoxFuture, Clock, Timer};
+use crate::clock::{Clock, Timer};
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::facts::{Facts, SettlementFacts};
 use crate::log_key::LogKey;
 use crate::op::{At, Op};
 use crate::settlement::Settlement;
-use crate::store::{NowStore, Otherwise, WindowStore};
+use crate::store::{NowStore, Otherwise, WindowStore, forward};
 use std::task::Poll;
 
 /// A store that takes its time from another clock: a mock clock in a test, or a shared time authority.
@@ -61,33 +61,11 @@ impl<S, C: Clock> WithClock<S, C> {
     }
 }
 
-/// Forwards every call without another box.
 impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
-    fn apply<'s, 'o, 'async_trait>(&'s self, op: Op<'o>) -> BoxFuture<'async_trait, Result<Facts, Error>>
-    where
-        's: 'async_trait,
-        'o: 'async_trait,
-    {
-        self.store.apply(self.op(&op))
-    }
-
-    fn settle<'s, 'o, 'async_trait>(
-        &'s self,
-        settlement: Settlement<'o>,
-    ) -> BoxFuture<'async_trait, Result<SettlementFacts, Error>>
-    where
-        's: 'async_trait,
-        'o: 'async_trait,
-    {
-        self.store.settle(self.settlement(&settlement))
-    }
-
-    fn reset<'s, 'o, 'async_trait>(&'s self, log: LogKey<'o>) -> BoxFuture<'async_trait, Result<bool, Error>>
-    where
-        's: 'async_trait,
-        'o: 'async_trait,
-    {
-        self.store.reset(log)
+    forward! {
+        apply(self, op: Op) -> Facts { self.store.apply(self.op(&op)) }
+        settle(self, settlement: Settlement) -> SettlementFacts { self.store.settle(self.settlement(&settlement)) }
+        reset(self, log: LogKey) -> bool { self.store.reset(log) }
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {

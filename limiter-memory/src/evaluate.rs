@@ -41,6 +41,7 @@ pub(crate) fn apply<A: Answer, G: DerefMut<Target: Place>>(mut log: G, op: &Op<'
             }
         }
         Log::Other(Other::Inline(inline)) => try_fast!(1, &mut inline.view(), op, now, drop(log)),
+        Log::Other(Other::Sparse(_)) => return apply_sparse(log, *op, now),
         _ => return apply_limits::<A, G, 1>(log, *op, now),
     }
     apply_general(log, *op, now)
@@ -53,6 +54,18 @@ fn apply_limits<A: Answer, G: DerefMut<Target: Place>, const LIMITS: usize>(
     now: Timestamp,
 ) -> A {
     with_entries!(log.parts().0, entries => try_fast!(LIMITS, entries, &op, now, drop(log)), _ => {});
+    apply_general(log, op, now)
+}
+
+#[inline(never)]
+fn apply_sparse<A: Answer, G: DerefMut<Target: Place>>(mut log: G, op: Op<'_>, now: Timestamp) -> A {
+    if let Log::Other(Other::Sparse(sparse)) = log.parts().0
+        && let Some(limits) = op.policy.limits().first_chunk()
+        && let Some(facts) = sparse.apply_common(&op, now)
+    {
+        drop(log);
+        return A::from_fast(&op, limits, facts);
+    }
     apply_general(log, op, now)
 }
 
@@ -75,7 +88,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::log::header::Oldest;
+    use crate::placement::key::{Key, KeyedLog};
+    use crate::placement::table::BucketLog;
 
     /// Facts, and which version found them.
     struct Traced {
@@ -90,13 +104,6 @@ mod tests {
 
         fn from_facts(_: Op<'_>, facts: Facts) -> Self {
             Self { facts, fast: false }
-        }
-    }
-
-    /// As in a bucket.
-    impl Place for (Log, Oldest) {
-        fn parts(&mut self) -> (&mut Log, Option<&mut Oldest>) {
-            (&mut self.0, Some(&mut self.1))
         }
     }
 
@@ -130,16 +137,17 @@ mod tests {
             });
             let counting = if attempts { Counting::Attempts } else { Counting::Admitted };
             let policy = Policy::new(limits).unwrap().with_counting(counting);
-            let (mut log, mut other) = ((Log::new(7), Log::new(7).no_oldest()), Log::new(7));
+            let (mut log, mut other) = (Log::new(7), Log::new(7));
+            let mut bucket = BucketLog { oldest: log.no_oldest(), keyed: KeyedLog { key: Key::new(0, b""), log } };
             let (mut at, mut fast, count) = (1 << 50, 0, steps.len());
             for (gap, mode, cost) in steps {
                 at += gap * unit;
                 let now = Timestamp::from_micros(at).unwrap();
                 let mode = match mode { 0 => Mode::Peek, 1 if records => Mode::Record, _ => Mode::Acquire };
                 let op = Op::new(mode, "key", &policy).with_cost(cost).at(now);
-                let answer: Traced = apply(&mut log, &op, now);
+                let answer: Traced = apply(&mut bucket, &op, now);
                 assert_agree(&answer.facts, &general::apply(&mut other, op, now), &op);
-                prop_assert_eq!(entries_of(&mut log.0), entries_of(&mut other));
+                prop_assert_eq!(entries_of(&mut bucket.keyed.log), entries_of(&mut other));
                 fast += usize::from(answer.fast);
             }
             // A conversion takes the general version, and so does whatever exceeds a maximum.

@@ -44,16 +44,6 @@
 //
 // A log is only converted downwards.
 //
-// # The path of one `acquire`
-//
-//     store.rs       hashes the key, reads the clock
-//     placement.rs   locks the direct slot, or else the shard, and finds the log
-//     evaluate.rs    picks the version: evaluate/fast.rs for common operations, evaluate/general.rs for all others
-//     log/view.rs    finds where each window starts, drops expired entries, appends
-//     evaluate.rs    unlocks and returns the decision
-//
-// A fresh key is evaluated on an empty log, which placement.rs then inserts.
-//
 // # Where a change goes
 //
 //     a fifth inline entry     log/inline.rs: CAPACITY; log/view.rs: window_start; placement.rs checks the sizes

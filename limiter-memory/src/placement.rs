@@ -2,9 +2,9 @@
 
 pub(crate) mod direct;
 mod eviction;
-mod key;
+pub(crate) mod key;
 pub(crate) mod lock;
-mod table;
+pub(crate) mod table;
 
 use std::hash::{BuildHasher, Hasher};
 use std::hint::black_box;

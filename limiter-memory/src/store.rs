@@ -75,7 +75,7 @@ impl MemoryStore {
 
     /// Returns an empty store that never holds more than `max_keys` keys. 0 is treated as 1.
     ///
-    /// A fresh key in a full shard evicts an expired key, otherwise the key with the fewest entries, or units in use where
+    /// A fresh key in a full shard evicts an expired key, otherwise the key with the fewest entries, or units where
     /// entries merge. Among equals, it prefers the least recently used. A flood of fresh keys therefore evicts itself, and cannot
     /// free a client that is over its limit, unless its log has a single entry. An evicted key starts again with an empty log.
     ///

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::format::{OP_HEAD_LEN, OWN_ID_LEN};
 use crate::reply;
 use crate::request::set_deadline;
-use crate::script::{APPLY, APPLY_GROUP, Arg};
+use crate::script::{APPLY, APPLY_GROUP, APPLY_GROUP_MERGING, APPLY_MERGING, Arg};
 use crate::server_clock::ServerClock;
 
 /// The end of the store's entry id in a request. Operations that may share a call differ only in its last 4 bytes.
@@ -36,6 +36,8 @@ pub(crate) struct Call {
     pub(crate) at: Option<u64>,
     /// Whether it may share a call: an acquire without a caller's id, of which only admitted ones count.
     pub(crate) groups: bool,
+    /// Whether its entry may merge with others: a limit has a resolution.
+    pub(crate) merges: bool,
 }
 
 impl Call {
@@ -75,13 +77,15 @@ impl Channel {
     /// Sends an operation, or several that may share a call as one command. Returns the reply of `apply_fast.lua` or `apply.lua`,
     /// and for several that of `apply_group.lua`.
     pub(crate) async fn apply(&self, calls: &mut [Call], end: Instant) -> Result<Value, Failure> {
-        let (script, ids) = match &calls[..] {
-            [_] => (&APPLY, Vec::new()),
+        let (scripts, ids) = match &calls[..] {
+            [_] => ([&APPLY, &APPLY_MERGING], Vec::new()),
             calls => {
-                (&APPLY_GROUP, calls.iter().flat_map(|call| &call.request[OWN_ID_START..OWN_ID_END]).copied().collect())
+                let ids = calls.iter().flat_map(|call| &call.request[OWN_ID_START..OWN_ID_END]).copied();
+                ([&APPLY_GROUP, &APPLY_GROUP_MERGING], ids.collect())
             }
         };
-        let Some(Call { stored, request, at, .. }) = calls.first_mut() else { return Ok(Value::Nil) };
+        let Some(Call { stored, request, at, merges, .. }) = calls.first_mut() else { return Ok(Value::Nil) };
+        let script = scripts[usize::from(*merges)];
         let command = |attempt: Attempt| {
             // A given time says nothing about the server's clock.
             let gives_up = attempt.gives_up.filter(|_| at.is_none());

@@ -22,10 +22,14 @@ impl IdSource {
         Self { next: AtomicU32::new(random as u32), mask: (random >> 32) as u32 }
     }
 
-    /// Returns the next id in the low 31 bits, and the ttl code in the 16 highest of 48.
+    /// Returns the next id in the low 31 bits, and the ttl code in the 16 highest of 48. Merged entries have the id 0.
     pub(crate) fn next(&self, ttl_code: u16) -> u64 {
-        let id = mix(mix(self.next.fetch_add(1, Ordering::Relaxed)) ^ self.mask);
-        u64::from(ttl_code) << 32 | u64::from(id)
+        loop {
+            let id = mix(mix(self.next.fetch_add(1, Ordering::Relaxed)) ^ self.mask);
+            if id != 0 {
+                return u64::from(ttl_code) << 32 | u64::from(id);
+            }
+        }
     }
 }
 

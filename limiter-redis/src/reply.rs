@@ -107,9 +107,8 @@ pub(crate) fn group_facts(op: &Op<'_>, id: EntryId, place: usize, reply: &Value)
         *usage = match outcome {
             Outcome::Repeated(_) => *before,
             Outcome::Appended(_) => {
-                let oldest = if before.used == 0 { now } else { before.oldest };
                 let more = op.cost.saturating_mul(place_among_others + 1);
-                Usage { used: before.used.saturating_add(more), oldest, blocker: oldest }
+                Usage { used: before.used.saturating_add(more), ..*after }
             }
             Outcome::Nothing => *after,
         };

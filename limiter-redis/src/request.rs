@@ -1,11 +1,11 @@
 //! Operations and settlements as bytes, in the form that the scripts read.
 
-use limiter_core::store::{At, Mode, Op, Retention, Settlement};
+use limiter_core::store::{At, Merging, Mode, Op, Retention, Settlement};
 use limiter_core::{Counting, Policy};
 
 use crate::format::{ACQUIRE, ATTEMPT, LIMIT_LEN, OP_HEAD_LEN, PEEK, RECORD, RETENTION, SETTLE_HEAD_LEN, TIME_END};
 
-/// Returns an operation without a deadline as `apply_fast.lua` reads it. `id` is a caller's 16 bytes or the store's 6.
+/// Returns an operation without a deadline as `apply_fast.lua` reads it, or under a limit with a resolution, `windows.lua`. `id` is a caller's 16 bytes or the store's 6.
 pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
     let kind = match (op.mode, op.policy.counting()) {
         (Mode::Acquire, Counting::Admitted) => ACQUIRE,
@@ -26,6 +26,15 @@ pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
         request.extend_from_slice(&u56(max - 1));
     }
     push_limits(&mut request, op.policy);
+    if let Some(merging) = sent_merging(op) {
+        let mut younger = 0;
+        for (window, _) in merging.windows() {
+            request.extend_from_slice(&u56(window.as_micros()));
+            request.extend_from_slice(&u56(merging.resolution_at(younger)));
+            younger = window.as_micros();
+        }
+        request.extend(u8::try_from(merging.windows().len()));
+    }
     request
 }
 
@@ -39,6 +48,11 @@ pub(crate) fn sent_retention(op: &Op<'_>) -> Option<Retention> {
     op.limiter_policy?;
     let retention = op.retention();
     (op.mode != Mode::Peek && retention != Retention::of(op.policy)).then_some(retention)
+}
+
+/// Returns the windows that are sent along if entries may merge: none for a peek, which appends nothing.
+pub(crate) fn sent_merging(op: &Op<'_>) -> Option<Merging> {
+    op.merging().filter(|_| op.mode != Mode::Peek)
 }
 
 /// Returns a settlement as `settle.lua` reads it.
@@ -118,6 +132,31 @@ mod tests {
         }
         let request = apply(&acquire, &[7; 16]);
         assert_eq!((request.len(), &request[15..31]), (15 + 16 + 28, &[7; 16][..]));
+    }
+
+    #[test]
+    fn an_operation_that_may_merge_sends_the_windows_and_their_resolutions() {
+        for (own, default, windows) in [
+            ("3/9us~1us", None, &[9, 1][..]),
+            ("3/50us~10us, 2/9us", None, &[9, 0, 50, 10]),
+            ("3/50us, 2/9us~1us", Some("9/70us~10us"), &[9, 0, 50, 0, 70, 10]),
+            ("3/50us~10us", Some("9/50us~1us, 3/9us~1us"), &[9, 1, 50, 1]),
+            ("3/50us", None, &[]),
+        ] {
+            let (own, default) = (own.parse().unwrap(), default.map(|text| text.parse().unwrap()));
+            let mut op = Op::record("k", &own);
+            op.limiter_policy = default.as_ref();
+            let request = apply(&op, b"ttl id");
+            let sent = sent_retention(&op).map_or(0, |_| 14) + 14 * own.limits().len();
+            match request[21 + sent..].split_last() {
+                Some((count, pairs)) => {
+                    assert_eq!((numbers(pairs), usize::from(*count) * 2), (windows.to_vec(), windows.len()));
+                }
+                None => assert_eq!(windows, [0; 0]),
+            }
+            op.mode = Mode::Peek;
+            assert_eq!(apply(&op, b"ttl id").len(), 21 + 14 * own.limits().len());
+        }
     }
 
     #[test]

@@ -7,9 +7,11 @@ use redis::{Cmd, Script};
 use crate::format::PLACEHOLDERS;
 
 const HEAD: &str = include_str!("lua/head.lua");
+const WINDOWS: &str = include_str!("lua/windows.lua");
 const PRELUDE: &str = include_str!("lua/prelude.lua");
 const APPLY_FAST_FILE: &str = include_str!("lua/apply_fast.lua");
 const OPERATION: &str = include_str!("lua/operation.lua");
+const MERGE: &str = include_str!("lua/merge.lua");
 const APPLY_FILE: &str = include_str!("lua/apply.lua");
 const APPLY_GROUP_FILE: &str = include_str!("lua/apply_group.lua");
 const SETTLE_FILE: &str = include_str!("lua/settle.lua");
@@ -20,6 +22,11 @@ pub(crate) static APPLY: LazyLock<LuaScript> =
     LazyLock::new(|| LuaScript::new(&[HEAD, APPLY_FAST_FILE, PRELUDE, OPERATION, APPLY_FILE]));
 pub(crate) static APPLY_GROUP: LazyLock<LuaScript> =
     LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, OPERATION, APPLY_GROUP_FILE]));
+/// The scripts of operations under a limit with a resolution.
+pub(crate) static APPLY_MERGING: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::new(&[HEAD, WINDOWS, APPLY_FAST_FILE, PRELUDE, OPERATION, MERGE, APPLY_FILE]));
+pub(crate) static APPLY_GROUP_MERGING: LazyLock<LuaScript> =
+    LazyLock::new(|| LuaScript::new(&[HEAD, WINDOWS, PRELUDE, OPERATION, MERGE, APPLY_GROUP_FILE]));
 pub(crate) static SETTLE: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, SETTLE_FILE]));
 pub(crate) static INSPECT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, INSPECT_FILE]));
 
@@ -31,9 +38,15 @@ pub(crate) struct LuaScript {
 }
 
 impl LuaScript {
-    /// Joins the files of a script, with numbers in place of names.
+    /// Joins the files of a script, with numbers in place of names. The lines that begin with `--~` are for scripts that merge.
     fn new(files: &[&str]) -> Self {
-        let text: String = files.iter().map(|file| fill_in(file)).collect();
+        let merges = files.contains(&MERGE);
+        let lines = files.iter().flat_map(|file| file.split_inclusive('\n'));
+        let lines = lines.filter_map(|line| match line.trim_start().strip_prefix("--~ ") {
+            Some(line) => merges.then_some(line),
+            None => Some(line),
+        });
+        let text = fill_in(&lines.collect::<String>());
         Self { sha1: Script::new(&text).get_hash().to_owned(), text }
     }
 
@@ -99,8 +112,18 @@ mod tests {
 
     use super::*;
 
-    const FILES: [&str; 8] =
-        [HEAD, PRELUDE, OPERATION, APPLY_FAST_FILE, APPLY_FILE, APPLY_GROUP_FILE, SETTLE_FILE, INSPECT_FILE];
+    const FILES: [&str; 10] = [
+        HEAD,
+        WINDOWS,
+        PRELUDE,
+        OPERATION,
+        MERGE,
+        APPLY_FAST_FILE,
+        APPLY_FILE,
+        APPLY_GROUP_FILE,
+        SETTLE_FILE,
+        INSPECT_FILE,
+    ];
 
     /// The names of the numbers in a file.
     fn names(file: &str) -> BTreeSet<&str> {
@@ -115,7 +138,7 @@ mod tests {
         let unknown: Vec<_> = used.difference(&known).collect();
         let unused: Vec<_> = known.difference(&used).collect();
         assert!(unknown.is_empty() && unused.is_empty(), "unknown: {unknown:?}, unused: {unused:?}");
-        for script in [&APPLY, &APPLY_GROUP, &SETTLE, &INSPECT] {
+        for script in [&APPLY, &APPLY_GROUP, &APPLY_MERGING, &APPLY_GROUP_MERGING, &SETTLE, &INSPECT] {
             assert!(!script.text.contains('$'), "a name is left");
         }
     }

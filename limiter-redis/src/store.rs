@@ -10,7 +10,7 @@ use redis::Cmd;
 use crate::attempt::{Attempt, Reply};
 use crate::channel::{Call, Channel};
 use crate::failure::Failure;
-use crate::format::{OWN_ID_LEN, ttl_code};
+use crate::format::{DENIED_ID, OWN_ID_LEN, ttl_code};
 use crate::group::{Answer, GroupCommit};
 use crate::id::IdSource;
 use crate::key::KeySpace;
@@ -94,13 +94,15 @@ impl WindowStore for RedisStore {
             At::StoreClock => ttl_code(op.retention().window),
             At::Given(_) => 0,
         });
+        let merges = op.mode != Mode::Peek && op.has_resolution();
+        let stored_id = own | if merges && op.keep { u64::from(DENIED_ID) } else { 0 };
         let (id, bytes) = match op.id {
             Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
-            None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[8 - OWN_ID_LEN..]),
+            None => (EntryId::from_u128(own.into()), &stored_id.to_be_bytes()[8 - OWN_ID_LEN..]),
         };
         let groups = op.mode == Mode::Acquire && op.policy.counting() == Counting::Admitted && op.id.is_none();
         let stored = self.keys.encode(op.log).into();
-        let call = Call { stored, request: request::apply(&op, bytes), at: given_time(op.at), groups };
+        let call = Call { stored, request: request::apply(&op, bytes), at: given_time(op.at), groups, merges };
         let answer = match &self.group_commit {
             Some(group_commit) => group_commit.apply(&self.channel, call).await,
             None => self.channel.apply(&mut [call], self.channel.end()).await.map(Answer::alone),

@@ -1,7 +1,6 @@
 //! gRPC: decisions, health and reflection.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::Router;
 use tonic::service::Routes;
@@ -9,7 +8,7 @@ use tonic::{Request, Response, Status};
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_reflection::server::Builder;
 
-use crate::metrics::Latency;
+use crate::metrics::Interface;
 use crate::proto::{DESCRIPTORS, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer};
 use crate::service::{Failure, Service};
 
@@ -17,14 +16,14 @@ use crate::service::{Failure, Service};
 #[derive(Debug)]
 pub struct Grpc {
     service: Arc<Service>,
-    latency: Latency,
+    interface: Interface,
 }
 
 impl Grpc {
     /// Returns a service that answers Envoy.
     #[must_use]
     pub fn new(service: Arc<Service>) -> Self {
-        Self { service, latency: Latency::of("grpc") }
+        Self { service, interface: Interface::new("grpc") }
     }
 }
 
@@ -34,9 +33,7 @@ impl RateLimitService for Grpc {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let began = Instant::now();
-        let answer = self.service.decide(request.get_ref()).await;
-        self.latency.record(began.elapsed());
+        let answer = self.interface.observe(self.service.decide(request.get_ref())).await;
         answer.map(Response::new).map_err(|failure| match failure {
             Failure::Invalid(text) => Status::invalid_argument(text),
             Failure::Store(error) => Status::unavailable(error.to_string()),

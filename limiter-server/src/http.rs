@@ -6,7 +6,6 @@ mod usage;
 mod v1;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::Json;
 use axum::Router;
@@ -17,7 +16,7 @@ use axum::routing::{get, post};
 use http::StatusCode;
 
 pub(crate) use self::body::{Refusal, read};
-use crate::metrics::Latency;
+use crate::metrics::Interface;
 use crate::proto::{Code, RateLimitRequest};
 use crate::service::{Failure, Service};
 
@@ -25,13 +24,13 @@ use crate::service::{Failure, Service};
 #[derive(Debug)]
 struct Http {
     service: Arc<Service>,
-    json: Latency,
-    v1: Latency,
+    json: Interface,
+    v1: Interface,
 }
 
 /// Returns the routes of the HTTP listener.
 pub fn routes(service: Arc<Service>) -> Router {
-    let shared = Http { service, json: Latency::of("json"), v1: Latency::of("v1") };
+    let shared = Http { service, json: Interface::new("json"), v1: Interface::new("v1") };
     let routes = Router::new().route("/json", post(json)).route("/healthz", get(health));
     routes.route("/v1/{op}", post(v1::answer)).with_state(Arc::new(shared))
 }
@@ -39,9 +38,7 @@ pub fn routes(service: Arc<Service>) -> Router {
 /// Answers Envoy's request in the JSON form of proto3.
 async fn json(State(http): State<Arc<Http>>, body: Body) -> Result<Response, Refusal> {
     let request: RateLimitRequest = read(body).await?;
-    let began = Instant::now();
-    let answer = http.service.decide(&request).await;
-    http.json.record(began.elapsed());
+    let answer = http.json.observe(http.service.decide(&request)).await;
     let answer = answer.map_err(|failure| match failure {
         Failure::Invalid(text) => Refusal::new(StatusCode::BAD_REQUEST, text),
         Failure::Store(error) => Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error),

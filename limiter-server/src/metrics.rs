@@ -4,15 +4,18 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use metrics::{Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use metrics::{
+    Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::rules::Counts;
-use crate::service::Service;
+use crate::service::{Failure, Service};
 
 const DURATION: &str = "limiter_server_request_duration_seconds";
+const ERRORS: &str = "limiter_server_errors_total";
 const DECISIONS: &str = "limiter_server_decisions_total";
 const DETAILED: &str = "limiter_server_detailed_decisions_total";
 const STORE_AWAY: &str = "limiter_server_store_away";
@@ -32,6 +35,7 @@ pub(crate) fn install() -> Option<&'static PrometheusHandle> {
         let handle = recorder.handle();
         metrics::set_global_recorder(recorder).ok()?;
         describe_histogram!(DURATION, Unit::Seconds, "Time for a decision, by the interface that was asked.");
+        describe_counter!(ERRORS, Unit::Count, "Requests without a decision, by the interface and the kind.");
         describe_counter!(DECISIONS, Unit::Count, "Requests by rule and outcome.");
         describe_counter!(DETAILED, Unit::Count, "Requests by key and outcome, of rules with detailed metrics.");
         describe_gauge!(
@@ -83,21 +87,36 @@ fn by_outcome(counts: &Counts, set: impl Fn(&'static str, u64)) {
     set("shadow_denied", count(&counts.shadow_denied));
 }
 
-/// The durations of the answers of one interface. It is looked up once, not for each request.
-pub(crate) struct Latency(Histogram);
+/// The durations of decisions and the failures of one interface. They are looked up once, not for each request.
+pub(crate) struct Interface {
+    duration: Histogram,
+    invalid: Counter,
+    failed: Counter,
+}
 
-impl Latency {
-    pub(crate) fn of(interface: &'static str) -> Self {
-        Self(histogram!(DURATION, "interface" => interface))
+impl Interface {
+    pub(crate) fn new(interface: &'static str) -> Self {
+        let errors = |kind| counter!(ERRORS, "interface" => interface, "kind" => kind);
+        let (invalid, failed) = (errors("invalid"), errors("store"));
+        Self { duration: histogram!(DURATION, "interface" => interface), invalid, failed }
     }
 
-    pub(crate) fn record(&self, took: Duration) {
-        self.0.record(took);
+    /// Runs a decision, and records how long it takes and how it fails.
+    pub(crate) async fn observe<T>(&self, decision: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+        let began = Instant::now();
+        let answer = decision.await;
+        self.duration.record(began.elapsed());
+        match &answer {
+            Ok(_) => {}
+            Err(Failure::Invalid(_)) => self.invalid.increment(1),
+            Err(Failure::Store(_)) => self.failed.increment(1),
+        }
+        answer
     }
 }
 
-impl fmt::Debug for Latency {
+impl fmt::Debug for Interface {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Latency")
+        f.write_str("Interface")
     }
 }

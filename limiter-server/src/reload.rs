@@ -108,15 +108,12 @@ impl<F: Fn(Result<Config, Errors>) + Send + 'static> Reloader<F> {
                 changed.notify_one();
             }
         });
-        let watched = watcher.and_then(|mut watcher| {
-            for folder in folders {
-                watcher.watch(&folder, RecursiveMode::NonRecursive)?;
-            }
-            Ok(watcher)
-        });
-        self.watcher = watched
-            .inspect_err(|error| warn!("cannot watch the configuration, so a change needs SIGHUP: {error}"))
-            .ok();
+        let warn = |error| warn!("a change of the configuration may need SIGHUP: {error}");
+        self.watcher = watcher.map_err(warn).ok();
+        for folder in folders {
+            let watched = self.watcher.as_mut().map(|watcher| watcher.watch(&folder, RecursiveMode::NonRecursive));
+            watched.transpose().map_err(warn).ok();
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use limiter_core::request::Together;
-use limiter_core::{Error, KeyBuf, SharedStore};
+use limiter_core::{Error, ErrorKind, KeyBuf, SharedStore};
 use limiter_tower::{FieldForm, Fields};
 use smallvec::SmallVec;
 
@@ -52,6 +52,15 @@ impl fmt::Display for Failure {
         match self {
             Self::Invalid(text) => f.write_str(text),
             Self::Store(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error.kind() {
+            ErrorKind::InvalidCost => Self::Invalid(error.to_string()),
+            _ => Self::Store(error),
         }
     }
 }
@@ -137,7 +146,7 @@ impl Service {
         let admitted = !refused & decide_together(&mut together).await;
         if let Some(error) = together.take_error() {
             together.refund().await;
-            return Err(Failure::Store(error));
+            return Err(error.into());
         }
         claims.iter_mut().for_each(|claim| claim.rule_on(together.parts()));
         let spent = claim::quotas_are_spent(&claims);

@@ -7,6 +7,9 @@
 //! lies between `sent + wait` and `received + wait`. The cache forgets the denial at `sent + wait`, so it never denies late.
 //! The time that a cached decision reports counts from `received`. It lags behind the store's clock by at most the round trip, so
 //! a retry-after is never too short.
+//!
+//! An append by another process frees nothing: usage grows, and an entry that merges under a resolution counts for longer. So a
+//! cached denial stays right. Its retry-after is that of the log without the append, as a decision's always is.
 
 use std::fmt;
 use std::hash::BuildHasher;

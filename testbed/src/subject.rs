@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use limiter_core::{BoxFuture, Decision, Error, ErrorKind, SharedStore};
+use limiter_core::{BoxFuture, Decision, Error, ErrorKind, SharedStore, internal};
 use tokio::time::{Instant, timeout};
 
 /// A decision that takes longer is slow.
@@ -77,7 +77,7 @@ impl Subject {
         let begun = Instant::now();
         let (outcome, at) = match timeout(self.bound + SLACK, call).await {
             Ok(Ok(decision)) => {
-                let at = decision.receipt().map_or(decision.at(), |receipt| receipt.at());
+                let at = internal::entry_time(&decision).unwrap_or(decision.at());
                 (Outcome::Ok(decision.allowed()), Some(at.as_micros()))
             }
             Ok(Err(error)) => (Outcome::Err(error.kind()), None),

@@ -1,8 +1,9 @@
 //! Measures memory.
 
-use limiter_core::policy;
+use limiter_core::{Policy, policy};
 
-use super::library::Contestant;
+use super::library::{Contestant, Library, only_limit};
+use super::ours::Now;
 use super::scenarios::PEERS;
 use super::workload::keys;
 use crate::record::{Figures, Results, put};
@@ -14,7 +15,12 @@ pub(super) fn held() -> f64 {
     (all.uordblks + all.hblkhd) as f64
 }
 
-/// Measures the bytes per key of all libraries, by the number of requests per key, and of each request after the first.
+/// The limits whose full logs are measured.
+pub(crate) const FULL: [&str; 7] =
+    ["1000/1h", "1000/1h~1m", "100000/1d", "100000/1d~10m", "1000000/30d", "1000000/30d~1h", "1000000/30d~6h"];
+
+/// Measures the bytes per key of all libraries, by the number of requests per key, and of each request after the first. Also
+/// measures the logs of this library that are [`FULL`].
 pub(crate) fn measure() -> Results {
     let mut figures = Figures::new();
     for library in &PEERS {
@@ -27,7 +33,19 @@ pub(crate) fn measure() -> Results {
             put(&mut figures, library.name, measure, bytes);
         }
     }
-    Results::from([("bytes".to_owned(), figures)])
+    let full =
+        FULL.iter().map(|limit| (format!("bytes/{limit}"), full_log(&limit.parse().expect("the limit is valid"))));
+    full.chain([("bytes".to_owned(), figures)]).collect()
+}
+
+/// Returns the entries and the bytes of a log whose units are spread over the window, each a request.
+fn full_log(policy: &Policy) -> Figures {
+    let (keys, library, mut figures) = (keys(10), Now::with(policy), Figures::new());
+    let (before, (max, window)) = (held(), only_limit(policy));
+    keys.iter().for_each(|key| library.append_past(key, max, window));
+    put(&mut figures, Now::NAME, "bytes", (held() - before) / keys.len() as f64);
+    put(&mut figures, Now::NAME, "entries", library.entries(&keys[0]) as f64);
+    figures
 }
 
 fn per_key(library: &Contestant, count: usize, entries: u32) -> f64 {

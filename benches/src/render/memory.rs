@@ -3,7 +3,7 @@
 use super::Sections;
 use super::table::{beside, column, goals, nanos, nanos_of, number, origin, row, table};
 use crate::declared::{HTTP, MEMORY};
-use crate::local::{CACHED, FLOOD, FLOODED, FLOOR, FORMS, PEERS, PLAIN, Scenario, http};
+use crate::local::{CACHED, FLOOD, FLOODED, FLOOR, FORMS, FULL, PEERS, PLAIN, Scenario, http};
 use crate::record::Record;
 
 const LIMITER: &str = "limiter";
@@ -34,6 +34,8 @@ pub(crate) fn sections(records: &[Record]) -> Sections {
         of("100 entries", "bytes", "100", 1.0, 0),
         number("each further entry", 1, |record, library| Some(record.get("bytes", library, "further")?.max(0.0))),
     ];
+    let full =
+        ["entries", "bytes"].map(|measure| number(measure, 0, move |record, name| record.get(name, LIMITER, measure)));
     let floods = [
         of("mean, ns", FLOOD, "mean", 1.0, 0),
         of("p99.9, µs", FLOOD, "p99.9", 1e3, 1),
@@ -52,6 +54,10 @@ pub(crate) fn sections(records: &[Record]) -> Sections {
         ("variants", table(records, "scenario", &variants, scenarios(|_| true))),
         ("admissions", table(records, "library", &admissions, libraries())),
         ("bytes", table(records, "library", &bytes, libraries())),
+        (
+            "full-logs",
+            table(records, "full log of", &full, FULL.map(|limit| (format!("`{limit}`"), format!("bytes/{limit}")))),
+        ),
         ("floods", table(records, "contestant", &floods, FLOODED.map(|who| (who.to_owned(), who.to_owned())))),
         ("memory-goals", goals(records, "ratio", &MEMORY.goals)),
         ("speed-others", others(records)),

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use limiter_core::{Limiter, SharedStore};
+use limiter_core::{Limiter, SharedStore, internal};
 use rand::SeedableRng;
 use rand_distr::{Distribution, Zipf};
 use rand_pcg::Pcg64Mcg;
@@ -127,7 +127,7 @@ impl Shared {
                     tally.decided(decision.allowed(), latency);
                     if decision.allowed() {
                         // A repeated attempt is decided later than its entry was appended.
-                        let at = decision.receipt().map_or(decision.at(), |receipt| receipt.at());
+                        let at = internal::entry_time(&decision).unwrap_or(decision.at());
                         tally.admissions.push((key as u32, at.as_micros()));
                     }
                 }

@@ -69,7 +69,7 @@ pub(crate) const REAL_TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/a
 pub(crate) fn plain_traces() -> Vec<&'static Trace> {
     let (plain, other): (Vec<&Trace>, Vec<&Trace>) = traces().iter().partition(|trace| trace.is_plain());
     let skipped: Vec<_> = other.iter().map(|trace| trace.name).collect();
-    assert_eq!((plain.len(), &*skipped), (12, &["another policy and another limiter"][..]));
+    assert_eq!((plain.len(), &*skipped), (14, &["another policy and another limiter"][..]));
     plain
 }
 

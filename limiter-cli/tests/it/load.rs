@@ -89,10 +89,18 @@ fn in_memory_one_window_admits_exactly_the_limit() {
 
 #[test]
 fn the_cost_and_every_limit_count() {
-    let args = ["load", "--limit", "1000/1s", "--limit", "90/1h", "--cost", "30", "--keys", "2", "--seconds", "0.5"];
-    let summary = stdout_of(&args, "");
-    assert!(summary.contains("allowed                    6\n"), "{summary}");
-    assert!(summary.contains("worst window              90  of 90/1h: within the limit\n"), "{summary}");
+    for (args, expected) in [
+        (
+            "--limit 1000/1s --limit 90/1h --cost 30 --keys 2 --seconds 0.5",
+            &["allowed                    6\n", "worst window              90  of 90/1h: within the limit\n"][..],
+        ),
+        ("--limit 100/1h~1m --seconds 0.5", &["worst window             100  of 100/1h~1m: within the limit\n"]),
+        // Units free within the load.
+        ("--limit 50/200ms~10ms --seconds 2", &["  of 50/200ms~10ms: within the limit\n"]),
+    ] {
+        let summary = stdout_of(&[&["load"], &*args.split(' ').collect::<Vec<_>>()].concat(), "");
+        assert!(expected.iter().all(|line| summary.contains(line)), "{summary}");
+    }
 }
 
 #[test]

@@ -58,48 +58,71 @@ fn denied_marks(svg: &str) -> Vec<String> {
     marks.map(|node| node.attribute("points").unwrap().to_owned()).collect()
 }
 
-#[test]
-fn a_short_trace() {
-    let svg = plot(&["--limit", "3/60s"], "at,key\n0,k\n20,k\n35,k\n70,k\n75,k\n85,k\n90,k\n150,k\n");
-    let expected = [
-        "k is over the limit 3/1m: 2 of 8 requests denied",
-        "0 to 3m 36s",
-        "used within 1m",
-        "limit 3/1m",
-        "denied requests",
-        "The one key: 6 requests allowed, 2 denied",
-        "1 key is over the limit",
-        "k",
-        "3m",
-    ];
-    assert_texts(&svg, &expected);
-    // The denied requests at 75 s and 90 s of 216 s, on 1,000 columns starting at 170.
-    let marks: Vec<bool> =
-        denied_marks(&svg).iter().zip(["517,", "586,"]).map(|(mark, x)| mark.starts_with(x)).collect();
-    assert_eq!(marks, [true, true]);
-}
+const SHORT: &str = "at,key\n0,k\n20,k\n35,k\n70,k\n75,k\n85,k\n90,k\n150,k\n";
 
 #[test]
-fn a_real_trace_shows_the_longest_run_of_denials() {
-    let svg = plot(&["--limit", "30/60s", REAL_TRACE], "");
-    let expected = [
-        "75.97.9.59 is over the limit 30/1m: 146 of 273 requests denied",
-        "All 1,753 keys: 9,544 requests allowed, 456 denied",
-        "31 keys are over the limit: those denied most",
-        "130.237.218.86",
-        "19 May",
-        "per 1h",
-    ];
-    assert_texts(&svg, &expected);
-    assert!(svg.contains("\nits longest run of denials: 18 May 2015, 08:0"), "{svg}");
-    assert!(!denied_marks(&svg).is_empty());
-}
-
-#[test]
-fn another_key() {
-    let svg = plot(&["--limit", "30/60s", "--key", "66.249.73.135", REAL_TRACE], "");
-    assert!(texts(&svg)[0].contains("66.249.73.135 stays within 30/1m: at most 50 % used, 482 requests"), "{svg}");
-    assert!(denied_marks(&svg).is_empty());
+fn a_plot_shows_the_key_the_times_and_the_denials() {
+    // The denied requests of the short trace are at 75 s and 90 s of 216 s, on 1,000 columns starting at 170.
+    let short = ["517,", "586,"];
+    for (args, trace, expected, marks) in [
+        (
+            &["--limit", "3/60s"][..],
+            SHORT,
+            &[
+                "k is over the limit 3/1m: 2 of 8 requests denied",
+                "0 to 3m 36s",
+                "used within 1m",
+                "limit 3/1m",
+                "denied requests",
+                "The one key: 6 requests allowed, 2 denied",
+                "1 key is over the limit",
+                "k",
+                "3m",
+            ][..],
+            Some(&short[..]),
+        ),
+        (
+            &["--limit", "3/60s~1s"],
+            SHORT,
+            &["k is over the limit 3/1m~1s: 2 of 8 requests denied", "used within 1m", "limit 3/1m~1s"],
+            Some(&short),
+        ),
+        // The request at 35 merges with that at 20, which then counts until 95.
+        (
+            &["--limit", "3/60s~1m"],
+            SHORT,
+            &["k is over the limit 3/1m~1m: 4 of 8 requests denied", "The one key: 4 requests allowed, 4 denied"],
+            Some(&["494,", "517,", "563,", "586,"]),
+        ),
+        (
+            &["--limit", "30/60s", REAL_TRACE],
+            "",
+            &[
+                "75.97.9.59 is over the limit 30/1m: 146 of 273 requests denied",
+                "its longest run of denials: 18 May 2015, 08:04:28 to 08:07:59 UTC",
+                "All 1,753 keys: 9,544 requests allowed, 456 denied",
+                "31 keys are over the limit: those denied most",
+                "130.237.218.86",
+                "19 May",
+                "per 1h",
+            ],
+            None,
+        ),
+        (
+            &["--limit", "30/60s", "--key", "66.249.73.135", REAL_TRACE],
+            "",
+            &["66.249.73.135 stays within 30/1m: at most 50 % used, 482 requests"],
+            Some(&[]),
+        ),
+    ] {
+        let svg = plot(args, trace);
+        assert_texts(&svg, expected);
+        let found = denied_marks(&svg);
+        let is_as_expected = marks.map_or(!found.is_empty(), |marks| {
+            found.len() == marks.len() && found.iter().zip(marks).all(|(found, mark)| found.starts_with(mark))
+        });
+        assert!(is_as_expected, "{args:?}: {found:?}");
+    }
 }
 
 #[test]
@@ -115,7 +138,7 @@ fn extreme_traces_can_be_plotted() {
             &["--limit", "1/1us"],
             &["--limit", "1/9007199254740991us"],
             &["--limit", "4503599627370496/1d"],
-            &["--limit", "2/1s", "--limit", "3/1h", "--limit", "5/100d"],
+            &["--limit", "2/1s", "--limit", "3/1h~1m", "--limit", "5/100d~1d"],
         ] {
             for count in ["admitted", "attempts"] {
                 let svg = plot(&[limits, &["--count", count]].concat(), trace);

@@ -63,7 +63,7 @@ fn show_and_reset() {
     fill(&url, "limiter", &[(b"customer 7", 100), (b"customer 8", 1)]);
     let offset = server.info_number("replication", "master_repl_offset").unwrap();
 
-    let shown = run(&url, &["show", "customer 7", "--limit", "100/10m", "--limit", "500/1h"]);
+    let shown = run(&url, &["show", "customer 7", "--limit", "100/10m", "--limit", "500/1h~1m"]);
     let value = |name: &str| {
         let line = shown.lines().find(|line| line.starts_with(name));
         line.unwrap_or_else(|| panic!("{name}\n{shown}"))[15..].to_owned()
@@ -77,7 +77,7 @@ fn show_and_reset() {
     assert!(["9m 5", "10m", "11m"].iter().any(|least| value("expires after").starts_with(least)), "{shown}");
     assert!(value("bytes").replace(',', "").parse::<u64>().unwrap() > 1_000, "{shown}");
     assert!(shown.contains("\nlimit          100/10m: 100 used, 0 remaining\n"), "{shown}");
-    assert!(shown.contains("\nlimit          500/1h: 100 used, 400 remaining\n"), "{shown}");
+    assert!(shown.contains("\nlimit          500/1h~1m: 100 used, 400 remaining\n"), "{shown}");
     assert!(value("a request").starts_with("would be denied, retry after 9m 5"), "{shown}");
 
     let one = &json(&url, &["show", "customer 7", "--limit", "100/10m"])[0];

@@ -106,6 +106,7 @@ impl Log {
             let mut previous = self.dropped;
             self.entries.retain(|entry| mem::replace(&mut previous, entry.total) != entry.total);
         }
+        self.shrink();
     }
 
     /// The entries that reached the end of `window` after `before`, and until `now`.

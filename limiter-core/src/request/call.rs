@@ -3,7 +3,6 @@
 use crate::decision::{Decision, decide};
 use crate::error::Error;
 use crate::limiter::Limiter;
-use crate::log_key::LogKey;
 use crate::op::{At, EntryId, Mode, Op};
 use crate::policy::Policy;
 use crate::store::{NowStore, WindowStore, attempt};
@@ -43,7 +42,7 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
     pub(super) fn op(&self) -> Op<'_> {
         let default = self.limiter.policy();
         Op {
-            log: LogKey { name: self.limiter.name(), key: self.key.as_ref() },
+            log: self.limiter.log(&self.key),
             policy: self.policy.unwrap_or(default),
             limiter_policy: self.policy.map(|_| default),
             cost: self.cost,

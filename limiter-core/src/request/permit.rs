@@ -7,17 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
+use super::call::Call;
 use super::run::Request;
 use super::settle::Settle;
 use super::verb::{Acquire, AcquireWithin, Costs};
-use super::view::View;
+use super::view::Target;
 use crate::clock::BoxFuture;
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
-use crate::key::KeyBuf;
 use crate::limiter::Limiter;
-use crate::log_key::LogKey;
-use crate::policy::Policy;
 use crate::settlement::Receipt;
 use crate::status::Settled;
 use crate::store::{NowStore, WindowStore};
@@ -64,9 +62,7 @@ pub struct PermitRequest<'a, S, B, V>(Request<'a, S, B, V>);
 /// - **Peek first, record on failure.** All four correct logins succeed. But a hundred concurrent guesses all see an empty
 ///   log, so all hundred are tried. Use this only if overshooting the limit by the calls in flight is harmless.
 pub struct Permit<'a, S> {
-    limiter: View<'a, Limiter<S>>,
-    key: KeyBuf,
-    policy: Option<View<'a, Policy>>,
+    target: Target<'a, S>,
     receipt: Receipt,
     decision: Decision,
 }
@@ -96,7 +92,7 @@ impl<'a, S, B> PermitRequest<'a, S, B, Acquire> {
         B: AsRef<[u8]> + Clone,
     {
         let call = self.0.call().clone();
-        permit(call.limiter, call.key.as_ref(), call.policy, self.0.now()?)
+        permit(&call, self.0.now()?)
     }
 }
 
@@ -111,24 +107,21 @@ impl<'a, S, B> PermitRequest<'a, S, B, AcquireWithin> {
         B: AsRef<[u8]> + Clone,
     {
         let call = self.0.call().clone();
-        permit(call.limiter, call.key.as_ref(), call.policy, self.0.blocking()?)
+        permit(&call, self.0.blocking()?)
     }
 }
 
 fn permit<'a, S>(
-    limiter: &'a Limiter<S>,
-    key: &[u8],
-    policy: Option<&'a Policy>,
+    call: &Call<'a, S, impl AsRef<[u8]>>,
     decision: Decision,
 ) -> Result<Result<Permit<'a, S>, Denied>, Error> {
     let decision = match decision.into_result() {
         Ok(admitted) => admitted.into_decision(),
         Err(denied) => return Ok(Err(denied)),
     };
-    let permit = Permit::new(View::Borrowed(limiter), key.into(), policy.map(View::Borrowed), decision);
-    permit.map(Ok).ok_or_else(|| {
+    Permit::new(Target::of(call), decision).map(Ok).ok_or_else(|| {
         let text = "the store admitted an acquire but returned no entry for it";
-        Error::new(ErrorKind::Inconsistent, text).with_log(LogKey { name: limiter.name(), key })
+        Error::new(ErrorKind::Inconsistent, text).with_log(call.op().log)
     })
 }
 
@@ -142,33 +135,27 @@ where
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let decision = ready!(Pin::new(&mut self.0).poll(context))?;
-        let call = self.0.call();
-        Poll::Ready(permit(call.limiter, call.key.as_ref(), call.policy, decision))
+        Poll::Ready(permit(self.0.call(), decision))
     }
 }
 
 impl<'a, S> Permit<'a, S> {
     /// Returns `None` if the decision has no entry.
-    pub(super) fn new(
-        limiter: View<'a, Limiter<S>>,
-        key: KeyBuf,
-        policy: Option<View<'a, Policy>>,
-        decision: Decision,
-    ) -> Option<Self> {
+    pub(super) fn new(target: Target<'a, S>, decision: Decision) -> Option<Self> {
         let receipt = decision.receipt()?;
-        Some(Self { limiter, key, policy, receipt, decision })
+        Some(Self { target, receipt, decision })
     }
 
     /// Returns the limiter.
     #[must_use]
     pub fn limiter(&self) -> &Limiter<S> {
-        &self.limiter
+        &self.target.limiter
     }
 
     /// Returns the key.
     #[must_use]
     pub fn key(&self) -> &[u8] {
-        self.key.as_ref()
+        self.target.key.as_ref()
     }
 
     /// Returns the receipt of the acquire's entry.
@@ -186,18 +173,14 @@ impl<'a, S> Permit<'a, S> {
     ///
     /// A permit can be settled repeatedly, for example as a stream reveals its cost.
     pub fn settle(&self, cost: u64) -> Settle<'_, S, &[u8]> {
-        let settle = Settle::new(self.limiter(), self.key(), self.receipt, cost);
-        match &self.policy {
-            Some(policy) => settle.policy(policy),
-            None => settle,
-        }
+        self.target.settle(self.receipt, cost)
     }
 
     /// Replaces the cost of the acquire with the actual cost, or records that cost if the acquire has expired by now.
     ///
     /// Use it where work may take longer than the window: a settlement of an expired acquire has no effect, so the work would count
     /// for nothing. [`Settled::recorded`](crate::Settled::recorded) tells which happened. An acquire that was refunded or reset
-    /// stays so. Takes a second round trip if it records.
+    /// stays so, and one that still counts when its receipt has ended keeps its cost. Takes a second round trip if it records.
     pub fn settle_or_record(&self, cost: u64) -> Settle<'_, S, &[u8]> {
         self.settle(cost).or_record()
     }
@@ -220,13 +203,7 @@ impl<'a, S> Permit<'a, S> {
     where
         S: Clone,
     {
-        Permit {
-            limiter: self.limiter.to_shared(),
-            key: self.key.clone(),
-            policy: self.policy.as_ref().map(View::to_shared),
-            receipt: self.receipt,
-            decision: self.decision.clone(),
-        }
+        Permit { target: self.target.to_owned(), receipt: self.receipt, decision: self.decision.clone() }
     }
 
     /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](SettleOnDrop::confirm).
@@ -237,8 +214,7 @@ impl<'a, S> Permit<'a, S> {
     where
         S: NowStore,
     {
-        let settle = |permit: &Self| drop(permit.refund().now());
-        SettleOnDrop { permit: self, settle: Some(Box::new(settle)) }
+        self.on_drop(|permit| drop(permit.refund().now()))
     }
 
     /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](SettleOnDrop::confirm).
@@ -255,11 +231,10 @@ impl<'a, S> Permit<'a, S> {
     where
         S: WindowStore + Clone,
     {
-        let settle = move |permit: &Self| {
+        self.on_drop(move |permit| {
             let permit = permit.to_owned();
             spawn(Box::pin(async move { permit.refund().await.map(drop) }));
-        };
-        SettleOnDrop { permit: self, settle: Some(Box::new(settle)) }
+        })
     }
 
     /// Returns a guard that charges the units in `used` when it is dropped, unless it is [confirmed](SettleOnDrop::confirm).
@@ -276,10 +251,13 @@ impl<'a, S> Permit<'a, S> {
     where
         S: WindowStore + Clone,
     {
-        let settle = move |permit: &Self| {
+        self.on_drop(move |permit| {
             let permit = permit.to_owned();
             spawn(Box::pin(async move { permit.settle_or_record(used.load(Ordering::Relaxed)).await }));
-        };
+        })
+    }
+
+    fn on_drop(self, settle: impl FnOnce(&Self) + Send + 'a) -> SettleOnDrop<'a, S> {
         SettleOnDrop { permit: self, settle: Some(Box::new(settle)) }
     }
 }
@@ -287,7 +265,7 @@ impl<'a, S> Permit<'a, S> {
 impl<S> fmt::Debug for Permit<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Permit");
-        out.field("limiter", &self.limiter().name()).field("key", &self.key).field("receipt", &self.receipt);
+        out.field("limiter", &self.limiter().name()).field("key", &self.target.key).field("receipt", &self.receipt);
         out.finish_non_exhaustive()
     }
 }

@@ -8,7 +8,6 @@ use crate::clock::BoxFuture;
 use crate::error::Error;
 use crate::key::Key;
 use crate::limiter::Limiter;
-use crate::log_key::LogKey;
 use crate::store::{NowStore, WindowStore};
 
 /// A reset, which removes the log of a key.
@@ -46,7 +45,7 @@ impl<'a, S, B> Reset<'a, S, B> {
         S: NowStore,
         B: AsRef<[u8]>,
     {
-        self.limiter.store.reset_now(LogKey { name: self.limiter.name(), key: self.key.as_ref() })
+        self.limiter.store.reset_now(self.limiter.log(&self.key))
     }
 }
 
@@ -61,7 +60,7 @@ where
         let Self { limiter, key, running } = &mut *self;
         let start = || -> BoxFuture<'a, _> {
             let (limiter, key) = (*limiter, key.clone());
-            Box::pin(async move { limiter.store.reset(LogKey { name: limiter.name(), key: key.as_ref() }).await })
+            Box::pin(async move { limiter.store.reset(limiter.log(&key)).await })
         };
         running.get_or_insert_with(start).as_mut().poll(context)
     }

@@ -9,7 +9,6 @@ use crate::clock::BoxFuture;
 use crate::error::Error;
 use crate::key::Key;
 use crate::limiter::Limiter;
-use crate::log_key::LogKey;
 use crate::op::{At, Mode};
 use crate::policy::Policy;
 use crate::settlement::{Receipt, Settlement};
@@ -52,21 +51,21 @@ impl<S, B: Clone> Clone for SettleCall<'_, S, B> {
 
 impl<S, B: AsRef<[u8]>> SettleCall<'_, S, B> {
     fn settlement(&self) -> Settlement<'_> {
-        let log = LogKey { name: self.limiter.name(), key: self.key.as_ref() };
         let policy = self.policy.unwrap_or(self.limiter.policy());
-        Settlement { at: self.at, ..Settlement::new(log, policy, self.receipt, self.cost) }
+        let settlement = Settlement::new(self.limiter.log(&self.key), policy, self.receipt, self.cost);
+        Settlement { at: self.at, ..settlement }
     }
 
-    /// Returns the record to make after a settlement, if its entry has expired and the cost is to be counted all the same.
+    /// Returns the record to make after a settlement, if its entry counts no longer and the cost is to be counted all the same.
     fn record(&self, settlement: &Settlement<'_>, settled: &Settled) -> Option<Call<'_, S, &[u8]>>
     where
         S: WindowStore,
     {
-        let has_expired = !settled.applied() && self.receipt.has_expired(settled.status().at());
-        (self.or_record && has_expired && settlement.cost > 0).then(|| {
-            let call = Call::new(self.limiter, self.key.as_ref(), Mode::Record);
-            Call { policy: self.policy, cost: settlement.cost, at: self.at, ..call }
-        })
+        let call = Call::new(self.limiter, self.key.as_ref(), Mode::Record);
+        let call = Call { policy: self.policy, cost: settlement.cost, at: self.at, ..call };
+        // Under a resolution, an entry counts for longer than its receipt is valid.
+        let counts = call.op().retention().window.counts(self.receipt.at(), settled.status().at());
+        (self.or_record && !settled.applied() && !counts && settlement.cost > 0).then_some(call)
     }
 }
 
@@ -77,22 +76,26 @@ impl<S> Limiter<S> {
     /// removes the entry. A cost above [`MAX_COST`](crate::MAX_COST) counts as [`MAX_COST`](crate::MAX_COST).
     #[inline]
     pub fn settle<K: Key>(&self, key: K, receipt: Receipt, cost: u64) -> Settle<'_, S, K::Bytes> {
-        Settle::new(self, key.to_key(), receipt, cost)
+        Settle::new(self, key.to_key(), None, receipt, cost)
     }
 
     /// Removes the entry that `receipt` names, as if it had never been appended.
     #[inline]
     pub fn refund<K: Key>(&self, key: K, receipt: Receipt) -> Settle<'_, S, K::Bytes> {
-        Settle::new(self, key.to_key(), receipt, 0)
+        Settle::new(self, key.to_key(), None, receipt, 0)
     }
 }
 
 impl<'a, S, B> Settle<'a, S, B> {
-    pub(crate) fn new(limiter: &'a Limiter<S>, key: B, receipt: Receipt, cost: u64) -> Self {
-        Self {
-            call: SettleCall { limiter, key, policy: None, receipt, cost, at: At::StoreClock, or_record: false },
-            running: None,
-        }
+    pub(super) fn new(
+        limiter: &'a Limiter<S>,
+        key: B,
+        policy: Option<&'a Policy>,
+        receipt: Receipt,
+        cost: u64,
+    ) -> Self {
+        let call = SettleCall { limiter, key, policy, receipt, cost, at: At::StoreClock, or_record: false };
+        Self { call, running: None }
     }
 
     /// Sets the policy whose usage is reported. Default: the limiter's policy.
@@ -109,7 +112,7 @@ impl<'a, S, B> Settle<'a, S, B> {
 
     /// Records the cost as a new entry if the old one has expired. See
     /// [`Permit::settle_or_record`](crate::Permit::settle_or_record).
-    pub(crate) fn or_record(mut self) -> Self {
+    pub(super) fn or_record(mut self) -> Self {
         self.call.or_record = true;
         self
     }

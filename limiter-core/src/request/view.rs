@@ -1,7 +1,15 @@
-//! A value that is borrowed until it has to move into a task.
+//! Values that are borrowed until they have to move into a task.
 
 use std::ops::Deref;
 use std::sync::Arc;
+
+use super::call::Call;
+use super::settle::Settle;
+use crate::key::KeyBuf;
+use crate::limiter::Limiter;
+use crate::op::Mode;
+use crate::policy::Policy;
+use crate::settlement::Receipt;
 
 pub(super) enum View<'a, T> {
     Borrowed(&'a T),
@@ -9,7 +17,7 @@ pub(super) enum View<'a, T> {
 }
 
 impl<T: Clone> View<'_, T> {
-    pub(super) fn to_shared(&self) -> View<'static, T> {
+    fn to_shared(&self) -> View<'static, T> {
         View::Shared(match self {
             Self::Borrowed(value) => Arc::new(T::clone(value)),
             Self::Shared(value) => Arc::clone(value),
@@ -25,5 +33,36 @@ impl<T> Deref for View<'_, T> {
             Self::Borrowed(value) => value,
             Self::Shared(value) => value,
         }
+    }
+}
+
+/// A limiter, a key, and the policy of a call if it is not the limiter's.
+pub(super) struct Target<'a, S> {
+    pub(super) limiter: View<'a, Limiter<S>>,
+    pub(super) key: KeyBuf,
+    pub(super) policy: Option<View<'a, Policy>>,
+}
+
+impl<'a, S> Target<'a, S> {
+    pub(super) fn of(call: &Call<'a, S, impl AsRef<[u8]>>) -> Self {
+        let (limiter, policy) = (View::Borrowed(call.limiter), call.policy.map(View::Borrowed));
+        Self { limiter, key: call.key.as_ref().into(), policy }
+    }
+
+    pub(super) fn call(&self, mode: Mode) -> Call<'_, S, &[u8]> {
+        Call { policy: self.policy.as_deref(), ..Call::new(&*self.limiter, self.key.as_ref(), mode) }
+    }
+
+    pub(super) fn settle(&self, receipt: Receipt, cost: u64) -> Settle<'_, S, &[u8]> {
+        Settle::new(&self.limiter, self.key.as_ref(), self.policy.as_deref(), receipt, cost)
+    }
+
+    /// Returns the same without what it borrows.
+    pub(super) fn to_owned(&self) -> Target<'static, S>
+    where
+        S: Clone,
+    {
+        let policy = self.policy.as_ref().map(View::to_shared);
+        Target { limiter: self.limiter.to_shared(), key: self.key.clone(), policy }
     }
 }

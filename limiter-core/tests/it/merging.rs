@@ -77,15 +77,15 @@ fn a_log_merges_as_the_golden_traces_say() {
 }
 
 #[test]
-fn after_a_pause_thousands_merge_at_once() {
+fn after_a_pause_hundreds_merge_at_once() {
     let (mut pair, policy) = (Pair::new(), policy!("9000/10s, 9000/2h~1m"));
-    for i in 0..3_000 {
+    for i in 0..900 {
         pair.log.apply(&Op::record("", &policy).at(time(i * 1_000)), Timestamp::EPOCH);
         let _ = pair.oracle.apply_now(&Op::record("", &policy).at(time(i * 1_000)));
     }
-    assert_eq!(pair.log.len(), 3_000);
+    assert_eq!(pair.log.len(), 900);
     let _ = pair.apply(Op::record("", &policy).at(time(MINUTE)));
-    assert_eq!(format!("{:?}", pair.log), "Log { entries: [(2999000, 3000), (60000000, 1)], .. }");
+    assert_eq!(format!("{:?}", pair.log), "Log { entries: [(899000, 900), (60000000, 1)], .. }");
 }
 
 #[test]

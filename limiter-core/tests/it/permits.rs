@@ -51,6 +51,24 @@ fn a_permit_settles_by_the_policy_of_its_acquire() {
 }
 
 #[test]
+fn under_a_resolution_permits_and_ids_have_receipts() {
+    let clock = MockClock::new();
+    let limiter = Limiter::new("chat", policy!("10/1h~1m"), WithClock::new(OracleStore::new(), clock.clone()));
+    let decision = limiter.acquire("k").now().unwrap();
+    assert!(decision.appended() && decision.receipt().is_none());
+    assert!(limiter.record("k").id(7).now().unwrap().receipt().is_some());
+    let permit = limiter.acquire("k").cost(3).permit().now().unwrap().unwrap();
+    assert_eq!(permit.receipt().window().to_string(), "10m");
+    assert_eq!((permit.settle(5).now().applied(), used(&limiter)), (true, 7));
+    clock.advance(Duration::from_secs(600));
+    assert_eq!((permit.refund().now().applied(), used(&limiter)), (false, 7));
+    // The acquire still counts, so a record would count twice.
+    assert_eq!((permit.settle_or_record(2).now().recorded(), used(&limiter)), (false, 7));
+    clock.advance(Duration::from_secs(3000));
+    assert_eq!((permit.settle_or_record(2).now().recorded(), used(&limiter)), (true, 2));
+}
+
+#[test]
 fn a_permit_moves_into_a_thread() {
     let limiter = Limiter::new("chat", policy!("10/1h"), Arc::new(OracleStore::new()));
     let gold = policy!("100/1s");

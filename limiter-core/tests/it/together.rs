@@ -242,6 +242,19 @@ fn trial_failure() -> Part<'static, SharedStore> {
 }
 
 #[test]
+fn a_denial_refunds_charges_under_a_resolution() {
+    for store in stores() {
+        let coarse = Limiter::new("coarse", policy!("9/1h~1m"), store.clone());
+        let full = Limiter::new("full", policy!("1/1h~1m"), store);
+        assert!(block_on(full.acquire("k")).unwrap().allowed());
+        let _ = block_on(coarse.acquire("k"));
+        let mut call = Together::new().and(coarse.acquire("k").cost(3)).and(full.acquire("k"));
+        assert!(!block_on(call.decide()).unwrap());
+        assert_eq!(used(&coarse), 1);
+    }
+}
+
+#[test]
 fn denied_attempts_count_where_the_policy_says_so() {
     for store in stores() {
         let (five, _) = limiters(&store);

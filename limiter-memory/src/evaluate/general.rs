@@ -1,13 +1,12 @@
 //! The general version: every operation, on every form of a log.
 
 use limiter_core::store::{Entry, Facts, LogFacts, Mode, Op, Outcome, Settlement, SettlementFacts, Usage};
-use limiter_core::{EntryId, MAX_LIMITS, PerLimit, Timestamp};
+use limiter_core::{EntryId, MAX_LIMITS, PerLimit, Timestamp, internal};
 
 use super::counted::Counted;
 use crate::log::encoding::Encoding;
 use crate::log::view::View;
 use crate::log::{Log, with_entries};
-use limiter_core::internal::gallop;
 
 /// Applies an operation to a log.
 #[inline(never)]
@@ -81,7 +80,7 @@ impl<'a> General<'a> {
     fn expired_for_all(&self, entries: &View<'_, impl Encoding>, op: &Op<'_>) -> usize {
         match op.limiter_policy {
             None => self.expired(),
-            Some(_) => gallop(0, self.expired(), |i| !op.retention().window.counts(entries.at(i), self.now)),
+            Some(_) => internal::gallop(0, self.expired(), |i| !op.retention().window.counts(entries.at(i), self.now)),
         }
     }
 

@@ -9,23 +9,41 @@ use super::retention::{Retention, retention_zeros};
 
 /// The words of one entry. An entry that has a cost stores the total cost of all entries *before* it.
 pub(crate) trait Encoding {
-    type Entry: 'static;
+    type Entry: AsRef<[u32]> + AsMut<[u32]> + 'static;
     type Header: Header;
     const WORDS: usize = size_of::<Self::Entry>() / size_of::<u32>();
+    /// How many words of an entry hold its time. The others hold the total.
+    const TIME: usize;
     /// Whether entries have costs. Otherwise each costs 1.
-    const COSTS: bool;
+    const COSTS: bool = Self::WORDS > Self::TIME;
     /// The largest age and the largest total cost.
-    const RANGE: u64;
+    const RANGE: u64 = if Self::TIME == 1 { u32::MAX as u64 } else { u64::MAX };
     /// How many words behind the entries are hints.
     const HINTS: usize;
 
     fn entries(words: &mut [u32]) -> &mut [Self::Entry];
-    fn set_at(entry: &mut Self::Entry, at: u64);
-    fn set_total_before(entry: &mut Self::Entry, total: u64);
+
+    #[inline(always)]
+    fn set_at(entry: &mut Self::Entry, at: u64) {
+        write(&mut entry.as_mut()[..Self::TIME], at);
+    }
+
+    #[inline(always)]
+    fn set_total_before(entry: &mut Self::Entry, total: u64) {
+        write(&mut entry.as_mut()[Self::TIME..], total);
+    }
+
     /// Returns how much older the entry is than the newest, whose time is given.
-    fn age(entry: &Self::Entry, newest: u64) -> u64;
+    #[inline(always)]
+    fn age(entry: &Self::Entry, newest: u64) -> u64 {
+        newest.wrapping_sub(read(&entry.as_ref()[..Self::TIME])) & Self::RANGE
+    }
+
     /// Returns the total cost of all entries before this one, modulo [`RANGE`](Self::RANGE) + 1.
-    fn total_before(entry: &Self::Entry) -> u64;
+    #[inline(always)]
+    fn total_before(entry: &Self::Entry) -> u64 {
+        read(&entry.as_ref()[Self::TIME..])
+    }
 }
 
 /// The range of entry numbers, which are consecutive modulo 2^32.
@@ -60,33 +78,12 @@ pub(crate) fn can_encode<E: Encoding>(op: &Op<'_>, held: u64) -> bool {
 impl<const WORDS: usize, const TIME: usize, const HINTS: usize, H: Header> Encoding for Words<WORDS, TIME, HINTS, H> {
     type Entry = [u32; WORDS];
     type Header = H;
+    const TIME: usize = TIME;
     const HINTS: usize = HINTS;
-    const COSTS: bool = WORDS > TIME;
-    const RANGE: u64 = if TIME == 1 { u32::MAX as u64 } else { u64::MAX };
 
     #[inline(always)]
     fn entries(words: &mut [u32]) -> &mut [Self::Entry] {
         words.as_chunks_mut().0
-    }
-
-    #[inline(always)]
-    fn set_at(entry: &mut Self::Entry, at: u64) {
-        write(&mut entry[..TIME], at);
-    }
-
-    #[inline(always)]
-    fn set_total_before(entry: &mut Self::Entry, total: u64) {
-        write(&mut entry[TIME..], total);
-    }
-
-    #[inline(always)]
-    fn age(entry: &Self::Entry, newest: u64) -> u64 {
-        newest.wrapping_sub(read(&entry[..TIME])) & Self::RANGE
-    }
-
-    #[inline(always)]
-    fn total_before(entry: &Self::Entry) -> u64 {
-        read(&entry[TIME..])
     }
 }
 

@@ -1,6 +1,6 @@
-//! The sparse log, for entries that no ring can hold. Entries can carry idempotency keys, and settlements and refunds leave gaps
-//! in the numbers.
+//! The sparse log, for what no ring can hold: idempotency keys, entries that merge, and gaps that refunds leave in the numbers.
 
+use limiter_core::internal::SizedFacts;
 use limiter_core::store::{self, Facts, Op, Outcome, Settlement, SettlementFacts};
 use limiter_core::{EntryId, Receipt, Timestamp, internal};
 
@@ -10,22 +10,14 @@ use super::view::View;
 
 /// A log as the core implements it, without regard to its size.
 pub(crate) struct Sparse {
-    log: store::Log,
-    pub(crate) newest: Option<Timestamp>,
-    /// The largest usage of a limit at the last operation.
-    pub(crate) used: u64,
+    pub(crate) log: store::Log,
     retention: Retention,
 }
 
 impl Sparse {
     pub(crate) fn copy_of(log: &View<'_, impl Encoding>, retention: Retention) -> Self {
         let entries = (0..log.len()).map(|i| (log.at(i), log.cost_from(i) - log.cost_from(i + 1)));
-        Self {
-            log: internal::numbered_log(u64::from(log.number(0)), entries),
-            newest: log.newest(),
-            used: 0,
-            retention,
-        }
+        Self { log: internal::numbered_log(u64::from(log.number(0)), entries), retention }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -38,24 +30,34 @@ impl Sparse {
 
     pub(crate) fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
         let facts = self.log.apply(op, now);
-        if let Outcome::Appended(_) = facts.outcome {
-            self.retention = Retention::after_append(op);
-        }
-        self.newest = facts.log.newest;
-        self.used = facts.log.usage.iter().map(|usage| usage.used).max().unwrap_or_default();
+        self.retain_after(op, facts.outcome);
         facts
     }
 
-    pub(crate) fn settle(&mut self, settlement: &Settlement<'_>, now: Timestamp) -> SettlementFacts {
-        let mut facts = self.log.settle(settlement, now);
-        if !facts.applied {
-            // A receipt of the log when it was a ring has the number modulo 2^32.
-            let (mut settlement, receipt) = (*settlement, settlement.receipt);
-            let entry = EntryId::from_u128(receipt.entry().as_u128() | 1 << 32);
-            settlement.receipt = Receipt::new(entry, receipt.at(), receipt.window());
-            facts = self.log.settle(&settlement, now);
+    /// Applies an operation in a few steps if it is one of the most common under a limit with a resolution.
+    #[inline]
+    pub(crate) fn apply_common(&mut self, op: &Op<'_>, now: Timestamp) -> Option<SizedFacts<1>> {
+        let facts = internal::apply_common(&mut self.log, op, now)?;
+        self.retain_after(op, facts.outcome);
+        Some(facts)
+    }
+
+    #[inline]
+    fn retain_after(&mut self, op: &Op<'_>, outcome: Outcome) {
+        if let Outcome::Appended(_) = outcome {
+            self.retention = Retention::after_append(op);
         }
-        self.newest = facts.log.newest;
-        facts
+    }
+
+    pub(crate) fn settle(&mut self, settlement: &Settlement<'_>, now: Timestamp) -> SettlementFacts {
+        let facts = self.log.settle(settlement, now);
+        if facts.applied {
+            return facts;
+        }
+        // A receipt of the log when it was a ring has the number modulo 2^32.
+        let (mut settlement, receipt) = (*settlement, settlement.receipt);
+        let entry = EntryId::from_u128(receipt.entry().as_u128() | 1 << 32);
+        settlement.receipt = Receipt::new(entry, receipt.at(), receipt.window());
+        self.log.settle(&settlement, now)
     }
 }

@@ -27,7 +27,9 @@ fn entries(limiter: &Limiter<MemoryStore>, key: impl Key) -> usize {
 #[test]
 fn a_hit_of_a_known_key_does_not_allocate() {
     let three = "100/1h, 200/2h, 300/3h";
-    for (policy, cost, seconds) in [("3/1h", 1, 1200), ("100/1h", 1, 36), (three, 1, 36), ("100/1h", 2, 72)] {
+    for (policy, cost, seconds) in
+        [("3/1h", 1, 1200), ("100/1h", 1, 36), (three, 1, 36), ("100/1h", 2, 72), ("60/1h~1m", 1, 60)]
+    {
         let policy: Policy = policy.parse().unwrap();
         let limiter = limiter(policy.clone());
         let acquire = |micros| limiter.acquire("key").cost(cost).at(at(micros)).now().unwrap().allowed();
@@ -178,15 +180,48 @@ fn a_limit_of_100_000_a_day_takes_about_a_megabyte() {
 }
 
 #[test]
-fn a_flood_of_fresh_keys_stays_within_the_bound_and_frees_nobody() {
-    let limiter = Limiter::new("test", policy!("3/1h"), MemoryStore::with_max_keys(1000));
-    while limiter.acquire("over its limit").now().unwrap().allowed() {}
-    for i in 0..50_000_u32 {
-        assert!(limiter.acquire(i.to_le_bytes()).now().unwrap().allowed());
-        assert!(limiter.store().len() <= 1000);
-        assert!(!limiter.acquire("over its limit").now().unwrap().allowed(), "freed by fresh key {i}");
+fn a_log_with_a_resolution_takes_memory_by_its_cells() {
+    for (text, cells, at_most) in
+        [("1000000/30d~1h", 720, 40_000), ("1000000/30d~6h", 120, 8_000), ("1000/1h~1m", 60, 4_000)]
+    {
+        let (policy, mut filled): (Policy, _) = (text.parse().unwrap(), None);
+        let limit = policy.limits()[0];
+        let (max, window) = (limit.max(), limit.window().as_micros());
+        let taken = measure(|| {
+            let limiter = filled.insert(limiter(policy.clone()));
+            // Ten acquires in each cell, for two windows. A unit frees up to a cell late.
+            for i in 0..20 * cells {
+                let at = at((1 << 50) + i * (window / (10 * cells)));
+                assert!(
+                    limiter.acquire("key").cost(max / (10 * cells + 10)).at(at).now().unwrap().allowed(),
+                    "{text}: {i}"
+                );
+            }
+        });
+        let used = filled.as_ref().unwrap().status("key").at(at((1 << 50) + 2 * window)).now().unwrap().used();
+        assert!(used > max / 2, "{text}: {used} are in use");
+        let entries = entries(filled.as_ref().unwrap(), "key") as u64;
+        assert!((cells..=cells + 2).contains(&entries), "{text}: {entries} entries");
+        let empty = measure(|| drop(std::hint::black_box(limiter(policy.clone()))));
+        let bytes = taken.bytes_current - (empty.bytes_max as i64);
+        println!("{text}: {entries} entries, {bytes} bytes");
+        assert!((1..=at_most).contains(&bytes), "{text}: {bytes} bytes");
     }
-    assert!(limiter.store().len() > 500, "{}", limiter.store().len());
+}
+
+#[test]
+fn a_flood_of_fresh_keys_stays_within_the_bound_and_frees_nobody() {
+    // With a resolution, one entry may use the limit up.
+    for policy in [policy!("3/1h"), policy!("3/1h~1h"), policy!("3/1d~1d, 3/1h")] {
+        let limiter = Limiter::new("test", policy.clone(), MemoryStore::with_max_keys(1000));
+        while limiter.acquire("over its limit").now().unwrap().allowed() {}
+        for i in 0..50_000_u32 {
+            assert!(limiter.acquire(i.to_le_bytes()).now().unwrap().allowed());
+            assert!(limiter.store().len() <= 1000);
+            assert!(!limiter.acquire("over its limit").now().unwrap().allowed(), "{policy}: freed by fresh key {i}");
+        }
+        assert!(limiter.store().len() > 500, "{policy}: {}", limiter.store().len());
+    }
 }
 
 #[test]

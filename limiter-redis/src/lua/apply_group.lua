@@ -17,7 +17,7 @@ local prefix, ttl = sub(id, 1, 2), unpack_struct('>I2', id)
 local times = ''
 if since ~= '' and last >= 0 then
   local places, others = {}, ''
-  for i = 1, #ids / 4 do places[prefix .. sub(ids, 4 * i - 3, 4 * i)] = i end
+  for i = 1, #ids / 4 do places[without_bit(prefix .. sub(ids, 4 * i - 3, 4 * i))] = i end
   local found = find_earlier(since, places, #ids / 4)
   if next(found) then
     for i = 1, #ids / 4 do
@@ -40,34 +40,52 @@ for i = 1, #limits do
 end
 if fit > 0 and now >= deadline then return string.char($LATE) end
 
-local more, facts = fit * cost, ''
+local more, before, after = fit * cost, {}, {}
 for i = 1, #limits do
-  local before = usage(limits[i], 0, true)
-  facts = facts .. before .. (fit > 0 and fit < others and usage(limits[i], more, true) or before)
+  before[i] = usage(limits[i], 0, true)
+  after[i] = fit > 0 and fit < others and usage(limits[i], more, true) or before[i]
 end
-local reply = pack('>BI7I7I7', last < 0 and $EMPTY or 0, t, math.max(last, 0), fit) .. facts .. times
+local reply = pack('>BI7I7I7', last < 0 and $EMPTY or 0, t, math.max(last, 0), fit)
 
 if fit > 0 then
-  local kept = make_room(more)
-  local callers = tag >= 8 and count_ids() or 0
-  local entry_tag, suffix = (cost > 1 and 4 or 0) + (callers > 0 and 8 or 0), cost > 1 and pack('>I7', cost)
-  local short = can_be_short(callers, low + more)
-  -- The age and the sum are those of the newest entry, because no other one is asked for them.
-  local head, rest = pack('>i7', t - $TIME_BIAS), pack('>I6I2I2', t - origin, math.min(whole + more, $SUM_MAX), ttl)
-  local numbers, add = { unpack_struct('>' .. string.rep('I4', fit), ids) }, { key }
-  for i = 1, fit do
-    local entry
-    low = low + cost
-    if short then
-      entry = pack('c7>I5c10I4', head, low, rest, numbers[i])
-    else
-      if low >= $LOW_END then high, low = carry(high, low) end
-      entry = long(t, high, low, entry_tag, prefix .. sub(ids, 4 * i - 3, 4 * i))
+  local entry, merged
+  if joins then
+    -- All merge into one entry.
+    id = prefix .. sub(ids, 1, 4)
+    entry, merged = append(more, true)
+  else
+    local capped = make_room(more)
+    local callers, held, gone = tag % 16 >= 8 and count_ids() or 0, marks(), {}
+    if merge then
+      local _
+      _, held, merged = merge(gone, capped, callers, more)
     end
-    add[2 * i], add[2 * i + 1] = '0', suffix and entry .. suffix or entry
+    local entry_tag, suffix = (cost > 1 and 4 or 0) + (callers > 0 and 8 or 0) + held, cost > 1 and pack('>I7', cost)
+    local short = can_be_short(callers, low + more, held)
+    -- The age and the sum are those of the newest entry, because no other one is asked for them.
+    local head, rest = pack('>i7', t - $TIME_BIAS), pack('>I6I2I2', t - origin, math.min(whole + more, $SUM_MAX), ttl)
+    local numbers, add = { unpack_struct('>' .. string.rep('I4', fit), ids) }, { key }
+    for i = 1, fit do
+      low = low + cost
+      if short then
+        entry = pack('c7>I5c10I4', head, low, rest, numbers[i])
+      else
+        if low >= $LOW_END then high, low = carry(high, low) end
+        entry = long(t, high, low, entry_tag, prefix .. sub(ids, 4 * i - 3, 4 * i))
+      end
+      if suffix then entry = entry .. suffix end
+      add[2 * i], add[2 * i + 1] = '0', entry
+    end
+    -- Redis checks its memory limit before the first write only, so the append comes first.
+    call('ZADD', unpack(add))
+    finish(add[3], capped, callers, 0, ttl)
+    remove(gone)
   end
-  -- Redis checks its memory limit before the first write only, so the append comes first.
-  call('ZADD', unpack(add))
-  finish(add[3], kept, callers, 0, ttl)
+  if merged then
+    recount(entry)
+    for i = 1, #limits do after[i] = usage(limits[i], 0, true) end
+  end
 end
-return reply
+local facts = ''
+for i = 1, #limits do facts = facts .. before[i] .. after[i] end
+return reply .. facts .. times

@@ -9,8 +9,10 @@
 -- The running total includes the entry. In a log that is never empty it falls by FALL once it has reached FALL_FROM, each in units
 -- of 2^48; a log holds less than that (see `after`). A short entry describes the log when it was appended: how much older the first
 -- entry was, and the sum of all costs, at most 65535 (SUM_MAX). The newest entry is short only if that still holds and the set
--- holds no caller's id. The bits of a tag: 1 denied, 2 caller's id, 4 cost follows, 8 the log held callers' ids at the append.
+-- holds no caller's id and nothing kept. The bits of a tag: 1 denied, 2 caller's id, 4 cost follows, 8 the log held callers' ids
+-- at the append. From 16 and from 64 on it has two numbers of two bits each (see `marks` in operation.lua).
 -- At the same time, short entries sort before long ones, so a short one is never appended after a long one.
+-- A kept entry has a caller's id, or it is long and its own id has the bit that a short one sets if it was denied.
 -- A caller's id is found by the member "i" | id | time of its entry. These sort before all entries.
 local byte = string.byte
 
@@ -29,7 +31,7 @@ local function read(member)
     else
       past = tag % 4 < 2 and $LONG_LEN or $LONG_CALLER_LEN
     end
-    if at >= 0 and at < $TIME_END and tag < 16 then
+    if at >= 0 and at < $TIME_END then
       if tag % 8 < 4 and length == past then return at, high, low, 1, tag end
       if tag % 8 >= 4 and length == past + 7 then
         return at, high, low, (unpack_struct('>I7', member, past + 1)), tag
@@ -46,16 +48,22 @@ local function expiry(at, ttl)
   return math.floor((at - at % cell + (ttl % $TTL_CELLS + 1) * cell) / 1000) + 1
 end
 
--- The store's id without the bit of a denied entry.
-local function without_denied(id)
+-- The store's id without the bit of a denied or kept entry.
+local function without_bit(id)
   local third = byte(id, 3)
   return third < $DENIED_BYTE and id or sub(id, 1, 2) .. string.char(third - $DENIED_BYTE) .. sub(id, 4)
 end
 
+-- The id of an entry as a long one has it.
+local function long_id(member, tag)
+  if is_short(member) then return without_bit(sub(member, 21, $SHORT_LEN)) end
+  return sub(member, 18, tag % 4 < 2 and $LONG_LEN or $LONG_CALLER_LEN)
+end
+
 -- The id of an entry.
 local function id_of(member, tag)
-  if tag % 4 >= 2 then return sub(member, 18, $LONG_CALLER_LEN) end
-  return without_denied(is_short(member) and sub(member, 21, $SHORT_LEN) or sub(member, 18, $LONG_LEN))
+  local id = long_id(member, tag)
+  return tag % 4 < 2 and without_bit(id) or id
 end
 
 -- The ttl code of an entry, 0 if it has none.
@@ -88,19 +96,22 @@ end
 -- The number of callers' ids, which is also the rank of the oldest entry.
 local function count_ids() return call('ZLEXCOUNT', key, '-', '(' .. from_time(0)) end
 
+-- Adds to a list the members that find the callers' ids of the entries of these ranks.
+local function add_ids(ids, first, last)
+  for from = first, last, $BATCH do
+    for _, member in ipairs(call('ZRANGE', key, from, math.min(from + $BATCH - 1, last))) do
+      if (byte(member, 8) or 0) >= $LONG_BYTE and (byte(member, 17) or 0) % 4 >= 2 then
+        ids[#ids + 1] = 'i' .. sub(member, 18, $LONG_CALLER_LEN) .. sub(member, 1, 7)
+      end
+    end
+  end
+end
+
 -- Removes the entries of these ranks, and their ids.
 local function drop(first, last)
   if last < first then return end
   local ids = {}
-  if first > 0 then
-    for from = first, last, $BATCH do
-      for _, member in ipairs(call('ZRANGE', key, from, math.min(from + $BATCH - 1, last))) do
-        if (byte(member, 8) or 0) >= $LONG_BYTE and (byte(member, 17) or 0) % 4 >= 2 then
-          ids[#ids + 1] = 'i' .. sub(member, 18, $LONG_CALLER_LEN) .. sub(member, 1, 7)
-        end
-      end
-    end
-  end
+  if first > 0 then add_ids(ids, first, last) end
   call('ZREMRANGEBYRANK', key, first == 0 and '0' or first, last == 0 and '0' or last)
   for i = 1, #ids do call('ZREM', key, ids[i]) end
 end
@@ -125,8 +136,8 @@ local function read_log(now, newest)
   last, high, low, _, tag = read(newest)
   if last > t then t = last end
   -- Members that no limiter wrote sort to the ends.
-  local batch = call('ZRANGE', key, '0', tag < 8 and '1' or '0')
-  if tag < 8 or #batch[1] ~= $ID_MEMBER_LEN or sub(batch[1], 1, 1) ~= 'i' then
+  local batch = call('ZRANGE', key, '0', tag % 16 < 8 and '1' or '0')
+  if tag % 16 < 8 or #batch[1] ~= $ID_MEMBER_LEN or sub(batch[1], 1, 1) ~= 'i' then
     for i = 1, #batch do
       local at, h, l, cost = read(batch[i])
       head[i] = { at = at, high = h, low = l, cost = cost }

@@ -11,7 +11,7 @@
 local function moved(member, by)
   local time, h, l, cost, entry_tag = read(member)
   h, l = carry(h, l + by)
-  return long(time, h, l, entry_tag, id_of(member, entry_tag) .. (cost > 1 and pack('>I7', cost) or ''))
+  return long(time, h, l, entry_tag, long_id(member, entry_tag) .. (cost > 1 and pack('>I7', cost) or ''))
 end
 
 -- Settles the entry. Returns whether the log held it.
@@ -23,9 +23,9 @@ local function settle()
   if last > now then now = last end
   if now - at >= window then return false end
 
-  -- The entry has a caller's id, or the store's, which comes behind zeros.
-  local own_id = sub(id, 1, -$OWN_ID_LEN - 1) == string.rep('\0', $CALLER_ID_LEN - $OWN_ID_LEN)
-    and without_denied(sub(id, -$OWN_ID_LEN))
+  -- The entry has a caller's id, or the store's, which comes behind zeros. A merged one has the number 0, and no receipt.
+  local zeros = string.rep('\0', $CALLER_ID_LEN - $OWN_ID_LEN)
+  local own_id = sub(id, 1, #zeros) == zeros and sub(id, -4) ~= sub(zeros, 1, 4) and without_bit(sub(id, -$OWN_ID_LEN))
   local target, tag, before = find_entry(at, id, own_id)
   if not target then return false end
   local delta = cost - before
@@ -40,8 +40,8 @@ local function settle()
       old[#old + 1], new[#new + 1] = member, moved(member, delta)
     end
   end
-  local name = id_of(target, tag)
-  tag = tag % 4 + (tag >= 8 and 8 or 0) + (cost > 1 and 4 or 0)
+  local name = long_id(target, tag)
+  tag = tag - tag % 8 + tag % 4 + (cost > 1 and 4 or 0)
   new[1] = sub(new[1], 1, 16) .. string.char(tag) .. name .. (cost > 1 and pack('>I7', cost) or '')
 
   -- No limit sees further back than the newest entries that hold 2^52. Mostly that is the whole log.

@@ -9,6 +9,7 @@ mod entries;
 mod expiry;
 mod faults;
 mod group;
+mod merging;
 mod processes;
 mod properties;
 mod retention;

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use axum::Json;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, HttpBody, to_bytes};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde::de::DeserializeOwned;
@@ -37,16 +37,12 @@ impl IntoResponse for Refusal {
 
 /// Reads a body as JSON, whatever its content type.
 pub(crate) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
-    let bytes = match tokio::time::timeout(TIMEOUT, to_bytes(body, MAX_BODY)).await {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(_)) => {
-            let text = format!("expected a body of at most {MAX_BODY} bytes");
-            return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, text));
-        }
-        Err(_) => {
-            let text = format!("expected the body within {TIMEOUT:?}");
-            return Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, text));
-        }
-    };
+    let too_large = || Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("expected at most {MAX_BODY} bytes"));
+    let too_slow = || Refusal::new(StatusCode::REQUEST_TIMEOUT, format!("expected the body within {TIMEOUT:?}"));
+    if body.size_hint().lower() > MAX_BODY as u64 {
+        return Err(too_large());
+    }
+    let bytes = tokio::time::timeout(TIMEOUT, to_bytes(body, MAX_BODY)).await;
+    let bytes = bytes.map_err(|_| too_slow())?.map_err(|_| too_large())?;
     serde_json::from_slice(&bytes).map_err(Refusal::bad)
 }

@@ -1,7 +1,7 @@
 //! The whole API: acquire, record, peek, settle, refund and status of one descriptor.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::usage::Usage;
 use super::{Http, Refusal, read, receipt};
 use crate::rules::{Effect, Match};
-use crate::service::Outcome;
+use crate::service::{Failure, Outcome};
 
 /// The longest wait.
 const MAX_WAIT_MS: u64 = 60_000;
@@ -87,12 +87,10 @@ pub(super) async fn answer(
     };
     let call: Call = read(body).await?;
     let receipt = call.check(op)?;
-    let began = Instant::now();
-    let reply = reply(&http, op, &call, receipt).await;
-    http.v1.record(began.elapsed());
-    let reply = reply.map_err(|error| match error.kind() {
-        ErrorKind::InvalidCost => Refusal::bad(error),
-        _ => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error),
+    let reply = http.v1.observe(async { reply(&http, op, &call, receipt).await.map_err(Failure::from) }).await;
+    let reply = reply.map_err(|failure| match failure {
+        Failure::Invalid(text) => Refusal::bad(text),
+        Failure::Store(error) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error),
     })?;
     Ok(Json(Reply { op: name, ..reply }))
 }
@@ -217,7 +215,11 @@ async fn decide(op: Op, limiter: &Limiter, key: &KeyBuf, call: &Call, cost: u64)
             let wait = Duration::from_millis(call.wait_ms.unwrap_or(0));
             let acquire = limiter.acquire(key).cost(cost);
             let acquire = if let Some(id) = call.id() { acquire.id(id) } else { acquire };
-            acquire.within(wait).await
+            // A permit has a receipt under every policy.
+            Ok(match acquire.within(wait).permit().await? {
+                Ok(permit) => permit.decision().clone(),
+                Err(denied) => denied.into_decision(),
+            })
         }
     }
 }

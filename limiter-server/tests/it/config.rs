@@ -100,6 +100,7 @@ wildcards file=static/logo: 1/1m
 wildcards file~static/*: 10/1h [share]
 wildcards file~stat*: 11/1h
 wildcards file: 12/1h
+wildcards file type
 wildcards tenant~t*prod [share]
 wildcards tenant~t*prod tenant~res*
 wildcards tenant~t*prod tenant~res* type: 60/1m";
@@ -301,6 +302,13 @@ fn aliases_and_depth_are_bounded() {
         let deep = format!("domain: d\ndescriptors: {descriptors}[]{}", "}]".repeat(levels));
         assert_eq!(Config::parse("f", deep.as_bytes()).is_ok(), is_valid, "{levels}");
     }
+}
+
+#[test]
+fn the_example_is_valid() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/envoy/limits.yaml");
+    let config = Config::read(&path).unwrap();
+    assert_eq!(config.domains.iter().map(|domain| &*domain.name).collect::<Vec<_>>(), ["edge"]);
 }
 
 #[test]

@@ -1,9 +1,16 @@
 //! The tests of limiter-server.
 
+mod answers;
 mod check;
 mod config;
 mod corpus;
+mod envoy;
+mod grpc;
+mod http;
 mod lifecycle;
+mod python;
 mod reload;
 mod rules;
 mod server;
+mod tools;
+mod windows;

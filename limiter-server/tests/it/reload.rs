@@ -18,6 +18,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::windows::assert_windows;
+
 /// Changes something in a folder.
 type Step = fn(&Path);
 
@@ -203,18 +205,6 @@ async fn changes_are_applied() {
                 .unwrap_or_else(|_| panic!("{name}: no reload to {expected}"));
         }
         watching.abort();
-    }
-}
-
-/// One admission: when the request was made, and when its answer came.
-type Admission = (Instant, Instant);
-
-/// Asserts that at most `max` requests were made and admitted within any `window`.
-fn assert_windows(mut admissions: Vec<Admission>, max: usize, window: Duration) {
-    admissions.sort_by_key(|(_, answered)| *answered);
-    for (made, _) in &admissions {
-        let within = |(other, answered): &&Admission| other >= made && *answered < *made + window;
-        assert!(admissions.iter().filter(within).count() <= max, "more than {max} within {window:?}");
     }
 }
 

@@ -76,6 +76,10 @@ fn descriptors_match_as_in_envoys_service() {
         ("wildcards", &[("file", "static/logo2")], "file=static/* | "),
         ("wildcards", &[("file", "static")], "file=stat* | static"),
         ("wildcards", &[("file", "other")], "file | other"),
+        // The best match of an entry applies even if the next entry has none below it.
+        ("wildcards", &[("file", "other"), ("type", "x")], "file,type | other,x"),
+        ("wildcards", &[("file", "static/logo"), ("type", "x")], "none"),
+        ("wildcards", &[("file", "static/other"), ("type", "x")], "none"),
         (
             "wildcards",
             &[("tenant", "t1prod"), ("tenant", "res1"), ("type", "x")],

@@ -1,7 +1,5 @@
 //! Starts the program, and talks to it.
 
-#![allow(dead_code, reason = "later tests use the rest")]
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;

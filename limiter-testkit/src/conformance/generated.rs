@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod coverage;
 mod exhaustive;
+mod guarantee;
 pub(super) mod strategy;
 
 use proptest::strategy::{Strategy, ValueTree};
@@ -12,6 +13,14 @@ use crate::conformance::sequence::Plan;
 use crate::conformance::sequence::case::Case;
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::Run;
+
+/// How the answers to a sequence are judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Judge {
+    /// Every field must be the oracle's.
+    Oracle,
+    Guarantee,
+}
 
 /// The number of failing sequences that are shrunk. Others are only counted.
 const MAX_SHRUNK: usize = 3;
@@ -25,7 +34,7 @@ pub(crate) async fn exhaustive(run: &mut Run<'_>, findings: &mut Findings) {
             if !number.is_multiple_of(one_in) {
                 continue;
             }
-            match sequence(run, &case).await {
+            match sequence(run, Judge::Oracle, &case).await {
                 Ok(()) => run.report.short_sequences += 1,
                 Err(finding) => findings.push(*finding),
             }
@@ -34,28 +43,36 @@ pub(crate) async fn exhaustive(run: &mut Run<'_>, findings: &mut Findings) {
 }
 
 /// Runs a case on new keys, with new ids.
-async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<(), Box<Finding>> {
+async fn sequence(run: &mut Run<'_>, judge: Judge, case: &Case) -> Result<(), Box<Finding>> {
+    if judge == Judge::Guarantee {
+        return guarantee::judge(run, case).await;
+    }
     let plan = Plan::of(case).map_err(|text| Box::new(Finding::new("a sequence", &[], text)))?;
     let number = run.report.short_sequences as usize + run.report.random_sequences as usize;
     run.replay(&plan, number).await.map_err(|mismatch| Box::new(Finding::of("a sequence", mismatch)))
 }
 
-pub(crate) async fn random(run: &mut Run<'_>, findings: &mut Findings) {
+pub(crate) async fn random(run: &mut Run<'_>, judge: Judge, findings: &mut Findings) {
     let mut seed = [0; 32];
     seed[..8].copy_from_slice(&run.seed().to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-    let (short, long) = (strategy::cases(1..=30), strategy::cases(60..=200));
+    let (short, long, traffic) = (strategy::cases(1..=30), strategy::cases(60..=200), guarantee::traffic());
     let mut failed = 0;
-    for number in 0..run.sizes().sequences {
-        // A few sequences are long, because a store may encode large logs differently.
-        let result = if number % 20 == 19 {
-            random_case(run, &long, &mut runner, failed < MAX_SHRUNK).await
-        } else {
-            random_case(run, &short, &mut runner, failed < MAX_SHRUNK).await
+    let count = match judge {
+        Judge::Oracle => run.sizes().sequences,
+        Judge::Guarantee => run.sizes().sequences.div_ceil(4),
+    };
+    for number in 0..count {
+        let shrinks = failed < MAX_SHRUNK;
+        let result = match judge {
+            // A few sequences are long, because a store may encode large logs differently.
+            Judge::Oracle if number % 20 == 19 => random_case(run, judge, &long, &mut runner, shrinks).await,
+            Judge::Oracle => random_case(run, judge, &short, &mut runner, shrinks).await,
+            Judge::Guarantee => random_case(run, judge, &traffic, &mut runner, shrinks).await,
         };
         let Err(mut finding) = result else {
-            run.report.random_sequences += 1;
+            run.report.random_sequences += u64::from(judge == Judge::Oracle);
             continue;
         };
         failed += 1;
@@ -70,6 +87,7 @@ pub(crate) async fn random(run: &mut Run<'_>, findings: &mut Findings) {
 
 async fn random_case(
     run: &mut Run<'_>,
+    judge: Judge,
     strategy: &impl Strategy<Value = Case>,
     runner: &mut TestRunner,
     shrinks: bool,
@@ -77,8 +95,8 @@ async fn random_case(
     let tree =
         strategy.new_tree(runner).map_err(|reason| Box::new(Finding::new("not made", &[], reason.to_string())))?;
     let case = tree.current();
-    match sequence(run, &case).await {
-        Err(first) if shrinks => Err(shrunk(run, tree, case, first).await),
+    match sequence(run, judge, &case).await {
+        Err(first) if shrinks => Err(shrunk(run, judge, tree, case, first).await),
         result => result,
     }
 }
@@ -86,6 +104,7 @@ async fn random_case(
 /// Shrinks a failing case, then removes steps until every remaining step is needed.
 async fn shrunk(
     run: &mut Run<'_>,
+    judge: Judge,
     mut tree: impl ValueTree<Value = Case>,
     mut smallest: Case,
     mut finding: Box<Finding>,
@@ -97,7 +116,7 @@ async fn shrunk(
         let mut fails = case == smallest;
         if !fails {
             runs += 1;
-            if let Err(smaller) = sequence(run, &case).await {
+            if let Err(smaller) = sequence(run, judge, &case).await {
                 (smallest, finding, fails) = (case, smaller, true);
             }
         }
@@ -109,7 +128,7 @@ async fn shrunk(
         step -= 1;
         let case = smallest.with_steps(|other| other != step);
         runs += 1;
-        if let Err(smaller) = sequence(run, &case).await {
+        if let Err(smaller) = sequence(run, judge, &case).await {
             (smallest, finding) = (case, smaller);
             step = smallest.steps.len();
         }

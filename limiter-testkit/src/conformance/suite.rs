@@ -12,6 +12,7 @@ use std::time::Duration;
 use futures::executor::block_on;
 use limiter_core::{BoxFuture, SharedStore, WindowStore};
 
+use super::generated::Judge;
 use super::spawn::{Spawner, Task};
 use super::{cancel, cases, contention, forgetting, generated, golden, handles, long_log, store_clock};
 use failure::{Failure, Finding, Findings};
@@ -264,7 +265,8 @@ async fn run_phase(run: &mut Run<'_>, phase: Phase) -> Findings {
         Phase::Cancel => cancel::run(run, &mut findings).await,
         Phase::Handles => handles::run(run, &mut findings).await,
         Phase::Exhaustive => generated::exhaustive(run, &mut findings).await,
-        Phase::Random => generated::random(run, &mut findings).await,
+        Phase::Random => generated::random(run, Judge::Oracle, &mut findings).await,
+        Phase::Guarantee => generated::random(run, Judge::Guarantee, &mut findings).await,
         Phase::Contention => contention::run(run, &mut findings).await,
     }
     if findings.is_empty() && run.report.operations == before {

@@ -78,3 +78,70 @@ fn is_kept(entry: &OracleEntry, at: Timestamp) -> bool {
 fn counts(limit: &Limit, entry: &OracleEntry, at: Timestamp) -> bool {
     age(entry, at) < limit.window().as_micros()
 }
+
+#[cfg(all(test, feature = "conformance"))]
+mod tests {
+    use std::cell::Cell;
+
+    use limiter_core::Policy;
+    use limiter_core::store::{LogKey, Op};
+    use limiter_core::{EntryId, Name, NowStore};
+    use proptest::prelude::*;
+    use proptest::test_runner::TestRunner;
+
+    use super::super::{OracleStore, cap};
+    use super::*;
+    use crate::conformance::policies;
+
+    /// Returns the time and the cost of what is left if every entry that no limit tells apart from the one before it merges.
+    fn folded(log: impl Iterator<Item = OracleEntry>, limits: &[Limit], now: Timestamp) -> Vec<(Timestamp, u64)> {
+        let mut groups: Vec<(OracleEntry, u64)> = Vec::new();
+        let append = Append { limits, before: now, now, new: EntryId::from_u128(0) };
+        for entry in log {
+            match groups.last_mut().filter(|(last, _)| append.cannot_tell_apart(last, &entry)) {
+                Some((last, cost)) => (*last, *cost) = (entry, *cost + entry.cost),
+                None => groups.push((entry, entry.cost)),
+            }
+        }
+        groups.into_iter().map(|(last, cost)| (last.at, cost)).collect()
+    }
+
+    /// Under one policy, merging what is due equals a fold over the whole log, and the log stays small.
+    #[test]
+    fn under_one_policy_the_whole_log_is_folded() {
+        let times = [0, 0, 0, 1, 1, 2, 3, 7, 9, 30, 599_999_990].map(Just);
+        let step = (proptest::strategy::Union::new(times), 1..=3_u64, 0..8_u8);
+        let (mut runner, merges) = (TestRunner::deterministic(), Cell::new(0));
+        let property = |(policy, steps): (Policy, Vec<(u64, u64, u8)>)| {
+            let (oracle, log, mut now) =
+                (OracleStore::new(), LogKey::new(Name::new("fold"), b""), 1_700_000_000_000_000);
+            let limits = policy.limits();
+            for (after, cost, kind) in steps {
+                now += after;
+                let at = Timestamp::from_micros_saturating(now);
+                let mut before = oracle.entries(log);
+                let op = Op::record(b"", &policy).with_name(log.name).with_cost(cost).at(at);
+                let op = if kind == 0 { op.with_kept() } else { op };
+                oracle.apply_now(&op);
+                let after = oracle.entries(log);
+                before.push(OracleEntry { cost, at, kept: kind == 0, ..after[after.len() - 1] });
+                before.retain(|entry| age(entry, at) < policy.longest_window().as_micros());
+                cap(&mut before, policy.largest_max());
+                let free = |log: &[OracleEntry]| log.iter().copied().filter(|e| !is_kept(e, at)).collect::<Vec<_>>();
+                let left: Vec<_> = free(&after).into_iter().map(|entry| (entry.at, entry.cost)).collect();
+                prop_assert_eq!(&left, &folded(free(&before).into_iter(), limits, at));
+                merges.set(merges.get() + before.len() - after.len());
+                let cells = |limit: &Limit| {
+                    limit
+                        .resolution()
+                        .map_or(usize::MAX, |each| (limit.window().as_micros() / micros(each)) as usize + 2)
+                };
+                prop_assert!(left.len() <= limits.iter().map(cells).fold(0, usize::saturating_add));
+            }
+            Ok(())
+        };
+        let policies = policies().prop_filter("all limits are exact", Policy::has_resolution);
+        runner.run(&(policies, proptest::collection::vec(step, 1..=60)), property).unwrap();
+        assert!(merges.get() > 1_000, "{merges:?}");
+    }
+}

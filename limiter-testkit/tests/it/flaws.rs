@@ -97,6 +97,26 @@ fn the_stores_pass_without_their_flaws() {
     }
 }
 
+/// Judged from outside, a store with one of these flaws admits too much or holds units for too long.
+#[test]
+fn the_guarantee_needs_each_condition() {
+    use Flaw::*;
+    use Sentence::{L3, M4};
+    for (flaw, sentence) in [
+        (TakesTheNewerCost, L3),
+        (MergesKeptEntries, L3),
+        (TakesCellsFromTheEntry, M4),
+        (TakesCellsFromNow, M4),
+        (TakesTheLargestResolution, M4),
+        (MergesWhatAnExactLimitCounts, M4),
+        (MergesByTheOwnPolicy, M4),
+    ] {
+        let suite = Suite::new().seed(1).sequences(1_200).phases(&[Phase::Guarantee]);
+        let failure = run(suite, FlawedStore::List(flaw)).unwrap_err();
+        assert!(failure.sentences().contains(&sentence), "{flaw:?}: {failure}");
+    }
+}
+
 /// A failure shows the preceding calls, both answers, and the differences.
 #[test]
 fn a_failure_shows_the_golden_trace() {

@@ -91,6 +91,18 @@ async fn each_limit_has_its_item_and_denying_ones_are_named() {
 }
 
 #[tokio::test]
+async fn a_resolution_is_part_of_a_name_only_where_limits_share_a_window() {
+    let (app, clock) = limited("search", policy!("2/10s~1s, 9/1m~1s, 8/1m"));
+    let policy = "\"search-10s\";q=2;w=10, \"search-9/1m~1s\";q=9;w=60, \"search-8/1m\";q=8;w=60";
+    get(&app).await;
+    clock.advance(Duration::from_millis(500));
+    get(&app).await;
+    clock.advance(Duration::from_millis(8_700));
+    let limits = "\"search-10s\";r=0;t=1, \"search-9/1m~1s\";r=7;t=51, \"search-8/1m\";r=6;t=51";
+    check(&get(&app).await, 429, policy, limits, Some(1));
+}
+
+#[tokio::test]
 async fn unused_limits_have_no_t() {
     let free = rule("free", policy!("5/10s")).0.charge(|_| Charge::units(0));
     let app = hello(LimitLayer::new([free], CLOSED));

@@ -9,7 +9,7 @@ use axum::body::Body;
 use axum::routing::get as on_get;
 use futures::future::join_all;
 use http::{HeaderName, Request, StatusCode};
-use limiter_core::{BoxFuture, Clock, Limiter, SharedStore, Timer, policy};
+use limiter_core::{BoxFuture, Clock, Limiter, Policy, SharedStore, Timer, policy};
 use limiter_testkit::MockClock;
 use limiter_tower::key::{Constant, Header, MatchedPath, Method, PeerAddress, RequestKey};
 use limiter_tower::{Charge, LimitLayer, MissingKey, Outcome, Refusal, Rule};
@@ -54,9 +54,13 @@ async fn of_concurrent_requests_exactly_the_maximum_runs() {
 
 #[tokio::test]
 async fn a_rule_that_denies_charges_no_other() {
-    for (store, clock) in stores() {
-        let limiters = [("a", policy!("5/1m")), ("b", policy!("2/1m")), ("c", policy!("1/1s"))]
-            .map(|(name, policy)| Limiter::new(name, policy, store.clone()));
+    // Refunds need receipts, which a resolution gives to kept entries only.
+    let policies = [["5/1m", "2/1m", "1/1s"], ["5/1m~1s", "2/1m~1s", "1/1s~10ms"]];
+    for (policies, (store, clock)) in policies.into_iter().flat_map(|policies| stores().map(|store| (policies, store)))
+    {
+        let mut names = ["a", "b", "c"].into_iter();
+        let limiters = policies
+            .map(|limits| Limiter::new(names.next().unwrap(), limits.parse::<Policy>().unwrap(), store.clone()));
         let rules = limiters.clone().map(|limiter| Rule::new(limiter, PeerAddress::new(), REJECT));
         let app = hello(LimitLayer::new(rules, CLOSED));
         let used = async || used(&limiters.each_ref()).await;

@@ -22,46 +22,42 @@ async fn used(limiter: &Limiter) -> u64 {
     limiter.status("k").await.unwrap().used()
 }
 
-#[tokio::test]
-async fn only_failed_logins_count() {
-    let (_, limiter) = remote("limit", policy!("3/1m"));
-    let login = rule(&limiter).settle(|response| match response.status() {
-        StatusCode::OK => ActualCost::Nothing,
+/// A service with one password, behind a rule that settles a good login so.
+fn login(limiter: &Limiter, good: ActualCost) -> Router {
+    let login = rule(limiter).settle(move |response| match response.status() {
+        StatusCode::OK => good,
         _ => ActualCost::AsCharged,
     });
     let handler = |Query(login): Query<std::collections::HashMap<String, String>>| async move {
         if login["password"] == "right" { StatusCode::OK } else { StatusCode::UNAUTHORIZED }
     };
-    let app = Router::new().route("/", on_get(handler)).layer(LimitLayer::new([login], CLOSED));
-    for _ in 0..10 {
-        let reply = get_with(&app, "/?password=right", &[]).await;
-        assert_eq!((reply.status, reply.limits().as_str()), (200, "\"limit\";r=3"));
-    }
-    for left in (0..3).rev() {
-        let reply = get_with(&app, "/?password=wrong", &[]).await;
-        assert_eq!((reply.status, reply.limits()), (401, format!("\"limit\";r={left};t=60")));
-    }
-    assert_eq!(get_with(&app, "/?password=right", &[]).await.status, 429);
+    Router::new().route("/", on_get(handler)).layer(LimitLayer::new([login], CLOSED))
 }
 
 #[tokio::test]
-async fn a_good_login_resets_its_key_and_shows_fresh_fields() {
-    let (_, limiter) = remote("limit", policy!("3/1m"));
-    let login = rule(&limiter).settle(|response| match response.status() {
-        StatusCode::OK => ActualCost::Reset,
-        _ => ActualCost::AsCharged,
-    });
-    let handler = |Query(login): Query<std::collections::HashMap<String, String>>| async move {
-        if login["password"] == "right" { StatusCode::OK } else { StatusCode::UNAUTHORIZED }
-    };
-    let app = Router::new().route("/", on_get(handler)).layer(LimitLayer::new([login], CLOSED));
-    for (password, limits) in [
-        ("wrong", "\"limit\";r=2;t=60"),
-        ("wrong", "\"limit\";r=1;t=60"),
-        ("right", "\"limit\";r=3"),
-        ("wrong", "\"limit\";r=2;t=60"),
-    ] {
-        assert_eq!(get_with(&app, &format!("/?password={password}"), &[]).await.limits(), limits);
+async fn a_good_login_is_refunded_or_resets_its_key() {
+    for policy in [policy!("3/1m"), policy!("3/1m~1s")] {
+        for (good, passwords, limits) in [
+            (
+                ActualCost::Nothing,
+                ["right", "right", "wrong", "right", "wrong", "wrong", "right"],
+                ["3", "3", "2", "2", "1", "0", "0"],
+            ),
+            (
+                ActualCost::Reset,
+                ["wrong", "wrong", "right", "wrong", "wrong", "wrong", "right"],
+                ["2", "1", "3", "2", "1", "0", "0"],
+            ),
+        ] {
+            let (_, limiter) = remote("limit", policy.clone());
+            let app = login(&limiter, good);
+            for (password, left) in passwords.into_iter().zip(limits) {
+                let reply = get_with(&app, &format!("/?password={password}"), &[]).await;
+                let full = if left == "3" { "" } else { ";t=60" };
+                assert_eq!(reply.limits(), format!("\"limit\";r={left}{full}"), "{good:?} {password}");
+            }
+            assert_eq!(get_with(&app, "/?password=right", &[]).await.status, 429, "{good:?}");
+        }
     }
 }
 

@@ -60,6 +60,10 @@ use super::outage::{Outage, later};
 /// During an outage a settlement reports success unless its receipt has expired, and a reset reports that there was a log. Both
 /// describe the local log.
 ///
+/// Under a limit with a [resolution](limiter_core::Limit::resolution), ids and receipts end after ten minutes. If the answer to a call
+/// with an id was lost and the replay comes later than that, the entry may count twice. A replayed entry is kept, so it merges
+/// ten minutes later than others.
+///
 /// # Memory
 /// The journal holds at most [`max_entries`](Self::max_entries) changes, and the oldest go first. As many receipts are held, until they
 /// expire. A change and its receipt take less than a KiB and the key. The local store has its own bound. An operation that appends

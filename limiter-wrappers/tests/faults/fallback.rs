@@ -37,18 +37,16 @@ impl Clock for Fast {
 
 type Store = Fallback<Guarded<RedisStore>, WithClock<MemoryStore, Fast>>;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fallback_through_random_faults() {
+/// Over one server, and at the same time, with a fast clock, over a cluster with one dead master.
+#[test]
+fn a_fallback_through_random_faults() {
     let _alone = alone();
-    let soak = lossless_soak();
-    run(&mut RedisScene::start().unwrap(), &soak, 0).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fallback_with_a_fast_clock_over_a_cluster_with_one_dead_master() {
-    let _alone = alone();
-    let soak = Soak::from_env(vec![ClusterFault::OneMaster]);
-    run(&mut ClusterScene::start().unwrap(), &soak, 5).await;
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    std::thread::scope(|scope| {
+        let dead_master = Soak::from_env(vec![ClusterFault::OneMaster]);
+        scope.spawn(move || runtime().block_on(run(&mut ClusterScene::start().unwrap(), &dead_master, 5)));
+        runtime().block_on(run(&mut RedisScene::start().unwrap(), &lossless_soak(), 0));
+    });
 }
 
 async fn run<X: Scene>(scene: &mut X, soak: &Soak<X::Fault>, seconds_fast: u64) {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::faulty::{Does, Faulty};
-use limiter_core::{Counting, Limiter, policy};
+use limiter_core::{Counting, Limiter, SharedStore, policy};
+use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
 use limiter_wrappers::DenialCache;
@@ -41,23 +42,33 @@ async fn a_repeated_denial_needs_no_call_until_a_unit_frees() {
     assert_eq!(faulty.calls(), calls + 5);
 }
 
+/// Over a store that needs a future, and over one that answers at once.
 #[tokio::test]
 async fn a_change_through_the_wrapper_shows_at_once() {
-    let faulty = Faulty::default();
-    let limiter = Limiter::new("t", policy!("2/1h"), DenialCache::new(faulty, 10));
-    let receipt = limiter.acquire("key").cost(2).await.unwrap().receipt().unwrap();
-    assert!(!limiter.acquire("key").await.unwrap().allowed());
-    assert!(limiter.settle("key", receipt, 1).await.unwrap().applied());
-    assert!(limiter.acquire("key").await.unwrap().allowed());
-    assert!(!limiter.acquire("key").await.unwrap().allowed());
-    assert!(limiter.refund("key", receipt).await.unwrap().applied());
-    assert!(limiter.acquire("key").await.unwrap().allowed());
-    assert!(!limiter.acquire("key").await.unwrap().allowed());
-    limiter.reset("key").await.unwrap();
-    assert!(limiter.acquire("key").cost(2).await.unwrap().allowed());
-    assert!(!limiter.acquire("key").await.unwrap().allowed());
-    assert!(!limiter.record("key").cost(3).await.unwrap().allowed());
-    assert!(!limiter.acquire("key").await.unwrap().allowed());
+    let stores = || -> [SharedStore; 2] { [Arc::new(Faulty::default()), Arc::new(MemoryStore::new())] };
+    for (policy, store) in [policy!("2/1h"), policy!("2/1h~1m")]
+        .into_iter()
+        .flat_map(|policy| stores().map(|store| (policy.clone(), store)))
+    {
+        let limiter = Limiter::new("t", policy, DenialCache::new(store, 10));
+        let receipt = limiter.acquire("key").cost(2).id(1).await.unwrap().receipt().unwrap();
+        let allowed = async || limiter.acquire("key").await.unwrap().allowed();
+        assert!(!allowed().await);
+        assert!(limiter.settle("key", receipt, 1).await.unwrap().applied());
+        assert!(allowed().await && !allowed().await);
+        assert!(limiter.refund("key", receipt).await.unwrap().applied());
+        assert!(allowed().await && !allowed().await);
+        limiter.reset("key").await.unwrap();
+        assert!(limiter.acquire("key").cost(2).await.unwrap().allowed() && !allowed().await);
+        let denied = limiter.peek("key").await.unwrap();
+        assert_eq!((denied.allowed(), denied.used()), (false, 2));
+        // A record changes what a looser policy shows.
+        let gold = policy!("9/1h");
+        assert!(!limiter.peek("key").policy(&gold).cost(8).await.unwrap().allowed());
+        assert!(!limiter.record("key").cost(3).await.unwrap().allowed());
+        assert_eq!(limiter.peek("key").policy(&gold).cost(8).await.unwrap().used(), 3);
+        assert!(!allowed().await);
+    }
 }
 
 #[tokio::test(start_paused = true)]

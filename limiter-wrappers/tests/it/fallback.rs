@@ -8,6 +8,7 @@ use std::time::Duration;
 use limiter_core::store::{LogKey, Op};
 use limiter_core::{Clock, Decision, ErrorKind, Limiter, NowStore, Receipt, Timestamp, WithClock, policy};
 use limiter_memory::MemoryStore;
+use limiter_testkit::MockClock;
 use limiter_wrappers::{DenialCache, Fallback, Outage};
 use proptest::prelude::*;
 use tokio::runtime::Handle;
@@ -277,6 +278,40 @@ async fn a_flush_at_shutdown_says_what_is_left() {
     assert_eq!((scene.used("a"), scene.used("b")), (1, 1));
 }
 
+/// A resolution ends them after ten minutes, although the entry counts for longer and is still replayed.
+#[tokio::test]
+async fn receipts_and_ids_of_an_outage_end_with_the_receipt_window() {
+    let minutes = |minutes: u64| Duration::from_secs(60 * minutes);
+    for (policy, age, valid) in
+        [(policy!("9/1h"), 59, true), (policy!("9/1h~1m"), 9, true), (policy!("9/1h~1m"), 10, false)]
+    {
+        let clock = MockClock::new();
+        let memory = || WithClock::new(MemoryStore::new(), clock.clone());
+        let server = testbed::Faulty::new(memory());
+        let store = Fallback::new(server.clone(), memory());
+        let (limiter, other) =
+            (Limiter::new("t", policy.clone(), store.clone()), Limiter::new("t", policy, server.clone()));
+        server.set(Does::Refuse);
+        let permit = limiter.acquire("key").cost(2).permit().await.unwrap().unwrap();
+        let by_id = limiter.acquire("key").cost(3).id(7).await.unwrap();
+        assert!(by_id.allowed() && limiter.acquire("key").await.unwrap().allowed());
+        clock.advance(minutes(age));
+        assert_eq!(permit.settle(1).await.unwrap().applied(), valid, "{age}");
+        let repeated = limiter.acquire("key").cost(3).id(7).await.unwrap();
+        assert_eq!(
+            (repeated.used(), repeated.receipt() == by_id.receipt()),
+            (if valid { 5 } else { 9 }, valid),
+            "{age}"
+        );
+        server.set(Does::Answer);
+        assert_eq!(store.flush(LONG).await, 0);
+        assert_eq!(other.status("key").await.unwrap().used(), if valid { 5 } else { 9 }, "{age}");
+        // After the replay, too.
+        let settled = limiter.settle("key", by_id.receipt().unwrap(), 2).await.unwrap();
+        assert_eq!((settled.applied(), other.status("key").await.unwrap().used()), (valid, if valid { 4 } else { 9 }));
+    }
+}
+
 /// A window admits at most its maximum, and once more the local maximum, however many outages it contains.
 #[tokio::test]
 async fn many_outages_in_a_window_admit_the_maximum_twice() {
@@ -534,11 +569,12 @@ proptest! {
 
     /// Whatever is refused and whatever answer is lost, each entry counts once, at the cost of its last settlement.
     #[test]
-    fn each_entry_counts_once_at_its_last_cost(steps in steps()) {
+    fn each_entry_counts_once_at_its_last_cost(steps in steps(), has_resolution: bool) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let scene = Scene::new();
-            let limiter = Limiter::new("t", policy!("1000000/1h"), scene.store.clone());
+            let policy = if has_resolution { policy!("1000000/1h~1m") } else { policy!("1000000/1h") };
+            let limiter = Limiter::new("t", policy, scene.store.clone());
             let mut entries: Vec<Entry> = Vec::new();
             for (step, does) in steps {
                 let mut calls = does.clone().into_iter().cycle();

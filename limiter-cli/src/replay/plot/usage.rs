@@ -37,8 +37,12 @@ pub(super) struct KeyUsage {
 
 impl KeyUsage {
     pub(super) fn new(span: Span, policy: &Policy) -> anyhow::Result<Self> {
-        let meters = policy.limits().iter().map(|limit| Limit::new(MAX_COST, limit.window().as_duration()));
-        let requested = Policy::new(meters.collect::<Result<Vec<_>, _>>()?)?;
+        // Demand frees as late as usage does.
+        let meter = |limit: &Limit| {
+            let exact = Limit::with_window(MAX_COST, limit.window())?;
+            limit.resolution().map_or(Ok(exact), |resolution| exact.with_resolution(resolution))
+        };
+        let requested = Policy::new(policy.limits().iter().map(meter).collect::<Result<Vec<_>, _>>()?)?;
         let log = |policy: &Policy| Limiter::new(LOG, policy.clone(), MemoryStore::new());
         Ok(Self {
             span,

@@ -18,9 +18,8 @@ use crate::policy::Policy;
 use crate::request::call::Call;
 use crate::request::permit::Permit;
 use crate::request::run::Request;
-use crate::request::settle::Settle;
 use crate::request::verb::{self, Costs, NeverWaits};
-use crate::request::view::View;
+use crate::request::view::{Target, View};
 use crate::settlement::Receipt;
 use crate::status::Status;
 use crate::store::WindowStore;
@@ -29,9 +28,7 @@ use crate::store::WindowStore;
 ///
 /// It is made from an acquire, a record, a peek, which denies but is never charged, or a status, which never denies.
 pub struct Part<'a, S> {
-    limiter: View<'a, Limiter<S>>,
-    key: KeyBuf,
-    policy: Option<View<'a, Policy>>,
+    target: Target<'a, S>,
     mode: Mode,
     cost: u64,
     at: At,
@@ -78,9 +75,7 @@ impl<'a, S, B: AsRef<[u8]>> From<Request<'a, S, B, verb::Status>> for Part<'a, S
 impl<'a, S> Part<'a, S> {
     fn new<B: AsRef<[u8]>>(call: &Call<'a, S, B>, is_advisory: bool) -> Self {
         Self {
-            limiter: View::Borrowed(call.limiter),
-            key: KeyBuf::from(call.key.as_ref()),
-            policy: call.policy.map(View::Borrowed),
+            target: Target::of(call),
             mode: call.mode,
             cost: call.cost,
             at: call.at,
@@ -117,20 +112,20 @@ impl<'a, S> Part<'a, S> {
     /// Sets the policy for this call, like [`Request::policy`], without borrowing it.
     #[must_use]
     pub fn under(mut self, policy: Arc<Policy>) -> Self {
-        self.policy = Some(View::Shared(policy));
+        self.target.policy = Some(View::Shared(policy));
         self
     }
 
     /// Returns the limiter.
     #[must_use]
     pub fn limiter(&self) -> &Limiter<S> {
-        &self.limiter
+        &self.target.limiter
     }
 
     /// Returns the key.
     #[must_use]
     pub fn key(&self) -> &KeyBuf {
-        &self.key
+        &self.target.key
     }
 
     /// Returns the cost.
@@ -142,7 +137,7 @@ impl<'a, S> Part<'a, S> {
     /// Returns the policy of this call, `None` if it is the limiter's.
     #[must_use]
     pub fn own_policy(&self) -> Option<&Policy> {
-        self.policy.as_deref()
+        self.target.policy.as_deref()
     }
 
     /// Returns the answer; `None` before the call was made.
@@ -198,9 +193,8 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
 
     fn call(&self, mode: Mode) -> Call<'_, S, &[u8]> {
         let Self { cost, at, id, .. } = *self;
-        let call = Call::new(&*self.limiter, self.key.as_ref(), mode);
         // A refund needs a receipt.
-        Call { policy: self.policy.as_deref(), cost, at, id, keep: mode != Mode::Peek, ..call }
+        Call { cost, at, id, keep: mode != Mode::Peek, ..self.target.call(mode) }
     }
 
     /// Makes the call if the store can answer without waiting.
@@ -249,14 +243,6 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
         self.answer = Some(answer);
     }
 
-    fn settle_entry(&self, receipt: Receipt, cost: u64) -> Settle<'_, S, &[u8]> {
-        let settle = Settle::new(&self.limiter, self.key.as_ref(), receipt, cost);
-        match &self.policy {
-            Some(policy) => settle.policy(policy),
-            None => settle,
-        }
-    }
-
     /// Replaces the cost of a charge; 0 refunds it. Returns `false` if nothing is charged or the entry has expired.
     ///
     /// # Errors
@@ -264,7 +250,7 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
     pub async fn settle(&mut self, cost: u64) -> Result<bool, Error> {
         let Some(Answer::Admitted(decision)) = &self.answer else { return Ok(false) };
         let Some(receipt) = decision.receipt() else { return Ok(false) };
-        let settled = self.settle_entry(receipt, cost).await?;
+        let settled = self.target.settle(receipt, cost).await?;
         self.answer = Some(Answer::Uncharged(settled.status().clone()));
         Ok(settled.applied())
     }
@@ -274,10 +260,9 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
     /// # Errors
     /// If the store fails.
     pub async fn reset(&mut self) -> Result<bool, Error> {
-        let removed = self.limiter.reset(&self.key).await?;
-        let status =
-            Call { policy: self.policy.as_deref(), ..Call::new(&*self.limiter, self.key.as_ref(), Mode::Peek) };
-        self.answer = Some(Answer::Uncharged(status.decide().await?.into_status()));
+        let removed = self.target.limiter.reset(&self.target.key).await?;
+        let status = self.target.call(Mode::Peek).decide().await?.into_status();
+        self.answer = Some(Answer::Uncharged(status));
         Ok(removed)
     }
 
@@ -285,10 +270,7 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
     #[must_use]
     pub fn permit(&self) -> Option<Permit<'static, S>> {
         match &self.answer {
-            Some(Answer::Admitted(decision)) => {
-                let Part { limiter, key, policy, .. } = self.to_owned_call();
-                Permit::new(limiter, key, policy, decision.clone())
-            }
+            Some(Answer::Admitted(decision)) => Permit::new(self.target.to_owned(), decision.clone()),
             _ => None,
         }
     }
@@ -318,7 +300,7 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
         if receipt.is_none() && calling.is_none() {
             return;
         }
-        let owned = self.to_owned_call();
+        let target = self.target.to_owned();
         let refund: BoxFuture<'static, ()> = Box::pin(async move {
             let receipt = match calling {
                 Some(calling) => calling
@@ -329,7 +311,7 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
                 None => receipt,
             };
             if let Some(receipt) = receipt {
-                let _ = owned.settle_entry(receipt, 0).await;
+                let _ = target.settle(receipt, 0).await;
             }
         });
         match background {
@@ -340,11 +322,9 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
 
     /// Returns the same call without what it borrows and without its answer.
     fn to_owned_call(&self) -> Part<'static, S> {
-        let (limiter, policy) = (self.limiter.to_shared(), self.policy.as_ref().map(View::to_shared));
         let Self { mode, cost, at, id, keeps_charge, is_advisory, denies, at_once, .. } = *self;
-        let key = self.key.clone();
-        let (answer, calling) = (None, None);
-        Part { limiter, key, policy, mode, cost, at, id, keeps_charge, is_advisory, denies, at_once, answer, calling }
+        let (target, answer, calling) = (self.target.to_owned(), None, None);
+        Part { target, mode, cost, at, id, keeps_charge, is_advisory, denies, at_once, answer, calling }
     }
 
     pub(super) fn into_owned(mut self) -> Part<'static, S> {

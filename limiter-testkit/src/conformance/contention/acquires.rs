@@ -2,27 +2,30 @@
 
 use std::sync::Arc;
 
-use limiter_core::MAX_COST;
 use limiter_core::store::{LogKey, Mode};
+use limiter_core::{Policy, policy};
 
-use super::tasks::{Contention, Problem, Seen, SharedLog, distinct_usage, ensure, overlap};
+use super::tasks::{Contention, Problem, Seen, SharedLog, distinct_usage, ensure, meter, overlap};
+use crate::conformance::generated::strategy::{self, limit, resolved};
 
 pub(super) async fn run(contention: &mut Contention<'_>) {
-    for (cost, attempts) in [(1, false), (3, false), (1, true)] {
-        frozen(contention, cost, attempts).await;
+    for (cost, attempts, resolution) in [(1, false, 0), (3, false, 0), (1, true, 0), (1, false, 10)] {
+        frozen(contention, cost, attempts, resolution).await;
     }
-    running(contention, &[(5, 20)], 1).await;
-    running(contention, &[(5, 20), (12, 100)], 2).await;
+    running(contention, &policy!("5/20us"), 1).await;
+    running(contention, &policy!("5/20us, 12/100us"), 2).await;
+    running(contention, &policy!("5/20us~10us"), 1).await;
     at_the_stores_clock(contention).await;
     same_ids(contention).await;
     keys_apart(contention).await;
 }
 
 /// At a frozen time, exactly the costs that fit are admitted, and each admitted acquire sees a different usage.
-async fn frozen(contention: &mut Contention<'_>, cost: u64, attempts: bool) {
+async fn frozen(contention: &mut Contention<'_>, cost: u64, attempts: bool, resolution: u64) {
     let (total, tries) = ((contention.tasks * contention.tries) as u64, contention.tries);
     let max = (total / 2).max(cost);
-    let shared = contention.shared(&[(max, 1_000)], attempts, Some(0));
+    let policy = strategy::policy(&[resolved(limit(max, 1_000), resolution)], attempts);
+    let shared = contention.shared(policy, Some(0));
     let work =
         move |log: Arc<SharedLog>, task, turn| async move { log.decide(task, turn, log.op().with_cost(cost)).await };
     let result = contention.all(&shared, (tries, false), work).await.and_then(|seen: Vec<Seen>| {
@@ -36,8 +39,8 @@ async fn frozen(contention: &mut Contention<'_>, cost: u64, attempts: bool) {
 }
 
 /// While time advances, no window ever exceeds its maximum. Counts from the outside.
-async fn running(contention: &mut Contention<'_>, limits: &[(u64, u64)], cost: u64) {
-    let (shared, tries) = (contention.shared(limits, false, Some(1)), contention.tries);
+async fn running(contention: &mut Contention<'_>, policy: &Policy, cost: u64) {
+    let (shared, tries) = (contention.shared(policy.clone(), Some(1)), contention.tries);
     let work =
         move |log: Arc<SharedLog>, task, turn| async move { log.decide(task, turn, log.op().with_cost(cost)).await };
     let result = contention.all(&shared, (tries, false), work).await.and_then(|seen: Vec<Seen>| {
@@ -45,10 +48,11 @@ async fn running(contention: &mut Contention<'_>, limits: &[(u64, u64)], cost: u
         let mut times: Vec<u64> = admitted.map(|seen| seen.decision.at().as_micros()).collect();
         times.sort_unstable();
         ensure(!times.is_empty() || seen.is_empty(), || "no acquire was admitted on a new key".to_owned())?;
-        for (max, window) in limits {
+        for limit in policy.limits() {
+            let (max, window) = (limit.max(), limit.window().as_micros());
             for (i, end) in times.iter().enumerate() {
-                let held = times[..=i].iter().filter(|at| *end - **at < *window).count() as u64 * cost;
-                ensure(held <= *max, || format!("the window of {window} us that ends at {end} holds {held} of {max}"))?;
+                let held = times[..=i].iter().filter(|at| *end - **at < window).count() as u64 * cost;
+                ensure(held <= max, || format!("the window of {window} us that ends at {end} holds {held} of {max}"))?;
             }
         }
         Ok(())
@@ -58,7 +62,7 @@ async fn running(contention: &mut Contention<'_>, limits: &[(u64, u64)], cost: u
 
 /// At the store's clock, each record sees a different usage, and times never decrease from one record to the next.
 async fn at_the_stores_clock(contention: &mut Contention<'_>) {
-    let (shared, tries) = (contention.shared(&[(MAX_COST, 86_400_000_000)], false, None), contention.tries);
+    let (shared, tries) = (contention.shared(meter(86_400_000_000), None), contention.tries);
     let work =
         |log: Arc<SharedLog>, task, turn| async move { log.decide(task, turn, log.with_mode(Mode::Record)).await };
     let result = contention.all(&shared, (tries, false), work).await.and_then(|mut seen: Vec<Seen>| {
@@ -74,7 +78,7 @@ async fn at_the_stores_clock(contention: &mut Contention<'_>) {
 
 /// An operation that all tasks repeat under one id counts once. Each try has another id.
 async fn same_ids(contention: &mut Contention<'_>) {
-    let (shared, tries) = (contention.shared(&[(MAX_COST, 1_000)], false, Some(0)), contention.tries);
+    let (shared, tries) = (contention.shared(meter(1_000), Some(0)), contention.tries);
     let work = |log: Arc<SharedLog>, task, turn| async move {
         Ok((turn, log.decide(task, turn, log.op().with_id(7 + turn as u128)).await?))
     };
@@ -96,7 +100,7 @@ async fn same_ids(contention: &mut Contention<'_>) {
 
 /// Tasks on different keys do not affect each other.
 async fn keys_apart(contention: &mut Contention<'_>) {
-    let (shared, tries) = (contention.shared(&[(MAX_COST, 1_000)], false, Some(0)), contention.tries);
+    let (shared, tries) = (contention.shared(meter(1_000), Some(0)), contention.tries);
     let work = |log: Arc<SharedLog>, task: usize, turn| async move {
         let key = format!("{}/{task}", log.key);
         let mut op = log.op();

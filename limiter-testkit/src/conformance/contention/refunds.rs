@@ -2,22 +2,23 @@
 
 use std::sync::Arc;
 
-use limiter_core::MAX_COST;
 use limiter_core::store::Mode;
+use limiter_core::{Policy, policy};
 
-use super::tasks::{Contention, Seen, SharedLog, ensure, failed, overlap};
+use super::tasks::{Contention, Seen, SharedLog, ensure, failed, meter, overlap};
 
 pub(super) async fn run(contention: &mut Contention<'_>) {
     same_receipts(contention).await;
     different_costs(contention).await;
-    own_refunds(contention).await;
+    own_refunds(contention, policy!("1000000/1ms")).await;
+    own_refunds(contention, policy!("1000000/1ms~1ms")).await;
     one_at_a_time(contention).await;
     resets(contention).await;
 }
 
 /// A receipt that all tasks refund is refunded once. Each try has another receipt.
 async fn same_receipts(contention: &mut Contention<'_>) {
-    let (shared, tries) = (contention.shared(&[(MAX_COST, 1_000)], false, Some(0)), contention.tries);
+    let (shared, tries) = (contention.shared(meter(1_000), Some(0)), contention.tries);
     let result = async {
         let mut receipts = Vec::new();
         for turn in 0..=tries {
@@ -49,7 +50,7 @@ async fn same_receipts(contention: &mut Contention<'_>) {
 
 /// Every task settles one entry to a different cost and finds that cost in the answer.
 async fn different_costs(contention: &mut Contention<'_>) {
-    let (shared, tries) = (contention.shared(&[(1_000_000, 1_000)], false, Some(0)), contention.tries);
+    let (shared, tries) = (contention.shared(policy!("1000000/1ms"), Some(0)), contention.tries);
     let result = async {
         let receipt = shared.receipt(0, 0, 1).await.map_err(failed)?;
         let work = move |log: Arc<SharedLog>, task, turn| async move {
@@ -71,8 +72,8 @@ async fn different_costs(contention: &mut Contention<'_>) {
 }
 
 /// Each task appends entries and refunds them. At the end, the log is empty.
-async fn own_refunds(contention: &mut Contention<'_>) {
-    let shared = contention.shared(&[(1_000_000, 1_000)], false, Some(0));
+async fn own_refunds(contention: &mut Contention<'_>, policy: Policy) {
+    let shared = contention.shared(policy, Some(0));
     let result = async {
         let work = |log: Arc<SharedLog>, task, turn| async move {
             let receipt = log.receipt(task, turn, 1 + task as u64).await?;
@@ -98,7 +99,7 @@ async fn own_refunds(contention: &mut Contention<'_>) {
 
 /// Every acquire under a limit of one is refunded. No task is admitted while another holds the unit.
 async fn one_at_a_time(contention: &mut Contention<'_>) {
-    let (shared, tries) = (contention.shared(&[(1, 1_000)], false, Some(0)), contention.tries);
+    let (shared, tries) = (contention.shared(policy!("1/1ms"), Some(0)), contention.tries);
     let work = |log: Arc<SharedLog>, task, turn| async move {
         let seen = log.decide(task, turn, log.op()).await?;
         let refunded = match seen.decision.receipt().filter(|_| seen.decision.allowed()) {
@@ -123,7 +124,7 @@ async fn one_at_a_time(contention: &mut Contention<'_>) {
 
 /// Some tasks record, and the first task resets. Between two resets, the records see usages of 1, 2, 3 and so on.
 async fn resets(contention: &mut Contention<'_>) {
-    let (shared, tries) = (contention.shared(&[(MAX_COST, 1_000)], false, Some(0)), contention.tries);
+    let (shared, tries) = (contention.shared(meter(1_000), Some(0)), contention.tries);
     let work = |log: Arc<SharedLog>, task, turn| async move {
         if task == 0 {
             return Ok((None, log.reset(task, log.op().log).await?));

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use limiter_core::store::{LogKey, Mode, Op, Settlement, SettlementFacts};
 use limiter_core::{
-    Decision, EntryId, Error, ErrorKind, Name, Policy, Receipt, SharedStore, Timestamp, WindowStore as _,
+    Decision, EntryId, Error, ErrorKind, MAX_COST, Name, Policy, Receipt, SharedStore, Timestamp, WindowStore as _,
 };
 
-use crate::conformance::generated::strategy::{START, limit, policy};
+use crate::conformance::generated::strategy::{START, limit};
 use crate::conformance::sentence::Sentence::L12;
 use crate::conformance::sequence::caller::{Route, decided};
 use crate::conformance::spawn::Spawner;
@@ -85,7 +85,7 @@ impl SharedLog {
 
     /// Appends an entry of this cost and returns its receipt.
     pub(super) async fn receipt(&self, task: usize, turn: usize, cost: u64) -> Result<Receipt, Error> {
-        let seen = self.decide(task, turn, self.op().with_cost(cost)).await?;
+        let seen = self.decide(task, turn, self.op().with_cost(cost).with_kept()).await?;
         let none = || Error::new(ErrorKind::Inconsistent, "an admitted acquire returned no receipt");
         seen.decision.receipt().ok_or_else(none)
     }
@@ -109,17 +109,20 @@ impl SharedLog {
     }
 }
 
+/// Returns a limit that nothing exceeds.
+pub(super) fn meter(window: u64) -> Policy {
+    Policy::from(limit(MAX_COST, window))
+}
+
 /// A description of what went wrong.
 pub(super) type Problem = String;
 
 impl Contention<'_> {
-    /// Returns a new log, under limits of a maximum and a window. The given time starts at [`START`] and advances by
-    /// `tick` with each call.
-    pub(super) fn shared(&mut self, limits: &[(u64, u64)], attempts: bool, tick: Option<u64>) -> Arc<SharedLog> {
+    /// Returns a new log under a policy. The given time starts at [`START`] and advances by `tick` with each call.
+    pub(super) fn shared(&mut self, policy: Policy, tick: Option<u64>) -> Arc<SharedLog> {
         self.keys += 1;
         let key = format!("{}/{}", self.prefix, self.keys);
-        let limits: Vec<_> = limits.iter().map(|(max, window)| limit(*max, *window)).collect();
-        let (handles, policy) = (self.handles.to_vec(), policy(&limits, attempts));
+        let handles = self.handles.to_vec();
         Arc::new(SharedLog { handles, policy, key, clock: AtomicU64::new(START), tick })
     }
 

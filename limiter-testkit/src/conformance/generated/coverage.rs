@@ -16,9 +16,18 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
     for Planned { call, expected, .. } in &plan.calls {
         let mut note = |is_kind: bool, kind| kinds.extend(is_kind.then_some(kind));
         match (call, expected) {
-            (Call::Run { mode, policy, limiter_policy, at, id, cost, log, .. }, CallResult::Decided(decided)) => {
+            (Call::Run { mode, policy, limiter_policy, at, id, cost, log, keep }, CallResult::Decided(decided)) => {
                 let (answer, policy_of_call) = (&decided.answer, &plan.policies[*policy]);
                 let is_attempts = policy_of_call.counting() == Counting::Attempts;
+                let has_resolution = |policy: usize| plan.policies[policy].has_resolution();
+                let default = limiter_policy.filter(|default| default != policy);
+                note(has_resolution(*policy), "a resolution");
+                note(!has_resolution(*policy) && default.is_some_and(has_resolution), "a resolution of the limiter's");
+                note(has_resolution(*policy) && default.is_some_and(has_resolution), "two policies with resolutions");
+                let is_kept = answer.appended && (*keep || id.is_some());
+                let lives = answer.receipt.map(|(_, window)| window.as_micros());
+                note(is_kept && lives == Some(600_000_000), "kept for ten minutes");
+                note(answer.appended && !is_kept && answer.receipt.is_none(), "without a receipt");
                 note(log.name > 0, "another limiter");
                 note(limiter_policy.is_some_and(|default| default != *policy), "not the default policy");
                 note(at.as_micros() < latest, "steps back");
@@ -75,6 +84,8 @@ fn random_sequences_reach_every_kind_of_call() {
     println!("{counts:#?}");
     let expected = [
         "a later limit binds",
+        "a resolution",
+        "a resolution of the limiter's",
         "admitted",
         "another limiter",
         "clamped",
@@ -82,6 +93,7 @@ fn random_sequences_reach_every_kind_of_call() {
         "cost of 0",
         "denied",
         "denied attempt",
+        "kept for ten minutes",
         "not the default policy",
         "one microsecond early",
         "peek",
@@ -98,6 +110,8 @@ fn random_sequences_reach_every_kind_of_call() {
         "stale settlement",
         "steps back",
         "the whole maximum",
+        "two policies with resolutions",
+        "without a receipt",
     ];
     assert_eq!(counts.keys().copied().collect::<Vec<_>>(), expected);
     assert!(counts.values().all(|&count| count >= 40), "{counts:#?}");

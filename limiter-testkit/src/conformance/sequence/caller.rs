@@ -137,7 +137,10 @@ impl Caller {
         if let Call::Run { id: Some(CaseId::EntryOf(_)), .. } = planned.call {
             return got;
         }
-        let entry = |call: usize| self.receipts.get(&call).map(Receipt::entry);
+        // By L9, an append takes its id from an older entry, and the store may have used that id for both.
+        let has_id = matches!(planned.call, Call::Run { id: Some(_), .. });
+        let entry =
+            |call: usize| self.receipts.get(&call).map(|receipt| (receipt.entry(), has_id.then_some(receipt.at())));
         if let (Ok(CallResult::Decided(decided)), Some(own)) = (&mut got, entry(number)) {
             let same = |call: &usize| *call != number && entry(*call) == Some(own);
             decided.repeats = planned.held.iter().copied().find(same);

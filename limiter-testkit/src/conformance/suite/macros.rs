@@ -134,6 +134,7 @@ macro_rules! __conformance_tests {
         $crate::__conformance_test! { cancel Cancel $runtime }
         $crate::__conformance_test! { exhaustive Exhaustive $runtime }
         $crate::__conformance_test! { random Random $runtime }
+        $crate::__conformance_test! { guarantee Guarantee $runtime }
         $crate::__conformance_test! { contention Contention $runtime }
     };
 }

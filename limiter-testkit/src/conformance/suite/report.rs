@@ -23,13 +23,16 @@ pub enum Phase {
     Exhaustive,
     /// Random sequences, which are shrunk if they fail.
     Random,
+    /// Random sequences, judged from outside: no window admits more than its maximum, and no unit is held longer than its window
+    /// and the resolution.
+    Guarantee,
     /// Many concurrent tasks on one key.
     Contention,
 }
 
 impl Phase {
     /// All phases, in the order in which they run.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Golden,
         Self::Cases,
         Self::LongLog,
@@ -39,12 +42,13 @@ impl Phase {
         Self::Handles,
         Self::Exhaustive,
         Self::Random,
+        Self::Guarantee,
         Self::Contention,
     ];
 
     /// Returns whether the phase depends on the seed.
     pub(crate) const fn is_random(self) -> bool {
-        matches!(self, Self::Exhaustive | Self::Random)
+        matches!(self, Self::Exhaustive | Self::Random | Self::Guarantee)
     }
 }
 

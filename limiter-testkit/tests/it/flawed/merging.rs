@@ -102,7 +102,7 @@ impl Flaw {
             Self::TakesTheNewerCost => merged.cost = u.cost,
             Self::WrapsMergedCosts => merged.cost = (u.cost + v.cost - 1) % MAX_COST + 1,
             Self::KeepsTheIdsOfMergedEntries => merged.id = u.id.or(v.id),
-            Self::KeepsTheReceiptsOfMergedEntries => merged.name = u.name,
+            Self::KeepsTheReceiptsOfMergedEntries | Self::MergesKeptEntries => merged.name = u.name,
             Self::KeepsMergedEntries => merged.keep = u.keep || v.keep,
             _ => {}
         }

@@ -100,10 +100,12 @@ impl Journal {
     }
 
     /// Changes the step that determines the cost of an entry, as its receipt names it. Returns whether the entry was there, or `None` if
-    /// there is no such step.
-    pub(super) fn settle(&mut self, log: LogKey<'_>, receipt: Receipt, cost: u64) -> Option<bool> {
+    /// there is no such step. `now` is by the clock of the local store, or the caller's.
+    pub(super) fn settle(&mut self, log: LogKey<'_>, receipt: Receipt, cost: u64, now: Timestamp) -> Option<bool> {
         let number = *self.costs.get(&(log.into(), receipt.entry(), receipt.at()))?;
         let old_cost = match &mut self.steps.get_mut(number)?.change {
+            // With a resolution, the receipt ends before the entry.
+            Change::Charge(_) if receipt.has_expired(now) => return Some(false),
             Change::Charge(charge) if charge.is_sent => {
                 let old_cost = charge.new_cost.unwrap_or(charge.cost);
                 charge.new_cost = Some(if old_cost == 0 { 0 } else { cost });
@@ -319,8 +321,8 @@ mod tests {
                         let entry = Entry { id: EntryId::from_u128(time.into()), at: at(time) };
                         let _ = journal.charge(&Op::acquire(&key, &policy), entry, expires);
                     }
-                    4 => drop(journal.settle(log, receipt, number % 3)),
-                    5 if journal.settle(log, receipt, 1).is_none() => {
+                    4 => drop(journal.settle(log, receipt, number % 3, at(now))),
+                    5 if journal.settle(log, receipt, 1, at(now)).is_none() => {
                         journal.push_settlement(&Settlement::new(log, &policy, receipt, 1), expires);
                     }
                     6 => drop(journal.discard(log, number)),

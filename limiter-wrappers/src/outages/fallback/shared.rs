@@ -131,7 +131,10 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
             let issued = Issued { entry, local, primary: None, window, verdict: Some(facts.admitted) };
             let max = state.journal.max;
             let log = state.journal.charge(op, entry, counts_until);
-            state.verdicts.issue(log, issued, expires, max);
+            // Nobody can name any other entry.
+            if op.is_kept() || !op.has_resolution() {
+                state.verdicts.issue(log, issued, expires, max);
+            }
             self.in_use.store(true, Ordering::Release);
             facts.outcome = Outcome::Appended(entry);
             drop(state);
@@ -167,8 +170,9 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
                 Some(receipt),
             ),
         };
+        let now = self.time(settlement.at, 0);
         for receipt in [Some(receipt), primary].into_iter().flatten() {
-            if let Some(applied) = state.journal.settle(settlement.log, receipt, settlement.cost) {
+            if let Some(applied) = state.journal.settle(settlement.log, receipt, settlement.cost, now) {
                 return ControlFlow::Break(SettlementFacts { applied, ..facts });
             }
         }
@@ -179,17 +183,14 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
     pub(super) fn settle_later(self: &Arc<Self>, settlement: &Settlement<'_>) -> SettlementFacts {
         let (receipt, ahead) = (settlement.receipt, self.clock_ahead.load(Ordering::Relaxed));
         let log = self.local_log(settlement.log, settlement.policy, settlement.at);
-        let now = match settlement.at {
-            At::StoreClock => shifted(self.now(), ahead),
-            At::Given(at) => at,
-        };
+        let now = self.time(settlement.at, ahead);
         if receipt.has_expired(now) {
             return SettlementFacts { applied: false, log };
         }
         let expires = self.expiry(settlement.at, shifted(receipt.at(), ahead.saturating_neg()), receipt.window());
         let mut state = self.lock();
         // Another call may have journaled one for the same entry meanwhile.
-        let applied = state.journal.settle(settlement.log, receipt, settlement.cost).unwrap_or_else(|| {
+        let applied = state.journal.settle(settlement.log, receipt, settlement.cost, now).unwrap_or_else(|| {
             state.journal.push_settlement(settlement, expires);
             true
         });
@@ -203,6 +204,14 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
         let mut peek = Op::peek(log.key, policy).with_name(log.name);
         peek.at = at;
         self.local.apply_now(&peek).log
+    }
+
+    /// Returns the time of a call by a clock that is this many µs ahead of the local store's.
+    fn time(&self, at: At, ahead: i64) -> Timestamp {
+        match at {
+            At::StoreClock => shifted(self.now(), ahead),
+            At::Given(at) => at,
+        }
     }
 
     /// Returns when an entry expires, by the local store's clock.

@@ -1,0 +1,39 @@
+//! The most common operations under a resolution, in a few steps.
+
+use super::Log;
+use crate::decision::SizedFacts;
+use crate::facts::{Outcome, Usage};
+use crate::merging::Merging;
+use crate::op::Op;
+use crate::time::Timestamp;
+
+impl Log {
+    /// Applies an operation under one limit that drops nothing, and merges no entry but its own, with the newest one. Returns
+    /// `None`, and changes nothing, if the operation may be another: [`apply`](Self::apply) handles all.
+    #[inline]
+    pub(crate) fn apply_common(&mut self, op: &Op<'_>, now: Timestamp) -> Option<SizedFacts<1>> {
+        let ([limit], None) = (op.policy.limits(), op.limiter_policy) else { return None };
+        let (max, oldest, newest) = (limit.max(), self.entries.front()?.at, self.newest()?);
+        let (time, used) = (self.clamped(op.at, now), self.cost_from(0));
+        if !op.has_resolution() || op.is_kept() || used > max || !limit.window().counts(oldest, time) {
+            return None;
+        }
+        let admitted = used.saturating_add(op.cost) <= max;
+        if !op.appends(admitted) {
+            let missing = used.saturating_add(op.cost).saturating_sub(max);
+            let blocker = self.time_of_first_reaching(0, missing).unwrap_or(time);
+            let (usage, outcome) = ([Usage { used, oldest, blocker }], Outcome::Nothing);
+            return Some(SizedFacts { admitted, outcome, now: time, newest: Some(newest), usage });
+        }
+        let may_be_kept = self.kept_until.is_some_and(|at| Merging::KEPT.counts(at, newest));
+        if !admitted || may_be_kept {
+            return None;
+        }
+        let appended = self.add_to_newest(op, max, time)?;
+        self.expire_after(op, time, now);
+        let oldest = self.entries.front().map_or(time, |oldest| oldest.at);
+        let usage = [Usage { used: used + op.cost, oldest, blocker: oldest }];
+        let outcome = Outcome::Appended(self.entry(&appended));
+        Some(SizedFacts { admitted, outcome, now: time, newest: Some(time), usage })
+    }
+}

@@ -1,0 +1,401 @@
+//! What Envoy is told: one table for each part of the answer.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts, async_trait};
+use limiter_core::{Error, ErrorKind, SharedStore, WindowStore, WithClock};
+use limiter_memory::MemoryStore;
+use limiter_server::config::Config;
+use limiter_server::proto::{Code, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse};
+use limiter_server::proto::{RateLimitUnit, Unit};
+use limiter_server::service::{Failure, Headers, MAX_DESCRIPTORS, Service};
+use limiter_server::store::Store;
+use limiter_testkit::MockClock;
+
+const CONFIG: &str = "
+domain: d
+descriptors:
+  - key: user
+    rate_limit: { unit: minute, requests_per_unit: 3 }
+  - key: site
+    rate_limit: { unit: second, requests_per_unit: 5, name: whole site }
+  - key: two
+    rate_limit: { policy: '2/10s, 3/1h' }
+  - key: login
+    rate_limit: { policy: 1/10s, counting: attempts }
+  - key: never
+    rate_limit: { unit: second, requests_per_unit: 0 }
+  - key: free
+    rate_limit: { unlimited: true }
+  - key: trusted
+  - key: tried
+    shadow_mode: true
+    rate_limit: { unit: week, requests_per_unit: 1 }
+  - key: tried_never
+    shadow_mode: true
+    rate_limit: { unit: second, requests_per_unit: 0 }
+  - key: huge
+    rate_limit: { policy: 4503599627370496/365d }
+  - key: strict
+    rate_limit: { unit: day, requests_per_unit: 1, replaces: [{ name: whole site }] }
+  - key: monthly
+    quota_mode: true
+    rate_limit: { unit: month, requests_per_unit: 1 }
+  - key: yearly
+    quota_mode: true
+    rate_limit: { unit: year, requests_per_unit: 2 }
+  - key: window
+    rate_limit: { policy: 7/90s }
+";
+
+struct Fixture {
+    service: Service,
+    clock: MockClock,
+}
+
+fn fixture(headers: Headers) -> Fixture {
+    let clock = MockClock::new();
+    let store: SharedStore = Arc::new(WithClock::new(MemoryStore::new(), clock.clone()));
+    Fixture { service: over(store, headers), clock }
+}
+
+fn over(store: SharedStore, headers: Headers) -> Service {
+    Service::new(&Config::parse("f", CONFIG.as_bytes()).unwrap(), Store::over(store), headers)
+}
+
+/// Returns the request that a text means: `user=ann & site=x +2 & user=bob @9/HOUR`, with costs and limits of descriptors.
+fn request(domain: &str, text: &str, hits_addend: u32) -> RateLimitRequest {
+    let descriptors = text.split(" & ").filter(|text| !text.is_empty()).map(|text| {
+        let mut words = text.split(' ');
+        let entry = |pair: &str| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            Entry { key: key.to_owned(), value: value.to_owned() }
+        };
+        let entries = words.next().unwrap().split(';').map(entry).collect();
+        let mut descriptor = RateLimitDescriptor { entries, ..Default::default() };
+        for word in words {
+            if let Some(hits) = word.strip_prefix('+') {
+                descriptor.hits_addend = Some(hits.parse::<u64>().unwrap().into());
+            } else {
+                let (max, unit) = word.strip_prefix('@').unwrap().split_once('/').unwrap();
+                let unit = unit.parse().unwrap_or_else(|_| RateLimitUnit::from_str_name(unit).unwrap().into());
+                descriptor.limit = Some(RateLimitOverride { requests_per_unit: max.parse().unwrap(), unit });
+            }
+        }
+        descriptor
+    });
+    RateLimitRequest { domain: domain.to_owned(), descriptors: descriptors.collect(), hits_addend }
+}
+
+/// Returns an answer as text: the code, then of each descriptor the code, the limit, what remains, and the duration in µs.
+fn text(answer: &RateLimitResponse) -> String {
+    let code = |code: Code| match code {
+        Code::Ok => "OK",
+        Code::OverLimit => "OVER",
+        Code::Unknown => "?",
+    };
+    let mut out = code(answer.overall_code()).to_owned();
+    for status in &answer.statuses {
+        write!(out, " | {}", code(status.code())).unwrap();
+        if let Some(limit) = &status.current_limit {
+            let unit = Unit::try_from(limit.unit).unwrap().as_str_name();
+            write!(out, " {} {}/{unit}", limit.name, limit.requests_per_unit).unwrap();
+        }
+        write!(out, " {}", status.limit_remaining).unwrap();
+        if let Some(duration) = &status.duration_until_reset {
+            write!(out, " {}", duration.seconds * 1_000_000 + i64::from(duration.nanos / 1_000)).unwrap();
+        }
+    }
+    out
+}
+
+impl Fixture {
+    async fn ask(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Failure> {
+        self.service.decide(request).await
+    }
+
+    /// Asks the rows one after another: the time before it in µs, the request, and the answer.
+    async fn check(&self, rows: &[(u64, &str, &str)]) {
+        for (i, (micros, asked, expected)) in rows.iter().enumerate() {
+            self.clock.advance(Duration::from_micros(*micros));
+            let answer = self.ask(&request("d", asked, 0)).await.unwrap();
+            assert_eq!(text(&answer), *expected, "row {i}: {asked}");
+        }
+    }
+}
+
+const SECOND: u64 = 1_000_000;
+
+#[tokio::test]
+async fn windows_roll_and_answers_say_what_is_left() {
+    let rows: &[(u64, &str, &str)] = &[
+        (0, "user=ann", "OK | OK user 3/MINUTE 2 60000000"),
+        (20 * SECOND, "user=ann", "OK | OK user 3/MINUTE 1 40000000"),
+        (15 * SECOND, "user=ann", "OK | OK user 3/MINUTE 0 25000000"),
+        (SECOND, "user=ann", "OVER | OVER user 3/MINUTE 0 24000000"),
+        (0, "user=bob", "OK | OK user 3/MINUTE 2 60000000"),
+        (24 * SECOND - 1, "user=ann", "OVER | OVER user 3/MINUTE 0 1"),
+        (1, "user=ann", "OK | OK user 3/MINUTE 0 20000000"),
+    ];
+    fixture(Headers::None).check(rows).await;
+}
+
+#[tokio::test]
+async fn each_kind_of_rule_has_its_answer() {
+    let rows: &[(u64, &str, &str)] = &[
+        // No rule, and rules without limits.
+        (0, "nobody=x", "OK | OK 0"),
+        (0, "user", "OK | OK user 3/MINUTE 2 60000000"),
+        (0, "free=x", "OK | OK 4294967295"),
+        (0, "trusted=x", "OK | OK 0"),
+        (0, "never=x", "OVER | OVER never 0/UNKNOWN 0"),
+        // Names, units, and windows that are no unit.
+        (0, "site=x", "OK | OK whole site 5/SECOND 4 1000000"),
+        (0, "strict=x", "OK | OK strict 1/DAY 0 86400000000"),
+        (0, "window=x", "OK | OK window 7/UNKNOWN 6 90000000"),
+        // The binding limit of two.
+        (0, "two=x", "OK | OK two 2/UNKNOWN 1 10000000"),
+        (0, "two=x", "OK | OK two 2/UNKNOWN 0 10000000"),
+        (0, "two=x", "OVER | OVER two 2/UNKNOWN 0 10000000"),
+        (10 * SECOND, "two=x", "OK | OK two 3/HOUR 0 3590000000"),
+        (0, "two=x", "OVER | OVER two 3/HOUR 0 3590000000"),
+        // Numbers saturate.
+        (0, "huge=x", "OK | OK huge 4294967295/YEAR 4294967295 31536000000000"),
+        // Shadow mode: counted, never denied.
+        (0, "tried=x", "OK | OK tried 1/WEEK 0 604800000000"),
+        (SECOND, "tried=x", "OK | OK tried 1/WEEK 0 604799000000"),
+        (0, "tried_never=x", "OK | OK tried_never 0/UNKNOWN 0"),
+        // Every attempt counts.
+        (0, "login=x", "OK | OK login 1/UNKNOWN 0 10000000"),
+        (5 * SECOND, "login=x", "OVER | OVER login 1/UNKNOWN 0 10000000"),
+        (9 * SECOND, "login=x", "OVER | OVER login 1/UNKNOWN 0 10000000"),
+    ];
+    let fixture = fixture(Headers::None);
+    fixture.check(rows).await;
+    let rules = fixture.service.rules();
+    let rule = |path: &str| rules.iter().find(|rule| rule.path == path).unwrap();
+    let count = |path: &str| {
+        let counts = &rule(path).counts;
+        [counts.allowed.load(Relaxed), counts.denied.load(Relaxed), counts.shadow_denied.load(Relaxed)]
+    };
+    for (path, counts) in [
+        ("two", [3, 2, 0]),
+        ("tried", [1, 0, 1]),
+        ("tried_never", [0, 0, 1]),
+        ("never", [0, 1, 0]),
+        ("free", [1, 0, 0]),
+        ("login", [1, 2, 0]),
+    ] {
+        assert_eq!(count(path), counts, "{path}");
+    }
+    let denied: Vec<String> = fixture.service.denied().latest(9).iter().map(|key| key.rule.path.clone()).collect();
+    assert_eq!(denied, ["login", "two", "never"]);
+}
+
+#[tokio::test]
+async fn if_one_descriptor_is_over_its_limit_none_is_charged() {
+    let rows: &[(u64, &str, &str)] = &[
+        (0, "user=ann +3 & site=x", "OK | OK user 3/MINUTE 0 60000000 | OK whole site 5/SECOND 4 1000000"),
+        (0, "site=x & user=ann", "OVER | OK whole site 5/SECOND 4 1000000 | OVER user 3/MINUTE 0 60000000"),
+        (0, "site=x & never=x", "OVER | OK whole site 5/SECOND 4 1000000 | OVER never 0/UNKNOWN 0"),
+        (0, "site=x & user=bob +4", "OVER | OK whole site 5/SECOND 4 1000000 | OVER user 3/MINUTE 3"),
+        (
+            0,
+            "nobody=x & site=x & free=x & user=ann",
+            "OVER | OK 0 | OK whole site 5/SECOND 4 1000000 | OK 4294967295 | OVER user 3/MINUTE 0 60000000",
+        ),
+        // Rules in shadow mode are asked last and charged only with the others.
+        (0, "tried=x & user=ann", "OVER | OK tried 1/WEEK 1 0 | OVER user 3/MINUTE 0 60000000"),
+        (0, "tried=x & site=x", "OK | OK tried 1/WEEK 0 604800000000 | OK whole site 5/SECOND 3 1000000"),
+        (0, "tried=x & site=x", "OK | OK tried 1/WEEK 0 604800000000 | OK whole site 5/SECOND 2 1000000"),
+        // One rule twice, under other keys and under the same.
+        (0, "user=cy & user=di", "OK | OK user 3/MINUTE 2 60000000 | OK user 3/MINUTE 2 60000000"),
+        (0, "user=cy & user=cy", "OK | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 0 60000000"),
+        (
+            0,
+            "user=di & user=di & user=di",
+            "OVER | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 2 60000000 | OVER user 3/MINUTE 0 60000000",
+        ),
+        (0, "user=di & user=di", "OK | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 0 60000000"),
+        // A rule that replaces another one.
+        (0, "site=x & strict=x", "OK | OK 0 | OK strict 1/DAY 0 86400000000"),
+        (0, "site=x", "OK | OK whole site 5/SECOND 1 1000000"),
+    ];
+    let fixture = fixture(Headers::None);
+    fixture.check(rows).await;
+    let rules = fixture.service.rules();
+    let site = rules.iter().find(|rule| rule.path == "site").unwrap();
+    // What another rule denied counts neither as allowed nor as denied.
+    assert_eq!((site.counts.allowed.load(Relaxed), site.counts.denied.load(Relaxed)), (4, 0));
+}
+
+#[tokio::test]
+async fn quotas_deny_only_together() {
+    let rows: &[(u64, &str, &str)] = &[
+        (0, "monthly=x", "OK | OK monthly 1/MONTH 0 2592000000000"),
+        (0, "monthly=x & yearly=x", "OK | OK monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 1 31536000000000"),
+        (0, "monthly=x & user=ann", "OVER | OVER monthly 1/MONTH 0 2592000000000 | OK user 3/MINUTE 3 0"),
+        (0, "monthly=x & yearly=x +0", "OK | OK monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 1 31536000000000"),
+        (0, "monthly=x & yearly=x", "OK | OK monthly 1/MONTH 0 2592000000000 | OK yearly 2/YEAR 0 31536000000000"),
+        (
+            0,
+            "user=ann & monthly=x & yearly=x",
+            "OVER | OK user 3/MINUTE 3 0 | OVER monthly 1/MONTH 0 2592000000000 | OVER yearly 2/YEAR 0 31536000000000",
+        ),
+    ];
+    fixture(Headers::None).check(rows).await;
+}
+
+#[tokio::test]
+async fn costs_are_those_of_the_request_or_the_descriptor() {
+    let fixture = fixture(Headers::None);
+    let rows: &[(u32, &str, &str)] = &[
+        (0, "site=a", "OK | OK whole site 5/SECOND 4 1000000"),
+        (2, "site=a", "OK | OK whole site 5/SECOND 2 1000000"),
+        (2, "site=a +1", "OK | OK whole site 5/SECOND 1 1000000"),
+        (2, "site=a", "OVER | OVER whole site 5/SECOND 1 1000000"),
+        // An explicit 0 looks whether one more would fit.
+        (2, "site=a +0", "OK | OK whole site 5/SECOND 1 1000000"),
+        (1, "site=a", "OK | OK whole site 5/SECOND 0 1000000"),
+        (0, "site=a +0", "OVER | OVER whole site 5/SECOND 0 1000000"),
+        (0, "site=new +0", "OK | OK whole site 5/SECOND 5 0"),
+        // What never fits has no duration.
+        (6, "site=b", "OVER | OVER whole site 5/SECOND 5"),
+        (0, "site=b +18446744073709551615", "OVER | OVER whole site 5/SECOND 5"),
+        (3, "two=b", "OVER | OVER two 2/UNKNOWN 2"),
+        (u32::MAX, "huge=b", "OK | OK huge 4294967295/YEAR 4294967295 31536000000000"),
+        (9, "tried=b", "OK | OK tried 1/WEEK 1"),
+        (9, "free=b & trusted=b & nobody=b", "OK | OK 4294967295 | OK 0 | OK 0"),
+    ];
+    for (hits, asked, expected) in rows {
+        let answer = fixture.ask(&request("d", asked, *hits)).await.unwrap();
+        assert_eq!(text(&answer), *expected, "{asked} with {hits}");
+    }
+}
+
+#[tokio::test]
+async fn a_descriptor_can_bring_its_own_limit() {
+    let rows: &[(u64, &str, &str)] = &[
+        (0, "user=ann @5/HOUR", "OK | OK user 5/HOUR 4 3600000000"),
+        (0, "user=ann", "OK | OK user 3/MINUTE 1 60000000"),
+        (0, "user=ann @2/HOUR", "OVER | OVER user 2/HOUR 0 3600000000"),
+        (0, "user=ann @0/HOUR", "OVER | OVER user 0/UNKNOWN 0"),
+        (0, "user=ann @2/HOUR +3", "OVER | OVER user 2/HOUR 0"),
+        // Where no rule has a limiter, and where none matches.
+        (0, "free=x @1/DAY", "OK | OK =override 1/DAY 0 86400000000"),
+        (0, "free=x @1/DAY", "OVER | OVER =override 1/DAY 0 86400000000"),
+        (
+            0,
+            "free=y @1/DAY & nobody=x @1/MONTH",
+            "OK | OK =override 1/DAY 0 86400000000 | OK =override 1/MONTH 0 2592000000000",
+        ),
+        (0, "nobody=x @1/MONTH", "OVER | OVER =override 1/MONTH 0 2592000000000"),
+        (0, "nobody=x;a=b @1/YEAR", "OK | OK =override 1/YEAR 0 31536000000000"),
+        (0, "never=x @4/SECOND", "OK | OK =override 4/SECOND 3 1000000"),
+        (0, "nobody=z @0/SECOND", "OVER | OVER =override 0/UNKNOWN 0"),
+    ];
+    let fixture = fixture(Headers::None);
+    fixture.check(rows).await;
+    let elsewhere = fixture.ask(&request("elsewhere", "user=ann @1/DAY", 0)).await.unwrap();
+    assert_eq!(text(&elsewhere), "OK | OK 0");
+}
+
+#[tokio::test]
+async fn requests_without_sense_are_refused() {
+    let fixture = fixture(Headers::None);
+    let many = vec!["user=ann"; MAX_DESCRIPTORS + 1].join(" & ");
+    for (domain, asked, reason) in [
+        ("", "user=ann", "domain is empty, expected the name of a domain"),
+        ("d", "", "descriptors is empty, expected at least one"),
+        ("d", &*many, "1001 descriptors, expected at most 1000"),
+        (
+            "d",
+            "user=ann & user=bob @1/UNKNOWN",
+            "descriptors[1].limit.unit is 0, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR",
+        ),
+        ("d", "user=ann @1/99", "descriptors[0].limit.unit is 99, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR"),
+    ] {
+        let failure = fixture.ask(&request(domain, asked, 0)).await.unwrap_err();
+        assert!(matches!(&failure, Failure::Invalid(text) if text == reason), "{failure}");
+    }
+    let most = vec!["nobody=x"; MAX_DESCRIPTORS].join(" & ");
+    assert_eq!(fixture.ask(&request("d", &most, 0)).await.unwrap().statuses.len(), MAX_DESCRIPTORS);
+    let unknown = fixture.ask(&request("elsewhere", "user=ann", 0)).await.unwrap();
+    assert_eq!(text(&unknown), "OK | OK 0");
+}
+
+#[tokio::test]
+async fn header_fields_are_in_the_chosen_form() {
+    let asked =
+        ["user=ann +2 & two=x", "user=ann +2 & two=x", "free=x", "tried=x", "never=x", "user=ann +4", "site=x;y"];
+    let fields = |answer: &RateLimitResponse| {
+        let fields = answer.response_headers_to_add.iter().map(|field| format!("{}: {}", field.key, field.value));
+        fields.collect::<Vec<_>>().join("; ")
+    };
+    let policy = r#"ratelimit-policy: "user";q=3;w=60, "two-10s";q=2;w=10, "two-1h";q=3;w=3600"#;
+    let own = r#"ratelimit-policy: "user";q=3;w=60; ratelimit: "user";r=1;t=60"#;
+    let structured = [
+        format!(r#"{policy}; ratelimit: "user";r=1;t=60, "two-10s";r=1;t=10, "two-1h";r=2;t=3600"#),
+        format!(r#"{policy}; ratelimit: "user";r=1;t=60, "two-10s";r=1;t=10, "two-1h";r=2;t=3600; retry-after: 60"#),
+        String::new(),
+        String::new(),
+        String::new(),
+        own.to_owned(),
+        String::new(),
+    ];
+    let legacy = [
+        "ratelimit-limit: 3; ratelimit-remaining: 1; ratelimit-reset: 60",
+        "ratelimit-limit: 3; ratelimit-remaining: 1; ratelimit-reset: 60; retry-after: 60",
+        "",
+        "",
+        "",
+        "ratelimit-limit: 3; ratelimit-remaining: 1; ratelimit-reset: 60",
+        "",
+    ]
+    .map(str::to_owned);
+    for (form, expected) in
+        [(Headers::Ratelimit, structured), (Headers::Legacy, legacy), (Headers::None, Default::default())]
+    {
+        let fixture = fixture(form);
+        for (asked, expected) in asked.iter().zip(expected) {
+            let answer = fixture.ask(&request("d", asked, 0)).await.unwrap();
+            assert_eq!(fields(&answer), expected, "{form:?}: {asked}");
+        }
+    }
+}
+
+/// Fails always.
+#[derive(Debug)]
+struct Broken;
+
+#[async_trait]
+impl WindowStore for Broken {
+    async fn apply(&self, _: Op<'_>) -> Result<Facts, Error> {
+        Err(Error::new(ErrorKind::Unavailable, "away"))
+    }
+
+    async fn settle(&self, _: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        Err(Error::new(ErrorKind::Unavailable, "away"))
+    }
+
+    async fn reset(&self, _: LogKey<'_>) -> Result<bool, Error> {
+        Err(Error::new(ErrorKind::Unavailable, "away"))
+    }
+}
+
+#[tokio::test]
+async fn a_failed_store_fails_the_request_but_not_a_shadow() {
+    let service = over(Arc::new(Broken), Headers::Ratelimit);
+    for (asked, expected) in
+        [("tried=x", Some("OK | OK 0")), ("free=x", Some("OK | OK 4294967295")), ("user=ann", None)]
+    {
+        match (service.decide(&request("d", asked, 0)).await, expected) {
+            (Ok(answer), Some(expected)) => assert_eq!(text(&answer), expected),
+            (Err(Failure::Store(error)), None) => assert_eq!(error.kind(), ErrorKind::Unavailable),
+            (answer, _) => panic!("{asked}: {answer:?}"),
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! gRPC: Envoy's protocol, bad input, health, reflection and TLS.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::Arc;
+
+use http::uri::PathAndQuery;
+use limiter_server::proto::{Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use prost::Message;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code as Grpc, Request, Status};
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_prost::ProstCodec;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+use crate::server::{Server, until};
+
+const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+const CONFIG: &str = "
+domain: d
+descriptors:
+  - key: user
+    rate_limit: { unit: minute, requests_per_unit: 3 }
+";
+
+async fn channel(address: SocketAddr) -> Channel {
+    Endpoint::try_from(format!("http://{address}")).unwrap().connect().await.unwrap()
+}
+
+/// Calls the service with any message, which may be another one than it expects.
+async fn call<M: Message + Send + 'static>(channel: &Channel, message: M) -> Result<RateLimitResponse, Status> {
+    let mut grpc = tonic::client::Grpc::new(channel.clone());
+    grpc.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
+    let path = PathAndQuery::from_maybe_shared(format!("/{SERVICE}/ShouldRateLimit")).unwrap();
+    let codec = ProstCodec::<M, RateLimitResponse>::default();
+    Ok(grpc.unary(Request::new(message), path, codec).await?.into_inner())
+}
+
+fn request(value: &str) -> RateLimitRequest {
+    let entry = Entry { key: "user".to_owned(), value: value.to_owned() };
+    let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
+    RateLimitRequest { domain: "d".to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
+}
+
+/// A newer request: it has a field that the server does not know.
+#[derive(Clone, PartialEq, Message)]
+struct Newer {
+    #[prost(string, tag = "1")]
+    domain: String,
+    #[prost(message, repeated, tag = "2")]
+    descriptors: Vec<RateLimitDescriptor>,
+    #[prost(string, tag = "99")]
+    unknown: String,
+}
+
+/// A request whose domain is a number.
+#[derive(Clone, PartialEq, Message)]
+struct Number {
+    #[prost(uint64, tag = "1")]
+    domain: u64,
+}
+
+/// A request whose domain is any bytes.
+#[derive(Clone, PartialEq, Message)]
+struct Bytes {
+    #[prost(bytes = "vec", tag = "1")]
+    domain: Vec<u8>,
+}
+
+#[tokio::test]
+async fn requests_are_answered_and_bad_ones_refused() {
+    let server = Server::start(CONFIG, &[]);
+    let channel = channel(server.grpc).await;
+    let codes = async |value: &str| {
+        let mut codes = Vec::new();
+        for _ in 0..4 {
+            codes.push(call(&channel, request(value)).await.unwrap().overall_code());
+        }
+        codes
+    };
+    let expected = [Code::Ok, Code::Ok, Code::Ok, Code::OverLimit];
+    assert_eq!(codes("ann").await, expected);
+    assert_eq!(codes(&"x".repeat(1 << 20)).await, expected, "a key of 1 MB is a key");
+    let newer = Newer { domain: "d".to_owned(), descriptors: request("newer").descriptors, unknown: "x".to_owned() };
+    assert_eq!(call(&channel, newer).await.unwrap().overall_code(), Code::Ok);
+
+    let many = RateLimitRequest { descriptors: vec![request("x").descriptors.remove(0); 10_000], ..request("x") };
+    let invalid = [
+        call(&channel, RateLimitRequest::default()).await,
+        call(&channel, RateLimitRequest { descriptors: Vec::new(), ..request("x") }).await,
+        call(&channel, RateLimitRequest { domain: String::new(), ..request("x") }).await,
+        call(&channel, many).await,
+    ];
+    for answer in invalid {
+        assert_eq!(answer.unwrap_err().code(), Grpc::InvalidArgument);
+    }
+    for answer in [
+        call(&channel, Number { domain: 7 }).await,
+        call(&channel, Bytes { domain: b"\xff\xfe".to_vec() }).await,
+        call(&channel, Bytes { domain: vec![b'x'; 5 << 20] }).await,
+    ] {
+        let code = answer.unwrap_err().code();
+        assert!(matches!(code, Grpc::Internal | Grpc::OutOfRange), "{code:?}");
+    }
+    assert_eq!(server.metric(r#"limiter_server_errors_total{interface="grpc",kind="invalid"}"#), Some(4.0));
+}
+
+#[tokio::test]
+async fn health_and_reflection_tell_about_the_service() {
+    let mut server = Server::start(CONFIG, &[]);
+    let channel = channel(server.grpc).await;
+    let mut health = HealthClient::new(channel.clone());
+    for service in ["", SERVICE] {
+        let asked = tonic_health::pb::HealthCheckRequest { service: service.to_owned() };
+        assert_eq!(health.check(asked).await.unwrap().into_inner().status(), ServingStatus::Serving);
+    }
+
+    let mut reflection = ServerReflectionClient::new(channel);
+    let mut asked = async |message| {
+        let request = ServerReflectionRequest { host: String::new(), message_request: Some(message) };
+        let answers = reflection.server_reflection_info(tonic::codegen::tokio_stream::once(request)).await.unwrap();
+        answers.into_inner().message().await.unwrap().unwrap().message_response.unwrap()
+    };
+    let MessageResponse::ListServicesResponse(list) = asked(MessageRequest::ListServices(String::new())).await else {
+        panic!("expected a list");
+    };
+    let names: Vec<&str> = list.service.iter().map(|service| &*service.name).collect();
+    assert!(names.contains(&SERVICE) && names.contains(&"grpc.health.v1.Health"), "{names:?}");
+    let MessageResponse::FileDescriptorResponse(file) =
+        asked(MessageRequest::FileContainingSymbol(SERVICE.to_owned())).await
+    else {
+        panic!("expected a file");
+    };
+    assert!(!file.file_descriptor_proto.is_empty());
+
+    // Those who watch are told before the end, and do not hold it up.
+    let watched = tonic_health::pb::HealthCheckRequest { service: SERVICE.to_owned() };
+    let mut watch = health.watch(watched).await.unwrap().into_inner();
+    assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::Serving);
+    server.signal("TERM");
+    assert_eq!(watch.message().await.unwrap().unwrap().status(), ServingStatus::NotServing);
+    assert_eq!(tokio::task::spawn_blocking(move || server.wait().code()).await.unwrap(), Some(0));
+}
+
+/// Writes the certificates of a server and a client, both signed by `ca.pem`.
+fn certificates(folder: &Path) {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let ca = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    fs::write(folder.join("ca.pem"), ca.pem()).unwrap();
+    for name in ["server", "client"] {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        fs::write(folder.join(format!("{name}.pem")), params.signed_by(&key, &ca).unwrap().pem()).unwrap();
+        fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn tls_protects_both_interfaces_and_may_ask_for_certificates() {
+    let folder = tempfile::tempdir().unwrap();
+    certificates(folder.path());
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let read = |name: &str| fs::read(folder.path().join(name)).unwrap();
+    let (cert, key, ca) = (path("server.pem"), path("server.key"), path("ca.pem"));
+    let tls = ["--tls-cert", &*cert, "--tls-key", &*key];
+    let one_sided = Server::start(CONFIG, &tls);
+    let mutual = Server::start(CONFIG, &[&tls[..], &["--tls-client-ca", &*ca]].concat());
+
+    let plain = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(read("ca.pem"))).domain_name("localhost");
+    let known = plain.clone().identity(Identity::from_pem(read("client.pem"), read("client.key")));
+    for (server, tls, expected) in [
+        (&one_sided, Some(&plain), true),
+        (&one_sided, None, false),
+        (&mutual, Some(&plain), false),
+        (&mutual, Some(&known), true),
+    ] {
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let endpoint = Endpoint::try_from(format!("{scheme}://{}", server.grpc)).unwrap();
+        let endpoint = tls.map_or(endpoint.clone(), |tls| endpoint.tls_config(tls.clone()).unwrap());
+        let answered = match endpoint.connect().await {
+            Ok(channel) => call(&channel, request("ann")).await.is_ok(),
+            Err(_) => false,
+        };
+        assert_eq!(answered, expected);
+    }
+
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(&read("ca.pem")).unwrap()).unwrap();
+    let config =
+        ClientConfig::builder_with_provider(Arc::new(default_provider())).with_safe_default_protocol_versions();
+    let config = Arc::new(config.unwrap().with_root_certificates(roots).with_no_client_auth());
+    for (server, expected) in [(&one_sided, true), (&mutual, false)] {
+        let client = ClientConnection::new(Arc::clone(&config), "localhost".try_into().unwrap()).unwrap();
+        let mut stream = StreamOwned::new(client, TcpStream::connect(server.http).unwrap());
+        let _ = stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert_eq!(answer.starts_with(b"HTTP/1.1 200"), expected);
+    }
+}
+
+#[test]
+fn the_end_waits_for_requests_in_progress() {
+    let mut server = Server::start(CONFIG, &[]);
+    let body = r#"{"domain": "d", "descriptor": [["user", "ann"]]}"#;
+    let begin = || {
+        let mut stream = TcpStream::connect(server.http).unwrap();
+        let len = body.len();
+        let head =
+            format!("POST /v1/acquire HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {len}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut go_on = [0; 25];
+        stream.read_exact(&mut go_on).unwrap();
+        assert!(go_on.starts_with(b"HTTP/1.1 100"));
+        stream
+    };
+    let (mut ends, never_ends) = (begin(), begin());
+    server.signal("TERM");
+    until("the listener is closed", || TcpStream::connect(server.http).is_err().then_some(()));
+    ends.write_all(body.as_bytes()).unwrap();
+    let mut answer = String::new();
+    ends.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"allowed\":true"), "{answer}");
+    assert_eq!(server.wait().code(), Some(0));
+    drop(never_ends);
+}

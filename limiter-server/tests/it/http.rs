@@ -1,0 +1,319 @@
+//! HTTP: Envoy's messages as JSON, the whole API, and bad input.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::server::{PATIENCE, Server, http, post};
+
+const CONFIG: &str = "
+domain: d
+descriptors:
+  - key: user
+    rate_limit: { unit: minute, requests_per_unit: 3 }
+  - key: two
+    rate_limit: { policy: '2/10m, 3/1h' }
+  - key: soon
+    rate_limit: { policy: 1/300ms }
+  - key: merged
+    rate_limit: { policy: 5/1d~1h }
+  - key: never
+    rate_limit: { unit: second, requests_per_unit: 0 }
+  - key: free
+    rate_limit: { unlimited: true }
+  - key: tried
+    shadow_mode: true
+    rate_limit: { unit: day, requests_per_unit: 1 }
+";
+
+#[test]
+fn envoys_messages_have_the_json_form_of_proto3() {
+    let server = Server::start(CONFIG, &[]);
+    let ask = |entry: &str, more: &str| {
+        let (key, value) = entry.split_once('=').unwrap();
+        let body = format!(
+            r#"{{"domain": "d", "descriptors": [{{"entries": [{{"key": "{key}", "value": "{value}"}}]{more}}}]}}"#
+        );
+        server.post("/json", &body)
+    };
+    let (status, answer) = ask("user=ann", "");
+    let limit = json!({ "name": "user", "requestsPerUnit": 3, "unit": "MINUTE" });
+    let seen = json!({ "code": "OK", "currentLimit": limit, "limitRemaining": 2, "durationUntilReset": "60s" });
+    let fields = json!([
+        { "key": "ratelimit-policy", "value": "\"user\";q=3;w=60" },
+        { "key": "ratelimit", "value": "\"user\";r=2;t=60" },
+    ]);
+    let expected = json!({ "overallCode": "OK", "statuses": [seen], "responseHeadersToAdd": fields });
+    assert_eq!((status, answer), (200, expected));
+    // Names of fields in either form, numbers as text, units by name or number, and unknown fields.
+    for (more, code, remaining) in [
+        (r#", "hits_addend": "2""#, 200, Value::Null),
+        (r#", "hitsAddend": 0"#, 429, Value::Null),
+        (r#", "limit": {"requestsPerUnit": 9, "unit": "HOUR"}, "unknown": [1]"#, 200, json!(5)),
+        (r#", "limit": {"requests_per_unit": 9, "unit": 3}, "hitsAddend": null"#, 200, json!(4)),
+    ] {
+        let (status, answer) = ask("user=ann", more);
+        assert_eq!((status, &answer["statuses"][0]["limitRemaining"]), (code, &remaining), "{more}: {answer}");
+    }
+    let over = ask("user=ann", "").1;
+    assert_eq!((&over["overallCode"], &over["statuses"][0]["code"]), (&json!("OVER_LIMIT"), &json!("OVER_LIMIT")));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let server = Server::start(CONFIG, &[]);
+    let long = "x".repeat(1 << 20);
+    let many = vec![r#"{"entries":[{"key":"user","value":"x"}]}"#; 10_000].join(",");
+    let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let json_bodies: &[(&str, u16, &str)] = &[
+        ("", 400, "EOF while parsing"),
+        ("{", 400, "EOF while parsing"),
+        ("[]", 400, "struct envoy.service.ratelimit.v3.RateLimitRequest"),
+        ("\u{0}\u{1}", 400, "expected value"),
+        (&deep, 400, "RateLimitRequest"),
+        (r#"{"domain": 5}"#, 400, "expected a string"),
+        (r#"{"domain": "d"}"#, 400, "descriptors is empty"),
+        (r#"{"descriptors": [{}]}"#, 400, "domain is empty"),
+        (r#"{"domain": "d", "hitsAddend": -1}"#, 400, "line 1"),
+        (r#"{"domain": "d", "descriptors": [{"limit": {"unit": "CENTURY"}}]}"#, 400, "unknown variant `CENTURY`"),
+        (r#"{"domain": "d", "descriptors": [{"limit": {"unit": 77}}]}"#, 400, "invalid value: integer `77`"),
+        (&format!(r#"{{"domain": "d", "descriptors": [{many}]}}"#), 400, "10000 descriptors, expected at most 1000"),
+        (&format!(r#"{{"domain": "{}"}}"#, "x".repeat(5 << 20)), 413, "at most 4194304 bytes"),
+    ];
+    let v1_bodies: &[(&str, &str, u16, &str)] = &[
+        ("acquire", "", 400, "EOF while parsing"),
+        ("acquire", r#"{"domain": "d"}"#, 400, "missing field `descriptor`"),
+        ("acquire", r#"{"domain": "", "descriptor": [["a", "b"]]}"#, 400, "domain and descriptor: expected"),
+        ("acquire", r#"{"domain": "d", "descriptor": []}"#, 400, "domain and descriptor: expected"),
+        ("acquire", r#"{"domain": "d", "descriptor": [["a"]]}"#, 400, "invalid length 1"),
+        ("acquire", r#"{"domain": "d", "descriptor": [["user", "x"]], "costs": 1}"#, 400, "unknown field `costs`"),
+        ("acquire", r#"{"domain": "d", "descriptor": [["user", "x"]], "cost": 0}"#, 400, "cost"),
+        ("acquire", r#"{"domain": "d", "descriptor": [["user", "x"]], "cost": -1}"#, 400, "invalid value"),
+        (
+            "acquire",
+            r#"{"domain": "d", "descriptor": [["user", "x"]], "wait_ms": 60001}"#,
+            400,
+            "wait_ms: expected at most 60000",
+        ),
+        (
+            "peek",
+            r#"{"domain": "d", "descriptor": [["user", "x"]], "id": "7"}"#,
+            400,
+            "id: this operation has no such field",
+        ),
+        (
+            "status",
+            r#"{"domain": "d", "descriptor": [["user", "x"]], "cost": 1}"#,
+            400,
+            "cost: this operation has no such field",
+        ),
+        (
+            "settle",
+            r#"{"domain": "d", "descriptor": [["user", "x"]], "cost": 1}"#,
+            400,
+            "receipt: expected the receipt",
+        ),
+        (
+            "settle",
+            r#"{"domain": "d", "descriptor": [["user", "x"]], "receipt": "x"}"#,
+            400,
+            "cost: expected the actual cost",
+        ),
+        (
+            "refund",
+            r#"{"domain": "d", "descriptor": [["user", "x"]], "receipt": "😀-1-1"}"#,
+            400,
+            "receipt: expected the receipt",
+        ),
+        ("reset", r#"{"domain": "d", "descriptor": [["user", "x"]]}"#, 404, "expected acquire, record, peek"),
+    ];
+    let v1 = v1_bodies.iter().map(|(op, body, status, text)| (format!("/v1/{op}"), *body, *status, *text));
+    let all = json_bodies.iter().map(|(body, status, text)| ("/json".to_owned(), *body, *status, *text)).chain(v1);
+    for (path, body, expected, text) in all {
+        let (status, answer) = server.post(&path, body);
+        let shown: String = body.chars().take(100).collect();
+        assert_eq!(status, expected, "{path} {shown}: {answer}");
+        assert!(answer["error"].as_str().is_some_and(|error| error.contains(text)), "{path} {shown}: {answer}");
+    }
+    // A key of 1 MB is a key.
+    let body = format!(r#"{{"domain": "d", "descriptors": [{{"entries": [{{"key": "user", "value": "{long}"}}]}}]}}"#);
+    let statuses = [(); 4].map(|()| server.post("/json", &body).0);
+    assert_eq!(statuses, [200, 200, 200, 429]);
+    for (request, status) in [
+        ("GET /json HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", 405),
+        ("POST /nowhere HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", 404),
+        ("GET /healthz HTTP/1.0\r\n\r\n", 200),
+        ("GET / HTTP/9.9\r\n\r\n", 400),
+        ("\u{1}\u{2}\u{3}\r\n\r\n", 400),
+        ("POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: 999999999999\r\n\r\n", 413),
+    ] {
+        assert_eq!(http(server.http, request).0, status, "{request:?}");
+    }
+    let head = format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx: {long}\r\n\r\n");
+    assert_eq!(http(server.http, &head).0, 431);
+    assert_eq!(server.metric(r#"limiter_server_errors_total{interface="json",kind="invalid"}"#), Some(3.0));
+}
+
+#[test]
+fn clients_that_are_slow_or_half_closed_hold_up_nobody() {
+    let server = Server::start(CONFIG, &[]);
+    let body = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
+    let head = format!("POST /json HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
+    // Those who never send the rest.
+    let stuck: Vec<TcpStream> = [&server.http, &server.grpc, &server.admin]
+        .iter()
+        .flat_map(|address| {
+            ["", "POST", "PRI * HTTP/2.0\r\n", &head, &head[..20]].map(|sent| (*address, sent.to_owned()))
+        })
+        .map(|(address, sent)| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.write_all(sent.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    // Those who close their half are answered.
+    let mut half = TcpStream::connect(server.http).unwrap();
+    half.write_all(format!("{head}{body}").as_bytes()).unwrap();
+    half.shutdown(Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    half.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    // A body that does not arrive is refused.
+    let mut slow = TcpStream::connect(server.http).unwrap();
+    slow.set_read_timeout(Some(PATIENCE)).unwrap();
+    slow.write_all(head.as_bytes()).unwrap();
+    let mut answer = [0; 12];
+    slow.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 408");
+    drop(stuck);
+    assert_eq!(server.post("/json", body).0, 200);
+}
+
+#[test]
+fn the_whole_api_is_there_for_every_language() {
+    let server = Server::start(CONFIG, &[]);
+    let call = |op: &str, entry: &str, more: Value| {
+        let (key, value) = entry.split_once('=').unwrap();
+        let mut body = json!({ "domain": "d", "descriptor": [[key, value]] });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (status, answer) = server.post(&format!("/v1/{op}"), &body.to_string());
+        assert_eq!(status, 200, "{op} {entry}: {answer}");
+        answer
+    };
+    let first = call("acquire", "two=ann", json!({}));
+    assert!(first["at_us"].as_u64().is_some() && first["receipt"].as_str().is_some(), "{first}");
+    let mut shown = first.clone();
+    shown.as_object_mut().unwrap().retain(|name, _| !matches!(&**name, "at_us" | "receipt" | "limits"));
+    let expected = json!({
+        "rule": "two", "key": "ann", "op": "acquire", "cost": 1, "allowed": true, "limit": 2, "used": 1, "remaining": 1,
+        "retry_after_us": null, "refill_after_us": 600_000_000, "reset_after_us": 3_600_000_000_u64,
+    });
+    assert_eq!(shown, expected);
+    let limit = json!({
+        "policy": "3/1h", "limit": 3, "used": 1, "remaining": 2, "retry_after_us": null,
+        "refill_after_us": 3_600_000_000_u64, "reset_after_us": 3_600_000_000_u64,
+    });
+    assert_eq!(first["limits"][1], limit);
+
+    // Each row: the operation, its fields, and some fields of the answer.
+    let receipt = &first["receipt"];
+    let rows = [
+        ("peek", json!({}), json!({ "allowed": true, "used": 1, "cost": 1 })),
+        ("acquire", json!({ "id": "order 7" }), json!({ "allowed": true, "remaining": 0 })),
+        ("acquire", json!({ "id": "order 7" }), json!({ "allowed": true, "remaining": 0 })),
+        ("acquire", json!({}), json!({ "allowed": false, "remaining": 0 })),
+        ("peek", json!({}), json!({ "allowed": false })),
+        ("settle", json!({ "receipt": receipt, "cost": 5 }), json!({ "applied": true, "used": 2 })),
+        ("refund", json!({ "receipt": receipt }), json!({ "applied": true, "used": 1 })),
+        ("refund", json!({ "receipt": receipt }), json!({ "applied": false })),
+        ("record", json!({ "cost": 2 }), json!({ "allowed": false, "retry_after_us": null })),
+        ("status", json!({}), json!({ "used": 2, "remaining": 0, "retry_after_us": null })),
+        ("acquire", json!({ "cost": 3 }), json!({ "allowed": false, "error": "cost_exceeds_limit" })),
+    ];
+    for (op, more, expected) in rows {
+        let answer = call(op, "two=ann", more);
+        for (name, value) in expected.as_object().unwrap() {
+            assert_eq!(&answer[name], value, "{op} {name}: {answer}");
+        }
+    }
+
+    // Rules without a limiter, without a rule, in shadow mode, and with a resolution.
+    for (entry, rule, allowed) in
+        [("free=x", json!("free"), true), ("never=x", json!("never"), false), ("nobody=x", Value::Null, true)]
+    {
+        let answer = call("acquire", entry, json!({}));
+        assert_eq!((&answer["rule"], &answer["allowed"]), (&rule, &json!(allowed)), "{answer}");
+        let settled = call("settle", entry, json!({ "receipt": receipt, "cost": 1 }));
+        assert_eq!(settled["applied"], json!(false));
+    }
+    let tried = [(); 2].map(|()| call("acquire", "tried=x", json!({}))["allowed"].clone());
+    assert_eq!(tried, [json!(true), json!(true)]);
+    let merged = call("acquire", "merged=x", json!({ "cost": 4 }));
+    assert_eq!(call("refund", "merged=x", json!({ "receipt": merged["receipt"] }))["used"], json!(0));
+    for (rule, outcome, count) in
+        [("two", "allowed", 3.0), ("two", "denied", 2.0), ("tried", "shadow_denied", 1.0), ("never", "denied", 1.0)]
+    {
+        let line = format!(r#"limiter_server_decisions_total{{domain="d",rule="{rule}",outcome="{outcome}"}}"#);
+        assert_eq!(server.metric(&line), Some(count), "{line}");
+    }
+
+    // Waiting.
+    assert_eq!(call("acquire", "soon=x", json!({}))["allowed"], json!(true));
+    let began = Instant::now();
+    assert_eq!(call("acquire", "soon=x", json!({ "wait_ms": 60_000 }))["allowed"], json!(true));
+    assert!(began.elapsed() >= Duration::from_millis(200));
+    assert_eq!(call("acquire", "two=ann", json!({ "wait_ms": 1_000 }))["allowed"], json!(false));
+}
+
+#[test]
+fn resets_need_the_header_and_the_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "secret\n").unwrap();
+    let open = Server::start(CONFIG, &[]);
+    let guarded = Server::start(CONFIG, &["--admin-token-file", token.to_str().unwrap()]);
+    let beyond = Server::start(CONFIG, &["--admin", "0.0.0.0:0"]);
+    let body = r#"{"domain": "d", "descriptor": [["user", "ann"]]}"#;
+    let (header, bearer) = (("x-limiter-admin", "1"), ("authorization", "Bearer secret"));
+    for (server, headers, expected) in [
+        (&open, vec![], 403),
+        (&open, vec![header], 200),
+        (&guarded, vec![header], 401),
+        (&guarded, vec![header, bearer], 200),
+        (&beyond, vec![header, bearer], 403),
+    ] {
+        let to = ([127, 0, 0, 1], server.admin.port()).into();
+        let (status, answer) = post(to, "/reset", &headers, body);
+        assert_eq!(status, expected, "{headers:?}: {answer}");
+    }
+    let request =
+        r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}], "hitsAddend": 3}]}"#;
+    assert_eq!([open.post("/json", request).0, open.post("/json", request).0], [200, 429]);
+    assert_eq!(post(open.admin, "/reset", &[header], body).1, json!({ "rule": "user", "existed": true }));
+    assert_eq!(open.post("/json", request).0, 200);
+    let nobody = r#"{"domain": "d", "descriptor": [["nobody", "x"]]}"#;
+    assert_eq!(post(open.admin, "/reset", &[header], nobody).0, 404);
+    // There is no way to reset on the other listeners.
+    assert_eq!(post(open.http, "/reset", &[header], body).0, 404);
+}
+
+#[test]
+fn rules_are_listed_with_their_counts() {
+    let server = Server::start(CONFIG, &[]);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            let body = r#"{"domain": "d", "descriptor": [["user", "ann"]]}"#;
+            scope.spawn(|| assert_eq!(server.post("/v1/acquire", body).0, 200));
+        }
+    });
+    let rules: Value = serde_json::from_str(&server.admin("/rules")).unwrap();
+    let place = format!("{}:4:5", server.config().display());
+    let expected = json!({
+        "domain": "d", "rule": "user", "name": null, "limit": "3/1m", "counting": "admitted", "shadow": false, "quota": false,
+        "place": place, "allowed": 3, "denied": 1, "shadow_denied": 0,
+    });
+    assert_eq!((&rules["rules"][0], &rules["store_away"]), (&expected, &json!(false)));
+}

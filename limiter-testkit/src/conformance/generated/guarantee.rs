@@ -1,0 +1,208 @@
+//! The guarantee, judged from outside: no window admits more than its maximum, and no unit is held longer than its window and the
+//! resolution.
+
+use std::fmt::Write;
+
+use super::strategy::{START, limit, policy, resolved};
+use limiter_core::store::{LogKey, Mode, Op, Settlement};
+use limiter_core::{Decision, Error, Limit, MAX_COST, Name, Policy, Receipt, Timestamp, WindowStore as _};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::conformance::sentence::Citation;
+use crate::conformance::sentence::Sentence::{E1, L3, M4};
+use crate::conformance::sequence::call_result::OutcomeKind;
+use crate::conformance::sequence::caller::by_facts;
+use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
+use crate::conformance::sequence::replay::salt;
+use crate::conformance::suite::failure::Finding;
+use crate::conformance::suite::run::{Run, reset_all};
+
+/// The units that a call has appended.
+#[derive(Debug)]
+struct Units {
+    at: u64,
+    cost: u64,
+    receipt: Option<Receipt>,
+    /// Whether an append may have dropped the units because others reached the maximum.
+    may_be_dropped: bool,
+    /// Whether, in addition, units were refunded since.
+    may_be_missing: bool,
+}
+
+fn sum<'a>(units: impl IntoIterator<Item = &'a Units>) -> u64 {
+    units.into_iter().fold(0, |sum, units| sum.saturating_add(units.cost))
+}
+
+/// Notes that an append or a settlement may drop what is older than the newest units that reach `max`.
+fn drop_beyond(log: &mut [Units], from: u64, max: u64) {
+    let total = sum(log.iter().filter(|units| units.at >= from));
+    log.iter_mut().for_each(|units| units.may_be_dropped |= total.saturating_sub(units.cost) >= max);
+}
+
+/// Returns sequences on one key that keep limits nearly full, under up to two policies, at times that suit the windows.
+pub(super) fn traffic() -> impl Strategy<Value = Case, Tree: Send> {
+    const WINDOWS: [u64; 6] = [20, 35, 60, 60, 130, 200];
+    const FRACTIONS: [u64; 5] = [0, 1, 3, 6, 20];
+    const SCALES: [u64; 3] = [1, 10, 60_000_000];
+    const TIMES: [i64; 16] = [0, 0, 0, 0, 1, 1, 1, 2, 3, 4, 5, 7, 9, 19, 60, -4];
+    let raw_limit = (2..=12_u64, 0..WINDOWS.len(), 0..FRACTIONS.len());
+    let is_kept = proptest::bool::weighted(1.0);
+    let step = (is_kept, 0..16_u8, 0..TIMES.len(), 1..=3_u64, 0..8_u8, 0..60_i64, any::<prop::sample::Index>());
+    (vec(vec(raw_limit, 1..=3), 1..=2), 0..SCALES.len(), vec(step, 20..=100)).prop_map(|(policies, scale, raw)| {
+        let scale = SCALES[scale];
+        let limits = |(max, window, fraction): (u64, usize, usize)| {
+            let window = WINDOWS[window] * scale;
+            resolved(limit(max, window), window.checked_div(FRACTIONS[fraction]).unwrap_or(0))
+        };
+        let policies = policies.into_iter().map(|raw| policy(&raw.into_iter().map(limits).collect::<Vec<_>>(), false));
+        let (mut kept, mut steps) = (Vec::new(), Vec::new());
+        for (number, (is_kept, kind, time, cost, id, jitter, other)) in raw.into_iter().enumerate() {
+            let run = |mode, policy| Operation::Run {
+                mode,
+                on: Place::default(),
+                policy,
+                cost,
+                id: (id == 7).then_some(CaseId::Fresh(number as u8)),
+                keep: id > 4,
+            };
+            let operation = match kind {
+                0 => run(Mode::Record, 0),
+                1 | 2 => run(Mode::Acquire, 1),
+                3 if number > 0 => Operation::Settle { step: other.index(number), on: None, cost: cost - 1, policy: 0 },
+                _ => run(Mode::Acquire, 0),
+            };
+            let scale = scale as i64;
+            steps.push(Step { after: TIMES[time] * scale + jitter * (scale / 60), operation });
+            kept.push(is_kept);
+        }
+        let (policies, limiters) = (policies.collect(), vec![CaseLimiter::NONE]);
+        Case { policies, limiters, start: START, steps }.with_steps(|step| kept[step])
+    })
+}
+
+/// Returns by how much less than this a unit may free late: the smallest resolution among the windows that are as long.
+fn late(policy: &Policy, limit: &Limit) -> u64 {
+    let as_long = policy.limits().iter().filter(|other| other.window() >= limit.window());
+    as_long.map(|other| other.resolution().map_or(0, |resolution| resolution.as_micros() as u64)).min().unwrap_or(0)
+}
+
+/// Returns what is wrong with a decision. `log` holds the units after it.
+fn wrong(log: &[Units], op: &Op<'_>, decision: &Decision) -> Option<(Citation, String)> {
+    let now = decision.at().as_micros();
+    if log.iter().any(|units| units.at > now) {
+        // The newest entry was removed, and with it time stepped back. The store may have dropped and merged at the later time.
+        return None;
+    }
+    let younger = |age: u64| log.iter().filter(move |units| now - units.at < age);
+    let mut may_deny = decision.allowed();
+    for status in &decision.limits() {
+        let (limit, used) = (status.limit(), status.used());
+        let least = sum(younger(limit.window().as_micros()).filter(|units| !units.may_be_missing));
+        let most = sum(younger(limit.window().as_micros() + late(op.policy, &limit)));
+        if used < least.min(limit.max()) || decision.allowed() && op.mode == Mode::Acquire && least > limit.max() {
+            return Some((L3.nth(1), format!("used {used} of {limit}, but the window admitted {least}")));
+        }
+        if used > most {
+            return Some((M4.nth(1), format!("used {used} of {limit}, but at most {most} are still held")));
+        }
+        may_deny |= most.saturating_add(op.cost) > limit.max();
+    }
+    (!may_deny).then(|| (M4.nth(1), format!("{:?} of {} was denied, but fits", op.mode, op.cost)))
+}
+
+/// A case on two new keys. All operations go through a limiter whose default policy is the first.
+struct Judged<'a> {
+    run: &'a Run<'a>,
+    case: &'a Case,
+    log_keys: [LogKey<'a>; 2],
+    salt: u128,
+    logs: [Vec<Units>; 2],
+    /// By step: the key and the receipt.
+    receipts: Vec<Option<(usize, Receipt)>>,
+}
+
+impl Judged<'_> {
+    /// Makes the call of a step, then a peek under the default policy. Returns what is wrong with them.
+    async fn step(&mut self, operation: Operation, at: Timestamp) -> Result<Option<(Citation, String)>, Error> {
+        let (store, policies, mut receipt) = (self.run.store(), &self.case.policies, None);
+        let key_of = |on: Place| usize::from(on.key) % self.log_keys.len();
+        let key = match operation {
+            Operation::Run { mode, on, policy, cost, id, keep } => {
+                let (key, policy) = (key_of(on), &policies[usize::from(policy) % policies.len()]);
+                let mut op = Op::new(mode, self.log_keys[key].key, policy).with_cost(cost).at(at);
+                (op.log, op.limiter_policy, op.keep) = (self.log_keys[key], Some(&policies[0]), keep);
+                op.id = id.and_then(|id| id.entry_id(self.salt, |_| None));
+                if let Ok(op) = op.checked() {
+                    let (decision, facts) = by_facts(store, op).await?;
+                    let (log, outcome) = (&mut self.logs[key], facts.map(|facts| facts.outcome));
+                    receipt = decision.receipt().map(|receipt| (key, receipt));
+                    if outcome == Some(OutcomeKind::Appended) {
+                        let (at, receipt) = (decision.at().as_micros(), decision.receipt());
+                        log.push(Units { at, cost: op.cost, receipt, may_be_dropped: false, may_be_missing: false });
+                        // A unit is held for less than twice the longest window.
+                        let oldest = at.saturating_sub(2 * op.retention().window.as_micros());
+                        drop_beyond(log, oldest, op.retention().max);
+                    }
+                    if policy == &policies[0]
+                        && outcome != Some(OutcomeKind::Repeated)
+                        && let Some(wrong) = wrong(log, &op, &decision)
+                    {
+                        return Ok(Some(wrong));
+                    }
+                }
+                key
+            }
+            Operation::Settle { step, cost, .. } => {
+                let Some((key, receipt)) = self.receipts[step] else {
+                    self.receipts.push(None);
+                    return Ok(None);
+                };
+                let cost = cost.min(MAX_COST);
+                let settlement = Settlement::new(self.log_keys[key], &policies[0], receipt, cost).at(at);
+                if store.settle(settlement).await?.applied {
+                    let name = |receipt: &Receipt| (receipt.entry(), receipt.at());
+                    let is_it = |units: &&mut Units| units.receipt.as_ref().map(name) == Some(name(&receipt));
+                    let log = &mut self.logs[key];
+                    log.iter_mut().for_each(|units| units.may_be_missing |= units.may_be_dropped);
+                    log.iter_mut().filter(is_it).for_each(|units| units.cost = cost);
+                    drop_beyond(log, 0, MAX_COST);
+                }
+                key
+            }
+            Operation::Reset { on } => {
+                store.reset(self.log_keys[key_of(on)]).await?;
+                self.logs[key_of(on)].clear();
+                key_of(on)
+            }
+        };
+        self.receipts.push(receipt);
+        let mut peek = Op::peek(self.log_keys[key].key, &policies[0]).at(at);
+        peek.log = self.log_keys[key];
+        Ok(wrong(&self.logs[key], &peek, &by_facts(store, peek).await?.0))
+    }
+}
+
+/// Judges each decision under the first policy of a case.
+pub(super) async fn judge(run: &mut Run<'_>, case: &Case) -> Result<(), Box<Finding>> {
+    run.count(2 * case.steps.len() as u64);
+    let keys = [run.new_key(), run.new_key()];
+    let log_keys = [&keys[0], &keys[1]].map(|key| LogKey::new(Name::new("conformance"), key));
+    let (logs, receipts) = ([Vec::new(), Vec::new()], Vec::new());
+    let mut judged = Judged { run, case, log_keys, salt: salt(), logs, receipts };
+    let (mut now, mut transcript, mut result) = (case.start, String::new(), Ok(()));
+    for step in &case.steps {
+        now = now.saturating_add_signed(step.after).min(Timestamp::MAX.as_micros());
+        _ = writeln!(transcript, "at {now}: {:?}", step.operation);
+        let found = judged.step(step.operation, Timestamp::from_micros_saturating(now)).await;
+        let found = found.unwrap_or_else(|error| Some((E1.nth(1), format!("the store returned the error {error:?}"))));
+        if let Some((citation, text)) = found {
+            transcript += &format!("under {}: {text}", case.policies[0]);
+            result = Err(Box::new(Finding::new("a sequence", &[citation], transcript)));
+            break;
+        }
+    }
+    reset_all(run.store(), &log_keys).await;
+    result
+}
