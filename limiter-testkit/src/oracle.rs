@@ -60,14 +60,15 @@ impl OracleStore {
         self.logs().by_key.get(&owned(log)).cloned().unwrap_or_default()
     }
 
-    /// Returns another store with a copy of the logs.
-    #[cfg(feature = "conformance")]
-    pub(crate) fn fork(&self) -> Self {
-        Self(Mutex::new(self.logs().clone()))
-    }
-
     fn logs(&self) -> MutexGuard<'_, Logs> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Copies the logs.
+impl Clone for OracleStore {
+    fn clone(&self) -> Self {
+        Self(Mutex::new(self.logs().clone()))
     }
 }
 

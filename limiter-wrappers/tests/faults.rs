@@ -7,6 +7,7 @@ mod fallback;
 
 use std::fmt::Write;
 use std::fs;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use limiter_wrappers::{CircuitBreaker, Failsafe, Fallback, Stack, Timeout};
 use testbed::{
     ClusterFault, ClusterScene, Network, RedisFault, RedisScene, Scene, Soak, Subject, alone, observe, soak,
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 const RESPONSE: Duration = Duration::from_millis(200);
 /// Two attempts, with the pauses between them and some time to notice.
@@ -87,20 +88,41 @@ const EXPECTED: [(RedisFault, [&str; 7]); 18] = [
 const EXPECTED_OF_CLUSTER: [(ClusterFault, [&str; 7]); 2] =
     [(ClusterFault::Down, REFUSED), (ClusterFault::Migration, ["Ok"; 7])];
 
-/// Runs one fault, and returns its row of the table. Appends what is wrong.
-async fn row<X: Scene>(scene: &mut X, fault: X::Fault, expected: [&str; 7], wrong: &mut String) -> String {
-    let subjects = stacks(&scene.url()).await;
-    let seen = observe(scene, fault, &subjects, direct).await.unwrap();
-    let mut row = format!("| {fault} |");
-    for (observed, expected) in seen.iter().zip(expected) {
-        println!("{fault}: {observed:?}");
-        let _ = write!(row, " {} |", observed.during);
-        if observed.during.to_string() != expected || !observed.violations.is_empty() {
-            let _ = writeln!(wrong, "{fault}: expected {expected}, found {observed:?}");
+/// Runs one fault, and returns its row of the table with the scene. Appends what is wrong.
+///
+/// A busy machine may make a decision slow, so that is tried again. What a stack waits for by itself is there at each try.
+async fn row<X: Scene>(
+    start: impl Fn() -> io::Result<X>,
+    fault: X::Fault,
+    expected: [&str; 7],
+    wrong: &mut String,
+) -> (String, X) {
+    let mut tries_left = 5;
+    loop {
+        let mut scene = start().unwrap();
+        let subjects = stacks(&scene.url()).await;
+        let seen = observe(&mut scene, fault, &subjects, direct).await.unwrap();
+        let found: Vec<String> = seen.iter().map(|observed| observed.during.to_string()).collect();
+        let is_late =
+            |(found, expected): (&String, &str)| found.replace("Slow", "Ok") == expected.replace("Slow", "Ok");
+        tries_left -= 1;
+        if found != expected
+            && found.iter().zip(expected).all(is_late)
+            && seen.iter().all(|observed| observed.violations.is_empty())
+            && tries_left > 0
+        {
+            println!("{fault}: {found:?}, once more");
+            continue;
         }
+        for (observed, expected) in seen.iter().zip(expected) {
+            println!("{fault}: {observed:?}");
+            if observed.during.to_string() != expected || !observed.violations.is_empty() {
+                let _ = writeln!(wrong, "{fault}: expected {expected}, found {observed:?}");
+            }
+        }
+        let afterwards = if X::loses_data(fault) { "lost units can be admitted again" } else { "nothing is lost" };
+        return (format!("| {fault} | {} | {afterwards} |\n", found.join(" | ")), scene);
     }
-    let afterwards = if X::loses_data(fault) { "lost units can be admitted again" } else { "nothing is lost" };
-    row + &format!(" {afterwards} |\n")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -108,12 +130,14 @@ async fn every_fault_against_every_stack() {
     let _alone = alone();
     let (mut rows, mut wrong) = (String::new(), String::new());
     for (fault, expected) in EXPECTED {
-        rows += &row(&mut RedisScene::start().unwrap(), fault, expected, &mut wrong).await;
+        rows += &row(RedisScene::start, fault, expected, &mut wrong).await.0;
     }
-    let mut scene = ClusterScene::start().unwrap();
+    let mut scene = None;
     for (fault, expected) in EXPECTED_OF_CLUSTER {
-        rows += &row(&mut scene, fault, expected, &mut wrong).await;
+        let (row, cluster) = row(ClusterScene::start, fault, expected, &mut wrong).await;
+        (rows, scene) = (rows + &row, Some(cluster));
     }
+    let scene = scene.unwrap();
     for redirection in ["errorstat_ASK:", "errorstat_MOVED:"] {
         let mut nodes = scene.cluster().nodes().iter();
         assert!(nodes.any(|node| node.info("errorstats").unwrap().contains(redirection)), "no {redirection}");
@@ -172,11 +196,10 @@ async fn a_dropped_call_has_its_whole_effect_or_none() {
                     DropAfter::Polls(polls) => poll_times(polls, call).await.is_some(),
                     DropAfter::Millis(millis) => timeout(Duration::from_millis(millis), call).await.is_ok(),
                 };
-                // What was sent arrives within the latency.
-                sleep(Duration::from_millis(10)).await;
-                let used = server.peek(&*key).await.unwrap().used();
+                // On the same connection, so it arrives after what was sent before.
+                let used = limiter.acquire(&*key).await.unwrap().used() - 1;
                 assert!(used == whole || (used == 3 && !done), "{key}: {used} used, done: {done}");
-                assert_eq!(limiter.acquire(&*key).await.unwrap().used(), used + 1, "{key}");
+                assert_eq!(server.peek(&*key).await.unwrap().used(), used + 1, "{key}");
                 if done {
                     break;
                 }

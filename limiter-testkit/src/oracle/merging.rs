@@ -94,11 +94,15 @@ mod tests {
     use crate::conformance::policies;
 
     /// Returns the time and the cost of what is left if every entry that no limit tells apart from the one before it merges.
-    fn folded(log: impl Iterator<Item = OracleEntry>, limits: &[Limit], now: Timestamp) -> Vec<(Timestamp, u64)> {
-        let mut groups: Vec<(OracleEntry, u64)> = Vec::new();
+    fn folded<'a>(
+        log: impl Iterator<Item = &'a OracleEntry>,
+        limits: &[Limit],
+        now: Timestamp,
+    ) -> Vec<(Timestamp, u64)> {
+        let mut groups: Vec<(&OracleEntry, u64)> = Vec::new();
         let append = Append { limits, before: now, now, new: EntryId::from_u128(0) };
         for entry in log {
-            match groups.last_mut().filter(|(last, _)| append.cannot_tell_apart(last, &entry)) {
+            match groups.last_mut().filter(|(last, _)| append.cannot_tell_apart(last, entry)) {
                 Some((last, cost)) => (*last, *cost) = (entry, *cost + entry.cost),
                 None => groups.push((entry, entry.cost)),
             }
@@ -127,9 +131,9 @@ mod tests {
                 before.push(OracleEntry { cost, at, kept: kind == 0, ..after[after.len() - 1] });
                 before.retain(|entry| age(entry, at) < policy.longest_window().as_micros());
                 cap(&mut before, policy.largest_max());
-                let free = |log: &[OracleEntry]| log.iter().copied().filter(|e| !is_kept(e, at)).collect::<Vec<_>>();
-                let left: Vec<_> = free(&after).into_iter().map(|entry| (entry.at, entry.cost)).collect();
-                prop_assert_eq!(&left, &folded(free(&before).into_iter(), limits, at));
+                let is_free = |entry: &&OracleEntry| !is_kept(entry, at);
+                let left: Vec<_> = after.iter().filter(is_free).map(|entry| (entry.at, entry.cost)).collect();
+                prop_assert_eq!(&left, &folded(before.iter().filter(is_free), limits, at));
                 merges.set(merges.get() + before.len() - after.len());
                 let cells = |limit: &Limit| {
                     limit

@@ -3,13 +3,13 @@
 
 use std::fmt::Write;
 
-use super::strategy::{START, limit, policy, resolved};
 use limiter_core::store::{LogKey, Mode, Op, Settlement};
-use limiter_core::{Decision, Error, Limit, MAX_COST, Name, Policy, Receipt, Timestamp, WindowStore as _};
-
+use limiter_core::{Decision, Error, Limit, Name, Policy, Receipt, SharedStore, Timestamp, WindowStore as _};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::Index;
 
+use super::strategy::{START, limit, policy, resolved};
 use crate::conformance::sentence::Citation;
 use crate::conformance::sentence::Sentence::{E1, L3, M4};
 use crate::conformance::sequence::call_result::OutcomeKind;
@@ -35,7 +35,7 @@ fn sum<'a>(units: impl IntoIterator<Item = &'a Units>) -> u64 {
     units.into_iter().fold(0, |sum, units| sum.saturating_add(units.cost))
 }
 
-/// Notes that an append or a settlement may drop what is older than the newest units that reach `max`.
+/// Notes that an append may drop what is older than the newest units that reach `max`.
 fn drop_beyond(log: &mut [Units], from: u64, max: u64) {
     let total = sum(log.iter().filter(|units| units.at >= from));
     log.iter_mut().for_each(|units| units.may_be_dropped |= total.saturating_sub(units.cost) >= max);
@@ -48,17 +48,15 @@ pub(super) fn traffic() -> impl Strategy<Value = Case, Tree: Send> {
     const SCALES: [u64; 3] = [1, 10, 60_000_000];
     const TIMES: [i64; 16] = [0, 0, 0, 0, 1, 1, 1, 2, 3, 4, 5, 7, 9, 19, 60, -4];
     let raw_limit = (2..=12_u64, 0..WINDOWS.len(), 0..FRACTIONS.len());
-    let is_kept = proptest::bool::weighted(1.0);
-    let step = (is_kept, 0..16_u8, 0..TIMES.len(), 1..=3_u64, 0..8_u8, 0..60_i64, any::<prop::sample::Index>());
-    (vec(vec(raw_limit, 1..=3), 1..=2), 0..SCALES.len(), vec(step, 20..=100)).prop_map(|(policies, scale, raw)| {
+    let step = (0..16_u8, 0..TIMES.len(), 1..=3_u64, 0..8_u8, 0..60_i64, any::<Index>());
+    (vec(vec(raw_limit, 1..=3), 1..=2), 0..SCALES.len(), vec(step, 20..=60)).prop_map(|(policies, scale, raw)| {
         let scale = SCALES[scale];
         let limits = |(max, window, fraction): (u64, usize, usize)| {
             let window = WINDOWS[window] * scale;
             resolved(limit(max, window), window.checked_div(FRACTIONS[fraction]).unwrap_or(0))
         };
         let policies = policies.into_iter().map(|raw| policy(&raw.into_iter().map(limits).collect::<Vec<_>>(), false));
-        let (mut kept, mut steps) = (Vec::new(), Vec::new());
-        for (number, (is_kept, kind, time, cost, id, jitter, other)) in raw.into_iter().enumerate() {
+        let step = |(number, (kind, time, cost, id, jitter, other)): (usize, (_, usize, u64, u8, i64, Index))| {
             let run = |mode, policy| Operation::Run {
                 mode,
                 on: Place::default(),
@@ -74,11 +72,10 @@ pub(super) fn traffic() -> impl Strategy<Value = Case, Tree: Send> {
                 _ => run(Mode::Acquire, 0),
             };
             let scale = scale as i64;
-            steps.push(Step { after: TIMES[time] * scale + jitter * (scale / 60), operation });
-            kept.push(is_kept);
-        }
-        let (policies, limiters) = (policies.collect(), vec![CaseLimiter::NONE]);
-        Case { policies, limiters, start: START, steps }.with_steps(|step| kept[step])
+            Step { after: TIMES[time] * scale + jitter * (scale / 60), operation }
+        };
+        let steps = raw.into_iter().enumerate().map(step).collect();
+        Case { policies: policies.collect(), limiters: vec![CaseLimiter::NONE], start: START, steps }
     })
 }
 
@@ -112,88 +109,71 @@ fn wrong(log: &[Units], op: &Op<'_>, decision: &Decision) -> Option<(Citation, S
     (!may_deny).then(|| (M4.nth(1), format!("{:?} of {} was denied, but fits", op.mode, op.cost)))
 }
 
-/// A case on two new keys. All operations go through a limiter whose default policy is the first.
+/// A sequence on one new key. All operations go through a limiter whose default policy is the first.
 struct Judged<'a> {
-    run: &'a Run<'a>,
-    case: &'a Case,
-    log_keys: [LogKey<'a>; 2],
+    store: &'a SharedStore,
+    policies: &'a [Policy],
+    log_key: LogKey<'a>,
     salt: u128,
-    logs: [Vec<Units>; 2],
-    /// By step: the key and the receipt.
-    receipts: Vec<Option<(usize, Receipt)>>,
+    units: Vec<Units>,
+    /// By step.
+    receipts: Vec<Option<Receipt>>,
 }
 
 impl Judged<'_> {
     /// Makes the call of a step, then a peek under the default policy. Returns what is wrong with them.
     async fn step(&mut self, operation: Operation, at: Timestamp) -> Result<Option<(Citation, String)>, Error> {
-        let (store, policies, mut receipt) = (self.run.store(), &self.case.policies, None);
-        let key_of = |on: Place| usize::from(on.key) % self.log_keys.len();
-        let key = match operation {
-            Operation::Run { mode, on, policy, cost, id, keep } => {
-                let (key, policy) = (key_of(on), &policies[usize::from(policy) % policies.len()]);
-                let mut op = Op::new(mode, self.log_keys[key].key, policy).with_cost(cost).at(at);
-                (op.log, op.limiter_policy, op.keep) = (self.log_keys[key], Some(&policies[0]), keep);
+        let (default, units) = (&self.policies[0], &mut self.units);
+        let op = Op::peek(self.log_key.key, default).with_name(self.log_key.name).at(at);
+        let (mut found, mut receipt) = (None, None);
+        match operation {
+            Operation::Run { mode, policy, cost, id, keep, .. } => {
+                let mut op = op.with_cost(cost).with_limiter_policy(default);
+                (op.mode, op.policy, op.keep) = (mode, &self.policies[usize::from(policy) % self.policies.len()], keep);
                 op.id = id.and_then(|id| id.entry_id(self.salt, |_| None));
-                if let Ok(op) = op.checked() {
-                    let (decision, facts) = by_facts(store, op).await?;
-                    let (log, outcome) = (&mut self.logs[key], facts.map(|facts| facts.outcome));
-                    receipt = decision.receipt().map(|receipt| (key, receipt));
-                    if outcome == Some(OutcomeKind::Appended) {
-                        let (at, receipt) = (decision.at().as_micros(), decision.receipt());
-                        log.push(Units { at, cost: op.cost, receipt, may_be_dropped: false, may_be_missing: false });
+                if op.checked().is_ok() {
+                    let (decision, facts) = by_facts(self.store, op).await?;
+                    receipt = decision.receipt();
+                    if facts.is_some_and(|facts| facts.outcome == OutcomeKind::Appended) {
+                        let at = decision.at().as_micros();
+                        units.push(Units { at, cost, receipt, may_be_dropped: false, may_be_missing: false });
                         // A unit is held for less than twice the longest window.
                         let oldest = at.saturating_sub(2 * op.retention().window.as_micros());
-                        drop_beyond(log, oldest, op.retention().max);
+                        drop_beyond(units, oldest, op.retention().max);
                     }
-                    if policy == &policies[0]
-                        && outcome != Some(OutcomeKind::Repeated)
-                        && let Some(wrong) = wrong(log, &op, &decision)
-                    {
-                        return Ok(Some(wrong));
-                    }
+                    found = wrong(units, &op, &decision).filter(|_| op.policy == default);
                 }
-                key
             }
             Operation::Settle { step, cost, .. } => {
-                let Some((key, receipt)) = self.receipts[step] else {
-                    self.receipts.push(None);
-                    return Ok(None);
-                };
-                let cost = cost.min(MAX_COST);
-                let settlement = Settlement::new(self.log_keys[key], &policies[0], receipt, cost).at(at);
-                if store.settle(settlement).await?.applied {
-                    let name = |receipt: &Receipt| (receipt.entry(), receipt.at());
-                    let is_it = |units: &&mut Units| units.receipt.as_ref().map(name) == Some(name(&receipt));
-                    let log = &mut self.logs[key];
-                    log.iter_mut().for_each(|units| units.may_be_missing |= units.may_be_dropped);
-                    log.iter_mut().filter(is_it).for_each(|units| units.cost = cost);
-                    drop_beyond(log, 0, MAX_COST);
+                if let Some(receipt) = self.receipts[step] {
+                    let settlement = Settlement::new(self.log_key, default, receipt, cost).at(at);
+                    if self.store.settle(settlement).await?.applied {
+                        units.iter_mut().for_each(|units| units.may_be_missing |= units.may_be_dropped);
+                        units
+                            .iter_mut()
+                            .filter(|units| units.receipt == Some(receipt))
+                            .for_each(|units| units.cost = cost);
+                    }
                 }
-                key
             }
-            Operation::Reset { on } => {
-                store.reset(self.log_keys[key_of(on)]).await?;
-                self.logs[key_of(on)].clear();
-                key_of(on)
-            }
-        };
+            Operation::Reset { .. } => {}
+        }
         self.receipts.push(receipt);
-        let mut peek = Op::peek(self.log_keys[key].key, &policies[0]).at(at);
-        peek.log = self.log_keys[key];
-        Ok(wrong(&self.logs[key], &peek, &by_facts(store, peek).await?.0))
+        let decision = by_facts(self.store, op).await?.0;
+        Ok(found.or_else(|| wrong(&self.units, &op, &decision)))
     }
 }
 
 /// Judges each decision under the first policy of a case.
 pub(super) async fn judge(run: &mut Run<'_>, case: &Case) -> Result<(), Box<Finding>> {
     run.count(2 * case.steps.len() as u64);
-    let keys = [run.new_key(), run.new_key()];
-    let log_keys = [&keys[0], &keys[1]].map(|key| LogKey::new(Name::new("conformance"), key));
-    let (logs, receipts) = ([Vec::new(), Vec::new()], Vec::new());
-    let mut judged = Judged { run, case, log_keys, salt: salt(), logs, receipts };
+    let (store, key) = (run.store(), run.new_key());
+    let log_key = LogKey::new(Name::new("conformance"), &key);
+    let (salt, units, receipts) = (salt(), Vec::new(), Vec::new());
+    let mut judged = Judged { store, policies: &case.policies, log_key, salt, units, receipts };
     let (mut now, mut transcript, mut result) = (case.start, String::new(), Ok(()));
     for step in &case.steps {
-        now = now.saturating_add_signed(step.after).min(Timestamp::MAX.as_micros());
+        now = now.saturating_add_signed(step.after);
         _ = writeln!(transcript, "at {now}: {:?}", step.operation);
         let found = judged.step(step.operation, Timestamp::from_micros_saturating(now)).await;
         let found = found.unwrap_or_else(|error| Some((E1.nth(1), format!("the store returned the error {error:?}"))));
@@ -203,6 +183,6 @@ pub(super) async fn judge(run: &mut Run<'_>, case: &Case) -> Result<(), Box<Find
             break;
         }
     }
-    reset_all(run.store(), &log_keys).await;
+    reset_all(store, &[log_key]).await;
     result
 }

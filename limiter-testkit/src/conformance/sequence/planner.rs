@@ -14,7 +14,7 @@ use crate::oracle::{OracleEntry, OracleStore};
 /// The salt of the oracle's ids. Any value except 0: real runs have a random salt.
 const SALT: u128 = 0x5a17 << 64 | 0x5a17;
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Planner {
     oracle: OracleStore,
     plan: Plan,
@@ -72,19 +72,6 @@ impl Plan {
 /// Returns a peek at a log, without a limiter.
 fn peek(log: Log, policy: usize, at: Timestamp) -> Call {
     Call::Run { mode: Mode::Peek, log, policy, limiter_policy: None, cost: 1, id: None, keep: false, at }
-}
-
-impl Clone for Planner {
-    fn clone(&self) -> Self {
-        Self {
-            oracle: self.oracle.fork(),
-            plan: self.plan.clone(),
-            limiters: self.limiters.clone(),
-            issued: self.issued.clone(),
-            appended: self.appended.clone(),
-            logs: self.logs.clone(),
-        }
-    }
 }
 
 impl Planner {
