@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::attempt::{Attempt, Reply, RetryPolicy};
 use crate::connection::{Address, Connection};
 use crate::failure::Failure;
-use crate::format::{OP_HEAD_LEN, OWN_ID_LEN};
+use crate::format::{DENIED_BYTE, OP_HEAD_LEN, OWN_ID_LEN};
 use crate::reply;
 use crate::request::set_deadline;
 use crate::script::{APPLY, APPLY_GROUP, APPLY_GROUP_MERGING, APPLY_MERGING, Arg};
@@ -17,6 +17,8 @@ use crate::server_clock::ServerClock;
 /// The end of the store's entry id in a request. Operations that may share a call differ only in its last 4 bytes.
 const OWN_ID_END: usize = OP_HEAD_LEN + OWN_ID_LEN;
 const OWN_ID_START: usize = OWN_ID_END - 4;
+/// The first of these bytes has this bit if the entry is kept.
+const KEPT_BYTE: u8 = DENIED_BYTE as u8;
 
 /// What a store sends its commands through. Clones share the connection.
 #[derive(Clone)]
@@ -41,11 +43,14 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Returns whether both may share a call, which requires that they differ only in their entry ids.
+    /// Returns whether both may share a call, which requires that they differ only in their entry ids, and that both or neither
+    /// entry is kept.
     pub(crate) fn is_like(&self, other: &Self) -> bool {
         let groups = |call: &Self| call.groups && call.request.len() >= OWN_ID_END;
+        let keeps = |call: &Self| call.request[OWN_ID_START] >= KEPT_BYTE;
         groups(self)
             && groups(other)
+            && keeps(self) == keeps(other)
             && self.at == other.at
             && self.stored == other.stored
             && self.request[..OWN_ID_START] == other.request[..OWN_ID_START]

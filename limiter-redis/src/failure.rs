@@ -1,7 +1,5 @@
 //! What went wrong, and whether to try again.
 
-use std::error::Error as StdError;
-use std::fmt;
 use std::time::Duration;
 
 use limiter_core::{Error, ErrorKind};
@@ -93,61 +91,28 @@ impl Failure {
         match self {
             Self::Redis(error) if error.kind() == redis::ErrorKind::InvalidClientConfig => malformed(url, &error),
             Self::Timeout(after) => Error::new(kind, format!("{}: cannot connect: {}", shown(url), timed_out(after))),
-            Self::Redis(error) => {
-                Error::new(kind, format!("{}: cannot connect", shown(url))).with_source(ClientError(error))
-            }
+            Self::Redis(error) => Error::new(kind, format!("{}: cannot connect: {error}", shown(url))),
         }
     }
 
     /// Returns the error for a caller whose command was about the Redis key `stored`, which the error does not show.
     pub(crate) fn into_error(self, stored: &[u8]) -> Error {
         let kind = self.kind();
-        let source = match self {
-            Self::Redis(source) => source,
+        let text = match self {
+            Self::Redis(error) => error.to_string(),
             Self::Timeout(after) => return Error::new(kind, format!("Redis failed: {}", timed_out(after))),
         };
-        let text = source.to_string();
-        let hidden = without_key(&text, stored);
         let message = match kind {
             ErrorKind::Corrupt => "what Redis holds under the key is no log; a reset removes it",
             _ => "Redis failed",
         };
-        // The source would print all of its text.
-        if hidden != text {
-            return Error::new(kind, format!("{message}: {hidden}"));
-        }
-        Error::new(kind, message).with_source(ClientError(source))
+        // The client's error prints all of its text, and so do its sources.
+        Error::new(kind, format!("{message}: {}", without_key(&text, stored)))
     }
 }
 
 fn timed_out(after: Duration) -> String {
     format!("timed out after {} ms", after.as_secs_f64() * 1e3)
-}
-
-/// An error of the client library without the sources whose text it repeats.
-struct ClientError(RedisError);
-
-impl fmt::Debug for ClientError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
-    }
-}
-
-impl fmt::Display for ClientError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.0, f)
-    }
-}
-
-impl StdError for ClientError {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        let text = self.0.to_string();
-        let mut source = self.0.source();
-        while let Some(repeated) = source.filter(|source| text.contains(&source.to_string())) {
-            source = repeated.source();
-        }
-        source
-    }
 }
 
 /// Returns a server's text, or the part of it that shows nothing of the key.
@@ -171,16 +136,6 @@ fn has_code(error: &RedisError, codes: &[&str]) -> bool {
 mod tests {
     use super::*;
 
-    /// The text of an error and of each of its sources.
-    fn texts(error: &Error) -> Vec<String> {
-        let (mut texts, mut next) = (Vec::new(), Some(error as &dyn StdError));
-        while let Some(error) = next {
-            texts.push(error.to_string());
-            next = error.source();
-        }
-        texts
-    }
-
     #[test]
     fn a_timeout_says_after_how_long() {
         let timeout = || Failure::Timeout(Duration::from_millis(250));
@@ -190,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_repeats_the_text_of_its_source() {
+    fn an_error_prints_the_text_of_the_client_once() {
         let io = || std::io::Error::new(std::io::ErrorKind::ConnectionRefused, "connection refused");
         let server = |text: &str| {
             let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
@@ -208,11 +163,9 @@ mod tests {
                 Failure::Redis(source).into_error(b"limiter:{a:b}"),
                 Failure::Redis(again).into_connect_error("redis://h"),
             ] {
-                let texts = texts(&error);
-                assert!(texts[0].len() > last.len() && texts[0].contains(last), "{texts:?}");
-                for (i, text) in texts.iter().enumerate() {
-                    assert!(texts[i + 1..].iter().all(|source| !text.contains(source)), "{texts:?}");
-                }
+                let text = error.to_string();
+                assert!(text.len() > last.len() && text.matches(last).count() == 1, "{text}");
+                assert!(std::error::Error::source(&error).is_none(), "{error:?}");
             }
         }
     }

@@ -1,7 +1,5 @@
 //! The admin listener: metrics, rules, resets and the page.
 
-mod rules;
-
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -15,9 +13,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::http::{Refusal, read};
-use crate::metrics;
-use crate::rules::Effect;
 use crate::service::Service;
+use crate::{metrics, page};
 
 /// Returns the routes of the admin listener, without its [guard](crate::guard).
 pub(crate) fn routes(service: Arc<Service>) -> Router {
@@ -30,7 +27,7 @@ async fn render(State(service): State<Arc<Service>>) -> impl IntoResponse {
 }
 
 async fn list(State(service): State<Arc<Service>>) -> Json<Value> {
-    Json(rules::list(&service))
+    Json(json!({ "rules": page::rules(&service) }))
 }
 
 /// The key to unblock, as a request would name it.
@@ -47,7 +44,7 @@ async fn reset(State(service): State<Arc<Service>>, body: Body) -> Result<Json<V
     let entries: Vec<(&str, &str)> = descriptor.iter().map(|(key, value)| (&**key, &**value)).collect();
     let rules = service.rules();
     let found = rules.find(&domain, &entries);
-    let Some((found, Effect::Limit(limiter))) = found.as_ref().map(|found| (found, &found.rule.effect)) else {
+    let Some((found, limiter)) = found.as_ref().and_then(|found| Some((found, found.rule.limiter()?))) else {
         return Err(Refusal::new(StatusCode::NOT_FOUND, "no rule limits this descriptor"));
     };
     let existed = limiter.reset(&found.key).await;

@@ -17,6 +17,7 @@ use base64::prelude::{BASE64_STANDARD, Engine};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+pub(crate) use self::state::rules;
 use crate::service::Service;
 use crate::store::OnOutage;
 

@@ -1,10 +1,11 @@
 //! The rules: a configuration, compiled for lookups.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 use limiter_core::{KeyBuf, Limiter, SharedStore};
+use limiter_tower::Names;
 
 use crate::config::{Config, Place};
 
@@ -102,6 +103,8 @@ pub struct Rule {
     pub counts: Arc<Counts>,
     /// Where it stands.
     pub place: Place,
+    /// The names of the limits in header fields, made with the first answer.
+    names: OnceLock<Names>,
     /// The entries whose values are the key.
     open: Box<[usize]>,
     /// The parts of the label, if metrics show values.
@@ -118,6 +121,27 @@ enum Label {
 }
 
 impl Rule {
+    /// Returns what clients call the rule: its name, otherwise its path.
+    #[must_use]
+    pub fn shown(&self) -> &str {
+        self.name.as_ref().unwrap_or(&self.path)
+    }
+
+    /// Returns the limiter, if the rule has one.
+    #[must_use]
+    pub fn limiter(&self) -> Option<&Limiter> {
+        match &self.effect {
+            Effect::Limit(limiter) => Some(limiter),
+            _ => None,
+        }
+    }
+
+    /// Returns the names of the rule's limits in header fields; `None` without a limiter.
+    pub(crate) fn names(&self) -> Option<&Names> {
+        let limiter = self.limiter()?;
+        Some(self.names.get_or_init(|| Names::new(self.shown(), limiter.policy())))
+    }
+
     /// Whether metrics are labelled with values of requests.
     #[must_use]
     pub fn is_detailed(&self) -> bool {

@@ -22,7 +22,7 @@ use crate::store::Store;
 use crate::{admin, grpc, guard, http, metrics, page, reload, tls};
 
 /// How long requests in progress may take after the server is told to stop.
-const GRACE: Duration = Duration::from_secs(10);
+const GRACE: Duration = Duration::from_secs(8);
 
 /// A running server.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ impl Server {
         &self.service
     }
 
-    /// Stops. Health turns to `NOT_SERVING`, and requests in progress may end within ten seconds.
+    /// Stops. Health turns to `NOT_SERVING`, and requests in progress may end within eight seconds.
     pub async fn stop(mut self) {
         let names = ["", <RateLimitServiceServer<Grpc> as tonic::server::NamedService>::NAME];
         for name in names {
@@ -99,6 +99,7 @@ impl Server {
         if tokio::time::timeout(GRACE, ended).await.is_err() {
             tracing::warn!("requests in progress did not end in time");
         }
+        self.service.store().flush().await;
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use limiter_core::{Limiter, SharedStore, WindowStore, policy};
+use limiter_core::{BoxFuture, Limiter, SharedStore, WindowStore, policy};
 use limiter_memory::{MemoryStore, Sweeper};
 use limiter_redis::RedisStore;
 use limiter_wrappers::observe::{Metrics, ObservedStore, Report};
@@ -56,9 +56,7 @@ impl Location {
             _ => Err(format!("expected memory, or a URL that starts with {}://", SCHEMES.join("://, "))),
         }
     }
-}
 
-impl Location {
     /// Returns the name of this kind of store.
     #[must_use]
     pub fn name(&self) -> &'static str {
@@ -76,11 +74,14 @@ pub struct Store {
     shared: SharedStore,
     is_away: Box<dyn Fn() -> bool + Send + Sync>,
     report: Box<dyn Fn() + Send + Sync>,
+    flush: Option<Box<dyn Fn() -> BoxFuture<'static, usize> + Send + Sync>>,
     _sweeper: Option<Sweeper>,
 }
 
 /// How often an idle memory store frees what has expired.
 const SWEEP: Duration = Duration::from_secs(60);
+/// How long the end of the server waits for changes that are not replayed yet.
+const FLUSH: Duration = Duration::from_secs(2);
 /// How often the store is asked when no request asks it, to notice that it is away or back.
 const PROBE: Duration = Duration::from_secs(1);
 
@@ -101,7 +102,15 @@ impl Store {
         };
         let stack = Stack::new(ObservedStore::new(redis, Metrics::named("redis")));
         let store = match on_outage {
-            OnOutage::Fallback => Self::watched(stack.fallback(memory).on_outage(log), Fallback::is_out),
+            OnOutage::Fallback => {
+                let stack = stack.fallback(memory).on_outage(log);
+                let flushed = stack.clone();
+                let flush = Box::new(move || -> BoxFuture<'static, usize> {
+                    let stack = flushed.clone();
+                    Box::pin(async move { stack.flush(FLUSH).await })
+                });
+                Self { flush: Some(flush), ..Self::watched(stack, Fallback::is_out) }
+            }
             OnOutage::Open => Self::watched(stack.fail_open().on_outage(log), Failsafe::is_out),
             OnOutage::Closed => Self::watched(stack.fail_closed().on_outage(log), Failsafe::is_out),
             OnOutage::Error => Self::watched(stack.or_error(), |store| store.breaker().is_open()),
@@ -113,7 +122,7 @@ impl Store {
     /// Returns a store that is never away.
     #[must_use]
     pub fn over(shared: SharedStore) -> Self {
-        Self { shared, is_away: Box::new(|| false), report: Box::new(|| {}), _sweeper: None }
+        Self { shared, is_away: Box::new(|| false), report: Box::new(|| {}), flush: None, _sweeper: None }
     }
 
     fn in_memory(store: MemoryStore) -> anyhow::Result<Self> {
@@ -126,12 +135,8 @@ impl Store {
     fn watched<S: WindowStore + Report>(store: S, is_away: fn(&S) -> bool) -> Self {
         let (store, metrics) = (Arc::new(store), Metrics::named("stack"));
         let (asked, reported) = (Arc::clone(&store), Arc::clone(&store));
-        Self {
-            shared: store,
-            is_away: Box::new(move || is_away(&asked)),
-            report: Box::new(move || reported.report(&metrics)),
-            _sweeper: None,
-        }
+        let is_away = Box::new(move || is_away(&asked));
+        Self { is_away, report: Box::new(move || reported.report(&metrics)), ..Self::over(store) }
     }
 
     /// Returns the store for limiters.
@@ -144,6 +149,16 @@ impl Store {
     #[must_use]
     pub fn is_away(&self) -> bool {
         (self.is_away)()
+    }
+
+    /// Replays what changed while the store was away, if there is time.
+    pub(crate) async fn flush(&self) {
+        if let Some(flush) = &self.flush {
+            let left = flush().await;
+            if left > 0 {
+                tracing::warn!(left, "changes of an outage are lost");
+            }
+        }
     }
 
     /// Sets the metrics of the store.

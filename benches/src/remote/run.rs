@@ -41,13 +41,16 @@ pub(super) fn measure(runtime: &Runtime, url: &str, scenario: &Scenario, effort:
     for who in &scenario.who {
         sides.push(runtime.block_on(running.side(url, who)).with_context(|| who.clone())?);
     }
-    let bytes: Vec<_> = sides.iter().map(|side| (side.who, side.bytes)).collect();
+    let filled: Vec<_> = sides.iter().map(|side| (side.who, side.bytes, side.entries)).collect();
     let cases = sides
         .iter_mut()
         .map(|side| Case { who: side.who, turn: Box::new(|| runtime.block_on(running.turn(side, calls))) });
     let mut figures = turns::measure(&mut cases.collect::<Vec<_>>(), |round| round >= rounds)?;
-    for (who, bytes) in bytes.into_iter().filter(|(_, bytes)| *bytes > 0) {
+    for (who, bytes, entries) in filled.into_iter().filter(|(_, bytes, _)| *bytes > 0) {
         put(&mut figures, who, "bytes", bytes as f64);
+        if scenario.measure == Measure::Bytes && who == "limiter" {
+            put(&mut figures, who, "entries", entries as f64);
+        }
     }
     Ok(figures)
 }
@@ -60,12 +63,13 @@ struct Running<'a> {
     keys: Arc<Vec<String>>,
 }
 
-/// A contestant, the number of its decisions, and the bytes of its filled key.
+/// A contestant, the number of its decisions, and the bytes and the entries of its filled key.
 struct Side<'a> {
     who: &'a str,
     contestant: Arc<Contestant>,
     decisions: usize,
     bytes: u64,
+    entries: u64,
 }
 
 impl<'a> Running<'a> {
@@ -99,7 +103,7 @@ impl<'a> Running<'a> {
 
     async fn connected(&self, url: &str, who: &'a str) -> Result<Side<'a>> {
         let contestant = Contestant::new(who, self.scenario, &self.policy, connect(url).await?)?;
-        Ok(Side { who, contestant: Arc::new(contestant), decisions: 0, bytes: 0 })
+        Ok(Side { who, contestant: Arc::new(contestant), decisions: 0, bytes: 0, entries: 0 })
     }
 
     /// Connects a contestant, fills its first key, and copies that key to the others.
@@ -124,7 +128,8 @@ impl<'a> Running<'a> {
                 let end = if expired { now - 1_000_000 } else { now + step / 2 };
                 for n in (1..=3 * units).rev() {
                     let at = Timestamp::from_micros(end - n * step)?;
-                    ensure!(limiter.acquire(key).at(at).await?.allowed(), "{key} is used up too early");
+                    let decision = limiter.acquire(key).cost(self.scenario.cost).at(at).await?;
+                    ensure!(decision.allowed(), "{key} is used up too early");
                 }
             }
         }
@@ -141,6 +146,9 @@ impl<'a> Running<'a> {
         let mut usage = redis::cmd("MEMORY");
         usage.arg("USAGE").arg(side.contestant.stored(key)).arg("SAMPLES").arg(0);
         side.bytes = usage.query_async(&mut self.connection.clone()).await?;
+        if who == "limiter" {
+            side.entries = self.entries(&side).await?;
+        }
         Ok(side)
     }
 
@@ -171,10 +179,8 @@ impl<'a> Running<'a> {
             turn.retain(|(measure, _)| *measure == "processor");
             turn.push(("script", (after.1 - script.1) as f64 / calls as f64));
         }
-        let Some(first) = side.contestant.stored(&self.keys[0]) else { return Ok(turn) };
         if side.who == "limiter" {
-            let entries: u64 = redis::cmd("ZCARD").arg(first).query_async(&mut self.connection.clone()).await?;
-            turn.push(("entries", entries as f64));
+            turn.push(("entries", self.entries(side).await? as f64));
         }
         if let (true, Before::Units(units)) = (restore, before) {
             for key in self.keys.iter() {
@@ -184,6 +190,12 @@ impl<'a> Running<'a> {
             }
         }
         Ok(turn)
+    }
+
+    /// Returns the number of entries of the first key.
+    async fn entries(&self, side: &Side<'_>) -> Result<u64> {
+        let first = side.contestant.stored(&self.keys[0]);
+        Ok(redis::cmd("ZCARD").arg(first).query_async(&mut self.connection.clone()).await?)
     }
 
     /// Makes `count` decisions from concurrent tasks, and asserts each.

@@ -40,52 +40,45 @@ for i = 1, #limits do
 end
 if fit > 0 and now >= deadline then return string.char($LATE) end
 
-local more, before, after = fit * cost, {}, {}
+local more, facts = fit * cost, ''
 for i = 1, #limits do
-  before[i] = usage(limits[i], 0, true)
-  after[i] = fit > 0 and fit < others and usage(limits[i], more, true) or before[i]
+  local before = usage(limits[i], 0, true)
+  facts = facts .. before .. (fit > 0 and fit < others and usage(limits[i], more, true) or before)
 end
 local reply = pack('>BI7I7I7', last < 0 and $EMPTY or 0, t, math.max(last, 0), fit)
 
 if fit > 0 then
-  local entry, merged
-  if joins then
-    -- All merge into one entry.
-    id = prefix .. sub(ids, 1, 4)
-    entry, merged = append(more, true)
-  else
-    local capped = make_room(more)
-    local callers, held, gone = tag % 16 >= 8 and count_ids() or 0, marks(), {}
-    if merge then
-      local _
-      _, held, merged = merge(gone, capped, callers, more)
+  local capped = make_room(more)
+  local callers, entries, step, units = tag % 16 >= 8 and count_ids() or 0, fit, cost, cost
+  --~ local all = merge(capped, callers, more)
+  --~ if joins then entries, step, units = 1, more, all end
+  local entry_tag, suffix = (units > 1 and 4 or 0) + (callers > 0 and 8 or 0) + held, units > 1 and pack('>I7', units)
+  local short = can_be_short(callers, low + more)
+  -- The age and the sum are those of the newest entry, because no other one is asked for them.
+  local head, rest = pack('>i7', t - $TIME_BIAS), pack('>I6I2I2', t - origin, math.min(whole + more, $SUM_MAX), ttl)
+  local numbers, add = { unpack_struct('>' .. string.rep('I4', entries), ids) }, { key }
+  for i = 1, entries do
+    local entry
+    low = low + step
+    if short then
+      entry = pack('c7>I5c10I4', head, low, rest, numbers[i])
+    else
+      if low >= $LOW_END then high, low = carry(high, low) end
+      entry = long(t, high, low, entry_tag, prefix .. sub(ids, 4 * i - 3, 4 * i))
     end
-    local entry_tag, suffix = (cost > 1 and 4 or 0) + (callers > 0 and 8 or 0) + held, cost > 1 and pack('>I7', cost)
-    local short = can_be_short(callers, low + more, held)
-    -- The age and the sum are those of the newest entry, because no other one is asked for them.
-    local head, rest = pack('>i7', t - $TIME_BIAS), pack('>I6I2I2', t - origin, math.min(whole + more, $SUM_MAX), ttl)
-    local numbers, add = { unpack_struct('>' .. string.rep('I4', fit), ids) }, { key }
-    for i = 1, fit do
-      low = low + cost
-      if short then
-        entry = pack('c7>I5c10I4', head, low, rest, numbers[i])
-      else
-        if low >= $LOW_END then high, low = carry(high, low) end
-        entry = long(t, high, low, entry_tag, prefix .. sub(ids, 4 * i - 3, 4 * i))
-      end
-      if suffix then entry = entry .. suffix end
-      add[2 * i], add[2 * i + 1] = '0', entry
-    end
-    -- Redis checks its memory limit before the first write only, so the append comes first.
-    call('ZADD', unpack(add))
-    finish(add[3], capped, callers, 0, ttl)
-    remove(gone)
+    add[2 * i], add[2 * i + 1] = '0', suffix and entry .. suffix or entry
   end
-  if merged then
-    recount(entry)
-    for i = 1, #limits do after[i] = usage(limits[i], 0, true) end
-  end
+  -- Redis checks its memory limit before the first write only, so the append comes first.
+  call('ZADD', unpack(add))
+  finish(add[3], capped, callers, 0, ttl)
+  --~ finish_merge(add[2 * entries + 1])
 end
-local facts = ''
-for i = 1, #limits do facts = facts .. before[i] .. after[i] end
+--~ if merged then
+--~   -- The usage of each limit before, which is half of what it has, and now.
+--~   local before, half = facts, #facts / #limits / 2
+--~   facts = ''
+--~   for i = 1, #limits do
+--~     facts = facts .. sub(before, 2 * half * (i - 1) + 1, half * (2 * i - 1)) .. usage(limits[i], 0, true)
+--~   end
+--~ end
 return reply .. facts .. times

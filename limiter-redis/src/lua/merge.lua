@@ -8,6 +8,11 @@
 --
 -- A merged entry is long. It has the time and the running total of its newest part, and the number 0 in its id.
 
+-- Whether new entries merge with others of their time, whether entries merged, and the time of an older entry with the operation's id.
+local joins, merged, lost = false, false
+-- The members that go once the new entry is there.
+local gone = {}
+
 -- Whether an entry is kept while it is younger than ten minutes.
 local function is_marked(member, tag)
   return tag % 4 >= 2 or not is_short(member) and byte(member, 20) >= $DENIED_BYTE
@@ -23,7 +28,7 @@ local function member_at(rank) return call('ZRANGE', key, rank, rank)[1] end
 local function rank_of(at) return call('ZLEXCOUNT', key, '-', '(' .. from_time(at)) end
 
 -- Whether the new entry is kept, whether the log may hold marked entries, and in how many cells from `t` on it may hold others
--- that are younger than ten minutes; see `marks`.
+-- that are younger than ten minutes; see `held`.
 local keeps = #id == $CALLER_ID_LEN or byte(id, 3) >= $DENIED_BYTE
 local holds = math.floor(tag / 16) % 4 > 0 or tag % 16 >= 8
 local others = 0
@@ -31,7 +36,13 @@ if last >= 0 then
   others = tag >= 16 and is_marked(newest, tag) and math.floor(tag / 64) or $KEPT_CELLS
   others = math.max(0, others - math.floor(t / $KEPT_CELL) + math.floor(last / $KEPT_CELL))
 end
-joins, valid = finest > 0 and not keeps, math.min(longest, $KEPT)
+joins = finest > 0 and not keeps
+
+local function remove(members)
+  for from = 1, #members, $READ_BATCH do
+    call('ZREM', key, unpack(members, from, math.min(from + $READ_BATCH - 1, #members)))
+  end
+end
 
 -- Replaces the newest part of a merged entry, which has this cost.
 local function replace(member, cost, ids)
@@ -45,7 +56,7 @@ local function replace(member, cost, ids)
 end
 
 -- Merges the entries of these ranks, of which none is kept. Returns whether there are several.
-local function merge_all(gone, first, past, ids)
+local function merge_all(first, past, ids)
   if first >= past then return false end
   local newest_part = member_at(past)
   local _, h, l, cost = read(member_at(first))
@@ -58,7 +69,7 @@ end
 
 -- Merges the entries of the ranks `first` to `past` that are not kept: those from `trigger` on, and the one before it. With the new
 -- entry, it adds them to `gone` instead and returns their cost. Returns whether any merge.
-local function merge_some(gone, first, trigger, past, ids, with_new)
+local function merge_some(first, trigger, past, ids, with_new)
   local start, found = trigger, with_new
   for rank = trigger, past, $READ_BATCH do
     for _, member in ipairs(call('ZRANGE', key, rank, math.min(rank + $READ_BATCH - 1, past))) do
@@ -112,7 +123,7 @@ end
 
 -- Merges in the segment of the ages from `inner` to `window`. Returns whether any entries do, and the cost of those that the new one
 -- takes over.
-local function merge_segment(gone, base, capped, ceased, ids, inner, window, resolution)
+local function merge_segment(base, capped, ceased, ids, inner, window, resolution)
   local from, past, left = t - window + 1, t - inner, last - inner + 1
   if not holds then
     -- Mostly at most one has left the window.
@@ -153,9 +164,9 @@ local function merge_segment(gone, base, capped, ceased, ids, inner, window, res
     while ceased[#ceased] and ceased[#ceased] >= first do start = math.min(start, table.remove(ceased)) end
     local some, sum
     if not with_new and (not holds or time_of(member_at(high)) <= t - $KEPT) then
-      some = merge_all(gone, math.max(first, start - 1), high, ids)
+      some = merge_all(math.max(first, start - 1), high, ids)
     else
-      some, sum = merge_some(gone, first, start, high, ids, with_new)
+      some, sum = merge_some(first, start, high, ids, with_new)
     end
     if some and with_new then taken = sum end
     merged, with_new, high = merged or some, false, first - 1
@@ -163,17 +174,18 @@ local function merge_segment(gone, base, capped, ceased, ids, inner, window, res
   return merged, taken
 end
 
--- Precedes an append. Adds to `gone` the members to remove afterwards. Returns the cost of the new entry with what it takes over,
--- what its tag holds from 16 on, and whether entries merged.
-merge = function(gone, capped, ids, cost)
-  local held, merged, rank = keeps and 16 * $KEPT_CELLS + 64 * others or marks(), false
-  if last < 0 or capped == -1 or t - last >= longest then return cost, held, false end
+-- Precedes an append, after `make_room`. Returns the cost of the new entry with what it takes over.
+local function merge(capped, ids, cost)
+  if keeps then held = 16 * $KEPT_CELLS + 64 * others end
+  if last < 0 or capped == -1 or t - last >= longest then return cost end
+  local rank
   -- The rank of the first entry that stays.
   local function base()
     rank = rank or math.max(ids, capped or 0, expired or rank_of(t - longest + 1))
     return rank
   end
 
+  -- The ranks of the entries that ceased to be kept since the newest one was appended.
   local ceased = {}
   if holds then
     local first, past = math.max(base(), rank_of(last - $KEPT + 1)), t < $KEPT and -1 or rank_of(t - $KEPT + 1) - 1
@@ -188,12 +200,12 @@ merge = function(gone, capped, ids, cost)
     local window, resolution = unpack_struct('>I7I7', windows, place)
     local inner = place > 1 and (unpack_struct('>I7', windows, place - $LIMIT_LEN)) or 0
     if resolution > 0 and inner <= t and (inner > 0 or holds) then
-      local some, taken = merge_segment(gone, base, capped, ceased, ids, inner, window, resolution)
+      local some, taken = merge_segment(base, capped, ceased, ids, inner, window, resolution)
       merged, cost = merged or some, cost + taken
     end
   end
   if holds then
-    -- Another entry may have become the first, so this one says nothing of it.
+    -- Another entry may have become the first, so this one is long and says nothing of it.
     if held == 0 then held = 64 * $KEPT_CELLS end
   else
     if merged then origin = time_of(member_at(base())) end
@@ -203,5 +215,27 @@ merge = function(gone, capped, ids, cost)
       if taken == whole then origin = t end
     end
   end
-  return math.min(cost, $MAX_COST), held, merged
+  return math.min(cost, $MAX_COST)
+end
+
+-- Follows an append, after `finish`. `entry` is the newest entry. Counts again if entries merged.
+local function finish_merge(entry)
+  remove(gone)
+  if lost then
+    -- The new entry takes its id from the older one.
+    local member, entry_tag = find_entry(lost, id)
+    if member then
+      local tag_and_id = string.char(entry_tag - 2) .. string.rep('\0', $OWN_ID_LEN)
+      call('ZADD', key, '0', sub(member, 1, 16) .. tag_and_id .. sub(member, $LONG_CALLER_LEN + 1))
+      call('ZREM', key, member)
+    end
+    call('ZREM', key, 'i' .. id .. sub(from_time(lost), 1, 7))
+  end
+  if merged then
+    read_log(t, entry)
+    for i = 1, #limits do
+      local limit = limits[i]
+      limit.used, limit.oldest, limit.rest = count(limit.window)
+    end
+  end
 end

@@ -10,7 +10,7 @@
 -- of 2^48; a log holds less than that (see `after`). A short entry describes the log when it was appended: how much older the first
 -- entry was, and the sum of all costs, at most 65535 (SUM_MAX). The newest entry is short only if that still holds and the set
 -- holds no caller's id and nothing kept. The bits of a tag: 1 denied, 2 caller's id, 4 cost follows, 8 the log held callers' ids
--- at the append. From 16 and from 64 on it has two numbers of two bits each (see `marks` in operation.lua).
+-- at the append. From 16 and from 64 on it has two numbers of two bits each (see `held` in operation.lua).
 -- At the same time, short entries sort before long ones, so a short one is never appended after a long one.
 -- A kept entry has a caller's id, or it is long and its own id has the bit that a short one sets if it was denied.
 -- A caller's id is found by the member "i" | id | time of its entry. These sort before all entries.
@@ -54,16 +54,10 @@ local function without_bit(id)
   return third < $DENIED_BYTE and id or sub(id, 1, 2) .. string.char(third - $DENIED_BYTE) .. sub(id, 4)
 end
 
--- The id of an entry as a long one has it.
-local function long_id(member, tag)
-  if is_short(member) then return without_bit(sub(member, 21, $SHORT_LEN)) end
-  return sub(member, 18, tag % 4 < 2 and $LONG_LEN or $LONG_CALLER_LEN)
-end
-
 -- The id of an entry.
 local function id_of(member, tag)
-  local id = long_id(member, tag)
-  return tag % 4 < 2 and without_bit(id) or id
+  if tag % 4 >= 2 then return sub(member, 18, $LONG_CALLER_LEN) end
+  return without_bit(is_short(member) and sub(member, 21, $SHORT_LEN) or sub(member, 18, $LONG_LEN))
 end
 
 -- The ttl code of an entry, 0 if it has none.

@@ -7,6 +7,11 @@
 -- Returns a string: a code (1 byte), the sum of APPLIED and EMPTY, then 7 bytes each: time, newest, and used and oldest of each
 -- limit.
 
+-- The id of an entry as a long one has it.
+local function long_id(member, tag)
+  return is_short(member) and id_of(member, tag) or sub(member, 18, tag % 4 < 2 and $LONG_LEN or $LONG_CALLER_LEN)
+end
+
 -- What an entry becomes when its running total moves: a long one, because what a short one says of the log no longer holds.
 local function moved(member, by)
   local time, h, l, cost, entry_tag = read(member)

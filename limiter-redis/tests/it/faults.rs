@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use limiter_core::store::LogKey;
+use limiter_core::store::{LogKey, Op};
 use limiter_core::{Counting, Error, ErrorKind, Limiter, Policy, policy};
 use limiter_redis::{RedisStore, RedisStoreBuilder};
 use limiter_testkit::server::Server;
@@ -14,7 +14,7 @@ use redis::Value;
 use redis::aio::ConnectionLike;
 use testbed::{Network, Proxy};
 
-use crate::support::{TIMEOUT, assert_temporary, calls, chain, connect, search, soon, until, within};
+use crate::support::{TIMEOUT, assert_temporary, calls, chain, connect, run, search, soon, until, within};
 
 const RESPONSE: Duration = Duration::from_millis(250);
 /// Two attempts with the pause between them, and some time for the runtime.
@@ -52,9 +52,9 @@ async fn flushed_scripts_and_killed_connections_cost_no_decision() {
 }
 
 /// The server stops, or dies, or stops and dies while the calls wait.
-async fn every_call_ends_in_time(stops: bool, dies: bool, group_commit: bool) {
+async fn every_call_ends_in_time(stops: bool, dies: bool, group_commit: bool, policy: Policy) {
     let mut server = Server::start().unwrap();
-    let limiter = &limiter(builder().group_commit(group_commit), &server.url(), policy!("50/1h")).await;
+    let limiter = &limiter(builder().group_commit(group_commit), &server.url(), policy).await;
     match stops {
         true => server.pause().unwrap(),
         false => server.kill(),
@@ -81,9 +81,11 @@ async fn every_call_ends_in_time(stops: bool, dies: bool, group_commit: bool) {
 
 #[tokio::test]
 async fn a_server_that_stops_or_dies_ends_every_call_in_time_and_is_found_again() {
-    let faults = [(false, true), (true, true), (true, false)];
-    let cases = [false, true].into_iter().flat_map(|group| faults.map(|fault| (fault, group)));
-    join_all(cases.map(|((stops, dies), group)| every_call_ends_in_time(stops, dies, group))).await;
+    for policy in [policy!("50/1h"), policy!("50/1h~1m")] {
+        let faults = [(false, true), (true, true), (true, false)];
+        let cases = [false, true].into_iter().flat_map(|group| faults.map(|fault| (fault, group)));
+        join_all(cases.map(|((stops, dies), group)| every_call_ends_in_time(stops, dies, group, policy.clone()))).await;
+    }
 }
 
 /// The server may be reached again while nobody waits for the operation any more.
@@ -112,7 +114,16 @@ async fn abandoned_acquires_do_not_count(policy: Policy, retries: u32, group_com
 async fn what_timed_out_while_the_server_was_stopped_does_not_count() {
     let plain = policy!("20/1h");
     let attempts = plain.clone().with_counting(Counting::Attempts);
-    let cases = [(&plain, 0, false), (&plain, 1, false), (&attempts, 0, false), (&plain, 0, true), (&plain, 1, true)];
+    let coarse = policy!("20/1h~1m");
+    let cases = [
+        (&plain, 0, false),
+        (&plain, 1, false),
+        (&attempts, 0, false),
+        (&plain, 0, true),
+        (&plain, 1, true),
+        (&coarse, 1, false),
+        (&coarse, 1, true),
+    ];
     join_all(cases.map(|(policy, retries, group)| abandoned_acquires_do_not_count(policy.clone(), retries, group)))
         .await;
 }
@@ -197,6 +208,16 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
     let decision = held.repeated(limiter.acquire("gold").policy(&gold).cost(3).into_future()).await.unwrap();
     assert!(decision.allowed() && decision.receipt().is_some(), "{decision:?}");
     assert_eq!(limiter.peek("gold").await.unwrap().used(), 4);
+
+    // Under a resolution, an entry that is kept is found however many follow it. Others are found until they merge.
+    let coarse = policy!("50/1h~1m");
+    let (kept, merged) = (Op::acquire("kept", &coarse).with_kept(), Op::acquire("merged", &coarse));
+    for (op, receipt) in [(kept, true), (merged, false)] {
+        let decision = held.repeated(run(limiter.store(), op)).await.unwrap();
+        let expected = (true, true, 1, receipt);
+        let found = (decision.allowed(), decision.appended(), decision.used(), decision.receipt().is_some());
+        assert_eq!(found, expected);
+    }
 
     // A settlement to a cost has the same effect again.
     let settled = held.repeated(limiter.settle("k", entry, 3).into_future()).await.unwrap();

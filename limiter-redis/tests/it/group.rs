@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use futures::future::join_all;
-use limiter_core::store::LogKey;
+use limiter_core::store::{LogKey, Op};
 use limiter_core::{Decision, Error, ErrorKind, Limiter, Policy, Receipt, policy};
 use limiter_redis::{RedisStore, RedisStoreBuilder};
 use limiter_testkit::server::Server;
@@ -15,7 +15,9 @@ use redis::aio::ConnectionLike;
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
-use crate::support::{Hooked, TIMEOUT, builder, chain, connect, connect_with_group_commit, search, soon, ttl, until};
+use crate::support::{
+    Hooked, TIMEOUT, builder, chain, connect, connect_with_group_commit, run, search, soon, ttl, until,
+};
 
 /// What a held connection counts, and how it holds or loses replies on demand. The server executes the commands in any case.
 #[derive(Clone)]
@@ -87,6 +89,26 @@ async fn what_arrives_meanwhile_goes_as_one_call_and_is_answered_in_order() {
     // Other keys wait for nothing.
     soon(join_all((0..10).map(|key| limiter.acquire(key)))).await;
     expect_calls(10);
+
+    // Under a resolution, those that are kept go apart from the others, which merge into one entry at once.
+    let coarse = policy!("50/1h~1h");
+    let kept = [false, true, true, false, false, false, true, false];
+    let answers = soon(join_all(kept.map(|keep| {
+        let op = Op::acquire("kept", &coarse);
+        run(limiter.store(), if keep { op.with_kept() } else { op })
+    })))
+    .await;
+    let receipts = answers.iter().map(|answer| answer.as_ref().unwrap().receipt().is_some());
+    assert_eq!(receipts.collect::<Vec<_>>(), kept);
+    assert_eq!(used(answers), (1..=8).map(|n| (true, n)).collect::<Vec<_>>());
+    expect_calls(5);
+    let merged = Op::acquire("merged", &coarse);
+    let answers = soon(join_all((0..100).map(|_| run(limiter.store(), merged)))).await;
+    assert_eq!(used(answers), (1..=100).map(|n| (n <= 50, n.min(50))).collect::<Vec<_>>());
+    expect_calls(2);
+    let log = connect(&server.url()).await.inspect(merged.log).await.unwrap().unwrap();
+    // An hour may have ended.
+    assert!(log.cost == 50 && log.entries <= 2, "{log:?}");
 
     let policies = [policy!("5/1h"), policy!("8/1h")];
     let order = [0, 1, 1, 0, 1, 1, 0, 1, 0, 1, 1, 1];

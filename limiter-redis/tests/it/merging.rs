@@ -7,7 +7,9 @@ use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
 use limiter_testkit::{Answer, OracleStore};
 
-use crate::support::{START, at, connect, connect_with_group_commit, members, random_below, run, size};
+use crate::support::{
+    START, at, calls, connect, connect_with_group_commit, members, random_below, reset_calls, run, size,
+};
 
 const SECOND: u64 = 1_000_000;
 
@@ -127,4 +129,29 @@ async fn a_log_with_a_resolution_takes_few_bytes() {
         println!("{}: {} entries, {} bytes", limit, log.entries, log.bytes);
         assert!((cells..=most_entries).contains(&log.entries) && log.bytes <= most_bytes, "{limit}: {log:?}");
     }
+}
+
+/// After a pause, one append merges thousands of entries with a few commands for each cell.
+#[tokio::test]
+async fn thousands_of_entries_merge_with_few_commands() {
+    let server = Server::start().unwrap();
+    let policy = policy!("1000000/1s, 1000000/1h~1m");
+    let limiter = Limiter::new("paused", policy, connect(&server.url()).await);
+    // Half of them in the minute before.
+    let (entries, minute) = (size(5_000, 100_000), 40 * SECOND);
+    for first in (0..entries).step_by(32) {
+        let batch = first..entries.min(first + 32);
+        let records = batch.map(|n| limiter.record("k").at(at(minute - entries / 2 + n)).into_future());
+        assert!(join_all(records).await.into_iter().all(|done| done.unwrap().allowed()));
+    }
+    reset_calls(&server);
+    let decision = limiter.acquire("k").at(at(minute + 5 * SECOND)).await.unwrap();
+    let commands: u64 = calls(&server).iter().filter(|(name, _)| name.starts_with('z')).map(|(_, calls)| calls).sum();
+    println!("{entries} entries merge with {commands} commands");
+    assert!(commands <= 40, "{commands} commands");
+    let log = limiter.store().inspect(LogKey::new(limiter.name(), "k")).await.unwrap().unwrap();
+    assert_eq!((log.entries, log.cost), (3, entries + 1));
+    let [second, hour] = &decision.limits()[..] else { panic!("{decision:?}") };
+    assert_eq!((second.used(), hour.used()), (1, entries + 1));
+    assert_eq!(decision.at().micros_since(log.oldest), 5 * SECOND + 1);
 }

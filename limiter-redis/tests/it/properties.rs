@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
 use limiter_core::store::{Entry, Facts, LogKey, Mode, Op, Outcome, Settlement, decide};
@@ -172,7 +173,7 @@ fn decisions_are_the_same_at_the_ends_of_the_forms() {
 }
 
 /// Logs of over a hundred entries, mostly appended on the fast path, under policies that see further or less far by time and
-/// by cost.
+/// by cost. A quarter of the policies have a resolution.
 fn long_logs() -> impl Strategy<Value = Case> {
     const LIMITS: [(u64, u64); 9] = [
         (40, 30),
@@ -186,8 +187,13 @@ fn long_logs() -> impl Strategy<Value = Case> {
         (1_000, 60),
     ];
     let policy = (vec(0..LIMITS.len(), 1..=2), 0..8_u8).prop_map(move |(limits, kind)| {
-        let policy = Policy::new(limits.into_iter().map(|i| limit(LIMITS[i].0, LIMITS[i].1))).unwrap();
-        if kind == 0 { policy.with_counting(Counting::Attempts) } else { policy }
+        let limit = |i: usize| match (limit(LIMITS[i].0, LIMITS[i].1), kind) {
+            (limit, 6) => limit.with_resolution(Duration::from_micros(1)).unwrap(),
+            (limit, 7) => limit.with_resolution(Duration::from_micros(10)).unwrap(),
+            (limit, _) => limit,
+        };
+        let policy = Policy::new(limits.into_iter().map(limit)).unwrap();
+        if kind % 6 == 0 { policy.with_counting(Counting::Attempts) } else { policy }
     });
     // Mostly costs of 1; large ones in half of the cases.
     let step = (0..40_u8, 0..6_i64, 0..20_usize, 0..4_u8, 0..4_u8, any::<u8>());

@@ -54,11 +54,12 @@ pub(crate) async fn connect(url: &str) -> RedisStore {
 /// Connects with group commit to a server that knows its scripts. While a script is loaded, its call falls behind later ones.
 pub(crate) async fn connect_with_group_commit(url: &str) -> RedisStore {
     let store = builder().group_commit(true).connect(url).await.unwrap();
-    let policy = policy!("1000/1h");
-    for done in join_all((0..3).map(|_| run(&store, Op::acquire("warm", &policy)))).await {
-        assert!(done.unwrap().allowed());
+    for (key, policy) in [("exact", policy!("1000/1h")), ("merging", policy!("1000/1h~1m"))] {
+        for done in join_all((0..3).map(|_| run(&store, Op::acquire(key, &policy)))).await {
+            assert!(done.unwrap().allowed());
+        }
+        store.reset(LogKey::new(Name::default(), key)).await.unwrap();
     }
-    store.reset(LogKey::new(Name::default(), "warm")).await.unwrap();
     store
 }
 

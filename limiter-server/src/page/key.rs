@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Problem;
-use crate::rules::{Effect, Rule};
+use crate::rules::Rule;
 use crate::service::Service;
 
 /// The number of steps in which a log is drawn.
@@ -129,10 +129,7 @@ impl Target {
 }
 
 fn limiter(rule: &Rule) -> Result<&Limiter, Problem> {
-    match &rule.effect {
-        Effect::Limit(limiter) => Ok(limiter),
-        _ => Err(Problem(StatusCode::BAD_REQUEST, "this rule counts nothing".to_owned())),
-    }
+    rule.limiter().ok_or_else(|| Problem(StatusCode::BAD_REQUEST, "this rule counts nothing".to_owned()))
 }
 
 fn micros(time: Duration) -> u64 {

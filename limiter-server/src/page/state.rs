@@ -30,9 +30,14 @@ pub(super) async fn state(State(service): State<Arc<Service>>, about: About) -> 
         "up_ms": millis(about.started.elapsed()),
         "store": { "kind": about.store, "away": service.store().is_away(), "outage": outage },
         "error": service.errors().map(|errors| errors.to_string()),
-        "rules": service.rules().iter().map(|rule| shown(rule)).collect::<Vec<_>>(),
+        "rules": rules(&service),
         "denied": service.denied().latest(DENIED).iter().map(denied).collect::<Vec<_>>(),
     }))
+}
+
+/// Returns all rules with their limits and counts.
+pub(crate) fn rules(service: &Service) -> Vec<Value> {
+    service.rules().iter().map(|rule| shown(rule)).collect()
 }
 
 fn shown(rule: &Rule) -> Value {

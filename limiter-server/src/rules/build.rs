@@ -1,7 +1,7 @@
 //! Compiles a configuration.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use limiter_core::{Limiter, Policy, SharedStore};
 
@@ -115,6 +115,7 @@ impl<'a> Builder<'a> {
             quota: false,
             counts: counts.unwrap_or_default(),
             place: place.clone(),
+            names: OnceLock::new(),
             open: Box::default(),
             label: None,
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::request::{Answer, Part, Together};
-use limiter_core::{KeyBuf, Limit, Limiter, Policy, SharedStore};
+use limiter_core::{KeyBuf, Limit, Policy, SharedStore};
 use smallvec::SmallVec;
 
 use crate::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit};
@@ -74,7 +74,7 @@ impl<'r> Claim<'r> {
             None => (None, KeyBuf::new(), None),
         };
         let own = descriptor.limit.as_ref().map(own_policy).transpose()?;
-        if own.is_some() && rule.is_none_or(|rule| limiter(rule).is_none()) {
+        if own.is_some() && rule.is_none_or(|rule| rule.limiter().is_none()) {
             (rule, key, detailed) = (rules.overrides(&request.domain), Rules::override_key(&entries), None);
         }
         let mut claim = Self::of(rule, key);
@@ -115,8 +115,8 @@ impl<'r> Claim<'r> {
     }
 
     /// Returns the policy that applies: the descriptor's own, or the rule's.
-    pub(super) fn policy(&self) -> Option<&Policy> {
-        self.policy.as_deref().or_else(|| Some(limiter(self.rule?)?.policy()))
+    fn policy(&self) -> Option<&Policy> {
+        self.policy.as_deref().or_else(|| Some(self.rule?.limiter()?.policy()))
     }
 
     /// Returns whether no wait helps.
@@ -130,7 +130,7 @@ impl<'r> Claim<'r> {
 
     /// Adds the call. It charges nothing if the request is refused already.
     pub(super) fn ask(&mut self, together: &mut Together<'r, SharedStore>, refused: bool) {
-        let Some(limiter) = self.rule.and_then(limiter) else { return };
+        let Some(limiter) = self.rule.and_then(|rule| rule.limiter()) else { return };
         let mut part: Part<'_, _> = match self.wants {
             Wants::Nothing | Wants::Anything => return,
             Wants::TooMuch(_) => limiter.status(&self.key).into(),
@@ -174,14 +174,6 @@ impl<'r> Claim<'r> {
                 Class::Quota => spent,
                 Class::Shadow => false,
             }
-    }
-}
-
-/// Returns the limiter of a rule that has one.
-fn limiter(rule: &Arc<Rule>) -> Option<&Limiter> {
-    match &rule.effect {
-        Effect::Limit(limiter) => Some(limiter),
-        _ => None,
     }
 }
 

@@ -5,8 +5,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use limiter_core::request::{Answer, Part};
 use limiter_core::{Limit, LimitStatus, SharedStore};
-use limiter_tower::{Fields, Names};
-use smallvec::SmallVec;
+use limiter_tower::Fields;
 
 use super::claim::{Claim, Class, Wants};
 use crate::proto::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
@@ -73,14 +72,9 @@ fn see(claim: &Claim<'_>, part: &Part<'_, SharedStore>) -> Option<Seen> {
     }
 }
 
-/// Returns what clients call a rule.
-fn name(rule: &Rule) -> &str {
-    rule.name.as_ref().unwrap_or(&rule.path)
-}
-
 /// Returns a limit in Envoy's form; `None` is one that allows nothing.
 fn limit(rule: &Rule, limit: Option<Limit>) -> RateLimit {
-    let name = name(rule).to_owned();
+    let name = rule.shown().to_owned();
     let Some(limit) = limit else { return RateLimit { name, ..Default::default() } };
     RateLimit { name, requests_per_unit: saturated(limit.max()), unit: unit(limit.window().as_micros()).into() }
 }
@@ -105,10 +99,8 @@ fn saturated(number: u64) -> u32 {
 
 /// Returns the header fields: those of all rules that are not in shadow mode.
 fn headers(claims: &[Claim<'_>], parts: &[Part<'_, SharedStore>], spent: bool, fields: &Fields) -> Vec<HeaderValue> {
-    let named = |claim: &Claim<'_>| Some(Names::new(name(claim.rule?), claim.policy()?));
-    let names: SmallVec<[Option<Names>; 4]> = claims.iter().map(named).collect();
-    let calls = claims.iter().zip(&names).filter(|(claim, _)| claim.class != Class::Shadow);
-    let calls = calls.filter_map(|(claim, names)| Some((names.as_ref()?, claim.part(parts)?)));
+    let calls = claims.iter().filter(|claim| claim.class != Class::Shadow);
+    let calls = calls.filter_map(|claim| Some((claim.rule?.names()?, claim.part(parts)?)));
     let mut out = HeaderMap::new();
     fields.write_all(&mut out, calls, retry_after(claims, parts, spent));
     let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();

@@ -12,5 +12,6 @@ mod python;
 mod reload;
 mod rules;
 mod server;
+mod stores;
 mod tools;
 mod windows;

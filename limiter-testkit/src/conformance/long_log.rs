@@ -5,9 +5,9 @@ use std::time::Instant;
 use limiter_core::store::{Mode, Op, Settlement};
 use limiter_core::{MAX_COST, Name, Policy, Receipt, SharedStore, Timestamp, WindowStore as _};
 
-use super::generated::strategy::{START, limit};
+use super::generated::strategy::{START, limit, policy, resolved};
 use super::sentence::Citation;
-use super::sentence::Sentence::{L3, L5, L6, L14, S2, S3};
+use super::sentence::Sentence::{L3, L5, L6, L14, M3, S2, S3};
 use super::sequence::caller::{Route, decided};
 use super::suite::failure::{Finding, Findings};
 use super::suite::run::{Run, reset_all};
@@ -114,7 +114,7 @@ impl LongLog {
         Ok(())
     }
 
-    /// Settles and refunds the newest entry, then drops the older half by age.
+    /// Settles and refunds the newest entry, then drops the older half by age, and merges the younger half.
     async fn settle_and_trim(&mut self) -> Checked {
         let (i, half) = (self.len, (self.len / 2).max(1));
         let expected = (sum(i) + 5, None, WINDOW - i, WINDOW);
@@ -128,6 +128,11 @@ impl LongLog {
         self.check((Mode::Record, 1, under(MAX_COST, half), i), L6.nth(1), expected).await?;
         let expected = (used, None, if half > 1 { WINDOW - (half - 1) } else { WINDOW }, WINDOW);
         self.check((Mode::Peek, 1, under(MAX_COST, WINDOW), i), L6.nth(1), expected).await?;
+        // All entries leave the exact limit's window together, and merge within cells of 100 microseconds.
+        let merging = policy(&[limit(MAX_COST, half), resolved(limit(MAX_COST, WINDOW), 100)], false);
+        let first = ((i + 1 - half) / 100 * 100 + 99).min(i);
+        let expected = (used + 1, None, WINDOW - (i + half - first), WINDOW);
+        self.check((Mode::Record, 1, merging, i + half), M3.nth(1), expected).await?;
         Ok(())
     }
 

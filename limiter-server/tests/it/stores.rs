@@ -1,0 +1,140 @@
+//! Redis behind the rules: late, lost, restarted.
+
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use limiter_testkit::server::{Cluster, Server as Redis};
+use serde_json::json;
+
+use crate::server::{Server, until};
+
+const CONFIG: &str = "
+domain: d
+descriptors:
+  - key: user
+    rate_limit: { unit: hour, requests_per_unit: 3 }
+";
+
+fn ask(server: &Server, user: &str) -> u16 {
+    let body = json!({ "domain": "d", "descriptors": [{ "entries": [{ "key": "user", "value": user }] }] });
+    server.post("/json", &body.to_string()).0
+}
+
+fn asked<const N: usize>(server: &Server, user: &str) -> [u16; N] {
+    [(); N].map(|()| ask(server, user))
+}
+
+/// Waits until the server says that its store is away, or back, in each place.
+fn until_away(server: &Server, away: bool) {
+    let (text, number) = if away { ("OK, store away\n", 1.0) } else { ("OK\n", 0.0) };
+    until("the store is away, or back", || {
+        let health = crate::server::http(server.http, "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        let is_said = health == (200, text.to_owned()) && server.metric("limiter_server_store_away ") == Some(number);
+        is_said.then_some(())
+    });
+}
+
+#[test]
+fn without_redis_the_chosen_answer_is_given() {
+    let mut redis = Redis::start().unwrap();
+    redis.kill();
+    for (outage, expected) in [
+        ("fallback", [200, 200, 200, 429]),
+        ("open", [200, 200, 200, 200]),
+        ("closed", [429, 429, 429, 429]),
+        ("error", [500, 500, 500, 500]),
+    ] {
+        let server = Server::start(CONFIG, &["--store", &redis.url(), "--outage", outage]);
+        until_away(&server, true);
+        assert_eq!(asked(&server, "ann"), expected, "{outage}");
+        assert!(server.metric("limiter_store_errors_total{").is_some(), "{outage}");
+    }
+}
+
+#[test]
+fn redis_may_come_late_go_and_come_back() {
+    let mut redis = Redis::start().unwrap();
+    redis.kill();
+    let server = Server::start(CONFIG, &["--store", &redis.url()]);
+    until_away(&server, true);
+    assert_eq!(asked(&server, "early"), [200, 200]);
+
+    redis.restart().unwrap();
+    until_away(&server, false);
+    // What happened before is replayed.
+    until("the journal is empty", || server.metric("limiter_journal_length{").filter(|length| *length == 0.0));
+    assert_eq!(asked(&server, "early"), [200, 429]);
+    let decided_in_redis = || server.metric(r#"limiter_decisions_total{store="redis""#);
+    assert!(decided_in_redis() > Some(0.0));
+
+    redis.kill();
+    until_away(&server, true);
+    let began = Instant::now();
+    for i in 0..100 {
+        assert_eq!(ask(&server, &format!("during {i}")), 200);
+    }
+    // Most requests do not wait for the timeout of 300 ms.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+    redis.restart().unwrap();
+    until_away(&server, false);
+    assert_eq!(asked(&server, "after"), [200, 200, 200, 429]);
+}
+
+#[test]
+fn a_restart_keeps_the_history_and_servers_share_it() {
+    let redis = Redis::start().unwrap();
+    let mut first = Server::start(CONFIG, &["--store", &redis.url()]);
+    assert_eq!(asked(&first, "ann"), [200, 200]);
+    first.signal("TERM");
+    assert_eq!(first.wait().code(), Some(0));
+    let servers = [(); 3].map(|()| Server::start(CONFIG, &["--store", &redis.url()]));
+    let admitted = thread::scope(|scope| {
+        let tasks: Vec<_> = (0..30)
+            .map(|i| {
+                scope.spawn({
+                    let server = &servers[i % 3];
+                    move || ask(server, "bob")
+                })
+            })
+            .collect();
+        tasks.into_iter().map(|task| task.join().unwrap()).filter(|status| *status == 200).count()
+    });
+    assert_eq!(admitted, 3);
+    assert_eq!([ask(&servers[0], "ann"), ask(&servers[1], "ann")], [200, 429]);
+}
+
+#[test]
+fn a_cluster_is_a_store_too() {
+    let cluster = Cluster::start().unwrap();
+    let server = Server::start(CONFIG, &["--store", &cluster.url()]);
+    for user in ["a", "b", "c", "d", "e"] {
+        assert_eq!(asked(&server, user), [200, 200, 200, 429]);
+    }
+    assert_eq!(server.metric("limiter_outage{"), Some(0.0));
+}
+
+#[test]
+fn wrong_options_end_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, empty) = (folder.path().join("limits.yaml"), folder.path().join("empty"));
+    std::fs::write(&config, CONFIG).unwrap();
+    std::fs::write(&empty, "\n").unwrap();
+    let (config, empty) = (config.to_str().unwrap(), empty.to_str().unwrap());
+    for (args, code, text) in [
+        (vec![], 2, "--config"),
+        (vec!["--config", config, "--store", "http://x"], 2, "expected memory, or a URL that starts with redis://"),
+        (vec!["--config", config, "--store", "redis://[x"], 1, "--store: "),
+        (vec!["--config", config, "--grpc", "nowhere"], 2, "--grpc"),
+        (vec!["--config", config, "--grpc", "192.0.2.1:1"], 1, "cannot listen on 192.0.2.1:1"),
+        (vec!["--config", config, "--tls-cert", config], 2, "--tls-key"),
+        (vec!["--config", config, "--tls-cert", config, "--tls-key", config], 1, "expected a private key"),
+        (vec!["--config", config, "--admin-token-file", empty], 1, "expected a token, found nothing"),
+        (vec!["--config", "/nowhere"], 1, "/nowhere"),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_limiter-server")).args(&args).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
+        assert!(errors.contains(text), "{args:?}: {errors}");
+    }
+}
