@@ -28,10 +28,8 @@ pub(crate) type Measured = Result<(Results, Option<String>)>;
 /// Scenarios that are measured together, into a record for every processor family.
 #[derive(Debug)]
 pub struct Group {
-    /// The name of its records.
+    /// The name of its records, and of the program's argument that selects it.
     pub name: &'static str,
-    /// The program's argument that selects it.
-    argument: &'static str,
     /// The crates whose versions are recorded.
     crates: &'static [&'static str],
     /// Measures the scenarios whose names contain a text.
@@ -43,7 +41,6 @@ pub struct Group {
 /// Decisions in memory: time, over-admission, bytes, and a flood of keys.
 pub const MEMORY: Group = Group {
     name: "memory",
-    argument: "",
     crates: &["limiter-memory", "governor", "trypema", "limitador", "throttlecrab"],
     measure: local::measure,
     sections: render::memory::sections,
@@ -51,7 +48,6 @@ pub const MEMORY: Group = Group {
 /// Decisions in memory over the number of keys, the entries of each log, the verdict and the threads.
 pub const SURFACE: Group = Group {
     name: "surface",
-    argument: "--surface ",
     crates: &["limiter-memory", "governor", "foldhash", "trypema"],
     measure: local::surface::measure,
     sections: render::surface::sections,
@@ -59,7 +55,6 @@ pub const SURFACE: Group = Group {
 /// Decisions in Redis.
 pub const REDIS: Group = Group {
     name: "redis",
-    argument: "--redis ",
     crates: &["limiter-redis", "redis", "trypema"],
     measure: remote::measure,
     sections: render::redis::sections,
@@ -67,11 +62,12 @@ pub const REDIS: Group = Group {
 /// Requests through axum.
 pub const HTTP: Group = Group {
     name: "http",
-    argument: "--http ",
     crates: &["limiter-tower", "tower_governor", "axum"],
     measure: local::http::measure,
     sections: render::memory::http_sections,
 };
+/// All groups.
+pub(crate) const GROUPS: [&Group; 4] = [&MEMORY, &SURFACE, &REDIS, &HTTP];
 
 /// The figures of a run, and their origin. A scenario whose workload changes needs a new name.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -94,7 +90,8 @@ impl Record {
     pub fn measure(group: &Group, effort: &Effort, only: Option<&str>) -> Result<Self> {
         let (results, server) = (group.measure)(effort, only)?;
         let versions: Vec<String> = server.into_iter().chain(group.crates.iter().filter_map(version)).collect();
-        let arguments = format!("{}{}", group.argument, effort.argument);
+        let group = if group.name == MEMORY.name { String::new() } else { format!("--{} ", group.name) };
+        let arguments = group + effort.argument;
         Ok(Self { arguments, machine: machine(), versions: versions.join(", "), results })
     }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::record::{HTTP, MEMORY, REDIS, Record, SURFACE};
+use crate::record::{GROUPS, MEMORY, Record, SURFACE};
 
 /// The pages with rendered sections.
 const PAGES: [&str; 5] =
@@ -29,7 +29,7 @@ pub type Sections = BTreeMap<&'static str, String>;
 pub fn all(workspace: &Path) -> Result<Vec<(String, String)>> {
     let mut all = Vec::new();
     let mut unused = Sections::new();
-    for group in [&MEMORY, &SURFACE, &REDIS, &HTTP] {
+    for group in GROUPS {
         unused.extend((group.sections)(&Record::load_all(group, workspace)?));
     }
     let rendered = unused.clone();

@@ -36,8 +36,13 @@ pub(super) fn draw(canvas: &Canvas<'_>, data: &Collector, policy: &Policy) -> an
     let top = if limit_shown { (asked * 1.08).clamp(1.25, MAX_SHOWN) } else { (asked * 1.25).max(1e-15) };
 
     title(canvas, view, policy, asked)?;
-    for (from, to) in runs(&usage.blocked) {
-        canvas.rect((LEFT + from, USAGE.0), (LEFT + to, USAGE.1), DENIED.mix(0.07))?;
+    let mut x = LEFT;
+    for run in usage.blocked.chunk_by(|a, b| a == b) {
+        let from = x;
+        x += run.len() as i32;
+        if run[0] {
+            canvas.rect((from, USAGE.0), (x, USAGE.1), DENIED.mix(0.07))?;
+        }
     }
     canvas.time_axis(view.close, view.relative, USAGE)?;
     scale(canvas, policy, top)?;
@@ -163,16 +168,4 @@ fn curve(columns: &[Column], top: f64) -> Vec<Point> {
         stops.map(|share| (x, height(USAGE, share / top)))
     });
     through.collect()
-}
-
-/// Returns the first and last column of each run of `true`.
-fn runs(columns: &[bool]) -> Vec<(i32, i32)> {
-    let mut runs: Vec<(i32, i32)> = Vec::new();
-    for (i, _) in (0..).zip(columns).filter(|(_, set)| **set) {
-        match runs.last_mut() {
-            Some((_, to)) if *to == i => *to = i + 1,
-            _ => runs.push((i, i + 1)),
-        }
-    }
-    runs
 }
