@@ -169,6 +169,31 @@ async fn operations_under_another_policy_take_few_commands() {
     assert_eq!((log.entries, log.cost), (100, 100));
 }
 
+/// A new entry replaces the newest one in its cell.
+#[tokio::test]
+async fn an_acquire_that_merges_takes_few_commands() {
+    let server = Server::start().unwrap();
+    let (coarse, store) = (policy!("1000/1h~1h"), connect(&server.url()).await);
+    let limiter = search(coarse, store);
+    for n in 0..=2 * CALLS {
+        // The entry is that of the newest admitted acquire.
+        let decision = limiter.acquire("k").cost(1000 / CALLS).at(at(n)).await.unwrap();
+        assert_eq!(
+            (decision.allowed(), decision.refill_after().as_micros()),
+            (n < CALLS, 3_600_000_000 - u128::from(n.saturating_sub(CALLS - 1)))
+        );
+        match n {
+            0 => reset_calls(&server),
+            n if n == CALLS - 1 => {
+                let n = CALLS - 1;
+                expect(&server, "merging", &[("zrange", n), ("zadd", n), ("zremrangebylex", n), ("pexpire", n)]);
+            }
+            _ => {}
+        }
+    }
+    expect(&server, "denied", &[("zrange", 2 * (CALLS + 1))]);
+}
+
 /// A settlement of the newest entry reads and writes a few entries, however many there are.
 #[tokio::test]
 async fn a_settlement_of_the_newest_entry_takes_few_commands() {

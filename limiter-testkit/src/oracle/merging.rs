@@ -20,7 +20,7 @@ pub(super) struct Append<'a> {
 }
 
 impl Append<'_> {
-    /// Merges entries, from the oldest to the newest. `name` returns a new id of the store.
+    /// M2 and M6: merges entries, from the oldest to the newest. `name` returns a new id of the store.
     pub(super) fn merge(&self, log: &mut Vec<OracleEntry>, mut name: impl FnMut() -> EntryId) {
         let ceases = |entry: &&OracleEntry| !is_kept(entry, self.now) && is_kept(entry, self.before);
         let mut ceased: HashSet<EntryId> = log.iter().filter(ceases).map(|entry| entry.name).collect();
@@ -36,8 +36,13 @@ impl Append<'_> {
                 newer += 1;
                 continue;
             };
-            let merged =
-                OracleEntry { name: name(), id: None, kept: false, cost: (u.cost + v.cost).min(MAX_COST), ..u };
+            let merged = OracleEntry {
+                name: name(),
+                id: None,
+                kept: false,
+                cost: u.cost.saturating_add(v.cost).min(MAX_COST),
+                ..u
+            };
             // It counts as an entry that ceased to be kept if one of its parts did.
             if ceased.contains(&u.name) || ceased.contains(&v.name) {
                 ceased.insert(merged.name);
@@ -48,13 +53,13 @@ impl Append<'_> {
         }
     }
 
-    /// Condition 1: `u` is the new entry, or it crossed the end of a window, or one of the two ceased to be kept.
+    /// M3: `u` is the new entry, or it crossed the end of a window, or one of the two ceased to be kept.
     fn may_merge(&self, v: &OracleEntry, u: &OracleEntry, ceased: &HashSet<EntryId>) -> bool {
         let has_crossed = |limit: &Limit| counts(limit, u, self.before) && !counts(limit, u, self.now);
         u.name == self.new || self.limits.iter().any(has_crossed) || [u, v].iter().any(|e| ceased.contains(&e.name))
     }
 
-    /// Conditions 2 and 3: both are in one cell, and each limit counts both or neither.
+    /// M4 and M5: both are in one cell, and each limit counts both or neither.
     fn cannot_tell_apart(&self, v: &OracleEntry, u: &OracleEntry) -> bool {
         let cell = |entry: &OracleEntry, resolution| entry.at.as_micros() / resolution;
         let resolution = self.resolution(age(u, self.now));
@@ -70,7 +75,7 @@ impl Append<'_> {
     }
 }
 
-/// Returns whether the entry is kept at a time that is not before its own.
+/// M1: returns whether the entry is kept at a time that is not before its own.
 fn is_kept(entry: &OracleEntry, at: Timestamp) -> bool {
     entry.kept && age(entry, at) < KEPT_FOR
 }
