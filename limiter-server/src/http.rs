@@ -31,7 +31,8 @@ struct Http {
 /// Returns the routes of the HTTP listener.
 pub fn routes(service: Arc<Service>) -> Router {
     let shared = Http { service, json: Interface::new("json"), v1: Interface::new("v1") };
-    let routes = Router::new().route("/json", post(json)).route("/healthz", get(health));
+    let routes =
+        Router::new().route("/json", post(json)).route("/healthz", get(health)).route("/healthcheck", get(health));
     routes.route("/v1/{op}", post(v1::answer)).with_state(Arc::new(shared))
 }
 

@@ -1,6 +1,7 @@
 //! The page in a real browser. Run by `scripts/test --all`, which installs Chromium.
 
 #[path = "it/server.rs"]
+#[allow(dead_code, reason = "the other tests use the rest")]
 mod server;
 
 #[path = "page/browser.rs"]
@@ -177,11 +178,37 @@ async fn the_page_shows_a_reload_and_errors_of_the_configuration() {
         page.shows("tbody tr:nth-child(2)", "user\n2/1h\n90/1d").await?;
         write(&CONFIG.replace("2/1h", "3/1h"));
         page.hides("#config-error").await?;
+        page.click("#denied-rows button").await?;
+        page.shows("#detail", "2 of 3 used").await?;
         // The counts and the history stay.
         page.shows("tbody tr:nth-child(2)", "user\n3/1h\n90/1d").await?;
         page.shows("tbody tr:nth-child(2) td:nth-child(3)", "1").await?;
         assert_eq!(send(&server, ("user", "a"), 1), "OK");
         assert_eq!(send(&server, ("user", "a"), 1), "OVER_LIMIT");
+        write(&CONFIG.replace("user", "client"));
+        page.shows("#search-error", "No log to show: there is no such rule").await?;
+        page.shows("#live", "Live").await?;
+        page.shows("tbody tr:nth-child(2)", "client").await
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_key_of_requests_that_bring_their_limit_is_unblocked() {
+    let server = Server::start(CONFIG, &[]);
+    let entries = json!([{ "key": "none", "value": "a" }]);
+    let descriptor = json!({ "entries": entries, "limit": { "requestsPerUnit": 1, "unit": "HOUR" } });
+    let body = json!({ "domain": "edge", "descriptors": [descriptor] }).to_string();
+    let ask = || server.post("/json", &body).0;
+    assert_eq!([ask(), ask()], [200, 429]);
+    browse(async |page| {
+        page.open(&server).await?;
+        page.click("#denied-rows button").await?;
+        page.shows("#detail .verdict", "Requests bring their own limits").await?;
+        page.click("#unblock").await?;
+        page.click("#ask-yes").await?;
+        page.shows("#said", "is unblocked").await?;
+        assert_eq!([ask(), ask()], [200, 429]);
         Ok(())
     })
     .await;

@@ -9,6 +9,8 @@ mod grpc;
 mod http;
 mod lifecycle;
 mod python;
+mod quota;
+mod readme;
 mod reload;
 mod rules;
 mod server;
