@@ -25,6 +25,9 @@ const VALID: &str = "limiter_server_config_valid";
 /// How long files must stay unchanged. Editors and copies change them in several steps.
 const QUIET: Duration = Duration::from_millis(200);
 
+/// How often a changed path is followed at once. Later changes are noticed by the watch.
+const MAX_REWATCHES: usize = 8;
+
 /// Calls `apply` for each configuration at `path` after `config`, or its errors: when its files change, when a symbolic link on the
 /// way to them changes, and on SIGHUP. The future never ends; dropping it ends the watch.
 ///
@@ -101,18 +104,24 @@ impl<F: Fn(Result<Config, Errors>) + Send + 'static> Reloader<F> {
 
     /// Watches the places as they are now. A folder may have been replaced by another one of the same name.
     fn rewatch(&mut self) {
-        let (places, changed) = (Places::of(&self.path), Arc::clone(&self.changed));
-        let folders = places.folders.clone();
-        let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-            if event.map_or(true, |event| concerns(&places, &event)) {
-                changed.notify_one();
-            }
-        });
         let warn = |error| warn!("a change of the configuration may need SIGHUP: {error}");
-        self.watcher = watcher.map_err(warn).ok();
-        for folder in folders {
-            let watched = self.watcher.as_mut().map(|watcher| watcher.watch(&folder, RecursiveMode::NonRecursive));
-            watched.transpose().map_err(warn).ok();
+        // A link may change before it is watched.
+        for _ in 0..MAX_REWATCHES {
+            let (places, changed) = (Arc::new(Places::of(&self.path)), Arc::clone(&self.changed));
+            let watched = Arc::clone(&places);
+            let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
+                if event.map_or(true, |event| concerns(&watched, &event)) {
+                    changed.notify_one();
+                }
+            });
+            self.watcher = watcher.map_err(warn).ok();
+            for folder in &places.folders {
+                let watched = self.watcher.as_mut().map(|watcher| watcher.watch(folder, RecursiveMode::NonRecursive));
+                watched.transpose().map_err(warn).ok();
+            }
+            if Places::of(&self.path) == *places {
+                break;
+            }
         }
     }
 }

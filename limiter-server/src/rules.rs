@@ -153,7 +153,8 @@ impl Rule {
             Label::Fixed(text) => text.clone(),
             Label::Open(key) => key::path_of(key, Some(value)),
         });
-        Some(labels.collect::<Vec<_>>().join(","))
+        let label = labels.collect::<Vec<_>>().join(",");
+        Some(key::hashed(label.as_bytes()).unwrap_or(label))
     }
 }
 

@@ -253,6 +253,11 @@ fn ask<'r>(claims: &mut Claims<'r>, together: &mut Together<'r, SharedStore>) ->
             claim.ask(together, refused);
         }
     }
+    // What nothing else can deny is never refunded.
+    let is_final = claims.len() == 1 || claims.iter().all(|claim| claim.class != Class::Quota);
+    if let ([part], true) = (together.parts_mut(), is_final) {
+        part.set_needs_receipt(false);
+    }
     refused
 }
 

@@ -255,6 +255,26 @@ fn a_denial_refunds_charges_under_a_resolution() {
 }
 
 #[test]
+fn a_charge_without_a_receipt_stays_under_a_resolution() {
+    for store in stores() {
+        let coarse = Limiter::new("coarse", policy!("9/1h~1m"), store.clone());
+        let exact = Limiter::new("exact", policy!("9/1h"), store);
+        for (limiter, charged) in [(&coarse, [1, 2]), (&exact, [0, 0])] {
+            for charged in charged {
+                let mut part = Part::from(limiter.acquire("k"));
+                part.set_needs_receipt(false);
+                let mut call = Together::new().and(part);
+                assert!(block_on(call.decide()).unwrap());
+                assert!(matches!(call.parts()[0].answer(), Some(Answer::Admitted(_))));
+                block_on(call.refund());
+                drop(call);
+                assert_eq!(used(limiter), charged, "{}", limiter.name());
+            }
+        }
+    }
+}
+
+#[test]
 fn denied_attempts_count_where_the_policy_says_so() {
     for store in stores() {
         let (five, _) = limiters(&store);

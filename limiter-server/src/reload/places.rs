@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const MAX_PATH_BYTES: usize = 4096;
 
 /// What to watch for one path, which may lead through symbolic links.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Places {
     /// The folders to watch.
     pub(super) folders: HashSet<PathBuf>,

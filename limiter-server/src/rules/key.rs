@@ -1,12 +1,12 @@
 //! Keys and names.
 
-use std::fmt::Write;
-
 use limiter_core::KeyBuf;
 use sha2::{Digest, Sha256};
 
 /// Longer keys are kept as their SHA-256, so that a client cannot fill the store with them.
 const MAX_KEY_BYTES: usize = 1024;
+/// What hashed keys begin with. Keys that begin with it are hashed too, so that no key is another one's hash.
+const HASHED: &str = "sha256:";
 
 /// Returns the key of the values that a rule leaves open. One value is itself, more are a tuple.
 pub(super) fn of_open(open: &[usize], entries: &[(&str, &str)]) -> KeyBuf {
@@ -23,15 +23,16 @@ pub(super) fn of_parts<'a>(parts: impl Iterator<Item = &'a str>) -> KeyBuf {
 }
 
 fn short(key: KeyBuf) -> KeyBuf {
-    if key.as_ref().len() <= MAX_KEY_BYTES {
-        return key;
-    }
-    let mut hashed = String::from("sha256:");
-    for byte in Sha256::digest(key.as_ref()) {
-        // Writing to a `String` cannot fail.
-        let _ = write!(hashed, "{byte:02x}");
-    }
-    KeyBuf::from(hashed.as_bytes())
+    hashed(key.as_ref()).map_or(key, |text| KeyBuf::from(text.as_bytes()))
+}
+
+/// Returns the hash of a key or a label that is not to be kept as it is.
+pub(super) fn hashed(bytes: &[u8]) -> Option<String> {
+    let is_kept = bytes.len() <= MAX_KEY_BYTES && !bytes.starts_with(HASHED.as_bytes());
+    (!is_kept).then(|| {
+        let digest = Sha256::digest(bytes);
+        digest.iter().fold(HASHED.to_owned(), |text, byte| text + &format!("{byte:02x}"))
+    })
 }
 
 /// Returns a key and its value as part of a path: `key=value`. Different paths have different texts.

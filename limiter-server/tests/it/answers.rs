@@ -49,6 +49,8 @@ descriptors:
     rate_limit: { unit: year, requests_per_unit: 2 }
   - key: window
     rate_limit: { policy: 7/90s }
+  - key: coarse
+    rate_limit: { policy: 1000/1h~1m }
 ";
 
 struct Fixture {
@@ -364,6 +366,24 @@ async fn header_fields_are_in_the_chosen_form() {
             let answer = fixture.ask(&request("d", asked, 0)).await.unwrap();
             assert_eq!(fields(&answer), expected, "{form:?}: {asked}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_log_under_a_resolution_stays_small_unless_charges_may_be_refunded() {
+    // 250 seconds are parts of at most six minutes.
+    for (asked, most) in [("coarse=x", 6), ("coarse=x & nobody=x", 6), ("coarse=x & site=x", 1_000)] {
+        let (memory, clock) = (Arc::new(MemoryStore::new()), MockClock::new());
+        let store: SharedStore = Arc::new(WithClock::new(Arc::clone(&memory), clock.clone()));
+        let service = over(store, Headers::None);
+        let asked = request("d", asked, 0);
+        for _ in 0..1_000 {
+            clock.advance(Duration::from_millis(250));
+            let answer = service.decide(&asked).await.unwrap();
+            assert_eq!(answer.overall_code(), Code::Ok);
+        }
+        let entries = memory.entries(LogKey { name: "d/coarse".into(), key: b"x" });
+        assert!((most / 2..=most).contains(&entries), "{entries} entries");
     }
 }
 

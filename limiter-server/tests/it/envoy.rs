@@ -104,14 +104,15 @@ impl Envoy {
         statuses
     }
 
-    /// Sends requests over 16 connections until `end`, and returns the admissions.
-    fn flow(&self, customer: &str, end: Instant) -> Vec<Admission> {
+    /// Sends requests over 16 connections for so long, and returns the admissions.
+    fn flow(&self, customer: &str, length: Duration) -> Vec<Admission> {
+        let began = Instant::now();
         let work = || {
             let (mut client, mut admissions) = (self.client(), Vec::new());
-            while Instant::now() < end {
-                let made = Instant::now();
+            while began.elapsed() < length {
+                let made = began.elapsed();
                 if client.decided(customer).status == 200 {
-                    admissions.push((made, Instant::now()));
+                    admissions.push((made, began.elapsed()));
                 }
             }
             admissions
@@ -232,9 +233,8 @@ fn a_burst_admits_the_maximum(envoy: &Envoy, servers: &mut Vec<Server>) {
 
 /// No window exceeds its maximum, also when a server is killed meanwhile.
 fn a_flow_keeps_its_windows(envoy: &Envoy, servers: &mut Vec<Server>) {
-    let began = Instant::now();
     let admissions = thread::scope(|scope| {
-        let flow = scope.spawn(|| envoy.flow("flow", began + Duration::from_secs(4)));
+        let flow = scope.spawn(|| envoy.flow("flow", Duration::from_secs(4)));
         thread::sleep(Duration::from_secs(2));
         if servers.len() > 1 {
             servers.pop();
@@ -242,7 +242,8 @@ fn a_flow_keeps_its_windows(envoy: &Envoy, servers: &mut Vec<Server>) {
         flow.join().unwrap()
     });
     assert!(admissions.len() > 50, "only {} admitted", admissions.len());
-    assert_windows(admissions, 50, Duration::from_secs(1));
+    // The rates of the clocks here and there may differ, by far less than one in a thousand.
+    assert_windows(admissions, 50, Duration::from_millis(999));
 }
 
 /// A client that waits as long as `retry-after` says is admitted.

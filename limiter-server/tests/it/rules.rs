@@ -134,7 +134,7 @@ fn rules_say_what_they_do() {
 
 #[test]
 fn different_rules_have_different_names() {
-    let parts = ["a", "a=b", "a,b", "a/b", ",", "=", "\\"];
+    let parts = ["a", "a=b", "a,b", "a/a", ",", "=", "\\"];
     let mut names = HashSet::new();
     for domain in parts {
         for key in parts {
@@ -174,6 +174,11 @@ fn long_keys_are_hashed() {
     assert_ne!(key(&[&format!("{longer}x")]), hash);
     assert!(key(&[&longest, "y"]).starts_with("sha256:"));
     assert_ne!(key(&[&longest, "y"]), key(&["y", &longest]));
+    // A client cannot name another one's hash.
+    assert_ne!(key(&[hash]), hash);
+    let labels = parse("domain: d\ndescriptors: [{key: k, detailed_metric: true}]");
+    let label = labels.find("d", &[("k", &longer)]).unwrap().detailed.unwrap();
+    assert_eq!((&label[..7], label.len()), ("sha256:", 71));
     let entries = [("k", &*longer)];
     assert!(Rules::override_key(&entries).as_ref().starts_with(b"sha256:"));
     assert_eq!(Rules::override_key(&[("a", "b"), ("c,", "d")]).as_ref(), b"a,b,c\\,,d");

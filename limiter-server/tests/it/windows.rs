@@ -1,9 +1,9 @@
 //! Whether a client saw more admissions in a window than a limit allows.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// When an admitted request was made, and when its answer came. The server decided between the two.
-pub(crate) type Admission = (Instant, Instant);
+pub(crate) type Admission = (Duration, Duration);
 
 /// Asserts that at most `max` requests were both made and admitted within any `window`.
 pub(crate) fn assert_windows(mut admissions: Vec<Admission>, max: usize, window: Duration) {

@@ -34,6 +34,7 @@ pub struct Part<'a, S> {
     at: At,
     id: Option<EntryId>,
     keeps_charge: bool,
+    needs_receipt: bool,
     is_advisory: bool,
     answer: Option<Answer>,
     denies: bool,
@@ -81,6 +82,7 @@ impl<'a, S> Part<'a, S> {
             at: call.at,
             id: call.id,
             keeps_charge: false,
+            needs_receipt: true,
             is_advisory,
             answer: None,
             denies: false,
@@ -99,6 +101,14 @@ impl<'a, S> Part<'a, S> {
     /// Sets whether the charge of this call is kept when the whole is denied or dropped.
     pub fn set_keep_charge(&mut self, keep: bool) {
         self.keeps_charge = keep;
+    }
+
+    /// Sets whether the charge of this call can be refunded or settled under a limit with a
+    /// [resolution](crate::Limit::resolution). Default: `true`.
+    ///
+    /// If not, its entry merges with others at once instead of after ten minutes. Use it where no call after this one can deny.
+    pub fn set_needs_receipt(&mut self, needs: bool) {
+        self.needs_receipt = needs;
     }
 
     /// Lets this call deny nothing, whether it does not fit or fails. Add such calls last: they are charged only if all calls
@@ -193,8 +203,7 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
 
     fn call(&self, mode: Mode) -> Call<'_, S, &[u8]> {
         let Self { cost, at, id, .. } = *self;
-        // A refund needs a receipt.
-        Call { cost, at, id, keep: mode != Mode::Peek, ..self.target.call(mode) }
+        Call { cost, at, id, keep: self.needs_receipt && mode != Mode::Peek, ..self.target.call(mode) }
     }
 
     /// Makes the call if the store can answer without waiting.
@@ -229,7 +238,7 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
                 (Answer::Uncharged(decision.into_status()), false)
             }
             Ok(decision) if decision.retry_after().is_some() => (Answer::Denied(decision), true),
-            Ok(decision) if decision.receipt().is_none() => (Answer::Uncharged(decision.into_status()), false),
+            Ok(decision) if !decision.appended() => (Answer::Uncharged(decision.into_status()), false),
             Ok(decision) => (Answer::Admitted(decision), false),
             Err(error) => {
                 // The choice may depend on the limiter, and not every error names it.
@@ -243,7 +252,8 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
         self.answer = Some(answer);
     }
 
-    /// Replaces the cost of a charge; 0 refunds it. Returns `false` if nothing is charged or the entry has expired.
+    /// Replaces the cost of a charge; 0 refunds it. Returns `false` if nothing is charged, the entry has expired, or it has no
+    /// receipt.
     ///
     /// # Errors
     /// If the store fails. The charge then stays.
@@ -322,9 +332,9 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
 
     /// Returns the same call without what it borrows and without its answer.
     fn to_owned_call(&self) -> Part<'static, S> {
-        let Self { mode, cost, at, id, keeps_charge, is_advisory, denies, at_once, .. } = *self;
+        let Self { mode, cost, at, id, keeps_charge, needs_receipt, is_advisory, denies, at_once, .. } = *self;
         let (target, answer, calling) = (self.target.to_owned(), None, None);
-        Part { target, mode, cost, at, id, keeps_charge, is_advisory, denies, at_once, answer, calling }
+        Part { target, mode, cost, at, id, keeps_charge, needs_receipt, is_advisory, denies, at_once, answer, calling }
     }
 
     pub(super) fn into_owned(mut self) -> Part<'static, S> {
