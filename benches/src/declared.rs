@@ -54,6 +54,9 @@ pub static MEMORY: LazyLock<Declared<crate::local::Scenario>> =
 /// Requests through axum.
 pub(crate) static HTTP: LazyLock<Declared<crate::local::http::Scenario>> =
     LazyLock::new(|| parse(include_str!("../scenarios/http.json")));
+/// Requests to the server.
+pub(crate) static SERVICE: LazyLock<Declared<crate::service::Scenario>> =
+    LazyLock::new(|| parse(include_str!("../scenarios/service.json")));
 /// Decisions in Redis.
 pub(crate) static REDIS: LazyLock<Declared<crate::remote::scenario::Scenario>> =
     LazyLock::new(|| parse(include_str!("../scenarios/redis.json")));

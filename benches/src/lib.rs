@@ -9,4 +9,5 @@ pub mod local;
 pub mod record;
 pub mod remote;
 pub mod render;
+mod service;
 pub mod turns;

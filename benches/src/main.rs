@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Parser;
-use limiter_benches::record::{HTTP, MEMORY, REDIS, Record, SURFACE};
+use limiter_benches::record::{HTTP, MEMORY, REDIS, Record, SERVICE, SURFACE};
 use limiter_benches::render;
 use limiter_benches::turns::Effort;
 
@@ -31,11 +31,14 @@ struct Args {
     /// Measure a request through axum with and without a limit.
     #[arg(long, conflicts_with = "redis")]
     http: bool,
-    /// Measure keys, entries per log, verdicts and threads. Takes two minutes, or ten with --full.
+    /// Measure requests to limiter-server over gRPC, beside a service that always answers OK.
     #[arg(long, conflicts_with_all = ["redis", "http"])]
+    service: bool,
+    /// Measure keys, entries per log, verdicts and threads. Takes two minutes, or ten with --full.
+    #[arg(long, conflicts_with_all = ["redis", "http", "service"])]
     surface: bool,
     /// Measure nothing, and render the documents again from the figures in benches/results.
-    #[arg(long, conflicts_with_all = ["quick", "full", "only", "redis", "http", "surface"])]
+    #[arg(long, conflicts_with_all = ["quick", "full", "only", "redis", "http", "service", "surface"])]
     render: bool,
     /// The workspace. The program writes figures to benches/results. From them it renders benches/RESULTS*.md,
     /// docs/bench-*.svg, and sections of README.md and docs/operations.md.
@@ -52,6 +55,7 @@ fn main() -> Result<()> {
         Args { surface: true, .. } => &SURFACE,
         Args { redis: true, .. } => &REDIS,
         Args { http: true, .. } => &HTTP,
+        Args { service: true, .. } => &SERVICE,
         _ => &MEMORY,
     };
     let effort = if args.full { Effort::FULL } else { Effort::QUICK };

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::render::Sections;
 use crate::turns::Effort;
-use crate::{local, remote, render};
+use crate::{local, remote, render, service};
 
 /// The figures of a scenario, by contestant and then by measure.
 pub type Figures = BTreeMap<String, BTreeMap<String, f64>>;
@@ -66,8 +66,15 @@ pub const HTTP: Group = Group {
     measure: local::http::measure,
     sections: render::memory::http_sections,
 };
+/// Requests to `limiter-server` over gRPC.
+pub const SERVICE: Group = Group {
+    name: "service",
+    crates: &["limiter-server", "tonic"],
+    measure: service::measure,
+    sections: render::service::sections,
+};
 /// All groups.
-pub(crate) const GROUPS: [&Group; 4] = [&MEMORY, &SURFACE, &REDIS, &HTTP];
+pub(crate) const GROUPS: [&Group; 5] = [&MEMORY, &SURFACE, &REDIS, &HTTP, &SERVICE];
 
 /// The figures of a run, and their origin. A scenario whose workload changes needs a new name.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]

@@ -4,6 +4,7 @@
 pub(crate) mod memory;
 mod plots;
 pub(crate) mod redis;
+pub(crate) mod service;
 pub(crate) mod surface;
 mod table;
 
@@ -13,11 +14,17 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::record::{GROUPS, MEMORY, Record, SURFACE};
+use crate::record::{GROUPS, MEMORY, REDIS, Record, SURFACE};
 
 /// The pages with rendered sections.
-const PAGES: [&str; 5] =
-    ["README.md", "docs/operations.md", "benches/RESULTS.md", "benches/RESULTS-REDIS.md", "benches/RESULTS-HTTP.md"];
+const PAGES: [&str; 6] = [
+    "README.md",
+    "docs/operations.md",
+    "benches/RESULTS.md",
+    "benches/RESULTS-REDIS.md",
+    "benches/RESULTS-HTTP.md",
+    "benches/RESULTS-SERVICE.md",
+];
 
 /// Sections by name.
 pub type Sections = BTreeMap<&'static str, String>;
@@ -32,6 +39,8 @@ pub fn all(workspace: &Path) -> Result<Vec<(String, String)>> {
     for group in GROUPS {
         unused.extend((group.sections)(&Record::load_all(group, workspace)?));
     }
+    let memory = Record::load_all(&MEMORY, workspace)?;
+    unused.insert("costs", memory::costs(&memory, &Record::load_all(&REDIS, workspace)?));
     let rendered = unused.clone();
     for path in PAGES {
         let mut page = fs::read_to_string(workspace.join(path)).with_context(|| format!("cannot read {path}"))?;
@@ -44,7 +53,6 @@ pub fn all(workspace: &Path) -> Result<Vec<(String, String)>> {
         all.push((path.to_owned(), page));
     }
     ensure!(unused.is_empty(), "no page has the sections {:?}", unused.into_keys());
-    let memory = Record::load_all(&MEMORY, workspace)?;
     all.push(("docs/bench-admitted.svg".to_owned(), plots::admitted(&memory)?));
     for record in Record::load_all(&SURFACE, workspace)? {
         all.push((surface::plot(&record), plots::heat_map(&record)?));

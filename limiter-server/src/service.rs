@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use futures_util::FutureExt;
 use limiter_core::request::Together;
 use limiter_core::{Error, ErrorKind, KeyBuf, SharedStore};
 use limiter_tower::{FieldForm, Fields};
@@ -21,7 +22,7 @@ use crate::proto::{RateLimitRequest, RateLimitResponse};
 use crate::rules::{Counts, Rule, Rules};
 use crate::store::Store;
 
-use self::claim::{Claim, Class};
+use self::claim::{Claim, Class, Ruling};
 
 /// The largest number of descriptors in a request.
 pub const MAX_DESCRIPTORS: usize = 1_000;
@@ -139,24 +140,55 @@ impl Service {
     /// [`Failure::Invalid`] without a domain or descriptors, or with too many. [`Failure::Store`] if a rule's store failed.
     pub async fn decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Failure> {
         check(request)?;
+        match self.decide_at_once(request) {
+            Some(answer) => answer,
+            None => Box::pin(self.decide_later(request)).await,
+        }
+    }
+
+    /// Decides if the store need not wait. The calls are large, and stay on the stack here.
+    fn decide_at_once(&self, request: &RateLimitRequest) -> Option<Result<RateLimitResponse, Failure>> {
+        let rules = self.rules.load();
+        let mut claims = match claims(&rules, request) {
+            Ok(claims) => claims,
+            Err(failure) => return Some(Err(failure)),
+        };
+        let mut together = Together::new();
+        let refused = ask(&mut claims, &mut together);
+        let admitted = together.try_decide(|_| false)? && !refused;
+        let ruling = claim::rule(&mut claims, &mut together, admitted);
+        if !ruling.admitted {
+            let _ = together.refund().now_or_never();
+        }
+        Some(self.answer(&claims, &mut together, ruling))
+    }
+
+    async fn decide_later(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Failure> {
         let rules = self.rules.load();
         let mut claims = claims(&rules, request)?;
         let mut together = Together::new();
         let refused = ask(&mut claims, &mut together);
-        let admitted = !refused & decide_together(&mut together).await;
-        if let Some(error) = together.take_error() {
+        let admitted = together.decide_with(|_| false, pending()).await && !refused;
+        let ruling = claim::rule(&mut claims, &mut together, admitted);
+        if !ruling.admitted {
             together.refund().await;
+        }
+        self.answer(&claims, &mut together, ruling)
+    }
+
+    /// Counts the outcome and returns the answer.
+    fn answer<'r>(
+        &self,
+        claims: &Claims<'r>,
+        together: &mut Together<'r, SharedStore>,
+        ruling: Ruling,
+    ) -> Result<RateLimitResponse, Failure> {
+        together.confirm();
+        if let Some(error) = ruling.error {
             return Err(error.into());
         }
-        claims.iter_mut().for_each(|claim| claim.rule_on(together.parts()));
-        let spent = claim::quotas_are_spent(&claims);
-        let admitted = admitted && !spent;
-        if !admitted {
-            together.refund().await;
-        }
-        together.confirm();
-        self.count_all(&claims, admitted, spent);
-        Ok(reply::new(&claims, together.parts(), (admitted, spent), self.fields.as_ref()))
+        self.count_all(claims, ruling.admitted, ruling.spent);
+        Ok(reply::new(claims, together.parts(), (ruling.admitted, ruling.spent), self.fields.as_ref()))
     }
 
     /// Counts the rules of a request. A rule that would have allowed what another one denies counts nothing.
@@ -227,13 +259,6 @@ fn ask<'r>(claims: &mut Claims<'r>, together: &mut Together<'r, SharedStore>) ->
         part.set_needs_receipt(false);
     }
     refused
-}
-
-async fn decide_together(together: &mut Together<'_, SharedStore>) -> bool {
-    match together.try_decide(|_| false) {
-        Some(admitted) => admitted,
-        None => together.decide_with(|_| false, pending()).await,
-    }
 }
 
 fn check(request: &RateLimitRequest) -> Result<(), Failure> {

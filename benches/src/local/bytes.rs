@@ -34,7 +34,7 @@ pub(crate) fn measure() -> Results {
         }
     }
     let full =
-        FULL.iter().map(|limit| (format!("bytes/{limit}"), full_log(&limit.parse().expect("the limit is valid"))));
+        FULL.iter().map(|limit| (format!("full/{limit}"), full_log(&limit.parse().expect("the limit is valid"))));
     full.chain([("bytes".to_owned(), figures)]).collect()
 }
 

@@ -34,8 +34,6 @@ pub(crate) fn sections(records: &[Record]) -> Sections {
         of("100 entries", "bytes", "100", 1.0, 0),
         number("each further entry", 1, |record, library| Some(record.get("bytes", library, "further")?.max(0.0))),
     ];
-    let full =
-        ["entries", "bytes"].map(|measure| number(measure, 0, move |record, name| record.get(name, LIMITER, measure)));
     let floods = [
         of("mean, ns", FLOOD, "mean", 1.0, 0),
         of("p99.9, µs", FLOOD, "p99.9", 1e3, 1),
@@ -54,10 +52,6 @@ pub(crate) fn sections(records: &[Record]) -> Sections {
         ("variants", table(records, "scenario", &variants, scenarios(|_| true))),
         ("admissions", table(records, "library", &admissions, libraries())),
         ("bytes", table(records, "library", &bytes, libraries())),
-        (
-            "full-logs",
-            table(records, "full log of", &full, FULL.map(|limit| (format!("`{limit}`"), format!("bytes/{limit}")))),
-        ),
         ("floods", table(records, "contestant", &floods, FLOODED.map(|who| (who.to_owned(), who.to_owned())))),
         ("memory-goals", goals(records, "ratio", &MEMORY.goals)),
         ("speed-others", others(records)),
@@ -74,6 +68,19 @@ fn others(records: &[Record]) -> String {
     let peers = [GOVERNOR, "trypema 100 ms", "limitador", "throttlecrab"].map(times);
     let columns: Vec<_> = [ours].into_iter().chain(peers).collect();
     table(records, "workload", &columns, scenarios.map(|scenario| (scenario.about.clone(), scenario.name.clone())))
+}
+
+/// Returns the table of the README: the bytes of full logs in both stores.
+pub(crate) fn costs(memory: &[Record], redis: &[Record]) -> String {
+    let size =
+        |bytes: f64| if bytes < 1e6 { format!("{:.1} KB", bytes / 1e3) } else { format!("{:.1} MB", bytes / 1e6) };
+    let bytes = |record: &Record, name: &str| record.get(name, LIMITER, "bytes").map(size);
+    let columns = [
+        number("entries", 0, |record, name| record.get(name, LIMITER, "entries")),
+        column("in process", bytes),
+        column("in Redis", |record, name| bytes(redis.iter().find(|other| other.family() == record.family())?, name)),
+    ];
+    table(memory, "limit", &columns, FULL.map(|limit| (format!("`{limit}`"), format!("full/{limit}"))))
 }
 
 /// Returns the sections of requests through axum.

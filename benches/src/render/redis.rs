@@ -60,7 +60,6 @@ pub(crate) fn sections(records: &[Record]) -> Sections {
         Some(record.get(name, LIMITER, "bytes")? / name.split('/').nth(1)?.parse::<f64>().ok()?)
     };
     let bytes = [of(LIMITER, LIMITER, "bytes", 0), number("per unit", 1, per_unit), of(GCRA, GCRA, "bytes", 0)];
-    let merged = [of("entries", LIMITER, "entries", 0), of("bytes", LIMITER, "bytes", 0)];
     let denied = |record: &Record, name: &str| record.get(&name.replace("/allowed", "/denied"), LIMITER, "processor");
     // The scenarios of denied decisions lack the first figure, and have no rows.
     let sizing = [
@@ -89,7 +88,6 @@ pub(crate) fn sections(records: &[Record]) -> Sections {
         ("batches", show("acquires", &batches, "batch/")),
         ("sizing", origin(records) + "\n" + &show("entries of a log | compact up to", &sizing, "sizing/")),
         ("redis-bytes", show("units", &bytes, "bytes/")),
-        ("redis-resolution", show("full log of", &merged, "resolution/")),
         ("redis-goals", goals(records, "server time relative to GCRA", &REDIS.goals)),
     ])
 }

@@ -103,7 +103,7 @@ fn headers(claims: &[Claim<'_>], parts: &[Part<'_, SharedStore>], spent: bool, f
     let calls = calls.filter_map(|claim| Some((claim.rule?.names()?, claim.part(parts)?)));
     let mut out = HeaderMap::new();
     fields.write_all(&mut out, calls, retry_after(claims, parts, spent));
-    let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+    let text = |value: &http::HeaderValue| value.to_str().unwrap_or_default().to_owned();
     out.iter().map(|(key, value)| HeaderValue { key: key.as_str().to_owned(), value: text(value) }).collect()
 }
 
