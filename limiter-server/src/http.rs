@@ -18,7 +18,7 @@ use http::StatusCode;
 pub(crate) use self::body::{Refusal, read};
 use crate::metrics::Interface;
 use crate::proto::{Code, RateLimitRequest};
-use crate::service::{Failure, Service};
+use crate::service::Service;
 
 /// What the handlers share.
 #[derive(Debug)]
@@ -40,10 +40,7 @@ pub fn routes(service: Arc<Service>) -> Router {
 async fn json(State(http): State<Arc<Http>>, body: Body) -> Result<Response, Refusal> {
     let request: RateLimitRequest = read(body).await?;
     let answer = http.json.observe(http.service.decide(&request)).await;
-    let answer = answer.map_err(|failure| match failure {
-        Failure::Invalid(text) => Refusal::new(StatusCode::BAD_REQUEST, text),
-        Failure::Store(error) => Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error),
-    })?;
+    let answer = answer.map_err(|failure| Refusal::of(failure, StatusCode::INTERNAL_SERVER_ERROR))?;
     let over = answer.overall_code() == Code::OverLimit;
     let status = if over { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
     Ok((status, Json(answer)).into_response())

@@ -1,8 +1,6 @@
 //! The metrics of the server.
 
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use metrics::{
@@ -10,7 +8,6 @@ use metrics::{
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-use crate::rules::Counts;
 use crate::service::{Failure, Service};
 
 const DURATION: &str = "limiter_server_request_duration_seconds";
@@ -60,30 +57,21 @@ pub(crate) async fn upkeep() {
 pub(crate) fn render(service: &Service) -> String {
     let rules = service.rules();
     for rule in rules.iter() {
-        let set = |outcome: &'static str, count: u64| {
+        for (outcome, count) in rule.counts.by_outcome() {
             let (domain, rule) = (rule.domain.clone(), rule.path.clone());
             counter!(DECISIONS, "domain" => domain, "rule" => rule, "outcome" => outcome).absolute(count);
-        };
-        by_outcome(&rule.counts, set);
+        }
     }
     service.detailed().for_each(|domain, key, counts| {
-        let set = |outcome: &'static str, count: u64| {
+        for (outcome, count) in counts.by_outcome() {
             let (domain, key) = (domain.to_owned(), key.to_owned());
             counter!(DETAILED, "domain" => domain, "key" => key, "outcome" => outcome).absolute(count);
-        };
-        by_outcome(counts, set);
+        }
     });
     gauge!(RULES).set(rules.iter().count() as f64);
     gauge!(STORE_AWAY).set(f64::from(u8::from(service.store().is_away())));
     service.store().report();
     install().map_or_else(String::new, PrometheusHandle::render)
-}
-
-fn by_outcome(counts: &Counts, set: impl Fn(&'static str, u64)) {
-    let count = |count: &AtomicU64| count.load(Relaxed);
-    set("allowed", count(&counts.allowed));
-    set("denied", count(&counts.denied));
-    set("shadow_denied", count(&counts.shadow_denied));
 }
 
 /// The durations of decisions and the failures of one interface. They are looked up once, not for each request.

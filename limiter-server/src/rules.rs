@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
 use limiter_core::{KeyBuf, Limiter, SharedStore};
@@ -34,12 +35,6 @@ impl Rules {
     #[must_use]
     pub fn new(config: &Config, store: &SharedStore, before: Option<&Self>) -> Self {
         Builder::new(store, before).rules(config)
-    }
-
-    /// Returns whether there is such a domain.
-    #[must_use]
-    pub fn knows(&self, domain: &str) -> bool {
-        self.domains.contains_key(domain)
     }
 
     /// Returns the rule of one descriptor and the key that it limits; `None` if no rule matches.
@@ -191,4 +186,12 @@ pub struct Counts {
     pub denied: AtomicU64,
     /// Requests that a rule in shadow mode would have denied. They are not counted as allowed.
     pub shadow_denied: AtomicU64,
+}
+
+impl Counts {
+    /// Returns the counts with the names of their outcomes.
+    pub(crate) fn by_outcome(&self) -> [(&'static str, u64); 3] {
+        [("allowed", &self.allowed), ("denied", &self.denied), ("shadow_denied", &self.shadow_denied)]
+            .map(|(outcome, count)| (outcome, count.load(Relaxed)))
+    }
 }

@@ -11,6 +11,8 @@ use limiter_core::Error;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
+use crate::service::Failure;
+
 /// The largest body of a request.
 const MAX_BODY: usize = 4 << 20;
 /// How long a client may take to send a body.
@@ -27,6 +29,14 @@ impl Refusal {
 
     pub(crate) fn bad(reason: impl Display) -> Self {
         Self::new(StatusCode::BAD_REQUEST, reason)
+    }
+
+    /// Refuses a request that has no answer. `failed` is for failures of the store.
+    pub(crate) fn of(failure: Failure, failed: StatusCode) -> Self {
+        match failure {
+            Failure::Invalid(text) => Self::bad(text),
+            Failure::Store(error) => Self::new(failed, error),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Http, Refusal, read, receipt, usage};
 use crate::rules::{Effect, Match};
-use crate::service::{Failure, Outcome};
+use crate::service::Outcome;
 
 /// The longest wait.
 const MAX_WAIT_MS: u64 = 60_000;
@@ -51,10 +51,7 @@ pub(super) async fn answer(
     let call: Call = read(body).await?;
     let receipt = call.check(op).map_err(Refusal::bad)?;
     let answer = http.v1.observe(async { Ok(make(&http, op, &call, receipt).await?) }).await;
-    answer.map(Json).map_err(|failure| match failure {
-        Failure::Invalid(text) => Refusal::bad(text),
-        Failure::Store(error) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, error),
-    })
+    answer.map(Json).map_err(|failure| Refusal::of(failure, StatusCode::SERVICE_UNAVAILABLE))
 }
 
 impl Call {

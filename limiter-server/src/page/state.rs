@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use axum::Json;
 use axum::extract::State;
+use clap::ValueEnum;
 use limiter_core::{Counting, Limit, Policy};
 use serde_json::{Value, json};
 
@@ -12,18 +13,12 @@ use super::About;
 use crate::denied::DeniedKey;
 use crate::rules::{Effect, Rule};
 use crate::service::Service;
-use crate::store::OnOutage;
 
 /// The number of denied keys that the page lists.
 const DENIED: usize = 100;
 
 pub(super) async fn state(State(service): State<Arc<Service>>, about: About) -> Json<Value> {
-    let outage = match about.outage {
-        OnOutage::Fallback => "fallback",
-        OnOutage::Open => "open",
-        OnOutage::Closed => "closed",
-        OnOutage::Error => "error",
-    };
+    let outage = about.outage.to_possible_value().map(|outage| outage.get_name().to_owned());
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "up_ms": about.started.elapsed().as_millis(),

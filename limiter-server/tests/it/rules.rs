@@ -98,7 +98,7 @@ fn descriptors_match_as_in_envoys_service() {
     for (domain, entries, expected) in cases {
         assert_eq!(found(&rules, domain, entries), *expected, "{domain} {entries:?}");
     }
-    assert!(rules.knows("edge") && !rules.knows("nowhere"));
+    assert!(rules.overrides("edge").is_some() && rules.overrides("nowhere").is_none());
 }
 
 #[test]
