@@ -22,7 +22,7 @@ use crate::proto::{RateLimitRequest, RateLimitResponse};
 use crate::rules::{Counts, Rule, Rules};
 use crate::store::Store;
 
-use self::claim::{Claim, Class, Ruling};
+use self::claim::{Claim, Class};
 
 /// The largest number of descriptors in a request.
 pub const MAX_DESCRIPTORS: usize = 1_000;
@@ -140,55 +140,42 @@ impl Service {
     /// [`Failure::Invalid`] without a domain or descriptors, or with too many. [`Failure::Store`] if a rule's store failed.
     pub async fn decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Failure> {
         check(request)?;
-        match self.decide_at_once(request) {
-            Some(answer) => answer,
-            None => Box::pin(self.decide_later(request)).await,
+        let rules = self.rules.load();
+        match self.decide_at_once(&rules, request) {
+            Ok(answer) => answer,
+            Err(mut question) => self.answer(&mut question).await,
         }
     }
 
-    /// Decides if the store need not wait. The calls are large, and stay on the stack here.
-    fn decide_at_once(&self, request: &RateLimitRequest) -> Option<Result<RateLimitResponse, Failure>> {
-        let rules = self.rules.load();
-        let mut claims = match claims(&rules, request) {
-            Ok(claims) => claims,
-            Err(failure) => return Some(Err(failure)),
+    /// Decides if the store need not wait; otherwise returns what there is to go on with. A question is large, so it stays on the
+    /// stack here.
+    fn decide_at_once<'r>(
+        &self,
+        rules: &'r Rules,
+        request: &RateLimitRequest,
+    ) -> Result<Result<RateLimitResponse, Failure>, Box<Question<'r>>> {
+        let mut question = match Question::new(rules, request) {
+            Ok(question) => question,
+            Err(failure) => return Ok(Err(failure)),
         };
-        let mut together = Together::new();
-        let refused = ask(&mut claims, &mut together);
-        let admitted = together.try_decide(|_| false)? && !refused;
-        let ruling = claim::rule(&mut claims, &mut together, admitted);
-        if !ruling.admitted {
-            let _ = together.refund().now_or_never();
-        }
-        Some(self.answer(&claims, &mut together, ruling))
+        self.answer(&mut question).now_or_never().ok_or_else(|| Box::new(question))
     }
 
-    async fn decide_later(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Failure> {
-        let rules = self.rules.load();
-        let mut claims = claims(&rules, request)?;
-        let mut together = Together::new();
-        let refused = ask(&mut claims, &mut together);
-        let admitted = together.decide_with(|_| false, pending()).await && !refused;
-        let ruling = claim::rule(&mut claims, &mut together, admitted);
-        if !ruling.admitted {
+    /// Makes the calls, refunds them unless the request is admitted, and counts the outcome. Goes on where it was dropped.
+    async fn answer(&self, question: &mut Question<'_>) -> Result<RateLimitResponse, Failure> {
+        let Question { claims, together, refused } = question;
+        let admitted = together.decide_with(|_| false, pending()).await && !*refused;
+        let spent = claim::rule(claims, together.parts());
+        let admitted = admitted && !spent;
+        if !admitted {
             together.refund().await;
         }
-        self.answer(&claims, &mut together, ruling)
-    }
-
-    /// Counts the outcome and returns the answer.
-    fn answer<'r>(
-        &self,
-        claims: &Claims<'r>,
-        together: &mut Together<'r, SharedStore>,
-        ruling: Ruling,
-    ) -> Result<RateLimitResponse, Failure> {
         together.confirm();
-        if let Some(error) = ruling.error {
+        if let Some(error) = together.take_error() {
             return Err(error.into());
         }
-        self.count_all(claims, ruling.admitted, ruling.spent);
-        Ok(reply::new(claims, together.parts(), (ruling.admitted, ruling.spent), self.fields.as_ref()))
+        self.count_all(claims, admitted, spent);
+        Ok(reply::new(claims, together.parts(), (admitted, spent), self.fields.as_ref()))
     }
 
     /// Counts the rules of a request. A rule that would have allowed what another one denies counts nothing.
@@ -231,34 +218,35 @@ pub(crate) enum Outcome {
     ShadowDenied,
 }
 
-type Claims<'r> = SmallVec<[Claim<'r>; 4]>;
-
-/// Finds the rules of all descriptors.
-fn claims<'r>(rules: &'r Rules, request: &RateLimitRequest) -> Result<Claims<'r>, Failure> {
-    let mut claims = Claims::new();
-    for (i, descriptor) in request.descriptors.iter().enumerate() {
-        let claim = Claim::new(rules, request, descriptor);
-        claims.push(claim.map_err(|text| Failure::Invalid(format!("descriptors[{i}].{text}")))?);
-    }
-    claim::drop_replaced(&mut claims);
-    Ok(claims)
+/// A request with the rules of its descriptors.
+struct Question<'r> {
+    claims: SmallVec<[Claim<'r>; 4]>,
+    together: Together<'r, SharedStore>,
+    /// Whether the request is refused without the store, because something can never fit. The rest is then only looked up.
+    refused: bool,
 }
 
-/// Adds the calls of all claims. Returns whether the request is refused without the store, because something can never fit. The
-/// others are then only looked up.
-fn ask<'r>(claims: &mut Claims<'r>, together: &mut Together<'r, SharedStore>) -> bool {
-    let refused = claims.iter().any(|claim| claim.class == Class::Enforced && claim.is_hopeless());
-    for class in Class::IN_ORDER {
-        for claim in claims.iter_mut().filter(|claim| claim.class == class) {
-            claim.ask(together, refused);
+impl<'r> Question<'r> {
+    fn new(rules: &'r Rules, request: &RateLimitRequest) -> Result<Self, Failure> {
+        let mut claims = SmallVec::<[_; 4]>::new();
+        for (i, descriptor) in request.descriptors.iter().enumerate() {
+            let claim = Claim::new(rules, request, descriptor);
+            claims.push(claim.map_err(|text| Failure::Invalid(format!("descriptors[{i}].{text}")))?);
         }
+        claim::drop_replaced(&mut claims);
+        let refused = claims.iter().any(|claim| claim.class == Class::Enforced && claim.is_hopeless());
+        let mut together = Together::new();
+        // Quotas deny together, after the last call.
+        if claims.iter().all(|claim| claim.class != Class::Quota) {
+            together.confirm_on_admission();
+        }
+        for class in Class::IN_ORDER {
+            for claim in claims.iter_mut().filter(|claim| claim.class == class) {
+                claim.ask(&mut together, refused);
+            }
+        }
+        Ok(Self { claims, together, refused })
     }
-    // What nothing else can deny is never refunded.
-    let is_final = claims.len() == 1 || claims.iter().all(|claim| claim.class != Class::Quota);
-    if let ([part], true) = (together.parts_mut(), is_final) {
-        part.set_needs_receipt(false);
-    }
-    refused
 }
 
 fn check(request: &RateLimitRequest) -> Result<(), Failure> {

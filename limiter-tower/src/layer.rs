@@ -40,7 +40,8 @@ use crate::service::Limit;
 ///
 /// # When the client goes away
 /// A request that is dropped while its handler runs stays charged, because the work may have been done; see
-/// [`Rule::refund_abandoned`]. One that is dropped while the store is asked is [refunded](LayerBuilder::refund_in).
+/// [`Rule::refund_abandoned`]. One that is dropped while the store is asked is [refunded](LayerBuilder::refund_in). The charge of a
+/// single rule under a limit with a [resolution](limiter_core::Limit::resolution) stays then, unless something may settle it.
 pub struct LimitLayer<R = Problem>(Arc<LayerBuilder<LimitOptions<R>>>);
 
 /// The options of a [`LimitLayer`] alone.
@@ -91,7 +92,8 @@ impl<R> LayerBuilder<LimitOptions<R>> {
 
     /// Returns the layer.
     #[must_use]
-    pub fn build(self) -> LimitLayer<R> {
+    pub fn build(mut self) -> LimitLayer<R> {
+        self.rules.confirm_on_admission();
         LimitLayer(Arc::new(self))
     }
 }

@@ -1,9 +1,11 @@
 //! The rules of a layer and their application, for the server and the client layers.
 
 use std::fmt;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 #[cfg(feature = "client")]
 use limiter_core::Timestamp;
 use limiter_core::request::{Answer, Background, Part};
@@ -28,6 +30,7 @@ pub(crate) struct Rules {
     pub(crate) timer: Option<Arc<dyn Timer>>,
     pub(crate) background: Option<Background>,
     pub(crate) observer: Option<Observer>,
+    confirms_on_admission: bool,
 }
 
 type Observer = Box<dyn Fn(&Observation<'_>) + Send + Sync>;
@@ -39,7 +42,13 @@ impl Rules {
         list.sort_by_key(|rule| rule.shadow);
         let timeout = Duration::from_secs(1);
         let (policies, background) = (Policies::new(&list), default_background());
-        Self { list: list.into(), policies, failure, timeout, timer: None, background, observer: None }
+        let (timer, observer, confirms_on_admission) = (None, None, false);
+        Self { list: list.into(), policies, failure, timeout, timer, background, observer, confirms_on_admission }
+    }
+
+    /// Confirms a charge as soon as all rules admit the request, if no rule settles or refunds it later.
+    pub(crate) fn confirm_on_admission(&mut self) {
+        self.confirms_on_admission = !self.settles() && !self.list.iter().any(|rule| rule.handler_settles);
     }
 
     pub(crate) fn list(&self) -> &[Rule] {
@@ -63,15 +72,34 @@ impl Rules {
         error.kind() != ErrorKind::CostExceedsLimit && self.failure.closes(error).is_none()
     }
 
-    /// Decides without a future. Returns `false` if something is left to [`decide`](Self::decide).
+    fn ask<'a>(&'a self, rulings: &mut Rulings<'a>) {
+        rulings.ask(&self.list);
+        if self.confirms_on_admission {
+            rulings.together.confirm_on_admission();
+        }
+    }
+
+    /// Decides if no store has to wait. Returns `false` if something is left to [`decide`](Self::decide).
     ///
     /// Writes the rulings in place: they take some hundred bytes, and moving them is measurable.
     pub(crate) fn decide_at_once<'a>(&'a self, rulings: &mut Rulings<'a>) -> bool {
         if rulings.looking_up().is_some() {
             return false;
         }
-        rulings.ask(&self.list);
-        rulings.together.try_decide(|error| self.tolerates(error)).is_some()
+        self.ask(rulings);
+        let decided = self.try_once(rulings, pending()).now_or_never().is_some();
+        if !decided {
+            rulings.together.refund_in(self.background.clone());
+        }
+        decided
+    }
+
+    /// Makes the calls, and refunds all charges if a rule refuses. Goes on where it was dropped.
+    async fn try_once(&self, rulings: &mut Rulings<'_>, late: impl Future<Output = Error>) {
+        rulings.together.decide_with(|error| self.tolerates(error), late).await;
+        if rulings.refuses() {
+            self.refund(rulings).await;
+        }
     }
 
     /// Decides and reports, and refunds all charges if a rule refuses. After a denial, waits and tries again if the wait is within
@@ -81,12 +109,8 @@ impl Rules {
         if rulings.is_unasked() {
             rulings = self.look_up(rulings, &mut late).await;
         }
-        rulings.together.refund_in(self.background.clone());
         loop {
-            rulings.together.decide_with(|error| self.tolerates(error), &mut late).await;
-            if rulings.refuses() {
-                self.refund(&mut rulings).await;
-            }
+            self.try_once(&mut rulings, &mut late).await;
             self.report(&rulings);
             let Some(wait) = rulings.together.retry_after() else { return rulings };
             if !self.sleep(wait, left).await {
@@ -111,7 +135,8 @@ impl Rules {
             }
         }
         let mut rulings = rulings.unasked();
-        rulings.ask(&self.list);
+        self.ask(&mut rulings);
+        rulings.together.refund_in(self.background.clone());
         rulings.into_owned()
     }
 

@@ -10,10 +10,10 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use smallvec::SmallVec;
 
 pub use self::background::Background;
+use self::part::Receipts;
 pub use self::part::{Answer, Part};
 use crate::error::Error;
 use crate::limiter::SharedStore;
@@ -63,13 +63,14 @@ use crate::store::WindowStore;
 pub struct Together<'a, S: WindowStore + Clone = SharedStore> {
     parts: SmallVec<[Part<'a, S>; 2]>,
     background: Option<Background>,
+    confirms_on_admission: bool,
     is_confirmed: bool,
 }
 
 impl<'a, S: WindowStore + Clone> Together<'a, S> {
     /// Returns a decision over no limiters, which admits.
     pub fn new() -> Self {
-        Self { parts: SmallVec::new(), background: None, is_confirmed: false }
+        Self { parts: SmallVec::new(), background: None, confirms_on_admission: false, is_confirmed: false }
     }
 
     /// Adds a call: a request, or a [`Part`] with options.
@@ -90,10 +91,22 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
         self
     }
 
+    /// [Confirms](Self::confirm) as soon as no call can deny any more, for callers that neither settle nor refund a charge that all
+    /// calls admitted.
+    ///
+    /// A charge that is never refunded needs no receipt, so under a limit with a [resolution](crate::Limit::resolution) it merges with
+    /// others at once instead of after ten minutes. There, the charge of a single call stays if the value is dropped while the
+    /// store is answering.
+    pub fn confirm_on_admission(&mut self) -> &mut Self {
+        self.confirms_on_admission = true;
+        self
+    }
+
     /// Returns the same calls without what they borrow, so that they can move into a task.
     pub fn into_owned(mut self) -> Together<'static, S> {
         let parts = mem::take(&mut self.parts).into_iter().map(Part::into_owned).collect();
-        Together { parts, background: self.background.take(), is_confirmed: self.is_confirmed }
+        let (background, confirms_on_admission) = (self.background.take(), self.confirms_on_admission);
+        Together { parts, background, confirms_on_admission, is_confirmed: self.is_confirmed }
     }
 
     /// Makes the calls. Returns `true` if none denies; otherwise all charges are refunded.
@@ -117,11 +130,13 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
     /// with its error. Does not refund: call [`refund`](Self::refund) after a denial, or drop the value.
     pub async fn decide_with(&mut self, tolerate: impl Fn(&Error) -> bool, late: impl Future<Output = Error>) -> bool {
         let (mut late, mut lateness) = (pin!(late), None);
+        let mut denied = self.is_denied();
+        let last_to_deny = self.parts.iter().rposition(Part::can_deny);
         for i in 0..self.parts.len() {
-            let denied = self.is_denied();
+            let receipts = self.receipts(i, last_to_deny);
             let Some(part) = self.parts.get_mut(i).filter(|part| part.answer().is_none()) else { continue };
             let result = poll_fn(|context| {
-                if let Poll::Ready(result) = part.poll(denied, context) {
+                if let Poll::Ready(result) = part.poll(denied, receipts, context) {
                     return Poll::Ready(result);
                 }
                 if lateness.is_none()
@@ -135,24 +150,22 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
             });
             let result = result.await;
             part.set_answer(result, &tolerate);
+            denied |= part.denies();
+            self.is_confirmed |= self.confirms_on_admission && !denied && last_to_deny.is_none_or(|last| last <= i);
         }
-        !self.is_denied()
+        !denied
     }
 
-    /// Makes the calls if all stores can answer without waiting, like [`decide_with`](Self::decide_with), and refunds the charges
-    /// after a denial. Returns `None` if a store cannot; [`decide_with`](Self::decide_with) then asks the rest.
-    pub fn try_decide(&mut self, tolerate: impl Fn(&Error) -> bool) -> Option<bool> {
-        for i in 0..self.parts.len() {
-            let denied = self.is_denied();
-            let Some(part) = self.parts.get_mut(i).filter(|part| part.answer().is_none()) else { continue };
-            let result = part.try_call(denied)?;
-            part.set_answer(result, &tolerate);
+    /// Returns when the charge of call `i` needs a receipt.
+    fn receipts(&self, i: usize, last_to_deny: Option<usize>) -> Receipts {
+        let is_kept = self.parts.get(i).is_some_and(Part::keeps_charge);
+        match last_to_deny {
+            _ if !self.confirms_on_admission => Receipts::Always,
+            Some(last) if i < last && !is_kept => Receipts::Always,
+            // A drop would refund the calls before this one alone.
+            Some(last) if i == last && i > 0 => Receipts::UnlessAtOnce,
+            _ => Receipts::Never,
         }
-        let denied = self.is_denied();
-        if denied {
-            let _ = self.refund().now_or_never();
-        }
-        Some(!denied)
     }
 
     /// Refunds what was charged, except [kept](Part::keep_charge) charges. Where the store fails, the charge stays.

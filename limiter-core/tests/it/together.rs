@@ -127,40 +127,60 @@ fn all_are_charged_or_none_and_the_wait_is_the_longest() {
 
 #[test]
 fn a_drop_refunds_what_is_not_confirmed() {
-    for (i, store) in stores().into_iter().enumerate() {
-        let (five, two) = limiters(&store);
-        // One poll makes no, one or both calls; the call under way is refunded when it is answered.
-        for polls in 0..6 {
-            let (background, refunds) = background();
-            let mut both = Together::new().and(five.acquire("k")).and(two.acquire("k"));
-            both.refund_in(background);
-            {
-                let mut deciding = std::pin::pin!(both.decide());
-                let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-                for _ in 0..polls {
-                    if deciding.as_mut().poll(&mut context).is_ready() {
-                        break;
+    let (exact, coarse) = (policy!("9/1h"), policy!("9/1h~1m"));
+    for (confirms, policy) in [(false, &exact), (true, &exact), (true, &coarse)] {
+        for (i, store) in stores().into_iter().enumerate() {
+            let [one, two] = ["one", "two"].map(|name| Limiter::new(name, policy, store.clone()));
+            // One poll makes no, one or both calls; the call under way is refunded when it is answered.
+            for polls in 0..6 {
+                let (background, refunds) = background();
+                let mut both = Together::new().and(one.acquire("k")).and(two.acquire("k"));
+                both.refund_in(background);
+                if confirms {
+                    both.confirm_on_admission();
+                }
+                let mut admitted = false;
+                {
+                    let mut deciding = std::pin::pin!(both.decide());
+                    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+                    for _ in 0..polls {
+                        admitted = deciding.as_mut().poll(&mut context).is_ready();
+                        if admitted {
+                            break;
+                        }
                     }
                 }
+                drop(both);
+                let refunds = std::mem::take(&mut *refunds.lock().unwrap());
+                assert!(refunds.len() <= i * 2, "a store that answers at once is refunded in place");
+                block_on(join_all(refunds));
+                assert_eq!([used(&one), used(&two)], [u64::from(confirms && admitted); 2], "after {polls} polls");
+                for limiter in [&one, &two] {
+                    block_on(limiter.reset("k")).unwrap();
+                }
             }
-            drop(both);
-            let refunds = std::mem::take(&mut *refunds.lock().unwrap());
-            assert!(refunds.len() <= i * 2, "a store that answers at once is refunded in place");
-            block_on(join_all(refunds));
-            assert_eq!([used(&five), used(&two)], [0, 0], "after {polls} polls");
         }
     }
 }
 
 #[test]
 fn a_dropped_decision_goes_on_where_it_stopped() {
-    let store: SharedStore = Arc::new(SlowStore::default());
-    let (five, two) = limiters(&store);
-    let mut both = Together::new().and(five.acquire("k")).and(two.acquire("k"));
-    assert!(both.decide().now_or_never().is_none());
-    assert!(block_on(both.decide()).unwrap());
-    both.confirm();
-    assert_eq!([used(&five), used(&two)], [1, 1]);
+    // A store may answer some calls at once.
+    for first in stores() {
+        let slow: SharedStore = Arc::new(SlowStore::default());
+        let limiter = |name, policy, store: &SharedStore| Limiter::new(name, policy, store.clone());
+        let strict = limiter("strict", policy!("1/1s, 9/1d").with_counting(Counting::Attempts), &first);
+        let two = limiter("two", policy!("2/1h"), &slow);
+        for expected in [[1, 1], [2, 1], [3, 1]] {
+            let mut both = Together::new().and(strict.acquire("k")).and(two.acquire("k"));
+            assert!(both.decide().now_or_never().is_none());
+            if block_on(both.decide()).unwrap() {
+                both.confirm();
+            }
+            let attempts = block_on(strict.status("k")).unwrap().limits();
+            assert_eq!([attempts.get(1).unwrap().used(), used(&two)], expected);
+        }
+    }
 }
 
 #[test]
@@ -255,22 +275,38 @@ fn a_denial_refunds_charges_under_a_resolution() {
 }
 
 #[test]
-fn a_charge_without_a_receipt_stays_under_a_resolution() {
-    for store in stores() {
-        let coarse = Limiter::new("coarse", policy!("9/1h~1m"), store.clone());
-        let exact = Limiter::new("exact", policy!("9/1h"), store);
-        for (limiter, charged) in [(&coarse, [1, 2]), (&exact, [0, 0])] {
-            for charged in charged {
-                let mut part = Part::from(limiter.acquire("k"));
-                part.set_needs_receipt(false);
-                let mut call = Together::new().and(part);
-                assert!(block_on(call.decide()).unwrap());
-                assert!(matches!(call.parts()[0].answer(), Some(Answer::Admitted(_))));
-                block_on(call.refund());
-                drop(call);
-                assert_eq!(used(limiter), charged, "{}", limiter.name());
+fn charges_that_nothing_refunds_have_no_receipts_under_a_resolution() {
+    type Change = fn(Part<'_, SharedStore>) -> Part<'_, SharedStore>;
+    const PLAIN: Change = |part| part;
+    for (i, store) in stores().into_iter().enumerate() {
+        let limiter = |name| Limiter::new(name, policy!("9/1h~1m"), store.clone());
+        let (one, two) = (limiter("one"), limiter("two"));
+        let waits = i == 1;
+        let cases: [(Change, Change, [bool; 2]); 3] = [
+            // A drop while the second call is answered refunds both.
+            (PLAIN, PLAIN, [true, waits]),
+            (|part| part.keep_charge(), PLAIN, [false, waits]),
+            (PLAIN, |part| part.advisory(), [false, false]),
+        ];
+        for (first, second, expected) in cases {
+            for confirms in [false, true] {
+                let (one, two) = (first(one.acquire("k").into()), second(two.acquire("k").into()));
+                let mut both = Together::new().and(one).and(two);
+                if confirms {
+                    both.confirm_on_admission();
+                }
+                assert!(block_on(both.decide()).unwrap());
+                let receipts: Vec<bool> = both.parts().iter().map(|part| part.permit().is_some()).collect();
+                assert_eq!(receipts, expected.map(|expected| expected || !confirms));
             }
         }
+        // The charge of a single call stays even if the value is dropped before the answer.
+        let (single, (background, refunds)) = (limiter("single"), background());
+        let mut call = Together::new().and(single.acquire("k"));
+        let _ = call.refund_in(background).confirm_on_admission().decide().now_or_never();
+        drop(call);
+        block_on(join_all(std::mem::take(&mut *refunds.lock().unwrap())));
+        assert_eq!(used(&single), 1);
     }
 }
 
@@ -316,7 +352,7 @@ fn charges_are_settled_reset_and_moved_into_a_task() {
         let part = Part::from(two.acquire("k").cost(20)).under(Arc::clone(&gold));
         let mut both = Together::new().and(five.acquire("k").cost(3)).and(part).into_owned();
         drop(gold);
-        assert!(both.try_decide(|_| false).unwrap_or_else(|| block_on(both.decide()).unwrap()));
+        assert!(block_on(both.decide()).unwrap());
         let permit = both.parts()[1].permit().unwrap();
         assert_eq!((permit.key(), permit.decision().remaining()), (&b"k"[..], 30));
         assert!(block_on(both.parts_mut()[1].settle(7)).unwrap());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::request::{Answer, Part, Together};
-use limiter_core::{Error, KeyBuf, Limit, Policy, SharedStore};
+use limiter_core::{KeyBuf, Limit, Policy, SharedStore};
 use smallvec::SmallVec;
 
 use crate::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit};
@@ -177,23 +177,11 @@ impl<'r> Claim<'r> {
     }
 }
 
-/// What becomes of a request.
-#[derive(Debug)]
-pub(super) struct Ruling {
-    pub(super) admitted: bool,
-    /// Whether there are quotas and all are over their limits.
-    pub(super) spent: bool,
-    /// Why there is no answer.
-    pub(super) error: Option<Error>,
-}
-
-/// Notes which rules are over their limits, and rules on a request that the enforced ones have `admitted` or not.
-pub(super) fn rule<'r>(claims: &mut [Claim<'r>], together: &mut Together<'r, SharedStore>, admitted: bool) -> Ruling {
-    let error = together.take_error();
-    claims.iter_mut().for_each(|claim| claim.rule_on(together.parts()));
+/// Notes which rules are over their limits. Returns whether there are quotas and all are.
+pub(super) fn rule<'r>(claims: &mut [Claim<'r>], parts: &[Part<'r, SharedStore>]) -> bool {
+    claims.iter_mut().for_each(|claim| claim.rule_on(parts));
     let mut quotas = claims.iter().filter(|claim| claim.class == Class::Quota).peekable();
-    let spent = quotas.peek().is_some() && quotas.all(|claim| claim.over);
-    Ruling { admitted: admitted && !spent && error.is_none(), spent, error }
+    quotas.peek().is_some() && quotas.all(|claim| claim.over)
 }
 
 /// Drops the rules that another rule of the request replaces.

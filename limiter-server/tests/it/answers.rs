@@ -3,10 +3,11 @@
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
 use std::time::Duration;
 
-use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts, async_trait};
-use limiter_core::{Error, ErrorKind, SharedStore, WindowStore, WithClock};
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, async_trait};
+use limiter_core::{Decision, Error, ErrorKind, SharedStore, WindowStore, WithClock};
 use limiter_memory::MemoryStore;
 use limiter_server::config::Config;
 use limiter_server::proto::{Code, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse};
@@ -51,6 +52,8 @@ descriptors:
     rate_limit: { policy: 7/90s }
   - key: coarse
     rate_limit: { policy: 1000/1h~1m }
+  - key: hammered
+    rate_limit: { policy: '1/10s, 9/1h', counting: attempts }
 ";
 
 struct Fixture {
@@ -372,7 +375,14 @@ async fn header_fields_are_in_the_chosen_form() {
 #[tokio::test]
 async fn a_log_under_a_resolution_stays_small_unless_charges_may_be_refunded() {
     // 250 seconds are parts of at most six minutes.
-    for (asked, most) in [("coarse=x", 6), ("coarse=x & nobody=x", 6), ("coarse=x & site=x", 1_000)] {
+    for (asked, most) in [
+        ("coarse=x", 6),
+        ("coarse=x & nobody=x", 6),
+        ("site=x & coarse=x", 6),
+        ("coarse=x & tried_never=x", 6),
+        ("coarse=x & site=x", 1_000),
+        ("coarse=x & monthly=x +0", 1_000),
+    ] {
         let (memory, clock) = (Arc::new(MemoryStore::new()), MockClock::new());
         let store: SharedStore = Arc::new(WithClock::new(Arc::clone(&memory), clock.clone()));
         let service = over(store, Headers::None);
@@ -385,6 +395,54 @@ async fn a_log_under_a_resolution_stays_small_unless_charges_may_be_refunded() {
         let entries = memory.entries(LogKey { name: "d/coarse".into(), key: b"x" });
         assert!((most / 2..=most).contains(&entries), "{entries} entries");
     }
+}
+
+/// Answers some calls at once, like a store with a cache.
+#[derive(Debug)]
+struct Mixed(SharedStore);
+
+#[async_trait]
+impl WindowStore for Mixed {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        tokio::task::yield_now().await;
+        self.0.apply(op).await
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        tokio::task::yield_now().await;
+        self.0.settle(settlement).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.0.reset(log).await
+    }
+
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        if op.log.key == b"later" { otherwise() } else { self.0.try_decide(op, otherwise) }
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_answered_at_once_is_made_once() {
+    let (memory, clock) = (Arc::new(MemoryStore::new()), MockClock::new());
+    let store: SharedStore = Arc::new(WithClock::new(Arc::clone(&memory), clock.clone()));
+    let service = over(Arc::new(Mixed(store)), Headers::None);
+    let over = "OVER | OVER hammered 1/UNKNOWN 0 10000000 | OK user 3/MINUTE 2 60000000";
+    let rows: &[(u64, &str, &str)] = &[
+        (0, "hammered=x & user=later", "OK | OK hammered 1/UNKNOWN 0 10000000 | OK user 3/MINUTE 2 60000000"),
+        (0, "hammered=x & user=later", over),
+        (0, "hammered=x & user=later", over),
+        // What was charged at once is refunded later, and the other way round.
+        (0, "site=x & user=later +3", "OVER | OK whole site 5/SECOND 5 0 | OVER user 3/MINUTE 2 60000000"),
+        (
+            0,
+            "user=later & user=z +3 & user=z",
+            "OVER | OK user 3/MINUTE 2 60000000 | OK user 3/MINUTE 3 0 | OVER user 3/MINUTE 0 60000000",
+        ),
+    ];
+    Fixture { service, clock }.check(rows).await;
+    // Each attempt was charged once.
+    assert_eq!(memory.entries(LogKey { name: "d/hammered".into(), key: b"x" }), 3);
 }
 
 /// Fails always.

@@ -1,5 +1,6 @@
 //! Charging what a request turned out to cost.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -8,7 +9,10 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::get as on_get;
 use axum::{Extension, Router};
-use limiter_core::{Limiter, policy};
+use limiter::MemoryStore;
+use limiter_core::store::LogKey;
+use limiter_core::{Limiter, WithClock, policy};
+use limiter_testkit::MockClock;
 use limiter_tower::key::Constant;
 use limiter_tower::{ActualCost, Charge, Charges, LimitLayer, ResponseHead, Rule};
 
@@ -152,4 +156,25 @@ async fn a_connection_that_closes_is_a_client_that_goes_away() {
     eventually(async || used(&limiter).await == 1).await;
     drop(socket);
     eventually(async || used(&limiter).await == 0).await;
+}
+
+#[tokio::test]
+async fn under_a_resolution_only_charges_that_may_change_are_kept_apart() {
+    type Change = fn(Rule) -> Rule;
+    let changes: [(Change, usize); 4] = [
+        (|rule| rule, 1),
+        (|rule| rule.settle(|_| ActualCost::AsCharged), 9),
+        (Rule::settle_in_handler, 9),
+        (Rule::refund_abandoned, 9),
+    ];
+    for (i, (change, entries)) in changes.into_iter().enumerate() {
+        let store = Arc::new(MemoryStore::new());
+        let clocked = WithClock::new(Arc::clone(&store), MockClock::new());
+        let limiter: Limiter = Limiter::new("coarse", policy!("99/1h~1m"), Arc::new(clocked));
+        let app = hello(LimitLayer::new([change(rule(&limiter))], CLOSED));
+        for _ in 0..9 {
+            assert_eq!(get(&app).await.status, 200);
+        }
+        assert_eq!(store.entries(LogKey { name: "coarse".into(), key: b"k" }), entries, "change {i}");
+    }
 }

@@ -34,7 +34,6 @@ pub struct Part<'a, S> {
     at: At,
     id: Option<EntryId>,
     keeps_charge: bool,
-    needs_receipt: bool,
     is_advisory: bool,
     answer: Option<Answer>,
     denies: bool,
@@ -42,6 +41,15 @@ pub struct Part<'a, S> {
     at_once: bool,
     /// The call that the store is answering, or was when it was too late. The mutex makes it `Sync` and is never locked.
     calling: Option<Mutex<BoxFuture<'static, Result<Decision, Error>>>>,
+}
+
+/// Whether a charge needs a receipt, because it may be refunded or settled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Receipts {
+    Always,
+    /// If the store does not answer at once: the value may be dropped while it answers.
+    UnlessAtOnce,
+    Never,
 }
 
 /// What came of one call.
@@ -82,7 +90,6 @@ impl<'a, S> Part<'a, S> {
             at: call.at,
             id: call.id,
             keeps_charge: false,
-            needs_receipt: true,
             is_advisory,
             answer: None,
             denies: false,
@@ -101,14 +108,6 @@ impl<'a, S> Part<'a, S> {
     /// Sets whether the charge of this call is kept when the whole is denied or dropped.
     pub fn set_keep_charge(&mut self, keep: bool) {
         self.keeps_charge = keep;
-    }
-
-    /// Sets whether the charge of this call can be refunded or settled under a limit with a
-    /// [resolution](crate::Limit::resolution). Default: `true`.
-    ///
-    /// If not, its entry merges with others at once instead of after ten minutes. Use it where no call after this one can deny.
-    pub fn set_needs_receipt(&mut self, needs: bool) {
-        self.needs_receipt = needs;
     }
 
     /// Lets this call deny nothing, whether it does not fit or fails. Add such calls last: they are charged only if all calls
@@ -172,6 +171,14 @@ impl<'a, S> Part<'a, S> {
         self.denies
     }
 
+    pub(super) const fn can_deny(&self) -> bool {
+        !self.is_advisory
+    }
+
+    pub(super) const fn keeps_charge(&self) -> bool {
+        self.keeps_charge
+    }
+
     pub(super) fn retry_after(&self) -> Option<Duration> {
         match &self.answer {
             Some(Answer::Denied(decision)) => decision.retry_after(),
@@ -201,27 +208,26 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
         if denied && !self.keeps_charge { Mode::Peek } else { self.mode }
     }
 
-    fn call(&self, mode: Mode) -> Call<'_, S, &[u8]> {
+    fn call(&self, mode: Mode, receipt: bool) -> Call<'_, S, &[u8]> {
         let Self { cost, at, id, .. } = *self;
-        Call { cost, at, id, keep: self.needs_receipt && mode != Mode::Peek, ..self.target.call(mode) }
+        Call { cost, at, id, keep: receipt && mode != Mode::Peek, ..self.target.call(mode) }
     }
 
-    /// Makes the call if the store can answer without waiting.
-    #[inline]
-    pub(super) fn try_call(&mut self, denied: bool) -> Option<Result<Decision, Error>> {
-        let result = self.call(self.mode(denied)).try_decide()?;
-        self.at_once = true;
-        Some(result)
-    }
-
-    pub(super) fn poll(&mut self, denied: bool, context: &mut Context<'_>) -> Poll<Result<Decision, Error>> {
+    pub(super) fn poll(
+        &mut self,
+        denied: bool,
+        receipts: Receipts,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Decision, Error>> {
         if self.calling.is_none() {
-            if let Some(result) = self.try_call(denied) {
+            let mode = self.mode(denied);
+            if let Some(result) = self.call(mode, receipts == Receipts::Always).try_decide() {
+                self.at_once = true;
                 return Poll::Ready(result);
             }
             let owned = self.to_owned_call();
-            let mode = self.mode(denied);
-            self.calling = Some(Mutex::new(Box::pin(async move { owned.call(mode).apply().await })));
+            let call = async move { owned.call(mode, receipts != Receipts::Never).apply().await };
+            self.calling = Some(Mutex::new(Box::pin(call)));
         }
         let Some(calling) = &mut self.calling else { return Poll::Pending };
         let result = calling.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().poll(context);
@@ -242,8 +248,8 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
             Ok(decision) => (Answer::Admitted(decision), false),
             Err(error) => {
                 // The choice may depend on the limiter, and not every error names it.
-                let error =
-                    if error.limiter_name().is_none() { error.with_log(self.call(self.mode).op().log) } else { error };
+                let Target { limiter, key, .. } = &self.target;
+                let error = if error.limiter_name().is_none() { error.with_log(limiter.log(key)) } else { error };
                 let denies = !self.is_advisory && !tolerate(&error);
                 (Answer::Failed(error), denies)
             }
@@ -332,9 +338,9 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
 
     /// Returns the same call without what it borrows and without its answer.
     fn to_owned_call(&self) -> Part<'static, S> {
-        let Self { mode, cost, at, id, keeps_charge, needs_receipt, is_advisory, denies, at_once, .. } = *self;
+        let Self { mode, cost, at, id, keeps_charge, is_advisory, denies, at_once, .. } = *self;
         let (target, answer, calling) = (self.target.to_owned(), None, None);
-        Part { target, mode, cost, at, id, keeps_charge, needs_receipt, is_advisory, denies, at_once, answer, calling }
+        Part { target, mode, cost, at, id, keeps_charge, is_advisory, denies, at_once, answer, calling }
     }
 
     pub(super) fn into_owned(mut self) -> Part<'static, S> {
