@@ -14,26 +14,26 @@ use crate::text;
 const NAME: usize = 12;
 
 /// The output for one log, with fields in the order of the JSON.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Line {
     /// The name of the limiter.
-    name: String,
+    pub(super) name: String,
     /// The key; `None` if Redis holds only its digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<String>,
     /// The digest of the key, if Redis holds only the digest.
     #[serde(skip_serializing_if = "Option::is_none")]
-    sha256: Option<Box<str>>,
+    pub(super) sha256: Option<Box<str>>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    log: Option<Log>,
+    pub(super) log: Option<Log>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    decided: Option<DecisionFields>,
+    pub(super) decided: Option<DecisionFields>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
-struct Log {
+pub(super) struct Log {
     entries: u64,
     cost: u64,
     #[serde(rename = "oldest_us")]
@@ -61,15 +61,7 @@ impl From<LogInfo> for Log {
 impl Line {
     pub(super) fn known(name: String, key: String, log: Option<LogInfo>, decision: Option<&Decision>) -> Self {
         let (log, decided) = (log.map(Log::from), decision.map(DecisionFields::from));
-        Self { name, key: Some(key), sha256: None, log, decided, error: None }
-    }
-
-    pub(super) fn digest(name: String, sha256: Box<str>) -> Self {
-        Self { name, key: None, sha256: Some(sha256), log: None, decided: None, error: None }
-    }
-
-    pub(super) fn damaged(name: String, key: String) -> Self {
-        Self { name, key: Some(key), sha256: None, log: None, decided: None, error: Some("not_a_log") }
+        Self { name, key: Some(key), log, decided, ..Self::default() }
     }
 
     /// Writes the column headings.
