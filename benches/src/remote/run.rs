@@ -114,7 +114,7 @@ impl<'a> Running<'a> {
         };
         let key = &self.keys[0];
         match (self.scenario.before, who) {
-            (_, "no-op" | "trypema") => return Ok(side),
+            (_, "no-op") => return Ok(side),
             (_, "GCRA") => side.contestant.decide(key, units, true).await?,
             (Before::Units(_), _) => {
                 let first = Arc::new(vec![key.clone()]);
