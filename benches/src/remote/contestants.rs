@@ -30,7 +30,7 @@ pub(super) enum Contestant {
 
 impl Contestant {
     /// Returns a contestant of a scenario, under this policy.
-    pub(super) fn new(who: &str, scenario: &Scenario, policy: &Policy, connection: ConnectionManager) -> Result<Self> {
+    pub(super) fn new(who: &str, scenario: &Scenario, policy: &Policy, connection: &ConnectionManager) -> Result<Self> {
         let script = |text| ScriptByDigest { connection: connection.clone(), script: Script::new(text) };
         let set = |multi| Self::SortedSet(SortedSet::new(connection.clone(), policy, multi));
         let limiter = |name, group_commit| limiter(name, connection.clone(), policy.clone(), group_commit);

@@ -102,7 +102,7 @@ impl<'a> Running<'a> {
     }
 
     async fn connected(&self, url: &str, who: &'a str) -> Result<Side<'a>> {
-        let contestant = Contestant::new(who, self.scenario, &self.policy, connect(url).await?)?;
+        let contestant = Contestant::new(who, self.scenario, &self.policy, &connect(url).await?)?;
         Ok(Side { who, contestant: Arc::new(contestant), decisions: 0, bytes: 0, entries: 0 })
     }
 
