@@ -111,7 +111,7 @@ fn rows() -> String {
     "at,key\n".to_owned() + &(0..10_000).map(|i| format!("{i},key-{}\n", i % 50)).collect::<String>()
 }
 
-fn wait_for(what: &str, done: impl Fn() -> bool) {
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let until = Instant::now() + Duration::from_secs(20);
     while !done() {
         assert!(Instant::now() < until, "timed out waiting for {what}");
@@ -124,17 +124,19 @@ fn no_key_remains_if_a_replay_ends_early() {
     let server = Server::start().unwrap();
     server.command(&["SET", "other", "1"]).unwrap();
 
-    for signal in ["INT", "TERM"] {
-        let mut child = start(&server.url(), "summary");
+    // With JSON, the program waits for a reader of its output.
+    for (signal, output) in [("INT", "summary"), ("TERM", "summary"), ("INT", "jsonl")] {
+        let mut child = start(&server.url(), output);
         let mut stdin = child.stdin.take().unwrap();
         stdin.write_all(rows().as_bytes()).unwrap();
         stdin.flush().unwrap();
-        // The program is now waiting for more input.
+        // The program is now waiting for more input, or for its reader.
         wait_for("keys", || keys(&server) > 50);
         let killed = Command::new("kill").args([format!("-{signal}"), child.id().to_string()]).status().unwrap();
         assert!(killed.success());
-        let output = child.wait_with_output().unwrap();
+        wait_for("the end", || child.try_wait().unwrap().is_some());
         drop(stdin);
+        let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(if signal == "INT" { 130 } else { 143 }));
         assert_eq!(text(&output.stderr), "limiter: interrupted\n");
         assert_eq!(keys(&server), 1);
