@@ -236,8 +236,9 @@ impl<'r> Question<'r> {
         claim::drop_replaced(&mut claims);
         let refused = claims.iter().any(|claim| claim.class == Class::Enforced && claim.is_hopeless());
         let mut together = Together::new();
-        // Quotas deny together, after the last call.
-        if claims.iter().all(|claim| claim.class != Class::Quota) {
+        // Quotas deny together, after the last call, and refund what other rules have charged.
+        let has = |quota| claims.iter().any(|claim| (claim.class == Class::Quota) == quota);
+        if !has(true) || !has(false) {
             together.confirm_on_admission();
         }
         for class in Class::IN_ORDER {
