@@ -1,11 +1,13 @@
 //! Redis behind the rules: late, lost, restarted.
 
-use std::process::Command;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use limiter_testkit::server::{Cluster, Server as Redis};
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::server::{Server, until};
 
@@ -112,6 +114,54 @@ fn a_cluster_is_a_store_too() {
         assert_eq!(asked(&server, user), [200, 200, 200, 429]);
     }
     assert_eq!(server.metric("limiter_outage{"), Some(0.0));
+}
+
+/// A sentinel that watches a master. Killed when dropped.
+struct Sentinel {
+    process: Child,
+    port: u16,
+    _folder: TempDir,
+}
+
+impl Sentinel {
+    fn start(master: &Redis) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let file = folder.path().join("sentinel.conf");
+        let watch = format!("sentinel monitor m 127.0.0.1 {} 1\nsentinel down-after-milliseconds m 500", master.port());
+        let text = format!("port {port}\nbind 127.0.0.1\ndir {}\n{watch}\n", folder.path().display());
+        std::fs::write(&file, text).unwrap();
+        let program = std::env::var("LIMITER_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let mut command = Command::new(program);
+        let process = command.arg(file).arg("--sentinel").stdout(Stdio::null()).spawn().unwrap();
+        Self { process, port, _folder: folder }
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn behind_a_sentinel_decisions_go_on_after_a_failover() {
+    let mut master = Redis::start().unwrap();
+    let replica = master.start_replica().unwrap();
+    let sentinel = Sentinel::start(&master);
+    let url = format!("redis+sentinel://127.0.0.1:{}/m", sentinel.port);
+    let server = Server::start(CONFIG, &["--store", &url, "--outage", "error"]);
+    let keys = |redis: &Redis| redis.command(&["DBSIZE"]).unwrap().int();
+    until("the master decides", || (ask(&server, "ann") == 200).then_some(()));
+    until("the replica has the log", || (keys(&replica) == 1).then_some(()));
+    master.kill();
+    until("the replica is the master", || replica.info("replication").unwrap().contains("role:master").then_some(()));
+    until("the former replica decides", || (ask(&server, "bob") == 200).then_some(()));
+    assert_eq!(keys(&replica), 2);
+    // The history is there, too.
+    until_away(&server, false);
+    assert_eq!(asked(&server, "ann"), [200, 200, 429]);
 }
 
 #[test]
