@@ -60,8 +60,11 @@ fn record(service: &Service) {
     describe_counter!(DETAILED, Unit::Count, "Requests by key and outcome, of rules with detailed metrics.");
     describe_gauge!(STORE_AWAY, Unit::Count, "1 while the store is away and the outage choice answers, otherwise 0.");
     describe_gauge!(RULES, Unit::Count, "Rules of the current configuration.");
-    // The exporter takes two backslashes for an escaped one.
-    let label = |text: &str| text.replace('\\', r"\\");
+    // The exporter takes two backslashes for an escaped one, and readers may take a zero for the end.
+    let label = |text: &str| {
+        let shown = |char: char| if char.is_control() { char.escape_default().to_string() } else { char.to_string() };
+        text.chars().map(shown).collect::<String>().replace('\\', r"\\")
+    };
     let rules = service.rules();
     for rule in rules.with_overrides() {
         for (outcome, count) in rule.counts.by_outcome() {

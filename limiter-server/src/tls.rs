@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use axum_server::tls_rustls::RustlsConfig;
 use rustls::RootCertStore;
 use rustls::ServerConfig;
@@ -44,5 +44,7 @@ pub(crate) fn config(options: &Serve, protocol: Protocol) -> anyhow::Result<Opti
 
 fn certificates(file: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let all = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    all.with_context(|| format!("{}: expected certificates in PEM", file.display()))
+    let all = all.with_context(|| format!("{}: expected certificates in PEM", file.display()))?;
+    ensure!(!all.is_empty(), "{}: expected certificates in PEM, found none", file.display());
+    Ok(all)
 }

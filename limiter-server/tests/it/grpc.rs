@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use http::uri::PathAndQuery;
@@ -223,6 +224,12 @@ async fn tls_protects_both_interfaces_and_may_ask_for_certificates() {
         let _ = stream.read_to_end(&mut answer);
         assert_eq!(answer.starts_with(b"HTTP/1.1 200"), expected);
     }
+    let empty = path("empty");
+    fs::write(&empty, "").unwrap();
+    let mut wrong = Command::new(env!("CARGO_BIN_EXE_limiter-server"));
+    let wrong = wrong.arg("--config").arg(one_sided.config()).args(["--tls-cert", &empty, "--tls-key", &key]);
+    let errors = wrong.output().unwrap().stderr;
+    assert!(String::from_utf8_lossy(&errors).contains("empty: expected certificates in PEM, found none"));
 }
 
 #[test]

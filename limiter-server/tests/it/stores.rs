@@ -171,19 +171,25 @@ fn wrong_options_end_the_program() {
     std::fs::write(&config, CONFIG).unwrap();
     std::fs::write(&empty, "\n").unwrap();
     let (config, empty) = (config.to_str().unwrap(), empty.to_str().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
     for (args, code, text) in [
         (vec![], 2, "--config"),
         (vec!["--config", config, "--store", "http://x"], 2, "expected memory, or a URL that starts with redis://"),
         (vec!["--config", config, "--store", "redis://[x"], 1, "--store: "),
         (vec!["--config", config, "--grpc", "nowhere"], 2, "--grpc"),
         (vec!["--config", config, "--grpc", "192.0.2.1:1"], 1, "cannot listen on 192.0.2.1:1"),
+        (vec!["--config", config, "--grpc", "127.0.0.1:0", "--http", &taken], 1, "Address already in use"),
         (vec!["--config", config, "--tls-cert", config], 2, "--tls-key"),
         (vec!["--config", config, "--tls-cert", config, "--tls-key", config], 1, "expected a private key"),
         (vec!["--config", config, "--admin-token-file", empty], 1, "expected a token, found nothing"),
-        (vec!["--config", "/nowhere"], 1, "/nowhere"),
+        (vec!["--config", config, "--admin-token-file", "/nowhere"], 1, "/nowhere: No such file"),
+        (vec!["--config", "/nowhere"], 1, "/nowhere: No such file"),
     ] {
-        let output = Command::new(env!("CARGO_BIN_EXE_limiter-server")).args(&args).output().unwrap();
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_limiter-server")).args(&args).env("RUST_BACKTRACE", "1").output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!errors.contains("backtrace"), "{args:?}: {errors}");
         assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
         assert!(errors.contains(text), "{args:?}: {errors}");
     }
