@@ -328,8 +328,9 @@ fn resets_are_guarded_and_unblock_a_key() {
 
 #[test]
 fn different_values_have_different_labels_whatever_they_contain() {
-    let config = "{domain: d, descriptors: [{key: k, detailed_metric: true, rate_limit: {unlimited: true}, descriptors: [{key: l, detailed_metric: true}]}]}";
-    let server = Server::start(config, &[]);
+    let below = "descriptors: [{key: l, detailed_metric: true}]";
+    let rule = format!("{{key: k, detailed_metric: true, rate_limit: {{unlimited: true}}, {below}}}");
+    let server = Server::start(&format!("{{domain: d, descriptors: [{rule}]}}"), &[]);
     let values: &[&[(&str, &str)]] = &[
         &[("k", "\\"), ("l", "")],
         &[("k", ",l=")],
