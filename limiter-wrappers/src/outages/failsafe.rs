@@ -183,7 +183,10 @@ impl<S: WindowStore> WindowStore for Failsafe<S> {
                 self.outages.failed(&error, 1);
                 Some(op.checked().and_then(|op| Ok(decide(&op, self.substitute(&op, error)?))))
             }
-            answer => Some(answer),
+            answer => {
+                self.outages.note_decision(&answer);
+                Some(answer)
+            }
         };
         attempted().map_or_else(otherwise, Poll::Ready)
     }

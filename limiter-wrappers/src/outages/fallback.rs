@@ -198,7 +198,10 @@ impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
                     self.0.outages.failed(&error, 1);
                     Some(op.checked().map(|op| decide(&op, self.0.decide_locally(&op))))
                 }
-                answer => Some(answer),
+                answer => {
+                    self.0.outages.note_decision(&answer);
+                    Some(answer)
+                }
             }
         };
         attempted().map_or_else(otherwise, Poll::Ready)
