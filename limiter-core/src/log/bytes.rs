@@ -23,6 +23,12 @@ use crate::time::Timestamp;
 
 const VERSION: u8 = 2;
 
+/// No log costs as much: without its oldest entry, it costs less than [`MAX_COST`]. Sums of more could overflow.
+const MOST_COST: u64 = 2 * MAX_COST;
+
+/// No log gets as far, and whatever is read can append more numbers than time suffices for.
+const FIRST_UNUSED_NUMBER: u64 = MERGED / 2;
+
 /// The kinds of entries, which the lowest three bits of a cost hold.
 const PLAIN: u64 = 0;
 const IS_MERGED: u64 = 1;
@@ -55,7 +61,7 @@ impl Log {
                 None if entry.is_merged() => IS_MERGED,
                 None => PLAIN,
             };
-            push(&mut out, self.cost(i) << 3 | kind);
+            push(&mut out, self.cost_of(i) << 3 | kind);
             if let Some((id, _)) = id {
                 out.extend_from_slice(&id.as_u128().to_le_bytes());
             }
@@ -106,6 +112,9 @@ fn read(mut bytes: &[u8]) -> Option<Log> {
             _ => return None,
         };
         let number = log.append(Timestamp::from_micros(at).ok()?, cost, mark).number();
+        if log.cost() > MOST_COST {
+            return None;
+        }
         if has_id {
             let id = EntryId::from_u128(u128::from_le_bytes(*take(bytes)?));
             if log.ids.insert(id, Original { number, admitted: word & 7 == ADMITTED_ID }).is_some() {
@@ -113,7 +122,7 @@ fn read(mut bytes: &[u8]) -> Option<Log> {
             }
         }
     }
-    (log.next <= next && next < MERGED && bytes.is_empty()).then_some(Log { next, ..log })
+    (log.next <= next && next < FIRST_UNUSED_NUMBER && bytes.is_empty()).then_some(Log { next, ..log })
 }
 
 fn take<'a, const N: usize>(bytes: &mut &'a [u8]) -> Option<&'a [u8; N]> {
@@ -222,6 +231,8 @@ mod tests {
                 "a number with a mark",
                 [head(1), vec![5, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 8]].concat(),
             ),
+            ("no number left", [&[VERSION, 0, 0, 0, 0, 0, 0, 0, 0][..], &[0xff; 8], &[0x3f, 0, 0]].concat()),
+            ("a cost that no log reaches", [head(3), [&[5, 1][..], &[0x80; 7], &[0x40]].concat().repeat(3)].concat()),
             ("a huge count", [head(0xff), vec![0xff, 0xff, 0x7f]].concat()),
         ] {
             assert_eq!(Log::from_bytes(&with_sum(&content)).unwrap_err().kind(), ErrorKind::Corrupt, "{what}");
