@@ -146,7 +146,7 @@ fn time(at: At) -> Timestamp {
 fn usage(policy: &Policy, each: impl Fn(&Limit) -> (u64, Timestamp)) -> PerLimit<Usage> {
     let usage = policy.limits().iter().map(each).map(|(used, oldest)| Usage { used, oldest, blocker: oldest });
     // A policy has at least one limit, and no more than fit.
-    PerLimit::from_slice(&usage.collect::<Vec<_>>()).unwrap_or(PerLimit::one(Usage::default()))
+    PerLimit::from_slice(&usage.collect::<Vec<_>>()).unwrap_or(PerLimit::from([Usage::default()]))
 }
 
 #[async_trait]
