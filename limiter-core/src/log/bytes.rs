@@ -160,6 +160,11 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
     use crate::policy;
     use crate::policy::Counting;
@@ -209,9 +214,36 @@ mod tests {
         assert_eq!(Log::from_bytes(&other).unwrap_err().to_string(), "the saved log has version 1, expected 2");
     }
 
+    fn with_sum(content: &[u8]) -> Vec<u8> {
+        [content, &crc32(content).to_le_bytes()[..]].concat()
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_reads_back_can_be_used(
+            changes in vec((any::<usize>(), any::<u8>()), 0..4),
+            steps in vec((0..4_000_000_000_u64, 1..=MAX_COST, any::<bool>()), 1..20),
+        ) {
+            let mut content = log().to_bytes();
+            content.truncate(content.len() - 4);
+            for (i, byte) in changes {
+                let i = 1 + i % (content.len() - 1);
+                content[i] = byte;
+            }
+            let Ok(mut log) = Log::from_bytes(&with_sum(&content)) else { return Ok(()) };
+            let (policy, mut at) = (policy!("9/1m~1s, 4503599627370496/2h~1m"), log.newest().unwrap_or_default());
+            for (micros, cost, keep) in steps {
+                at = at.saturating_add(Duration::from_micros(micros));
+                let mut op = Op::record("", &policy).with_cost(cost).at(at);
+                op.keep = keep;
+                log.apply(&op, at).verify(&op).unwrap();
+                prop_assert_eq!(&Log::from_bytes(&log.to_bytes()).unwrap(), &log);
+            }
+        }
+    }
+
     #[test]
     fn a_right_checksum_does_not_make_nonsense_right() {
-        let with_sum = |content: &[u8]| [content, &crc32(content).to_le_bytes()[..]].concat();
         let head = |count: u8| [&[VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0][..], &[count]].concat();
         let entry = [5, 1, 8 | IS_KEPT as u8];
         assert!(Log::from_bytes(&with_sum(&[head(1), entry.to_vec()].concat())).is_ok());

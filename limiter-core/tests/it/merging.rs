@@ -81,13 +81,13 @@ enum Step {
 }
 
 fn limits() -> impl Strategy<Value = Policy> {
+    let minutes = prop_oneof![1..=150_u64, Just(10), Just(60)];
     let resolutions = prop_oneof![Just(0), Just(MINUTE), Just(10 * MINUTE), Just(60 * MINUTE)];
-    let limit =
-        (1..=9_u64, 1..=150_u64, resolutions, any::<bool>()).prop_map(|(max, minutes, resolution, is_meter)| {
-            let window = Window::from_micros(minutes * MINUTE).unwrap();
-            let limit = Limit::with_window(if is_meter { MAX_COST } else { 3 * max }, window).unwrap();
-            limit.with_resolution(Duration::from_micros(resolution)).unwrap_or(limit)
-        });
+    let limit = (1..=9_u64, minutes, resolutions, any::<bool>()).prop_map(|(max, minutes, resolution, is_meter)| {
+        let window = Window::from_micros(minutes * MINUTE).unwrap();
+        let limit = Limit::with_window(if is_meter { MAX_COST } else { 3 * max }, window).unwrap();
+        limit.with_resolution(Duration::from_micros(resolution)).unwrap_or(limit)
+    });
     proptest::collection::vec(limit, 1..=3).prop_map(|limits| Policy::new(limits).unwrap())
 }
 
