@@ -6,11 +6,13 @@ mod list;
 
 use std::io::{self, Write};
 
+use anyhow::Context;
 use limiter_core::store::LogKey;
 use limiter_core::{Limiter, WindowStore};
 
 use crate::escape::escape;
 use crate::json::write_line;
+use crate::message::OUTPUT;
 use crate::redis::{connect, failed, runtime};
 use args::{KeyCommand, OutputFormat, Reset, Show, Target, policy};
 use line::{Line, write_page};
@@ -50,10 +52,10 @@ async fn show(args: &Show) -> anyhow::Result<()> {
     let (name, key) = (escape(args.name.as_str().as_bytes()), args.target.shown(&key));
     let mut out = io::stdout().lock();
     match args.output {
-        OutputFormat::Table => write_page(&mut out, (&name, &key), log, decision.as_ref())?,
-        OutputFormat::Jsonl => write_line(&mut out, &Line::known(name, key, log, decision.as_ref()))?,
+        OutputFormat::Table => write_page(&mut out, (&name, &key), log, decision.as_ref()),
+        OutputFormat::Jsonl => write_line(&mut out, &Line::known(name, key, log, decision.as_ref())),
     }
-    Ok(())
+    .context(OUTPUT)
 }
 
 async fn reset(args: &Reset) -> anyhow::Result<()> {
@@ -62,7 +64,7 @@ async fn reset(args: &Reset) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     for key in keys {
         let had = store.reset(LogKey::new(args.name, &key)).await.map_err(failed)?;
-        writeln!(out, "{}  {}", if had { "reset " } else { "no log" }, args.target.shown(&key))?;
+        writeln!(out, "{}  {}", if had { "reset " } else { "no log" }, args.target.shown(&key)).context(OUTPUT)?;
     }
     Ok(())
 }

@@ -26,9 +26,9 @@ struct Line<'a> {
 /// Writes the result of a row. Replaces bytes of its key that are not UTF-8.
 pub(super) fn write(out: &mut impl Write, row: &Row<'_>, result: &RowResult) -> io::Result<()> {
     let (at_us, key, op) = (row.at.as_micros(), String::from_utf8_lossy(row.key), row.action.name());
-    let mut line = Line { at_us, key, op, cost: Some(row.cost), decided: None, error: None };
+    let mut line = Line { at_us, key, op, cost: Some(row.cost), decided: result.fields(), error: None };
     match result {
-        RowResult::Decided(decision) => line.decided = Some(decision.into()),
+        RowResult::Decided(_) => {}
         RowResult::Refused(kind) => line.error = Some(kind.as_str()),
         RowResult::Reset => line.cost = None,
     }
