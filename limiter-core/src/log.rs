@@ -339,8 +339,14 @@ impl Log {
 
 /// The index of the entry with this number, unless it is merged.
 fn position(entries: &VecDeque<StoredEntry>, number: u64) -> Option<usize> {
+    let is_it = |entry: &StoredEntry| entry.number() == number && !entry.is_merged();
+    // Exact unless an entry before it is gone.
+    let latest = usize::try_from(number.checked_sub(entries.front()?.number())?).ok()?;
+    if entries.get(latest).is_some_and(is_it) {
+        return Some(latest);
+    }
     let i = entries.binary_search_by_key(&number, StoredEntry::number).ok()?;
-    (!entries[i].is_merged()).then_some(i)
+    is_it(&entries[i]).then_some(i)
 }
 
 impl Default for Log {
