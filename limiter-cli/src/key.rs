@@ -14,7 +14,7 @@ use crate::escape::escape;
 use crate::json::write_line;
 use crate::message::OUTPUT;
 use crate::redis::{connect, failed, runtime};
-use args::{KeyCommand, OutputFormat, Reset, Show, Target, policy};
+use args::{KeyCommand, OutputFormat, Reset, Show, Target};
 use line::{Line, write_page};
 
 pub use args::Key;
@@ -29,7 +29,7 @@ pub fn run(args: &Key) -> anyhow::Result<()> {
             KeyCommand::Show(args) => show(args).await,
             KeyCommand::Reset(args) => reset(args).await,
             KeyCommand::List(args) => {
-                let policy = policy(&args.limits)?;
+                let policy = args.shown.policy()?;
                 list::list(open(&args.target).await?, policy, args).await
             }
         }
@@ -42,7 +42,7 @@ async fn open(target: &Target) -> anyhow::Result<limiter_redis::RedisStore> {
 
 async fn show(args: &Show) -> anyhow::Result<()> {
     let key = args.target.key(&args.key)?;
-    let policy = policy(&args.limits)?;
+    let policy = args.shown.policy()?;
     let store = open(&args.target).await?;
     let log = store.inspect(LogKey::new(args.name, &key)).await.map_err(failed)?;
     let decision = match policy {
@@ -51,7 +51,7 @@ async fn show(args: &Show) -> anyhow::Result<()> {
     };
     let (name, key) = (escape(args.name.as_str().as_bytes()), args.target.shown(&key));
     let mut out = io::stdout().lock();
-    match args.output {
+    match args.shown.output {
         OutputFormat::Table => write_page(&mut out, (&name, &key), log, decision.as_ref()),
         OutputFormat::Jsonl => write_line(&mut out, &Line::known(name, key, log, decision.as_ref())),
     }

@@ -86,7 +86,7 @@ fn replay(args: &Replay, policy: &Policy, input: &mut Input, logs: &mut Logs) ->
 /// Replays the trace a second time, now that the key and the time span of the plot are known. In memory, because the
 /// decisions are the same.
 fn draw(args: &Replay, input: &mut Input, policy: &Policy, summary: &Summary, path: &Path) -> anyhow::Result<()> {
-    let view = View::new(summary, policy, args.key.as_deref().map(str::as_bytes)).map_err(UsageError)?;
+    let view = View::new(summary, policy, args.key.as_deref()).map_err(UsageError)?;
     input.rewind()?;
     let mut collector = Collector::new(view, policy)?;
     let mut logs = Logs::open(&Store::Memory, policy)?;

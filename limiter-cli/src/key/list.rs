@@ -28,7 +28,7 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
     let mut out = BufWriter::new(io::stdout().lock());
     // The numbers of keys on which no limit could be tried.
     let (mut digests, mut damaged) = (0, 0);
-    if args.output == OutputFormat::Table {
+    if args.shown.output == OutputFormat::Table {
         Line::write_head(&mut out, policy.is_some()).context(OUTPUT)?;
     }
     let mut cursor = None;
@@ -48,7 +48,7 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
         let lines = stream::iter(fitting).map(|live| line(store, policy, live, args)).buffered(MAX_CONCURRENT_READS);
         let lines: Vec<Option<Line>> = lines.try_collect().await?;
         for line in lines.into_iter().flatten() {
-            match args.output {
+            match args.shown.output {
                 _ if args.over && line.key.is_none() => digests += 1,
                 _ if args.over && line.error.is_some() => damaged += 1,
                 OutputFormat::Table => line.write_row(&mut out, policy.is_some()).context(OUTPUT)?,

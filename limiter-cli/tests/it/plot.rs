@@ -149,6 +149,10 @@ fn extreme_traces_can_be_plotted() {
     }
     let title = &texts(&plot(&["--limit", "2/60s"], hostile))[0];
     assert_eq!(title, "<&\"> is over the limit 2/1m: 1 of 3 requests denied");
+    // The key as the summary prints it.
+    let printed = r"\x00\x1b[31m\xe2\x80\xae";
+    let title = &texts(&plot(&["--limit", "2/60s", "--key", printed], hostile))[0];
+    assert_eq!(*title, format!("{printed} stays within 2/1m: at most 50 % used, 1 request"));
 }
 
 #[test]

@@ -89,19 +89,6 @@ fn the_output_of_a_cluster_equals_that_of_memory_and_no_key_remains() {
     }
 }
 
-#[test]
-fn the_plot_equals_that_of_memory() {
-    let server = Server::start().unwrap();
-    let pictures = ["memory", &server.url()].map(|store| {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let path = file.path().to_str().unwrap();
-        stdout_of(&["replay", "--limit", "30/60s", "--store", store, "--plot", path, REAL_TRACE], "");
-        std::fs::read_to_string(path).unwrap()
-    });
-    assert!(pictures[0] == pictures[1] && pictures[0].contains("<svg"));
-    assert_eq!(keys(&server), 0);
-}
-
 fn start(url: &str, output: &str) -> Child {
     crate::common::start(&["replay", "--limit", "3/60s", "--output", output, "--store", url])
 }

@@ -31,6 +31,7 @@ const CASES: &[(&str, i32, &str)] = &[
         "nothing to plot: the trace has no rows",
     ),
     ("replay --limit 3/s --plot /tmp/never.svg --key x", 2, "the trace has no key x"),
+    ("replay --limit 3/s --plot /tmp/never.svg --key a\\q", 2, "after a backslash expected"),
     ("replay --limit 3/s --plot /no/such/dir/x.svg", 1, "cannot write /no/such/dir/x.svg"),
     ("replay --limit 3/s /no/such/file", 1, "cannot open /no/such/file"),
     ("replay --limit 3/s /", 1, "cannot read /: it is a directory"),
