@@ -10,7 +10,7 @@ use super::suite::run::Run;
 pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
     at_once::run(run, findings).await;
     let rounds = [Planning::WithPeeks, Planning::AsWritten, Planning::CountingOtherwise];
-    for planning in rounds.into_iter().take(run.sizes().rounds_of_cases) {
+    for planning in rounds.into_iter().take(run.settings.sizes.rounds_of_cases) {
         for script in run.planned(planning, findings) {
             let result = run.replay_script(script, None, planning as usize, false).await;
             run.count_script(result, findings);

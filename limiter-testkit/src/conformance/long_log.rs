@@ -28,9 +28,9 @@ fn sum(count: u64) -> u64 {
 
 pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
     let mut long = LongLog { store: run.store().clone(), key: run.new_key(), calls: 0, len: 0 };
-    let (most, start) = (run.sizes().long_log, Instant::now());
+    let (most, start) = (run.settings.sizes.long_log, Instant::now());
     let mut result = Ok(());
-    while result.is_ok() && long.len < most && start.elapsed() < run.sizes().long_log_time {
+    while result.is_ok() && long.len < most && start.elapsed() < run.settings.sizes.long_log_time {
         result = long.append().await;
     }
     if result.is_ok() {

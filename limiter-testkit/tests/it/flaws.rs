@@ -46,7 +46,7 @@ fn run(suite: Suite, store: FlawedStore) -> Result<Report, Failure> {
     };
     match late {
         Some(late) => block_on(suite.run_opening(handles, async { late() })),
-        None => suite.run_handles_blocking(handles),
+        None => block_on(suite.run_handles(handles)),
     }
 }
 
