@@ -388,7 +388,8 @@ async fn no_error_prints_a_key() {
     assert!(format!("{quoted:?}").contains(KEY), "{quoted:?}");
     let error = patient(&without).await.acquire(KEY).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration);
-    assert!(error.to_string().contains("unknown command 'EVALSHA'"), "{error}");
+    // Servers quote the name of the command with different characters.
+    assert!(error.to_string().contains("unknown command") && error.to_string().contains("EVALSHA"), "{error}");
     errors.push(error);
     for error in &errors {
         assert_private(error, KEY);
