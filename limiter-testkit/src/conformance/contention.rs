@@ -50,7 +50,7 @@ async fn together(run: &mut Run<'_>, handles: &[SharedStore], script: &Arc<Scrip
     let (tasks, steps) = (run.settings.sizes.tasks, script.alone..script.case.steps.len());
     let mut turns = Vec::new();
     for _ in 0..run.settings.sizes.tries.div_ceil(steps.len()) {
-        let mut turn = Turn::new(script, run.new_key(), tasks)?;
+        let mut turn = Turn::new(script, &run.new_key(), tasks)?;
         let mut caller = turn.caller.clone();
         turn.alone = turn.make(&handles[0], &mut caller, 0, 0..script.alone).await;
         turn.caller = caller;
@@ -89,7 +89,7 @@ struct Turn {
 }
 
 impl Turn {
-    fn new(script: &Arc<Script>, key: String, tasks: usize) -> Result<Self, String> {
+    fn new(script: &Arc<Script>, key: &str, tasks: usize) -> Result<Self, String> {
         let logs = (0..=tasks.min(OWN_KEYS) as u8).map(|key| Log { name: 0, key });
         let store_keys = StoreKeys::of(logs, |k| format!("{key}/{k}").into_bytes());
         let (planner, caller) = (Planner::new(&script.case)?, Caller::new(&store_keys, salt()));

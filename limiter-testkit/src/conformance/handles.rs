@@ -19,7 +19,7 @@ pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
     }
     opened_late(run, findings).await;
     in_turn(run, findings).await;
-    let handles = run.handles.to_vec();
+    let handles = run.handles.clone();
     for _ in 0..run.settings.sizes.rounds {
         if findings.is_empty() {
             contention::at_once(run, &handles, findings).await;
@@ -38,7 +38,7 @@ async fn opened_late(run: &mut Run<'_>, findings: &mut Findings) {
 
 /// Runs the scripts, each call through the next handle. Each handle must notice what the others changed.
 async fn in_turn(run: &mut Run<'_>, findings: &mut Findings) {
-    let handles = run.handles.to_vec();
+    let handles = run.handles.clone();
     for (number, planned) in run.planned(Planning::AsWritten, findings).iter().enumerate() {
         for first in 0..run.settings.sizes.rounds_of_cases.min(2) {
             let result = run.replay_script(planned, None, number + first, false).await;
