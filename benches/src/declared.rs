@@ -58,5 +58,5 @@ pub(crate) static HTTP: LazyLock<Declared<crate::local::http::Scenario>> =
 pub(crate) static SERVICE: LazyLock<Declared<crate::service::Scenario>> =
     LazyLock::new(|| parse(include_str!("../scenarios/service.json")));
 /// Decisions in Redis.
-pub(crate) static REDIS: LazyLock<Declared<crate::remote::scenario::Scenario>> =
+pub static REDIS: LazyLock<Declared<crate::remote::Scenario>> =
     LazyLock::new(|| parse(include_str!("../scenarios/redis.json")));

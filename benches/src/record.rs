@@ -55,7 +55,7 @@ pub const SURFACE: Group = Group {
 /// Decisions in Redis.
 pub const REDIS: Group = Group {
     name: "redis",
-    crates: &["limiter-redis", "redis", "trypema"],
+    crates: &["limiter-redis", "redis"],
     measure: remote::measure,
     sections: render::redis::sections,
 };

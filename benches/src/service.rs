@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use http::uri::PathAndQuery;
 use limiter_memory::MemoryStore;
-use limiter_server::config::Config;
 use limiter_server::options::Serve;
 use limiter_server::proto::{Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use limiter_server::proto::{RateLimitService, RateLimitServiceServer};
+use limiter_server::rules::Rules;
 use limiter_server::run::Server;
 use limiter_server::service::{Headers, Service};
 use limiter_server::store::{Location, OnOutage, Store};
@@ -258,9 +258,10 @@ fn memory(effort: &Effort) -> Result<Figures> {
         Ok(kib.context("no VmRSS")?.parse::<f64>()? / 1024.0)
     };
     let before = held()?;
-    let config = Config::parse("bench", configuration(1).replace("10ms", "1h").as_bytes())?;
     let store = Store::over(Arc::new(MemoryStore::with_max_keys(effort.keys)));
-    let service = Service::new(&config, store, Headers::Ratelimit);
+    let text = configuration(1).replace("10ms", "1h");
+    let rules = Rules::parse("bench", text.as_bytes(), store.shared(), None)?;
+    let service = Service::new(rules, store, Headers::Ratelimit);
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let scenario =
         Scenario { name: String::new(), about: String::new(), in_flight: 1, rules: 1, descriptors: 1, away: false };

@@ -2,11 +2,15 @@
 
 use std::io::{self, BufWriter, Write};
 
+use anyhow::Context;
 use clap::Args;
+use limiter_core::Timestamp;
 use rand::SeedableRng;
-use rand_distr::{Distribution, Exp, Zipf};
+use rand_distr::{Distribution, Exp};
 use rand_pcg::Pcg64Mcg;
 
+use crate::message::OUTPUT;
+use crate::options::{positive, zipf};
 use crate::usage_error::UsageError;
 
 /// Writes a random trace as CSV: Poisson arrivals, with a few busy keys and many quiet ones
@@ -35,18 +39,19 @@ pub struct Generate {
 /// [`UsageError`] for arguments out of range. Any error of the output.
 pub fn run(args: &Generate) -> anyhow::Result<()> {
     const START: f64 = 1_767_225_600e6;
-    let keys = Zipf::new(args.keys as f64, args.skew);
-    let keys = keys.map_err(|_| UsageError("expected at least 1 key and a skew of at least 0".to_owned()))?;
-    let gaps = Exp::new(args.rate / 1e6).ok().filter(|_| args.rate.is_finite() && args.rate > 0.0);
-    let gaps = gaps.ok_or_else(|| UsageError("expected a rate above 0".to_owned()))?;
+    let keys = zipf(args.keys, args.skew)?;
+    let gaps = Exp::new(positive(args.rate, "a rate")? / 1e6)?;
     let mut random = Pcg64Mcg::seed_from_u64(args.seed);
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut elapsed = 0.0;
-    writeln!(out, "at,key")?;
+    writeln!(out, "at,key").context(OUTPUT)?;
     for _ in 0..args.rows {
         elapsed += gaps.sample(&mut random);
-        let at = (START + elapsed) as u64;
-        writeln!(out, "{}.{:06},client-{}", at / 1_000_000, at % 1_000_000, keys.sample(&mut random) as u64)?;
+        let at = Timestamp::from_micros((START + elapsed) as u64)
+            .map_err(|error| UsageError(format!("expected fewer rows or a higher rate: {error}")))?
+            .as_micros();
+        let key = keys.sample(&mut random) as u64;
+        writeln!(out, "{}.{:06},client-{key}", at / 1_000_000, at % 1_000_000).context(OUTPUT)?;
     }
-    Ok(out.flush()?)
+    out.flush().context(OUTPUT)
 }

@@ -6,13 +6,15 @@ mod list;
 
 use std::io::{self, Write};
 
+use anyhow::Context;
 use limiter_core::store::LogKey;
 use limiter_core::{Limiter, WindowStore};
 
 use crate::escape::escape;
 use crate::json::write_line;
+use crate::message::OUTPUT;
 use crate::redis::{connect, failed, runtime};
-use args::{KeyCommand, OutputFormat, Reset, Show, Target, policy};
+use args::{KeyCommand, OutputFormat, Reset, Show, Target};
 use line::{Line, write_page};
 
 pub use args::Key;
@@ -27,7 +29,7 @@ pub fn run(args: &Key) -> anyhow::Result<()> {
             KeyCommand::Show(args) => show(args).await,
             KeyCommand::Reset(args) => reset(args).await,
             KeyCommand::List(args) => {
-                let policy = policy(&args.limits)?;
+                let policy = args.shown.policy()?;
                 list::list(open(&args.target).await?, policy, args).await
             }
         }
@@ -40,7 +42,7 @@ async fn open(target: &Target) -> anyhow::Result<limiter_redis::RedisStore> {
 
 async fn show(args: &Show) -> anyhow::Result<()> {
     let key = args.target.key(&args.key)?;
-    let policy = policy(&args.limits)?;
+    let policy = args.shown.policy()?;
     let store = open(&args.target).await?;
     let log = store.inspect(LogKey::new(args.name, &key)).await.map_err(failed)?;
     let decision = match policy {
@@ -49,11 +51,11 @@ async fn show(args: &Show) -> anyhow::Result<()> {
     };
     let (name, key) = (escape(args.name.as_str().as_bytes()), args.target.shown(&key));
     let mut out = io::stdout().lock();
-    match args.output {
-        OutputFormat::Table => write_page(&mut out, (&name, &key), log, decision.as_ref())?,
-        OutputFormat::Jsonl => write_line(&mut out, &Line::known(name, key, log, decision.as_ref()))?,
+    match args.shown.output {
+        OutputFormat::Table => write_page(&mut out, (&name, &key), log, decision.as_ref()),
+        OutputFormat::Jsonl => write_line(&mut out, &Line::known(name, key, log, decision.as_ref())),
     }
-    Ok(())
+    .context(OUTPUT)
 }
 
 async fn reset(args: &Reset) -> anyhow::Result<()> {
@@ -62,7 +64,7 @@ async fn reset(args: &Reset) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     for key in keys {
         let had = store.reset(LogKey::new(args.name, &key)).await.map_err(failed)?;
-        writeln!(out, "{}  {}", if had { "reset " } else { "no log" }, args.target.shown(&key))?;
+        writeln!(out, "{}  {}", if had { "reset " } else { "no log" }, args.target.shown(&key)).context(OUTPUT)?;
     }
     Ok(())
 }

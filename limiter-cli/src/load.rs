@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use limiter_core::{Limiter, SharedStore, WindowStore};
 use limiter_memory::MemoryStore;
@@ -19,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::interrupt::interrupted;
 use crate::json::write_line;
-use crate::message::message;
+use crate::message::{OUTPUT, message};
 use crate::options::{Output, Store};
 use crate::progress::bar;
 use crate::redis::{connect, failed};
@@ -88,48 +89,63 @@ async fn drive(args: &Load, limiter: Limiter<SharedStore>) -> anyhow::Result<Opt
     let mut admissions = Admissions::new(limiter.policy(), args.cost);
     let mut total = Tally::new();
     let mut tasks = Tasks::start(args, limiter.clone())?;
-    let (start, second) = (Instant::now(), Duration::from_secs(1));
+    let start = Instant::now();
+    let watched = watch(args, &mut tasks, &mut admissions, &mut total, &mut out).await;
+    let elapsed = start.elapsed();
+    // Remove the logs even if the output failed.
+    tasks.stop();
+    if args.prefix.is_none() {
+        remove(&limiter, &tasks).await;
+    }
+    let status = watched?;
+    let worst = admissions.worst();
+    let figures = Figures::whole(&total, elapsed, worst);
+    match args.output {
+        Output::Summary => figures.write_table(&mut out, limiter.policy(), worst),
+        Output::Jsonl => write_line(&mut out, &figures),
+    }
+    .context(OUTPUT)?;
+    Ok(status)
+}
+
+/// Collects the results of every second until the tasks have ended or are interrupted.
+async fn watch(
+    args: &Load,
+    tasks: &mut Tasks,
+    admissions: &mut Admissions,
+    total: &mut Tally,
+    out: &mut impl Write,
+) -> anyhow::Result<Option<i32>> {
+    let second = Duration::from_secs(1);
     let bar = bar("load", Some(args.seconds.ceil() as u64));
-    let mut seconds = interval_at(start + second, second);
+    let mut seconds = interval_at(Instant::now() + second, second);
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut interrupt = std::pin::pin!(interrupted());
-    let mut status = None;
-    for number in 1.. {
-        let ended = tokio::select! {
-            _ = seconds.tick() => false,
-            ended = tasks.finished() => ended.map(|()| true)?,
-            Some(interrupted) = &mut interrupt, if status.is_none() => {
-                status = Some(interrupted);
-                tasks.stop();
-                true
-            }
+    let mut number = 0;
+    loop {
+        let (ended, status) = tokio::select! {
+            _ = seconds.tick() => (false, None),
+            ended = tasks.finished() => (true, ended.map(|()| None)?),
+            status = &mut interrupt => (true, Some(status)),
         };
+        if ended {
+            tasks.stop();
+        }
         let mut tally = tasks.take();
         admissions.extend(std::mem::take(&mut tally.admissions));
+        number += 1;
         if !ended && args.output == Output::Jsonl {
-            write_line(&mut out, &Figures::second(&tally, number))?;
+            write_line(out, &Figures::second(&tally, number)).context(OUTPUT)?;
         }
         total.add(tally);
         if ended {
-            break;
+            bar.finish_and_clear();
+            return Ok(status);
         }
         bar.set_position(number);
         let errors: u64 = total.errors.values().sum();
         bar.set_message(format!("{} allowed, {} denied, {errors} errors", total.allowed, total.denied));
     }
-    let elapsed = start.elapsed();
-    bar.finish_and_clear();
-    if args.prefix.is_none() {
-        remove(&limiter, &tasks).await;
-    }
-    let worst = admissions.worst();
-    let figures = Figures::whole(&total, elapsed, worst);
-    match args.output {
-        Output::Summary => figures.write_table(&mut out, limiter.policy(), worst)?,
-        Output::Jsonl => write_line(&mut out, &figures)?,
-    }
-    out.flush()?;
-    Ok(status)
 }
 
 /// Removes the logs. If that fails, prints a message: the logs expire anyway.

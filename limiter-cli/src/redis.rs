@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use limiter_core::{Error, ErrorKind};
+use limiter_core::Error;
 use limiter_redis::{RedisStore, is_redis_url};
 
 use crate::text;
@@ -31,12 +31,7 @@ pub(crate) fn parse_url(text: &str) -> Result<String, String> {
 pub async fn connect(url: &str, prefix: &str) -> anyhow::Result<RedisStore> {
     let builder = RedisStore::builder().prefix(prefix).connect_timeout(TIMEOUT).response_timeout(TIMEOUT);
     // A lazy connection sends nothing, so an error here means a malformed URL or prefix.
-    if let Err(error) = builder.clone().connect_lazy(url) {
-        return Err(match error.kind() {
-            ErrorKind::Configuration => UsageError(error.to_string()).into(),
-            _ => failed(error),
-        });
-    }
+    drop(builder.clone().connect_lazy(url).map_err(|error| UsageError(error.to_string()))?);
     builder.connect(url).await.map_err(failed)
 }
 

@@ -18,7 +18,7 @@ use anyhow::Context;
 use limiter_core::{Limiter, Policy};
 use limiter_memory::MemoryStore;
 
-use crate::message::message;
+use crate::message::{OUTPUT, message};
 use crate::options::{Output, Store};
 use crate::progress::bar;
 use crate::trace::{Row, Trace};
@@ -41,26 +41,31 @@ const NAME: &str = "replay";
 /// [`UsageError`] for invalid arguments. Any error of the trace, the store and the output.
 pub fn run(args: &Replay) -> anyhow::Result<()> {
     let policy = args.policy.policy()?;
-    let input = Input::open(args.file.as_deref(), args.plot.is_some())?;
+    let mut input = Input::open(args.file.as_deref(), args.plot.is_some())?;
     let mut logs = Logs::open(&args.store, &policy)?;
-    let result = replay_in(args, &policy, input, &mut logs);
+    let replayed = replay(args, &policy, &mut input, &mut logs);
     // Remove the logs even if the replay failed.
-    match (result, logs.remove()) {
-        (Ok(()), removed) => removed,
+    let summary = match (replayed, logs.remove()) {
+        (Ok(summary), removed) => removed.map(|()| summary)?,
         (Err(error), removed) => {
             if let Err(also) = removed {
                 message(format_args!("{also:#}"));
             }
-            Err(error)
+            return Err(error);
         }
+    };
+    match &args.plot {
+        Some(path) => draw(args, &mut input, &policy, &summary, path),
+        None => Ok(()),
     }
 }
 
-fn replay_in(args: &Replay, policy: &Policy, mut input: Input, logs: &mut Logs) -> anyhow::Result<()> {
+/// Replays the trace and prints the decisions or the summary.
+fn replay(args: &Replay, policy: &Policy, input: &mut Input, logs: &mut Logs) -> anyhow::Result<Summary> {
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut summary = Summary::new(policy);
     let start = Instant::now();
-    let skipped = pass(args, logs, &mut input, "replaying", |row, result| {
+    let skipped = pass(args, logs, input, "replaying", |row, result| {
         summary.add(row, result);
         match args.output {
             Output::Summary => Ok(()),
@@ -69,32 +74,23 @@ fn replay_in(args: &Replay, policy: &Policy, mut input: Input, logs: &mut Logs) 
     })?;
     let elapsed = start.elapsed();
     if args.output == Output::Summary {
-        table::print(&mut out, &summary, skipped.count, policy, elapsed)?;
+        table::print(&mut out, &summary, skipped.count, policy, elapsed).context(OUTPUT)?;
     }
-    out.flush()?;
+    out.flush().context(OUTPUT)?;
     if let Some(first) = &skipped.first {
         message(format_args!("{}: skipped {} malformed rows, the first: {first}", input.name, skipped.count));
     }
-    match &args.plot {
-        Some(path) => draw(args, logs, &mut input, policy, &summary, path),
-        None => Ok(()),
-    }
+    Ok(summary)
 }
 
-/// Replays the trace a second time, now that the key and the time span of the plot are known.
-fn draw(
-    args: &Replay,
-    logs: &mut Logs,
-    input: &mut Input,
-    policy: &Policy,
-    summary: &Summary,
-    path: &Path,
-) -> anyhow::Result<()> {
-    let view = View::new(summary, policy, args.key.as_deref().map(str::as_bytes)).map_err(UsageError)?;
+/// Replays the trace a second time, now that the key and the time span of the plot are known. In memory, because the
+/// decisions are the same.
+fn draw(args: &Replay, input: &mut Input, policy: &Policy, summary: &Summary, path: &Path) -> anyhow::Result<()> {
+    let view = View::new(summary, policy, args.key.as_deref()).map_err(UsageError)?;
     input.rewind()?;
     let mut collector = Collector::new(view, policy)?;
-    logs.remove()?;
-    pass(args, logs, input, "plotting", |row, result| collector.add(row, result))?;
+    let mut logs = Logs::open(&Store::Memory, policy)?;
+    pass(args, &mut logs, input, "plotting", |row, result| collector.add(row, result))?;
     let svg = plot::draw(&collector.finish()?, policy)?;
     std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
     message(format_args!("wrote {}", path.display()));
@@ -119,11 +115,10 @@ impl Logs {
 
     fn remove(&mut self) -> anyhow::Result<()> {
         match self {
-            Self::Memory(limiter) => *limiter = Limiter::new(NAME, limiter.policy().clone(), MemoryStore::new()),
+            Self::Memory(_) => Ok(()),
             #[cfg(feature = "redis")]
-            Self::Redis(run) => run.remove()?,
+            Self::Redis(run) => run.remove(),
         }
-        Ok(())
     }
 }
 
@@ -146,6 +141,7 @@ fn pass(
     bar.finish_and_clear();
     result.map_err(|error| {
         // An I/O error comes from the output, often a closed pipe, so do not blame the trace.
-        if error.is::<io::Error>() { error } else { error.context(name) }
+        let is_of_output = error.is::<io::Error>();
+        error.context(if is_of_output { OUTPUT.to_owned() } else { name })
     })
 }

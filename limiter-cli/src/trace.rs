@@ -65,13 +65,4 @@ impl<R: Read> Trace<R> {
             Rows::Combined(rows) => rows.next(&mut self.input),
         }
     }
-
-    /// Returns the format of the trace.
-    #[must_use]
-    pub fn format(&self) -> Format {
-        match &self.rows {
-            Rows::Csv(_) => Format::Csv,
-            Rows::Combined(_) => Format::Combined,
-        }
-    }
 }

@@ -4,11 +4,10 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use limiter_core::Counting;
+use limiter_core::{Counting, Limiter, Policy, SharedStore};
 use limiter_memory::MemoryStore;
 
-use crate::config::Config;
-use crate::rules::{Effect, Rule, Rules};
+use crate::rules::{Rule, Rules};
 
 const HEADINGS: [&str; 4] = ["domain", "rule", "limit", "place"];
 
@@ -17,14 +16,14 @@ const HEADINGS: [&str; 4] = ["domain", "rule", "limit", "place"];
 /// # Errors
 /// If something cannot be printed.
 pub fn check(path: &Path, out: &mut impl Write, errors: &mut impl Write) -> io::Result<bool> {
-    let config = match Config::read(path) {
-        Ok(config) => config,
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    let rules = match Rules::read(path, &store, None) {
+        Ok(rules) => rules,
         Err(found) => {
             writeln!(errors, "{found}")?;
             return Ok(false);
         }
     };
-    let rules = Rules::new(&config, &(Arc::new(MemoryStore::new()) as _), None);
     let rows: Vec<[String; 4]> =
         [HEADINGS.map(str::to_owned)].into_iter().chain(rules.iter().map(|rule| row(rule))).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -36,14 +35,12 @@ pub fn check(path: &Path, out: &mut impl Write, errors: &mut impl Write) -> io::
 }
 
 fn row(rule: &Rule) -> [String; 4] {
-    let mut limit = rule.effect.to_string();
-    if let Effect::Limit(limiter) = &rule.effect
-        && limiter.policy().counting() == Counting::Attempts
-    {
-        limit.push_str(", counting attempts");
-    }
-    for (set, note) in [(rule.shadow, ", shadow mode"), (rule.quota, ", quota mode")] {
-        limit.push_str(if set { note } else { "" });
+    let policy = rule.limiter().map(Limiter::policy);
+    let mut limit = policy.map_or_else(|| rule.effect.name().to_owned(), Policy::to_string);
+    let attempts = policy.is_some_and(|policy| policy.counting() == Counting::Attempts);
+    let notes = [(attempts, ", counting attempts"), (rule.shadow, ", shadow mode"), (rule.quota, ", quota mode")];
+    for (_, note) in notes.iter().filter(|(set, _)| *set) {
+        limit.push_str(note);
     }
     [rule.domain.clone(), rule.path.clone(), limit, rule.place.to_string()]
 }

@@ -1,15 +1,15 @@
 //! Who may use the admin listener.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Request, State};
-use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Response};
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use axum::response::IntoResponse;
 use http::{HeaderMap, Method, StatusCode, Uri, header};
-use serde_json::json;
 use sha2::{Digest, Sha256};
+
+use crate::http::Refusal;
 
 /// The header that every request that changes something must have.
 ///
@@ -17,13 +17,6 @@ use sha2::{Digest, Sha256};
 pub const HEADER: &str = "x-limiter-admin";
 
 type Hash = [u8; 32];
-
-#[derive(Clone, Copy, Debug)]
-struct Guard {
-    /// The hash of the token. Comparing hashes takes a time that says nothing about the token.
-    token: Option<Hash>,
-    local: bool,
-}
 
 /// Protects the routes of the admin listener. `local` says that it listens on a loopback address.
 ///
@@ -33,34 +26,32 @@ struct Guard {
 /// | any | all methods except `GET` and `HEAD` | [`HEADER`], and `authorization: Bearer TOKEN` if there is a token |
 /// | not local, no token | all methods except `GET` and `HEAD` | is refused |
 pub fn guarded(routes: Router, token: Option<&str>, local: bool) -> Router {
-    let guard = Guard { token: token.map(hash), local };
-    routes.layer(from_fn_with_state(Arc::new(guard), check))
+    // Comparing hashes takes a time that says nothing about the token.
+    let token = token.map(hash);
+    routes.layer(from_fn(move |request: Request, next: Next| async move {
+        match refusal(token, local, &request) {
+            None => next.run(request).await,
+            Some((status, error)) => Refusal::new(status, error).into_response(),
+        }
+    }))
 }
 
-async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
-    match guard.refusal(request.method(), request.uri(), request.headers()) {
-        None => next.run(request).await,
-        Some((status, error)) => (status, axum::Json(json!({ "error": error }))).into_response(),
+fn refusal(token: Option<Hash>, local: bool, request: &Request) -> Option<(StatusCode, &'static str)> {
+    let headers = request.headers();
+    if local && !is_local(request.uri(), headers) {
+        return Some((StatusCode::MISDIRECTED_REQUEST, "the host must be localhost or an IP address"));
     }
-}
-
-impl Guard {
-    fn refusal(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<(StatusCode, &'static str)> {
-        if self.local && !is_local(uri, headers) {
-            return Some((StatusCode::MISDIRECTED_REQUEST, "the host must be localhost or an IP address"));
-        }
-        if matches!(*method, Method::GET | Method::HEAD) {
-            return None;
-        }
-        if !headers.contains_key(HEADER) {
-            return Some((StatusCode::FORBIDDEN, "the header x-limiter-admin is missing"));
-        }
-        match self.token {
-            None if self.local => None,
-            None => Some((StatusCode::FORBIDDEN, "changes need --admin-token-file, as others can reach this listener")),
-            Some(token) if sent(headers).map(hash) == Some(token) => None,
-            Some(_) => Some((StatusCode::UNAUTHORIZED, "the admin token is missing or wrong")),
-        }
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        return None;
+    }
+    if !headers.contains_key(HEADER) {
+        return Some((StatusCode::FORBIDDEN, "the header x-limiter-admin is missing"));
+    }
+    match token {
+        None if local => None,
+        None => Some((StatusCode::FORBIDDEN, "changes need --admin-token-file, as others can reach this listener")),
+        Some(token) if sent(headers).map(hash) == Some(token) => None,
+        Some(_) => Some((StatusCode::UNAUTHORIZED, "the admin token is missing or wrong")),
     }
 }
 

@@ -16,6 +16,7 @@ use axum::routing::{get, post};
 use http::StatusCode;
 
 pub(crate) use self::body::{Refusal, read};
+pub(crate) use self::usage::of_limit;
 use crate::metrics::Interface;
 use crate::proto::{Code, RateLimitRequest};
 use crate::service::Service;

@@ -4,11 +4,18 @@ use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
 use clap::Parser;
+use limiter_server::check;
 use limiter_server::options::{Command, Options};
-use limiter_server::{check, run};
 use tracing_subscriber::EnvFilter;
 
-fn main() -> anyhow::Result<ExitCode> {
+fn main() -> ExitCode {
+    run().unwrap_or_else(|error| {
+        eprintln!("limiter-server: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run() -> anyhow::Result<ExitCode> {
     let options = Options::parse();
     match (options.command, options.serve) {
         (Some(Command::Check { path }), _) => {
@@ -19,7 +26,7 @@ fn main() -> anyhow::Result<ExitCode> {
             let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
             let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
             log.with_ansi(io::stderr().is_terminal()).init();
-            tokio::runtime::Runtime::new()?.block_on(run::run(&serve))?;
+            tokio::runtime::Runtime::new()?.block_on(limiter_server::run::run(&serve))?;
             Ok(ExitCode::SUCCESS)
         }
         (None, None) => Ok(ExitCode::from(2)),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use metrics::{
     Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+    with_local_recorder,
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
@@ -32,14 +33,6 @@ pub(crate) fn install() -> Option<&'static PrometheusHandle> {
         metrics::set_global_recorder(recorder).ok()?;
         describe_histogram!(DURATION, Unit::Seconds, "Time for a decision, by the interface that was asked.");
         describe_counter!(ERRORS, Unit::Count, "Requests without a decision, by the interface and the kind.");
-        describe_counter!(DECISIONS, Unit::Count, "Requests by rule and outcome.");
-        describe_counter!(DETAILED, Unit::Count, "Requests by key and outcome, of rules with detailed metrics.");
-        describe_gauge!(
-            STORE_AWAY,
-            Unit::Count,
-            "1 while the store is away and the outage choice answers, otherwise 0."
-        );
-        describe_gauge!(RULES, Unit::Count, "Rules of the current configuration.");
         Some(handle)
     };
     INSTALLED.get_or_init(install).as_ref()
@@ -55,23 +48,38 @@ pub(crate) async fn upkeep() {
 
 /// Returns all metrics as text.
 pub(crate) fn render(service: &Service) -> String {
+    // The series of rules begin anew each time, so that those of removed rules end.
+    let current = PrometheusBuilder::new().build_recorder();
+    with_local_recorder(&current, || record(service));
+    service.store().report();
+    current.handle().render() + &install().map_or_else(String::new, PrometheusHandle::render)
+}
+
+fn record(service: &Service) {
+    describe_counter!(DECISIONS, Unit::Count, "Requests by rule and outcome.");
+    describe_counter!(DETAILED, Unit::Count, "Requests by key and outcome, of rules with detailed metrics.");
+    describe_gauge!(STORE_AWAY, Unit::Count, "1 while the store is away and the outage choice answers, otherwise 0.");
+    describe_gauge!(RULES, Unit::Count, "Rules of the current configuration.");
+    // The exporter takes two backslashes for an escaped one, and readers may take a zero for the end.
+    let label = |text: &str| {
+        let shown = |char: char| if char.is_control() { char.escape_default().to_string() } else { char.to_string() };
+        text.chars().map(shown).collect::<String>().replace('\\', r"\\")
+    };
     let rules = service.rules();
-    for rule in rules.iter() {
+    for rule in rules.with_overrides() {
         for (outcome, count) in rule.counts.by_outcome() {
-            let (domain, rule) = (rule.domain.clone(), rule.path.clone());
+            let (domain, rule) = (label(&rule.domain), label(&rule.path));
             counter!(DECISIONS, "domain" => domain, "rule" => rule, "outcome" => outcome).absolute(count);
         }
     }
     service.detailed().for_each(|domain, key, counts| {
         for (outcome, count) in counts.by_outcome() {
-            let (domain, key) = (domain.to_owned(), key.to_owned());
+            let (domain, key) = (label(domain), label(key));
             counter!(DETAILED, "domain" => domain, "key" => key, "outcome" => outcome).absolute(count);
         }
     });
     gauge!(RULES).set(rules.iter().count() as f64);
     gauge!(STORE_AWAY).set(f64::from(u8::from(service.store().is_away())));
-    service.store().report();
-    install().map_or_else(String::new, PrometheusHandle::render)
 }
 
 /// The durations of decisions and the failures of one interface. They are looked up once, not for each request.

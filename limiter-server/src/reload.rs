@@ -6,62 +6,61 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
-use notify::{Event, EventKind, RecommendedWatcher, RecursiveMode, Watcher};
+use notify::{PollWatcher, RecursiveMode, Watcher};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
-use crate::config::{Config, Errors};
-
-mod places;
-
-use places::Places;
+use crate::config::Errors;
+use crate::rules::Rules;
+use crate::service::Service;
 
 const RELOADS: &str = "limiter_server_config_reloads_total";
 const VALID: &str = "limiter_server_config_valid";
 
+/// How often the files are compared with what they were.
+const POLL: Duration = Duration::from_millis(100);
 /// How long files must stay unchanged. Editors and copies change them in several steps.
 const QUIET: Duration = Duration::from_millis(200);
+/// How long a reload waits for files that never stay unchanged.
+const MAX_WAIT: Duration = Duration::from_secs(2);
 
-/// How often a changed path is followed at once. Later changes are noticed by the watch.
-const MAX_REWATCHES: usize = 8;
-
-/// Calls `apply` for each configuration at `path` after `config`, or its errors: when its files change, when a symbolic link on the
-/// way to them changes, and on SIGHUP. The future never ends; dropping it ends the watch.
+/// Reloads the rules of a service when the files at `path` change, and on SIGHUP. The future never ends; dropping it ends the watch.
 ///
-/// Errors are logged, and both outcomes are counted.
+/// Looks at the files instead of asking the system for events, because symbolic links on the way to them may change, and
+/// network folders have no events. Errors are logged, and both outcomes are counted.
 ///
 /// # Errors
-/// If SIGHUP cannot be received. Must be called within a tokio runtime.
-pub fn watch(
-    path: PathBuf,
-    config: &Config,
-    apply: impl Fn(Result<Config, Errors>) + Send + 'static,
-) -> io::Result<impl Future<Output = ()> + Send + 'static> {
+/// If the files cannot be watched, or SIGHUP cannot be received. Must be called within a tokio runtime.
+pub fn watch(path: PathBuf, service: Arc<Service>) -> io::Result<impl Future<Output = ()> + Send + 'static> {
     describe_counter!(RELOADS, Unit::Count, "Readings of a changed configuration, by result.");
     describe_gauge!(VALID, Unit::Count, "1 if the configuration as it is now has no errors, otherwise 0.");
     gauge!(VALID).set(1);
     let hangups = signal(SignalKind::hangup())?;
-    let last = Ok(config.fingerprint);
-    let mut reloader =
-        Reloader { path: std::path::absolute(path)?, last, watcher: None, apply, changed: Arc::default() };
-    // The files may have changed since `config` was read.
-    reloader.reload(false);
-    Ok(reloader.run(hangups))
+    let changed = Arc::new(Notify::new());
+    let noticed = Arc::clone(&changed);
+    let options = notify::Config::default().with_poll_interval(POLL).with_compare_contents(true);
+    let mut watcher = PollWatcher::new(move |_| noticed.notify_one(), options).map_err(io::Error::other)?;
+    watcher.watch(&path, RecursiveMode::NonRecursive).map_err(io::Error::other)?;
+    // The files may have changed since the service read them.
+    changed.notify_one();
+    let last = Ok(service.rules().fingerprint());
+    Ok(Reloader { path, last, service, changed, _watcher: watcher }.run(hangups))
 }
 
-struct Reloader<F> {
+struct Reloader {
     path: PathBuf,
     /// The fingerprint or the errors of the last reading.
     last: Result<u64, Errors>,
-    watcher: Option<RecommendedWatcher>,
+    service: Arc<Service>,
     changed: Arc<Notify>,
-    apply: F,
+    /// Ends with the value.
+    _watcher: PollWatcher,
 }
 
-impl<F: Fn(Result<Config, Errors>) + Send + 'static> Reloader<F> {
+impl Reloader {
     async fn run(mut self, mut hangups: Signal) {
         loop {
             let forced = wait(&self.changed, &mut hangups).await;
@@ -78,10 +77,8 @@ impl<F: Fn(Result<Config, Errors>) + Send + 'static> Reloader<F> {
 
     /// Reads the configuration, and applies it if it has changed or if `forced`.
     fn reload(&mut self, forced: bool) {
-        // First, so that a change while reading is not missed.
-        self.rewatch();
-        let read = Config::read(&self.path);
-        let last = read.as_ref().map(|config| config.fingerprint).map_err(Clone::clone);
+        let read = Rules::read(&self.path, self.service.store().shared(), Some(&self.service.rules()));
+        let last = read.as_ref().map(Rules::fingerprint).map_err(Clone::clone);
         if last == self.last && !forced {
             return;
         }
@@ -97,48 +94,21 @@ impl<F: Fn(Result<Config, Errors>) + Send + 'static> Reloader<F> {
                 "refused"
             }
         };
-        (self.apply)(read);
+        self.service.reload(read);
         counter!(RELOADS, "result" => result).increment(1);
         self.last = last;
     }
-
-    /// Watches the places as they are now. A folder may have been replaced by another one of the same name.
-    fn rewatch(&mut self) {
-        let warn = |error| warn!("a change of the configuration may need SIGHUP: {error}");
-        // A link may change before it is watched.
-        for _ in 0..MAX_REWATCHES {
-            let (places, changed) = (Arc::new(Places::of(&self.path)), Arc::clone(&self.changed));
-            let watched = Arc::clone(&places);
-            let watcher = notify::recommended_watcher(move |event: notify::Result<Event>| {
-                if event.map_or(true, |event| concerns(&watched, &event)) {
-                    changed.notify_one();
-                }
-            });
-            self.watcher = watcher.map_err(warn).ok();
-            for folder in &places.folders {
-                let watched = self.watcher.as_mut().map(|watcher| watcher.watch(folder, RecursiveMode::NonRecursive));
-                watched.transpose().map_err(warn).ok();
-            }
-            if Places::of(&self.path) == *places {
-                break;
-            }
-        }
-    }
-}
-
-fn concerns(places: &Places, event: &Event) -> bool {
-    // Reading a file is not a change.
-    event.need_rescan() || (!matches!(event.kind, EventKind::Access(_)) && places.concern(&event.paths))
 }
 
 /// Waits for a change and for quiet after it, or for SIGHUP. Returns whether it was SIGHUP.
 async fn wait(changed: &Notify, hangups: &mut Signal) -> bool {
-    let quiet = async {
+    let change = async {
         changed.notified().await;
-        while timeout(QUIET, changed.notified()).await.is_ok() {}
+        let quiet = async { while timeout(QUIET, changed.notified()).await.is_ok() {} };
+        let _ = timeout(MAX_WAIT, quiet).await;
     };
     tokio::select! {
         Some(()) = hangups.recv() => true,
-        () = quiet => false,
+        () = change => false,
     }
 }

@@ -1,6 +1,7 @@
-//! The rules: a configuration, compiled for lookups.
+//! The rules: files in the format of Envoy's rate limit service, validated and compiled for lookups.
 
-use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
@@ -8,20 +9,22 @@ use std::sync::{Arc, OnceLock};
 use limiter_core::{KeyBuf, Limiter, SharedStore};
 use limiter_tower::Names;
 
-use crate::config::{Config, Place};
+use crate::config::{self, Errors, File, Place};
 
-mod build;
 mod key;
 mod level;
+mod reader;
+mod tree;
 
-use build::Builder;
 use level::Level;
+use reader::{Reader, Shared};
 
 /// The rules of a configuration over a store.
 #[derive(Debug, Default)]
 pub struct Rules {
     domains: level::Map<Domain>,
     list: Vec<Arc<Rule>>,
+    fingerprint: u64,
 }
 
 #[derive(Debug)]
@@ -31,10 +34,56 @@ struct Domain {
 }
 
 impl Rules {
-    /// Compiles a configuration. Rules with the name of a rule of `before` keep its counts.
+    /// Reads a file, or all files of a folder whose names end in `.yaml` or `.yml`. Rules with the domain and the path of a rule
+    /// of `before` keep its counts.
+    ///
+    /// # Errors
+    /// All errors of all files.
+    pub fn read(path: &Path, store: &SharedStore, before: Option<&Self>) -> Result<Self, Errors> {
+        Self::collect(config::files(path), store, before)
+    }
+
+    /// Reads one file from memory. `file` names it in errors.
+    ///
+    /// # Errors
+    /// All errors of the text.
+    pub fn parse(file: &str, text: &[u8], store: &SharedStore, before: Option<&Self>) -> Result<Self, Errors> {
+        Self::collect([Ok((file.to_owned(), text.to_vec()))], store, before)
+    }
+
+    fn collect(
+        files: impl IntoIterator<Item = File>,
+        store: &SharedStore,
+        before: Option<&Self>,
+    ) -> Result<Self, Errors> {
+        let counts = before.into_iter().flat_map(Self::with_overrides);
+        let counts = counts.map(|rule| ((&*rule.domain, &*rule.path), &rule.counts)).collect();
+        let shared = Shared { store, counts: &counts };
+        let (mut rules, mut errors, mut hasher) = (Self::default(), Vec::new(), DefaultHasher::new());
+        for file in files {
+            file.hash(&mut hasher);
+            let read = file.map_err(|error| vec![error]);
+            match read.and_then(|(file, text)| Reader::read(&file, &text, shared)) {
+                Ok((domain, list)) => {
+                    let Rule { domain: name, place, .. } = &*domain.overrides;
+                    if let Some(first) = rules.domains.get(&**name) {
+                        let first = &first.overrides.place;
+                        errors.push(format!("{place}: the domain \"{name}\" is already at {first}"));
+                    }
+                    rules.domains.insert(name.as_str().into(), domain);
+                    rules.list.extend(list);
+                }
+                Err(more) => errors.extend(more),
+            }
+        }
+        rules.fingerprint = hasher.finish();
+        if errors.is_empty() { Ok(rules) } else { Err(Errors(errors)) }
+    }
+
+    /// Returns a hash of the names and contents of the files.
     #[must_use]
-    pub fn new(config: &Config, store: &SharedStore, before: Option<&Self>) -> Self {
-        Builder::new(store, before).rules(config)
+    pub const fn fingerprint(&self) -> u64 {
+        self.fingerprint
     }
 
     /// Returns the rule of one descriptor and the key that it limits; `None` if no rule matches.
@@ -49,6 +98,11 @@ impl Rules {
     /// Returns all rules of files, in their order.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Rule>> {
         self.list.iter()
+    }
+
+    /// Returns all rules, with those of [`overrides`](Self::overrides).
+    pub fn with_overrides(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        self.list.iter().chain(self.domains.values().map(|domain| &domain.overrides))
     }
 
     /// Returns the rule of descriptors that bring their own limit and match no rule with [`Effect::Limit`]. `None` if there is
@@ -166,13 +220,15 @@ pub enum Effect {
     Exempt,
 }
 
-impl fmt::Display for Effect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Effect {
+    /// Returns the name of this kind of effect.
+    #[must_use]
+    pub const fn name(&self) -> &'static str {
         match self {
-            Self::Limit(limiter) => write!(f, "{}", limiter.policy()),
-            Self::Deny => f.write_str("denied"),
-            Self::Unlimited => f.write_str("unlimited"),
-            Self::Exempt => f.write_str("exempt"),
+            Self::Limit(_) => "limit",
+            Self::Deny => "deny",
+            Self::Unlimited => "unlimited",
+            Self::Exempt => "exempt",
         }
     }
 }

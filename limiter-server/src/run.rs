@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use axum_server::Handle;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
-use crate::config::Config;
 use crate::grpc::Grpc;
-use crate::listener::{Listener, Protocol};
+use crate::listener::{self, Protocol};
 use crate::options::Serve;
 use crate::proto::RateLimitServiceServer;
+use crate::rules::Rules;
 use crate::service::Service;
 use crate::store::Store;
 use crate::{admin, grpc, guard, http, metrics, page, reload, tls};
@@ -35,8 +35,8 @@ pub struct Server {
     pub admin: SocketAddr,
     service: Arc<Service>,
     health: HealthReporter,
-    stop: watch::Sender<bool>,
-    listeners: JoinSet<()>,
+    handles: [Handle<SocketAddr>; 3],
+    listeners: JoinSet<std::io::Result<()>>,
     /// Ends with the server.
     _background: JoinSet<()>,
 }
@@ -48,34 +48,32 @@ impl Server {
     /// If the configuration, an address or a file is wrong. The store may be away.
     pub async fn start(options: &Serve) -> anyhow::Result<Self> {
         metrics::install();
-        let config = Config::read(&options.config)?;
         let store = Store::open(&options.store, options.max_keys, options.outage)?;
-        let service = Arc::new(Service::new(&config, store, options.headers));
+        let rules = Rules::read(&options.config, store.shared(), None)?;
+        let service = Arc::new(Service::new(rules, store, options.headers));
         let about = page::About::new(options.store.name(), options.outage);
         let token = options.admin_token_file.as_deref().map(read_token).transpose()?;
 
-        let open = |address, protocol: Protocol, with_tls| async move {
-            let tls = if with_tls { tls::acceptor(options, protocol.alpn())? } else { None };
-            let listener = Listener::open(address, protocol, tls).await?;
-            anyhow::Ok((listener.address()?, listener))
-        };
-        let (grpc, for_grpc) = open(options.grpc, Protocol::Http2, true).await?;
-        let (http, for_http) = open(options.http, Protocol::Http1, true).await?;
-        let (admin, for_admin) = open(options.admin, Protocol::Http1, false).await?;
-
         let (health, health_service) = health_reporter();
         health.set_serving::<RateLimitServiceServer<Grpc>>().await;
-        let ((stop, stopped), mut listeners) = (watch::channel(false), JoinSet::new());
-        listeners.spawn(for_grpc.serve(grpc::routes(Arc::clone(&service), health_service)?, stopped.clone()));
-        listeners.spawn(for_http.serve(http::routes(Arc::clone(&service)), stopped.clone()));
-        let routes = admin::routes(Arc::clone(&service)).merge(page::routes(Arc::clone(&service), about));
-        let routes = guard::guarded(routes, token.as_deref(), admin.ip().is_loopback());
-        listeners.spawn(for_admin.serve(routes, stopped));
-        let (mut background, reloaded) = (JoinSet::new(), Arc::clone(&service));
-        let apply = move |config| reloaded.reload(config);
-        background.spawn(reload::watch(options.config.clone(), &config, apply)?);
+        let for_grpc = grpc::routes(Arc::clone(&service), health_service)?;
+        let for_http = http::routes(Arc::clone(&service));
+        let for_admin = admin::routes(Arc::clone(&service)).merge(page::routes(Arc::clone(&service), about));
+        let for_admin = guard::guarded(for_admin, token.as_deref(), options.admin.ip().is_loopback());
+
+        let handles: [Handle<SocketAddr>; 3] = Default::default();
+        let [stop_grpc, stop_http, stop_admin] = handles.clone();
+        let with_tls = |protocol| tls::config(options, protocol);
+        let (grpc, serve_grpc) =
+            listener::open(options.grpc, Protocol::Grpc, with_tls(Protocol::Grpc)?, for_grpc, stop_grpc).await?;
+        let (http, serve_http) =
+            listener::open(options.http, Protocol::Http, with_tls(Protocol::Http)?, for_http, stop_http).await?;
+        let (admin, serve_admin) = listener::open(options.admin, Protocol::Http, None, for_admin, stop_admin).await?;
+        let listeners = [serve_grpc, serve_http, serve_admin].into_iter().collect();
+        let mut background = JoinSet::new();
+        background.spawn(reload::watch(options.config.clone(), Arc::clone(&service))?);
         background.spawn(metrics::upkeep());
-        Ok(Self { grpc, http, admin, service, health, stop, listeners, _background: background })
+        Ok(Self { grpc, http, admin, service, health, handles, listeners, _background: background })
     }
 
     /// Returns the service.
@@ -94,11 +92,10 @@ impl Server {
             // Ends the streams of those who watch.
             self.health.clear_service_status(name).await;
         }
-        let _ = self.stop.send(true);
-        let ended = async { while self.listeners.join_next().await.is_some() {} };
-        if tokio::time::timeout(GRACE, ended).await.is_err() {
-            tracing::warn!("requests in progress did not end in time");
+        for handle in &self.handles {
+            handle.graceful_shutdown(Some(GRACE));
         }
+        while self.listeners.join_next().await.is_some() {}
         self.service.store().flush().await;
     }
 }

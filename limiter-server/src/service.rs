@@ -15,7 +15,7 @@ use limiter_core::{Error, ErrorKind, KeyBuf, SharedStore};
 use limiter_tower::{FieldForm, Fields};
 use smallvec::SmallVec;
 
-use crate::config::{Config, Errors};
+use crate::config::Errors;
 use crate::denied::DeniedKeys;
 use crate::detailed::Detailed;
 use crate::proto::{RateLimitRequest, RateLimitResponse};
@@ -79,17 +79,16 @@ pub struct Service {
 }
 
 impl Service {
-    /// Returns the service of a configuration.
+    /// Returns a service of rules over this store.
     #[must_use]
-    pub fn new(config: &Config, store: Store, headers: Headers) -> Self {
-        let rules = ArcSwap::from_pointee(Rules::new(config, store.shared(), None));
+    pub fn new(rules: Rules, store: Store, headers: Headers) -> Self {
         let fields = match headers {
             Headers::Ratelimit => Some(Fields::default()),
             Headers::Legacy => Some(Fields::none().form(FieldForm::Separate)),
             Headers::None => None,
         };
         Self {
-            rules,
+            rules: ArcSwap::from_pointee(rules),
             errors: ArcSwapOption::empty(),
             store,
             fields,
@@ -98,14 +97,11 @@ impl Service {
         }
     }
 
-    /// Replaces the rules. Requests in progress end under the old ones. Rules that stay keep their history and counts.
+    /// Replaces the rules. Requests in progress end under the old ones.
     ///
     /// A configuration with errors changes nothing; [`errors`](Self::errors) returns them until the next reload.
-    pub fn reload(&self, config: Result<Config, Errors>) {
-        let errors = config.map(|config| {
-            let rules = Rules::new(&config, self.store.shared(), Some(&self.rules.load()));
-            self.rules.store(Arc::new(rules));
-        });
+    pub fn reload(&self, rules: Result<Rules, Errors>) {
+        let errors = rules.map(|rules| self.rules.store(Arc::new(rules)));
         self.errors.store(errors.err().map(Arc::new));
     }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use limiter_core::{BoxFuture, Limiter, SharedStore, WindowStore, policy};
+use limiter_core::{Limiter, SharedStore, WindowStore, policy};
 use limiter_memory::{MemoryStore, Sweeper};
 use limiter_redis::{RedisStore, is_redis_url};
 use limiter_wrappers::observe::{Metrics, ObservedStore, Report};
-use limiter_wrappers::{Failsafe, Fallback, Outage, Stack};
+use limiter_wrappers::{Failsafe, Fallback, Guarded, Outage, Stack};
 
 /// What answers requests while the store is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -61,12 +61,15 @@ impl Location {
     }
 }
 
+/// What [`OnOutage::Fallback`] is made of.
+type Recommended = Fallback<Guarded<ObservedStore<RedisStore, Metrics>>, MemoryStore>;
+
 /// The store of all rules.
 pub struct Store {
     shared: SharedStore,
     is_away: Box<dyn Fn() -> bool + Send + Sync>,
     report: Box<dyn Fn() + Send + Sync>,
-    flush: Option<Box<dyn Fn() -> BoxFuture<'static, usize> + Send + Sync>>,
+    fallback: Option<Arc<Recommended>>,
     _sweeper: Option<Sweeper>,
 }
 
@@ -95,17 +98,12 @@ impl Store {
         let stack = Stack::new(ObservedStore::new(redis, Metrics::named("redis")));
         let store = match on_outage {
             OnOutage::Fallback => {
-                let stack = stack.fallback(memory).on_outage(log);
-                let flushed = stack.clone();
-                let flush = Box::new(move || -> BoxFuture<'static, usize> {
-                    let stack = flushed.clone();
-                    Box::pin(async move { stack.flush(FLUSH).await })
-                });
-                Self { flush: Some(flush), ..Self::watched(stack, Fallback::is_out) }
+                let stack = Arc::new(stack.fallback(memory).on_outage(log));
+                Self { fallback: Some(Arc::clone(&stack)), ..Self::watched(stack, Fallback::is_out) }
             }
-            OnOutage::Open => Self::watched(stack.fail_open().on_outage(log), Failsafe::is_out),
-            OnOutage::Closed => Self::watched(stack.fail_closed().on_outage(log), Failsafe::is_out),
-            OnOutage::Error => Self::watched(stack.or_error(), |store| store.breaker().is_open()),
+            OnOutage::Open => Self::watched(Arc::new(stack.fail_open().on_outage(log)), Failsafe::is_out),
+            OnOutage::Closed => Self::watched(Arc::new(stack.fail_closed().on_outage(log)), Failsafe::is_out),
+            OnOutage::Error => Self::watched(Arc::new(stack.or_error()), |store| store.breaker().is_open()),
         };
         tokio::spawn(probe(store.shared.clone()));
         Ok(store)
@@ -114,7 +112,7 @@ impl Store {
     /// Returns a store that is never away.
     #[must_use]
     pub fn over(shared: SharedStore) -> Self {
-        Self { shared, is_away: Box::new(|| false), report: Box::new(|| {}), flush: None, _sweeper: None }
+        Self { shared, is_away: Box::new(|| false), report: Box::new(|| {}), fallback: None, _sweeper: None }
     }
 
     fn in_memory(store: MemoryStore) -> anyhow::Result<Self> {
@@ -124,8 +122,8 @@ impl Store {
         Ok(Self { report, _sweeper: Some(sweeper), ..Self::over(store) })
     }
 
-    fn watched<S: WindowStore + Report>(store: S, is_away: fn(&S) -> bool) -> Self {
-        let (store, metrics) = (Arc::new(store), Metrics::named("stack"));
+    fn watched<S: WindowStore + Report>(store: Arc<S>, is_away: fn(&S) -> bool) -> Self {
+        let metrics = Metrics::named("stack");
         let (asked, reported) = (Arc::clone(&store), Arc::clone(&store));
         let is_away = Box::new(move || is_away(&asked));
         Self { is_away, report: Box::new(move || reported.report(&metrics)), ..Self::over(store) }
@@ -145,8 +143,8 @@ impl Store {
 
     /// Replays what changed while the store was away, if there is time.
     pub(crate) async fn flush(&self) {
-        if let Some(flush) = &self.flush {
-            let left = flush().await;
+        if let Some(fallback) = &self.fallback {
+            let left = fallback.flush(FLUSH).await;
             if left > 0 {
                 tracing::warn!(left, "changes of an outage are lost");
             }

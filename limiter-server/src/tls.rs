@@ -3,22 +3,23 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use axum_server::tls_rustls::RustlsConfig;
 use rustls::RootCertStore;
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use tokio_rustls::TlsAcceptor;
 
+use crate::listener::Protocol;
 use crate::options::Serve;
 
-/// Returns what accepts TLS connections that speak `protocol`; `None` if the options have no certificate.
+/// Returns the configuration of TLS for connections that speak `protocol`; `None` if the options have no certificate.
 ///
 /// # Errors
 /// If a file cannot be read or does not fit the others.
-pub(crate) fn acceptor(options: &Serve, protocol: &str) -> anyhow::Result<Option<TlsAcceptor>> {
+pub(crate) fn config(options: &Serve, protocol: Protocol) -> anyhow::Result<Option<RustlsConfig>> {
     let (Some(cert), Some(key)) = (&options.tls_cert, &options.tls_key) else { return Ok(None) };
     let provider = Arc::new(default_provider());
     let config = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
@@ -37,11 +38,13 @@ pub(crate) fn acceptor(options: &Serve, protocol: &str) -> anyhow::Result<Option
         PrivateKeyDer::from_pem_file(key).with_context(|| format!("{}: expected a private key", key.display()))?;
     let mut config =
         config.with_single_cert(certificates(cert)?, private).with_context(|| cert.display().to_string())?;
-    config.alpn_protocols = vec![protocol.into()];
-    Ok(Some(Arc::new(config).into()))
+    config.alpn_protocols = vec![protocol.alpn().into()];
+    Ok(Some(RustlsConfig::from_config(Arc::new(config))))
 }
 
 fn certificates(file: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {
     let all = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    all.with_context(|| format!("{}: expected certificates in PEM", file.display()))
+    let all = all.with_context(|| format!("{}: expected certificates in PEM", file.display()))?;
+    ensure!(!all.is_empty(), "{}: expected certificates in PEM, found none", file.display());
+    Ok(all)
 }

@@ -3,7 +3,6 @@
 mod breaker;
 mod failsafe;
 mod fallback;
-mod ids;
 mod outage;
 mod timeout;
 

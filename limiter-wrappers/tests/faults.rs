@@ -34,7 +34,7 @@ const STACKS: [&str; 7] = ["plain", "timeout", "breaker", "fail open", "fail clo
 async fn stacks(url: &str) -> Vec<Subject> {
     let mut subjects = Vec::new();
     for name in STACKS {
-        let redis = RedisStore::builder().response_timeout(RESPONSE).connect(url).await.unwrap();
+        let redis = connect(url).await;
         let (store, bound, most): (SharedStore, _, _) = match name {
             "plain" => (Arc::new(redis), BOUND, Some(1)),
             "timeout" => (Arc::new(Timeout::new(redis, TIMEOUT)), TIMEOUT_BOUND, Some(1)),
@@ -52,6 +52,19 @@ async fn stacks(url: &str) -> Vec<Subject> {
         subjects.push(Subject { name, store, bound, most });
     }
     subjects
+}
+
+/// Connects a store with short timeouts, in which a busy machine may not connect at once.
+async fn connect(url: &str) -> RedisStore {
+    let connect = async {
+        loop {
+            match RedisStore::builder().response_timeout(RESPONSE).connect(url).await {
+                Ok(store) => break store,
+                Err(error) => println!("not connected yet: {error}"),
+            }
+        }
+    };
+    timeout(Duration::from_secs(20), connect).await.expect("the server is there")
 }
 
 /// Connects a store that waits for long, to check logs.
@@ -105,13 +118,14 @@ async fn row<X: Scene>(
         let found: Vec<String> = seen.iter().map(|observed| observed.during.to_string()).collect();
         let is_late =
             |(found, expected): (&String, &str)| found.replace("Slow", "Ok") == expected.replace("Slow", "Ok");
+        let mut violations = seen.iter().flat_map(|observed| &observed.violations).peekable();
         tries_left -= 1;
-        if found != expected
+        if (found != expected || violations.peek().is_some())
             && found.iter().zip(expected).all(is_late)
-            && seen.iter().all(|observed| observed.violations.is_empty())
+            && violations.all(|violation| violation.starts_with("calls usually take"))
             && tries_left > 0
         {
-            println!("{fault}: {found:?}, once more");
+            println!("{fault}: {seen:?}, once more");
             continue;
         }
         for (observed, expected) in seen.iter().zip(expected) {
@@ -223,7 +237,7 @@ async fn a_soak_of_random_faults() {
     let _alone = alone();
     let mut scene = RedisScene::start().unwrap();
     let mut subjects = stacks(&scene.url()).await;
-    let redis = RedisStore::builder().response_timeout(RESPONSE).connect(&scene.url()).await.unwrap();
+    let redis = connect(&scene.url()).await;
     let closed = Stack::new(redis).timeout(TIMEOUT).failures(3).pause(PAUSE).fail_closed();
     subjects.push(Subject {
         name: "recommended, closed",

@@ -1,6 +1,5 @@
-//! The contestants: the limiter, the algorithm of `redis_rate`, a no-op script, sorted sets, and a peer.
+//! The contestants: the limiter, the algorithm of `redis_rate`, a no-op script, and sorted sets.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
@@ -10,8 +9,6 @@ use limiter_core::{Limiter, Policy};
 use limiter_redis::{Connection, RedisStore};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, Script};
-use trypema::redis::{RedisKey, RedisRateLimiterProvider};
-use trypema::{RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
 use super::scenario::{Measure, Scenario};
 
@@ -28,16 +25,14 @@ pub(super) enum Contestant {
     Gcra(ScriptByDigest, (u64, u64)),
     /// A baseline: a script that takes a key and an argument as long as the limiter's, and does nothing.
     Noop(ScriptByDigest),
-    /// The Redis provider of trypema, absolute, with its default buckets.
-    Trypema(Arc<RedisRateLimiterProvider>, RateLimit),
     SortedSet(SortedSet),
 }
 
 impl Contestant {
     /// Returns a contestant of a scenario, under this policy.
-    pub(super) fn new(who: &str, scenario: &Scenario, policy: &Policy, connection: ConnectionManager) -> Result<Self> {
+    pub(super) fn new(who: &str, scenario: &Scenario, policy: &Policy, connection: &ConnectionManager) -> Result<Self> {
         let script = |text| ScriptByDigest { connection: connection.clone(), script: Script::new(text) };
-        let set = |multi| Self::SortedSet(SortedSet::new(connection.clone(), policy, multi, true));
+        let set = |multi| Self::SortedSet(SortedSet::new(connection.clone(), policy, multi));
         let limiter = |name, group_commit| limiter(name, connection.clone(), policy.clone(), group_commit);
         let batch = if let Measure::Batches(size) = scenario.measure { size } else { 1 };
         Ok(match who {
@@ -49,12 +44,6 @@ impl Contestant {
             "no-op" => Self::Noop(script("local key, request = KEYS[1], ARGV[1] return 1")),
             "sorted set, script" => set(false),
             "sorted set, MULTI" => set(true),
-            "trypema" => {
-                let (burst, seconds) = scenario.rate();
-                let builder = RedisRateLimiterProvider::builder(connection).window_size(WindowSize::seconds(seconds)?);
-                let rate = RateLimit::per_second(burst as f64 / seconds as f64)?;
-                Self::Trypema(builder.disable_cleanup().build()?, rate)
-            }
             _ => bail!("no contestant has the name {who}"),
         })
     }
@@ -88,13 +77,9 @@ impl Contestant {
                 let reply: u64 = call.arg(&[0x80_u8; 35]).invoke_async(&mut called.connection.clone()).await?;
                 (reply == 1) == allowed
             }
-            Self::Trypema(provider, rate) => {
-                let decision = provider.absolute().inc(&RedisKey::try_from(key.to_owned())?, rate, cost).await?;
-                matches!(decision, RateLimitDecision::Allowed)
-            }
             Self::SortedSet(set) => {
                 ensure!(cost == 1, "{key}: each member is one unit");
-                set.decide_at(key, SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64).await?
+                set.decide(key).await?
             }
         };
         ensure!(verdict == allowed, "{key}: {verdict}, expected {allowed}");
@@ -107,7 +92,7 @@ impl Contestant {
             Self::Ours(limiter) => Some(limiter.store().redis_key(LogKey::new(limiter.name(), key))),
             Self::Gcra(..) => Some(format!("rate:{key}").into_bytes()),
             Self::SortedSet(set) => Some(set.key(key).into_bytes()),
-            Self::Batch(..) | Self::Noop(..) | Self::Trypema(..) => None,
+            Self::Batch(..) | Self::Noop(..) => None,
         }
     }
 }
@@ -143,30 +128,28 @@ pub(super) struct SortedSet {
     /// Whether to use `MULTI` and `EXEC` in place of a script. All commands are sent before the count is known, so what is
     /// denied is added too.
     multi: bool,
-    /// Whether a number behind the time tells the members of two requests apart. Otherwise requests of the same microsecond
-    /// are one member.
-    unique: bool,
     max: u64,
     window: Duration,
+    /// Follows the time in each member, because several requests may come within a microsecond.
     next: AtomicU64,
 }
 
 impl SortedSet {
-    pub(super) fn new(connection: ConnectionManager, policy: &Policy, multi: bool, unique: bool) -> Self {
+    fn new(connection: ConnectionManager, policy: &Policy, multi: bool) -> Self {
         let (max, window) = (policy.largest_max(), policy.longest_window().as_duration());
         let called = ScriptByDigest { connection, script: Script::new(include_str!("sorted_set.lua")) };
-        Self { called, multi, unique, max, window, next: AtomicU64::new(0) }
+        Self { called, multi, max, window, next: AtomicU64::new(0) }
     }
 
     fn key(&self, key: &str) -> String {
         if self.multi { format!("multi:{key}") } else { format!("set:{key}") }
     }
 
-    /// Decides at a time in microseconds. Returns whether the request was admitted.
-    pub(super) async fn decide_at(&self, key: &str, now: u64) -> Result<bool> {
+    /// Returns whether the request was admitted.
+    async fn decide(&self, key: &str) -> Result<bool> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64;
         let (stored, window) = (self.key(key), self.window.as_micros() as u64);
-        let number = if self.unique { self.next.fetch_add(1, Ordering::Relaxed) } else { 0 };
-        let member = format!("{now}-{number}");
+        let member = format!("{now}-{}", self.next.fetch_add(1, Ordering::Relaxed));
         let mut connection = self.called.connection.clone();
         if !self.multi {
             let mut call = self.called.script.key(stored);

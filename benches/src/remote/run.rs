@@ -102,7 +102,7 @@ impl<'a> Running<'a> {
     }
 
     async fn connected(&self, url: &str, who: &'a str) -> Result<Side<'a>> {
-        let contestant = Contestant::new(who, self.scenario, &self.policy, connect(url).await?)?;
+        let contestant = Contestant::new(who, self.scenario, &self.policy, &connect(url).await?)?;
         Ok(Side { who, contestant: Arc::new(contestant), decisions: 0, bytes: 0, entries: 0 })
     }
 
@@ -114,7 +114,7 @@ impl<'a> Running<'a> {
         };
         let key = &self.keys[0];
         match (self.scenario.before, who) {
-            (_, "no-op" | "trypema") => return Ok(side),
+            (_, "no-op") => return Ok(side),
             (_, "GCRA") => side.contestant.decide(key, units, true).await?,
             (Before::Units(_), _) => {
                 let first = Arc::new(vec![key.clone()]);

@@ -9,7 +9,7 @@ use crate::turns::Effort;
 /// Decisions with known answers.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Scenario {
+pub struct Scenario {
     pub(crate) name: String,
     /// The workload, as the table describes it.
     pub(crate) about: String,

@@ -1,11 +1,10 @@
 //! The sections of decisions in Redis.
 
 use super::Sections;
-use super::table::{Column, beside, column, goals, number, origin, row, table};
+use super::table::{Column, beside, column, figure, goals, latency, number, origin, ratio, row, table};
 use crate::declared::REDIS;
 use crate::record::Record;
-use crate::remote::COLLISIONS;
-use crate::remote::scenario::Scenario;
+use crate::remote::Scenario;
 
 const LIMITER: &str = "limiter";
 const GCRA: &str = "GCRA";
@@ -13,11 +12,9 @@ const GROUPED: &str = "group commit";
 const ONE_BY_ONE: &str = "one by one";
 const MANY: &str = "`acquire_many`";
 const SORTED_SETS: [&str; 3] = [LIMITER, "sorted set, script", "sorted set, MULTI"];
-const CLIENTS: [&str; 4] = [LIMITER, GCRA, "no-op", "trypema"];
+const CLIENTS: [&str; 3] = [LIMITER, GCRA, "no-op"];
 
 pub(crate) fn sections(records: &[Record]) -> Sections {
-    let of =
-        |title, who, measure, decimals| number(title, decimals, move |record, name| record.get(name, who, measure));
     let show = |head: &str, columns: &[Column<'_>], prefix: &str| {
         let scenarios = REDIS.scenarios.iter().filter(|scenario| scenario.name.starts_with(prefix));
         let rows = scenarios.map(|Scenario { name, about, .. }| match prefix {
@@ -28,51 +25,44 @@ pub(crate) fn sections(records: &[Record]) -> Sections {
     };
     let hundredths = |figure: f64| format!("{figure:.2}");
     let thousands = |figure: f64| format!("{:.1}", figure / 1000.0);
-    let latency = |title, who| {
-        column(title, move |record, name| {
-            Some(format!("{:.0}, {:.0}", record.get(name, who, "half")?, record.get(name, who, "p99")?))
-        })
-    };
     let rate = |title, who| column(title, move |record, name| record.get(name, who, "rate").map(thousands));
-    let to_gcra = |record: &Record, name: &str| {
-        let ratio = |suffix| record.get(name, LIMITER, &format!("script to {GCRA}{suffix}"));
-        Some(format!("{:.2} ({:.2} to {:.2})", ratio("")?, ratio(", low")?, ratio(", high")?))
-    };
     let server = [
-        of(LIMITER, LIMITER, "script", 2),
-        of(GCRA, GCRA, "script", 2),
-        of("no-op", "no-op", "script", 2),
-        column("limiter to GCRA", to_gcra),
-        of("entries per key", LIMITER, "entries", 0),
+        figure(LIMITER, LIMITER, "script", 2),
+        figure(GCRA, GCRA, "script", 2),
+        figure("no-op", "no-op", "script", 2),
+        ratio("limiter to GCRA", LIMITER, "script", GCRA),
+        figure("entries per key", LIMITER, "entries", 0),
     ];
     let grouped = [
-        of("time", LIMITER, "processor", 2),
-        of("with group commit", GROUPED, "processor", 2),
-        of("ratio", GROUPED, "processor to limiter", 2),
+        figure("time", LIMITER, "processor", 2),
+        figure("with group commit", GROUPED, "processor", 2),
+        figure("ratio", GROUPED, "processor to limiter", 2),
         rate("per second", LIMITER),
         rate("with", GROUPED),
         latency("latency", LIMITER),
         latency("latency with", GROUPED),
     ];
-    let batches =
-        [of(ONE_BY_ONE, ONE_BY_ONE, "each", 0), of(MANY, MANY, "each", 0), of("ratio", MANY, "each to one by one", 2)];
+    let batches = [
+        figure(ONE_BY_ONE, ONE_BY_ONE, "each", 0),
+        figure(MANY, MANY, "each", 0),
+        figure("ratio", MANY, "each to one by one", 2),
+    ];
     let per_unit = |record: &Record, name: &str| {
         Some(record.get(name, LIMITER, "bytes")? / name.split('/').nth(1)?.parse::<f64>().ok()?)
     };
-    let bytes = [of(LIMITER, LIMITER, "bytes", 0), number("per unit", 1, per_unit), of(GCRA, GCRA, "bytes", 0)];
+    let bytes = [figure(LIMITER, LIMITER, "bytes", 0), number("per unit", 1, per_unit), figure(GCRA, GCRA, "bytes", 0)];
     let denied = |record: &Record, name: &str| record.get(&name.replace("/allowed", "/denied"), LIMITER, "processor");
     // The scenarios of denied decisions lack the first figure, and have no rows.
     let sizing = [
         number("bytes per entry", 0, move |record, name| per_unit(record, name).filter(|_| name.ends_with("/allowed"))),
-        of("script, µs", LIMITER, "script", 1),
-        of("allowed, µs of processor", LIMITER, "processor", 1),
+        figure("script, µs", LIMITER, "script", 1),
+        figure("allowed, µs of processor", LIMITER, "processor", 1),
         number("denied, µs of processor", 1, denied),
         column("decisions per second", move |record, name| {
             let slower = record.get(name, LIMITER, "processor")?.max(denied(record, name)?);
             Some(format!("{:.0},000", 1e3 / slower))
         }),
     ];
-    let admitted = SORTED_SETS.map(|who| of(who, who, "admitted", 0));
     Sections::from([
         ("redis-origin", origin(records)),
         ("server-time", show("scenario", &server, "server/")),
@@ -81,7 +71,6 @@ pub(crate) fn sections(records: &[Record]) -> Sections {
             "textbook-processor",
             show("entries | decisions", &beside(&SORTED_SETS, "processor", hundredths), "textbook/"),
         ),
-        ("collisions", table(records, "limit", &admitted, [("100".to_owned(), COLLISIONS.to_owned())])),
         ("throughput", show("tasks", &beside(&CLIENTS, "rate", thousands), "clients/")),
         ("latency", show("tasks", &CLIENTS.map(|who| latency(who, who)), "clients/")),
         ("group-commit", show("decisions | tasks", &grouped, "group_commit/")),

@@ -22,6 +22,27 @@ pub(super) fn number<'a>(title: &str, decimals: usize, of: impl Fn(&Record, &str
     column(title, move |record, item| Some(format!("{:.decimals$}", of(record, item)?)))
 }
 
+/// Returns the column of a contestant's figure.
+pub(super) fn figure<'a>(title: &str, who: &'a str, measure: &'a str, decimals: usize) -> Column<'a> {
+    number(title, decimals, move |record, name| record.get(name, who, measure))
+}
+
+/// Returns the column of a contestant's median and 99th percentile.
+pub(super) fn latency<'a>(title: &str, who: &'a str) -> Column<'a> {
+    column(title, move |record, name| {
+        Some(format!("{:.0}, {:.0}", record.get(name, who, "half")?, record.get(name, who, "p99")?))
+    })
+}
+
+/// Returns the column of the ratio of `who` to another contestant: the median, and the quartiles in brackets.
+pub(super) fn ratio<'a>(title: &str, who: &'a str, measure: &str, other: &str) -> Column<'a> {
+    let measure = format!("{measure} to {other}");
+    column(title, move |record, name| {
+        let part = |suffix| record.get(name, who, &format!("{measure}{suffix}"));
+        Some(format!("{:.2} ({:.2} to {:.2})", part("")?, part(", low")?, part(", high")?))
+    })
+}
+
 /// Returns the column of a contestant's nanoseconds in each scenario.
 pub(super) fn nanos_of(who: &str) -> Column<'_> {
     column(who, move |record, scenario| record.nanos(scenario, who).map(nanos))

@@ -52,14 +52,10 @@ pub(super) struct Show {
     /// The name of the limiter, as list prints it
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(super) name: Name,
-    /// At most MAX units within any WINDOW. Repeat it for a policy of several limits
-    #[arg(long = "limit", value_name = "MAX/WINDOW")]
-    pub(super) limits: Vec<Limit>,
     #[command(flatten)]
     pub(super) target: Target,
-    /// A page of text, or one JSON object
-    #[arg(long, value_enum, default_value_t = OutputFormat::Table)]
-    pub(super) output: OutputFormat,
+    #[command(flatten)]
+    pub(super) shown: Shown,
 }
 
 /// Removes the logs of keys, which unblocks them.
@@ -90,14 +86,28 @@ pub(super) struct List {
     /// Only keys for which a request made now would be denied
     #[arg(long, requires = "limits")]
     pub(super) over: bool,
-    /// Tries this limit on every log. Repeat it for a policy of several limits
-    #[arg(long = "limit", id = "limits", value_name = "MAX/WINDOW")]
-    pub(super) limits: Vec<Limit>,
     #[command(flatten)]
     pub(super) target: Target,
-    /// A table, or one JSON object per log
+    #[command(flatten)]
+    pub(super) shown: Shown,
+}
+
+/// What is shown of a log.
+#[derive(Args, Debug)]
+pub(super) struct Shown {
+    /// Tries this limit: at most MAX units within any WINDOW. Repeat it for a policy of several limits
+    #[arg(long = "limit", id = "limits", value_name = "MAX/WINDOW")]
+    limits: Vec<Limit>,
+    /// Text, or one JSON object per log
     #[arg(long, value_enum, default_value_t = OutputFormat::Table)]
     pub(super) output: OutputFormat,
+}
+
+impl Shown {
+    /// Returns the policy of the limits; `None` if there are none.
+    pub(super) fn policy(&self) -> Result<Option<Policy>, UsageError> {
+        if self.limits.is_empty() { Ok(None) } else { options::policy(&self.limits).map(Some) }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -114,11 +124,6 @@ fn url(text: &str) -> Result<String, String> {
 fn name(text: &str) -> Result<Name, String> {
     let name = String::from_utf8(unescape(text.as_bytes())?);
     name.map(Name::from).map_err(|_| "the name of a limiter is UTF-8".to_owned())
-}
-
-/// Returns the policy of these limits; `None` if there are none.
-pub(super) fn policy(limits: &[Limit]) -> Result<Option<Policy>, UsageError> {
-    if limits.is_empty() { Ok(None) } else { options::policy(limits).map(Some) }
 }
 
 impl Target {

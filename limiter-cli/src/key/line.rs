@@ -13,27 +13,31 @@ use crate::text;
 /// The width of the column of names. A longer name shifts the key in its row.
 const NAME: usize = 12;
 
+/// The titles and widths of the columns of numbers and durations.
+const COLUMNS: [(&str, usize); 6] =
+    [("entries", 9), ("cost", 12), ("bytes", 10), ("expires after", 14), ("remaining", 12), ("retry after", 14)];
+
 /// The output for one log, with fields in the order of the JSON.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(super) struct Line {
     /// The name of the limiter.
-    name: String,
+    pub(super) name: String,
     /// The key; `None` if Redis holds only its digest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<String>,
     /// The digest of the key, if Redis holds only the digest.
     #[serde(skip_serializing_if = "Option::is_none")]
-    sha256: Option<Box<str>>,
+    pub(super) sha256: Option<Box<str>>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    log: Option<Log>,
+    pub(super) log: Option<Log>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    decided: Option<DecisionFields>,
+    pub(super) decided: Option<DecisionFields>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
-struct Log {
+pub(super) struct Log {
     entries: u64,
     cost: u64,
     #[serde(rename = "oldest_us")]
@@ -61,49 +65,40 @@ impl From<LogInfo> for Log {
 impl Line {
     pub(super) fn known(name: String, key: String, log: Option<LogInfo>, decision: Option<&Decision>) -> Self {
         let (log, decided) = (log.map(Log::from), decision.map(DecisionFields::from));
-        Self { name, key: Some(key), sha256: None, log, decided, error: None }
-    }
-
-    pub(super) fn digest(name: String, sha256: Box<str>) -> Self {
-        Self { name, key: None, sha256: Some(sha256), log: None, decided: None, error: None }
-    }
-
-    pub(super) fn damaged(name: String, key: String) -> Self {
-        Self { name, key: Some(key), sha256: None, log: None, decided: None, error: Some("not_a_log") }
+        Self { name, key: Some(key), log, decided, ..Self::default() }
     }
 
     /// Writes the column headings.
     pub(super) fn write_head(out: &mut impl Write, limits: bool) -> io::Result<()> {
-        write!(out, "{:>9} {:>12} {:>10} {:>14}", "entries", "cost", "bytes", "expires after")?;
-        if limits {
-            write!(out, " {:>12} {:>14}", "remaining", "retry after")?;
-        }
-        writeln!(out, "  {:<NAME$}  key", "name")
+        write_cells(out, limits, COLUMNS.map(|(title, _)| title.to_owned()), "name", "key")
     }
 
     pub(super) fn write_row(&self, out: &mut impl Write, limits: bool) -> io::Result<()> {
         let number = |number: Option<u64>| number.map_or("-".to_owned(), text::grouped);
-        let log = self.log.as_ref();
-        let expires = log.map_or("-".to_owned(), |log| log.expires_after_us.map_or("never".to_owned(), text::duration));
-        write!(
-            out,
-            "{:>9} {:>12} {:>10} {expires:>14}",
+        let (log, decided) = (self.log.as_ref(), self.decided.as_ref());
+        let cells = [
             number(log.map(|log| log.entries)),
             number(log.map(|log| log.cost)),
             number(log.map(|log| log.bytes)),
-        )?;
-        if limits {
-            let decided = self.decided.as_ref();
-            let retry = decided.and_then(|decided| decided.retry_after_us).map_or("-".to_owned(), text::duration);
-            write!(out, " {:>12} {retry:>14}", number(decided.map(|decided| decided.remaining)))?;
-        }
-        write!(out, "  {:<NAME$}", self.name)?;
-        match (&self.key, &self.sha256) {
-            (Some(key), _) if self.error.is_some() => writeln!(out, "  {key} (not a log)"),
-            (Some(key), _) => writeln!(out, "  {key}"),
-            (None, digest) => writeln!(out, "  (SHA-256 {})", digest.as_deref().unwrap_or_default()),
-        }
+            log.map_or("-".to_owned(), |log| log.expires_after_us.map_or("never".to_owned(), text::duration)),
+            number(decided.map(|decided| decided.remaining)),
+            decided.and_then(|decided| decided.retry_after_us).map_or("-".to_owned(), text::duration),
+        ];
+        let key = match (&self.key, &self.sha256) {
+            (Some(key), _) if self.error.is_some() => format!("{key} (not a log)"),
+            (Some(key), _) => key.clone(),
+            (None, digest) => format!("(SHA-256 {})", digest.as_deref().unwrap_or_default()),
+        };
+        write_cells(out, limits, cells, &self.name, &key)
     }
+}
+
+/// Writes the cells of a row: those of [`COLUMNS`], the last two only with limits, then a name and a key.
+fn write_cells(out: &mut impl Write, limits: bool, cells: [String; 6], name: &str, key: &str) -> io::Result<()> {
+    for ((_, width), cell) in COLUMNS.iter().zip(cells).take(if limits { 6 } else { 4 }) {
+        write!(out, "{cell:>width$} ")?;
+    }
+    writeln!(out, " {name:<NAME$}  {key}")
 }
 
 /// Writes a page of text about one log.

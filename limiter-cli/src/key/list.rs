@@ -3,6 +3,7 @@
 use std::io::{self, BufWriter, Write};
 use std::sync::Arc;
 
+use anyhow::Context;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use limiter_core::store::LogKey;
 use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Policy};
@@ -13,7 +14,7 @@ use super::args::{List, OutputFormat};
 use super::line::Line;
 use crate::escape::escape;
 use crate::json::write_line;
-use crate::message::message;
+use crate::message::{OUTPUT, message};
 use crate::redis::failed;
 
 /// The number of database keys that Redis examines per page.
@@ -27,8 +28,8 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
     let mut out = BufWriter::new(io::stdout().lock());
     // The numbers of keys on which no limit could be tried.
     let (mut digests, mut damaged) = (0, 0);
-    if args.output == OutputFormat::Table {
-        Line::write_head(&mut out, policy.is_some())?;
+    if args.shown.output == OutputFormat::Table {
+        Line::write_head(&mut out, policy.is_some()).context(OUTPUT)?;
     }
     let mut cursor = None;
     loop {
@@ -47,14 +48,14 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
         let lines = stream::iter(fitting).map(|live| line(store, policy, live, args)).buffered(MAX_CONCURRENT_READS);
         let lines: Vec<Option<Line>> = lines.try_collect().await?;
         for line in lines.into_iter().flatten() {
-            match args.output {
+            match args.shown.output {
                 _ if args.over && line.key.is_none() => digests += 1,
                 _ if args.over && line.error.is_some() => damaged += 1,
-                OutputFormat::Table => line.write_row(&mut out, policy.is_some())?,
-                OutputFormat::Jsonl => write_line(&mut out, &line)?,
+                OutputFormat::Table => line.write_row(&mut out, policy.is_some()).context(OUTPUT)?,
+                OutputFormat::Jsonl => write_line(&mut out, &line).context(OUTPUT)?,
             }
         }
-        out.flush()?;
+        out.flush().context(OUTPUT)?;
         cursor = page.next;
         if cursor.is_none() {
             break;
@@ -79,13 +80,14 @@ async fn line(
     live: LiveKey,
     args: &List,
 ) -> anyhow::Result<Option<Line>> {
-    let shown_name = escape(live.name.as_bytes());
+    let (name, shown_name) = (Name::new(&live.name), escape(live.name.as_bytes()));
     let key = match live.key {
         StoredKey::Known(key) => key,
-        StoredKey::Digest(digest) => return Ok(Some(Line::digest(shown_name, digest))),
+        StoredKey::Digest(digest) => {
+            return Ok(Some(Line { name: shown_name, sha256: Some(digest), ..Line::default() }));
+        }
         _ => return Ok(None),
     };
-    let name = Name::new(&live.name);
     let read = async {
         let decision = match policy {
             Some(policy) => Some(Limiter::new(name, policy.clone(), Arc::clone(store)).peek(&*key).await?),
@@ -99,7 +101,9 @@ async fn line(
     let shown = args.target.shown(&key);
     match read.await {
         Ok(read) => Ok(read.map(|(log, decision)| Line::known(shown_name, shown, Some(log), decision.as_ref()))),
-        Err(error) if error.kind() == ErrorKind::Corrupt => Ok(Some(Line::damaged(shown_name, shown))),
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            Ok(Some(Line { name: shown_name, key: Some(shown), error: Some("not_a_log"), ..Line::default() }))
+        }
         Err(error) => Err(failed(error)),
     }
 }

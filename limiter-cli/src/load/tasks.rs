@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::args::Load;
 use super::tally::Tally;
+use crate::options::{positive, zipf};
 use crate::usage_error::UsageError;
 
 /// The state shared by the tasks.
@@ -42,14 +43,9 @@ pub(super) struct Tasks {
 
 impl Tasks {
     pub(super) fn start(args: &Load, limiter: Limiter<SharedStore>) -> anyhow::Result<Self> {
-        let positive = |value: f64, what: &str| match value.is_finite() && value > 0.0 {
-            true => Ok(value),
-            false => Err(UsageError(format!("expected {what} above 0, found {value}"))),
-        };
         let seconds = positive(args.seconds, "seconds")?;
         let gap = args.rate.map(|rate| positive(rate, "a rate").map(|rate| 1.0 / rate)).transpose()?;
-        let keys = Zipf::new(f64::from(args.keys), args.skew)
-            .map_err(|_| UsageError(format!("expected a skew of at least 0, found {}", args.skew)))?;
+        let keys = zipf(args.keys.into(), args.skew)?;
         let start = Instant::now();
         let end = Duration::try_from_secs_f64(seconds).ok().and_then(|length| start.checked_add(length));
         let end = end.ok_or_else(|| UsageError(format!("expected fewer seconds, found {seconds}")))?;

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::escape::unescape;
 use crate::options::{Output, PolicyArgs, Store};
 use crate::trace::Format;
 
@@ -37,10 +38,16 @@ pub struct Replay {
     /// Plots the usage of a key against the limit, and the denials over time, as SVG
     #[arg(long, value_name = "OUT.svg")]
     pub(super) plot: Option<PathBuf>,
-    /// The key whose usage is plotted [default: the key with the most denials, else the busiest]
-    #[arg(long, value_name = "KEY", requires = "plot")]
-    pub(super) key: Option<String>,
+    /// The key whose usage is plotted, as the summary prints it: any byte can be written as \xNN, a backslash as \\
+    /// [default: the key with the most denials, else the busiest]
+    #[arg(long, value_name = "KEY", requires = "plot", value_parser = key)]
+    pub(super) key: Option<Box<[u8]>>,
     /// Continues after a malformed row, and reports the number of such rows
     #[arg(long)]
     pub(super) skip_invalid: bool,
+}
+
+/// Parses the printed form of a key.
+fn key(text: &str) -> Result<Box<[u8]>, String> {
+    unescape(text.as_bytes()).map(Into::into)
 }

@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use super::rows::RowResult;
 use crate::json::{DecisionFields, write_line};
-use crate::trace::Row;
+use crate::trace::{Action, Row};
 
 /// The fields, in the order in which they are written. Times are in whole microseconds.
 #[derive(Serialize)]
 struct Line<'a> {
     at_us: u64,
     key: Cow<'a, str>,
-    op: &'static str,
+    op: Action,
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<u64>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -25,10 +25,10 @@ struct Line<'a> {
 
 /// Writes the result of a row. Replaces bytes of its key that are not UTF-8.
 pub(super) fn write(out: &mut impl Write, row: &Row<'_>, result: &RowResult) -> io::Result<()> {
-    let (at_us, key, op) = (row.at.as_micros(), String::from_utf8_lossy(row.key), row.action.name());
-    let mut line = Line { at_us, key, op, cost: Some(row.cost), decided: None, error: None };
+    let (at_us, key, op) = (row.at.as_micros(), String::from_utf8_lossy(row.key), row.action);
+    let mut line = Line { at_us, key, op, cost: Some(row.cost), decided: result.fields(), error: None };
     match result {
-        RowResult::Decided(decision) => line.decided = Some(decision.into()),
+        RowResult::Decided(_) => {}
         RowResult::Refused(kind) => line.error = Some(kind.as_str()),
         RowResult::Reset => line.cost = None,
     }

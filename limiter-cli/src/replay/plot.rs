@@ -25,7 +25,7 @@ use usage::KeyUsage;
 pub(super) use view::View;
 
 /// Draws a plot as SVG.
-pub(super) fn draw(data: &Collector, policy: &Policy) -> anyhow::Result<String> {
+pub(super) fn draw(data: &Collector<'_>, policy: &Policy) -> anyhow::Result<String> {
     let mut svg = String::new();
     let strips = i32::try_from(data.strips.len()).unwrap_or(0);
     let height = (canvas::STRIPS_TOP + strips * canvas::STRIP + 20).unsigned_abs();
@@ -39,14 +39,14 @@ pub(super) fn draw(data: &Collector, policy: &Policy) -> anyhow::Result<String> 
 
 /// Collects the data that a [`View`] shows.
 #[derive(Debug)]
-pub(super) struct Collector {
-    view: View,
+pub(super) struct Collector<'a> {
+    view: View<'a>,
     usage: KeyUsage,
     /// Requests of all keys, by time bucket.
     bars: Vec<Bucket>,
     /// Requests of each key in the view, by time bucket.
     strips: Vec<Vec<Bucket>>,
-    strip_of: HashMap<Box<[u8]>, usize>,
+    strip_of: HashMap<&'a [u8], usize>,
 }
 
 /// The numbers of requests within a time bucket.
@@ -56,14 +56,14 @@ struct Bucket {
     denied: u64,
 }
 
-impl Collector {
-    pub(super) fn new(view: View, policy: &Policy) -> anyhow::Result<Self> {
+impl<'a> Collector<'a> {
+    pub(super) fn new(view: View<'a>, policy: &Policy) -> anyhow::Result<Self> {
         let buckets = vec![Bucket::default(); view.buckets()];
         Ok(Self {
             usage: KeyUsage::new(view.close, policy)?,
             strips: vec![buckets.clone(); view.strips.len()],
             bars: buckets,
-            strip_of: view.strips.iter().enumerate().map(|(i, (key, _))| (key.clone(), i)).collect(),
+            strip_of: view.strips.iter().enumerate().map(|(i, (key, _))| (*key, i)).collect(),
             view,
         })
     }
@@ -75,7 +75,7 @@ impl Collector {
 
     /// Adds the result of a row.
     pub(super) fn add(&mut self, row: &Row<'_>, result: &RowResult) -> anyhow::Result<()> {
-        let focus = *row.key == *self.view.key;
+        let focus = row.key == self.view.key;
         match result {
             RowResult::Reset if focus => self.usage.reset(row.at.as_micros()),
             RowResult::Refused(_) | RowResult::Reset => Ok(()),

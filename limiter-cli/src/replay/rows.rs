@@ -6,6 +6,7 @@ use anyhow::Context;
 use limiter_core::{Decision, Error, ErrorKind, Limiter};
 use limiter_memory::MemoryStore;
 
+use crate::json::DecisionFields;
 use crate::trace::{Action, Malformed, Row, Trace};
 
 /// The result of a row.
@@ -29,6 +30,14 @@ impl RowResult {
                 kind @ (ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit) => Ok(Self::Refused(kind)),
                 _ => Err(error),
             },
+        }
+    }
+
+    /// Returns the fields of the decision, if there is one.
+    pub(super) fn fields(&self) -> Option<DecisionFields> {
+        match self {
+            Self::Decided(decision) => Some(decision.into()),
+            Self::Refused(_) | Self::Reset => None,
         }
     }
 }
@@ -78,8 +87,9 @@ pub(super) fn replay<R: Read>(
     })
 }
 
+/// Runs a row in memory.
 #[inline]
-fn run_row(row: &Row<'_>, limiter: &Limiter<MemoryStore>) -> Result<RowResult, Error> {
+pub(super) fn run_row(row: &Row<'_>, limiter: &Limiter<MemoryStore>) -> Result<RowResult, Error> {
     RowResult::from_result(match row.action {
         Action::Acquire => limiter.acquire(row.key).cost(row.cost).at(row.at).now(),
         Action::Peek => limiter.peek(row.key).cost(row.cost).at(row.at).now(),

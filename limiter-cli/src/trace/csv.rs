@@ -111,10 +111,10 @@ impl Columns {
     }
 }
 
-/// Returns whether a line is a header row with the two required columns.
-pub(super) fn looks_like_header(line: &[u8]) -> bool {
+/// Returns whether the first row is a header row with the two required columns.
+pub(super) fn starts_with_header(mut head: &[u8]) -> bool {
     let mut record = Record::new();
-    matches!(record.read(&mut { line }), Ok(RecordRead::Record))
+    matches!(record.read(&mut head), Ok(RecordRead::Record))
         && ["at", "key"].iter().all(|name| record.named(name).next().is_some())
 }
 

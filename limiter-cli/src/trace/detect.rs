@@ -31,14 +31,14 @@ pub(super) fn detect(input: &mut impl Read, format: Option<Format>) -> anyhow::R
 }
 
 fn of_content(head: &[u8]) -> anyhow::Result<Format> {
-    let mut lines = head.split(|&b| b == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
-    let first = lines.next().unwrap_or_default();
-    if csv::looks_like_header(first) {
+    if csv::starts_with_header(head) {
         return Ok(Format::Csv);
     }
-    if combined::split(first).or_else(|| lines.find_map(combined::split)).is_some() {
+    let mut lines = head.split(|&b| b == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
+    if lines.clone().any(|line| combined::split(line).is_some()) {
         return Ok(Format::Combined);
     }
+    let first = lines.next().unwrap_or_default();
     let text = "expected a CSV header row with the columns at and key, or the lines of a web server's access log";
     Err(unreadable(1, format!("{text}, found {}", if first.is_empty() { "nothing".into() } else { shown(first) })))
 }

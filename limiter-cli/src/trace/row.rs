@@ -5,6 +5,7 @@ use std::io;
 
 use clap::ValueEnum;
 use limiter_core::Timestamp;
+use serde::Serialize;
 
 /// The format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -16,7 +17,8 @@ pub enum Format {
 }
 
 /// The operation of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Action {
     /// Takes `cost` units if they fit.
     Acquire,
@@ -26,19 +28,6 @@ pub enum Action {
     Record,
     /// Removes the key's log.
     Reset,
-}
-
-impl Action {
-    /// Returns the name in the column `op`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Acquire => "acquire",
-            Self::Peek => "peek",
-            Self::Record => "record",
-            Self::Reset => "reset",
-        }
-    }
 }
 
 /// A row of a trace.

@@ -44,7 +44,6 @@ fn read(mut input: impl Read, length: usize, format: Option<Format>) -> Vec<Stri
         Ok(trace) => trace,
         Err(error) => return vec![error.to_string()],
     };
-    assert!(format.is_none_or(|format| format == trace.format()));
     let mut last_line = 0;
     while let Some(row) = trace.next() {
         match row {

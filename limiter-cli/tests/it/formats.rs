@@ -31,6 +31,7 @@ fn csv_variants() {
         b"method,at,status,key,path\nGET,0,200,a,/\nPUT,1.5,403,b,\"/x,\"\"y\"\"\"\n",
         b"at,key,cost,op\n0,a,,\n1.5,b,1,acquire\n",
         b"at,key\n0.0,a\n1.50000000000,b\n",
+        b"\"two\nlines\",at,key\n,0,a\n,1.5,b\n",
         b"at,key\n1970-01-01T00:00:00Z,a\n1970-01-01T01:00:01.5+01:00,b\n",
     ] {
         assert_eq!(rows(trace), two, "{}", String::from_utf8_lossy(trace));
@@ -40,10 +41,12 @@ fn csv_variants() {
 #[test]
 fn times_are_exact() {
     let trace = "at,key\n0.000001,k\n1431857103.25,k\n1431857103.999999,k\n9007199254.740991,k\n\
-                 2015-05-17T10:05:03.000001Z,k\n2015-05-17t12:05:03+02:00,k\n";
+                 2015-05-17T10:05:03.000001Z,k\n2015-05-17t12:05:03+02:00,k\n2016-12-31T23:59:60.5Z,k\n";
     let times: Vec<u64> = rows(trace).into_iter().map(|(at, _)| at).collect();
     let second = 1_431_857_103_000_000;
-    let expected = [1, second + 250_000, second + 999_999, (1 << 53) - 1, second + 1, second];
+    // Unix time has no leap seconds: they count as the second before.
+    let leap = 1_483_228_799_500_000;
+    let expected = [1, second + 250_000, second + 999_999, (1 << 53) - 1, second + 1, second, leap];
     assert_eq!(times, expected);
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use limiter_testkit::server::Server;
 use serde_json::{Value, json};
 
-use crate::common::{failure, limiter, start, stdout_of, text};
+use crate::common::{limiter, start, stdout_of, text};
 
 fn figures(output: &Output) -> Value {
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -126,6 +126,15 @@ fn the_logs_are_removed_at_the_end() {
     let summary = stdout_of(&args, "");
     assert!(summary.contains("allowed                   50\n"), "{summary}");
     assert!(!server.info("keyspace").unwrap().contains("db0"));
+
+    // Also if the reader of the output leaves.
+    let args = ["load", "--store", &server.url(), "--limit", "5/1h", "--seconds", "60", "--output", "jsonl"];
+    let mut child = start(&args);
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("{\"second\":1,"), "{line}");
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(0));
+    assert!(!server.info("keyspace").unwrap().contains("db0"));
 }
 
 #[test]
@@ -194,19 +203,4 @@ fn a_fallback_admits_the_limit_once_more() {
     assert!((MAX..=2 * MAX).contains(&count(&whole, "worst_window")), "{whole}");
     let during: u64 = during.iter().map(|second| count(second, "allowed")).sum();
     assert!((MAX..=3 * MAX).contains(&during), "{during} in two seconds of an outage");
-}
-
-#[test]
-fn wrong_usage_is_reported() {
-    for (args, expected) in [
-        (&["load"][..], "--limit <MAX/WINDOW>"),
-        (&["load", "--limit", "10/1s", "--cost", "11"], "expected a cost of at most 10, found 11"),
-        (&["load", "--limit", "10/1s", "--rate", "0"], "expected a rate above 0, found 0"),
-        (&["load", "--limit", "10/1s", "--seconds", "nan"], "expected seconds above 0, found NaN"),
-        (&["load", "--limit", "10/1s", "--skew=-1"], "expected a skew of at least 0, found -1"),
-        (&["load", "--limit", "10/1s", "--store", "http://x"], "expected memory, or a URL"),
-    ] {
-        let (status, error) = failure(args, "");
-        assert!(status == 2 && error.contains(expected), "{args:?}: {status}: {error}");
-    }
 }

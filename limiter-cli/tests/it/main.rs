@@ -15,3 +15,4 @@ mod redis_keys;
 mod redis_replay;
 #[cfg(feature = "redis")]
 mod redis_tls;
+mod usage;

@@ -1,6 +1,6 @@
 //! Messages about malformed input name the trace, the line and what was expected.
 
-use crate::common::{failure, limiter, stdout_of, text};
+use crate::common::{REAL_TRACE, failure, limiter, stdout_of, text};
 
 const GZIP: &[u8] = b"\x1f\x8b\x08\x00rest";
 
@@ -140,46 +140,18 @@ fn rows_that_are_too_long_are_malformed() {
     assert!(out.contains("\nrows                 2\n") && out.contains("\nskipped              1\n"), "{out}");
 }
 
+#[cfg(target_os = "linux")]
 #[test]
-fn wrong_usage_has_status_2() {
-    for (args, message) in [
-        (&["replay"][..], "--limit"),
-        (&["replay", "--limit", "0/60s"], "limit of 0 is out of range"),
-        (&["replay", "--limit", "3/0s"], "window of 0"),
-        (&["replay", "--limit", "3/1ns"], "a unit of us, ms, s, m, h or d"),
-        (&["replay", "--limit=-1/s"], "expected a whole number"),
-        (&["replay", "--limit", "3"], "expected MAX/WINDOW"),
-        (&["replay", "--limit", "99999999999999999999/s"], "out of range"),
-        (&["replay", "--limit", "3/s", "--store", "redis-cluster://localhost"], "expected memory"),
-        (&["replay", "--limit", "3/s", "--store", "disk"], "expected memory"),
-        (&["replay", "--limit", "3/s", "--count", "some"], "admitted, attempts"),
-        (&["replay", "--limit", "3/s", "--format", "xml"], "csv, combined"),
-        (&["replay", "--limit", "3/s", "--output", "xml"], "summary, jsonl"),
-        (&["replay", "--limit", "3/s", "--key", "k"], "--plot"),
-        (&["generate", "--keys", "0"], "--keys"),
-        (&["generate", "--rate", "0"], "expected a rate above 0"),
-        (&["generate", "--skew=-1"], "a skew of at least 0"),
-        (&["unknown"], "unrecognized subcommand"),
+fn a_full_disk_is_reported() {
+    let full = || std::fs::File::create("/dev/full").unwrap();
+    for args in [
+        &["generate"][..],
+        &["replay", "--limit", "3/s", REAL_TRACE],
+        &["replay", "--limit", "3/s", "--output", "jsonl", REAL_TRACE],
     ] {
-        let (status, stderr) = failure(args, "at,key\n");
-        assert_eq!(status, 2, "{args:?}");
-        assert!(stderr.contains(message), "{args:?}: {stderr}");
-    }
-    let nine: Vec<String> = (1..=9).map(|max| format!("--limit={max}/s")).collect();
-    let args: Vec<&str> = ["replay"].into_iter().chain(nine.iter().map(String::as_str)).collect();
-    let (status, stderr) = failure(&args, "at,key\n");
-    assert_eq!(status, 2);
-    assert!(stderr.contains("a policy has 1 to 8 limits, found more"), "{stderr}");
-}
-
-#[test]
-fn other_failures_have_status_1() {
-    for (args, message) in [
-        (&["/no/such/file"][..], "cannot open /no/such/file"),
-        (&["/"], "it is a directory"),
-        (&["--plot", "/no/such/dir/x.svg"], "cannot write /no/such/dir/x.svg"),
-    ] {
-        let (status, stderr) = failure(&[&["replay", "--limit", "3/s"], args].concat(), "at,key\n0,k\n");
-        assert!(status == 1 && stderr.contains(message), "{status}: {stderr}");
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_limiter"));
+        let output = command.args(args).stdout(full()).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert_eq!(text(&output.stderr), "limiter: cannot write the output: No space left on device (os error 28)\n");
     }
 }

@@ -221,16 +221,8 @@ end
 -- Follows an append, after `finish`. `entry` is the newest entry. Counts again if entries merged.
 local function finish_merge(entry)
   remove(gone)
-  if lost then
-    -- The new entry takes its id from the older one.
-    local member, entry_tag = find_entry(lost, id)
-    if member then
-      local tag_and_id = string.char(entry_tag - 2) .. string.rep('\0', $OWN_ID_LEN)
-      call('ZADD', key, '0', sub(member, 1, 16) .. tag_and_id .. sub(member, $LONG_CALLER_LEN + 1))
-      call('ZREM', key, member)
-    end
-    call('ZREM', key, 'i' .. id .. sub(from_time(lost), 1, 7))
-  end
+  -- The new entry takes its id from the older one, which a receipt may still name.
+  if lost then call('ZREM', key, 'i' .. id .. sub(from_time(lost), 1, 7)) end
   if merged then
     read_log(t, entry)
     for i = 1, #limits do

@@ -1,18 +1,17 @@
 //! A cluster that changes under load: slots that move, masters that die.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use limiter_core::{Decision, Error, Limit, Limiter, policy};
+use limiter_core::{Limit, Limiter, SharedStore, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::{Cluster, Server};
 use redis::cluster::ClusterClientBuilder;
-use redis::cluster_routing::Slot;
+use testbed::{ClusterFault, ClusterScene, Scene, Subject, observe};
 use tokio::task::JoinHandle;
 
-use crate::support::{assert_temporary, at, connect, search, size, soon, until, within};
+use crate::support::{assert_temporary, connect, search, size, soon, until, within};
 
 /// How long an operation may take with the default timeouts: two attempts of 250 ms and the pauses; and some time for the
 /// runtime.
@@ -32,140 +31,22 @@ pub(crate) fn begin_migration(from: &Server, to: &Server, slot: u16) {
     }
 }
 
-/// Keys of this slot.
-fn keys_of(wanted: u16, count: usize) -> Vec<String> {
-    let wanted = Slot::new(wanted).unwrap();
-    let is_wanted = |key: &String| Slot::for_key(format!("search:{key}")) == wanted;
-    (0..).map(|i: u64| format!("key {i}")).filter(is_wanted).take(count).collect()
-}
-
-/// What became of some operations.
-#[derive(Default)]
-struct Tally {
-    admitted: u64,
-    failed: u64,
-}
-
-impl Tally {
-    /// Runs one operation. Returns whether it was answered.
-    async fn run(&mut self, operation: impl Future<Output = Result<Decision, Error>>) -> bool {
-        let answer = within(BOUND, operation).await;
-        match &answer {
-            Ok(decision) => self.admitted += u64::from(decision.allowed()),
-            Err(error) => {
-                assert_temporary(error);
-                self.failed += 1;
-            }
-        }
-        answer.is_ok()
+/// Over the connections of a URL, and over one of the user's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn operations_on_slots_that_move_count_once() {
+    let mut scene = ClusterScene::start().unwrap();
+    let client = ClusterClientBuilder::new(scene.cluster().nodes().iter().map(Server::url)).retries(0).build().unwrap();
+    let users = RedisStore::builder().with_connection(client.get_async_connection().await.unwrap()).unwrap();
+    let subjects = [("URL", RedisStore::connect(&scene.url()).await.unwrap()), ("user", users)]
+        .map(|(name, store)| Subject { name, store: Arc::new(store), bound: BOUND, most: Some(1) });
+    let direct = async |url: String| Arc::new(connect(&url).await) as SharedStore;
+    for observed in observe(&mut scene, ClusterFault::Migration, &subjects, direct).await.unwrap() {
+        assert!(observed.violations.is_empty(), "{observed:?}");
     }
-}
-
-type Work = (Vec<Tally>, BTreeSet<u128>);
-
-async fn operations_count_once<F>(connect: impl FnOnce(String) -> F)
-where
-    F: Future<Output = RedisStore>,
-{
-    const TASKS: u64 = 16;
-    const MAX: u64 = 400;
-    let cluster = Arc::new(Cluster::start().unwrap());
-    let moving = slot(&cluster, "key 0");
-    let keys = keys_of(moving, 8);
-    let (limited, metered): (Vec<_>, Vec<_>) = (keys[..4].to_vec(), keys[4..].to_vec());
-    let at = at(0);
-    let store = Arc::new(connect(cluster.url()).await);
-    let limiter = Arc::new(search(Limit::per_minute(MAX).unwrap(), store.clone()));
-    let meter = Arc::new(search(Limit::meter(Duration::from_secs(60)).unwrap(), store));
-
-    let over = Arc::new(AtomicBool::new(false));
-    let tasks: Vec<JoinHandle<Work>> = (0..TASKS)
-        .map(|task| {
-            let (limiter, meter, over) = (limiter.clone(), meter.clone(), over.clone());
-            let (limited, metered) = (limited.clone(), metered.clone());
-            tokio::spawn(async move {
-                let mut tallies: Vec<Tally> = limited.iter().map(|_| Tally::default()).collect();
-                let (mut ids, mut recorded) = (BTreeSet::new(), Tally::default());
-                let mut round = 0;
-                while !over.load(Ordering::Relaxed) {
-                    for (i, key) in limited.iter().enumerate() {
-                        tallies[i].run(limiter.acquire(key).at(at)).await;
-                        // An operation with an id is repeated until it is answered, and once more.
-                        let id = u128::from(task) << 64 | round;
-                        let record = || meter.record(&metered[i]).at(at).id(id);
-                        while !recorded.run(record()).await {}
-                        if round % 4 == 0 {
-                            recorded.run(record()).await;
-                        }
-                        ids.insert(id);
-                        tokio::time::sleep(Duration::from_millis(1)).await;
-                    }
-                    round += 1;
-                }
-                (tallies, ids)
-            })
-        })
-        .collect();
-
-    let mover = cluster.clone();
-    let moved = tokio::task::spawn_blocking(move || {
-        let owner = || {
-            let port = mover.owner(moving).unwrap().port();
-            mover.nodes().iter().position(|node| node.port() == port).unwrap()
-        };
-        for _ in 0..size(3, 6) {
-            std::thread::sleep(Duration::from_millis(100));
-            let next = (owner() + 1) % 3;
-            mover.migrate(moving, next).unwrap();
-            assert_eq!(owner(), next);
-        }
-    });
-    moved.await.unwrap();
     for redirection in ["errorstat_ASK:", "errorstat_MOVED:"] {
         let seen = |node: &Server| node.info("errorstats").unwrap().contains(redirection);
-        assert!(cluster.nodes().iter().all(seen), "{redirection} nothing was redirected");
+        assert!(scene.cluster().nodes().iter().all(seen), "{redirection} nothing was redirected");
     }
-    over.store(true, Ordering::Relaxed);
-
-    let (mut admitted, mut unknown, mut ids) = (vec![0; limited.len()], vec![0; limited.len()], BTreeSet::new());
-    for task in tasks {
-        let (tallies, own) = task.await.unwrap();
-        for (i, tally) in tallies.iter().enumerate() {
-            (admitted[i], unknown[i]) = (admitted[i] + tally.admitted, unknown[i] + tally.failed);
-        }
-        ids.extend(own);
-    }
-    for (i, key) in limited.iter().enumerate() {
-        while limiter.acquire(key).at(at).await.unwrap().allowed() {
-            admitted[i] += 1;
-        }
-        let decision = limiter.peek(key).at(at).await.unwrap();
-        assert_eq!((decision.allowed(), decision.used()), (false, MAX), "{key}");
-        // An answer that was lost may have been an admission.
-        let range = admitted[i]..=admitted[i] + unknown[i];
-        assert!(range.contains(&MAX), "{key}: {range:?} admitted");
-    }
-    for key in &metered {
-        let decision = meter.peek(key).at(at).await.unwrap();
-        assert_eq!(decision.used(), ids.len() as u64, "{key}");
-    }
-    let left: i64 = cluster.nodes().iter().map(|node| node.command(&["DBSIZE"]).unwrap().int()).sum();
-    assert_eq!(left, keys.len() as i64, "every key is on one node");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn operations_on_a_slot_that_moves_count_once() {
-    operations_count_once(|url| async move { RedisStore::connect(&url).await.unwrap() }).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn operations_over_a_connection_of_the_users_own_count_once() {
-    operations_count_once(|url| async move {
-        let nodes = url.trim_start_matches("redis+cluster://").split(',').map(|node| format!("redis://{node}"));
-        let client = ClusterClientBuilder::new(nodes).retries(0).build().unwrap();
-        RedisStore::builder().with_connection(client.get_async_connection().await.unwrap()).unwrap()
-    })
-    .await;
 }
 
 /// With `cluster-preferred-endpoint-type unknown-endpoint`, of Redis 7, a redirection names a port and no host.

@@ -1,12 +1,12 @@
-//! An entry has a short form or a long one, depending on what it has to hold, and takes few bytes in either.
+//! An entry has a short form or a long one, depending on what it has to hold.
 
 use limiter_core::store::{LogKey, Op, Settlement};
-use limiter_core::{Counting, Decision, Limit, Limiter, MAX_COST, Name, Policy, Receipt, WindowStore, policy};
+use limiter_core::{Counting, Decision, MAX_COST, Name, Policy, Receipt, WindowStore, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
 use limiter_testkit::{Answer, OracleStore};
 
-use crate::support::{at, connect, limit, members, random_below, run, search};
+use crate::support::{at, connect, limit, members, random_below, run};
 
 const WINDOW: u64 = 1_000;
 /// From this running total on an entry is long, and from this age of the first entry.
@@ -187,29 +187,5 @@ async fn a_meter_counts_on_beyond_the_largest_total() {
             let cost = held.iter().map(|entry| entry.cost).sum::<u64>();
             assert_eq!((info.entries, info.cost), (held.len() as u64, cost), "{place}, {n}");
         }
-    }
-}
-
-#[tokio::test]
-async fn an_entry_takes_few_bytes() {
-    let server = Server::start().unwrap();
-    for (entries, most) in [(100, 32.0), (1_000, 140.0)] {
-        let limiter = search(Limit::per_hour(entries).unwrap(), connect(&server.url()).await);
-        let key = format!("log of {entries}");
-        for _ in 0..entries {
-            assert!(limiter.acquire(&key).await.unwrap().allowed());
-        }
-        let log = limiter.store().inspect(LogKey::new(limiter.name(), &key)).await.unwrap().unwrap();
-        assert_eq!(log.entries, entries);
-        let bytes = log.bytes as f64 / entries as f64;
-        println!("{bytes:.1} bytes per entry of {entries}");
-        assert!(bytes <= most, "{bytes:.1} bytes per entry of {entries}, expected at most {most}");
-    }
-    let meter = Limiter::new("meter", Limit::per_hour(1 << 40).unwrap(), connect(&server.url()).await);
-    for cost in [1, 1_000, 1 << 40] {
-        assert!(meter.record(cost).cost(cost).await.unwrap().allowed());
-        let key = cost.to_string();
-        let log = LogKey::new(meter.name(), &key);
-        assert_eq!(members(&server, meter.store(), log).len(), 1, "one member, whatever the cost");
     }
 }

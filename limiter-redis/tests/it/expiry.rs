@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use limiter_core::store::{LogKey, Op, Settlement};
-use limiter_core::{Counting, Limit, Limiter, Name, Policy, WindowStore, policy};
+use limiter_core::{Counting, Limiter, Name, Policy, WindowStore, policy};
 use limiter_testkit::server::Server;
 
 use crate::support::{at, calls, connect, random_below, run, ttl, until};
@@ -43,9 +43,9 @@ async fn every_key_expires_and_nothing_stays() {
 async fn a_key_lives_as_long_as_its_log_counts() {
     let server = Server::start().unwrap();
     let store = connect(&server.url()).await;
-    let policies = [30, 1_000, 1_001, 60_000, 3_600_000].map(|millis| {
-        let window = Duration::from_millis(millis);
-        (window, Policy::from(Limit::new(1_000_000, window).unwrap()))
+    let policies = ["30ms", "1s", "1001ms", "60s", "1h", "60s~100ms", "1h~1m"].map(|window| {
+        let policy: Policy = format!("1000000/{window}").parse().unwrap();
+        (Duration::from_micros(policy.longest_window().as_micros()), policy)
     });
     let mut random = random_below(11);
     let mut pick = |below: usize| random(below as u64) as usize;
@@ -53,12 +53,13 @@ async fn a_key_lives_as_long_as_its_log_counts() {
     for n in 0..2_000_u128 {
         let log = LogKey::new(Name::default(), ["one", "other"][pick(2)]);
         // Mostly the same policy again.
-        let same = 3 + usize::from(n > 1_000);
+        let same = 3 + (n / 500) as usize;
         let (window, policy) = &policies[if pick(3) == 0 { pick(policies.len()) } else { same }];
         let mut op = Op::acquire(log.key, policy).with_cost(1 + pick(2) as u64);
         if pick(8) == 0 {
             op = op.with_id(n);
         }
+        op.keep = pick(2) == 0;
         let mut longest = *window;
         if pick(4) == 0 {
             let (window, default) = &policies[pick(policies.len())];
@@ -72,7 +73,7 @@ async fn a_key_lives_as_long_as_its_log_counts() {
         // A log may have expired in the meantime.
         assert!(ttl >= least || (least < 0 && ttl == -2), "{n}: {ttl} ms, expected at least {least} ms");
         assert_ne!(ttl, -1);
-        receipts.push((log, decision.receipt().unwrap()));
+        receipts.extend(decision.receipt().map(|receipt| (log, receipt)));
         // The newest entry, or the two newest.
         for _ in 0..pick(3) {
             if let Some((log, receipt)) = receipts.pop() {

@@ -4,19 +4,16 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::join_all;
-use limiter_core::store::{Entry, Facts, LogKey, Mode, Op, Outcome, Settlement, decide};
-use limiter_core::{Counting, MAX_COST, Name, Policy, Receipt, WindowStore, policy};
+use limiter_core::store::Mode;
+use limiter_core::{Counting, MAX_COST, Policy};
 use limiter_memory::MemoryStore;
-use limiter_redis::RedisStore;
 use limiter_testkit::conformance::{Case, CaseId, CaseLimiter, Operation, Place, Plan, Step, cases, replay};
 use limiter_testkit::server::Server;
-use limiter_testkit::{Answer, OracleStore};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
 
-use crate::support::{START, at, calls, connect, connect_with_group_commit, limit, size, with_receipts};
+use crate::support::{START, connect, limit, size, with_receipts};
 
 /// The number of sequences of a property, `LIMITER_SEQUENCES`. Default: as many as a test has time for.
 fn sequences(default: u32, full: u32) -> u32 {
@@ -26,41 +23,33 @@ fn sequences(default: u32, full: u32) -> u32 {
     }
 }
 
-/// Checks a property of generated values, with the value's number. Keeps failures in a file beside this one.
-fn check<S: Strategy>(cases: u32, values: &S, property: impl AsyncFn(u32, S::Value) -> Result<(), TestCaseError>) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let tried = Cell::new(0);
-    let mut runner = TestRunner::new(Config {
-        cases,
-        source_file: Some(file!()),
-        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
-        ..Config::default()
-    });
-    let result = runner.run(values, |value| {
-        tried.set(tried.get() + 1);
-        runtime.block_on(property(tried.get(), value))
-    });
-    result.unwrap_or_else(|e| panic!("{e}"));
-    assert!(tried.get() >= cases);
-}
-
-/// Replays what `cases_of` makes of each generated value on Redis and in memory, and compares with the oracle in every field.
+/// Replays what `cases_of` makes of each generated value on Redis and in memory, and compares with the oracle in every field. Keeps
+/// failures in a file beside this one.
 fn agree<S: Strategy>(count: u32, values: &S, cases_of: impl Fn(S::Value) -> Vec<Case>) {
     let server = Server::start().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (redis, memory) = (Arc::new(runtime.block_on(connect(&server.url()))), Arc::new(MemoryStore::new()));
-    check(count, values, async |value_number, value| {
+    let tried = Cell::new(0);
+    let mut runner = TestRunner::new(Config {
+        cases: count,
+        source_file: Some(file!()),
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..Config::default()
+    });
+    let property = |value| {
+        tried.set(tried.get() + 1);
         for (number, case) in cases_of(value).iter().enumerate() {
-            let key = |key: u8| format!("{value_number}/{number}/{key}").into_bytes();
+            let key = |key: u8| format!("{}/{number}/{key}", tried.get()).into_bytes();
+            let failed = |store, error| TestCaseError::fail(format!("{store}, case {number}: {error}"));
             // The plan holds the oracle's answers: stores that agree with it agree with each other.
             let plan = Plan::of(case).map_err(TestCaseError::fail)?;
-            let in_memory = replay(&memory, &plan, key).await;
-            in_memory.map_err(|e| TestCaseError::fail(format!("memory, case {number}: {e}")))?;
-            let done = replay(&redis, &plan, key).await;
-            done.map_err(|e| TestCaseError::fail(format!("Redis, case {number}: {e}")))?;
+            runtime.block_on(replay(&memory, &plan, key)).map_err(|error| failed("memory", error))?;
+            runtime.block_on(replay(&redis, &plan, key)).map_err(|error| failed("Redis", error))?;
         }
         Ok(())
-    });
+    };
+    runner.run(values, property).unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(tried.get() >= count);
     assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 0, "every sequence ends with a reset of its keys");
 }
 
@@ -221,99 +210,4 @@ fn long_logs() -> impl Strategy<Value = Case> {
 #[test]
 fn long_logs_under_changing_policies_agree_with_the_oracle() {
     agree(sequences(40, 150), &long_logs(), |case| vec![case]);
-}
-
-/// Operations that arrive together, some time after the ones before: the numbers of the policy and of the limiter's policy, if
-/// it is another one. The last number refunds the entry that was appended this many entries ago, afterwards.
-type Batch = (u64, Vec<Planned>, Option<usize>);
-type Planned = (Mode, usize, Option<usize>, u64, Option<u128>);
-
-/// Mostly runs of alike acquires.
-fn batches() -> impl Strategy<Value = Vec<Batch>> {
-    let mode = prop_oneof![12 => Just(Mode::Acquire), 1 => Just(Mode::Peek), 1 => Just(Mode::Record)];
-    let default = prop_oneof![3 => Just(None), 1 => (0_usize..6).prop_map(Some)];
-    let cost =
-        prop_oneof![24 => Just(1_u64), 8 => 2_u64..=5, 1 => Just((1_u64 << 39) - 3), 2 => Just((1_u64 << 48) - 3)];
-    let id = prop_oneof![9 => Just(None), 1 => (0_u128..4).prop_map(Some)];
-    let planned = (mode, 0_usize..6, default, cost, id);
-    let run = (planned, 1_usize..=12).prop_map(|(planned, count)| vec![planned; count]);
-    let runs = vec(run, 1..=3).prop_map(|runs| runs.concat());
-    let after = prop_oneof![2 => Just(0_u64), 4 => 1_u64..60, 1 => 60_u64..1500];
-    let refund = prop_oneof![4 => Just(None), 1 => (0_usize..8).prop_map(Some)];
-    vec((after, runs, refund), 1..=10)
-}
-
-/// The fields of a decision, or the text of an error, and what became of the entry.
-fn shown(op: &Op<'_>, facts: &Result<Facts, limiter_core::Error>) -> Result<(Answer, &'static str), String> {
-    let facts = facts.as_ref().map_err(|error| format!("{error:?}"))?;
-    facts.verify(op).map_err(|error| format!("{error:?}"))?;
-    let outcome = match facts.outcome {
-        Outcome::Nothing => "nothing",
-        Outcome::Appended(_) => "appended",
-        Outcome::Repeated(_) => "repeated",
-    };
-    Ok((Answer::from(&decide(op, facts.clone())), outcome))
-}
-
-fn appended(facts: &Result<Facts, limiter_core::Error>) -> Option<Entry> {
-    match facts.as_ref().ok()?.outcome {
-        Outcome::Appended(entry) => Some(entry),
-        _ => None,
-    }
-}
-
-/// Runs the batches on the store, all operations of one together, and on the oracle one by one.
-async fn compare(redis: &RedisStore, key: &str, batches: &[Batch]) -> Result<(), TestCaseError> {
-    let windows = [policy!("5/100us"), policy!("9/100us, 20/1ms"), policy!("40/100us, 12/1ms"), policy!("30/2ms")];
-    let attempts = windows[0].clone().with_counting(Counting::Attempts);
-    // For totals that take more bits.
-    let large = policy!("4503599627370496/2ms");
-    let policies: Vec<Policy> = windows.into_iter().chain([attempts, large]).collect();
-    let (oracle, log, mut time) = (OracleStore::new(), LogKey::new(Name::default(), key), 0);
-    // The entries appended so far: in Redis and in the oracle.
-    let mut entries = Vec::new();
-    for (number, (after, planned, refund)) in batches.iter().enumerate() {
-        time += after;
-        let ops = planned.iter().filter_map(|&(mode, policy, default, cost, id)| {
-            let mut op = Op::new(mode, key, &policies[policy]).with_cost(cost).at(at(time));
-            (op.limiter_policy, op.id) = (default.map(|i| &policies[i]), id.map(Into::into));
-            op.checked().ok()
-        });
-        let ops: Vec<Op<'_>> = ops.collect();
-        let together = join_all(ops.iter().map(|op| redis.apply(*op))).await;
-        for (place, (op, facts)) in ops.iter().zip(together).enumerate() {
-            let expected = oracle.apply(*op).await;
-            entries.extend(appended(&facts).zip(appended(&expected)));
-            prop_assert_eq!(shown(op, &facts), shown(op, &expected), "batch {}, place {}: {:?}", number, place, op);
-        }
-        let held = redis.inspect(log).await.unwrap().map_or((0, 0), |info| (info.entries, info.cost));
-        let expected = oracle.entries(log);
-        let cost = expected.iter().map(|entry| entry.cost).sum::<u64>();
-        prop_assert_eq!(held, (expected.len() as u64, cost), "batch {} keeps what the oracle keeps", number);
-        if let Some((mine, theirs)) = refund.and_then(|back| entries.iter().rev().nth(back)) {
-            let refund = |entry: &Entry| {
-                let receipt = Receipt::new(entry.id, entry.at, policies[3].longest_window());
-                Settlement::new(log, &policies[3], receipt, 0).at(at(time))
-            };
-            let mine = redis.settle(refund(mine)).await.unwrap();
-            let theirs = oracle.settle(refund(theirs)).await.unwrap();
-            prop_assert_eq!((mine.applied, mine.log.newest), (theirs.applied, theirs.log.newest), "batch {}", number);
-        }
-    }
-    redis.reset(log).await.unwrap();
-    Ok(())
-}
-
-#[test]
-fn a_group_gets_the_facts_that_its_operations_get_one_by_one() {
-    let server = Server::start().unwrap();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let redis = runtime.block_on(connect_with_group_commit(&server.url()));
-    let operations = Cell::new(0);
-    check(sequences(400, 1_000), &batches(), async |number, batches| {
-        operations.set(operations.get() + batches.iter().map(|(_, planned, _)| planned.len() as u64).sum::<u64>());
-        compare(&redis, &number.to_string(), &batches).await
-    });
-    let calls = calls(&server)["evalsha"];
-    assert!(3 * calls < 2 * operations.get(), "{calls} calls for {operations:?} operations");
 }

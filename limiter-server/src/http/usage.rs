@@ -19,18 +19,20 @@ pub(super) fn of_status(status: &Status) -> Value {
 }
 
 fn of_limits(limits: &[LimitStatus], binding: usize, reset_after: Duration) -> Value {
-    let mut out = limits.get(binding).map_or(json!({}), of_limit);
-    let named = |limit: &LimitStatus| {
-        let mut named = of_limit(limit);
-        named["policy"] = json!(limit.limit().to_string());
-        named
-    };
-    out["limits"] = limits.iter().map(named).collect();
+    let mut out = limits.get(binding).map_or(json!({}), counts);
+    out["limits"] = limits.iter().map(of_limit).collect();
     out["reset_after_us"] = json!(reset_after.as_micros());
     out
 }
 
-fn of_limit(limit: &LimitStatus) -> Value {
+/// Returns the usage of one limit, with its text.
+pub(crate) fn of_limit(limit: &LimitStatus) -> Value {
+    let mut out = counts(limit);
+    out["policy"] = json!(limit.limit().to_string());
+    out
+}
+
+fn counts(limit: &LimitStatus) -> Value {
     json!({
         "limit": limit.limit().max(),
         "used": limit.used(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use http::StatusCode;
 use limiter_core::{Decision, EntryId, Error, ErrorKind, KeyBuf, Limiter, Receipt};
@@ -14,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Http, Refusal, read, receipt, usage};
 use crate::rules::{Effect, Match};
-use crate::service::Outcome;
+use crate::service::{Outcome, Service};
 
 /// The longest wait.
 const MAX_WAIT_MS: u64 = 60_000;
@@ -45,12 +46,13 @@ pub(super) enum Op {
 /// Answers `POST /v1/{op}`, in the form of `limiter replay --output jsonl`.
 pub(super) async fn answer(
     State(http): State<Arc<Http>>,
-    Path(op): Path<Op>,
+    op: Result<Path<Op>, PathRejection>,
     body: Body,
 ) -> Result<Json<Value>, Refusal> {
+    let Path(op) = op.map_err(|rejection| Refusal::bad(rejection.body_text()))?;
     let call: Call = read(body).await?;
     let receipt = call.check(op).map_err(Refusal::bad)?;
-    let answer = http.v1.observe(async { Ok(make(&http, op, &call, receipt).await?) }).await;
+    let answer = http.v1.observe(async { Ok(make(&http.service, op, &call, receipt).await?) }).await;
     answer.map(Json).map_err(|failure| Refusal::of(failure, StatusCode::SERVICE_UNAVAILABLE))
 }
 
@@ -90,30 +92,45 @@ impl Call {
     }
 }
 
-async fn make(http: &Http, op: Op, call: &Call, receipt: Option<Receipt>) -> Result<Value, Error> {
-    let rules = http.service.rules();
+async fn make(service: &Service, op: Op, call: &Call, receipt: Option<Receipt>) -> Result<Value, Error> {
+    let rules = service.rules();
     let entries: Vec<(&str, &str)> = call.descriptor.iter().map(|(key, value)| (&**key, &**value)).collect();
     let found = rules.find(&call.domain, &entries);
-    let cost = call.cost.unwrap_or(u64::from(op != Op::Refund));
-    let Some(Match { rule, key, .. }) = &found else {
-        return Ok(without_limiter(op, true, json!({ "op": op, "rule": null })));
+    let mut out = match &found {
+        Some(found) => ask(service, op, call, receipt, found).await?,
+        None => without_limiter(op, true),
     };
-    let mut known = json!({ "op": op, "rule": rule.path, "key": String::from_utf8_lossy(key.as_ref()) });
+    out["op"] = json!(op);
+    out["rule"] = json!(found.as_ref().map(|found| &found.rule.path));
+    if let Some(found) = &found {
+        out["key"] = json!(String::from_utf8_lossy(found.key.as_ref()));
+    }
+    Ok(out)
+}
+
+/// Makes the call under the rule that was found.
+async fn ask(
+    service: &Service,
+    op: Op,
+    call: &Call,
+    receipt: Option<Receipt>,
+    Match { rule, key, detailed }: &Match<'_>,
+) -> Result<Value, Error> {
+    let cost = call.cost.unwrap_or(u64::from(op != Op::Refund));
+    // Returns what the client is told.
     let count = |allowed| {
         let outcome = match allowed {
             true => Outcome::Allowed,
             false if rule.shadow => Outcome::ShadowDenied,
             false => Outcome::Denied,
         };
-        let detailed = found.as_ref().and_then(|found| found.detailed.as_deref());
         if op == Op::Acquire {
-            http.service.count(rule, key, detailed, outcome);
+            service.count(rule, key, detailed.as_deref(), outcome);
         }
+        allowed || rule.shadow
     };
     let Some(limiter) = rule.limiter() else {
-        let allowed = !matches!(rule.effect, Effect::Deny);
-        count(allowed);
-        return Ok(without_limiter(op, allowed || rule.shadow, known));
+        return Ok(without_limiter(op, count(!matches!(rule.effect, Effect::Deny))));
     };
     let mut out = match (op, receipt) {
         (_, Some(receipt)) => {
@@ -122,40 +139,34 @@ async fn make(http: &Http, op: Op, call: &Call, receipt: Option<Receipt>) -> Res
             out["applied"] = json!(settled.applied());
             out
         }
-        (Op::Status, _) => usage::of_status(&limiter.status(key).await?),
+        (Op::Status, _) => return Ok(usage::of_status(&limiter.status(key).await?)),
         _ => match decide(op, limiter, key, call, cost).await {
             Ok(decision) => {
-                count(decision.allowed());
                 let mut out = usage::of_decision(&decision);
-                out["allowed"] = json!(decision.allowed() || rule.shadow);
+                out["allowed"] = json!(count(decision.allowed()));
                 out["receipt"] = json!(decision.receipt().map(receipt::to_text));
                 out
             }
             // No wait helps.
             Err(error) if error.kind() == ErrorKind::CostExceedsLimit => {
-                count(false);
-                json!({ "allowed": rule.shadow, "error": error.kind().as_str() })
+                json!({ "allowed": count(false), "error": error.kind().as_str() })
             }
             Err(error) => return Err(error),
         },
     };
-    if !matches!(op, Op::Status | Op::Refund) {
+    if op != Op::Refund {
         out["cost"] = json!(cost);
-    }
-    for name in ["op", "rule", "key"] {
-        out[name] = known[name].take();
     }
     Ok(out)
 }
 
 /// Returns the answer of a rule that counts nothing, or without a rule.
-fn without_limiter(op: Op, allowed: bool, mut known: Value) -> Value {
+fn without_limiter(op: Op, allowed: bool) -> Value {
     match op {
-        Op::Settle | Op::Refund => known["applied"] = json!(false),
-        Op::Status => {}
-        Op::Acquire | Op::Record | Op::Peek => known["allowed"] = json!(allowed),
+        Op::Settle | Op::Refund => json!({ "applied": false }),
+        Op::Status => json!({}),
+        Op::Acquire | Op::Record | Op::Peek => json!({ "allowed": allowed }),
     }
-    known
 }
 
 async fn decide(op: Op, limiter: &Limiter, key: &KeyBuf, call: &Call, cost: u64) -> Result<Decision, Error> {

@@ -11,7 +11,7 @@ use limiter_core::{Error, LimitStatus, Limiter, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::http::{Refusal, read};
+use crate::http::{Refusal, of_limit, read};
 use crate::rules::Rule;
 use crate::service::Service;
 
@@ -49,17 +49,10 @@ pub(super) async fn show(
     let now = limiter.status(key).await?;
     let (at, limits) = (now.at(), now.limits());
     let shown = try_join_all(limits.iter().enumerate().map(async |(i, limit)| {
-        let log = log(limiter, key, (i, limit), at).await?;
-        Ok::<_, Error>(json!({
-            "text": limit.limit().to_string(),
-            "max": limit.limit().max(),
-            "window_us": limit.limit().window().as_micros(),
-            "used": limit.used(),
-            "remaining": limit.remaining(),
-            "refill_after_us": limit.refill_after().as_micros(),
-            "reset_after_us": limit.reset_after().as_micros(),
-            "log": log,
-        }))
+        let mut shown = of_limit(limit);
+        shown["window_us"] = json!(limit.limit().window().as_micros());
+        shown["log"] = json!(log(limiter, key, (i, limit), at).await?);
+        Ok::<_, Error>(shown)
     }));
     Ok(Json(json!({ "limits": shown.await? })))
 }
@@ -98,8 +91,7 @@ pub(super) async fn find(
     let rules: Vec<Arc<Rule>> = service.rules().iter().take(MAX_TRIED).cloned().collect();
     let mut found = Vec::new();
     for rules in rules.chunks(TRIED_AT_ONCE) {
-        let tried = try_join_all(rules.iter().map(|rule| matching(rule, &key))).await?;
-        found.extend(tried.into_iter().flatten());
+        found.extend(try_join_all(rules.iter().map(|rule| matching(rule, &key))).await?.into_iter().flatten());
     }
     Ok(Json(found))
 }
@@ -124,8 +116,7 @@ pub(super) async fn reset(State(service): State<Arc<Service>>, body: Body) -> Re
 impl Target {
     fn rule(&self, service: &Service) -> Result<Arc<Rule>, Refusal> {
         let rules = service.rules();
-        let all = rules.iter().chain(rules.overrides(&self.domain));
-        let found = all.into_iter().find(|rule| rule.domain == self.domain && rule.path == self.path);
+        let found = rules.with_overrides().find(|rule| rule.domain == self.domain && rule.path == self.path);
         found.cloned().ok_or_else(|| Refusal::new(StatusCode::NOT_FOUND, "there is no such rule"))
     }
 }

@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use axum::Json;
 use axum::extract::State;
 use clap::ValueEnum;
-use limiter_core::{Counting, Limit, Policy};
+use limiter_core::{Counting, Limit, Limiter, Policy};
 use serde_json::{Value, json};
 
 use super::About;
 use crate::denied::DeniedKey;
-use crate::rules::{Effect, Rule};
+use crate::rules::Rule;
 use crate::service::Service;
 
 /// The number of denied keys that the page lists.
@@ -35,18 +35,13 @@ pub(crate) fn rules(service: &Service) -> Vec<Value> {
 }
 
 fn shown(rule: &Rule) -> Value {
-    let (effect, policy) = match &rule.effect {
-        Effect::Limit(limiter) => ("limit", Some(limiter.policy())),
-        Effect::Deny => ("deny", None),
-        Effect::Unlimited => ("unlimited", None),
-        Effect::Exempt => ("exempt", None),
-    };
+    let policy = rule.limiter().map(Limiter::policy);
     json!({
         "domain": rule.domain,
         "path": rule.path,
         "name": rule.name,
         "where": rule.place.to_string(),
-        "effect": effect,
+        "effect": rule.effect.name(),
         "shadow": rule.shadow,
         "attempts": policy.is_some_and(|policy| policy.counting() == Counting::Attempts),
         "limits": policy.map_or(&[][..], Policy::limits).iter().map(Limit::to_string).collect::<Vec<_>>(),

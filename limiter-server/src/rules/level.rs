@@ -10,15 +10,15 @@ pub(super) type Map<T> = HashMap<Box<str>, T, foldhash::fast::RandomState>;
 
 /// The descriptors below a descriptor.
 #[derive(Debug, Default)]
-pub(super) struct Level(pub(super) Map<Values>);
+pub(super) struct Level(Map<Values>);
 
 /// The descriptors with one key.
 #[derive(Debug, Default)]
-pub(super) struct Values {
-    pub(super) exact: Map<Node>,
+struct Values {
+    exact: Map<Node>,
     /// In the order of the file: the first that matches applies.
-    pub(super) wildcards: Vec<(Pattern, Node)>,
-    pub(super) any: Option<Node>,
+    wildcards: Vec<(Pattern, Node)>,
+    any: Option<Node>,
 }
 
 #[derive(Debug)]
@@ -28,6 +28,16 @@ pub(super) struct Node {
 }
 
 impl Level {
+    /// Adds a descriptor, which matches any value if it has none.
+    pub(super) fn add(&mut self, key: String, value: Option<String>, node: Node) {
+        let values = self.0.entry(key.into()).or_default();
+        match value {
+            None => values.any = Some(node),
+            Some(value) if value.contains('*') => values.wildcards.push((Pattern::new(&value), node)),
+            Some(value) => _ = values.exact.insert(value.into(), node),
+        }
+    }
+
     /// Returns the rule of a descriptor: that of its last entry, if each entry has a node below that of the entry before.
     pub(super) fn find(&self, entries: &[(&str, &str)]) -> Option<&Arc<Rule>> {
         let ((key, value), rest) = entries.split_first()?;
@@ -48,14 +58,14 @@ impl Values {
 
 /// A text in which each `*` stands for any text.
 #[derive(Debug)]
-pub(super) struct Pattern {
+struct Pattern {
     start: Box<str>,
     middle: Box<[Box<str>]>,
     end: Box<str>,
 }
 
 impl Pattern {
-    pub(super) fn new(text: &str) -> Self {
+    fn new(text: &str) -> Self {
         let mut parts = text.split('*').map(Box::from);
         let start = parts.next().unwrap_or_default();
         let mut middle: Vec<Box<str>> = parts.collect();

@@ -7,37 +7,56 @@ use std::sync::Arc;
 
 use axum::body::{Body, to_bytes};
 use http::{Request, StatusCode};
+use limiter_core::SharedStore;
 use limiter_memory::MemoryStore;
-use limiter_server::config::{Config, Errors, Node, Value};
+use limiter_server::config::Errors;
 use limiter_server::http::routes;
 use limiter_server::proto::RateLimitRequest;
-use limiter_server::rules::{Effect, Rules};
+use limiter_server::rules::Rules;
 use limiter_server::service::{Headers, Service};
 use limiter_server::store::Store;
 use prost::Message;
 use tower::ServiceExt;
 
 /// A text is a configuration, or its errors say where they are. Every rule of a configuration has its own name, and a descriptor
-/// that is made from its path finds a rule.
+/// that is made from its path finds it.
 pub(crate) fn configs(input: &[u8]) {
-    let config = match Config::parse("f", input) {
-        Ok(config) => config,
+    let store: SharedStore = Arc::new(MemoryStore::with_max_keys(16));
+    let rules = match Rules::parse("f", input, &store, None) {
+        Ok(rules) => rules,
         Err(Errors(errors)) => {
             assert!(!errors.is_empty());
             return errors.iter().for_each(|error| assert_place(error, input));
         }
     };
-    let rules = Rules::new(&config, &(Arc::new(MemoryStore::with_max_keys(16)) as _), None);
     let mut names = HashSet::new();
     for rule in rules.iter() {
-        if let Effect::Limit(limiter) = &rule.effect {
-            assert!(names.insert(limiter.name()), "{}", limiter.name());
+        assert!(rule.limiter().is_none_or(|limiter| names.insert(limiter.name())), "{}", rule.path);
+        assert!(rules.overrides(&rule.domain).is_some());
+        let entries = entries(&rule.path);
+        let entries: Vec<_> = entries.iter().map(|(key, value)| (&**key, &**value)).collect();
+        let found = rules.find(&rule.domain, &entries);
+        assert!(found.as_ref().is_none_or(|found| found.key.as_ref().len() <= 1024));
+        // A wildcard may match what is made for another rule.
+        let is_exact = entries.iter().all(|(_, value)| !value.contains(['*', ',']));
+        assert!(!is_exact || found.is_some_and(|found| found.rule.path == rule.path), "{entries:?}");
+    }
+}
+
+/// Returns entries that fit a path.
+fn entries(path: &str) -> Vec<(String, String)> {
+    let (mut entries, mut chars) = (vec![(String::new(), None)], path.chars());
+    while let Some(char) = chars.next() {
+        let (key, value): &mut (String, Option<String>) = entries.last_mut().unwrap();
+        match char {
+            ',' => entries.push((String::new(), None)),
+            '=' if value.is_none() => *value = Some(String::new()),
+            '\\' => value.as_mut().unwrap_or(key).push(chars.next().unwrap()),
+            char => value.as_mut().unwrap_or(key).push(char),
         }
     }
-    for domain in &config.domains {
-        assert!(rules.overrides(&domain.name).is_some());
-        find_all(&rules, &domain.name, &domain.nodes, &mut Vec::new());
-    }
+    let any = || "any value, \\".to_owned();
+    entries.into_iter().map(|(key, value)| (key, value.map_or_else(any, |value| value.replace('*', "-*-")))).collect()
 }
 
 fn assert_place(error: &str, input: &[u8]) {
@@ -48,28 +67,6 @@ fn assert_place(error: &str, input: &[u8]) {
     assert!(file == Some("f") && line > 0 && column > 0, "{error}");
     assert!(line <= input.len() + 1 && column <= input.len() + 1, "{error}");
     assert!(parts.next().is_some_and(|text| text.len() > 3) && error.len() < 10_000, "{error}");
-}
-
-fn find_all<'a>(rules: &Rules, domain: &str, nodes: &'a [Node], above: &mut Vec<(&'a str, String)>) {
-    for node in nodes {
-        let value = match &node.value {
-            Value::Any => "any value, \\".to_owned(),
-            Value::Exact(value) => value.clone(),
-            Value::Wildcard(pattern) => pattern.replace('*', "-*-"),
-        };
-        above.push((&node.key, value));
-        let entries: Vec<_> = above.iter().map(|(key, value)| (*key, &**value)).collect();
-        let found = rules.find(domain, &entries);
-        if let Some(found) = &found {
-            assert!(found.key.as_ref().len() <= 1024);
-        }
-        // A wildcard may match what is made for another node.
-        let is_exact = entries.iter().all(|(_, value)| !value.contains(['*', ',']));
-        let has_rule = node.limit.is_some() || node.children.is_empty();
-        assert!(!is_exact || found.is_some() == has_rule, "{entries:?}");
-        find_all(rules, domain, &node.children, above);
-        above.pop();
-    }
 }
 
 const CONFIG: &str = "
@@ -85,9 +82,9 @@ descriptors:
 
 /// Every operation answers any body with a status, and with JSON.
 pub(crate) fn requests(input: &[u8]) {
-    let config = Config::parse("f", CONFIG.as_bytes()).unwrap();
     let store = Store::over(Arc::new(MemoryStore::with_max_keys(16)));
-    let service = Arc::new(Service::new(&config, store, Headers::default()));
+    let rules = Rules::parse("f", CONFIG.as_bytes(), store.shared(), None).unwrap();
+    let service = Arc::new(Service::new(rules, store, Headers::default()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
         if let Ok(request) = RateLimitRequest::decode(input)

@@ -8,9 +8,9 @@ use std::time::Duration;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts, async_trait};
 use limiter_core::{Error, ErrorKind, SharedStore, WindowStore, WithClock};
 use limiter_memory::MemoryStore;
-use limiter_server::config::Config;
 use limiter_server::proto::{Code, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse};
 use limiter_server::proto::{RateLimitUnit, Unit};
+use limiter_server::rules::Rules;
 use limiter_server::service::{Failure, Headers, MAX_DESCRIPTORS, Service};
 use limiter_server::store::Store;
 use limiter_testkit::MockClock;
@@ -65,7 +65,7 @@ fn fixture(headers: Headers) -> Fixture {
 }
 
 fn over(store: SharedStore, headers: Headers) -> Service {
-    Service::new(&Config::parse("f", CONFIG.as_bytes()).unwrap(), Store::over(store), headers)
+    Service::new(Rules::parse("f", CONFIG.as_bytes(), &store, None).unwrap(), Store::over(store), headers)
 }
 
 /// Returns the request that a text means: `user=ann & site=x +2 & user=bob @9/HOUR`, with costs and limits of descriptors.

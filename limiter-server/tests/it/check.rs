@@ -29,7 +29,7 @@ domain  rule   limit                                          place
 d       a      5/10s, 100/1h, counting attempts, shadow mode  limits.yaml:3:3
 d       b=ä    unlimited                                      limits.yaml:4:3
 d       b=ä,c  exempt                                         limits.yaml:4:67
-d       b      denied                                         limits.yaml:5:3
+d       b      deny                                           limits.yaml:5:3
 ";
     let (passed, out, errors) = run(&path);
     assert_eq!((passed, &*out, &*errors), (true, table, ""));

@@ -3,113 +3,94 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 
-use limiter_core::{Counting, policy};
-use limiter_server::config::{Config, Errors, Node, Quota, RateLimit, Value};
+use limiter_core::{Counting, Limiter, Policy};
+use limiter_server::config::Errors;
+use limiter_server::rules::Rules;
 
-fn folder() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config"))
+use crate::rules::{parse, read, store};
+
+/// One line for each rule, in the order of the files.
+fn lines(rules: &Rules) -> Vec<String> {
+    let line = |rule: &limiter_server::rules::Rule| {
+        let policy = rule.limiter().map(Limiter::policy);
+        let effect = policy.map_or_else(|| rule.effect.name().to_owned(), Policy::to_string);
+        let name = rule.name.as_ref().map_or_else(String::new, |name| format!(" named {name}"));
+        let replaces: String = rule.replaces.iter().map(|other| format!(" replaces {other}")).collect();
+        let attempts = policy.is_some_and(|policy| policy.counting() == Counting::Attempts);
+        let flags =
+            [(attempts, "attempts"), (rule.shadow, "shadow"), (rule.quota, "quota"), (rule.is_detailed(), "detailed")];
+        let flags: String = flags.iter().filter(|(set, _)| *set).map(|(_, name)| format!(" [{name}]")).collect();
+        format!("{} {}: {effect}{name}{replaces}{flags}", rule.domain, rule.path)
+    };
+    rules.iter().map(|rule| line(rule)).collect()
 }
 
-/// One line for each descriptor, in the order of the files.
-fn lines(config: &Config) -> Vec<String> {
-    fn add(nodes: &[Node], above: &str, lines: &mut Vec<String>) {
-        for node in nodes {
-            let value = match &node.value {
-                Value::Any => String::new(),
-                Value::Exact(value) => format!("={value}"),
-                Value::Wildcard(pattern) => format!("~{pattern}"),
-            };
-            let path = format!("{above} {}{value}", node.key);
-            let limit = node.limit.as_ref().map_or_else(String::new, |RateLimit { quota, name, replaces }| {
-                let quota = match quota {
-                    Quota::Policy(policy) if policy.counting() == Counting::Attempts => format!("{policy}, attempts"),
-                    Quota::Policy(policy) => policy.to_string(),
-                    Quota::Nothing => "nothing".to_owned(),
-                    Quota::Unlimited => "unlimited".to_owned(),
-                };
-                let name = name.as_ref().map_or_else(String::new, |name| format!(" named {name}"));
-                let replaces: String = replaces.iter().map(|other| format!(" replaces {other}")).collect();
-                format!(": {quota}{name}{replaces}")
-            });
-            let flags = [
-                (node.shadow, "shadow"),
-                (node.quota, "quota"),
-                (node.detailed_metric, "detailed"),
-                (node.value_to_metric, "value"),
-                (node.share_threshold, "share"),
-            ];
-            let flags: String = flags.iter().filter(|(set, _)| *set).map(|(_, name)| format!(" [{name}]")).collect();
-            lines.push(format!("{path}{limit}{flags}"));
-            add(&node.children, &path, lines);
-        }
-    }
-    let mut lines = Vec::new();
-    config.domains.iter().for_each(|domain| add(&domain.nodes, &domain.name, &mut lines));
-    lines
+/// The domains of rules, sorted.
+pub(crate) fn domains(rules: &Rules) -> Vec<String> {
+    let mut domains: Vec<String> = rules.with_overrides().map(|rule| rule.domain.clone()).collect();
+    domains.sort();
+    domains.dedup();
+    domains
 }
 
 #[test]
 fn files_in_the_format_of_envoys_service_are_read() {
     let expected = "\
 all category=account: 4/1m replaces small replaces absent
-all source=proxy
-all source=proxy destination=small: 2/1m named small
-all source=proxy destination=banned: nothing named banned
+all source=proxy,destination=small: 2/1m named small
+all source=proxy,destination=banned: deny named banned
 all header: 2/1m
-all header other: 3/1m
-all header other=shady: 3/1m [shadow]
-all header free: unlimited
+all header,other: 3/1m
+all header,other=shady: 3/1m [shadow]
+all header,free: unlimited
 all detail: 2/1m [detailed]
 all service=one: 1/365d [quota]
 metrics tenant: 10/1m [detailed]
 metrics tenant=known: 20/1m
-metrics route [value]
-metrics route method=GET [value]
-metrics route method=GET subject: 60/1m
-metrics file~static/* [share]
-metrics file~static/* action: 80/1m [detailed]
-mail kind=newsletter
-mail kind=newsletter recipient: 5/1d
+metrics route,method=GET,subject: 60/1m [detailed]
+metrics file=static/*,action: 80/1m [detailed]
+mail kind=newsletter,recipient: 5/1d
 mail recipient: 100/1d
 ours client: 5/10s, 100/1h named per client
-ours login: 3/1m, attempts
+ours login: 3/1m [attempts]
 ours quota: 1000000/30d~1h
 ours other quota: 1000000/30d~1h
-ours merged: 1000000/30d~1h, attempts
-replaces kind=read
-replaces kind=read user=ann: 5/1s named read_limit
-replaces path=/report
-replaces path=/report user=ann: 10/1s replaces read_limit
-shadow service
-shadow service user=a: 10/1s [shadow]
-shadow service user=b: 20/1s
+ours merged: 1000000/30d~1h [attempts]
+replaces kind=read,user=ann: 5/1s named read_limit
+replaces path=/report,user=ann: 10/1s replaces read_limit
+shadow service,user=a: 10/1s [shadow]
+shadow service,user=b: 20/1s
 edge remote_address: 10/1s
-edge remote_address=192.0.2.5: nothing
-edge remote_address=192.0.2.6
+edge remote_address=192.0.2.5: deny
+edge remote_address=192.0.2.6: exempt
 edge path=404: 1/7d
 edge version=1.10: 2/30d
 internal directory: unlimited
 internal search: 100/1m
 databases database=orders: 300/1s
 databases database=default: 500/1s
-wildcards start~v*: 20/1m
-wildcards path~/api/*/action: 20/1m
-wildcards route~/api/*/resource/*/action: 20/1m
+wildcards start=v*: 20/1m
+wildcards path=/api/*/action: 20/1m
+wildcards route=/api/*/resource/*/action: 20/1m
 wildcards file=static/logo: 1/1m
-wildcards file~static/*: 10/1h [share]
-wildcards file~stat*: 11/1h
+wildcards file=static/*: 10/1h
+wildcards file=stat*: 11/1h
 wildcards file: 12/1h
-wildcards file type
-wildcards tenant~t*prod [share]
-wildcards tenant~t*prod tenant~res*
-wildcards tenant~t*prod tenant~res* type: 60/1m";
-    let config = Config::read(folder()).unwrap();
-    assert_eq!(lines(&config), expected.lines().collect::<Vec<_>>());
-    let one = Config::read(&folder().join("values.yaml")).unwrap();
+wildcards file,type: exempt
+wildcards tenant=t*prod,tenant=res*,type: 60/1m";
+    let rules = read("");
+    assert_eq!(lines(&rules), expected.lines().collect::<Vec<_>>());
+    for limiter in rules.iter().filter_map(|rule| Some((rule, rule.limiter()?))) {
+        assert_eq!(limiter.1.name().to_string(), format!("{}/{}", limiter.0.domain, limiter.0.path));
+    }
+    let one = read("values.yaml");
     assert_eq!(lines(&one), ["databases database=orders: 300/1s", "databases database=default: 500/1s"]);
-    let place = one.domains[0].nodes[1].place.to_string();
+    let place = one.iter().nth(1).unwrap().place.to_string();
     assert!(place.ends_with("tests/config/values.yaml:9:5"), "{place}");
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/envoy/limits.yaml");
+    assert_eq!(domains(&Rules::read(&example, &store(), None).unwrap()), ["edge"]);
 }
 
 #[test]
@@ -131,15 +112,14 @@ fn scalars_are_read_as_they_are_written() {
         ("\"é, ü\" # comment", "é, ü"),
     ] {
         let text = format!("domain: d\ndescriptors:\n  - key: 12\n    value: {value}\n");
-        let read = Config::parse("f", text.as_bytes()).map(|config| config.domains[0].nodes[0].clone());
-        match read {
-            Ok(node) => assert_eq!((&*node.key, node.value), ("12", Value::Exact(expected.to_owned())), "{value}"),
+        match parse(&text) {
+            Ok(rules) => assert!(rules.find("d", &[("12", expected)]).is_some(), "{value}"),
             Err(error) => assert_eq!(expected, "error", "{value}: {error}"),
         }
     }
     for flag in ["true", "True", "yes", "on"] {
-        let text = format!("domain: d\ndescriptors: [{{key: k, shadow_mode: {flag}}}]");
-        assert!(Config::parse("f", text.as_bytes()).unwrap().domains[0].nodes[0].shadow, "{flag}");
+        let rules = parse(&format!("domain: d\ndescriptors: [{{key: k, shadow_mode: {flag}}}]")).unwrap();
+        assert!(rules.iter().next().unwrap().shadow, "{flag}");
     }
 }
 
@@ -248,12 +228,12 @@ fn every_error_of_a_file_has_a_place() {
         ),
     ];
     for (text, expected) in cases {
-        let Errors(errors) = Config::parse("f", text.as_bytes()).expect_err(&text);
+        let Errors(errors) = parse(&text).expect_err(&text);
         let same = errors.len() == expected.len()
             && errors.iter().zip(expected).all(|(error, start)| error.starts_with(start));
         assert!(same, "{text}\n{errors:#?}\nexpected {expected:#?}");
     }
-    let Errors(errors) = Config::parse("f", b"domain: d\n# \xc3\xa4 \xff").unwrap_err();
+    let Errors(errors) = Rules::parse("f", b"domain: d\n# \xc3\xa4 \xff", &store(), None).unwrap_err();
     assert_eq!(errors, ["f:2:5: expected UTF-8"]);
 }
 
@@ -262,7 +242,7 @@ fn a_folder_is_read_as_kubernetes_mounts_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path();
     let write = |name: &str, domain: &str| fs::write(path.join(name), format!("domain: {domain}")).unwrap();
-    let domains = || Config::read(path).map(|config| config.domains.into_iter().map(|it| it.name).collect::<Vec<_>>());
+    let domains = || Rules::read(path, &store(), None).map(|rules| domains(&rules));
     let errors = || domains().unwrap_err().to_string().replace(&path.display().to_string(), "DIR");
 
     assert_eq!(errors(), "DIR: the folder has no file *.yaml or *.yml");
@@ -275,6 +255,7 @@ fn a_folder_is_read_as_kubernetes_mounts_it() {
     write(".hidden.yaml", "hidden");
     write("notes.txt", "notes");
     fs::create_dir(path.join("folder.yaml")).unwrap();
+    assert!(Command::new("mkfifo").arg(path.join("pipe.yaml")).status().unwrap().success());
     assert_eq!(domains().unwrap(), ["a", "b", "c"]);
 
     write("d.yaml", "b\nextra: 1");
@@ -284,7 +265,7 @@ fn a_folder_is_read_as_kubernetes_mounts_it() {
                     DIR/e.yaml:1:9: the domain \"a\" is already at DIR/a.yaml:1:9\n\
                     DIR/f.yaml: No such file or directory (os error 2)";
     assert_eq!(errors(), expected);
-    let absent = Config::read(&path.join("absent")).unwrap_err().to_string();
+    let absent = Rules::read(&path.join("absent"), &store(), None).unwrap_err().to_string();
     assert!(absent.ends_with("absent: No such file or directory (os error 2)"), "{absent}");
 }
 
@@ -295,25 +276,11 @@ fn aliases_and_depth_are_bounded() {
         let below = format!("*a{}, ", i - 1).repeat(10);
         text.push_str(&format!("a{i}: &a{i} [{below}]\n"));
     }
-    let Errors(errors) = Config::parse("f", text.as_bytes()).unwrap_err();
+    let Errors(errors) = parse(&text).unwrap_err();
     assert_eq!(errors.len(), 1, "{errors:?}");
     for (levels, is_valid) in [(16, true), (17, false), (10_000, false)] {
         let descriptors = "[{key: k, descriptors: ".repeat(levels);
         let deep = format!("domain: d\ndescriptors: {descriptors}[]{}", "}]".repeat(levels));
-        assert_eq!(Config::parse("f", deep.as_bytes()).is_ok(), is_valid, "{levels}");
+        assert_eq!(parse(&deep).is_ok(), is_valid, "{levels}");
     }
-}
-
-#[test]
-fn the_example_is_valid() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/envoy/limits.yaml");
-    let config = Config::read(&path).unwrap();
-    assert_eq!(config.domains.iter().map(|domain| &*domain.name).collect::<Vec<_>>(), ["edge"]);
-}
-
-#[test]
-fn policies_are_those_of_the_library() {
-    let config = Config::read(&folder().join("ours.yaml")).unwrap();
-    let quota = config.domains[0].nodes[0].limit.as_ref().map(|limit| &limit.quota);
-    assert_eq!(quota, Some(&Quota::Policy(policy!("5/10s, 100/1h"))));
 }

@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use limiter_core::SharedStore;
-use limiter_memory::MemoryStore;
-use limiter_server::config::Config;
 use limiter_server::denied::{DeniedKeys, KEPT};
 use limiter_server::rules::{Rule, Rules};
 
+use crate::rules::store;
+
 fn rules(path: &str, before: Option<&Rules>) -> Rules {
     let text = format!("domain: edge\ndescriptors: [{{key: {path}}}]");
-    let store: SharedStore = Arc::new(MemoryStore::new());
-    Rules::new(&Config::parse("limits.yaml", text.as_bytes()).unwrap(), &store, before)
+    Rules::parse("limits.yaml", text.as_bytes(), &store(), before).unwrap()
 }
 
 fn rule(rules: &Rules) -> &Arc<Rule> {

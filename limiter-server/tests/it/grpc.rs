@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use http::uri::PathAndQuery;
@@ -24,7 +25,7 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-use crate::server::{Server, until};
+use crate::server::{PATIENCE, Server, until};
 
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const CONFIG: &str = "
@@ -114,6 +115,20 @@ async fn requests_are_answered_and_bad_ones_refused() {
         assert!(matches!(code, Grpc::Internal | Grpc::OutOfRange), "{code:?}");
     }
     assert_eq!(server.metric(r#"limiter_server_errors_total{interface="grpc",kind="invalid"}"#), Some(4.0));
+}
+
+#[tokio::test]
+async fn a_message_that_does_not_arrive_ends_its_call() {
+    let server = Server::start(CONFIG, &[]);
+    let mut grpc = tonic::client::Grpc::new(channel(server.grpc).await);
+    for method in [format!("/{SERVICE}/ShouldRateLimit"), "/grpc.health.v1.Health/Check".to_owned()] {
+        grpc.ready().await.unwrap();
+        let path = PathAndQuery::from_maybe_shared(method).unwrap();
+        let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
+        let never = Request::new(futures_util::stream::pending());
+        let answer = tokio::time::timeout(PATIENCE, grpc.client_streaming(never, path, codec)).await;
+        assert_eq!(answer.expect("the call is held").unwrap_err().code(), Grpc::DeadlineExceeded);
+    }
 }
 
 #[tokio::test]
@@ -209,6 +224,12 @@ async fn tls_protects_both_interfaces_and_may_ask_for_certificates() {
         let _ = stream.read_to_end(&mut answer);
         assert_eq!(answer.starts_with(b"HTTP/1.1 200"), expected);
     }
+    let empty = path("empty");
+    fs::write(&empty, "").unwrap();
+    let mut wrong = Command::new(env!("CARGO_BIN_EXE_limiter-server"));
+    let wrong = wrong.arg("--config").arg(one_sided.config()).args(["--tls-cert", &empty, "--tls-key", &key]);
+    let errors = wrong.output().unwrap().stderr;
+    assert!(String::from_utf8_lossy(&errors).contains("empty: expected certificates in PEM, found none"));
 }
 
 #[test]

@@ -85,6 +85,7 @@ fn what_makes_no_sense_is_refused() {
     ];
     let v1_bodies: &[(&str, &str, u16, &str)] = &[
         ("acquire", "", 400, "EOF while parsing"),
+        ("reset", "{}", 400, "unknown variant `reset`"),
         ("acquire", r#"{"domain": "d"}"#, 400, "missing field `descriptor`"),
         ("acquire", r#"{"domain": "", "descriptor": [["a", "b"]]}"#, 400, "domain and descriptor: expected"),
         ("acquire", r#"{"domain": "d", "descriptor": []}"#, 400, "domain and descriptor: expected"),
@@ -143,7 +144,6 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(statuses, [200, 200, 200, 429]);
     for (request, status) in [
         ("GET /json HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", 405),
-        ("POST /v1/reset HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", 400),
         ("POST /nowhere HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", 404),
         ("GET /healthz HTTP/1.0\r\n\r\n", 200),
         ("GET / HTTP/9.9\r\n\r\n", 400),
@@ -296,35 +296,57 @@ fn only_the_text_of_a_receipt_is_one() {
 }
 
 #[test]
-fn resets_need_the_header_and_the_token() {
+fn resets_are_guarded_and_unblock_a_key() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     std::fs::write(&token, "secret\n").unwrap();
     let open = Server::start(CONFIG, &[]);
     let guarded = Server::start(CONFIG, &["--admin-token-file", token.to_str().unwrap()]);
     let beyond = Server::start(CONFIG, &["--admin", "0.0.0.0:0"]);
-    let body = r#"{"domain": "d", "descriptor": [["user", "ann"]]}"#;
+    let (ann, nobody) =
+        (r#"{"domain": "d", "descriptor": [["user", "ann"]]}"#, r#"{"domain": "d", "descriptor": [["nobody", "x"]]}"#);
     let (header, bearer) = (("x-limiter-admin", "1"), ("authorization", "Bearer secret"));
-    for (server, headers, expected) in [
-        (&open, vec![], 403),
-        (&open, vec![header], 200),
-        (&guarded, vec![header], 401),
-        (&guarded, vec![header, bearer], 200),
-        (&beyond, vec![header, bearer], 403),
+    let three = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}], "hitsAddend": 3}]}"#;
+    assert_eq!([open.post("/json", three).0, open.post("/json", three).0], [200, 429]);
+    // The guard has tests of its own.
+    for (server, headers, body, expected) in [
+        (&open, vec![], ann, 403),
+        (&guarded, vec![header], ann, 401),
+        (&guarded, vec![header, bearer], ann, 200),
+        (&beyond, vec![header, bearer], ann, 403),
+        (&open, vec![header], nobody, 404),
     ] {
         let to = ([127, 0, 0, 1], server.admin.port()).into();
         let (status, answer) = post(to, "/reset", &headers, body);
         assert_eq!(status, expected, "{headers:?}: {answer}");
     }
-    let request =
-        r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}], "hitsAddend": 3}]}"#;
-    assert_eq!([open.post("/json", request).0, open.post("/json", request).0], [200, 429]);
-    assert_eq!(post(open.admin, "/reset", &[header], body).1, json!({ "rule": "user", "existed": true }));
-    assert_eq!(open.post("/json", request).0, 200);
-    let nobody = r#"{"domain": "d", "descriptor": [["nobody", "x"]]}"#;
-    assert_eq!(post(open.admin, "/reset", &[header], nobody).0, 404);
+    assert_eq!(post(open.admin, "/reset", &[header], ann).1, json!({ "rule": "user", "existed": true }));
+    assert_eq!(open.post("/json", three).0, 200);
     // There is no way to reset on the other listeners.
-    assert_eq!(post(open.http, "/reset", &[header], body).0, 404);
+    assert_eq!(post(open.http, "/reset", &[header], ann).0, 404);
+}
+
+#[test]
+fn different_values_have_different_labels_whatever_they_contain() {
+    let below = "descriptors: [{key: l, detailed_metric: true}]";
+    let rule = format!("{{key: k, detailed_metric: true, rate_limit: {{unlimited: true}}, {below}}}");
+    let server = Server::start(&format!("{{domain: d, descriptors: [{rule}]}}"), &[]);
+    let values: &[&[(&str, &str)]] = &[
+        &[("k", "\\"), ("l", "")],
+        &[("k", ",l=")],
+        &[("k", "a\\b")],
+        &[("k", "a\\\\b")],
+        &[("k", "\0\r\n\"\u{7f}")],
+        &[("k", "\\0")],
+    ];
+    for descriptor in values {
+        let body = json!({ "domain": "d", "descriptor": descriptor }).to_string();
+        assert_eq!(server.post("/v1/acquire", &body).0, 200);
+    }
+    let text = server.admin("/metrics");
+    let detailed = text.lines().filter(|line| line.starts_with("limiter_server_detailed_decisions_total{"));
+    assert_eq!(detailed.filter(|line| line.ends_with(r#"outcome="allowed"} 1"#)).count(), values.len(), "{text}");
+    assert!(!text.contains(|char: char| char.is_control() && char != '\n'), "{text:?}");
 }
 
 #[test]

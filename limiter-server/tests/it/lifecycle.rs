@@ -1,4 +1,4 @@
-//! Start and stop.
+//! Reloads of a running server.
 
 use crate::server::{Server, until};
 
@@ -8,17 +8,6 @@ descriptors:
   - key: user
     rate_limit: { unit: minute, requests_per_unit: 3 }
 ";
-
-#[test]
-fn it_serves_until_it_is_told_to_stop() {
-    let mut server = Server::start(CONFIG, &[]);
-    let request = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
-    let statuses: Vec<u16> = (0..4).map(|_| server.post("/json", request).0).collect();
-    assert_eq!(statuses, [200, 200, 200, 429]);
-    assert_eq!(server.metric(r#"limiter_server_decisions_total{domain="d",rule="user",outcome="allowed"}"#), Some(3.0));
-    server.signal("TERM");
-    assert_eq!(server.wait().code(), Some(0));
-}
 
 #[test]
 fn a_changed_configuration_applies_and_a_wrong_one_does_not() {
@@ -45,4 +34,24 @@ fn a_changed_configuration_applies_and_a_wrong_one_does_not() {
     server.signal("HUP");
     until("SIGHUP reloads", || reloads("applied").filter(|count| *count == 3.0));
     assert_eq!(statuses(1), [429]);
+}
+
+#[test]
+fn the_counts_of_a_rule_end_with_it_and_those_of_overrides_have_a_label() {
+    let server = Server::start(CONFIG, &[]);
+    let own = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "none"}], "limit": {"requestsPerUnit": 1, "unit": "DAY"}}]}"#;
+    let other = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
+    assert_eq!([own, own, other, other].map(|body| server.post("/json", body).0), [200, 429, 200, 200]);
+    let allowed = |rule: &str| {
+        let labels = format!(r#"{{domain="d",rule="{rule}",outcome="allowed"}}"#);
+        server.metric(&format!("limiter_server_decisions_total{labels}"))
+    };
+    assert_eq!((allowed("user"), allowed("=override")), (Some(2.0), Some(1.0)));
+    std::fs::write(server.config(), CONFIG.replace("user", "customer")).unwrap();
+    until("the new rule is there", || allowed("customer"));
+    assert_eq!((allowed("user"), allowed("=override")), (None, Some(1.0)));
+    std::fs::write(server.config(), CONFIG).unwrap();
+    until("the rule is back", || allowed("user"));
+    assert_eq!(server.post("/json", other).0, 200);
+    assert_eq!(allowed("user"), Some(1.0));
 }

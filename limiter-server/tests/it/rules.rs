@@ -7,15 +7,21 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use limiter_core::{SharedStore, policy};
 use limiter_memory::MemoryStore;
-use limiter_server::config::Config;
-use limiter_server::rules::{Effect, Rules};
+use limiter_server::config::Errors;
+use limiter_server::rules::Rules;
 
-fn store() -> SharedStore {
+pub(crate) fn store() -> SharedStore {
     Arc::new(MemoryStore::new())
 }
 
-fn parse(text: &str) -> Rules {
-    Rules::new(&Config::parse("f", text.as_bytes()).unwrap(), &store(), None)
+pub(crate) fn parse(text: &str) -> Result<Rules, Errors> {
+    Rules::parse("f", text.as_bytes(), &store(), None)
+}
+
+/// Reads a file of `tests/config`, or all.
+pub(crate) fn read(file: &str) -> Rules {
+    let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config")).join(file);
+    Rules::read(&path, &store(), None).unwrap()
 }
 
 /// The matching rule's path, then `|` and the key, then the label if there is one.
@@ -28,8 +34,7 @@ fn found(rules: &Rules, domain: &str, entries: &[(&str, &str)]) -> String {
 
 #[test]
 fn descriptors_match_as_in_envoys_service() {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config"));
-    let rules = Rules::new(&Config::read(folder).unwrap(), &store(), None);
+    let rules = read("");
     type Case<'a> = (&'a str, &'a [(&'a str, &'a str)], &'a str);
     let cases: &[Case<'_>] = &[
         ("nowhere", &[("database", "orders")], "none"),
@@ -102,37 +107,6 @@ fn descriptors_match_as_in_envoys_service() {
 }
 
 #[test]
-fn rules_say_what_they_do() {
-    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/config"));
-    let rules = Rules::new(&Config::read(folder).unwrap(), &store(), None);
-    for (domain, path, effect) in [
-        ("edge", "remote_address", "edge/remote_address 10/1s"),
-        ("edge", "remote_address=192.0.2.5", "denied"),
-        ("edge", "remote_address=192.0.2.6", "exempt"),
-        ("internal", "directory", "unlimited"),
-        ("ours", "quota", "ours/quota 1000000/30d~1h"),
-        ("all", "header,other=shady", "all/header,other=shady 3/1m shadow"),
-        ("all", "service=one", "all/service=one 1/365d quota"),
-        ("metrics", "tenant", "metrics/tenant 10/1m detailed"),
-    ] {
-        let rule = rules.iter().find(|rule| rule.domain == domain && rule.path == path).unwrap();
-        let mut found = match &rule.effect {
-            Effect::Limit(limiter) => format!("{} {}", limiter.name(), limiter.policy()),
-            effect => effect.to_string(),
-        };
-        for (set, name) in [(rule.shadow, " shadow"), (rule.quota, " quota"), (rule.is_detailed(), " detailed")] {
-            found.push_str(if set { name } else { "" });
-        }
-        assert_eq!(found, effect);
-    }
-    let rule = |name: &str| rules.iter().find(|rule| rule.name.as_deref() == Some(name)).unwrap().clone();
-    assert_eq!(rule("read_limit").path, "kind=read,user=ann");
-    let place = &rule("read_limit").place;
-    assert_eq!((place.line, place.column), (6, 9));
-    assert_eq!(rules.iter().filter(|rule| rule.replaces == ["read_limit"]).count(), 1);
-}
-
-#[test]
 fn different_rules_have_different_names() {
     let parts = ["a", "a=b", "a,b", "a/a", ",", "=", "\\"];
     let mut names = HashSet::new();
@@ -147,14 +121,11 @@ fn different_rules_have_different_names() {
                 }
                 text.push_str("  ]}\n");
             }
-            let rules = parse(&text);
-            for rule in rules.iter() {
-                let Effect::Limit(limiter) = &rule.effect else { continue };
+            let rules = parse(&text).unwrap();
+            let overrides = rules.overrides(domain).filter(|_| key == "a");
+            for rule in rules.iter().chain(overrides) {
+                let limiter = rule.limiter().unwrap();
                 assert!(names.insert(limiter.name().to_string()), "{} {}", limiter.name(), rule.place);
-            }
-            if key == "a" {
-                let Effect::Limit(limiter) = &rules.overrides(domain).unwrap().effect else { panic!("no limiter") };
-                assert!(names.insert(limiter.name().to_string()), "{}", limiter.name());
             }
         }
     }
@@ -162,7 +133,8 @@ fn different_rules_have_different_names() {
 
 #[test]
 fn long_keys_are_hashed() {
-    let rules = parse("domain: d\ndescriptors: [{key: k, rate_limit: {policy: 1/1s}, descriptors: [{key: k}]}]");
+    let rules =
+        parse("domain: d\ndescriptors: [{key: k, rate_limit: {policy: 1/1s}, descriptors: [{key: k}]}]").unwrap();
     let key = |values: &[&str]| {
         let entries: Vec<_> = values.iter().map(|value| ("k", *value)).collect();
         String::from_utf8(rules.find("d", &entries).unwrap().key.as_ref().to_vec()).unwrap()
@@ -176,7 +148,7 @@ fn long_keys_are_hashed() {
     assert_ne!(key(&[&longest, "y"]), key(&["y", &longest]));
     // A client cannot name another one's hash.
     assert_ne!(key(&[hash]), hash);
-    let labels = parse("domain: d\ndescriptors: [{key: k, detailed_metric: true}]");
+    let labels = parse("domain: d\ndescriptors: [{key: k, detailed_metric: true}]").unwrap();
     let label = labels.find("d", &[("k", &longer)]).unwrap().detailed.unwrap();
     assert_eq!((&label[..7], label.len()), ("sha256:", 71));
     let entries = [("k", &*longer)];
@@ -187,29 +159,28 @@ fn long_keys_are_hashed() {
 #[tokio::test]
 async fn history_and_counts_survive_a_changed_limit() {
     let store = store();
-    let config = |max: u32, other: &str| {
+    let rules = |max: u32, other: &str, before: Option<&Rules>| {
         let limit = |max| format!("rate_limit: {{unit: hour, requests_per_unit: {max}}}");
         let text = format!("domain: d\ndescriptors:\n- {{key: k, {}}}\n- {{key: {other}, {}}}\n", limit(max), limit(1));
-        Config::parse("f", text.as_bytes()).unwrap()
+        Rules::parse("f", text.as_bytes(), &store, before).unwrap()
     };
     let acquire = async |rules: &Rules| {
         let found = rules.find("d", &[("k", "ann")]).unwrap();
-        let Effect::Limit(limiter) = &found.rule.effect else { panic!("no limiter") };
         found.rule.counts.allowed.fetch_add(1, Relaxed);
-        limiter.acquire(found.key).await.unwrap().allowed()
+        found.rule.limiter().unwrap().acquire(found.key).await.unwrap().allowed()
     };
-    let first = Rules::new(&config(2, "b"), &store, None);
+    let first = rules(2, "b", None);
     assert!(acquire(&first).await && acquire(&first).await && !acquire(&first).await);
-    let higher = Rules::new(&config(3, "c"), &store, Some(&first));
+    let higher = rules(3, "c", Some(&first));
     assert!(acquire(&higher).await && !acquire(&higher).await);
-    let lower = Rules::new(&config(1, "b"), &store, Some(&higher));
+    let lower = rules(1, "b", Some(&higher));
     assert!(!acquire(&lower).await);
     let counts = |rules: &Rules| rules.find("d", &[("k", "ann")]).unwrap().rule.counts.allowed.load(Relaxed);
     assert_eq!([counts(&first), counts(&lower)], [6, 6]);
     let overrides = [&first, &lower].map(|rules| Arc::as_ptr(&rules.overrides("d").unwrap().counts));
     assert_eq!(overrides[0], overrides[1]);
     assert!(first.overrides("e").is_none());
-    let Effect::Limit(limiter) = &first.overrides("d").unwrap().effect else { panic!("no limiter") };
+    let limiter = first.overrides("d").unwrap().limiter().unwrap();
     let key = Rules::override_key(&[("k", "ann")]);
     let own = policy!("2/1h");
     let mut admitted = 0;

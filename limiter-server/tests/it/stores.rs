@@ -1,11 +1,13 @@
 //! Redis behind the rules: late, lost, restarted.
 
-use std::process::Command;
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use limiter_testkit::server::{Cluster, Server as Redis};
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::server::{Server, until};
 
@@ -23,6 +25,10 @@ fn ask(server: &Server, user: &str) -> u16 {
 
 fn asked<const N: usize>(server: &Server, user: &str) -> [u16; N] {
     [(); N].map(|()| ask(server, user))
+}
+
+fn keys(redis: &Redis) -> i64 {
+    redis.command(&["DBSIZE"]).unwrap().int()
 }
 
 /// Waits until the server says that its store is away, or back, in each place.
@@ -111,7 +117,54 @@ fn a_cluster_is_a_store_too() {
     for user in ["a", "b", "c", "d", "e"] {
         assert_eq!(asked(&server, user), [200, 200, 200, 429]);
     }
-    assert_eq!(server.metric("limiter_outage{"), Some(0.0));
+    until("the cluster has the logs", || (cluster.nodes().iter().map(keys).sum::<i64>() == 5).then_some(()));
+}
+
+/// A sentinel that watches a master. Killed when dropped.
+struct Sentinel {
+    process: Child,
+    port: u16,
+    _folder: TempDir,
+}
+
+impl Sentinel {
+    fn start(master: &Redis) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let file = folder.path().join("sentinel.conf");
+        let watch = format!("sentinel monitor m 127.0.0.1 {} 1\nsentinel down-after-milliseconds m 500", master.port());
+        let text = format!("port {port}\nbind 127.0.0.1\ndir {}\n{watch}\n", folder.path().display());
+        std::fs::write(&file, text).unwrap();
+        let program = std::env::var("LIMITER_REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned());
+        let mut command = Command::new(program);
+        let process = command.arg(file).arg("--sentinel").stdout(Stdio::null()).spawn().unwrap();
+        Self { process, port, _folder: folder }
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn behind_a_sentinel_decisions_go_on_after_a_failover() {
+    let mut master = Redis::start().unwrap();
+    let replica = master.start_replica().unwrap();
+    let sentinel = Sentinel::start(&master);
+    let url = format!("redis+sentinel://127.0.0.1:{}/m", sentinel.port);
+    let server = Server::start(CONFIG, &["--store", &url, "--outage", "error"]);
+    until("the master decides", || (ask(&server, "ann") == 200).then_some(()));
+    until("the replica has the log", || (keys(&replica) == 1).then_some(()));
+    master.kill();
+    until("the replica is the master", || replica.info("replication").unwrap().contains("role:master").then_some(()));
+    until("the former replica decides", || (ask(&server, "bob") == 200).then_some(()));
+    assert_eq!(keys(&replica), 2);
+    // The history is there, too.
+    until_away(&server, false);
+    assert_eq!(asked(&server, "ann"), [200, 200, 429]);
 }
 
 #[test]
@@ -121,19 +174,25 @@ fn wrong_options_end_the_program() {
     std::fs::write(&config, CONFIG).unwrap();
     std::fs::write(&empty, "\n").unwrap();
     let (config, empty) = (config.to_str().unwrap(), empty.to_str().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
     for (args, code, text) in [
         (vec![], 2, "--config"),
         (vec!["--config", config, "--store", "http://x"], 2, "expected memory, or a URL that starts with redis://"),
         (vec!["--config", config, "--store", "redis://[x"], 1, "--store: "),
         (vec!["--config", config, "--grpc", "nowhere"], 2, "--grpc"),
         (vec!["--config", config, "--grpc", "192.0.2.1:1"], 1, "cannot listen on 192.0.2.1:1"),
+        (vec!["--config", config, "--grpc", "127.0.0.1:0", "--http", &taken], 1, "Address already in use"),
         (vec!["--config", config, "--tls-cert", config], 2, "--tls-key"),
         (vec!["--config", config, "--tls-cert", config, "--tls-key", config], 1, "expected a private key"),
         (vec!["--config", config, "--admin-token-file", empty], 1, "expected a token, found nothing"),
-        (vec!["--config", "/nowhere"], 1, "/nowhere"),
+        (vec!["--config", config, "--admin-token-file", "/nowhere"], 1, "/nowhere: No such file"),
+        (vec!["--config", "/nowhere"], 1, "/nowhere: No such file"),
     ] {
-        let output = Command::new(env!("CARGO_BIN_EXE_limiter-server")).args(&args).output().unwrap();
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_limiter-server")).args(&args).env("RUST_BACKTRACE", "1").output().unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!errors.contains("backtrace"), "{args:?}: {errors}");
         assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
         assert!(errors.contains(text), "{args:?}: {errors}");
     }

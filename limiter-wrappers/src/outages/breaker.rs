@@ -101,11 +101,15 @@ impl<S> CircuitBreaker<S> {
     ) -> Result<T, Error> {
         let probe = self.admit(log)?;
         let answer = call.await;
-        match &answer {
+        self.note(&answer, probe);
+        answer
+    }
+
+    fn note<T>(&self, answer: &Result<T, Error>, probe: Option<Probe<'_>>) {
+        match answer {
             Err(error) if error.is_retryable() => self.failed(probe),
             _ => self.answered(),
         }
-        answer
     }
 
     fn answered(&self) {
@@ -169,14 +173,13 @@ impl<S: WindowStore> WindowStore for CircuitBreaker<S> {
 
     /// Also answers at once while it is open.
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        let attempted = || {
-            if !self.shared.healthy.load(Ordering::Acquire) {
-                let state = self.shared.lock();
-                if state.next_probe.is_some_and(|next| Instant::now() < next) {
-                    return Some(Err(self.refusal(op.log)));
-                }
+        let attempted = || match self.admit(op.log) {
+            Ok(probe) => {
+                let answer = attempt(&self.store, op)?;
+                self.note(&answer, probe);
+                Some(answer)
             }
-            attempt(&self.store, op)
+            Err(refusal) => Some(Err(refusal)),
         };
         attempted().map_or_else(otherwise, Poll::Ready)
     }

@@ -1,17 +1,14 @@
 //! Admitting or denying all requests during an outage.
 
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Entry, Facts, LogFacts, LogKey, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, Usage, attempt,
-    decide,
+    Facts, Log, LogFacts, LogKey, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, Usage, attempt, decide,
 };
-use limiter_core::{Decision, Error, Limit, PerLimit, Policy, Timer, Timestamp, WindowStore};
+use limiter_core::{Decision, Error, Limit, PerLimit, Timer, Timestamp, WindowStore};
 
-use super::ids::Ids;
 use super::outage::{Outage, OutageLog};
 
 /// Admits, or denies, requests during an outage of the store: fails open, or closed.
@@ -35,7 +32,6 @@ use super::outage::{Outage, OutageLog};
 pub struct Failsafe<S> {
     store: S,
     answer: Answer,
-    ids: Arc<Ids>,
     outages: OutageLog,
 }
 
@@ -50,7 +46,7 @@ enum Answer {
 
 impl<S> Failsafe<S> {
     fn new(store: S, answer: Answer) -> Self {
-        Self { store, answer, ids: Arc::new(Ids::new()), outages: OutageLog::default() }
+        Self { store, answer, outages: OutageLog::default() }
     }
 
     /// Returns `store`, failing open.
@@ -87,66 +83,40 @@ impl<S> Failsafe<S> {
 
     /// Returns the answer to an operation that failed with a retryable error.
     fn substitute(&self, op: &Op<'_>, error: Error) -> Result<Facts, Error> {
+        // The ids of its entries are new, so their receipts name nothing.
+        let empty = || Log::new().apply(op, now());
         match self.answer {
+            Answer::Open => Ok(empty()),
             Answer::Closed(_) if op.mode == Mode::Record => Err(error),
-            answer => Ok(answer.facts(op, &self.ids)),
+            Answer::Closed(retry_after) => Ok(full(op, retry_after, &empty())),
         }
     }
 }
 
-impl Answer {
-    fn facts(self, op: &Op<'_>, ids: &Ids) -> Facts {
-        let now = time(op.at);
-        let admitted = matches!(self, Self::Open) && op.policy.limits().iter().all(|limit| op.cost <= limit.max());
-        let appends = op.appends(admitted);
-        let oldest = |limit: &Limit| match self {
-            Self::Open => now,
-            Self::Closed(retry_after) => {
-                let retry_after = u64::try_from(retry_after.as_micros()).unwrap_or(u64::MAX);
-                let age = limit.window().as_micros().saturating_sub(retry_after);
-                Timestamp::from_micros_saturating(now.as_micros().saturating_sub(age))
-            }
-        };
-        let used = |limit: &Limit| match self {
-            Self::Open => {
-                if appends {
-                    op.cost
-                } else {
-                    0
-                }
-            }
-            Self::Closed(_) => limit.max(),
-        };
-        let newest = match self {
-            _ if appends => Some(now),
-            Self::Open => None,
-            Self::Closed(_) => op.policy.limits().iter().map(oldest).max(),
-        };
-        let entry = || Entry { id: op.id.unwrap_or_else(|| ids.next()), at: now };
-        Facts {
-            admitted,
-            outcome: if appends { Outcome::Appended(entry()) } else { Outcome::Nothing },
-            log: LogFacts { now, newest, usage: usage(op.policy, |limit| (used(limit), oldest(limit))) },
-        }
-    }
+/// Returns the facts of a log that is full for `retry_after`, given those of an empty one.
+fn full(op: &Op<'_>, retry_after: Duration, empty: &Facts) -> Facts {
+    let now = empty.log.now;
+    let retry_after = u64::try_from(retry_after.as_micros()).unwrap_or(u64::MAX);
+    let oldest = |limit: &Limit| {
+        let age = limit.window().as_micros().saturating_sub(retry_after);
+        Timestamp::from_micros_saturating(now.as_micros().saturating_sub(age))
+    };
+    let usage = PerLimit::of(op.policy, |limit| {
+        let oldest = oldest(limit);
+        Usage { used: limit.max(), oldest, blocker: oldest }
+    });
+    let (outcome, newest) = if op.appends(false) {
+        (empty.outcome, Some(now))
+    } else {
+        (Outcome::Nothing, op.policy.limits().iter().map(oldest).max())
+    };
+    Facts { admitted: false, outcome, log: LogFacts { now, newest, usage } }
 }
 
-/// Returns the time of an operation: the given one, or the system's.
-fn time(at: At) -> Timestamp {
-    match at {
-        At::Given(at) => at,
-        At::StoreClock => {
-            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-            Timestamp::from_micros_saturating(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
-        }
-    }
-}
-
-/// Makes the usage of each limit from what is used, and when that expires.
-fn usage(policy: &Policy, each: impl Fn(&Limit) -> (u64, Timestamp)) -> PerLimit<Usage> {
-    let usage = policy.limits().iter().map(each).map(|(used, oldest)| Usage { used, oldest, blocker: oldest });
-    // A policy has at least one limit, and no more than fit.
-    PerLimit::from_slice(&usage.collect::<Vec<_>>()).unwrap_or(PerLimit::one(Usage::default()))
+/// Returns the system's time.
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_micros_saturating(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
 #[async_trait]
@@ -164,11 +134,7 @@ impl<S: WindowStore> WindowStore for Failsafe<S> {
         let answer = self.store.settle(settlement).await;
         self.outages.note_change(&answer);
         match (answer, self.answer) {
-            (Err(error), Answer::Open) if error.is_retryable() => {
-                let now = time(settlement.at);
-                let log = LogFacts { now, newest: None, usage: usage(settlement.policy, |_| (0, now)) };
-                Ok(SettlementFacts { applied: false, log })
-            }
+            (Err(error), Answer::Open) if error.is_retryable() => Ok(Log::new().settle(&settlement, now())),
             (answer, _) => answer,
         }
     }
@@ -183,7 +149,10 @@ impl<S: WindowStore> WindowStore for Failsafe<S> {
                 self.outages.failed(&error, 1);
                 Some(op.checked().and_then(|op| Ok(decide(&op, self.substitute(&op, error)?))))
             }
-            answer => Some(answer),
+            answer => {
+                self.outages.note_decision(&answer);
+                Some(answer)
+            }
         };
         attempted().map_or_else(otherwise, Poll::Ready)
     }

@@ -1,12 +1,11 @@
 //! Limiting locally while a store is away.
 
 mod aged;
-mod change;
+mod charge;
 mod journal;
 mod replay;
 mod reset;
 mod shared;
-mod verdicts;
 
 use std::fmt;
 use std::ops::ControlFlow::{Break, Continue};
@@ -65,12 +64,13 @@ use super::outage::{Outage, later};
 /// ten minutes later than others.
 ///
 /// # Memory
-/// The journal holds at most [`max_entries`](Self::max_entries) changes, and the oldest go first. As many receipts are held, until they
-/// expire. A change and its receipt take less than a KiB and the key. The local store has its own bound. An operation that appends
-/// nothing takes no memory.
+/// The journal holds at most [`max_entries`](Self::max_entries) changes, and the oldest go first. After their replay it holds as many
+/// receipts, until they expire. A change or a receipt takes less than a KiB and the key. The local store has its own bound. An
+/// operation that appends nothing takes no memory.
 ///
 /// # Cancel safety
-/// As the primary store's. The replay belongs to no call. It ends with the last clone; call [`flush`](Self::flush) first.
+/// As the primary store's. A reset of a log of which changes wait follows in the replay, even if its call is dropped. The replay
+/// belongs to no call. It ends with the last clone; call [`flush`](Self::flush) first.
 pub struct Fallback<P, L>(Arc<Shared<P, L>>);
 
 impl<P, L> Fallback<P, L> {
@@ -132,7 +132,7 @@ impl<P: WindowStore, L: NowStore> Fallback<P, L> {
     /// Returns how many changes wait to be replayed.
     #[must_use]
     pub fn journal_len(&self) -> usize {
-        self.0.lock().journal.len()
+        self.0.lock().journal.changes()
     }
 
     /// Waits until all changes are replayed, but no longer than `timeout`. Returns how many are left.
@@ -144,7 +144,7 @@ impl<P: WindowStore, L: NowStore> Fallback<P, L> {
     pub async fn flush(&self, timeout: Duration) -> usize {
         let deadline = later(timeout);
         loop {
-            self.0.start_replay();
+            self.0.start_replay(self.0.lock());
             let left = self.journal_len();
             let time_left = deadline.saturating_duration_since(Instant::now());
             if left == 0 || time_left.is_zero() {
@@ -168,12 +168,12 @@ impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        let mut settlement = settlement;
+        let mut sent = settlement;
         match self.0.settle_locally(&settlement) {
             Break(facts) => return Ok(facts),
-            Continue(receipt) => settlement.receipt = receipt,
+            Continue(receipt) => sent.receipt = receipt,
         }
-        let answer = self.0.primary.settle(settlement).await;
+        let answer = self.0.primary.settle(sent).await;
         self.0.outages.note_change(&answer);
         match answer {
             Err(error) if error.is_retryable() => Ok(self.0.settle_later(&settlement)),
@@ -198,7 +198,10 @@ impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
                     self.0.outages.failed(&error, 1);
                     Some(op.checked().map(|op| decide(&op, self.0.decide_locally(&op))))
                 }
-                answer => Some(answer),
+                answer => {
+                    self.0.outages.note_decision(&answer);
+                    Some(answer)
+                }
             }
         };
         attempted().map_or_else(otherwise, Poll::Ready)

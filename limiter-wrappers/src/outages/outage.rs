@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use limiter_core::Error;
 use limiter_core::store::{Facts, Outcome};
+use limiter_core::{Decision, Error};
 use tokio::time::Instant;
 
 /// The beginning or the end of an outage.
@@ -71,6 +71,13 @@ impl OutageLog {
             // A denial cache may have answered, which says nothing about the store.
             Ok(Facts { admitted: false, outcome: Outcome::Nothing, .. }) => {}
             answer => self.note_change(answer),
+        }
+    }
+
+    /// Notes the answer to an operation that was decided at once.
+    pub(crate) fn note_decision(&self, answer: &Result<Decision, Error>) {
+        if !answer.as_ref().is_ok_and(|decision| !decision.allowed() && !decision.appended()) {
+            self.note_change(answer);
         }
     }
 

@@ -14,7 +14,7 @@ use testbed::{ClusterFault, ClusterScene, RedisScene, Scene, Soak, alone, random
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::{PAUSE, RESPONSE, TIMEOUT, direct, lossless_soak};
+use super::{PAUSE, TIMEOUT, connect, direct, lossless_soak};
 
 /// In milliseconds, so that most outages end before the next fault.
 const PAUSES: Range<u64> = 1300..2000;
@@ -51,7 +51,7 @@ fn a_fallback_through_random_faults() {
 
 async fn run<X: Scene>(scene: &mut X, soak: &Soak<X::Fault>, seconds_fast: u64) {
     let mut random = Rng::with_seed(soak.seed);
-    let redis = RedisStore::builder().response_timeout(RESPONSE).connect(&scene.url()).await.unwrap();
+    let redis = connect(&scene.url()).await;
     let stack = Stack::new(redis).timeout(TIMEOUT).failures(3).pause(PAUSE);
     let events = Arc::new(Mutex::new(Vec::new()));
     let listener = Arc::clone(&events);

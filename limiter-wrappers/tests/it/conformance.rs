@@ -7,6 +7,7 @@ use limiter_redis::RedisStore;
 use limiter_testkit::conformance::Suite;
 use limiter_testkit::conformance_tests;
 use limiter_testkit::server::Server;
+use limiter_wrappers::observe::{Metrics, ObservedStore, Tracing};
 use limiter_wrappers::{CircuitBreaker, DenialCache, Failsafe, Fallback, Prefix, Stack, Timeout};
 
 /// No call may come near it on a busy machine.
@@ -38,6 +39,12 @@ conformance_tests!(
 conformance_tests!(
     a_fallback,
     Fallback::new(MemoryStore::new(), MemoryStore::new()),
+    suite = Suite::slow(),
+    runtime = tokio,
+);
+conformance_tests!(
+    an_observed_store,
+    ObservedStore::new(MemoryStore::new(), (Metrics::new(), Tracing::new())),
     suite = Suite::slow(),
     runtime = tokio,
 );

@@ -1,7 +1,12 @@
 //! A store that fails on command, and operations of each kind.
 
-use limiter_core::store::Op;
-use limiter_core::{Limiter, NowStore, Policy, policy};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+
+use async_trait::async_trait;
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts};
+use limiter_core::{Decision, Error, Limiter, NowStore, Policy, WindowStore, policy};
 use limiter_memory::MemoryStore;
 pub(crate) use testbed::Does;
 
@@ -10,6 +15,32 @@ pub(crate) type Faulty = testbed::Faulty<MemoryStore>;
 /// Returns what a log of the limiter `t` has used, beyond the maximum too.
 pub(crate) fn used(server: &Faulty, key: impl AsRef<[u8]>, policy: &Policy) -> u64 {
     server.store().apply_now(&Op::peek(&key, policy).with_name("t".into())).log.usage[0].used
+}
+
+/// A faulty store that answers at once while it is told to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Prompt {
+    pub(crate) faulty: Faulty,
+    pub(crate) at_once: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl WindowStore for Prompt {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        self.faulty.apply(op).await
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        self.faulty.settle(settlement).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.faulty.reset(log).await
+    }
+
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        if self.at_once.load(Ordering::SeqCst) { self.faulty.store().try_decide(op, otherwise) } else { otherwise() }
+    }
 }
 
 /// The key of [`traffic`].

@@ -6,22 +6,9 @@ use std::sync::Arc;
 use crate::faulty::{Does, Faulty, SECRET, traffic};
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
-use limiter_testkit::conformance::Suite;
 use limiter_wrappers::Stack;
-use limiter_wrappers::observe::{Metrics, ObservedStore, Report, StoreObserver};
+use limiter_wrappers::observe::{Metrics, ObservedStore, Report};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-
-#[derive(Debug)]
-struct Quiet;
-
-impl StoreObserver for Quiet {}
-
-#[test]
-fn an_observed_store_conforms() {
-    let observed = ObservedStore::new(MemoryStore::new(), (Metrics::new(), (Quiet, Quiet)));
-    let report = Suite::new().depth(1).run_blocking(Arc::new(observed)).unwrap();
-    assert!(report.operations > 0, "{report:?}");
-}
 
 /// Runs something and returns its metrics as text, each of which must have a unit and a description.
 pub(crate) fn metrics_of(run: impl FnOnce()) -> BTreeMap<String, String> {

@@ -1,13 +1,14 @@
 //! What each wrapper does when the store is away.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::faulty::{Does, Faulty};
+use crate::faulty::{Does, Faulty, Prompt};
 use limiter_core::{ErrorKind, Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::poll_times;
-use limiter_wrappers::{CircuitBreaker, Failsafe, Outage, Stack, Timeout};
+use limiter_wrappers::{CircuitBreaker, Failsafe, Fallback, Outage, Stack, Timeout};
 use tokio::time::{Instant, advance};
 
 const PAUSE: Duration = Duration::from_secs(1);
@@ -134,6 +135,29 @@ async fn an_error_that_is_no_outage_passes_and_does_not_open_the_breaker() {
         assert_eq!(closed.acquire("key").await.unwrap_err().kind(), ErrorKind::Corrupt);
     }
     assert!(!breaker.is_open());
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_at_once_end_an_outage_and_close_the_breaker() {
+    let store = Prompt::default();
+    let breaker = CircuitBreaker::new(store.clone(), 1, PAUSE);
+    let open = Failsafe::open(store.clone());
+    let fallback = Fallback::new(store.clone(), MemoryStore::new());
+    let stores: [SharedStore; 3] = [Arc::new(breaker.clone()), Arc::new(open.clone()), Arc::new(fallback.clone())];
+    let peek = async || {
+        for store in &stores {
+            let _ = Limiter::new("t", policy!("9/1h"), store.clone()).peek("key").await;
+        }
+    };
+    store.faulty.set(Does::Refuse);
+    peek().await;
+    assert!(breaker.is_open() && open.is_out() && fallback.is_out());
+    store.at_once.store(true, Ordering::SeqCst);
+    for _ in 0..2 {
+        advance(PAUSE).await;
+        peek().await;
+    }
+    assert!(!breaker.is_open() && !open.is_out() && !fallback.is_out());
 }
 
 /// Collects outages as text.

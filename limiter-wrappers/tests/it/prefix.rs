@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use limiter_core::{Limiter, SharedStore, policy};
+use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::OracleStore;
-use limiter_wrappers::observe::{Metrics, ObservedStore};
-use limiter_wrappers::{DenialCache, Prefix, Stack, Timeout};
+use limiter_wrappers::{Prefix, Timeout};
 
 use crate::faulty::{Does, Faulty};
 
@@ -63,27 +62,5 @@ async fn errors_are_about_the_callers_key() {
     assert_eq!(limiter.reset("k").await.unwrap_err().key(), None);
     for error in [memory.acquire("k").cost(6).now().unwrap_err(), memory.acquire("k").cost(0).await.unwrap_err()] {
         assert_eq!(error.key(), Some(&b"k"[..]));
-    }
-}
-
-#[tokio::test]
-async fn a_batch_passes_through_every_wrapper() {
-    let batch = || (0..60_u64).map(|n| (n % 7, 1 + n % 3));
-    let expected = Limiter::new("search", policy!("9/1h"), OracleStore::new()).acquire_many(batch()).now();
-    let expected: Vec<_> =
-        expected.into_iter().map(|result| result.unwrap()).map(|d| (d.allowed(), d.used())).collect();
-    let stores: [SharedStore; 6] = [
-        Arc::new(ObservedStore::new(MemoryStore::new(), Metrics::new())),
-        Arc::new(Prefix::new("tenant", MemoryStore::new())),
-        Arc::new(DenialCache::new(MemoryStore::new(), 100)),
-        Arc::new(Stack::new(MemoryStore::new()).fail_open()),
-        Arc::new(Stack::new(MemoryStore::new()).fail_closed()),
-        Arc::new(Stack::new(MemoryStore::new()).fallback(MemoryStore::new())),
-    ];
-    for store in stores {
-        let results = Limiter::new("search", policy!("9/1h"), store.clone()).acquire_many(batch()).await;
-        let shown: Vec<_> =
-            results.into_iter().map(|result| result.unwrap()).map(|d| (d.allowed(), d.used())).collect();
-        assert_eq!(shown, expected, "{store:?}");
     }
 }

@@ -12,7 +12,7 @@ use crate::text;
 /// The maximum length of a key beside a strip.
 const MAX_KEY_CHARS: usize = 21;
 
-pub(super) fn draw(canvas: &Canvas<'_>, data: &Collector) -> anyhow::Result<()> {
+pub(super) fn draw(canvas: &Canvas<'_>, data: &Collector<'_>) -> anyhow::Result<()> {
     let view = &data.view;
     if view.is_close_up() {
         mark_close_up(canvas, view)?;
@@ -22,7 +22,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, data: &Collector) -> anyhow::Result<()> 
 }
 
 /// Marks the part of the trace that the panel above shows.
-fn mark_close_up(canvas: &Canvas<'_>, view: &View) -> anyhow::Result<()> {
+fn mark_close_up(canvas: &Canvas<'_>, view: &View<'_>) -> anyhow::Result<()> {
     let (from, to) = (x(view, view.close.from), x(view, view.close.to));
     let (from, to) = if to - from < 6 { (from - 3, from + 3) } else { (from, to) };
     let funnel = vec![(LEFT, USAGE.1 + 26), (RIGHT, USAGE.1 + 26), (to, BARS.0 - 4), (from, BARS.0 - 4)];
@@ -30,7 +30,7 @@ fn mark_close_up(canvas: &Canvas<'_>, view: &View) -> anyhow::Result<()> {
     canvas.rect((from, BARS.0 - 4), (to, BARS.1), INK.mix(0.14))
 }
 
-fn bars(canvas: &Canvas<'_>, data: &Collector) -> anyhow::Result<()> {
+fn bars(canvas: &Canvas<'_>, data: &Collector<'_>) -> anyhow::Result<()> {
     let view = &data.view;
     let highest = data.bars.iter().map(|bar| bar.allowed + bar.denied).max().unwrap_or(0).max(1);
     let top = highest as f64 * 1.08;
@@ -48,16 +48,19 @@ fn bars(canvas: &Canvas<'_>, data: &Collector) -> anyhow::Result<()> {
             canvas.rect((from, all.min(allowed - 2)), (to, allowed), DENIED.to_rgba())?;
         }
     }
-    let keys =
-        if view.keys == 1 { "The one key".to_owned() } else { format!("All {} keys", text::grouped(view.keys as u64)) };
-    let counts = format!("{} allowed, {} denied", text::requests(view.allowed), text::grouped(view.denied));
+    let keys = match view.summary.keys.len() {
+        1 => "The one key".to_owned(),
+        n => format!("All {} keys", text::grouped(n as u64)),
+    };
+    let allowed = text::requests(view.summary.allowed + view.summary.recorded);
+    let counts = format!("{allowed} allowed, {} denied", text::grouped(view.summary.denied));
     canvas.heading(&format!("{keys}: {counts}"), &format!("per {}", text::duration(view.bucket)), BARS.0 - 18)
 }
 
-fn strips(canvas: &Canvas<'_>, data: &Collector) -> anyhow::Result<()> {
+fn strips(canvas: &Canvas<'_>, data: &Collector<'_>) -> anyhow::Result<()> {
     let view = &data.view;
     let most = data.strips.iter().flatten().map(|bucket| bucket.denied).max().unwrap_or(0).max(1);
-    let title = match view.keys_denied {
+    let title = match view.summary.keys_denied() {
         0 => "No key is over the limit: the busiest keys".to_owned(),
         1 => "1 key is over the limit".to_owned(),
         n if n <= view.strips.len() => format!("{n} keys are over the limit"),
@@ -89,12 +92,12 @@ fn red(share: f64) -> RGBColor {
     RGBColor(mix(250, 150), mix(176, 12), mix(160, 20))
 }
 
-fn x(view: &View, at: u64) -> i32 {
+fn x(view: &View<'_>, at: u64) -> i32 {
     LEFT + view.whole.scale(at, COLUMNS) as i32
 }
 
 /// Returns the left and right edges of a bucket, with a gap of one pixel.
-fn cell(view: &View, bucket: usize) -> (i32, i32) {
+fn cell(view: &View<'_>, bucket: usize) -> (i32, i32) {
     let from = view.whole.from + bucket as u64 * view.bucket;
     let (left, right) = (x(view, from), x(view, from.saturating_add(view.bucket)));
     (left, (right - 1).max(left + 1))

@@ -26,7 +26,7 @@ const LINES: [RGBColor; 8] = [
 /// Demand above this multiple of the limit is cut off.
 const MAX_SHOWN: f64 = 4.0;
 
-pub(super) fn draw(canvas: &Canvas<'_>, data: &Collector, policy: &Policy) -> anyhow::Result<()> {
+pub(super) fn draw(canvas: &Canvas<'_>, data: &Collector<'_>, policy: &Policy) -> anyhow::Result<()> {
     let (view, usage) = (&data.view, &data.usage);
     let peak = |columns: &[Column]| columns.iter().fold(0.0, |peak, column| f64::max(peak, column.high));
     let used = usage.used().iter().map(|columns| peak(columns)).fold(0.0, f64::max);
@@ -46,7 +46,7 @@ pub(super) fn draw(canvas: &Canvas<'_>, data: &Collector, policy: &Policy) -> an
     }
     canvas.time_axis(view.close, view.relative, USAGE)?;
     scale(canvas, policy, top)?;
-    if view.denied > 0 {
+    if view.summary.denied > 0 {
         canvas.area(outline(usage.requested(), top), DENIED.mix(0.25))?;
     }
     for (i, columns) in usage.used().iter().enumerate() {
@@ -68,8 +68,8 @@ pub(super) fn draw(canvas: &Canvas<'_>, data: &Collector, policy: &Policy) -> an
     legend(canvas, view, policy, limit_shown)
 }
 
-fn title(canvas: &Canvas<'_>, view: &View, policy: &Policy, asked: f64) -> anyhow::Result<()> {
-    let (key, count) = (text::key(&view.key, 40), view.count);
+fn title(canvas: &Canvas<'_>, view: &View<'_>, policy: &Policy, asked: f64) -> anyhow::Result<()> {
+    let (key, count) = (text::key(view.key, 40), view.count);
     let title = if count.denied > 0 {
         let (denied, rows) = (text::grouped(count.denied), text::requests(count.rows));
         format!("{key} is over the limit {policy}: {denied} of {rows} denied")
@@ -114,7 +114,7 @@ fn scale(canvas: &Canvas<'_>, policy: &Policy, top: f64) -> anyhow::Result<()> {
     }
 }
 
-fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) -> anyhow::Result<()> {
+fn legend(canvas: &Canvas<'_>, view: &View<'_>, policy: &Policy, limit_shown: bool) -> anyhow::Result<()> {
     const Y: i32 = 86;
     let mut x = LEFT;
     let label = |x: &mut i32, text: &str| {
@@ -139,7 +139,7 @@ fn legend(canvas: &Canvas<'_>, view: &View, policy: &Policy, limit_shown: bool) 
     } else {
         label(&mut x, &format!("{limit} is far above"))?;
     }
-    if view.denied > 0 {
+    if view.summary.denied > 0 {
         canvas.rect((x, Y - 4), (x + 22, Y + 5), DENIED.mix(0.3))?;
         label(&mut x, "demand beyond that")?;
         for dx in [4, 9, 11, 18] {

@@ -3,7 +3,7 @@
 use limiter_core::{Policy, Timestamp};
 
 use super::axis::{Span, round_step};
-use crate::replay::summary::{KeyCount, Summary};
+use crate::replay::summary::{CountedKey, KeyCount, Summary};
 use crate::text;
 
 /// The number of keys in the lowest panel.
@@ -16,8 +16,8 @@ const HOUR: u64 = 3_600_000_000;
 
 /// The key, time span and resolution of a plot.
 #[derive(Clone, Debug)]
-pub(crate) struct View {
-    pub(super) key: Box<[u8]>,
+pub(crate) struct View<'a> {
+    pub(super) key: &'a [u8],
     pub(super) count: KeyCount,
     /// The span of the whole trace, in whole buckets.
     pub(super) whole: Span,
@@ -25,18 +25,15 @@ pub(crate) struct View {
     pub(super) close: Span,
     pub(super) bucket: u64,
     /// The keys of the lowest panel, with the number of denials of each.
-    pub(super) strips: Vec<(Box<[u8]>, KeyCount)>,
+    pub(super) strips: Vec<CountedKey<'a>>,
     pub(super) relative: bool,
-    pub(super) keys: usize,
-    pub(super) keys_denied: usize,
-    pub(super) allowed: u64,
-    pub(super) denied: u64,
+    pub(super) summary: &'a Summary,
 }
 
-impl View {
+impl<'a> View<'a> {
     /// Returns the view of a key. Default: the key with the most denials, else the busiest. Fails if the trace has no
     /// such key, or no rows.
-    pub(crate) fn new(summary: &Summary, policy: &Policy, key: Option<&[u8]>) -> Result<Self, String> {
+    pub(crate) fn new(summary: &'a Summary, policy: &Policy, key: Option<&'a [u8]>) -> Result<Self, String> {
         let Some((first, last)) = summary.span else {
             return Err("there is nothing to plot: the trace has no rows".to_owned());
         };
@@ -57,17 +54,14 @@ impl View {
         let end = last.max(first.saturating_add(window.min(HOUR)));
         let bucket = round_step(end - first, BUCKETS);
         Ok(Self {
-            key: key.into(),
+            key,
             count,
             whole: Span::new(first / bucket * bucket, (end / bucket + 1) * bucket),
             close: close_up(&count, first, last, window),
             bucket,
-            strips: top.into_iter().map(|(key, count)| (key.into(), count)).collect(),
+            strips: top,
             relative: text::is_relative(Timestamp::from_micros_saturating(last)),
-            keys: summary.keys.len(),
-            keys_denied: summary.keys_denied(),
-            allowed: summary.allowed + summary.recorded,
-            denied: summary.denied,
+            summary,
         })
     }
 

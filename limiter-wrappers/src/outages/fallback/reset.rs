@@ -1,85 +1,74 @@
 //! Resets, and the right to change a log.
 //!
-//! A reset that overtook a replay would leave its charge behind, so both need the log's turn. If a replay has it, the reset is
-//! journaled and follows.
+//! A reset that overtook a replay would leave its charge behind, so both need the log's turn. If a replay has it, the reset waits in
+//! the journal and follows.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use limiter_core::store::LogKey;
-use limiter_core::{Error, NowStore, WindowStore};
+use limiter_core::{Error, NowStore, Timestamp, WindowStore};
 
-use super::change::LogId;
+use super::charge::LogId;
+use super::journal::Change;
 use super::shared::{Shared, State};
 
+/// A reset of the primary store under way.
+pub(super) struct Reset<'a, P: WindowStore, L: NowStore> {
+    turn: Turn<'a, P, L>,
+    /// Its number in the journal.
+    waiting: Option<u64>,
+}
+
 /// The right to change a log in the primary store other than by its callers.
-pub(super) struct Turn<'a, P, L> {
-    shared: &'a Shared<P, L>,
+pub(super) struct Turn<'a, P: WindowStore, L: NowStore> {
+    shared: &'a Arc<Shared<P, L>>,
     pub(super) log: LogId,
 }
 
-/// A reset under way.
-pub(super) struct Reset<'a, P, L> {
-    turn: Turn<'a, P, L>,
-    /// The first step that does not precede it.
-    before: u64,
-}
-
-impl<P, L> Shared<P, L> {
-    pub(super) const fn turn(&self, log: LogId) -> Turn<'_, P, L> {
-        Turn { shared: self, log }
+impl<P: WindowStore, L: NowStore> Drop for Turn<'_, P, L> {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        state.journal.put_back(&self.log);
+        self.shared.start_replay(state);
     }
 }
 
 impl<P: WindowStore, L: NowStore> Shared<P, L> {
-    /// Begins a reset of the primary store, or journals it if somebody changes the log there just now.
+    /// Takes the next log to replay.
+    pub(super) fn take_next(self: &Arc<Self>) -> Option<Turn<'_, P, L>> {
+        let log = self.lock().journal.take_next()?;
+        Some(Turn { shared: self, log })
+    }
+
+    /// Begins a reset of the primary store. Returns `None` if somebody has the turn of the log: the reset then waits for it.
     pub(super) fn begin_reset(self: &Arc<Self>, log: LogKey<'_>) -> Option<Reset<'_, P, L>> {
-        let id = LogId::from(log);
+        let (log, mut state) = (LogId::from(log), self.lock());
+        let is_free = state.journal.take(&log);
+        // What waits must not outlive a reset whose call is dropped.
+        let must_follow = !is_free || state.journal.first(&log).is_some();
+        let waiting = must_follow.then(|| self.reset_later(&mut state, &log));
+        is_free.then(|| Reset { turn: Turn { shared: self, log }, waiting })
+    }
+
+    /// Resets what is local if the primary store was reset. The reset waits if that store is away.
+    pub(super) fn end_reset(&self, reset: &Reset<'_, P, L>, answer: Result<bool, Error>) -> Result<bool, Error> {
+        let Reset { turn: Turn { log, .. }, waiting } = reset;
         let mut state = self.lock();
-        if state.journal.take(&id) {
-            return Some(Reset { turn: self.turn(id), before: state.journal.next_number() });
+        if answer.as_ref().is_err_and(Error::is_retryable) {
+            waiting.unwrap_or_else(|| self.reset_later(&mut state, log));
+            return Ok(true);
         }
-        self.reset_later(&mut state, log);
-        drop(state);
-        self.start_replay();
-        None
-    }
-
-    /// Resets what is local, too. Journals the reset if the primary store is away.
-    pub(super) fn end_reset(
-        self: &Arc<Self>,
-        reset: &Reset<'_, P, L>,
-        answer: Result<bool, Error>,
-    ) -> Result<bool, Error> {
-        let log = reset.turn.log.key();
-        let mut state = self.lock();
-        match answer {
-            Err(error) if error.is_retryable() => {
-                self.reset_later(&mut state, log);
-                drop(state);
-                self.start_replay();
-                Ok(true)
-            }
-            Ok(existed) => {
-                let discarded = state.journal.discard(log, reset.before);
-                state.verdicts.forget(log);
-                Ok(self.local.reset_now(log) || discarded || existed)
-            }
-            error => error,
+        if let Some(number) = waiting {
+            state.journal.remove(*number);
+            return answer.map(|_| true);
         }
+        answer.map(|existed| state.journal.discard(log) | self.local.reset_now(log.key()) | existed)
     }
 
-    fn reset_later(&self, state: &mut State, log: LogKey<'_>) {
-        state.journal.discard(log, u64::MAX);
-        state.verdicts.forget(log);
-        self.local.reset_now(log);
-        state.journal.push_reset(log);
-        self.in_use.store(true, Ordering::Release);
-    }
-}
-
-impl<P, L> Drop for Turn<'_, P, L> {
-    fn drop(&mut self) {
-        self.shared.state().journal.put_back(&self.log);
+    /// Resets what is local, and journals a reset of the primary store. Returns its number.
+    fn reset_later(&self, state: &mut State, log: &LogId) -> u64 {
+        state.journal.discard(log);
+        self.local.reset_now(log.key());
+        state.journal.push(log.clone(), Change::Reset, Timestamp::MAX)
     }
 }

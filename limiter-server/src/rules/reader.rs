@@ -1,0 +1,350 @@
+//! Reads the rules of a domain from a tree, and collects what is wrong.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+use std::sync::{Arc, OnceLock};
+
+use limiter_core::{Counting, Limiter, Policy, SharedStore};
+
+use super::level::{Level, Node};
+use super::tree::{Kind, Problem, Tree};
+use super::{Counts, Domain, Effect, Label, Rule, key};
+use crate::config::Place;
+
+/// What all files share.
+#[derive(Clone, Copy)]
+pub(super) struct Shared<'a> {
+    pub(super) store: &'a SharedStore,
+    /// The counts of the rules before, by domain and path.
+    pub(super) counts: &'a HashMap<(&'a str, &'a str), &'a Arc<Counts>>,
+}
+
+pub(super) struct Reader<'a> {
+    file: Arc<str>,
+    source: &'a str,
+    shared: Shared<'a>,
+    domain: String,
+    /// The descriptors from the top to the one that is read.
+    branch: Vec<Step>,
+    rules: Vec<Arc<Rule>>,
+    problems: Vec<Problem>,
+}
+
+/// A descriptor on the way to a rule.
+struct Step {
+    key: String,
+    /// The key and the configured value, as part of the rule's path.
+    path: String,
+    /// Whether the value is part of the rule's key.
+    is_open: bool,
+    /// Whether metrics are labelled with the value.
+    value_to_metric: bool,
+}
+
+/// The fields of a mapping.
+type Fields<'a> = HashMap<&'a str, &'a Tree>;
+
+const DOMAIN: &[&str] = &["domain", "descriptors"];
+const DESCRIPTOR: &[&str] = &[
+    "key",
+    "value",
+    "rate_limit",
+    "shadow_mode",
+    "quota_mode",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "metadata",
+    "descriptors",
+];
+const RATE_LIMIT: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", "replaces", "policy", "counting"];
+
+/// The units and their windows. A month has 30 days and a year 365, as in Envoy's service.
+const UNITS: [(&str, &str); 7] = [
+    ("second", "1s"),
+    ("minute", "1m"),
+    ("hour", "1h"),
+    ("day", "1d"),
+    ("week", "7d"),
+    ("month", "30d"),
+    ("year", "365d"),
+];
+
+/// The path of overrides in lists. No rule has it: a `=` follows a key.
+const OVERRIDES_PATH: &str = "=override";
+
+/// Each override has its own policy.
+const ANY_POLICY: Policy = limiter_core::policy!("1/1s");
+
+impl<'a> Reader<'a> {
+    /// Reads the text of a file: a domain, and its rules in their order.
+    pub(super) fn read(
+        file: &str,
+        text: &'a [u8],
+        shared: Shared<'a>,
+    ) -> Result<(Domain, Vec<Arc<Rule>>), Vec<String>> {
+        let file: Arc<str> = file.into();
+        let one = |(line, column, problem): Problem| format!("{file}:{line}:{column}: {problem}");
+        let source = std::str::from_utf8(text).map_err(|_| vec![one(not_utf8(text))])?;
+        let tree = Tree::parse(source).map_err(|problem| vec![one(problem)])?;
+        let (domain, branch, rules, problems) = Default::default();
+        let mut reader = Reader { file: Arc::clone(&file), source, shared, domain, branch, rules, problems };
+        match reader.domain(&tree) {
+            Some(domain) if reader.problems.is_empty() => Ok((domain, reader.rules)),
+            _ => {
+                reader.problems.sort();
+                Err(reader.problems.into_iter().map(one).collect())
+            }
+        }
+    }
+
+    fn domain(&mut self, tree: &'a Tree) -> Option<Domain> {
+        let fields = self.fields(tree, DOMAIN)?;
+        self.domain = self.required_text(tree, &fields, "domain").unwrap_or_default();
+        let descriptors = self.list(&fields, "descriptors");
+        let top = self.level(descriptors);
+        let mut overrides = self.new_rule(OVERRIDES_PATH.to_owned(), fields.get("domain").unwrap_or(&tree));
+        let name = key::overrides_name(&self.domain);
+        overrides.effect = Effect::Limit(Limiter::new(name, ANY_POLICY, self.shared.store.clone()));
+        Some(Domain { top, overrides: Arc::new(overrides) })
+    }
+
+    fn level(&mut self, descriptors: &'a [Tree]) -> Level {
+        let (mut level, mut places) = (Level::default(), HashMap::new());
+        for tree in descriptors {
+            let Some((key, value, node)) = self.node(tree) else { continue };
+            if let Some(Tree { line, column, .. }) = places.insert((key.clone(), value.clone()), tree) {
+                self.problem(tree, format!("the descriptor at {line}:{column} has the same key and value"));
+            }
+            level.add(key, value, node);
+        }
+        level
+    }
+
+    /// Reads a descriptor: its key, its value, and what it and those below it mean.
+    fn node(&mut self, tree: &'a Tree) -> Option<(String, Option<String>, Node)> {
+        let fields = self.fields(tree, DESCRIPTOR)?;
+        let key = self.required_text(tree, &fields, "key");
+        if let (Some(key), Some(at)) = (&key, fields.get("key"))
+            && key.contains('*')
+        {
+            self.problem(at, "expected a key without `*`: wildcards are for values");
+        }
+        let value = self.text(&fields, "value");
+        let is_wildcard = value.as_ref().is_some_and(|value| value.contains('*'));
+        let is_shared = self.flag(&fields, "share_threshold");
+        if is_shared && !is_wildcard {
+            self.problem(fields.get("share_threshold").unwrap_or(&tree), "`share_threshold` needs a value with `*`");
+        }
+        if let Some(metadata) = fields.get("metadata") {
+            self.mapping(metadata);
+        }
+        let (open_key, value_to_metric) = (key.clone().unwrap_or_default(), self.flag(&fields, "value_to_metric"));
+        self.branch.push(Step {
+            path: key::path_of(&open_key, value.as_deref()),
+            is_open: value.is_none() || (is_wildcard && !is_shared),
+            value_to_metric,
+            key: open_key,
+        });
+        let descriptors = self.list(&fields, "descriptors");
+        let rule = self.rule(tree, &fields, descriptors.is_empty()).map(Arc::new);
+        self.rules.extend(rule.clone());
+        let below = self.level(descriptors);
+        self.branch.pop();
+        Some((key?, value, Node { rule, below }))
+    }
+
+    /// Returns the rule of the last descriptor of the branch. One with neither a limit nor descriptors exempts what it matches.
+    fn rule(&mut self, tree: &'a Tree, fields: &Fields<'a>, is_last: bool) -> Option<Rule> {
+        let path = self.branch.iter().map(|step| &*step.path).collect::<Vec<_>>().join(",");
+        let mut rule = self.new_rule(path, tree);
+        (rule.shadow, rule.quota) = (self.flag(fields, "shadow_mode"), self.flag(fields, "quota_mode"));
+        let is_detailed = self.flag(fields, "detailed_metric");
+        match fields.get("rate_limit") {
+            Some(limit) => self.rate_limit(limit, &mut rule)?,
+            None if is_last => {}
+            None => return None,
+        }
+        let label = |step: &Step| match step.is_open && (is_detailed || step.value_to_metric) {
+            true => Label::Open(step.key.clone()),
+            false => Label::Fixed(step.path.clone()),
+        };
+        let label: Box<[Label]> = self.branch.iter().map(label).collect();
+        rule.label = label.iter().any(|label| matches!(label, Label::Open(_))).then_some(label);
+        rule.open = self.branch.iter().enumerate().filter(|(_, step)| step.is_open).map(|(i, _)| i).collect();
+        Some(rule)
+    }
+
+    /// Returns a rule without a limit.
+    fn new_rule(&self, path: String, tree: &Tree) -> Rule {
+        let counts = self.shared.counts.get(&(&*self.domain, &*path)).map(|counts| Arc::clone(counts));
+        Rule {
+            domain: self.domain.clone(),
+            path,
+            name: None,
+            replaces: Vec::new(),
+            effect: Effect::Exempt,
+            shadow: false,
+            quota: false,
+            counts: counts.unwrap_or_default(),
+            place: Place { file: Arc::clone(&self.file), line: tree.line, column: tree.column },
+            names: OnceLock::new(),
+            open: Box::default(),
+            label: None,
+        }
+    }
+
+    /// Reads the limit of a rule, and its names.
+    fn rate_limit(&mut self, tree: &'a Tree, rule: &mut Rule) -> Option<()> {
+        let fields = self.fields(tree, RATE_LIMIT)?;
+        rule.name = self.text(&fields, "name");
+        for element in self.list(&fields, "replaces") {
+            let Some(replaced) = self.fields(element, &["name"]) else { continue };
+            let Some(other) = self.required_text(element, &replaced, "name") else { continue };
+            if Some(&other) == rule.name.as_ref() {
+                self.problem(element, format!("expected the name of another rule, found this rule's name \"{other}\""));
+            }
+            rule.replaces.push(other);
+        }
+        if self.flag(&fields, "unlimited") {
+            self.alone(&fields, "unlimited", &["unit", "policy", "counting"]);
+            rule.effect = Effect::Unlimited;
+            return Some(());
+        }
+        let (field, policy) = if let Some(policy) = self.text(&fields, "policy") {
+            self.alone(&fields, "policy", &["unit", "requests_per_unit"]);
+            ("policy", policy)
+        } else {
+            let (requests, window) = self.requests_per_unit(tree, &fields)?;
+            if requests == 0 {
+                self.alone(&fields, "requests_per_unit: 0", &["counting"]);
+                rule.effect = Effect::Deny;
+                return Some(());
+            }
+            ("requests_per_unit", format!("{requests}/{window}"))
+        };
+        match policy.parse::<Policy>() {
+            Ok(policy) => {
+                let policy = policy.with_counting(self.counting(&fields)?);
+                let name = key::limiter_name(&rule.domain, &rule.path);
+                rule.effect = Effect::Limit(Limiter::new(name, policy, self.shared.store.clone()));
+            }
+            Err(error) => self.problem(fields.get(field)?, error),
+        }
+        Some(())
+    }
+
+    fn counting(&mut self, fields: &Fields<'a>) -> Option<Counting> {
+        match self.text(fields, "counting").as_deref() {
+            None | Some("admitted") => Some(Counting::Admitted),
+            Some("attempts") => Some(Counting::Attempts),
+            Some(_) => self.expected(fields.get("counting")?, "admitted or attempts"),
+        }
+    }
+
+    /// Returns the requests and the window.
+    fn requests_per_unit(&mut self, tree: &'a Tree, fields: &Fields<'a>) -> Option<(u64, &'static str)> {
+        let requests = match fields.get("requests_per_unit") {
+            Some(Tree { kind: Kind::Integer(requests), .. }) => Some(*requests),
+            Some(other) => self.expected(other, "a whole number"),
+            None => {
+                self.problem(tree, "expected `requests_per_unit`, `policy` or `unlimited: true`");
+                None
+            }
+        };
+        let unit = self.required_text(tree, fields, "unit")?;
+        match UNITS.iter().find(|(name, _)| unit.eq_ignore_ascii_case(name)) {
+            Some((_, window)) => Some((requests?, window)),
+            None => self.expected(fields.get("unit")?, "second, minute, hour, day, week, month or year"),
+        }
+    }
+
+    /// Reports fields that have no meaning beside `field`.
+    fn alone(&mut self, fields: &Fields<'a>, field: &str, others: &[&str]) {
+        for other in others {
+            if let Some(at) = fields.get(other) {
+                self.problem(at, format!("expected no `{other}` beside `{field}`"));
+            }
+        }
+    }
+
+    fn fields(&mut self, tree: &'a Tree, allowed: &[&str]) -> Option<Fields<'a>> {
+        let mut fields = Fields::new();
+        for (key, value) in self.mapping(tree)? {
+            match key.text(self.source) {
+                Some(name) if allowed.contains(&name) => {
+                    if fields.insert(name, value).is_some() {
+                        self.problem(key, format!("the field `{name}` is there twice"));
+                    }
+                }
+                _ => self.expected(key, format!("one of the fields {}", allowed.join(", "))).unwrap_or_default(),
+            }
+        }
+        Some(fields)
+    }
+
+    fn mapping(&mut self, tree: &'a Tree) -> Option<&'a [(Tree, Tree)]> {
+        match &tree.kind {
+            Kind::Mapping(entries) => Some(entries),
+            _ => self.expected(tree, "a mapping"),
+        }
+    }
+
+    /// Returns the elements of a field, none if it is absent.
+    fn list(&mut self, fields: &Fields<'a>, name: &str) -> &'a [Tree] {
+        match fields.get(name) {
+            None | Some(Tree { kind: Kind::Nothing, .. }) => &[],
+            Some(Tree { kind: Kind::List(elements), .. }) => elements,
+            Some(other) => self.expected(other, "a list").unwrap_or_default(),
+        }
+    }
+
+    /// Returns a text that is not empty, `None` if it is absent or empty.
+    fn text(&mut self, fields: &Fields<'a>, name: &str) -> Option<String> {
+        let tree = fields.get(name).filter(|tree| !matches!(tree.kind, Kind::Nothing))?;
+        match tree.text(self.source) {
+            Some(text) => Some(text.to_owned()).filter(|text| !text.is_empty()),
+            None => self.expected(tree, "a text"),
+        }
+    }
+
+    fn required_text(&mut self, tree: &'a Tree, fields: &Fields<'a>, name: &str) -> Option<String> {
+        let problems = self.problems.len();
+        let text = self.text(fields, name);
+        if text.is_none() && self.problems.len() == problems {
+            self.problem(fields.get(name).unwrap_or(&tree), format!("expected `{name}` with a text"));
+        }
+        text
+    }
+
+    fn flag(&mut self, fields: &Fields<'a>, name: &str) -> bool {
+        match fields.get(name) {
+            None | Some(Tree { kind: Kind::Nothing, .. }) => false,
+            Some(Tree { kind: Kind::Bool(value), .. }) => *value,
+            Some(other) => self.expected(other, "true or false").unwrap_or_default(),
+        }
+    }
+
+    fn expected<T>(&mut self, tree: &Tree, what: impl Display) -> Option<T> {
+        let found = match (&tree.kind, tree.text(self.source)) {
+            (Kind::List(_), _) => "a list".to_owned(),
+            (Kind::Mapping(_), _) => "a mapping".to_owned(),
+            (_, None) => "nothing".to_owned(),
+            (Kind::Text(_), Some(text)) => format!("{:?}", text.chars().take(100).collect::<String>()),
+            (_, Some(text)) => text.to_owned(),
+        };
+        self.problem(tree, format!("expected {what}, found {found}"));
+        None
+    }
+
+    fn problem(&mut self, tree: &Tree, text: impl Display) {
+        self.problems.push((tree.line, tree.column, text.to_string()));
+    }
+}
+
+fn not_utf8(text: &[u8]) -> Problem {
+    let valid = text.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+    let lines = valid.split('\n');
+    let column = lines.clone().next_back().unwrap_or_default().chars().count() + 1;
+    (lines.count() as u64, column as u64, "expected UTF-8".to_owned())
+}
