@@ -4,7 +4,6 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::limits::MAX_LIMITS;
 use crate::resolution;
 
 /// The largest number of microseconds for which an IEEE double represents it and every smaller one exactly.
@@ -15,6 +14,9 @@ pub(crate) const MAX_MICROS: u64 = (1 << 53) - 1;
 /// The sum of two such numbers is still exact in an IEEE double, the number type of Redis scripts. A record with a higher
 /// cost counts as `MAX_COST`, which fills every limit just the same.
 pub const MAX_COST: u64 = 1 << 52;
+
+/// The maximum number of limits in a policy.
+pub const MAX_LIMITS: usize = 8;
 
 /// The error for a maximum, a window, a resolution, a timestamp or a number of limits that is out of range. Converts into [`Error`].
 // `Copy`, because a `const fn` cannot drop a value with a destructor.

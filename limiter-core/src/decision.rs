@@ -9,8 +9,7 @@ use crate::limit::Limit;
 use crate::op::{Mode, Op};
 use crate::per_limit::PerLimit;
 use crate::settlement::Receipt;
-use crate::status::ceil_secs;
-use crate::status::{LimitStatus, Status};
+use crate::status::{LimitStatus, Status, binding_values, ceil_secs};
 use crate::time::{Timestamp, Window};
 use crate::verdict::{Admitted, Denied};
 
@@ -53,26 +52,7 @@ impl Decision {
         self.status.at()
     }
 
-    /// Returns the binding limit.
-    #[inline]
-    #[must_use]
-    pub fn limit(&self) -> Limit {
-        self.binding().limit
-    }
-
-    /// Returns the cost counted in the binding limit's window after the operation, capped at the limit's maximum.
-    #[inline]
-    #[must_use]
-    pub fn used(&self) -> u64 {
-        self.binding().used
-    }
-
-    /// Returns the units that remain of the binding limit after the operation.
-    #[inline]
-    #[must_use]
-    pub fn remaining(&self) -> u64 {
-        self.binding().remaining()
-    }
+    binding_values!();
 
     /// Returns how long to wait until a denied acquire or peek fits, if nothing else is recorded in the meantime.
     ///
@@ -90,13 +70,6 @@ impl Decision {
     #[must_use]
     pub fn retry_after_secs(&self) -> Option<u64> {
         self.retry_after().map(ceil_secs)
-    }
-
-    /// Returns how long until [`remaining`](Self::remaining) next grows. Zero if nothing is used.
-    #[inline]
-    #[must_use]
-    pub fn refill_after(&self) -> Duration {
-        self.binding().refill_after()
     }
 
     /// Returns how long until every window is empty. Zero if they are all empty now.
@@ -241,9 +214,12 @@ pub fn decide(op: &Op<'_>, facts: Facts) -> Decision {
     Decision { status, outcome, allowed: admitted, denied, blocking, merges, receipt_window }
 }
 
-/// See [`crate::internal::decide_sized`].
+/// Derives a decision like [`decide`], for a number of limits known at compile time.
+///
+/// With a constant `N`, the decision copies only `N` limits. If one has a resolution, the operation must not be
+/// [kept](Op::is_kept).
 #[inline(always)]
-pub(crate) fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Decision {
+pub fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Decision {
     let SizedFacts { admitted, outcome, now, newest, usage } = facts;
     let (denied, blocking) = denial(op, admitted, limits, &usage);
     let status = Status::sized(limits, usage, now, newest);

@@ -19,8 +19,8 @@ pub struct Error(Box<Inner>);
 struct Inner {
     kind: ErrorKind,
     message: String,
-    name: String,
-    key: Option<Vec<u8>>,
+    /// The limiter's name and the key.
+    log: Option<(&'static str, Vec<u8>)>,
     cause: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -81,7 +81,7 @@ impl Error {
     /// The message should say what failed, where, and what was expected. It must not contain a key.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, message: message.into(), name: String::new(), key: None, cause: None }))
+        Self(Box::new(Inner { kind, message: message.into(), log: None, cause: None }))
     }
 
     /// Adds the error that caused this one. Its text, which must not contain a key, becomes part of this error's text.
@@ -94,7 +94,7 @@ impl Error {
     /// Adds the log that the failed operation was about.
     #[must_use]
     pub fn with_log(mut self, log: LogKey<'_>) -> Self {
-        (self.0.name, self.0.key) = (log.name.as_str().to_owned(), Some(log.key.to_vec()));
+        self.0.log = Some((log.name.as_str(), log.key.to_vec()));
         self
     }
 
@@ -107,13 +107,13 @@ impl Error {
     /// Returns the key of the failed operation. `None` if the error is not about one key.
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
-        self.0.key.as_deref()
+        self.0.log.as_ref().map(|(_, key)| &**key)
     }
 
     /// Returns the name of the limiter whose operation failed. `None` if the error is not about one key.
     #[must_use]
     pub fn limiter_name(&self) -> Option<&str> {
-        self.0.key.is_some().then_some(&self.0.name)
+        self.0.log.as_ref().map(|(name, _)| *name)
     }
 
     /// Returns whether the same call may succeed later: `true` for [`ErrorKind::Unavailable`] and

@@ -2,7 +2,7 @@
 //! release.
 
 use crate::decision::Decision;
-pub use crate::decision::SizedFacts;
+pub use crate::decision::{SizedFacts, decide_sized};
 pub use crate::error::excerpt;
 use crate::limit::Limit;
 use crate::log::Log;
@@ -10,7 +10,6 @@ use crate::op::Op;
 use crate::parse;
 use crate::policy::Policy;
 pub use crate::search::gallop;
-
 use crate::time::Timestamp;
 
 /// The numbered contract in the docs of [`WindowStore`](crate::WindowStore). The conformance suite quotes it in its failures.
@@ -24,18 +23,9 @@ pub const CONTRACT: &str = include_str!("contract.md");
 #[must_use]
 pub const fn policy_from_literal(text: &str) -> Policy {
     match parse::limits(text.as_bytes()) {
-        Ok(limits) => Policy::from_checked(limits),
+        Ok((limits, count)) => Policy::from_checked(limits, count),
         Err(error) => panic!("{}", error.reason.expected()),
     }
-}
-
-/// Derives a decision like [`decide`](crate::store::decide), for a number of limits known at compile time.
-///
-/// With a constant `N`, the decision copies only `N` limits. If one has a resolution, the operation must not be
-/// [kept](Op::is_kept).
-#[inline(always)]
-pub fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Decision {
-    crate::decision::decide_sized(op, limits, facts)
 }
 
 /// Applies an operation in a few steps if it is one of the most common under a single limit, which has a resolution. Otherwise
@@ -63,18 +53,6 @@ pub const fn timestamp_from_low_bits(bits: u64) -> Timestamp {
 #[must_use]
 pub fn numbered_log(first: u64, entries: impl Iterator<Item = (Timestamp, u64)>) -> Log {
     Log::numbered(first, entries)
-}
-
-/// Returns the time of a log's newest entry.
-#[must_use]
-pub fn newest(log: &Log) -> Option<Timestamp> {
-    log.newest()
-}
-
-/// Returns the total cost of a log's entries, including expired ones that no append has dropped yet.
-#[must_use]
-pub fn cost(log: &Log) -> u64 {
-    log.cost_from(0)
 }
 
 /// Returns the time of the operation's entry. For a repeated call, that of the original entry.

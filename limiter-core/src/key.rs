@@ -5,6 +5,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 /// A type that identifies a client: the key that a limiter's methods take.
 ///
 /// | type | bytes of the key |
@@ -18,7 +20,7 @@ use std::sync::Arc;
 /// | tuples of two to four of these | the parts, separated by `,`; a `,` or `\` inside a part is escaped with `\` |
 ///
 /// Keys are readable text wherever possible, so operators can type them. References to these types are keys too. Borrowed
-/// strings and slices are never copied, and other keys of up to 30 bytes are built without an allocation.
+/// strings and slices are never copied, and other keys of up to 32 bytes are built without an allocation.
 ///
 /// ```
 /// # use limiter_core::{Limiter, policy};
@@ -53,23 +55,15 @@ pub trait Key {
     fn to_key(self) -> Self::Bytes;
 }
 
-/// An owned key. Up to 30 bytes are stored without an allocation.
-#[derive(Clone)]
-pub struct KeyBuf(Bytes);
-
-const INLINE: usize = 30;
-
-#[derive(Clone)]
-enum Bytes {
-    Inline { len: u8, bytes: [u8; INLINE] },
-    Heap(Vec<u8>),
-}
+/// An owned key. Up to 32 bytes are stored without an allocation.
+#[derive(Clone, Default)]
+pub struct KeyBuf(SmallVec<[u8; 32]>);
 
 impl KeyBuf {
     /// Returns an empty key.
     #[must_use]
-    pub const fn new() -> Self {
-        Self(Bytes::Inline { len: 0, bytes: [0; INLINE] })
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Returns the key of a tuple of any number of parts, as the `Key` of shorter tuples does.
@@ -86,19 +80,7 @@ impl KeyBuf {
     }
 
     fn push(&mut self, more: &[u8]) {
-        match &mut self.0 {
-            Bytes::Inline { len, bytes } => {
-                let start = usize::from(*len);
-                match bytes.get_mut(start..start + more.len()) {
-                    Some(free) => {
-                        free.copy_from_slice(more);
-                        *len += more.len() as u8;
-                    }
-                    None => self.0 = Bytes::Heap([&bytes[..start], more].concat()),
-                }
-            }
-            Bytes::Heap(bytes) => bytes.extend_from_slice(more),
-        }
+        self.0.extend_from_slice(more);
     }
 
     /// Appends one part of a tuple, escaped.
@@ -112,16 +94,6 @@ impl KeyBuf {
                 plain => self.push(plain),
             }
         }
-    }
-
-    fn push_decimal(&mut self, mut number: u128) {
-        let (mut digits, mut start) = ([0; 39], 39);
-        while start == 39 || number > 0 {
-            start -= 1;
-            digits[start] = b'0' + (number % 10) as u8;
-            number /= 10;
-        }
-        self.push(&digits[start..]);
     }
 
     fn push_display(&mut self, value: impl fmt::Display) {
@@ -139,25 +111,14 @@ impl fmt::Write for KeyBuf {
 
 impl From<&[u8]> for KeyBuf {
     fn from(bytes: &[u8]) -> Self {
-        let mut key = Self::new();
-        key.push(bytes);
-        key
-    }
-}
-
-impl Default for KeyBuf {
-    fn default() -> Self {
-        Self::new()
+        Self(SmallVec::from_slice(bytes))
     }
 }
 
 impl AsRef<[u8]> for KeyBuf {
     #[inline]
     fn as_ref(&self) -> &[u8] {
-        match &self.0 {
-            Bytes::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or(bytes),
-            Bytes::Heap(bytes) => bytes,
-        }
+        &self.0
     }
 }
 
@@ -165,14 +126,6 @@ impl fmt::Debug for KeyBuf {
     /// Prints only the length, because keys are often addresses or secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "KeyBuf({} bytes)", self.as_ref().len())
-    }
-}
-
-impl Key for KeyBuf {
-    type Bytes = Self;
-
-    fn to_key(self) -> Self {
-        self
     }
 }
 
@@ -214,7 +167,7 @@ impl<const N: usize> Key for [u8; N] {
     }
 }
 
-/// Implements `Key` for owned text and bytes.
+/// Implements `Key` for types that own their bytes.
 macro_rules! owned {
     ($($type:ty => $bytes:ty),* $(,)?) => {$(
         impl Key for $type {
@@ -227,7 +180,10 @@ macro_rules! owned {
     )*};
 }
 
-owned!(String => Vec<u8>, Vec<u8> => Vec<u8>, Box<str> => Box<[u8]>, Box<[u8]> => Box<[u8]>, Arc<str> => Arc<[u8]>, Arc<[u8]> => Arc<[u8]>);
+owned! {
+    String => Vec<u8>, Vec<u8> => Vec<u8>, KeyBuf => KeyBuf,
+    Box<str> => Box<[u8]>, Box<[u8]> => Box<[u8]>, Arc<str> => Arc<[u8]>, Arc<[u8]> => Arc<[u8]>,
+}
 
 impl<'a> Key for Cow<'a, str> {
     type Bytes = Cow<'a, [u8]>;
@@ -266,18 +222,12 @@ macro_rules! written {
 }
 
 macro_rules! integers {
-    (unsigned: $($unsigned:ty),*; signed: $($signed:ty),*) => {
-        written!($($unsigned: |key, number| key.push_decimal(number as u128));*);
-        written!($($signed: |key, number| {
-            if number < 0 {
-                key.push(b"-");
-            }
-            key.push_decimal(number.unsigned_abs() as u128);
-        });*);
+    ($($integer:ty),*) => {
+        written!($($integer: |key, number| key.push_display(number));*);
     };
 }
 
-integers!(unsigned: u8, u16, u32, u64, u128, usize; signed: i8, i16, i32, i64, i128, isize);
+integers!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
 
 /// A key that identifies an IPv4 client by its address and an IPv6 client by its network.
 ///

@@ -21,7 +21,6 @@ pub mod internal;
 mod key;
 mod limit;
 mod limiter;
-mod limits;
 mod log;
 mod log_key;
 mod merging;
@@ -43,7 +42,7 @@ mod time;
 mod verdict;
 mod with_clock;
 
-pub use bounds::{MAX_COST, OutOfRange};
+pub use bounds::{MAX_COST, MAX_LIMITS, OutOfRange};
 #[cfg(feature = "tokio")]
 pub use clock::TokioTimer;
 pub use clock::{BoxFuture, Clock, Timer};
@@ -52,7 +51,6 @@ pub use error::{Error, ErrorKind};
 pub use key::{IpBlock, Key, KeyBuf};
 pub use limit::Limit;
 pub use limiter::{Limiter, SharedStore};
-pub use limits::MAX_LIMITS;
 pub use name::Name;
 pub use op::EntryId;
 pub use per_limit::PerLimit;

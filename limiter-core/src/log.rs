@@ -133,9 +133,6 @@ impl Log {
     /// `now` is the store's clock, read inside the transaction. An operation with a caller-supplied time uses `now` only to
     /// compute the expiry.
     pub fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
-        if let Some(facts) = self.apply_common(op, now) {
-            return facts.into();
-        }
         let (time, retention) = (self.clamped(op.at, now), op.retention());
         if let Some((entry, admitted)) = op.id.and_then(|id| self.original(id))
             && op.receipt_window().counts(entry.at, time)
@@ -183,7 +180,7 @@ impl Log {
                 && !receipt.has_expired(time)
         });
         if let Some(i) = found {
-            let change = settlement.cost.wrapping_sub(self.cost(i));
+            let change = settlement.cost.wrapping_sub(self.cost_of(i));
             self.entries.range_mut(i..).for_each(|entry| entry.total = entry.total.wrapping_add(change));
             if settlement.cost == 0 {
                 self.entries.remove(i);
@@ -211,15 +208,22 @@ impl Log {
         self.entries.is_empty()
     }
 
+    /// Returns the total cost of the entries, including expired ones that no append has dropped yet.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        self.cost_from(0)
+    }
+
+    /// Returns the time of the newest entry. `None` if the log is empty.
+    #[must_use]
+    pub fn newest(&self) -> Option<Timestamp> {
+        self.entries.back().map(|newest| newest.at)
+    }
+
     /// The time of an operation, clamped to the newest entry.
     fn clamped(&self, at: At, now: Timestamp) -> Timestamp {
         let unclamped = at.or_clock(now);
         self.newest().map_or(unclamped, |newest| newest.max(unclamped))
-    }
-
-    /// The time of the newest entry.
-    pub(crate) fn newest(&self) -> Option<Timestamp> {
-        self.entries.back().map(|newest| newest.at)
     }
 
     fn entry(&self, stored: &StoredEntry) -> Entry {
@@ -261,12 +265,12 @@ impl Log {
         i.checked_sub(1).and_then(|last| self.entries.get(last)).map_or(self.dropped, |entry| entry.total)
     }
 
-    fn cost(&self, i: usize) -> u64 {
+    fn cost_of(&self, i: usize) -> u64 {
         self.total_before(i + 1).wrapping_sub(self.total_before(i))
     }
 
     /// The total cost of the entries from index `i` on. Retention keeps it far below 2^64, so it is exact.
-    pub(crate) fn cost_from(&self, i: usize) -> u64 {
+    fn cost_from(&self, i: usize) -> u64 {
         self.total().wrapping_sub(self.total_before(i))
     }
 
@@ -297,7 +301,7 @@ impl Log {
 
     /// Drops the entries older than the newest ones that together reach `max`.
     fn drop_beyond(&mut self, max: u64) {
-        let excess = self.cost_from(0).saturating_sub(max);
+        let excess = self.cost().saturating_sub(max);
         if excess > 0 {
             // Dropping the entry at which the running total exceeds `excess` would leave less than `max`.
             self.drop_front(self.first_reaching(0, excess + 1).unwrap_or(0));
@@ -335,14 +339,13 @@ impl Log {
 
 /// The index of the entry with this number, unless it is merged.
 fn position(entries: &VecDeque<StoredEntry>, number: u64) -> Option<usize> {
+    let is_it = |entry: &StoredEntry| entry.number() == number && !entry.is_merged();
     // Exact unless an entry before it is gone.
     let latest = usize::try_from(number.checked_sub(entries.front()?.number())?).ok()?;
-    let is_it = |entry: &StoredEntry| entry.number() == number && !entry.is_merged();
     if entries.get(latest).is_some_and(is_it) {
         return Some(latest);
     }
-    let newer = gallop(0, entries.len(), |i| entries[entries.len() - 1 - i].number() > number);
-    let i = entries.len().checked_sub(newer + 1)?;
+    let i = entries.binary_search_by_key(&number, StoredEntry::number).ok()?;
     is_it(&entries[i]).then_some(i)
 }
 
@@ -363,7 +366,7 @@ impl Eq for Log {}
 
 impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entries = self.entries.iter().enumerate().map(|(i, entry)| (entry.at.as_micros(), self.cost(i)));
+        let entries = self.entries.iter().enumerate().map(|(i, entry)| (entry.at.as_micros(), self.cost_of(i)));
         f.debug_struct("Log").field("entries", &entries.collect::<Vec<_>>()).finish_non_exhaustive()
     }
 }
@@ -377,11 +380,11 @@ mod tests {
     #[test]
     fn entries_that_merge_free_their_memory() {
         let (policy, mut log) = (policy!("9000/10s, 9000/2h~1m"), Log::new());
-        let mut apply =
-            |millis: u64| log.apply(&Op::record("", &policy), Timestamp::from_micros_saturating(millis * 1_000));
-        (0..5_000).for_each(|millis| drop(apply(millis)));
-        let _ = apply(60_000);
-        assert_eq!((log.len(), log.entries.capacity()), (2, 32));
+        for millis in (0..5_000).chain([60_000]) {
+            let _ = log.apply(&Op::record("", &policy), Timestamp::from_micros_saturating(millis * 1_000));
+        }
+        assert_eq!(format!("{log:?}"), "Log { entries: [(4999000, 5000), (60000000, 1)], .. }");
+        assert_eq!(log.entries.capacity(), 32);
     }
 
     #[test]

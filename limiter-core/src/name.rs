@@ -1,7 +1,7 @@
 //! The name of a limiter.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::{fmt, ptr};
 
 /// The name of a limiter. A log belongs to a name and a key.
@@ -29,7 +29,7 @@ struct Interned {
 }
 
 /// Every name that the process has used, except the default one.
-static NAMES: Mutex<Option<HashMap<&'static str, &'static Interned>>> = Mutex::new(None);
+static NAMES: LazyLock<Mutex<HashMap<&'static str, &'static Interned>>> = LazyLock::new(Mutex::default);
 
 /// The name of operations built without a limiter. A `static`, so building one takes no lock.
 static DEFAULT: Interned = Interned { text: "default", encoded: "default", id: 0 };
@@ -42,7 +42,6 @@ impl Name {
             return Self::default();
         }
         let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
-        let names = names.get_or_insert_default();
         if let Some(name) = names.get(text) {
             return Self(name);
         }
@@ -100,15 +99,9 @@ impl Default for Name {
     }
 }
 
-impl From<&str> for Name {
-    fn from(text: &str) -> Self {
-        Self::new(text)
-    }
-}
-
-impl From<String> for Name {
-    fn from(text: String) -> Self {
-        Self::new(&text)
+impl<T: AsRef<str>> From<T> for Name {
+    fn from(text: T) -> Self {
+        Self::new(text.as_ref())
     }
 }
 

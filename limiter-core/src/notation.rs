@@ -9,13 +9,12 @@ use crate::parse::{self, ParseError, Reason, UNITS};
 use crate::policy::Policy;
 use crate::time::Window;
 
-fn invalid(what: &str, text: &str, error: ParseError) -> Error {
-    // Spans start and end at character boundaries, because separators and units are whole characters.
-    let found = text.get(error.found.start..error.found.end).unwrap_or(text);
+fn invalid(what: &str, text: &str, error: ParseError<'_>) -> Error {
+    let found = String::from_utf8_lossy(error.found);
     let reason = match error.reason {
         Reason::OutOfRange(error) | Reason::Resolution(error) => error.to_string(),
         reason if found.len() == text.len() => reason.expected().to_owned(),
-        reason => format!("{}, found {}", reason.expected(), excerpt(found)),
+        reason => format!("{}, found {}", reason.expected(), excerpt(&found)),
     };
     Error::new(ErrorKind::InvalidLimit, format!("{what} {}: {reason}", excerpt(text)))
 }
@@ -73,8 +72,8 @@ impl FromStr for Policy {
     ///
     /// The counting mode is [`Counting::Admitted`](crate::Counting::Admitted); [`Policy::with_counting`] changes it.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let limits = parse::limits(text.as_bytes()).map_err(|error| invalid("policy", text, error))?;
-        Ok(Self::from_checked(limits))
+        let (limits, count) = parse::limits(text.as_bytes()).map_err(|error| invalid("policy", text, error))?;
+        Ok(Self::from_checked(limits, count))
     }
 }
 

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use crate::bounds::OutOfRange;
+use crate::bounds::{MAX_LIMITS, OutOfRange};
 use crate::limit::Limit;
-use crate::limits::Limits;
-use crate::limits::MAX_LIMITS;
 use crate::time::Window;
 
 /// The units, longest first: length in microseconds, and names. `Display` prints the first name.
@@ -18,11 +16,11 @@ pub(crate) const UNITS: [(u64, &[&str]); 6] = [
     (1, &["us", "µs", "μs", "microsecond", "microseconds"]),
 ];
 
-/// A parse error and its position in the text.
+/// A parse error, and the part of the text that it is about.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ParseError {
+pub(crate) struct ParseError<'a> {
     pub(crate) reason: Reason,
-    pub(crate) found: Span,
+    pub(crate) found: &'a [u8],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,65 +52,8 @@ impl Reason {
     }
 }
 
-/// The bytes `start..end` of a text.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
-    pub(crate) start: usize,
-    pub(crate) end: usize,
-}
-
-impl Span {
-    const fn of(text: &[u8]) -> Self {
-        Self { start: 0, end: text.len() }
-    }
-
-    const fn to(self, end: usize) -> Self {
-        Self { start: self.start, end }
-    }
-
-    const fn from(self, start: usize) -> Self {
-        Self { start, end: self.end }
-    }
-
-    const fn trim(mut self, text: &[u8]) -> Self {
-        while self.start < self.end && text[self.start].is_ascii_whitespace() {
-            self.start += 1;
-        }
-        while self.start < self.end && text[self.end - 1].is_ascii_whitespace() {
-            self.end -= 1;
-        }
-        self
-    }
-
-    /// The first position of `pattern`.
-    const fn find(self, text: &[u8], pattern: &[u8]) -> Option<usize> {
-        let mut at = self.start;
-        while at + pattern.len() <= self.end {
-            if (Self { start: at, end: at + pattern.len() }).is(text, pattern) {
-                return Some(at);
-            }
-            at += 1;
-        }
-        None
-    }
-
-    const fn is(self, text: &[u8], pattern: &[u8]) -> bool {
-        if self.end - self.start != pattern.len() {
-            return false;
-        }
-        let mut i = 0;
-        while i < pattern.len() {
-            if text[self.start + i] != pattern[i] {
-                return false;
-            }
-            i += 1;
-        }
-        true
-    }
-
-    const fn error<T>(self, reason: Reason) -> Result<T, ParseError> {
-        Err(ParseError { reason, found: self })
-    }
+const fn error<T>(found: &[u8], reason: Reason) -> Result<T, ParseError<'_>> {
+    Err(ParseError { reason, found })
 }
 
 /// The operator `?`, which a `const` function cannot use.
@@ -125,107 +66,114 @@ macro_rules! tri {
     };
 }
 
-const fn number(text: &[u8], span: Span) -> Result<u64, ParseError> {
-    let (mut at, mut number) = (span.start, 0_u64);
-    while at < span.end {
+const fn equal(a: &[u8], b: &[u8]) -> bool {
+    let mut i = 0;
+    while i < a.len() && i < b.len() && a[i] == b[i] {
+        i += 1;
+    }
+    i == a.len() && i == b.len()
+}
+
+/// Returns what comes before and after the first `separator`.
+const fn split<'a>(text: &'a [u8], separator: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+    let mut at = 0;
+    while at + separator.len() <= text.len() {
+        let (before, rest) = text.split_at(at);
+        let (found, after) = rest.split_at(separator.len());
+        if equal(found, separator) {
+            return Some((before, after));
+        }
+        at += 1;
+    }
+    None
+}
+
+const fn number(text: &[u8]) -> Result<u64, ParseError<'_>> {
+    let (mut at, mut number) = (0, 0_u64);
+    while at < text.len() {
         if !text[at].is_ascii_digit() {
-            return span.error(Reason::NoNumber);
+            return error(text, Reason::NoNumber);
         }
         number = match number.checked_mul(10) {
             Some(tens) if tens <= u64::MAX - 9 => tens + (text[at] - b'0') as u64,
-            _ => return span.error(Reason::NumberTooLarge),
+            _ => return error(text, Reason::NumberTooLarge),
         };
         at += 1;
     }
-    if span.start == span.end { span.error(Reason::NoNumber) } else { Ok(number) }
+    if text.is_empty() { error(text, Reason::NoNumber) } else { Ok(number) }
 }
 
 /// Parses a window, such as `"60s"`, `"1 minute"`, `"minute"` or `"250ms"`.
-pub(crate) const fn window(text: &[u8]) -> Result<Window, ParseError> {
-    window_in(text, Span::of(text))
-}
-
-const fn window_in(text: &[u8], span: Span) -> Result<Window, ParseError> {
-    let span = span.trim(text);
-    match Window::from_micros(tri!(micros_in(text, span))) {
+pub(crate) const fn window(text: &[u8]) -> Result<Window, ParseError<'_>> {
+    let text = text.trim_ascii();
+    match Window::from_micros(tri!(micros(text))) {
         Ok(window) => Ok(window),
-        Err(error) => span.error(Reason::OutOfRange(error)),
+        Err(out_of_range) => error(text, Reason::OutOfRange(out_of_range)),
     }
 }
 
 /// Parses a number and a unit.
-const fn micros_in(text: &[u8], span: Span) -> Result<u64, ParseError> {
-    let mut digits = span.start;
-    while digits < span.end && text[digits].is_ascii_digit() {
+const fn micros(text: &[u8]) -> Result<u64, ParseError<'_>> {
+    let mut digits = 0;
+    while digits < text.len() && text[digits].is_ascii_digit() {
         digits += 1;
     }
-    let count = if digits == span.start { 1 } else { tri!(number(text, span.to(digits))) };
-    let name = span.from(digits).trim(text);
+    let (count, name) = text.split_at(digits);
+    let count = if count.is_empty() { 1 } else { tri!(number(count)) };
     let mut unit = 0;
     while unit < UNITS.len() {
         let (length, names) = UNITS[unit];
         let mut i = 0;
         while i < names.len() {
-            if name.is(text, names[i].as_bytes()) {
+            if equal(name.trim_ascii(), names[i].as_bytes()) {
                 return match count.checked_mul(length) {
                     Some(micros) => Ok(micros),
-                    None => span.error(Reason::NumberTooLarge),
+                    None => error(text, Reason::NumberTooLarge),
                 };
             }
             i += 1;
         }
         unit += 1;
     }
-    span.error(Reason::NoUnit)
+    error(text, Reason::NoUnit)
 }
 
 /// Parses a limit, such as `"100/60s"`, `"100 per minute"` or `"1000000/30d~1h"`.
-pub(crate) const fn limit(text: &[u8]) -> Result<Limit, ParseError> {
-    limit_in(text, Span::of(text))
-}
-
-const fn limit_in(text: &[u8], span: Span) -> Result<Limit, ParseError> {
-    let span = span.trim(text);
-    let (max, window) = match (span.find(text, b"/"), span.find(text, b" per ")) {
-        (Some(at), _) => (span.to(at), span.from(at + 1)),
-        (None, Some(at)) => (span.to(at), span.from(at + 5)),
-        (None, None) => return span.error(Reason::NoLimit),
+pub(crate) const fn limit(text: &[u8]) -> Result<Limit, ParseError<'_>> {
+    let text = text.trim_ascii();
+    let (max, rest) = match (split(text, b"/"), split(text, b" per ")) {
+        (Some(parts), _) | (None, Some(parts)) => parts,
+        (None, None) => return error(text, Reason::NoLimit),
     };
-    let max = tri!(number(text, max.trim(text)));
-    let (window, resolution) = match window.find(text, b"~") {
-        Some(at) => (window.to(at), Some(window.from(at + 1).trim(text))),
-        None => (window, None),
+    let max = tri!(number(max.trim_ascii()));
+    let (length, resolution) = match split(rest, b"~") {
+        Some((length, resolution)) => (length, Some(resolution.trim_ascii())),
+        None => (rest, None),
     };
-    let window = tri!(window_in(text, window));
-    let limit = match Limit::with_window(max, window) {
+    let limit = match Limit::with_window(max, tri!(window(length))) {
         Ok(limit) => limit,
-        Err(error) => return span.error(Reason::OutOfRange(error)),
+        Err(out_of_range) => return error(text, Reason::OutOfRange(out_of_range)),
     };
     let Some(resolution) = resolution else { return Ok(limit) };
-    let micros = tri!(micros_in(text, resolution));
-    match limit.with_resolution(Duration::from_micros(micros)) {
+    match limit.with_resolution(Duration::from_micros(tri!(micros(resolution)))) {
         Ok(limit) => Ok(limit),
-        Err(error) => resolution.error(Reason::Resolution(error)),
+        Err(out_of_range) => error(resolution, Reason::Resolution(out_of_range)),
     }
 }
 
-/// Parses limits separated by commas, such as `"3/1s, 100/1h"`.
-pub(crate) const fn limits(text: &[u8]) -> Result<Limits, ParseError> {
-    let (mut limits, mut count) = ([Limit::UNUSED; MAX_LIMITS], 0);
-    let mut rest = Span::of(text);
-    loop {
-        let end = match rest.find(text, b",") {
-            Some(comma) => comma,
-            None => rest.end,
+/// Parses limits separated by commas, such as `"3/1s, 100/1h"`. Returns them at the front of the array, and their number.
+pub(crate) const fn limits(text: &[u8]) -> Result<([Limit; MAX_LIMITS], usize), ParseError<'_>> {
+    let (mut limits, mut count, mut rest) = ([Limit::UNUSED; MAX_LIMITS], 0, Some(text));
+    while let Some(text) = rest {
+        let (next, after) = match split(text, b",") {
+            Some((next, after)) => (next, Some(after)),
+            None => (text, None),
         };
         if count == MAX_LIMITS {
-            return rest.error(Reason::TooManyLimits);
+            return error(text, Reason::TooManyLimits);
         }
-        limits[count] = tri!(limit_in(text, rest.to(end)));
-        count += 1;
-        if end == rest.end {
-            return Ok(Limits::new(limits, count));
-        }
-        rest = rest.from(end + 1);
+        limits[count] = tri!(limit(next));
+        (count, rest) = (count + 1, after);
     }
+    Ok((limits, count))
 }

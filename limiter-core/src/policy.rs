@@ -1,14 +1,15 @@
 //! Policies: one or more limits and a counting mode.
 
 use std::borrow::Cow;
+use std::fmt;
 
-use crate::bounds::{OutOfRange, Quantity};
+use crate::bounds::{MAX_LIMITS, OutOfRange, Quantity};
 use crate::limit::Limit;
-use crate::limits::{Limits, MAX_LIMITS};
 use crate::time::Window;
 
 /// The counting mode: which acquires append an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Counting {
     /// Only admitted acquires count, so denied requests are free. This is the default.
     #[default]
@@ -41,15 +42,21 @@ pub enum Counting {
 /// search = "5/10s, 100/1h"
 /// login = { limits = ["5/15m"], counting = "attempts", name = "logins" }
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Policy {
-    limits: Limits,
+    /// A `const` holds neither a `Vec` nor a box. The elements behind the limits are [`Limit::UNUSED`].
+    limits: [Limit; MAX_LIMITS],
+    /// The number of limits, and the bit [`RESOLUTION`].
+    len: u8,
     counting: Counting,
     longest_window: Window,
     largest_max: u64,
     smallest_max: u64,
     name: Option<Cow<'static, str>>,
 }
+
+/// The bit of `len` that is set if a limit has a resolution, so that no array of exact limits has such a length.
+const RESOLUTION: u8 = 1 << 7;
 
 impl Policy {
     /// Returns a policy of these limits, with [`Counting::Admitted`].
@@ -70,7 +77,7 @@ impl Policy {
         if count == 0 || count > MAX_LIMITS {
             return Err(OutOfRange::new(Quantity::Limits, count as u64));
         }
-        Ok(Self::from_checked(Limits::new(array, count)))
+        Ok(Self::from_checked(array, count))
     }
 
     /// Returns a policy of these limits, with [`Counting::Admitted`]. An invalid number of limits is a compile error.
@@ -86,15 +93,18 @@ impl Policy {
             array[i] = limits[i];
             i += 1;
         }
-        Self::from_checked(Limits::new(array, N))
+        Self::from_checked(array, N)
     }
 
-    pub(crate) const fn from_checked(limits: Limits) -> Self {
-        let first = limits.first();
-        let (mut longest, mut largest, mut smallest) = (first.window(), first.max(), first.max());
-        let mut i = 1;
-        while i < limits.count() {
-            let limit = limits.get(i);
+    /// Returns a policy of the first `count` limits of `limits`. `count` is 1 to [`MAX_LIMITS`].
+    pub(crate) const fn from_checked(limits: [Limit; MAX_LIMITS], count: usize) -> Self {
+        let (mut longest, mut largest, mut smallest) = (limits[0].window(), limits[0].max(), limits[0].max());
+        let (mut len, mut i) = (count as u8, 0);
+        while i < count {
+            let limit = limits[i];
+            if limit.resolution_micros() > 0 {
+                len |= RESOLUTION;
+            }
             if limit.window().as_micros() > longest.as_micros() {
                 longest = limit.window();
             }
@@ -108,6 +118,7 @@ impl Policy {
         }
         Self {
             limits,
+            len,
             counting: Counting::Admitted,
             longest_window: longest,
             largest_max: largest,
@@ -131,10 +142,10 @@ impl Policy {
     }
 
     /// Returns the 1 to [`MAX_LIMITS`] limits, in order.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn limits(&self) -> &[Limit] {
-        &self.limits
+        self.limits.get(..usize::from(self.len & !RESOLUTION)).unwrap_or(&self.limits)
     }
 
     /// Returns the counting mode.
@@ -177,13 +188,20 @@ impl Policy {
     #[inline]
     #[must_use]
     pub const fn has_resolution(&self) -> bool {
-        self.limits.have_resolution()
+        self.len & RESOLUTION > 0
     }
 
     /// See [`crate::internal::limits_array`].
     #[inline(always)]
     pub(crate) fn limits_array<const N: usize>(&self) -> Option<&[Limit; N]> {
-        self.limits.as_array()
+        if usize::from(self.len) == N { self.limits.first_chunk() } else { None }
+    }
+}
+
+impl fmt::Debug for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Policy");
+        out.field("limits", &self.limits()).field("counting", &self.counting).field("name", &self.name).finish()
     }
 }
 
@@ -219,19 +237,13 @@ impl IntoPolicy for Limit {
 
 impl<const N: usize> IntoPolicy for [Limit; N] {
     fn into_policy(self) -> Policy {
-        self.into()
+        Policy::from_limits(self)
     }
 }
 
 impl From<Limit> for Policy {
     fn from(limit: Limit) -> Self {
         Self::from_limits([limit])
-    }
-}
-
-impl<const N: usize> From<[Limit; N]> for Policy {
-    fn from(limits: [Limit; N]) -> Self {
-        Self::from_limits(limits)
     }
 }
 

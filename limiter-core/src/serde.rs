@@ -29,25 +29,6 @@ macro_rules! as_text {
 
 as_text!(Window, Limit);
 
-impl Serialize for Counting {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(match self {
-            Self::Admitted => "admitted",
-            Self::Attempts => "attempts",
-        })
-    }
-}
-
-impl<'de> Deserialize<'de> for Counting {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match &*Cow::<'de, str>::deserialize(deserializer)? {
-            "admitted" => Ok(Self::Admitted),
-            "attempts" => Ok(Self::Attempts),
-            other => Err(D::Error::unknown_variant(other, &["admitted", "attempts"])),
-        }
-    }
-}
-
 impl Serialize for Policy {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut out = serializer.serialize_struct("Policy", 3)?;

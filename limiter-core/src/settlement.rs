@@ -8,11 +8,11 @@ use crate::time::{Timestamp, Window};
 
 /// A handle to one entry of a log, used to settle or refund it.
 ///
-/// A receipt is valid only for the log that issued it, and only while the log keeps the entry. That is the longest window
-/// of the operation's policy, or of the limiter's default policy if that is longer. If a limit of either has a
-/// [resolution](crate::Limit::resolution), it is at most ten minutes. Otherwise it matches no entry.
+/// A receipt is valid for the longest window of the operation's policy, or of the limiter's default policy if that is longer.
+/// If a limit of either has a [resolution](crate::Limit::resolution), it is valid for at most ten minutes. Later it matches
+/// no entry.
 ///
-/// One exception: if a caller gave entries of two logs the same id and the same time, a receipt of either may match both.
+/// A receipt matches no entry of another log, with one exception: if a caller gave entries of two logs the same id and the same time, a receipt of either may match both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Receipt {
     entry: EntryId,

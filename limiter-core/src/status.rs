@@ -81,6 +81,40 @@ impl LimitStatus {
     }
 }
 
+/// Defines the methods that return the values of the binding limit.
+macro_rules! binding_values {
+    () => {
+        /// Returns the binding limit.
+        #[inline]
+        #[must_use]
+        pub fn limit(&self) -> Limit {
+            self.binding().limit
+        }
+
+        /// Returns the cost counted in the binding limit's window, capped at the limit's maximum.
+        #[inline]
+        #[must_use]
+        pub fn used(&self) -> u64 {
+            self.binding().used
+        }
+
+        /// Returns the units that remain of the binding limit.
+        #[inline]
+        #[must_use]
+        pub fn remaining(&self) -> u64 {
+            self.binding().remaining()
+        }
+
+        /// Returns how long until [`remaining`](Self::remaining) next grows. Zero if nothing is used.
+        #[inline]
+        #[must_use]
+        pub fn refill_after(&self) -> Duration {
+            self.binding().refill_after()
+        }
+    };
+}
+pub(crate) use binding_values;
+
 impl Status {
     /// Returns the usage that `log` reports for the limits of `policy`.
     pub(crate) fn new(policy: &Policy, log: LogFacts) -> Self {
@@ -107,33 +141,7 @@ impl Status {
         self.now
     }
 
-    /// Returns the binding limit.
-    #[inline]
-    #[must_use]
-    pub fn limit(&self) -> Limit {
-        self.binding().limit
-    }
-
-    /// Returns the cost counted in the binding limit's window, capped at the limit's maximum.
-    #[inline]
-    #[must_use]
-    pub fn used(&self) -> u64 {
-        self.binding().used
-    }
-
-    /// Returns the units that remain of the binding limit.
-    #[inline]
-    #[must_use]
-    pub fn remaining(&self) -> u64 {
-        self.binding().remaining()
-    }
-
-    /// Returns how long until [`remaining`](Self::remaining) next grows. Zero if nothing is used.
-    #[inline]
-    #[must_use]
-    pub fn refill_after(&self) -> Duration {
-        self.binding().refill_after()
-    }
+    binding_values!();
 
     /// Returns how long until every window is empty. Zero if they are all empty now.
     #[inline]

@@ -29,7 +29,7 @@ pub struct Admitted(Decision);
 /// # Ok::<(), Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
 // Boxed: a large `Err` makes every `Result` of the caller large.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denied(Box<Decision>);
 
 impl Admitted {
@@ -70,12 +70,6 @@ impl Deref for Denied {
 
     fn deref(&self) -> &Decision {
         &self.0
-    }
-}
-
-impl fmt::Debug for Denied {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Denied").field(&self.0).finish()
     }
 }
 

@@ -1,5 +1,7 @@
 //! A wrapper that replaces a store's clock.
 
+use std::task::Poll;
+
 use crate::clock::{Clock, Timer};
 use crate::decision::Decision;
 use crate::error::Error;
@@ -8,7 +10,6 @@ use crate::log_key::LogKey;
 use crate::op::{At, Op};
 use crate::settlement::Settlement;
 use crate::store::{NowStore, Otherwise, WindowStore, forward};
-use std::task::Poll;
 
 /// A store that takes its time from another clock: a mock clock in a test, or a shared time authority.
 ///
@@ -80,14 +81,6 @@ impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
 impl<S: NowStore, C: Clock> NowStore for WithClock<S, C> {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         self.store.apply_now(&self.op(op))
-    }
-
-    fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
-        self.store.decide_now(self.op(&op))
-    }
-
-    fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {
-        self.store.prefetch(logs);
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {

@@ -8,8 +8,8 @@ pub(crate) mod ring;
 pub(crate) mod sparse;
 pub(crate) mod view;
 
+use limiter_core::Timestamp;
 use limiter_core::store::Op;
-use limiter_core::{Timestamp, internal};
 
 use self::encoding::Header;
 use self::header::{Format, Oldest};
@@ -106,7 +106,7 @@ impl Log {
 
     pub(crate) fn newest(&self) -> Option<Timestamp> {
         match self {
-            Self::Other(Other::Sparse(sparse)) => internal::newest(&sparse.log),
+            Self::Other(Other::Sparse(sparse)) => sparse.log.newest(),
             Self::Other(Other::Inline(inline)) => (inline.len() > 0).then(|| inline.newest()),
             Self::Ring(ring) => (ring.header.len() > 0).then(|| ring.header.newest()),
         }
@@ -123,7 +123,7 @@ impl Log {
 
     /// Returns what eviction compares: the entries, or the units where entries may merge.
     pub(crate) fn weight(&self) -> u64 {
-        if let Self::Other(Other::Sparse(sparse)) = self { internal::cost(&sparse.log) } else { self.len() as u64 }
+        if let Self::Other(Other::Sparse(sparse)) = self { sparse.log.cost() } else { self.len() as u64 }
     }
 
     /// Returns an [`Oldest`] that names no entry of this log.

@@ -5,7 +5,8 @@ use limiter_core::{Counting, Policy};
 
 use crate::format::{ACQUIRE, ATTEMPT, LIMIT_LEN, OP_HEAD_LEN, PEEK, RECORD, RETENTION, SETTLE_HEAD_LEN, TIME_END};
 
-/// Returns an operation without a deadline as `apply_fast.lua` reads it, or under a limit with a resolution, `windows.lua`. `id` is a caller's 16 bytes or the store's 6.
+/// Returns an operation without a deadline as `apply_fast.lua` reads it, or under a limit with a resolution, `windows.lua`. `id` is a
+/// caller's 16 bytes or the store's 6.
 pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
     let kind = match (op.mode, op.policy.counting()) {
         (Mode::Acquire, Counting::Admitted) => ACQUIRE,
@@ -90,7 +91,7 @@ fn u56(number: u64) -> [u8; 7] {
 
 #[cfg(test)]
 mod tests {
-    use limiter_core::{Name, Receipt, Timestamp, Window, policy};
+    use limiter_core::policy;
 
     use super::*;
 
@@ -135,31 +136,6 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_may_merge_sends_the_windows_and_their_resolutions() {
-        for (own, default, windows) in [
-            ("3/9us~1us", None, &[9, 1][..]),
-            ("3/50us~10us, 2/9us", None, &[9, 0, 50, 10]),
-            ("3/50us, 2/9us~1us", Some("9/70us~10us"), &[9, 0, 50, 0, 70, 10]),
-            ("3/50us~10us", Some("9/50us~1us, 3/9us~1us"), &[9, 1, 50, 1]),
-            ("3/50us", None, &[]),
-        ] {
-            let (own, default) = (own.parse().unwrap(), default.map(|text| text.parse().unwrap()));
-            let mut op = Op::record("k", &own);
-            op.limiter_policy = default.as_ref();
-            let request = apply(&op, b"ttl id");
-            let sent = sent_retention(&op).map_or(0, |_| 14) + 14 * own.limits().len();
-            match request[21 + sent..].split_last() {
-                Some((count, pairs)) => {
-                    assert_eq!((numbers(pairs), usize::from(*count) * 2), (windows.to_vec(), windows.len()));
-                }
-                None => assert_eq!(windows, [0; 0]),
-            }
-            op.mode = Mode::Peek;
-            assert_eq!(apply(&op, b"ttl id").len(), 21 + 14 * own.limits().len());
-        }
-    }
-
-    #[test]
     fn a_deadline_is_set_and_removed() {
         let policy = policy!("3/1us");
         let none = apply(&Op::acquire("k", &policy), b"ttl id");
@@ -170,17 +146,5 @@ mod tests {
             set_deadline(&mut request, none_or_never);
             assert_eq!(request, none);
         }
-    }
-
-    #[test]
-    fn a_settlement_sends_the_limits_to_report() {
-        let policy = policy!("3/1us, 5/9us");
-        let at = Timestamp::from_micros(77).unwrap();
-        let receipt = Receipt::new(5_u128.into(), at, Window::from_micros(9).unwrap());
-        let log = limiter_core::store::LogKey::new(Name::default(), "k");
-        let request = settle(&Settlement::new(log, &policy, receipt, 2));
-        assert_eq!(request[..16], 5_u128.to_be_bytes());
-        assert_eq!(numbers(&request[16..]), [77, 9, 2, 1, 3, 9, 5]);
-        assert_eq!(request.capacity(), request.len());
     }
 }

@@ -112,7 +112,7 @@ fn log_facts(log: &[OracleEntry], policy: &Policy, cost: u64, now: Timestamp) ->
     LogFacts {
         now,
         newest: log.last().map(|entry| entry.at),
-        usage: PerLimit::from_slice(&used).unwrap_or_else(|| PerLimit::one(Usage::default())),
+        usage: PerLimit::from_slice(&used).unwrap_or_else(|| PerLimit::from([Usage::default()])),
     }
 }
 

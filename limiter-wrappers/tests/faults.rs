@@ -5,6 +5,7 @@
 #[path = "faults/fallback.rs"]
 mod fallback;
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::io;
@@ -101,15 +102,13 @@ const EXPECTED: [(RedisFault, [&str; 7]); 18] = [
 const EXPECTED_OF_CLUSTER: [(ClusterFault, [&str; 7]); 2] =
     [(ClusterFault::Down, REFUSED), (ClusterFault::Migration, ["Ok"; 7])];
 
-/// Runs one fault, and returns its row of the table with the scene. Appends what is wrong.
+/// What a fault did: its row of the table, and what is wrong.
+type Row = (String, String);
+
+/// Runs one fault, and returns what it did with the scene.
 ///
 /// A busy machine may make a decision slow, so that is tried again. What a stack waits for by itself is there at each try.
-async fn row<X: Scene>(
-    start: impl Fn() -> io::Result<X>,
-    fault: X::Fault,
-    expected: [&str; 7],
-    wrong: &mut String,
-) -> (String, X) {
+async fn row<X: Scene>(start: impl Fn() -> io::Result<X>, fault: X::Fault, expected: [&str; 7]) -> (Row, X) {
     let mut tries_left = 5;
     loop {
         let mut scene = start().unwrap();
@@ -128,6 +127,7 @@ async fn row<X: Scene>(
             println!("{fault}: {seen:?}, once more");
             continue;
         }
+        let mut wrong = String::new();
         for (observed, expected) in seen.iter().zip(expected) {
             println!("{fault}: {observed:?}");
             if observed.during.to_string() != expected || !observed.violations.is_empty() {
@@ -135,27 +135,42 @@ async fn row<X: Scene>(
             }
         }
         let afterwards = if X::loses_data(fault) { "lost units can be admitted again" } else { "nothing is lost" };
-        return (format!("| {fault} | {} | {afterwards} |\n", found.join(" | ")), scene);
+        return ((format!("| {fault} | {} | {afterwards} |\n", found.join(" | ")), wrong), scene);
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_fault_against_every_stack() {
+/// The rows of all faults. Every `THREADS`th runs on one thread.
+fn rows() -> Vec<Row> {
+    // They wait more than they compute.
+    const THREADS: usize = 3;
+    let run = |number: usize| {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let Some((fault, expected)) = EXPECTED.get(number) else {
+                let (fault, expected) = EXPECTED_OF_CLUSTER[number - EXPECTED.len()];
+                let (row, scene) = row(ClusterScene::start, fault, expected).await;
+                let redirected =
+                    |text| scene.cluster().nodes().iter().any(|node| node.info("errorstats").unwrap().contains(text));
+                let is_migration = matches!(fault, ClusterFault::Migration);
+                assert!(!is_migration || redirected("errorstat_ASK:") && redirected("errorstat_MOVED:"));
+                return row;
+            };
+            row(RedisScene::start, *fault, *expected).await.0
+        })
+    };
+    let count = EXPECTED.len() + EXPECTED_OF_CLUSTER.len();
+    let part = |first| (first..count).step_by(THREADS).map(|number| (number, run(number))).collect::<Vec<_>>();
+    let rows: BTreeMap<usize, Row> = std::thread::scope(|scope| {
+        let parts: Vec<_> = (0..THREADS).map(|first| scope.spawn(move || part(first))).collect();
+        parts.into_iter().flat_map(|part| part.join().unwrap()).collect()
+    });
+    rows.into_values().collect()
+}
+
+#[test]
+fn every_fault_against_every_stack() {
     let _alone = alone();
-    let (mut rows, mut wrong) = (String::new(), String::new());
-    for (fault, expected) in EXPECTED {
-        rows += &row(RedisScene::start, fault, expected, &mut wrong).await.0;
-    }
-    let mut scene = None;
-    for (fault, expected) in EXPECTED_OF_CLUSTER {
-        let (row, cluster) = row(ClusterScene::start, fault, expected, &mut wrong).await;
-        (rows, scene) = (rows + &row, Some(cluster));
-    }
-    let scene = scene.unwrap();
-    for redirection in ["errorstat_ASK:", "errorstat_MOVED:"] {
-        let mut nodes = scene.cluster().nodes().iter();
-        assert!(nodes.any(|node| node.info("errorstats").unwrap().contains(redirection)), "no {redirection}");
-    }
+    let (rows, wrong): (String, String) = rows().into_iter().unzip();
     assert!(wrong.is_empty(), "{wrong}");
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/faults.md");
     let text = include_str!("faults.md").replace("{rows}\n", &rows);

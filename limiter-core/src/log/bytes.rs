@@ -23,6 +23,12 @@ use crate::time::Timestamp;
 
 const VERSION: u8 = 2;
 
+/// No log costs as much: without its oldest entry, it costs less than [`MAX_COST`]. Sums of more could overflow.
+const MOST_COST: u64 = 2 * MAX_COST;
+
+/// No log gets as far, and whatever is read can append more numbers than time suffices for.
+const FIRST_UNUSED_NUMBER: u64 = MERGED / 2;
+
 /// The kinds of entries, which the lowest three bits of a cost hold.
 const PLAIN: u64 = 0;
 const IS_MERGED: u64 = 1;
@@ -55,7 +61,7 @@ impl Log {
                 None if entry.is_merged() => IS_MERGED,
                 None => PLAIN,
             };
-            push(&mut out, self.cost(i) << 3 | kind);
+            push(&mut out, self.cost_of(i) << 3 | kind);
             if let Some((id, _)) = id {
                 out.extend_from_slice(&id.as_u128().to_le_bytes());
             }
@@ -106,6 +112,9 @@ fn read(mut bytes: &[u8]) -> Option<Log> {
             _ => return None,
         };
         let number = log.append(Timestamp::from_micros(at).ok()?, cost, mark).number();
+        if log.cost() > MOST_COST {
+            return None;
+        }
         if has_id {
             let id = EntryId::from_u128(u128::from_le_bytes(*take(bytes)?));
             if log.ids.insert(id, Original { number, admitted: word & 7 == ADMITTED_ID }).is_some() {
@@ -113,7 +122,7 @@ fn read(mut bytes: &[u8]) -> Option<Log> {
             }
         }
     }
-    (log.next <= next && next < MERGED && bytes.is_empty()).then_some(Log { next, ..log })
+    (log.next <= next && next < FIRST_UNUSED_NUMBER && bytes.is_empty()).then_some(Log { next, ..log })
 }
 
 fn take<'a, const N: usize>(bytes: &mut &'a [u8]) -> Option<&'a [u8; N]> {
@@ -151,6 +160,11 @@ fn crc32(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
     use crate::policy;
     use crate::policy::Counting;
@@ -200,9 +214,36 @@ mod tests {
         assert_eq!(Log::from_bytes(&other).unwrap_err().to_string(), "the saved log has version 1, expected 2");
     }
 
+    fn with_sum(content: &[u8]) -> Vec<u8> {
+        [content, &crc32(content).to_le_bytes()[..]].concat()
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_reads_back_can_be_used(
+            changes in vec((any::<usize>(), any::<u8>()), 0..4),
+            steps in vec((0..4_000_000_000_u64, 1..=MAX_COST, any::<bool>()), 1..20),
+        ) {
+            let mut content = log().to_bytes();
+            content.truncate(content.len() - 4);
+            for (i, byte) in changes {
+                let i = 1 + i % (content.len() - 1);
+                content[i] = byte;
+            }
+            let Ok(mut log) = Log::from_bytes(&with_sum(&content)) else { return Ok(()) };
+            let (policy, mut at) = (policy!("9/1m~1s, 4503599627370496/2h~1m"), log.newest().unwrap_or_default());
+            for (micros, cost, keep) in steps {
+                at = at.saturating_add(Duration::from_micros(micros));
+                let mut op = Op::record("", &policy).with_cost(cost).at(at);
+                op.keep = keep;
+                log.apply(&op, at).verify(&op).unwrap();
+                prop_assert_eq!(&Log::from_bytes(&log.to_bytes()).unwrap(), &log);
+            }
+        }
+    }
+
     #[test]
     fn a_right_checksum_does_not_make_nonsense_right() {
-        let with_sum = |content: &[u8]| [content, &crc32(content).to_le_bytes()[..]].concat();
         let head = |count: u8| [&[VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0][..], &[count]].concat();
         let entry = [5, 1, 8 | IS_KEPT as u8];
         assert!(Log::from_bytes(&with_sum(&[head(1), entry.to_vec()].concat())).is_ok());
@@ -222,6 +263,8 @@ mod tests {
                 "a number with a mark",
                 [head(1), vec![5, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 8]].concat(),
             ),
+            ("no number left", [&[VERSION, 0, 0, 0, 0, 0, 0, 0, 0][..], &[0xff; 8], &[0x3f, 0, 0]].concat()),
+            ("a cost that no log reaches", [head(3), [&[5, 1][..], &[0x80; 7], &[0x40]].concat().repeat(3)].concat()),
             ("a huge count", [head(0xff), vec![0xff, 0xff, 0x7f]].concat()),
         ] {
             assert_eq!(Log::from_bytes(&with_sum(&content)).unwrap_err().kind(), ErrorKind::Corrupt, "{what}");

@@ -14,7 +14,7 @@ impl Log {
     pub(crate) fn apply_common(&mut self, op: &Op<'_>, now: Timestamp) -> Option<SizedFacts<1>> {
         let ([limit], None) = (op.policy.limits(), op.limiter_policy) else { return None };
         let (max, oldest, newest) = (limit.max(), self.entries.front()?.at, self.newest()?);
-        let (time, used) = (self.clamped(op.at, now), self.cost_from(0));
+        let (time, used) = (self.clamped(op.at, now), self.cost());
         if !op.has_resolution() || op.is_kept() || used > max || !limit.window().counts(oldest, time) {
             return None;
         }

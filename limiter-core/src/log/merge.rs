@@ -51,7 +51,7 @@ impl Log {
     ///
     /// Most appends end here. What an append drops is the same: the newest entry stays, because the cost is below `max`.
     pub(super) fn add_to_newest(&mut self, op: &Op<'_>, max: u64, now: Timestamp) -> Option<StoredEntry> {
-        let cost = self.cost(self.len().checked_sub(1)?).saturating_add(op.cost);
+        let cost = self.cost_of(self.len().checked_sub(1)?).saturating_add(op.cost);
         let newest = self.entries.back_mut().filter(|newest| !newest.is_marked_kept())?;
         // All limits count the new entry, so all of them must count the newest one.
         let is_told_apart = |limit: &Limit| {
@@ -143,9 +143,9 @@ impl Log {
 
     /// Adds the cost of the entry `older` to entry `i`. Between them are kept entries only. The older one then costs nothing.
     fn absorb(&mut self, older: usize, i: usize) {
-        let cost = self.cost(older);
+        let cost = self.cost_of(older);
         self.entries.range_mut(older..i).for_each(|entry| entry.total = entry.total.wrapping_sub(cost));
-        let excess = self.cost(i).saturating_sub(MAX_COST);
+        let excess = self.cost_of(i).saturating_sub(MAX_COST);
         if excess > 0 {
             self.entries.range_mut(i..).for_each(|entry| entry.total = entry.total.wrapping_sub(excess));
         }

@@ -137,22 +137,15 @@ where
     S: WindowStore,
     B: AsRef<[u8]> + Send + Sync,
 {
-    let mut numbers = HashMap::new();
-    let mut by_key: Vec<Vec<usize>> = Vec::new();
+    let mut by_key: HashMap<_, Vec<_>> = HashMap::new();
     for (place, call) in calls.iter().enumerate() {
-        let number = *numbers.entry(call.key.as_ref()).or_insert(by_key.len());
-        match by_key.get_mut(number) {
-            Some(places) => places.push(place),
-            None => by_key.push(vec![place]),
-        }
+        by_key.entry(call.key.as_ref()).or_default().push(place);
     }
     let calls = &calls[..];
-    let futures = by_key.into_iter().map(|places| async move {
+    let futures = by_key.into_values().map(|places| async move {
         let mut results = Vec::with_capacity(places.len());
         for place in places {
-            if let Some(call) = calls.get(place) {
-                results.push((place, call.decide().await));
-            }
+            results.push((place, calls[place].decide().await));
         }
         results
     });

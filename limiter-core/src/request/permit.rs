@@ -27,6 +27,9 @@ use crate::verdict::Denied;
 ///
 /// # Errors
 /// The same as for [`Request`]. A denial is not an error: it is the `Err` of the inner `Result`.
+///
+/// # Cancel safety
+/// See [`Limiter`]. If the acquire was made before the future is dropped, its charge stays.
 #[must_use = "a request does nothing until it is awaited, or `now` is called"]
 #[derive(Debug)]
 pub struct PermitRequest<'a, S, B, V>(Request<'a, S, B, V>);
@@ -179,8 +182,9 @@ impl<'a, S> Permit<'a, S> {
     /// Replaces the cost of the acquire with the actual cost, or records that cost if the acquire has expired by now.
     ///
     /// Use it where work may take longer than the window: a settlement of an expired acquire has no effect, so the work would count
-    /// for nothing. [`Settled::recorded`](crate::Settled::recorded) tells which happened. An acquire that was refunded or reset
-    /// stays so, and one that still counts when its receipt has ended keeps its cost. Takes a second round trip if it records.
+    /// for nothing. [`Settled::recorded`](crate::Settled::recorded) tells which happened. An acquire that was refunded or
+    /// reset within the window stays so, and one that still counts when its receipt has ended keeps its cost. Takes a second
+    /// round trip if it records.
     pub fn settle_or_record(&self, cost: u64) -> Settle<'_, S, &[u8]> {
         self.settle(cost).or_record()
     }

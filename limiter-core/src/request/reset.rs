@@ -30,15 +30,11 @@ impl<S> Limiter<S> {
     /// Removes the whole log of a key. The output is `false` if there was none.
     #[inline]
     pub fn reset<K: Key>(&self, key: K) -> Reset<'_, S, K::Bytes> {
-        Reset::new(self, key.to_key())
+        Reset { limiter: self, key: key.to_key(), running: None }
     }
 }
 
 impl<'a, S, B> Reset<'a, S, B> {
-    pub(crate) fn new(limiter: &'a Limiter<S>, key: B) -> Self {
-        Self { limiter, key, running: None }
-    }
-
     /// Resets on a synchronous store, without a future. Returns `false` if there was no log.
     pub fn now(self) -> bool
     where

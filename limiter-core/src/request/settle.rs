@@ -13,8 +13,7 @@ use crate::op::{At, Mode};
 use crate::policy::Policy;
 use crate::settlement::{Receipt, Settlement};
 use crate::status::Settled;
-use crate::store::settled;
-use crate::store::{NowStore, WindowStore};
+use crate::store::{NowStore, WindowStore, settled};
 use crate::time::Timestamp;
 
 /// A settlement or a refund: a builder that is also a future.
@@ -29,44 +28,11 @@ use crate::time::Timestamp;
 /// See [`Limiter`].
 #[must_use = "a settlement does nothing until it is awaited, or `now` is called"]
 pub struct Settle<'a, S, B> {
-    call: SettleCall<'a, S, B>,
-    running: Option<BoxFuture<'a, Result<Settled, Error>>>,
-}
-
-struct SettleCall<'a, S, B> {
-    limiter: &'a Limiter<S>,
-    key: B,
-    policy: Option<&'a Policy>,
+    /// The record of the cost, which follows a settlement that comes too late.
+    call: Call<'a, S, B>,
     receipt: Receipt,
-    cost: u64,
-    at: At,
     or_record: bool,
-}
-
-impl<S, B: Clone> Clone for SettleCall<'_, S, B> {
-    fn clone(&self) -> Self {
-        Self { key: self.key.clone(), ..*self }
-    }
-}
-
-impl<S, B: AsRef<[u8]>> SettleCall<'_, S, B> {
-    fn settlement(&self) -> Settlement<'_> {
-        let policy = self.policy.unwrap_or(self.limiter.policy());
-        let settlement = Settlement::new(self.limiter.log(&self.key), policy, self.receipt, self.cost);
-        Settlement { at: self.at, ..settlement }
-    }
-
-    /// Returns the record to make after a settlement, if its entry counts no longer and the cost is to be counted all the same.
-    fn record(&self, settlement: &Settlement<'_>, settled: &Settled) -> Option<Call<'_, S, &[u8]>>
-    where
-        S: WindowStore,
-    {
-        let call = Call::new(self.limiter, self.key.as_ref(), Mode::Record);
-        let call = Call { policy: self.policy, cost: settlement.cost, at: self.at, ..call };
-        // Under a resolution, an entry counts for longer than its receipt is valid.
-        let counts = call.op().retention().window.counts(self.receipt.at(), settled.status().at());
-        (self.or_record && !settled.applied() && !counts && settlement.cost > 0).then_some(call)
-    }
+    running: Option<BoxFuture<'a, Result<Settled, Error>>>,
 }
 
 impl<S> Limiter<S> {
@@ -76,26 +42,19 @@ impl<S> Limiter<S> {
     /// removes the entry. A cost above [`MAX_COST`](crate::MAX_COST) counts as [`MAX_COST`](crate::MAX_COST).
     #[inline]
     pub fn settle<K: Key>(&self, key: K, receipt: Receipt, cost: u64) -> Settle<'_, S, K::Bytes> {
-        Settle::new(self, key.to_key(), None, receipt, cost)
+        Settle::new(Call::new(self, key.to_key(), Mode::Record), receipt, cost)
     }
 
     /// Removes the entry that `receipt` names, as if it had never been appended.
     #[inline]
     pub fn refund<K: Key>(&self, key: K, receipt: Receipt) -> Settle<'_, S, K::Bytes> {
-        Settle::new(self, key.to_key(), None, receipt, 0)
+        self.settle(key, receipt, 0)
     }
 }
 
 impl<'a, S, B> Settle<'a, S, B> {
-    pub(super) fn new(
-        limiter: &'a Limiter<S>,
-        key: B,
-        policy: Option<&'a Policy>,
-        receipt: Receipt,
-        cost: u64,
-    ) -> Self {
-        let call = SettleCall { limiter, key, policy, receipt, cost, at: At::StoreClock, or_record: false };
-        Self { call, running: None }
+    pub(super) fn new(call: Call<'a, S, B>, receipt: Receipt, cost: u64) -> Self {
+        Self { call: Call { cost, ..call }, receipt, or_record: false, running: None }
     }
 
     /// Sets the policy whose usage is reported. Default: the limiter's policy.
@@ -113,7 +72,7 @@ impl<'a, S, B> Settle<'a, S, B> {
     /// Records the cost as a new entry if the old one has expired. See
     /// [`Permit::settle_or_record`](crate::Permit::settle_or_record).
     pub(super) fn or_record(mut self) -> Self {
-        self.call.or_record = true;
+        self.or_record = true;
         self
     }
 
@@ -123,11 +82,24 @@ impl<'a, S, B> Settle<'a, S, B> {
         S: NowStore,
         B: AsRef<[u8]>,
     {
-        let settlement = self.call.settlement();
+        let settlement = settlement(&self.call, self.receipt);
         let settled = settled(&settlement, self.call.limiter.store.settle_now(&settlement));
-        let recorded = self.call.record(&settlement, &settled).and_then(|record| record.decide_now().ok());
+        let record = self.or_record && came_too_late(&self.call, self.receipt, &settled);
+        let recorded = record.then(|| self.call.decide_now().ok()).flatten();
         recorded.map_or(settled, Settled::recorded_by)
     }
+}
+
+fn settlement<'a, S>(call: &'a Call<'_, S, impl AsRef<[u8]>>, receipt: Receipt) -> Settlement<'a> {
+    let op = call.op();
+    Settlement { at: op.at, ..Settlement::new(op.log, op.policy, receipt, op.cost) }
+}
+
+/// Returns whether the entry counts no longer, and another one is to count in its place.
+fn came_too_late<S>(call: &Call<'_, S, impl AsRef<[u8]>>, receipt: Receipt, settled: &Settled) -> bool {
+    // Under a resolution, an entry counts for longer than its receipt is valid.
+    let counts = call.op().retention().window.counts(receipt.at(), settled.status().at());
+    !settled.applied() && !counts && call.cost > 0
 }
 
 impl<'a, S, B> Future for Settle<'a, S, B>
@@ -138,18 +110,18 @@ where
     type Output = Result<Settled, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { call, running } = &mut *self;
+        let Self { call, receipt, or_record, running } = &mut *self;
         let start = || -> BoxFuture<'a, _> {
-            let call = call.clone();
+            let (call, receipt, or_record) = (call.clone(), *receipt, *or_record);
             Box::pin(async move {
-                let settlement = call.settlement();
+                let settlement = settlement(&call, receipt);
                 let facts = call.limiter.store.settle(settlement).await?;
                 facts.verify(&settlement)?;
                 let settled = settled(&settlement, facts);
-                match call.record(&settlement, &settled) {
-                    Some(record) => Ok(Settled::recorded_by(record.decide().await?)),
-                    None => Ok(settled),
+                if or_record && came_too_late(&call, receipt, &settled) {
+                    return Ok(Settled::recorded_by(call.decide().await?));
                 }
+                Ok(settled)
             })
         };
         running.get_or_insert_with(start).as_mut().poll(context)
@@ -158,9 +130,9 @@ where
 
 impl<S, B> fmt::Debug for Settle<'_, S, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let SettleCall { limiter, receipt, cost, at, .. } = &self.call;
+        let Call { limiter, cost, at, .. } = &self.call;
         let mut out = f.debug_struct("Settle");
-        out.field("limiter", &limiter.name()).field("receipt", receipt).field("cost", cost).field("at", at);
+        out.field("limiter", &limiter.name()).field("receipt", &self.receipt).field("cost", cost).field("at", at);
         out.finish_non_exhaustive()
     }
 }

@@ -54,7 +54,7 @@ impl<'a, S> Target<'a, S> {
     }
 
     pub(super) fn settle(&self, receipt: Receipt, cost: u64) -> Settle<'_, S, &[u8]> {
-        Settle::new(&self.limiter, self.key.as_ref(), self.policy.as_deref(), receipt, cost)
+        Settle::new(self.call(Mode::Record), receipt, cost)
     }
 
     /// Returns the same without what it borrows.

@@ -62,33 +62,6 @@ impl Pair {
 }
 
 #[test]
-fn a_log_merges_as_the_golden_traces_say() {
-    let mut pair = Pair::new();
-    let policy = policy!("5/50s~10s");
-    for (tenths, allowed, used) in [(25, true, 1), (75, true, 2), (95, true, 3), (105, true, 4), (110, true, 5)] {
-        let decision = pair.apply(Op::acquire("", &policy).at(time(tenths * SECOND / 10)));
-        assert_eq!((decision.allowed(), decision.used(), decision.receipt()), (allowed, used, None));
-    }
-    assert_eq!(format!("{:?}", pair.log), "Log { entries: [(9500000, 3), (11000000, 2)], .. }");
-    for (micros, retry) in [(15 * SECOND, Some(44_500_000)), (59_499_999, Some(1)), (59_500_000, None)] {
-        let decision = pair.apply(Op::acquire("", &policy).at(time(micros)));
-        assert_eq!(decision.retry_after(), retry.map(Duration::from_micros));
-    }
-}
-
-#[test]
-fn after_a_pause_hundreds_merge_at_once() {
-    let (mut pair, policy) = (Pair::new(), policy!("9000/10s, 9000/2h~1m"));
-    for i in 0..900 {
-        pair.log.apply(&Op::record("", &policy).at(time(i * 1_000)), Timestamp::EPOCH);
-        let _ = pair.oracle.apply_now(&Op::record("", &policy).at(time(i * 1_000)));
-    }
-    assert_eq!(pair.log.len(), 900);
-    let _ = pair.apply(Op::record("", &policy).at(time(MINUTE)));
-    assert_eq!(format!("{:?}", pair.log), "Log { entries: [(899000, 900), (60000000, 1)], .. }");
-}
-
-#[test]
 fn an_endless_stream_leaves_a_small_log() {
     let (mut log, policy) = (Log::new(), policy!("1000000/1h~1m"));
     for i in 0..200_000 {
@@ -108,13 +81,13 @@ enum Step {
 }
 
 fn limits() -> impl Strategy<Value = Policy> {
+    let minutes = prop_oneof![1..=150_u64, Just(10), Just(60)];
     let resolutions = prop_oneof![Just(0), Just(MINUTE), Just(10 * MINUTE), Just(60 * MINUTE)];
-    let limit =
-        (1..=9_u64, 1..=150_u64, resolutions, any::<bool>()).prop_map(|(max, minutes, resolution, is_meter)| {
-            let window = Window::from_micros(minutes * MINUTE).unwrap();
-            let limit = Limit::with_window(if is_meter { MAX_COST } else { 3 * max }, window).unwrap();
-            limit.with_resolution(Duration::from_micros(resolution)).unwrap_or(limit)
-        });
+    let limit = (1..=9_u64, minutes, resolutions, any::<bool>()).prop_map(|(max, minutes, resolution, is_meter)| {
+        let window = Window::from_micros(minutes * MINUTE).unwrap();
+        let limit = Limit::with_window(if is_meter { MAX_COST } else { 3 * max }, window).unwrap();
+        limit.with_resolution(Duration::from_micros(resolution)).unwrap_or(limit)
+    });
     proptest::collection::vec(limit, 1..=3).prop_map(|limits| Policy::new(limits).unwrap())
 }
 
@@ -139,7 +112,7 @@ proptest! {
     fn a_log_equals_the_oracle(
         policies in [limits(), limits(), limits()],
         start in prop_oneof![Just(0), Just(1_700_000_000 * SECOND), Just(Timestamp::MAX.as_micros() - 200 * MINUTE)],
-        steps in proptest::collection::vec((step(), prop_oneof![Just(0), 0..120_u64, 120..3_600_u64]), 1..80),
+        steps in proptest::collection::vec((step(), prop_oneof![Just(0), Just(600), 0..120_u64, 120..3_600_u64]), 1..80),
     ) {
         let (mut pair, mut now) = (Pair::new(), start);
         for (step, seconds) in steps {

@@ -104,7 +104,7 @@ impl<'a> General<'a> {
                 }
             }
         }
-        let usage = PerLimit::from_slice(&usage[..self.limits.len()]).unwrap_or_else(|| PerLimit::one(usage[0]));
+        let usage = PerLimit::from_slice(&usage[..self.limits.len()]).unwrap_or_else(|| PerLimit::from([usage[0]]));
         LogFacts { now: self.now, newest: entries.newest(), usage }
     }
 }

@@ -46,7 +46,7 @@ fn every_sequence_of_three_conforms() {
 #[test]
 fn many_tasks_on_a_key_conform() {
     for tasks in [2, 4, 8] {
-        let suite = Suite::new().contention(tasks, 2_000 / tasks, 5).phases(&[Phase::Contention]);
+        let suite = Suite::new().contention(tasks, 2_000 / tasks, 2).phases(&[Phase::Contention]);
         let report = suite.run_blocking(Arc::new(MemoryStore::new())).unwrap();
         assert!(report.contended >= 5 * 5 * 2_000, "{report:?}");
     }

@@ -164,18 +164,25 @@ fn a_key_with_one_entry_takes_a_hundred_bytes_and_a_unit_entry_at_most_eight_and
     assert!((hundred - one) / 99.0 <= 8.5, "{hundred} bytes for a hundred entries, {one} for one");
 }
 
+/// Returns the bytes that logs take, beside those of an empty store.
+fn bytes_of(
+    filled: &mut Option<Limiter<MemoryStore>>,
+    policy: &Policy,
+    fill: impl FnOnce(&Limiter<MemoryStore>),
+) -> i64 {
+    let taken = measure(|| fill(filled.insert(limiter(policy))));
+    let empty = measure(|| drop(std::hint::black_box(limiter(policy))));
+    taken.bytes_current - empty.bytes_max as i64
+}
+
 #[test]
 fn a_limit_of_100_000_a_day_takes_about_a_megabyte() {
-    let mut filled = None;
-    let taken = measure(|| {
-        let limiter = filled.insert(limiter(policy!("100000/1d")));
+    let bytes = bytes_of(&mut None, &policy!("100000/1d"), |limiter| {
         // Spread over a day.
         for i in 0..100_000 {
             assert!(limiter.acquire("key").at(at((1 << 50) + 863_999 * i)).now().unwrap().allowed());
         }
     });
-    let empty = measure(|| drop(std::hint::black_box(limiter(policy!("100000/1d")))));
-    let bytes = taken.bytes_current - (empty.bytes_max as i64);
     assert!((800_000..1_100_000).contains(&bytes), "{bytes} bytes");
 }
 
@@ -184,43 +191,47 @@ fn a_log_with_a_resolution_takes_memory_by_its_cells() {
     for (text, cells, at_most) in
         [("1000000/30d~1h", 720, 40_000), ("1000000/30d~6h", 120, 8_000), ("1000/1h~1m", 60, 4_000)]
     {
-        let (policy, mut filled): (Policy, _) = (text.parse().unwrap(), None);
-        let limit = policy.limits()[0];
-        let (max, window) = (limit.max(), limit.window().as_micros());
-        let taken = measure(|| {
-            let limiter = filled.insert(limiter(policy.clone()));
+        let policy: Policy = text.parse().unwrap();
+        let (max, window) = (policy.limits()[0].max(), policy.longest_window().as_micros());
+        let mut filled = None;
+        let bytes = bytes_of(&mut filled, &policy, |limiter| {
             // Ten acquires in each cell, for two windows. A unit frees up to a cell late.
             for i in 0..20 * cells {
                 let at = at((1 << 50) + i * (window / (10 * cells)));
-                assert!(
-                    limiter.acquire("key").cost(max / (10 * cells + 10)).at(at).now().unwrap().allowed(),
-                    "{text}: {i}"
-                );
+                let decision = limiter.acquire("key").cost(max / (10 * cells + 10)).at(at).now().unwrap();
+                assert!(decision.allowed(), "{text}: {i}");
             }
         });
-        let used = filled.as_ref().unwrap().status("key").at(at((1 << 50) + 2 * window)).now().unwrap().used();
+        let limiter = filled.unwrap();
+        let used = limiter.status("key").at(at((1 << 50) + 2 * window)).now().unwrap().used();
         assert!(used > max / 2, "{text}: {used} are in use");
-        let entries = entries(filled.as_ref().unwrap(), "key") as u64;
+        let entries = entries(&limiter, "key") as u64;
         assert!((cells..=cells + 2).contains(&entries), "{text}: {entries} entries");
-        let empty = measure(|| drop(std::hint::black_box(limiter(policy.clone()))));
-        let bytes = taken.bytes_current - (empty.bytes_max as i64);
-        println!("{text}: {entries} entries, {bytes} bytes");
         assert!((1..=at_most).contains(&bytes), "{text}: {bytes} bytes");
     }
 }
 
 #[test]
 fn a_flood_of_fresh_keys_stays_within_the_bound_and_frees_nobody() {
-    // With a resolution, one entry may use the limit up.
-    for policy in [policy!("3/1h"), policy!("3/1h~1h"), policy!("3/1d~1d, 3/1h")] {
-        let limiter = Limiter::new("test", policy.clone(), MemoryStore::with_max_keys(1000));
+    for (policy, max_keys, fresh, check_every) in [
+        (policy!("3/1h"), 1_000, 50_000_u32, 1),
+        // With a resolution, one entry may use the limit up.
+        (policy!("3/1h~1h"), 1_000, 50_000, 1),
+        (policy!("3/1d~1d, 3/1h"), 1_000, 50_000, 1),
+        // Direct slots are open at first.
+        (policy!("3/1h"), 65_536, 150_000, 500),
+    ] {
+        let limiter = Limiter::new("test", policy.clone(), MemoryStore::with_max_keys(max_keys));
         while limiter.acquire("over its limit").now().unwrap().allowed() {}
-        for i in 0..50_000_u32 {
+        for i in 0..fresh {
             assert!(limiter.acquire(i.to_le_bytes()).now().unwrap().allowed());
-            assert!(limiter.store().len() <= 1000);
-            assert!(!limiter.acquire("over its limit").now().unwrap().allowed(), "{policy}: freed by fresh key {i}");
+            if i % check_every == 0 {
+                assert!(limiter.store().len() <= max_keys, "{policy}: {} after key {i}", limiter.store().len());
+                let decision = limiter.acquire("over its limit").now().unwrap();
+                assert!(!decision.allowed(), "{policy}: freed by fresh key {i}");
+            }
         }
-        assert!(limiter.store().len() > 500, "{policy}: {}", limiter.store().len());
+        assert!(limiter.store().len() > max_keys / 2, "{policy}: {}", limiter.store().len());
     }
 }
 
@@ -240,21 +251,6 @@ fn a_flood_of_long_keys_frees_their_memory_and_nobody() {
     }
     assert!(!limiter.acquire("victim").now().unwrap().allowed());
     assert_eq!(limiter.peek(&key[..]).now().unwrap().used(), 1);
-}
-
-#[test]
-fn a_bound_that_leaves_room_for_lines_holds_when_they_are_closed_and_after() {
-    let max_keys = 65_536;
-    let limiter = Limiter::new("test", policy!("3/1h"), MemoryStore::with_max_keys(max_keys));
-    while limiter.acquire("over its limit").now().unwrap().allowed() {}
-    for i in 0..150_000_u32 {
-        assert!(limiter.acquire(i.to_le_bytes()).now().unwrap().allowed());
-        if i % 500 == 0 {
-            assert!(limiter.store().len() <= max_keys, "{} after fresh key {i}", limiter.store().len());
-            assert!(!limiter.acquire("over its limit").now().unwrap().allowed(), "freed by fresh key {i}");
-        }
-    }
-    assert!(limiter.store().len() > max_keys / 2, "{}", limiter.store().len());
 }
 
 #[test]

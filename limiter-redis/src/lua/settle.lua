@@ -34,36 +34,34 @@ local function settle()
   local target, tag, before = find_entry(at, id, own_id)
   if not target then return false end
   local delta = cost - before
-  if delta == 0 then return true end
 
-  -- The entry and all newer ones, and what they become. Everything is read before anything is written.
+  -- The entry and all newer ones, and what they become, unless nothing changes. Everything is read before anything is written.
   local rank, size = call('ZRANK', key, target), call('ZCARD', key)
   local old, new = {}, {}
-  for first = rank, size - 1, $READ_BATCH do
+  for first = delta == 0 and size or rank, size - 1, $READ_BATCH do
     local stop = first + $READ_BATCH < size and first + $READ_BATCH - 1 or '-1'
     for _, member in ipairs(call('ZRANGE', key, first, stop)) do
       old[#old + 1], new[#new + 1] = member, moved(member, delta)
     end
   end
   local name = long_id(target, tag)
-  tag = tag - tag % 8 + tag % 4 + (cost > 1 and 4 or 0)
-  new[1] = sub(new[1], 1, 16) .. string.char(tag) .. name .. (cost > 1 and pack('>I7', cost) or '')
+  if delta ~= 0 then
+    tag = tag - tag % 8 + tag % 4 + (cost > 1 and 4 or 0)
+    new[1] = sub(new[1], 1, 16) .. string.char(tag) .. name .. (cost > 1 and pack('>I7', cost) or '')
+  end
 
   -- No limit sees further back than the newest entries that hold 2^52. Mostly that is the whole log.
   local ids = count_ids()
+  high, low = carry(high, low + delta)
+  local function is_seen(place)
+    local _, h, l = read(new[place - rank + 1] or call('ZRANGE', key, place, place)[1])
+    return after(h, l) < $MAX_COST
+  end
   local first = ids
-  if delta > 0 then
-    high, low = carry(high, low + delta)
-    local function is_seen(place)
-      local member = place < rank and call('ZRANGE', key, place, place)[1] or new[place - rank + 1]
-      local _, h, l = read(member)
-      return after(h, l) < $MAX_COST
-    end
-    local past = is_seen(first) and first or size - 1
-    while first < past do
-      local middle = math.floor((first + past) / 2)
-      if is_seen(middle) then past = middle else first = middle + 1 end
-    end
+  local past = is_seen(first) and first or size - 1
+  while first < past do
+    local middle = math.floor((first + past) / 2)
+    if is_seen(middle) then past = middle else first = middle + 1 end
   end
 
   -- Appends trust the newest entry to describe the log and the key's expiry. If it goes, they trust the one before it.
@@ -86,6 +84,7 @@ local function settle()
     call('ZADD', unpack(add))
     call('ZREM', unpack(remove))
   end
+  drop(ids, first - 1)
   if cost == 0 then
     call('ZREM', key, target)
     if tag % 4 >= 2 then call('ZREM', key, 'i' .. name .. sub(target, 1, 7)) end
@@ -94,7 +93,6 @@ local function settle()
     local clock = call('TIME')
     if call('PTTL', key) < expires - clock[1] * 1000 - clock[2] / 1000 then call('PEXPIREAT', key, expires) end
   end
-  drop(ids, first - 1)
   return true
 end
 

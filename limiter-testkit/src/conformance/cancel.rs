@@ -99,7 +99,7 @@ pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
 /// Runs a script and drops one call. Returns whether that call had already finished.
 async fn once(run: &mut Run<'_>, script: &Script, is_given: bool, after: DropAfter) -> Result<bool, Ended> {
     let wrong = |text| Ended::Wrong(Mismatch { call: 0, step: 0, citations: Vec::new(), transcript: text });
-    let mut session = Session::new(run, &run.handles()[..1], &script.case, 0).map_err(wrong)?;
+    let mut session = Session::new(run, &run.handles[..1], &script.case, 0).map_err(wrong)?;
     session.route = Some(Route::Facts);
     let when = if is_given { When::Given(Timestamp::from_micros_saturating(START)) } else { When::Store };
     let (dropped, steps) = (script.dropped.unwrap_or(0), script.case.steps.len());
@@ -111,7 +111,7 @@ async fn once(run: &mut Run<'_>, script: &Script, is_given: bool, after: DropAft
     let operation = script.case.steps[dropped].operation;
     let finished = session.dropped_step(dropped, operation, when, after).await.map_err(Ended::Wrong)?;
     let (send, receive) = oneshot::channel();
-    let task = run.spawner().start(Box::pin(async move {
+    let task = run.settings.spawner.start(Box::pin(async move {
         let result = run_script::steps(&mut session, &script, dropped + 1..steps, 1_000, None).await;
         _ = send.send((session, result));
     }));

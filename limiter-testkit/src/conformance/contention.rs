@@ -1,18 +1,33 @@
-//! Many tasks on one key.
+//! Many tasks on one log at the same time. Some serial order of their calls must explain every answer.
 
-mod acquires;
-mod refunds;
-mod tasks;
+mod order;
 
-use limiter_core::SharedStore;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::suite::failure::Findings;
+use limiter_core::store::At;
+use limiter_core::{SharedStore, Timestamp};
+
+use super::generated::strategy::START;
+use super::script::{self, Clock, Script};
+use super::sentence::Sentence::L12;
+use super::sequence::call_result::CallResult;
+use super::sequence::caller::{Caller, Route, StoreKeys};
+use super::sequence::case::Operation;
+use super::sequence::planner::Planner;
+use super::sequence::replay::salt;
+use super::sequence::{Call, Log};
+use super::suite::failure::{Finding, Findings};
 use super::suite::run::Run;
-use tasks::Contention;
+use order::{Made, Order, Search};
+
+/// The number of tasks that have a key of their own.
+const OWN_KEYS: usize = 200;
 
 pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
-    let handles = run.handles()[..1].to_vec();
-    for _ in 0..run.sizes().rounds {
+    let handles = run.handles[..1].to_vec();
+    for _ in 0..run.settings.sizes.rounds {
         at_once(run, &handles, findings).await;
         if !findings.is_empty() {
             return;
@@ -20,15 +35,148 @@ pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
     }
 }
 
-/// Runs every scenario once, with the tasks spread over the handles.
+/// Runs every script once, with the tasks spread over the handles.
 pub(crate) async fn at_once(run: &mut Run<'_>, handles: &[SharedStore], findings: &mut Findings) {
-    let (tasks, tries) = (run.sizes().tasks, run.sizes().tries);
-    let prefix = run.new_key();
-    let mut contention =
-        Contention { handles, spawner: run.spawner(), tasks, tries, prefix, keys: 0, calls: 0, findings };
-    acquires::run(&mut contention).await;
-    refunds::run(&mut contention).await;
-    let calls = contention.calls;
-    run.report.contended += calls;
-    run.count(calls);
+    for script in run.scripts(script::TOGETHER, findings) {
+        let title = format!("{} concurrent tasks: {}", run.settings.sizes.tasks, script.name);
+        if let Err(text) = together(run, handles, &Arc::new(script)).await {
+            findings.push(Finding::new(title, &[L12.nth(2)], text));
+        }
+    }
+}
+
+/// Makes the steps of a script in all tasks, in several turns with new keys.
+async fn together(run: &mut Run<'_>, handles: &[SharedStore], script: &Arc<Script>) -> Result<(), String> {
+    let (tasks, steps) = (run.settings.sizes.tasks, script.alone..script.case.steps.len());
+    let mut turns = Vec::new();
+    for _ in 0..run.settings.sizes.tries.div_ceil(steps.len()) {
+        let mut turn = Turn::new(script, &run.new_key(), tasks)?;
+        let mut caller = turn.caller.clone();
+        turn.alone = turn.make(&handles[0], &mut caller, 0, 0..script.alone).await;
+        turn.caller = caller;
+        turns.push(turn);
+    }
+    let turns: Arc<[Turn]> = turns.into();
+    let work = {
+        let (turns, handles) = (Arc::clone(&turns), handles.to_vec());
+        move |task: usize, turn: usize| {
+            let (turns, store, steps) = (Arc::clone(&turns), handles[task % handles.len()].clone(), steps.clone());
+            async move { turns[turn].make(&store, &mut turns[turn].caller.clone(), task, steps).await }
+        }
+    };
+    let mut made = run.settings.spawner.run_all((tasks, turns.len()), work).await?;
+    for turn in turns.iter().rev() {
+        let calls: Vec<Vec<Made>> = made.iter_mut().filter_map(Vec::pop).collect();
+        let end = turn.end(&handles[0], &calls).await;
+        let count = (calls.iter().map(Vec::len).sum::<usize>() + turn.alone.len() + end.len()) as u64;
+        run.report.contended += count;
+        run.count(count);
+        turn.explain(&calls, &end)?;
+    }
+    Ok(())
+}
+
+/// Logs that all tasks use at the same time, once.
+struct Turn {
+    script: Arc<Script>,
+    planner: Planner,
+    /// What the first call of each task continues.
+    caller: Caller,
+    /// The calls before the tasks start.
+    alone: Vec<Made>,
+    /// The time that the next call gives.
+    clock: AtomicU64,
+}
+
+impl Turn {
+    fn new(script: &Arc<Script>, key: &str, tasks: usize) -> Result<Self, String> {
+        let logs = (0..=tasks.min(OWN_KEYS) as u8).map(|key| Log { name: 0, key });
+        let store_keys = StoreKeys::of(logs, |k| format!("{key}/{k}").into_bytes());
+        let (planner, caller) = (Planner::new(&script.case)?, Caller::new(&store_keys, salt()));
+        let clock = AtomicU64::new(START);
+        Ok(Self { script: Arc::clone(script), planner, caller, alone: Vec::new(), clock })
+    }
+
+    /// Makes some steps of a task. A settlement without a receipt is left out.
+    async fn make(&self, store: &SharedStore, caller: &mut Caller, task: usize, steps: Range<usize>) -> Vec<Made> {
+        let mut made = Vec::new();
+        for step in steps {
+            // Tasks differ in the costs to which they settle, and in all keys but the first.
+            let call = match self.script.case.steps[step].operation {
+                Operation::Settle { step: issuer, .. } if !caller.receipts.contains_key(&issuer) => continue,
+                Operation::Settle { step: receipt, cost, .. } => {
+                    let cost = if cost == 0 { 0 } else { cost + task as u64 };
+                    Call::Settle { log: Log { name: 0, key: 0 }, policy: 0, receipt, cost, at: Timestamp::EPOCH }
+                }
+                mut operation => {
+                    if let Operation::Run { on, .. } = &mut operation {
+                        on.key *= 1 + (task % OWN_KEYS) as u8;
+                    }
+                    let Some(call) = self.planner.call(operation, Timestamp::EPOCH) else { continue };
+                    call
+                }
+            };
+            let owner = if step < self.script.alone { 0 } else { task };
+            made.push(self.call(store, caller, (owner, step), call).await);
+        }
+        made
+    }
+
+    async fn call(&self, store: &SharedStore, caller: &mut Caller, of: (usize, usize), call: Call) -> Made {
+        let at = match self.script.clock {
+            Clock::Store => At::StoreClock,
+            Clock::StandsStill => At::Given(Timestamp::from_micros_saturating(START)),
+            Clock::Ticks => At::Given(Timestamp::from_micros_saturating(self.clock.fetch_add(1, Ordering::Relaxed))),
+        };
+        let got = caller.call(store, self.planner.plan(), of.1, &call, at, Route::in_turn(of.0 + of.1)).await;
+        let time = match at {
+            At::Given(given) => given,
+            At::StoreClock => got.as_ref().ok().and_then(CallResult::at).unwrap_or_default(),
+        };
+        Made { of, call: call.with_time(time), receipt: caller.receipts.get(&of.1).copied(), got }
+    }
+
+    /// Looks at all entries of every log, and removes the logs.
+    async fn end(&self, store: &SharedStore, calls: &[Vec<Made>]) -> Vec<Made> {
+        let mut logs: Vec<Log> = calls.iter().flatten().map(|made| made.call.log()).collect();
+        logs.sort_unstable();
+        logs.dedup();
+        let mut made = Vec::new();
+        for log in logs {
+            for call in [self.planner.peek_all(log, Timestamp::EPOCH), Call::Reset { log }] {
+                let of = (calls.len(), self.script.case.steps.len() + made.len());
+                made.push(self.call(store, &mut self.caller.clone(), of, call).await);
+            }
+        }
+        made
+    }
+
+    /// Finds an order of the calls, each task's in its own order, that explains every answer.
+    fn explain(&self, calls: &[Vec<Made>], end: &[Made]) -> Result<(), String> {
+        let order = self.alone.iter().try_fold(Order::new(&self.planner), Order::then);
+        let order = order.ok_or_else(|| format!("before the tasks started:\n{}", self.describe(&self.alone)))?;
+        let tasks: Vec<&[Made]> = calls.iter().map(Vec::as_slice).collect();
+        if Search::default().explains(&order, &tasks, end) {
+            return Ok(());
+        }
+        let mut text = "no serial order of these calls explains the answers: two tasks overlapped\n".to_owned();
+        for (task, calls) in tasks.iter().enumerate() {
+            text += &format!("task {task}:\n{}", self.describe(calls));
+        }
+        Err(text + "afterwards:\n" + &self.describe(end))
+    }
+
+    fn describe(&self, calls: &[Made]) -> String {
+        let line = |made: &Made| {
+            let call = self.planner.plan().describe(&made.call);
+            match &made.got {
+                Ok(got) => format!(
+                    "  {call}: {got}, at {}\n",
+                    got.at().map_or_else(String::new, |at| at.as_micros().to_string())
+                ),
+                Err(error) => format!("  {call}: the error {error:?}\n"),
+            }
+        };
+        calls.iter().map(line).collect()
+    }
 }

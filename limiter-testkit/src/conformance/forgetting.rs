@@ -18,7 +18,7 @@ pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
     last_moment::run(run, findings).await;
     sweeps::run(run, findings).await;
     let mut scripts = run.scripts(script::FORGETTING, findings);
-    if run.sizes().wait > Duration::from_secs(70) {
+    if run.settings.sizes.wait > Duration::from_secs(70) {
         scripts.extend(run.scripts(script::FORGETTING_A_MINUTE, findings));
     }
     run_scripts(run, &scripts, Pace::Millis, 0, findings).await;
@@ -26,7 +26,7 @@ pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
 
 /// Runs the scripts with a sweep before every call. Their times are given, so F2 protects every log.
 async fn swept(run: &mut Run<'_>, findings: &mut Findings) {
-    if run.sweep().is_none() {
+    if run.settings.sweep.is_none() {
         return;
     }
     for script in run.planned(Planning::AsWritten, findings) {

@@ -26,8 +26,8 @@ pub(super) enum Judge {
 const MAX_SHRUNK: usize = 3;
 
 pub(crate) async fn exhaustive(run: &mut Run<'_>, findings: &mut Findings) {
-    let (depth, one_in) = (run.sizes().depth, run.sizes().one_in);
-    let mut number = run.seed() % one_in;
+    let (depth, one_in) = (run.settings.sizes.depth, run.settings.sizes.one_in);
+    let mut number = run.settings.seed % one_in;
     for policy in exhaustive::policies() {
         for case in exhaustive::sequences(&policy, depth) {
             number += 1;
@@ -54,14 +54,14 @@ async fn sequence(run: &mut Run<'_>, judge: Judge, case: &Case) -> Result<(), Bo
 
 pub(crate) async fn random(run: &mut Run<'_>, judge: Judge, findings: &mut Findings) {
     let mut seed = [0; 32];
-    seed[..8].copy_from_slice(&run.seed().to_le_bytes());
+    seed[..8].copy_from_slice(&run.settings.seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
     let (short, long, traffic) = (strategy::cases(1..=30), strategy::cases(60..=200), guarantee::traffic());
     let mut failed = 0;
     let count = match judge {
-        Judge::Oracle => run.sizes().sequences,
-        Judge::Guarantee => run.sizes().sequences.div_ceil(4),
+        Judge::Oracle => run.settings.sizes.sequences,
+        Judge::Guarantee => run.settings.sizes.sequences.div_ceil(4),
     };
     for number in 0..count {
         let shrinks = failed < MAX_SHRUNK;
@@ -109,7 +109,7 @@ async fn shrunk(
     mut smallest: Case,
     mut finding: Box<Finding>,
 ) -> Box<Finding> {
-    let (mut runs, most) = (0, run.sizes().shrinking);
+    let (mut runs, most) = (0, run.settings.sizes.shrinking);
     let mut goes_on = tree.simplify();
     while goes_on && runs < most {
         let case = tree.current();

@@ -14,13 +14,13 @@ const LATE: &str = "a handle that is opened late | L12.2 | 9/1h
 const FIRST_LATE_CALL: usize = 2;
 
 pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
-    if run.handles().len() < 2 {
+    if run.handles.len() < 2 {
         return;
     }
     opened_late(run, findings).await;
     in_turn(run, findings).await;
-    let handles = run.handles().to_vec();
-    for _ in 0..run.sizes().rounds {
+    let handles = run.handles.clone();
+    for _ in 0..run.settings.sizes.rounds {
         if findings.is_empty() {
             contention::at_once(run, &handles, findings).await;
         }
@@ -38,9 +38,9 @@ async fn opened_late(run: &mut Run<'_>, findings: &mut Findings) {
 
 /// Runs the scripts, each call through the next handle. Each handle must notice what the others changed.
 async fn in_turn(run: &mut Run<'_>, findings: &mut Findings) {
-    let handles = run.handles().to_vec();
+    let handles = run.handles.clone();
     for (number, planned) in run.planned(Planning::AsWritten, findings).iter().enumerate() {
-        for first in 0..run.sizes().rounds_of_cases.min(2) {
+        for first in 0..run.settings.sizes.rounds_of_cases.min(2) {
             let result = run.replay_script(planned, None, number + first, false).await;
             run.count_script(result.map_err(through_handles), findings);
         }

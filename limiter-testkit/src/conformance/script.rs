@@ -18,6 +18,7 @@ pub(crate) const GIVEN_TIMES: &str = include_str!("scripts/given_times.txt");
 pub(crate) const STORE_CLOCK: &str = include_str!("scripts/store_clock.txt");
 pub(crate) const FORGETTING: &str = include_str!("scripts/forgetting.txt");
 pub(crate) const FORGETTING_A_MINUTE: &str = include_str!("scripts/forgetting_a_minute.txt");
+pub(crate) const TOGETHER: &str = include_str!("scripts/together.txt");
 pub(crate) const DROPPED: &str = include_str!("scripts/dropped.txt");
 pub(crate) const DROPPED_AT_THE_STORES_CLOCK: &str = include_str!("scripts/dropped_at_the_stores_clock.txt");
 
@@ -36,6 +37,19 @@ pub(crate) struct Script {
     given: HashMap<usize, GivenTime>,
     /// The step whose future is dropped.
     pub(crate) dropped: Option<usize>,
+    /// The number of steps that are made before several tasks make the others.
+    pub(crate) alone: usize,
+    /// How time passes while several tasks make the steps.
+    pub(crate) clock: Clock,
+}
+
+/// The source of times for concurrent tasks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Clock {
+    StandsStill,
+    /// Each call gives a time that is a microsecond later.
+    Ticks,
+    Store,
 }
 
 /// A time that a step gives, in microseconds.
@@ -132,10 +146,13 @@ fn head_of(head: &str) -> Result<Script, String> {
     let mut parts = head.split(" | ");
     let (name, about) = (parts.next().unwrap_or_default(), parts.next().ok_or("expected sentences after the name")?);
     let mut case = Case { policies: Vec::new(), limiters: vec![CaseLimiter::NONE], start: START, steps: Vec::new() };
+    let mut clock = Clock::StandsStill;
     for part in parts {
         match part.split_once(' ') {
             Some(("start", start)) => case.start = number(start)?,
             Some(("two", "names")) => case.limiters = TWO_NAMES.to_vec(),
+            Some(("store", "clock")) => clock = Clock::Store,
+            None if part == "ticks" => clock = Clock::Ticks,
             None if part == "limiter" => case.limiters = vec![TWO_NAMES[0]],
             _ => {
                 let (limits, counting) = match part.strip_suffix(" attempts") {
@@ -148,7 +165,7 @@ fn head_of(head: &str) -> Result<Script, String> {
         }
     }
     let citations = vec![citations(about)?];
-    Ok(Script { name: name.to_owned(), case, citations, given: HashMap::new(), dropped: None })
+    Ok(Script { name: name.to_owned(), case, citations, given: HashMap::new(), dropped: None, alone: 0, clock })
 }
 
 /// Parses sentences such as `L9.1 S4`.
@@ -209,6 +226,7 @@ fn add_steps(mut script: Script, steps: &str) -> Result<Script, String> {
             match (change, &mut operation) {
                 ("after", _) => after = number(word()?)?,
                 ("called", _) => name = Some(word()?),
+                ("alone", _) => script.alone = number_of_step + 1,
                 ("dropped", _) => script.dropped = Some(number_of_step),
                 ("at", _) => {
                     script.given.insert(number_of_step, given_time(word()?)?);
@@ -271,7 +289,7 @@ mod tests {
     #[test]
     fn every_script_is_complete() {
         let mut names = HashSet::new();
-        let others = [STORE_CLOCK, FORGETTING, FORGETTING_A_MINUTE, DROPPED, DROPPED_AT_THE_STORES_CLOCK];
+        let others = [STORE_CLOCK, FORGETTING, FORGETTING_A_MINUTE, TOGETHER, DROPPED, DROPPED_AT_THE_STORES_CLOCK];
         let others = others.map(|text| parse(text).unwrap()).concat();
         assert!(parse(DROPPED).unwrap().iter().all(|script| script.dropped.is_some()));
         for script in parse(GIVEN_TIMES).unwrap().into_iter().chain(others) {

@@ -8,19 +8,21 @@ pub(super) mod planner;
 pub(super) mod replay;
 pub(super) mod transcript;
 
+use std::sync::Arc;
+
 use limiter_core::store::Mode;
 use limiter_core::{Limit, MAX_COST, Name, Policy, Timestamp, Window};
 
 use call_result::CallResult;
 use case::CaseId;
 
-/// The calls of a [`Case`](case::Case) on a store, each with its expected answer.
+/// The calls of a [`Case`](case::Case) on a store, each with its expected answer. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The case's policies, followed by one that covers every entry.
-    pub(crate) policies: Vec<Policy>,
+    pub(crate) policies: Arc<[Policy]>,
     pub(crate) start: Timestamp,
-    pub(crate) calls: Vec<Planned>,
+    pub(crate) calls: Vec<Arc<Planned>>,
 }
 
 /// A call and its expected answer.

@@ -10,12 +10,12 @@ pub(super) mod run_script;
 use std::time::Duration;
 
 use limiter_core::store::{At, LogKey};
-use limiter_core::{Error, SharedStore, Timestamp, WindowStore as _};
+use limiter_core::{SharedStore, Timestamp, WindowStore as _};
 
 use super::cancel::DropAfter;
 use super::sentence::Citation;
-use super::sequence::call_result::{CallResult, StoreResult, agrees};
-use super::sequence::caller::{Caller, Route, StoreKeys};
+use super::sequence::call_result::{CallResult, StoreResult, agrees, clone};
+use super::sequence::caller::{Caller, Route, StoreKeys, identify};
 use super::sequence::case::{Case, Operation};
 use super::sequence::planner::Planner;
 use super::sequence::replay::{Mismatch, Sweep, mismatch, salt};
@@ -48,8 +48,8 @@ impl Session {
         let logs = (0..=2).map(|k| Log { name: 0, key: k });
         let store_keys = StoreKeys::of(logs, |k| format!("{key}/{k}").into_bytes());
         let caller = Caller::new(&store_keys, salt());
-        let clock = ClockCheck::new(run.tolerance(), handles[0].timer().is_some());
-        let sweep = run.sweep().cloned();
+        let clock = ClockCheck::new(run.settings.tolerance, handles[0].timer().is_some());
+        let sweep = run.settings.sweep.clone();
         Ok(Self { handles: handles.to_vec(), turn, route: None, sweep, histories, store_keys, caller, clock })
     }
 
@@ -222,7 +222,7 @@ impl Session {
         }
         let plan = history.planner.plan();
         let number = plan.calls.len() - 1;
-        let got = self.caller.identify(number, &plan.calls[number], clone(got));
+        let got = identify(&self.caller.receipts, number, &plan.calls[number], clone(got));
         match &got {
             Ok(reply) if agrees(&plan.calls[number].expected, &got) => Ok(reply.clone()),
             Err(error) if agrees(&plan.calls[number].expected, &got) => Ok(CallResult::Refused(error.kind())),
@@ -240,13 +240,5 @@ impl Session {
 impl From<When> for At {
     fn from(when: When) -> Self {
         when.given().map_or(Self::StoreClock, Self::Given)
-    }
-}
-
-/// Clones a result. Errors cannot be cloned, so an error keeps only its text.
-fn clone(got: &StoreResult) -> StoreResult {
-    match got {
-        Ok(reply) => Ok(reply.clone()),
-        Err(error) => Err(Error::new(error.kind(), format!("{error:?}"))),
     }
 }

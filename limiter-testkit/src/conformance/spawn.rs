@@ -40,15 +40,14 @@ impl Spawner {
         (self.0)(task)
     }
 
-    /// Runs `work(task, try)` for every task, `tries` times each, with all tasks running concurrently. `in_step` makes all
-    /// tasks start each try at the same time. Returns the results in the order of tasks, then of tries.
+    /// Runs `work(task, turn)` for every task, `turns` times each. All tasks start each turn at the same time. Returns the results
+    /// in the order of tasks, then of turns.
     ///
     /// # Errors
     /// If a task ended early. States the number of results.
     pub(crate) async fn run_all<T, F>(
         &self,
-        (tasks, tries): (usize, usize),
-        in_step: bool,
+        (tasks, turns): (usize, usize),
         work: impl Fn(usize, usize) -> F + Clone + Send + Sync + 'static,
     ) -> Result<Vec<Vec<T>>, String>
     where
@@ -60,15 +59,13 @@ impl Spawner {
         let task = |number| -> Task {
             let (results, ready, work) = (Arc::clone(&results), Arc::clone(&ready), work.clone());
             Box::pin(async move {
-                for count in 0..tries {
+                for count in 0..turns {
                     // Without this barrier, the first task would finish before the last one starts.
-                    if count == 0 || in_step {
-                        ready.fetch_add(1, Ordering::SeqCst);
-                        let all = tasks * (count + 1);
-                        // Every task holds a reference, so fewer than all remain if one ended early.
-                        let has_lost_one = || count > 0 && Arc::strong_count(&ready) <= tasks;
-                        wait_until(|| ready.load(Ordering::SeqCst) >= all || has_lost_one()).await;
-                    }
+                    ready.fetch_add(1, Ordering::SeqCst);
+                    let all = tasks * (count + 1);
+                    // Every task holds a reference, so fewer than all remain if one ended early.
+                    let has_lost_one = || count > 0 && Arc::strong_count(&ready) <= tasks;
+                    wait_until(|| ready.load(Ordering::SeqCst) >= all || has_lost_one()).await;
                     let result = work(number, count).await;
                     results.lock().unwrap_or_else(PoisonError::into_inner)[number].push(result);
                 }
@@ -78,12 +75,12 @@ impl Spawner {
         let started: Vec<Task> = (0..tasks).map(|number| self.start(task(number))).collect();
         join_all(started).await;
         let results = std::mem::take(&mut *results.lock().unwrap_or_else(PoisonError::into_inner));
-        let (got, wanted) = (results.iter().map(Vec::len).sum::<usize>(), tasks * tries);
+        let (got, wanted) = (results.iter().map(Vec::len).sum::<usize>(), tasks * turns);
         if got == wanted {
             return Ok(results);
         }
         Err(format!(
-            "{got} of {wanted} calls were made: a task ended early. If the store needs the runtime that it was made on, start \
+            "{got} of {wanted} turns ended: a task ended early. If the store needs the runtime that it was made on, start \
              the tasks there: `Suite::spawn`"
         ))
     }

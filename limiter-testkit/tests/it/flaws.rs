@@ -46,7 +46,7 @@ fn run(suite: Suite, store: FlawedStore) -> Result<Report, Failure> {
     };
     match late {
         Some(late) => block_on(suite.run_opening(handles, async { late() })),
-        None => suite.run_handles_blocking(handles),
+        None => block_on(suite.run_handles(handles)),
     }
 }
 
@@ -134,7 +134,7 @@ fn a_failure_shows_the_golden_trace() {
 fn a_random_sequence_is_shrunk_until_every_step_is_needed() {
     for (flaw, steps) in [(Flaw::NeverCaps, 2), (Flaw::RefundsWhatHasLeft, 2), (Flaw::SettlesWithoutTheId, 3)] {
         for seed in 0..3 {
-            let suite = Suite::new().seed(seed).phases(&[Random]);
+            let suite = Suite::new().seed(seed).sequences(60).phases(&[Random]);
             let text = run(suite, FlawedStore::List(flaw)).unwrap_err().to_string();
             assert!(text.contains(&format!("shrunk to {steps} steps")), "{flaw:?} {text}");
         }

@@ -54,7 +54,7 @@ pub(super) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
             measured.push(("an append while another call on the key is under way", quickest));
         }
     }
-    let most = run.sizes().blocking;
+    let most = run.settings.sizes.blocking;
     for (what, time) in measured.into_iter().filter(|(_, time)| *time > most) {
         let text = format!(
             "the quickest of {CALLS} calls blocked its thread for {time:?} in one poll, allowed are {most:?}. A store that leaves \

@@ -89,7 +89,7 @@ pub(super) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
     let Some(mut script) = scripts.into_iter().next() else { return };
     script.case.limiters = (0..3).map(|name| CaseLimiter { name, policy: None }).collect();
     let number: String = run.new_key().bytes().map(|byte| char::from(b'1' + byte % 9)).collect();
-    for keys in keys(&run.new_key(), &number, run.sizes().huge_keys) {
+    for keys in keys(&run.new_key(), &number, run.settings.sizes.huge_keys) {
         replay(run, findings, &script, &ThreeLogs { names: [Name::new("conformance"); 3], keys }).await;
     }
     for trio in names(&run.new_name(), &run.new_key()) {
@@ -108,7 +108,7 @@ async fn replay(run: &mut Run<'_>, findings: &mut Findings, script: &Script, tri
     let store_keys = StoreKeys::of(logs, |key| trio.keys[usize::from(key)].clone()).with_names(trio.names.to_vec());
     let result = match Plan::of(&script.case) {
         Ok(plan) => {
-            let result = Replay::new(&run.handles()[..1], &store_keys).run(&plan).await;
+            let result = Replay::new(&run.handles[..1], &store_keys).run(&plan).await;
             result.map(|()| plan.len() as u64).map_err(|mismatch| script.finding(mismatch).titled(title))
         }
         Err(text) => Err(Finding::new(title, &[L1.nth(1)], text)),

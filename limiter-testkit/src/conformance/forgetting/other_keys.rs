@@ -20,7 +20,7 @@ pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
         if number > 0 {
             (0..4).for_each(|step| script.give_time(step, Timestamp::from_micros_saturating(START)));
         }
-        match Session::new(run, &run.handles()[..1], &script.case, 0) {
+        match Session::new(run, &run.handles[..1], &script.case, 0) {
             Ok(mut session) => {
                 let result = run_script::steps(&mut session, &script, 0..2, 0, None).await;
                 sessions.push((session, script, result));
@@ -42,7 +42,7 @@ pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
 
 /// Appends to many other keys, sweeps, and removes them. Ignores errors, which other phases report.
 async fn others(run: &Run<'_>) -> u64 {
-    let (count, prefix, limits) = (run.sizes().other_keys, run.new_key(), policy!("1/1us"));
+    let (count, prefix, limits) = (run.settings.sizes.other_keys, run.new_key(), policy!("1/1us"));
     let key = |i: usize| format!("{prefix}/{i}");
     for i in 0..count {
         let key = key(i);

@@ -27,15 +27,15 @@ async fn call(store: &SharedStore, mode: Mode, key: &str, policy: &Policy) -> Re
 }
 
 pub(super) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
-    let Some(sweep) = run.sweep().cloned() else { return };
+    let Some(sweep) = run.settings.sweep.clone() else { return };
     for polls in 0..=MAX_POLLS {
         if let Ok(0) = between_polls(run, polls).await {
             let text = "a log expired; then a sweep began, an append followed, and the sweep ended: the log is empty";
             return findings.push(Finding::new("an append between two polls of a sweep", CITATIONS, text));
         }
     }
-    for _ in 0..run.sizes().tries.div_ceil(4) {
-        let tasks = run.sizes().tasks;
+    for _ in 0..run.settings.sizes.tries.div_ceil(4) {
+        let tasks = run.settings.sizes.tasks;
         let keys: Vec<String> = (0..tasks * KEYS).map(|_| run.new_key()).collect();
         for key in &keys {
             _ = call(run.store(), Mode::Record, key, &policy!("9/1us")).await;
@@ -51,7 +51,7 @@ pub(super) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
                 }
             }
         };
-        if let Err(text) = run.spawner().run_all((tasks, KEYS), false, work).await {
+        if let Err(text) = run.settings.spawner.run_all((tasks, KEYS), work).await {
             return findings.push(Finding::new("sweeps and appends", CITATIONS, text));
         }
         let mut lost = 0;
@@ -71,7 +71,9 @@ pub(super) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
 
 /// Appends to an expired log after some polls of a sweep. Returns the usage afterwards.
 async fn between_polls(run: &mut Run<'_>, polls: usize) -> Result<u64, Error> {
-    let (Some(sweep), store, key) = (run.sweep(), run.store().clone(), run.new_key()) else { return Ok(1) };
+    let (Some(sweep), store, key) = (run.settings.sweep.as_ref(), run.store().clone(), run.new_key()) else {
+        return Ok(1);
+    };
     call(&store, Mode::Record, &key, &policy!("9/1us")).await?;
     let mut sweep = pin!(sweep());
     let mut is_done = false;

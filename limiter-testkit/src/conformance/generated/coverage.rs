@@ -13,7 +13,7 @@ use crate::conformance::sequence::{Call, Plan, Planned};
 
 fn kinds(plan: &Plan) -> Vec<&'static str> {
     let (mut kinds, mut latest) = (Vec::new(), 0);
-    for Planned { call, expected, .. } in &plan.calls {
+    for Planned { call, expected, .. } in plan.calls.iter().map(AsRef::as_ref) {
         let mut note = |is_kind: bool, kind| kinds.extend(is_kind.then_some(kind));
         match (call, expected) {
             (Call::Run { mode, policy, limiter_policy, at, id, cost, log, keep }, CallResult::Decided(decided)) => {

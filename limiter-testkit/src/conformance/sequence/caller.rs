@@ -62,12 +62,13 @@ impl Route {
 }
 
 /// The state shared by all calls of a sequence.
+#[derive(Clone)]
 pub(crate) struct Caller {
     store_keys: StoreKeys,
     /// The source of the sequence's fresh ids.
     salt: u128,
     /// The receipts that the store returned, by call.
-    receipts: BTreeMap<usize, Receipt>,
+    pub(crate) receipts: BTreeMap<usize, Receipt>,
 }
 
 impl Caller {
@@ -128,25 +129,30 @@ impl Caller {
         let planned = &plan.calls[number];
         let at = At::Given(planned.call.at().unwrap_or(Timestamp::EPOCH));
         let got = self.call(store, plan, number, &planned.call, at, route).await;
-        self.identify(number, planned, got)
+        identify(&self.receipts, number, planned, got)
     }
+}
 
-    /// Finds the call that appended the entry of a result, by the store's entry id.
-    pub(crate) fn identify(&self, number: usize, planned: &Planned, mut got: StoreResult) -> StoreResult {
-        // By L13, an entry whose caller chose the store's id of another entry may share that id.
-        if let Call::Run { id: Some(CaseId::EntryOf(_)), .. } = planned.call {
-            return got;
-        }
-        // By L9, an append takes its id from an older entry, and the store may have used that id for both.
-        let has_id = matches!(planned.call, Call::Run { id: Some(_), .. });
-        let entry =
-            |call: usize| self.receipts.get(&call).map(|receipt| (receipt.entry(), has_id.then_some(receipt.at())));
-        if let (Ok(CallResult::Decided(decided)), Some(own)) = (&mut got, entry(number)) {
-            let same = |call: &usize| *call != number && entry(*call) == Some(own);
-            decided.repeats = planned.held.iter().copied().find(same);
-        }
-        got
+/// Finds the call that appended the entry of a result, by the store's entry id. `receipts` are those that the store returned, by
+/// call.
+pub(crate) fn identify(
+    receipts: &BTreeMap<usize, Receipt>,
+    number: usize,
+    planned: &Planned,
+    mut got: StoreResult,
+) -> StoreResult {
+    // By L13, an entry whose caller chose the store's id of another entry may share that id.
+    if let Call::Run { id: Some(CaseId::EntryOf(_)), .. } = planned.call {
+        return got;
     }
+    // By L9, an append takes its id from an older entry, and the store may have used that id for both.
+    let has_id = matches!(planned.call, Call::Run { id: Some(_), .. });
+    let entry = |call: usize| receipts.get(&call).map(|receipt| (receipt.entry(), has_id.then_some(receipt.at())));
+    if let (Ok(CallResult::Decided(decided)), Some(own)) = (&mut got, entry(number)) {
+        let same = |call: &usize| *call != number && entry(*call) == Some(own);
+        decided.repeats = planned.held.iter().copied().find(same);
+    }
+    got
 }
 
 pub(crate) async fn decided(

@@ -1,6 +1,7 @@
 //! Computes the expected answers, call by call.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use limiter_core::store::{LogKey, Mode, Op, Outcome, Settlement, decide, settled};
 use limiter_core::{EntryId, ErrorKind, MAX_COST, NowStore, Receipt, Timestamp};
@@ -81,7 +82,8 @@ impl Planner {
         }
         let mut policies = case.policies.clone();
         policies.push(everything());
-        let plan = Plan { policies, start: Timestamp::from_micros_saturating(case.start), calls: Vec::new() };
+        let plan =
+            Plan { policies: policies.into(), start: Timestamp::from_micros_saturating(case.start), calls: Vec::new() };
         Ok(Self {
             oracle: OracleStore::new(),
             plan,
@@ -103,7 +105,7 @@ impl Planner {
 
     /// Sets the time of a call that has not been applied yet.
     pub(crate) fn set_time(&mut self, number: usize, time: Timestamp) {
-        let call = &mut self.plan.calls[number].call;
+        let call = &mut Arc::make_mut(&mut self.plan.calls[number]).call;
         *call = call.with_time(time);
     }
 
@@ -133,6 +135,11 @@ impl Planner {
     /// Returns the entries of a log.
     pub(crate) fn entries(&self, log: Log) -> Vec<OracleEntry> {
         self.oracle.entries(LogKey::new(log.name(), &[log.key]))
+    }
+
+    /// Returns the call that appended an entry.
+    pub(crate) fn appended_by(&self, entry: &OracleEntry) -> Option<usize> {
+        self.appended.get(&entry.name).copied()
     }
 
     /// Returns the call of a step. Returns `None` if the contract leaves its answer open, or if there is no receipt
@@ -181,7 +188,7 @@ impl Planner {
         let number = self.skip(step, call);
         let expected = self.apply(number)?;
         let entries = self.entries(call.log());
-        let planned = &mut self.plan.calls[number];
+        let planned = Arc::make_mut(&mut self.plan.calls[number]);
         planned.expected = expected;
         planned.held = entries.iter().filter_map(|entry| self.appended.get(&entry.name).copied()).collect();
         Ok(planned)
@@ -192,7 +199,7 @@ impl Planner {
         if !self.logs.contains(&call.log()) {
             self.logs.push(call.log());
         }
-        self.plan.calls.push(Planned { call, expected: CallResult::Dropped, step, held: Vec::new() });
+        self.plan.calls.push(Arc::new(Planned { call, expected: CallResult::Dropped, step, held: Vec::new() }));
         self.plan.calls.len() - 1
     }
 

@@ -67,7 +67,7 @@ pub(crate) async fn run_scripts(
     findings: &mut Findings,
 ) {
     for (batch, scripts) in scripts.chunks(AT_ONCE).enumerate() {
-        let handles = &run.handles()[..1];
+        let handles = &run.handles[..1];
         let runs =
             scripts.iter().enumerate().map(|(i, script)| run_script(run, handles, script, pace, turn + batch + i));
         for result in join_all(runs).await {

@@ -16,7 +16,7 @@ use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::{Run, reset_all};
 
 pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
-    for _ in 0..run.sizes().in_a_row.div_ceil(CALLS) {
+    for _ in 0..run.settings.sizes.in_a_row.div_ceil(CALLS) {
         if let Err(text) = records(run).await {
             return findings.push(Finding::new("records in a row at the store's own clock", &[T2.nth(1)], text));
         }
@@ -99,13 +99,13 @@ const ALL: &str = "in a row | T2.1 | 1/1s | 1/1s
 async fn sessions(run: &mut Run<'_>, findings: &mut Findings) {
     let Some(mut script) = run.scripts(ALL, findings).into_iter().next() else { return };
     let mut call = 2;
-    for number in 0..run.sizes().in_a_row.div_ceil(2 * CALLS) {
+    for number in 0..run.settings.sizes.in_a_row.div_ceil(2 * CALLS) {
         let few = [limit(2, 3), limit(3, 50), limit(5, 1_000), limit(8, 20_000)];
         script.case.policies = match number % 2 {
             0 => vec![metered(call), saturated(call, true)],
             _ => vec![of(&few, false), saturated(call, false)],
         };
-        let mut session = match Session::new(run, &run.handles()[..1], &script.case, number) {
+        let mut session = match Session::new(run, &run.handles[..1], &script.case, number) {
             Ok(session) => session,
             Err(text) => return findings.push(Finding::new(script.name, &[], text)),
         };

@@ -1,23 +1,21 @@
 //! A run of the suite.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use limiter_core::{BoxFuture, SharedStore, WindowStore as _};
 
 use super::failure::{Finding, Findings};
 use super::report::{Phase, Report};
-use super::settings::{Settings, Sizes, random};
+use super::settings::{Settings, random};
 use crate::conformance::script::{self, Planning, Script};
 use crate::conformance::sequence::Plan;
 use crate::conformance::sequence::caller::StoreKeys;
-use crate::conformance::sequence::replay::{Mismatch, Replay, Sweep};
-use crate::conformance::spawn::Spawner;
+use crate::conformance::sequence::replay::{Mismatch, Replay};
 
 /// The resources of the phases, and the report so far.
 pub(crate) struct Run<'a> {
-    settings: &'a Settings,
-    handles: Vec<SharedStore>,
+    pub(crate) settings: &'a Settings,
+    pub(crate) handles: Vec<SharedStore>,
     /// Opens another handle.
     pub(crate) late: Option<BoxFuture<'a, SharedStore>>,
     /// The phase whose calls are being counted.
@@ -37,40 +35,15 @@ impl<'a> Run<'a> {
         Self { settings, handles, late, phase: Phase::Golden, prefix, keys: AtomicU64::new(0), report }
     }
 
-    pub(crate) fn sizes(&self) -> &'a Sizes {
-        &self.settings.sizes
-    }
-
-    pub(crate) fn seed(&self) -> u64 {
-        self.settings.seed
-    }
-
-    /// How far the store's clock may be from the system clock; `None` if its epoch differs.
-    pub(crate) fn tolerance(&self) -> Option<Duration> {
-        self.settings.tolerance
-    }
-
-    pub(crate) fn sweep(&self) -> Option<&'a Sweep> {
-        self.settings.sweep.as_ref()
-    }
-
     /// Makes the store sweep, if it can.
     pub(crate) async fn sweep_now(&self) {
-        if let Some(sweep) = self.sweep() {
+        if let Some(sweep) = self.settings.sweep.as_ref() {
             sweep().await;
         }
     }
 
-    pub(crate) fn spawner(&self) -> &'a Spawner {
-        &self.settings.spawner
-    }
-
     pub(crate) fn store(&self) -> &SharedStore {
         &self.handles[0]
-    }
-
-    pub(crate) fn handles(&self) -> &[SharedStore] {
-        &self.handles
     }
 
     /// Counts calls.
@@ -130,7 +103,7 @@ impl<'a> Run<'a> {
         sweeps: bool,
     ) -> Result<u64, Finding> {
         let handles = if self.phase == Phase::Handles { &self.handles[..] } else { &self.handles[..1] };
-        let (store_keys, sweep) = (self.store_keys(plan), self.sweep().filter(|_| sweeps));
+        let (store_keys, sweep) = (self.store_keys(plan), self.settings.sweep.as_ref().filter(|_| sweeps));
         let replay = Replay { handles, store_keys: &store_keys, turn, sweep, late };
         replay.run(plan).await.map_err(|mismatch| script.finding(mismatch))?;
         Ok(plan.len() as u64)

@@ -83,6 +83,7 @@ impl ListStore {
             Flaw::RepeatsForEver => u64::MAX,
             Flaw::RepeatsOneTooLate => op.retention().window.as_micros() + 1,
             Flaw::RepeatsForTheWholeWindow => op.retention().window.as_micros(),
+            Flaw::RepeatsForTenMinutes if op.has_resolution() => super::merging::KEPT_FOR,
             Flaw::RepeatsInTheOwnWindow => op.policy.longest_window().as_micros(),
             _ => self.flaw.window(op.receipt_window()),
         };

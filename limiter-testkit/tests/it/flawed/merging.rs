@@ -1,7 +1,7 @@
 //! Merging, with its flaws.
 
 use limiter_core::store::Op;
-use limiter_core::{Limit, MAX_COST, Policy};
+use limiter_core::{Counting, Limit, MAX_COST, Policy};
 
 use super::Flaw;
 use super::rules::Item;
@@ -28,6 +28,7 @@ impl Flaw {
         let kept_for = match self {
             Self::KeepsForEver => u64::MAX,
             Self::KeepsAMicrosecondTooLong => KEPT_FOR + 1,
+            Self::KeepsAMicrosecondTooShort => KEPT_FOR - 1,
             _ => KEPT_FOR,
         };
         is_kept && now.saturating_sub(item.at) < kept_for
@@ -50,9 +51,17 @@ impl Flaw {
         let default = op.limiter_policy.filter(|_| self != Self::MergesByTheOwnPolicy);
         let limits: Vec<Limit> =
             [Some(op.policy), default].into_iter().flatten().flat_map(Policy::limits).copied().collect();
-        if limits.iter().all(|limit| resolution(limit) == 0) {
+        let is_attempt = op.policy.counting() == Counting::Attempts;
+        if limits.iter().all(|limit| resolution(limit) == 0) || is_attempt && self == Self::MergesNoAttempts {
             return;
         }
+        let of_cells = match self {
+            Self::TakesTheResolutionOfTheOwnPolicy => op.policy.limits(),
+            Self::TakesTheResolutionOfTheDefaultPolicy => op.limiter_policy.unwrap_or(op.policy).limits(),
+            _ => &limits,
+        };
+        let of_ends = if self == Self::MissesTheEndsOfTheDefaultPolicy { op.policy.limits() } else { &limits };
+        let of_counts = if self == Self::MergesAcrossEndsOfTheDefaultPolicy { op.policy.limits() } else { &limits };
         let ceases = |item: &Item| item.at <= before && self.keeps(item, before) && !self.keeps(item, now);
         let mut ceased: Vec<bool> = log.iter().map(ceases).collect();
         let mut i = 0;
@@ -64,25 +73,32 @@ impl Flaw {
             };
             let older = older.filter(|older| {
                 let (v, u) = (&log[*older], &log[i]);
-                let p = self.resolution(&limits, now.saturating_sub(u.at));
+                let p = self.resolution(of_cells, now.saturating_sub(u.at));
                 let crosses = |limit: &Limit| u.at <= before && counts(limit, u, before) && !counts(limit, u, now);
                 let is_due = match self {
                     Self::MergesWheneverItCan => true,
                     _ if u.name == new => true,
                     Self::MergesOnlyTheNewEntry => false,
                     Self::MissesTheEndsOfWindows => ceased[i] || ceased[*older],
-                    Self::MissesTheEndOfKeeping => limits.iter().any(crosses),
-                    Self::MissesTheOlderEndOfKeeping => limits.iter().any(crosses) || ceased[i],
-                    _ => limits.iter().any(crosses) || ceased[i] || ceased[*older],
+                    Self::MissesTheEndOfKeeping => of_ends.iter().any(crosses),
+                    Self::MissesTheOlderEndOfKeeping => of_ends.iter().any(crosses) || ceased[i],
+                    _ => of_ends.iter().any(crosses) || ceased[i] || ceased[*older],
                 };
                 let is_near = p > 0
                     && match self {
                         Self::TakesCellsFromTheEntry => u.at - v.at < p,
+                        Self::EndsCellsAMicrosecondEarly => (u.at + 1) / p == (v.at + 1) / p,
+                        Self::EndsCellsAMicrosecondLate => u.at.saturating_sub(1) / p == v.at.saturating_sub(1) / p,
                         Self::TakesCellsFromNow => (now - u.at) / p == (now - v.at) / p,
                         _ => u.at / p == v.at / p,
                     };
                 let same = |limit: &Limit| counts(limit, u, now) == counts(limit, v, now);
-                is_free(u) && is_due && is_near && (self == Self::MergesAcrossEnds || limits.iter().all(same))
+                let may_merge = self != Self::MergesOnlyWhatItAdmitted || u.admitted && v.admitted;
+                may_merge
+                    && is_free(u)
+                    && is_due
+                    && is_near
+                    && (self == Self::MergesAcrossEnds || of_counts.iter().all(same))
             });
             let Some(older) = older else {
                 i += 1;
@@ -100,6 +116,7 @@ impl Flaw {
         match self {
             Self::TakesTheOlderTime => merged.at = v.at,
             Self::TakesTheNewerCost => merged.cost = u.cost,
+            Self::LosesCostsBeyondTheLargest if u.cost + v.cost > MAX_COST => merged.cost = u.cost,
             Self::WrapsMergedCosts => merged.cost = (u.cost + v.cost - 1) % MAX_COST + 1,
             Self::KeepsTheIdsOfMergedEntries => merged.id = u.id.or(v.id),
             Self::KeepsTheReceiptsOfMergedEntries | Self::MergesKeptEntries => merged.name = u.name,

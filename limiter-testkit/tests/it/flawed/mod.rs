@@ -65,16 +65,20 @@ flaws! {
     Cases L13: NamesEntriesByTheirIds;
     LongLog L14: CountsEntriesIn8Bits;
     Cases L9: LeavesTheIdToTheOlderEntry;
-    Cases M1: MergesKeptEntries MergesPermits MergesIds KeepsForEver KeepsAMicrosecondTooLong KeepsPermitsOfExactLimits;
-    Cases M2: StopsAtKeptEntries MergesBeforeItDrops MergesWhenItPeeks;
-    Cases M3: MergesWheneverItCan MergesOnlyTheNewEntry MissesTheEndsOfWindows MissesTheEndOfKeeping
+    Cases M1: MergesKeptEntries MergesPermits MergesIds KeepsForEver KeepsAMicrosecondTooLong KeepsAMicrosecondTooShort
+        KeepsPermitsOfExactLimits;
+    Cases M2: StopsAtKeptEntries MergesBeforeItDrops MergesWhenItPeeks MergesNoAttempts MergesOnlyWhatItAdmitted;
+    Cases M3: MergesWheneverItCan MergesOnlyTheNewEntry MissesTheEndsOfWindows MissesTheEndsOfTheDefaultPolicy
+        MissesTheEndOfKeeping
         MissesTheOlderEndOfKeeping ForgetsThatAPartWasKept;
     Cases M4: TakesCellsFromTheEntry TakesCellsFromNow TakesTheLargestResolution NeverTakesALongerResolution
-        MergesWhatAnExactLimitCounts MergesByTheOwnPolicy;
-    Cases M5: MergesAcrossEnds;
-    Cases M6: TakesTheOlderTime TakesTheNewerCost WrapsMergedCosts KeepsTheIdsOfMergedEntries
+        MergesWhatAnExactLimitCounts MergesByTheOwnPolicy TakesTheResolutionOfTheOwnPolicy
+        TakesTheResolutionOfTheDefaultPolicy
+        EndsCellsAMicrosecondEarly EndsCellsAMicrosecondLate;
+    Cases M5: MergesAcrossEnds MergesAcrossEndsOfTheDefaultPolicy;
+    Cases M6: TakesTheOlderTime TakesTheNewerCost WrapsMergedCosts LosesCostsBeyondTheLargest KeepsTheIdsOfMergedEntries
         KeepsTheReceiptsOfMergedEntries KeepsMergedEntries;
-    Cases M7: RepeatsForTheWholeWindow RefundsForTheLongerWindow GivesReceiptsForMergedEntries;
+    Cases M7: RepeatsForTheWholeWindow RepeatsForTenMinutes RefundsForTheLongerWindow GivesReceiptsForMergedEntries;
     Cases S1: NamesEntriesByCount RefundsANeighbour RefundsByTimeAlone RefundsByIdAlone SettlesOnAnyKey
         SettlesUnderTheDefaultName;
     StoreClock S1: SettlesNothingAtTheStoresClock;
