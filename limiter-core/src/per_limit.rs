@@ -20,8 +20,9 @@ impl<T: Copy> PerLimit<T> {
     /// Returns a sequence of `f` applied to each limit of a policy.
     #[inline]
     #[must_use]
-    pub fn of(policy: &Policy, f: impl FnMut(&Limit) -> T) -> Self {
-        Self(policy.limits().iter().map(f).collect())
+    pub fn of(policy: &Policy, mut f: impl FnMut(&Limit) -> T) -> Self {
+        let limits = policy.limits();
+        Self::from_fn(limits.len(), |i| f(&limits[i]))
     }
 
     /// Returns a sequence of the items of `slice`. `None` if it has no items or more than [`MAX_LIMITS`].
@@ -32,8 +33,19 @@ impl<T: Copy> PerLimit<T> {
 
     /// Returns a sequence of `f` applied to each item.
     #[must_use]
-    pub fn map<U: Copy>(&self, f: impl FnMut(T) -> U) -> PerLimit<U> {
-        PerLimit(self.iter().copied().map(f).collect())
+    pub fn map<U: Copy>(&self, mut f: impl FnMut(T) -> U) -> PerLimit<U> {
+        PerLimit::from_fn(self.len(), |i| f(self[i]))
+    }
+
+    /// Few items are not collected, which takes longer than making an array.
+    #[inline]
+    fn from_fn(len: usize, mut f: impl FnMut(usize) -> T) -> Self {
+        match len {
+            1 => Self::from([f(0)]),
+            2 => Self::from([f(0), f(1)]),
+            3 => Self::from([f(0), f(1), f(2)]),
+            _ => Self((0..len).map(f).collect()),
+        }
     }
 }
 

@@ -27,8 +27,8 @@ use crate::rulings::Rulings;
 /// Sends requests no faster than their rules allow, and no sooner than the server asks: a [`tower_layer::Layer`] for clients.
 ///
 /// A request that does not fit waits, up to the deadline. If it cannot fit in time, it fails immediately. After a 429 or 503
-/// with `Retry-After`, all requests with the same keys wait for as long as the server asked, but at least a second. The request
-/// itself is then [repeated](Repeat) if its body allows it and the wait fits the deadline. Otherwise the caller gets the
+/// with `Retry-After`, all requests with the same keys wait for as long as the server asked, but at least a second and at most
+/// an hour. The request itself is then [repeated](Repeat) if its body allows it and the wait fits the deadline. Otherwise the caller gets the
 /// server's response. A repeated request is charged again.
 ///
 /// The deadline bounds the time that a request waits. Waiting requests are sent in no particular order. Under a policy that counts
@@ -56,7 +56,6 @@ pub struct WaitLayer(Arc<Config>);
 #[derive(Debug)]
 pub struct WaitOptions {
     deadline: Duration,
-    max_asked_wait: Duration,
     holds: Holds,
 }
 
@@ -69,19 +68,11 @@ impl WaitLayer {
         failure: StoreFailure,
         deadline: Duration,
     ) -> LayerBuilder<WaitOptions> {
-        let own = WaitOptions { deadline, max_asked_wait: MAX_ASKED_WAIT, holds: Holds::default() };
-        LayerBuilder::new(rules, failure, own)
+        LayerBuilder::new(rules, failure, WaitOptions { deadline, holds: Holds::default() })
     }
 }
 
 impl LayerBuilder<WaitOptions> {
-    /// Sets the longest wait that a server can ask for. Default: one hour. A longer `Retry-After` counts as this, so a server that
-    /// asks for years does not stop the client.
-    pub fn max_asked_wait(mut self, wait: Duration) -> Self {
-        self.own.max_asked_wait = wait;
-        self
-    }
-
     /// Returns the layer.
     #[must_use]
     pub fn build(self) -> WaitLayer {
@@ -97,7 +88,8 @@ impl<S> Layer<S> for WaitLayer {
     }
 }
 
-const MAX_ASKED_WAIT: Duration = Duration::from_secs(3_600);
+/// A server that always answers 0 would be asked forever, and one that asks for years would stop the client.
+const ASKED_WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(3_600)];
 
 /// The service of a [`WaitLayer`].
 #[derive(Clone, Debug)]
@@ -164,10 +156,12 @@ where
                 let served = service.call(request).await;
                 let head = served.as_ref().ok().map(ResponseHead::from);
                 let costs = config.rules.actual_costs(&mut rulings, head.as_ref());
-                let asked = head.as_ref().and_then(asked_wait).map(|wait| wait.min(config.own.max_asked_wait));
+                let asked = head.as_ref().and_then(asked_wait);
                 let response = served.map_err(WaitError::Service)?;
-                if let Some(wait) = asked {
-                    config.hold(&rulings, wait).await;
+                if let Some(wait) = asked
+                    && let Some(now) = config.rules.now(&rulings.together).await
+                {
+                    config.own.holds.add(hold_key(&rulings), now, now.saturating_add(wait));
                 }
                 if let Some(costs) = costs {
                     config.rules.settle(rulings, costs).await;
@@ -199,13 +193,6 @@ impl Config {
             rulings.together.forget();
         }
     }
-
-    /// Holds requests with the same keys back for as long as the server asked.
-    async fn hold(&self, rulings: &Rulings<'_>, wait: Duration) {
-        if let Some(now) = self.rules.now(rulings).await {
-            self.own.holds.add(hold_key(rulings), now, now.saturating_add(wait));
-        }
-    }
 }
 
 /// All keys of a request.
@@ -230,10 +217,10 @@ fn asked_wait(response: &ResponseHead<'_>) -> Option<Duration> {
         return None;
     }
     let value = response.headers().get(RETRY_AFTER)?.to_str().ok()?;
-    if let Ok(seconds) = value.parse::<u64>() {
-        // A server that always answers 0 would be asked forever.
-        return Some(Duration::from_secs(seconds.max(1)));
-    }
-    let date = httpdate::parse_http_date(value).ok()?;
-    date.duration_since(SystemTime::now()).ok()
+    let wait = match value.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => httpdate::parse_http_date(value).ok()?.duration_since(SystemTime::now()).ok()?,
+    };
+    let [least, most] = ASKED_WAITS;
+    Some(wait.clamp(least, most))
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use limiter_core::request::{Answer, Part};
-use limiter_core::{Decision, LimitStatus, Limiter, PerLimit, SharedStore, Status, Timestamp, ceil_secs};
+use limiter_core::{Decision, LimitStatus, Limiter, SharedStore, Status, Timestamp, ceil_secs};
 
 use self::list::List;
 pub use self::names::Names;
@@ -62,12 +62,12 @@ pub enum Reset {
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-const SEPARATE: [HeaderName; 3] = [
+static SEPARATE: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
     HeaderName::from_static("ratelimit-reset"),
 ];
-const X_RATE_LIMIT: [HeaderName; 3] = [
+static X_RATE_LIMIT: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-limit"),
     HeaderName::from_static("x-ratelimit-remaining"),
     HeaderName::from_static("x-ratelimit-reset"),
@@ -130,7 +130,8 @@ impl Fields {
     /// # Ok::<(), limiter::Error>(())
     /// ```
     pub fn write<S>(&self, headers: &mut HeaderMap, limiter: &Limiter<S>, decision: &Decision) {
-        let seen = (Cow::Owned(Names::of_decision(limiter, decision)), Usage::Decision(decision));
+        let names = Cow::Owned(Names::of_decision(limiter, decision));
+        let seen = Seen { names, status: decision.status(), decision: Some(decision) };
         self.make(&std::iter::once(seen), None).append(headers);
         add_retry_after(decision.retry_after_secs(), headers);
     }
@@ -143,14 +144,14 @@ impl Fields {
         calls: impl Iterator<Item = (&'a Names, &'a Part<'l, SharedStore>)> + Clone,
         retry_after: Option<Duration>,
     ) {
-        self.make(&calls.filter_map(|(names, part)| seen(names, part)), None).append(headers);
+        self.make(&calls.filter_map(|(names, part)| Seen::of(names, part)), None).append(headers);
         add_retry_after(retry_after.map(|wait| ceil_secs(wait).max(1)), headers);
     }
 
     /// Makes the fields of a response.
     pub(crate) fn values(&self, policies: &Policies, rules: &[Rule], rulings: &Rulings<'_>) -> Values {
         let enforced = rules.iter().zip(&policies.names).zip(rulings.iter()).filter(|((rule, _), _)| !rule.shadow);
-        let seen = enforced.clone().filter_map(|((_, names), (_, part))| seen(names, part?));
+        let seen = enforced.clone().filter_map(|((_, names), (_, part))| Seen::of(names, part?));
         let as_made = |(_, (_, part)): (_, (_, Option<&Part<'_, _>>))| {
             part.is_some_and(|part| part.own_policy().is_none() && part.status().is_some())
         };
@@ -163,22 +164,22 @@ impl Fields {
         let mut values = Values { on_redirects: self.on_redirects, ..Values::default() };
         if self.form == Some(FieldForm::Structured) {
             let mut remaining = List::default();
-            for (names, usage) in seen.clone() {
-                self.remaining_items(&mut remaining, &names.heads, usage.status());
+            for Seen { names, status, .. } in seen.clone() {
+                self.remaining_items(&mut remaining, &names.heads, status);
             }
             values.rate_limit = remaining.value();
             values.policy = policy.or_else(|| {
                 let mut list = List::default();
-                seen.clone().for_each(|(names, _)| names.quotas.iter().for_each(|quota| list.item(quota)));
+                seen.clone().for_each(|seen| seen.names.quotas.iter().for_each(|quota| list.item(quota)));
                 list.value()
             });
         }
-        let separate = (self.form == Some(FieldForm::Separate)).then_some((SEPARATE, Reset::SecondsFromNow));
-        let older = separate.into_iter().chain(self.x_rate_limit.map(|reset| (X_RATE_LIMIT, reset)));
-        for (names, reset) in older {
-            let Some((limit, at)) = binding(seen.clone().map(|(_, usage)| usage)) else { break };
+        let separate = (self.form == Some(FieldForm::Separate)).then_some(Reset::SecondsFromNow);
+        for (names, reset) in [(&SEPARATE, separate), (&X_RATE_LIMIT, self.x_rate_limit)] {
+            let Some(reset) = reset else { continue };
+            let Some((limit, at)) = binding(seen.clone()) else { break };
             let numbers = [limit.limit().max(), limit.remaining().min(self.max_remaining), reset.value(&limit, at)];
-            values.numbers.extend(names.into_iter().zip(numbers.map(HeaderValue::from)));
+            values.numbers.extend(names.iter().zip(numbers.map(HeaderValue::from)));
         }
         values
     }
@@ -213,48 +214,33 @@ impl Reset {
     }
 }
 
-/// A usage that clients see, and the names of its limits.
-type Seen<'a> = (Cow<'a, Names>, Usage<'a>);
-
-#[derive(Clone, Copy)]
-enum Usage<'a> {
-    Decision(&'a Decision),
-    Status(&'a Status),
+/// What clients see of a call.
+#[derive(Clone)]
+struct Seen<'a> {
+    names: Cow<'a, Names>,
+    status: &'a Status,
+    /// Knows which limits deny.
+    decision: Option<&'a Decision>,
 }
 
-impl<'a> Usage<'a> {
-    fn status(self) -> &'a Status {
-        match self {
-            Self::Decision(decision) => decision.status(),
-            Self::Status(status) => status,
-        }
+impl<'a> Seen<'a> {
+    /// `names` are those under the limiter's own policy.
+    fn of(names: &'a Names, part: &'a Part<'_, SharedStore>) -> Option<Self> {
+        let decision = match part.answer()? {
+            Answer::Admitted(decision) | Answer::Denied(decision) => Some(decision),
+            Answer::Uncharged(_) | Answer::Failed(_) => None,
+        };
+        Some(Self { names: names.for_call(part), status: part.status()?, decision })
     }
-
-    fn limits(self) -> PerLimit<LimitStatus> {
-        match self {
-            Self::Decision(decision) => decision.limits(),
-            Self::Status(status) => status.limits(),
-        }
-    }
-}
-
-/// Returns what clients see of a call. `names` are those under the limiter's own policy.
-fn seen<'a>(names: &'a Names, part: &'a Part<'_, SharedStore>) -> Option<Seen<'a>> {
-    let usage = match part.answer()? {
-        Answer::Admitted(decision) | Answer::Denied(decision) => Usage::Decision(decision),
-        Answer::Uncharged(status) => Usage::Status(status),
-        Answer::Failed(_) => return None,
-    };
-    Some((names.for_call(part), usage))
 }
 
 /// Returns the limit that matters most to the client, that with the longest wait or else the least remaining, and the time
 /// that it describes.
-fn binding<'a>(seen: impl Iterator<Item = Usage<'a>>) -> Option<(LimitStatus, Timestamp)> {
+fn binding<'a>(seen: impl Iterator<Item = Seen<'a>>) -> Option<(LimitStatus, Timestamp)> {
     let order = |limit: &LimitStatus| (Reverse(limit.retry_after()), limit.remaining());
-    let least = |usage: Usage<'_>| {
-        let limit = usage.limits().iter().copied().min_by_key(order)?;
-        Some((limit, usage.status().at()))
+    let least = |seen: Seen<'_>| {
+        let limits = seen.decision.map_or_else(|| seen.status.limits(), Decision::limits);
+        Some((limits.iter().copied().min_by_key(order)?, seen.status.at()))
     };
     seen.filter_map(least).min_by_key(|(limit, _)| order(limit))
 }
@@ -265,7 +251,7 @@ pub(crate) struct Values {
     policy: Option<HeaderValue>,
     rate_limit: Option<HeaderValue>,
     /// The fields of the older forms.
-    numbers: Vec<(HeaderName, HeaderValue)>,
+    numbers: Vec<(&'static HeaderName, HeaderValue)>,
     on_redirects: bool,
 }
 

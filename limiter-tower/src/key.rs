@@ -29,7 +29,7 @@ mod request;
 mod trust;
 
 pub use self::address::{ClientAddress, Peer, PeerAddress};
-pub use self::extract::{Constant, Or, RequestKey, by};
+pub use self::extract::{Constant, RequestKey, by};
 #[cfg(feature = "axum")]
 pub use self::request::MatchedPath;
 pub use self::request::{Extension, Header, Host, Method, Path};

@@ -27,7 +27,6 @@ mod rule;
 mod rules;
 mod rulings;
 mod service;
-mod time_limit;
 
 pub use builder::LayerBuilder;
 pub use charges::Charges;

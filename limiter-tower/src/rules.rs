@@ -2,13 +2,17 @@
 
 use std::fmt;
 use std::future::pending;
+use std::mem;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::{Either, MaybeDone, maybe_done, select};
 #[cfg(feature = "client")]
 use limiter_core::Timestamp;
-use limiter_core::request::{Answer, Background, Part};
+use limiter_core::request::{Answer, Background, Part, Together};
+use limiter_core::store::LogKey;
 use limiter_core::{Error, ErrorKind, Timer};
 
 use crate::charges::Charges;
@@ -19,7 +23,6 @@ use crate::observation::Observation;
 use crate::refusal::{Cause, Refusal};
 use crate::rule::{ActualCost, Rule};
 use crate::rulings::{Applied, Rulings};
-use crate::time_limit::Late;
 
 /// Rules, the choice when their store fails, and the observer.
 pub(crate) struct Rules {
@@ -63,8 +66,31 @@ impl Rules {
         self.timer.as_deref().or_else(default_timer)
     }
 
-    fn late(&self) -> Late<'_> {
-        Late::new(self.timeout, self.timer())
+    /// Returns a future that completes when the timeout has passed since the first poll, and then at each poll; without a timer
+    /// at once.
+    fn late(&self) -> MaybeDone<impl Future<Output = ()>> {
+        maybe_done(async {
+            if let Some(timer) = self.timer() {
+                timer.sleep(self.timeout).await;
+            }
+        })
+    }
+
+    fn late_error(&self) -> Error {
+        if self.timer().is_none() {
+            let text = "a store that does not answer at once needs a timer for its timeout: enable the feature `tokio` and run \
+                        in a tokio runtime, or set a timer on the layer";
+            return Error::new(ErrorKind::Configuration, text);
+        }
+        Error::new(ErrorKind::Timeout, format!("the store did not answer within {:?}", self.timeout))
+    }
+
+    /// Runs a future until it is late.
+    async fn limit<T>(&self, future: impl Future<Output = T>, late: impl Future<Output = ()>) -> Result<T, Error> {
+        match select(pin!(future), pin!(late)).await {
+            Either::Left((output, _)) => Ok(output),
+            Either::Right(_) => Err(self.late_error()),
+        }
     }
 
     /// Whether the layer fails open after this error of a store.
@@ -83,7 +109,7 @@ impl Rules {
     ///
     /// Writes the rulings in place: they take some hundred bytes, and moving them is measurable.
     pub(crate) fn decide_at_once<'a>(&'a self, rulings: &mut Rulings<'a>) -> bool {
-        if rulings.looking_up().is_some() {
+        if rulings.must_look_up() {
             return false;
         }
         self.ask(rulings);
@@ -105,36 +131,50 @@ impl Rules {
     /// Decides and reports, and refunds all charges if a rule refuses. After a denial, waits and tries again if the wait is within
     /// `left`.
     pub(crate) async fn decide(&self, mut rulings: Rulings<'static>, left: &mut Duration) -> Rulings<'static> {
-        let mut late = self.late();
+        let mut late = pin!(self.late());
         if rulings.is_unasked() {
-            rulings = self.look_up(rulings, &mut late).await;
+            rulings = self.look_up(rulings, late.as_mut()).await;
         }
         loop {
-            self.try_once(&mut rulings, &mut late).await;
+            let error = late.as_mut().map(|()| self.late_error());
+            self.try_once(&mut rulings, error).await;
             self.report(&rulings);
             let Some(wait) = rulings.together.retry_after() else { return rulings };
             if !self.sleep(wait, left).await {
                 return rulings;
             }
             rulings.together.forget();
-            late = self.late();
+            late.set(self.late());
         }
     }
 
     /// Refunds all charges. If the time is too short, the background does it when the rulings are dropped.
     pub(crate) async fn refund(&self, rulings: &mut Rulings<'_>) {
-        let _ = self.late().limit(rulings.together.refund()).await;
+        let _ = self.limit(rulings.together.refund(), self.late()).await;
     }
 
     /// Looks up the charges and adds the calls.
-    async fn look_up(&self, mut rulings: Rulings<'static>, late: &mut Late<'_>) -> Rulings<'static> {
-        while let Some((i, look_up)) = rulings.looking_up() {
-            let charge = late.limit(look_up).await.and_then(|charge| charge);
-            if let Some(rule) = self.list.get(i) {
-                rulings.set_charge(i, rule, charge, &self.failure);
+    async fn look_up(
+        &self,
+        Rulings { mut applied, mut refused, .. }: Rulings<'static>,
+        mut late: Pin<&mut impl Future<Output = ()>>,
+    ) -> Rulings<'static> {
+        for (rule, applied) in self.list.iter().zip(&mut applied) {
+            let Applied::LookingUp(key, look_up) = applied else { continue };
+            if refused {
+                break;
             }
+            *applied = match self.limit(look_up, late.as_mut()).await.and_then(|charge| charge) {
+                Ok(charge) => Applied::Charged(mem::take(key), charge),
+                Err(error) => {
+                    let error = error.with_log(LogKey::new(rule.limiter.name(), key.as_ref()));
+                    let closes = !rule.shadow && self.failure.closes(&error).is_some();
+                    refused |= closes;
+                    Applied::Failed(error, closes)
+                }
+            };
         }
-        let mut rulings = rulings.unasked();
+        let mut rulings = Rulings { applied, together: Together::new(), refused };
         self.ask(&mut rulings);
         rulings.together.refund_in(self.background.clone());
         rulings.into_owned()
@@ -215,13 +255,13 @@ impl Rules {
 
     /// Settles the charges of a request. Where the store fails, the charge stays.
     pub(crate) async fn settle(&self, mut rulings: Rulings<'static>, costs: Vec<ActualCost>) -> Rulings<'static> {
-        let mut late = self.late();
-        for ((_, part), cost) in rulings.parts_mut(&self.list).zip(costs) {
+        let mut late = pin!(self.late());
+        for (part, cost) in rulings.together.parts_mut().iter_mut().zip(costs) {
             let _ = match cost {
                 ActualCost::AsCharged => continue,
-                ActualCost::Nothing => late.limit(part.settle(0)).await,
-                ActualCost::Units(cost) => late.limit(part.settle(cost)).await,
-                ActualCost::Reset => late.limit(part.reset()).await,
+                ActualCost::Nothing => self.limit(part.settle(0), late.as_mut()).await,
+                ActualCost::Units(cost) => self.limit(part.settle(cost), late.as_mut()).await,
+                ActualCost::Reset => self.limit(part.reset(), late.as_mut()).await,
             };
         }
         rulings
@@ -229,9 +269,9 @@ impl Rules {
 
     /// Asks the store for the time, by the first rule that applied.
     #[cfg(feature = "client")]
-    pub(crate) async fn now(&self, rulings: &Rulings<'_>) -> Option<Timestamp> {
-        let part = rulings.together.parts().iter().find(|part| part.status().is_some())?;
-        let status = self.late().limit(part.limiter().status(part.key())).await;
+    pub(crate) async fn now(&self, together: &Together<'_>) -> Option<Timestamp> {
+        let part = together.parts().iter().find(|part| part.status().is_some())?;
+        let status = self.limit(part.limiter().status(part.key()), self.late()).await;
         Some(status.ok()?.ok()?.at())
     }
 }

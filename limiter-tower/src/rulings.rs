@@ -1,26 +1,23 @@
 //! The outcomes of the rules of a layer for a request.
 
 use std::mem;
-use std::sync::{Mutex, PoisonError};
 
 use http::StatusCode;
 use limiter_core::request::{Part, Together};
-use limiter_core::store::LogKey;
 use limiter_core::{Error, KeyBuf, SharedStore};
 use smallvec::SmallVec;
 
-use crate::failure::StoreFailure;
 use crate::head::RequestHead;
 use crate::rule::{Charge, Charging, LookUp, MissingKey, Rule};
 
 /// The outcome of each rule for a request, in the order of the rules. Up to two are stored inline.
 #[derive(Default)]
 pub(crate) struct Rulings<'a> {
-    applied: SmallVec<[Applied; 2]>,
+    pub(crate) applied: SmallVec<[Applied; 2]>,
     /// One call for each rule whose limiter is asked.
     pub(crate) together: Together<'a>,
     /// Whether the request is refused without asking a limiter.
-    refused: bool,
+    pub(crate) refused: bool,
 }
 
 /// How one rule applies to one request.
@@ -30,8 +27,7 @@ pub(crate) enum Applied {
     Skipped,
     /// The request has no key.
     Rejected(StatusCode),
-    /// The mutex makes it `Sync` and is never locked.
-    LookingUp(KeyBuf, Mutex<LookUp>),
+    LookingUp(KeyBuf, LookUp),
     Charged(KeyBuf, Charge),
     /// The look-up of the charge failed, and whether the layer fails closed.
     Failed(Error, bool),
@@ -48,28 +44,9 @@ impl<'a> Rulings<'a> {
         Self { applied, together: Together::new(), refused }
     }
 
-    /// Finds the first charge that is still to be looked up.
-    pub(crate) fn looking_up<'r>(&'r mut self) -> Option<(usize, &'r mut LookUp)> {
-        let find = |(i, applied): (_, &'r mut Applied)| match applied {
-            Applied::LookingUp(_, look_up) => Some((i, look_up.get_mut().unwrap_or_else(PoisonError::into_inner))),
-            _ => None,
-        };
-        if self.refused { None } else { self.applied.iter_mut().enumerate().find_map(find) }
-    }
-
-    /// Sets a charge that was looked up.
-    pub(crate) fn set_charge(&mut self, i: usize, rule: &Rule, charge: Result<Charge, Error>, failure: &StoreFailure) {
-        let Some(applied) = self.applied.get_mut(i) else { return };
-        let Applied::LookingUp(key, _) = mem::replace(applied, Applied::Skipped) else { return };
-        *applied = match charge {
-            Ok(charge) => Applied::Charged(key, charge),
-            Err(error) => {
-                let error = error.with_log(LogKey::new(rule.limiter.name(), key.as_ref()));
-                let closes = !rule.shadow && failure.closes(&error).is_some();
-                self.refused |= closes;
-                Applied::Failed(error, closes)
-            }
-        };
+    /// Whether charges are to be looked up before limiters are asked.
+    pub(crate) fn must_look_up(&self) -> bool {
+        !self.refused && self.applied.iter().any(|applied| matches!(applied, Applied::LookingUp(..)))
     }
 
     /// Whether there are limiters to be [asked](Self::ask).
@@ -89,11 +66,6 @@ impl<'a> Rulings<'a> {
                 *applied = Applied::Asked;
             }
         }
-    }
-
-    /// Returns the same before any limiter was asked, free to borrow other rules.
-    pub(crate) fn unasked<'b>(self) -> Rulings<'b> {
-        Rulings { applied: self.applied, together: Together::new(), refused: self.refused }
     }
 
     pub(crate) fn into_owned(self) -> Rulings<'static> {
@@ -156,7 +128,7 @@ fn apply(rule: &Rule, head: &RequestHead<'_>) -> Applied {
     match &rule.charging {
         Charging::Unit => Applied::Charged(key, Charge::units(1)),
         Charging::AtOnce(charge) => Applied::Charged(key, charge(head)),
-        Charging::LookUp(look_up) => Applied::LookingUp(key, Mutex::new(look_up(head))),
+        Charging::LookUp(look_up) => Applied::LookingUp(key, look_up(head)),
     }
 }
 

@@ -33,13 +33,15 @@ impl<R> Config<R> {
         self.own.fields.values(self.rules.policies(), self.rules.list(), rulings)
     }
 
-    /// Returns what to do after the request was served, or the response if it is refused.
-    fn admit<B, T>(
+    /// Passes the request on, or answers it if it is refused.
+    fn serve<S, B, T>(
         self: &Arc<Self>,
         rulings: &mut Rulings<'_>,
-        request: &mut Request<B>,
-    ) -> Result<After<R>, Response<T>>
+        mut request: Request<B>,
+        service: &mut S,
+    ) -> State<S, B, R, S::Future, S::Response>
     where
+        S: Service<Request<B>, Response = Response<T>>,
         R: Respond<T>,
     {
         let values = self.values(rulings);
@@ -48,7 +50,7 @@ impl<R> Config<R> {
             let mut response = self.own.respond.respond(&refusal);
             add_retry_after(refusal.retry_after_secs(), response.headers_mut());
             values.add(response.status(), response.headers_mut());
-            return Err(response);
+            return State::Refused { response: Some(response) };
         }
         if let Some(charges) = self.rules.charges(rulings) {
             request.extensions_mut().insert(charges);
@@ -60,7 +62,7 @@ impl<R> Config<R> {
             rulings.together.confirm();
             None
         };
-        Ok(After { values, unsettled })
+        State::Serving { serving: service.call(request), values, unsettled }
     }
 }
 
@@ -84,16 +86,13 @@ where
         self.service.poll_ready(context)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
         let config = &self.config;
         let mut rulings = Rulings::new(config.rules.list(), &RequestHead::from(&request));
         let decided = config.rules.decide_at_once(&mut rulings);
         let state = if decided && (config.own.within.is_zero() || !rulings.refuses()) {
             config.rules.report(&rulings);
-            match config.admit(&mut rulings, &mut request) {
-                Ok(after) => State::Serving { serving: self.service.call(request), after: Some(after) },
-                Err(response) => State::Refused { response: Some(response) },
-            }
+            config.serve(&mut rulings, request, &mut self.service)
         } else {
             let (rulings, mut left, config) = (rulings.into_owned(), config.own.within, Arc::clone(config));
             let deciding = Arc::clone(&config);
@@ -135,8 +134,8 @@ pin_project! {
     enum State<S, B, R, F, T> {
         // Boxed, so that the future stays small where the store answers at once.
         Deciding { deciding: BoxFuture<'static, Rulings<'static>>, asked: Option<Box<Asked<S, B, R>>> },
-        Serving { #[pin] serving: F, after: Option<After<R>> },
-        Settling { settling: Settling, response: Option<T>, config: Arc<Config<R>> },
+        Serving { #[pin] serving: F, values: Values, unsettled: Option<Unsettled<R>> },
+        Settling { settling: BoxFuture<'static, Values>, response: Option<T> },
         Refused { response: Option<T> },
     }
 }
@@ -157,30 +156,23 @@ where
             let next = match this.state.as_mut().project() {
                 Projected::Deciding { deciding, asked } => {
                     let mut rulings = ready!(deciding.as_mut().poll(context));
-                    let Asked { mut request, mut service, config } = *asked.take().expect(ENDED);
-                    match config.admit(&mut rulings, &mut request) {
-                        Ok(after) => State::Serving { serving: service.call(request), after: Some(after) },
-                        Err(response) => State::Refused { response: Some(response) },
-                    }
+                    let Asked { request, mut service, config } = *asked.take().expect(ENDED);
+                    config.serve(&mut rulings, request, &mut service)
                 }
-                Projected::Serving { serving, after } => {
+                Projected::Serving { serving, values, unsettled } => {
                     let served = ready!(serving.poll(context));
-                    let After { values, unsettled } = after.take().expect(ENDED);
-                    let head = served.as_ref().ok().map(ResponseHead::from);
-                    let settling = unsettled.and_then(|unsettled| unsettled.settle(head.as_ref()));
+                    let settling = unsettled.take().and_then(|unsettled| unsettled.settle(served.as_ref().ok()));
                     let mut response = served?;
-                    match settling {
-                        Some((settling, config)) => State::Settling { settling, response: Some(response), config },
-                        None => {
-                            values.add(response.status(), response.headers_mut());
-                            return Poll::Ready(Ok(response));
-                        }
-                    }
+                    let Some(settling) = settling else {
+                        mem::take(values).add(response.status(), response.headers_mut());
+                        return Poll::Ready(Ok(response));
+                    };
+                    State::Settling { settling, response: Some(response) }
                 }
-                Projected::Settling { settling, response, config } => {
-                    let rulings = ready!(settling.as_mut().poll(context));
+                Projected::Settling { settling, response } => {
+                    let values = ready!(settling.as_mut().poll(context));
                     let mut response = response.take().expect(ENDED);
-                    config.values(&rulings).add(response.status(), response.headers_mut());
+                    values.add(response.status(), response.headers_mut());
                     return Poll::Ready(Ok(response));
                 }
                 Projected::Refused { response } => return Poll::Ready(Ok(response.take().expect(ENDED))),
@@ -203,12 +195,6 @@ struct Asked<S, B, R> {
     config: Arc<Config<R>>,
 }
 
-/// What to do after a request was served.
-struct After<R> {
-    values: Values,
-    unsettled: Option<Unsettled<R>>,
-}
-
 /// Charges that the response may change. Dropped, those are refunded whose rule says so.
 struct Unsettled<R> {
     config: Arc<Config<R>>,
@@ -216,13 +202,13 @@ struct Unsettled<R> {
 }
 
 impl<R: Send + Sync + 'static> Unsettled<R> {
-    /// Returns a future that settles, `None` if all charges stay.
-    fn settle(mut self, response: Option<&ResponseHead<'_>>) -> Option<(Settling, Arc<Config<R>>)> {
-        let costs = self.config.rules.actual_costs(&mut self.rulings, response)?;
-        let config = Arc::clone(&self.config);
-        let settling = Box::pin(async move { config.rules.settle(*self.rulings, costs).await });
-        Some((settling, self.config))
+    /// Returns a future that settles and makes the fields anew, `None` if all charges stay.
+    fn settle(mut self, response: Option<&Response<impl Body>>) -> Option<BoxFuture<'static, Values>> {
+        let head = response.map(ResponseHead::from);
+        let costs = self.config.rules.actual_costs(&mut self.rulings, head.as_ref())?;
+        Some(Box::pin(async move {
+            let rulings = self.config.rules.settle(*self.rulings, costs).await;
+            self.config.values(&rulings)
+        }))
     }
 }
-
-type Settling = BoxFuture<'static, Rulings<'static>>;

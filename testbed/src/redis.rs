@@ -150,7 +150,10 @@ impl Scene for RedisScene {
                 if server.info_number("persistence", "loading")? == 0 {
                     return Err(io::Error::other("the server has loaded its data too early"));
                 }
-                server.expect_ok(&["CONFIG", "SET", "key-load-delay", "0"])?;
+                // Redis 6.2 refuses the command while it loads.
+                if server.command(&["CONFIG", "SET", "key-load-delay", "0"])?.text() != "OK" {
+                    server.restart_with(&ARGS)?;
+                }
                 until_loaded(server)?;
             }
             RedisFault::Busy => {

@@ -100,22 +100,23 @@ async fn only_a_trusted_certificate_is_accepted() {
 /// Every node is behind a TLS proxy, and announces the proxy's port. One URL leads to all nodes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_over_tls_decides_like_memory() {
-    let (cluster, authorities) = (Cluster::start().unwrap(), Authorities::new());
+    let (mut cluster, authorities) = (Cluster::start().unwrap(), Authorities::new());
     let (mut proxies, mut ports) = (Vec::new(), Vec::new());
-    for node in cluster.nodes() {
+    for node in cluster.nodes_mut() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port().to_string();
         proxies.push(tokio::spawn(terminate_tls(listener, authorities.acceptor.clone(), node.port())));
         let bus = (node.port() + 10_000).to_string();
-        for (name, value) in [("cluster-announce-bus-port", &bus), ("cluster-announce-port", &port)] {
-            assert_eq!(node.command(&["CONFIG", "SET", name, value]).unwrap().text(), "OK");
-        }
+        // A node of Redis 6.2 announces a port only from its start on.
+        let announced = ["--cluster-announce-bus-port", &bus, "--cluster-announce-port", &port];
+        node.restart_with(&[&["--cluster-enabled", "yes"], &announced[..]].concat()).unwrap();
         ports.push(port);
     }
     let until = Instant::now() + Duration::from_secs(20);
     for node in cluster.nodes() {
-        while !ports.iter().all(|port| node.command(&["CLUSTER", "SLOTS"]).unwrap().text().contains(port)) {
-            assert!(Instant::now() < until, "the ports are not announced");
+        let says = |command: &str, text: &str| node.command(&["CLUSTER", command]).unwrap().text().contains(text);
+        while !(says("INFO", "cluster_state:ok") && ports.iter().all(|port| says("SLOTS", port))) {
+            assert!(Instant::now() < until, "the cluster does not serve, or the ports are not announced");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

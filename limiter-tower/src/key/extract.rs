@@ -1,7 +1,5 @@
 //! The trait of keys, and keys made of others.
 
-use std::fmt;
-
 use limiter_core::{Key, KeyBuf};
 
 use crate::head::RequestHead;
@@ -35,11 +33,20 @@ pub trait RequestKey: Send + Sync + 'static {
     ///
     /// The kind of the extractor becomes part of the key, so an API key that looks like an address is never the key of that
     /// address. Keys of the same kind are not distinguished.
-    fn or<K: RequestKey>(self, other: K) -> Or<Self, K>
+    ///
+    /// ```
+    /// use limiter_tower::RequestHead;
+    /// use limiter_tower::key::{Constant, Header, RequestKey};
+    ///
+    /// let key = Header::new(http::HeaderName::from_static("x-api-key")).or(Constant::new("anonymous"));
+    /// let request = http::Request::get("/").body(()).unwrap();
+    /// assert_eq!(key.key(&RequestHead::from(&request)).unwrap().as_ref(), b"constant,anonymous");
+    /// ```
+    fn or<K: RequestKey>(self, other: K) -> impl RequestKey
     where
         Self: Sized,
     {
-        Or::new(self, other)
+        Or { first: self, second: other }
     }
 }
 
@@ -84,26 +91,9 @@ tuple!(A.0, B.1);
 tuple!(A.0, B.1, C.2);
 tuple!(A.0, B.1, C.2, D.3);
 
-/// The key of the first extractor, otherwise of the second: [`RequestKey::or`].
-///
-/// ```
-/// use limiter_tower::RequestHead;
-/// use limiter_tower::key::{Constant, Header, RequestKey};
-///
-/// let key = Header::new(http::HeaderName::from_static("x-api-key")).or(Constant::new("anonymous"));
-/// let request = http::Request::get("/").body(()).unwrap();
-/// assert_eq!(key.key(&RequestHead::from(&request)).unwrap().as_ref(), b"constant,anonymous");
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Or<A, B> {
+struct Or<A, B> {
     first: A,
     second: B,
-}
-
-impl<A, B> Or<A, B> {
-    pub(super) const fn new(first: A, second: B) -> Self {
-        Self { first, second }
-    }
 }
 
 impl<A: RequestKey, B: RequestKey> RequestKey for Or<A, B> {
@@ -118,7 +108,7 @@ impl<A: RequestKey, B: RequestKey> RequestKey for Or<A, B> {
 }
 
 /// The same key for every request: a limit for the whole server.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Constant(KeyBuf);
 
 impl Constant {
@@ -136,11 +126,5 @@ impl RequestKey for Constant {
 
     fn kind(&self) -> &'static str {
         "constant"
-    }
-}
-
-impl fmt::Debug for Constant {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Constant(…)")
     }
 }

@@ -57,35 +57,3 @@ impl<'a> Iterator for Pieces<'a> {
         Some(if quoted { Err(text) } else { Ok(text) })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(line: &str) -> Vec<Option<String>> {
-        elements(line.as_bytes()).map(|element| address(element).map(|ip| ip.to_string())).collect()
-    }
-
-    #[test]
-    fn elements_are_read_from_the_right() {
-        let some = |text: &str| Some(text.to_owned());
-        assert_eq!(read("for=192.0.2.1"), [some("192.0.2.1")]);
-        assert_eq!(
-            read("for=192.0.2.1, for=192.0.2.2;proto=http;by=203.0.113.43"),
-            [some("192.0.2.2"), some("192.0.2.1")]
-        );
-        assert_eq!(read("For=\"[2001:db8:cafe::17]:4711\""), [some("2001:db8:cafe::17")]);
-        assert_eq!(read("by=\"a,b;for=192.0.2.9\"; FOR = 192.0.2.1"), [None], "no space around the equals sign");
-        assert_eq!(read("by=\"a,\\\";for=192.0.2.9\";FOR=192.0.2.1 ,, "), [some("192.0.2.1")]);
-        assert_eq!(read("for=unknown, for=_hidden, for=\"_x:80\""), [None, None, None]);
-        assert_eq!(read("proto=https, for=192.0.2.1;for=192.0.2.2, for, ;"), [None, None, None, None]);
-        assert_eq!(read(""), [None; 0]);
-    }
-
-    #[test]
-    fn an_open_quote_hides_nothing_to_its_right() {
-        assert_eq!(read("for=\"evil, for=192.0.2.1"), [Some("192.0.2.1".to_owned()), None]);
-        assert_eq!(read("for=192.0.2.7, for=\"evil, for=192.0.2.1"), [Some("192.0.2.1".to_owned()), None]);
-        assert_eq!(read("for=\"\\\", for=192.0.2.1"), [Some("192.0.2.1".to_owned()), None]);
-    }
-}

@@ -32,6 +32,11 @@ fn forwarded(trust: Trust, peer: &str, lines: &[&str]) -> Option<String> {
     key(&ClientAddress::forwarded(trust), &request(peer, &lines))
 }
 
+/// The entries of one line from the right. `None` is no address.
+fn entries(read: Read, line: &str, count: usize) -> Vec<Option<String>> {
+    (1..=count).map(|hops| read(Trust::Hops(hops), "10.0.0.1:80", &[line])).collect()
+}
+
 fn networks() -> Trust {
     Trust::networks(["10.0.0.0/8", "fd00::/8"].map(|network| network.parse().unwrap()))
 }
@@ -108,6 +113,47 @@ fn trust_takes_hops_from_the_right() {
         let lines: Vec<&str> = entries.split('|').filter(|line| !line.is_empty()).collect();
         let shown = &entries[..entries.len().min(60)];
         assert_eq!(header(trust.clone(), peer, &lines).as_deref(), expected, "{trust:?}, {peer}: {shown}");
+    }
+}
+
+#[test]
+fn an_entry_is_an_address_with_or_without_a_port_brackets_quotes_and_a_zone() {
+    for (line, expected) in [
+        ("192.0.2.1, 192.0.2.1:4711, \"192.0.2.1:4711\", 192.0.2.1:_hidden", Some("192.0.2.1")),
+        ("::ffff:192.0.2.1, [::ffff:c000:201]:80, \"[::ffff:192.0.2.1%1]\"", Some("192.0.2.1")),
+        ("2001:db8::1, 2001:DB8::1, [2001:db8::1], \"[2001:db8::1]:4711\", [2001:db8::1]:_x", Some("2001:db8::/64")),
+        ("fe80::1%eth0, [fe80::1%25eth0]:80", Some("fe80::/64")),
+        ("::1", Some("::/64")),
+        ("unknown, _hidden, _hidden:80, example.com, \"\", \", \"192.0.2.1, 192.0.2.1\", \"192.0.2.\\1\"", None),
+        ("192.0.2, 192.0.2.256, 192.0.2.01, 192.0.2.1:, 192.0.2.1:123456, 192.0.2.1:80:80, 192.0.2.1:_", None),
+        ("[2001:db8::1, 2001:db8::1], [2001:db8::1]80, [2001:db8::1]:, [192.0.2.1], [[::1]], [], []:80", None),
+        ("2001:db8::1%, [fe80::1%], fe80::1%a b, :, ::1::, 192.0.2.1 192.0.2.2, 192.0.2.1\u{e9}", None),
+    ] {
+        let texts: Vec<&str> = line.rsplit(", ").collect();
+        for (text, found) in texts.iter().zip(entries(xff, line, texts.len())) {
+            assert_eq!(found.as_deref(), expected, "{text}");
+        }
+    }
+}
+
+#[test]
+fn elements_of_forwarded_are_read_from_the_right() {
+    const ONE: Option<&str> = Some("192.0.2.1");
+    for (line, expected) in [
+        ("for=192.0.2.2, for=192.0.2.1;proto=http;by=203.0.113.43", &[ONE, Some("192.0.2.2")][..]),
+        ("For=\"[2001:db8:cafe::17]:4711\"", &[Some("2001:db8:cafe::/64")]),
+        // No space around the equals sign.
+        ("by=\"a,b;for=192.0.2.9\"; FOR = 192.0.2.1", &[None]),
+        ("by=\"a,\\\";for=192.0.2.9\";FOR=192.0.2.1 ,, ", &[ONE]),
+        ("for=unknown, for=_hidden, for=\"_x:80\"", &[None; 3]),
+        ("proto=https, for=192.0.2.1;for=192.0.2.2, for, ;", &[None; 4]),
+        // An open quote hides nothing to its right.
+        ("for=\"evil, for=192.0.2.1", &[ONE, None]),
+        ("for=192.0.2.7, for=\"evil, for=192.0.2.1", &[ONE, None]),
+        ("for=\"\\\", for=192.0.2.1", &[ONE, None]),
+    ] {
+        let found = entries(forwarded, line, expected.len() + 1);
+        assert!(found.iter().map(Option::as_deref).eq(expected.iter().copied().chain([None])), "{line}: {found:?}");
     }
 }
 

@@ -117,6 +117,9 @@ async fn numbers_and_names_stay_within_structured_fields() {
     let name = r#""a \"b\\c\" %C3%BC""#;
     let (policy, limits) = (format!("{name};q=999999999999999;w=1"), format!("{name};r=999999999999999;t=1"));
     check(&get(&app).await, 200, &policy, &limits, None);
+    let (app, _) = limited("a \"b\\c\" ü", policy!("1/1s"));
+    get(&app).await;
+    assert_eq!(get(&app).await.problem()["violated-policies"], serde_json::json!([r#"a "b\c" %C3%BC"#]));
 }
 
 #[tokio::test]

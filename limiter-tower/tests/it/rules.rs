@@ -12,7 +12,7 @@ use http::{HeaderName, Request, StatusCode};
 use limiter_core::{BoxFuture, Clock, Limiter, Policy, SharedStore, Timer, policy};
 use limiter_testkit::MockClock;
 use limiter_tower::key::{Constant, Header, MatchedPath, Method, PeerAddress, RequestKey};
-use limiter_tower::{Charge, LimitLayer, MissingKey, Outcome, Refusal, Rule};
+use limiter_tower::{Charge, GrpcStatus, LimitLayer, MissingKey, Outcome, Refusal, Rule};
 use tower::{Layer, ServiceExt};
 
 use crate::common::{CLOSED, REJECT, Remote, Server, get, get_with, hello, rule, store};
@@ -268,6 +268,18 @@ async fn bodies_and_statuses_are_replaceable() {
     assert_eq!((denied.status, denied.retry_after()), (420, Some(99)));
     assert_eq!(denied.body, "slow down: [\"search\"], Some(10s)");
     assert_eq!(denied.limits(), "\"search\";r=0;t=10");
+}
+
+#[tokio::test]
+async fn grpc_is_answered_by_a_head_alone() {
+    let layer = LimitLayer::builder([rule("search", policy!("1/10s")).0], CLOSED).respond_with(GrpcStatus).build();
+    let server = Server::start_http2(hello(layer)).await;
+    assert_eq!(server.get().await.body, "hello");
+    let denied = server.get().await;
+    assert_eq!((denied.status, denied.body.as_str(), denied.retry_after()), (200, "", Some(10)));
+    let fields = ["content-type", "grpc-status", "ratelimit"].map(|name| denied.field(name).unwrap());
+    assert_eq!(fields, ["application/grpc", "8", "\"search\";r=0;t=10"]);
+    assert!(denied.headers.contains_key("grpc-status-details-bin") && denied.trailers.is_none());
 }
 
 #[tokio::test]

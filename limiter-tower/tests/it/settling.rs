@@ -9,12 +9,15 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::get as on_get;
 use axum::{Extension, Router};
+use http::Request;
+use http_body_util::BodyExt;
 use limiter::MemoryStore;
 use limiter_core::store::LogKey;
 use limiter_core::{Limiter, WithClock, policy};
 use limiter_testkit::MockClock;
 use limiter_tower::key::Constant;
 use limiter_tower::{ActualCost, Charge, Charges, LimitLayer, ResponseHead, Rule};
+use tower::ServiceExt;
 
 use crate::common::{CLOSED, Does, REJECT, Server, eventually, get, get_with, hello, remote};
 
@@ -101,9 +104,14 @@ async fn a_handler_settles_when_it_knows() {
         });
         Body::from_stream(parts).into_response()
     };
-    let reply = get(&Router::new().route("/", on_get(handler)).layer(LimitLayer::new([rule], CLOSED))).await;
+    let app = Router::new().route("/", on_get(handler)).layer(LimitLayer::new([rule], CLOSED));
+    let reply = get(&app).await;
     assert_eq!((reply.body.as_str(), reply.limits().as_str()), ("word word word ", "\"limit\";r=600;t=60"));
     assert_eq!(used(&limiter).await, 3);
+    // A client that reads only one word stays charged.
+    let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+    assert!(response.into_body().frame().await.unwrap().is_ok());
+    assert_eq!(used(&limiter).await, 403);
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,37 +128,44 @@ async fn a_store_that_fails_while_settling_keeps_the_charge() {
     }
 }
 
-fn hanging(rule: Rule) -> Router {
-    let handler = || async { std::future::pending::<()>().await };
+/// A service whose handler ends with a panic or not at all.
+fn endless(rule: Rule, panics: bool) -> Router {
+    let handler = move || async move {
+        assert!(!panics, "a handler that panics");
+        std::future::pending::<()>().await;
+    };
     Router::new().route("/", on_get(handler)).layer(LimitLayer::new([rule], CLOSED))
 }
 
 /// With a paused clock, a sleep ends when all tasks have done what they can.
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_away_stays_charged_unless_the_rule_refunds() {
-    let (_, limiter) = remote("limit", policy!("5/1m"));
-    for (rule, expected) in [
-        (rule(&limiter), 1),
+async fn a_request_without_a_response_stays_charged_unless_the_rule_refunds() {
+    let (_, limiter) = remote("limit", policy!("9/1m"));
+    for (panics, rule, expected) in [
+        (false, rule(&limiter), 1),
+        (true, rule(&limiter), 2),
         // There is no response to settle from.
-        (rule(&limiter).settle(|_| ActualCost::Nothing), 2),
-        (rule(&limiter).refund_abandoned(), 2),
+        (false, rule(&limiter).settle(|_| ActualCost::Nothing), 3),
+        (false, rule(&limiter).refund_abandoned(), 3),
+        (true, rule(&limiter).refund_abandoned(), 3),
     ] {
-        let gone = tokio::time::timeout(Duration::from_millis(50), get(&hanging(rule))).await;
-        assert!(gone.is_err());
+        let request = async move { get(&endless(rule, panics)).await };
+        let gone = tokio::spawn(tokio::time::timeout(Duration::from_millis(50), request)).await;
+        assert!(if panics { gone.is_err() } else { gone.unwrap().is_err() });
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(used(&limiter).await, expected);
     }
     let finished = LimitLayer::new([rule(&limiter).refund_abandoned()], CLOSED);
     assert_eq!(get(&hello(finished)).await.status, 200);
     tokio::time::sleep(Duration::from_millis(50)).await;
-    assert_eq!(used(&limiter).await, 3, "a finished request is refunded by its hook alone");
+    assert_eq!(used(&limiter).await, 4, "a finished request is refunded by its hook alone");
 }
 
 #[tokio::test]
 async fn a_connection_that_closes_is_a_client_that_goes_away() {
     use tokio::io::AsyncWriteExt;
     let (_, limiter) = remote("limit", policy!("5/1m"));
-    let server = Server::start(hanging(rule(&limiter).refund_abandoned())).await;
+    let server = Server::start(endless(rule(&limiter).refund_abandoned(), false)).await;
     let mut socket = tokio::net::TcpStream::connect(server.address).await.unwrap();
     socket.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
     eventually(async || used(&limiter).await == 1).await;
