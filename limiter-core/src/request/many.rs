@@ -141,8 +141,11 @@ where
     for (place, call) in calls.iter().enumerate() {
         by_key.entry(call.key.as_ref()).or_default().push(place);
     }
+    // The keys begin in the order of their first calls.
+    let mut by_key: Vec<Vec<usize>> = by_key.into_values().collect();
+    by_key.sort_unstable();
     let calls = &calls[..];
-    let futures = by_key.into_values().map(|places| async move {
+    let futures = by_key.into_iter().map(|places| async move {
         let mut results = Vec::with_capacity(places.len());
         for place in places {
             results.push((place, calls[place].decide().await));
