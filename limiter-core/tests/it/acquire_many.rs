@@ -8,6 +8,7 @@ use std::task::Poll;
 
 use crate::slow_store::SlowStore;
 use async_trait::async_trait;
+use futures::FutureExt;
 use futures::executor::block_on;
 use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, ErrorKind, Limiter, NowStore, Timestamp, WindowStore, policy};
@@ -142,4 +143,17 @@ fn a_batch_that_is_dropped_made_some_of_its_calls() {
     drop(batch);
     assert!(made() < 500, "{}", made());
     assert_eq!(block_on(limiter.acquire("k").at(at(1))).unwrap().used(), 1);
+}
+
+#[test]
+fn the_keys_begin_in_the_order_of_the_batch() {
+    let limiter = Limiter::new("t", policy!("9/1h"), SlowStore::default());
+    let mut batch = Box::pin(limiter.acquire_many((0..300_u64).map(|key| (key, 1))).into_future());
+    while limiter.store().calls.load(Ordering::Relaxed) == 0 {
+        assert!(batch.as_mut().now_or_never().is_none());
+    }
+    drop(batch);
+    let used = |key: u64| block_on(limiter.status(key)).unwrap().used();
+    let used: Vec<u64> = (0..300).map(used).collect();
+    assert!(used.starts_with(&[1]) && used.ends_with(&[0; 44]) && used.is_sorted_by(|a, b| a >= b), "{used:?}");
 }
