@@ -58,7 +58,7 @@
 //! | `tokio` | waiting with `within` in a tokio runtime |
 //! | `serde` | limits and policies in configuration files |
 //! | `metrics`, `tracing` | counters and histograms, spans and events of each operation |
-//! | `wrappers` | timeout, circuit breaker, fail open, fail closed, fallback, denial cache, prefix |
+//! | `wrappers` | timeout, circuit breaker, fail open, fail closed, fallback, denial cache |
 //! | `uuid` | `Uuid` as a key and as an idempotency key |
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -5,7 +5,6 @@
 //! - [`Failsafe`] or [`Fallback`] for what happens to requests during an outage.
 //! - [`DenialCache`] for hot keys.
 //! - [`observe`] for metrics and traces.
-//! - [`Prefix`] for tenants that share a store.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -16,7 +15,6 @@ mod denial_cache;
 pub mod observe;
 #[cfg(feature = "outages")]
 mod outages;
-mod prefix;
 #[cfg(feature = "outages")]
 mod stack;
 
@@ -24,6 +22,5 @@ mod stack;
 pub use denial_cache::DenialCache;
 #[cfg(feature = "outages")]
 pub use outages::{CircuitBreaker, Failsafe, Fallback, Outage, Timeout};
-pub use prefix::Prefix;
 #[cfg(feature = "outages")]
 pub use stack::{Guarded, Stack};

@@ -31,13 +31,13 @@ use super::outage::{Outage, OutageLog};
 #[derive(Clone, Debug)]
 pub struct Failsafe<S> {
     store: S,
-    answer: Answer,
+    failing: Failing,
     outages: OutageLog,
 }
 
 /// What decides in place of the store.
 #[derive(Clone, Copy, Debug)]
-enum Answer {
+enum Failing {
     /// A log that is empty.
     Open,
     /// A log that is full, and stays so for this long.
@@ -45,21 +45,21 @@ enum Answer {
 }
 
 impl<S> Failsafe<S> {
-    fn new(store: S, answer: Answer) -> Self {
-        Self { store, answer, outages: OutageLog::default() }
+    fn new(store: S, failing: Failing) -> Self {
+        Self { store, failing, outages: OutageLog::default() }
     }
 
     /// Returns `store`, failing open.
     #[must_use]
     pub fn open(store: S) -> Self {
-        Self::new(store, Answer::Open)
+        Self::new(store, Failing::Open)
     }
 
     /// Returns `store`, failing closed. Denials during an outage have this retry-after, or the longest window if that is shorter.
     /// Zero means 1 µs.
     #[must_use]
     pub fn closed(store: S, retry_after: Duration) -> Self {
-        Self::new(store, Answer::Closed(retry_after.max(Duration::from_micros(1))))
+        Self::new(store, Failing::Closed(retry_after.max(Duration::from_micros(1))))
     }
 
     /// Adds a listener, which is called once when an outage begins and once when it ends, within the call that notices it. An outage
@@ -85,10 +85,10 @@ impl<S> Failsafe<S> {
     fn substitute(&self, op: &Op<'_>, error: Error) -> Result<Facts, Error> {
         // The ids of its entries are new, so their receipts name nothing.
         let empty = || Log::new().apply(op, now());
-        match self.answer {
-            Answer::Open => Ok(empty()),
-            Answer::Closed(_) if op.mode == Mode::Record => Err(error),
-            Answer::Closed(retry_after) => Ok(full(op, retry_after, &empty())),
+        match self.failing {
+            Failing::Open => Ok(empty()),
+            Failing::Closed(_) if op.mode == Mode::Record => Err(error),
+            Failing::Closed(retry_after) => Ok(full(op, retry_after, &empty())),
         }
     }
 }
@@ -133,8 +133,8 @@ impl<S: WindowStore> WindowStore for Failsafe<S> {
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         let answer = self.store.settle(settlement).await;
         self.outages.note_change(&answer);
-        match (answer, self.answer) {
-            (Err(error), Answer::Open) if error.is_retryable() => Ok(Log::new().settle(&settlement, now())),
+        match (answer, self.failing) {
+            (Err(error), Failing::Open) if error.is_retryable() => Ok(Log::new().settle(&settlement, now())),
             (answer, _) => answer,
         }
     }

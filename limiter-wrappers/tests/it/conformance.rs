@@ -8,7 +8,7 @@ use limiter_testkit::conformance::Suite;
 use limiter_testkit::conformance_tests;
 use limiter_testkit::server::Server;
 use limiter_wrappers::observe::{Metrics, ObservedStore, Tracing};
-use limiter_wrappers::{CircuitBreaker, DenialCache, Failsafe, Fallback, Prefix, Stack, Timeout};
+use limiter_wrappers::{CircuitBreaker, DenialCache, Failsafe, Fallback, Stack, Timeout};
 
 /// No call may come near it on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
@@ -46,13 +46,5 @@ conformance_tests!(
     an_observed_store,
     ObservedStore::new(MemoryStore::new(), (Metrics::new(), Tracing::new())),
     suite = Suite::slow(),
-    runtime = tokio,
-);
-conformance_tests!(a_prefix, Prefix::new("tenant", MemoryStore::new()), suite = Suite::slow(), runtime = tokio);
-conformance_tests!(
-    a_prefix_over_redis,
-    Prefix::new("tenant", connect(&server.url()).await),
-    with server = Server::start().unwrap(),
-    suite = Suite::shared(),
     runtime = tokio,
 );

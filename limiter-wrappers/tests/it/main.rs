@@ -7,6 +7,5 @@ mod fallback;
 mod faulty;
 mod metrics;
 mod outages;
-mod prefix;
 mod stack;
 mod traces;
