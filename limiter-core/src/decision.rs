@@ -11,7 +11,6 @@ use crate::per_limit::PerLimit;
 use crate::settlement::Receipt;
 use crate::status::{LimitStatus, Status, binding_values, ceil_secs};
 use crate::time::{Timestamp, Window};
-use crate::verdict::{Admitted, Denied};
 
 /// The verdict on an operation, with the usage after it.
 ///
@@ -28,7 +27,7 @@ pub struct Decision {
     status: Status,
     outcome: Outcome,
     allowed: bool,
-    denied: bool,
+    pub(crate) denied: bool,
     /// Bit `i` is set if limit `i` denies the operation.
     blocking: u8,
     /// Whether the entry, if there is one, has no receipt because it merges with others.
@@ -135,17 +134,6 @@ impl Decision {
     #[must_use]
     pub const fn status(&self) -> &Status {
         &self.status
-    }
-
-    /// Returns the decision as a `Result`, for `?`: [`Admitted`], or the error [`Denied`].
-    ///
-    /// A record is always [`Admitted`], even if it did not fit.
-    ///
-    /// # Errors
-    /// [`Denied`] if the operation was denied.
-    #[inline]
-    pub fn into_result(self) -> Result<Admitted, Denied> {
-        if self.denied { Err(Denied::new(self)) } else { Ok(Admitted::new(self)) }
     }
 
     /// Returns the usage without the verdict, by value. See [`status`](Self::status).

@@ -35,6 +35,7 @@ mod resolution;
 mod search;
 #[cfg(feature = "serde")]
 mod serde;
+mod settled;
 mod settlement;
 mod status;
 pub mod store;
@@ -56,8 +57,9 @@ pub use op::EntryId;
 pub use per_limit::PerLimit;
 pub use policy::{Counting, IntoPolicy, Policy};
 pub use request::{Permit, Request, SettleOnDrop, Together};
+pub use settled::Settled;
 pub use settlement::Receipt;
-pub use status::{LimitStatus, Settled, Status, ceil_secs};
+pub use status::{LimitStatus, Status, ceil_secs};
 pub use store::{NowStore, WindowStore};
 pub use time::{Timestamp, Window};
 pub use verdict::{Admitted, Denied};

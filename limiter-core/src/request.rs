@@ -7,7 +7,7 @@ mod reset;
 mod run;
 mod settle;
 mod together;
-pub mod verb;
+mod verb;
 mod view;
 mod wait;
 

@@ -3,12 +3,10 @@
 use std::time::Duration;
 use std::{array, fmt};
 
-use crate::decision::Decision;
-use crate::facts::{LogFacts, SettlementFacts, Usage};
+use crate::facts::{LogFacts, Usage};
 use crate::limit::Limit;
 use crate::per_limit::PerLimit;
 use crate::policy::Policy;
-use crate::settlement::Settlement;
 use crate::time::{Timestamp, Window};
 
 /// The usage of every limit of a policy for one key at one time.
@@ -227,48 +225,6 @@ impl fmt::Debug for Status {
         out.field("at", &self.at()).field("binding_index", &self.binding_index()).field("limits", &self.limits());
         out.finish()
     }
-}
-
-/// The result of a settlement or a refund.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "a settlement has no effect if its entry has expired: see `applied`"]
-pub struct Settled {
-    pub(crate) applied: bool,
-    pub(crate) recorded: bool,
-    pub(crate) status: Status,
-}
-
-impl Settled {
-    pub(crate) fn recorded_by(decision: Decision) -> Self {
-        Self { applied: false, recorded: true, status: decision.into_status() }
-    }
-
-    /// Returns whether it took effect. `false` if the log no longer held the entry; nothing changed then.
-    #[must_use]
-    pub const fn applied(&self) -> bool {
-        self.applied
-    }
-
-    /// Returns whether the cost was recorded as a new entry, because the old one had expired.
-    ///
-    /// Only [`Permit::settle_or_record`](crate::Permit::settle_or_record) does so.
-    #[must_use]
-    pub const fn recorded(&self) -> bool {
-        self.recorded
-    }
-
-    /// Returns the usage after the settlement.
-    #[must_use]
-    pub const fn status(&self) -> &Status {
-        &self.status
-    }
-}
-
-/// Derives the result of a settlement from a store's facts.
-///
-/// Pure. The result is unspecified if `facts` do not belong to `settlement`; [`SettlementFacts::verify`] checks that.
-pub fn settled(settlement: &Settlement<'_>, facts: SettlementFacts) -> Settled {
-    Settled { applied: facts.applied, recorded: false, status: Status::new(settlement.policy, facts.log) }
 }
 
 /// Returns a duration in whole seconds, rounded up, for HTTP headers. 200 ms becomes 1 s, and 0 stays 0.

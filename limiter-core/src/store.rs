@@ -7,8 +7,8 @@
 //! 3. Run `limiter_testkit::conformance` on the backend. It checks every numbered rule of the contract, and a failure names
 //!    the rule.
 //!
-//! A store receives an [`Op`] or a [`Settlement`] and returns [`Facts`] or [`SettlementFacts`]. [`decide`] and [`settled`]
-//! turn facts into the values that callers see.
+//! A store receives an [`Op`] or a [`Settlement`] and returns [`Facts`] or [`SettlementFacts`]. [`decide`] and
+//! [`Settled::new`](crate::Settled::new) turn facts into the values that callers see.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -26,7 +26,6 @@ pub use crate::log_key::LogKey;
 pub use crate::merging::Merging;
 pub use crate::op::{At, Mode, Op, Retention};
 pub use crate::settlement::Settlement;
-pub use crate::status::settled;
 
 /// The answer of [`WindowStore::try_decide`] if the store cannot decide without waiting.
 pub type Otherwise<'a> = &'a mut dyn FnMut() -> Poll<Result<Decision, Error>>;

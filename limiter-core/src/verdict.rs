@@ -32,12 +32,20 @@ pub struct Admitted(Decision);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denied(Box<Decision>);
 
-impl Admitted {
+impl Decision {
+    /// Returns the decision as a `Result`, for `?`: [`Admitted`], or the error [`Denied`].
+    ///
+    /// A record is always [`Admitted`], even if it did not fit.
+    ///
+    /// # Errors
+    /// [`Denied`] if the operation was denied.
     #[inline]
-    pub(crate) const fn new(decision: Decision) -> Self {
-        Self(decision)
+    pub fn into_result(self) -> Result<Admitted, Denied> {
+        if self.denied { Err(Denied(Box::new(self))) } else { Ok(Admitted(self)) }
     }
+}
 
+impl Admitted {
     /// Returns the decision.
     #[inline]
     pub fn into_decision(self) -> Decision {
@@ -55,10 +63,6 @@ impl Deref for Admitted {
 }
 
 impl Denied {
-    pub(crate) fn new(decision: Decision) -> Self {
-        Self(Box::new(decision))
-    }
-
     /// Returns the decision.
     pub fn into_decision(self) -> Decision {
         *self.0

@@ -16,8 +16,8 @@ use crate::clock::BoxFuture;
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::Limiter;
+use crate::settled::Settled;
 use crate::settlement::Receipt;
-use crate::status::Settled;
 use crate::store::{NowStore, WindowStore};
 use crate::verdict::Denied;
 

@@ -138,19 +138,6 @@ impl<S, B, V: Costs> Request<'_, S, B, V> {
         mem::forget(running);
         call.limiter.store.decide_now(call.op())
     }
-
-    /// Makes the call if the store can decide without waiting. Otherwise returns `None` and has no effect.
-    ///
-    /// Middleware over any store uses this to avoid a boxed future.
-    #[inline]
-    pub fn try_now(&self) -> Option<Result<Decision, Error>>
-    where
-        V: NeverWaits,
-        S: WindowStore,
-        B: AsRef<[u8]>,
-    {
-        self.call.try_decide()
-    }
 }
 
 impl<S, B> Request<'_, S, B, verb::Status> {

@@ -11,9 +11,9 @@ use crate::key::Key;
 use crate::limiter::Limiter;
 use crate::op::{At, Mode};
 use crate::policy::Policy;
+use crate::settled::Settled;
 use crate::settlement::{Receipt, Settlement};
-use crate::status::Settled;
-use crate::store::{NowStore, WindowStore, settled};
+use crate::store::{NowStore, WindowStore};
 use crate::time::Timestamp;
 
 /// A settlement or a refund: a builder that is also a future.
@@ -83,10 +83,10 @@ impl<'a, S, B> Settle<'a, S, B> {
         B: AsRef<[u8]>,
     {
         let settlement = settlement(&self.call, self.receipt);
-        let settled = settled(&settlement, self.call.limiter.store.settle_now(&settlement));
+        let settled = Settled::new(&settlement, self.call.limiter.store.settle_now(&settlement));
         let record = self.or_record && came_too_late(&self.call, self.receipt, &settled);
         let recorded = record.then(|| self.call.decide_now().ok()).flatten();
-        recorded.map_or(settled, Settled::recorded_by)
+        recorded.map_or(settled, |decision| Settled::recorded_as(decision.into_status()))
     }
 }
 
@@ -117,9 +117,9 @@ where
                 let settlement = settlement(&call, receipt);
                 let facts = call.limiter.store.settle(settlement).await?;
                 facts.verify(&settlement)?;
-                let settled = settled(&settlement, facts);
+                let settled = Settled::new(&settlement, facts);
                 if or_record && came_too_late(&call, receipt, &settled) {
-                    return Ok(Settled::recorded_by(call.decide().await?));
+                    return Ok(Settled::recorded_as(call.decide().await?.into_status()));
                 }
                 Ok(settled)
             })

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use limiter_core::store::{At, Log, Mode, Op, Settlement, decide, settled};
-use limiter_core::{Decision, Limit, MAX_COST, NowStore, Policy, Timestamp, Window, policy};
+use limiter_core::store::{At, Log, Mode, Op, Settlement, decide};
+use limiter_core::{Decision, Limit, MAX_COST, NowStore, Policy, Settled, Timestamp, Window, policy};
 use limiter_testkit::OracleStore;
 use proptest::prelude::*;
 
@@ -47,8 +47,8 @@ impl Pair {
         let op = Op::acquire("", policy);
         let [ours, theirs] = receipts.map(|receipt| Settlement::new(op.log, policy, receipt, cost).at(at));
         let both = [
-            settled(&ours, self.log.settle(&ours, Timestamp::EPOCH)),
-            settled(&theirs, self.oracle.settle_now(&theirs)),
+            Settled::new(&ours, self.log.settle(&ours, Timestamp::EPOCH)),
+            Settled::new(&theirs, self.oracle.settle_now(&theirs)),
         ];
         assert_eq!(both[0], both[1], "{ours:?}");
         self.compare(op);

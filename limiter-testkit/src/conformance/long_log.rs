@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use limiter_core::store::{Log, LogKey, Mode, Op, Settlement, decide, settled};
-use limiter_core::{MAX_COST, Name, Policy, Receipt, SharedStore, Timestamp, WindowStore as _};
+use limiter_core::store::{Log, LogKey, Mode, Op, Settlement, decide};
+use limiter_core::{MAX_COST, Name, Policy, Receipt, Settled, SharedStore, Timestamp, WindowStore as _};
 
 use super::generated::strategy::{START, limit, policy, resolved};
 use super::sentence::Sentence::L14;
@@ -108,7 +108,7 @@ impl LongLog {
         let got = self.store.settle(settlement(own)).await;
         let got = got.map_err(|error| format!("a settlement to {cost} returned the error {error:?}"))?;
         let expected = self.log.settle(&settlement(expected), expected.at());
-        let answers = [expected, got].map(|facts| (facts.applied, settled(&settlement(own), facts)));
+        let answers = [expected, got].map(|facts| (facts.applied, Settled::new(&settlement(own), facts)));
         let [expected, got] = answers.map(|(applied, settled)| (applied, StatusAnswer::from(settled.status())));
         if expected == got {
             Ok(())

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::faulty::{Does, Faulty};
+use limiter_core::store::{Op, attempt};
 use limiter_core::{Counting, Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
@@ -31,7 +32,7 @@ async fn a_repeated_denial_needs_no_call_until_a_unit_frees() {
         last = again;
     }
     assert_eq!((faulty.calls(), cache.len()), (calls, 1));
-    assert!(limiter.acquire("key").try_now().is_some());
+    assert!(attempt(limiter.store(), Op::acquire("key", limiter.policy()).with_name(limiter.name())).is_some());
     // Another cost, policy, verb, id or key is another question.
     let gold = policy!("9/1h");
     assert!(!limiter.acquire("key").cost(2).await.unwrap().allowed());

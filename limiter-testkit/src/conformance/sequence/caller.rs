@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use limiter_core::store::{At, LogKey, Mode, Op, Settlement, decide, settled};
+use limiter_core::store::{At, LogKey, Mode, Op, Settlement, decide};
 use limiter_core::{
     Decision, Denied, Error, ErrorKind, Limiter, Name, Receipt, SharedStore, Timestamp, WindowStore as _,
 };
@@ -110,7 +110,7 @@ impl Caller {
                 let facts = store.settle(settlement).await?;
                 facts.verify(&settlement)?;
                 let newest = facts.log.newest;
-                let settled = settled(&settlement, facts);
+                let settled = limiter_core::Settled::new(&settlement, facts);
                 let status = StatusAnswer::from(settled.status());
                 Ok(CallResult::Settled(Box::new(Settled { applied: settled.applied(), status, newest })))
             }

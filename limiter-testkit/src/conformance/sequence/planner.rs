@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use limiter_core::store::{LogKey, Mode, Op, Outcome, Settlement, decide, settled};
+use limiter_core::store::{LogKey, Mode, Op, Outcome, Settlement, decide};
 use limiter_core::{EntryId, ErrorKind, MAX_COST, NowStore, Receipt, Timestamp};
 
 use super::call_result::{CallResult, Decided, RawFacts, Settled};
@@ -293,7 +293,7 @@ impl Planner {
         let facts = self.oracle.settle_now(&settlement);
         facts.verify(&settlement).map_err(|e| format!("the oracle contradicts itself: {e}"))?;
         let newest = facts.log.newest;
-        let settled = settled(&settlement, facts);
+        let settled = limiter_core::Settled::new(&settlement, facts);
         let entries = self.entries(log);
         let answer = StatusAnswer::by_definition(policy, &entries, settled.status().at());
         let status = StatusAnswer::from(settled.status());
