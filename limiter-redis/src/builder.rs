@@ -35,7 +35,6 @@ pub struct RedisStoreBuilder {
     connect_timeout: Duration,
     response_timeout: Duration,
     retries: u32,
-    group_commit: bool,
 }
 
 impl Default for RedisStoreBuilder {
@@ -45,7 +44,6 @@ impl Default for RedisStoreBuilder {
             connect_timeout: Duration::from_millis(500),
             response_timeout: Duration::from_millis(250),
             retries: 1,
-            group_commit: false,
         }
     }
 }
@@ -88,27 +86,9 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets whether concurrent acquires of a key share script calls. Default: `false`.
-    ///
-    /// An acquire is sent immediately if no other operation on its key is in flight in this store. Acquires that arrive meanwhile
-    /// wait for its reply, and then share calls of up to 256. Each gets the decision that it would get alone, in the order of
-    /// arrival. A retried call may be applied after later calls. For a hot key with many concurrent requests, this takes a
-    /// fraction of the server time. Without concurrency, nothing changes.
-    ///
-    /// Acquires share a call if they have the same key, policy, cost and given time, no idempotency key, and a policy that counts
-    /// admitted requests. Peeks, records and other acquires wait in the same queue but are sent one at a time. The bound on an
-    /// operation's time includes the wait, and is the same as without group commit.
-    ///
-    /// If a call fails, every acquire in it gets the error. An acquire that is dropped before its call is sent does not count.
-    #[must_use]
-    pub fn group_commit(mut self, group_commit: bool) -> Self {
-        self.group_commit = group_commit;
-        self
-    }
-
     fn store(&self, connection: Connection, keys: KeySpace) -> RedisStore {
         let retry_policy = RetryPolicy { response_timeout: self.response_timeout, retries: self.retries };
-        RedisStore::new(Channel::new(connection, retry_policy), keys, self.group_commit)
+        RedisStore::new(Channel::new(connection, retry_policy), keys)
     }
 
     fn timeouts(&self) -> Timeouts {

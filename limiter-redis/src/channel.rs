@@ -8,17 +8,10 @@ use tokio::time::Instant;
 use crate::attempt::{Attempt, Reply, RetryPolicy};
 use crate::connection::{Address, Connection};
 use crate::failure::Failure;
-use crate::format::{DENIED_BYTE, OP_HEAD_LEN, OWN_ID_LEN};
 use crate::reply;
 use crate::request::set_deadline;
-use crate::script::{APPLY, APPLY_GROUP, APPLY_GROUP_MERGING, APPLY_MERGING, Arg};
+use crate::script::{APPLY, APPLY_MERGING, Arg};
 use crate::server_clock::ServerClock;
-
-/// The end of the store's entry id in a request. Operations that may share a call differ only in its last 4 bytes.
-const OWN_ID_END: usize = OP_HEAD_LEN + OWN_ID_LEN;
-const OWN_ID_START: usize = OWN_ID_END - 4;
-/// The first of these bytes has this bit if the entry is kept.
-const KEPT_BYTE: u8 = DENIED_BYTE as u8;
 
 /// What a store sends its commands through. Clones share the connection.
 #[derive(Clone)]
@@ -30,32 +23,14 @@ pub(crate) struct Channel {
 
 /// An operation in the form that the scripts read.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct EncodedOp<'a> {
     /// The Redis key.
-    pub(crate) stored: Arc<[u8]>,
+    pub(crate) stored: &'a [u8],
     pub(crate) request: Vec<u8>,
     /// The given time.
     pub(crate) at: Option<u64>,
-    /// Whether it may share a call: an acquire without a caller's id, of which only admitted ones count.
-    pub(crate) groups: bool,
     /// Whether its entry may merge with others: a limit has a resolution.
     pub(crate) merges: bool,
-}
-
-impl Call {
-    /// Returns whether both may share a call, which requires that they differ only in their entry ids, and that both or neither
-    /// entry is kept.
-    pub(crate) fn is_like(&self, other: &Self) -> bool {
-        let groups = |call: &Self| call.groups && call.request.len() >= OWN_ID_END;
-        let keeps = |call: &Self| call.request[OWN_ID_START] >= KEPT_BYTE;
-        groups(self)
-            && groups(other)
-            && keeps(self) == keeps(other)
-            && self.at == other.at
-            && self.stored == other.stored
-            && self.request[..OWN_ID_START] == other.request[..OWN_ID_START]
-            && self.request[OWN_ID_END..] == other.request[OWN_ID_END..]
-    }
 }
 
 impl Channel {
@@ -79,26 +54,18 @@ impl Channel {
         self.retry_policy.run(&node, self.end(), |_| cmd.clone()).await
     }
 
-    /// Sends an operation, or several that may share a call as one command. Returns the reply of `apply_fast.lua` or `apply.lua`,
-    /// and for several that of `apply_group.lua`.
-    pub(crate) async fn apply(&self, calls: &mut [Call], end: Instant) -> Result<Value, Failure> {
-        let (scripts, ids) = match &calls[..] {
-            [_] => ([&APPLY, &APPLY_MERGING], Vec::new()),
-            calls => {
-                let ids = calls.iter().flat_map(|call| &call.request[OWN_ID_START..OWN_ID_END]).copied();
-                ([&APPLY_GROUP, &APPLY_GROUP_MERGING], ids.collect())
-            }
-        };
-        let Some(Call { stored, request, at, merges, .. }) = calls.first_mut() else { return Ok(Value::Nil) };
-        let script = scripts[usize::from(*merges)];
+    /// Sends an operation. Returns the reply of `apply_fast.lua` or `apply.lua`.
+    pub(crate) async fn apply(&self, op: &mut EncodedOp<'_>) -> Result<Value, Failure> {
+        let EncodedOp { stored, request, at, merges } = op;
+        let script = if *merges { &APPLY_MERGING } else { &APPLY };
         let command = |attempt: Attempt| {
             // A given time says nothing about the server's clock.
             let gives_up = attempt.gives_up.filter(|_| at.is_none());
             set_deadline(request, gives_up.and_then(|gives_up| self.clock.at(gives_up)));
             let since = attempt.since_first.map(|since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX));
-            script.call(attempt.load, stored, &[Arg::Bytes(request), (*at).into(), since.into(), Arg::Bytes(&ids)])
+            script.call(attempt.load, stored, &[Arg::Bytes(request), (*at).into(), since.into()])
         };
-        let reply = self.retry_policy.run(&self.connection, end, command).await?;
+        let reply = self.run(command).await?;
         if let Some(time) = reply::server_time(&reply.value).filter(|_| at.is_none()) {
             self.clock.learn(reply.sent, time);
         }

@@ -22,7 +22,6 @@ mod cluster;
 mod connection;
 mod failure;
 mod format;
-mod group;
 mod id;
 mod inspect;
 mod key;

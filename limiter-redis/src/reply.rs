@@ -81,44 +81,6 @@ pub(crate) fn facts(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
     rest.is_empty().then_some(facts)
 }
 
-/// Returns the facts of the operation at `place` in the reply of `apply_group.lua`.
-pub(crate) fn group_facts(op: &Op<'_>, id: EntryId, place: usize, reply: &Value) -> Option<Facts> {
-    let (code, mut rest) = Numbers::of(reply)?;
-    let (now, newest, fit) = (rest.time()?, rest.time()?, rest.number()?);
-    let mut sides = [[Usage::default(); 2]; MAX_LIMITS];
-    let sides = sides.get_mut(..op.policy.limits().len())?;
-    for side in sides.iter_mut().flatten() {
-        *side = Usage { used: rest.number()?, oldest: rest.time()?, blocker: rest.time()? };
-    }
-    // Empty unless some were repeated.
-    let mut times = Vec::new();
-    while !rest.is_empty() {
-        times.push(Timestamp::from_micros(rest.number()?).ok());
-    }
-    // Its place among those that were not repeated.
-    let place_among_others = u64::try_from(place - times.iter().take(place).flatten().count()).ok()?;
-    let outcome = match times.get(place) {
-        Some(&Some(at)) => Outcome::Repeated(Entry { id, at }),
-        _ if place_among_others < fit => Outcome::Appended(Entry { id, at: now }),
-        _ => Outcome::Nothing,
-    };
-    let mut usage = [Usage::default(); MAX_LIMITS];
-    for (usage, [before, after]) in usage.iter_mut().zip(&*sides) {
-        *usage = match outcome {
-            Outcome::Repeated(_) => *before,
-            Outcome::Appended(_) => {
-                let more = op.cost.saturating_mul(place_among_others + 1);
-                Usage { used: before.used.saturating_add(more), ..*after }
-            }
-            Outcome::Nothing => *after,
-        };
-    }
-    let appended = fit > 0 && !matches!(outcome, Outcome::Repeated(_));
-    let newest = if appended { Some(now) } else { (code & EMPTY == 0).then_some(newest) };
-    let log = LogFacts { now, newest, usage: PerLimit::from_slice(usage.get(..sides.len())?)? };
-    Some(Facts { admitted: !matches!(outcome, Outcome::Nothing), outcome, log })
-}
-
 /// Returns the facts in the reply of `settle.lua`.
 pub(crate) fn settlement(settlement: &Settlement<'_>, reply: &Value) -> Option<SettlementFacts> {
     let (code, mut rest) = Numbers::of(reply)?;

@@ -13,20 +13,15 @@ const APPLY_FAST_FILE: &str = include_str!("lua/apply_fast.lua");
 const OPERATION: &str = include_str!("lua/operation.lua");
 const MERGE: &str = include_str!("lua/merge.lua");
 const APPLY_FILE: &str = include_str!("lua/apply.lua");
-const APPLY_GROUP_FILE: &str = include_str!("lua/apply_group.lua");
 const SETTLE_FILE: &str = include_str!("lua/settle.lua");
 const INSPECT_FILE: &str = include_str!("lua/inspect.lua");
 
 /// The fast path comes before the prelude: making the functions takes as long as a command or two.
 pub(crate) static APPLY: LazyLock<LuaScript> =
     LazyLock::new(|| LuaScript::new(&[HEAD, APPLY_FAST_FILE, PRELUDE, OPERATION, APPLY_FILE]));
-pub(crate) static APPLY_GROUP: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, OPERATION, APPLY_GROUP_FILE]));
-/// The scripts of operations under a limit with a resolution.
+/// The script of operations under a limit with a resolution.
 pub(crate) static APPLY_MERGING: LazyLock<LuaScript> =
     LazyLock::new(|| LuaScript::new(&[HEAD, WINDOWS, APPLY_FAST_FILE, PRELUDE, OPERATION, MERGE, APPLY_FILE]));
-pub(crate) static APPLY_GROUP_MERGING: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, WINDOWS, PRELUDE, OPERATION, MERGE, APPLY_GROUP_FILE]));
 pub(crate) static SETTLE: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, SETTLE_FILE]));
 pub(crate) static INSPECT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, INSPECT_FILE]));
 
@@ -112,18 +107,8 @@ mod tests {
 
     use super::*;
 
-    const FILES: [&str; 10] = [
-        HEAD,
-        WINDOWS,
-        PRELUDE,
-        OPERATION,
-        MERGE,
-        APPLY_FAST_FILE,
-        APPLY_FILE,
-        APPLY_GROUP_FILE,
-        SETTLE_FILE,
-        INSPECT_FILE,
-    ];
+    const FILES: [&str; 9] =
+        [HEAD, WINDOWS, PRELUDE, OPERATION, MERGE, APPLY_FAST_FILE, APPLY_FILE, SETTLE_FILE, INSPECT_FILE];
 
     /// The names of the numbers in a file.
     fn names(file: &str) -> BTreeSet<&str> {
@@ -138,7 +123,7 @@ mod tests {
         let unknown: Vec<_> = used.difference(&known).collect();
         let unused: Vec<_> = known.difference(&used).collect();
         assert!(unknown.is_empty() && unused.is_empty(), "unknown: {unknown:?}, unused: {unused:?}");
-        for script in [&APPLY, &APPLY_GROUP, &APPLY_MERGING, &APPLY_GROUP_MERGING, &SETTLE, &INSPECT] {
+        for script in [&APPLY, &APPLY_MERGING, &SETTLE, &INSPECT] {
             assert!(!script.text.contains('$'), "a name is left");
         }
     }

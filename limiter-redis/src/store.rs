@@ -4,14 +4,12 @@ use std::fmt;
 
 use async_trait::async_trait;
 use limiter_core::store::{At, Facts, LogKey, Mode, Op, Settlement, SettlementFacts};
-use limiter_core::{Counting, EntryId, Error, ErrorKind, WindowStore};
+use limiter_core::{EntryId, Error, ErrorKind, WindowStore};
 use redis::Cmd;
 
 use crate::attempt::{Attempt, Reply};
-use crate::channel::{Call, Channel};
-use crate::failure::Failure;
+use crate::channel::{Channel, EncodedOp};
 use crate::format::{DENIED_ID, OWN_ID_LEN, ttl_code};
-use crate::group::{Answer, GroupCommit};
 use crate::id::IdSource;
 use crate::key::KeySpace;
 use crate::request::given_time;
@@ -42,13 +40,11 @@ pub struct RedisStore {
     pub(crate) channel: Channel,
     pub(crate) keys: KeySpace,
     ids: IdSource,
-    /// `None` if every operation goes alone.
-    group_commit: Option<GroupCommit>,
 }
 
 impl RedisStore {
-    pub(crate) fn new(channel: Channel, keys: KeySpace, group_commit: bool) -> Self {
-        Self { channel, keys, ids: IdSource::new(), group_commit: group_commit.then(GroupCommit::default) }
+    pub(crate) fn new(channel: Channel, keys: KeySpace) -> Self {
+        Self { channel, keys, ids: IdSource::new() }
     }
 
     /// Returns the Redis key of a log, such as `limiter:{search:customer 7}`.
@@ -82,8 +78,7 @@ impl RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("RedisStore");
-        out.field("keys", &self.keys).field("retry_policy", &self.channel.retry_policy);
-        out.field("group_commit", &self.group_commit.is_some()).finish_non_exhaustive()
+        out.field("keys", &self.keys).field("retry_policy", &self.channel.retry_policy).finish_non_exhaustive()
     }
 }
 
@@ -100,20 +95,12 @@ impl WindowStore for RedisStore {
             Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
             None => (EntryId::from_u128(own.into()), &stored_id.to_be_bytes()[8 - OWN_ID_LEN..]),
         };
-        let groups = op.mode == Mode::Acquire && op.policy.counting() == Counting::Admitted && op.id.is_none();
-        let stored = self.keys.encode(op.log).into();
-        let call = Call { stored, request: request::apply(&op, bytes), at: given_time(op.at), groups, merges };
-        let answer = match &self.group_commit {
-            Some(group_commit) => group_commit.apply(&self.channel, call).await,
-            None => self.channel.apply(&mut [call], self.channel.end()).await.map(Answer::alone),
-        };
-        let failed = |failure: Failure| failure.into_error(&self.keys.encode(op.log)).with_log(op.log);
-        let Answer { reply, place } = answer.map_err(failed)?;
-        let facts = match place {
-            None => reply::facts(&op, id, &reply),
-            Some(place) => reply::group_facts(&op, id, place, &reply),
-        };
-        facts.ok_or_else(|| reply::unexpected(&reply).with_log(op.log))
+        let stored = self.keys.encode(op.log);
+        let mut encoded =
+            EncodedOp { stored: &stored, request: request::apply(&op, bytes), at: given_time(op.at), merges };
+        let reply = self.channel.apply(&mut encoded).await;
+        let reply = reply.map_err(|failure| failure.into_error(&stored).with_log(op.log))?;
+        reply::facts(&op, id, &reply).ok_or_else(|| reply::unexpected(&reply).with_log(op.log))
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {

@@ -33,13 +33,12 @@ impl Contestant {
     pub(super) fn new(who: &str, scenario: &Scenario, policy: &Policy, connection: &ConnectionManager) -> Result<Self> {
         let script = |text| ScriptByDigest { connection: connection.clone(), script: Script::new(text) };
         let set = |multi| Self::SortedSet(SortedSet::new(connection.clone(), policy, multi));
-        let limiter = |name, group_commit| limiter(name, connection.clone(), policy.clone(), group_commit);
+        let limiter = || limiter("bench", connection.clone(), policy.clone());
         let batch = if let Measure::Batches(size) = scenario.measure { size } else { 1 };
         Ok(match who {
-            "limiter" => Self::Ours(limiter("bench", false)?),
-            "group commit" => Self::Ours(limiter("group", true)?),
-            "one by one" => Self::Batch(limiter("bench", false)?, batch, false),
-            "`acquire_many`" => Self::Batch(limiter("bench", false)?, batch, true),
+            "limiter" => Self::Ours(limiter()?),
+            "one by one" => Self::Batch(limiter()?, batch, false),
+            "`acquire_many`" => Self::Batch(limiter()?, batch, true),
             "GCRA" => Self::Gcra(script(include_str!("gcra.lua")), scenario.rate()),
             "no-op" => Self::Noop(script("local key, request = KEYS[1], ARGV[1] return 1")),
             "sorted set, script" => set(false),
@@ -116,9 +115,8 @@ pub(super) fn limiter(
     name: &'static str,
     connection: ConnectionManager,
     policy: Policy,
-    group_commit: bool,
 ) -> Result<Limiter<RedisStore>> {
-    let builder = RedisStore::builder().response_timeout(RESPONSE_TIMEOUT).retries(0).group_commit(group_commit);
+    let builder = RedisStore::builder().response_timeout(RESPONSE_TIMEOUT).retries(0);
     Ok(Limiter::new(name, policy, builder.with_connection(Connection::from(connection))?))
 }
 

@@ -121,7 +121,7 @@ impl<'a> Running<'a> {
                 self.offer(&mut side, &first, units as usize, TASKS, true).await?;
             }
             _ => {
-                let limiter = limiter("bench", self.connection.clone(), self.policy.clone(), false)?;
+                let limiter = limiter("bench", self.connection.clone(), self.policy.clone())?;
                 let step = self.policy.longest_window().as_micros() / units;
                 let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64;
                 let expired = matches!(self.scenario.before, Before::Expired(_));

@@ -8,7 +8,6 @@ use crate::remote::Scenario;
 
 const LIMITER: &str = "limiter";
 const GCRA: &str = "GCRA";
-const GROUPED: &str = "group commit";
 const ONE_BY_ONE: &str = "one by one";
 const MANY: &str = "`acquire_many`";
 const SORTED_SETS: [&str; 3] = [LIMITER, "sorted set, script", "sorted set, MULTI"];
@@ -25,22 +24,12 @@ pub(crate) fn sections(records: &[Record]) -> Sections {
     };
     let hundredths = |figure: f64| format!("{figure:.2}");
     let thousands = |figure: f64| format!("{:.1}", figure / 1000.0);
-    let rate = |title, who| column(title, move |record, name| record.get(name, who, "rate").map(thousands));
     let server = [
         figure(LIMITER, LIMITER, "script", 2),
         figure(GCRA, GCRA, "script", 2),
         figure("no-op", "no-op", "script", 2),
         ratio("limiter to GCRA", LIMITER, "script", GCRA),
         figure("entries per key", LIMITER, "entries", 0),
-    ];
-    let grouped = [
-        figure("time", LIMITER, "processor", 2),
-        figure("with group commit", GROUPED, "processor", 2),
-        figure("ratio", GROUPED, "processor to limiter", 2),
-        rate("per second", LIMITER),
-        rate("with", GROUPED),
-        latency("latency", LIMITER),
-        latency("latency with", GROUPED),
     ];
     let batches = [
         figure(ONE_BY_ONE, ONE_BY_ONE, "each", 0),
@@ -73,7 +62,6 @@ pub(crate) fn sections(records: &[Record]) -> Sections {
         ),
         ("throughput", show("tasks", &beside(&CLIENTS, "rate", thousands), "clients/")),
         ("latency", show("tasks", &CLIENTS.map(|who| latency(who, who)), "clients/")),
-        ("group-commit", show("decisions | tasks", &grouped, "group_commit/")),
         ("batches", show("acquires", &batches, "batch/")),
         ("sizing", origin(records) + "\n" + &show("entries of a log | compact up to", &sizing, "sizing/")),
         ("redis-bytes", show("units", &bytes, "bytes/")),

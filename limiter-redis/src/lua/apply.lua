@@ -17,8 +17,8 @@ if #id == $CALLER_ID_LEN then
   end
   --~ if appended and not at then lost = appended end
 elseif ARGV[3] and last >= 0 then
-  local found, was_admitted = find_earlier(ARGV[3], { [without_bit(id)] = 1 }, 1)
-  if found[1] then at, admitted = found[1], was_admitted end
+  local found, was_admitted = find_earlier(ARGV[3])
+  if found then at, admitted = found, was_admitted end
 end
 
 local appends = not at and (kind == $ATTEMPT or kind == $RECORD or (fits and kind == $ACQUIRE))

@@ -1,5 +1,5 @@
 
--- What apply.lua and apply_group.lua begin with, and what precedes and follows an append, after prelude.lua.
+-- What apply.lua begins with, and what precedes and follows an append, after prelude.lua.
 read_log(now, newest)
 -- What the tag of a new entry that is not kept holds from 16 on: 0 unless the log may hold kept entries. Otherwise 16 times the number
 -- of cells of five minutes, from that of `t` on, in which it may; and 64 times the same number for entries that are younger than ten
@@ -28,22 +28,21 @@ for i = $OP_HEAD_LEN + #id + 1, #request, $LIMIT_LEN do
     limits[#limits + 1] = { window = window, max = max, used = used, oldest = oldest, rest = rest }
   end
 end
--- Finds the entries of earlier attempts by the `left` ids of the store that have `places`: from the newest on, because others may
--- lie between. Returns their times by place, and whether the last one found was admitted.
-local function find_earlier(since, places, left)
-  local found, admitted, skip = {}, false, 0
+
+-- Finds the entry of an earlier attempt by the store's id, from the newest on, because others may lie between. Returns its time
+-- and whether it was admitted.
+local function find_earlier(since)
+  local own_id, skip = without_bit(id), 0
   local least = '[' .. from_time(given and now or now - since - $REPEAT_SLACK_MICROS)
   repeat
-    if skip >= $REPEAT_SEARCH_MAX then error('UNKNOWN too many newer entries to find those of earlier attempts', 0) end
+    if skip >= $REPEAT_SEARCH_MAX then error('UNKNOWN too many newer entries to find that of an earlier attempt', 0) end
     local batch = call('ZREVRANGEBYLEX', key, '+', least, 'LIMIT', skip, '$BATCH')
     for i = 1, #batch do
       local time, _, _, _, entry_tag = read(batch[i])
-      local place = entry_tag % 4 < 2 and places[id_of(batch[i], entry_tag)]
-      if place then found[place], left, admitted = time, left - 1, entry_tag % 2 == 0 end
+      if entry_tag % 4 < 2 and id_of(batch[i], entry_tag) == own_id then return time, entry_tag % 2 == 0 end
     end
     skip = skip + $BATCH
-  until left == 0 or #batch < $BATCH
-  return found, admitted
+  until #batch < $BATCH
 end
 
 -- Used, oldest and blocker of a limit once `more` is appended. `blocks` if a repetition may be denied.

@@ -17,7 +17,7 @@ use crate::support::{Hooked, builder, connect, search, shared_cluster, until};
 /// What a Redis user needs for a store with the prefix `limiter`, as the documentation lists it.
 const BASIC_RULES: &str = "on >secret ~limiter:{*} +evalsha +eval +time +zadd +zrange +zrangebylex +zremrangebylex \
      +zremrangebyrank +zrevrangebylex +pexpire +pexpireat +unlink";
-/// What counting attempts, records, ids, refunds, settlements and group commit need in addition.
+/// What counting attempts, records, ids, refunds and settlements need in addition.
 const GENERAL_RULES: &str = "+pttl +zcard +zlexcount +zrank +zrem";
 /// What looking at live keys needs in addition.
 const INSPECT_RULES: &str = "+scan +memory|usage";
@@ -56,16 +56,6 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
             assert_eq!(decision.allowed(), id < 3);
         }
     }
-    let grouping = builder().group_commit(true).connect(&as_user(&server.url(), "shop")).await.unwrap();
-    let grouping = search(policy!("150/1h"), grouping);
-    let (gold, own) = (policy!("200/1ms"), grouping.policy().clone());
-    for policy in [&gold, &own, &gold] {
-        for decision in join_all((0..100).map(|_| grouping.acquire("many").policy(policy))).await {
-            assert!(decision.is_ok(), "{decision:?}");
-        }
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    assert!(grouping.reset("many").await.unwrap());
     let receipt = limiter.record("metered").cost(5).await.unwrap().receipt().unwrap();
     assert!(limiter.settle("metered", receipt, 2).await.unwrap().applied());
     assert_eq!(limiter.status("metered").await.unwrap().used(), 2);
@@ -119,14 +109,12 @@ async fn a_missing_permission_or_a_wrong_password_is_a_configuration_error() {
 #[tokio::test]
 async fn every_kind_of_connection_will_do() {
     let server = Server::start().unwrap();
-    let nodes: Vec<String> = shared_cluster().nodes().iter().map(Server::url).collect();
     let client = redis::Client::open(server.url()).unwrap();
-    let cluster = redis::cluster::ClusterClientBuilder::new(nodes).retries(0).build().unwrap();
     let stores = [
         connect(&format!("redis+unix://{}", server.socket().display())).await,
         builder().with_connection(Connection::new(client.get_multiplexed_async_connection().await.unwrap())).unwrap(),
         builder().with_connection(client.get_connection_manager().await.unwrap()).unwrap(),
-        builder().with_connection(cluster.get_async_connection().await.unwrap()).unwrap(),
+        connect(&shared_cluster().url()).await,
     ];
     for (number, store) in stores.into_iter().enumerate() {
         let limiter = Limiter::new(format!("connection {number}").as_str(), policy!("1/1h"), store);
@@ -154,19 +142,16 @@ async fn a_store_starts_while_redis_is_away() {
 #[tokio::test]
 async fn the_longest_durations_are_timeouts_too() {
     let server = Server::start().unwrap();
-    for group_commit in [false, true] {
-        let builder = RedisStore::builder().connect_timeout(Duration::MAX).response_timeout(Duration::MAX);
-        let builder = builder.retries(u32::MAX).group_commit(group_commit);
-        let urls = [server.url(), shared_cluster().url()];
-        for url in urls {
-            for store in [builder.clone().connect(&url).await.unwrap(), builder.clone().connect_lazy(&url).unwrap()] {
-                let limiter = Limiter::new("longest", policy!("9/1h"), store);
-                for answer in join_all((0..3).map(|_| limiter.acquire("k"))).await {
-                    assert!(answer.unwrap().used() > 0);
-                }
-                assert!(limiter.store().scan(None, 10).await.is_ok() && limiter.status("k").await.is_ok());
-                limiter.reset("k").await.unwrap();
+    let builder =
+        RedisStore::builder().connect_timeout(Duration::MAX).response_timeout(Duration::MAX).retries(u32::MAX);
+    for url in [server.url(), shared_cluster().url()] {
+        for store in [builder.clone().connect(&url).await.unwrap(), builder.clone().connect_lazy(&url).unwrap()] {
+            let limiter = Limiter::new("longest", policy!("9/1h"), store);
+            for answer in join_all((0..3).map(|_| limiter.acquire("k"))).await {
+                assert!(answer.unwrap().used() > 0);
             }
+            assert!(limiter.store().scan(None, 10).await.is_ok() && limiter.status("k").await.is_ok());
+            limiter.reset("k").await.unwrap();
         }
     }
 }
@@ -196,13 +181,8 @@ async fn a_batch_is_pipelined_and_answered_in_order() {
             reply
         })
     });
-    let url = shared_cluster().url();
-    let in_cluster = |group_commit| builder().group_commit(group_commit).connect(&url);
-    let stores: [(usize, RedisStore); 3] = [
-        (400, builder().with_connection(connection.await).unwrap()),
-        (100, in_cluster(false).await.unwrap()),
-        (100, in_cluster(true).await.unwrap()),
-    ];
+    let stores: [(usize, RedisStore); 2] =
+        [(400, builder().with_connection(connection.await).unwrap()), (100, connect(&shared_cluster().url()).await)];
     for (number, (keys, store)) in stores.into_iter().enumerate() {
         let limiter = Limiter::new(format!("batch {number}").as_str(), policy!("9/1h"), store);
         // Twelve units of each key, in three acquires.

@@ -1,4 +1,4 @@
-//! The Redis store does what every store must do: on one server and in a cluster, with and without group commit.
+//! The Redis store does what every store must do, on one server and in a cluster.
 
 use std::sync::{Arc, LazyLock};
 
@@ -6,7 +6,7 @@ use limiter_testkit::conformance::{Phase, Suite};
 use limiter_testkit::conformance_tests;
 use limiter_testkit::server::Server;
 
-use crate::support::{connect, connect_with_group_commit, shared_cluster};
+use crate::support::{connect, shared_cluster};
 
 /// The server of all phases: the suite's keys are its own.
 static SERVER: LazyLock<Server> = LazyLock::new(|| Server::start().unwrap());
@@ -20,21 +20,6 @@ conformance_tests!(
     handles = 3,
     runtime = tokio,
 );
-conformance_tests!(
-    group_commit,
-    connect_with_group_commit(&SERVER.url()).await,
-    suite = Suite::slow(),
-    handles = 2,
-    runtime = tokio,
-);
-conformance_tests!(
-    group_commit_in_a_cluster,
-    connect_with_group_commit(&shared_cluster().url()).await,
-    suite = Suite::slow(),
-    handles = 2,
-    runtime = tokio,
-);
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_pair_of_operations_conforms_and_no_key_remains() {
     let server = Server::start().unwrap();

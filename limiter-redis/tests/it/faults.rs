@@ -52,9 +52,9 @@ async fn flushed_scripts_and_killed_connections_cost_no_decision() {
 }
 
 /// The server stops, or dies, or stops and dies while the calls wait.
-async fn every_call_ends_in_time(stops: bool, dies: bool, group_commit: bool, policy: Policy) {
+async fn every_call_ends_in_time(stops: bool, dies: bool, policy: Policy) {
     let mut server = Server::start().unwrap();
-    let limiter = &limiter(builder().group_commit(group_commit), &server.url(), policy).await;
+    let limiter = &limiter(builder(), &server.url(), policy).await;
     match stops {
         true => server.pause().unwrap(),
         false => server.kill(),
@@ -83,16 +83,14 @@ async fn every_call_ends_in_time(stops: bool, dies: bool, group_commit: bool, po
 async fn a_server_that_stops_or_dies_ends_every_call_in_time_and_is_found_again() {
     for policy in [policy!("50/1h"), policy!("50/1h~1m")] {
         let faults = [(false, true), (true, true), (true, false)];
-        let cases = [false, true].into_iter().flat_map(|group| faults.map(|fault| (fault, group)));
-        join_all(cases.map(|((stops, dies), group)| every_call_ends_in_time(stops, dies, group, policy.clone()))).await;
+        join_all(faults.map(|(stops, dies)| every_call_ends_in_time(stops, dies, policy.clone()))).await;
     }
 }
 
 /// The server may be reached again while nobody waits for the operation any more.
-async fn abandoned_acquires_do_not_count(policy: Policy, retries: u32, group_commit: bool) {
+async fn abandoned_acquires_do_not_count(policy: Policy, retries: u32) {
     let server = Server::start().unwrap();
-    let builder = builder().retries(retries).group_commit(group_commit);
-    let limiter = limiter(builder, &server.url(), policy).await;
+    let limiter = limiter(builder().retries(retries), &server.url(), policy).await;
     // This one arrived before.
     until("an answer", async || limiter.acquire("k").id(1_000_u128).await.is_ok()).await;
     server.pause().unwrap();
@@ -115,17 +113,8 @@ async fn what_timed_out_while_the_server_was_stopped_does_not_count() {
     let plain = policy!("20/1h");
     let attempts = plain.clone().with_counting(Counting::Attempts);
     let coarse = policy!("20/1h~1m");
-    let cases = [
-        (&plain, 0, false),
-        (&plain, 1, false),
-        (&attempts, 0, false),
-        (&plain, 0, true),
-        (&plain, 1, true),
-        (&coarse, 1, false),
-        (&coarse, 1, true),
-    ];
-    join_all(cases.map(|(policy, retries, group)| abandoned_acquires_do_not_count(policy.clone(), retries, group)))
-        .await;
+    let cases = [(&plain, 0), (&plain, 1), (&attempts, 0), (&coarse, 1)];
+    join_all(cases.map(|(policy, retries)| abandoned_acquires_do_not_count(policy.clone(), retries))).await;
 }
 
 /// As if the server's clock had been set forward since its first reply to a decision.

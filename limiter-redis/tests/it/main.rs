@@ -8,7 +8,6 @@ mod cost;
 mod entries;
 mod expiry;
 mod faults;
-mod group;
 mod held;
 mod properties;
 mod scan;

@@ -4,11 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use futures::future::join_all;
 use limiter_core::store::{LogKey, Mode, Op, decide};
-use limiter_core::{
-    Decision, Error, ErrorKind, IntoPolicy, Limit, Limiter, Name, Timestamp, Window, WindowStore, policy,
-};
+use limiter_core::{Decision, Error, ErrorKind, IntoPolicy, Limit, Limiter, Timestamp, Window, WindowStore};
 use limiter_redis::{Connection, RedisStore, RedisStoreBuilder};
 use limiter_testkit::conformance::{Operation, Step};
 use limiter_testkit::server::{Cluster, Reply, Server};
@@ -49,18 +46,6 @@ pub(crate) fn builder() -> RedisStoreBuilder {
 /// Connects to a URL with timeouts that a busy test machine does not reach.
 pub(crate) async fn connect(url: &str) -> RedisStore {
     builder().connect(url).await.unwrap()
-}
-
-/// Connects with group commit to a server that knows its scripts. While a script is loaded, its call falls behind later ones.
-pub(crate) async fn connect_with_group_commit(url: &str) -> RedisStore {
-    let store = builder().group_commit(true).connect(url).await.unwrap();
-    for (key, policy) in [("exact", policy!("1000/1h")), ("merging", policy!("1000/1h~1m"))] {
-        for done in join_all((0..3).map(|_| run(&store, Op::acquire(key, &policy)))).await {
-            assert!(done.unwrap().allowed());
-        }
-        store.reset(LogKey::new(Name::default(), key)).await.unwrap();
-    }
-    store
 }
 
 pub(crate) fn search<S>(policy: impl IntoPolicy, store: S) -> Limiter<S> {
