@@ -119,7 +119,7 @@ impl Scenario {
 
     /// Returns request `i`: for one of 1,024 users, and for one of the rules.
     fn request(&self, i: usize) -> RateLimitRequest {
-        let entry = |key: &str, value: String| Entry { key: key.to_owned(), value };
+        let entry = |key: &str, value: String| Entry { key: key.into(), value: value.into() };
         let user = entry("user", format!("user {i}"));
         let by_route = || vec![entry("route", format!("route {}", i % (self.rules - 1).max(1))), user.clone()];
         let all = [

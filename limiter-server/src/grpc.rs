@@ -1,10 +1,14 @@
 //! gRPC: decisions, health and reflection.
 
+use std::future::ready;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Body;
+use axum::middleware::map_response;
+use metrics::Counter;
 use tonic::service::Routes;
-use tonic::{Request, Response, Status};
+use tonic::{Code, Request, Response, Status};
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_reflection::server::Builder;
 
@@ -53,5 +57,20 @@ pub(crate) fn routes(service: Arc<Service>, health: HealthServer<impl Health>) -
     // Older clients ask by the alpha version.
     let routes = Routes::new(RateLimitServiceServer::new(Grpc::new(service))).add_service(health);
     let routes = routes.add_service(reflection().build_v1()?).add_service(reflection().build_v1alpha()?);
-    Ok(routes.prepare().into_axum_router())
+    let undecodable = Interface::undecodable();
+    Ok(routes
+        .prepare()
+        .into_axum_router()
+        .layer(map_response(move |response| ready(note_undecodable(response, &undecodable)))))
+}
+
+/// Counts and logs what no handler has seen: messages that cannot be decoded. Envoy may let their requests pass.
+fn note_undecodable(response: http::Response<Body>, undecodable: &Counter) -> http::Response<Body> {
+    if let Some(status) = Status::from_header_map(response.headers())
+        && matches!(status.code(), Code::Internal | Code::OutOfRange)
+    {
+        tracing::warn!("cannot decode a message: {}", status.message());
+        undecodable.increment(1);
+    }
+    response
 }

@@ -97,6 +97,11 @@ impl Interface {
         Self { duration: histogram!(DURATION, "interface" => interface), invalid, failed }
     }
 
+    /// Returns the count of gRPC messages that cannot be decoded.
+    pub(crate) fn undecodable() -> Counter {
+        counter!(ERRORS, "interface" => "grpc", "kind" => "undecodable")
+    }
+
     /// Runs a decision, and records how long it takes and how it fails.
     pub(crate) async fn observe<T>(&self, decision: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let began = Instant::now();

@@ -4,6 +4,8 @@
 /// The descriptors of all messages, for reflection.
 pub(crate) const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
+use serde::{Deserialize, Serialize};
+
 include!(concat!(env!("OUT_DIR"), "/proto.rs"));
 
 pub use envoy::config::core::v3::HeaderValue;
@@ -14,3 +16,24 @@ pub use envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorSta
 pub use envoy::service::ratelimit::v3::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 pub use envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 pub use envoy::r#type::v3::RateLimitUnit;
+
+/// The JSON form of an [`Entry`].
+#[derive(Debug, Default, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct EntryText {
+    key: String,
+    value: String,
+}
+
+impl From<EntryText> for Entry {
+    fn from(EntryText { key, value }: EntryText) -> Self {
+        Self { key: key.into_bytes(), value: value.into_bytes() }
+    }
+}
+
+impl From<Entry> for EntryText {
+    fn from(Entry { key, value }: Entry) -> Self {
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Self { key: text(key), value: text(value) }
+    }
+}

@@ -66,11 +66,11 @@ impl Rules {
             match read.and_then(|(file, text)| Reader::read(&file, &text, shared)) {
                 Ok((domain, list)) => {
                     let Rule { domain: name, place, .. } = &*domain.overrides;
-                    if let Some(first) = rules.domains.get(&**name) {
+                    if let Some(first) = rules.domains.get(name.as_bytes()) {
                         let first = &first.overrides.place;
                         errors.push(format!("{place}: the domain \"{name}\" is already at {first}"));
                     }
-                    rules.domains.insert(name.as_str().into(), domain);
+                    rules.domains.insert(name.as_bytes().into(), domain);
                     rules.list.extend(list);
                 }
                 Err(more) => errors.extend(more),
@@ -88,10 +88,10 @@ impl Rules {
 
     /// Returns the rule of one descriptor and the key that it limits; `None` if no rule matches.
     ///
-    /// For each entry, a rule with its value comes before a wildcard that matches it, and that before a rule for any value.
+    /// The entries are pairs of a key and a value, which are any bytes: Envoy copies values from header fields. For each, a rule with its value comes before a wildcard that matches it, and that before a rule for any value.
     #[must_use]
-    pub fn find(&self, domain: &str, entries: &[(&str, &str)]) -> Option<Match<'_>> {
-        let rule = self.domains.get(domain)?.top.find(entries)?;
+    pub fn find<B: AsRef<[u8]>>(&self, domain: &str, entries: &[(B, B)]) -> Option<Match<'_>> {
+        let rule = self.domains.get(domain.as_bytes())?.top.find(entries)?;
         Some(Match { rule, key: key::of_open(&rule.open, entries), detailed: rule.label(entries) })
     }
 
@@ -109,13 +109,13 @@ impl Rules {
     /// no such domain. Its policy does not matter.
     #[must_use]
     pub fn overrides(&self, domain: &str) -> Option<&Arc<Rule>> {
-        self.domains.get(domain).map(|domain| &domain.overrides)
+        self.domains.get(domain.as_bytes()).map(|domain| &domain.overrides)
     }
 
     /// Returns the key of a descriptor under [`overrides`](Self::overrides): its keys and values.
     #[must_use]
-    pub fn override_key(entries: &[(&str, &str)]) -> KeyBuf {
-        key::of_parts(entries.iter().flat_map(|(key, value)| [*key, *value]))
+    pub fn override_key<B: AsRef<[u8]>>(entries: &[(B, B)]) -> KeyBuf {
+        key::of_parts(entries.iter().flat_map(|(key, value)| [key.as_ref(), value.as_ref()]))
     }
 }
 
@@ -124,7 +124,8 @@ impl Rules {
 pub struct Match<'a> {
     /// The rule.
     pub rule: &'a Arc<Rule>,
-    /// The values that the rule leaves open, as a tuple; their SHA-256 if they are longer than 1 KiB.
+    /// The values that the rule leaves open, as a tuple; their SHA-256 if they are longer than 1 KiB. Always
+    /// text.
     pub key: KeyBuf,
     /// The path with the values of this descriptor in place of those left open, if the rule's metrics are labelled with them.
     pub detailed: Option<String>,
@@ -197,10 +198,10 @@ impl Rule {
         self.label.is_some()
     }
 
-    fn label(&self, entries: &[(&str, &str)]) -> Option<String> {
+    fn label<B: AsRef<[u8]>>(&self, entries: &[(B, B)]) -> Option<String> {
         let labels = self.label.as_ref()?.iter().zip(entries).map(|(label, (_, value))| match label {
             Label::Fixed(text) => text.clone(),
-            Label::Open(key) => key::path_of(key, Some(value)),
+            Label::Open(key) => key::path_of(key, Some(&key::text(value.as_ref()))),
         });
         let label = labels.collect::<Vec<_>>().join(",");
         Some(key::hashed(label.as_bytes()).unwrap_or(label))

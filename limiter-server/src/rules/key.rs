@@ -1,5 +1,8 @@
 //! Keys and names.
 
+use std::borrow::Cow;
+use std::fmt::Write;
+
 use limiter_core::KeyBuf;
 use sha2::{Digest, Sha256};
 
@@ -7,19 +10,36 @@ use sha2::{Digest, Sha256};
 const MAX_KEY_BYTES: usize = 1024;
 /// What hashed keys begin with. Keys that begin with it are hashed too, so that no key is another one's hash.
 const HASHED: &str = "sha256:";
+/// What the texts of values that are not UTF-8 begin with.
+const BYTES: &str = "bytes:";
 
 /// Returns the key of the values that a rule leaves open. One value is itself, more are a tuple.
-pub(super) fn of_open(open: &[usize], entries: &[(&str, &str)]) -> KeyBuf {
-    let value = |i: &usize| entries.get(*i).map_or("", |(_, value)| *value);
+pub(super) fn of_open<B: AsRef<[u8]>>(open: &[usize], entries: &[(B, B)]) -> KeyBuf {
+    let value = |i: &usize| entries.get(*i).map_or(&b""[..], |(_, value)| value.as_ref());
     match open {
         [] => KeyBuf::new(),
-        [i] => short(KeyBuf::from(value(i).as_bytes())),
+        [i] => short(KeyBuf::from(text(value(i)).as_bytes())),
         _ => of_parts(open.iter().map(value)),
     }
 }
 
-pub(super) fn of_parts<'a>(parts: impl Iterator<Item = &'a str>) -> KeyBuf {
-    short(KeyBuf::from_parts(parts))
+pub(super) fn of_parts<'a>(parts: impl Iterator<Item = &'a [u8]>) -> KeyBuf {
+    short(KeyBuf::from_parts(parts.map(|part| text(part).into_owned())))
+}
+
+/// Returns bytes as a text. Different bytes have different texts: what is not UTF-8, or begins like such a text, is `bytes:` and
+/// the bytes, in which `%` and what is not UTF-8 are `%` and two hexadecimal digits.
+pub(super) fn text(bytes: &[u8]) -> Cow<'_, str> {
+    match str::from_utf8(bytes) {
+        Ok(text) if !text.starts_with(BYTES) => return Cow::Borrowed(text),
+        _ => {}
+    }
+    let mut out = BYTES.to_owned();
+    for chunk in bytes.utf8_chunks() {
+        out.push_str(&chunk.valid().replace('%', "%25"));
+        chunk.invalid().iter().for_each(|byte| _ = write!(out, "%{byte:02X}"));
+    }
+    Cow::Owned(out)
 }
 
 fn short(key: KeyBuf) -> KeyBuf {

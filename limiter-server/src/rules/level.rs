@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::Rule;
 
 /// Requests only look up, so they cannot make collisions: a fast hash is safe.
-pub(super) type Map<T> = HashMap<Box<str>, T, foldhash::fast::RandomState>;
+pub(super) type Map<T> = HashMap<Box<[u8]>, T, foldhash::fast::RandomState>;
 
 /// The descriptors below a descriptor.
 #[derive(Debug, Default)]
@@ -30,27 +30,27 @@ pub(super) struct Node {
 impl Level {
     /// Adds a descriptor, which matches any value if it has none.
     pub(super) fn add(&mut self, key: String, value: Option<String>, node: Node) {
-        let values = self.0.entry(key.into()).or_default();
+        let values = self.0.entry(key.into_bytes().into()).or_default();
         match value {
             None => values.any = Some(node),
             Some(value) if value.contains('*') => values.wildcards.push((Pattern::new(&value), node)),
-            Some(value) => _ = values.exact.insert(value.into(), node),
+            Some(value) => _ = values.exact.insert(value.into_bytes().into(), node),
         }
     }
 
     /// Returns the rule of a descriptor: that of its last entry, if each entry has a node below that of the entry before.
-    pub(super) fn find(&self, entries: &[(&str, &str)]) -> Option<&Arc<Rule>> {
+    pub(super) fn find<B: AsRef<[u8]>>(&self, entries: &[(B, B)]) -> Option<&Arc<Rule>> {
         let ((key, value), rest) = entries.split_first()?;
-        let mut node = self.0.get(*key)?.find(value)?;
+        let mut node = self.0.get(key.as_ref())?.find(value.as_ref())?;
         for (key, value) in rest {
-            node = node.below.0.get(*key)?.find(value)?;
+            node = node.below.0.get(key.as_ref())?.find(value.as_ref())?;
         }
         node.rule.as_ref()
     }
 }
 
 impl Values {
-    fn find(&self, value: &str) -> Option<&Node> {
+    fn find(&self, value: &[u8]) -> Option<&Node> {
         let wildcard = || self.wildcards.iter().find(|(pattern, _)| pattern.matches(value)).map(|(_, node)| node);
         self.exact.get(value).or_else(wildcard).or(self.any.as_ref())
     }
@@ -59,30 +59,29 @@ impl Values {
 /// A text in which each `*` stands for any text.
 #[derive(Debug)]
 struct Pattern {
-    start: Box<str>,
-    middle: Box<[Box<str>]>,
-    end: Box<str>,
+    start: Box<[u8]>,
+    middle: Box<[Box<[u8]>]>,
+    end: Box<[u8]>,
 }
 
 impl Pattern {
     fn new(text: &str) -> Self {
-        let mut parts = text.split('*').map(Box::from);
+        let mut parts = text.split('*').map(|part| part.as_bytes().into());
         let start = parts.next().unwrap_or_default();
-        let mut middle: Vec<Box<str>> = parts.collect();
+        let mut middle: Vec<Box<[u8]>> = parts.collect();
         let end = middle.pop().unwrap_or_default();
         Self { start, middle: middle.into(), end }
     }
 
-    fn matches(&self, value: &str) -> bool {
+    fn matches(&self, value: &[u8]) -> bool {
         let Some(mut rest) = value.strip_prefix(&*self.start).and_then(|rest| rest.strip_suffix(&*self.end)) else {
             return false;
         };
-        self.middle.iter().all(|part| match rest.split_once(&**part) {
-            Some((_, after)) => {
-                rest = after;
-                true
-            }
-            None => false,
+        self.middle.iter().filter(|part| !part.is_empty()).all(|part| {
+            let found = rest.windows(part.len()).position(|found| *found == **part);
+            let after = found.and_then(|start| rest.get(start + part.len()..));
+            rest = after.unwrap_or_default();
+            after.is_some()
         })
     }
 }

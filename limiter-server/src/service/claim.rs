@@ -67,12 +67,17 @@ impl<'r> Claim<'r> {
         request: &RateLimitRequest,
         descriptor: &RateLimitDescriptor,
     ) -> Result<Self, String> {
-        let entries: SmallVec<[(&str, &str); 4]> =
+        let entries: SmallVec<[(&[u8], &[u8]); 4]> =
             descriptor.entries.iter().map(|entry| (&*entry.key, &*entry.value)).collect();
         let (mut rule, mut key, mut detailed) = match rules.find(&request.domain, &entries) {
             Some(found) => (Some(found.rule), found.key, found.detailed),
             None => (None, KeyBuf::new(), None),
         };
+        if descriptor.is_negative_hits {
+            return Err(
+                "is_negative_hits: a log takes back single charges, by their receipts: POST /v1/refund".to_owned()
+            );
+        }
         let own = descriptor.limit.as_ref().map(own_policy).transpose()?;
         if own.is_some() && rule.is_none_or(|rule| rule.limiter().is_none()) {
             (rule, key, detailed) = (rules.overrides(&request.domain), Rules::override_key(&entries), None);

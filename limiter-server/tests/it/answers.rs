@@ -80,7 +80,7 @@ fn request(domain: &str, text: &str, hits_addend: u32) -> RateLimitRequest {
         let mut words = text.split(' ');
         let entry = |pair: &str| {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Entry { key: key.to_owned(), value: value.to_owned() }
+            Entry { key: key.into(), value: value.into() }
         };
         let entries = words.next().unwrap().split(';').map(entry).collect();
         let mut descriptor = RateLimitDescriptor { entries, ..Default::default() };

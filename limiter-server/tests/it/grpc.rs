@@ -48,8 +48,8 @@ async fn call<M: Message + Send + 'static>(channel: &Channel, message: M) -> Res
     Ok(grpc.unary(Request::new(message), path, codec).await?.into_inner())
 }
 
-fn request(value: &str) -> RateLimitRequest {
-    let entry = Entry { key: "user".to_owned(), value: value.to_owned() };
+fn request(value: impl AsRef<[u8]>) -> RateLimitRequest {
+    let entry = Entry { key: "user".into(), value: value.as_ref().into() };
     let descriptor = RateLimitDescriptor { entries: vec![entry], ..Default::default() };
     RateLimitRequest { domain: "d".to_owned(), descriptors: vec![descriptor], hits_addend: 0 }
 }
@@ -83,7 +83,7 @@ struct Bytes {
 async fn requests_are_answered_and_bad_ones_refused() {
     let server = Server::start(CONFIG, &[]);
     let channel = channel(server.grpc).await;
-    let codes = async |value: &str| {
+    let codes = async |value: &[u8]| {
         let mut codes = Vec::new();
         for _ in 0..4 {
             codes.push(call(&channel, request(value)).await.unwrap().overall_code());
@@ -91,8 +91,12 @@ async fn requests_are_answered_and_bad_ones_refused() {
         codes
     };
     let expected = [Code::Ok, Code::Ok, Code::Ok, Code::OverLimit];
-    assert_eq!(codes("ann").await, expected);
-    assert_eq!(codes(&"x".repeat(1 << 20)).await, expected, "a key of 1 MB is a key");
+    // Envoy copies raw bytes from header fields.
+    for value in [&b"ann"[..], b"\xff", b"\xfe", b"a\xffb", b"bytes:%FF", b"bytes:", b"%FF", b"", &[b'x'; 1 << 20]] {
+        assert_eq!(codes(value).await, expected, "{:?}", value.get(..9));
+    }
+    let shown = server.admin("/page/state");
+    assert!(shown.contains(r#""key":"bytes:a%FFb""#), "{shown}");
     let newer = Newer { domain: "d".to_owned(), descriptors: request("newer").descriptors, unknown: "x".to_owned() };
     assert_eq!(call(&channel, newer).await.unwrap().overall_code(), Code::Ok);
 
@@ -106,6 +110,11 @@ async fn requests_are_answered_and_bad_ones_refused() {
     for answer in invalid {
         assert_eq!(answer.unwrap_err().code(), Grpc::InvalidArgument);
     }
+    let mut negative = request("ann");
+    negative.descriptors[0].is_negative_hits = true;
+    let refused = call(&channel, negative).await.unwrap_err();
+    assert_eq!(refused.code(), Grpc::InvalidArgument);
+    assert!(refused.message().starts_with("descriptors[0].is_negative_hits: "), "{refused}");
     for answer in [
         call(&channel, Number { domain: 7 }).await,
         call(&channel, Bytes { domain: b"\xff\xfe".to_vec() }).await,
@@ -114,7 +123,8 @@ async fn requests_are_answered_and_bad_ones_refused() {
         let code = answer.unwrap_err().code();
         assert!(matches!(code, Grpc::Internal | Grpc::OutOfRange), "{code:?}");
     }
-    assert_eq!(server.metric(r#"limiter_server_errors_total{interface="grpc",kind="invalid"}"#), Some(4.0));
+    assert_eq!(server.metric(r#"limiter_server_errors_total{interface="grpc",kind="invalid"}"#), Some(5.0));
+    assert_eq!(server.metric(r#"limiter_server_errors_total{interface="grpc",kind="undecodable"}"#), Some(3.0));
 }
 
 #[tokio::test]

@@ -244,7 +244,7 @@ async fn requests_under_way_are_decided_and_no_window_exceeds_its_limit() {
         let (service, clock) = (Arc::clone(&service), clock.clone());
         clients.spawn(async move {
             let now = async || Duration::from_micros(clock.status(key).await.unwrap().at().as_micros());
-            let entries = vec![Entry { key: key.to_owned(), value: "ann".to_owned() }];
+            let entries = vec![Entry { key: key.into(), value: "ann".into() }];
             let descriptors = vec![RateLimitDescriptor { entries, ..Default::default() }];
             let request = RateLimitRequest { domain: "d".to_owned(), descriptors, hits_addend: 1 };
             let (mut admissions, mut requests) = (Vec::new(), 0);

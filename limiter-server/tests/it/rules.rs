@@ -149,11 +149,34 @@ fn long_keys_are_hashed() {
     // A client cannot name another one's hash.
     assert_ne!(key(&[hash]), hash);
     let labels = parse("domain: d\ndescriptors: [{key: k, detailed_metric: true}]").unwrap();
-    let label = labels.find("d", &[("k", &longer)]).unwrap().detailed.unwrap();
+    let label = labels.find("d", &[("k", &*longer)]).unwrap().detailed.unwrap();
     assert_eq!((&label[..7], label.len()), ("sha256:", 71));
     let entries = [("k", &*longer)];
     assert!(Rules::override_key(&entries).as_ref().starts_with(b"sha256:"));
     assert_eq!(Rules::override_key(&[("a", "b"), ("c,", "d")]).as_ref(), b"a,b,c\\,,d");
+}
+
+#[test]
+fn any_bytes_are_matched_and_have_their_own_key() {
+    let rules = parse(
+        "domain: d\ndescriptors:\n- {key: p, value: /login*, rate_limit: {policy: 1/1s}}\n- {key: p, rate_limit: {policy: 1/1s}, \
+         detailed_metric: true, descriptors: [{key: p, rate_limit: {policy: 1/1s}}]}",
+    )
+    .unwrap();
+    let cases: [(&[&[u8]], &str, &str, Option<&str>); 6] = [
+        (&[b"/login\xff"], "p=/login*", "bytes:/login%FF", None),
+        (&[b"\xff/login"], "p", "bytes:%FF/login", Some("p=bytes:%FF/login")),
+        (&[b"\xc3\xa4%"], "p", "ä%", Some("p=ä%")),
+        (&[b"\xc3\xa4%\xc3"], "p", "bytes:ä%25%C3", Some("p=bytes:ä%25%C3")),
+        (&["bytes:ä%25%C3".as_bytes()], "p", "bytes:bytes:ä%2525%25C3", Some("p=bytes:bytes:ä%2525%25C3")),
+        (&[b"a\xff,", b"b"], "p,p", "bytes:a%FF\\,,b", None),
+    ];
+    for (values, path, key, label) in cases {
+        let entries: Vec<(&[u8], &[u8])> = values.iter().map(|value| (&b"p"[..], *value)).collect();
+        let found = rules.find("d", &entries).unwrap();
+        assert_eq!(found.key.as_ref(), key.as_bytes(), "{key}");
+        assert_eq!((&*found.rule.path, found.detailed.as_deref()), (path, label), "{key}");
+    }
 }
 
 #[tokio::test]
