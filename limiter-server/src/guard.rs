@@ -1,12 +1,14 @@
 //! Who may use the admin listener.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use axum::response::IntoResponse;
-use http::{HeaderMap, Method, StatusCode, Uri, header};
+use base64::prelude::{BASE64_STANDARD, Engine};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use sha2::{Digest, Sha256};
 
 use crate::http::Refusal;
@@ -18,41 +20,86 @@ pub const HEADER: &str = "x-limiter-admin";
 
 type Hash = [u8; 32];
 
-/// Protects the routes of the admin listener. `local` says that it listens on a loopback address.
+/// Who may use a listener.
+#[derive(Clone, Debug, Default)]
+pub struct Guard {
+    token: Option<Hash>,
+    local: bool,
+    hosts: Arc<[String]>,
+}
+
+impl Guard {
+    /// Returns the guard of a listener with this token, by which the names `hosts` reach it as well. `local` says that it listens on
+    /// a loopback address.
+    #[must_use]
+    pub fn new(token: Option<&str>, local: bool, hosts: &[String]) -> Self {
+        // Comparing hashes takes a time that says nothing about the token.
+        Self { token: token.map(hash), local, hosts: hosts.into() }
+    }
+
+    fn refusal(&self, request: &Request) -> Option<(StatusCode, &'static str)> {
+        let headers = request.headers();
+        if !self.is_known(request.uri(), headers) {
+            return Some((
+                StatusCode::MISDIRECTED_REQUEST,
+                "the host must be localhost, an IP address or an --admin-host",
+            ));
+        }
+        let reads = is_read(request);
+        if !reads && !headers.contains_key(HEADER) {
+            return Some((StatusCode::FORBIDDEN, "the header x-limiter-admin is missing"));
+        }
+        match self.token {
+            _ if reads && self.local => None,
+            None if reads || self.local => None,
+            None => Some((StatusCode::FORBIDDEN, "changes need --admin-token-file, as others can reach this listener")),
+            Some(token) if sent(headers).as_deref().map(hash) == Some(token) => None,
+            Some(_) => Some((StatusCode::UNAUTHORIZED, "the admin token is missing or wrong")),
+        }
+    }
+
+    /// Returns whether the host that the request names cannot be a foreign page's name for this machine.
+    fn is_known(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+        // HTTP/2 names the host in the URI. HTTP/1.0 may name none, but no browser speaks it.
+        let Some(host) = uri.authority().map(http::uri::Authority::as_str).or(host) else { return true };
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            _ => host,
+        };
+        let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+        let is_named = |known: &str| name.eq_ignore_ascii_case(known);
+        address.parse::<IpAddr>().is_ok() || is_named("localhost") || self.hosts.iter().any(|host| is_named(host))
+    }
+}
+
+/// Protects the routes of the admin listener.
 ///
 /// | listener | request | needs |
 /// |---|---|---|
-/// | local | any | a `Host` that is an IP address or `localhost`, which keeps rebound names of foreign pages out |
-/// | any | all methods except `GET` and `HEAD` | [`HEADER`], and `authorization: Bearer TOKEN` if there is a token |
+/// | any | any | a `Host` that is an IP address, `localhost` or one of `hosts`, which keeps rebound names of foreign pages out |
+/// | any | all methods except `GET` and `HEAD` | [`HEADER`], and the token if there is one |
+/// | not local | all methods | the token if there is one |
 /// | not local, no token | all methods except `GET` and `HEAD` | is refused |
-pub fn guarded(routes: Router, token: Option<&str>, local: bool) -> Router {
-    // Comparing hashes takes a time that says nothing about the token.
-    let token = token.map(hash);
-    routes.layer(from_fn(move |request: Request, next: Next| async move {
-        match refusal(token, local, &request) {
-            None => next.run(request).await,
-            Some((status, error)) => Refusal::new(status, error).into_response(),
+///
+/// The token is `authorization: Bearer TOKEN`, or the password of `Basic`, for which browsers ask.
+pub fn guarded(routes: Router, guard: Guard) -> Router {
+    routes.layer(from_fn(move |request: Request, next: Next| {
+        let refusal = guard.refusal(&request);
+        async move {
+            let Some((status, error)) = refusal else { return next.run(request).await };
+            let mut response = Refusal::new(status, error).into_response();
+            if status == StatusCode::UNAUTHORIZED && is_read(&request) {
+                let challenge = HeaderValue::from_static("Basic realm=\"the admin token is the password\"");
+                response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+            }
+            response
         }
     }))
 }
 
-fn refusal(token: Option<Hash>, local: bool, request: &Request) -> Option<(StatusCode, &'static str)> {
-    let headers = request.headers();
-    if local && !is_local(request.uri(), headers) {
-        return Some((StatusCode::MISDIRECTED_REQUEST, "the host must be localhost or an IP address"));
-    }
-    if matches!(*request.method(), Method::GET | Method::HEAD) {
-        return None;
-    }
-    if !headers.contains_key(HEADER) {
-        return Some((StatusCode::FORBIDDEN, "the header x-limiter-admin is missing"));
-    }
-    match token {
-        None if local => None,
-        None => Some((StatusCode::FORBIDDEN, "changes need --admin-token-file, as others can reach this listener")),
-        Some(token) if sent(headers).map(hash) == Some(token) => None,
-        Some(_) => Some((StatusCode::UNAUTHORIZED, "the admin token is missing or wrong")),
-    }
+fn is_read(request: &Request) -> bool {
+    matches!(*request.method(), Method::GET | Method::HEAD)
 }
 
 fn hash(token: &str) -> Hash {
@@ -60,21 +107,15 @@ fn hash(token: &str) -> Hash {
 }
 
 /// Returns the token that a request sends.
-fn sent(headers: &HeaderMap) -> Option<&str> {
+fn sent(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
-}
-
-/// Returns whether the host that the request names cannot be a foreign page's name for this machine.
-fn is_local(uri: &Uri, headers: &HeaderMap) -> bool {
-    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
-    // HTTP/2 names the host in the URI. HTTP/1.0 may name none, but no browser speaks it.
-    let Some(host) = uri.authority().map(http::uri::Authority::as_str).or(host) else { return true };
-    let name = match host.rsplit_once(':') {
-        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-        _ => host,
-    };
-    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
-    address.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost")
+    match scheme.to_ascii_lowercase().as_str() {
+        "bearer" => Some(token.trim().to_owned()),
+        "basic" => {
+            let text = String::from_utf8(BASE64_STANDARD.decode(token.trim()).ok()?).ok()?;
+            Some(text.split_once(':')?.1.to_owned())
+        }
+        _ => None,
+    }
 }

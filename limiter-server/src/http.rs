@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::StatusCode;
 
-pub(crate) use self::body::{Refusal, read};
+pub(crate) use self::body::{Refusal, read, require_json};
 pub(crate) use self::usage::of_limit;
 use crate::metrics::Interface;
 use crate::proto::{Code, RateLimitRequest};

@@ -1,6 +1,6 @@
 //! The program limiter-server.
 
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -10,7 +10,8 @@ use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     run().unwrap_or_else(|error| {
-        eprintln!("limiter-server: {error:#}");
+        // A full disk must not turn into a panic.
+        let _ = writeln!(io::stderr(), "limiter-server: {error:#}");
         ExitCode::FAILURE
     })
 }
@@ -25,7 +26,8 @@ fn run() -> anyhow::Result<ExitCode> {
         (None, Some(serve)) => {
             let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
             let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-            log.with_ansi(io::stderr().is_terminal()).init();
+            // A line that cannot be written is lost; reporting that would panic.
+            log.with_ansi(io::stderr().is_terminal()).log_internal_errors(false).init();
             tokio::runtime::Runtime::new()?.block_on(limiter_server::run::run(&serve))?;
             Ok(ExitCode::SUCCESS)
         }

@@ -62,7 +62,11 @@ pub struct Serve {
     /// The address of the admin listener: metrics, rules, resets and the page
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6070")]
     pub admin: SocketAddr,
-    /// A file with the token that resets need. Without it, an admin listener beyond loopback refuses resets
+    /// A name by which clients reach the admin listener, besides IP addresses and localhost. Repeatable
+    #[arg(long, value_name = "NAME")]
+    pub admin_host: Vec<String>,
+    /// A file with the token that resets need, and beyond loopback everything. Without it, an admin listener beyond loopback
+    /// refuses resets
     #[arg(long, value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
     /// The certificate chain in PEM, for TLS on the gRPC and the HTTP listener

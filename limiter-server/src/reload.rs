@@ -1,7 +1,7 @@
 //! Applies changes of the configuration while the server runs.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use notify::{PollWatcher, RecursiveMode, Watcher};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::{error, info};
 
 use crate::config::Errors;
@@ -26,6 +26,11 @@ const POLL: Duration = Duration::from_millis(100);
 const QUIET: Duration = Duration::from_millis(200);
 /// How long a reload waits for files that never stay unchanged.
 const MAX_WAIT: Duration = Duration::from_secs(2);
+/// How long the next attempt waits after a reading that panicked.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A fingerprint of the configuration, or its errors.
+type Reading = Result<u64, Errors>;
 
 /// Reloads the rules of a service when the files at `path` change, and on SIGHUP. The future never ends; dropping it ends the watch.
 ///
@@ -46,58 +51,49 @@ pub fn watch(path: PathBuf, service: Arc<Service>) -> io::Result<impl Future<Out
     watcher.watch(&path, RecursiveMode::NonRecursive).map_err(io::Error::other)?;
     // The files may have changed since the service read them.
     changed.notify_one();
-    let last = Ok(service.rules().fingerprint());
-    Ok(Reloader { path, last, service, changed, _watcher: watcher }.run(hangups))
+    Ok(run(path, service, changed, hangups, watcher))
 }
 
-struct Reloader {
-    path: PathBuf,
-    /// The fingerprint or the errors of the last reading.
-    last: Result<u64, Errors>,
-    service: Arc<Service>,
-    changed: Arc<Notify>,
-    /// Ends with the value.
-    _watcher: PollWatcher,
+/// Reads the configuration again whenever it may have changed. A reading that panics is tried again.
+async fn run(path: PathBuf, service: Arc<Service>, changed: Arc<Notify>, mut hangups: Signal, _watcher: PollWatcher) {
+    let mut last = Some(Ok(service.rules().fingerprint()));
+    loop {
+        let forced = wait(&changed, &mut hangups).await;
+        let (path, service, before) = (path.clone(), Arc::clone(&service), last.take());
+        match spawn_blocking(move || reload(&path, &service, before, forced)).await {
+            Ok(reading) => last = Some(reading),
+            Err(error) => {
+                gauge!(VALID).set(0);
+                error!("cannot read the configuration: {error}");
+                sleep(PAUSE).await;
+                changed.notify_one();
+            }
+        }
+    }
 }
 
-impl Reloader {
-    async fn run(mut self, mut hangups: Signal) {
-        loop {
-            let forced = wait(&self.changed, &mut hangups).await;
-            let reading = spawn_blocking(move || {
-                self.reload(forced);
-                self
-            });
-            self = match reading.await {
-                Ok(reloader) => reloader,
-                Err(error) => return error!("changes of the configuration have no effect from now on: {error}"),
-            };
-        }
+/// Reads the configuration, and applies it if it differs from the last reading or if `forced`. Returns its fingerprint or its errors.
+fn reload(path: &Path, service: &Service, last: Option<Reading>, forced: bool) -> Reading {
+    let read = Rules::read(path, service.store().shared(), Some(&service.rules()));
+    let reading = read.as_ref().map(Rules::fingerprint).map_err(Clone::clone);
+    if last.is_some_and(|last| last == reading) && !forced {
+        return reading;
     }
-
-    /// Reads the configuration, and applies it if it has changed or if `forced`.
-    fn reload(&mut self, forced: bool) {
-        let read = Rules::read(&self.path, self.service.store().shared(), Some(&self.service.rules()));
-        let last = read.as_ref().map(Rules::fingerprint).map_err(Clone::clone);
-        if last == self.last && !forced {
-            return;
+    gauge!(VALID).set(u8::from(read.is_ok()));
+    let result = match &read {
+        Ok(_) => {
+            info!("reloaded the configuration {}", path.display());
+            "applied"
         }
-        gauge!(VALID).set(u8::from(read.is_ok()));
-        let result = match &read {
-            Ok(_) => {
-                info!("reloaded the configuration {}", self.path.display());
-                "applied"
-            }
-            Err(Errors(errors)) => {
-                errors.iter().for_each(|line| error!("{line}"));
-                error!("the configuration has {} errors, so the rules stay as they were", errors.len());
-                "refused"
-            }
-        };
-        self.service.reload(read);
-        counter!(RELOADS, "result" => result).increment(1);
-        self.last = last;
-    }
+        Err(Errors(errors)) => {
+            errors.iter().for_each(|line| error!("{line}"));
+            error!("the configuration has {} errors, so the rules stay as they were", errors.len());
+            "refused"
+        }
+    };
+    service.reload(read);
+    counter!(RELOADS, "result" => result).increment(1);
+    reading
 }
 
 /// Waits for a change and for quiet after it, or for SIGHUP. Returns whether it was SIGHUP.

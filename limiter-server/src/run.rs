@@ -1,5 +1,6 @@
 //! Starts and stops the server.
 
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,6 +14,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::{HealthReporter, health_reporter};
 
 use crate::grpc::Grpc;
+use crate::guard::Guard;
 use crate::listener::{self, Protocol};
 use crate::options::Serve;
 use crate::proto::RateLimitServiceServer;
@@ -59,7 +61,10 @@ impl Server {
         let for_grpc = grpc::routes(Arc::clone(&service), health_service)?;
         let for_http = http::routes(Arc::clone(&service));
         let for_admin = admin::routes(Arc::clone(&service)).merge(page::routes(Arc::clone(&service), about));
-        let for_admin = guard::guarded(for_admin, token.as_deref(), options.admin.ip().is_loopback());
+        let for_admin = guard::guarded(
+            for_admin,
+            Guard::new(token.as_deref(), options.admin.ip().is_loopback(), &options.admin_host),
+        );
 
         let handles: [Handle<SocketAddr>; 3] = Default::default();
         let [stop_grpc, stop_http, stop_admin] = handles.clone();
@@ -103,8 +108,10 @@ impl Server {
 /// Reads the token of the admin listener.
 fn read_token(file: &Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
-    ensure!(!text.trim().is_empty(), "{}: expected a token, found nothing", file.display());
-    Ok(text.trim().to_owned())
+    let token = text.trim();
+    let is_sendable = !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic());
+    ensure!(is_sendable, "{}: expected a token of visible ASCII characters", file.display());
+    Ok(token.to_owned())
 }
 
 /// Runs the server until SIGTERM or SIGINT.
@@ -115,7 +122,7 @@ pub async fn run(options: &Serve) -> anyhow::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let server = Server::start(options).await?;
     for (name, address) in [("grpc", server.grpc), ("http", server.http), ("admin", server.admin)] {
-        eprintln!("limiter-server: {name} {address}");
+        let _ = writeln!(io::stderr(), "limiter-server: {name} {address}");
     }
     tokio::select! {
         _ = terminate.recv() => {}

@@ -1,5 +1,7 @@
 //! The store behind the rules: in memory, or Redis behind the recommended stack.
 
+mod refusals;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +12,8 @@ use limiter_memory::{MemoryStore, Sweeper};
 use limiter_redis::{RedisStore, is_redis_url};
 use limiter_wrappers::observe::{Metrics, ObservedStore, Report};
 use limiter_wrappers::{Failsafe, Fallback, Guarded, Outage, Stack};
+
+use self::refusals::Refusals;
 
 /// What answers requests while the store is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -62,7 +66,7 @@ impl Location {
 }
 
 /// What [`OnOutage::Fallback`] is made of.
-type Recommended = Fallback<Guarded<ObservedStore<RedisStore, Metrics>>, MemoryStore>;
+type Recommended = Fallback<Guarded<Refusals<ObservedStore<RedisStore, Metrics>>>, MemoryStore>;
 
 /// The store of all rules.
 pub struct Store {
@@ -95,7 +99,7 @@ impl Store {
             Ok(redis) => redis,
             Err(error) => bail!("--store: {error}"),
         };
-        let stack = Stack::new(ObservedStore::new(redis, Metrics::named("redis")));
+        let stack = Stack::new(Refusals::new(ObservedStore::new(redis, Metrics::named("redis"))));
         let store = match on_outage {
             OnOutage::Fallback => {
                 let stack = Arc::new(stack.fallback(memory).on_outage(log));

@@ -6,7 +6,8 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::{Body, HttpBody, to_bytes};
 use axum::response::{IntoResponse, Response};
-use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, StatusCode};
 use limiter_core::Error;
 use serde::de::DeserializeOwned;
 use serde_json::json;
@@ -50,6 +51,16 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         (self.0, Json(json!({ "error": self.1 }))).into_response()
     }
+}
+
+/// Refuses a body that is not declared as JSON. A browser sends another type for a foreign page without asking the server.
+pub(crate) fn require_json(headers: &HeaderMap) -> Result<(), Refusal> {
+    let declared =
+        headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).and_then(|value| value.split(';').next());
+    if declared.is_some_and(|declared| declared.trim().eq_ignore_ascii_case("application/json")) {
+        return Ok(());
+    }
+    Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "expected content-type: application/json"))
 }
 
 /// Reads a body as JSON, whatever its content type.

@@ -7,13 +7,13 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 use limiter_core::{Decision, EntryId, Error, ErrorKind, KeyBuf, Limiter, Receipt};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Http, Refusal, read, receipt, usage};
+use super::{Http, Refusal, read, receipt, require_json, usage};
 use crate::rules::{Effect, Match};
 use crate::service::{Outcome, Service};
 
@@ -47,8 +47,10 @@ pub(super) enum Op {
 pub(super) async fn answer(
     State(http): State<Arc<Http>>,
     op: Result<Path<Op>, PathRejection>,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Json<Value>, Refusal> {
+    require_json(&headers)?;
     let Path(op) = op.map_err(|rejection| Refusal::bad(rejection.body_text()))?;
     let call: Call = read(body).await?;
     let receipt = call.check(op).map_err(Refusal::bad)?;

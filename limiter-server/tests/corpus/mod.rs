@@ -94,7 +94,10 @@ pub(crate) fn requests(input: &[u8]) {
         }
         let routes = routes(service);
         for path in ["/json", "/v1/acquire", "/v1/record", "/v1/peek", "/v1/status", "/v1/settle", "/v1/refund"] {
-            let request = Request::post(path).body(Body::from(input.to_vec())).unwrap();
+            let request = Request::post(path)
+                .header("content-type", "application/json")
+                .body(Body::from(input.to_vec()))
+                .unwrap();
             let (head, body) = routes.clone().oneshot(request).await.unwrap().into_parts();
             let bad = [StatusCode::BAD_REQUEST, StatusCode::TOO_MANY_REQUESTS];
             assert!(head.status == StatusCode::OK || bad.contains(&head.status), "{path}: {}", head.status);

@@ -249,8 +249,9 @@ fn the_end_waits_for_requests_in_progress() {
     let begin = || {
         let mut stream = TcpStream::connect(server.http).unwrap();
         let len = body.len();
-        let head =
-            format!("POST /v1/acquire HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {len}\r\n\r\n");
+        let head = format!(
+            "POST /v1/acquire HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nexpect: 100-continue\r\ncontent-length: {len}\r\n\r\n"
+        );
         stream.write_all(head.as_bytes()).unwrap();
         let mut go_on = [0; 25];
         stream.read_exact(&mut go_on).unwrap();

@@ -4,27 +4,30 @@ use axum::Router;
 use axum::body::Body;
 use axum::routing::any;
 use http::{Method, Request};
-use limiter_server::guard::{HEADER, guarded};
+use limiter_server::guard::{Guard, HEADER, guarded};
 use tower::ServiceExt;
 
 /// Whether the listener is local, and its token.
-type Guard = (bool, Option<&'static str>);
+type Listener = (bool, Option<&'static str>);
 
-async fn status((local, token): Guard, method: &Method, headers: &[(&str, &str)]) -> u16 {
-    let routes = guarded(Router::new().route("/reset", any(async || "done")), token, local);
+async fn status((local, token): Listener, method: &Method, headers: &[(&str, &str)]) -> u16 {
+    let guard = Guard::new(token, local, &["limits.example".to_owned()]);
+    let routes = guarded(Router::new().route("/reset", any(async || "done")), guard);
     let request = headers.iter().fold(Request::builder(), |request, (name, value)| request.header(*name, *value));
     let request = request.method(method).uri("/reset").body(Body::empty()).unwrap();
     routes.oneshot(request).await.unwrap().status().as_u16()
 }
 
 #[tokio::test]
-async fn only_names_of_this_machine_reach_a_local_listener() {
+async fn only_names_of_this_machine_reach_a_listener() {
     let cases = [
         (200, "localhost"),
         (200, "LocalHost:6070"),
         (200, "127.0.0.1:6070"),
         (200, "[::1]:6070"),
         (200, "[::1]"),
+        (200, "limits.example:6070"),
+        (421, "x.limits.example"),
         (421, "evil.example"),
         (421, "evil.example:6070"),
         (421, "127.0.0.1.evil.example:6070"),
@@ -36,7 +39,7 @@ async fn only_names_of_this_machine_reach_a_local_listener() {
     for (expected, host) in cases {
         let headers = [("host", host)];
         assert_eq!(status((true, None), &Method::GET, &headers).await, expected, "{host:?}");
-        assert_eq!(status((false, None), &Method::GET, &headers).await, 200, "{host:?}");
+        assert_eq!(status((false, None), &Method::GET, &headers).await, expected, "{host:?}");
     }
 }
 
@@ -61,6 +64,19 @@ async fn changes_need_the_header_and_the_token() {
         for method in [Method::POST, Method::PUT, Method::DELETE] {
             assert_eq!(status(guard, &method, &headers).await, expected, "{guard:?} {headers:?}");
         }
-        assert_eq!(status(guard, &Method::GET, &headers).await, 200);
+        let reads = if guard == (false, Some("secret")) { expected } else { 200 };
+        assert_eq!(status(guard, &Method::GET, &headers).await, reads);
+    }
+    // Beyond loopback, the token protects what is read, too. A browser asks for it as a password.
+    let beyond = (false, Some("secret"));
+    for (expected, headers) in [
+        (401, vec![]),
+        (401, vec![bearer("Bearer other")]),
+        (401, vec![bearer("Basic b3BlcmF0b3I6b3RoZXI=")]),
+        (401, vec![bearer("Basic !")]),
+        (200, vec![bearer("Bearer secret")]),
+        (200, vec![bearer("Basic b3BlcmF0b3I6c2VjcmV0")]),
+    ] {
+        assert_eq!(status(beyond, &Method::GET, &headers).await, expected, "{headers:?}");
     }
 }

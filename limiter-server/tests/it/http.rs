@@ -48,11 +48,12 @@ fn envoys_messages_have_the_json_form_of_proto3() {
     ]);
     let expected = json!({ "overallCode": "OK", "statuses": [seen], "responseHeadersToAdd": fields });
     assert_eq!((status, answer), (200, expected));
-    // Names of fields in either form, numbers as text, units by name or number, and unknown fields.
+    // Names of fields in either form, numbers as text, units by name or number. Unknown fields are refused by name.
     for (more, code, remaining) in [
         (r#", "hits_addend": "2""#, 200, Value::Null),
         (r#", "hitsAddend": 0"#, 429, Value::Null),
-        (r#", "limit": {"requestsPerUnit": 9, "unit": "HOUR"}, "unknown": [1]"#, 200, json!(5)),
+        (r#", "limit": {"requestsPerUnit": 9, "unit": "HOUR"}"#, 200, json!(5)),
+        (r#", "unknown": [1]"#, 400, Value::Null),
         (r#", "limit": {"requests_per_unit": 9, "unit": 3}, "hitsAddend": null"#, 200, json!(4)),
     ] {
         let (status, answer) = ask("user=ann", more);
@@ -137,6 +138,13 @@ fn what_makes_no_sense_is_refused() {
         let shown: String = body.chars().take(100).collect();
         assert_eq!(status, expected, "{path} {shown}: {answer}");
         assert!(answer["error"].as_str().is_some_and(|error| error.contains(text)), "{path} {shown}: {answer}");
+    }
+    // A browser sends this for a foreign page without asking the server.
+    for headers in
+        [&[][..], &[("content-type", "text/plain")], &[("content-type", "application/x-www-form-urlencoded")]]
+    {
+        let body = r#"{"domain": "d", "descriptor": [["user", "x"]]}"#;
+        assert_eq!(crate::server::post(server.http, "/v1/acquire", headers, body).0, 415, "{headers:?}");
     }
     // A key of 1 MB is a key.
     let body = format!(r#"{{"domain": "d", "descriptors": [{{"entries": [{{"key": "user", "value": "{long}"}}]}}]}}"#);

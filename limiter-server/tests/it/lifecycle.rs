@@ -55,3 +55,27 @@ fn the_counts_of_a_rule_end_with_it_and_those_of_overrides_have_a_label() {
     assert_eq!(server.post("/json", other).0, 200);
     assert_eq!(allowed("user"), Some(1.0));
 }
+
+#[test]
+fn a_full_disk_costs_log_lines_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("limits.yaml");
+    std::fs::write(&config, CONFIG).unwrap();
+    let ports = [(); 3].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let [grpc, http, admin] = ports.each_ref().map(|port| port.local_addr().unwrap());
+    drop(ports);
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_limiter-server"));
+    command.arg("--config").arg(&config);
+    for (listener, address) in [("--grpc", grpc), ("--http", http), ("--admin", admin)] {
+        command.args([listener, &address.to_string()]);
+    }
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let server = Server::adopt(command.stderr(full).spawn().unwrap(), folder, [grpc, http, admin]);
+    let applied = || server.metric("limiter_server_config_reloads_total{result=\"applied\"}");
+    until("the server serves", || std::net::TcpStream::connect(admin).ok());
+    for (text, valid) in [("domain: [", 0.0), (CONFIG, 1.0)] {
+        std::fs::write(&config, text).unwrap();
+        until("the file is read", || server.metric("limiter_server_config_valid").filter(|found| *found == valid));
+    }
+    assert_eq!(applied(), Some(1.0));
+}

@@ -139,4 +139,8 @@ fn the_example_with_envoy_runs_as_written() {
     let requests = requests.replace("127.0.0.1:10000", &example.edge.to_string());
     let printed = text(&example.run(&requests).output().unwrap());
     assert_eq!(printed.lines().collect::<Vec<_>>(), ["200", "200", "200", "200", "200", "429"]);
+    for path in ["/login?x=1", "/login?", "//login", "/x/../login", "/%6cogin"] {
+        assert_eq!(get(example.edge, path).unwrap().0, 429, "{path}");
+    }
+    assert_eq!(get(example.edge, "/logout").unwrap().0, 200);
 }

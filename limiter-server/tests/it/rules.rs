@@ -163,7 +163,8 @@ fn any_bytes_are_matched_and_have_their_own_key() {
          detailed_metric: true, descriptors: [{key: p, rate_limit: {policy: 1/1s}}]}",
     )
     .unwrap();
-    let cases: [(&[&[u8]], &str, &str, Option<&str>); 6] = [
+    type Case<'a> = (&'a [&'a [u8]], &'a str, &'a str, Option<&'a str>);
+    let cases: [Case<'_>; 6] = [
         (&[b"/login\xff"], "p=/login*", "bytes:/login%FF", None),
         (&[b"\xff/login"], "p", "bytes:%FF/login", Some("p=bytes:%FF/login")),
         (&[b"\xc3\xa4%"], "p", "ä%", Some("p=ä%")),

@@ -49,6 +49,11 @@ impl Server {
         Self { grpc, http, admin, process, folder }
     }
 
+    /// Returns a server that runs already.
+    pub(crate) fn adopt(process: Child, folder: TempDir, [grpc, http, admin]: [SocketAddr; 3]) -> Self {
+        Self { grpc, http, admin, process, folder }
+    }
+
     /// Returns the path of the configuration.
     pub(crate) fn config(&self) -> PathBuf {
         self.folder.path().join("limits.yaml")
@@ -56,7 +61,7 @@ impl Server {
 
     /// Posts JSON to the HTTP listener.
     pub(crate) fn post(&self, path: &str, body: &str) -> (u16, Value) {
-        post(self.http, path, &[], body)
+        post(self.http, path, &[("content-type", "application/json; charset=utf-8")], body)
     }
 
     /// Gets a text from the admin listener.

@@ -111,6 +111,28 @@ fn a_restart_keeps_the_history_and_servers_share_it() {
 }
 
 #[test]
+fn a_redis_that_refuses_the_server_is_down() {
+    let redis = Redis::start().unwrap();
+    for (outage, expected) in [
+        ("fallback", [200, 200, 200, 429]),
+        ("open", [200, 200, 200, 200]),
+        ("closed", [429, 429, 429, 429]),
+        ("error", [500, 500, 500, 500]),
+    ] {
+        let server = Server::start(CONFIG, &["--store", &redis.url(), "--outage", outage]);
+        until_away(&server, false);
+        assert_eq!(ask(&server, "before"), 200);
+        redis.expect_ok(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]).unwrap();
+        until_away(&server, true);
+        assert_eq!(asked(&server, outage), expected, "{outage}");
+        redis.expect_ok(&["ACL", "SETUSER", "default", "+evalsha", "+eval"]).unwrap();
+        until_away(&server, false);
+        redis.command(&["FLUSHALL"]).unwrap();
+        assert_eq!(asked(&server, outage), [200, 200, 200, 429], "{outage}");
+    }
+}
+
+#[test]
 fn a_cluster_is_a_store_too() {
     let cluster = Cluster::start().unwrap();
     let server = Server::start(CONFIG, &["--store", &cluster.url()]);
@@ -185,7 +207,7 @@ fn wrong_options_end_the_program() {
         (vec!["--config", config, "--grpc", "127.0.0.1:0", "--http", &taken], 1, "Address already in use"),
         (vec!["--config", config, "--tls-cert", config], 2, "--tls-key"),
         (vec!["--config", config, "--tls-cert", config, "--tls-key", config], 1, "expected a private key"),
-        (vec!["--config", config, "--admin-token-file", empty], 1, "expected a token, found nothing"),
+        (vec!["--config", config, "--admin-token-file", empty], 1, "expected a token of visible ASCII"),
         (vec!["--config", config, "--admin-token-file", "/nowhere"], 1, "/nowhere: No such file"),
         (vec!["--config", "/nowhere"], 1, "/nowhere: No such file"),
     ] {

@@ -1,0 +1,65 @@
+//! A store that refuses this server is down.
+
+use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
+
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, async_trait};
+use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
+
+/// Turns refusals into outages, and logs why calls fail.
+///
+/// To a library, a wrong password is a mistake that no fallback should hide. A server that runs unattended must go on deciding
+/// when somebody rotates a password.
+#[derive(Debug)]
+pub(super) struct Refusals<S> {
+    store: S,
+    /// Why the last call failed that did.
+    cause: Mutex<String>,
+}
+
+impl<S> Refusals<S> {
+    pub(super) fn new(store: S) -> Self {
+        Self { store, cause: Mutex::default() }
+    }
+
+    fn note(&self, error: Error) -> Error {
+        let cause = match (error.to_string(), error.limiter_name()) {
+            (text, Some(name)) => text.replacen(&format!("limiter \"{}\": ", name.escape_debug()), "", 1),
+            (text, None) => text,
+        };
+        match error.kind() {
+            ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Configuration => {}
+            _ => return error,
+        }
+        let mut last = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last != cause {
+            tracing::warn!("the store fails: {cause}");
+            last.clone_from(&cause);
+        }
+        drop(last);
+        if error.kind() == ErrorKind::Configuration { Error::new(ErrorKind::Unavailable, cause) } else { error }
+    }
+}
+
+#[async_trait]
+impl<S: WindowStore> WindowStore for Refusals<S> {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        self.store.apply(op).await.map_err(|error| self.note(error))
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        self.store.settle(settlement).await.map_err(|error| self.note(error))
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.store.reset(log).await.map_err(|error| self.note(error))
+    }
+
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        self.store.try_decide(op, otherwise).map_err(|error| self.note(error))
+    }
+
+    fn timer(&self) -> Option<&dyn Timer> {
+        self.store.timer()
+    }
+}
