@@ -8,8 +8,6 @@
 
 pub mod escape;
 pub mod generate;
-#[cfg(feature = "redis")]
-mod interrupt;
 mod json;
 #[cfg(feature = "redis")]
 pub mod key;

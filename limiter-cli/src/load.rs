@@ -2,6 +2,7 @@
 
 mod admissions;
 mod args;
+mod interrupt;
 mod report;
 mod tally;
 mod tasks;
@@ -18,14 +19,15 @@ use limiter_memory::MemoryStore;
 use limiter_wrappers::Stack;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use crate::interrupt::interrupted;
 use crate::json::write_line;
 use crate::message::{OUTPUT, message};
-use crate::options::{Output, Store};
+use crate::options::Output;
 use crate::progress::bar;
 use crate::redis::{connect, failed};
 use crate::usage_error::UsageError;
 use admissions::Admissions;
+use args::Store;
+use interrupt::interrupted;
 use report::Figures;
 use tally::Tally;
 use tasks::Tasks;

@@ -47,26 +47,3 @@ pub(crate) enum Output {
     Summary,
     Jsonl,
 }
-
-/// Where the logs are stored.
-#[derive(Clone, Debug)]
-pub(crate) enum Store {
-    Memory,
-    #[cfg(feature = "redis")]
-    Redis(String),
-}
-
-impl Store {
-    /// Parses the option.
-    pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        if text == "memory" {
-            return Ok(Store::Memory);
-        }
-        #[cfg(feature = "redis")]
-        return crate::redis::parse_url(text)
-            .map(Store::Redis)
-            .map_err(|expected| format!("expected memory, or {expected}"));
-        #[cfg(not(feature = "redis"))]
-        return Err(String::from("expected memory: this build has no Redis"));
-    }
-}

@@ -4,8 +4,6 @@ mod args;
 mod input;
 mod json_lines;
 mod plot;
-#[cfg(feature = "redis")]
-mod redis;
 mod rows;
 mod summary;
 mod table;
@@ -19,14 +17,12 @@ use limiter_core::{Limiter, Policy};
 use limiter_memory::MemoryStore;
 
 use crate::message::{OUTPUT, message};
-use crate::options::{Output, Store};
+use crate::options::Output;
 use crate::progress::bar;
 use crate::trace::{Row, Trace};
 use crate::usage_error::UsageError;
 use input::Input;
 use plot::{Collector, View};
-#[cfg(feature = "redis")]
-use redis::RedisRun;
 use rows::{RowResult, Skipped};
 use summary::Summary;
 
@@ -38,22 +34,11 @@ const NAME: &str = "replay";
 /// Runs the command.
 ///
 /// # Errors
-/// [`UsageError`] for invalid arguments. Any error of the trace, the store and the output.
+/// [`UsageError`] for invalid arguments. Any error of the trace and the output.
 pub fn run(args: &Replay) -> anyhow::Result<()> {
     let policy = args.policy.policy()?;
     let mut input = Input::open(args.file.as_deref(), args.plot.is_some())?;
-    let mut logs = Logs::open(&args.store, &policy)?;
-    let replayed = replay(args, &policy, &mut input, &mut logs);
-    // Remove the logs even if the replay failed.
-    let summary = match (replayed, logs.remove()) {
-        (Ok(summary), removed) => removed.map(|()| summary)?,
-        (Err(error), removed) => {
-            if let Err(also) = removed {
-                message(format_args!("{also:#}"));
-            }
-            return Err(error);
-        }
-    };
+    let summary = replay(args, &policy, &mut input)?;
     match &args.plot {
         Some(path) => draw(args, &mut input, &policy, &summary, path),
         None => Ok(()),
@@ -61,11 +46,11 @@ pub fn run(args: &Replay) -> anyhow::Result<()> {
 }
 
 /// Replays the trace and prints the decisions or the summary.
-fn replay(args: &Replay, policy: &Policy, input: &mut Input, logs: &mut Logs) -> anyhow::Result<Summary> {
+fn replay(args: &Replay, policy: &Policy, input: &mut Input) -> anyhow::Result<Summary> {
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut summary = Summary::new(policy);
     let start = Instant::now();
-    let skipped = pass(args, logs, input, "replaying", |row, result| {
+    let skipped = pass(args, policy, input, "replaying", |row, result| {
         summary.add(row, result);
         match args.output {
             Output::Summary => Ok(()),
@@ -83,49 +68,22 @@ fn replay(args: &Replay, policy: &Policy, input: &mut Input, logs: &mut Logs) ->
     Ok(summary)
 }
 
-/// Replays the trace a second time, now that the key and the time span of the plot are known. In memory, because the
-/// decisions are the same.
+/// Replays the trace a second time, now that the key and the time span of the plot are known.
 fn draw(args: &Replay, input: &mut Input, policy: &Policy, summary: &Summary, path: &Path) -> anyhow::Result<()> {
     let view = View::new(summary, policy, args.key.as_deref()).map_err(UsageError)?;
     input.rewind()?;
     let mut collector = Collector::new(view, policy)?;
-    let mut logs = Logs::open(&Store::Memory, policy)?;
-    pass(args, &mut logs, input, "plotting", |row, result| collector.add(row, result))?;
+    pass(args, policy, input, "plotting", |row, result| collector.add(row, result))?;
     let svg = plot::draw(&collector.finish()?, policy)?;
     std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
     message(format_args!("wrote {}", path.display()));
     Ok(())
 }
 
-/// The store of the replay.
-enum Logs {
-    Memory(Limiter<MemoryStore>),
-    #[cfg(feature = "redis")]
-    Redis(Box<RedisRun>),
-}
-
-impl Logs {
-    fn open(store: &Store, policy: &Policy) -> anyhow::Result<Self> {
-        Ok(match store {
-            Store::Memory => Self::Memory(Limiter::new(NAME, policy.clone(), MemoryStore::new())),
-            #[cfg(feature = "redis")]
-            Store::Redis(url) => Self::Redis(RedisRun::connect(url, policy)?.into()),
-        })
-    }
-
-    fn remove(&mut self) -> anyhow::Result<()> {
-        match self {
-            Self::Memory(_) => Ok(()),
-            #[cfg(feature = "redis")]
-            Self::Redis(run) => run.remove(),
-        }
-    }
-}
-
-/// Replays the trace, and calls `each` with every row in order.
+/// Replays the trace in memory, and calls `each` with every row in order.
 fn pass(
     args: &Replay,
-    logs: &mut Logs,
+    policy: &Policy,
     input: &mut Input,
     what: &'static str,
     each: impl FnMut(&Row<'_>, &RowResult) -> anyhow::Result<()>,
@@ -133,11 +91,8 @@ fn pass(
     let name = input.name.clone();
     let bar = bar(what, input.length());
     let mut trace = Trace::new(bar.wrap_read(input), args.format).with_context(|| name.clone())?;
-    let result = match logs {
-        Logs::Memory(limiter) => rows::replay(&mut trace, limiter, args.skip_invalid, each),
-        #[cfg(feature = "redis")]
-        Logs::Redis(run) => run.replay(&mut trace, args.skip_invalid, each),
-    };
+    let limiter = Limiter::new(NAME, policy.clone(), MemoryStore::new());
+    let result = rows::replay(&mut trace, &limiter, args.skip_invalid, each);
     bar.finish_and_clear();
     result.map_err(|error| {
         // An I/O error comes from the output, often a closed pipe, so do not blame the trace.

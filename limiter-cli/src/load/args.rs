@@ -2,7 +2,8 @@
 
 use clap::{Args, ValueEnum};
 
-use crate::options::{Output, PolicyArgs, Store};
+use crate::options::{Output, PolicyArgs};
+use crate::redis::parse_url;
 
 /// Drives a store as a service would, and reports throughput, latency and errors. Checks from the outside that no
 /// window of any key admits more than the limit.
@@ -68,4 +69,20 @@ pub(super) enum Outage {
     Fallback,
     /// Returns the error
     Error,
+}
+
+/// Where the logs are stored.
+#[derive(Clone, Debug)]
+pub(super) enum Store {
+    Memory,
+    Redis(String),
+}
+
+impl Store {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text == "memory" {
+            return Ok(Self::Memory);
+        }
+        parse_url(text).map(Self::Redis).map_err(|expected| format!("expected memory, or {expected}"))
+    }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::escape::unescape;
-use crate::options::{Output, PolicyArgs, Store};
+use crate::options::{Output, PolicyArgs};
 use crate::trace::Format;
 
 /// Replays a trace against rate limits, and shows which keys exceed them and when.
@@ -24,11 +24,6 @@ pub struct Replay {
     pub(super) file: Option<PathBuf>,
     #[command(flatten)]
     pub(super) policy: PolicyArgs,
-    /// The store: memory, or the URL of Redis (redis://, rediss://, redis+unix://, redis+cluster://,
-    /// rediss+cluster://, redis+sentinel://, rediss+sentinel://). Keys in Redis have a random prefix and are removed at the end. Times always come from the
-    /// trace
-    #[arg(long, value_name = "STORE", default_value = "memory", value_parser = Store::parse)]
-    pub(super) store: Store,
     /// The format of the trace [default: detected from its content]
     #[arg(long, value_enum)]
     pub(super) format: Option<Format>,

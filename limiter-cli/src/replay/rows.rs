@@ -22,17 +22,6 @@ pub(super) enum RowResult {
 }
 
 impl RowResult {
-    #[inline]
-    pub(super) fn from_result(result: Result<Decision, Error>) -> Result<Self, Error> {
-        match result {
-            Ok(decision) => Ok(Self::Decided(decision)),
-            Err(error) => match error.kind() {
-                kind @ (ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit) => Ok(Self::Refused(kind)),
-                _ => Err(error),
-            },
-        }
-    }
-
     /// Returns the fields of the decision, if there is one.
     pub(super) fn fields(&self) -> Option<DecisionFields> {
         match self {
@@ -49,18 +38,21 @@ pub(super) struct Skipped {
     pub(super) first: Option<Malformed>,
 }
 
-/// Calls `each` with the number and the content of every row. Ends at a malformed row, or skips it.
-#[inline]
-pub(super) fn each_row<R: Read>(
+/// Runs every row at the time of the row, and calls `each` with the result. Ends at a malformed row, or skips it.
+pub(super) fn replay<R: Read>(
     trace: &mut Trace<R>,
+    limiter: &Limiter<MemoryStore>,
     skip_invalid: bool,
-    mut each: impl FnMut(u64, &Row<'_>) -> anyhow::Result<()>,
+    mut each: impl FnMut(&Row<'_>, &RowResult) -> anyhow::Result<()>,
 ) -> anyhow::Result<Skipped> {
-    let (mut number, mut skipped) = (0, Skipped::default());
+    let (mut number, mut skipped) = (0_u64, Skipped::default());
     while let Some(row) = trace.next() {
         number += 1;
         match row {
-            Ok(row) => each(number, &row)?,
+            Ok(row) => {
+                let result = run_row(&row, limiter).with_context(|| format!("deciding on row {number} of the trace"))?;
+                each(&row, &result)?;
+            }
             Err(error) => {
                 let malformed: Malformed = error.downcast()?;
                 if !(skip_invalid && malformed.skippable) {
@@ -74,23 +66,9 @@ pub(super) fn each_row<R: Read>(
     Ok(skipped)
 }
 
-/// Runs every row in memory at the time of the row, and calls `each` with the result.
-pub(super) fn replay<R: Read>(
-    trace: &mut Trace<R>,
-    limiter: &Limiter<MemoryStore>,
-    skip_invalid: bool,
-    mut each: impl FnMut(&Row<'_>, &RowResult) -> anyhow::Result<()>,
-) -> anyhow::Result<Skipped> {
-    each_row(trace, skip_invalid, |number, row| {
-        let result = run_row(row, limiter).with_context(|| deciding(number))?;
-        each(row, &result)
-    })
-}
-
-/// Runs a row in memory.
 #[inline]
-pub(super) fn run_row(row: &Row<'_>, limiter: &Limiter<MemoryStore>) -> Result<RowResult, Error> {
-    RowResult::from_result(match row.action {
+fn run_row(row: &Row<'_>, limiter: &Limiter<MemoryStore>) -> Result<RowResult, Error> {
+    let decision = match row.action {
         Action::Acquire => limiter.acquire(row.key).cost(row.cost).at(row.at).now(),
         Action::Peek => limiter.peek(row.key).cost(row.cost).at(row.at).now(),
         Action::Record => limiter.record(row.key).cost(row.cost).at(row.at).now(),
@@ -98,10 +76,12 @@ pub(super) fn run_row(row: &Row<'_>, limiter: &Limiter<MemoryStore>) -> Result<R
             limiter.reset(row.key).now();
             return Ok(RowResult::Reset);
         }
-    })
-}
-
-/// Names a row in an error.
-pub(super) fn deciding(number: u64) -> String {
-    format!("deciding on row {number} of the trace")
+    };
+    match decision {
+        Ok(decision) => Ok(RowResult::Decided(decision)),
+        Err(error) => match error.kind() {
+            kind @ (ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit) => Ok(RowResult::Refused(kind)),
+            _ => Err(error),
+        },
+    }
 }

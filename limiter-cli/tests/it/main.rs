@@ -12,7 +12,5 @@ mod plot;
 #[cfg(feature = "redis")]
 mod redis_keys;
 #[cfg(feature = "redis")]
-mod redis_replay;
-#[cfg(feature = "redis")]
 mod redis_tls;
 mod usage;

@@ -19,8 +19,6 @@ const CASES: &[(&str, i32, &str)] = &[
         2,
         "a policy has 1 to 8 limits, found more",
     ),
-    ("replay --limit 3/s --store redis-cluster://localhost", 2, "expected memory"),
-    ("replay --limit 3/s --store disk", 2, "expected memory"),
     ("replay --limit 3/s --count some", 2, "admitted, attempts"),
     ("replay --limit 3/s --format xml", 2, "csv, combined"),
     ("replay --limit 3/s --output xml", 2, "summary, jsonl"),
@@ -43,16 +41,16 @@ const CASES: &[(&str, i32, &str)] = &[
 
 #[cfg(feature = "redis")]
 const REDIS_CASES: &[(&str, i32, &str)] = &[
-    ("replay --limit 3/s --store redis", 2, "expected memory, or a URL that starts with redis://"),
-    ("replay --limit 3/s --store http://127.0.0.1", 2, "expected memory, or a URL that starts with redis://"),
-    ("replay --limit 3/s --store redis://127.0.0.1:port", 2, "with a host and port"),
+    ("load --limit 3/s --store redis", 2, "expected memory, or a URL that starts with redis://"),
+    ("load --limit 3/s --store redis-cluster://localhost", 2, "expected memory, or a URL that starts with redis://"),
+    ("load --limit 3/s --store redis://127.0.0.1:port", 2, "with a host and port"),
     (
-        "replay --limit 3/s --store redis://127.0.0.1:1",
+        "load --limit 3/s --store redis://127.0.0.1:1",
         1,
         "Redis URL \"redis://127.0.0.1:1\": cannot connect: Connection refused",
     ),
-    ("replay --limit 3/s --store redis+cluster://127.0.0.1:1", 1, "Connection refused"),
-    ("replay --limit 3/s --store redis+unix:///nowhere/redis.sock", 1, "No such file"),
+    ("load --limit 3/s --store redis+cluster://127.0.0.1:1", 1, "Connection refused"),
+    ("load --limit 3/s --store redis+unix:///nowhere/redis.sock", 1, "No such file"),
     ("load", 2, "--limit <MAX/WINDOW>"),
     ("load --limit 10/1s --cost 11", 2, "expected a cost of at most 10, found 11"),
     ("load --limit 10/1s --rate 0", 2, "expected a rate above 0, found 0"),
