@@ -5,8 +5,9 @@ use std::sync::Arc;
 use redis::{Cmd, Value};
 use tokio::time::Instant;
 
+use crate::address::Address;
 use crate::attempt::{Attempt, Reply, RetryPolicy};
-use crate::connection::{Address, Connection};
+use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::reply;
 use crate::request::set_deadline;

@@ -3,4 +3,3 @@
 pub(crate) mod node_pool;
 pub(crate) mod redirect;
 pub(crate) mod slots;
-pub(crate) mod user;

@@ -4,8 +4,9 @@ use limiter_core::{Error, ErrorKind};
 use redis::aio::{ConnectionLike, ConnectionManager};
 use redis::{Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value};
 
+use crate::address::Address;
 #[cfg(feature = "cluster")]
-use crate::cluster::{node_pool::NodePool, user::UserCluster};
+use crate::cluster::node_pool::NodePool;
 use crate::failure::Failure;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 use crate::refresh::Refresh;
@@ -13,9 +14,6 @@ use crate::refresh::Refresh;
 use crate::sentinel::Sentinels;
 use crate::settings::Timeouts;
 use crate::url;
-
-/// A host and a port.
-pub(crate) type Address = (String, u16);
 
 /// A connection to one Redis server or, with the features `cluster` and `sentinel`, to a Redis Cluster or the master of
 /// sentinels.
@@ -31,8 +29,6 @@ enum Kind {
     Custom(Box<dyn Custom>),
     #[cfg(feature = "cluster")]
     Cluster(NodePool),
-    #[cfg(feature = "cluster")]
-    UserCluster(UserCluster),
     #[cfg(feature = "sentinel")]
     Sentinel(Sentinels),
 }
@@ -60,7 +56,7 @@ impl std::fmt::Debug for Connection {
             Kind::Single(_) => "Single",
             Kind::Custom(_) => "Custom",
             #[cfg(feature = "cluster")]
-            Kind::Cluster(_) | Kind::UserCluster(_) => "Cluster",
+            Kind::Cluster(_) => "Cluster",
             #[cfg(feature = "sentinel")]
             Kind::Sentinel(_) => "Sentinel",
         };
@@ -73,16 +69,6 @@ impl std::fmt::Debug for Connection {
 impl From<ConnectionManager> for Connection {
     fn from(manager: ConnectionManager) -> Self {
         Self(Kind::Single(manager))
-    }
-}
-
-/// Takes over a connection to a Cluster. Build it with `retries(0)`: [`Connection`] follows redirections itself, and a command
-/// that the client library repeats after a lost reply may count twice. A redirection that names no host is not followed.
-#[cfg(feature = "cluster")]
-#[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
-impl From<redis::cluster_async::ClusterConnection> for Connection {
-    fn from(connection: redis::cluster_async::ClusterConnection) -> Self {
-        Self(Kind::UserCluster(connection.into()))
     }
 }
 
@@ -139,8 +125,6 @@ impl Connection {
             Kind::Custom(connection) => connection.req_packed_command(cmd).await,
             #[cfg(feature = "cluster")]
             Kind::Cluster(pool) => pool.send(cmd).await,
-            #[cfg(feature = "cluster")]
-            Kind::UserCluster(cluster) => cluster.send(cmd).await,
             #[cfg(feature = "sentinel")]
             Kind::Sentinel(master) => master.send(cmd).await,
         }?
@@ -155,8 +139,6 @@ impl Connection {
             Kind::Custom(connection) => connection.req_packed_commands(commands, 0, count).await,
             #[cfg(feature = "cluster")]
             Kind::Cluster(pool) => pool.any()?.connection.send_packed_commands(commands, 0, count).await,
-            #[cfg(feature = "cluster")]
-            Kind::UserCluster(cluster) => cluster.send_all(commands).await,
             #[cfg(feature = "sentinel")]
             Kind::Sentinel(master) => master.send_all(commands).await,
         }
@@ -165,7 +147,7 @@ impl Connection {
     /// Whether commands without a key must be sent to each node.
     #[cfg(feature = "cluster")]
     pub(crate) fn is_cluster(&self) -> bool {
-        matches!(&self.0, Kind::Cluster(_) | Kind::UserCluster(_))
+        matches!(&self.0, Kind::Cluster(_))
     }
 
     /// Returns a connection to one node of a Cluster, or to any without an address.
@@ -175,8 +157,6 @@ impl Connection {
             (Kind::Cluster(pool), Some(address)) => Ok(pool.at(address)?.connection.into()),
             #[cfg(feature = "cluster")]
             (Kind::Cluster(pool), None) => Ok(pool.any()?.connection.into()),
-            #[cfg(feature = "cluster")]
-            (Kind::UserCluster(cluster), _) => Ok(Self(Kind::UserCluster(cluster.node(address)))),
             _ => Ok(self.clone()),
         }
     }

@@ -4,7 +4,7 @@ use limiter_core::{Error, ErrorKind, Name};
 use redis::{Cmd, Pipeline, Value};
 use tokio::time::timeout;
 
-use crate::connection::Address;
+use crate::address::Address;
 use crate::key::StoredKey;
 use crate::reply::{integer, unexpected};
 use crate::store::RedisStore;

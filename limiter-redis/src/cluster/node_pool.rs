@@ -13,9 +13,9 @@ use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::cluster_routing::Slot;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value};
 
+use crate::address::Address;
 use crate::cluster::redirect::{MAX_REDIRECTIONS, asking, last_reply, redirection};
 use crate::cluster::slots::{slot_of, slot_ranges};
-use crate::connection::Address;
 use crate::refresh::{Background, Refresh, first_answer, no_server, watched};
 use crate::settings::Timeouts;
 

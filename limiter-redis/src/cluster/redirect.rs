@@ -2,7 +2,7 @@
 
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value};
 
-use crate::connection::Address;
+use crate::address::Address;
 
 /// A command for a slot that moves reaches its node after one redirection, or two.
 pub(crate) const MAX_REDIRECTIONS: usize = 3;

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use limiter_core::{Limit, Limiter, SharedStore, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::{Cluster, Server};
-use redis::cluster::ClusterClientBuilder;
 use testbed::{ClusterFault, ClusterScene, Scene, Subject, observe};
 use tokio::task::JoinHandle;
 
@@ -31,14 +30,11 @@ pub(crate) fn begin_migration(from: &Server, to: &Server, slot: u16) {
     }
 }
 
-/// Over the connections of a URL, and over one of the user's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operations_on_slots_that_move_count_once() {
     let mut scene = ClusterScene::start().unwrap();
-    let client = ClusterClientBuilder::new(scene.cluster().nodes().iter().map(Server::url)).retries(0).build().unwrap();
-    let users = RedisStore::builder().with_connection(client.get_async_connection().await.unwrap()).unwrap();
-    let subjects = [("URL", RedisStore::connect(&scene.url()).await.unwrap()), ("user", users)]
-        .map(|(name, store)| Subject { name, store: Arc::new(store), bound: BOUND, most: Some(1) });
+    let store = Arc::new(RedisStore::connect(&scene.url()).await.unwrap());
+    let subjects = [Subject { name: "URL", store, bound: BOUND, most: Some(1) }];
     let direct = async |url: String| Arc::new(connect(&url).await) as SharedStore;
     for observed in observe(&mut scene, ClusterFault::Migration, &subjects, direct).await.unwrap() {
         assert!(observed.violations.is_empty(), "{observed:?}");
@@ -73,24 +69,24 @@ async fn a_redirection_without_a_host_points_to_the_host_that_answered() {
 }
 
 /// Operates on one key every few milliseconds. Returns when each operation began and ended, and whether it was answered.
-fn hammer(limiter: &Arc<Limiter<RedisStore>>, key: &str, over: &Arc<AtomicBool>) -> JoinHandle<Vec<Outcome>> {
+fn hammer(limiter: &Arc<Limiter<RedisStore>>, key: &str, over: &Arc<AtomicBool>) -> JoinHandle<Vec<Tried>> {
     let (limiter, key, over) = (limiter.clone(), key.to_owned(), over.clone());
     tokio::spawn(async move {
-        let mut outcomes = Vec::new();
+        let mut tries = Vec::new();
         while !over.load(Ordering::Relaxed) {
             let begun = Instant::now();
             let answer = within(BOUND, limiter.record(&key).into_future()).await;
-            outcomes.push(Outcome { begun, ended: Instant::now(), answered: answer.is_ok() });
+            tries.push(Tried { begun, ended: Instant::now(), answered: answer.is_ok() });
             if let Err(error) = answer {
                 assert_temporary(&error);
             }
             tokio::time::sleep(Duration::from_millis(3)).await;
         }
-        outcomes
+        tries
     })
 }
 
-struct Outcome {
+struct Tried {
     begun: Instant,
     ended: Instant,
     answered: bool,
@@ -135,17 +131,17 @@ async fn a_lost_master_fails_its_own_slots_only(silent: bool) {
     over.store(true, Ordering::Relaxed);
 
     for (i, task) in tasks.into_iter().enumerate() {
-        let outcomes = task.await.unwrap();
+        let tries = task.await.unwrap();
         if i == 0 {
-            let lost = |outcome: &&Outcome| outcome.begun > killed && outcome.ended < restarting;
-            assert!(outcomes.iter().any(|outcome| lost(&outcome)), "no operation was tried meanwhile");
-            assert!(outcomes.iter().filter(lost).all(|outcome| !outcome.answered), "a dead master answered");
-            let after: Vec<_> = outcomes.iter().filter(|outcome| outcome.begun > recovered).collect();
-            assert!(!after.is_empty() && after.iter().all(|outcome| outcome.answered), "it is there again");
+            let lost = |tried: &&Tried| tried.begun > killed && tried.ended < restarting;
+            assert!(tries.iter().any(|tried| lost(&tried)), "no operation was tried meanwhile");
+            assert!(tries.iter().filter(lost).all(|tried| !tried.answered), "a dead master answered");
+            let after: Vec<_> = tries.iter().filter(|tried| tried.begun > recovered).collect();
+            assert!(!after.is_empty() && after.iter().all(|tried| tried.answered), "it is there again");
         } else {
-            assert!(outcomes.iter().all(|outcome| outcome.answered), "operations on node {i}, which lives, failed");
+            assert!(tries.iter().all(|tried| tried.answered), "operations on node {i}, which lives, failed");
             let used = limiter.peek(&keys[i]).await.unwrap().used();
-            assert_eq!(used, outcomes.len() as u64, "node {i}");
+            assert_eq!(used, tries.len() as u64, "node {i}");
         }
     }
 }
