@@ -17,14 +17,15 @@ mod session;
 mod sleep;
 mod spawn;
 mod store_clock;
+mod strategy;
 mod suite;
 
-pub use generated::strategy::{cases, limits, policies};
 pub use sentence::Sentence;
 pub use sequence::Plan;
 pub use sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
 pub use sequence::replay::{Mismatch, replay, replay_blocking};
 pub use spawn::Task;
+pub use strategy::{cases, limits, policies};
 pub use suite::Suite;
 pub use suite::failure::Failure;
 pub use suite::report::{Phase, Report};

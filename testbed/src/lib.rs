@@ -27,7 +27,7 @@ pub use proxy::{Network, Proxy};
 pub use redis::{RedisFault, RedisScene};
 pub use scene::Scene;
 pub use soak::{Soak, SoakReport, random_faults, soak, worst_window};
-pub use subject::{Outcome, Subject};
+pub use subject::{Seen, Subject};
 
 /// Waits until no other test of this program holds the guard. Every test of a program that asserts times must call it.
 #[must_use = "other tests run as soon as the guard is dropped"]

@@ -10,7 +10,7 @@ use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
 use crate::scene::Scene;
-use crate::subject::{Call, Outcome, Subject, usual};
+use crate::subject::{Attempt, Seen, Subject, usual};
 
 /// The maximum of the limit that must hold.
 const MAX: u64 = 10;
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug)]
 pub struct Observed {
     /// The most frequent outcome during the fault.
-    pub during: Outcome,
+    pub during: Seen,
     /// The broken promises. Empty for a correct store.
     pub violations: Vec<String>,
 }
@@ -75,7 +75,7 @@ pub(crate) async fn recovered(subject: &Subject, name: &str, direct: &SharedStor
     eventually(async || {
         let before = counted().await;
         let calls = join_all((0..CONCURRENT).map(|_| subject.call(Box::pin(limiter.acquire("fresh"))))).await;
-        let decides = calls.iter().all(Call::allowed) && counted().await >= before + CONCURRENT;
+        let decides = calls.iter().all(Attempt::allowed) && counted().await >= before + CONCURRENT;
         decides.then_some(()).ok_or_else(|| format!("the server does not decide again within {RECOVERY:?}"))
     })
     .await
@@ -106,7 +106,7 @@ struct Run<'a> {
     calls: u64,
     /// How many of those without one were admitted.
     counted: u64,
-    during: Vec<Call>,
+    during: Vec<Attempt>,
     violations: Vec<String>,
 }
 
@@ -137,10 +137,8 @@ impl<'a> Run<'a> {
             self.during.extend([with_id, without]);
             let ends = [limited, with_id, without].into_iter();
             self.violations.extend(ends.filter_map(|call| match call.outcome {
-                Outcome::Never => Some(format!("a call did not end within {:?}", call.took)),
-                Outcome::Err(kind) if !Error::new(kind, "").is_retryable() => {
-                    Some(format!("a call failed as {kind:?}"))
-                }
+                Seen::Never => Some(format!("a call did not end within {:?}", call.took)),
+                Seen::Err(kind) if !Error::new(kind, "").is_retryable() => Some(format!("a call failed as {kind:?}")),
                 _ => None,
             }));
             sleep(PAUSE).await;
@@ -148,7 +146,7 @@ impl<'a> Run<'a> {
     }
 
     async fn after(mut self, direct: &SharedStore, loses_data: bool) -> Observed {
-        let (during, took) = usual(&self.during).unwrap_or((Outcome::Never, Duration::MAX));
+        let (during, took) = usual(&self.during).unwrap_or((Seen::Never, Duration::MAX));
         if took > self.subject.bound {
             self.violations.push(format!("calls usually take {took:?}"));
         }
@@ -171,8 +169,8 @@ impl<'a> Run<'a> {
         }
         for _ in 0..10 * MAX {
             match subject.call(Box::pin(self.limited.acquire("limited"))).await.outcome {
-                Outcome::Ok(true) => self.admitted += 1,
-                Outcome::Ok(false) => break,
+                Seen::Ok(true) => self.admitted += 1,
+                Seen::Ok(false) => break,
                 _ => sleep(PAUSE).await,
             }
         }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::observe::recovered;
 use crate::scene::Scene;
-use crate::subject::{Outcome, Subject};
+use crate::subject::{Seen, Subject};
 
 /// The limit: units within a window, in microseconds.
 const MAX: u64 = 20;
@@ -151,7 +151,7 @@ async fn work(subject: Subject, mut random: Rng, until: Instant, shared: Shared)
             report.dropped += u64::from(call.is_none());
             if let Some(call) = call {
                 *report.counts.entry(call.outcome.to_string()).or_default() += 1;
-                if call.outcome == Outcome::Never {
+                if call.outcome == Seen::Never {
                     report.violations.push(format!("{}: a call did not end within {:?}", subject.name, call.took));
                 }
                 if let (true, Some(at)) = (call.allowed() && kind != 1, call.at) {

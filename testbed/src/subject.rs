@@ -26,7 +26,7 @@ pub struct Subject {
 
 /// What a caller sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum Seen {
     /// A decision within 35 ms, and whether it admits.
     Ok(bool),
     /// A decision that took longer than 35 ms, and whether it admits.
@@ -37,7 +37,7 @@ pub enum Outcome {
     Never,
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ok(true) => f.write_str("Ok"),
@@ -52,50 +52,50 @@ impl fmt::Display for Outcome {
 
 /// One call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Call {
+pub(crate) struct Attempt {
     /// Never `Slow`, which [`usual`] derives from the median.
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: Seen,
     pub(crate) took: Duration,
     /// The time of the entry or, without one, of the decision, in microseconds. A repetition is decided later than the entry.
     pub(crate) at: Option<u64>,
 }
 
-impl Call {
+impl Attempt {
     pub(crate) fn allowed(&self) -> bool {
-        self.outcome == Outcome::Ok(true)
+        self.outcome == Seen::Ok(true)
     }
 
     /// Returns the outcome as the error unless the call was admitted.
-    pub(crate) fn admitted(&self) -> Result<(), Outcome> {
+    pub(crate) fn admitted(&self) -> Result<(), Seen> {
         if self.allowed() { Ok(()) } else { Err(self.outcome) }
     }
 }
 
 impl Subject {
     /// Makes a call, unless it takes longer than the bound.
-    pub(crate) async fn call(&self, call: BoxFuture<'_, Result<Decision, Error>>) -> Call {
+    pub(crate) async fn call(&self, call: BoxFuture<'_, Result<Decision, Error>>) -> Attempt {
         let begun = Instant::now();
         let (outcome, at) = match timeout(self.bound + SLACK, call).await {
             Ok(Ok(decision)) => {
                 let at = internal::entry_time(&decision).unwrap_or(decision.at());
-                (Outcome::Ok(decision.allowed()), Some(at.as_micros()))
+                (Seen::Ok(decision.allowed()), Some(at.as_micros()))
             }
-            Ok(Err(error)) => (Outcome::Err(error.kind()), None),
-            Err(_) => (Outcome::Never, None),
+            Ok(Err(error)) => (Seen::Err(error.kind()), None),
+            Err(_) => (Seen::Never, None),
         };
-        Call { outcome, took: begun.elapsed(), at }
+        Attempt { outcome, took: begun.elapsed(), at }
     }
 }
 
 /// Returns the most frequent outcome and the median time of its calls. A single late wake-up of a busy machine changes neither.
-pub(crate) fn usual(calls: &[Call]) -> Option<(Outcome, Duration)> {
-    let same = |call: &Call| calls.iter().filter(|other| other.outcome == call.outcome).count();
+pub(crate) fn usual(calls: &[Attempt]) -> Option<(Seen, Duration)> {
+    let same = |call: &Attempt| calls.iter().filter(|other| other.outcome == call.outcome).count();
     let usual = calls.iter().max_by_key(|call| same(call))?.outcome;
     let mut times: Vec<Duration> = calls.iter().filter(|call| call.outcome == usual).map(|call| call.took).collect();
     times.sort_unstable();
     let median = times[times.len() / 2];
     Some(match usual {
-        Outcome::Ok(allowed) if median > SLOW => (Outcome::Slow(allowed), median),
+        Seen::Ok(allowed) if median > SLOW => (Seen::Slow(allowed), median),
         outcome => (outcome, median),
     })
 }

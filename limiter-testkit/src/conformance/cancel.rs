@@ -2,23 +2,22 @@
 
 mod polls;
 
-use std::fmt;
 use std::time::Duration;
 
 use futures::channel::oneshot;
 use limiter_core::Timestamp;
 
-use super::generated::strategy::START;
 use super::script::{self, Script};
 use super::sentence::Sentence::C2;
 use super::sequence::caller::Route;
 use super::sequence::replay::Mismatch;
 use super::session::clock::When;
+use super::session::drop_after::DropAfter;
 use super::session::{Session, run_script};
 use super::sleep::{sleep, within};
+use super::strategy::START;
 use super::suite::failure::{Finding, Findings};
 use super::suite::run::Run;
-use crate::poll_times::poll_times;
 
 /// The maximum number of polls before a future is dropped.
 const MAX_POLLS: usize = 16;
@@ -26,33 +25,6 @@ const MAX_POLLS: usize = 16;
 const POLL_MICROS: [u64; 6] = [20, 100, 300, 1_000, 3_000, 10_000];
 /// The time limit for all later calls together.
 const DEADLINE: Duration = Duration::from_secs(5);
-
-/// When a future is dropped.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum DropAfter {
-    Polls(usize),
-    Micros(u64),
-}
-
-impl fmt::Display for DropAfter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Polls(1) => f.write_str("1 poll"),
-            Self::Polls(polls) => write!(f, "{polls} polls"),
-            Self::Micros(micros) => write!(f, "{micros} \u{b5}s"),
-        }
-    }
-}
-
-impl DropAfter {
-    /// Polls a future for this long. Returns `None` if it has not finished.
-    pub(crate) async fn poll<T>(self, future: impl Future<Output = T>) -> Option<T> {
-        match self {
-            Self::Micros(micros) => within(Duration::from_micros(micros), future).await,
-            Self::Polls(polls) => poll_times(polls, future).await,
-        }
-    }
-}
 
 /// Why a script ended early.
 enum Ended {

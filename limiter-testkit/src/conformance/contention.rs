@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use limiter_core::store::At;
 use limiter_core::{SharedStore, Timestamp};
 
-use super::generated::strategy::START;
 use super::script::{self, Clock, Script};
 use super::sentence::Sentence::L12;
 use super::sequence::call_result::CallResult;
@@ -18,6 +17,7 @@ use super::sequence::case::Operation;
 use super::sequence::planner::Planner;
 use super::sequence::replay::salt;
 use super::sequence::{Call, Log};
+use super::strategy::START;
 use super::suite::failure::{Finding, Findings};
 use super::suite::run::Run;
 use order::{Made, Order, Search};

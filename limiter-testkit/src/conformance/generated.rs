@@ -4,13 +4,13 @@
 mod coverage;
 mod exhaustive;
 mod guarantee;
-pub(super) mod strategy;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::conformance::sequence::Plan;
 use crate::conformance::sequence::case::Case;
+use crate::conformance::strategy;
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::Run;
 

@@ -5,10 +5,10 @@ use std::time::Instant;
 use limiter_core::store::{Log, LogKey, Mode, Op, Settlement, decide};
 use limiter_core::{MAX_COST, Name, Policy, Receipt, Settled, SharedStore, Timestamp, WindowStore as _};
 
-use super::generated::strategy::{START, limit, policy, resolved};
 use super::sentence::Sentence::L14;
 use super::sequence::caller::{Route, decided};
 use super::sequence::transcript::columns;
+use super::strategy::{START, limit, policy, resolved};
 use super::suite::failure::{Finding, Findings};
 use super::suite::run::{Run, reset_all};
 use crate::answer::{Answer, StatusAnswer};

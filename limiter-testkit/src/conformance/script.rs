@@ -6,12 +6,12 @@ use std::sync::OnceLock;
 use limiter_core::store::Mode;
 use limiter_core::{Counting, Policy, Timestamp, Window};
 
-use super::generated::strategy::START;
 use super::sentence::{Citation, Sentence};
 use super::sequence::Plan;
 use super::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
 use super::sequence::replay::Mismatch;
 use super::session::clock::When;
+use super::strategy::START;
 use super::suite::failure::Finding;
 
 pub(crate) const GIVEN_TIMES: &str = include_str!("scripts/given_times.txt");

@@ -4,6 +4,7 @@
 //! answer is compared, no matter how long the calls take. A separate check decides whether those times are right.
 
 pub(super) mod clock;
+pub(super) mod drop_after;
 mod possible_history;
 pub(super) mod run_script;
 
@@ -12,7 +13,6 @@ use std::time::Duration;
 use limiter_core::store::{At, LogKey};
 use limiter_core::{SharedStore, Timestamp, WindowStore as _};
 
-use super::cancel::DropAfter;
 use super::sentence::Citation;
 use super::sequence::call_result::{CallResult, StoreResult, agrees, clone};
 use super::sequence::caller::{Caller, Route, StoreKeys, identify};
@@ -23,6 +23,7 @@ use super::sequence::{Call, Log, Plan, transcript};
 use super::sleep::sleep_on;
 use super::suite::run::{Run, reset_all};
 use clock::{ClockCheck, Moment, When};
+use drop_after::DropAfter;
 use possible_history::PossibleHistory;
 
 /// Calls a store, and compares its answers with the oracle's for the times that the store stated.

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, ErrorKind, SharedStore, WindowStore};
 use limiter_testkit::OracleStore;
-use testbed::{Outcome, Scene, Soak, Subject, observe, soak};
+use testbed::{Scene, Seen, Soak, Subject, observe, soak};
 use tokio::time::timeout;
 
 const BOUND: Duration = Duration::from_millis(100);
@@ -105,14 +105,14 @@ fn subject(name: &'static str, server: &Server, flaw: Flaw) -> Subject {
 }
 
 /// Each flaw, with what most callers see and the violations that must be found.
-const FLAWS: [(&str, Flaw, Option<Outcome>, &[&str]); 8] = [
-    ("none", Flaw::None, Some(Outcome::Err(ErrorKind::Unavailable)), &[]),
-    ("hangs", Flaw::Hangs, Some(Outcome::Never), &["did not end within"]),
-    ("slow", Flaw::IsSlow, Some(Outcome::Err(ErrorKind::Unavailable)), &["usually take"]),
-    ("kind", Flaw::FailsForGood, Some(Outcome::Err(ErrorKind::Configuration)), &["failed as Configuration"]),
+const FLAWS: [(&str, Flaw, Option<Seen>, &[&str]); 8] = [
+    ("none", Flaw::None, Some(Seen::Err(ErrorKind::Unavailable)), &[]),
+    ("hangs", Flaw::Hangs, Some(Seen::Never), &["did not end within"]),
+    ("slow", Flaw::IsSlow, Some(Seen::Err(ErrorKind::Unavailable)), &["usually take"]),
+    ("kind", Flaw::FailsForGood, Some(Seen::Err(ErrorKind::Configuration)), &["failed as Configuration"]),
     ("ids", Flaw::ForgetsIds, None, &["idempotency keys count"]),
     ("twice", Flaw::CountsTwice, None, &["admitted, count"]),
-    ("uncounted", Flaw::AdmitsUncounted, Some(Outcome::Ok(true)), &["admitted, count 0", "a window of 10 admitted"]),
+    ("uncounted", Flaw::AdmitsUncounted, Some(Seen::Ok(true)), &["admitted, count 0", "a window of 10 admitted"]),
     ("stuck", Flaw::NeverRecovers, None, &["does not decide again"]),
 ];
 

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use limiter_core::store::{Mode, Op};
 use limiter_core::{Error, Name, WindowStore as _};
 
-use crate::conformance::generated::strategy::{limit, policy};
 use crate::conformance::sentence::Sentence::F1;
 use crate::conformance::sequence::caller::by_facts;
+use crate::conformance::strategy::{limit, policy};
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::{Run, reset_all};
 

@@ -3,8 +3,8 @@
 use limiter_core::store::{LogKey, Op};
 use limiter_core::{Name, Timestamp, WindowStore as _, policy};
 
-use crate::conformance::generated::strategy::START;
 use crate::conformance::session::{Session, run_script};
+use crate::conformance::strategy::START;
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::Run;
 

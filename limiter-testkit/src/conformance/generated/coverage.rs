@@ -7,9 +7,9 @@ use limiter_core::{Counting, ErrorKind, MAX_COST};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
-use super::strategy::cases;
 use crate::conformance::sequence::call_result::CallResult;
 use crate::conformance::sequence::{Call, Plan, Planned};
+use crate::conformance::strategy::cases;
 
 fn kinds(plan: &Plan) -> Vec<&'static str> {
     let (mut kinds, mut latest) = (Vec::new(), 0);

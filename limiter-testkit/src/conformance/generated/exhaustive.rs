@@ -3,8 +3,8 @@
 use limiter_core::Policy;
 use limiter_core::store::Mode;
 
-use super::strategy::{START, limit, policy, resolved};
 use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
+use crate::conformance::strategy::{START, limit, policy, resolved};
 
 /// The policies that every short sequence runs under.
 pub(crate) fn policies() -> Vec<Policy> {

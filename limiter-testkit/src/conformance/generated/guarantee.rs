@@ -9,13 +9,13 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use super::strategy::{START, limit, policy, resolved};
 use crate::conformance::sentence::Citation;
 use crate::conformance::sentence::Sentence::{E1, L3, M4};
 use crate::conformance::sequence::call_result::OutcomeKind;
 use crate::conformance::sequence::caller::by_facts;
 use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
 use crate::conformance::sequence::replay::salt;
+use crate::conformance::strategy::{START, limit, policy, resolved};
 use crate::conformance::suite::failure::Finding;
 use crate::conformance::suite::run::{Run, reset_all};
 

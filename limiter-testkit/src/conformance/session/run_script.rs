@@ -6,11 +6,11 @@ use futures::future::join_all;
 use limiter_core::{Policy, SharedStore, Timestamp, Window};
 
 use super::Session;
-use crate::conformance::generated::strategy::{limit, resolved};
 use crate::conformance::script::Script;
 use crate::conformance::sequence::call_result::CallResult;
 use crate::conformance::sequence::case::Case;
 use crate::conformance::sequence::replay::Mismatch;
+use crate::conformance::strategy::{limit, resolved};
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::Run;
 

@@ -8,10 +8,10 @@ use std::time::Instant;
 use limiter_core::store::Op;
 use limiter_core::{MAX_COST, Policy};
 
-use crate::conformance::generated::strategy::{limit, policy as of};
 use crate::conformance::sentence::Sentence::T2;
 use crate::conformance::sequence::caller::by_facts;
 use crate::conformance::session::{Session, run_script};
+use crate::conformance::strategy::{limit, policy as of};
 use crate::conformance::suite::failure::{Finding, Findings};
 use crate::conformance::suite::run::{Run, reset_all};
 
