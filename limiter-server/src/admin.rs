@@ -33,14 +33,14 @@ async fn list(State(service): State<Arc<Service>>) -> Json<Value> {
 /// The key to unblock, as a request would name it.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Reset {
+struct ResetRequest {
     domain: String,
     descriptor: Vec<(String, String)>,
 }
 
 /// Removes the log of a descriptor's key.
 async fn reset(State(service): State<Arc<Service>>, body: Body) -> Result<Json<Value>, Refusal> {
-    let Reset { domain, descriptor } = read(body).await?;
+    let ResetRequest { domain, descriptor } = read(body).await?;
     let entries: Vec<(&str, &str)> = descriptor.iter().map(|(key, value)| (&**key, &**value)).collect();
     let rules = service.rules();
     let found = rules.find(&domain, &entries);

@@ -157,7 +157,7 @@ impl Service {
         self.answer(&mut question).now_or_never().ok_or_else(|| Box::new(question))
     }
 
-    /// Makes the calls, refunds them unless the request is admitted, and counts the outcome. Goes on where it was dropped.
+    /// Makes the calls, refunds them unless the request is admitted, and counts the verdicts. Goes on where it was dropped.
     async fn answer(&self, question: &mut Question<'_>) -> Result<RateLimitResponse, Failure> {
         let Question { claims, together, refused } = question;
         let admitted = together.decide_with(|_| false, pending()).await && !*refused;
@@ -177,38 +177,38 @@ impl Service {
     /// Counts the rules of a request. A rule that would have allowed what another one denies counts nothing.
     fn count_all(&self, claims: &[Claim<'_>], admitted: bool, spent: bool) {
         for claim in claims {
-            let outcome = match claim.over {
-                _ if claim.denies(spent) => Outcome::Denied,
-                true => Outcome::ShadowDenied,
-                false if admitted => Outcome::Allowed,
+            let verdict = match claim.over {
+                _ if claim.denies(spent) => Verdict::Denied,
+                true => Verdict::ShadowDenied,
+                false if admitted => Verdict::Allowed,
                 false => continue,
             };
             if let Some(rule) = claim.rule {
-                self.count(rule, &claim.key, claim.detailed.as_deref(), outcome);
+                self.count(rule, &claim.key, claim.detailed.as_deref(), verdict);
             }
         }
     }
 
-    /// Counts the outcome of a rule for a request.
-    pub(crate) fn count(&self, rule: &Arc<Rule>, key: &KeyBuf, detailed: Option<&str>, outcome: Outcome) {
-        let add = |counts: &Counts| match outcome {
-            Outcome::Allowed => counts.allowed.fetch_add(1, Relaxed),
-            Outcome::Denied => counts.denied.fetch_add(1, Relaxed),
-            Outcome::ShadowDenied => counts.shadow_denied.fetch_add(1, Relaxed),
+    /// Counts the verdict of a rule on a request.
+    pub(crate) fn count(&self, rule: &Arc<Rule>, key: &KeyBuf, detailed: Option<&str>, verdict: Verdict) {
+        let add = |counts: &Counts| match verdict {
+            Verdict::Allowed => counts.allowed.fetch_add(1, Relaxed),
+            Verdict::Denied => counts.denied.fetch_add(1, Relaxed),
+            Verdict::ShadowDenied => counts.shadow_denied.fetch_add(1, Relaxed),
         };
         add(&rule.counts);
         if let Some(counts) = detailed.and_then(|label| self.detailed.counts(rule, label)) {
             add(&counts);
         }
-        if outcome == Outcome::Denied {
+        if verdict == Verdict::Denied {
             self.denied.note(rule, key.as_ref());
         }
     }
 }
 
-/// What a rule says to a request.
+/// What a rule decides on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum Verdict {
     Allowed,
     Denied,
     ShadowDenied,

@@ -1,4 +1,4 @@
-//! The options that the layers for servers and for clients share.
+//! The options of a layer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,27 +7,30 @@ use std::time::Duration;
 use limiter_core::Timer;
 use limiter_core::request::Background;
 
-use crate::failure::StoreFailure;
+use crate::fields::Fields;
 use crate::observation::Observation;
-use crate::rule::Rule;
+use crate::respond::Problem;
 use crate::rules::Rules;
 
-/// A layer with options: [`LimitLayer::builder`](crate::LimitLayer::builder) and `WaitLayer::builder` return it.
-///
-/// `O` has the options of one of the layers. A layer and its services share a finished builder.
+/// A layer with options. [`LimitLayer::builder`](crate::LimitLayer::builder) returns it.
 #[must_use = "a builder does nothing until `build` is called"]
-pub struct LayerBuilder<O> {
+pub struct LayerBuilder<R = Problem> {
     pub(crate) rules: Rules,
-    pub(crate) own: O,
+    /// How long a request waits at most until all rules admit it.
+    pub(crate) within: Duration,
+    pub(crate) fields: Fields,
+    pub(crate) respond: R,
 }
 
-impl<O> LayerBuilder<O> {
-    pub(crate) fn new(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure, own: O) -> Self {
-        Self { rules: Rules::new(rules, failure), own }
+impl LayerBuilder {
+    pub(crate) fn new(rules: Rules) -> Self {
+        Self { rules, within: Duration::ZERO, fields: Fields::default(), respond: Problem }
     }
+}
 
-    /// Sets the timeout of the store for a try, over all rules and look-ups. Default: 1 s. After it, the store counts as failed.
-    /// Refunds after a denial or a failure have the same time once more.
+impl<R> LayerBuilder<R> {
+    /// Sets the timeout of the store for a try, over all rules. Default: 1 s. After it, the store counts as failed. Refunds after a
+    /// denial or a failure have the same time once more.
     ///
     /// A store in memory answers at once and needs no timer. Any other one needs the [timer](Self::timer).
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -37,8 +40,7 @@ impl<O> LayerBuilder<O> {
 
     /// Sets the timer of the timeout and of waiting. Default: tokio's with the feature `tokio` and in a tokio runtime.
     ///
-    /// Without a timer, a store that does not answer at once has failed, a request that does not fit at once is refused, and a client
-    /// repeats none.
+    /// Without a timer, a store that does not answer at once has failed, and a request that does not fit at once is refused.
     pub fn timer(mut self, timer: impl Timer) -> Self {
         self.rules.timer = Some(Arc::new(timer));
         self
@@ -56,9 +58,31 @@ impl<O> LayerBuilder<O> {
         self.rules.observer = Some(Box::new(observer));
         self
     }
+
+    /// Sets the rate limit fields.
+    pub fn fields(mut self, fields: Fields) -> Self {
+        self.fields = fields;
+        self
+    }
+
+    /// Waits until all rules admit the request, for at most this long. Default: no waiting.
+    ///
+    /// After a denial, the charges are refunded and the request sleeps for the longest wait of all rules, then tries again. If it
+    /// cannot fit in time, it is refused immediately. Waiting requests are served in no particular order. Under a policy that counts
+    /// attempts, each try counts. The store has its [timeout](Self::timeout) for each try in addition to this time.
+    pub fn within(mut self, wait: Duration) -> Self {
+        self.within = wait;
+        self
+    }
+
+    /// Sets how refused requests are answered. Default: [`Problem`].
+    pub fn respond_with<T>(self, respond: T) -> LayerBuilder<T> {
+        let Self { rules, within, fields, .. } = self;
+        LayerBuilder { rules, within, fields, respond }
+    }
 }
 
-impl<O> fmt::Debug for LayerBuilder<O> {
+impl<R> fmt::Debug for LayerBuilder<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LayerBuilder").field("rules", &self.rules).finish_non_exhaustive()
     }

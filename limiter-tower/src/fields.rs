@@ -28,7 +28,7 @@ use crate::rulings::Rulings;
 #[derive(Clone, Copy, Debug)]
 pub struct Fields {
     form: Option<FieldForm>,
-    x_rate_limit: Option<Reset>,
+    x_rate_limit: Option<ResetForm>,
     on_redirects: bool,
     max_remaining: u64,
 }
@@ -53,7 +53,7 @@ pub enum FieldForm {
 /// The meaning of `X-RateLimit-Reset`. Both forms give the time at which nothing counts any more. A client that waits until
 /// then is admitted at any cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reset {
+pub enum ResetForm {
     /// Seconds from now.
     SecondsFromNow,
     /// Seconds since 1970, as GitHub sends it.
@@ -96,7 +96,7 @@ impl Fields {
     /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the limit with the least remaining or the
     /// longest wait. Services differ in what Reset means, so it has no default.
     #[must_use]
-    pub const fn x_rate_limit(mut self, reset: Reset) -> Self {
+    pub const fn x_rate_limit(mut self, reset: ResetForm) -> Self {
         self.x_rate_limit = Some(reset);
         self
     }
@@ -174,7 +174,7 @@ impl Fields {
                 list.value()
             });
         }
-        let separate = (self.form == Some(FieldForm::Separate)).then_some(Reset::SecondsFromNow);
+        let separate = (self.form == Some(FieldForm::Separate)).then_some(ResetForm::SecondsFromNow);
         for (names, reset) in [(&SEPARATE, separate), (&X_RATE_LIMIT, self.x_rate_limit)] {
             let Some(reset) = reset else { continue };
             let Some((limit, at)) = binding(seen.clone()) else { break };
@@ -205,7 +205,7 @@ impl Fields {
     }
 }
 
-impl Reset {
+impl ResetForm {
     fn value(self, limit: &LimitStatus, at: Timestamp) -> u64 {
         match self {
             Self::SecondsFromNow => ceil_secs(limit.reset_after()),

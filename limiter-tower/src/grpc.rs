@@ -29,7 +29,7 @@ fn status(refusal: &Refusal) -> Status {
     let (code, message) = match refusal.cause() {
         Cause::Denied => (Code::ResourceExhausted, "quota exceeded"),
         Cause::CostExceedsLimit => (Code::ResourceExhausted, "the request costs more than the quota"),
-        Cause::StoreFailed(_) | Cause::AskedToWait => (Code::Unavailable, "temporarily reduced capacity"),
+        Cause::StoreFailed(_) => (Code::Unavailable, "temporarily reduced capacity"),
         Cause::MissingKey(StatusCode::UNAUTHORIZED) => (Code::Unauthenticated, "no rate limit key"),
         Cause::MissingKey(StatusCode::FORBIDDEN) => (Code::PermissionDenied, "no rate limit key"),
         Cause::MissingKey(_) => (Code::InvalidArgument, "no rate limit key"),

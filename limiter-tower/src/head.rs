@@ -1,8 +1,6 @@
 //! What extractors and hooks see of a request and of its response.
 
 use std::fmt;
-#[cfg(feature = "reqwest")]
-use std::sync::LazyLock;
 
 use http::header::{AsHeaderName, CONTENT_LENGTH, HOST};
 use http::uri::Authority;
@@ -12,7 +10,7 @@ use http_body::Body;
 /// A view of a request without its body: method, path, host, header fields and extensions.
 ///
 /// It is `Copy` and independent of the body's type, so extractors and hooks need no type parameters. It is made from
-/// `http::Request`, from its parts, and from `reqwest::Request` (feature `reqwest`).
+/// `http::Request` and from its parts.
 ///
 /// ```
 /// use limiter_tower::RequestHead;
@@ -24,8 +22,7 @@ use http_body::Body;
 #[derive(Clone, Copy)]
 pub struct RequestHead<'a> {
     method: &'a Method,
-    path: &'a str,
-    authority: Option<&'a str>,
+    uri: &'a Uri,
     headers: &'a HeaderMap,
     extensions: &'a Extensions,
 }
@@ -40,14 +37,14 @@ impl<'a> RequestHead<'a> {
     /// Returns the path, without the query.
     #[must_use]
     pub fn path(&self) -> &'a str {
-        self.path
+        self.uri.path()
     }
 
     /// Returns the host and the port, if given: of the request's target, otherwise of the field `Host`. The client chooses it.
     #[must_use]
     pub fn host(&self) -> Option<&'a str> {
-        let host = self.authority.map(|authority| authority.rsplit_once('@').map_or(authority, |(_, host)| host));
-        host.or_else(|| self.headers.get(HOST)?.to_str().ok())
+        let host = |authority: &'a Authority| authority.as_str().rsplit('@').next();
+        self.uri.authority().and_then(host).or_else(|| self.headers.get(HOST)?.to_str().ok())
     }
 
     /// Returns the header fields.
@@ -62,38 +59,28 @@ impl<'a> RequestHead<'a> {
         self.headers.get(name)
     }
 
-    /// Returns the extensions. Those of a `reqwest::Request` are private to reqwest, so they are empty here.
+    /// Returns the extensions.
     #[must_use]
     pub fn extensions(&self) -> &'a Extensions {
         self.extensions
     }
 }
 
-impl<'a> RequestHead<'a> {
-    fn new(method: &'a Method, uri: &'a Uri, headers: &'a HeaderMap, extensions: &'a Extensions) -> Self {
-        Self { method, path: uri.path(), authority: uri.authority().map(Authority::as_str), headers, extensions }
-    }
-}
-
 impl<'a, B> From<&'a Request<B>> for RequestHead<'a> {
     fn from(request: &'a Request<B>) -> Self {
-        Self::new(request.method(), request.uri(), request.headers(), request.extensions())
+        Self {
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+            extensions: request.extensions(),
+        }
     }
 }
 
 impl<'a> From<&'a request::Parts> for RequestHead<'a> {
     fn from(parts: &'a request::Parts) -> Self {
-        Self::new(&parts.method, &parts.uri, &parts.headers, &parts.extensions)
-    }
-}
-
-#[cfg(feature = "reqwest")]
-impl<'a> From<&'a reqwest::Request> for RequestHead<'a> {
-    fn from(request: &'a reqwest::Request) -> Self {
-        static NONE: LazyLock<Extensions> = LazyLock::new(Extensions::new);
-        let (url, headers) = (request.url(), request.headers());
-        let authority = Some(url.authority()).filter(|authority| !authority.is_empty());
-        Self { method: request.method(), path: url.path(), authority, headers, extensions: &NONE }
+        let request::Parts { method, uri, headers, extensions, .. } = parts;
+        Self { method, uri, headers, extensions }
     }
 }
 
@@ -142,14 +129,6 @@ impl<'a> ResponseHead<'a> {
 impl<'a, B: Body> From<&'a Response<B>> for ResponseHead<'a> {
     fn from(response: &'a Response<B>) -> Self {
         let exact_len = response.body().size_hint().exact();
-        Self { status: response.status(), headers: response.headers(), extensions: response.extensions(), exact_len }
-    }
-}
-
-#[cfg(feature = "reqwest")]
-impl<'a> From<&'a reqwest::Response> for ResponseHead<'a> {
-    fn from(response: &'a reqwest::Response) -> Self {
-        let exact_len = response.content_length();
         Self { status: response.status(), headers: response.headers(), extensions: response.extensions(), exact_len }
     }
 }

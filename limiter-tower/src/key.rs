@@ -10,7 +10,7 @@
 //! | [`Constant`] | one key for all requests |
 //! | a tuple of two to four extractors | their keys, separated by `,` and escaped |
 //! | [`a.or(b)`](RequestKey::or) | the first that finds a key |
-//! | a closure, also in [`by`] | the value that it returns |
+//! | a closure | the value that it returns |
 //!
 //! ```
 //! use limiter_tower::RequestHead;
@@ -29,7 +29,7 @@ mod request;
 mod trust;
 
 pub use self::address::{ClientAddress, Peer, PeerAddress};
-pub use self::extract::{Constant, RequestKey, by};
+pub use self::extract::{Constant, RequestKey};
 #[cfg(feature = "axum")]
 pub use self::request::MatchedPath;
 pub use self::request::{Extension, Header, Host, Method, Path};

@@ -1,23 +1,22 @@
-//! The layer for servers.
+//! The layer.
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tower_layer::Layer;
 
 use crate::builder::LayerBuilder;
 use crate::failure::StoreFailure;
-use crate::fields::Fields;
 use crate::respond::Problem;
 use crate::rule::Rule;
-use crate::service::Limit;
+use crate::rules::Rules;
+use crate::service::LimitService;
 
 /// Limits the requests of a service: a [`tower_layer::Layer`].
 ///
 /// All clones of the service and all connections share the limit. If any rule denies a request, its handler does not run and no
 /// rule charges it, except a denying rule whose policy counts attempts and rules with [`Rule::keep_charge`]. Responses have the
-/// [rate limit fields](Fields), and those to denied requests also `Retry-After`.
+/// [rate limit fields](crate::Fields), and those to denied requests also `Retry-After`.
 ///
 /// Rules charge separate logs, in order. If any rule denies, the others are refunded before the response is sent. Until then, a
 /// concurrent request may be denied because of the charge; it is never admitted above a limit. So one rule admits exactly its
@@ -42,16 +41,7 @@ use crate::service::Limit;
 /// A request that is dropped while its handler runs stays charged, because the work may have been done; see
 /// [`Rule::refund_abandoned`]. One that is dropped while the store is asked is [refunded](LayerBuilder::refund_in). The charge of a
 /// single rule under a limit with a [resolution](limiter_core::Limit::resolution) stays then, unless something may settle it.
-pub struct LimitLayer<R = Problem>(Arc<LayerBuilder<LimitOptions<R>>>);
-
-/// The options of a [`LimitLayer`] alone.
-#[derive(Debug)]
-pub struct LimitOptions<R = Problem> {
-    /// How long a request waits at most until all rules admit it.
-    pub(crate) within: Duration,
-    pub(crate) fields: Fields,
-    pub(crate) respond: R,
-}
+pub struct LimitLayer<R = Problem>(Arc<LayerBuilder<R>>);
 
 impl LimitLayer {
     /// Returns a layer with these rules. See [`builder`](Self::builder) for options.
@@ -61,35 +51,12 @@ impl LimitLayer {
     }
 
     /// Returns a builder of a layer with these rules, in this order.
-    pub fn builder(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> LayerBuilder<LimitOptions> {
-        let own = LimitOptions { within: Duration::ZERO, fields: Fields::default(), respond: Problem };
-        LayerBuilder::new(rules, failure, own)
+    pub fn builder(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> LayerBuilder {
+        LayerBuilder::new(Rules::new(rules, failure))
     }
 }
 
-impl<R> LayerBuilder<LimitOptions<R>> {
-    /// Sets the rate limit fields.
-    pub fn fields(mut self, fields: Fields) -> Self {
-        self.own.fields = fields;
-        self
-    }
-
-    /// Waits until all rules admit the request, for at most this long. Default: no waiting.
-    ///
-    /// After a denial, the charges are refunded and the request sleeps for the longest wait of all rules, then tries again. If it
-    /// cannot fit in time, it is refused at once. Waiting requests are served in no particular order. Under a policy that counts
-    /// attempts, each try counts. The store has its [timeout](Self::timeout) for each try, beside this time.
-    pub fn within(mut self, wait: Duration) -> Self {
-        self.own.within = wait;
-        self
-    }
-
-    /// Sets how refused requests are answered. Default: [`Problem`].
-    pub fn respond_with<T>(self, respond: T) -> LayerBuilder<LimitOptions<T>> {
-        let LimitOptions { within, fields, .. } = self.own;
-        LayerBuilder { rules: self.rules, own: LimitOptions { within, fields, respond } }
-    }
-
+impl<R> LayerBuilder<R> {
     /// Returns the layer.
     #[must_use]
     pub fn build(mut self) -> LimitLayer<R> {
@@ -111,9 +78,9 @@ impl<R> fmt::Debug for LimitLayer<R> {
 }
 
 impl<S, R> Layer<S> for LimitLayer<R> {
-    type Service = Limit<S, R>;
+    type Service = LimitService<S, R>;
 
-    fn layer(&self, service: S) -> Limit<S, R> {
-        Limit::new(service, Arc::clone(&self.0))
+    fn layer(&self, service: S) -> LimitService<S, R> {
+        LimitService::new(service, Arc::clone(&self.0))
     }
 }

@@ -11,8 +11,6 @@
 
 mod builder;
 mod charges;
-#[cfg(feature = "client")]
-mod client;
 mod failure;
 mod fields;
 #[cfg(feature = "tonic")]
@@ -30,16 +28,14 @@ mod service;
 
 pub use builder::LayerBuilder;
 pub use charges::Charges;
-#[cfg(feature = "client")]
-pub use client::{Repeat, Wait, WaitError, WaitLayer, WaitOptions};
 pub use failure::StoreFailure;
-pub use fields::{FieldForm, Fields, Names, Reset};
+pub use fields::{FieldForm, Fields, Names, ResetForm};
 #[cfg(feature = "tonic")]
 pub use grpc::GrpcStatus;
 pub use head::{RequestHead, ResponseHead};
-pub use layer::{LimitLayer, LimitOptions};
-pub use observation::{Observation, Outcome};
+pub use layer::LimitLayer;
+pub use observation::{Observation, RuleOutcome};
 pub use refusal::{Cause, Refusal};
 pub use respond::{Problem, Respond};
 pub use rule::{ActualCost, Charge, MissingKey, Rule};
-pub use service::{Limit, LimitFuture};
+pub use service::{LimitFuture, LimitService};

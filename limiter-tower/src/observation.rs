@@ -19,13 +19,13 @@ pub struct Observation<'a> {
     /// Whether the rule is a [shadow](Rule::shadow), whose denials have no effect.
     pub shadow: bool,
     /// The outcome.
-    pub outcome: Outcome<'a>,
+    pub outcome: RuleOutcome<'a>,
 }
 
 /// The outcome of a rule for a request.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub enum Outcome<'a> {
+pub enum RuleOutcome<'a> {
     /// The request was admitted and charged.
     Admitted(&'a Decision),
     /// The request was denied, or would have been denied by a shadow rule.
@@ -44,7 +44,7 @@ pub enum Outcome<'a> {
     FailedClosed(&'a Error),
 }
 
-impl Outcome<'_> {
+impl RuleOutcome<'_> {
     /// Returns a word for the outcome, for a label or a log line.
     #[must_use]
     pub const fn as_str(&self) -> &'static str {
@@ -65,25 +65,22 @@ impl<'a> Observation<'a> {
     /// Returns what there is to report; `None` for a rule that was never asked.
     pub(crate) fn new(rule: &'a Rule, applied: &'a Applied, part: Option<&'a Part<'_, SharedStore>>) -> Option<Self> {
         let outcome = match applied {
-            Applied::Skipped => Outcome::Skipped,
-            Applied::Rejected(_) => Outcome::MissingKey,
-            Applied::Failed(error, true) => Outcome::FailedClosed(error),
-            Applied::Failed(error, false) => Outcome::FailedOpen(error),
-            Applied::Asked => part.and_then(of_part)?,
-            Applied::LookingUp(..) | Applied::Charged(..) => return None,
+            Applied::Skipped => RuleOutcome::Skipped,
+            Applied::Rejected(_) => RuleOutcome::MissingKey,
+            Applied::Called => part.and_then(of_part)?,
         };
         let policy = part.and_then(Part::own_policy).unwrap_or(rule.limiter.policy());
         Some(Self { limiter: rule.limiter.name(), policy, shadow: rule.shadow, outcome })
     }
 }
 
-fn of_part<'a>(part: &'a Part<'_, SharedStore>) -> Option<Outcome<'a>> {
+fn of_part<'a>(part: &'a Part<'_, SharedStore>) -> Option<RuleOutcome<'a>> {
     Some(match part.answer()? {
-        Answer::Admitted(decision) => Outcome::Admitted(decision),
-        Answer::Denied(decision) => Outcome::Denied(decision),
-        Answer::Uncharged(status) => Outcome::Uncharged(status),
-        Answer::Failed(error) if error.kind() == ErrorKind::CostExceedsLimit => Outcome::CostExceedsLimit,
-        Answer::Failed(error) if part.denies() => Outcome::FailedClosed(error),
-        Answer::Failed(error) => Outcome::FailedOpen(error),
+        Answer::Admitted(decision) => RuleOutcome::Admitted(decision),
+        Answer::Denied(decision) => RuleOutcome::Denied(decision),
+        Answer::Uncharged(status) => RuleOutcome::Uncharged(status),
+        Answer::Failed(error) if error.kind() == ErrorKind::CostExceedsLimit => RuleOutcome::CostExceedsLimit,
+        Answer::Failed(error) if part.denies() => RuleOutcome::FailedClosed(error),
+        Answer::Failed(error) => RuleOutcome::FailedOpen(error),
     })
 }

@@ -1,6 +1,5 @@
 //! Requests that are refused.
 
-use std::fmt;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -18,8 +17,6 @@ pub enum Cause {
     CostExceedsLimit,
     /// It has no key, and its rule [rejects](crate::MissingKey::Reject) such requests with this status.
     MissingKey(StatusCode),
-    /// The server asked for a longer wait than the deadline of a client's layer.
-    AskedToWait,
     /// The store failed, and the layer [fails closed](crate::StoreFailure::Closed).
     StoreFailed(Error),
 }
@@ -70,7 +67,7 @@ impl Refusal {
     #[must_use]
     pub const fn status(&self) -> StatusCode {
         match self.cause {
-            Cause::Denied | Cause::CostExceedsLimit | Cause::AskedToWait => StatusCode::TOO_MANY_REQUESTS,
+            Cause::Denied | Cause::CostExceedsLimit => StatusCode::TOO_MANY_REQUESTS,
             Cause::MissingKey(status) => status,
             Cause::StoreFailed(_) => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -92,21 +89,5 @@ impl Refusal {
     #[must_use]
     pub fn violated_policies(&self) -> &[String] {
         &self.violated
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.cause {
-            Cause::Denied => write!(f, "denied by {}", self.violated.join(", "))?,
-            Cause::CostExceedsLimit => write!(f, "its cost exceeds {}", self.violated.join(", "))?,
-            Cause::MissingKey(_) => f.write_str("it has no key")?,
-            Cause::AskedToWait => f.write_str("the server asked to wait")?,
-            Cause::StoreFailed(error) => write!(f, "{error}")?,
-        }
-        match self.retry_after {
-            Some(wait) => write!(f, "; retry in {wait:?}"),
-            None => Ok(()),
-        }
     }
 }

@@ -58,9 +58,7 @@ fn problem(refusal: &Refusal) -> String {
     let (kind, title) = match refusal.cause() {
         Cause::Denied => ("#quota-exceeded", "Request cannot be satisfied as assigned quota has been exceeded"),
         Cause::CostExceedsLimit => ("#quota-exceeded", "Request costs more than the assigned quota"),
-        Cause::StoreFailed(_) | Cause::AskedToWait => {
-            ("#temporary-reduced-capacity", "Request cannot be satisfied for a moment")
-        }
+        Cause::StoreFailed(_) => ("#temporary-reduced-capacity", "Request cannot be satisfied for a moment"),
         Cause::MissingKey(_) => ("", status.canonical_reason().unwrap_or("Request has no rate limit key")),
     };
     let kind = if kind.is_empty() { "about:blank".to_owned() } else { format!("{REGISTRY}{kind}") };

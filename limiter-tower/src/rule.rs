@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::StatusCode;
-use limiter_core::{BoxFuture, Error, Key, KeyBuf, Limiter, Policy, WindowStore};
+use limiter_core::{Key, KeyBuf, Limiter, Policy, WindowStore};
 
 use crate::head::{RequestHead, ResponseHead};
 use crate::key::RequestKey;
@@ -27,7 +27,8 @@ pub struct Rule {
     pub(crate) limiter: Limiter,
     pub(crate) key: Box<dyn RequestKey>,
     pub(crate) missing_key: MissingKey,
-    pub(crate) charging: Charging,
+    /// One unit if `None`.
+    pub(crate) charge: Option<ChargeHook>,
     pub(crate) exempt: Option<Exempt>,
     pub(crate) settle: Option<SettleHook>,
     pub(crate) handler_settles: bool,
@@ -36,13 +37,7 @@ pub struct Rule {
     pub(crate) shadow: bool,
 }
 
-pub(crate) enum Charging {
-    Unit,
-    AtOnce(Box<dyn Fn(&RequestHead<'_>) -> Charge + Send + Sync>),
-    LookUp(Box<dyn Fn(&RequestHead<'_>) -> LookUp + Send + Sync>),
-}
-
-pub(crate) type LookUp = BoxFuture<'static, Result<Charge, Error>>;
+pub(crate) type ChargeHook = Box<dyn Fn(&RequestHead<'_>) -> Charge + Send + Sync>;
 pub(crate) type SettleHook = Box<dyn Fn(&ResponseHead<'_>) -> ActualCost + Send + Sync>;
 type Exempt = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
 
@@ -111,7 +106,7 @@ impl Rule {
             limiter: limiter.into_shared(),
             key: Box::new(key),
             missing_key,
-            charging: Charging::Unit,
+            charge: None,
             exempt: None,
             settle: None,
             handler_settles: false,
@@ -123,22 +118,12 @@ impl Rule {
 
     /// Sets the cost and the policy of a request by a function. Default: one unit under the limiter's own policy.
     ///
+    /// A policy that must be looked up, for instance in a database, comes from an outer middleware as an extension of the request.
+    ///
     /// A cost above a maximum of the policy could never fit: the request is refused with 429 and without `Retry-After`.
     #[must_use]
     pub fn charge(mut self, charge: impl Fn(&RequestHead<'_>) -> Charge + Send + Sync + 'static) -> Self {
-        self.charging = Charging::AtOnce(Box::new(charge));
-        self
-    }
-
-    /// Sets the cost and the policy of a request by an asynchronous look-up, for instance in a database.
-    ///
-    /// The look-up counts towards the layer's timeout, and an error is a failure of the store.
-    #[must_use]
-    pub fn charge_async<F>(mut self, look_up: impl Fn(&RequestHead<'_>) -> F + Send + Sync + 'static) -> Self
-    where
-        F: Future<Output = Result<Charge, Error>> + Send + 'static,
-    {
-        self.charging = Charging::LookUp(Box::new(move |head| Box::pin(look_up(head))));
+        self.charge = Some(Box::new(charge));
         self
     }
 

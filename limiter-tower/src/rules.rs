@@ -1,24 +1,20 @@
-//! The rules of a layer and their application, for the server and the client layers.
+//! The rules of a layer and their application.
 
 use std::fmt;
 use std::future::pending;
-use std::mem;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{Either, MaybeDone, maybe_done, select};
-#[cfg(feature = "client")]
-use limiter_core::Timestamp;
-use limiter_core::request::{Answer, Background, Part, Together};
-use limiter_core::store::LogKey;
+use limiter_core::request::{Answer, Background, Part};
 use limiter_core::{Error, ErrorKind, Timer};
 
 use crate::charges::Charges;
 use crate::failure::StoreFailure;
 use crate::fields::Policies;
-use crate::head::ResponseHead;
+use crate::head::{RequestHead, ResponseHead};
 use crate::observation::Observation;
 use crate::refusal::{Cause, Refusal};
 use crate::rule::{ActualCost, Rule};
@@ -62,7 +58,7 @@ impl Rules {
         &self.policies
     }
 
-    pub(crate) fn timer(&self) -> Option<&dyn Timer> {
+    fn timer(&self) -> Option<&dyn Timer> {
         self.timer.as_deref().or_else(default_timer)
     }
 
@@ -98,21 +94,19 @@ impl Rules {
         error.kind() != ErrorKind::CostExceedsLimit && self.failure.closes(error).is_none()
     }
 
-    fn ask<'a>(&'a self, rulings: &mut Rulings<'a>) {
-        rulings.ask(&self.list);
+    /// Finds the keys and charges of a request.
+    pub(crate) fn rulings(&self, head: &RequestHead<'_>) -> Rulings<'_> {
+        let mut rulings = Rulings::new(&self.list, head);
         if self.confirms_on_admission {
             rulings.together.confirm_on_admission();
         }
+        rulings
     }
 
     /// Decides if no store has to wait. Returns `false` if something is left to [`decide`](Self::decide).
     ///
     /// Writes the rulings in place: they take some hundred bytes, and moving them is measurable.
-    pub(crate) fn decide_at_once<'a>(&'a self, rulings: &mut Rulings<'a>) -> bool {
-        if rulings.must_look_up() {
-            return false;
-        }
-        self.ask(rulings);
+    pub(crate) fn decide_at_once(&self, rulings: &mut Rulings<'_>) -> bool {
         let decided = self.try_once(rulings, pending()).now_or_never().is_some();
         if !decided {
             rulings.together.refund_in(self.background.clone());
@@ -122,6 +116,9 @@ impl Rules {
 
     /// Makes the calls, and refunds all charges if a rule refuses. Goes on where it was dropped.
     async fn try_once(&self, rulings: &mut Rulings<'_>, late: impl Future<Output = Error>) {
+        if rulings.is_refused() {
+            return;
+        }
         rulings.together.decide_with(|error| self.tolerates(error), late).await;
         if rulings.refuses() {
             self.refund(rulings).await;
@@ -132,9 +129,6 @@ impl Rules {
     /// `left`.
     pub(crate) async fn decide(&self, mut rulings: Rulings<'static>, left: &mut Duration) -> Rulings<'static> {
         let mut late = pin!(self.late());
-        if rulings.is_unasked() {
-            rulings = self.look_up(rulings, late.as_mut()).await;
-        }
         loop {
             let error = late.as_mut().map(|()| self.late_error());
             self.try_once(&mut rulings, error).await;
@@ -149,39 +143,12 @@ impl Rules {
     }
 
     /// Refunds all charges. If the time is too short, the background does it when the rulings are dropped.
-    pub(crate) async fn refund(&self, rulings: &mut Rulings<'_>) {
+    async fn refund(&self, rulings: &mut Rulings<'_>) {
         let _ = self.limit(rulings.together.refund(), self.late()).await;
     }
 
-    /// Looks up the charges and adds the calls.
-    async fn look_up(
-        &self,
-        Rulings { mut applied, mut refused, .. }: Rulings<'static>,
-        mut late: Pin<&mut impl Future<Output = ()>>,
-    ) -> Rulings<'static> {
-        for (rule, applied) in self.list.iter().zip(&mut applied) {
-            let Applied::LookingUp(key, look_up) = applied else { continue };
-            if refused {
-                break;
-            }
-            *applied = match self.limit(look_up, late.as_mut()).await.and_then(|charge| charge) {
-                Ok(charge) => Applied::Charged(mem::take(key), charge),
-                Err(error) => {
-                    let error = error.with_log(LogKey::new(rule.limiter.name(), key.as_ref()));
-                    let closes = !rule.shadow && self.failure.closes(&error).is_some();
-                    refused |= closes;
-                    Applied::Failed(error, closes)
-                }
-            };
-        }
-        let mut rulings = Rulings { applied, together: Together::new(), refused };
-        self.ask(&mut rulings);
-        rulings.together.refund_in(self.background.clone());
-        rulings.into_owned()
-    }
-
     /// Sleeps if the wait is within `left` and there is a timer.
-    pub(crate) async fn sleep(&self, wait: Duration, left: &mut Duration) -> bool {
+    async fn sleep(&self, wait: Duration, left: &mut Duration) -> bool {
         let (Some(timer), Some(rest)) = (self.timer(), left.checked_sub(wait)) else { return false };
         *left = rest;
         timer.sleep(wait).await;
@@ -207,7 +174,7 @@ impl Rules {
         }
         let violated = self.policies.violated(&self.list, rulings);
         let (retry_after, mut cause) = (rulings.together.retry_after(), Cause::Denied);
-        while let Some(error) = rulings.take_error() {
+        while let Some(error) = rulings.together.take_error() {
             if error.kind() != ErrorKind::CostExceedsLimit {
                 let wait = self.failure.closes(&error).unwrap_or(Duration::from_secs(1));
                 return Refusal::new(Cause::StoreFailed(error), Some(wait), Vec::new());
@@ -265,14 +232,6 @@ impl Rules {
             };
         }
         rulings
-    }
-
-    /// Asks the store for the time, by the first rule that applied.
-    #[cfg(feature = "client")]
-    pub(crate) async fn now(&self, together: &Together<'_>) -> Option<Timestamp> {
-        let part = together.parts().iter().find(|part| part.status().is_some())?;
-        let status = self.limit(part.limiter().status(part.key()), self.late()).await;
-        Some(status.ok()?.ok()?.at())
     }
 }
 

@@ -1,71 +1,53 @@
 //! The outcomes of the rules of a layer for a request.
 
-use std::mem;
-
 use http::StatusCode;
+use limiter_core::SharedStore;
 use limiter_core::request::{Part, Together};
-use limiter_core::{Error, KeyBuf, SharedStore};
 use smallvec::SmallVec;
 
 use crate::head::RequestHead;
-use crate::rule::{Charge, Charging, LookUp, MissingKey, Rule};
+use crate::rule::{Charge, MissingKey, Rule};
 
 /// The outcome of each rule for a request, in the order of the rules. Up to two are stored inline.
 #[derive(Default)]
 pub(crate) struct Rulings<'a> {
-    pub(crate) applied: SmallVec<[Applied; 2]>,
-    /// One call for each rule whose limiter is asked.
+    applied: SmallVec<[Applied; 2]>,
+    /// One call for each rule that applies.
     pub(crate) together: Together<'a>,
     /// Whether the request is refused without asking a limiter.
-    pub(crate) refused: bool,
+    refused: bool,
 }
 
 /// How one rule applies to one request.
-#[derive(Default)]
 pub(crate) enum Applied {
-    #[default]
     Skipped,
     /// The request has no key.
     Rejected(StatusCode),
-    LookingUp(KeyBuf, LookUp),
-    Charged(KeyBuf, Charge),
-    /// The look-up of the charge failed, and whether the layer fails closed.
-    Failed(Error, bool),
-    /// The limiter is asked.
-    Asked,
+    /// The limiter is asked, unless the request is refused without asking any.
+    Called,
 }
 
 impl<'a> Rulings<'a> {
     /// Finds the keys and charges of a request.
-    pub(crate) fn new(rules: &[Rule], head: &RequestHead<'_>) -> Self {
-        let applied: SmallVec<_> = rules.iter().map(|rule| apply(rule, head)).collect();
-        let rejects = |(rule, applied): (&Rule, &Applied)| !rule.shadow && matches!(applied, Applied::Rejected(_));
-        let refused = rules.iter().zip(&applied).any(rejects);
-        Self { applied, together: Together::new(), refused }
-    }
-
-    /// Whether charges are to be looked up before limiters are asked.
-    pub(crate) fn must_look_up(&self) -> bool {
-        !self.refused && self.applied.iter().any(|applied| matches!(applied, Applied::LookingUp(..)))
-    }
-
-    /// Whether there are limiters to be [asked](Self::ask).
-    pub(crate) fn is_unasked(&self) -> bool {
-        let is_unasked = |applied: &Applied| matches!(applied, Applied::LookingUp(..) | Applied::Charged(..));
-        !self.refused && self.applied.iter().any(is_unasked)
-    }
-
-    /// Adds the calls. A request that is refused already asks no limiter.
-    pub(crate) fn ask(&mut self, rules: &'a [Rule]) {
-        if self.refused {
-            return;
+    pub(crate) fn new(rules: &'a [Rule], head: &RequestHead<'_>) -> Self {
+        let mut rulings = Self::default();
+        for rule in rules {
+            let applied = match call(rule, head) {
+                Ok(part) => {
+                    rulings.together.push(part);
+                    Applied::Called
+                }
+                Err(applied) => applied,
+            };
+            rulings.refused |= !rule.shadow && matches!(applied, Applied::Rejected(_));
+            rulings.applied.push(applied);
         }
-        for (rule, applied) in rules.iter().zip(&mut self.applied) {
-            if let Applied::Charged(key, charge) = applied {
-                self.together.push(call(rule, key, charge));
-                *applied = Applied::Asked;
-            }
-        }
+        rulings
+    }
+
+    /// Whether the request is refused without asking a limiter.
+    pub(crate) const fn is_refused(&self) -> bool {
+        self.refused
     }
 
     pub(crate) fn into_owned(self) -> Rulings<'static> {
@@ -73,12 +55,12 @@ impl<'a> Rulings<'a> {
         Rulings { applied, together: together.into_owned(), refused }
     }
 
-    /// Returns how each rule applies, and its call if its limiter was asked.
+    /// Returns how each rule applies, and its call.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Applied, Option<&Part<'a, SharedStore>>)> + Clone {
         let mut parts = self.together.parts().iter();
         self.applied.iter().map(move |applied| match applied {
-            Applied::Asked => (applied, parts.next()),
-            _ => (applied, None),
+            Applied::Called => (applied, parts.next()),
+            Applied::Skipped | Applied::Rejected(_) => (applied, None),
         })
     }
 
@@ -95,52 +77,36 @@ impl<'a> Rulings<'a> {
         &'r mut self,
         rules: &'r [Rule],
     ) -> impl Iterator<Item = (&'r Rule, &'r mut Part<'a, SharedStore>)> {
-        let asked = rules.iter().zip(&self.applied).filter(|(_, applied)| matches!(applied, Applied::Asked));
-        asked.map(|(rule, _)| rule).zip(self.together.parts_mut())
+        let called = rules.iter().zip(&self.applied).filter(|(_, applied)| matches!(applied, Applied::Called));
+        called.map(|(rule, _)| rule).zip(self.together.parts_mut())
     }
 
     /// Whether an enforced rule refuses the request.
     pub(crate) fn refuses(&self) -> bool {
         self.refused || self.together.is_denied()
     }
-
-    /// Takes the first error for which the request is refused.
-    pub(crate) fn take_error(&mut self) -> Option<Error> {
-        let closed = self.applied.iter_mut().find(|applied| matches!(applied, Applied::Failed(_, true)));
-        match closed.map(mem::take) {
-            Some(Applied::Failed(error, _)) => Some(error),
-            _ => self.together.take_error(),
-        }
-    }
 }
 
+/// Returns the call of a rule, or why there is none.
 #[inline]
-fn apply(rule: &Rule, head: &RequestHead<'_>) -> Applied {
+fn call<'a>(rule: &'a Rule, head: &RequestHead<'_>) -> Result<Part<'a, SharedStore>, Applied> {
     if rule.exempt.as_ref().is_some_and(|exempt| exempt(head)) {
-        return Applied::Skipped;
+        return Err(Applied::Skipped);
     }
     let key = match (rule.key.key(head), &rule.missing_key) {
         (Some(key), _) => key,
         (None, MissingKey::Share(key)) => key.clone(),
-        (None, MissingKey::Reject(status)) => return Applied::Rejected(*status),
-        (None, MissingKey::Skip) => return Applied::Skipped,
+        (None, MissingKey::Reject(status)) => return Err(Applied::Rejected(*status)),
+        (None, MissingKey::Skip) => return Err(Applied::Skipped),
     };
-    match &rule.charging {
-        Charging::Unit => Applied::Charged(key, Charge::units(1)),
-        Charging::AtOnce(charge) => Applied::Charged(key, charge(head)),
-        Charging::LookUp(look_up) => Applied::LookingUp(key, look_up(head)),
-    }
-}
-
-#[inline]
-fn call<'a>(rule: &'a Rule, key: &KeyBuf, charge: &mut Charge) -> Part<'a, SharedStore> {
+    let charge = rule.charge.as_ref().map_or(Charge::units(1), |charge| charge(head));
     let mut part: Part<'_, _> = match charge.cost {
-        0 => rule.limiter.status(key).into(),
-        cost => rule.limiter.acquire(key).cost(cost).into(),
+        0 => rule.limiter.status(&key).into(),
+        cost => rule.limiter.acquire(&key).cost(cost).into(),
     };
-    if let Some(policy) = charge.policy.take() {
+    if let Some(policy) = charge.policy {
         part = part.under(policy);
     }
     part.set_keep_charge(rule.keep_charge);
-    if rule.shadow { part.advisory() } else { part }
+    Ok(if rule.shadow { part.advisory() } else { part })
 }

@@ -1,4 +1,4 @@
-//! The service of the layer for servers.
+//! The service of the layer.
 
 use std::fmt;
 use std::mem;
@@ -15,22 +15,21 @@ use tower_service::Service;
 use crate::builder::LayerBuilder;
 use crate::fields::{Values, add_retry_after};
 use crate::head::{RequestHead, ResponseHead};
-use crate::layer::LimitOptions;
 use crate::respond::{Problem, Respond};
 use crate::rulings::Rulings;
 
 /// The service of a [`LimitLayer`](crate::LimitLayer).
-pub struct Limit<S, R = Problem> {
+pub struct LimitService<S, R = Problem> {
     service: S,
     config: Arc<Config<R>>,
 }
 
 /// What all services of a layer share.
-type Config<R> = LayerBuilder<LimitOptions<R>>;
+type Config<R> = LayerBuilder<R>;
 
 impl<R> Config<R> {
     fn values(&self, rulings: &Rulings<'_>) -> Values {
-        self.own.fields.values(self.rules.policies(), self.rules.list(), rulings)
+        self.fields.values(self.rules.policies(), self.rules.list(), rulings)
     }
 
     /// Passes the request on, or answers it if it is refused.
@@ -47,7 +46,7 @@ impl<R> Config<R> {
         let values = self.values(rulings);
         if rulings.refuses() {
             let refusal = self.rules.refusal(rulings);
-            let mut response = self.own.respond.respond(&refusal);
+            let mut response = self.respond.respond(&refusal);
             add_retry_after(refusal.retry_after_secs(), response.headers_mut());
             values.add(response.status(), response.headers_mut());
             return State::Refused { response: Some(response) };
@@ -66,13 +65,13 @@ impl<R> Config<R> {
     }
 }
 
-impl<S, R> Limit<S, R> {
+impl<S, R> LimitService<S, R> {
     pub(crate) const fn new(service: S, config: Arc<Config<R>>) -> Self {
         Self { service, config }
     }
 }
 
-impl<S, R, B, T> Service<Request<B>> for Limit<S, R>
+impl<S, R, B, T> Service<Request<B>> for LimitService<S, R>
 where
     S: Service<Request<B>, Response = Response<T>> + Clone,
     T: Body,
@@ -88,13 +87,13 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let config = &self.config;
-        let mut rulings = Rulings::new(config.rules.list(), &RequestHead::from(&request));
+        let mut rulings = config.rules.rulings(&RequestHead::from(&request));
         let decided = config.rules.decide_at_once(&mut rulings);
-        let state = if decided && (config.own.within.is_zero() || !rulings.refuses()) {
+        let state = if decided && (config.within.is_zero() || !rulings.refuses()) {
             config.rules.report(&rulings);
             config.serve(&mut rulings, request, &mut self.service)
         } else {
-            let (rulings, mut left, config) = (rulings.into_owned(), config.own.within, Arc::clone(config));
+            let (rulings, mut left, config) = (rulings.into_owned(), config.within, Arc::clone(config));
             let deciding = Arc::clone(&config);
             let deciding = Box::pin(async move { deciding.rules.decide(rulings, &mut left).await });
             // A clone need not be ready, so the service that is goes with the request.
@@ -106,20 +105,20 @@ where
     }
 }
 
-impl<S: Clone, R> Clone for Limit<S, R> {
+impl<S: Clone, R> Clone for LimitService<S, R> {
     fn clone(&self) -> Self {
         Self { service: self.service.clone(), config: Arc::clone(&self.config) }
     }
 }
 
-impl<S: fmt::Debug, R> fmt::Debug for Limit<S, R> {
+impl<S: fmt::Debug, R> fmt::Debug for LimitService<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limit").field("service", &self.service).field("config", &self.config).finish()
+        f.debug_struct("LimitService").field("service", &self.service).field("config", &self.config).finish()
     }
 }
 
 pin_project! {
-    /// The future of a [`Limit`]: decides, serves and settles.
+    /// The future of a [`LimitService`]: decides, serves and settles.
     pub struct LimitFuture<S, B, R>
     where
         S: Service<Request<B>>,

@@ -10,7 +10,7 @@ use http::{Request, Response, StatusCode};
 use limiter::MemoryStore;
 use limiter_core::{Limiter, policy};
 use limiter_tower::key::{ClientAddress, Constant, Header, Method, Peer, PeerAddress, RequestKey, Trust};
-use limiter_tower::{Charge, Fields, LimitLayer, MissingKey, Reset, Rule, StoreFailure};
+use limiter_tower::{Charge, Fields, LimitLayer, MissingKey, ResetForm, Rule, StoreFailure};
 use tower::{Layer, Service};
 
 const CLOSED: StoreFailure = StoreFailure::Closed { retry_after: Duration::from_secs(1) };
@@ -56,7 +56,7 @@ fn only_header_values_are_allocated() {
     assert_eq!(added(&LimitLayer::new([proxied], CLOSED)), 1);
     assert_eq!(added(&LimitLayer::new([peer(), rule(Constant::new("all"))], CLOSED)), 1);
     // `http` takes two allocations for a number, and three fields outgrow the list that is held in place.
-    let fields = Fields::none().x_rate_limit(Reset::SecondsFromNow);
+    let fields = Fields::none().x_rate_limit(ResetForm::SecondsFromNow);
     let numbers = added(&LimitLayer::builder([peer()], CLOSED).fields(fields).build());
     assert!(numbers <= 3 * 2 + 1, "{numbers}");
 }

@@ -15,15 +15,15 @@ use sha2::{Digest, Sha256};
 
 use super::{Http, Refusal, read, receipt, require_json, usage};
 use crate::rules::{Effect, Match};
-use crate::service::{Outcome, Service};
+use crate::service::{Service, Verdict};
 
 /// The longest wait.
 const MAX_WAIT_MS: u64 = 60_000;
 
-/// A call. Fields that its operation does not have are refused.
+/// The body of a request. Fields that its operation does not have are refused.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Call {
+struct ApiRequest {
     domain: String,
     descriptor: Vec<(String, String)>,
     cost: Option<u64>,
@@ -52,14 +52,14 @@ pub(super) async fn answer(
 ) -> Result<Json<Value>, Refusal> {
     require_json(&headers)?;
     let Path(op) = op.map_err(|rejection| Refusal::bad(rejection.body_text()))?;
-    let call: Call = read(body).await?;
-    let receipt = call.check(op).map_err(Refusal::bad)?;
-    let answer = http.v1.observe(async { Ok(make(&http.service, op, &call, receipt).await?) }).await;
+    let request: ApiRequest = read(body).await?;
+    let receipt = request.check(op).map_err(Refusal::bad)?;
+    let answer = http.v1.observe(async { Ok(make(&http.service, op, &request, receipt).await?) }).await;
     answer.map(Json).map_err(|failure| Refusal::of(failure, StatusCode::SERVICE_UNAVAILABLE))
 }
 
-impl Call {
-    /// Checks that the call has what its operation needs, and nothing else. Returns its receipt.
+impl ApiRequest {
+    /// Checks that the request has what its operation needs, and nothing else. Returns its receipt.
     fn check(&self, op: Op) -> Result<Option<Receipt>, String> {
         let settles = matches!(op, Op::Settle | Op::Refund);
         let fields = [
@@ -94,12 +94,12 @@ impl Call {
     }
 }
 
-async fn make(service: &Service, op: Op, call: &Call, receipt: Option<Receipt>) -> Result<Value, Error> {
+async fn make(service: &Service, op: Op, request: &ApiRequest, receipt: Option<Receipt>) -> Result<Value, Error> {
     let rules = service.rules();
-    let entries: Vec<(&str, &str)> = call.descriptor.iter().map(|(key, value)| (&**key, &**value)).collect();
-    let found = rules.find(&call.domain, &entries);
+    let entries: Vec<(&str, &str)> = request.descriptor.iter().map(|(key, value)| (&**key, &**value)).collect();
+    let found = rules.find(&request.domain, &entries);
     let mut out = match &found {
-        Some(found) => ask(service, op, call, receipt, found).await?,
+        Some(found) => ask(service, op, request, receipt, found).await?,
         None => without_limiter(op, true),
     };
     out["op"] = json!(op);
@@ -114,20 +114,20 @@ async fn make(service: &Service, op: Op, call: &Call, receipt: Option<Receipt>) 
 async fn ask(
     service: &Service,
     op: Op,
-    call: &Call,
+    request: &ApiRequest,
     receipt: Option<Receipt>,
     Match { rule, key, detailed }: &Match<'_>,
 ) -> Result<Value, Error> {
-    let cost = call.cost.unwrap_or(u64::from(op != Op::Refund));
+    let cost = request.cost.unwrap_or(u64::from(op != Op::Refund));
     // Returns what the client is told.
     let count = |allowed| {
-        let outcome = match allowed {
-            true => Outcome::Allowed,
-            false if rule.shadow => Outcome::ShadowDenied,
-            false => Outcome::Denied,
+        let verdict = match allowed {
+            true => Verdict::Allowed,
+            false if rule.shadow => Verdict::ShadowDenied,
+            false => Verdict::Denied,
         };
         if op == Op::Acquire {
-            service.count(rule, key, detailed.as_deref(), outcome);
+            service.count(rule, key, detailed.as_deref(), verdict);
         }
         allowed || rule.shadow
     };
@@ -142,7 +142,7 @@ async fn ask(
             out
         }
         (Op::Status, _) => return Ok(usage::of_status(&limiter.status(key).await?)),
-        _ => match decide(op, limiter, key, call, cost).await {
+        _ => match decide(op, limiter, key, request, cost).await {
             Ok(decision) => {
                 let mut out = usage::of_decision(&decision);
                 out["allowed"] = json!(count(decision.allowed()));
@@ -171,17 +171,17 @@ fn without_limiter(op: Op, allowed: bool) -> Value {
     }
 }
 
-async fn decide(op: Op, limiter: &Limiter, key: &KeyBuf, call: &Call, cost: u64) -> Result<Decision, Error> {
+async fn decide(op: Op, limiter: &Limiter, key: &KeyBuf, request: &ApiRequest, cost: u64) -> Result<Decision, Error> {
     match op {
         Op::Peek => limiter.peek(key).cost(cost).await,
         Op::Record => {
             let record = limiter.record(key).cost(cost);
-            if let Some(id) = call.id() { record.id(id).await } else { record.await }
+            if let Some(id) = request.id() { record.id(id).await } else { record.await }
         }
         _ => {
             let acquire = limiter.acquire(key).cost(cost);
-            let acquire = if let Some(id) = call.id() { acquire.id(id) } else { acquire };
-            let acquire = acquire.within(Duration::from_millis(call.wait_ms.unwrap_or(0)));
+            let acquire = if let Some(id) = request.id() { acquire.id(id) } else { acquire };
+            let acquire = acquire.within(Duration::from_millis(request.wait_ms.unwrap_or(0)));
             // A permit has a receipt under every policy.
             Ok(match acquire.permit().await? {
                 Ok(permit) => permit.decision().clone(),

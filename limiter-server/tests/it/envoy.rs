@@ -137,14 +137,14 @@ struct Client {
     stream: Option<BufReader<TcpStream>>,
 }
 
-struct Answer {
+struct EnvoyResponse {
     status: u16,
     fields: HashMap<String, String>,
 }
 
 impl Client {
     /// Returns the first answer that is a decision.
-    fn decided(&mut self, customer: &str) -> Answer {
+    fn decided(&mut self, customer: &str) -> EnvoyResponse {
         until("a server decides", || {
             let answer = self.request(customer).inspect_err(|_| self.stream = None).ok()?;
             assert!([200, 429, 500].contains(&answer.status), "{}", answer.status);
@@ -152,7 +152,7 @@ impl Client {
         })
     }
 
-    fn request(&mut self, customer: &str) -> io::Result<Answer> {
+    fn request(&mut self, customer: &str) -> io::Result<EnvoyResponse> {
         let stream = match &mut self.stream {
             Some(stream) => stream,
             None => {
@@ -170,7 +170,7 @@ impl Client {
         let fields: HashMap<_, _> = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let len = fields.get("content-length").map_or(0, |len| len.parse().unwrap());
         stream.read_exact(&mut vec![0; len])?;
-        Ok(Answer { status, fields })
+        Ok(EnvoyResponse { status, fields })
     }
 }
 

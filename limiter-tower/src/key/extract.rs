@@ -6,12 +6,20 @@ use crate::head::RequestHead;
 
 /// Finds the key of a request.
 ///
-/// Closures implement it if their key is owned and their argument has its type, which [`by`] makes unnecessary:
-/// `|head: &RequestHead<'_>| Some(head.path().len())`.
+/// Closures implement it if the type of their argument is written and their key is owned, such as a number or a `String`:
+///
+/// ```
+/// use limiter_tower::RequestHead;
+/// use limiter_tower::key::RequestKey;
+///
+/// let tenant = |head: &RequestHead<'_>| Some(head.host()?.split('.').next()?.to_owned());
+/// let request = http::Request::get("https://acme.example.com/").body(()).unwrap();
+/// assert_eq!(tenant.key(&RequestHead::from(&request)).unwrap().as_ref(), b"acme");
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` finds no key of a request",
     label = "expected an extractor of `limiter_tower::key`, a tuple of extractors or a closure",
-    note = "write a closure as `key::by(|head| …)` or with the type of its argument: `|head: &RequestHead<'_>| …`",
+    note = "write a closure with the type of its argument: `|head: &RequestHead<'_>| …`",
     note = "a closure returns an owned key, such as `Some(head.path().to_owned())`, because a `&str` of the request cannot leave it"
 )]
 pub trait RequestKey: Send + Sync + 'static {
@@ -58,22 +66,6 @@ where
     fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
         self(head).map(|key| KeyBuf::from(key.to_key().as_ref()))
     }
-}
-
-/// Returns an extractor that calls a function. In it, a closure's argument needs no type.
-///
-/// The key is owned, such as a number or a `String`: a `&str` of the request does not outlive the call.
-///
-/// ```
-/// use limiter_tower::RequestHead;
-/// use limiter_tower::key::{self, RequestKey};
-///
-/// let tenant = key::by(|head| Some(head.host()?.split('.').next()?.to_owned()));
-/// let request = http::Request::get("https://acme.example.com/").body(()).unwrap();
-/// assert_eq!(tenant.key(&RequestHead::from(&request)).unwrap().as_ref(), b"acme");
-/// ```
-pub fn by<K: Key>(find: impl Fn(&RequestHead<'_>) -> Option<K> + Send + Sync + 'static) -> impl RequestKey {
-    find
 }
 
 macro_rules! tuple {

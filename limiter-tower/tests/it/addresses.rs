@@ -159,12 +159,8 @@ fn elements_of_forwarded_are_read_from_the_right() {
 
 #[test]
 fn a_host_has_no_user_and_no_password() {
-    const URL: &str = "http://user:secret@Example.com:8080/";
-    let server = Request::get(URL).body(()).unwrap();
-    let client = reqwest::Request::new(http::Method::GET, URL.parse().unwrap());
-    for head in [RequestHead::from(&server), RequestHead::from(&client)] {
-        assert_eq!(Host.key(&head).unwrap().as_ref(), b"example.com:8080");
-    }
+    let request = Request::get("http://user:secret@Example.com:8080/").body(()).unwrap();
+    assert_eq!(Host.key(&RequestHead::from(&request)).unwrap().as_ref(), b"example.com:8080");
 }
 
 #[test]

@@ -25,12 +25,6 @@ use tower::ServiceExt;
 pub(crate) const CLOSED: StoreFailure = StoreFailure::Closed { retry_after: Duration::from_secs(1) };
 pub(crate) const REJECT: MissingKey = MissingKey::Reject(StatusCode::BAD_REQUEST);
 
-pub(crate) type HyperClient = Client<HttpConnector, Empty<Bytes>>;
-
-pub(crate) fn hyper_client() -> HyperClient {
-    Client::builder(TokioExecutor::new()).build_http()
-}
-
 /// A store in memory and its clock.
 pub(crate) fn store() -> (SharedStore, MockClock) {
     let clock = MockClock::new();
@@ -119,33 +113,30 @@ pub(crate) async fn get(router: &Router) -> Reply {
 #[derive(Clone)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
-    client: HyperClient,
+    client: Client<HttpConnector, Empty<Bytes>>,
 }
 
 impl Server {
     pub(crate) async fn start(router: Router) -> Self {
-        Self::with_client(router, hyper_client()).await
+        Self::serve(router, false).await
     }
 
     /// A server that is asked in HTTP/2.
     pub(crate) async fn start_http2(router: Router) -> Self {
-        Self::with_client(router, Client::builder(TokioExecutor::new()).http2_only(true).build_http()).await
+        Self::serve(router, true).await
     }
 
-    async fn with_client(router: Router, client: HyperClient) -> Self {
+    async fn serve(router: Router, http2: bool) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let service = router.into_make_service_with_connect_info::<SocketAddr>();
         tokio::spawn(async move { axum::serve(listener, service).await });
-        Self { address, client }
-    }
-
-    pub(crate) fn request(&self) -> Request<Empty<Bytes>> {
-        Request::get(format!("http://{}/", self.address)).body(Empty::new()).unwrap()
+        Self { address, client: Client::builder(TokioExecutor::new()).http2_only(http2).build_http() }
     }
 
     pub(crate) async fn get(&self) -> Reply {
-        Reply::new(self.client.request(self.request()).await.unwrap()).await
+        let request = Request::get(format!("http://{}/", self.address)).body(Empty::new()).unwrap();
+        Reply::new(self.client.request(request).await.unwrap()).await
     }
 }
 

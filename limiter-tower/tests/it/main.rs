@@ -2,7 +2,6 @@
 
 mod abandoned;
 mod addresses;
-mod client;
 mod common;
 mod header_fields;
 mod rules;

@@ -12,7 +12,7 @@ use http::{HeaderName, Request, StatusCode};
 use limiter_core::{BoxFuture, Clock, Limiter, Policy, SharedStore, Timer, policy};
 use limiter_testkit::MockClock;
 use limiter_tower::key::{Constant, Header, MatchedPath, Method, PeerAddress, RequestKey};
-use limiter_tower::{Charge, GrpcStatus, LimitLayer, MissingKey, Outcome, Refusal, Rule};
+use limiter_tower::{Charge, GrpcStatus, LimitLayer, MissingKey, Refusal, Rule, RuleOutcome};
 use tower::{Layer, ServiceExt};
 
 use crate::common::{CLOSED, REJECT, Remote, Server, get, get_with, hello, rule, store};
@@ -164,13 +164,9 @@ async fn costs_and_policies_come_from_the_request() {
     for (store, _) in stores() {
         let limiter = Limiter::new("search", policy!("5/1m"), store);
         let gold = Arc::new(policy!("50/1m"));
-        let rule = Rule::new(limiter.clone(), Constant::new("k"), REJECT).charge_async(move |head| {
+        let rule = Rule::new(limiter.clone(), Constant::new("k"), REJECT).charge(move |head| {
             let cost = head.header("x-cost").and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(1);
-            let gold = head.header("x-gold").map(|_| Arc::clone(&gold));
-            async move {
-                tokio::task::yield_now().await;
-                Ok(Charge { cost, policy: gold })
-            }
+            Charge { cost, policy: head.header("x-gold").map(|_| Arc::clone(&gold)) }
         });
         let layer = LimitLayer::new([rule.exempt(|head| head.path() == "/health")], CLOSED);
         let app = Router::new().route("/", on_get(|| async {})).route("/health", on_get(|| async {})).layer(layer);
@@ -234,7 +230,7 @@ async fn shadow_rules_deny_nothing_and_candidates_disturb_no_log() {
         let layer = LimitLayer::builder(rules, CLOSED).observe(move |seen| {
             assert_eq!(seen.shadow, seen.limiter.as_str() == "search candidate");
             let wait = match seen.outcome {
-                Outcome::Denied(decision) => decision.retry_after_secs(),
+                RuleOutcome::Denied(decision) => decision.retry_after_secs(),
                 _ => None,
             };
             log.lock().unwrap().push(format!("{} {} {wait:?}", seen.limiter, seen.outcome.as_str()));

@@ -1,12 +1,11 @@
 //! Stores that fail or never answer. The runtime's clock is paused: it moves on while all tasks wait.
 
-use std::future::ready;
 use std::time::Duration;
 
 use axum::Router;
 use limiter_core::{Error, ErrorKind, Limiter, policy};
 use limiter_tower::key::Constant;
-use limiter_tower::{Charge, LimitLayer, Observation, Rule, StoreFailure};
+use limiter_tower::{LimitLayer, Observation, Rule, StoreFailure};
 use tokio::time::Instant;
 
 use crate::common::{CLOSED, Does, REJECT, Remote, Reply, get, hello, store};
@@ -23,10 +22,6 @@ fn remote() -> (Remote, Limiter) {
 
 fn memory(policy: limiter_core::Policy) -> Limiter {
     Limiter::new("memory", policy, store().0)
-}
-
-fn no_database() -> Error {
-    Error::new(ErrorKind::Unavailable, "no database")
 }
 
 fn app(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> Router {
@@ -74,8 +69,6 @@ async fn a_function_chooses_by_the_error_and_knows_the_limiter() {
         assert_eq!((reply.status, reply.retry_after()), (timed_out, (timed_out == 503).then_some(1)), "never 0");
         assert_eq!(ask([rule(&limiter)], StoreFailure::choose(by_name)).await.status, known, "{does:?}");
     }
-    let failing = rule(&limiter).charge_async(|_| ready(Err(no_database())));
-    assert_eq!(ask([failing], StoreFailure::choose(by_name)).await.status, 503);
 }
 
 #[tokio::test]
@@ -93,22 +86,14 @@ async fn open_skips_the_failed_rule_only_and_closed_charges_no_other() {
 }
 
 #[tokio::test]
-async fn a_shadow_rule_whose_look_up_fails_is_reported_as_open() {
-    let shadow = rule(&memory(policy!("5/1m"))).charge_async(|_| ready(Err(no_database()))).shadow();
+async fn a_shadow_rule_whose_store_fails_is_reported_as_open() {
+    let (store, limiter) = remote();
+    store.set(Does::Refuse);
     let (sender, reports) = std::sync::mpsc::channel();
     let report = move |seen: &Observation<'_>| sender.send(seen.outcome.as_str()).unwrap();
-    let layer = LimitLayer::builder([shadow], CLOSED).observe(report).build();
+    let layer = LimitLayer::builder([rule(&limiter).shadow()], CLOSED).observe(report).build();
     assert_eq!(get(&hello(layer)).await.status, 200);
     assert_eq!(reports.recv().unwrap(), "failed_open");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_look_up_that_hangs_or_fails_is_a_failed_store() {
-    let rule = || rule(&memory(policy!("5/1m")));
-    assert_eq!(ask([rule().charge_async(|_| std::future::pending())], CLOSED).await.status, 503);
-    assert_eq!(ask([rule().charge_async(|_| ready(Err(no_database())))], CLOSED).await.status, 503);
-    let fine = ask([rule().charge_async(|_| ready(Ok(Charge::units(2))))], CLOSED).await;
-    assert_eq!(fine.limits(), "\"memory\";r=3;t=60");
 }
 
 #[tokio::test(start_paused = true)]
