@@ -109,6 +109,7 @@ impl Scenario {
             grpc: any,
             http: any,
             admin: any,
+            admin_host: Vec::new(),
             admin_token_file: None,
             tls_cert: None,
             tls_key: None,
