@@ -197,7 +197,7 @@ impl fmt::Debug for Decision {
 pub fn decide(op: &Op<'_>, facts: Facts) -> Decision {
     let Facts { admitted, outcome, log } = facts;
     let (denied, blocking) = denial(op, admitted, op.policy.limits(), &log.usage);
-    let (merges, receipt_window) = (op.has_resolution() && !op.is_kept(), op.receipt_window());
+    let (merges, receipt_window) = (op.has_resolution() && !op.is_named(), op.receipt_window());
     let status = Status::new(op.policy, log);
     Decision { status, outcome, allowed: admitted, denied, blocking, merges, receipt_window }
 }
@@ -205,7 +205,7 @@ pub fn decide(op: &Op<'_>, facts: Facts) -> Decision {
 /// Derives a decision like [`decide`], for a number of limits known at compile time.
 ///
 /// With a constant `N`, the decision copies only `N` limits. If one has a resolution, the operation must not be
-/// [kept](Op::is_kept).
+/// [named](Op::is_named).
 #[inline(always)]
 pub fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Decision {
     let SizedFacts { admitted, outcome, now, newest, usage } = facts;

@@ -39,8 +39,7 @@ use crate::time::Timestamp;
 /// An operation takes logarithmic time in the number of entries. A settlement takes time proportional to the number of entries
 /// that are newer than the one it changes. Loading and saving take linear time.
 ///
-/// Merging under a limit with a resolution adds amortised constant time to an append. If kept entries lie between two that merge,
-/// it adds time proportional to their number.
+/// Merging under a limit with a resolution adds amortised logarithmic time to an append.
 #[derive(Clone)]
 pub struct Log {
     /// Oldest first.
@@ -55,10 +54,6 @@ pub struct Log {
     expires_at: Timestamp,
     /// Idempotency keys. Some may name entries that are gone.
     ids: HashMap<EntryId, Original>,
-    /// All later entries have the mark [`KEPT`].
-    plain_until: Timestamp,
-    /// No later entry has the mark [`KEPT`].
-    kept_until: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy)]
@@ -66,30 +61,28 @@ struct StoredEntry {
     at: Timestamp,
     /// The running total up to and including this entry, modulo 2^64.
     total: u64,
-    /// The lower half of the entry's id, which increases from entry to entry, and the marks.
-    marked: u64,
+    /// The lower half of the entry's id, which increases from entry to entry, and the flags.
+    flagged: u64,
 }
 
-/// The mark of an entry that is kept until its age is ten minutes.
-const KEPT: u64 = 1 << 63;
-/// The mark of a merged entry, which no receipt and no idempotency key names.
-const MERGED: u64 = 1 << 62;
+/// The flag of an entry if an entry was named in its cell of ten minutes.
+const NAMED: u64 = 1 << 63;
+/// The flags of an entry if an entry was named in its cell of ten minutes, and in the cell before.
+const MARKS: u64 = NAMED | NAMED >> 1;
+/// The flag of a merged entry, which no receipt and no idempotency key names.
+const MERGED: u64 = 1 << 61;
 
 impl StoredEntry {
-    const fn number(&self) -> u64 {
-        self.marked & !(KEPT | MERGED)
+    const fn flags(&self) -> u64 {
+        self.flagged & (MARKS | MERGED)
     }
 
-    const fn is_marked_kept(&self) -> bool {
-        self.marked & KEPT > 0
+    const fn number(&self) -> u64 {
+        self.flagged - self.flags()
     }
 
     const fn is_merged(&self) -> bool {
-        self.marked & MERGED > 0
-    }
-
-    const fn mark_merged(&mut self) {
-        self.marked = self.number() | MERGED;
+        self.flagged & MERGED > 0
     }
 }
 
@@ -115,8 +108,7 @@ impl Log {
     /// Returns an empty log whose entries will have ids from these halves on.
     fn with_ids(prefix: u64, next: u64) -> Self {
         let (entries, ids) = (VecDeque::new(), HashMap::new());
-        let (expires_at, plain_until) = (Timestamp::EPOCH, Timestamp::EPOCH);
-        Self { entries, prefix, next, dropped: 0, expires_at, ids, plain_until, kept_until: None }
+        Self { entries, prefix, next, dropped: 0, expires_at: Timestamp::EPOCH, ids }
     }
 
     /// Returns a log of entries with these times and costs, oldest first. Their ids count from `first`.
@@ -145,17 +137,16 @@ impl Log {
         if !op.appends(admitted) {
             return Facts { admitted, outcome: Outcome::Nothing, log: self.facts(op.policy, op.cost, time) };
         }
-        let (before, merges) = (self.newest(), op.has_resolution());
-        let mark = if op.id.is_some() || (op.keep && merges) { KEPT } else { 0 };
-        let added = if merges && mark == 0 { self.add_to_newest(op, retention.max, time) } else { None };
-        let appended = added.unwrap_or_else(|| self.append(time, op.cost, mark));
+        let before = self.newest();
+        let appended = self.append(time, op.cost, 0);
         if let Some(id) = op.id {
             self.ids.insert(id, Original { number: appended.number(), admitted });
         }
         self.drop_front(self.first_from(retention.window.edge(time)));
         self.drop_beyond(retention.max);
-        if let Some(before) = before.filter(|_| merges) {
-            self.merge(op, before, time, self.len() - usize::from(added.is_none())..self.len());
+        self.mark_newest(op, time);
+        if let Some(before) = before {
+            self.merge(op, before, time);
         }
         self.forget_ids();
         self.expire_after(op, time, now);
@@ -230,14 +221,9 @@ impl Log {
         Entry { id: EntryId::from_u128(u128::from(self.prefix) << 64 | u128::from(stored.number())), at: stored.at }
     }
 
-    fn append(&mut self, at: Timestamp, cost: u64, mark: u64) -> StoredEntry {
-        let appended = StoredEntry { at, total: self.total().wrapping_add(cost), marked: self.next | mark };
+    fn append(&mut self, at: Timestamp, cost: u64, flags: u64) -> StoredEntry {
+        let appended = StoredEntry { at, total: self.total().wrapping_add(cost), flagged: self.next | flags };
         self.next = self.next.wrapping_add(1);
-        if mark & KEPT == 0 {
-            self.plain_until = at;
-        } else {
-            self.kept_until = Some(at);
-        }
         self.entries.push_back(appended);
         appended
     }

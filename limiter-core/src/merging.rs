@@ -12,8 +12,8 @@ use crate::time::Window;
 pub struct Merging(SmallVec<[(Window, u64); 4]>);
 
 impl Merging {
-    /// How long a kept entry takes no part in merging, and how long its idempotency key and its receipt are valid: ten minutes.
-    pub const KEPT: Window = Window::TEN_MINUTES;
+    /// How long a log with named entries keeps them apart, and how long their idempotency keys and receipts are valid: ten minutes.
+    pub const NAMED_FOR: Window = Window::TEN_MINUTES;
 
     pub(crate) fn of(limits: impl Iterator<Item = Limit>) -> Self {
         let mut windows: SmallVec<_> = limits.map(|limit| (limit.window(), limit.resolution_micros())).collect();
@@ -29,11 +29,25 @@ impl Merging {
         &self.0
     }
 
+    /// Returns the ages at which an entry may merge: the windows and ten minutes, shortest first, each once.
+    #[must_use]
+    pub fn boundaries(&self) -> SmallVec<[Window; 5]> {
+        let mut boundaries: SmallVec<_> = self.0.iter().map(|(window, _)| *window).collect();
+        if let Err(i) = boundaries.binary_search(&Self::NAMED_FOR) {
+            boundaries.insert(i, Self::NAMED_FOR);
+        }
+        boundaries
+    }
+
     /// Returns the smallest resolution among the limits that count an entry of this age. Both are in microseconds.
     ///
-    /// 0 if one of these limits is exact, or if no limit counts the entry.
+    /// 0 if one of these limits is exact, if no limit counts the entry, or if the entry is younger than ten minutes and the
+    /// appended one `is_marked`.
     #[must_use]
-    pub fn resolution_at(&self, age: u64) -> u64 {
+    pub fn resolution_at(&self, age: u64, is_marked: bool) -> u64 {
+        if is_marked && age < Self::NAMED_FOR.as_micros() {
+            return 0;
+        }
         let counting = self.0.iter().filter(|(window, _)| age < window.as_micros());
         counting.map(|(_, resolution)| *resolution).min().unwrap_or(0)
     }
@@ -54,6 +68,7 @@ mod tests {
             (policy!("6/50s~10s, 2/100s"), None, &[(50, 10), (100, 0)], &[(0, 0), (49, 0), (50, 0)]),
             (policy!("2/50s~1s"), Some(policy!("6/50s~10s, 2/20s")), &[(20, 0), (50, 1)], &[(19, 0), (20, 1), (50, 0)]),
             (policy!("2/50s"), Some(policy!("9/50s~1s")), &[(50, 0)], &[(0, 0)]),
+            (policy!("9/1h~10s"), None, &[(3600, 10)], &[(0, 10), (599, 10), (600, 10), (3600, 0)]),
         ] {
             let mut op = Op::acquire("", &own);
             op.limiter_policy = limiter.as_ref();
@@ -61,15 +76,20 @@ mod tests {
             let seconds: Vec<_> =
                 merging.windows().iter().map(|(w, r)| (w.as_micros() / 1_000_000, r / 1_000_000)).collect();
             assert_eq!(seconds, windows, "{own} {limiter:?}");
+            let mut boundaries: Vec<_> = windows.iter().map(|(window, _)| *window).chain([600]).collect();
+            boundaries.sort_unstable();
+            let of_merging = merging.boundaries().iter().map(|window| window.as_micros() / 1_000_000).collect::<Vec<_>>();
+            assert_eq!(of_merging, boundaries);
             for (age, resolution) in resolutions {
-                assert_eq!(
-                    merging.resolution_at(age * 1_000_000),
-                    resolution * 1_000_000,
-                    "{own} {limiter:?} at {age}"
-                );
+                for is_marked in [false, true] {
+                    let resolution = if is_marked && *age < 600 { 0 } else { *resolution };
+                    let of_merging = merging.resolution_at(age * 1_000_000, is_marked) / 1_000_000;
+                    assert_eq!(of_merging, resolution, "{own} {limiter:?} at {age}");
+                }
             }
         }
         assert_eq!(Op::acquire("", &policy!("1/1s, 1/1m")).merging(), None);
+        assert_eq!(Op::acquire("", &policy!("1/10m~1s")).merging().unwrap().boundaries().len(), 1);
     }
 
     #[test]
@@ -83,7 +103,7 @@ mod tests {
             let op = Op::acquire("", &policy);
             for (op, with_receipt) in [op, op.with_kept(), op.with_id(7)].into_iter().zip(with_receipt) {
                 assert_eq!(op.receipt_window().as_micros(), minutes * 60_000_000, "{policy}");
-                assert_eq!(!op.has_resolution() || op.is_kept(), with_receipt, "{policy}");
+                assert_eq!(!op.has_resolution() || op.is_named(), with_receipt, "{policy}");
             }
             let peek = Op::peek("", &policy).with_kept();
             assert!(!peek.is_checked() && !peek.checked().unwrap().keep);

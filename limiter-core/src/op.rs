@@ -115,8 +115,7 @@ pub struct Op<'a> {
     pub id: Option<EntryId>,
     /// Whether the entry is for a permit, which a peek ignores. Default: `false`.
     ///
-    /// A limit with a [resolution](crate::Limit::resolution) then merges the entry only after ten minutes, and the decision has a
-    /// receipt. Exact limits ignore it.
+    /// Under a limit with a [resolution](crate::Limit::resolution), the entry is then [named](Self::is_named). Exact limits ignore it.
     pub keep: bool,
     /// Whether the caller of a peek reads the usage only, as in [`Limiter::status`](crate::Limiter::status). Default: `false`.
     ///
@@ -273,10 +272,12 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// Returns whether the entry is kept under a limit with a resolution: if it has an id or is for a permit.
+    /// Returns whether the entry is named, because somebody may ask for it later: if it has an id or is for a permit.
+    ///
+    /// Under a limit with a resolution, only named entries have receipts, and their log merges nothing younger than ten minutes.
     #[inline]
     #[must_use]
-    pub const fn is_kept(&self) -> bool {
+    pub const fn is_named(&self) -> bool {
         self.keep || self.id.is_some()
     }
 
@@ -299,12 +300,12 @@ impl<'a> Op<'a> {
     }
 
     /// Returns how long an entry's receipt and idempotency key are valid: the [retention](Self::retention) window, but at most
-    /// [ten minutes](Merging::KEPT) if a limit has a resolution.
+    /// [ten minutes](Merging::NAMED_FOR) if a limit has a resolution.
     #[inline]
     #[must_use]
     pub fn receipt_window(&self) -> Window {
         let window = self.retention().window;
-        if self.has_resolution() { window.min(Merging::KEPT) } else { window }
+        if self.has_resolution() { window.min(Merging::NAMED_FOR) } else { window }
     }
 }
 

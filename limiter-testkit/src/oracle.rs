@@ -15,7 +15,7 @@ use limiter_core::{
     Counting, Decision, EntryId, Error, Limit, MAX_COST, Name, NowStore, PerLimit, Policy, Timestamp, WindowStore,
 };
 
-use merging::{Append, KEPT_FOR};
+use merging::{Append, TEN_MINUTES};
 
 /// The reference implementation of [`WindowStore`]. Each log is a list of entries that every operation rescans. It
 /// never forgets a log. Authors of stores read it first and compare their stores with it. It is too slow for any
@@ -43,8 +43,8 @@ pub struct OracleEntry {
     pub cost: u64,
     /// Whether it fitted when it was appended.
     pub admitted: bool,
-    /// Whether it takes no part in merging for ten minutes.
-    pub kept: bool,
+    /// Whether an entry was named in its own cell of ten minutes, and in the cell before.
+    pub marks: [bool; 2],
 }
 
 impl OracleStore {
@@ -143,7 +143,7 @@ impl NowStore for OracleStore {
         let longest = limits.iter().map(|limit| limit.window().as_micros()).max().unwrap_or(0);
         let largest = limits.iter().map(Limit::max).max().unwrap_or(0);
         let is_exact = limits.iter().all(|limit| limit.resolution().is_none());
-        let id_for = if is_exact { longest } else { longest.min(KEPT_FOR) };
+        let id_for = if is_exact { longest } else { longest.min(TEN_MINUTES) };
 
         let has_id = |entry: &OracleEntry| op.id.is_some() && entry.id == op.id;
         let repeated = log.iter().find(|entry| has_id(entry) && age(entry, now) < id_for).copied();
@@ -166,14 +166,17 @@ impl NowStore for OracleStore {
         if appends {
             // An older entry may have the id for longer than it is valid.
             log.iter_mut().filter(|entry| has_id(entry)).for_each(|entry| entry.id = None);
-            let kept = op.id.is_some() || op.keep && !is_exact;
-            let entry = OracleEntry { name: name(), id: op.id, at: now, cost: op.cost, admitted, kept };
+            let mut entry = OracleEntry { name: name(), id: op.id, at: now, cost: op.cost, admitted, marks: [false; 2] };
             let before = log.last().map_or(now, |newest| newest.at);
             log.push(entry);
             log.retain(|entry| age(entry, now) < longest);
             cap(log, largest);
+            let _ = log.pop();
+            entry.marks = merging::marks_after(log.last(), now);
+            entry.marks[0] |= !is_exact && (op.keep || op.id.is_some());
+            log.push(entry);
             if !is_exact {
-                Append { limits: &limits, before, now, new: entry.name }.merge(log, name);
+                Append { limits: &limits, before, now, new: entry }.merge(log, name);
             }
             outcome = Outcome::Appended(Entry { id: entry.name, at: entry.at });
         }

@@ -1,27 +1,27 @@
-//! The byte format of a saved log, version 2. A *number* is an unsigned integer in LEB128.
+//! The byte format of a saved log, version 3. A *number* is an unsigned integer in LEB128.
 //!
 //! | bytes | content |
 //! |---|---|
-//! | 1 | the version, 1 |
+//! | 1 | the version, 3 |
 //! | 8 | the upper half of the entry ids, little-endian |
 //! | number | the lower half of the next entry's id |
 //! | number | when the log expires |
 //! | number | the number of entries, each of which is: |
 //! | – number | its time minus that of the previous entry |
 //! | – number | the lower half of its id minus that of the previous entry |
-//! | – number | eight times its cost, plus 1 if it is merged, 2 if it is kept for ten minutes, or, if it has an idempotency key, 3 if it was denied and 4 if it was admitted |
+//! | – number | 16 times its cost; plus 4 and 8 for its [marks](super::MARKS); plus 1 if it is merged, or, if it has an idempotency key, 2 if it was denied and 3 if it was admitted |
 //! | – 16 or 0 | the idempotency key, little-endian |
 //! | 4 | CRC-32 (IEEE 802.3) of all preceding bytes, little-endian |
 
 use std::collections::HashMap;
 
-use super::{KEPT, Log, MERGED, Original};
+use super::{Log, MARKS, MERGED, Original};
 use crate::bounds::MAX_COST;
 use crate::error::{Error, ErrorKind};
 use crate::op::EntryId;
 use crate::time::Timestamp;
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 
 /// No log costs as much: without its oldest entry, it costs less than [`MAX_COST`]. Sums of more could overflow.
 const MOST_COST: u64 = 2 * MAX_COST;
@@ -29,12 +29,13 @@ const MOST_COST: u64 = 2 * MAX_COST;
 /// No log gets as far, and whatever is read can append more numbers than time suffices for.
 const FIRST_UNUSED_NUMBER: u64 = MERGED / 2;
 
-/// The kinds of entries, which the lowest three bits of a cost hold.
+/// The kinds of entries, which the lowest two bits of a cost hold.
 const PLAIN: u64 = 0;
 const IS_MERGED: u64 = 1;
-const IS_KEPT: u64 = 2;
-const DENIED_ID: u64 = 3;
-const ADMITTED_ID: u64 = 4;
+const DENIED_ID: u64 = 2;
+const ADMITTED_ID: u64 = 3;
+/// How far the marks of an entry are shifted to be the next two bits.
+const MARKS_SHIFT: u32 = MARKS.trailing_zeros() - 2;
 
 impl Log {
     /// Encodes the log, for [`from_bytes`](Self::from_bytes). An idempotency key takes 16 bytes, any other field 1 to 10.
@@ -57,11 +58,10 @@ impl Log {
             let kind = match id {
                 Some((_, true)) => ADMITTED_ID,
                 Some((_, false)) => DENIED_ID,
-                None if entry.is_marked_kept() => IS_KEPT,
                 None if entry.is_merged() => IS_MERGED,
                 None => PLAIN,
             };
-            push(&mut out, self.cost_of(i) << 3 | kind);
+            push(&mut out, self.cost_of(i) << 4 | (entry.flags() & MARKS) >> MARKS_SHIFT | kind);
             if let Some((id, _)) = id {
                 out.extend_from_slice(&id.as_u128().to_le_bytes());
             }
@@ -103,21 +103,16 @@ fn read(mut bytes: &[u8]) -> Option<Log> {
         let step = number(bytes)?.checked_sub(u64::from(i > 0))?;
         log.next = log.next.checked_add(step).filter(|next| *next < MERGED)?;
         let word = number(bytes)?;
-        let cost = Some(word >> 3).filter(|cost| (1..=MAX_COST).contains(cost))?;
-        let (mark, has_id) = match word & 7 {
-            PLAIN => (0, false),
-            IS_MERGED => (MERGED, false),
-            IS_KEPT => (KEPT, false),
-            DENIED_ID | ADMITTED_ID => (KEPT, true),
-            _ => return None,
-        };
-        let number = log.append(Timestamp::from_micros(at).ok()?, cost, mark).number();
+        let cost = Some(word >> 4).filter(|cost| (1..=MAX_COST).contains(cost))?;
+        let (kind, marks) = (word & 3, (word & 12) << MARKS_SHIFT);
+        let merged = if kind == IS_MERGED { MERGED } else { 0 };
+        let number = log.append(Timestamp::from_micros(at).ok()?, cost, marks | merged).number();
         if log.cost() > MOST_COST {
             return None;
         }
-        if has_id {
+        if kind >= DENIED_ID {
             let id = EntryId::from_u128(u128::from_le_bytes(*take(bytes)?));
-            if log.ids.insert(id, Original { number, admitted: word & 7 == ADMITTED_ID }).is_some() {
+            if log.ids.insert(id, Original { number, admitted: kind == ADMITTED_ID }).is_some() {
                 return None;
             }
         }
@@ -211,7 +206,7 @@ mod tests {
         }
         let mut other = bytes;
         other[0] = 1;
-        assert_eq!(Log::from_bytes(&other).unwrap_err().to_string(), "the saved log has version 1, expected 2");
+        assert_eq!(Log::from_bytes(&other).unwrap_err().to_string(), "the saved log has version 1, expected 3");
     }
 
     fn with_sum(content: &[u8]) -> Vec<u8> {
@@ -245,26 +240,25 @@ mod tests {
     #[test]
     fn a_right_checksum_does_not_make_nonsense_right() {
         let head = |count: u8| [&[VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0][..], &[count]].concat();
-        let entry = [5, 1, 8 | IS_KEPT as u8];
+        let entry = [5, 1, 16 | 4];
         assert!(Log::from_bytes(&with_sum(&[head(1), entry.to_vec()].concat())).is_ok());
         for (what, content) in [
             ("fewer entries", [head(2), entry.to_vec()].concat()),
             ("more entries", [head(0), entry.to_vec()].concat()),
             ("a cost of 0", [head(1), vec![5, 1, 1]].concat()),
-            ("no kind", [head(1), vec![5, 1, 8 | 5]].concat()),
-            ("one number twice", [head(2), entry.to_vec(), vec![0, 0, 8]].concat()),
+            ("one number twice", [head(2), entry.to_vec(), vec![0, 0, 16]].concat()),
             ("a number that is too long", [head(1), vec![0xff; 11]].concat()),
             (
                 "a time that is too late",
-                [head(1), vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 1, 8]].concat(),
+                [head(1), vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 1, 16]].concat(),
             ),
-            ("one id twice", [head(2), vec![5, 1, 11], vec![7; 16], vec![5, 1, 11], vec![7; 16]].concat()),
+            ("one id twice", [head(2), vec![5, 1, 19], vec![7; 16], vec![5, 1, 19], vec![7; 16]].concat()),
             (
                 "a number with a mark",
-                [head(1), vec![5, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 8]].concat(),
+                [head(1), vec![5, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 16]].concat(),
             ),
             ("no number left", [&[VERSION, 0, 0, 0, 0, 0, 0, 0, 0][..], &[0xff; 8], &[0x3f, 0, 0]].concat()),
-            ("a cost that no log reaches", [head(3), [&[5, 1][..], &[0x80; 7], &[0x40]].concat().repeat(3)].concat()),
+            ("a cost that no log reaches", [head(3), [&[5, 1][..], &[0x80; 8], &[1]].concat().repeat(3)].concat()),
             ("a huge count", [head(0xff), vec![0xff, 0xff, 0x7f]].concat()),
         ] {
             assert_eq!(Log::from_bytes(&with_sum(&content)).unwrap_err().kind(), ErrorKind::Corrupt, "{what}");

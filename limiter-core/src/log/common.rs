@@ -1,6 +1,8 @@
 //! The most common operations under a resolution, in a few steps.
 
-use super::Log;
+use super::merge::is_same_cell;
+use super::{Log, MERGED, StoredEntry};
+use crate::bounds::MAX_COST;
 use crate::decision::SizedFacts;
 use crate::facts::{Outcome, Usage};
 use crate::merging::Merging;
@@ -13,9 +15,9 @@ impl Log {
     #[inline]
     pub(crate) fn apply_common(&mut self, op: &Op<'_>, now: Timestamp) -> Option<SizedFacts<1>> {
         let ([limit], None) = (op.policy.limits(), op.limiter_policy) else { return None };
-        let (max, oldest, newest) = (limit.max(), self.entries.front()?.at, self.newest()?);
+        let (max, oldest, newest) = (limit.max(), self.entries.front()?.at, *self.entries.back()?);
         let (time, used) = (self.clamped(op.at, now), self.cost());
-        if !op.has_resolution() || op.is_kept() || used > max || !limit.window().counts(oldest, time) {
+        if !op.has_resolution() || op.is_named() || used > max || !limit.window().counts(oldest, time) {
             return None;
         }
         let admitted = used.saturating_add(op.cost) <= max;
@@ -23,17 +25,22 @@ impl Log {
             let missing = used.saturating_add(op.cost).saturating_sub(max);
             let blocker = self.time_of_first_reaching(0, missing).unwrap_or(time);
             let (usage, outcome) = ([Usage { used, oldest, blocker }], Outcome::Nothing);
-            return Some(SizedFacts { admitted, outcome, now: time, newest: Some(newest), usage });
+            return Some(SizedFacts { admitted, outcome, now: time, newest: Some(newest.at), usage });
         }
-        let may_be_kept = self.kept_until.is_some_and(|at| Merging::KEPT.counts(at, newest));
-        if !admitted || may_be_kept {
+        let joins = admitted
+            && newest.marks_at(time) == 0
+            && is_same_cell(limit.resolution_micros(), newest.at, time)
+            && self.cost_of(self.len() - 1) + op.cost <= MAX_COST;
+        if !joins || !self.crossed(Merging::NAMED_FOR, newest.at, time).is_empty() {
             return None;
         }
-        let appended = self.add_to_newest(op, max, time)?;
+        let merged = StoredEntry { at: time, total: newest.total.wrapping_add(op.cost), flagged: self.next | MERGED };
+        *self.entries.back_mut()? = merged;
+        self.next = self.next.wrapping_add(1);
         self.expire_after(op, time, now);
         let oldest = self.entries.front().map_or(time, |oldest| oldest.at);
         let usage = [Usage { used: used + op.cost, oldest, blocker: oldest }];
-        let outcome = Outcome::Appended(self.entry(&appended));
+        let outcome = Outcome::Appended(self.entry(&merged));
         Some(SizedFacts { admitted, outcome, now: time, newest: Some(time), usage })
     }
 }

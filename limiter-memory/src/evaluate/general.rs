@@ -72,7 +72,7 @@ impl<'a> General<'a> {
     /// Whether the operation appends an entry that the log cannot take in its form. An entry alone does not merge.
     fn needs_conversion(&self, entries: &View<'_, impl Encoding>, op: &Op<'_>) -> bool {
         let expired = self.expired_for_all(entries, op);
-        let merges = op.has_resolution() && (op.is_kept() || entries.len() > expired);
+        let merges = op.has_resolution() && (op.is_named() || entries.len() > expired);
         op.appends(self.admitted) && (merges || !entries.can_push(op, expired))
     }
 

@@ -1,13 +1,23 @@
-//! Resolution: which entries an append merges. A plain loop over all pairs, in the words of the contract's section on merging.
-
-use std::collections::HashSet;
+//! Resolution: which entries an append merges. A plain loop, in the words of the contract's section on merging.
 
 use limiter_core::{EntryId, Limit, MAX_COST, Timestamp};
 
 use super::{OracleEntry, age, micros};
 
-/// How long an entry is kept, and how long receipts and idempotency keys are valid if a limit has a resolution. In microseconds.
-pub(super) const KEPT_FOR: u64 = 600_000_000;
+/// How long a log with named entries keeps them apart, and how long receipts and idempotency keys are valid if a limit has a
+/// resolution. In microseconds.
+pub(super) const TEN_MINUTES: u64 = 600_000_000;
+
+/// M1: returns the marks that an append at `now` takes from the newest entry that is left.
+pub(super) fn marks_after(newest: Option<&OracleEntry>, now: Timestamp) -> [bool; 2] {
+    let Some(newest) = newest else { return [false; 2] };
+    let [own, before] = newest.marks;
+    match now.as_micros() / TEN_MINUTES - newest.at.as_micros() / TEN_MINUTES {
+        0 => [own, before],
+        1 => [false, own],
+        _ => [false, false],
+    }
+}
 
 /// An append at `now` to a log whose newest entry was at `before`.
 pub(super) struct Append<'a> {
@@ -15,73 +25,51 @@ pub(super) struct Append<'a> {
     pub(super) limits: &'a [Limit],
     pub(super) before: Timestamp,
     pub(super) now: Timestamp,
-    /// The new entry.
-    pub(super) new: EntryId,
+    pub(super) new: OracleEntry,
 }
 
 impl Append<'_> {
     /// M2 and M6: merges entries, from the oldest to the newest. `name` returns a new id of the store.
     pub(super) fn merge(&self, log: &mut Vec<OracleEntry>, mut name: impl FnMut() -> EntryId) {
-        let ceases = |entry: &&OracleEntry| !is_kept(entry, self.now) && is_kept(entry, self.before);
-        let mut ceased: HashSet<EntryId> = log.iter().filter(ceases).map(|entry| entry.name).collect();
-        let mut newer = 0;
-        while newer < log.len() {
-            let u = log[newer];
-            let is_free = |entry: &OracleEntry| !is_kept(entry, self.now);
-            let older = log[..newer].iter().rposition(is_free).filter(|_| is_free(&u));
-            let pair = older.map(|older| (older, log[older]));
-            let Some((older, v)) =
-                pair.filter(|(_, v)| self.may_merge(v, &u, &ceased) && self.cannot_tell_apart(v, &u))
-            else {
-                newer += 1;
-                continue;
-            };
-            let merged = OracleEntry {
-                name: name(),
-                id: None,
-                kept: false,
-                cost: u.cost.saturating_add(v.cost).min(MAX_COST),
-                ..u
-            };
-            // It counts as an entry that ceased to be kept if one of its parts did.
-            if ceased.contains(&u.name) || ceased.contains(&v.name) {
-                ceased.insert(merged.name);
+        let mut merged: Vec<OracleEntry> = Vec::new();
+        for u in log.drain(..) {
+            match merged.pop_if(|v| self.is_due(&u) && self.cannot_tell_apart(v, &u)) {
+                Some(v) => {
+                    let cost = u.cost.saturating_add(v.cost).min(MAX_COST);
+                    merged.push(OracleEntry { name: name(), id: None, cost, ..u });
+                }
+                None => merged.push(u),
             }
-            log[newer] = merged;
-            // The entry after the merged one is now at this index.
-            log.remove(older);
         }
+        *log = merged;
     }
 
-    /// M3: `u` is the new entry, or it crossed the end of a window, or one of the two ceased to be kept.
-    fn may_merge(&self, v: &OracleEntry, u: &OracleEntry, ceased: &HashSet<EntryId>) -> bool {
-        let has_crossed = |limit: &Limit| counts(limit, u, self.before) && !counts(limit, u, self.now);
-        u.name == self.new || self.limits.iter().any(has_crossed) || [u, v].iter().any(|e| ceased.contains(&e.name))
+    /// M3: `u` is the new entry, or it crossed a boundary.
+    fn is_due(&self, u: &OracleEntry) -> bool {
+        let windows = self.limits.iter().map(|limit| limit.window().as_micros());
+        let has_crossed = |boundary: u64| {
+            u.at <= self.before && age(u, self.before) < boundary && age(u, self.now) >= boundary
+        };
+        u.name == self.new.name || windows.chain([TEN_MINUTES]).any(has_crossed)
     }
 
     /// M4 and M5: both are in one cell, and each limit counts both or neither.
     fn cannot_tell_apart(&self, v: &OracleEntry, u: &OracleEntry) -> bool {
         let cell = |entry: &OracleEntry, resolution| entry.at.as_micros() / resolution;
+        let counts = |limit: &Limit, entry: &OracleEntry| age(entry, self.now) < limit.window().as_micros();
         let resolution = self.resolution(age(u, self.now));
         resolution > 0
             && cell(u, resolution) == cell(v, resolution)
-            && self.limits.iter().all(|limit| counts(limit, u, self.now) == counts(limit, v, self.now))
+            && self.limits.iter().all(|limit| counts(limit, u) == counts(limit, v))
     }
 
-    /// Returns the smallest resolution among the limits whose window is longer than `age`. An exact limit has 0.
+    /// M4: returns the smallest resolution among the limits whose window is longer than `age`. An exact limit has 0.
     fn resolution(&self, age: u64) -> u64 {
+        let is_apart = age < TEN_MINUTES && self.new.marks != [false; 2];
         let longer = self.limits.iter().filter(|limit| limit.window().as_micros() > age);
-        longer.map(|limit| limit.resolution().map_or(0, micros)).min().unwrap_or(0)
+        let smallest = longer.map(|limit| limit.resolution().map_or(0, micros)).min();
+        smallest.filter(|_| !is_apart).unwrap_or(0)
     }
-}
-
-/// M1: returns whether the entry is kept at a time that is not before its own.
-fn is_kept(entry: &OracleEntry, at: Timestamp) -> bool {
-    entry.kept && age(entry, at) < KEPT_FOR
-}
-
-fn counts(limit: &Limit, entry: &OracleEntry, at: Timestamp) -> bool {
-    age(entry, at) < limit.window().as_micros()
 }
 
 #[cfg(all(test, feature = "conformance"))]
@@ -90,7 +78,7 @@ mod tests {
 
     use limiter_core::Policy;
     use limiter_core::store::{LogKey, Op};
-    use limiter_core::{EntryId, Name, NowStore};
+    use limiter_core::{Name, NowStore};
     use proptest::prelude::*;
     use proptest::test_runner::TestRunner;
 
@@ -99,13 +87,10 @@ mod tests {
     use crate::conformance::policies;
 
     /// Returns the time and the cost of what is left if every entry that no limit tells apart from the one before it merges.
-    fn folded<'a>(
-        log: impl Iterator<Item = &'a OracleEntry>,
-        limits: &[Limit],
-        now: Timestamp,
-    ) -> Vec<(Timestamp, u64)> {
+    fn folded(log: &[OracleEntry], limits: &[Limit], now: Timestamp) -> Vec<(Timestamp, u64)> {
         let mut groups: Vec<(&OracleEntry, u64)> = Vec::new();
-        let append = Append { limits, before: now, now, new: EntryId::from_u128(0) };
+        let new = OracleEntry { marks: [false; 2], ..log[log.len() - 1] };
+        let append = Append { limits, before: now, now, new };
         for entry in log {
             match groups.last_mut().filter(|(last, _)| append.cannot_tell_apart(last, entry)) {
                 Some((last, cost)) => (*last, *cost) = (entry, *cost + entry.cost),
@@ -115,42 +100,49 @@ mod tests {
         groups.into_iter().map(|(last, cost)| (last.at, cost)).collect()
     }
 
-    /// Under one policy, merging what is due equals a fold over the whole log, and the log stays small.
+    /// Under one policy, merging what is due equals a fold over the whole log while nothing is named. With named entries, the log
+    /// holds no more than the semantics state.
     #[test]
     fn under_one_policy_the_whole_log_is_folded() {
         let times = [0, 0, 0, 1, 1, 2, 3, 7, 9, 30, 599_999_990].map(Just);
         let step = (proptest::strategy::Union::new(times), 1..=3_u64, 0..8_u8);
         let (mut runner, merges) = (TestRunner::deterministic(), Cell::new(0));
-        let property = |(policy, steps): (Policy, Vec<(u64, u64, u8)>)| {
+        let property = |(policy, names, steps): (Policy, bool, Vec<(u64, u64, u8)>)| {
             let (oracle, log, mut now) =
                 (OracleStore::new(), LogKey::new(Name::new("fold"), b""), 1_700_000_000_000_000);
-            let limits = policy.limits();
+            let (limits, mut marked_until) = (policy.limits(), 0);
             for (after, cost, kind) in steps {
                 now += after;
                 let at = Timestamp::from_micros_saturating(now);
                 let mut before = oracle.entries(log);
                 let op = Op::record(b"", &policy).with_name(log.name).with_cost(cost).at(at);
-                let op = if kind == 0 { op.with_kept() } else { op };
-                oracle.apply_now(&op);
-                let after = oracle.entries(log);
-                before.push(OracleEntry { cost, at, kept: kind == 0, ..after[after.len() - 1] });
+                oracle.apply_now(&if names && kind == 0 { op.with_kept() } else { op });
+                let left = oracle.entries(log);
+                let newest = left[left.len() - 1];
+                if newest.marks != [false; 2] {
+                    marked_until = now;
+                }
+                before.push(OracleEntry { cost, ..newest });
                 before.retain(|entry| age(entry, at) < policy.longest_window().as_micros());
                 cap(&mut before, policy.largest_max());
-                let is_free = |entry: &&OracleEntry| !is_kept(entry, at);
-                let left: Vec<_> = after.iter().filter(is_free).map(|entry| (entry.at, entry.cost)).collect();
-                prop_assert_eq!(&left, &folded(before.iter().filter(is_free), limits, at));
-                merges.set(merges.get() + before.len() - after.len());
-                let cells = |limit: &Limit| {
-                    limit
-                        .resolution()
-                        .map_or(usize::MAX, |each| (limit.window().as_micros() / micros(each)) as usize + 2)
+                if !names {
+                    let left: Vec<_> = left.iter().map(|entry| (entry.at, entry.cost)).collect();
+                    prop_assert_eq!(left, folded(&before, limits, at));
+                }
+                merges.set(merges.get() + before.len() - left.len());
+                let most = |limit: &Limit| {
+                    let cells = |each| (limit.window().as_micros() / micros(each)) as usize + 2;
+                    let counted = || left.iter().filter(|entry| age(entry, at) < limit.window().as_micros()).count();
+                    limit.resolution().map_or_else(counted, cells)
                 };
-                prop_assert!(left.len() <= limits.iter().map(cells).fold(0, usize::saturating_add));
+                let young = left.iter().filter(|entry| age(entry, at) < TEN_MINUTES).count();
+                let marked = if marked_until > 0 && now - marked_until < TEN_MINUTES { young } else { 0 };
+                prop_assert!(left.len() <= limits.iter().map(most).fold(marked, usize::saturating_add));
             }
             Ok(())
         };
         let policies = policies().prop_filter("all limits are exact", Policy::has_resolution);
-        runner.run(&(policies, proptest::collection::vec(step, 1..=60)), property).unwrap();
+        runner.run(&(policies, any::<bool>(), proptest::collection::vec(step, 1..=60)), property).unwrap();
         assert!(merges.get() > 1_000, "{merges:?}");
     }
 }

@@ -104,7 +104,6 @@ fn the_guarantee_needs_each_condition() {
     use Sentence::{L3, M4};
     for (flaw, sentence) in [
         (TakesTheNewerCost, L3),
-        (MergesKeptEntries, L3),
         (TakesCellsFromTheEntry, M4),
         (TakesCellsFromNow, M4),
         (TakesTheLargestResolution, M4),

@@ -83,7 +83,7 @@ impl ListStore {
             Flaw::RepeatsForEver => u64::MAX,
             Flaw::RepeatsOneTooLate => op.retention().window.as_micros() + 1,
             Flaw::RepeatsForTheWholeWindow => op.retention().window.as_micros(),
-            Flaw::RepeatsForTenMinutes if op.has_resolution() => super::merging::KEPT_FOR,
+            Flaw::RepeatsForTenMinutes if op.has_resolution() => super::merging::TEN_MINUTES,
             Flaw::RepeatsInTheOwnWindow => op.policy.longest_window().as_micros(),
             _ => self.flaw.window(op.receipt_window()),
         };
@@ -110,9 +110,9 @@ impl ListStore {
             _ => shared.names << 64,
         };
         let given = self.unclamped(Flaw::KeepsIdsAtTheGivenTime, op.at, now);
-        let keep = op.keep && (op.has_resolution() || self.has(Flaw::KeepsPermitsOfExactLimits));
         let before = log.last().map_or(now, |newest| newest.at);
-        let item = Item { name: own, id: op.id, at: now, given, cost: op.cost, admitted, mode: op.mode, used: 0, keep };
+        let (cost, mode, marks) = (op.cost, op.mode, self.flaw.marks_after(log.last(), op, now));
+        let item = Item { name: own, id: op.id, at: now, given, cost, admitted, mode, used: 0, marks };
         if !self.has(Flaw::LeavesTheIdToTheOlderEntry) && op.id.is_some() {
             log.iter_mut().filter(|other| other.id == op.id).for_each(|other| other.id = None);
         }
@@ -128,6 +128,12 @@ impl ListStore {
             self.flaw.merge(log, op, (before, now), item.name);
         }
         self.flaw.retain(log, op, self.unclamped(Flaw::TrimsAtTheGivenTime, op.at, now), keeps_old);
+        if let [rest @ .., newest] = &mut log[..] {
+            if !self.has(Flaw::TakesMarksOfDroppedEntries) {
+                newest.marks = self.flaw.marks_after(rest.last(), op, now);
+            }
+            newest.marks[0] |= self.flaw.names(op);
+        }
         if !merges_first {
             self.flaw.merge(log, op, (before, now), item.name);
         }
@@ -185,7 +191,7 @@ impl ListStore {
                 admitted,
                 mode: op.mode,
                 used: 0,
-                keep: false,
+                marks: [false; 2],
             };
             shared.ghosts.entry(key.clone()).or_default().push(ghost);
         }

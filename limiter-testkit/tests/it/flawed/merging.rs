@@ -6,8 +6,8 @@ use limiter_core::{Counting, Limit, MAX_COST, Policy};
 use super::Flaw;
 use super::rules::Item;
 
-/// How long entries are kept, in microseconds.
-pub(super) const KEPT_FOR: u64 = 600_000_000;
+/// How long named entries keep others apart, in microseconds.
+pub(super) const TEN_MINUTES: u64 = 600_000_000;
 
 fn resolution(limit: &Limit) -> u64 {
     limit.resolution().map_or(0, |resolution| resolution.as_micros() as u64)
@@ -18,20 +18,40 @@ fn counts(limit: &Limit, item: &Item, now: u64) -> bool {
 }
 
 impl Flaw {
-    fn keeps(self, item: &Item, now: u64) -> bool {
-        let is_kept = match self {
-            Self::MergesKeptEntries => false,
-            Self::MergesPermits => item.id.is_some(),
-            Self::MergesIds => item.keep,
-            _ => item.keep || item.id.is_some(),
+    /// Returns the marks that an append at `now` takes from the newest entry that is left.
+    pub(super) fn marks_after(self, newest: Option<&Item>, op: &Op<'_>, now: u64) -> [bool; 2] {
+        let Some(Item { at, marks: [own, before], .. }) = newest.copied() else { return [false; 2] };
+        if self == Self::ClearsMarksUnderExactLimits && !op.has_resolution() {
+            return [false; 2];
+        }
+        match (now / TEN_MINUTES).saturating_sub(at / TEN_MINUTES) {
+            0 if self == Self::CopiesNoMarks => [false; 2],
+            0 => [own, before],
+            1 if self == Self::MarksOneCell => [false; 2],
+            1 if self == Self::MarksThreeCells => [false, own || before],
+            1 if self == Self::CopiesMarksToTheNextCell => [own, before],
+            1 => [false, own],
+            2 if self == Self::SkipsACellWithoutEntries => [false, own],
+            _ if self == Self::ClearsNoMarks => [own, before],
+            _ => [false; 2],
+        }
+    }
+
+    /// Returns whether the entry is named.
+    pub(super) fn names(self, op: &Op<'_>) -> bool {
+        let is_named = match self {
+            Self::MarksNothing => false,
+            Self::MarksNoPermits => op.id.is_some(),
+            Self::MarksNoIds => op.keep,
+            _ => op.keep || op.id.is_some(),
         };
-        let kept_for = match self {
-            Self::KeepsForEver => u64::MAX,
-            Self::KeepsAMicrosecondTooLong => KEPT_FOR + 1,
-            Self::KeepsAMicrosecondTooShort => KEPT_FOR - 1,
-            _ => KEPT_FOR,
+        let has_resolution = match self {
+            Self::MarksUnderExactLimits => true,
+            Self::MarksByTheOwnPolicy => op.policy.has_resolution(),
+            Self::MarksByTheDefaultPolicy => op.limiter_policy.unwrap_or(op.policy).has_resolution(),
+            _ => op.has_resolution(),
         };
-        is_kept && now.saturating_sub(item.at) < kept_for
+        is_named && has_resolution
     }
 
     fn resolution(self, limits: &[Limit], age: u64) -> u64 {
@@ -48,6 +68,13 @@ impl Flaw {
 
     /// Merges entries. The newest entry before was at `before`, and `new` is the appended one.
     pub(super) fn merge(self, log: &mut Vec<Item>, op: &Op<'_>, (before, now): (u64, u64), new: u128) {
+        let is_marked = log.last().is_some_and(|newest| newest.marks != [false; 2]);
+        let apart = match self {
+            Self::KeepsMarkedLogsApart => u64::MAX,
+            Self::KeepsApartAMicrosecondTooLong => TEN_MINUTES + 1,
+            Self::KeepsApartAMicrosecondTooShort => TEN_MINUTES - 1,
+            _ => TEN_MINUTES,
+        };
         let default = op.limiter_policy.filter(|_| self != Self::MergesByTheOwnPolicy);
         let limits: Vec<Limit> =
             [Some(op.policy), default].into_iter().flatten().flat_map(Policy::limits).copied().collect();
@@ -62,27 +89,21 @@ impl Flaw {
         };
         let of_ends = if self == Self::MissesTheEndsOfTheDefaultPolicy { op.policy.limits() } else { &limits };
         let of_counts = if self == Self::MergesAcrossEndsOfTheDefaultPolicy { op.policy.limits() } else { &limits };
-        let ceases = |item: &Item| item.at <= before && self.keeps(item, before) && !self.keeps(item, now);
-        let mut ceased: Vec<bool> = log.iter().map(ceases).collect();
-        let mut i = 0;
+        let ten_minutes = (self != Self::MissesTenMinutes).then_some(TEN_MINUTES);
+        let mut i = 1;
         while i < log.len() {
-            let is_free = |item: &Item| !self.keeps(item, now);
-            let older = match self {
-                Self::StopsAtKeptEntries => i.checked_sub(1).filter(|older| is_free(&log[*older])),
-                _ => log[..i].iter().rposition(is_free),
-            };
-            let older = older.filter(|older| {
-                let (v, u) = (&log[*older], &log[i]);
-                let p = self.resolution(of_cells, now.saturating_sub(u.at));
-                let crosses = |limit: &Limit| u.at <= before && counts(limit, u, before) && !counts(limit, u, now);
+            let merges = {
+                let (v, u) = (&log[i - 1], &log[i]);
+                let age = now.saturating_sub(u.at);
+                let p = if is_marked && age < apart { 0 } else { self.resolution(of_cells, age) };
+                let mut boundaries = of_ends.iter().map(|limit| limit.window().as_micros()).chain(ten_minutes);
+                let crosses = |b: u64| u.at <= before && before - u.at < b && age >= b;
                 let is_due = match self {
                     Self::MergesWheneverItCan => true,
                     _ if u.name == new => true,
                     Self::MergesOnlyTheNewEntry => false,
-                    Self::MissesTheEndsOfWindows => ceased[i] || ceased[*older],
-                    Self::MissesTheEndOfKeeping => of_ends.iter().any(crosses),
-                    Self::MissesTheOlderEndOfKeeping => of_ends.iter().any(crosses) || ceased[i],
-                    _ => of_ends.iter().any(crosses) || ceased[i] || ceased[*older],
+                    Self::MissesTheEndsOfWindows => crosses(TEN_MINUTES),
+                    _ => boundaries.any(crosses),
                 };
                 let is_near = p > 0
                     && match self {
@@ -94,33 +115,26 @@ impl Flaw {
                     };
                 let same = |limit: &Limit| counts(limit, u, now) == counts(limit, v, now);
                 let may_merge = self != Self::MergesOnlyWhatItAdmitted || u.admitted && v.admitted;
-                may_merge
-                    && is_free(u)
-                    && is_due
-                    && is_near
-                    && (self == Self::MergesAcrossEnds || of_counts.iter().all(same))
-            });
-            let Some(older) = older else {
-                i += 1;
-                continue;
+                may_merge && is_due && is_near && (self == Self::MergesAcrossEnds || of_counts.iter().all(same))
             };
-            log[i] = self.merged(&log[older], &log[i]);
-            ceased[i] = (ceased[i] || ceased[older]) && self != Self::ForgetsThatAPartWasKept;
-            log.remove(older);
-            ceased.remove(older);
+            if merges {
+                log[i] = self.merged(&log[i - 1], &log[i]);
+                log.remove(i - 1);
+            }
+            i += usize::from(!merges);
         }
     }
 
     fn merged(self, v: &Item, u: &Item) -> Item {
-        let mut merged = Item { name: u.name + 1, id: None, keep: false, cost: (u.cost + v.cost).min(MAX_COST), ..*u };
+        let mut merged = Item { name: u.name + 1, id: None, cost: (u.cost + v.cost).min(MAX_COST), ..*u };
         match self {
             Self::TakesTheOlderTime => merged.at = v.at,
             Self::TakesTheNewerCost => merged.cost = u.cost,
             Self::LosesCostsBeyondTheLargest if u.cost + v.cost > MAX_COST => merged.cost = u.cost,
             Self::WrapsMergedCosts => merged.cost = (u.cost + v.cost - 1) % MAX_COST + 1,
             Self::KeepsTheIdsOfMergedEntries => merged.id = u.id.or(v.id),
-            Self::KeepsTheReceiptsOfMergedEntries | Self::MergesKeptEntries => merged.name = u.name,
-            Self::KeepsMergedEntries => merged.keep = u.keep || v.keep,
+            Self::KeepsTheReceiptsOfMergedEntries => merged.name = u.name,
+            Self::TakesTheOlderMarks => merged.marks = v.marks,
             _ => {}
         }
         merged

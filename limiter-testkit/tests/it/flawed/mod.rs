@@ -65,19 +65,20 @@ flaws! {
     Cases L13: NamesEntriesByTheirIds;
     LongLog L14: CountsEntriesIn8Bits;
     Cases L9: LeavesTheIdToTheOlderEntry;
-    Cases M1: MergesKeptEntries MergesPermits MergesIds KeepsForEver KeepsAMicrosecondTooLong KeepsAMicrosecondTooShort
-        KeepsPermitsOfExactLimits;
-    Cases M2: StopsAtKeptEntries MergesBeforeItDrops MergesWhenItPeeks MergesNoAttempts MergesOnlyWhatItAdmitted;
+    Cases M1: MarksNothing MarksNoPermits MarksNoIds MarksUnderExactLimits MarksByTheOwnPolicy MarksByTheDefaultPolicy
+        CopiesNoMarks MarksOneCell MarksThreeCells CopiesMarksToTheNextCell ClearsNoMarks SkipsACellWithoutEntries
+        ClearsMarksUnderExactLimits TakesMarksOfDroppedEntries;
+    Cases M2: MergesBeforeItDrops MergesWhenItPeeks MergesNoAttempts MergesOnlyWhatItAdmitted;
     Cases M3: MergesWheneverItCan MergesOnlyTheNewEntry MissesTheEndsOfWindows MissesTheEndsOfTheDefaultPolicy
-        MissesTheEndOfKeeping
-        MissesTheOlderEndOfKeeping ForgetsThatAPartWasKept;
+        MissesTenMinutes;
+    Cases M4: KeepsMarkedLogsApart KeepsApartAMicrosecondTooLong KeepsApartAMicrosecondTooShort;
     Cases M4: TakesCellsFromTheEntry TakesCellsFromNow TakesTheLargestResolution NeverTakesALongerResolution
         MergesWhatAnExactLimitCounts MergesByTheOwnPolicy TakesTheResolutionOfTheOwnPolicy
         TakesTheResolutionOfTheDefaultPolicy
         EndsCellsAMicrosecondEarly EndsCellsAMicrosecondLate;
     Cases M5: MergesAcrossEnds MergesAcrossEndsOfTheDefaultPolicy;
     Cases M6: TakesTheOlderTime TakesTheNewerCost WrapsMergedCosts LosesCostsBeyondTheLargest KeepsTheIdsOfMergedEntries
-        KeepsTheReceiptsOfMergedEntries KeepsMergedEntries;
+        KeepsTheReceiptsOfMergedEntries TakesTheOlderMarks;
     Cases M7: RepeatsForTheWholeWindow RepeatsForTenMinutes RefundsForTheLongerWindow GivesReceiptsForMergedEntries;
     Cases S1: NamesEntriesByCount RefundsANeighbour RefundsByTimeAlone RefundsByIdAlone SettlesOnAnyKey
         SettlesUnderTheDefaultName;

@@ -18,8 +18,8 @@ pub(super) struct Item {
     pub(super) cost: u64,
     pub(super) admitted: bool,
     pub(super) mode: Mode,
-    /// Whether it was appended for a permit under a limit with a resolution.
-    pub(super) keep: bool,
+    /// Whether an entry was named in its own cell of ten minutes, and in the cell before.
+    pub(super) marks: [bool; 2],
     /// The usage that the operation returned.
     pub(super) used: u64,
 }

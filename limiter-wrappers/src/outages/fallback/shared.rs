@@ -164,7 +164,7 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
         let new_id = u128::from(self.id_prefix) << 64 | u128::from(journal.next_number());
         let entry = Entry { id: op.id.unwrap_or(new_id.into()), at: local.at };
         let (is_given, counts_for, window) = (op.at != At::StoreClock, op.retention().window, op.receipt_window());
-        let has_receipts = op.is_kept() || !op.has_resolution();
+        let has_receipts = op.is_named() || !op.has_resolution();
         let receipts_end = if has_receipts { self.expiry(is_given, entry.at, window) } else { Timestamp::default() };
         let (verdict, sent, policies) = (Some(admitted), op.id.map(|_| op.cost), journal.policies(op));
         let local = Some(Local { id: local.id, verdict, sent, counts_for, policies });
