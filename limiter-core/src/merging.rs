@@ -78,7 +78,8 @@ mod tests {
             assert_eq!(seconds, windows, "{own} {limiter:?}");
             let mut boundaries: Vec<_> = windows.iter().map(|(window, _)| *window).chain([600]).collect();
             boundaries.sort_unstable();
-            let of_merging = merging.boundaries().iter().map(|window| window.as_micros() / 1_000_000).collect::<Vec<_>>();
+            let of_merging =
+                merging.boundaries().iter().map(|window| window.as_micros() / 1_000_000).collect::<Vec<_>>();
             assert_eq!(of_merging, boundaries);
             for (age, resolution) in resolutions {
                 for is_marked in [false, true] {

@@ -11,7 +11,7 @@ use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::reply;
 use crate::request::set_deadline;
-use crate::script::{APPLY, APPLY_MERGING, Arg};
+use crate::script::{APPLY, Arg};
 use crate::server_clock::ServerClock;
 
 /// What a store sends its commands through. Clones share the connection.
@@ -30,8 +30,8 @@ pub(crate) struct EncodedOp<'a> {
     pub(crate) request: Vec<u8>,
     /// The given time.
     pub(crate) at: Option<u64>,
-    /// Whether its entry may merge with others: a limit has a resolution.
-    pub(crate) merges: bool,
+    /// The windows by which entries merge, if a limit has a resolution.
+    pub(crate) windows: Option<Vec<u8>>,
 }
 
 impl Channel {
@@ -57,14 +57,15 @@ impl Channel {
 
     /// Sends an operation. Returns the reply of `apply_fast.lua` or `apply.lua`.
     pub(crate) async fn apply(&self, op: &mut EncodedOp<'_>) -> Result<Value, Failure> {
-        let EncodedOp { stored, request, at, merges } = op;
-        let script = if *merges { &APPLY_MERGING } else { &APPLY };
+        let EncodedOp { stored, request, at, windows } = op;
+        let windows = windows.as_deref().unwrap_or_default();
         let command = |attempt: Attempt| {
             // A given time says nothing about the server's clock.
             let gives_up = attempt.gives_up.filter(|_| at.is_none());
             set_deadline(request, gives_up.and_then(|gives_up| self.clock.at(gives_up)));
             let since = attempt.since_first.map(|since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX));
-            script.call(attempt.load, stored, &[Arg::Bytes(request), (*at).into(), since.into()])
+            let args = [Arg::Bytes(request), (*at).into(), Arg::Bytes(windows), since.into()];
+            APPLY.call(attempt.load, stored, &args)
         };
         let reply = self.run(command).await?;
         if let Some(time) = reply::server_time(&reply.value).filter(|_| at.is_none()) {

@@ -38,7 +38,7 @@ numbers! {
 
     /// The bytes of an id that the store makes: a ttl code and 32 bits, of which the first is 0.
     OWN_ID_LEN: usize = 6;
-    /// The bit of the last 32 that a short entry sets if it was denied, and a long one if it is kept.
+    /// The bit of the last 32 that a short entry sets if it was denied.
     DENIED_ID: u32 = 1 << 31;
     DENIED_BYTE: u32 = DENIED_ID >> 24;
     /// The bytes of a caller's id.
@@ -87,10 +87,15 @@ numbers! {
     /// The most units that a reply reports. A larger number may not be exact in Lua.
     USED_MAX: u64 = 1 << 53;
     MAX_COST: u64 = limiter_core::MAX_COST;
-    /// How long a kept entry takes no part in merging, in microseconds. It has passed after this many cells.
-    KEPT: u64 = Merging::KEPT.as_micros();
-    KEPT_CELL: u64 = KEPT / 2;
-    KEPT_CELLS: u64 = 3;
+    /// How long a log with named entries keeps them apart, in microseconds.
+    TEN_MINUTES: u64 = Merging::NAMED_FOR.as_micros();
+    // The marks of an entry in its tag.
+    NAMED: u64 = 16;
+    NAMED_BEFORE: u64 = 32;
+    /// The bytes of what precedes the boundaries in the windows of an operation.
+    WINDOWS_HEAD_LEN: usize = 1 + 3 * 7;
+    /// The bytes of a boundary: its age, the next window and a resolution.
+    BOUNDARY_LEN: usize = 3 * 7;
     /// How much longer a key is kept whose last append had a given time.
     GIVEN_TIME_GRACE_MS: u64 = 60_000;
     // A repetition looks for the entry of an earlier attempt from this long before that was sent, among at most this number.

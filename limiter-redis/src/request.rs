@@ -1,12 +1,11 @@
 //! Operations and settlements as bytes, in the form that the scripts read.
 
-use limiter_core::store::{At, Merging, Mode, Op, Retention, Settlement};
+use limiter_core::store::{At, Mode, Op, Retention, Settlement};
 use limiter_core::{Counting, Policy};
 
 use crate::format::{ACQUIRE, ATTEMPT, LIMIT_LEN, OP_HEAD_LEN, PEEK, RECORD, RETENTION, SETTLE_HEAD_LEN, TIME_END};
 
-/// Returns an operation without a deadline as `apply_fast.lua` reads it, or under a limit with a resolution, `windows.lua`. `id` is a
-/// caller's 16 bytes or the store's 6.
+/// Returns an operation without a deadline as `apply_fast.lua` reads it. `id` is a caller's 16 bytes or the store's 6.
 pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
     let kind = match (op.mode, op.policy.counting()) {
         (Mode::Acquire, Counting::Admitted) => ACQUIRE,
@@ -27,15 +26,6 @@ pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
         request.extend_from_slice(&u56(max - 1));
     }
     push_limits(&mut request, op.policy);
-    if let Some(merging) = sent_merging(op) {
-        let mut younger = 0;
-        for (window, _) in merging.windows() {
-            request.extend_from_slice(&u56(window.as_micros()));
-            request.extend_from_slice(&u56(merging.resolution_at(younger)));
-            younger = window.as_micros();
-        }
-        request.extend(u8::try_from(merging.windows().len()));
-    }
     request
 }
 
@@ -51,9 +41,28 @@ pub(crate) fn sent_retention(op: &Op<'_>) -> Option<Retention> {
     (op.mode != Mode::Peek && retention != Retention::of(op.policy)).then_some(retention)
 }
 
-/// Returns the windows that are sent along if entries may merge: none for a peek, which appends nothing.
-pub(crate) fn sent_merging(op: &Op<'_>) -> Option<Merging> {
-    op.merging().filter(|_| op.mode != Mode::Peek)
+/// Returns the windows and resolutions by which an append merges entries, as `merge.lua` reads them. `None` if it merges none.
+///
+/// They are 1 if the entry is named and otherwise 0 (1 byte); then 7 bytes each: the resolution of the new entry, the shortest window,
+/// and the first age from which on other entries may merge, [`TIME_END`] if there is none. Then, from the longest on, each boundary
+/// from which on entries may merge: its age, the next window, and the resolution between (7 bytes each).
+pub(crate) fn windows(op: &Op<'_>) -> Option<Vec<u8>> {
+    let merging = op.merging().filter(|_| op.mode != Mode::Peek)?;
+    let (windows, boundaries) = (merging.windows(), merging.boundaries());
+    let mut bytes = vec![u8::from(op.is_named())];
+    bytes.extend_from_slice(&u56(merging.resolution_at(0, false)));
+    bytes.extend_from_slice(&u56(windows.first().map_or(0, |(window, _)| window.as_micros())));
+    let segments = boundaries.iter().filter_map(|boundary| {
+        let (next, _) = windows.iter().find(|(window, _)| window > boundary)?;
+        let segment = [boundary, next].map(|window| window.as_micros());
+        Some((segment, merging.resolution_at(segment[0], false)))
+    });
+    let segments: Vec<_> = segments.filter(|(_, resolution)| *resolution > 0).collect();
+    bytes.extend_from_slice(&u56(segments.first().map_or(TIME_END, |([boundary, _], _)| *boundary)));
+    for ([boundary, next], resolution) in segments.into_iter().rev() {
+        bytes.extend([boundary, next, resolution].into_iter().flat_map(u56));
+    }
+    Some(bytes)
 }
 
 /// Returns a settlement as `settle.lua` reads it.

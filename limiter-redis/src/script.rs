@@ -7,7 +7,6 @@ use redis::{Cmd, Script};
 use crate::format::PLACEHOLDERS;
 
 const HEAD: &str = include_str!("lua/head.lua");
-const WINDOWS: &str = include_str!("lua/windows.lua");
 const PRELUDE: &str = include_str!("lua/prelude.lua");
 const APPLY_FAST_FILE: &str = include_str!("lua/apply_fast.lua");
 const OPERATION: &str = include_str!("lua/operation.lua");
@@ -18,10 +17,7 @@ const INSPECT_FILE: &str = include_str!("lua/inspect.lua");
 
 /// The fast path comes before the prelude: making the functions takes as long as a command or two.
 pub(crate) static APPLY: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, APPLY_FAST_FILE, PRELUDE, OPERATION, APPLY_FILE]));
-/// The script of operations under a limit with a resolution.
-pub(crate) static APPLY_MERGING: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, WINDOWS, APPLY_FAST_FILE, PRELUDE, OPERATION, MERGE, APPLY_FILE]));
+    LazyLock::new(|| LuaScript::new(&[HEAD, APPLY_FAST_FILE, PRELUDE, OPERATION, MERGE, APPLY_FILE]));
 pub(crate) static SETTLE: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, SETTLE_FILE]));
 pub(crate) static INSPECT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, INSPECT_FILE]));
 
@@ -33,15 +29,9 @@ pub(crate) struct LuaScript {
 }
 
 impl LuaScript {
-    /// Joins the files of a script, with numbers in place of names. The lines that begin with `--~` are for scripts that merge.
+    /// Joins the files of a script, with numbers in place of names.
     fn new(files: &[&str]) -> Self {
-        let merges = files.contains(&MERGE);
-        let lines = files.iter().flat_map(|file| file.split_inclusive('\n'));
-        let lines = lines.filter_map(|line| match line.trim_start().strip_prefix("--~ ") {
-            Some(line) => merges.then_some(line),
-            None => Some(line),
-        });
-        let text = fill_in(&lines.collect::<String>());
+        let text = fill_in(&files.concat());
         Self { sha1: Script::new(&text).get_hash().to_owned(), text }
     }
 
@@ -123,7 +113,7 @@ mod tests {
         let unknown: Vec<_> = used.difference(&known).collect();
         let unused: Vec<_> = known.difference(&used).collect();
         assert!(unknown.is_empty() && unused.is_empty(), "unknown: {unknown:?}, unused: {unused:?}");
-        for script in [&APPLY, &APPLY_MERGING, &SETTLE, &INSPECT] {
+        for script in [&APPLY, &SETTLE, &INSPECT] {
             assert!(!script.text.contains('$'), "a name is left");
         }
     }

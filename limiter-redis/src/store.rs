@@ -3,13 +3,13 @@
 use std::fmt;
 
 use async_trait::async_trait;
-use limiter_core::store::{At, Facts, LogKey, Mode, Op, Settlement, SettlementFacts};
+use limiter_core::store::{At, Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{EntryId, Error, ErrorKind, WindowStore};
 use redis::Cmd;
 
 use crate::attempt::{Attempt, Reply};
 use crate::channel::{Channel, EncodedOp};
-use crate::format::{DENIED_ID, OWN_ID_LEN, ttl_code};
+use crate::format::{OWN_ID_LEN, ttl_code};
 use crate::id::IdSource;
 use crate::key::KeySpace;
 use crate::request::given_time;
@@ -89,15 +89,13 @@ impl WindowStore for RedisStore {
             At::StoreClock => ttl_code(op.retention().window),
             At::Given(_) => 0,
         });
-        let merges = op.mode != Mode::Peek && op.has_resolution();
-        let stored_id = own | if merges && op.keep { u64::from(DENIED_ID) } else { 0 };
         let (id, bytes) = match op.id {
             Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
-            None => (EntryId::from_u128(own.into()), &stored_id.to_be_bytes()[8 - OWN_ID_LEN..]),
+            None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[8 - OWN_ID_LEN..]),
         };
         let stored = self.keys.encode(op.log);
-        let mut encoded =
-            EncodedOp { stored: &stored, request: request::apply(&op, bytes), at: given_time(op.at), merges };
+        let (request, windows) = (request::apply(&op, bytes), request::windows(&op));
+        let mut encoded = EncodedOp { stored: &stored, request, at: given_time(op.at), windows };
         let reply = self.channel.apply(&mut encoded).await;
         let reply = reply.map_err(|failure| failure.into_error(&stored).with_log(op.log))?;
         reply::facts(&op, id, &reply).ok_or_else(|| reply::unexpected(&reply).with_log(op.log))

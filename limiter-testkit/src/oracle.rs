@@ -166,7 +166,8 @@ impl NowStore for OracleStore {
         if appends {
             // An older entry may have the id for longer than it is valid.
             log.iter_mut().filter(|entry| has_id(entry)).for_each(|entry| entry.id = None);
-            let mut entry = OracleEntry { name: name(), id: op.id, at: now, cost: op.cost, admitted, marks: [false; 2] };
+            let mut entry =
+                OracleEntry { name: name(), id: op.id, at: now, cost: op.cost, admitted, marks: [false; 2] };
             let before = log.last().map_or(now, |newest| newest.at);
             log.push(entry);
             log.retain(|entry| age(entry, now) < longest);

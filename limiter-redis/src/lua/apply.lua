@@ -1,13 +1,12 @@
 
--- The general form of an operation, after head.lua, apply_fast.lua, prelude.lua and operation.lua.
+-- The general form of an operation, after head.lua, apply_fast.lua, prelude.lua, operation.lua and merge.lua.
 local fits = true
 for i = 1, #limits do
   if limits[i].used + cost > limits[i].max then fits = false end
 end
 
 -- How long an id is valid, and the time of the entry that an earlier attempt of this operation appended, and whether that was admitted.
-local valid, at, admitted = longest, nil, fits
---~ valid = math.min(longest, $KEPT)
+local valid, at, admitted = windows and math.min(longest, $TEN_MINUTES) or longest, nil, fits
 if #id == $CALLER_ID_LEN then
   local index = tag % 16 >= 8 and call('ZRANGEBYLEX', key, '[i' .. id, '(i' .. id .. string.rep('\255', 8), 'LIMIT', '0', '1')[1]
   local appended = index and unpack_struct('>i7', index, 18) + $TIME_BIAS
@@ -15,9 +14,10 @@ if #id == $CALLER_ID_LEN then
     local entry, entry_tag = find_entry(appended, id)
     if entry then at, admitted = appended, entry_tag % 2 == 0 end
   end
-  --~ if appended and not at then lost = appended end
-elseif ARGV[3] and last >= 0 then
-  local found, was_admitted = find_earlier(ARGV[3])
+  -- The new entry takes its id from the older one, which a receipt may still name.
+  if index and not at then gone[1] = index end
+elseif since and last >= 0 then
+  local found, was_admitted = find_earlier(since)
   if found then at, admitted = found, was_admitted end
 end
 
@@ -30,13 +30,13 @@ if appends then
   local capped = make_room(cost)
   high, low = carry(high, low + cost)
   local own, ids, units = #id == $OWN_ID_LEN, tag % 16 >= 8 and count_ids() or 0, cost
-  --~ units = merge(capped, ids, cost)
+  if windows then units = math.min(cost + merge(capped, ids), $MAX_COST) end
   local entry
   if own and can_be_short(ids, low) then
     entry = pack('>i7I5I6I2', t - $TIME_BIAS, low, t - origin, math.min(whole + cost, $SUM_MAX))
     entry = entry .. (fits and id or sub(id, 1, 2) .. string.char(byte(id, 3) + $DENIED_BYTE) .. sub(id, 4))
   else
-    local entry_tag = (fits and 0 or 1) + (units > 1 and 4 or 0) + (ids > 0 and 8 or 0) + held
+    local entry_tag = (fits and 0 or 1) + (units > 1 and 4 or 0) + (ids > 0 and 8 or 0) + marks
     if not own then entry_tag, ids = entry_tag - entry_tag % 16 + entry_tag % 8 + 10, ids + 1 end
     entry = long(t, high, low, entry_tag, id)
   end
@@ -50,11 +50,17 @@ if appends then
   -- A new caller's id moves all ranks up by one. It leaves no room for a ttl code.
   finish(entry, capped, ids, own and 0 or 1, own and unpack_struct('>I2', id) or 0)
   last = t
-  --~ finish_merge(entry)
-  --~ if merged then
-  --~   facts = ''
-  --~   for i = 1, #limits do facts = facts .. usage(limits[i], 0, blocks) end
-  --~ end
+  for i = 1, #gone do call('ZREM', key, gone[i]) end
+  if merged then
+    -- The limits count as much as before, but other entries.
+    read_log(t, entry)
+    facts = ''
+    for i = 1, #limits do
+      local limit = limits[i]
+      limit.used, limit.oldest, limit.rest = count(limit.window)
+      facts = facts .. usage(limit, 0, blocks)
+    end
+  end
 end
 
 local code = (admitted and $ADMITTED or 0) + (appends and $APPENDED or at and $REPEATED or 0) + (last < 0 and $EMPTY or 0)

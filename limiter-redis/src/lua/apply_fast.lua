@@ -1,5 +1,6 @@
 
--- Decides on an operation, and appends its entry. The script is head.lua, this file, prelude.lua, operation.lua and apply.lua.
+-- Decides on an operation, and appends its entry. The script is head.lua, this file, prelude.lua, operation.lua, merge.lua
+-- and apply.lua.
 --
 -- ARGV[1], the request in bytes:
 --   kind (1), plus RETENTION if a retention follows the id
@@ -8,24 +9,24 @@
 --   id (a caller's 16, or the store's 6, which begin with a ttl code: see prelude.lua)
 --   retention, if it differs from that of the limits: window (7), and the most that may be newer than a kept entry (7)
 --   each limit: window (7), maximum (7)
--- ARGV[3]: microseconds since the first attempt, if this is a repetition.
+-- ARGV[3]: the windows and resolutions in bytes if a limit has a resolution; see request.rs.
+-- ARGV[4]: microseconds since the first attempt, if this is a repetition.
 --
 -- Returns a string: a code (1 byte), then 7 bytes each: time, newest, entry, then used, oldest and blocker of each limit.
 -- The code is a sum of ADMITTED, APPENDED, REPEATED, EMPTY and SHORT, or LATE alone: past the deadline. A SHORT reply, that of
 -- the fast path, has no entry, and for each limit what was used before the operation and the oldest, which is also the blocker.
 -- The last limit comes first, then the retention as if it were a limit, then the others.
 --
--- The lines that begin with `--~` are for operations under a limit with a resolution, which have a script of their own. There
--- windows.lua precedes this file.
-
 -- The fast path: common operations on a log whose newest entry is short (see prelude.lua) and therefore describes the whole
 -- log. Every command, table, function or number converted to text shows in the server's time, so there are few of them here.
 -- All else falls through to the general form in apply.lua.
 local t, last, total, first, sum, last_ttl = now, 0, 0, now, 0
-local common = #request % $LIMIT_LEN == $OWN_HEAD_REST and not ARGV[3]
---~ -- The cost of the newest entry if the new one merges with it, and whether it alone counts in a window. A kept entry is long.
---~ local joins, alone = false, false
---~ common = common and string.byte(request, $OP_HEAD_LEN + 3) < $DENIED_BYTE
+local windows, since = ARGV[3], ARGV[4]
+if windows == '' then windows = nil end
+local common = #request % $LIMIT_LEN == $OWN_HEAD_REST and not since and not (windows and string.byte(windows) > 0)
+-- The cost of the newest entry if the new one takes it over; whether that one alone counts in a window; and whether other entries may
+-- merge. Only where a limit has a resolution.
+local joins, alone, crosses = false, false, false
 if newest and common then
   common = #newest == $SHORT_LEN or #newest == $SHORT_COST_LEN
   if common then
@@ -35,11 +36,13 @@ if newest and common then
     common = last >= 0 and last < $TIME_END and total < $SHORT_TOTAL_END
     if last > t then t = last end
     first = last - age
-    --~ -- None but the new entry may merge if none has left a window but the longest.
-    --~ common = common and (#windows == $LIMIT_LEN or t == last or t - first < shortest)
-    --~ if finest > 0 and t - last < shortest and t - t % finest == last - last % finest then
-    --~   joins = #newest == $SHORT_LEN and 1 or unpack_struct('>I7', newest, $SHORT_LEN + 1)
-    --~ end
+    if windows then
+      local _, finest, shortest, boundary = unpack_struct('>BI7I7I7', windows)
+      crosses = t > last and t - first >= boundary
+      if finest > 0 and t - last < shortest and t - t % finest <= last then
+        joins = #newest == $SHORT_LEN and 1 or unpack_struct('>I7', newest, $SHORT_LEN + 1)
+      end
+    end
   end
 end
 if common then
@@ -82,7 +85,7 @@ if common then
       until t - oldest < window
       if not common then break end
     end
-    --~ if joins and used == joins then oldest, alone = t, true end
+    if joins and used == joins then oldest, alone = t, true end
     if retention then
       -- The second is the first to keep if it may stay and the first may not. Dropping more takes a search.
       if rest + cost > max or second and t - first < window and used + cost <= max then common = false break end
@@ -90,7 +93,7 @@ if common then
     elseif used + cost > max then
       fits = false
       if kind == $ATTEMPT then
-        --~ if joins then common = false break end
+        if joins then common = false break end
         -- The attempt counts. Mostly the first entry goes for it, and the second becomes the first and the blocker.
         local member = t - first < window and #request == $OWN_HEAD_LEN + $LIMIT_LEN and call('ZRANGE', key, '1', '1')[1]
         local length, before = #(member or '')
@@ -109,10 +112,10 @@ if common then
   end
   local append = (fits or kind == $ATTEMPT) and kind ~= $PEEK
   if append then
-    common = common and now < deadline and total + cost < $SHORT_TOTAL_END and t - from < $AGE_END
+    common = common and not crosses and now < deadline and total + cost < $SHORT_TOTAL_END and t - from < $AGE_END
   else
     common = common and (kind == $ACQUIRE or kind == $PEEK)
-    --~ if alone then common, oldest = common and not facts, last end
+    if alone then common, oldest = common and not facts, last end
   end
   if common then
     local code = fits and $SHORT + $ADMITTED or $SHORT
@@ -126,11 +129,11 @@ if common then
     counts = counts + cost
     if counts > $SUM_MAX then counts = $SUM_MAX end
     local entry = pack('>i7I5I6I2I2I4', t - $TIME_BIAS, total + cost, t - from, counts, ttl, id)
-    --~ if joins then cost = cost + joins end
+    if joins then cost = cost + joins end
     if cost ~= 1 then entry = entry .. pack('>I7', cost) end
     -- Redis checks its memory limit before the first write only, so the append comes first.
     call('ZADD', key, '0', entry)
-    --~ if joins and (second or from <= last) then call('ZREM', key, newest) end
+    if joins and (second or from <= last) then call('ZREM', key, newest) end
     if second then
       call('ZREMRANGEBYRANK', key, '0', '0')
     elseif from > first then

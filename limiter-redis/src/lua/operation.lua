@@ -1,14 +1,8 @@
 
 -- What apply.lua begins with, and what precedes and follows an append, after prelude.lua.
 read_log(now, newest)
--- What the tag of a new entry that is not kept holds from 16 on: 0 unless the log may hold kept entries. Otherwise 16 times the number
--- of cells of five minutes, from that of `t` on, in which it may; and 64 times the same number for entries that are younger than ten
--- minutes and not kept.
-local held = 0
-if tag >= 16 then
-  local cells = math.floor(tag / 16) % 4 - math.floor(t / $KEPT_CELL) + math.floor(last / $KEPT_CELL)
-  if cells > 0 then held = 16 * cells + 64 * $KEPT_CELLS end
-end
+-- The marks of a new entry, as its tag has them; see `make_room`.
+local marks = 0
 local kind, deadline, cost = unpack_struct('>BI7I7', request)
 local retention = kind > $RETENTION
 if retention then kind = kind - $RETENTION end
@@ -63,6 +57,16 @@ local function make_room(more)
     origin, capped, whole = find(t - longest + 1, cap - more)
     if not capped then origin, capped, whole = t, -1, 0 end
   end
+  if behind >= 0 and capped ~= -1 then
+    -- In the same cell of ten minutes, the marks stay. In the next, the first becomes the second.
+    local cells = t - t % $TEN_MINUTES - last + last % $TEN_MINUTES
+    if cells == 0 then
+      marks = tag - tag % $NAMED
+    elseif cells == $TEN_MINUTES and tag % $NAMED_BEFORE >= $NAMED then
+      marks = $NAMED_BEFORE
+    end
+  end
+  if windows and byte(windows) > 0 and marks % $NAMED_BEFORE == 0 then marks = marks + $NAMED end
   -- Lowers the running total that the new entries go on from: to 0 if they are the first that count, and otherwise long before
   -- it overflows. Entries of one time sort by their totals, so it falls between two times only.
   if last < t then
@@ -73,7 +77,7 @@ end
 
 -- Whether new entries up to this running total are short, in a log with this number of callers' ids.
 local function can_be_short(ids, total)
-  return ids == 0 and held == 0 and high == 0 and total < $SHORT_TOTAL_END and t - origin < $AGE_END and (last < t or is_short(newest))
+  return ids == 0 and marks == 0 and high == 0 and total < $SHORT_TOTAL_END and t - origin < $AGE_END and (last < t or is_short(newest))
 end
 
 -- Follows an append, whose first entry is `entry` and which moved the ranks by `moved`.

@@ -9,10 +9,10 @@
 -- The running total includes the entry. In a log that is never empty it falls by FALL once it has reached FALL_FROM, each in units
 -- of 2^48; a log holds less than that (see `after`). A short entry describes the log when it was appended: how much older the first
 -- entry was, and the sum of all costs, at most 65535 (SUM_MAX). The newest entry is short only if that still holds and the set
--- holds no caller's id and nothing kept. The bits of a tag: 1 denied, 2 caller's id, 4 cost follows, 8 the log held callers' ids
--- at the append. From 16 and from 64 on it has two numbers of two bits each (see `held` in operation.lua).
+-- holds no caller's id, and the entry has no marks. The bits of a tag: 1 denied, 2 caller's id, 4 cost follows, 8 the log held
+-- callers' ids at the append; and the marks (M1 of the contract): 16 if an entry was named in its cell of ten minutes, 32 if one was in
+-- the cell before.
 -- At the same time, short entries sort before long ones, so a short one is never appended after a long one.
--- A kept entry has a caller's id, or it is long and its own id has the bit that a short one sets if it was denied.
 -- A caller's id is found by the member "i" | id | time of its entry. These sort before all entries.
 local byte = string.byte
 
@@ -48,7 +48,7 @@ local function expiry(at, ttl)
   return math.floor((at - at % cell + (ttl % $TTL_CELLS + 1) * cell) / 1000) + 1
 end
 
--- The store's id without the bit of a denied or kept entry.
+-- The store's id without the bit of a denied entry.
 local function without_bit(id)
   local third = byte(id, 3)
   return third < $DENIED_BYTE and id or sub(id, 1, 2) .. string.char(third - $DENIED_BYTE) .. sub(id, 4)

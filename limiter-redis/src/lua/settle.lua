@@ -7,16 +7,11 @@
 -- Returns a string: a code (1 byte), the sum of APPLIED and EMPTY, then 7 bytes each: time, newest, and used and oldest of each
 -- limit.
 
--- The id of an entry as a long one has it.
-local function long_id(member, tag)
-  return is_short(member) and id_of(member, tag) or sub(member, 18, tag % 4 < 2 and $LONG_LEN or $LONG_CALLER_LEN)
-end
-
 -- What an entry becomes when its running total moves: a long one, because what a short one says of the log no longer holds.
 local function moved(member, by)
   local time, h, l, cost, entry_tag = read(member)
   h, l = carry(h, l + by)
-  return long(time, h, l, entry_tag, long_id(member, entry_tag) .. (cost > 1 and pack('>I7', cost) or ''))
+  return long(time, h, l, entry_tag, id_of(member, entry_tag) .. (cost > 1 and pack('>I7', cost) or ''))
 end
 
 -- Settles the entry. Returns whether the log held it.
@@ -44,7 +39,7 @@ local function settle()
       old[#old + 1], new[#new + 1] = member, moved(member, delta)
     end
   end
-  local name = long_id(target, tag)
+  local name = id_of(target, tag)
   if delta ~= 0 then
     tag = tag - tag % 8 + tag % 4 + (cost > 1 and 4 or 0)
     new[1] = sub(new[1], 1, 16) .. string.char(tag) .. name .. (cost > 1 and pack('>I7', cost) or '')

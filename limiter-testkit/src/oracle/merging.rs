@@ -47,9 +47,8 @@ impl Append<'_> {
     /// M3: `u` is the new entry, or it crossed a boundary.
     fn is_due(&self, u: &OracleEntry) -> bool {
         let windows = self.limits.iter().map(|limit| limit.window().as_micros());
-        let has_crossed = |boundary: u64| {
-            u.at <= self.before && age(u, self.before) < boundary && age(u, self.now) >= boundary
-        };
+        let has_crossed =
+            |boundary: u64| u.at <= self.before && age(u, self.before) < boundary && age(u, self.now) >= boundary;
         u.name == self.new.name || windows.chain([TEN_MINUTES]).any(has_crossed)
     }
 
@@ -80,7 +79,8 @@ mod tests {
     use limiter_core::store::{LogKey, Op};
     use limiter_core::{Name, NowStore};
     use proptest::prelude::*;
-    use proptest::test_runner::TestRunner;
+    use proptest::test_runner::RngAlgorithm::ChaCha;
+    use proptest::test_runner::{Config, TestRng, TestRunner};
 
     use super::super::{OracleStore, cap};
     use super::*;
@@ -106,7 +106,8 @@ mod tests {
     fn under_one_policy_the_whole_log_is_folded() {
         let times = [0, 0, 0, 1, 1, 2, 3, 7, 9, 30, 599_999_990].map(Just);
         let step = (proptest::strategy::Union::new(times), 1..=3_u64, 0..8_u8);
-        let (mut runner, merges) = (TestRunner::deterministic(), Cell::new(0));
+        let config = Config { cases: 512, failure_persistence: None, ..Config::default() };
+        let (mut runner, merges) = (TestRunner::new_with_rng(config, TestRng::deterministic_rng(ChaCha)), Cell::new(0));
         let property = |(policy, names, steps): (Policy, bool, Vec<(u64, u64, u8)>)| {
             let (oracle, log, mut now) =
                 (OracleStore::new(), LogKey::new(Name::new("fold"), b""), 1_700_000_000_000_000);

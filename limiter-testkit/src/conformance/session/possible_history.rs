@@ -47,7 +47,10 @@ impl PossibleHistory {
     pub(crate) fn has_the_logs_of(&self, other: &Self) -> bool {
         let entries = |history: &Self, log: Log| {
             let entries = history.planner.entries(log);
-            entries.iter().map(|entry| (entry.at, entry.cost, entry.id, entry.admitted, entry.marks)).collect::<Vec<_>>()
+            entries
+                .iter()
+                .map(|entry| (entry.at, entry.cost, entry.id, entry.admitted, entry.marks))
+                .collect::<Vec<_>>()
         };
         let same = |log: &Log| self.kept.get(log) == other.kept.get(log) && entries(self, *log) == entries(other, *log);
         self.dropped.is_some() == other.dropped.is_some() && self.planner.logs().iter().all(same)

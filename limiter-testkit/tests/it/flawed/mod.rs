@@ -67,7 +67,7 @@ flaws! {
     Cases L9: LeavesTheIdToTheOlderEntry;
     Cases M1: MarksNothing MarksNoPermits MarksNoIds MarksUnderExactLimits MarksByTheOwnPolicy MarksByTheDefaultPolicy
         CopiesNoMarks MarksOneCell MarksThreeCells CopiesMarksToTheNextCell ClearsNoMarks SkipsACellWithoutEntries
-        ClearsMarksUnderExactLimits TakesMarksOfDroppedEntries;
+        ClearsMarksUnderExactLimits TakesMarksOfDroppedEntries TakesTheOlderMarks;
     Cases M2: MergesBeforeItDrops MergesWhenItPeeks MergesNoAttempts MergesOnlyWhatItAdmitted;
     Cases M3: MergesWheneverItCan MergesOnlyTheNewEntry MissesTheEndsOfWindows MissesTheEndsOfTheDefaultPolicy
         MissesTenMinutes;
@@ -78,7 +78,7 @@ flaws! {
         EndsCellsAMicrosecondEarly EndsCellsAMicrosecondLate;
     Cases M5: MergesAcrossEnds MergesAcrossEndsOfTheDefaultPolicy;
     Cases M6: TakesTheOlderTime TakesTheNewerCost WrapsMergedCosts LosesCostsBeyondTheLargest KeepsTheIdsOfMergedEntries
-        KeepsTheReceiptsOfMergedEntries TakesTheOlderMarks;
+        KeepsTheReceiptsOfMergedEntries;
     Cases M7: RepeatsForTheWholeWindow RepeatsForTenMinutes RefundsForTheLongerWindow GivesReceiptsForMergedEntries;
     Cases S1: NamesEntriesByCount RefundsANeighbour RefundsByTimeAlone RefundsByIdAlone SettlesOnAnyKey
         SettlesUnderTheDefaultName;
