@@ -97,8 +97,7 @@ mod tests {
 
     use super::*;
 
-    const FILES: [&str; 9] =
-        [HEAD, WINDOWS, PRELUDE, OPERATION, MERGE, APPLY_FAST_FILE, APPLY_FILE, SETTLE_FILE, INSPECT_FILE];
+    const FILES: [&str; 8] = [HEAD, PRELUDE, OPERATION, MERGE, APPLY_FAST_FILE, APPLY_FILE, SETTLE_FILE, INSPECT_FILE];
 
     /// The names of the numbers in a file.
     fn names(file: &str) -> BTreeSet<&str> {

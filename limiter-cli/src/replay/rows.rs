@@ -50,7 +50,8 @@ pub(super) fn replay<R: Read>(
         number += 1;
         match row {
             Ok(row) => {
-                let result = run_row(&row, limiter).with_context(|| format!("deciding on row {number} of the trace"))?;
+                let result =
+                    run_row(&row, limiter).with_context(|| format!("deciding on row {number} of the trace"))?;
                 each(&row, &result)?;
             }
             Err(error) => {
