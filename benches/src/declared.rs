@@ -1,4 +1,9 @@
-//! The scenarios and goals, which `benches/scenarios/*.json` declare.
+//! The scenarios and goals, which `benches/scenarios/*.json` declare. Data alone: what measures them imports it.
+
+pub(crate) mod http;
+pub mod memory;
+pub mod redis;
+pub(crate) mod service;
 
 use std::sync::LazyLock;
 
@@ -49,14 +54,14 @@ fn parse<S: DeserializeOwned>(text: &str) -> Declared<S> {
 }
 
 /// One operation in memory.
-pub static MEMORY: LazyLock<Declared<crate::local::Scenario>> =
+pub static MEMORY: LazyLock<Declared<memory::Scenario>> =
     LazyLock::new(|| parse(include_str!("../scenarios/memory.json")));
 /// Requests through axum.
-pub(crate) static HTTP: LazyLock<Declared<crate::local::http::Scenario>> =
+pub(crate) static HTTP: LazyLock<Declared<http::Scenario>> =
     LazyLock::new(|| parse(include_str!("../scenarios/http.json")));
 /// Requests to the server.
-pub(crate) static SERVICE: LazyLock<Declared<crate::service::Scenario>> =
+pub(crate) static SERVICE: LazyLock<Declared<service::Scenario>> =
     LazyLock::new(|| parse(include_str!("../scenarios/service.json")));
 /// Decisions in Redis.
-pub static REDIS: LazyLock<Declared<crate::remote::Scenario>> =
+pub static REDIS: LazyLock<Declared<redis::Scenario>> =
     LazyLock::new(|| parse(include_str!("../scenarios/redis.json")));

@@ -4,10 +4,13 @@
 
 #![allow(missing_debug_implementations, reason = "the peers have none")]
 
+mod clients;
 pub mod declared;
-pub mod local;
+mod http;
+pub mod measure;
+pub mod memory;
 pub mod record;
-pub mod remote;
+mod redis;
 pub mod render;
 mod service;
 pub mod turns;

@@ -1,11 +1,11 @@
 //! The documents that show figures. A page is written by hand, except for the sections between two comments, which are
 //! rendered from the records of all processor families.
 
-pub(crate) mod memory;
-mod plots;
-pub(crate) mod redis;
-pub(crate) mod service;
-pub(crate) mod surface;
+mod heat_map;
+mod memory;
+mod redis;
+mod service;
+mod surface;
 mod table;
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::record::{GROUPS, MEMORY, REDIS, Record, SURFACE};
+use crate::record::{Group, Record};
 
 /// The pages with rendered sections.
 const PAGES: [&str; 6] = [
@@ -29,19 +29,30 @@ const PAGES: [&str; 6] = [
 /// Sections by name.
 pub type Sections = BTreeMap<&'static str, String>;
 
+/// Returns the sections that show the records of a group.
+#[must_use]
+pub fn sections(group: Group, records: &[Record]) -> Sections {
+    match group {
+        Group::Memory => memory::sections(records),
+        Group::Surface => surface::sections(records),
+        Group::Redis => redis::sections(records),
+        Group::Http => service::http_sections(records),
+        Group::Service => service::sections(records),
+    }
+}
+
 /// Returns the paths and texts of all documents, rendered from the committed records.
 ///
 /// # Errors
 /// If a record or a page cannot be read, no page shows a section, or a plot cannot be drawn.
 pub fn all(workspace: &Path) -> Result<Vec<(String, String)>> {
-    let mut all = Vec::new();
-    let mut unused = Sections::new();
-    for group in GROUPS {
-        unused.extend((group.sections)(&Record::load_all(group, workspace)?));
+    let load = |group| Record::load_all(group, workspace);
+    let mut rendered = Sections::from([("costs", memory::costs(&load(Group::Memory)?, &load(Group::Redis)?))]);
+    for group in Group::ALL {
+        rendered.extend(sections(group, &load(group)?));
     }
-    let memory = Record::load_all(&MEMORY, workspace)?;
-    unused.insert("costs", memory::costs(&memory, &Record::load_all(&REDIS, workspace)?));
-    let rendered = unused.clone();
+    let mut unused = rendered.clone();
+    let mut all = Vec::new();
     for path in PAGES {
         let mut page = fs::read_to_string(workspace.join(path)).with_context(|| format!("cannot read {path}"))?;
         for (name, text) in &rendered {
@@ -53,9 +64,9 @@ pub fn all(workspace: &Path) -> Result<Vec<(String, String)>> {
         all.push((path.to_owned(), page));
     }
     ensure!(unused.is_empty(), "no page has the sections {:?}", unused.into_keys());
-    all.push(("docs/bench-admitted.svg".to_owned(), plots::admitted(&memory)?));
-    for record in Record::load_all(&SURFACE, workspace)? {
-        all.push((surface::plot(&record), plots::heat_map(&record)?));
+    for record in load(Group::Surface)? {
+        let path = format!("docs/bench-surface-{}.svg", record.family().to_lowercase());
+        all.push((path, heat_map::draw(&record)?));
     }
     Ok(all)
 }

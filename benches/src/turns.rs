@@ -4,107 +4,97 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::record::{Figures, put};
+use crate::record::{Figures, Results, put};
 
-/// How long to measure.
-#[derive(Clone, Copy, Debug)]
-pub struct Effort {
-    /// The program's argument that selects it.
-    pub argument: &'static str,
-    /// The number of turns per contestant in memory, and their duration.
-    pub rounds: usize,
-    /// See [`rounds`](Self::rounds).
-    pub turn: Duration,
-    /// The time for the turns of a cell of the surface.
-    pub cell: Duration,
-    /// Whether to measure those cells of the surface that take long to fill.
-    pub all_cells: bool,
-    /// The most keys of a scenario.
-    pub keys: usize,
-    /// The number of turns per contestant in Redis where the server's time is measured, and the decisions of a turn. Few,
-    /// so that other load interrupts few turns.
-    pub server: (usize, usize),
-    /// The same where clients are measured. With more than one task, a turn has four times as many decisions.
-    pub clients: (usize, usize),
+/// A run over scenarios, and its results so far.
+pub(crate) struct Run<'a> {
+    /// Whether to run longer turns, and more of them.
+    pub(crate) full: bool,
+    only: Option<&'a str>,
+    pub(crate) results: Results,
+    /// The version of the server, if there is one.
+    pub(crate) server: Option<String>,
 }
 
-impl Effort {
-    /// Each group takes less than three minutes.
-    pub const QUICK: Self = Self {
-        argument: "--quick",
-        rounds: 31,
-        turn: Duration::from_millis(10),
-        cell: Duration::from_secs(1),
-        all_cells: false,
-        keys: 1_000_000,
-        server: (151, 300),
-        clients: (15, 2000),
-    };
-    /// Takes more turns.
-    pub const FULL: Self = Self {
-        argument: "--full",
-        rounds: 201,
-        turn: Duration::from_millis(20),
-        cell: Duration::from_secs(3),
-        all_cells: true,
-        server: (381, 200),
-        clients: (61, 3000),
-        ..Self::QUICK
-    };
-    /// Checks that everything works.
-    pub const TEST: Self = Self {
-        argument: "--test",
-        rounds: 1,
-        turn: Duration::from_micros(10),
-        cell: Duration::ZERO,
-        keys: 200,
-        server: (2, 20),
-        clients: (2, 300),
-        ..Self::QUICK
-    };
+impl<'a> Run<'a> {
+    pub(crate) fn new(full: bool, only: Option<&'a str>) -> Self {
+        Self { full, only, results: Results::new(), server: None }
+    }
+
+    /// Measures a scenario if its name contains the wanted text.
+    pub(crate) fn scenario(&mut self, name: &str, measure: impl FnOnce(bool) -> Result<Figures>) -> Result<()> {
+        if self.only.is_none_or(|only| name.contains(only)) {
+            eprintln!("{name}");
+            self.results.insert(name.to_owned(), measure(self.full).with_context(|| name.to_owned())?);
+        }
+        Ok(())
+    }
 }
 
 /// The figures of one turn, by measure.
 pub(crate) type Turn = Vec<(&'static str, f64)>;
 
-/// One contestant of a scenario.
-pub(crate) struct Case<'a> {
+/// Who takes turns in a scenario.
+pub(crate) struct Contestant<'a> {
     /// Its name in the tables.
-    pub(crate) who: &'a str,
+    pub(crate) name: &'a str,
     /// Makes one turn.
     pub(crate) turn: Box<dyn FnMut() -> Result<Turn> + 'a>,
 }
 
-/// The measures whose ratios are recorded.
-const RATIOS: [&str; 4] = ["script", "processor", "rate", "each"];
+impl<'a> Contestant<'a> {
+    /// Returns a contestant whose turns take about `turn`. `run` makes a number of operations.
+    pub(crate) fn timed(name: &'a str, turn: Duration, mut run: impl FnMut(u64) -> Duration + 'a) -> Self {
+        // Finding the number of operations also warms up.
+        let mut count = 64;
+        let elapsed = loop {
+            let elapsed = run(count);
+            if elapsed >= turn / 4 {
+                break elapsed;
+            }
+            count *= 4;
+        };
+        let count = (count as f64 * turn.as_secs_f64() / elapsed.as_secs_f64()) as u64;
+        Self::counted(name, count.max(1), run)
+    }
 
-/// Measures all cases in turns until the predicate is true of the number of rounds. Returns the medians, and for [`RATIOS`]
-/// the median and the quartiles of the ratios of the first case to each other, round by round.
-pub(crate) fn measure(cases: &mut [Case<'_>], is_done: impl Fn(usize) -> bool) -> Result<Figures> {
-    let mut turns = vec![Vec::new(); cases.len()];
+    /// Returns a contestant with this many operations in a turn.
+    pub(crate) fn counted(name: &'a str, count: u64, mut run: impl FnMut(u64) -> Duration + 'a) -> Self {
+        let turn = move || Ok(vec![("ns", run(count).as_nanos() as f64 / count as f64)]);
+        Self { name, turn: Box::new(turn) }
+    }
+}
+
+/// The measures whose ratios are recorded.
+const RATIOS: [&str; 2] = ["script", "processor"];
+
+/// Measures all contestants in turns until the predicate is true of the number of rounds. Returns the medians, and for
+/// [`RATIOS`] the median and the quartiles of the ratios of the first contestant to each other, round by round.
+pub(crate) fn measure(all: &mut [Contestant<'_>], is_done: impl Fn(usize) -> bool) -> Result<Figures> {
+    let mut turns = vec![Vec::new(); all.len()];
     for round in 0.. {
         if is_done(round) {
             break;
         }
-        for turn in 0..cases.len() {
+        for turn in 0..all.len() {
             // Every other round in the opposite order.
-            let i = if round % 2 == 0 { round + turn } else { round + cases.len() - turn } % cases.len();
-            turns[i].push((cases[i].turn)().with_context(|| cases[i].who.to_owned())?);
+            let i = if round % 2 == 0 { round + turn } else { round + all.len() - turn } % all.len();
+            turns[i].push((all[i].turn)().with_context(|| all[i].name.to_owned())?);
         }
     }
     let samples = |turns: &[Turn], measure| -> Vec<f64> {
         turns.iter().flatten().filter(|figure| figure.0 == measure).map(|figure| figure.1).collect()
     };
     let mut figures = Figures::new();
-    for (case, own) in cases.iter().zip(&turns) {
-        for (measure, _) in own.first().into_iter().flatten() {
-            let all = samples(own, *measure);
-            put(&mut figures, case.who, measure, median(&all));
-            if RATIOS.contains(measure) && case.who != cases[0].who {
-                let ratios: Vec<f64> = samples(&turns[0], *measure).iter().zip(&all).map(|(a, b)| a / b).collect();
+    for (contestant, own_turns) in all.iter().zip(&turns) {
+        for (measure, _) in own_turns.first().into_iter().flatten() {
+            let own = samples(own_turns, *measure);
+            put(&mut figures, contestant.name, measure, median(&own));
+            if RATIOS.contains(measure) && contestant.name != all[0].name {
+                let ratios: Vec<f64> = samples(&turns[0], *measure).iter().zip(&own).map(|(a, b)| a / b).collect();
                 for (suffix, quarters) in [("", 2), (", low", 1), (", high", 3)] {
-                    let name = format!("{measure} to {}{suffix}", case.who);
-                    put(&mut figures, cases[0].who, &name, quantile(&ratios, quarters));
+                    let name = format!("{measure} to {}{suffix}", contestant.name);
+                    put(&mut figures, all[0].name, &name, quantile(&ratios, quarters));
                 }
             }
         }

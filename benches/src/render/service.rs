@@ -1,29 +1,43 @@
-//! The sections of requests to the server.
+//! The sections of requests to the server, and through axum.
 
 use super::Sections;
 use super::table::{figure, goals, latency, origin, ratio, row, table};
-use crate::declared::SERVICE;
+use crate::declared::{HTTP, SERVICE};
+use crate::http;
 use crate::record::Record;
 use crate::service::{MEMORY, OURS, PEER};
 
-pub(crate) fn sections(records: &[Record]) -> Sections {
+pub(super) fn sections(records: &[Record]) -> Sections {
     let columns = [
-        figure("limiter-server", OURS, "processor", 1),
-        figure("always OK", PEER, "processor", 1),
+        figure("limiter-server", OURS, "processor"),
+        figure("always OK", PEER, "processor"),
         ratio("ratio", OURS, "processor", PEER),
         latency("latency", OURS),
         latency("latency, always OK", PEER),
     ];
     let scenarios = SERVICE.scenarios.iter().map(|scenario| row(&scenario.name, &scenario.about));
-    let keys = [figure("MiB", OURS, "MiB", 0)];
     let memory = [("10,000,000 keys, at most 1,000,000 held".to_owned(), MEMORY.to_owned())];
+    let unit = "processor time relative to always OK, unless another unit is named";
     Sections::from([
         ("service-origin", origin(records)),
         ("service", table(records, "scenario", &columns, scenarios)),
-        ("service-memory", table(records, "requests of", &keys, memory)),
-        (
-            "service-goals",
-            goals(records, "processor time relative to always OK, unless another unit is named", &SERVICE.goals),
-        ),
+        ("service-memory", table(records, "requests of", &[figure("MiB", OURS, "MiB")], memory)),
+        ("service-goals", goals(records, unit, &SERVICE.goals)),
+    ])
+}
+
+pub(super) fn http_sections(records: &[Record]) -> Sections {
+    let columns = [
+        figure(http::BARE, http::BARE, "ns"),
+        figure(http::OURS, http::OURS, "ns"),
+        figure(http::GOVERNOR, http::GOVERNOR, "ns"),
+        figure("overhead, limiter", http::OURS, "overhead"),
+        figure("overhead, governor", http::GOVERNOR, "overhead"),
+    ];
+    let scenarios = HTTP.scenarios.iter().map(|scenario| row(&scenario.name, &scenario.about));
+    Sections::from([
+        ("http-origin", origin(records)),
+        ("http", table(records, "scenario", &columns, scenarios)),
+        ("http-goals", goals(records, "overhead to tower_governor's", &HTTP.goals)),
     ])
 }

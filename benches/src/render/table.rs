@@ -17,56 +17,45 @@ pub(super) fn column<'a>(title: &str, cell: impl Fn(&Record, &str) -> Option<Str
     Column { title: title.to_owned(), cell: Box::new(cell) }
 }
 
-/// Returns the column of a number.
-pub(super) fn number<'a>(title: &str, decimals: usize, of: impl Fn(&Record, &str) -> Option<f64> + 'a) -> Column<'a> {
-    column(title, move |record, item| Some(format!("{:.decimals$}", of(record, item)?)))
+/// Returns the column of a contestant's figure in each scenario.
+pub(super) fn figure<'a>(title: &str, who: &'a str, measure: &'a str) -> Column<'a> {
+    column(title, move |record, scenario| record.get(scenario, who, measure).map(number))
 }
 
-/// Returns the column of a contestant's figure.
-pub(super) fn figure<'a>(title: &str, who: &'a str, measure: &'a str, decimals: usize) -> Column<'a> {
-    number(title, decimals, move |record, name| record.get(name, who, measure))
+/// Returns the column of a figure of each contestant in one scenario, as a multiple of `unit`.
+pub(super) fn figure_of_each<'a>(title: &str, scenario: &'a str, measure: &'a str, unit: f64) -> Column<'a> {
+    column(title, move |record, who| record.get(scenario, who, measure).map(|figure| number(figure / unit)))
 }
 
 /// Returns the column of a contestant's median and 99th percentile.
 pub(super) fn latency<'a>(title: &str, who: &'a str) -> Column<'a> {
-    column(title, move |record, name| {
-        Some(format!("{:.0}, {:.0}", record.get(name, who, "half")?, record.get(name, who, "p99")?))
+    column(title, move |record, scenario| {
+        let of = |measure| record.get(scenario, who, measure).map(number);
+        Some(format!("{}, {}", of("half")?, of("p99")?))
     })
 }
 
 /// Returns the column of the ratio of `who` to another contestant: the median, and the quartiles in brackets.
 pub(super) fn ratio<'a>(title: &str, who: &'a str, measure: &str, other: &str) -> Column<'a> {
     let measure = format!("{measure} to {other}");
-    column(title, move |record, name| {
-        let part = |suffix| record.get(name, who, &format!("{measure}{suffix}"));
-        Some(format!("{:.2} ({:.2} to {:.2})", part("")?, part(", low")?, part(", high")?))
+    column(title, move |record, scenario| {
+        let part = |suffix| record.get(scenario, who, &format!("{measure}{suffix}")).map(number);
+        Some(format!("{} ({} to {})", part("")?, part(", low")?, part(", high")?))
     })
 }
 
-/// Returns the column of a contestant's nanoseconds in each scenario.
-pub(super) fn nanos_of(who: &str) -> Column<'_> {
-    column(who, move |record, scenario| record.nanos(scenario, who).map(nanos))
-}
-
-/// Returns the columns of contestants. The first is this library. The others have their ratio to it in brackets: the
-/// recorded one, or that of the medians.
-pub(super) fn beside<'a>(
-    who: &[&'a str],
-    measure: &'a str,
-    show: impl Fn(f64) -> String + Copy + 'a,
-) -> Vec<Column<'a>> {
+/// Returns the columns of contestants in nanoseconds. The first is this library. The others have their ratio to it in
+/// brackets, which is bold if they are faster.
+pub(super) fn beside<'a>(who: &[&'a str]) -> Vec<Column<'a>> {
     let ours = who[0];
     let cell = |who: &'a str| {
-        let ratio = format!("{measure} to {who}");
         column(who, move |record, scenario| {
-            let figure = record.get(scenario, who, measure)?;
-            if who == ours {
-                return Some(format!("**{}**", show(figure)));
-            }
-            Some(match (record.get(scenario, ours, &ratio), record.get(scenario, ours, measure)) {
-                (Some(ratio), _) => format!("{} ({:.2})", show(figure), 1.0 / ratio),
-                (None, Some(ours)) => format!("{} ({:.1})", show(figure), figure / ours),
-                (None, None) => show(figure),
+            let nanos = number(record.nanos(scenario, who)?);
+            Some(match record.ratio(scenario, who, ours) {
+                _ if who == ours => format!("**{nanos}**"),
+                None => nanos,
+                Some(ratio) if ratio < 1.0 => format!("{nanos} (**{}**)", number(ratio)),
+                Some(ratio) => format!("{nanos} ({})", number(ratio)),
             })
         })
     };
@@ -110,8 +99,8 @@ pub(super) fn goals(records: &[Record], what: &str, goals: &[Goal]) -> String {
         let figures: Vec<Option<f64>> = records.iter().map(|record| goal.measured(record)).collect();
         if figures.iter().any(Option::is_some) {
             let met = if figures.iter().flatten().all(|figure| figure <= most) { "met" } else { "**missed**" };
-            let shown = |figure: Option<f64>| figure.map_or_else(String::new, |figure| format!("{figure:.2}"));
-            let figures: Vec<String> = figures.into_iter().map(shown).collect();
+            let figures: Vec<String> =
+                figures.into_iter().map(|figure| figure.map_or_else(String::new, number)).collect();
             let _ = writeln!(out, "| {what} | {most} | {} | {met} |", figures.join(" | "));
         }
     }
@@ -127,13 +116,11 @@ pub(super) fn origin(records: &[Record]) -> String {
     records.iter().map(line).collect()
 }
 
-pub(super) fn nanos(nanos: f64) -> String {
-    if nanos < 100.0 { format!("{nanos:.1}") } else { format!("{nanos:.0}") }
-}
-
-/// Returns the number with its thousands separated by commas.
-pub(super) fn thousands(number: usize) -> String {
-    let digits = number.to_string();
-    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().filter_map(|group| str::from_utf8(group).ok()).collect();
-    groups.join(",")
+/// Returns a figure with three digits, or all before the point.
+pub(super) fn number(figure: f64) -> String {
+    match figure {
+        _ if figure.fract() == 0.0 || figure >= 100.0 => format!("{figure:.0}"),
+        _ if figure >= 10.0 => format!("{figure:.1}"),
+        _ => format!("{figure:.2}"),
+    }
 }

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
@@ -13,55 +14,41 @@ use limiter_core::{Limit, Limiter};
 use limiter_memory::MemoryStore;
 use limiter_tower::key::PeerAddress;
 use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
-use serde::Deserialize;
 use tower::{Service, ServiceExt};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
-use super::scenarios::{Timed, in_turns};
 use crate::declared::HTTP;
-use crate::record::{Measured, Results};
-use crate::turns::Effort;
-
-/// Requests of a number of addresses in turns, as declared.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Scenario {
-    pub(crate) name: String,
-    pub(crate) about: String,
-    limit: Limit,
-    addresses: u32,
-    #[serde(default)]
-    denied: bool,
-}
+use crate::declared::http::Scenario;
+use crate::record::Figures;
+use crate::turns::{self, Contestant, Run};
 
 pub(crate) const BARE: &str = "bare app";
 pub(crate) const OURS: &str = "limiter-tower";
 pub(crate) const GOVERNOR: &str = "tower_governor";
 
-/// Measures the scenarios whose names contain `only`. The overhead is the time beyond the bare app's.
-pub(crate) fn measure(effort: &Effort, only: Option<&str>) -> Measured {
+/// Measures all scenarios.
+pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
+    HTTP.scenarios.iter().try_for_each(|scenario| run.scenario(&scenario.name, |full| compare(scenario, full)))
+}
+
+/// Measures all apps in turns. The overhead is the time beyond the bare app's.
+fn compare(&Scenario { limit, addresses, denied, .. }: &Scenario, full: bool) -> Result<Figures> {
     // Short turns: a change of the machine's other load then falls into few of them.
-    let effort = Effort { rounds: 16 * effort.rounds, turn: Duration::from_millis(1), ..*effort };
-    let mut results = Results::new();
-    for Scenario { name, about, limit, addresses, denied } in &HTTP.scenarios {
-        if only.is_none_or(|only| name.contains(only)) {
-            eprintln!("{name}: {about}");
-            let expected = if *denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
-            let mut all = [
-                timed(BARE, app(), *addresses, StatusCode::OK),
-                timed(OURS, app().layer(limiter(*limit)), *addresses, expected),
-                timed(GOVERNOR, governed(*limit), *addresses, expected),
-            ];
-            let mut figures = in_turns(&mut all, &effort)?;
-            let bare = figures[BARE]["ns"];
-            for figures in figures.values_mut() {
-                figures.insert("overhead".to_owned(), figures["ns"] - bare);
-            }
-            results.insert(name.clone(), figures);
-        }
+    let (rounds, turn) = (if full { 3000 } else { 500 }, Duration::from_millis(1));
+    let expected = if denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+    let mut all = [
+        (BARE, app(), StatusCode::OK),
+        (OURS, app().layer(limiter(limit)), expected),
+        (GOVERNOR, governed(limit), expected),
+    ]
+    .map(|(name, app, expected)| Contestant::timed(name, turn, requests(app, addresses, expected)));
+    let mut figures = turns::measure(&mut all, |round| round >= rounds)?;
+    let bare = figures[BARE]["ns"];
+    for figures in figures.values_mut() {
+        figures.insert("overhead".to_owned(), figures["ns"] - bare);
     }
-    Ok((results, None))
+    Ok(figures)
 }
 
 fn app() -> Router {
@@ -81,9 +68,9 @@ fn governed(limit: Limit) -> Router {
     app().layer(GovernorLayer::new(config))
 }
 
-/// Sends requests from these addresses in turns.
-fn timed(who: &'static str, app: Router, addresses: u32, expected: StatusCode) -> Timed {
-    let (mut app, mut next) = (app, 0_u32);
+/// Returns a function that sends so many requests from these addresses in turns.
+fn requests(mut app: Router, addresses: u32, expected: StatusCode) -> impl FnMut(u64) -> Duration {
+    let mut next = 0;
     let mut send = move || {
         next = (next + 1) % addresses;
         let mut request = Request::new(Body::empty());
@@ -94,13 +81,12 @@ fn timed(who: &'static str, app: Router, addresses: u32, expected: StatusCode) -
     if expected != StatusCode::OK {
         (0..10).for_each(|_| drop(send()));
     }
-    let run = move |count| {
-        let began = Instant::now();
+    move |count| {
+        let start = Instant::now();
         for _ in 0..count {
             let response = send();
             assert!(response.is_ok_and(|response| response.status() == expected));
         }
-        began.elapsed()
-    };
-    Timed { who, run: Box::new(run), operations: None }
+        start.elapsed()
+    }
 }

@@ -8,10 +8,9 @@ use hdrhistogram::Histogram;
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
 
-use super::bytes::held;
-use super::library::Library;
-use super::peers::Governor;
-use crate::record::{Figures, Results, put};
+use super::bytes::allocated;
+use super::libraries::PEERS;
+use crate::record::{Figures, put};
 
 pub(crate) const FLOOD: &str = "flood";
 
@@ -23,41 +22,33 @@ const IDLE: &str = "a loop that waits";
 /// All contestants, in the order of the table.
 pub(crate) const FLOODED: [&str; 5] = [BOUNDED, LARGER, UNBOUNDED, GOVERNOR, IDLE];
 const KEYS: u32 = 10_000_000;
-/// The limit of each key.
-const MAX: u32 = 100;
-/// The number of flood keys between two requests of the key that has used up its limit.
-const VICTIM_EVERY: u32 = 100_000;
 
-/// Floods all contestants. Returns the mean, quantiles and the maximum of the calls in nanoseconds, the bytes held at the end,
-/// and whether a key that had used up its limit was denied throughout.
-pub(crate) fn measure() -> Results {
+/// Floods all contestants. Returns the mean, quantiles and the maximum of the calls in nanoseconds, and the bytes held at the
+/// end.
+pub(crate) fn measure() -> Figures {
     let (mut figures, policy) = (Figures::new(), policy!("100/1h"));
     for (who, max_keys) in [(BOUNDED, Some(100_000)), (LARGER, Some(1_000_000)), (UNBOUNDED, None)] {
-        let before = held();
+        let before = allocated();
         let store = max_keys.map_or_else(MemoryStore::new, MemoryStore::with_max_keys);
         let limiter = Limiter::new("bench", policy.clone(), store);
         flood(&mut figures, who, before, |key| limiter.acquire(key).now().is_ok_and(|decision| decision.allowed()));
     }
-    let (before, governor) = (held(), Governor::with(&policy));
+    let (before, governor) = (allocated(), (PEERS[1].limiter)(&policy));
     flood(&mut figures, GOVERNOR, before, |key| governor.allows(key));
     drop(governor);
     let fastest = figures.values().map(|figures| figures["mean"]).fold(f64::MAX, f64::min);
     let length = Duration::from_nanos(fastest as u64);
-    flood(&mut figures, IDLE, held(), |_| {
+    flood(&mut figures, IDLE, allocated(), |_| {
         let start = Instant::now();
         while black_box(start).elapsed() < length {}
         true
     });
-    Results::from([(FLOOD.to_owned(), figures)])
+    figures
 }
 
 fn flood(figures: &mut Figures, who: &str, before: f64, allows: impl Fn(&String) -> bool) {
-    let victim = "victim".to_owned();
-    for _ in 0..MAX {
-        allows(&victim);
-    }
     let mut times = Histogram::<u32>::new(3).expect("three digits are valid");
-    let (mut key, mut victim_denied) = (String::with_capacity(32), true);
+    let mut key = String::with_capacity(32);
     for i in 0..KEYS {
         key.clear();
         let _ = write!(key, "user:{i:011}");
@@ -66,17 +57,11 @@ fn flood(figures: &mut Figures, who: &str, before: f64, allows: impl Fn(&String)
         let took = start.elapsed().as_nanos() as u64;
         assert!(allowed, "{who} on {key}");
         times.record(took).expect("the histogram grows");
-        if i % VICTIM_EVERY == VICTIM_EVERY - 1 {
-            victim_denied &= !allows(&victim);
-        }
     }
     let mut put = |measure, figure| put(figures, who, measure, figure);
     put("mean", times.mean());
     put("p99.9", times.value_at_quantile(0.999) as f64);
     put("p99.99", times.value_at_quantile(0.9999) as f64);
     put("longest", times.max() as f64);
-    put("bytes", held() - before);
-    if who != IDLE {
-        put("victim denied", f64::from(u8::from(victim_denied)));
-    }
+    put("bytes", allocated() - before);
 }

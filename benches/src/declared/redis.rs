@@ -1,10 +1,8 @@
-//! A scenario in Redis, as declared.
+//! Decisions in Redis.
 
 use anyhow::Result;
 use limiter_core::{Counting, Limit, Policy};
 use serde::Deserialize;
-
-use crate::turns::Effort;
 
 /// Decisions with known answers.
 #[derive(Clone, Debug, Deserialize)]
@@ -14,33 +12,33 @@ pub struct Scenario {
     /// The workload, as the table describes it.
     pub(crate) about: String,
     /// The contestants. Ratios are those of the first to each of the others.
-    pub(super) who: Vec<String>,
+    pub(crate) who: Vec<String>,
     limits: Vec<Limit>,
     #[serde(default)]
     counting: Counting,
-    pub(super) measure: Measure,
+    pub(crate) measure: Measure,
     #[serde(default = "one")]
-    pub(super) keys: usize,
+    pub(crate) keys: usize,
     /// The closest limit of algorithms that spread it evenly. Default: the first limit.
     rate: Option<Limit>,
     #[serde(default = "one")]
-    pub(super) cost: u64,
+    pub(crate) cost: u64,
     #[serde(default)]
-    pub(super) denied: bool,
+    pub(crate) denied: bool,
     #[serde(default)]
-    pub(super) before: Before,
+    pub(crate) before: Before,
     /// Whether logs are cut to the entries that they had before each turn.
     #[serde(default)]
-    pub(super) restore: bool,
+    pub(crate) restore: bool,
     /// The server's `zset-max-listpack-entries`. Default: that of Redis.
     #[serde(default = "listpack")]
-    pub(super) listpack: u64,
+    pub(crate) listpack: u64,
 }
 
 /// The earlier use of a key.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Before {
+pub(crate) enum Before {
     /// None.
     #[default]
     Nothing,
@@ -58,15 +56,13 @@ pub(super) enum Before {
 /// What is measured.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Measure {
+pub(crate) enum Measure {
     /// The bytes of one key alone.
     Bytes,
     /// The server's time.
     Server,
     /// What this many tasks see that share one connection, each with one request in flight.
     Clients(usize),
-    /// One caller's batches of this many keys.
-    Batches(usize),
 }
 
 fn one<N: From<u8>>() -> N {
@@ -78,27 +74,13 @@ fn listpack() -> u64 {
 }
 
 impl Scenario {
-    pub(super) fn policy(&self) -> Result<Policy> {
+    pub(crate) fn policy(&self) -> Result<Policy> {
         Ok(Policy::new(self.limits.iter().copied())?.with_counting(self.counting))
     }
 
     /// Returns a burst, and the seconds in which it refills.
-    pub(super) fn rate(&self) -> (u64, u64) {
+    pub(crate) fn rate(&self) -> (u64, u64) {
         let limit = self.rate.unwrap_or(self.limits[0]);
         (limit.max(), limit.window().as_micros() / 1_000_000)
-    }
-
-    /// Returns the same scenario with no more keys and units than the effort allows.
-    pub(super) fn within(mut self, effort: &Effort) -> Result<Self> {
-        self.keys = self.keys.min(effort.keys);
-        if let Before::Units(units) = &mut self.before
-            && *units > effort.keys as u64
-        {
-            *units = effort.keys as u64;
-            if self.denied {
-                self.limits = vec![Limit::with_window(*units, self.limits[0].window())?];
-            }
-        }
-        Ok(self)
     }
 }

@@ -11,33 +11,21 @@ use limiter_core::Policy;
 use trypema::local::LocalRateLimiterProvider;
 use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-use super::library::{Library, in_seconds, only_limit};
-
-/// governor, keyed, in a `DashMap`, as shipped.
-pub(crate) type Governor = GovernorHashedBy<std::hash::RandomState, false>;
-
-/// governor with the hasher that this library uses.
-pub(crate) type GovernorFoldhash = GovernorHashedBy<foldhash::fast::RandomState, true>;
+use super::limits::{Limits, in_seconds, only_limit};
 
 /// governor, keyed, in a `DashMap` with this hasher.
-pub(crate) struct GovernorHashedBy<S: BuildHasher + Clone, const FOLDHASH: bool>(
-    governor::DefaultKeyedRateLimiter<String, NoOpMiddleware, S>,
-);
+pub(super) struct Governor<S: BuildHasher + Clone>(governor::DefaultKeyedRateLimiter<String, NoOpMiddleware, S>);
 
-impl<S, const FOLDHASH: bool> Library for GovernorHashedBy<S, FOLDHASH>
-where
-    S: BuildHasher + Clone + Default + Send + Sync + 'static,
-{
-    const NAME: &str = if FOLDHASH { "governor foldhash" } else { "governor" };
-    const REFILLS: bool = true;
-
-    fn with(policy: &Policy) -> Self {
+impl<S: BuildHasher + Clone + Default> Governor<S> {
+    pub(super) fn new(policy: &Policy) -> Self {
         let (max, window) = only_limit(policy);
         let burst = NonZeroU32::new(max).expect("a maximum is not zero");
         let quota = governor::Quota::with_period(window / max).expect("a period is not zero").allow_burst(burst);
         Self(governor::RateLimiter::dashmap_with_hasher(quota, S::default()))
     }
+}
 
+impl<S: BuildHasher + Clone + Send + Sync> Limits for Governor<S> {
     #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
         let cost = NonZeroU32::new(cost).expect("no cost is zero");
@@ -48,32 +36,29 @@ where
     fn allows(&self, key: &String) -> bool {
         self.0.check_key(key).is_ok()
     }
-
-    fn sweep(&self) {
-        self.0.retain_recent();
-    }
 }
 
-/// trypema, local and absolute, with buckets of `BUCKET` milliseconds.
-pub(crate) struct Trypema<const BUCKET: u64> {
+/// trypema, local and absolute.
+pub(super) struct Trypema {
     provider: Arc<LocalRateLimiterProvider>,
     rate: RateLimit,
 }
 
-impl<const BUCKET: u64> Library for Trypema<BUCKET> {
-    const NAME: &str = if BUCKET == 1 { "trypema 1 ms" } else { "trypema 100 ms" };
-
-    fn with(policy: &Policy) -> Self {
+impl Trypema {
+    /// Returns a limiter with buckets of this many milliseconds.
+    pub(super) fn new(policy: &Policy, bucket: u64) -> Self {
         let (max, seconds) = in_seconds(policy);
         let provider = LocalRateLimiterProvider::builder()
             .window_size(WindowSize::seconds_or_panic(seconds))
-            .bucket_size(BucketSize::milliseconds_or_panic(BUCKET))
+            .bucket_size(BucketSize::milliseconds_or_panic(bucket))
             .disable_cleanup()
             .build()
             .expect("the configuration is valid");
         Self { provider, rate: RateLimit::per_second_or_panic(max as f64 / seconds as f64) }
     }
+}
 
+impl Limits for Trypema {
     #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
         let decision = self.provider.absolute().inc(key, &self.rate, u64::from(cost));
@@ -82,22 +67,22 @@ impl<const BUCKET: u64> Library for Trypema<BUCKET> {
 }
 
 /// limitador, in memory, with one variable for the key.
-pub(crate) struct Limitador {
+pub(super) struct Limitador {
     limiter: limitador::RateLimiter,
     namespace: limitador::limit::Namespace,
 }
 
-impl Library for Limitador {
-    const NAME: &str = "limitador";
-
-    fn with(policy: &Policy) -> Self {
+impl Limitador {
+    pub(super) fn new(policy: &Policy) -> Self {
         let (max, seconds) = in_seconds(policy);
         let limiter = limitador::RateLimiter::new(4_000_000);
         let key = "key".try_into().expect("the expression is valid");
         limiter.add_limit(limitador::limit::Limit::new("bench", max, seconds, vec![], vec![key]));
         Self { limiter, namespace: "bench".into() }
     }
+}
 
+impl Limits for Limitador {
     #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
         let context = HashMap::from([("key".to_owned(), key.clone())]).into();
@@ -107,21 +92,21 @@ impl Library for Limitador {
 }
 
 /// throttlecrab in a mutex, because its limiter needs `&mut self`.
-pub(crate) struct Throttlecrab {
+pub(super) struct Throttlecrab {
     limiter: Mutex<throttlecrab::RateLimiter<throttlecrab::PeriodicStore>>,
     max: i64,
     seconds: i64,
 }
 
-impl Library for Throttlecrab {
-    const NAME: &str = "throttlecrab";
-
-    fn with(policy: &Policy) -> Self {
+impl Throttlecrab {
+    pub(super) fn new(policy: &Policy) -> Self {
         let (max, seconds) = in_seconds(policy);
         let limiter = Mutex::new(throttlecrab::RateLimiter::new(throttlecrab::PeriodicStore::new()));
         Self { limiter, max: max as i64, seconds: seconds as i64 }
     }
+}
 
+impl Limits for Throttlecrab {
     #[inline(always)]
     fn allows_n(&self, key: &String, cost: u32) -> bool {
         let mut limiter = self.limiter.lock().expect("no thread panics");

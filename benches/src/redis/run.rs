@@ -1,7 +1,5 @@
 //! Runs one scenario: fills the server, and makes the turns of each contestant.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
@@ -9,29 +7,26 @@ use futures::future::try_join_all;
 use limiter_core::{Limit, Policy, Timestamp};
 use redis::aio::ConnectionManager;
 use tokio::runtime::Runtime;
-use tokio::task::JoinSet;
 
-use super::contestants::{Contestant, connect, limiter};
-use super::scenario::{Before, Measure, Scenario};
-use crate::local::workload::keys;
+use super::decider::{Decider, connect, limiter};
+use crate::clients::offer;
+use crate::declared::redis::{Before, Measure, Scenario};
+use crate::memory::requests::keys;
 use crate::record::{Figures, put};
-use crate::turns::{self, Case, Effort, Turn};
+use crate::turns::{self, Contestant, Turn};
 
-/// The number of tasks where the server's time is measured.
+/// The number of clients where the server's time is measured.
 const TASKS: usize = 50;
 
-/// The contestants that run one script per decision.
-const ONE_SCRIPT: [&str; 4] = ["limiter", "GCRA", "no-op", "sorted set, script"];
-
 /// Measures one scenario.
-pub(super) fn measure(runtime: &Runtime, url: &str, scenario: &Scenario, effort: &Effort) -> Result<Figures> {
+pub(super) fn measure(runtime: &Runtime, url: &str, scenario: &Scenario, full: bool) -> Result<Figures> {
     let running = runtime.block_on(Running::new(url, scenario))?;
     let (rounds, calls) = match scenario.measure {
         Measure::Bytes => (0, 0),
-        Measure::Server => effort.server,
-        Measure::Clients(1) => effort.clients,
-        Measure::Batches(size) => (effort.clients.0, (effort.clients.1 / 4 / size).max(1)),
-        Measure::Clients(_) => (effort.clients.0, 4 * effort.clients.1),
+        // Short turns: other load then interrupts few of them.
+        Measure::Server if full => (381, 200),
+        Measure::Server => (151, 300),
+        Measure::Clients(tasks) => (if full { 61 } else { 15 }, if tasks == 1 { 2000 } else { 8000 }),
     };
     if scenario.keys > 1 && scenario.measure == Measure::Server && !scenario.restore {
         let most = rounds * (calls + TASKS);
@@ -42,10 +37,10 @@ pub(super) fn measure(runtime: &Runtime, url: &str, scenario: &Scenario, effort:
         sides.push(runtime.block_on(running.side(url, who)).with_context(|| who.clone())?);
     }
     let filled: Vec<_> = sides.iter().map(|side| (side.who, side.bytes, side.entries)).collect();
-    let cases = sides
+    let contestants = sides
         .iter_mut()
-        .map(|side| Case { who: side.who, turn: Box::new(|| runtime.block_on(running.turn(side, calls))) });
-    let mut figures = turns::measure(&mut cases.collect::<Vec<_>>(), |round| round >= rounds)?;
+        .map(|side| Contestant { name: side.who, turn: Box::new(|| runtime.block_on(running.turn(side, calls))) });
+    let mut figures = turns::measure(&mut contestants.collect::<Vec<_>>(), |round| round >= rounds)?;
     for (who, bytes, entries) in filled.into_iter().filter(|(_, bytes, _)| *bytes > 0) {
         put(&mut figures, who, "bytes", bytes as f64);
         if scenario.measure == Measure::Bytes && who == "limiter" {
@@ -60,13 +55,13 @@ struct Running<'a> {
     connection: ConnectionManager,
     scenario: &'a Scenario,
     policy: Policy,
-    keys: Arc<Vec<String>>,
+    keys: Vec<String>,
 }
 
 /// A contestant, the number of its decisions, and the bytes and the entries of its filled key.
 struct Side<'a> {
     who: &'a str,
-    contestant: Arc<Contestant>,
+    decider: Decider,
     decisions: usize,
     bytes: u64,
     entries: u64,
@@ -77,7 +72,7 @@ impl<'a> Running<'a> {
         let connection = connect(url).await?;
         let mut keys = keys(scenario.keys);
         fastrand::Rng::with_seed(0).shuffle(&mut keys);
-        let mut running = Self { connection, scenario, policy: scenario.policy()?, keys: Arc::new(keys) };
+        let mut running = Self { connection, scenario, policy: scenario.policy()?, keys };
         // Redis 6.2 has this name only, and later versions have it too.
         let mut set = redis::cmd("CONFIG");
         set.arg("SET").arg("zset-max-ziplist-entries").arg(scenario.listpack);
@@ -102,8 +97,8 @@ impl<'a> Running<'a> {
     }
 
     async fn connected(&self, url: &str, who: &'a str) -> Result<Side<'a>> {
-        let contestant = Contestant::new(who, self.scenario, &self.policy, &connect(url).await?)?;
-        Ok(Side { who, contestant: Arc::new(contestant), decisions: 0, bytes: 0, entries: 0 })
+        let decider = Decider::new(who, self.scenario, &self.policy, connect(url).await?)?;
+        Ok(Side { who, decider, decisions: 0, bytes: 0, entries: 0 })
     }
 
     /// Connects a contestant, fills its first key, and copies that key to the others.
@@ -115,13 +110,12 @@ impl<'a> Running<'a> {
         let key = &self.keys[0];
         match (self.scenario.before, who) {
             (_, "no-op") => return Ok(side),
-            (_, "GCRA") => side.contestant.decide(key, units, true).await?,
+            (_, "GCRA") => side.decider.decide(key, units, true).await?,
             (Before::Units(_), _) => {
-                let first = Arc::new(vec![key.clone()]);
-                self.offer(&mut side, &first, units as usize, TASKS, true).await?;
+                self.offer(&mut side, &self.keys[..1], units as usize, TASKS, true).await?;
             }
             _ => {
-                let limiter = limiter("bench", self.connection.clone(), self.policy.clone())?;
+                let limiter = limiter(self.connection.clone(), self.policy.clone())?;
                 let step = self.policy.longest_window().as_micros() / units;
                 let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64;
                 let expired = matches!(self.scenario.before, Before::Expired(_));
@@ -135,7 +129,7 @@ impl<'a> Running<'a> {
         }
         for part in self.keys[1..].chunks(TASKS) {
             let copies = part.iter().map(|to| {
-                let (from, to) = (side.contestant.stored(key), side.contestant.stored(to));
+                let (from, to) = (side.decider.stored(key), side.decider.stored(to));
                 async move {
                     let mut copy = redis::cmd("COPY");
                     copy.arg(from).arg(to).query_async::<u64>(&mut self.connection.clone()).await
@@ -144,7 +138,7 @@ impl<'a> Running<'a> {
             ensure!(try_join_all(copies).await?.iter().all(|&done| done == 1), "a key could not be copied");
         }
         let mut usage = redis::cmd("MEMORY");
-        usage.arg("USAGE").arg(side.contestant.stored(key)).arg("SAMPLES").arg(0);
+        usage.arg("USAGE").arg(side.decider.stored(key)).arg("SAMPLES").arg(0);
         side.bytes = usage.query_async(&mut self.connection.clone()).await?;
         if who == "limiter" {
             side.entries = self.entries(&side).await?;
@@ -162,7 +156,6 @@ impl<'a> Running<'a> {
         };
         let tasks = match measure {
             Measure::Clients(tasks) => tasks,
-            Measure::Batches(_) => 1,
             Measure::Server | Measure::Bytes => TASKS,
         };
         self.offer(side, &self.keys, warm_up, tasks, !denied).await?;
@@ -172,10 +165,7 @@ impl<'a> Running<'a> {
         if measure == Measure::Server {
             let after = self.script().await?;
             let scripts = after.0 - script.0;
-            ensure!(
-                !ONE_SCRIPT.contains(&side.who) || scripts == calls as u64,
-                "{scripts} scripts in {calls} decisions"
-            );
+            ensure!(scripts == calls as u64, "{scripts} scripts in {calls} decisions");
             turn.retain(|(measure, _)| *measure == "processor");
             turn.push(("script", (after.1 - script.1) as f64 / calls as f64));
         }
@@ -183,9 +173,9 @@ impl<'a> Running<'a> {
             turn.push(("entries", self.entries(side).await? as f64));
         }
         if let (true, Before::Units(units)) = (restore, before) {
-            for key in self.keys.iter() {
+            for key in &self.keys {
                 let mut trim = redis::cmd("ZREMRANGEBYRANK");
-                trim.arg(side.contestant.stored(key)).arg(units).arg(-1);
+                trim.arg(side.decider.stored(key)).arg(units).arg(-1);
                 trim.exec_async(&mut self.connection.clone()).await?;
             }
         }
@@ -194,7 +184,7 @@ impl<'a> Running<'a> {
 
     /// Returns the number of entries of the first key.
     async fn entries(&self, side: &Side<'_>) -> Result<u64> {
-        let first = side.contestant.stored(&self.keys[0]);
+        let first = side.decider.stored(&self.keys[0]);
         Ok(redis::cmd("ZCARD").arg(first).query_async(&mut self.connection.clone()).await?)
     }
 
@@ -202,55 +192,28 @@ impl<'a> Running<'a> {
     async fn offer(
         &self,
         side: &mut Side<'_>,
-        keys: &Arc<Vec<String>>,
+        keys: &[String],
         count: usize,
         tasks: usize,
         allowed: bool,
     ) -> Result<Turn> {
-        let (first, next) = (side.decisions, Arc::new(AtomicUsize::new(0)));
+        let first = side.decisions;
         side.decisions += count;
-        let cost = self.scenario.cost;
-        let mut running = JoinSet::new();
-        let start = Instant::now();
-        for _ in 0..tasks.min(count) {
-            let (contestant, keys, next) = (Arc::clone(&side.contestant), Arc::clone(keys), Arc::clone(&next));
-            running.spawn(async move {
-                let mut times = Vec::with_capacity(count / tasks + 1);
-                loop {
-                    let decision = next.fetch_add(1, Ordering::Relaxed);
-                    if decision >= count {
-                        return Ok(times);
-                    }
-                    let start = Instant::now();
-                    contestant.decide(&keys[(first + decision) % keys.len()], cost, allowed).await?;
-                    times.push(start.elapsed().as_nanos() as f64 / 1000.0);
-                }
-            });
-        }
-        let mut times: Vec<f64> = Vec::with_capacity(count);
-        while let Some(done) = running.join_next().await {
-            let done: Result<Vec<f64>> = done?;
-            times.extend(done?);
-        }
-        let each = start.elapsed().as_secs_f64() * 1e6 / count as f64;
-        times.sort_by(f64::total_cmp);
-        let at = |percent: usize| times[(times.len() * percent / 100).min(times.len() - 1)];
-        Ok(vec![("rate", 1e6 / each), ("half", at(50)), ("p99", at(99)), ("each", each)])
+        let decide =
+            |number: usize| side.decider.decide(&keys[(first + number) % keys.len()], self.scenario.cost, allowed);
+        offer(count, tasks, decide).await
     }
 
     async fn info(&self, section: &str) -> Result<String> {
         Ok(redis::cmd("INFO").arg(section).query_async(&mut self.connection.clone()).await?)
     }
 
-    /// Returns the number of scripts that the server has run by digest, and the microseconds in scripts and transactions.
+    /// Returns the number of scripts that the server has run by digest, and the microseconds in them.
     async fn script(&self) -> Result<(u64, u64)> {
         let info = self.info("commandstats").await?;
-        let field = |command: &str, name: &str| {
-            let (_, line) = info.split_once(&format!("cmdstat_{command}:"))?;
-            line.lines().next()?.split(',').find_map(|field| field.strip_prefix(name))?.parse::<u64>().ok()
-        };
-        let calls = field("evalsha", "calls=").unwrap_or_default();
-        Ok((calls, ["evalsha", "multi", "exec"].into_iter().filter_map(|command| field(command, "usec=")).sum()))
+        let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:")).unwrap_or_default();
+        let field = |name| line.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok()).unwrap_or_default();
+        Ok((field("calls="), field("usec=")))
     }
 
     /// Returns the microseconds of processor time that the server has taken.

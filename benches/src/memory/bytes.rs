@@ -2,14 +2,14 @@
 
 use limiter_core::{Policy, policy};
 
-use super::library::{Contestant, Library, only_limit};
+use super::libraries::{Library, PEERS};
+use super::limits::{Limits, only_limit};
 use super::ours::Now;
-use super::scenarios::PEERS;
-use super::workload::keys;
-use crate::record::{Figures, Results, put};
+use super::requests::keys;
+use crate::record::{Figures, put};
 
 /// Returns the bytes that the allocator has given out, with its own overhead.
-pub(super) fn held() -> f64 {
+pub(super) fn allocated() -> f64 {
     // SAFETY: the function has no preconditions.
     let all = unsafe { libc::mallinfo2() };
     (all.uordblks + all.hblkhd) as f64
@@ -19,9 +19,8 @@ pub(super) fn held() -> f64 {
 pub(crate) const FULL: [&str; 7] =
     ["1000/1h", "1000/1h~1m", "100000/1d", "100000/1d~10m", "1000000/30d", "1000000/30d~1h", "1000000/30d~6h"];
 
-/// Measures the bytes per key of all libraries, by the number of requests per key, and of each request after the first. Also
-/// measures the logs of this library that are [`FULL`].
-pub(crate) fn measure() -> Results {
+/// Measures the bytes per key of all libraries, by the number of requests per key, and of each request after the first.
+pub(crate) fn measure() -> Figures {
     let mut figures = Figures::new();
     for library in &PEERS {
         // The others take up to 30 times as long.
@@ -33,29 +32,27 @@ pub(crate) fn measure() -> Results {
             put(&mut figures, library.name, measure, bytes);
         }
     }
-    let full =
-        FULL.iter().map(|limit| (format!("full/{limit}"), full_log(&limit.parse().expect("the limit is valid"))));
-    full.chain([("bytes".to_owned(), figures)]).collect()
-}
-
-/// Returns the entries and the bytes of a log whose units are spread over the window, each a request.
-fn full_log(policy: &Policy) -> Figures {
-    let (keys, library, mut figures) = (keys(10), Now::with(policy), Figures::new());
-    let (before, (max, window)) = (held(), only_limit(policy));
-    keys.iter().for_each(|key| library.append_past(key, max, window));
-    put(&mut figures, Now::NAME, "bytes", (held() - before) / keys.len() as f64);
-    put(&mut figures, Now::NAME, "entries", library.entries(&keys[0]) as f64);
     figures
 }
 
-fn per_key(library: &Contestant, count: usize, entries: u32) -> f64 {
+/// Returns the entries and the bytes of a log whose units are spread over the window, each a request.
+pub(crate) fn full_log(policy: &Policy) -> Figures {
+    let (keys, library, mut figures) = (keys(10), Now::new(policy), Figures::new());
+    let (before, (max, window)) = (allocated(), only_limit(policy));
+    keys.iter().for_each(|key| library.append_past(key, max, window));
+    put(&mut figures, PEERS[0].name, "bytes", (allocated() - before) / keys.len() as f64);
+    put(&mut figures, PEERS[0].name, "entries", library.entries(&keys[0]) as f64);
+    figures
+}
+
+fn per_key(library: &Library, count: usize, entries: u32) -> f64 {
     let keys = keys(count);
-    let before = held();
-    let allows = (library.connect)(&policy!("1000/1000s"));
+    let before = allocated();
+    let limiter = (library.limiter)(&policy!("1000/1000s"));
     for _ in 0..entries {
         for key in &keys {
-            allows(key);
+            limiter.allows(key);
         }
     }
-    (held() - before) / count as f64
+    (allocated() - before) / count as f64
 }

@@ -1,20 +1,19 @@
 //! Measures how much each library admits in its worst window under the same load.
 
-use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use limiter_core::policy;
 
-use super::scenarios::PEERS;
-use crate::record::{Figures, Results, put};
+use super::libraries::PEERS;
+use crate::record::{Figures, put};
 
 /// The limit is 100 units in any second.
 const WINDOW: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(5);
 
 /// Runs both loads, which takes five seconds. Returns the most admitted requests in any window of a second.
-pub(crate) fn measure() -> Results {
+pub(crate) fn measure() -> Figures {
     let mut figures = Figures::new();
     for (measure, load) in [("boundary", boundary()), ("steady", steady())] {
         for (who, admitted) in offer(load) {
@@ -23,7 +22,7 @@ pub(crate) fn measure() -> Results {
             put(&mut figures, who, "total", admitted.len() as f64);
         }
     }
-    Results::from([("admitted".to_owned(), figures)])
+    figures
 }
 
 /// Times since the start, each with a number of requests.
@@ -44,15 +43,15 @@ fn steady() -> Load {
 /// Returns when each library's admitted requests were sent. Their admission was no earlier.
 fn offer(load: Load) -> Vec<(&'static str, Vec<Instant>)> {
     let key = "user:00000000001".to_owned();
-    let libraries: Vec<_> = PEERS.iter().map(|library| (library.connect)(&policy!("100/1s"))).collect();
+    let limiters = PEERS.map(|library| (library.limiter)(&policy!("100/1s")));
     let mut admitted: Vec<_> = PEERS.iter().map(|library| (library.name, Vec::new())).collect();
     let start = Instant::now();
     for (at, count) in load {
         thread::sleep(at.saturating_sub(start.elapsed()));
-        for (allows, (_, admitted)) in libraries.iter().zip(&mut admitted) {
+        for (limiter, (_, admitted)) in limiters.iter().zip(&mut admitted) {
             for _ in 0..count {
                 let now = Instant::now();
-                if allows(&key) {
+                if limiter.allows(&key) {
                     admitted.push(now);
                 }
             }
@@ -65,14 +64,7 @@ fn offer(load: Load) -> Vec<(&'static str, Vec<Instant>)> {
 /// clock later.
 fn worst_window(admitted: &[Instant]) -> usize {
     let slack = Duration::from_millis(1);
-    let mut window = VecDeque::new();
-    let mut worst = 0;
-    for &at in admitted {
-        while window.front().is_some_and(|&first| at.duration_since(first) >= WINDOW - slack) {
-            window.pop_front();
-        }
-        window.push_back(at);
-        worst = worst.max(window.len());
-    }
-    worst
+    let in_window =
+        |first: &Instant| admitted.iter().filter(|at| **at >= *first && **at - *first < WINDOW - slack).count();
+    admitted.iter().map(in_window).max().unwrap_or_default()
 }
