@@ -1,96 +1,210 @@
-//! A plot of a replay: one key's usage against the limit, and the denials of all keys over time.
-//!
-//! The plot must know its key and time span before it starts, so the trace is replayed twice. The first pass fills
-//! the [`Summary`](super::summary::Summary). The second fills a [`Collector`] with the data that the [`View`] needs.
-//! Memory is bounded by the size of the plot and the requests of its key within the longest window.
+//! A plot of a replay: one key's usage against the limit, the denials of all keys over time, and the keys that were
+//! denied most or came closest.
 
-mod axis;
-mod canvas;
-mod overview;
+mod collector;
 mod usage;
-mod usage_panel;
 mod view;
 
-use std::collections::HashMap;
-use std::iter;
+use std::ops::Range;
 
-use limiter_core::Policy;
-use plotters::style::Color;
+use limiter_core::{Policy, Timestamp};
+use plotters::coord::Shift;
+use plotters::coord::combinators::WithKeyPoints;
+use plotters::coord::types::{RangedCoordf64, RangedCoordu64};
+use plotters::prelude::*;
 
-use super::rows::RowResult;
-use crate::trace::Row;
-use canvas::Canvas;
+use crate::text;
 use usage::KeyUsage;
+use view::{COLUMNS, column_start, ticks};
 
+pub(super) use collector::Collector;
 pub(super) use view::View;
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<WithKeyPoints<RangedCoordu64>, RangedCoordf64>>;
+
+const WIDTH: u32 = 1260;
+const USAGE_HEIGHT: u32 = 360;
+const BARS_HEIGHT: u32 = 200;
+/// The height of the frame of the lowest panel, and of each key in it.
+const KEYS_HEIGHT: (u32, u32) = (70, 24);
+const LABELS_WIDTH: u32 = 230;
+
+const DENIED: RGBColor = RGBColor(206, 45, 45);
+const ALLOWED: RGBColor = RGBColor(107, 150, 201);
+const DEMAND: RGBColor = RGBColor(243, 202, 202);
+const GRID: RGBColor = RGBColor(228, 231, 235);
+
+/// Demand above this multiple of the limit is cut off.
+const MAX_SHOWN: f64 = 4.0;
+
+/// The maximum length of a key in the lowest panel.
+const MAX_KEY_CHARS: usize = 21;
 
 /// Draws a plot as SVG.
 pub(super) fn draw(data: &Collector<'_>, policy: &Policy) -> anyhow::Result<String> {
     let mut svg = String::new();
-    let strips = i32::try_from(data.strips.len()).unwrap_or(0);
-    let height = (canvas::STRIPS_TOP + strips * canvas::STRIP + 20).unsigned_abs();
-    let canvas = Canvas::new(&mut svg, (canvas::WIDTH, height));
-    canvas.rect((0, 0), (canvas::WIDTH as i32, height as i32), plotters::style::WHITE.to_rgba())?;
-    usage_panel::draw(&canvas, data, policy)?;
-    overview::draw(&canvas, data)?;
-    canvas.finish()?;
+    let height = USAGE_HEIGHT + BARS_HEIGHT + KEYS_HEIGHT.0 + KEYS_HEIGHT.1 * data.view.top.len() as u32;
+    let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+    root.fill(&WHITE)?;
+    let title = title(&data.view, policy);
+    // A policy of eight limits makes a long title.
+    let size = if title.chars().count() > 95 { 14 } else { 22 };
+    let (usage, rest) = root.titled(&title, ("sans-serif", size))?.split_vertically(USAGE_HEIGHT);
+    let (bars, keys) = rest.split_vertically(BARS_HEIGHT);
+    draw_usage(&usage, &data.view, &data.usage, policy)?;
+    draw_bars(&bars, data)?;
+    draw_keys(&keys, data)?;
+    root.present()?;
+    drop((root, usage, rest, bars, keys));
     Ok(svg)
 }
 
-/// Collects the data that a [`View`] shows.
-#[derive(Debug)]
-pub(super) struct Collector<'a> {
-    view: View<'a>,
-    usage: KeyUsage,
-    /// Requests of all keys, by time bucket.
-    bars: Vec<Bucket>,
-    /// Requests of each key in the view, by time bucket.
-    strips: Vec<Vec<Bucket>>,
-    strip_of: HashMap<&'a [u8], usize>,
+fn title(view: &View<'_>, policy: &Policy) -> String {
+    let (key, requests) = (text::key(view.key, 40), text::requests(view.count.rows));
+    match view.count.denied {
+        0 => format!("{key} stays within {policy}: at most {} used, {requests}", percent(view.count.peak.0)),
+        denied => format!("{key} is over the limit {policy}: {} of {requests} denied", text::grouped(denied)),
+    }
 }
 
-/// The numbers of requests within a time bucket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Bucket {
-    allowed: u64,
-    denied: u64,
+fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
 }
 
-impl<'a> Collector<'a> {
-    pub(super) fn new(view: View<'a>, policy: &Policy) -> anyhow::Result<Self> {
-        let buckets = vec![Bucket::default(); view.buckets()];
-        Ok(Self {
-            usage: KeyUsage::new(view.close, policy)?,
-            strips: vec![buckets.clone(); view.strips.len()],
-            bars: buckets,
-            strip_of: view.strips.iter().enumerate().map(|(i, (key, _))| (*key, i)).collect(),
-            view,
-        })
-    }
+/// Draws the usage of the plot's key against its limits.
+fn draw_usage(area: &Area<'_>, view: &View<'_>, usage: &KeyUsage, policy: &Policy) -> anyhow::Result<()> {
+    let [from, to] = [view.close.start, view.close.end].map(Timestamp::from_micros_saturating);
+    let [from, to] = [from, to].map(|at| text::date_time(at, view.relative));
+    let part = match (view.is_close_up, view.count.denied) {
+        (false, _) => "",
+        (true, 0) => "around its peak: ",
+        (true, _) => "its longest run of denials: ",
+    };
+    let peak = |shares: &[f64]| shares.iter().copied().fold(0.0, f64::max);
+    let used = usage.used().iter().map(|shares| peak(shares)).fold(0.0, f64::max);
+    let demand = peak(usage.requested()).max(used);
+    let top = (demand * 1.08).clamp(1.25, MAX_SHOWN);
+    let caption = format!("{part}{from} to {to}");
+    let mut chart = panel(area, &caption, &view.close, view.relative, 0.0..100.0 * top, &|share| format!("{share} %"))?;
+    let line = |shares: &[f64]| steps(&view.close, shares, top);
 
-    /// Returns the data after the last row.
-    pub(super) fn finish(self) -> anyhow::Result<Self> {
-        Ok(Self { usage: self.usage.finish()?, ..self })
+    if view.count.denied > 0 {
+        let label = format!("demand, up to {} of the limit", percent(demand));
+        chart.draw_series(AreaSeries::new(line(usage.requested()), 0.0, DEMAND))?.label(label).legend(swatch(DEMAND));
     }
+    for (i, (shares, limit)) in usage.used().iter().zip(policy.limits()).enumerate() {
+        // The first colours of the palette are red, green, yellow and blue.
+        let color = if i == 0 { ALLOWED.to_rgba() } else { Palette99::pick(i + 3).to_rgba() };
+        let fill = if policy.limits().len() == 1 { color } else { TRANSPARENT };
+        let area = AreaSeries::new(line(shares), 0.0, fill).border_style(color.stroke_width(2));
+        chart.draw_series(area)?.label(format!("used of {limit}")).legend(swatch(color));
+    }
+    let limit = PathElement::new([view.close.start, view.close.end].map(|at| (at, 100.0)), BLACK.stroke_width(2));
+    chart.draw_series([limit])?.label("limit").legend(swatch(BLACK));
+    if view.count.denied > 0 {
+        let columns = (0..COLUMNS).filter(|column| usage.denied[*column]);
+        let mark = |at| PathElement::new([(at, 95.0 * top), (at, 100.0 * top)], DENIED.stroke_width(2));
+        let marks = columns.map(|column| mark(column_start(&view.close, column)));
+        chart.draw_series(marks)?.label("denied requests").legend(swatch(DENIED));
+    }
+    let legend = SeriesLabelPosition::UpperLeft;
+    Ok(chart.configure_series_labels().position(legend).background_style(WHITE.mix(0.85)).draw()?)
+}
 
-    /// Adds the result of a row.
-    pub(super) fn add(&mut self, row: &Row<'_>, result: &RowResult) -> anyhow::Result<()> {
-        let focus = row.key == self.view.key;
-        match result {
-            RowResult::Reset if focus => self.usage.reset(row.at.as_micros()),
-            RowResult::Refused(_) | RowResult::Reset => Ok(()),
-            RowResult::Decided(decision) => {
-                let denied = decision.retry_after().is_some();
-                let into = row.at.as_micros().saturating_sub(self.view.whole.from);
-                let bucket = usize::try_from(into / self.view.bucket).unwrap_or(usize::MAX);
-                let strip = self.strip_of.get(row.key).map(|&strip| &mut self.strips[strip]);
-                for buckets in iter::once(&mut self.bars).chain(strip) {
-                    if let Some(bucket) = buckets.get_mut(bucket) {
-                        *(if denied { &mut bucket.denied } else { &mut bucket.allowed }) += 1;
-                    }
-                }
-                if focus { self.usage.decided(row.action, row.cost, decision) } else { Ok(()) }
-            }
-        }
+/// Draws the requests of all keys over the whole trace.
+fn draw_bars(area: &Area<'_>, data: &Collector<'_>) -> anyhow::Result<()> {
+    let (view, summary) = (&data.view, data.view.summary);
+    let (allowed, denied) = (text::requests(summary.allowed + summary.recorded), text::grouped(summary.denied));
+    let caption = format!("All keys: {allowed} allowed, {denied} denied, per {}", text::duration(view.bucket));
+    let top = data.all.iter().map(|count| count.allowed + count.denied).max().unwrap_or(0).max(1) as f64 * 1.08;
+    let label = |requests: &f64| text::grouped(*requests as u64);
+    let mut chart = panel(area, &caption, &view.whole, view.relative, 0.0..top, &label)?;
+    if view.is_close_up {
+        // A short span is still visible.
+        let margin = (view.whole.end - view.whole.start) / 400;
+        let from = view.close.start.saturating_sub(margin).max(view.whole.start);
+        let to = view.close.end.saturating_add(margin).min(view.whole.end);
+        chart.draw_series([Rectangle::new([(from, 0.0), (to, top)], BLACK.mix(0.14).filled())])?;
     }
+    let bars = data.all.iter().enumerate().map(|(i, count)| (view.bar(i), count));
+    chart.draw_series(bars.flat_map(|((from, to), count)| {
+        let allowed = count.allowed as f64;
+        // A few denials among many requests are still visible.
+        let all = allowed + (count.denied as f64).max(if count.denied > 0 { top / 50.0 } else { 0.0 });
+        let bar = |from, to, color: RGBColor| Rectangle::new([from, to], color.filled());
+        [bar((from, allowed), (to, all), DENIED), bar((from, 0.0), (to, allowed), ALLOWED)]
+    }))?;
+    Ok(())
+}
+
+/// Draws a line for each of the keys that were denied most or came closest.
+fn draw_keys(area: &Area<'_>, data: &Collector<'_>) -> anyhow::Result<()> {
+    let view = &data.view;
+    let [over, all] = [view.summary.keys_denied(), view.summary.keys.len()].map(|n| text::grouped(n as u64));
+    let caption =
+        format!("Keys over the limit: {over} of {all}. Denied most, or closest to it (red: denied, blue: all allowed)");
+    let rows = view.top.len();
+    let middle = |row: usize| (rows - row) as f64;
+    let label = |y: &f64| {
+        let (key, count) = view.top[rows.saturating_sub(*y as usize)];
+        let result =
+            if count.denied > 0 { format!("{} denied", text::grouped(count.denied)) } else { percent(count.peak.0) };
+        format!("{}: {result}", text::key(key, MAX_KEY_CHARS))
+    };
+    let mut chart = panel(area, &caption, &view.whole, view.relative, 0.5..rows as f64 + 0.5, &label)?;
+    for (row, counts) in data.top.iter().enumerate() {
+        let bars = counts.iter().enumerate().filter(|(_, count)| count.allowed + count.denied > 0);
+        chart.draw_series(bars.map(|(i, count)| {
+            let (from, to) = view.bar(i);
+            let share = count.denied as f64 / (count.allowed + count.denied) as f64;
+            let color = if count.denied > 0 { DENIED.mix(0.4 + 0.6 * share) } else { ALLOWED.mix(0.5) };
+            Rectangle::new([(from, middle(row) - 0.4), (to, middle(row) + 0.4)], color.filled())
+        }))?;
+    }
+    Ok(())
+}
+
+/// Draws the axes of a panel, with time from left to right.
+fn panel<'a>(
+    area: &Area<'a>,
+    caption: &str,
+    time: &Range<u64>,
+    relative: bool,
+    y: Range<f64>,
+    label: &dyn Fn(&f64) -> String,
+) -> anyhow::Result<Chart<'a>> {
+    const MAX_LABELS: usize = 9;
+    let ticks = ticks(time, relative);
+    // Only whole numbers have labels.
+    let labels = (y.end as usize).saturating_add(1).min(MAX_LABELS);
+    let of_tick = |at: &u64| ticks.iter().find(|tick| tick.0 == *at).map_or_else(String::new, |tick| tick.1.clone());
+    let mut chart = ChartBuilder::on(area)
+        .caption(caption, ("sans-serif", 15))
+        .margin(8)
+        .margin_right(40)
+        .x_label_area_size(24)
+        .y_label_area_size(LABELS_WIDTH)
+        .build_cartesian_2d(time.clone().with_key_points(ticks.iter().map(|tick| tick.0).collect()), y)?;
+    let mut mesh = chart.configure_mesh();
+    mesh.bold_line_style(GRID).light_line_style(TRANSPARENT).y_labels(labels);
+    mesh.x_label_formatter(&of_tick).y_label_formatter(label).draw()?;
+    Ok(chart)
+}
+
+/// Returns the line through the shares of all columns, in percent, with a step where they change.
+fn steps(time: &Range<u64>, shares: &[f64], top: f64) -> Vec<(u64, f64)> {
+    let mut column = 0;
+    let runs = shares.chunk_by(|a, b| a == b).flat_map(|run| {
+        let [from, to] = [column, column + run.len()];
+        column = to;
+        [from, to].map(|column| (column_start(time, column), 100.0 * run[0].min(top)))
+    });
+    runs.collect()
+}
+
+/// Returns the symbol of a series in a legend.
+fn swatch<C: Color>(color: C) -> impl Fn((i32, i32)) -> Rectangle<(i32, i32)> {
+    let style = color.filled();
+    move |(x, y)| Rectangle::new([(x, y - 4), (x + 20, y + 4)], style)
 }

@@ -81,19 +81,22 @@ impl Summary {
 
     /// Returns the keys with the most rows, at most `most` of them.
     pub(super) fn busiest(&self, most: usize) -> Vec<CountedKey<'_>> {
-        self.top(most, |count| (count.rows, count.denied))
+        self.top(most, |count| (count.rows, count.denied as f64))
     }
 
     /// Returns the keys with the most denials, at most `most` of them. Leaves out keys without denials.
     pub(super) fn most_denied(&self, most: usize) -> Vec<CountedKey<'_>> {
-        let mut top = self.top(most, |count| (count.denied, count.rows));
+        let mut top = self.top(most, |count| (count.denied, count.rows as f64));
         top.retain(|(_, count)| count.denied > 0);
         top
     }
 
     /// Returns the keys with the highest rank, in descending order. Equal ranks are in the order of the keys.
-    fn top(&self, most: usize, rank: impl Fn(&KeyCount) -> (u64, u64)) -> Vec<CountedKey<'_>> {
-        let order = |a: &CountedKey<'_>, b: &CountedKey<'_>| rank(&b.1).cmp(&rank(&a.1)).then_with(|| a.0.cmp(b.0));
+    pub(super) fn top(&self, most: usize, rank: impl Fn(&KeyCount) -> (u64, f64)) -> Vec<CountedKey<'_>> {
+        let order = |a: &CountedKey<'_>, b: &CountedKey<'_>| {
+            let (first, second) = (rank(&a.1), rank(&b.1));
+            second.0.cmp(&first.0).then(second.1.total_cmp(&first.1)).then_with(|| a.0.cmp(b.0))
+        };
         let mut all: Vec<CountedKey<'_>> = self.keys.iter().map(|(key, count)| (&**key, *count)).collect();
         if all.len() > most {
             all.select_nth_unstable_by(most, order);
