@@ -1,5 +1,7 @@
 //! Sends one command, with a timeout for each attempt and retries.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use redis::{Cmd, Value};
@@ -14,11 +16,37 @@ const RETRY_PAUSE: Duration = Duration::from_millis(20);
 /// The end of a longer call may lie beyond what an `Instant` can hold.
 const LONGEST_CALL: Duration = Duration::from_secs(10 * 365 * 86_400);
 
-/// How long an attempt may take, and how many retries follow it.
-#[derive(Clone, Copy, Debug)]
+/// How long an attempt may take, and how many retries follow it. Clones share the budget.
+#[derive(Clone, Debug)]
 pub(crate) struct RetryPolicy {
     pub(crate) response_timeout: Duration,
     pub(crate) retries: u32,
+    pub(crate) budget: Arc<RetryBudget>,
+}
+
+/// The retries that a store may still send: a token bucket that replies fill and retries empty, as in gRPC's retry throttling
+/// (gRFC A6). Without it, the retries after a short stop keep a busy server from catching up.
+#[derive(Debug)]
+pub(crate) struct RetryBudget(AtomicU32);
+
+impl RetryBudget {
+    /// The tokens of a retry. A reply returns one, so at most a tenth of the replied operations are retried in the long run.
+    const RETRY: u32 = 10;
+    /// Enough for 100 retries without a reply.
+    const FULL: u32 = 1_000;
+
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU32::new(Self::FULL))
+    }
+
+    fn take(&self) -> bool {
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |tokens| tokens.checked_sub(Self::RETRY)).is_ok()
+    }
+
+    fn refill(&self) {
+        let add = |tokens| (tokens < Self::FULL).then_some(tokens + 1);
+        let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
 }
 
 /// The parameters of one attempt.
@@ -49,11 +77,13 @@ impl RetryPolicy {
         Instant::now() + attempt.saturating_mul(self.retries.saturating_add(1)).min(LONGEST_CALL)
     }
 
-    /// Sends what `command` returns until it is answered, no retry is left, or it is `end`.
+    /// Sends what `command` returns until it is answered, no retry is left, or it is `end`. A command that is not `repeatable` is
+    /// retried only if the server did not execute it.
     pub(crate) async fn run(
         &self,
         connection: &Connection,
         end: Instant,
+        repeatable: bool,
         mut command: impl FnMut(Attempt) -> Cmd,
     ) -> Result<Reply, Failure> {
         let mut connection = connection.clone();
@@ -66,12 +96,16 @@ impl RetryPolicy {
             let attempt = Attempt { since_first, gives_up: Some(sent + response_timeout), load: false };
             let reply = timeout(response_timeout, once(&mut connection, &mut command, attempt)).await;
             let failure = match reply {
-                Ok(Ok(value)) => return Ok(Reply { value, repeated: first.is_some(), sent }),
+                Ok(Ok(value)) => {
+                    self.budget.refill();
+                    return Ok(Reply { value, repeated: first.is_some(), sent });
+                }
                 Ok(Err(failure)) => failure,
                 Err(_) => Failure::Timeout(response_timeout),
             };
             let repeat = failure.repeat();
-            if left == 0 || repeat == Repeat::Never || end <= Instant::now() {
+            let may_repeat = repeat == Repeat::Safe || repeat == Repeat::Ambiguous && repeatable;
+            if left == 0 || !may_repeat || end <= Instant::now() || !self.budget.take() {
                 return Err(failure);
             }
             left -= 1;
@@ -98,4 +132,19 @@ async fn once(
         reply = send(Attempt { gives_up: None, ..attempt }).await;
     }
     reply
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hundred_retries_are_left_without_a_reply_and_ten_replies_add_one() {
+        let budget = RetryBudget::new();
+        let left = |budget: &RetryBudget| std::iter::repeat_with(|| budget.take()).take_while(|taken| *taken).count();
+        for (replies, retries) in [(0, 100), (0, 0), (9, 0), (1, 1), (1_000, 100), (5_000, 100)] {
+            (0..replies).for_each(|_| budget.refill());
+            assert_eq!(left(&budget), retries, "after {replies} replies");
+        }
+    }
 }

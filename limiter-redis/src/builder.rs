@@ -1,10 +1,11 @@
 //! Configuring a store, and connecting it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::Error;
 
-use crate::attempt::RetryPolicy;
+use crate::attempt::{RetryBudget, RetryPolicy};
 use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::key::KeySpace;
@@ -78,8 +79,9 @@ impl RedisStoreBuilder {
 
     /// Sets how often an operation is retried. Default: 1.
     ///
-    /// The store retries if the reply is late or lost, or if the server cannot execute commands at the moment. An operation
-    /// counts once, however often it is retried.
+    /// The store retries if the reply is late or lost, or if the server cannot execute commands at the moment. A retried operation
+    /// counts once. Ten replies allow one retry, and 100 are in reserve, so that retries do not keep a busy server from
+    /// recovering. A reset is not retried after a lost reply.
     #[must_use]
     pub fn retries(mut self, retries: u32) -> Self {
         self.retries = retries;
@@ -87,7 +89,8 @@ impl RedisStoreBuilder {
     }
 
     fn store(&self, connection: Connection, keys: KeySpace) -> RedisStore {
-        let retry_policy = RetryPolicy { response_timeout: self.response_timeout, retries: self.retries };
+        let Self { response_timeout, retries, .. } = *self;
+        let retry_policy = RetryPolicy { response_timeout, retries, budget: Arc::new(RetryBudget::new()) };
         RedisStore::new(Channel::new(connection, retry_policy), keys)
     }
 

@@ -46,13 +46,19 @@ impl Channel {
 
     /// Sends a command.
     pub(crate) async fn run(&self, command: impl FnMut(Attempt) -> Cmd) -> Result<Reply, Failure> {
-        self.retry_policy.run(&self.connection, self.end(), command).await
+        self.retry_policy.run(&self.connection, self.end(), true, command).await
+    }
+
+    /// Sends a command that must not be repeated after a lost reply.
+    pub(crate) async fn run_once(&self, cmd: &Cmd) -> Result<Value, Failure> {
+        let reply = self.retry_policy.run(&self.connection, self.end(), false, |_| cmd.clone()).await;
+        reply.map(|reply| reply.value)
     }
 
     /// Sends a command to one node of a Cluster, or to any.
     pub(crate) async fn run_on(&self, node: Option<&Address>, cmd: &Cmd) -> Result<Reply, Failure> {
         let node = self.connection.node(node).map_err(Failure::Redis)?;
-        self.retry_policy.run(&node, self.end(), |_| cmd.clone()).await
+        self.retry_policy.run(&node, self.end(), true, |_| cmd.clone()).await
     }
 
     /// Sends an operation. Returns the reply of `apply_fast.lua` or `apply.lua`.

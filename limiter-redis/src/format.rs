@@ -100,7 +100,7 @@ numbers! {
     GIVEN_TIME_GRACE_MS: u64 = 60_000;
     // A repetition looks for the entry of an earlier attempt from this long before that was sent, among at most this number.
     REPEAT_SLACK_MICROS: u64 = 1_000_000;
-    REPEAT_SEARCH_MAX: u64 = 4_096;
+    REPEAT_SEARCH_MAX: u64 = 128;
     // How many members one command reads or writes.
     BATCH: u64 = 64;
     FIND_BATCH: u64 = 8;

@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 /// The least time between two refreshes.
 const REFRESH_PAUSE: Duration = Duration::from_millis(100);
 
-/// Where a connection refreshes, and whether it does at the moment.
+/// Where a connection refreshes outside a runtime, and whether it does at the moment.
 pub(crate) struct Background {
     runtime: Handle,
     refreshing: AtomicBool,
@@ -36,13 +36,23 @@ pub(crate) trait Refresh: Clone + Send + Sync + 'static {
         if self.background().refreshing.swap(true, Ordering::AcqRel) {
             return;
         }
-        let connection = self.clone();
-        self.background().runtime.spawn(async move {
+        let refreshing = Refreshing(self.clone());
+        // The runtime that connected may have ended.
+        let runtime = Handle::try_current().unwrap_or_else(|_| self.background().runtime.clone());
+        runtime.spawn(async move {
             // If no server answers, the next operation tries again.
-            let _ = connection.refresh_now().await;
+            let _ = refreshing.0.refresh_now().await;
             sleep(REFRESH_PAUSE).await;
-            connection.background().refreshing.store(false, Ordering::Release);
         });
+    }
+}
+
+/// A refresh, which ends when it is dropped: with its task or its runtime.
+struct Refreshing<C: Refresh>(C);
+
+impl<C: Refresh> Drop for Refreshing<C> {
+    fn drop(&mut self) {
+        self.0.background().refreshing.store(false, Ordering::Release);
     }
 }
 

@@ -109,30 +109,19 @@ impl WindowStore for RedisStore {
         let facts = reply::settlement(&settlement, &reply.value);
         let facts = facts.ok_or_else(|| reply::unexpected(&reply.value).with_log(log))?;
         if !facts.applied && reply.repeated && settlement.cost == 0 {
-            return Err(
-                perhaps_earlier("the entry is gone, perhaps by an earlier attempt of this refund").with_log(log)
-            );
+            let text = "the entry is gone, perhaps by an earlier attempt of this refund whose answer was lost";
+            return Err(Error::new(ErrorKind::Timeout, text).with_log(log));
         }
         Ok(facts)
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         let stored = self.keys.encode(log);
-        let unlink = |_| {
-            let mut cmd = redis::cmd("UNLINK");
-            cmd.arg(&stored);
-            cmd
-        };
-        let reply = self.run(log, &stored, unlink).await?;
-        let removed = reply::integer(&reply.value).map_err(|error| error.with_log(log))? == 1;
-        if !removed && reply.repeated {
-            return Err(perhaps_earlier("there is no log, perhaps by an earlier attempt of this reset").with_log(log));
-        }
-        Ok(removed)
+        let mut unlink = redis::cmd("UNLINK");
+        // A repetition could remove what others have charged since the first attempt.
+        let reply = self.channel.run_once(unlink.arg(&stored)).await;
+        let reply = reply.map_err(|failure| failure.into_error(&stored));
+        let removed = reply.and_then(|reply| reply::integer(&reply)).map_err(|error| error.with_log(log))?;
+        Ok(removed == 1)
     }
-}
-
-/// Returns the error for what a lost answer leaves open.
-fn perhaps_earlier(text: &str) -> Error {
-    Error::new(ErrorKind::Timeout, format!("{text} whose answer was lost"))
 }

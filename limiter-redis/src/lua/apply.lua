@@ -22,7 +22,6 @@ elseif since and last >= 0 then
 end
 
 local appends = not at and (kind == $ATTEMPT or kind == $RECORD or (fits and kind == $ACQUIRE))
-if appends and now >= deadline then return string.char($LATE) end
 local blocks, facts = kind ~= $RECORD and (at or not fits), ''
 for i = 1, #limits do facts = facts .. usage(limits[i], appends and cost or 0, blocks) end
 

@@ -1,9 +1,11 @@
 
 -- What apply.lua begins with, and what precedes and follows an append, after prelude.lua.
+local kind, deadline, cost = unpack_struct('>BI7I7', request)
+-- Before anything else: after a stop, the server has many of these to catch up with, and nobody waits for them.
+if now >= deadline then return string.char($LATE) end
 read_log(now, newest)
 -- The marks of a new entry, as its tag has them; see `make_room`.
 local marks = 0
-local kind, deadline, cost = unpack_struct('>BI7I7', request)
 local retention = kind > $RETENTION
 if retention then kind = kind - $RETENTION end
 local id = sub(request, $OP_HEAD_LEN + 1, #request - $LIMIT_LEN * math.floor((#request - $OWN_HEAD_LEN) / $LIMIT_LEN))

@@ -151,29 +151,42 @@ async fn a_dead_or_silent_master_fails_its_own_slots_only() {
     tokio::join!(a_lost_master_fails_its_own_slots_only(false), a_lost_master_fails_its_own_slots_only(true));
 }
 
-/// A master that hangs keeps its connections open. The store must ask other nodes all the same.
+/// Connects a store on a runtime that ends.
+async fn connect_and_end(url: String) -> RedisStore {
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(RedisStore::connect(&url)).unwrap()
+    });
+    tokio::task::spawn_blocking(|| thread.join().unwrap()).await.unwrap()
+}
+
+/// A master that hangs keeps its connections open. The store must ask other nodes all the same, and wherever it was connected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_taken_over_from_a_hanging_master_is_found() {
     let cluster = Cluster::start().unwrap();
-    let store = RedisStore::connect(&cluster.url()).await.unwrap();
-    let limiter = search(policy!("100/1m"), store);
+    let stores = [RedisStore::connect(&cluster.url()).await.unwrap(), connect_and_end(cluster.url()).await];
+    let [limiter, orphan] = stores.map(|store| search(policy!("100/1m"), store));
     let lost = slot(&cluster, "key");
     let owner = cluster.owner(lost).unwrap();
     let others: Vec<&Server> = cluster.nodes().iter().filter(|node| node.port() != owner.port()).collect();
-    until("the cluster serves", async || limiter.acquire("key").await.is_ok()).await;
+    for limiter in [&limiter, &orphan] {
+        until("the cluster serves", async || limiter.acquire("key").await.is_ok()).await;
+    }
 
     owner.pause().unwrap();
     let heir = others[0].command(&["CLUSTER", "MYID"]).unwrap().text();
     for node in &others {
         node.expect_ok(&["CLUSTER", "SETSLOT", &lost.to_string(), "NODE", &heir]).unwrap();
     }
-    let decision = soon(async {
-        loop {
-            match within(BOUND, limiter.acquire("key").into_future()).await {
-                Ok(decision) => break decision,
-                Err(error) => assert_temporary(&error),
+    for (limiter, used) in [(&limiter, 1), (&orphan, 2)] {
+        let decision = soon(async {
+            loop {
+                match within(BOUND, limiter.acquire("key").into_future()).await {
+                    Ok(decision) => break decision,
+                    Err(error) => assert_temporary(&error),
+                }
             }
-        }
-    });
-    assert_eq!(decision.await.used(), 1, "the log was lost with the master");
+        });
+        assert_eq!(decision.await.used(), used, "the log was lost with the master");
+    }
 }

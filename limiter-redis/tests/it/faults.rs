@@ -164,16 +164,18 @@ impl Held {
         format!("redis://{}", self.proxy.address())
     }
 
+    /// How many operations and resets the server has executed.
+    fn executed(&self) -> u64 {
+        let calls = calls(&self.server);
+        ["evalsha", "unlink"].iter().filter_map(|name| calls.get(*name)).sum()
+    }
+
     /// Runs a call whose answer is held until the server has executed it twice.
     async fn repeated<T>(&self, call: impl Future<Output = T>) -> T {
-        let executed = || {
-            let calls = calls(&self.server);
-            ["evalsha", "unlink"].iter().filter_map(|name| calls.get(*name)).sum::<u64>()
-        };
-        let before = executed();
+        let before = self.executed();
         self.proxy.set(Network::HoldReplies);
         let release = async {
-            until("a repetition", async || executed() >= before + 2).await;
+            until("a repetition", async || self.executed() >= before + 2).await;
             self.proxy.set(Network::Healthy);
         };
         soon(async { tokio::join!(call, release).0 }).await
@@ -211,14 +213,48 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
     // A settlement to a cost has the same effect again.
     let settled = held.repeated(limiter.settle("k", entry, 3).into_future()).await.unwrap();
     assert_eq!((settled.applied(), settled.status().used()), (true, 3));
-    // Between two attempts nobody knows whether the first refund or reset took effect.
+    // Between two attempts nobody knows whether the first refund took effect.
     let error = held.repeated(limiter.refund("k", entry).into_future()).await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Timeout, true), "{error:?}");
     let again = limiter.refund("k", entry).await.unwrap();
     assert_eq!((again.applied(), again.status().used()), (false, 0));
-    let error = held.repeated(limiter.reset("gold")).await.unwrap_err();
+}
+
+#[tokio::test]
+async fn a_reset_whose_answer_is_lost_is_an_error_and_is_not_repeated() {
+    let held = Held::start();
+    let limiter = limiter(builder().retries(50), &held.url(), policy!("10/1h")).await;
+    let direct = search(policy!("10/1h"), connect(&held.server.url()).await);
+    assert!(limiter.acquire("k").cost(7).await.unwrap().allowed());
+    let before = held.executed();
+    held.proxy.set(Network::HoldReplies);
+    let others = async {
+        until("the reset", async || held.executed() > before).await;
+        direct.acquire("k").cost(10).await.unwrap()
+    };
+    let (reset, others) = tokio::join!(limiter.reset("k"), others);
+    let error = reset.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Timeout, true), "{error:?}");
-    assert!(!limiter.reset("gold").await.unwrap());
+    held.proxy.set(Network::Healthy);
+    assert!(others.allowed(), "the reset took effect");
+    assert_eq!(direct.peek("k").await.unwrap().used(), 10, "others' charges stay");
+}
+
+#[tokio::test]
+async fn retries_are_few_where_no_reply_arrives() {
+    const CALLS: u64 = 400;
+    let held = Held::start();
+    let limiter = limiter(builder().retries(20), &held.url(), policy!("1000000/1h")).await;
+    let before = held.executed();
+    held.proxy.set(Network::HoldReplies);
+    for result in join_all((0..CALLS).map(|n| limiter.acquire(n).into_future())).await {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::Timeout);
+    }
+    let executed = held.executed() - before;
+    assert!((CALLS..=CALLS + 100).contains(&executed), "{executed} attempts of {CALLS} calls");
+    // The budget is empty, and the store goes on without it.
+    held.proxy.set(Network::Healthy);
+    until("a recovery", async || limiter.acquire("k").await.is_ok()).await;
 }
 
 #[tokio::test]
