@@ -73,6 +73,7 @@ impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
         self.store.try_decide(self.op(&op), otherwise)
     }
 
+    /// Returns the clock's timer: the store's sleeps by another clock.
     fn timer(&self) -> Option<&dyn Timer> {
         self.clock.timer()
     }
@@ -81,6 +82,14 @@ impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
 impl<S: NowStore, C: Clock> NowStore for WithClock<S, C> {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         self.store.apply_now(&self.op(op))
+    }
+
+    fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
+        self.store.decide_now(self.op(&op))
+    }
+
+    fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {
+        self.store.prefetch(logs);
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {

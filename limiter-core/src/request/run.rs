@@ -166,7 +166,8 @@ impl<'a, S, B> Request<'a, S, B, verb::Acquire> {
     /// The future sleeps on the store's timer, otherwise on the limiter's [timer](Limiter::with_timer).
     ///
     /// # Errors
-    /// The future returns [`Configuration`](crate::ErrorKind::Configuration) if it has to wait and there is no timer.
+    /// Without a timer, the future returns [`Configuration`](crate::ErrorKind::Configuration) at the first poll, even if the acquire
+    /// would fit. A wait of zero and a call with a caller-supplied time need no timer.
     #[inline(always)]
     pub fn within(self, wait: Duration) -> Request<'a, S, B, verb::AcquireWithin> {
         let Self { call, running, .. } = self;

@@ -41,17 +41,21 @@ impl Deadline {
     }
 }
 
-/// Tries until the acquire fits or cannot fit in time, and sleeps on a timer between tries.
+/// Tries until the acquire fits or cannot fit in time, and sleeps on a timer between tries. Fails before the first try if it may
+/// have to wait and there is no timer.
 pub(super) async fn sleeping<S, B>(call: &Call<'_, S, B>) -> Result<Decision, Error>
 where
     S: WindowStore,
     B: AsRef<[u8]>,
 {
+    let may_wait = !call.within.is_zero() && call.at == At::StoreClock;
+    // Otherwise a missing timer would show in production, with the first denial.
+    let timer = if may_wait { Some(timer(call)?) } else { None };
     let start = call.limiter.store.timer().is_none().then(Instant::now);
     let mut decision = call.decide().await?;
     let mut deadline = Deadline::new(&decision, call.within, start);
-    while let Some(sleep) = deadline.sleep(&decision, call.at) {
-        timer(call)?.sleep(sleep).await;
+    while let (Some(timer), Some(sleep)) = (timer, deadline.sleep(&decision, call.at)) {
+        timer.sleep(sleep).await;
         decision = call.decide().await?;
     }
     Ok(decision)

@@ -57,13 +57,18 @@ fn it_waits_until_the_acquire_fits_and_not_if_it_cannot_in_time() {
 }
 
 #[test]
-fn without_a_timer_waiting_is_an_error_but_no_wait_is_none() {
+fn without_a_timer_a_call_that_may_wait_fails_before_it_is_made() {
     let limiter = Limiter::new("search", policy!("1/1h"), SlowStore::default());
-    assert!(block_on(limiter.acquire("k").within(Duration::MAX)).unwrap().allowed());
-    assert!(!block_on(limiter.acquire("k").within(SECOND)).unwrap().allowed());
-    let error = block_on(limiter.acquire("k").within(Duration::MAX)).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Configuration);
-    assert!(error.to_string().contains("waiting needs a timer"), "{error}");
+    for wait in [Duration::from_nanos(1), SECOND, Duration::MAX] {
+        let error = block_on(limiter.acquire("k").within(wait)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Configuration);
+        assert!(error.to_string().contains("waiting needs a timer"), "{error}");
+    }
+    for allowed in [true, false] {
+        assert_eq!(block_on(limiter.acquire("k").within(Duration::ZERO)).unwrap().allowed(), allowed);
+        let at = limiter_core::Timestamp::from_micros(1).unwrap();
+        assert_eq!(block_on(limiter.acquire("given").at(at).within(SECOND)).unwrap().allowed(), allowed);
+    }
 }
 
 #[test]

@@ -205,6 +205,10 @@ impl<S: NowStore, O: StoreObserver> NowStore for ObservedStore<S, O> {
         decision
     }
 
+    fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {
+        self.store.prefetch(logs);
+    }
+
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
         let (began, operation) = (Instant::now(), Operation::of_settlement(settlement));
         let facts = self.observer.run_at_once(operation, || self.store.settle_now(settlement));

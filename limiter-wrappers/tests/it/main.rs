@@ -5,6 +5,7 @@ mod dashboard;
 mod denial_cache;
 mod fallback;
 mod faulty;
+mod forwarding;
 mod metrics;
 mod outages;
 mod stack;

@@ -1,0 +1,139 @@
+//! Wrappers forward the provided methods of a store, so that nothing in front of it makes it slower.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, attempt};
+use limiter_core::{BoxFuture, Decision, Error, NowStore, Timer, WindowStore, WithClock, policy};
+use limiter_testkit::{MockClock, OracleStore};
+use limiter_wrappers::observe::{ObservedStore, StoreObserver};
+use limiter_wrappers::{CircuitBreaker, DenialCache, Failsafe, Fallback, Stack, Timeout};
+
+/// A store that counts the calls of its methods.
+#[derive(Clone, Debug, Default)]
+struct Probe {
+    store: Arc<OracleStore>,
+    calls: Arc<Mutex<BTreeMap<&'static str, usize>>>,
+}
+
+impl Probe {
+    fn note(&self, method: &'static str) {
+        *self.calls.lock().unwrap().entry(method).or_default() += 1;
+    }
+
+    /// Returns the methods that were called, and forgets them.
+    fn called(&self) -> Vec<&'static str> {
+        std::mem::take(&mut *self.calls.lock().unwrap()).into_keys().collect()
+    }
+}
+
+impl Timer for Probe {
+    fn sleep(&self, _: Duration) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+#[async_trait]
+impl WindowStore for Probe {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        self.note("apply");
+        Ok(self.store.apply_now(&op))
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        self.note("settle");
+        Ok(self.store.settle_now(&settlement))
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.note("reset");
+        Ok(self.store.reset_now(log))
+    }
+
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        self.note("try_decide");
+        self.store.try_decide(op, otherwise)
+    }
+
+    fn timer(&self) -> Option<&dyn Timer> {
+        self.note("timer");
+        Some(self)
+    }
+}
+
+impl NowStore for Probe {
+    fn apply_now(&self, op: &Op<'_>) -> Facts {
+        self.note("apply_now");
+        self.store.apply_now(op)
+    }
+
+    fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
+        self.note("decide_now");
+        self.store.decide_now(op)
+    }
+
+    fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {
+        self.note("prefetch");
+        self.store.prefetch(logs);
+    }
+
+    fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
+        self.store.settle_now(settlement)
+    }
+
+    fn reset_now(&self, log: LogKey<'_>) -> bool {
+        self.store.reset_now(log)
+    }
+}
+
+#[derive(Debug)]
+struct Unmoved;
+
+impl StoreObserver for Unmoved {}
+
+#[test]
+fn every_wrapper_forwards_try_decide_and_the_timer() {
+    let probe = Probe::default();
+    let store = || probe.clone();
+    let second = Duration::from_secs(1);
+    let wrappers: [(&str, Box<dyn WindowStore>); 8] = [
+        ("Arc", Box::new(Arc::new(store()))),
+        ("ObservedStore", Box::new(ObservedStore::new(store(), Unmoved))),
+        ("DenialCache", Box::new(DenialCache::new(store(), 10))),
+        ("Timeout", Box::new(Timeout::new(store(), second))),
+        ("CircuitBreaker", Box::new(CircuitBreaker::new(store(), 5, second))),
+        ("Failsafe", Box::new(Failsafe::open(store()))),
+        ("Fallback", Box::new(Fallback::new(store(), OracleStore::new()))),
+        ("Guarded", Box::new(Stack::new(store()).or_error())),
+    ];
+    let policy = policy!("9/1h");
+    for (name, wrapper) in wrappers {
+        assert!(attempt(&*wrapper, Op::acquire(name, &policy)).unwrap().unwrap().allowed(), "{name}");
+        assert!(wrapper.timer().is_some(), "{name}");
+        assert_eq!(probe.called(), ["timer", "try_decide"], "{name}");
+    }
+    // The wrapped store's timer sleeps by another clock than the one in front of it.
+    let with_clock = WithClock::new(store(), MockClock::new());
+    assert!(attempt(&with_clock, Op::acquire("WithClock", &policy)).is_some() && with_clock.timer().is_some());
+    assert_eq!(probe.called(), ["try_decide"]);
+}
+
+#[test]
+fn every_synchronous_wrapper_forwards_decide_now_and_prefetch() {
+    let probe = Probe::default();
+    let wrappers: [(&str, Box<dyn NowStore>); 3] = [
+        ("Arc", Box::new(Arc::new(probe.clone()))),
+        ("WithClock", Box::new(WithClock::new(probe.clone(), MockClock::new()))),
+        ("ObservedStore", Box::new(ObservedStore::new(probe.clone(), Unmoved))),
+    ];
+    let policy = policy!("9/1h");
+    for (name, wrapper) in wrappers {
+        let op = Op::acquire(name, &policy);
+        wrapper.prefetch(&mut [op.log].into_iter());
+        assert!(wrapper.decide_now(op).unwrap().allowed());
+        assert_eq!(probe.called(), ["decide_now", "prefetch"], "{name}");
+    }
+}
