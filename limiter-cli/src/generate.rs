@@ -6,11 +6,10 @@ use anyhow::Context;
 use clap::Args;
 use limiter_core::Timestamp;
 use rand::SeedableRng;
-use rand_distr::{Distribution, Exp};
+use rand_distr::{Distribution, Exp, Zipf};
 use rand_pcg::Pcg64Mcg;
 
 use crate::message::OUTPUT;
-use crate::options::{positive, zipf};
 use crate::usage_error::UsageError;
 
 /// Writes a random trace as CSV: Poisson arrivals, with a few busy keys and many quiet ones
@@ -39,8 +38,12 @@ pub struct Generate {
 /// [`UsageError`] for arguments out of range. Any error of the output.
 pub fn run(args: &Generate) -> anyhow::Result<()> {
     const START: f64 = 1_767_225_600e6;
-    let keys = zipf(args.keys, args.skew)?;
-    let gaps = Exp::new(positive(args.rate, "a rate")? / 1e6)?;
+    let keys = Zipf::new(args.keys as f64, args.skew)
+        .map_err(|_| UsageError(format!("expected a skew of at least 0, found {}", args.skew)))?;
+    if !(args.rate.is_finite() && args.rate > 0.0) {
+        return Err(UsageError(format!("expected a rate above 0, found {}", args.rate)).into());
+    }
+    let gaps = Exp::new(args.rate / 1e6)?;
     let mut random = Pcg64Mcg::seed_from_u64(args.seed);
     let mut out = BufWriter::with_capacity(1 << 16, io::stdout().lock());
     let mut elapsed = 0.0;

@@ -3,7 +3,6 @@
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use limiter_core::{Counting, Limit, Policy};
-use rand_distr::Zipf;
 
 use crate::usage_error::UsageError;
 
@@ -24,17 +23,6 @@ impl PolicyArgs {
     pub(crate) fn policy(&self) -> Result<Policy, UsageError> {
         Ok(policy(&self.limits)?.with_counting(self.count))
     }
-}
-
-/// Returns a number that is above 0.
-pub(crate) fn positive(value: f64, what: &str) -> Result<f64, UsageError> {
-    let valid = value.is_finite() && value > 0.0;
-    valid.then_some(value).ok_or_else(|| UsageError(format!("expected {what} above 0, found {value}")))
-}
-
-/// Returns Zipf's law over this many keys.
-pub(crate) fn zipf(keys: u64, skew: f64) -> Result<Zipf<f64>, UsageError> {
-    Zipf::new(keys as f64, skew).map_err(|_| UsageError(format!("expected a skew of at least 0, found {skew}")))
 }
 
 pub(crate) fn policy(limits: &[Limit]) -> Result<Policy, UsageError> {

@@ -19,8 +19,8 @@ pub(crate) fn parse_url(text: &str) -> Result<String, String> {
     if is_redis_url(text) {
         return Ok(text.to_owned());
     }
-    let expected = "a URL that starts with redis://, rediss://, redis+unix://, or redis+ or rediss+ and then cluster:// or \
-                    sentinel://";
+    let expected = "expected a URL that starts with redis://, rediss://, redis+unix://, or redis+ or rediss+ and then \
+                    cluster:// or sentinel://";
     Err(expected.to_owned())
 }
 

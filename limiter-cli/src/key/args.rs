@@ -33,7 +33,7 @@ pub(super) enum KeyCommand {
 pub(super) struct Target {
     /// The URL of the Redis server or cluster: redis://, rediss://, redis+unix://, redis+cluster://,
     /// rediss+cluster://, or redis+sentinel:// or rediss+sentinel://
-    #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, value_parser = url)]
+    #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, value_parser = parse_url)]
     pub(super) store: String,
     /// The key prefix of the service's store
     #[arg(long, default_value = limiter_redis::DEFAULT_PREFIX)]
@@ -114,10 +114,6 @@ impl Shown {
 pub(super) enum OutputFormat {
     Table,
     Jsonl,
-}
-
-fn url(text: &str) -> Result<String, String> {
-    parse_url(text).map_err(|expected| format!("expected {expected}"))
 }
 
 /// Parses the printed form of a limiter's name.

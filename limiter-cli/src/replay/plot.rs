@@ -86,7 +86,8 @@ fn draw_usage(area: &Area<'_>, view: &View<'_>, usage: &KeyUsage, policy: &Polic
     let demand = peak(usage.requested()).max(used);
     let top = (demand * 1.08).clamp(1.25, MAX_SHOWN);
     let caption = format!("{part}{from} to {to}");
-    let mut chart = panel(area, &caption, &view.close, view.relative, 0.0..100.0 * top, &|share| format!("{share} %"))?;
+    let mut chart =
+        panel(area, &caption, &view.close, view.relative, 0.0..100.0 * top, &|share| format!("{share:.0} %"))?;
     let line = |shares: &[f64]| steps(&view.close, shares, top);
 
     if view.count.denied > 0 {
