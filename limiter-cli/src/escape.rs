@@ -80,24 +80,6 @@ fn hex_byte(high: u8, low: u8) -> Option<u8> {
     u8::try_from(digit(high)? << 4 | digit(low)?).ok()
 }
 
-/// Returns a key as hexadecimal digits.
-#[must_use]
-pub fn to_hex(key: &[u8]) -> String {
-    key.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Parses a key from hexadecimal digits.
-///
-/// # Errors
-/// If the text contains anything but pairs of hexadecimal digits.
-pub fn from_hex(text: &[u8]) -> Result<Vec<u8>, String> {
-    let pairs = text.chunks(2).map(|pair| match pair {
-        [high, low] => hex_byte(*high, *low),
-        _ => None,
-    });
-    pairs.collect::<Option<_>>().ok_or_else(|| "expected pairs of hexadecimal digits".to_owned())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,7 +94,6 @@ mod tests {
             let text = escape(&key);
             assert!(!text.is_empty() && !text.contains(char::is_control) && text.trim() == text, "{text:?}");
             assert_eq!(unescape(text.as_bytes()).unwrap(), key, "{text}");
-            assert_eq!(from_hex(to_hex(&key).as_bytes()).unwrap(), key);
             seen.insert(text);
         }
         assert!(seen.contains("日本") && seen.contains(r"\xe2\x80\xaex") && seen.contains(r"\xe6\x97"));
@@ -124,9 +105,6 @@ mod tests {
         for text in [r"\", r"a\q", r"\x", r"\x1", r"\xg0", r"\x+1", "\\\u{7f}"] {
             let error = unescape(text.as_bytes()).unwrap_err();
             assert!(error.starts_with("after a backslash expected"), "{error}");
-        }
-        for text in ["a", "0g", "+1", "é"] {
-            assert!(from_hex(text.as_bytes()).is_err(), "{text}");
         }
     }
 }

@@ -13,8 +13,9 @@ use limiter_core::{Limiter, WindowStore};
 use crate::escape::escape;
 use crate::json::write_line;
 use crate::message::OUTPUT;
+use crate::options::Output;
 use crate::redis::{connect, failed, runtime};
-use args::{KeyCommand, OutputFormat, Reset, Show, Target};
+use args::{KeyCommand, ResetArgs, ShowArgs, Target};
 use line::{Line, write_page};
 
 pub use args::Key;
@@ -40,8 +41,8 @@ async fn open(target: &Target) -> anyhow::Result<limiter_redis::RedisStore> {
     connect(&target.store, &target.prefix).await
 }
 
-async fn show(args: &Show) -> anyhow::Result<()> {
-    let key = args.target.key(&args.key)?;
+async fn show(args: &ShowArgs) -> anyhow::Result<()> {
+    let key = args::key(&args.key)?;
     let policy = args.shown.policy()?;
     let store = open(&args.target).await?;
     let log = store.inspect(LogKey::new(args.name, &key)).await.map_err(failed)?;
@@ -49,22 +50,22 @@ async fn show(args: &Show) -> anyhow::Result<()> {
         Some(policy) => Some(Limiter::new(args.name, policy, store).peek(&key).await.map_err(failed)?),
         None => None,
     };
-    let (name, key) = (escape(args.name.as_str().as_bytes()), args.target.shown(&key));
+    let (name, key) = (escape(args.name.as_str().as_bytes()), escape(&key));
     let mut out = io::stdout().lock();
     match args.shown.output {
-        OutputFormat::Table => write_page(&mut out, (&name, &key), log, decision.as_ref()),
-        OutputFormat::Jsonl => write_line(&mut out, &Line::known(name, key, log, decision.as_ref())),
+        Output::Summary => write_page(&mut out, (&name, &key), log, decision.as_ref()),
+        Output::Jsonl => write_line(&mut out, &Line::known(name, key, log, decision.as_ref())),
     }
     .context(OUTPUT)
 }
 
-async fn reset(args: &Reset) -> anyhow::Result<()> {
-    let keys = args.keys.iter().map(|key| args.target.key(key)).collect::<anyhow::Result<Vec<_>>>()?;
+async fn reset(args: &ResetArgs) -> anyhow::Result<()> {
+    let keys = args.keys.iter().map(args::key).collect::<anyhow::Result<Vec<_>>>()?;
     let store = open(&args.target).await?;
     let mut out = io::stdout().lock();
     for key in keys {
         let had = store.reset(LogKey::new(args.name, &key)).await.map_err(failed)?;
-        writeln!(out, "{}  {}", if had { "reset " } else { "no log" }, args.target.shown(&key)).context(OUTPUT)?;
+        writeln!(out, "{}  {}", if had { "reset " } else { "no log" }, escape(&key)).context(OUTPUT)?;
     }
     Ok(())
 }

@@ -3,11 +3,11 @@
 use std::ffi::OsString;
 
 use anyhow::Context;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use limiter_core::{Limit, Name, Policy};
 
-use crate::escape::{escape, from_hex, to_hex, unescape};
-use crate::options;
+use crate::escape::unescape;
+use crate::options::{self, Output};
 use crate::redis::parse_url;
 use crate::usage_error::UsageError;
 
@@ -23,9 +23,9 @@ pub struct Key {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum KeyCommand {
-    Show(Show),
-    Reset(Reset),
-    List(List),
+    Show(ShowArgs),
+    Reset(ResetArgs),
+    List(ListArgs),
 }
 
 /// The location of the logs.
@@ -38,14 +38,11 @@ pub(super) struct Target {
     /// The key prefix of the service's store
     #[arg(long, default_value = limiter_redis::DEFAULT_PREFIX)]
     pub(super) prefix: String,
-    /// Read and print keys as hexadecimal digits
-    #[arg(long)]
-    pub(super) hex: bool,
 }
 
 /// Prints the log of a key and, if limits are given, the decision on a request made now. Changes nothing.
 #[derive(Args, Debug)]
-pub(super) struct Show {
+pub(super) struct ShowArgs {
     /// The key, as list prints it: any byte can be written as \xNN, a backslash as \\
     #[arg(value_name = "KEY")]
     pub(super) key: OsString,
@@ -60,7 +57,7 @@ pub(super) struct Show {
 
 /// Removes the logs of keys, which unblocks them.
 #[derive(Args, Debug)]
-pub(super) struct Reset {
+pub(super) struct ResetArgs {
     /// The keys, as list prints them: any byte can be written as \xNN, a backslash as \\
     #[arg(value_name = "KEY", required = true)]
     pub(super) keys: Vec<OsString>,
@@ -76,7 +73,7 @@ pub(super) struct Reset {
 /// A log may be listed twice if Redis resizes its table during the scan. Of a key longer than 256 bytes, Redis holds
 /// only a digest: list prints the digest, and cannot try limits on that key.
 #[derive(Args, Debug)]
-pub(super) struct List {
+pub(super) struct ListArgs {
     /// Only logs of the limiter with this name
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(super) name: Option<Name>,
@@ -99,8 +96,8 @@ pub(super) struct Shown {
     #[arg(long = "limit", id = "limits", value_name = "MAX/WINDOW")]
     limits: Vec<Limit>,
     /// Text, or one JSON object per log
-    #[arg(long, value_enum, default_value_t = OutputFormat::Table)]
-    pub(super) output: OutputFormat,
+    #[arg(long, value_enum, default_value_t = Output::Summary)]
+    pub(super) output: Output,
 }
 
 impl Shown {
@@ -110,28 +107,14 @@ impl Shown {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum OutputFormat {
-    Table,
-    Jsonl,
-}
-
 /// Parses the printed form of a limiter's name.
 fn name(text: &str) -> Result<Name, String> {
     let name = String::from_utf8(unescape(text.as_bytes())?);
     name.map(Name::from).map_err(|_| "the name of a limiter is UTF-8".to_owned())
 }
 
-impl Target {
-    /// Parses a key as typed.
-    pub(super) fn key(&self, text: &OsString) -> anyhow::Result<Vec<u8>> {
-        let bytes = text.as_encoded_bytes();
-        let key = if self.hex { from_hex(bytes) } else { unescape(bytes) };
-        key.map_err(UsageError).with_context(|| format!("key \"{}\"", text.to_string_lossy().escape_debug()))
-    }
-
-    /// Returns the printed form of a key.
-    pub(super) fn shown(&self, key: &[u8]) -> String {
-        if self.hex { to_hex(key) } else { escape(key) }
-    }
+/// Parses the printed form of a key.
+pub(super) fn key(text: &OsString) -> anyhow::Result<Vec<u8>> {
+    let key = unescape(text.as_encoded_bytes()).map_err(UsageError);
+    key.with_context(|| format!("key \"{}\"", text.to_string_lossy().escape_debug()))
 }

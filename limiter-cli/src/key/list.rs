@@ -10,11 +10,12 @@ use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Policy};
 use limiter_redis::{LiveKey, RedisStore, StoredKey};
 use wildmatch::WildMatch;
 
-use super::args::{List, OutputFormat};
+use super::args::ListArgs;
 use super::line::Line;
 use crate::escape::escape;
 use crate::json::write_line;
 use crate::message::{OUTPUT, message};
+use crate::options::Output;
 use crate::redis::failed;
 
 /// The number of database keys that Redis examines per page.
@@ -22,13 +23,13 @@ const PAGE_KEYS: usize = 1_000;
 /// The maximum number of logs read concurrently.
 const MAX_CONCURRENT_READS: usize = 64;
 
-pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List) -> anyhow::Result<()> {
+pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &ListArgs) -> anyhow::Result<()> {
     let pattern = args.pattern.as_deref().map(WildMatch::new);
     let store = Arc::new(store);
     let mut out = BufWriter::new(io::stdout().lock());
     // The numbers of keys on which no limit could be tried.
     let (mut digests, mut damaged) = (0, 0);
-    if args.shown.output == OutputFormat::Table {
+    if args.shown.output == Output::Summary {
         Line::write_head(&mut out, policy.is_some()).context(OUTPUT)?;
     }
     let mut cursor = None;
@@ -40,7 +41,7 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
         let page = page.map_err(failed)?;
         let fitting = page.keys.into_iter().filter(|live| {
             pattern.as_ref().is_none_or(|pattern| match &live.key {
-                StoredKey::Known(key) => pattern.matches(&args.target.shown(key)),
+                StoredKey::Known(key) => pattern.matches(&escape(key)),
                 _ => false,
             })
         });
@@ -51,8 +52,8 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &List)
             match args.shown.output {
                 _ if args.over && line.key.is_none() => digests += 1,
                 _ if args.over && line.error.is_some() => damaged += 1,
-                OutputFormat::Table => line.write_row(&mut out, policy.is_some()).context(OUTPUT)?,
-                OutputFormat::Jsonl => write_line(&mut out, &line).context(OUTPUT)?,
+                Output::Summary => line.write_row(&mut out, policy.is_some()).context(OUTPUT)?,
+                Output::Jsonl => write_line(&mut out, &line).context(OUTPUT)?,
             }
         }
         out.flush().context(OUTPUT)?;
@@ -78,7 +79,7 @@ async fn line(
     store: &Arc<RedisStore>,
     policy: Option<&Policy>,
     live: LiveKey,
-    args: &List,
+    args: &ListArgs,
 ) -> anyhow::Result<Option<Line>> {
     let (name, shown_name) = (Name::new(&live.name), escape(live.name.as_bytes()));
     let key = match live.key {
@@ -98,7 +99,7 @@ async fn line(
         }
         Ok::<_, Error>(store.inspect(LogKey { name, key: &key }).await?.map(|log| (log, decision)))
     };
-    let shown = args.target.shown(&key);
+    let shown = escape(&key);
     match read.await {
         Ok(read) => Ok(read.map(|(log, decision)| Line::known(shown_name, shown, Some(log), decision.as_ref()))),
         Err(error) if error.kind() == ErrorKind::Corrupt => {

@@ -5,9 +5,6 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use limiter_core::Counting;
-use limiter_testkit::golden::{Trace, traces};
-
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts `limiter` with these arguments. All its streams are pipes.
@@ -64,21 +61,3 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 pub(crate) const REAL_TRACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/access.csv");
-
-/// Returns the golden traces that a CSV file can express. The others need a second policy or a second limiter.
-pub(crate) fn plain_traces() -> Vec<&'static Trace> {
-    let (plain, other): (Vec<&Trace>, Vec<&Trace>) = traces().iter().partition(|trace| trace.is_plain());
-    let skipped: Vec<_> = other.iter().map(|trace| trace.name).collect();
-    assert_eq!((plain.len(), &*skipped), (14, &["another policy and another limiter"][..]));
-    plain
-}
-
-/// Returns the command that replays a golden trace.
-pub(crate) fn golden_args(trace: &Trace) -> Vec<String> {
-    let count = if trace.counting == Counting::Attempts { "attempts" } else { "admitted" };
-    let mut args: Vec<String> = ["replay", "--output", "jsonl", "--count", count].map(str::to_owned).into();
-    for limit in trace.limits.split(", ") {
-        args.extend(["--limit".to_owned(), limit.to_owned()]);
-    }
-    args
-}

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use limiter_cli::redis::{connect, runtime};
 use limiter_core::{Limit, Limiter};
 use limiter_testkit::server::{Cluster, Server};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::common::{failure, limiter, stdout_of, text};
 
@@ -41,14 +41,14 @@ fn run(url: &str, args: &[&str]) -> String {
     stdout_of(&[&named(args)[..], &["--store", url]].concat(), "")
 }
 
-fn json(url: &str, args: &[&str]) -> Vec<Value> {
+fn json_lines(url: &str, args: &[&str]) -> Vec<Value> {
     let out = run(url, &[args, &["--output", "jsonl"]].concat());
     out.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Returns the keys that `list` prints.
 fn listed(url: &str, args: &[&str]) -> BTreeSet<String> {
-    let lines = json(url, &[&["list"], args].concat());
+    let lines = json_lines(url, &[&["list"], args].concat());
     lines.iter().map(|line| line["key"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -80,11 +80,11 @@ fn show_and_reset() {
     assert!(shown.contains("\nlimit          500/1h~1m: 100 used, 400 remaining\n"), "{shown}");
     assert!(value("a request").starts_with("would be denied, retry after 9m 5"), "{shown}");
 
-    let one = &json(&url, &["show", "customer 7", "--limit", "100/10m"])[0];
+    let one = &json_lines(&url, &["show", "customer 7", "--limit", "100/10m"])[0];
     assert_eq!((&one["key"], &one["entries"], &one["allowed"]), (&"customer 7".into(), &100.into(), &false.into()));
     assert!(one["retry_after_us"].as_u64().unwrap() <= 600_000_000);
     assert!(one["oldest_us"].as_u64().unwrap() < one["newest_us"].as_u64().unwrap());
-    assert_eq!(json(&url, &["show", "customer 7"])[0].get("allowed"), None);
+    assert_eq!(json_lines(&url, &["show", "customer 7"])[0].get("allowed"), None);
     let none = run(&url, &["show", "customer 9", "--limit", "100/10m"]);
     let expected = "name           search\nkey            customer 9\nlog            none\n\
                     limit          100/10m: 0 used, 100 remaining\na request      would be allowed\n";
@@ -93,155 +93,112 @@ fn show_and_reset() {
 
     assert_eq!(run(&url, &["reset", "customer 7", "customer 9"]), "reset   customer 7\nno log  customer 9\n");
     assert!(run(&url, &["show", "customer 7", "--limit", "100/10m"]).ends_with("would be allowed\n"));
-    assert_eq!(json(&url, &["show", "customer 8"])[0]["entries"], 1);
+    assert_eq!(json_lines(&url, &["show", "customer 8"])[0]["entries"], 1);
 }
 
 #[test]
-fn list_all_keys_and_those_over_the_limit() {
+fn list_selects_logs() {
     let server = Server::start().unwrap();
     let url = server.url();
     let keys: &[(&[u8], u64)] = &[(b"api:1", 100), (b"api:2", 99), (b"web:1", 100), (b"web:22", 3)];
     fill(&url, "limiter", keys);
     fill(&url, "other", &[(b"api:3", 100)]);
+    fill_as("login", &url, "limiter", &[(b"api:1", 3)]);
     server.command(&["SET", "limiter", "1"]).unwrap();
     server.command(&["ZADD", "limiter:", "1", "x"]).unwrap();
-
+    let logs = |args: &str| -> BTreeSet<String> {
+        let lines = json_lines(&url, &["list"].into_iter().chain(args.split_whitespace()).collect::<Vec<_>>());
+        let text = |line: &Value, field: &str| line[field].as_str().unwrap().to_owned();
+        lines.iter().map(|line| format!("{} {} {}", text(line, "name"), text(line, "key"), line["entries"])).collect()
+    };
+    let [one, two, web] = ["search api:1 100", "search api:2 99", "search web:1 100"];
+    let [rare, login] = ["search web:22 3", "login api:1 3"];
     for (args, expected) in [
-        ("", &["api:1", "api:2", "web:1", "web:22"][..]),
-        ("--match web:*", &["web:1", "web:22"]),
-        ("--match web:?", &["web:1"]),
-        ("--over --limit 100/10m", &["api:1", "web:1"]),
-        ("--over --limit 100/10m --match api*", &["api:1"]),
-        ("--over --limit 1000/10m --limit 3/5m", &["api:1", "api:2", "web:1", "web:22"]),
-        ("--prefix other", &["api:3"]),
+        ("", &[one, two, web, rare, login][..]),
+        ("--match web:*", &[web, rare]),
+        ("--match web:?", &[web]),
+        ("--name login", &[login]),
+        ("--name nobody", &[]),
+        ("--name search --match *2", &[two, rare]),
+        // Each log is tried through the limiter that it belongs to.
+        ("--over --limit 100/10m", &[one, web]),
+        ("--over --limit 100/10m --match api*", &[one]),
+        ("--over --limit 1000/10m --limit 3/5m", &[one, two, web, rare, login]),
+        ("--over --limit 3/10m --name login", &[login]),
+        ("--over --limit 4/10m --name login", &[]),
+        ("--prefix other", &["search api:3 100"]),
         ("--prefix nobody", &[]),
     ] {
-        assert_eq!(listed(&url, &args.split_whitespace().collect::<Vec<_>>()), set(expected), "{args}");
+        assert_eq!(logs(args), set(expected), "{args}");
     }
-    let lines = json(&url, &["list", "--limit", "100/10m", "--match", "api:2"]);
+    let lines = json_lines(&url, &["list", "--limit", "100/10m", "--match", "api:2"]);
     assert_eq!(
-        (&lines[0]["used"], &lines[0]["remaining"], &lines[0]["allowed"]),
-        (&99.into(), &1.into(), &true.into())
+        [&lines[0]["used"], &lines[0]["remaining"], &lines[0]["allowed"]],
+        [&json!(99), &json!(1), &json!(true)]
     );
 
-    let table = run(&url, &["list", "--limit", "100/10m", "--over", "--match", "web*"]);
-    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0].join(" "), "entries cost bytes expires after remaining retry after name key");
-    assert_eq!((rows.len(), rows[1][0], rows[1][1], rows[1].last()), (2, "100", "100", Some(&"web:1")));
+    for (args, head, row) in [
+        (
+            "--limit 100/10m --over --match web*",
+            "entries cost bytes expires after remaining retry after name key",
+            &["search", "web:1"],
+        ),
+        ("--name login", "entries cost bytes expires after name key", &["login", "api:1"]),
+    ] {
+        let table = run(&url, &["list"].into_iter().chain(args.split(' ')).collect::<Vec<_>>());
+        let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!((rows.len(), rows[0].join(" ").as_str()), (2, head));
+        assert!(rows[1].ends_with(row) && rows[1][0] == rows[1][1], "{table}");
+    }
     assert_eq!(run(&url, &["list", "--prefix", "nobody"]).lines().count(), 1);
 
+    let shown = run(&url, &["show", "api:1", "--name", "login"]);
+    assert!(shown.starts_with("name           login\nkey            api:1\nentries        3\n"), "{shown}");
+    for answer in ["reset   api:1\n", "no log  api:1\n"] {
+        assert_eq!(run(&url, &["reset", "api:1", "--name", "login"]), answer);
+    }
+    assert_eq!(logs(""), set(&[one, two, web, rare]));
     assert!(!server.info("commandstats").unwrap().contains("cmdstat_keys:"));
 }
 
 #[test]
-fn two_limiters_with_one_key() {
-    let server = Server::start().unwrap();
-    let url = server.url();
-    fill_as("search", &url, "limiter", &[(b"customer 7", 100), (b"customer 8", 1)]);
-    fill_as("login", &url, "limiter", &[(b"customer 7", 3)]);
-    let logs = |args: &str| -> BTreeSet<String> {
-        let lines = json(&url, &["list"].into_iter().chain(args.split_whitespace()).collect::<Vec<_>>());
-        lines.iter().map(|line| format!("{}, {}, {}", line["name"], line["key"], line["entries"])).collect()
-    };
-    let [search, other] = [r#""search", "customer 7", 100"#, r#""search", "customer 8", 1"#];
-    let login = r#""login", "customer 7", 3"#;
-    for (args, expected) in [
-        ("", &[search, other, login][..]),
-        ("--name login", &[login]),
-        ("--name nobody", &[]),
-        ("--name search --match *7", &[search]),
-        // Each log is tried through the limiter that it belongs to.
-        ("--over --limit 3/10m", &[search, login]),
-        ("--over --limit 4/10m", &[search]),
-        ("--over --limit 3/10m --name login", &[login]),
-    ] {
-        assert_eq!(logs(args), set(expected), "{args}");
-    }
-
-    let table = run(&url, &["list", "--name", "login"]);
-    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(rows[0].join(" "), "entries cost bytes expires after name key");
-    assert_eq!((rows.len(), &rows[1][rows[1].len() - 3..]), (2, &["login", "customer", "7"][..]));
-    let shown = run(&url, &["show", "customer 7", "--name", "login"]);
-    assert!(shown.starts_with("name           login\nkey            customer 7\nentries        3\n"), "{shown}");
-    let shown = &json(&url, &["show", "customer 7", "--name", "search"])[0];
-    assert_eq!((&shown["name"], &shown["entries"]), (&"search".into(), &100.into()));
-
-    assert_eq!(run(&url, &["reset", "customer 7", "--name", "search"]), "reset   customer 7\n");
-    assert_eq!(run(&url, &["reset", "customer 7", "--name", "search"]), "no log  customer 7\n");
-    assert_eq!(logs(""), set(&[other, login]));
-}
-
-#[test]
-fn printed_names_can_be_used_as_arguments() {
-    let server = Server::start().unwrap();
-    let url = server.url();
-    let long = "a very long name of a limiter";
-    let names = ["search", "a:b", "a", "100%", "{x}", "", "tab\t", "Zo\u{eb} 7", " ", "''", r"\", long];
-    for name in names {
-        fill_as(name, &url, "limiter", &[(b"b:k", 1)]);
-    }
-    let lines = json(&url, &["list"]);
-    assert_eq!(lines.len(), names.len(), "{lines:?}");
-    for name in lines.iter().map(|line| line["name"].as_str().unwrap()) {
-        assert_eq!(json(&url, &["list", "--name", name]).len(), 1, "{name}");
-        assert_eq!(json(&url, &["show", "b:k", "--name", name])[0]["name"], name);
-        let table = run(&url, &["list", "--name", name]);
-        assert!(table.lines().last().unwrap().ends_with("  b:k") && table.contains(&format!("  {name} ")), "{table}");
-        assert_eq!(run(&url, &["reset", "b:k", "--name", name]), "reset   b:k\n");
-    }
-    assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 0);
-}
-
-#[test]
-fn many_keys_on_many_pages() {
-    let server = Server::start().unwrap();
-    let names: Vec<String> = (0..3_000).map(|i| format!("key-{i}")).collect();
-    let keys: Vec<(&[u8], u64)> = names.iter().map(|name| (name.as_bytes(), 1)).collect();
-    fill(&server.url(), "limiter", &keys);
-    assert_eq!(listed(&server.url(), &[]), names.iter().cloned().collect());
-    let over = listed(&server.url(), &["--over", "--limit", "1/10m", "--match", "key-29??"]);
-    assert_eq!(over.len(), 100);
-    assert!(server.info("commandstats").unwrap().contains("cmdstat_scan:"));
-}
-
-#[test]
-fn list_covers_all_masters_of_a_cluster() {
+fn list_covers_all_masters_of_a_cluster_and_many_pages() {
     let cluster = Cluster::start().unwrap();
-    let names: Vec<String> = (0..300).map(|i| format!("key-{i}")).collect();
+    let names: Vec<String> = (0..4_000).map(|i| format!("key-{i}")).collect();
     let keys: Vec<(&[u8], u64)> = names.iter().enumerate().map(|(i, key)| (key.as_bytes(), 1 + i as u64 % 2)).collect();
     fill(&cluster.url(), "limiter", &keys);
     for node in cluster.nodes() {
-        assert!(node.command(&["DBSIZE"]).unwrap().int() > 50);
+        assert!(node.command(&["DBSIZE"]).unwrap().int() > 1_000);
     }
     assert_eq!(listed(&cluster.url(), &[]), names.iter().cloned().collect());
-    let over: BTreeSet<String> = names.iter().skip(1).step_by(2).cloned().collect();
-    assert_eq!(listed(&cluster.url(), &["--over", "--limit", "2/10m"]), over);
+    let over = listed(&cluster.url(), &["--over", "--limit", "2/10m", "--match", "key-29??"]);
+    assert_eq!(over, names[2_900..3_000].iter().skip(1).step_by(2).cloned().collect());
     let reset: Vec<&str> = std::iter::once("reset").chain(over.iter().map(String::as_str)).collect();
-    assert_eq!(run(&cluster.url(), &reset).matches("reset   key-").count(), 150);
-    assert_eq!(listed(&cluster.url(), &["--over", "--limit", "2/10m"]), set(&[]));
-    assert_eq!(listed(&cluster.url(), &[]).len(), 150);
+    assert_eq!(run(&cluster.url(), &reset).matches("reset   key-").count(), 50);
+    assert_eq!(listed(&cluster.url(), &["--match", "key-29??"]).len(), 50);
 }
 
 #[test]
-fn printed_keys_can_be_used_as_arguments() {
+fn printed_names_and_keys_can_be_used_as_arguments() {
     let server = Server::start().unwrap();
     let url = server.url();
+    let long = "a very long name of a limiter";
+    let names = ["a:b", "a", "100%", "{x}", "", "tab\t", "Zo\u{eb} 7", " ", "''", r"\", long];
     let keys: &[&[u8]] = &[b"", b"\xff\0\n", br"a\b", "Zo\u{eb} {7}".as_bytes(), b" % ", b"\x1b[2J", b"''", b"-x"];
+    names.iter().for_each(|name| fill_as(name, &url, "limiter", &[(b"b:k", 1)]));
     fill(&url, "limiter", &keys.iter().map(|key| (*key, 1)).collect::<Vec<_>>());
-    for hex in [&["--hex"][..], &[]] {
-        let found = listed(&url, hex);
-        assert_eq!(found.len(), keys.len(), "{found:?}");
-        for key in &found {
-            let args = [&["show", "--output", "jsonl", "--store", &url], hex, &["--", key]].concat();
-            let shown: Value = serde_json::from_str(&stdout_of(&named(&args), "")).unwrap();
-            assert_eq!((shown["key"].as_str().unwrap(), &shown["entries"]), (key.as_str(), &1.into()));
-        }
-        assert!(found.contains(if hex.is_empty() { r"\xff\x00\n" } else { "ff000a" }), "{found:?}");
-    }
-    for key in listed(&url, &[]) {
-        let out = stdout_of(&named(&["reset", "--store", &url, "--", &key]), "");
-        assert_eq!(out, format!("reset   {key}\n"));
+    let lines = json_lines(&url, &["list"]);
+    assert_eq!(lines.len(), names.len() + keys.len(), "{lines:?}");
+    assert!(lines.iter().any(|line| line["key"] == r"\xff\x00\n"), "{lines:?}");
+    for line in &lines {
+        let [name, key] = [&line["name"], &line["key"]].map(|text| text.as_str().unwrap());
+        let table = run(&url, &["list", "--name", name]);
+        assert!(table.lines().any(|row| row.contains(&format!("  {name} ")) && row.ends_with(&format!("  {key}"))));
+        let of = ["--name", name, "--store", &url, "--", key];
+        let out = stdout_of(&[&["key", "show", "--output", "jsonl"], &of[..]].concat(), "");
+        let shown: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((&shown["name"], &shown["key"], &shown["entries"]), (&line["name"], &line["key"], &json!(1)));
+        assert_eq!(stdout_of(&[&["key", "reset"], &of[..]].concat(), ""), format!("reset   {key}\n"));
     }
     assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 0);
 }
@@ -259,7 +216,7 @@ fn digests_and_foreign_redis_keys() {
     assert_eq!(table.lines().count(), 5, "{table}");
     assert!(table.contains("  (SHA-256 ") && table.contains("  broken (not a log)\n"), "{table}");
     assert!(table.contains("  string (not a log)\n") && table.contains("  fine\n"), "{table}");
-    let lines = json(&url, &["list"]);
+    let lines = json_lines(&url, &["list"]);
     assert!(lines.iter().any(|line| line["sha256"].as_str().is_some_and(|digest| digest.len() == 64)));
     assert_eq!(lines.iter().filter(|line| line["error"] == "not_a_log").count(), 2);
 
@@ -269,7 +226,7 @@ fn digests_and_foreign_redis_keys() {
     assert!(text(&over.stderr).contains("2 keys without a log"), "{}", text(&over.stderr));
 
     // The digest of a known key can be computed.
-    assert_eq!(json(&url, &["show", &long])[0]["entries"], 2);
+    assert_eq!(json_lines(&url, &["show", &long])[0]["entries"], 2);
     let (code, message) = failure(&named(&["show", "broken", "--store", &url]), "");
     assert!(code == 1 && message.contains("\"broken\"") && message.contains("reset removes it"), "{message}");
     assert_eq!(run(&url, &["reset", "broken", "string"]), "reset   broken\nreset   string\n");

@@ -65,7 +65,6 @@ const REDIS_CASES: &[(&str, i32, &str)] = &[
     ("key show k --store redis://127.0.0.1:1", 2, "--name <NAME>"),
     ("key reset k --store redis://127.0.0.1:1", 2, "--name <NAME>"),
     ("key show a\\q --name n --store redis://127.0.0.1:1", 2, "after a backslash expected"),
-    ("key reset abc --hex --name n --store redis://127.0.0.1:1", 2, "expected pairs of hexadecimal digits"),
 ];
 
 fn assert_each(cases: &[(&str, i32, &str)]) {
