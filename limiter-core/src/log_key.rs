@@ -1,6 +1,7 @@
-//! The identity of a log: a limiter's name and a key.
+//! The identity of a log: a limiter's name and a key. And where a store keeps it.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::name::Name;
 
@@ -29,6 +30,23 @@ impl<'a> LogKey<'a> {
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         [self.name.encoded().as_bytes(), b":", self.key].concat()
+    }
+}
+
+/// Where a store keeps a log. See [`WindowStore::place`](crate::WindowStore::place).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogPlace {
+    /// The name of the part of the store that fails alone, such as a master of a Redis Cluster: `10.0.0.7:6379`. `None` if the store
+    /// fails as a whole, or if the part is unknown.
+    pub node: Option<Arc<str>>,
+}
+
+impl LogPlace {
+    /// Returns a place on a node.
+    #[must_use]
+    pub const fn on(node: Option<Arc<str>>) -> Self {
+        Self { node }
     }
 }
 

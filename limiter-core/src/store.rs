@@ -22,7 +22,7 @@ pub use crate::decision::decide;
 use crate::error::Error;
 pub use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
 pub use crate::log::Log;
-pub use crate::log_key::LogKey;
+pub use crate::log_key::{LogKey, LogPlace};
 pub use crate::merging::Merging;
 pub use crate::op::{At, Mode, Op, Retention};
 pub use crate::settlement::Settlement;
@@ -87,6 +87,15 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     fn timer(&self) -> Option<&dyn Timer> {
         None
     }
+
+    /// Returns where the store keeps a log now, without waiting. It may have moved when the next operation begins.
+    ///
+    /// A wrapper asks for it when operations fail, to tell the failing part of the store from the others. Default: the store is
+    /// one place.
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        let _ = log;
+        LogPlace::default()
+    }
 }
 
 /// Defines the asynchronous methods of a store that forwards to another one, without another box.
@@ -120,6 +129,10 @@ impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
 
     fn timer(&self) -> Option<&dyn Timer> {
         (**self).timer()
+    }
+
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        (**self).place(log)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::clock::{Clock, Timer};
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::facts::{Facts, SettlementFacts};
-use crate::log_key::LogKey;
+use crate::log_key::{LogKey, LogPlace};
 use crate::op::{At, Op};
 use crate::settlement::Settlement;
 use crate::store::{NowStore, Otherwise, WindowStore, forward};
@@ -76,6 +76,10 @@ impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
     /// Returns the clock's timer: the store's sleeps by another clock.
     fn timer(&self) -> Option<&dyn Timer> {
         self.clock.timer()
+    }
+
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        self.store.place(log)
     }
 }
 

@@ -1,5 +1,7 @@
 //! The connection of a store, whatever is at its other end.
 
+use std::sync::Arc;
+
 use limiter_core::{Error, ErrorKind};
 use redis::aio::{ConnectionLike, ConnectionManager};
 use redis::{Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value};
@@ -148,6 +150,18 @@ impl Connection {
     #[cfg(feature = "cluster")]
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(&self.0, Kind::Cluster(_))
+    }
+
+    /// Returns the name of the node of a Cluster that serves a key, if it is known.
+    pub(crate) fn node_of(&self, key: &[u8]) -> Option<Arc<str>> {
+        match &self.0 {
+            #[cfg(feature = "cluster")]
+            Kind::Cluster(pool) => pool.node_of(key),
+            _ => {
+                let _ = key;
+                None
+            }
+        }
     }
 
     /// Returns a connection to one node of a Cluster, or to any without an address.

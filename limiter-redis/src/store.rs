@@ -3,7 +3,7 @@
 use std::fmt;
 
 use async_trait::async_trait;
-use limiter_core::store::{At, Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::store::{At, Facts, LogKey, LogPlace, Op, Settlement, SettlementFacts};
 use limiter_core::{EntryId, Error, ErrorKind, WindowStore};
 use redis::Cmd;
 
@@ -123,5 +123,10 @@ impl WindowStore for RedisStore {
         let reply = reply.map_err(|failure| failure.into_error(&stored));
         let removed = reply.and_then(|reply| reply::integer(&reply)).map_err(|error| error.with_log(log))?;
         Ok(removed == 1)
+    }
+
+    /// In a Cluster, the node is the master that serves the log's slot: its host and port.
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        LogPlace::on(self.channel.connection.node_of(&self.keys.encode(log)))
     }
 }

@@ -23,7 +23,7 @@ use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use foldhash::fast::RandomState;
 use limiter_core::store::{
-    At, Facts, LogFacts, LogKey, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, attempt, decide,
+    At, Facts, LogFacts, LogKey, LogPlace, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, attempt, decide,
 };
 use limiter_core::{Counting, Decision, Error, Name, Policy, Timer, Timestamp, WindowStore};
 use tokio::time::Instant;
@@ -304,5 +304,9 @@ impl<S: WindowStore> WindowStore for DenialCache<S> {
 
     fn timer(&self) -> Option<&dyn Timer> {
         self.store.timer()
+    }
+
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        self.store.place(log)
     }
 }

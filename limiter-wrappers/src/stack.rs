@@ -4,7 +4,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts};
+use limiter_core::store::{Facts, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, Timer, WindowStore};
 
 use crate::denial_cache::DenialCache;
@@ -50,6 +50,10 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
 
     fn timer(&self) -> Option<&dyn Timer> {
         self.0.timer()
+    }
+
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        self.0.place(log)
     }
 }
 

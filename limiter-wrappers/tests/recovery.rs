@@ -1,4 +1,5 @@
-//! How soon Redis decides again on a busy key after a stop. Prints what it measures.
+//! How soon Redis decides again on a busy key after a stop, and whether the masters of a Cluster decide while one is lost. Prints
+//! what it measures.
 //!
 //! `LIMITER_TEST_ALL=1` tries more stops.
 
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use limiter_core::{Limiter, SharedStore, policy};
 use limiter_redis::RedisStore;
-use limiter_testkit::server::Server;
+use limiter_testkit::server::{Cluster, Server};
 use limiter_wrappers::Stack;
 use testbed::{alone, test_all};
 use tokio::task::JoinSet;
@@ -20,6 +21,11 @@ const BEFORE: Duration = Duration::from_secs(1);
 const WATCHED: Duration = Duration::from_secs(8);
 /// Recovered is what succeeds for so long.
 const STEADY: Duration = Duration::from_millis(300);
+
+/// The keys of each master.
+const KEYS: usize = 50;
+/// How long a master is lost.
+const LOST: Duration = Duration::from_secs(3);
 
 /// A call: when it began, whether Redis decided, and how long it took.
 type Call = (Instant, bool, Duration);
@@ -101,5 +107,85 @@ async fn a_busy_key_recovers_from_a_stop() {
             );
             assert!(recovered.is_some(), "{name}: not within {WATCHED:?} of a stop of {stop} ms");
         }
+    }
+}
+
+/// Returns keys of the limiter `lost`, by the master that serves them.
+fn keys_by_master(cluster: &Cluster) -> Vec<Vec<String>> {
+    let mut keys = vec![Vec::new(); cluster.nodes().len()];
+    for key in (0..).map(|n| format!("key {n}")) {
+        let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", &format!("lost:{key}")]).unwrap().int();
+        let owner = cluster.owner(u16::try_from(slot).unwrap()).unwrap().port();
+        let master = cluster.nodes().iter().position(|node| node.port() == owner).unwrap();
+        if keys[master].len() < KEYS {
+            keys[master].push(key);
+        }
+        if keys.iter().all(|keys| keys.len() == KEYS) {
+            break;
+        }
+    }
+    keys
+}
+
+/// Loads all masters while the first is stopped or killed. Returns the calls to the first, and those to the others.
+async fn lose_a_master(killed: bool) -> [Vec<Call>; 2] {
+    let mut cluster = Cluster::start().unwrap();
+    for node in cluster.nodes() {
+        // Otherwise the others refuse all calls as soon as they notice.
+        node.expect_ok(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).unwrap();
+    }
+    let keys = keys_by_master(&cluster);
+    let store = Stack::new(RedisStore::connect(&cluster.url()).await.unwrap()).or_error();
+    let limiter = Arc::new(Limiter::new("lost", policy!("1000000/1m"), store));
+    for key in keys.iter().flatten() {
+        while limiter.acquire(key).await.is_err() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+    if killed {
+        cluster.nodes_mut()[0].kill();
+    } else {
+        cluster.nodes()[0].pause().unwrap();
+    }
+    let (mut calls, end) = (JoinSet::new(), Instant::now() + LOST);
+    let mut ticks = interval(Duration::from_millis(1));
+    for n in 0.. {
+        if ticks.tick().await > end {
+            break;
+        }
+        let master = n % keys.len();
+        let (limiter, key) = (limiter.clone(), keys[master][n % KEYS].clone());
+        calls.spawn(async move {
+            let begun = Instant::now();
+            (master, (begun, limiter.acquire(&key).await.is_ok(), begun.elapsed()))
+        });
+    }
+    if !killed {
+        cluster.nodes()[0].resume().unwrap();
+    }
+    let (of_first, of_others): (Vec<_>, Vec<_>) = calls.join_all().await.into_iter().partition(|call| call.0 == 0);
+    [of_first, of_others].map(|calls| calls.into_iter().map(|(_, call)| call).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_masters_that_live_decide_while_one_is_lost() {
+    let _alone = alone();
+    println!("first master | calls to the others | decided by Redis | p99 | calls to the first | decided by Redis");
+    for killed in [true, false] {
+        let [of_first, of_others] = lose_a_master(killed).await;
+        let decided = |calls: &[Call]| calls.iter().filter(|(_, decided, _)| *decided).count();
+        let mut took: Vec<Duration> = of_others.iter().map(|(.., took)| *took).collect();
+        took.sort_unstable();
+        println!(
+            "{} | {} | {} | {:?} | {} | {}",
+            if killed { "killed" } else { "stopped" },
+            of_others.len(),
+            decided(&of_others),
+            took[took.len() * 99 / 100],
+            of_first.len(),
+            decided(&of_first),
+        );
+        assert!(100 * decided(&of_others) >= 99 * of_others.len(), "killed: {killed}");
+        assert_eq!(decided(&of_first), 0, "killed: {killed}");
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Mode, Op, Settlement, SettlementFacts};
+use limiter_core::store::{Facts, LogKey, LogPlace, Mode, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, ErrorKind, WindowStore};
 use tokio::time::sleep;
 
@@ -155,5 +155,11 @@ impl<S: WindowStore> WindowStore for Faulty<S> {
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         Ok(self.call(("reset", log, 0), self.store().reset(log)).await?.0)
+    }
+
+    /// The node of `key@node` is `node`.
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        let node = log.key.iter().position(|byte| *byte == b'@').map(|at| &log.key[at + 1..]);
+        LogPlace::on(node.map(|node| String::from_utf8_lossy(node).into()))
     }
 }

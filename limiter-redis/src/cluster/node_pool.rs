@@ -45,6 +45,8 @@ struct Known {
 #[derive(Clone)]
 pub(crate) struct Node {
     host: Arc<str>,
+    /// The host and the port.
+    name: Arc<str>,
     pub(crate) connection: ConnectionManager,
 }
 
@@ -97,7 +99,8 @@ impl NodePool {
         };
         let client = redis::Client::open(self.0.info.clone().set_addr(addr))?;
         let connection = ConnectionManager::new_lazy_with_config(client, self.0.config.clone())?;
-        let node = Node { host: address.0.as_str().into(), connection };
+        let (host, port) = address;
+        let node = Node { host: host.as_str().into(), name: format!("{host}:{port}").into(), connection };
         Ok(self.change(|known| known.nodes.entry(address.clone()).or_insert(node).clone()))
     }
 
@@ -106,6 +109,11 @@ impl NodePool {
         let known = self.known();
         let turn = self.0.turn.fetch_add(1, Ordering::Relaxed) % known.nodes.len().max(1);
         known.nodes.values().nth(turn).cloned().ok_or_else(no_server)
+    }
+
+    /// Returns the name of the node that serves a key, if it is known.
+    pub(crate) fn node_of(&self, key: &[u8]) -> Option<Arc<str>> {
+        self.known().slots.get(&Slot::for_key(key)).map(|node| Arc::clone(&node.name))
     }
 
     fn of_slot(&self, slot: Option<Slot>) -> RedisResult<Node> {

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 
-use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, async_trait};
+use limiter_core::store::{Facts, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, async_trait};
 use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
 
 /// Turns refusals into outages, and logs why calls fail.
@@ -61,5 +61,9 @@ impl<S: WindowStore> WindowStore for Refusals<S> {
 
     fn timer(&self) -> Option<&dyn Timer> {
         self.store.timer()
+    }
+
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        self.store.place(log)
     }
 }

@@ -5,7 +5,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Mode, Op, Otherwise, Settlement, SettlementFacts, attempt, decide};
+use limiter_core::store::{Facts, LogKey, LogPlace, Mode, Op, Otherwise, Settlement, SettlementFacts, attempt, decide};
 use limiter_core::{Decision, Error, ErrorKind, NowStore, Timer, WindowStore};
 
 /// An operation on a store, without its key.
@@ -187,6 +187,10 @@ impl<S: WindowStore, O: StoreObserver> WindowStore for ObservedStore<S, O> {
 
     fn timer(&self) -> Option<&dyn Timer> {
         self.store.timer()
+    }
+
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        self.store.place(log)
     }
 }
 

@@ -3,13 +3,14 @@
 //! The state machine is the classic one: closed, open, half open. The maintained crates let several calls pass while half open,
 //! which is a thundering herd for a server that has just come back.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, attempt};
+use limiter_core::store::{Facts, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, attempt};
 use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
 use tokio::time::Instant;
 
@@ -19,11 +20,12 @@ use super::outage::later;
 ///
 /// - *Closed*: calls pass. After `failures` outages in a row it opens. An outage is an error of the kind
 ///   [`Unavailable`](ErrorKind::Unavailable) or [`Timeout`](ErrorKind::Timeout).
-/// - *Open*: calls fail at once with [`Unavailable`](ErrorKind::Unavailable), for `pause`.
-/// - *Half open*: after the pause one call passes as a probe, and the others still fail at once. If the store answers, the
+/// - *Open*: calls fail immediately with [`Unavailable`](ErrorKind::Unavailable), for `pause`.
+/// - *Half open*: after the pause one call passes as a probe, and the others still fail immediately. If the store responds, the
 ///   breaker closes. If not, it opens for another pause.
 ///
-/// Clones share one state.
+/// Each [node](LogPlace::node) of the store has such a state of its own, so a dead master of a Redis Cluster stops only the calls on
+/// its logs. Clones share all states.
 ///
 /// # Cancel safety
 /// As the store's. If a probe is dropped, the next call becomes the probe. If nobody polls the probe, a call after another pause
@@ -36,27 +38,34 @@ pub struct CircuitBreaker<S> {
     shared: Arc<Shared>,
 }
 
+/// A node of the store, `None` if it has no name.
+type Node = Option<Arc<str>>;
+
 #[derive(Debug)]
 struct Shared {
-    /// Closed and without a failure, the state while the store is available.
+    /// No node has failed lately, so that a call takes no lock.
     healthy: AtomicBool,
-    state: Mutex<State>,
+    /// The nodes that have failed since their last answer.
+    failing: Mutex<HashMap<Node, State>>,
 }
 
 #[derive(Debug)]
 struct State {
     /// Outages in a row, while closed.
     failures: u32,
-    /// When the next probe may pass. `None` while closed.
-    next_probe: Option<Instant>,
+    is_open: bool,
+    /// When the next probe may pass; while closed, when the last call failed.
+    next: Instant,
 }
+
+/// A node that no call has asked for so long has left the store.
+const LEFT: Duration = Duration::from_secs(60);
 
 impl<S> CircuitBreaker<S> {
     /// Returns `store` behind a breaker that opens for `pause` after `failures` outages in a row. 0 failures mean 1.
     #[must_use]
     pub fn new(store: S, failures: u32, pause: Duration) -> Self {
-        let state = Mutex::new(State { failures: 0, next_probe: None });
-        let shared = Arc::new(Shared { healthy: AtomicBool::new(true), state });
+        let shared = Arc::new(Shared { healthy: AtomicBool::new(true), failing: Mutex::default() });
         Self { store, failures: failures.max(1), pause, shared }
     }
 
@@ -65,15 +74,24 @@ impl<S> CircuitBreaker<S> {
         &self.store
     }
 
-    /// Whether calls fail at once. A call may still pass as a probe.
+    /// Whether calls to a node fail immediately. A call may still pass as a probe.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        !self.shared.healthy.load(Ordering::Acquire) && self.shared.lock().next_probe.is_some()
+        !self.shared.healthy.load(Ordering::Acquire)
+            && self.shared.lock().values().any(|state| state.is_open && !state.has_left())
     }
 
-    fn refusal(&self, log: LogKey<'_>) -> Error {
-        let text = format!("the store failed {} times in a row; it is not called before the next probe", self.failures);
+    fn refusal(&self, log: LogKey<'_>, node: &Node) -> Error {
+        let node = node.as_ref().map_or_else(String::new, |node| format!(" on {node}"));
+        let text =
+            format!("the store failed {} times in a row{node}; it is not called before the next probe", self.failures);
         Error::new(ErrorKind::Unavailable, text).with_log(log)
+    }
+}
+
+impl<S: WindowStore> CircuitBreaker<S> {
+    fn node(&self, log: LogKey<'_>) -> Node {
+        self.store.place(log).node
     }
 
     /// Returns whether the call is a probe.
@@ -81,17 +99,15 @@ impl<S> CircuitBreaker<S> {
         if self.shared.healthy.load(Ordering::Acquire) {
             return Ok(None);
         }
-        let mut state = self.shared.lock();
-        match state.next_probe {
-            None => Ok(None),
-            Some(next) if Instant::now() >= next => {
-                // The deadline of this probe, which nobody may poll.
-                let deadline = later(self.pause);
-                state.next_probe = Some(deadline);
-                Ok(Some(Probe { shared: &self.shared, deadline }))
-            }
-            Some(_) => Err(self.refusal(log)),
+        let node = self.node(log);
+        let mut failing = self.shared.lock();
+        let Some(state) = failing.get_mut(&node).filter(|state| state.is_open) else { return Ok(None) };
+        if Instant::now() < state.next {
+            return Err(self.refusal(log, &node));
         }
+        // The deadline of this probe, which nobody may poll.
+        state.next = later(self.pause);
+        Ok(Some(Probe { shared: &self.shared, node, deadline: state.next }))
     }
 
     pub(crate) async fn guarded<T>(
@@ -101,58 +117,74 @@ impl<S> CircuitBreaker<S> {
     ) -> Result<T, Error> {
         let probe = self.admit(log)?;
         let answer = call.await;
-        self.note(&answer, probe);
+        self.note(log, &answer, probe);
         answer
     }
 
-    fn note<T>(&self, answer: &Result<T, Error>, probe: Option<Probe<'_>>) {
+    fn note<T>(&self, log: LogKey<'_>, answer: &Result<T, Error>, probe: Option<Probe<'_>>) {
         match answer {
-            Err(error) if error.is_retryable() => self.failed(probe),
-            _ => self.answered(),
+            Err(error) if error.is_retryable() => self.failed(log, probe),
+            _ if self.shared.healthy.load(Ordering::Acquire) => {}
+            _ => {
+                let node = self.node(log);
+                self.shared.change(|failing| failing.retain(|known, state| *known != node && !state.has_left()));
+            }
         }
     }
 
-    fn answered(&self) {
-        if !self.shared.healthy.load(Ordering::Acquire) {
-            let mut state = self.shared.lock();
-            *state = State { failures: 0, next_probe: None };
-            self.shared.healthy.store(true, Ordering::Release);
-        }
-    }
-
-    fn failed(&self, probe: Option<Probe<'_>>) {
-        let mut state = self.shared.lock();
-        self.shared.healthy.store(false, Ordering::Release);
-        if state.next_probe.is_none() {
-            state.failures += 1;
-        }
-        // A call from before the breaker opened does not lengthen the pause.
-        if probe.is_some() || (state.next_probe.is_none() && state.failures >= self.failures) {
-            state.next_probe = Some(later(self.pause));
-        }
-        // Dropping it would let the next one pass at once.
+    fn failed(&self, log: LogKey<'_>, mut probe: Option<Probe<'_>>) {
+        let probed = probe.as_mut().map(|probe| probe.node.take());
+        let is_probe = probed.is_some();
+        let node = probed.unwrap_or_else(|| self.node(log));
+        self.shared.change(|failing| {
+            failing.retain(|_, state| !state.has_left());
+            let now = Instant::now();
+            let state = failing.entry(node).or_insert(State { failures: 0, is_open: false, next: now });
+            if !state.is_open {
+                (state.failures, state.next) = (state.failures + 1, now);
+            }
+            // A call from before the breaker opened does not lengthen the pause.
+            if is_probe || (!state.is_open && state.failures >= self.failures) {
+                (state.is_open, state.next) = (true, later(self.pause));
+            }
+        });
+        // Dropping it would let the next one pass immediately.
         std::mem::forget(probe);
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+impl State {
+    fn has_left(&self) -> bool {
+        self.next.elapsed() > LEFT
     }
 }
 
-/// Permits another probe when dropped.
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Node, State>> {
+        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut HashMap<Node, State>)) {
+        let mut failing = self.lock();
+        change(&mut failing);
+        self.healthy.store(failing.is_empty(), Ordering::Release);
+    }
+}
+
+/// Permits another probe of the node when dropped.
 struct Probe<'a> {
     shared: &'a Shared,
+    node: Node,
     deadline: Instant,
 }
 
 impl Drop for Probe<'_> {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        // Otherwise the store has answered or failed, or another probe has passed.
-        if state.next_probe == Some(self.deadline) {
-            state.next_probe = Some(Instant::now());
+        // Otherwise the node has answered or failed, or another probe has passed.
+        if let Some(state) = self.shared.lock().get_mut(&self.node)
+            && state.next == self.deadline
+        {
+            state.next = Instant::now();
         }
     }
 }
@@ -171,12 +203,12 @@ impl<S: WindowStore> WindowStore for CircuitBreaker<S> {
         self.guarded(log, self.store.reset(log)).await
     }
 
-    /// Also answers at once while it is open.
+    /// Also responds immediately while it is open.
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
         let attempted = || match self.admit(op.log) {
             Ok(probe) => {
                 let answer = attempt(&self.store, op)?;
-                self.note(&answer, probe);
+                self.note(op.log, &answer, probe);
                 Some(answer)
             }
             Err(refusal) => Some(Err(refusal)),
@@ -186,5 +218,9 @@ impl<S: WindowStore> WindowStore for CircuitBreaker<S> {
 
     fn timer(&self) -> Option<&dyn Timer> {
         self.store.timer()
+    }
+
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        self.store.place(log)
     }
 }

@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    Facts, Log, LogFacts, LogKey, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, Usage, attempt, decide,
+    Facts, Log, LogFacts, LogKey, LogPlace, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, Usage, attempt,
+    decide,
 };
 use limiter_core::{Decision, Error, Limit, PerLimit, Timer, Timestamp, WindowStore};
 
@@ -159,5 +160,9 @@ impl<S: WindowStore> WindowStore for Failsafe<S> {
 
     fn timer(&self) -> Option<&dyn Timer> {
         self.store.timer()
+    }
+
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        self.store.place(log)
     }
 }

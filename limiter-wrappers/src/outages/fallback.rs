@@ -14,7 +14,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, attempt, decide};
+use limiter_core::store::{Facts, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, attempt, decide};
 use limiter_core::{Decision, Error, NowStore, Timer, WindowStore};
 use tokio::time::{Instant, sleep};
 
@@ -209,6 +209,10 @@ impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
 
     fn timer(&self) -> Option<&dyn Timer> {
         self.0.primary.timer()
+    }
+
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        self.0.primary.place(log)
     }
 }
 

@@ -4,7 +4,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts};
+use limiter_core::store::{Facts, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
 
 /// Bounds the time of every call to a store.
@@ -65,5 +65,9 @@ impl<S: WindowStore> WindowStore for Timeout<S> {
 
     fn timer(&self) -> Option<&dyn Timer> {
         self.store.timer()
+    }
+
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        self.store.place(log)
     }
 }

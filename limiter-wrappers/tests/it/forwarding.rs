@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, attempt};
+use limiter_core::store::{Facts, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, attempt};
 use limiter_core::{BoxFuture, Decision, Error, NowStore, Timer, WindowStore, WithClock, policy};
 use limiter_testkit::{MockClock, OracleStore};
 use limiter_wrappers::observe::{ObservedStore, StoreObserver};
@@ -62,6 +62,11 @@ impl WindowStore for Probe {
         self.note("timer");
         Some(self)
     }
+
+    fn place(&self, _: LogKey<'_>) -> LogPlace {
+        self.note("place");
+        LogPlace::on(Some("here".into()))
+    }
 }
 
 impl NowStore for Probe {
@@ -95,7 +100,7 @@ struct Unmoved;
 impl StoreObserver for Unmoved {}
 
 #[test]
-fn every_wrapper_forwards_try_decide_and_the_timer() {
+fn every_wrapper_forwards_try_decide_the_timer_and_the_place() {
     let probe = Probe::default();
     let store = || probe.clone();
     let second = Duration::from_secs(1);
@@ -112,13 +117,15 @@ fn every_wrapper_forwards_try_decide_and_the_timer() {
     let policy = policy!("9/1h");
     for (name, wrapper) in wrappers {
         assert!(attempt(&*wrapper, Op::acquire(name, &policy)).unwrap().unwrap().allowed(), "{name}");
-        assert!(wrapper.timer().is_some(), "{name}");
-        assert_eq!(probe.called(), ["timer", "try_decide"], "{name}");
+        assert!(wrapper.timer().is_some() && wrapper.place(Op::acquire(name, &policy).log).node.is_some(), "{name}");
+        assert_eq!(probe.called(), ["place", "timer", "try_decide"], "{name}");
     }
     // The wrapped store's timer sleeps by another clock than the one in front of it.
     let with_clock = WithClock::new(store(), MockClock::new());
-    assert!(attempt(&with_clock, Op::acquire("WithClock", &policy)).is_some() && with_clock.timer().is_some());
-    assert_eq!(probe.called(), ["try_decide"]);
+    let op = Op::acquire("WithClock", &policy);
+    assert!(attempt(&with_clock, op).is_some() && with_clock.timer().is_some());
+    assert!(with_clock.place(op.log).node.is_some());
+    assert_eq!(probe.called(), ["place", "try_decide"]);
 }
 
 #[test]

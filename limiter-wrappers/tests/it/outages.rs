@@ -73,6 +73,43 @@ async fn the_breaker_opens_after_its_failures_and_probes_once_a_pause() {
     assert!(limiter.acquire("key").await.unwrap().allowed());
 }
 
+/// Node `a` fails, whatever else is called; node `b` and the logs without a node respond.
+#[tokio::test(start_paused = true)]
+async fn each_node_has_its_own_breaker() {
+    let faulty = Faulty::default();
+    faulty.rule(|_, log| if log.key.ends_with(b"@a") { Does::Refuse } else { Does::Answer });
+    let breaker = CircuitBreaker::new(faulty.clone(), 3, PAUSE);
+    let limiter = Limiter::new("t", policy!("1000/1h"), breaker.clone());
+    let error = async |key| limiter.acquire(key).await.map(drop).unwrap_err().to_string();
+    for n in 0..3 {
+        assert!(!breaker.is_open() && error("1@a").await.contains("refused"), "{n}");
+        assert!(limiter.acquire("1@b").await.is_ok() && limiter.acquire("1").await.is_ok());
+    }
+    assert!(breaker.is_open());
+    for _ in 0..10 {
+        let error = error("2@a").await;
+        assert!(error.contains("3 times in a row on a;"), "{error}");
+        assert!(limiter.acquire("2@b").await.is_ok() && limiter.acquire("2").await.is_ok());
+    }
+    // A failed probe keeps the others as they are, and so does an answered one.
+    advance(PAUSE).await;
+    assert!(error("2@a").await.contains("refused") && error("2@a").await.contains("in a row"));
+    assert!(limiter.acquire("3@b").await.is_ok());
+    faulty.rule(|_, log| if log.key.ends_with(b"@b") { Does::Refuse } else { Does::Answer });
+    for _ in 0..3 {
+        assert!(error("3@b").await.contains("refused"));
+    }
+    advance(PAUSE / 2).await;
+    assert!(error("3@b").await.contains("in a row on b;") && error("3@a").await.contains("in a row on a;"));
+    advance(PAUSE / 2).await;
+    assert!(limiter.acquire("3@a").await.is_ok() && limiter.acquire("3@a").await.is_ok() && breaker.is_open());
+    // A node that left the store is no longer called, so no probe can end its outage.
+    advance(Duration::from_secs(61)).await;
+    assert!(!breaker.is_open());
+    assert!(limiter.acquire("3@a").await.is_ok());
+    assert!(error("4@b").await.contains("refused"), "it may have come back");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_dropped_probe_makes_room_for_the_next() {
     let faulty = Faulty::default();
