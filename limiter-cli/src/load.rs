@@ -45,8 +45,8 @@ async fn open(args: &Load) -> anyhow::Result<SharedStore> {
     let prefix = format!("limiter-load:{:016x}", RandomState::new().hash_one(std::process::id()));
     let store = connect(url, &prefix).await?;
     let report = |outage: limiter_wrappers::Outage<'_>| match outage {
-        limiter_wrappers::Outage::Began { error } => message(format_args!("store unavailable: {error}")),
-        limiter_wrappers::Outage::Ended { calls } => message(format_args!("store available after {calls} calls")),
+        limiter_wrappers::Outage::Began { error, .. } => message(format_args!("store unavailable: {error}")),
+        limiter_wrappers::Outage::Ended { calls, .. } => message(format_args!("store available after {calls} calls")),
         _ => {}
     };
     Ok(match args.outage {

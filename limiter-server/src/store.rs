@@ -68,10 +68,13 @@ impl Location {
 /// What [`OnOutage::Fallback`] is made of.
 type Recommended = Fallback<Guarded<Refusals<ObservedStore<RedisStore, Metrics>>>, MemoryStore>;
 
+/// The nodes that have failed since the start, and whether each is away now.
+type Nodes = Vec<(Option<Arc<str>>, bool)>;
+
 /// The store of all rules.
 pub struct Store {
     shared: SharedStore,
-    is_away: Box<dyn Fn() -> bool + Send + Sync>,
+    nodes: Box<dyn Fn() -> Nodes + Send + Sync>,
     report: Box<dyn Fn() + Send + Sync>,
     fallback: Option<Arc<Recommended>>,
     _sweeper: Option<Sweeper>,
@@ -103,11 +106,11 @@ impl Store {
         let store = match on_outage {
             OnOutage::Fallback => {
                 let stack = Arc::new(stack.fallback(memory).on_outage(log));
-                Self { fallback: Some(Arc::clone(&stack)), ..Self::watched(stack, Fallback::is_out) }
+                Self { fallback: Some(Arc::clone(&stack)), ..Self::watched(stack, Fallback::nodes) }
             }
-            OnOutage::Open => Self::watched(Arc::new(stack.fail_open().on_outage(log)), Failsafe::is_out),
-            OnOutage::Closed => Self::watched(Arc::new(stack.fail_closed().on_outage(log)), Failsafe::is_out),
-            OnOutage::Error => Self::watched(Arc::new(stack.or_error()), |store| store.breaker().is_open()),
+            OnOutage::Open => Self::watched(Arc::new(stack.fail_open().on_outage(log)), Failsafe::nodes),
+            OnOutage::Closed => Self::watched(Arc::new(stack.fail_closed().on_outage(log)), Failsafe::nodes),
+            OnOutage::Error => Self::watched(Arc::new(stack.or_error()), |store| store.breaker().nodes()),
         };
         tokio::spawn(probe(store.shared.clone()));
         Ok(store)
@@ -116,7 +119,7 @@ impl Store {
     /// Returns a store that is never away.
     #[must_use]
     pub fn over(shared: SharedStore) -> Self {
-        Self { shared, is_away: Box::new(|| false), report: Box::new(|| {}), fallback: None, _sweeper: None }
+        Self { shared, nodes: Box::new(Vec::new), report: Box::new(|| {}), fallback: None, _sweeper: None }
     }
 
     fn in_memory(store: MemoryStore) -> anyhow::Result<Self> {
@@ -126,11 +129,11 @@ impl Store {
         Ok(Self { report, _sweeper: Some(sweeper), ..Self::over(store) })
     }
 
-    fn watched<S: WindowStore + Report>(store: Arc<S>, is_away: fn(&S) -> bool) -> Self {
+    fn watched<S: WindowStore + Report>(store: Arc<S>, nodes: fn(&S) -> Nodes) -> Self {
         let metrics = Metrics::named("stack");
         let (asked, reported) = (Arc::clone(&store), Arc::clone(&store));
-        let is_away = Box::new(move || is_away(&asked));
-        Self { is_away, report: Box::new(move || reported.report(&metrics)), ..Self::over(store) }
+        let nodes = Box::new(move || nodes(&asked));
+        Self { nodes, report: Box::new(move || reported.report(&metrics)), ..Self::over(store) }
     }
 
     /// Returns the store for limiters.
@@ -139,10 +142,16 @@ impl Store {
         &self.shared
     }
 
-    /// Returns whether the store is away, so that the outage choice answers.
+    /// Returns whether the store or one of its nodes is away, so that the outage choice answers.
     #[must_use]
     pub fn is_away(&self) -> bool {
-        (self.is_away)()
+        (self.nodes)().iter().any(|(_, is_away)| *is_away)
+    }
+
+    /// Returns the names of the nodes that are away. None has a name unless the store is a Redis Cluster.
+    #[must_use]
+    pub fn nodes_away(&self) -> Vec<Arc<str>> {
+        (self.nodes)().into_iter().filter(|(_, is_away)| *is_away).filter_map(|(node, _)| node).collect()
     }
 
     /// Replays what changed while the store was away, if there is time.
@@ -173,8 +182,8 @@ async fn probe(store: SharedStore) {
 
 fn log(outage: Outage<'_>) {
     match outage {
-        Outage::Began { error } => tracing::warn!(%error, "the store is away"),
-        Outage::Ended { calls } => tracing::info!(calls, "the store is back"),
+        Outage::Began { node, error } => tracing::warn!(node, %error, "the store is down"),
+        Outage::Ended { node, calls } => tracing::info!(node, calls, "the store is back"),
         _ => {}
     }
 }

@@ -156,7 +156,7 @@ async fn the_page_says_when_the_store_is_away() {
         page.click("#denied-rows button").await?;
         page.shows("#detail", "2 of 2 used").await?;
         redis.kill();
-        page.shows("#store-pill", "Redis is away").await?;
+        page.shows("#store-pill", "Redis is down").await?;
         page.shows("#store-away", "this server counts in its own memory").await?;
         redis.restart().unwrap();
         page.hides("#store-away").await?;

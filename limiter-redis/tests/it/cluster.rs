@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use limiter_core::{Limit, Limiter, SharedStore, policy};
+use limiter_core::store::LogKey;
+use limiter_core::{Limit, Limiter, SharedStore, WindowStore, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::{Cluster, Server};
 use testbed::{ClusterFault, ClusterScene, Scene, Subject, observe};
@@ -168,6 +169,8 @@ async fn a_slot_taken_over_from_a_hanging_master_is_found() {
     let [limiter, orphan] = stores.map(|store| search(policy!("100/1m"), store));
     let lost = slot(&cluster, "key");
     let owner = cluster.owner(lost).unwrap();
+    let place = |limiter: &Limiter<RedisStore>| limiter.store().place(LogKey::new(limiter.name(), "key")).node;
+    assert_eq!(place(&limiter).as_deref(), Some(format!("127.0.0.1:{}", owner.port()).as_str()));
     let others: Vec<&Server> = cluster.nodes().iter().filter(|node| node.port() != owner.port()).collect();
     for limiter in [&limiter, &orphan] {
         until("the cluster serves", async || limiter.acquire("key").await.is_ok()).await;
@@ -188,5 +191,6 @@ async fn a_slot_taken_over_from_a_hanging_master_is_found() {
             }
         });
         assert_eq!(decision.await.used(), used, "the log was lost with the master");
+        assert_eq!(place(limiter).as_deref(), Some(format!("127.0.0.1:{}", others[0].port()).as_str()));
     }
 }

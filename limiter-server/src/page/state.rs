@@ -22,7 +22,12 @@ pub(super) async fn state(State(service): State<Arc<Service>>, about: About) -> 
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "up_ms": about.started.elapsed().as_millis(),
-        "store": { "kind": about.store, "away": service.store().is_away(), "outage": outage },
+        "store": {
+            "kind": about.store,
+            "away": service.store().is_away(),
+            "nodes_away": service.store().nodes_away().iter().map(|node| &**node).collect::<Vec<_>>(),
+            "outage": outage,
+        },
         "error": service.errors().map(|errors| errors.to_string()),
         "rules": rules(&service),
         "denied": service.denied().latest(DENIED).iter().map(denied).collect::<Vec<_>>(),

@@ -1,5 +1,7 @@
 //! Counters, histograms and gauges of the `metrics` facade.
 
+#[cfg(feature = "outages")]
+use std::sync::Arc;
 use std::time::Duration;
 
 use limiter_core::store::Op;
@@ -28,7 +30,7 @@ pub(super) const JOURNAL_DROPPED: &str = "limiter_journal_dropped_total";
 /// | `limiter_store_duration_seconds` | histogram | `limiter`, `operation` |
 /// | `limiter_store_errors_total` | counter | `limiter`, `operation`, `kind`, an [`ErrorKind`](limiter_core::ErrorKind) |
 /// | `limiter_keys` | gauge | none: see [`report_keys`](Self::report_keys) |
-/// | `limiter_outage`, `limiter_breaker_open` | gauges, 0 or 1 | none: see [`Report`](crate::observe::Report) |
+/// | `limiter_outage`, `limiter_breaker_open` | gauges, 0 or 1 | `node` if the store's [nodes](limiter_core::store::LogPlace::node) have names: see [`Report`](crate::observe::Report) |
 /// | `limiter_journal_length` | gauge | none: see [`Report`](crate::observe::Report) |
 /// | `limiter_local_decisions_total`, `limiter_journal_dropped_total` | counters | none: see [`Report`](crate::observe::Report) |
 ///
@@ -79,6 +81,18 @@ impl Metrics {
 
     pub(super) fn set(&self, name: &'static str, value: usize) {
         gauge!(name, "store" => self.store).set(value as f64);
+    }
+
+    /// Sets a gauge of each node that has failed, and that of a store without named nodes.
+    #[cfg(feature = "outages")]
+    pub(super) fn set_nodes(&self, name: &'static str, nodes: &[(Option<Arc<str>>, bool)]) {
+        let unnamed = nodes.iter().any(|(node, fails)| node.is_none() && *fails);
+        self.set(name, usize::from(unnamed));
+        for (node, fails) in nodes {
+            if let Some(node) = node {
+                gauge!(name, "store" => self.store, "node" => node.to_string()).set(f64::from(u8::from(*fails)));
+            }
+        }
     }
 
     #[cfg(feature = "outages")]
@@ -138,8 +152,12 @@ fn describe() {
     describe_histogram!(DURATION, Unit::Seconds, "Time that the store took for an operation.");
     describe_counter!(ERRORS, Unit::Count, "Operations that failed, by the kind of the error.");
     describe_gauge!(KEYS, Unit::Count, "Keys that the store holds.");
-    describe_gauge!(OUTAGE, Unit::Count, "1 during an outage of the store, otherwise 0.");
-    describe_gauge!(BREAKER_OPEN, Unit::Count, "1 while the circuit breaker keeps calls from the store, otherwise 0.");
+    describe_gauge!(OUTAGE, Unit::Count, "1 during an outage of the store or the node, otherwise 0.");
+    describe_gauge!(
+        BREAKER_OPEN,
+        Unit::Count,
+        "1 while the circuit breaker keeps calls from the store or the node, otherwise 0."
+    );
     describe_counter!(LOCAL_DECISIONS, Unit::Count, "Calls that the local store has decided during outages.");
     describe_gauge!(JOURNAL_LENGTH, Unit::Count, "Changes during outages that wait to be replayed.");
     describe_counter!(JOURNAL_DROPPED, Unit::Count, "Changes that are never replayed, because the journal was full.");

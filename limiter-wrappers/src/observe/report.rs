@@ -48,20 +48,20 @@ impl<S: Report> Report for DenialCache<S> {
 
 impl<S> Report for CircuitBreaker<S> {
     fn report(&self, metrics: &Metrics) {
-        metrics.set(BREAKER_OPEN, usize::from(self.is_open()));
+        metrics.set_nodes(BREAKER_OPEN, &self.nodes());
     }
 }
 
 impl<S: Report> Report for Failsafe<S> {
     fn report(&self, metrics: &Metrics) {
-        metrics.set(OUTAGE, usize::from(self.is_out()));
+        metrics.set_nodes(OUTAGE, &self.nodes());
         self.store().report(metrics);
     }
 }
 
 impl<P: Report + WindowStore, L: NowStore> Report for Fallback<P, L> {
     fn report(&self, metrics: &Metrics) {
-        metrics.set(OUTAGE, usize::from(self.is_out()));
+        metrics.set_nodes(OUTAGE, &self.nodes());
         metrics.set(JOURNAL_LENGTH, self.journal_len());
         metrics.set_total(JOURNAL_DROPPED, self.dropped());
         metrics.set_total(LOCAL_DECISIONS, self.local_decisions());

@@ -14,7 +14,7 @@ use limiter_core::store::{Facts, LogKey, LogPlace, Op, Otherwise, Settlement, Se
 use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
 use tokio::time::Instant;
 
-use super::outage::later;
+use super::outage::{LEFT, Node, later};
 
 /// Stops calling a store that fails.
 ///
@@ -38,34 +38,28 @@ pub struct CircuitBreaker<S> {
     shared: Arc<Shared>,
 }
 
-/// A node of the store, `None` if it has no name.
-type Node = Option<Arc<str>>;
-
 #[derive(Debug)]
 struct Shared {
     /// No node has failed lately, so that a call takes no lock.
     healthy: AtomicBool,
-    /// The nodes that have failed since their last answer.
-    failing: Mutex<HashMap<Node, State>>,
+    /// The nodes that have failed at some time.
+    nodes: Mutex<HashMap<Node, State>>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct State {
-    /// Outages in a row, while closed.
+    /// Outages in a row, until it opens.
     failures: u32,
     is_open: bool,
     /// When the next probe may pass; while closed, when the last call failed.
     next: Instant,
 }
 
-/// A node that no call has asked for so long has left the store.
-const LEFT: Duration = Duration::from_secs(60);
-
 impl<S> CircuitBreaker<S> {
     /// Returns `store` behind a breaker that opens for `pause` after `failures` outages in a row. 0 failures mean 1.
     #[must_use]
     pub fn new(store: S, failures: u32, pause: Duration) -> Self {
-        let shared = Arc::new(Shared { healthy: AtomicBool::new(true), failing: Mutex::default() });
+        let shared = Arc::new(Shared { healthy: AtomicBool::new(true), nodes: Mutex::default() });
         Self { store, failures: failures.max(1), pause, shared }
     }
 
@@ -74,11 +68,17 @@ impl<S> CircuitBreaker<S> {
         &self.store
     }
 
-    /// Whether calls to a node fail immediately. A call may still pass as a probe.
+    /// Whether calls to any node fail immediately. A call may still pass as a probe.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        !self.shared.healthy.load(Ordering::Acquire)
-            && self.shared.lock().values().any(|state| state.is_open && !state.has_left())
+        !self.shared.healthy.load(Ordering::Acquire) && self.nodes().iter().any(|(_, is_open)| *is_open)
+    }
+
+    /// Returns the nodes that have failed since the start, and whether calls to each fail immediately.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<(Option<Arc<str>>, bool)> {
+        let nodes = self.shared.lock();
+        nodes.iter().map(|(node, state)| (node.clone(), state.is_open && !state.has_left())).collect()
     }
 
     fn refusal(&self, log: LogKey<'_>, node: &Node) -> Error {
@@ -100,8 +100,8 @@ impl<S: WindowStore> CircuitBreaker<S> {
             return Ok(None);
         }
         let node = self.node(log);
-        let mut failing = self.shared.lock();
-        let Some(state) = failing.get_mut(&node).filter(|state| state.is_open) else { return Ok(None) };
+        let mut nodes = self.shared.lock();
+        let Some(state) = nodes.get_mut(&node).filter(|state| state.is_open) else { return Ok(None) };
         if Instant::now() < state.next {
             return Err(self.refusal(log, &node));
         }
@@ -127,7 +127,11 @@ impl<S: WindowStore> CircuitBreaker<S> {
             _ if self.shared.healthy.load(Ordering::Acquire) => {}
             _ => {
                 let node = self.node(log);
-                self.shared.change(|failing| failing.retain(|known, state| *known != node && !state.has_left()));
+                self.shared.change(|nodes| {
+                    for (_, state) in nodes.iter_mut().filter(|(known, state)| **known == node || state.has_left()) {
+                        (state.failures, state.is_open) = (0, false);
+                    }
+                });
             }
         }
     }
@@ -136,10 +140,13 @@ impl<S: WindowStore> CircuitBreaker<S> {
         let probed = probe.as_mut().map(|probe| probe.node.take());
         let is_probe = probed.is_some();
         let node = probed.unwrap_or_else(|| self.node(log));
-        self.shared.change(|failing| {
-            failing.retain(|_, state| !state.has_left());
+        self.shared.change(|nodes| {
             let now = Instant::now();
-            let state = failing.entry(node).or_insert(State { failures: 0, is_open: false, next: now });
+            let well = State { failures: 0, is_open: false, next: now };
+            let state = nodes.entry(node).or_insert(well);
+            if state.has_left() {
+                *state = well;
+            }
             if !state.is_open {
                 (state.failures, state.next) = (state.failures + 1, now);
             }
@@ -161,13 +168,13 @@ impl State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, HashMap<Node, State>> {
-        self.failing.lock().unwrap_or_else(PoisonError::into_inner)
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn change(&self, change: impl FnOnce(&mut HashMap<Node, State>)) {
-        let mut failing = self.lock();
-        change(&mut failing);
-        self.healthy.store(failing.is_empty(), Ordering::Release);
+        let mut nodes = self.lock();
+        change(&mut nodes);
+        self.healthy.store(nodes.values().all(|state| state.failures == 0), Ordering::Release);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Admitting or denying all requests during an outage.
 
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
@@ -63,18 +64,25 @@ impl<S> Failsafe<S> {
         Self::new(store, Failing::Closed(retry_after.max(Duration::from_micros(1))))
     }
 
-    /// Adds a listener, which is called once when an outage begins and once when it ends, within the call that notices it. An outage
-    /// is over when the store has answered everything for a second. Default: none.
+    /// Adds a listener, which is called once when an outage begins and once when it ends, within the call that notices it. Each
+    /// [node](LogPlace::node) of the store has outages of its own. One is over when the node has answered everything for a second.
+    /// Default: none.
     #[must_use]
     pub fn on_outage(self, listener: impl Fn(Outage<'_>) + Send + Sync + 'static) -> Self {
         self.outages.listen(listener);
         self
     }
 
-    /// Whether an outage has begun and is not over.
+    /// Whether an outage of any node has begun and is not over.
     #[must_use]
     pub fn is_out(&self) -> bool {
         self.outages.is_out()
+    }
+
+    /// Returns the nodes that have failed since the start, and whether an outage of each is not over.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<(Option<Arc<str>>, bool)> {
+        self.outages.nodes()
     }
 
     /// Returns the store.
@@ -124,7 +132,7 @@ fn now() -> Timestamp {
 impl<S: WindowStore> WindowStore for Failsafe<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let answer = self.store.apply(op).await;
-        self.outages.note(&answer);
+        self.outages.note(&answer, || self.place(op.log).node);
         match answer {
             Err(error) if error.is_retryable() => self.substitute(&op, error),
             answer => answer,
@@ -133,7 +141,7 @@ impl<S: WindowStore> WindowStore for Failsafe<S> {
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         let answer = self.store.settle(settlement).await;
-        self.outages.note_change(&answer);
+        self.outages.note_change(&answer, || self.place(settlement.log).node);
         match (answer, self.failing) {
             (Err(error), Failing::Open) if error.is_retryable() => Ok(Log::new().settle(&settlement, now())),
             (answer, _) => answer,
@@ -147,11 +155,11 @@ impl<S: WindowStore> WindowStore for Failsafe<S> {
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
         let attempted = || match attempt(&self.store, op)? {
             Err(error) if error.is_retryable() => {
-                self.outages.failed(&error, 1);
+                self.outages.failed(&error, &self.place(op.log).node, 1);
                 Some(op.checked().and_then(|op| Ok(decide(&op, self.substitute(&op, error)?))))
             }
             answer => {
-                self.outages.note_decision(&answer);
+                self.outages.note_decision(&answer, || self.place(op.log).node);
                 Some(answer)
             }
         };

@@ -115,6 +115,12 @@ impl<P, L> Fallback<P, L> {
         self.0.outages.is_out()
     }
 
+    /// Returns the nodes of the primary store that have failed since the start, and whether an outage of each is not over.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<(Option<Arc<str>>, bool)> {
+        self.0.outages.nodes()
+    }
+
     /// Returns how many calls the local store has decided.
     #[must_use]
     pub fn local_decisions(&self) -> u64 {
@@ -159,7 +165,7 @@ impl<P: WindowStore, L: NowStore> Fallback<P, L> {
 impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let answer = self.0.primary.apply(op).await;
-        self.0.outages.note(&answer);
+        self.0.outages.note(&answer, || self.place(op.log).node);
         match answer {
             Err(error) if error.is_retryable() => Ok(self.0.decide_locally(&op)),
             Ok(facts) => Ok(self.0.answered(&op, facts)),
@@ -174,7 +180,7 @@ impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
             Continue(receipt) => sent.receipt = receipt,
         }
         let answer = self.0.primary.settle(sent).await;
-        self.0.outages.note_change(&answer);
+        self.0.outages.note_change(&answer, || self.place(settlement.log).node);
         match answer {
             Err(error) if error.is_retryable() => Ok(self.0.settle_later(&settlement)),
             answer => answer,
@@ -184,7 +190,7 @@ impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         let Some(reset) = self.0.begin_reset(log) else { return Ok(true) };
         let answer = self.0.primary.reset(log).await;
-        self.0.outages.note_change(&answer);
+        self.0.outages.note_change(&answer, || self.place(log).node);
         self.0.end_reset(&reset, answer)
     }
 
@@ -195,11 +201,11 @@ impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
             }
             match attempt(&self.0.primary, op)? {
                 Err(error) if error.is_retryable() => {
-                    self.0.outages.failed(&error, 1);
+                    self.0.outages.failed(&error, &self.place(op.log).node, 1);
                     Some(op.checked().map(|op| decide(&op, self.0.decide_locally(&op))))
                 }
                 answer => {
-                    self.0.outages.note_decision(&answer);
+                    self.0.outages.note_decision(&answer, || self.place(op.log).node);
                     Some(answer)
                 }
             }

@@ -117,7 +117,7 @@ async fn a_partial_outage_is_one_outage_and_one_task() {
     // Without a call, too.
     sleep(Duration::from_secs(3)).await;
     let events = events.lock().unwrap();
-    assert!(events.len() == 4 && events[2].starts_with("Ended { calls: 600"), "{events:?}");
+    assert!(events.len() == 4 && events[2].starts_with("Ended { node: None, calls: 600"), "{events:?}");
     assert_eq!(Handle::current().metrics().num_alive_tasks(), 0);
 }
 

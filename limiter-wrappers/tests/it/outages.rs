@@ -204,12 +204,42 @@ fn listener() -> (Arc<Mutex<Vec<String>>>, impl Fn(Outage<'_>) + Send + Sync + '
     let shared = Arc::clone(&seen);
     let listen = move |outage: Outage<'_>| {
         shared.lock().unwrap().push(match outage {
-            Outage::Began { error } => format!("began: {:?}", error.kind()),
-            Outage::Ended { calls } => format!("ended: {calls}"),
+            Outage::Began { node, error } => format!("{}began: {:?}", node.unwrap_or_default(), error.kind()),
+            Outage::Ended { node, calls } => format!("{}ended: {calls}", node.unwrap_or_default()),
             _ => "other".to_owned(),
         });
     };
     (seen, listen)
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_node_has_its_own_outages() {
+    let faulty = Faulty::default();
+    let (seen, listen) = listener();
+    let store = Failsafe::open(faulty.clone()).on_outage(listen);
+    let limiter = Limiter::new("t", policy!("1000/1h"), store.clone());
+    let call = async |node| assert!(limiter.acquire(format!("key@{node}")).await.unwrap().allowed());
+    let took = || std::mem::take(&mut *seen.lock().unwrap());
+    faulty.rule(|_, log| if log.key.ends_with(b"@a") { Does::Refuse } else { Does::Answer });
+    for _ in 0..30 {
+        for node in ["a", "b"] {
+            call(node).await;
+        }
+        advance(Duration::from_millis(100)).await;
+    }
+    assert_eq!((took(), store.nodes()), (vec!["abegan: Unavailable".to_owned()], vec![(Some("a".into()), true)]));
+    // It ends a second after the node's own first answer, whatever others do.
+    faulty.rule(|_, log| if log.key.ends_with(b"@b") { Does::Refuse } else { Does::Answer });
+    call("a").await;
+    call("b").await;
+    advance(PAUSE).await;
+    call("a").await;
+    assert_eq!(took(), ["bbegan: Unavailable", "aended: 30"]);
+    // Nobody can call a node that left the store. Its outage ends with a call of another one.
+    advance(Duration::from_secs(61)).await;
+    assert!(store.is_out());
+    call("a").await;
+    assert_eq!((took(), store.is_out()), (vec!["bended: 1".to_owned()], false));
 }
 
 #[tokio::test(start_paused = true)]

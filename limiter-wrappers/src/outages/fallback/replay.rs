@@ -59,7 +59,7 @@ async fn replay_log<P: WindowStore, L: NowStore>(shared: &Shared<P, L>, turn: Tu
             },
         };
         let failed = answer.is_err();
-        shared.outages.note_replay(&answer);
+        shared.outages.note_replay(&answer, || shared.primary.place(log).node);
         if failed {
             sleep(PAUSE).await;
             break;
