@@ -27,7 +27,7 @@ const WIDTH: u32 = 1260;
 const USAGE_HEIGHT: u32 = 360;
 const BARS_HEIGHT: u32 = 200;
 /// The height of the frame of the lowest panel, and of each key in it.
-const KEYS_HEIGHT: (u32, u32) = (70, 24);
+const KEYS_HEIGHT: (u32, u32) = (100, 24);
 const LABELS_WIDTH: u32 = 230;
 
 const DENIED: RGBColor = RGBColor(206, 45, 45);
@@ -109,7 +109,8 @@ fn draw_usage(area: &Area<'_>, view: &View<'_>, usage: &KeyUsage, policy: &Polic
         let marks = columns.map(|column| mark(column_start(&view.close, column)));
         chart.draw_series(marks)?.label("denied requests").legend(swatch(DENIED));
     }
-    let legend = SeriesLabelPosition::UpperLeft;
+    // The span ends later than the last denial, so usage mostly falls there.
+    let legend = SeriesLabelPosition::UpperRight;
     Ok(chart.configure_series_labels().position(legend).background_style(WHITE.mix(0.85)).draw()?)
 }
 
@@ -188,7 +189,7 @@ fn panel<'a>(
         .y_label_area_size(LABELS_WIDTH)
         .build_cartesian_2d(time.clone().with_key_points(ticks.iter().map(|tick| tick.0).collect()), y)?;
     let mut mesh = chart.configure_mesh();
-    mesh.bold_line_style(GRID).light_line_style(TRANSPARENT).y_labels(labels);
+    mesh.bold_line_style(GRID).light_line_style(TRANSPARENT).y_labels(labels).label_style(("sans-serif", 12));
     mesh.x_label_formatter(&of_tick).y_label_formatter(label).draw()?;
     Ok(chart)
 }
