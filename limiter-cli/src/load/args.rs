@@ -9,7 +9,7 @@ use crate::redis::parse_url;
 /// no window of any key admits more than the limit.
 ///
 /// Each task makes one decision at a time. A latency is the time from a call to its result. Errors are counted, and
-/// the load continues. In Redis, the load has a key prefix of its own, and removes its keys at the end.
+/// the load continues. In Redis, it has its own key prefix. At the end or after Ctrl-C, it removes the admitted keys.
 ///
 /// Exit status: 0 if the load ran to its end, 2 for wrong usage, 130 if interrupted, 1 for any other failure.
 #[derive(Args, Debug)]
