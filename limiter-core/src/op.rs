@@ -1,5 +1,7 @@
 //! Operations: what a limiter asks of a store.
 
+use std::time::Duration;
+
 use crate::bounds::MAX_COST;
 use crate::error::{Error, ErrorKind};
 use crate::limit::Limit;
@@ -121,6 +123,10 @@ pub struct Op<'a> {
     ///
     /// Stores ignore it. Observers can tell a status from a peek.
     pub is_status: bool,
+    /// How long the caller waits for the store's answer. Default: `None`, for as long as the store takes.
+    ///
+    /// A store that can tell appends nothing after that time, because the caller has decided otherwise by then.
+    pub timeout: Option<Duration>,
 }
 
 impl<'a> Op<'a> {
@@ -130,7 +136,7 @@ impl<'a> Op<'a> {
     pub fn new(mode: Mode, key: &'a (impl AsRef<[u8]> + ?Sized), policy: &'a Policy) -> Self {
         let log = LogKey::new(Name::default(), key);
         let (at, id) = (At::StoreClock, None);
-        Self { log, policy, limiter_policy: None, cost: 1, mode, at, id, keep: false, is_status: false }
+        Self { log, policy, limiter_policy: None, cost: 1, mode, at, id, keep: false, is_status: false, timeout: None }
     }
 
     /// Returns an acquire of one unit. See [`new`](Self::new) for the other defaults.
@@ -202,6 +208,14 @@ impl<'a> Op<'a> {
     #[must_use]
     pub fn with_kept(mut self) -> Self {
         self.keep = true;
+        self
+    }
+
+    /// Bounds how long the caller waits by `timeout`, unless it waits shorter already. Default: no bound.
+    #[inline]
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(self.timeout.map_or(timeout, |shorter| shorter.min(timeout)));
         self
     }
 

@@ -1,6 +1,7 @@
 //! Sends operations, with their deadlines.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{Cmd, Value};
 use tokio::time::Instant;
@@ -32,6 +33,8 @@ pub(crate) struct EncodedOp<'a> {
     pub(crate) at: Option<u64>,
     /// The windows by which entries merge, if a limit has a resolution.
     pub(crate) windows: Option<Vec<u8>>,
+    /// How long the caller waits.
+    pub(crate) timeout: Option<Duration>,
 }
 
 impl Channel {
@@ -63,7 +66,7 @@ impl Channel {
 
     /// Sends an operation. Returns the reply of `apply_fast.lua` or `apply.lua`.
     pub(crate) async fn apply(&self, op: &mut EncodedOp<'_>) -> Result<Value, Failure> {
-        let EncodedOp { stored, request, at, windows } = op;
+        let EncodedOp { stored, request, at, windows, timeout } = op;
         let windows = windows.as_deref().unwrap_or_default();
         let command = |attempt: Attempt| {
             // A given time says nothing about the server's clock.
@@ -73,7 +76,9 @@ impl Channel {
             let args = [Arg::Bytes(request), (*at).into(), Arg::Bytes(windows), since.into()];
             APPLY.call(attempt.load, stored, &args)
         };
-        let reply = self.run(command).await?;
+        let gives_up = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let end = gives_up.map_or_else(|| self.end(), |gives_up| self.end().min(gives_up));
+        let reply = self.retry_policy.run(&self.connection, end, true, command).await?;
         if let Some(time) = reply::server_time(&reply.value).filter(|_| at.is_none()) {
             self.clock.learn(reply.sent, time);
         }

@@ -31,8 +31,8 @@ use crate::{reply, request};
 ///
 /// # Abandoned operations
 /// When a stopped server continues, it executes the requests that it received. An operation therefore has a deadline by the
-/// server's clock, the end of the [response timeout](crate::RedisStoreBuilder::response_timeout), after which it appends
-/// nothing. Settlements, operations at a given time, and those before the first reply have no deadline.
+/// server's clock, after which it appends nothing: the end of the [response timeout](crate::RedisStoreBuilder::response_timeout) or of
+/// the operation's [timeout](Op::timeout), whichever is earlier. Settlements, operations at a given time, and those before the first reply have no deadline.
 ///
 /// # Cancel safety
 /// If a future is dropped before it completes, the operation takes effect completely or not at all.
@@ -95,7 +95,7 @@ impl WindowStore for RedisStore {
         };
         let stored = self.keys.encode(op.log);
         let (request, windows) = (request::apply(&op, bytes), request::windows(&op));
-        let mut encoded = EncodedOp { stored: &stored, request, at: given_time(op.at), windows };
+        let mut encoded = EncodedOp { stored: &stored, request, at: given_time(op.at), windows, timeout: op.timeout };
         let reply = self.channel.apply(&mut encoded).await;
         let reply = reply.map_err(|failure| failure.into_error(&stored).with_log(op.log))?;
         reply::facts(&op, id, &reply).ok_or_else(|| reply::unexpected(&reply).with_log(op.log))

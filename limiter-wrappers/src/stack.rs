@@ -32,7 +32,7 @@ impl<S> Guarded<S> {
 impl<S: WindowStore> WindowStore for Guarded<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let (breaker, timeout) = (self.breaker(), self.breaker().store());
-        let apply = || breaker.guarded(op.log, timeout.bounded(op.log, timeout.store().apply(op)));
+        let apply = || breaker.guarded(op.log, timeout.apply_bounded(op));
         self.0.cached(op, apply).await
     }
 

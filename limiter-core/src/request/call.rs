@@ -51,6 +51,7 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
             id: self.id,
             keep: self.keep,
             is_status: self.is_status,
+            timeout: None,
         }
     }
 

@@ -9,8 +9,9 @@ use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
 
 /// Bounds the time of every call to a store.
 ///
-/// A call that takes longer fails with [`ErrorKind::Timeout`]. It may still take effect later. To count it once, repeat it with
-/// the same idempotency key. Calls need a tokio runtime, except those that the store answers without waiting.
+/// A call that takes longer fails with [`ErrorKind::Timeout`]. An operation carries the [timeout](Op::timeout) to the store, and a
+/// `RedisStore` appends nothing after it. Other calls may still take effect later. To count an operation once, repeat it with the
+/// same idempotency key. Calls need a tokio runtime, except those that the store answers without waiting.
 ///
 /// # Cancel safety
 /// As the store's. A call that times out is dropped.
@@ -37,18 +38,32 @@ impl<S> Timeout<S> {
         log: LogKey<'_>,
         call: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        let bounded = tokio::time::timeout(self.timeout, call).await;
-        bounded.unwrap_or_else(|_| {
-            let text = format!("the store did not answer within {:?}", self.timeout);
-            Err(Error::new(ErrorKind::Timeout, text).with_log(log))
-        })
+        bounded(self.timeout, log, call).await
     }
+}
+
+impl<S: WindowStore> Timeout<S> {
+    pub(crate) async fn apply_bounded(&self, op: Op<'_>) -> Result<Facts, Error> {
+        let op = op.with_timeout(self.timeout);
+        bounded(op.timeout.unwrap_or(self.timeout), op.log, self.store.apply(op)).await
+    }
+}
+
+async fn bounded<T>(
+    timeout: Duration,
+    log: LogKey<'_>,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    tokio::time::timeout(timeout, call).await.unwrap_or_else(|_| {
+        let text = format!("the store did not answer within {timeout:?}");
+        Err(Error::new(ErrorKind::Timeout, text).with_log(log))
+    })
 }
 
 #[async_trait]
 impl<S: WindowStore> WindowStore for Timeout<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.bounded(op.log, self.store.apply(op)).await
+        self.apply_bounded(op).await
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
