@@ -74,9 +74,8 @@ async fn counts_appear_and_a_denied_key_is_unblocked() {
         page.shows("#detail", "2 of 2 used").await?;
         page.shows("#detail", "2 of 90 used").await?;
         assert!(page.find_all(By::Css("img")).await?.is_empty());
-        assert!(
-            page.find(By::Css("#detail svg.log")).await?.attr("aria-label").await?.unwrap().starts_with("2 of 2 units")
-        );
+        let label = async || page.find(By::Css("#detail svg.log")).await?.attr("aria-label").await;
+        assert!(until(|| "the log is drawn".to_owned(), label).await?.starts_with("2 of 2 units"));
 
         page.click("#unblock").await?;
         page.click("#ask-no").await?;

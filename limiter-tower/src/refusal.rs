@@ -62,12 +62,13 @@ impl Refusal {
         &self.cause
     }
 
-    /// Returns the status: 429 for a denial and for a cost that exceeds a limit, 503 if the store failed, or that of
+    /// Returns the status: 429 for a denial, 413 for a cost that exceeds a limit, 503 if the store failed, or that of
     /// [`MissingKey::Reject`](crate::MissingKey::Reject).
     #[must_use]
     pub const fn status(&self) -> StatusCode {
         match self.cause {
-            Cause::Denied | Cause::CostExceedsLimit => StatusCode::TOO_MANY_REQUESTS,
+            Cause::Denied => StatusCode::TOO_MANY_REQUESTS,
+            Cause::CostExceedsLimit => StatusCode::PAYLOAD_TOO_LARGE,
             Cause::MissingKey(status) => status,
             Cause::StoreFailed(_) => StatusCode::SERVICE_UNAVAILABLE,
         }

@@ -26,7 +26,8 @@ impl<B, F: Fn(&Refusal) -> Response<B> + Send + Sync + 'static> Respond<B> for F
 ///
 /// | cause | status | type |
 /// |---|---|---|
-/// | a denial, a cost that exceeds a limit | 429 | `quota-exceeded`, with `violated-policies` |
+/// | a denial | 429 | `quota-exceeded`, with `violated-policies` |
+/// | a cost that exceeds a limit | 413, without `Retry-After` | `quota-exceeded`, with `violated-policies` |
 /// | the store failed | 503 | `temporary-reduced-capacity` |
 /// | no key | that of [`MissingKey::Reject`](crate::MissingKey::Reject) | `about:blank` |
 #[derive(Clone, Copy, Debug, Default)]

@@ -120,7 +120,7 @@ impl Rule {
     ///
     /// A policy that must be looked up, for instance in a database, comes from an outer middleware as an extension of the request.
     ///
-    /// A cost above a maximum of the policy could never fit: the request is refused with 429 and without `Retry-After`.
+    /// A cost above a maximum of the policy could never fit: the request is refused with 413 and without `Retry-After`.
     #[must_use]
     pub fn charge(mut self, charge: impl Fn(&RequestHead<'_>) -> Charge + Send + Sync + 'static) -> Self {
         self.charge = Some(Box::new(charge));

@@ -147,9 +147,10 @@ impl Rules {
         let _ = self.limit(rulings.together.refund(), self.late()).await;
     }
 
-    /// Sleeps if the wait is within `left` and there is a timer.
+    /// Sleeps if the wait is within `left` and there is a timer: that of a store comes first, because it sleeps by the store's time.
     async fn sleep(&self, wait: Duration, left: &mut Duration) -> bool {
-        let (Some(timer), Some(rest)) = (self.timer(), left.checked_sub(wait)) else { return false };
+        let of_a_store = self.list.iter().find_map(|rule| rule.limiter.store().timer());
+        let (Some(timer), Some(rest)) = (of_a_store.or(self.timer()), left.checked_sub(wait)) else { return false };
         *left = rest;
         timer.sleep(wait).await;
         true
@@ -173,15 +174,17 @@ impl Rules {
             return Refusal::new(Cause::MissingKey(status), None, Vec::new());
         }
         let violated = self.policies.violated(&self.list, rulings);
-        let (retry_after, mut cause) = (rulings.together.retry_after(), Cause::Denied);
-        while let Some(error) = rulings.together.take_error() {
-            if error.kind() != ErrorKind::CostExceedsLimit {
-                let wait = self.failure.closes(&error).unwrap_or(Duration::from_secs(1));
-                return Refusal::new(Cause::StoreFailed(error), Some(wait), Vec::new());
-            }
-            cause = Cause::CostExceedsLimit;
+        let retry_after = rulings.together.retry_after();
+        let errors: Vec<Error> = std::iter::from_fn(|| rulings.together.take_error()).collect();
+        // Nothing else matters to a request that can never fit.
+        if errors.iter().any(|error| error.kind() == ErrorKind::CostExceedsLimit) {
+            return Refusal::new(Cause::CostExceedsLimit, None, violated);
         }
-        Refusal::new(cause, retry_after, violated)
+        let Some(error) = errors.into_iter().next() else {
+            return Refusal::new(Cause::Denied, retry_after, violated);
+        };
+        let wait = self.failure.closes(&error).unwrap_or(Duration::from_secs(1));
+        Refusal::new(Cause::StoreFailed(error), Some(wait), Vec::new())
     }
 
     /// Returns the charges that the handler settles.

@@ -102,11 +102,12 @@ impl Browser {
             || format!("{css} can be clicked"),
             async || {
                 let Some(element) = self.find_all(By::Css(css)).await?.into_iter().next() else { return Ok(None) };
-                Ok(element.is_displayed().await?.then_some(element))
+                if !element.is_displayed().await? {
+                    return Ok(None);
+                }
+                element.click().await.map(Some)
             },
         )
-        .await?
-        .click()
         .await
     }
 

@@ -9,13 +9,13 @@ use axum::body::Body;
 use axum::routing::get as on_get;
 use futures::future::join_all;
 use http::{HeaderName, Request, StatusCode};
-use limiter_core::{BoxFuture, Clock, Limiter, Policy, SharedStore, Timer, policy};
-use limiter_testkit::MockClock;
+use limiter_core::{BoxFuture, Clock, Limiter, Policy, SharedStore, Timer, WithClock, policy};
+use limiter_testkit::{MockClock, OracleStore};
 use limiter_tower::key::{Constant, Header, MatchedPath, Method, PeerAddress, RequestKey};
 use limiter_tower::{Charge, GrpcStatus, LimitLayer, MissingKey, Refusal, Rule, RuleOutcome};
 use tower::{Layer, ServiceExt};
 
-use crate::common::{CLOSED, REJECT, Remote, Server, get, get_with, hello, rule, store};
+use crate::common::{CLOSED, Does, REJECT, Remote, Server, get, get_with, hello, rule, store};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
@@ -171,7 +171,7 @@ async fn costs_and_policies_come_from_the_request() {
         let layer = LimitLayer::new([rule.exempt(|head| head.path() == "/health")], CLOSED);
         let app = Router::new().route("/", on_get(|| async {})).route("/health", on_get(|| async {})).layer(layer);
         let reply = get_with(&app, "/", &[("x-cost", "6")]).await;
-        assert_eq!((reply.status, reply.retry_after()), (429, None), "no wait makes 6 fit 5");
+        assert_eq!((reply.status, reply.retry_after()), (413, None), "no wait makes 6 fit 5");
         assert_eq!(reply.problem()["violated-policies"], serde_json::json!(["search"]));
         for (headers, status, limits) in [
             (&[("x-cost", "4")][..], 200, "\"search\";r=1;t=60"),
@@ -186,6 +186,38 @@ async fn costs_and_policies_come_from_the_request() {
         let exempt = get_with(&app, "/health", &[]).await;
         assert_eq!((exempt.status, exempt.limits().as_str()), (200, ""));
         assert_eq!(limiter.status("k").policy(&policy!("99/1m")).await.unwrap().used(), 24);
+    }
+}
+
+#[tokio::test]
+async fn a_cost_above_a_maximum_is_413_whatever_else_denies() {
+    let (broken, failing) = crate::common::remote("failing", policy!("9/1m"));
+    let full = Limiter::new("full", policy!("6/1m"), store().0);
+    assert!(full.acquire("k").cost(6).await.unwrap().allowed());
+    let small = Limiter::new("small", policy!("5/1m"), store().0);
+    for does in [Does::Answer, Does::Refuse] {
+        broken.set(does);
+        let rules = [&full, &failing, &small];
+        let rules = rules.map(|limiter| {
+            Rule::new(limiter.clone(), Constant::new("k"), REJECT).charge(|_| Charge { cost: 6, policy: None })
+        });
+        let reply = get(&hello(LimitLayer::new(rules, CLOSED))).await;
+        assert_eq!((reply.status, reply.retry_after()), (413, None), "{does:?}");
+        let violated = &reply.problem()["violated-policies"];
+        assert!(violated.as_array().unwrap().contains(&serde_json::json!("small")), "{violated}");
+    }
+}
+
+/// A mock clock's timer sleeps until the store's time has passed; another one would sleep for a minute.
+#[tokio::test]
+async fn a_request_waits_on_the_timer_of_the_store() {
+    let store = WithClock::new(OracleStore::new(), MockClock::new().auto_advancing());
+    let limiter = Limiter::new("search", policy!("1/1m"), Arc::new(store) as SharedStore);
+    let rule = Rule::new(limiter, Constant::new("k"), REJECT);
+    let app = hello(LimitLayer::builder([rule], CLOSED).within(Duration::from_secs(60)).build());
+    for _ in 0..3 {
+        let reply = tokio::time::timeout(Duration::from_secs(20), get(&app)).await.expect("it waits on another timer");
+        assert_eq!(reply.status, 200);
     }
 }
 
