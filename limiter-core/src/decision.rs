@@ -30,8 +30,8 @@ pub struct Decision {
     pub(crate) denied: bool,
     /// Bit `i` is set if limit `i` denies the operation.
     blocking: u8,
-    /// Whether the entry, if there is one, has no receipt because it merges with others.
-    merges: bool,
+    /// Whether the entry, if there is one, has a receipt.
+    has_receipt: bool,
     /// How long the receipt is valid.
     receipt_window: Window,
 }
@@ -80,17 +80,25 @@ impl Decision {
 
     /// Returns the receipt of the operation's entry. For a repeated idempotency key, that of the original entry.
     ///
-    /// `None` if the log holds no entry for the operation. Under a limit with a [resolution](Limit::resolution), only
-    /// [permits](crate::Request::permit) and calls with an [idempotency key](crate::Request::id) have receipts, which end after
-    /// ten minutes.
+    /// `None` if the log holds no entry for the operation, or if the entry exceeded a limit of the operation's policy or of the
+    /// limiter's default policy when it was appended: a denied attempt, or a record above a maximum.
+    ///
+    /// With a [resolution](Limit::resolution), only [permits](crate::Request::permit) and calls with an
+    /// [idempotency key](crate::Request::id) have receipts, which expire after ten minutes.
     #[inline]
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {
+        if self.has_receipt { self.entry() } else { None }
+    }
+
+    /// Names the operation's entry, even if it has no receipt.
+    #[inline]
+    pub(crate) fn entry(&self) -> Option<Receipt> {
         match self.outcome {
-            Outcome::Appended(entry) | Outcome::Repeated(entry) if !self.merges => {
+            Outcome::Appended(entry) | Outcome::Repeated(entry) => {
                 Some(Receipt::new(entry.id, entry.at, self.receipt_window))
             }
-            _ => None,
+            Outcome::Nothing => None,
         }
     }
 
@@ -99,14 +107,6 @@ impl Decision {
     #[must_use]
     pub const fn appended(&self) -> bool {
         !matches!(self.outcome, Outcome::Nothing)
-    }
-
-    /// See [`crate::internal::entry_time`].
-    pub(crate) const fn entry_time(&self) -> Option<Timestamp> {
-        match self.outcome {
-            Outcome::Nothing => None,
-            Outcome::Appended(entry) | Outcome::Repeated(entry) => Some(entry.at),
-        }
     }
 
     /// Returns whether this repeats the denial of an earlier acquire with the same id. A retry cannot succeed.
@@ -195,27 +195,27 @@ impl fmt::Debug for Decision {
 /// Pure. The result is unspecified if `facts` do not belong to `op`; [`Facts::verify`] checks that.
 #[inline]
 pub fn decide(op: &Op<'_>, facts: Facts) -> Decision {
-    let Facts { admitted, outcome, log } = facts;
+    let Facts { admitted, refundable, outcome, log } = facts;
     let (denied, blocking) = denial(op, admitted, op.policy.limits(), &log.usage);
-    let (merges, receipt_window) = (op.has_resolution() && !op.is_named(), op.receipt_window());
-    let status = Status::new(op.policy, log);
-    Decision { status, outcome, allowed: admitted, denied, blocking, merges, receipt_window }
+    let has_receipt = refundable && (op.is_named() || !op.has_resolution());
+    let (status, receipt_window) = (Status::new(op.policy, log), op.receipt_window());
+    Decision { status, outcome, allowed: admitted, denied, blocking, has_receipt, receipt_window }
 }
 
 /// Derives a decision like [`decide`], for a number of limits known at compile time.
 ///
-/// With a constant `N`, the decision copies only `N` limits. If one has a resolution, the operation must not be
-/// [named](Op::is_named).
+/// With a constant `N`, the decision copies only `N` limits. The operation must be under the limiter's policy. If a limit has a
+/// resolution, it must not be [named](Op::is_named).
 #[inline(always)]
 pub fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Decision {
     let SizedFacts { admitted, outcome, now, newest, usage } = facts;
     let (denied, blocking) = denial(op, admitted, limits, &usage);
     let status = Status::sized(limits, usage, now, newest);
-    let (merges, receipt_window) = (op.has_resolution(), op.retention().window);
-    Decision { status, outcome, allowed: admitted, denied, blocking, merges, receipt_window }
+    let (has_receipt, receipt_window) = (admitted && !op.has_resolution(), op.retention().window);
+    Decision { status, outcome, allowed: admitted, denied, blocking, has_receipt, receipt_window }
 }
 
-/// See [`crate::internal::SizedFacts`].
+/// [`Facts`] on an operation under the limiter's policy, for which [`Facts::refundable`] equals [`Facts::admitted`].
 #[derive(Clone, Copy, Debug)]
 pub struct SizedFacts<const N: usize> {
     /// As [`Facts::admitted`].
@@ -234,7 +234,7 @@ impl<const N: usize> From<SizedFacts<N>> for Facts {
     #[inline(always)]
     fn from(facts: SizedFacts<N>) -> Self {
         let SizedFacts { admitted, outcome, now, newest, usage } = facts;
-        Self { admitted, outcome, log: LogFacts { now, newest, usage: usage.into() } }
+        Self { admitted, refundable: admitted, outcome, log: LogFacts { now, newest, usage: usage.into() } }
     }
 }
 
@@ -268,7 +268,7 @@ mod tests {
         let decided = |second: Usage| {
             let usage = [used(1, 200, 200), second].into();
             let log = LogFacts { now: at(500), newest: Some(at(400)), usage };
-            let facts = Facts { admitted: false, outcome: Outcome::Nothing, log };
+            let facts = Facts { admitted: false, refundable: false, outcome: Outcome::Nothing, log };
             facts.verify(&op).unwrap();
             let LogFacts { now, newest, .. } = facts.log;
             let usage = [used(1, 200, 200), second];

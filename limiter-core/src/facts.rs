@@ -14,6 +14,11 @@ pub struct Facts {
     /// Whether the operation fitted every limit. For a record: whether it would have fitted. For a repeated operation: the
     /// original verdict.
     pub admitted: bool,
+    /// Whether the entry fitted every limit of the operation's policy and of the limiter's default policy when it was appended.
+    /// Only then does it have a receipt. Unspecified without an entry.
+    ///
+    /// For a repeated operation: whether the original entry did; `false` if the store no longer knows.
+    pub refundable: bool,
     /// Whether the operation appended its entry, found it in the log, or neither.
     pub outcome: Outcome,
     /// The log after the operation.
@@ -90,9 +95,10 @@ impl Facts {
     pub fn verify(&self, op: &Op<'_>) -> Result<(), Error> {
         let consistent = match self.outcome {
             // The verdict is the original one, the usage the current one, so they may disagree.
-            Outcome::Repeated(_) => true,
+            Outcome::Repeated(_) => self.admitted || !self.refundable,
             Outcome::Appended(entry) => {
                 op.appends(self.admitted)
+                    && (self.admitted || !self.refundable)
                     && entry.at == self.log.now
                     && self.log.newest == Some(self.log.now)
                     // Retention may drop entries beyond the maximum, so after a denied attempt usage is only known
@@ -107,8 +113,9 @@ impl Facts {
     #[cold]
     #[inline(never)]
     fn inconsistent(&self, op: &Op<'_>) -> Error {
-        let Self { admitted, outcome, log } = self;
-        log.contradiction(op.log, op.policy, &format!("cost {}, admitted {admitted}, {outcome:?}", op.cost))
+        let Self { admitted, refundable, outcome, log } = self;
+        let result = format!("cost {}, admitted {admitted}, refundable {refundable}, {outcome:?}", op.cost);
+        log.contradiction(op.log, op.policy, &result)
     }
 }
 

@@ -57,6 +57,6 @@ pub fn numbered_log(first: u64, entries: impl Iterator<Item = (Timestamp, u64)>)
 
 /// Returns the time of the operation's entry. For a repeated call, that of the original entry.
 #[must_use]
-pub const fn entry_time(decision: &Decision) -> Option<Timestamp> {
-    decision.entry_time()
+pub fn entry_time(decision: &Decision) -> Option<Timestamp> {
+    decision.entry().map(|entry| entry.at())
 }

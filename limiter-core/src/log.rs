@@ -86,11 +86,12 @@ impl StoredEntry {
     }
 }
 
-/// The entry that an idempotency key names, and its verdict.
+/// The entry that an idempotency key names, with its [`Facts::admitted`] and [`Facts::refundable`].
 #[derive(Clone, Copy)]
 struct Original {
     number: u64,
     admitted: bool,
+    refundable: bool,
 }
 
 /// A log appended to at a caller-supplied time is kept this many microseconds longer, because that time may run behind the store's
@@ -126,21 +127,23 @@ impl Log {
     /// compute the expiry.
     pub fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
         let (time, retention) = (self.clamped(op.at, now), op.retention());
-        if let Some((entry, admitted)) = op.id.and_then(|id| self.original(id))
+        if let Some((entry, Original { admitted, refundable, .. })) = op.id.and_then(|id| self.original(id))
             && op.receipt_window().counts(entry.at, time)
         {
             let outcome = Outcome::Repeated(self.entry(&entry));
-            return Facts { admitted, outcome, log: self.facts(op.policy, op.cost, time) };
+            return Facts { admitted, refundable, outcome, log: self.facts(op.policy, op.cost, time) };
         }
         let fits = |limit: &Limit| self.used(limit, time).saturating_add(op.cost) <= limit.max();
         let admitted = op.policy.limits().iter().all(fits);
+        let refundable = admitted && op.limiter_policy.is_none_or(|policy| policy.limits().iter().all(fits));
         if !op.appends(admitted) {
-            return Facts { admitted, outcome: Outcome::Nothing, log: self.facts(op.policy, op.cost, time) };
+            let log = self.facts(op.policy, op.cost, time);
+            return Facts { admitted, refundable, outcome: Outcome::Nothing, log };
         }
         let before = self.newest();
         let appended = self.append(time, op.cost, 0);
         if let Some(id) = op.id {
-            self.ids.insert(id, Original { number: appended.number(), admitted });
+            self.ids.insert(id, Original { number: appended.number(), admitted, refundable });
         }
         self.drop_front(self.first_from(retention.window.edge(time)));
         self.drop_beyond(retention.max);
@@ -151,7 +154,7 @@ impl Log {
         self.forget_ids();
         self.expire_after(op, time, now);
         let outcome = Outcome::Appended(self.entry(&appended));
-        Facts { admitted, outcome, log: self.facts(op.policy, op.cost, time) }
+        Facts { admitted, refundable, outcome, log: self.facts(op.policy, op.cost, time) }
     }
 
     /// Sets the expiry after an append at `time`.
@@ -228,10 +231,10 @@ impl Log {
         appended
     }
 
-    /// The entry with this idempotency key, and its verdict.
-    fn original(&self, id: EntryId) -> Option<(StoredEntry, bool)> {
-        let original = self.ids.get(&id)?;
-        Some((self.entries[position(&self.entries, original.number)?], original.admitted))
+    /// The entry with this idempotency key.
+    fn original(&self, id: EntryId) -> Option<(StoredEntry, Original)> {
+        let original = *self.ids.get(&id)?;
+        Some((self.entries[position(&self.entries, original.number)?], original))
     }
 
     /// Forgets the ids of entries that are gone or merged. Amortised: they then make up half of the map.

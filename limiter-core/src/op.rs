@@ -105,7 +105,8 @@ pub struct Op<'a> {
     pub policy: &'a Policy,
     /// The default policy of the operation's limiter, if `policy` is a different one. Default: `None`.
     ///
-    /// An append keeps every entry that counts under either policy; see [`retention`](Self::retention).
+    /// An append keeps every entry that counts under either policy; see [`retention`](Self::retention). An entry has a receipt only
+    /// if it fits both.
     pub limiter_policy: Option<&'a Policy>,
     /// The cost in units. Default: 1.
     pub cost: u64,
@@ -117,7 +118,8 @@ pub struct Op<'a> {
     pub id: Option<EntryId>,
     /// Whether the entry is for a permit, which a peek ignores. Default: `false`.
     ///
-    /// Under a limit with a [resolution](crate::Limit::resolution), the entry is then [named](Self::is_named). Exact limits ignore it.
+    /// Under a limit with a [resolution](crate::Limit::resolution), the entry is then [named](Self::is_named). Exact limits ignore
+    /// it: [`Facts::refundable`](crate::store::Facts::refundable) alone then decides whether the entry has a receipt.
     pub keep: bool,
     /// Whether the caller of a peek reads the usage only, as in [`Limiter::status`](crate::Limiter::status). Default: `false`.
     ///
@@ -288,7 +290,7 @@ impl<'a> Op<'a> {
 
     /// Returns whether the entry is named, because somebody may ask for it later: if it has an id or is for a permit.
     ///
-    /// Under a limit with a resolution, only named entries have receipts, and their log merges nothing younger than ten minutes.
+    /// Under a limit with a resolution, only named entries can have receipts, and their log merges nothing younger than ten minutes.
     #[inline]
     #[must_use]
     pub const fn is_named(&self) -> bool {

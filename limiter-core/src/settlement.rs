@@ -8,6 +8,9 @@ use crate::time::{Timestamp, Window};
 
 /// A handle to one entry of a log, used to settle or refund it.
 ///
+/// An entry has a receipt only if it fitted every limit of the operation's policy and of the limiter's default policy when it was
+/// appended. Any other entry may have displaced older ones. Without it, a window could admit more than its maximum.
+///
 /// A receipt is valid for the longest window of the operation's policy, or of the limiter's default policy if that is longer.
 /// If a limit of either has a [resolution](crate::Limit::resolution), it is valid for at most ten minutes. Later it matches
 /// no entry.

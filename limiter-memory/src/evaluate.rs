@@ -113,7 +113,7 @@ mod tests {
 
     /// Asserts that all specified fields are equal.
     fn assert_agree(answer: &Facts, general: &Facts, op: &Op<'_>) {
-        let fields = |facts: &Facts| (facts.admitted, facts.outcome, facts.log.now, facts.log.newest);
+        let fields = |facts: &Facts| (facts.admitted, facts.refundable, facts.outcome, facts.log.now, facts.log.newest);
         assert_eq!(fields(answer), fields(general));
         let pairs = answer.log.usage.iter().zip(general.log.usage.iter()).zip(op.policy.limits());
         for ((fast, general), limit) in pairs {

@@ -22,8 +22,8 @@ numbers! {
     ATTEMPT: u8 = 2;
     RECORD: u8 = 3;
     PEEK: u8 = 4;
-    /// Added to the kind if a retention follows the id.
-    RETENTION: u8 = 8;
+    /// Added to the kind for each limit of the limiter's default policy.
+    KINDS: u8 = 8;
 
     // The bits of the code that a reply begins with.
     ADMITTED: u8 = 1;
@@ -35,12 +35,16 @@ numbers! {
     LATE: u8 = 8;
     EMPTY: u8 = 16;
     SHORT: u8 = 32;
+    REFUNDABLE: u8 = 64;
 
-    /// The bytes of an id that the store makes: a ttl code and 32 bits, of which the first is 0.
+    /// The bytes of an id that the store makes: a ttl code and 32 bits, of which the first two are 0.
     OWN_ID_LEN: usize = 6;
     /// The bit of the last 32 that a short entry sets if it was denied.
     DENIED_ID: u32 = 1 << 31;
     DENIED_BYTE: u32 = DENIED_ID >> 24;
+    /// The bit of the last 32 that a short entry sets if it was admitted, but is not refundable.
+    FINAL_ID: u32 = 1 << 30;
+    FINAL_BYTE: u32 = FINAL_ID >> 24;
     /// The bytes of a caller's id.
     CALLER_ID_LEN: usize = 16;
     /// The bytes of what precedes the id in an operation: its kind, deadline and cost.
@@ -92,6 +96,8 @@ numbers! {
     // The marks of an entry in its tag.
     NAMED: u64 = 16;
     NAMED_BEFORE: u64 = 32;
+    /// The bit in a tag of an entry that was admitted, but is not refundable.
+    FINAL: u64 = 64;
     /// The bytes of what precedes the boundaries in the windows of an operation.
     WINDOWS_HEAD_LEN: usize = 1 + 3 * 7;
     /// The bytes of a boundary: its age, the next window and a resolution.

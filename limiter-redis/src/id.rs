@@ -3,9 +3,9 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::format::DENIED_ID;
+use crate::format::FINAL_ID;
 
-/// Makes ids of 31 bits. It repeats none before it has used all.
+/// Makes ids of 30 bits. It repeats none before it has used all.
 ///
 /// Each source has a different order. If two stores append to one key and happen to make the same id at the same time, their
 /// next ids differ again.
@@ -22,7 +22,7 @@ impl IdSource {
         Self { next: AtomicU32::new(random as u32), mask: (random >> 32) as u32 }
     }
 
-    /// Returns the next id in the low 31 bits, and the ttl code in the 16 highest of 48. Merged entries have the id 0.
+    /// Returns the next id in the low 30 bits, and the ttl code in the 16 highest of 48. Merged entries have the id 0.
     pub(crate) fn next(&self, ttl_code: u16) -> u64 {
         loop {
             let id = mix(mix(self.next.fetch_add(1, Ordering::Relaxed)) ^ self.mask);
@@ -33,9 +33,9 @@ impl IdSource {
     }
 }
 
-/// Permutes the numbers of 31 bits without a visible order. Each step can be undone, so no two numbers become one.
+/// Permutes the numbers of 30 bits without a visible order. Each step can be undone, so no two numbers become one.
 fn mix(number: u32) -> u32 {
-    const BITS: u32 = DENIED_ID - 1;
+    const BITS: u32 = FINAL_ID - 1;
     let mut number = number & BITS;
     for factor in [0x9e37_79b1, 0x85eb_ca77] {
         number = (number ^ number >> 16).wrapping_mul(factor) & BITS;
@@ -52,7 +52,7 @@ mod tests {
         let (one, two) = (IdSource::new(), IdSource::new());
         let ids = std::collections::BTreeSet::from([one.next(0), one.next(0), two.next(0), two.next(0)]);
         assert_eq!(ids.len(), 4);
-        assert!(ids.iter().all(|id| id >> 31 == 0));
+        assert!(ids.iter().all(|id| id >> 30 == 0));
         assert_eq!(one.next(7) >> 32, 7);
     }
 

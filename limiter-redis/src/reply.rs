@@ -4,8 +4,7 @@ use limiter_core::store::{Entry, Facts, LogFacts, Op, Outcome, Settlement, Settl
 use limiter_core::{EntryId, Error, ErrorKind, MAX_LIMITS, PerLimit, Timestamp};
 use redis::Value;
 
-use crate::format::{ADMITTED, APPENDED, APPLIED, EMPTY, LATE, REPEATED, SHORT};
-use crate::request::sent_retention;
+use crate::format::{ADMITTED, APPENDED, APPLIED, EMPTY, LATE, REFUNDABLE, REPEATED, SHORT};
 
 /// Reads numbers of seven bytes.
 struct Numbers<'a>(&'a [u8]);
@@ -60,12 +59,8 @@ pub(crate) fn facts(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
     };
     let mut usage = [Usage::default(); MAX_LIMITS];
     let usage = usage.get_mut(..op.policy.limits().len())?;
-    for (i, usage) in usage.iter_mut().enumerate() {
+    for usage in usage.iter_mut() {
         let (used, oldest) = (rest.number()?, rest.time()?);
-        if short && i == 0 && sent_retention(op).is_some() {
-            // The usage of the retention window follows the first pair.
-            let _ = (rest.number()?, rest.number()?);
-        }
         *usage = if short {
             Usage { used: if appended { used + op.cost } else { used }, oldest, blocker: oldest }
         } else {
@@ -77,8 +72,8 @@ pub(crate) fn facts(op: &Op<'_>, id: EntryId, reply: &Value) -> Option<Facts> {
     }
     let newest = if appended { Some(now) } else { (code & EMPTY == 0).then_some(newest) };
     let log = LogFacts { now, newest, usage: PerLimit::from_slice(usage)? };
-    let facts = Facts { admitted: code & ADMITTED != 0, outcome, log };
-    rest.is_empty().then_some(facts)
+    let (admitted, refundable) = (code & ADMITTED != 0, code & REFUNDABLE != 0);
+    rest.is_empty().then_some(Facts { admitted, refundable, outcome, log })
 }
 
 /// Returns the facts in the reply of `settle.lua`.

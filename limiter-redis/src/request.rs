@@ -1,9 +1,9 @@
 //! Operations and settlements as bytes, in the form that the scripts read.
 
-use limiter_core::store::{At, Mode, Op, Retention, Settlement};
-use limiter_core::{Counting, Policy};
+use limiter_core::store::{At, Mode, Op, Settlement};
+use limiter_core::{Counting, Limit, Policy};
 
-use crate::format::{ACQUIRE, ATTEMPT, LIMIT_LEN, OP_HEAD_LEN, PEEK, RECORD, RETENTION, SETTLE_HEAD_LEN, TIME_END};
+use crate::format::{ACQUIRE, ATTEMPT, KINDS, LIMIT_LEN, OP_HEAD_LEN, PEEK, RECORD, SETTLE_HEAD_LEN, TIME_END};
 
 /// Returns an operation without a deadline as `apply_fast.lua` reads it. `id` is a caller's 16 bytes or the store's 6.
 pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
@@ -13,19 +13,14 @@ pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
         (Mode::Record, _) => RECORD,
         (Mode::Peek, _) => PEEK,
     };
-    let retention = sent_retention(op);
-    let pairs = usize::from(retention.is_some()) + op.policy.limits().len();
-    let mut request = Vec::with_capacity(OP_HEAD_LEN + id.len() + LIMIT_LEN * pairs);
-    request.push(if retention.is_some() { kind + RETENTION } else { kind });
+    let (default, own) = (default_limits(op), op.policy.limits());
+    let mut request = Vec::with_capacity(OP_HEAD_LEN + id.len() + LIMIT_LEN * (default.len() + own.len()));
+    request.push(kind + KINDS * default.len() as u8);
     request.extend_from_slice(&u56(TIME_END));
     request.extend_from_slice(&u56(op.cost));
     request.extend_from_slice(id);
-    if let Some(Retention { window, max }) = retention {
-        request.extend_from_slice(&u56(window.as_micros()));
-        // An entry is kept unless the newer ones reach the maximum.
-        request.extend_from_slice(&u56(max - 1));
-    }
-    push_limits(&mut request, op.policy);
+    push_limits(&mut request, default);
+    push_limits(&mut request, own);
     request
 }
 
@@ -34,11 +29,11 @@ pub(crate) fn set_deadline(request: &mut [u8], deadline: Option<u64>) {
     request[1..8].copy_from_slice(&u56(deadline.unwrap_or(TIME_END).min(TIME_END)));
 }
 
-/// Returns the retention that is sent along: none if the operation's own limits imply it, or if it appends nothing.
-pub(crate) fn sent_retention(op: &Op<'_>) -> Option<Retention> {
-    op.limiter_policy?;
-    let retention = op.retention();
-    (op.mode != Mode::Peek && retention != Retention::of(op.policy)).then_some(retention)
+/// Returns the limits of the limiter's default policy, on which retention and receipts depend. None if they are the operation's own,
+/// or if it appends nothing.
+fn default_limits<'a>(op: &Op<'a>) -> &'a [Limit] {
+    let default = op.limiter_policy.filter(|default| op.mode != Mode::Peek && default.limits() != op.policy.limits());
+    default.map_or(&[], Policy::limits)
 }
 
 /// Returns the windows and resolutions by which an append merges entries, as `merge.lua` reads them. `None` if it merges none.
@@ -73,7 +68,7 @@ pub(crate) fn settle(settlement: &Settlement<'_>) -> Vec<u8> {
     for number in [receipt.at().as_micros(), receipt.window().as_micros(), cost] {
         request.extend_from_slice(&u56(number));
     }
-    push_limits(&mut request, policy);
+    push_limits(&mut request, policy.limits());
     request
 }
 
@@ -85,8 +80,8 @@ pub(crate) fn given_time(at: At) -> Option<u64> {
     }
 }
 
-fn push_limits(request: &mut Vec<u8>, policy: &Policy) {
-    for limit in policy.limits() {
+fn push_limits(request: &mut Vec<u8>, limits: &[Limit]) {
+    for limit in limits {
         request.extend_from_slice(&u56(limit.window().as_micros()));
         request.extend_from_slice(&u56(limit.max()));
     }
@@ -111,33 +106,27 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_sends_the_retention_that_its_limits_do_not_imply() {
+    fn an_operation_sends_the_limits_of_another_default_policy() {
         let (own, attempts) = (policy!("3/1us, 9/60us"), policy!("3/1us, 9/60us").with_counting(Counting::Attempts));
         let [acquire, attempt, record, peek] =
             [Op::acquire("k", &own), Op::acquire("k", &attempts), Op::record("k", &own), Op::peek("k", &own)];
         for (op, kind) in [(acquire, 1), (attempt, 2), (record, 3), (peek, 4)] {
-            for (default, retention) in [
+            for (default, limits) in [
                 (None, &[][..]),
-                // A limiter's policy that sees no more than the operation's own.
-                (Some("9/60us"), &[]),
-                (Some("1/1us"), &[]),
                 (Some("3/1us, 9/60us"), &[]),
-                (Some("3/1us, 100/99us"), &[99, 99]),
-                (Some("3/99us"), &[99, 8]),
-                (Some("100/1us"), &[60, 99]),
+                (Some("9/60us"), &[60, 9]),
+                (Some("3/1us, 100/99us"), &[1, 3, 99, 100]),
             ] {
-                // Nothing is appended by a peek, so nothing is dropped.
-                let (kind, retention) = match kind {
-                    4 => (4, &[][..]),
-                    kind => (if retention.is_empty() { kind } else { kind + 8 }, retention),
-                };
+                // Nothing is appended by a peek.
+                let limits = if kind == 4 { &[] } else { limits };
+                let kind = kind + 4 * limits.len() as u8;
                 let default = default.map(|text| text.parse().unwrap());
                 let mut op = op.with_cost(2);
                 op.limiter_policy = default.as_ref();
                 let request = apply(&op, b"ttl id");
                 assert_eq!((request[0], &request[15..21], request.capacity()), (kind, &b"ttl id"[..], request.len()));
                 assert_eq!(numbers(&request[1..15]), [1 << 53, 2]);
-                assert_eq!(numbers(&request[21..]), [retention, &[1, 3, 60, 9]].concat(), "{default:?}");
+                assert_eq!(numbers(&request[21..]), [limits, &[1, 3, 60, 9]].concat(), "{default:?}");
             }
         }
         let request = apply(&acquire, &[7; 16]);

@@ -41,8 +41,10 @@ pub struct OracleEntry {
     pub at: Timestamp,
     /// The cost.
     pub cost: u64,
-    /// Whether it fitted when it was appended.
+    /// Whether it fitted the operation's policy when it was appended.
     pub admitted: bool,
+    /// Whether it fitted the limiter's default policy as well.
+    pub refundable: bool,
     /// Whether an entry was named in its own cell of ten minutes, and in the cell before.
     pub marks: [bool; 2],
 }
@@ -149,6 +151,7 @@ impl NowStore for OracleStore {
         let repeated = log.iter().find(|entry| has_id(entry) && age(entry, now) < id_for).copied();
         let fits = |limit: &Limit| sum(&counting(log, limit, now)).saturating_add(op.cost) <= limit.max();
         let admitted = repeated.map_or_else(|| op.policy.limits().iter().all(fits), |entry| entry.admitted);
+        let refundable = repeated.map_or_else(|| limits.iter().all(fits), |entry| entry.refundable);
         let appends = match op.mode {
             _ if repeated.is_some() => false,
             Mode::Peek => false,
@@ -166,8 +169,8 @@ impl NowStore for OracleStore {
         if appends {
             // An older entry may have the id for longer than it is valid.
             log.iter_mut().filter(|entry| has_id(entry)).for_each(|entry| entry.id = None);
-            let mut entry =
-                OracleEntry { name: name(), id: op.id, at: now, cost: op.cost, admitted, marks: [false; 2] };
+            let (id, cost, marks) = (op.id, op.cost, [false; 2]);
+            let mut entry = OracleEntry { name: name(), id, at: now, cost, admitted, refundable, marks };
             let before = log.last().map_or(now, |newest| newest.at);
             log.push(entry);
             log.retain(|entry| age(entry, now) < longest);
@@ -181,7 +184,7 @@ impl NowStore for OracleStore {
             }
             outcome = Outcome::Appended(Entry { id: entry.name, at: entry.at });
         }
-        let facts = Facts { admitted, outcome, log: log_facts(log, op.policy, op.cost, now) };
+        let facts = Facts { admitted, refundable, outcome, log: log_facts(log, op.policy, op.cost, now) };
         if log.is_empty() {
             logs.by_key.remove(&owned(op.log));
         }

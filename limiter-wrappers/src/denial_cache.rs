@@ -101,7 +101,8 @@ impl Denial {
     fn facts(&self, now: Instant) -> Facts {
         let passed = u64::try_from(now.duration_since(self.received).as_micros()).unwrap_or(u64::MAX);
         let now = Timestamp::from_micros_saturating(self.log.now.as_micros().saturating_add(passed));
-        Facts { admitted: false, outcome: Outcome::Nothing, log: LogFacts { now, ..self.log.clone() } }
+        let log = LogFacts { now, ..self.log.clone() };
+        Facts { admitted: false, refundable: false, outcome: Outcome::Nothing, log }
     }
 }
 

@@ -9,7 +9,7 @@
 //! | number | the number of entries, each of which is: |
 //! | – number | its time minus that of the previous entry |
 //! | – number | the lower half of its id minus that of the previous entry |
-//! | – number | 16 times its cost; plus 4 and 8 for its [marks](super::MARKS); plus 1 if it is merged, or, if it has an idempotency key, 2 if it was denied and 3 if it was admitted |
+//! | – number | 32 times its cost; plus 8 and 16 for its [marks](super::MARKS); plus its kind: 1 if it is merged, or, if it has an idempotency key, 2 if it was denied, 3 if it was admitted, and 4 if it is refundable, too |
 //! | – 16 or 0 | the idempotency key, little-endian |
 //! | 4 | CRC-32 (IEEE 802.3) of all preceding bytes, little-endian |
 
@@ -29,13 +29,14 @@ const MOST_COST: u64 = 2 * MAX_COST;
 /// No log gets as far, and whatever is read can append more numbers than time suffices for.
 const FIRST_UNUSED_NUMBER: u64 = MERGED / 2;
 
-/// The kinds of entries, which the lowest two bits of a cost hold.
+/// The kinds of entries, in the lowest three bits of a cost.
 const PLAIN: u64 = 0;
 const IS_MERGED: u64 = 1;
 const DENIED_ID: u64 = 2;
 const ADMITTED_ID: u64 = 3;
+const REFUNDABLE_ID: u64 = 4;
 /// How far the marks of an entry are shifted to be the next two bits.
-const MARKS_SHIFT: u32 = MARKS.trailing_zeros() - 2;
+const MARKS_SHIFT: u32 = MARKS.trailing_zeros() - 3;
 
 impl Log {
     /// Encodes the log, for [`from_bytes`](Self::from_bytes). An idempotency key takes 16 bytes, any other field 1 to 10.
@@ -47,8 +48,7 @@ impl Log {
         push(&mut out, self.next);
         push(&mut out, self.expires_at.as_micros());
         push(&mut out, self.entries.len() as u64);
-        let ids: HashMap<_, _> =
-            self.ids.iter().map(|(id, original)| (original.number, (id, original.admitted))).collect();
+        let ids: HashMap<_, _> = self.ids.iter().map(|(id, original)| (original.number, (id, original))).collect();
         let (mut at, mut number) = (Timestamp::EPOCH, 0);
         for (i, entry) in self.entries.iter().enumerate() {
             push(&mut out, entry.at.micros_since(at));
@@ -56,12 +56,13 @@ impl Log {
             (at, number) = (entry.at, entry.number());
             let id = ids.get(&number).filter(|_| !entry.is_merged());
             let kind = match id {
-                Some((_, true)) => ADMITTED_ID,
-                Some((_, false)) => DENIED_ID,
+                Some((_, Original { refundable: true, .. })) => REFUNDABLE_ID,
+                Some((_, Original { admitted: true, .. })) => ADMITTED_ID,
+                Some(_) => DENIED_ID,
                 None if entry.is_merged() => IS_MERGED,
                 None => PLAIN,
             };
-            push(&mut out, self.cost_of(i) << 4 | (entry.flags() & MARKS) >> MARKS_SHIFT | kind);
+            push(&mut out, self.cost_of(i) << 5 | (entry.flags() & MARKS) >> MARKS_SHIFT | kind);
             if let Some((id, _)) = id {
                 out.extend_from_slice(&id.as_u128().to_le_bytes());
             }
@@ -103,8 +104,8 @@ fn read(mut bytes: &[u8]) -> Option<Log> {
         let step = number(bytes)?.checked_sub(u64::from(i > 0))?;
         log.next = log.next.checked_add(step).filter(|next| *next < MERGED)?;
         let word = number(bytes)?;
-        let cost = Some(word >> 4).filter(|cost| (1..=MAX_COST).contains(cost))?;
-        let (kind, marks) = (word & 3, (word & 12) << MARKS_SHIFT);
+        let cost = Some(word >> 5).filter(|cost| (1..=MAX_COST).contains(cost))?;
+        let (kind, marks) = (word & 7, (word & 24) << MARKS_SHIFT);
         let merged = if kind == IS_MERGED { MERGED } else { 0 };
         let number = log.append(Timestamp::from_micros(at).ok()?, cost, marks | merged).number();
         if log.cost() > MOST_COST {
@@ -112,7 +113,8 @@ fn read(mut bytes: &[u8]) -> Option<Log> {
         }
         if kind >= DENIED_ID {
             let id = EntryId::from_u128(u128::from_le_bytes(*take(bytes)?));
-            if log.ids.insert(id, Original { number, admitted: kind == ADMITTED_ID }).is_some() {
+            let (admitted, refundable) = (kind >= ADMITTED_ID, kind == REFUNDABLE_ID);
+            if kind > REFUNDABLE_ID || log.ids.insert(id, Original { number, admitted, refundable }).is_some() {
                 return None;
             }
         }
@@ -162,17 +164,17 @@ mod tests {
 
     use super::*;
     use crate::policy;
-    use crate::policy::Counting;
-    use crate::store::{Mode, Op};
+    use crate::store::Op;
 
     fn log() -> Log {
         let mut log = Log::new();
-        let policy = policy!("9/1h").with_counting(Counting::Attempts);
-        for (i, (at, cost)) in [(0, 1), (0, 2), (9, 1), (1_000_000, 3)].iter().enumerate() {
-            let at = Timestamp::from_micros(1_700_000_000_000_000 + *at).unwrap();
-            let mut op = Op::new(Mode::Record, "", &policy).with_cost(*cost).at(at);
-            op.id = (i % 2 > 0).then_some(EntryId::from_u128(u128::MAX - i as u128));
-            let _ = log.apply(&op, Timestamp::from_micros(1_800_000_000_000_000).unwrap());
+        let [policy, default] = [policy!("9/1h"), policy!("4/1h")];
+        for (i, (at, cost)) in [(0, 1), (0, 2), (9, 1), (1_000_000, 3), (1_000_000, 3)].into_iter().enumerate() {
+            let at = Timestamp::from_micros(1_700_000_000_000_000 + at).unwrap();
+            let mut op = Op::record("", &policy).with_limiter_policy(&default).with_cost(cost).at(at);
+            op.id = [1, 3, 4].contains(&i).then_some(EntryId::from_u128(u128::MAX - i as u128));
+            let facts = log.apply(&op, Timestamp::from_micros(1_800_000_000_000_000).unwrap());
+            assert_eq!((facts.admitted, facts.refundable), (i < 4, i < 3), "entry {i}");
         }
         log
     }
@@ -240,25 +242,26 @@ mod tests {
     #[test]
     fn a_right_checksum_does_not_make_nonsense_right() {
         let head = |count: u8| [&[VERSION, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0][..], &[count]].concat();
-        let entry = [5, 1, 16 | 4];
+        let entry = [5, 1, 32 | 8];
         assert!(Log::from_bytes(&with_sum(&[head(1), entry.to_vec()].concat())).is_ok());
         for (what, content) in [
             ("fewer entries", [head(2), entry.to_vec()].concat()),
             ("more entries", [head(0), entry.to_vec()].concat()),
             ("a cost of 0", [head(1), vec![5, 1, 1]].concat()),
-            ("one number twice", [head(2), entry.to_vec(), vec![0, 0, 16]].concat()),
+            ("one number twice", [head(2), entry.to_vec(), vec![0, 0, 32]].concat()),
             ("a number that is too long", [head(1), vec![0xff; 11]].concat()),
             (
                 "a time that is too late",
-                [head(1), vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 1, 16]].concat(),
+                [head(1), vec![0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 1, 32]].concat(),
             ),
-            ("one id twice", [head(2), vec![5, 1, 19], vec![7; 16], vec![5, 1, 19], vec![7; 16]].concat()),
+            ("one id twice", [head(2), vec![5, 1, 35], vec![7; 16], vec![5, 1, 35], vec![7; 16]].concat()),
+            ("a kind of entry that does not exist", [head(1), vec![5, 1, 37], vec![7; 16]].concat()),
             (
                 "a number with a mark",
-                [head(1), vec![5, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 16]].concat(),
+                [head(1), vec![5, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 32]].concat(),
             ),
             ("no number left", [&[VERSION, 0, 0, 0, 0, 0, 0, 0, 0][..], &[0xff; 8], &[0x3f, 0, 0]].concat()),
-            ("a cost that no log reaches", [head(3), [&[5, 1][..], &[0x80; 8], &[1]].concat().repeat(3)].concat()),
+            ("a cost that no log reaches", [head(3), [&[5, 1][..], &[0x80; 8], &[2]].concat().repeat(3)].concat()),
             ("a huge count", [head(0xff), vec![0xff, 0xff, 0x7f]].concat()),
         ] {
             assert_eq!(Log::from_bytes(&with_sum(&content)).unwrap_err().kind(), ErrorKind::Corrupt, "{what}");

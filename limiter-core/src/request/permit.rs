@@ -41,6 +41,10 @@ pub struct PermitRequest<'a, S, B, V>(Request<'a, S, B, V>);
 ///
 /// Under a limit with a [resolution](crate::Limit::resolution), a permit can be settled for ten minutes.
 ///
+/// An acquire with a policy of its own may be admitted although it exceeds the limiter's default policy. Its permit then has no
+/// [receipt](Self::receipt): the charge stays, and settlements and refunds report that nothing was
+/// [applied](crate::Settled::applied).
+///
 /// ```
 /// # use limiter_core::{Limiter, policy};
 /// # use limiter_testkit::OracleStore as MemoryStore;
@@ -66,7 +70,8 @@ pub struct PermitRequest<'a, S, B, V>(Request<'a, S, B, V>);
 ///   log, so all hundred are tried. Use this only if overshooting the limit by the calls in flight is harmless.
 pub struct Permit<'a, S> {
     target: Target<'a, S>,
-    receipt: Receipt,
+    /// Names the entry, even if it has no receipt.
+    entry: Receipt,
     decision: Decision,
 }
 
@@ -122,7 +127,7 @@ fn permit<'a, S>(
         Ok(admitted) => admitted.into_decision(),
         Err(denied) => return Ok(Err(denied)),
     };
-    Permit::new(Target::of(call), decision).map(Ok).ok_or_else(|| {
+    Permit::of_entry(Target::of(call), decision).map(Ok).ok_or_else(|| {
         let text = "the store admitted an acquire but returned no entry for it";
         Error::new(ErrorKind::Inconsistent, text).with_log(call.op().log)
     })
@@ -143,10 +148,16 @@ where
 }
 
 impl<'a, S> Permit<'a, S> {
-    /// Returns `None` if the decision has no entry.
+    /// Returns `None` if the decision has no receipt.
     pub(super) fn new(target: Target<'a, S>, decision: Decision) -> Option<Self> {
-        let receipt = decision.receipt()?;
-        Some(Self { target, receipt, decision })
+        decision.receipt()?;
+        Self::of_entry(target, decision)
+    }
+
+    /// Returns `None` if the decision has no entry.
+    fn of_entry(target: Target<'a, S>, decision: Decision) -> Option<Self> {
+        let entry = decision.entry()?;
+        Some(Self { target, entry, decision })
     }
 
     /// Returns the limiter.
@@ -161,10 +172,10 @@ impl<'a, S> Permit<'a, S> {
         self.target.key.as_ref()
     }
 
-    /// Returns the receipt of the acquire's entry.
+    /// Returns the receipt of the acquire's entry. `None` if the acquire exceeded the limiter's default policy.
     #[must_use]
-    pub const fn receipt(&self) -> Receipt {
-        self.receipt
+    pub fn receipt(&self) -> Option<Receipt> {
+        self.decision.receipt()
     }
 
     /// Returns the decision that admitted the acquire.
@@ -176,7 +187,7 @@ impl<'a, S> Permit<'a, S> {
     ///
     /// A permit can be settled repeatedly, for example as a stream reveals its cost.
     pub fn settle(&self, cost: u64) -> Settle<'_, S, &[u8]> {
-        self.target.settle(self.receipt, cost)
+        self.target.settle(self.entry, cost).only_if(self.receipt().is_some())
     }
 
     /// Replaces the cost of the acquire with the actual cost, or records that cost if the acquire has expired by now.
@@ -207,7 +218,7 @@ impl<'a, S> Permit<'a, S> {
     where
         S: Clone,
     {
-        Permit { target: self.target.to_owned(), receipt: self.receipt, decision: self.decision.clone() }
+        Permit { target: self.target.to_owned(), entry: self.entry, decision: self.decision.clone() }
     }
 
     /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](SettleOnDrop::confirm).
@@ -269,7 +280,7 @@ impl<'a, S> Permit<'a, S> {
 impl<S> fmt::Debug for Permit<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Permit");
-        out.field("limiter", &self.limiter().name()).field("key", &self.target.key).field("receipt", &self.receipt);
+        out.field("limiter", &self.limiter().name()).field("key", &self.target.key).field("receipt", &self.receipt());
         out.finish_non_exhaustive()
     }
 }

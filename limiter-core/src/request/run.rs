@@ -58,6 +58,9 @@ impl<S> Limiter<S> {
     }
 
     /// Records one unit, or [`cost`](Request::cost) units, whether or not they fit. Use it to meter usage.
+    ///
+    /// A record that does not fit has no [receipt](Decision::receipt), so it can be neither settled nor refunded. To correct records
+    /// later, meter with a maximum that usage never reaches, such as [`MAX_COST`](crate::MAX_COST).
     #[inline(always)]
     pub fn record<K: Key>(&self, key: K) -> Request<'_, S, K::Bytes, verb::Record> {
         Request::new(self, key.to_key())

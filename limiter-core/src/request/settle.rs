@@ -7,9 +7,10 @@ use std::task::{Context, Poll};
 use super::call::Call;
 use crate::clock::BoxFuture;
 use crate::error::Error;
+use crate::facts::SettlementFacts;
 use crate::key::Key;
 use crate::limiter::Limiter;
-use crate::op::{At, Mode};
+use crate::op::{At, Mode, Op};
 use crate::policy::Policy;
 use crate::settled::Settled;
 use crate::settlement::{Receipt, Settlement};
@@ -31,6 +32,8 @@ pub struct Settle<'a, S, B> {
     /// The record of the cost, which follows a settlement that comes too late.
     call: Call<'a, S, B>,
     receipt: Receipt,
+    /// Whether the receipt is one. Otherwise it only names an entry that has none.
+    is_valid: bool,
     or_record: bool,
     running: Option<BoxFuture<'a, Result<Settled, Error>>>,
 }
@@ -40,6 +43,9 @@ impl<S> Limiter<S> {
     ///
     /// Any cost is accepted: if usage then exceeds a limit, acquires are denied until enough has expired. A cost of 0
     /// removes the entry. A cost above [`MAX_COST`](crate::MAX_COST) counts as [`MAX_COST`](crate::MAX_COST).
+    ///
+    /// A cost that exceeds a limit may displace older entries. If it is lowered afterwards, a window may admit more than its maximum
+    /// by what was displaced.
     #[inline]
     pub fn settle<K: Key>(&self, key: K, receipt: Receipt, cost: u64) -> Settle<'_, S, K::Bytes> {
         Settle::new(Call::new(self, key.to_key(), Mode::Record), receipt, cost)
@@ -54,7 +60,7 @@ impl<S> Limiter<S> {
 
 impl<'a, S, B> Settle<'a, S, B> {
     pub(super) fn new(call: Call<'a, S, B>, receipt: Receipt, cost: u64) -> Self {
-        Self { call: Call { cost, ..call }, receipt, or_record: false, running: None }
+        Self { call: Call { cost, ..call }, receipt, is_valid: true, or_record: false, running: None }
     }
 
     /// Sets the policy whose usage is reported. Default: the limiter's policy.
@@ -76,14 +82,25 @@ impl<'a, S, B> Settle<'a, S, B> {
         self
     }
 
+    /// Changes nothing unless the receipt is one.
+    pub(super) fn only_if(mut self, is_valid: bool) -> Self {
+        self.is_valid = is_valid;
+        self
+    }
+
     /// Settles on a synchronous store, without a future.
     pub fn now(self) -> Settled
     where
         S: NowStore,
         B: AsRef<[u8]>,
     {
-        let settlement = settlement(&self.call, self.receipt);
-        let settled = Settled::new(&settlement, self.call.limiter.store.settle_now(&settlement));
+        let (settlement, store) = (settlement(&self.call, self.receipt), &self.call.limiter.store);
+        let facts = if self.is_valid {
+            store.settle_now(&settlement)
+        } else {
+            SettlementFacts { applied: false, log: store.apply_now(&peek(&settlement)).log }
+        };
+        let settled = Settled::new(&settlement, facts);
         let record = self.or_record && came_too_late(&self.call, self.receipt, &settled);
         let recorded = record.then(|| self.call.decide_now().ok()).flatten();
         recorded.map_or(settled, |decision| Settled::recorded_as(decision.into_status()))
@@ -93,6 +110,12 @@ impl<'a, S, B> Settle<'a, S, B> {
 fn settlement<'a, S>(call: &'a Call<'_, S, impl AsRef<[u8]>>, receipt: Receipt) -> Settlement<'a> {
     let op = call.op();
     Settlement { at: op.at, ..Settlement::new(op.log, op.policy, receipt, op.cost) }
+}
+
+/// Returns the operation that reports the same usage and changes nothing.
+fn peek<'a>(settlement: &Settlement<'a>) -> Op<'a> {
+    let Settlement { log, policy, at, .. } = *settlement;
+    Op { log, at, ..Op::peek("", policy) }
 }
 
 /// Returns whether the entry counts no longer, and another one is to count in its place.
@@ -110,12 +133,16 @@ where
     type Output = Result<Settled, Error>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { call, receipt, or_record, running } = &mut *self;
+        let Self { call, receipt, is_valid, or_record, running } = &mut *self;
         let start = || -> BoxFuture<'a, _> {
-            let (call, receipt, or_record) = (call.clone(), *receipt, *or_record);
+            let (call, receipt, is_valid, or_record) = (call.clone(), *receipt, *is_valid, *or_record);
             Box::pin(async move {
-                let settlement = settlement(&call, receipt);
-                let facts = call.limiter.store.settle(settlement).await?;
+                let (settlement, store) = (settlement(&call, receipt), &call.limiter.store);
+                let facts = if is_valid {
+                    store.settle(settlement).await?
+                } else {
+                    SettlementFacts { applied: false, log: store.apply(peek(&settlement)).await?.log }
+                };
                 facts.verify(&settlement)?;
                 let settled = Settled::new(&settlement, facts);
                 if or_record && came_too_late(&call, receipt, &settled) {

@@ -53,7 +53,8 @@ use crate::store::WindowStore;
 /// All charges are refunded when the value is dropped, until [`confirm`](Self::confirm) keeps them: also those of a call that
 /// the store is still answering. Stores that answer without waiting are refunded in place. Other stores need a runtime: the
 /// refunds run in the [background](Self::refund_in). They are lost if the process ends or the store fails; the charge then stays
-/// until it expires.
+/// until it expires. A charge without a [receipt](crate::Decision::receipt) is not refunded: it exceeds the limiter's default policy,
+/// or is a record above a maximum.
 ///
 /// # Concurrent calls
 /// Each limiter decides atomically, several do not. Another caller may see a charge that is about to be refunded and be denied by

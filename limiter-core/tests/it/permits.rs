@@ -44,10 +44,29 @@ fn dropping_a_permit_keeps_the_charge() {
 fn a_permit_settles_by_the_policy_of_its_acquire() {
     let gold = policy!("100/1s");
     let limiter = Limiter::new("chat", policy!("10/1h"), OracleStore::new());
-    let permit = limiter.acquire("k").policy(&gold).cost(50).permit().now().unwrap().unwrap();
-    assert_eq!(permit.settle(20).now().status().remaining(), 80);
+    let permit = limiter.acquire("k").policy(&gold).cost(5).permit().now().unwrap().unwrap();
+    assert_eq!(permit.settle(2).now().status().remaining(), 98);
     // The default policy counts the entry for an hour, so the receipt is valid for an hour.
-    assert_eq!((used(&limiter), permit.receipt().window().to_string()), (10, "1h".to_owned()));
+    assert_eq!((used(&limiter), permit.receipt().unwrap().window().to_string()), (2, "1h".to_owned()));
+}
+
+#[test]
+fn a_permit_above_the_default_policy_keeps_its_charge() {
+    async fn check<S: WindowStore + Clone>(store: S) {
+        let (gold, limiter) = (policy!("100/1s"), Limiter::new("chat", policy!("10/1h"), store));
+        let permit = limiter.acquire("k").policy(&gold).cost(11).permit().await.unwrap().unwrap();
+        assert_eq!((permit.receipt(), permit.decision().receipt()), (None, None));
+        for settlement in [permit.settle(2), permit.refund(), permit.settle_or_record(2)] {
+            let settled = settlement.await.unwrap();
+            assert_eq!((settled.applied(), settled.recorded(), settled.status().used()), (false, false, 11));
+        }
+    }
+    block_on(check(Arc::new(OracleStore::new())));
+    block_on(check(Arc::new(SlowStore::default())));
+    let limiter = Limiter::new("chat", policy!("10/1h"), OracleStore::new());
+    let gold = policy!("100/1s");
+    let permit = limiter.acquire("k").policy(&gold).cost(11).permit().now().unwrap().unwrap();
+    assert_eq!((permit.refund().now().applied(), permit.settle(2).now().status().remaining()), (false, 89));
 }
 
 #[test]
@@ -58,7 +77,7 @@ fn under_a_resolution_permits_and_ids_have_receipts() {
     assert!(decision.appended() && decision.receipt().is_none());
     assert!(limiter.record("k").id(7).now().unwrap().receipt().is_some());
     let permit = limiter.acquire("k").cost(3).permit().now().unwrap().unwrap();
-    assert_eq!(permit.receipt().window().to_string(), "10m");
+    assert_eq!(permit.receipt().unwrap().window().to_string(), "10m");
     assert_eq!((permit.settle(5).now().applied(), used(&limiter)), (true, 7));
     clock.advance(Duration::from_secs(600));
     assert_eq!((permit.refund().now().applied(), used(&limiter)), (false, 7));

@@ -30,15 +30,17 @@ async fn all_options<S: WindowStore>(limiter: &Limiter<S>) -> Result<Vec<Decisio
         limiter.acquire("k").policy(&gold).cost(20).id(7).at(at(3)).await?,
         limiter.record("k").cost(5).at(at(2_000_000)).await?,
     ];
-    let receipt = decisions[4].receipt().unwrap();
+    // Above the limiter's policy, there is no receipt.
+    assert_eq!((decisions[4].allowed(), decisions[4].receipt(), decisions[5].receipt()), (true, None, None));
+    let receipt = decisions[1].receipt().unwrap();
     let settled = limiter.settle("k", receipt, 3).policy(&gold).at(at(2_000_000)).await?;
     assert!(settled.applied());
     assert_eq!((settled.status().used(), settled.status().limit().max()), (5, 50));
     let settled = limiter.settle("k", receipt, 4).at(at(2_000_000)).await?;
-    assert_eq!(settled.status().limits().iter().map(LimitStatus::used).collect::<Vec<_>>(), [3, 12]);
+    assert_eq!(settled.status().limits().iter().map(LimitStatus::used).collect::<Vec<_>>(), [3, 30]);
     assert!(limiter.refund("k", receipt).at(at(2_000_000)).await?.applied());
     let gone = limiter.refund("k", receipt).at(at(2_000_000)).await?;
-    assert_eq!((gone.applied(), gone.status().limits()[1].used()), (false, 8));
+    assert_eq!((gone.applied(), gone.status().limits()[1].used()), (false, 26));
     let status = limiter.status("k").at(at(2_000_000)).await?;
     assert_eq!((&status, status.used(), status.remaining()), (gone.status(), 3, 0));
     decisions.push(limiter.peek("k").at(at(2_000_000)).await?);

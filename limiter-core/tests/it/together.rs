@@ -331,16 +331,20 @@ fn denied_attempts_count_where_the_policy_says_so() {
 fn peeks_records_and_statuses_take_part() {
     for store in stores() {
         let (five, two) = limiters(&store);
-        let calls = || Together::new().and(two.status("k")).and(five.record("k").cost(4)).and(two.peek("k").cost(2));
+        let calls = || Together::new().and(two.status("k")).and(five.record("k").cost(2)).and(two.peek("k").cost(2));
         let mut first = calls();
         assert!(block_on(first.decide()).unwrap());
         first.confirm();
-        assert_eq!([used(&five), used(&two)], [4, 0]);
+        assert_eq!([used(&five), used(&two)], [2, 0]);
         assert!(block_on(two.acquire("k")).unwrap().allowed());
         let mut second = calls();
         assert!(!block_on(second.decide()).unwrap(), "the peek denies");
         drop(second);
-        assert_eq!([used(&five), used(&two)], [4, 1], "the record is refunded");
+        assert_eq!([used(&five), used(&two)], [2, 1], "the record is refunded");
+        let mut above = Together::new().and(five.record("k").cost(4)).and(two.peek("k").cost(2));
+        assert!(!block_on(above.decide()).unwrap() && above.parts()[0].permit().is_none());
+        drop(above);
+        assert_eq!([used(&five), used(&two)], [5, 1], "a record above the maximum has no receipt");
     }
 }
 
@@ -349,14 +353,16 @@ fn charges_are_settled_reset_and_moved_into_a_task() {
     for store in stores() {
         let (five, two) = limiters(&store);
         let gold = Arc::new(policy!("50/1h"));
-        let part = Part::from(two.acquire("k").cost(20)).under(Arc::clone(&gold));
-        let mut both = Together::new().and(five.acquire("k").cost(3)).and(part).into_owned();
+        let part = |cost| Part::from(two.acquire("k").cost(cost)).under(Arc::clone(&gold));
+        let mut both = Together::new().and(five.acquire("k").cost(3)).and(part(2)).and(part(20)).into_owned();
         drop(gold);
         assert!(block_on(both.decide()).unwrap());
         let permit = both.parts()[1].permit().unwrap();
-        assert_eq!((permit.key(), permit.decision().remaining()), (&b"k"[..], 30));
-        assert!(block_on(both.parts_mut()[1].settle(7)).unwrap());
-        assert_eq!(both.parts()[1].status().unwrap().remaining(), 43);
+        assert_eq!((permit.key(), permit.decision().remaining()), (&b"k"[..], 48));
+        assert!(block_on(both.parts_mut()[1].settle(1)).unwrap());
+        assert_eq!(both.parts()[1].status().unwrap().remaining(), 29);
+        // The limiter's policy does not admit 20 units, so their charge stays.
+        assert!(both.parts()[2].permit().is_none() && !block_on(both.parts_mut()[2].settle(7)).unwrap());
         assert!(block_on(both.parts_mut()[0].reset()).unwrap());
         assert_eq!(both.parts()[0].status().unwrap().used(), 0);
         drop(both);

@@ -1,7 +1,7 @@
 //! The general version: every operation, on every form of a log.
 
 use limiter_core::store::{Entry, Facts, LogFacts, Mode, Op, Outcome, Settlement, SettlementFacts, Usage};
-use limiter_core::{EntryId, MAX_LIMITS, PerLimit, Timestamp, internal};
+use limiter_core::{EntryId, MAX_LIMITS, PerLimit, Policy, Timestamp, internal};
 
 use super::counted::Counted;
 use crate::log::encoding::Encoding;
@@ -51,8 +51,9 @@ impl<'a> General<'a> {
     /// Applies the operation to a log that [needs no conversion](Self::needs_conversion).
     fn apply(mut self, entries: &mut View<'_, impl Encoding>, op: &Op<'_>) -> Facts {
         let admitted = self.admitted;
+        let refundable = admitted && op.limiter_policy.is_none_or(|policy| self.fits(entries, policy, op.cost));
         if !op.appends(admitted) {
-            return Facts { admitted, outcome: Outcome::Nothing, log: self.log_facts(entries, op.cost) };
+            return Facts { admitted, refundable, outcome: Outcome::Nothing, log: self.log_facts(entries, op.cost) };
         }
         let expired = self.expired_for_all(entries, op);
         let number = entries.push(expired, op, self.now);
@@ -61,12 +62,20 @@ impl<'a> General<'a> {
             self.usage[i].used += op.cost;
         }
         let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: self.now };
-        let facts = Facts { admitted, outcome: Outcome::Appended(entry), log: self.log_facts(entries, op.cost) };
+        let (outcome, log) = (Outcome::Appended(entry), self.log_facts(entries, op.cost));
         if !admitted || op.limiter_policy.is_some() {
             // Under one policy, what is admitted never takes a log beyond the largest maximum.
             entries.drop_beyond(op.retention().max);
         }
-        facts
+        Facts { admitted, refundable, outcome, log }
+    }
+
+    /// Whether an operation of this cost fits every limit of another policy than its own.
+    fn fits(&self, entries: &View<'_, impl Encoding>, policy: &Policy, cost: u64) -> bool {
+        policy.limits().iter().all(|limit| {
+            let start = internal::gallop(0, entries.len(), |i| !limit.window().counts(entries.at(i), self.now));
+            entries.cost_from(start).saturating_add(cost) <= limit.max()
+        })
     }
 
     /// Whether the operation appends an entry that the log cannot take in its form. An entry alone does not merge.
@@ -112,7 +121,7 @@ impl<'a> General<'a> {
 #[cfg(test)]
 mod tests {
     use limiter_core::store::LogKey;
-    use limiter_core::{Limit, Name, Policy, Receipt};
+    use limiter_core::{Limit, Name, Receipt};
 
     use super::*;
     use crate::log::ring::MAX_LEN;

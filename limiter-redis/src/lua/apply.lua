@@ -1,25 +1,20 @@
 
 -- The general form of an operation, after head.lua, apply_fast.lua, prelude.lua, operation.lua and merge.lua.
-local fits = true
-for i = 1, #limits do
-  if limits[i].used + cost > limits[i].max then fits = false end
-end
-
--- How long an id is valid, and the time of the entry that an earlier attempt of this operation appended, and whether that was admitted.
-local valid, at, admitted = windows and math.min(longest, $TEN_MINUTES) or longest, nil, fits
+-- How long an id is valid, and the time and tag of the entry that an earlier attempt of this operation appended.
+local fits, valid, at, earlier = verdict ~= 1, windows and math.min(longest, $TEN_MINUTES) or longest
 if #id == $CALLER_ID_LEN then
   local index = tag % 16 >= 8 and call('ZRANGEBYLEX', key, '[i' .. id, '(i' .. id .. string.rep('\255', 8), 'LIMIT', '0', '1')[1]
   local appended = index and unpack_struct('>i7', index, 18) + $TIME_BIAS
   if appended and t - appended < valid then
     local entry, entry_tag = find_entry(appended, id)
-    if entry then at, admitted = appended, entry_tag % 2 == 0 end
+    if entry then at, earlier = appended, entry_tag end
   end
   -- The new entry takes its id from the older one, which a receipt may still name.
   if index and not at then gone[1] = index end
 elseif since and last >= 0 then
-  local found, was_admitted = find_earlier(since)
-  if found then at, admitted = found, was_admitted end
+  at, earlier = find_earlier(since)
 end
+if at then verdict = earlier % 2 + earlier - earlier % $FINAL end
 
 local appends = not at and (kind == $ATTEMPT or kind == $RECORD or (fits and kind == $ACQUIRE))
 local blocks, facts = kind ~= $RECORD and (at or not fits), ''
@@ -33,9 +28,10 @@ if appends then
   local entry
   if own and can_be_short(ids, low) then
     entry = pack('>i7I5I6I2', t - $TIME_BIAS, low, t - origin, math.min(whole + cost, $SUM_MAX))
-    entry = entry .. (fits and id or sub(id, 1, 2) .. string.char(byte(id, 3) + $DENIED_BYTE) .. sub(id, 4))
+    local bit = verdict == 1 and $DENIED_BYTE or verdict == $FINAL and $FINAL_BYTE or 0
+    entry = entry .. sub(id, 1, 2) .. string.char(byte(id, 3) + bit) .. sub(id, 4)
   else
-    local entry_tag = (fits and 0 or 1) + (units > 1 and 4 or 0) + (ids > 0 and 8 or 0) + marks
+    local entry_tag = verdict + (units > 1 and 4 or 0) + (ids > 0 and 8 or 0) + marks
     if not own then entry_tag, ids = entry_tag - entry_tag % 16 + entry_tag % 8 + 10, ids + 1 end
     entry = long(t, high, low, entry_tag, id)
   end
@@ -62,5 +58,6 @@ if appends then
   end
 end
 
-local code = (admitted and $ADMITTED or 0) + (appends and $APPENDED or at and $REPEATED or 0) + (last < 0 and $EMPTY or 0)
+local code = verdict == 0 and $ADMITTED + $REFUNDABLE or verdict == $FINAL and $ADMITTED or 0
+code = code + (appends and $APPENDED or at and $REPEATED or 0) + (last < 0 and $EMPTY or 0)
 return pack('>BI7I7I7', code, t, last < 0 and 0 or last, at or t) .. facts

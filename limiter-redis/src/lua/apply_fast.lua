@@ -3,19 +3,18 @@
 -- and apply.lua.
 --
 -- ARGV[1], the request in bytes:
---   kind (1), plus RETENTION if a retention follows the id
+--   kind (1), plus KINDS times the number of the limiter's limits
 --   deadline (7): by the server's clock, the first microsecond in which nothing is appended; TIME_END for none
 --   cost (7)
 --   id (a caller's 16, or the store's 6, which begin with a ttl code: see prelude.lua)
---   retention, if it differs from that of the limits: window (7), and the most that may be newer than a kept entry (7)
---   each limit: window (7), maximum (7)
+--   each limit: window (7), maximum (7); those of the limiter's default policy, if it is another one, precede the operation's own
 -- ARGV[3]: the windows and resolutions in bytes if a limit has a resolution; see request.rs.
 -- ARGV[4]: microseconds since the first attempt, if this is a repetition.
 --
 -- Returns a string: a code (1 byte), then 7 bytes each: time, newest, entry, then used, oldest and blocker of each limit.
--- The code is a sum of ADMITTED, APPENDED, REPEATED, EMPTY and SHORT, or LATE alone: past the deadline. A SHORT reply, that of
--- the fast path, has no entry, and for each limit what was used before the operation and the oldest, which is also the blocker.
--- The last limit comes first, then the retention as if it were a limit, then the others.
+-- The code is a sum of ADMITTED, APPENDED, REPEATED, EMPTY, SHORT and REFUNDABLE, or LATE alone: past the deadline. A SHORT reply,
+-- that of the fast path, has no entry, and for each limit what was used before the operation and the oldest, which is also the
+-- blocker. The last limit comes first. No reply has the limiter's limits.
 --
 -- The fast path: common operations on a log whose newest entry is short (see prelude.lua) and therefore describes the whole
 -- log. Every command, table, function or number converted to text shows in the server's time, so there are few of them here.
@@ -47,25 +46,34 @@ if newest and common then
 end
 if common then
   local kind, deadline, cost, ttl, id, window, max = unpack_struct('>BI7I7I2I4I7I7', request)
-  local retention = kind > $RETENTION
-  if retention then kind = kind - $RETENTION end
-  local fits, longest, facts, used, oldest, counts, from, second = true, 0
+  -- Where the operation's own limits begin. If others precede them: the longest window and the largest maximum of all.
+  local own, reach, cap = $OWN_HEAD_LEN + 1
+  if kind >= $KINDS then
+    reach, cap = window, max
+    for i = own + $LIMIT_LEN, #request, $LIMIT_LEN do
+      local other_window, other_max = unpack_struct('>I7I7', request, i)
+      if other_window > reach then reach = other_window end
+      if other_max > cap then cap = other_max end
+    end
+    own = own + math.floor(kind / $KINDS) * $LIMIT_LEN
+    kind = kind % $KINDS
+  end
+  -- `fits` is the code of the reply, false if the operation is denied.
+  local fits, longest, facts, used, oldest, counts, from, second = $SHORT + $ADMITTED + $REFUNDABLE, 0
   for i = $OWN_HEAD_LEN + 1, #request, $LIMIT_LEN do
     if i > $OWN_HEAD_LEN + 1 then
-      facts = (facts or '') .. pack('>I7I7', used, oldest)
+      if i > own then facts = (facts or '') .. pack('>I7I7', used, oldest) end
       window, max = unpack_struct('>I7I7', request, i)
     end
     local rest
     if not newest or t - last >= window then
       used, rest, oldest = 0, -1, t
-    elseif t - first < window and sum < $SUM_MAX and sum + cost <= max + 1 then
+    elseif t - first < window and sum < $SUM_MAX and (sum + cost <= max + 1 or i < own) then
       -- At most this was appended after the first.
       used, rest, oldest = sum, sum - 1, first
     else
-      -- The first entry that counts: the first of all, or the second where one window alone decides. A full log keeps the
-      -- second.
-      local rank = t - first < window and (sum == $SUM_MAX or not retention) and '0'
-        or (#request == $OWN_HEAD_LEN + $LIMIT_LEN or retention) and '1'
+      -- The first entry that counts: the first of all, or the second where one window alone decides.
+      local rank = t - first < window and '0' or #request == $OWN_HEAD_LEN + $LIMIT_LEN and '1'
       repeat
         local member
         if rank then
@@ -85,28 +93,34 @@ if common then
       until t - oldest < window
       if not common then break end
     end
-    if joins and used == joins then oldest, alone = t, true end
-    if retention then
-      -- The second is the first to keep if it may stay and the first may not. Dropping more takes a search.
-      if rest + cost > max or second and t - first < window and used + cost <= max then common = false break end
-      retention = false
-    elseif used + cost > max then
-      fits = false
-      if kind == $ATTEMPT then
-        if joins then common = false break end
-        -- The attempt counts. Mostly the first entry goes for it, and the second becomes the first and the blocker.
-        local member = t - first < window and #request == $OWN_HEAD_LEN + $LIMIT_LEN and call('ZRANGE', key, '1', '1')[1]
-        local length, before = #(member or '')
-        common = length == $SHORT_LEN or length == $SHORT_COST_LEN
-        if not common then break end
-        oldest, before = unpack_struct('>i7I5', member)
-        oldest, rest = oldest + $TIME_BIAS, total - before
-        counts = rest + (length == $SHORT_LEN and 1 or unpack_struct('>I7', member, $SHORT_LEN + 1))
-        common = before < $SHORT_TOTAL_END and oldest <= t and rest + 2 * cost <= max and counts + cost >= max
-        if not common then break end
-        longest, from, second = window, oldest, true
-      -- The blocker is the first that counts; otherwise it takes a search.
-      elseif used > max or rest + cost > max then common = false break end
+    if joins and used == joins then oldest, alone = t, i >= own end
+    if used + cost > max then
+      if i >= own and kind ~= $ATTEMPT then
+        fits = false
+        -- The blocker is the first that counts; otherwise it takes a search.
+        if used > max or rest + cost > max then common = false break end
+      else
+        fits = false
+        if i < own then fits, id = $SHORT + $ADMITTED, id % $FINAL_ID + $FINAL_ID end
+        if i < own and (window < reach or max < cap) then
+          -- Should no other window be as long, what the log keeps takes a search: there is no such age.
+          window, oldest = window - 1, -$AGE_END
+        else
+          if joins then common = false break end
+          -- The entry counts. Mostly the first one goes for it, and the second becomes the first, and the blocker of an attempt.
+          local member = t - first < window and (i < own or #request == $OWN_HEAD_LEN + $LIMIT_LEN)
+            and call('ZRANGE', key, '1', '1')[1]
+          local length, before = #(member or '')
+          common = length == $SHORT_LEN or length == $SHORT_COST_LEN
+          if not common then break end
+          oldest, before = unpack_struct('>i7I5', member)
+          oldest, rest = oldest + $TIME_BIAS, total - before
+          counts = rest + (length == $SHORT_LEN and 1 or unpack_struct('>I7', member, $SHORT_LEN + 1))
+          common = before < $SHORT_TOTAL_END and oldest <= t and rest + 2 * cost <= max and counts + cost >= max
+          if not common then break end
+          longest, from, second = window, oldest, true
+        end
+      end
     end
     if window > longest then longest, counts, from = window, used, oldest end
   end
@@ -118,7 +132,7 @@ if common then
     if alone then common, oldest = common and not facts, last end
   end
   if common then
-    local code = fits and $SHORT + $ADMITTED or $SHORT
+    local code = fits or $SHORT
     if append then code = code + $APPENDED end
     if not newest then code = code + $EMPTY end
     local reply = pack('>BI7I7I7I7', code, t, last, used, oldest)

@@ -6,36 +6,36 @@ if now >= deadline then return string.char($LATE) end
 read_log(now, newest)
 -- The marks of a new entry, as its tag has them; see `make_room`.
 local marks = 0
-local retention = kind > $RETENTION
-if retention then kind = kind - $RETENTION end
 local id = sub(request, $OP_HEAD_LEN + 1, #request - $LIMIT_LEN * math.floor((#request - $OWN_HEAD_LEN) / $LIMIT_LEN))
+local first_own = $OP_HEAD_LEN + #id + 1 + math.floor(kind / $KINDS) * $LIMIT_LEN
+kind = kind % $KINDS
 
 -- What counts in each window. Of the longest, `behind` is the sum after the first entry that counts (-1 if none does), `origin`
 -- the time of that entry, `whole` the sum from it on, and `expired` its rank, if known. `cap` is the most that a log holds.
-local limits, longest, cap, behind, origin, whole, expired = {}, 0, 0, -1
+-- `verdict` is that of the entry's tag: 0, 1 if it is denied, or FINAL.
+local limits, longest, cap, verdict, behind, origin, whole, expired = {}, 0, 0, 0, -1
 for i = $OP_HEAD_LEN + #id + 1, #request, $LIMIT_LEN do
   local window, max = unpack_struct('>I7I7', request, i)
   local used, oldest, rest, rank = count(window)
   if window > longest then longest, behind, origin, whole, expired = window, rest, oldest, used, rank end
-  if retention then
-    cap, retention = max + 1, false
-  else
-    if max > cap then cap = max end
+  if max > cap then cap = max end
+  if used + cost > max then verdict = i < first_own and $FINAL or 1 end
+  if i >= first_own then
     limits[#limits + 1] = { window = window, max = max, used = used, oldest = oldest, rest = rest }
   end
 end
 
 -- Finds the entry of an earlier attempt by the store's id, from the newest on, because others may lie between. Returns its time
--- and whether it was admitted.
+-- and tag.
 local function find_earlier(since)
-  local own_id, skip = without_bit(id), 0
+  local skip = 0
   local least = '[' .. from_time(given and now or now - since - $REPEAT_SLACK_MICROS)
   repeat
     if skip >= $REPEAT_SEARCH_MAX then error('UNKNOWN too many newer entries to find that of an earlier attempt', 0) end
     local batch = call('ZREVRANGEBYLEX', key, '+', least, 'LIMIT', skip, '$BATCH')
     for i = 1, #batch do
       local time, _, _, _, entry_tag = read(batch[i])
-      if entry_tag % 4 < 2 and id_of(batch[i], entry_tag) == own_id then return time, entry_tag % 2 == 0 end
+      if entry_tag % 4 < 2 and id_of(batch[i], entry_tag) == id then return time, entry_tag end
     end
     skip = skip + $BATCH
   until #batch < $BATCH
@@ -63,7 +63,7 @@ local function make_room(more)
     -- In the same cell of ten minutes, the marks stay. In the next, the first becomes the second.
     local cells = t - t % $TEN_MINUTES - last + last % $TEN_MINUTES
     if cells == 0 then
-      marks = tag - tag % $NAMED
+      marks = tag % $FINAL - tag % $NAMED
     elseif cells == $TEN_MINUTES and tag % $NAMED_BEFORE >= $NAMED then
       marks = $NAMED_BEFORE
     end

@@ -2,16 +2,17 @@
 -- What the scripts share, after head.lua: the format of entries, and what counts in a window.
 --
 -- A log is one sorted set; all scores are 0, so that members sort by their bytes. A time is a signed number of 7 bytes:
--- microseconds less 2^53 (TIME_BIAS). An id is a caller's 16 bytes, or the store's 6: a ttl code (2; see `expiry`) or 0, a bit
--- that is set if the entry was denied, and 31 bits. An entry has one of two forms:
+-- microseconds less 2^53 (TIME_BIAS). An id is a caller's 16 bytes, or the store's 6: a ttl code (2; see `expiry`) or 0, and four
+-- whose first two bits are those of a short entry that was denied, or is final. A final entry was admitted, but exceeded the limiter's
+-- default policy, so it has no receipt. An entry has one of two forms:
 --   short: time | running total (5 bytes, below 2^39) | age of the first entry (6) | sum (2) | id (6) | cost (7, unless 1)
 --   long:  time | running total (3 high, the first bit set, 6 low) | tag | id (6 or 16) | cost (7, unless 1)
 -- The running total includes the entry. In a log that is never empty it falls by FALL once it has reached FALL_FROM, each in units
 -- of 2^48; a log holds less than that (see `after`). A short entry describes the log when it was appended: how much older the first
 -- entry was, and the sum of all costs, at most 65535 (SUM_MAX). The newest entry is short only if that still holds and the set
 -- holds no caller's id, and the entry has no marks. The bits of a tag: 1 denied, 2 caller's id, 4 cost follows, 8 the log held
--- callers' ids at the append; and the marks (M1 of the contract): 16 if an entry was named in its cell of ten minutes, 32 if one was in
--- the cell before.
+-- callers' ids at the append; 64 final; and the marks (M1 of the contract): 16 if an entry was named in its cell of ten minutes, 32
+-- if one was in the cell before.
 -- At the same time, short entries sort before long ones, so a short one is never appended after a long one.
 -- A caller's id is found by the member "i" | id | time of its entry. These sort before all entries.
 local byte = string.byte
@@ -27,7 +28,8 @@ local function read(member)
     at, high = at + $TIME_BIAS, high - $LONG_BIT
     if high < 0 then
       high, low, past = 0, unpack_struct('>I5', member, 8), $SHORT_LEN
-      tag = (length > $SHORT_LEN and 4 or 0) + (byte(member, 23) >= $DENIED_BYTE and 1 or 0)
+      local third = byte(member, 23)
+      tag = (length > $SHORT_LEN and 4 or 0) + (third >= $DENIED_BYTE and 1 or third >= $FINAL_BYTE and $FINAL or 0)
     else
       past = tag % 4 < 2 and $LONG_LEN or $LONG_CALLER_LEN
     end
@@ -48,16 +50,10 @@ local function expiry(at, ttl)
   return math.floor((at - at % cell + (ttl % $TTL_CELLS + 1) * cell) / 1000) + 1
 end
 
--- The store's id without the bit of a denied entry.
-local function without_bit(id)
-  local third = byte(id, 3)
-  return third < $DENIED_BYTE and id or sub(id, 1, 2) .. string.char(third - $DENIED_BYTE) .. sub(id, 4)
-end
-
--- The id of an entry.
+-- The id of an entry, without the bits of a short one.
 local function id_of(member, tag)
-  if tag % 4 >= 2 then return sub(member, 18, $LONG_CALLER_LEN) end
-  return without_bit(is_short(member) and sub(member, 21, $SHORT_LEN) or sub(member, 18, $LONG_LEN))
+  if not is_short(member) then return sub(member, 18, tag % 4 < 2 and $LONG_LEN or $LONG_CALLER_LEN) end
+  return sub(member, 21, 22) .. string.char(byte(member, 23) % $FINAL_BYTE) .. sub(member, 24, $SHORT_LEN)
 end
 
 -- The ttl code of an entry, 0 if it has none.

@@ -25,7 +25,7 @@ local function settle()
 
   -- The entry has a caller's id, or the store's, which comes behind zeros. A merged one has the number 0, and no receipt.
   local zeros = string.rep('\0', $CALLER_ID_LEN - $OWN_ID_LEN)
-  local own_id = sub(id, 1, #zeros) == zeros and sub(id, -4) ~= sub(zeros, 1, 4) and without_bit(sub(id, -$OWN_ID_LEN))
+  local own_id = sub(id, 1, #zeros) == zeros and sub(id, -4) ~= sub(zeros, 1, 4) and sub(id, -$OWN_ID_LEN)
   local target, tag, before = find_entry(at, id, own_id)
   if not target then return false end
   local delta = cost - before

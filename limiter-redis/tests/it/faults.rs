@@ -199,6 +199,12 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
     let decision = held.repeated(limiter.acquire("gold").policy(&gold).cost(3).into_future()).await.unwrap();
     assert!(decision.allowed() && decision.receipt().is_some(), "{decision:?}");
     assert_eq!(limiter.peek("gold").await.unwrap().used(), 4);
+    // Above the limiter's policy, the repetition knows that there is no receipt: from a short entry, and from a long one.
+    for form in ["short", "long"] {
+        let decision = held.repeated(limiter.acquire("gold").policy(&gold).cost(3).into_future()).await.unwrap();
+        assert!(decision.allowed() && decision.appended() && decision.receipt().is_none(), "{form}: {decision:?}");
+        assert!(limiter.record("gold").id(7_u128).await.unwrap().appended());
+    }
 
     // Under a resolution, an entry that is kept is found however many follow it. Others are found until they merge.
     let coarse = policy!("50/1h~1m");

@@ -84,14 +84,14 @@ impl Answer {
     /// window.
     ///
     /// `log` is the log after the operation, `now` its clamped time and `allowed` the verdict. `entry` is the time of
-    /// the entry that the operation appended or repeated.
+    /// the entry that the operation appended or repeated, and whether that entry is refundable.
     #[must_use]
     pub fn by_definition(
         op: &Op<'_>,
         log: &[OracleEntry],
         now: Timestamp,
         allowed: bool,
-        entry: Option<Timestamp>,
+        entry: Option<(Timestamp, bool)>,
     ) -> Self {
         let limits = op.policy.limits();
         let log_at = LogAt::new(log, limits, now);
@@ -120,7 +120,7 @@ impl Answer {
             retry_after: denied.then(|| log_at.until(|t| limits.iter().all(|limit| fits(limit, t)))),
             refill_after: bound.refill_after,
             appended: entry.is_some(),
-            receipt: entry.filter(|_| has_receipt).map(|at| (at, window)),
+            receipt: entry.filter(|(_, refundable)| has_receipt && *refundable).map(|(at, _)| (at, window)),
             binding,
             retry_after_each,
             status,

@@ -103,6 +103,8 @@ fn the_guarantee_needs_each_condition() {
     use Flaw::*;
     use Sentence::{L3, M4};
     for (flaw, sentence) in [
+        (GivesReceiptsForAll, L3),
+        (GivesReceiptsByTheOwnPolicy, L3),
         (TakesTheNewerCost, L3),
         (TakesCellsFromTheEntry, M4),
         (TakesCellsFromNow, M4),
@@ -110,7 +112,7 @@ fn the_guarantee_needs_each_condition() {
         (MergesWhatAnExactLimitCounts, M4),
         (MergesByTheOwnPolicy, M4),
     ] {
-        let suite = Suite::new().seed(1).sequences(1_200).phases(&[Phase::Guarantee]);
+        let suite = Suite::new().seed(1).sequences(4_000).phases(&[Phase::Guarantee]);
         let failure = run(suite, FlawedStore::List(flaw)).unwrap_err();
         assert!(failure.sentences().contains(&sentence), "{flaw:?}: {failure}");
     }

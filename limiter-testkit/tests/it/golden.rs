@@ -26,8 +26,8 @@ fn the_definitions_agree_with_every_field() {
             };
             let facts = oracle.apply_now(&op);
             let log = oracle.entries(op.log);
-            let receipt = log.last().map(|entry| entry.at);
-            let answer = Answer::by_definition(&op, &log, facts.log.now, facts.admitted, receipt);
+            let entry = log.last().map(|entry| (entry.at, facts.refundable));
+            let answer = Answer::by_definition(&op, &log, facts.log.now, facts.admitted, entry);
             let used: Vec<u64> = answer.status.limits.iter().map(|limit| limit.used).collect();
             assert!(row.used_each.is_empty() || *used == *row.used_each, "{}: {row:?}", trace.name);
             assert_eq!(row.answer, Some(RowAnswer::from(&answer)), "{}: {row:?}", trace.name);

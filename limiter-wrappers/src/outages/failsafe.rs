@@ -119,7 +119,7 @@ fn full(op: &Op<'_>, retry_after: Duration, empty: &Facts) -> Facts {
     } else {
         (Outcome::Nothing, op.policy.limits().iter().map(oldest).max())
     };
-    Facts { admitted: false, outcome, log: LogFacts { now, newest, usage } }
+    Facts { admitted: false, refundable: false, outcome, log: LogFacts { now, newest, usage } }
 }
 
 /// Returns the system's time.

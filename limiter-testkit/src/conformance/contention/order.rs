@@ -81,7 +81,9 @@ impl Order {
         let of_log = |log: Log| self.planner.entries(log).into_iter().map(move |entry| (log, entry));
         let entries = self.planner.logs().iter().flat_map(|log| of_log(*log));
         let call = |entry: &OracleEntry| self.planner.appended_by(entry).map(|number| self.calls[number]);
-        entries.map(|(log, entry)| (log, entry.at, entry.cost, entry.admitted, call(&entry))).collect()
+        entries
+            .map(|(log, entry)| (log, entry.at, entry.cost, entry.admitted, entry.refundable, call(&entry)))
+            .collect()
     }
 }
 
@@ -93,8 +95,8 @@ pub(super) struct Search {
     dead_ends: HashSet<(Vec<usize>, Vec<HeldEntry>)>,
 }
 
-/// Its log, time, cost and verdict, and the call that appended it.
-type HeldEntry = (Log, Timestamp, u64, bool, Option<(usize, usize)>);
+/// Its log, time and cost, whether it was admitted and is refundable, and the call that appended it.
+type HeldEntry = (Log, Timestamp, u64, bool, bool, Option<(usize, usize)>);
 
 impl Search {
     /// Returns whether an order that begins like this one and ends with `end` explains all calls. Gives up after

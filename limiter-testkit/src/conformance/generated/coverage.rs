@@ -27,7 +27,10 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
                 let is_kept = answer.appended && (*keep || id.is_some());
                 let lives = answer.receipt.map(|(_, window)| window.as_micros());
                 note(is_kept && lives == Some(600_000_000), "kept for ten minutes");
-                note(answer.appended && !is_kept && answer.receipt.is_none(), "without a receipt");
+                let merges = !is_kept && (has_resolution(*policy) || default.is_some_and(has_resolution));
+                note(answer.appended && merges && answer.receipt.is_none(), "without a receipt");
+                let is_final = answer.appended && !merges && answer.receipt.is_none();
+                note(is_final && answer.allowed, "above the limiter's policy");
                 note(log.name > 0, "another limiter");
                 note(limiter_policy.is_some_and(|default| default != *policy), "not the default policy");
                 note(at.as_micros() < latest, "steps back");
@@ -86,6 +89,7 @@ fn random_sequences_reach_every_kind_of_call() {
         "a later limit binds",
         "a resolution",
         "a resolution of the limiter's",
+        "above the limiter's policy",
         "admitted",
         "another limiter",
         "clamped",

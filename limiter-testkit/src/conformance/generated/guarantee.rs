@@ -11,8 +11,7 @@ use proptest::sample::Index;
 
 use crate::conformance::sentence::Citation;
 use crate::conformance::sentence::Sentence::{E1, L3, M4};
-use crate::conformance::sequence::call_result::OutcomeKind;
-use crate::conformance::sequence::caller::by_facts;
+use crate::conformance::sequence::caller::{Route, by_facts, decided};
 use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
 use crate::conformance::sequence::replay::salt;
 use crate::conformance::strategy::{START, limit, policy, resolved};
@@ -25,20 +24,14 @@ struct Units {
     at: u64,
     cost: u64,
     receipt: Option<Receipt>,
-    /// Whether an append may have dropped the units because others reached the maximum.
-    may_be_dropped: bool,
-    /// Whether, in addition, units were refunded since.
+    /// Whether they fitted both policies. No window may admit more of them than its maximum.
+    fitted: bool,
+    /// Whether others fill the window without them: they did not fit, and units were refunded since.
     may_be_missing: bool,
 }
 
 fn sum<'a>(units: impl IntoIterator<Item = &'a Units>) -> u64 {
     units.into_iter().fold(0, |sum, units| sum.saturating_add(units.cost))
-}
-
-/// Notes that an append may drop what is older than the newest units that reach `max`.
-fn drop_beyond(log: &mut [Units], from: u64, max: u64) {
-    let total = sum(log.iter().filter(|units| units.at >= from));
-    log.iter_mut().for_each(|units| units.may_be_dropped |= total.saturating_sub(units.cost) >= max);
 }
 
 /// Returns sequences on one key that keep limits nearly full, under up to two policies, at times that suit the windows.
@@ -48,17 +41,26 @@ pub(super) fn traffic() -> impl Strategy<Value = Case, Tree: Send> {
     const SCALES: [u64; 3] = [1, 10, 60_000_000];
     const TIMES: [i64; 16] = [0, 0, 0, 0, 1, 1, 1, 2, 3, 4, 5, 7, 9, 19, 60, -4];
     let raw_limit = (2..=12_u64, 0..WINDOWS.len(), 0..FRACTIONS.len());
-    let step = (0..16_u8, 0..TIMES.len(), 1..=3_u64, 0..8_u8, 0..60_i64, any::<Index>());
+    let step = (0..20_u8, 0..TIMES.len(), 1..=3_u64, 0..8_u8, 0..60_i64, any::<Index>());
     // Most logs with named entries merge nothing, so a quarter of the sequences have some.
     let names = (0..4_u8).prop_map(|kind| kind == 0);
-    let policies = vec(vec(raw_limit, 1..=3), 1..=2);
-    (policies, 0..SCALES.len(), names, vec(step, 20..=60)).prop_map(|(policies, scale, names, raw)| {
+    let policies = (vec((vec(raw_limit, 1..=3), any::<bool>()), 1..=2), 0..4_u8);
+    (policies, 0..SCALES.len(), names, vec(step, 20..=60)).prop_map(|((mut policies, pair), scale, names, raw)| {
         let scale = SCALES[scale];
+        if let ([(default, _), (own, _)], 0) = (&mut policies[..], pair) {
+            // Entries under a faster policy displace those that the first counts. Exact limits give each a receipt.
+            default.truncate(1);
+            default[0].2 = 0;
+            *own = vec![(own[0].0.min(default[0].0), 0, 0)];
+        }
         let limits = |(max, window, fraction): (u64, usize, usize)| {
             let window = WINDOWS[window] * scale;
             resolved(limit(max, window), window.checked_div(FRACTIONS[fraction]).unwrap_or(0))
         };
-        let policies = policies.into_iter().map(|raw| policy(&raw.into_iter().map(limits).collect::<Vec<_>>(), false));
+        let policies = policies.into_iter().map(|(raw, attempts)| {
+            let limits: Vec<_> = raw.into_iter().map(limits).collect();
+            policy(&limits, attempts)
+        });
         let step = |(number, (kind, time, cost, id, jitter, other)): (usize, (_, usize, u64, u8, i64, Index))| {
             let run = |mode, policy| Operation::Run {
                 mode,
@@ -69,9 +71,12 @@ pub(super) fn traffic() -> impl Strategy<Value = Case, Tree: Send> {
                 keep: names && id > 4,
             };
             let operation = match kind {
-                0 => run(Mode::Record, 0),
-                1 | 2 => run(Mode::Acquire, 1),
-                3 if number > 0 => Operation::Settle { step: other.index(number), on: None, cost: cost - 1, policy: 0 },
+                0 | 1 => run(Mode::Record, 0),
+                2..=6 => run(Mode::Acquire, 1),
+                7..=10 if number > 0 => {
+                    let step = number - 1 - other.index(number.min(12));
+                    Operation::Settle { step, on: None, cost: (cost - 1) / 2, policy: 0 }
+                }
                 _ => run(Mode::Acquire, 0),
             };
             let scale = scale as i64;
@@ -135,27 +140,28 @@ impl Judged<'_> {
                 (op.mode, op.policy, op.keep) = (mode, &self.policies[usize::from(policy) % self.policies.len()], keep);
                 op.id = id.and_then(|id| id.entry_id(self.salt, |_| None));
                 if op.checked().is_ok() {
-                    let (decision, facts) = by_facts(self.store, op).await?;
+                    let mut peek = op;
+                    (peek.mode, peek.policy) = (Mode::Peek, default);
+                    let fits_default = peek.checked().is_ok() && by_facts(self.store, peek).await?.0.allowed();
+                    let decision = decided(self.store, op, Route::AtOnce).await?.0;
                     receipt = decision.receipt();
-                    if facts.is_some_and(|facts| facts.outcome == OutcomeKind::Appended) {
-                        let at = decision.at().as_micros();
-                        units.push(Units { at, cost, receipt, may_be_dropped: false, may_be_missing: false });
-                        // A unit is held for less than twice the longest window.
-                        let oldest = at.saturating_sub(2 * op.retention().window.as_micros());
-                        drop_beyond(units, oldest, op.retention().max);
+                    // No id is repeated.
+                    if decision.appended() {
+                        let (at, fitted) = (decision.at().as_micros(), fits_default && decision.allowed());
+                        units.push(Units { at, cost, receipt, fitted, may_be_missing: false });
                     }
                     found = wrong(units, &op, &decision).filter(|_| op.policy == default);
                 }
             }
             Operation::Settle { step, cost, .. } => {
-                if let Some(receipt) = self.receipts[step] {
+                // A higher cost may displace what no lower one brings back.
+                let settled =
+                    units.iter().position(|units| units.receipt.is_some() && units.receipt == self.receipts[step]);
+                if let Some((i, receipt)) = settled.zip(self.receipts[step]).filter(|(i, _)| cost < units[*i].cost) {
                     let settlement = Settlement::new(self.log_key, default, receipt, cost).at(at);
                     if self.store.settle(settlement).await?.applied {
-                        units.iter_mut().for_each(|units| units.may_be_missing |= units.may_be_dropped);
-                        units
-                            .iter_mut()
-                            .filter(|units| units.receipt == Some(receipt))
-                            .for_each(|units| units.cost = cost);
+                        units[i].cost = cost;
+                        units.iter_mut().for_each(|units| units.may_be_missing |= !units.fitted);
                     }
                 }
             }

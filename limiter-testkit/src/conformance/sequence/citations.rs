@@ -5,7 +5,7 @@ use limiter_core::{ErrorKind, Timestamp};
 use super::call_result::{CallResult, StoreResult};
 use crate::conformance::sentence::{Citation, Sentence};
 
-use Sentence::{E1, E2, L2, L3, L4, L5, L9, L11, S1, S2, S4, S6, S7, S8, T3};
+use Sentence::{E1, E2, L2, L3, L4, L5, L9, L11, L15, S1, S2, S4, S6, S7, S8, T3};
 
 /// Fields of a decision, most telling first.
 const DECIDED: &[(&str, &[Citation])] = &[
@@ -13,7 +13,7 @@ const DECIDED: &[(&str, &[Citation])] = &[
     ("outcome", &[L4.nth(1), L9.nth(1)]),
     ("entry", &[L9.nth(1)]),
     ("allowed", &[L3.nth(1)]),
-    ("receipt", &[L5.nth(1)]),
+    ("receipt", &[L5.nth(1), L15.nth(1)]),
     ("newest entry", &[L11.nth(2)]),
     ("used", &[L2.nth(1), L11.nth(3)]),
     ("", &[L2.nth(1)]),

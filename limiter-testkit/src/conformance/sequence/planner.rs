@@ -270,12 +270,15 @@ impl Planner {
             }
         };
         let raw_facts = Some(RawFacts::from(&facts));
-        let answer = Answer::by_definition(&op, &entries, facts.log.now, facts.admitted, entry.map(|entry| entry.at));
+        let entry = entry.map(|entry| (entry.at, facts.refundable));
+        let answer = Answer::by_definition(&op, &entries, facts.log.now, facts.admitted, entry);
         let decision = decide(&op, facts);
         let decided = Answer::from(&decision);
         if decided != answer {
             return Err(format!("{call:?} on {entries:?}\nby definition {answer:?}\nbut decided   {decided:?}"));
         }
+        // An entry is known by its receipt.
+        let repeats = repeats.filter(|_| decision.receipt().is_some());
         if let Some(receipt) = decision.receipt() {
             self.issued.insert(self.plan.calls[number].step, Issued { call: number, log, id, receipt });
         }

@@ -49,7 +49,7 @@ impl PossibleHistory {
             let entries = history.planner.entries(log);
             entries
                 .iter()
-                .map(|entry| (entry.at, entry.cost, entry.id, entry.admitted, entry.marks))
+                .map(|entry| (entry.at, entry.cost, entry.id, entry.admitted, entry.refundable, entry.marks))
                 .collect::<Vec<_>>()
         };
         let same = |log: &Log| self.kept.get(log) == other.kept.get(log) && entries(self, *log) == entries(other, *log);

@@ -101,7 +101,13 @@ impl ListStore {
         logs.chain(ghosts).find(is_it).copied()
     }
 
-    fn append(&self, shared: &mut Shared, log: &mut Vec<Item>, op: &Op<'_>, (now, admitted): (u64, bool)) -> Item {
+    fn append(
+        &self,
+        shared: &mut Shared,
+        log: &mut Vec<Item>,
+        op: &Op<'_>,
+        (now, admitted, refundable): (u64, bool, bool),
+    ) -> Item {
         shared.names += 1;
         let own = match (self.flaw, op.id) {
             (Flaw::NamesEntriesByCount, Some(id)) => id.as_u128(),
@@ -112,7 +118,8 @@ impl ListStore {
         let given = self.unclamped(Flaw::KeepsIdsAtTheGivenTime, op.at, now);
         let before = log.last().map_or(now, |newest| newest.at);
         let (cost, mode, marks) = (op.cost, op.mode, self.flaw.marks_after(log.last(), op, now));
-        let item = Item { name: own, id: op.id, at: now, given, cost, admitted, mode, used: 0, marks };
+        let id = op.id;
+        let item = Item { name: own, id, at: now, given, cost, admitted, refundable, mode, used: 0, marks };
         if !self.has(Flaw::LeavesTheIdToTheOlderEntry) && op.id.is_some() {
             log.iter_mut().filter(|other| other.id == op.id).for_each(|other| other.id = None);
         }
@@ -163,12 +170,20 @@ impl ListStore {
         }
         let original = repeated.filter(|_| !self.has(Flaw::RepeatsTheVerdictOfNow)).map(|item| item.admitted);
         let admitted = original.unwrap_or(fits);
+        let mut refundable = match repeated {
+            Some(item) if self.has(Flaw::GivesReceiptsWhenItRepeats) => item.admitted,
+            Some(item) => item.refundable,
+            None => fits && self.flaw.fits_default(&log, op, op.cost, now),
+        };
         let entry =
             |item: Item| Entry { id: EntryId::from_u128(item.name), at: Timestamp::from_micros_saturating(item.at) };
         let mut outcome = repeated.map_or(Outcome::Nothing, |item| Outcome::Repeated(entry(item)));
         let only_checks = self.has(Flaw::ChecksThenAdds) && earlier.is_none();
         if repeated.is_none() && self.flaw.appends(op, admitted) && !only_checks {
-            let item = self.append(&mut shared, &mut log, op, (now, admitted));
+            let item = self.append(&mut shared, &mut log, op, (now, admitted, refundable));
+            if self.has(Flaw::GivesReceiptsForWhatFitsThen) {
+                refundable = admitted && self.flaw.fits_default(&log, op, 0, now);
+            }
             outcome = if op.mode == Mode::Peek { Outcome::Nothing } else { Outcome::Appended(entry(item)) };
         } else if self.trims(op, repeated.is_some(), admitted) {
             self.flaw.retain(&mut log, op, now, false);
@@ -189,6 +204,7 @@ impl ListStore {
                 given: now,
                 cost: op.cost,
                 admitted,
+                refundable,
                 mode: op.mode,
                 used: 0,
                 marks: [false; 2],
@@ -210,7 +226,7 @@ impl ListStore {
         if !log.is_empty() {
             shared.logs.insert(key, log);
         }
-        (Facts { admitted, outcome, log: facts }, read, fits)
+        (Facts { admitted, refundable, outcome, log: facts }, read, fits)
     }
 
     /// Returns whether a flaw lets an operation that appends nothing drop entries.
@@ -258,6 +274,15 @@ impl WindowStore for ListStore {
             }
             (Flaw::GivesReceiptsForMergedEntries, Ok(op)) => {
                 Some(Ok(decide(&op.with_kept(), self.apply_step(&op, None).0)))
+            }
+            (Flaw::GivesReceiptsForAll | Flaw::GivesReceiptsForRecords | Flaw::GivesReceiptsForDenials, Ok(op)) => {
+                let mut facts = self.apply_step(&op, None).0;
+                facts.refundable |= match self.flaw {
+                    Flaw::GivesReceiptsForRecords => op.mode == Mode::Record,
+                    Flaw::GivesReceiptsForDenials => op.mode == Mode::Acquire && !facts.admitted,
+                    _ => true,
+                };
+                Some(Ok(decide(&op, facts)))
             }
             (Flaw::DecidesAtOnceWithoutChecks, _) => Some(Ok(decide(&op, self.apply_step(&op, None).0))),
             _ => None,

@@ -191,12 +191,12 @@ impl LogStore {
     fn append(&self, op: &Op<'_>, stored: &mut Stored, now: u64) -> Facts {
         let mut facts = stored.log.apply(op, time(now));
         let ghost = stored.ghost.clone().map(|mut ghost| ghost.apply(op, time(now)));
-        if let Some(Facts { outcome: Outcome::Repeated(entry), admitted, .. }) = ghost {
+        if let Some(Facts { outcome: Outcome::Repeated(entry), admitted, refundable, .. }) = ghost {
             stored.log = Log::new();
             let mut peek = *op;
             peek.mode = Mode::Peek;
             facts = stored.log.apply(&peek, time(now));
-            (facts.outcome, facts.admitted) = (Outcome::Repeated(entry), admitted);
+            (facts.outcome, facts.admitted, facts.refundable) = (Outcome::Repeated(entry), admitted, refundable);
         }
         stored.until = self.until(op, &facts, stored, now);
         facts

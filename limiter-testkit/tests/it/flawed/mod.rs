@@ -65,6 +65,8 @@ flaws! {
     Cases L13: NamesEntriesByTheirIds;
     LongLog L14: CountsEntriesIn8Bits;
     Cases L9: LeavesTheIdToTheOlderEntry;
+    Cases L15: GivesReceiptsForAll GivesReceiptsForRecords GivesReceiptsForDenials GivesReceiptsByTheOwnPolicy
+        GivesReceiptsWhenItRepeats GivesReceiptsForWhatFitsThen;
     Cases M1: MarksNothing MarksNoPermits MarksNoIds MarksUnderExactLimits MarksByTheOwnPolicy MarksByTheDefaultPolicy
         CopiesNoMarks MarksOneCell MarksThreeCells CopiesMarksToTheNextCell ClearsNoMarks SkipsACellWithoutEntries
         ClearsMarksUnderExactLimits TakesMarksOfDroppedEntries TakesTheOlderMarks;

@@ -17,6 +17,7 @@ pub(super) struct Item {
     pub(super) given: u64,
     pub(super) cost: u64,
     pub(super) admitted: bool,
+    pub(super) refundable: bool,
     pub(super) mode: Mode,
     /// Whether an entry was named in its own cell of ten minutes, and in the cell before.
     pub(super) marks: [bool; 2],
@@ -156,6 +157,16 @@ impl Flaw {
         let cost = if self == Self::IgnoresWeights { 1 } else { op.cost };
         let fits = |limit: &Limit| self.sum(&self.counting(log, limit, now)).saturating_add(cost) <= limit.max();
         limits.iter().all(fits)
+    }
+
+    /// Returns whether more units fit the limiter's default policy, too.
+    pub(super) fn fits_default(self, log: &[Item], op: &Op<'_>, cost: u64, now: u64) -> bool {
+        let default = op.limiter_policy.filter(|_| self != Self::GivesReceiptsByTheOwnPolicy);
+        default.is_none_or(|default| {
+            let mut other = *op;
+            (other.policy, other.cost) = (default, cost);
+            self.admits(log, &other, now)
+        })
     }
 
     pub(super) fn appends(self, op: &Op<'_>, admitted: bool) -> bool {

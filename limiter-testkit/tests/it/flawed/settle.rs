@@ -139,7 +139,7 @@ impl ListStore {
         };
         match self.flaw {
             Flaw::SettlesWithoutTheId => item.id = None,
-            Flaw::SettlesWithoutTheVerdict => item.admitted = true,
+            Flaw::SettlesWithoutTheVerdict => (item.admitted, item.refundable) = (false, false),
             _ => {}
         }
         match self.flaw {

@@ -65,8 +65,8 @@ pub(super) struct Charge {
 pub(super) struct Local {
     /// As the local store names it.
     pub(super) id: EntryId,
-    /// `None` once it is refunded, which frees the caller's id.
-    pub(super) verdict: Option<bool>,
+    /// Whether it was admitted, and whether it is refundable. `None` once it is refunded, which frees the caller's id.
+    pub(super) verdict: Option<(bool, bool)>,
     /// The cost under which it is recorded in the primary store, once that may hold it.
     pub(super) sent: Option<u64>,
     /// How long it counts.

@@ -317,7 +317,7 @@ mod tests {
                     primary,
                     local: primary.is_none().then(|| Local {
                         id: EntryId::from_u128(time.into()),
-                        verdict: Some(true),
+                        verdict: Some((true, true)),
                         sent: by_id.then_some(cost),
                         counts_for: policy.longest_window(),
                         policies: journal.policies(&Op::acquire(&key, &policy)),

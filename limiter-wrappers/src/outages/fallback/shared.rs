@@ -121,12 +121,12 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
         };
         let (log, mut state) = (LogId::from(op.log), self.lock());
         let journal = &mut state.journal;
-        if let Some((number, entry, admitted)) = repeated(journal, &log, op) {
+        if let Some((number, entry, (admitted, refundable))) = repeated(journal, &log, op) {
             let waits = journal.waits(number);
             if let (Some(charge), Some(_), false) = (journal.charge_mut(number), primary, waits) {
                 charge.primary = primary;
             }
-            return Facts { admitted, outcome: Outcome::Repeated(entry), log: facts.log };
+            return Facts { admitted, refundable, outcome: Outcome::Repeated(entry), log: facts.log };
         }
         let Some(primary) = primary else { return facts };
         let charges = [journal.find_id(&log, id), journal.find(&log, primary)];
@@ -138,7 +138,8 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
             At::StoreClock => journal.now,
             At::Given(at) => at,
         };
-        let entry = self.charge(journal, log, op, Entry { id: primary.id, at }, facts.admitted);
+        let verdict = (facts.admitted, facts.refundable);
+        let entry = self.charge(journal, log, op, Entry { id: primary.id, at }, verdict);
         self.start_replay(state);
         Facts { outcome: Outcome::Repeated(entry), ..facts }
     }
@@ -147,26 +148,27 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
     pub(super) fn decide_locally(self: &Arc<Self>, op: &Op<'_>) -> Facts {
         self.local_decisions.fetch_add(1, Ordering::Relaxed);
         let (log, mut state) = (LogId::from(op.log), self.lock());
-        if let Some((_, entry, admitted)) = repeated(&mut state.journal, &log, op) {
+        if let Some((_, entry, (admitted, refundable))) = repeated(&mut state.journal, &log, op) {
             let log = self.local_log(op.log, op.policy, op.at);
-            return Facts { admitted, outcome: Outcome::Repeated(entry), log };
+            return Facts { admitted, refundable, outcome: Outcome::Repeated(entry), log };
         }
         let mut facts = self.local.apply_now(op);
         if let Outcome::Appended(local) = facts.outcome {
-            facts.outcome = Outcome::Appended(self.charge(&mut state.journal, log, op, local, facts.admitted));
+            let verdict = (facts.admitted, facts.refundable);
+            facts.outcome = Outcome::Appended(self.charge(&mut state.journal, log, op, local, verdict));
             self.start_replay(state);
         }
         facts
     }
 
     /// Journals an entry that `op` has appended. Returns it as its receipt names it.
-    fn charge(&self, journal: &mut Journal, log: LogId, op: &Op<'_>, local: Entry, admitted: bool) -> Entry {
+    fn charge(&self, journal: &mut Journal, log: LogId, op: &Op<'_>, local: Entry, verdict: (bool, bool)) -> Entry {
         let new_id = u128::from(self.id_prefix) << 64 | u128::from(journal.next_number());
         let entry = Entry { id: op.id.unwrap_or(new_id.into()), at: local.at };
         let (is_given, counts_for, window) = (op.at != At::StoreClock, op.retention().window, op.receipt_window());
         let has_receipts = op.is_named() || !op.has_resolution();
         let receipts_end = if has_receipts { self.expiry(is_given, entry.at, window) } else { Timestamp::default() };
-        let (verdict, sent, policies) = (Some(admitted), op.id.map(|_| op.cost), journal.policies(op));
+        let (verdict, sent, policies) = (Some(verdict), op.id.map(|_| op.cost), journal.policies(op));
         let local = Some(Local { id: local.id, verdict, sent, counts_for, policies });
         let charge = Charge { entry, window, receipts_end, is_given, cost: op.cost, primary: None, local };
         journal.push(log, Change::Charge(charge), self.expiry(is_given, entry.at, counts_for));
@@ -244,7 +246,7 @@ impl<P: WindowStore, L: NowStore> Shared<P, L> {
 }
 
 /// Returns the charge that the operation repeats, its entry and its verdict.
-fn repeated(journal: &mut Journal, log: &LogId, op: &Op<'_>) -> Option<(u64, Entry, bool)> {
+fn repeated(journal: &mut Journal, log: &LogId, op: &Op<'_>) -> Option<(u64, Entry, (bool, bool))> {
     let (number, now) = (journal.find_id(log, op.id?)?, journal.now);
     let charge = journal.charge_mut(number).filter(|charge| charge.has_receipts(op.at, now))?;
     Some((number, charge.entry, charge.local.as_ref()?.verdict?))
