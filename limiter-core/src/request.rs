@@ -16,4 +16,4 @@ pub use permit::{Permit, PermitRequest, SettleOnDrop};
 pub use reset::Reset;
 pub use run::Request;
 pub use settle::Settle;
-pub use together::{Answer, Background, Part, Together};
+pub use together::{Background, Part, PartOutcome, Together};

@@ -231,17 +231,11 @@ impl<'r> Question<'r> {
         }
         claim::drop_replaced(&mut claims);
         let refused = claims.iter().any(|claim| claim.class == Class::Enforced && claim.is_hopeless());
-        let mut together = Together::new();
-        // Quotas deny together, after the last call, and refund what other rules have charged.
         let has = |quota| claims.iter().any(|claim| (claim.class == Class::Quota) == quota);
-        if !has(true) || !has(false) {
-            together.confirm_on_admission();
-        }
-        for class in Class::IN_ORDER {
-            for claim in claims.iter_mut().filter(|claim| claim.class == class) {
-                claim.ask(&mut together, refused);
-            }
-        }
+        // Quotas deny together, after the last call, and refund what other rules have charged.
+        let together = Together::new();
+        let mut together = if has(true) && has(false) { together.refundable() } else { together };
+        claims.iter_mut().for_each(|claim| claim.ask(&mut together, refused));
         Ok(Self { claims, together, refused })
     }
 }

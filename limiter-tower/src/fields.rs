@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use limiter_core::request::{Answer, Part};
+use limiter_core::request::{Part, PartOutcome};
 use limiter_core::{Decision, LimitStatus, Limiter, SharedStore, Status, Timestamp, ceil_secs};
 
 use self::list::List;
@@ -226,9 +226,9 @@ struct Seen<'a> {
 impl<'a> Seen<'a> {
     /// `names` are those under the limiter's own policy.
     fn of(names: &'a Names, part: &'a Part<'_, SharedStore>) -> Option<Self> {
-        let decision = match part.answer()? {
-            Answer::Admitted(decision) | Answer::Denied(decision) => Some(decision),
-            Answer::Uncharged(_) | Answer::Failed(_) => None,
+        let decision = match part.outcome()? {
+            PartOutcome::Charged(decision) | PartOutcome::Denied(decision) => Some(decision),
+            PartOutcome::Uncharged(_) | PartOutcome::Failed(_) => None,
         };
         Some(Self { names: names.for_call(part), status: part.status()?, decision })
     }

@@ -59,8 +59,7 @@ impl LimitLayer {
 impl<R> LayerBuilder<R> {
     /// Returns the layer.
     #[must_use]
-    pub fn build(mut self) -> LimitLayer<R> {
-        self.rules.confirm_on_admission();
+    pub fn build(self) -> LimitLayer<R> {
         LimitLayer(Arc::new(self))
     }
 }

@@ -1,6 +1,6 @@
 //! What a layer reports about each request.
 
-use limiter_core::request::{Answer, Part};
+use limiter_core::request::{Part, PartOutcome};
 use limiter_core::{Decision, Error, ErrorKind, Name, Policy, SharedStore, Status};
 
 use crate::rule::Rule;
@@ -75,12 +75,12 @@ impl<'a> Observation<'a> {
 }
 
 fn of_part<'a>(part: &'a Part<'_, SharedStore>) -> Option<RuleOutcome<'a>> {
-    Some(match part.answer()? {
-        Answer::Admitted(decision) => RuleOutcome::Admitted(decision),
-        Answer::Denied(decision) => RuleOutcome::Denied(decision),
-        Answer::Uncharged(status) => RuleOutcome::Uncharged(status),
-        Answer::Failed(error) if error.kind() == ErrorKind::CostExceedsLimit => RuleOutcome::CostExceedsLimit,
-        Answer::Failed(error) if part.denies() => RuleOutcome::FailedClosed(error),
-        Answer::Failed(error) => RuleOutcome::FailedOpen(error),
+    Some(match part.outcome()? {
+        PartOutcome::Charged(decision) => RuleOutcome::Admitted(decision),
+        PartOutcome::Denied(decision) => RuleOutcome::Denied(decision),
+        PartOutcome::Uncharged(status) => RuleOutcome::Uncharged(status),
+        PartOutcome::Failed(error) if error.kind() == ErrorKind::CostExceedsLimit => RuleOutcome::CostExceedsLimit,
+        PartOutcome::Failed(error) if part.denies() => RuleOutcome::FailedClosed(error),
+        PartOutcome::Failed(error) => RuleOutcome::FailedOpen(error),
     })
 }

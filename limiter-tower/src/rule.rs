@@ -213,6 +213,13 @@ impl Rule {
     }
 }
 
+impl Rule {
+    /// Whether a response or its absence may change a charge.
+    pub(crate) const fn settles(&self) -> bool {
+        self.settle.is_some() || self.refund_abandoned
+    }
+}
+
 impl fmt::Debug for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Rule");

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{Either, MaybeDone, maybe_done, select};
-use limiter_core::request::{Answer, Background, Part};
+use limiter_core::request::{Background, Part, PartOutcome};
 use limiter_core::{Error, ErrorKind, Timer};
 
 use crate::charges::Charges;
@@ -29,25 +29,19 @@ pub(crate) struct Rules {
     pub(crate) timer: Option<Arc<dyn Timer>>,
     pub(crate) background: Option<Background>,
     pub(crate) observer: Option<Observer>,
-    confirms_on_admission: bool,
+    /// Whether something may settle or refund a charge after all rules have admitted.
+    is_refundable: bool,
 }
 
 type Observer = Box<dyn Fn(&Observation<'_>) + Send + Sync>;
 
 impl Rules {
     pub(crate) fn new(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> Self {
-        let mut list: Vec<Rule> = rules.into_iter().collect();
-        // Shadow rules come last, so that they charge nothing that another rule denies.
-        list.sort_by_key(|rule| rule.shadow);
+        let list: Box<[Rule]> = rules.into_iter().collect();
         let timeout = Duration::from_secs(1);
         let (policies, background) = (Policies::new(&list), default_background());
-        let (timer, observer, confirms_on_admission) = (None, None, false);
-        Self { list: list.into(), policies, failure, timeout, timer, background, observer, confirms_on_admission }
-    }
-
-    /// Confirms a charge as soon as all rules admit the request, if no rule settles or refunds it later.
-    pub(crate) fn confirm_on_admission(&mut self) {
-        self.confirms_on_admission = !self.settles() && !self.list.iter().any(|rule| rule.handler_settles);
+        let is_refundable = list.iter().any(|rule| rule.settles() || rule.handler_settles);
+        Self { list, policies, failure, timeout, timer: None, background, observer: None, is_refundable }
     }
 
     pub(crate) fn list(&self) -> &[Rule] {
@@ -96,11 +90,7 @@ impl Rules {
 
     /// Finds the keys and charges of a request.
     pub(crate) fn rulings(&self, head: &RequestHead<'_>) -> Rulings<'_> {
-        let mut rulings = Rulings::new(&self.list, head);
-        if self.confirms_on_admission {
-            rulings.together.confirm_on_admission();
-        }
-        rulings
+        Rulings::new(&self.list, head, self.is_refundable)
     }
 
     /// Decides if no store has to wait. Returns `false` if something is left to [`decide`](Self::decide).
@@ -119,9 +109,9 @@ impl Rules {
         if rulings.is_refused() {
             return;
         }
-        rulings.together.decide_with(|error| self.tolerates(error), late).await;
-        if rulings.refuses() {
-            self.refund(rulings).await;
+        if !rulings.together.decide_with(|error| self.tolerates(error), late).await {
+            // Refunds that were too late have the same time once more. The background makes those that are left.
+            let _ = self.limit(rulings.together.refund(), self.late()).await;
         }
     }
 
@@ -140,11 +130,6 @@ impl Rules {
             rulings.together.forget();
             late.set(self.late());
         }
-    }
-
-    /// Refunds all charges. If the time is too short, the background does it when the rulings are dropped.
-    async fn refund(&self, rulings: &mut Rulings<'_>) {
-        let _ = self.limit(rulings.together.refund(), self.late()).await;
     }
 
     /// Sleeps if the wait is within `left` and there is a timer: that of a store comes first, because it sleeps by the store's time.
@@ -196,11 +181,12 @@ impl Rules {
 
     /// Whether a response or its absence may change a charge.
     pub(crate) fn settles(&self) -> bool {
-        self.list.iter().any(|rule| rule.settle.is_some() || rule.refund_abandoned)
+        self.list.iter().any(Rule::settles)
     }
 
     /// Keeps all charges when the rulings are dropped, but those of rules that refund what was abandoned.
     pub(crate) fn keep_unless_abandoned(&self, rulings: &mut Rulings<'_>) {
+        rulings.together.refund_in(self.background.clone());
         rulings.parts_mut(&self.list).for_each(|(rule, part)| part.set_keep_charge(!rule.refund_abandoned));
     }
 
@@ -211,8 +197,8 @@ impl Rules {
         head: Option<&ResponseHead<'_>>,
     ) -> Option<Vec<ActualCost>> {
         let actual = |(rule, part): (&Rule, &mut Part<'_, _>)| {
-            let cost = match (&rule.settle, part.answer(), head) {
-                (Some(settle), Some(Answer::Admitted(_)), Some(head)) => settle(head),
+            let cost = match (&rule.settle, part.outcome(), head) {
+                (Some(settle), Some(PartOutcome::Charged(_)), Some(head)) => settle(head),
                 _ => ActualCost::AsCharged,
             };
             // A refund is made even if the client goes away while it is under way.

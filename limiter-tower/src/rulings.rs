@@ -29,8 +29,11 @@ pub(crate) enum Applied {
 
 impl<'a> Rulings<'a> {
     /// Finds the keys and charges of a request.
-    pub(crate) fn new(rules: &'a [Rule], head: &RequestHead<'_>) -> Self {
+    pub(crate) fn new(rules: &'a [Rule], head: &RequestHead<'_>, is_refundable: bool) -> Self {
         let mut rulings = Self::default();
+        if is_refundable {
+            rulings.together = Together::new().refundable();
+        }
         for rule in rules {
             let applied = match call(rule, head) {
                 Ok(part) => {

@@ -39,7 +39,8 @@ pub struct PermitRequest<'a, S, B, V>(Request<'a, S, B, V>);
 /// Dropping a permit keeps the charge: a request that crashed, or whose client disconnected, has still used its units.
 /// [`refund_on_drop`](Self::refund_on_drop) changes that.
 ///
-/// Under a limit with a [resolution](crate::Limit::resolution), a permit can be settled for ten minutes.
+/// With a [resolution](crate::Limit::resolution), a permit can be settled for ten minutes. If the acquire had a
+/// [caller-supplied time](Request::at), settlements happen at that time, or at a later one set with [`Settle::at`].
 ///
 /// An acquire with a policy of its own may be admitted although it exceeds the limiter's default policy. Its permit then has no
 /// [receipt](Self::receipt): the charge stays, and settlements and refunds report that nothing was

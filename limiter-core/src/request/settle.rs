@@ -69,7 +69,7 @@ impl<'a, S, B> Settle<'a, S, B> {
         self
     }
 
-    /// Sets a caller-supplied time for the settlement. Default: the store's clock.
+    /// Sets a caller-supplied time for the settlement. Default: that of the call that a permit is from; otherwise the store's clock.
     pub fn at(mut self, at: Timestamp) -> Self {
         self.call.at = At::Given(at);
         self

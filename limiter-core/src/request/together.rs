@@ -1,27 +1,30 @@
 //! One decision over several limiters.
 
 mod background;
+mod life;
 mod part;
 
 use std::fmt;
 use std::future::{pending, poll_fn};
 use std::mem;
-use std::pin::pin;
-use std::task::Poll;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
+use futures_util::future::{Either, MaybeDone, maybe_done, select};
 use smallvec::SmallVec;
 
 pub use self::background::Background;
-use self::part::Receipts;
-pub use self::part::{Answer, Part};
-use crate::error::Error;
+pub use self::life::PartOutcome;
+pub use self::part::Part;
+use self::part::Turn;
+use crate::error::{Error, ErrorKind};
 use crate::limiter::SharedStore;
 use crate::store::WindowStore;
 
 /// Calls on several limiters that are admitted all together or not at all, each with its key, cost and policy.
 ///
-/// The calls are made in the order in which they were added. Once one denies, the others are only looked up, so that
+/// The calls are made one after the other: first those that may not fit, then records, then [advisory](Part::advisory) calls and
+/// statuses; otherwise in the order in which they were added. Once one denies, the others are only looked up, so that
 /// [`retry_after`](Self::retry_after) is the longest wait of all, and the charges made before are refunded. A denied attempt stays
 /// where the policy [counts attempts](crate::Counting::Attempts).
 ///
@@ -37,9 +40,7 @@ use crate::store::WindowStore;
 ///
 /// let call = || Together::new().and(customer.acquire(7)).and(model.acquire("large").cost(4_000));
 /// for _ in 0..2 {
-///     let mut call = call();
-///     assert!(call.decide().await?);
-///     call.confirm();
+///     assert!(call().decide().await?);
 /// }
 /// let mut third = call();
 /// assert!(!third.decide().await?);
@@ -50,11 +51,17 @@ use crate::store::WindowStore;
 /// ```
 ///
 /// # Charges of a dropped value
-/// All charges are refunded when the value is dropped, until [`confirm`](Self::confirm) keeps them: also those of a call that
-/// the store is still answering. Stores that answer without waiting are refunded in place. Other stores need a runtime: the
-/// refunds run in the [background](Self::refund_in). They are lost if the process ends or the store fails; the charge then stays
-/// until it expires. A charge without a [receipt](crate::Decision::receipt) is not refunded: it exceeds the limiter's default policy,
-/// or is a record above a maximum.
+/// Charges are kept as soon as no call can deny any more. Until then, dropping the value refunds them, including that of a call
+/// that the store is still answering. A [refundable](Self::refundable) value refunds them until [`confirm`](Self::confirm).
+///
+/// A charge is refunded in place if its store answers and refunds without waiting. Other refunds need a runtime: they run in the
+/// [background](Self::refund_in). They are lost if the process ends or the store fails; the charge then stays until it expires.
+/// A charge without a [receipt](crate::Decision::receipt) is not refunded: it exceeds the limiter's default policy, or is a record
+/// above a maximum.
+///
+/// With a [resolution](crate::Limit::resolution), a charge that nothing refunds merges with others immediately instead of after ten
+/// minutes. So the charge of a single call there stays if the value is dropped while the store is answering, unless the value is
+/// refundable.
 ///
 /// # Concurrent calls
 /// Each limiter decides atomically, several do not. Another caller may see a charge that is about to be refunded and be denied by
@@ -64,14 +71,19 @@ use crate::store::WindowStore;
 pub struct Together<'a, S: WindowStore + Clone = SharedStore> {
     parts: SmallVec<[Part<'a, S>; 2]>,
     background: Option<Background>,
-    confirms_on_admission: bool,
-    is_confirmed: bool,
+    is_refundable: bool,
 }
 
 impl<'a, S: WindowStore + Clone> Together<'a, S> {
     /// Returns a decision over no limiters, which admits.
     pub fn new() -> Self {
-        Self { parts: SmallVec::new(), background: None, confirms_on_admission: false, is_confirmed: false }
+        Self { parts: SmallVec::new(), background: None, is_refundable: false }
+    }
+
+    /// Gives all charges receipts, so that they can be settled, and refunds them on drop until [`confirm`](Self::confirm).
+    pub fn refundable(mut self) -> Self {
+        self.is_refundable = true;
+        self
     }
 
     /// Adds a call: a request, or a [`Part`] with options.
@@ -92,81 +104,55 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
         self
     }
 
-    /// [Confirms](Self::confirm) as soon as no call can deny any more, for callers that neither settle nor refund a charge that all
-    /// calls admitted.
-    ///
-    /// A charge that is never refunded needs no receipt, so under a limit with a [resolution](crate::Limit::resolution) it merges with
-    /// others at once instead of after ten minutes. There, the charge of a single call stays if the value is dropped while the
-    /// store is answering.
-    pub fn confirm_on_admission(&mut self) -> &mut Self {
-        self.confirms_on_admission = true;
-        self
-    }
-
     /// Returns the same calls without what they borrow, so that they can move into a task.
     pub fn into_owned(mut self) -> Together<'static, S> {
         let parts = mem::take(&mut self.parts).into_iter().map(Part::into_owned).collect();
-        let (background, confirms_on_admission) = (self.background.take(), self.confirms_on_admission);
-        Together { parts, background, confirms_on_admission, is_confirmed: self.is_confirmed }
+        Together { parts, background: self.background.take(), is_refundable: self.is_refundable }
     }
 
     /// Makes the calls. Returns `true` if none denies; otherwise all charges are refunded.
     ///
     /// # Errors
-    /// The first error of a store. All charges are refunded then.
+    /// The first error of a store.
     ///
     /// # Cancel safety
     /// Dropping the future and calling this again goes on where it stopped.
     pub async fn decide(&mut self) -> Result<bool, Error> {
         let admitted = self.decide_with(|_| false, pending()).await;
-        if !admitted {
-            self.refund().await;
-        }
         self.take_error().map_or(Ok(admitted), Err)
     }
 
-    /// Makes the calls, and returns `true` if none denies. The answers are in [`parts`](Self::parts).
+    /// Like [`decide`](Self::decide), but leaves errors in [`parts`](Self::parts), and bounds the time.
     ///
     /// A call whose error `tolerate` accepts is left out: it does not deny. When `late` completes, calls without an answer fail
-    /// with its error. Does not refund: call [`refund`](Self::refund) after a denial, or drop the value.
+    /// with its error, and refunds stop. Call [`refund`](Self::refund) to make those that are left, or drop the value.
+    ///
+    /// # Cancel safety
+    /// Dropping the future and calling this again goes on where it stopped.
     pub async fn decide_with(&mut self, tolerate: impl Fn(&Error) -> bool, late: impl Future<Output = Error>) -> bool {
-        let (mut late, mut lateness) = (pin!(late), None);
+        let mut late = pin!(maybe_done(late));
         let mut denied = self.is_denied();
-        let last_to_deny = self.parts.iter().rposition(Part::can_deny);
-        for i in 0..self.parts.len() {
-            let receipts = self.receipts(i, last_to_deny);
-            let Some(part) = self.parts.get_mut(i).filter(|part| part.answer().is_none()) else { continue };
-            let result = poll_fn(|context| {
-                if let Poll::Ready(result) = part.poll(denied, receipts, context) {
-                    return Poll::Ready(result);
+        let mut undecided = self.parts.iter().filter(|part| part.may_deny() && !part.is_made()).count();
+        let mut several = self.parts.iter().any(Part::is_made);
+        for turn in [Turn::MayNotFit, Turn::Records, Turn::Advises] {
+            for part in self.parts.iter_mut().filter(|part| part.turn() == turn && !part.is_made()) {
+                undecided -= usize::from(part.may_deny());
+                let may_refund = part.may_deny() && !part.keeps_charge;
+                let keep = self.is_refundable || (may_refund && undecided > 0);
+                // A drop would refund the calls before this one alone.
+                let keep = [keep, keep || (may_refund && several)];
+                match in_time(poll_fn(|context| part.poll(denied, keep, context)), late.as_mut()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) | Err(error) => part.fail(error, &tolerate),
                 }
-                if lateness.is_none()
-                    && let Poll::Ready(error) = late.as_mut().poll(context)
-                {
-                    lateness = Some(error);
-                }
-                lateness
-                    .as_ref()
-                    .map_or(Poll::Pending, |late| Poll::Ready(Err(Error::new(late.kind(), late.to_string()))))
-            });
-            let result = result.await;
-            part.set_answer(result, &tolerate);
-            denied |= part.denies();
-            self.is_confirmed |= self.confirms_on_admission && !denied && last_to_deny.is_none_or(|last| last <= i);
+                denied |= part.denies();
+                several = true;
+            }
+        }
+        if denied {
+            let _ = in_time(self.refund(), late).await;
         }
         !denied
-    }
-
-    /// Returns when the charge of call `i` needs a receipt.
-    fn receipts(&self, i: usize, last_to_deny: Option<usize>) -> Receipts {
-        let is_kept = self.parts.get(i).is_some_and(Part::keeps_charge);
-        match last_to_deny {
-            _ if !self.confirms_on_admission => Receipts::Always,
-            Some(last) if i < last && !is_kept => Receipts::Always,
-            // A drop would refund the calls before this one alone.
-            Some(last) if i == last && i > 0 => Receipts::UnlessAtOnce,
-            _ => Receipts::Never,
-        }
     }
 
     /// Refunds what was charged, except [kept](Part::keep_charge) charges. Where the store fails, the charge stays.
@@ -192,7 +178,7 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
         denying.map(Part::retry_after).try_fold(None, |longest, wait| wait.map(|wait| longest.max(Some(wait))))?
     }
 
-    /// Returns the calls and their answers, in the order in which they were added.
+    /// Returns the calls and their outcomes, in the order in which they were added.
     #[must_use]
     pub fn parts(&self) -> &[Part<'a, S>] {
         &self.parts
@@ -203,7 +189,7 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
         &mut self.parts
     }
 
-    /// Forgets the answers after a denial, so that the next decision makes the calls again. [Kept](Part::keep_charge) charges stay,
+    /// Forgets the outcomes after a denial, so that the next decision makes the calls again. [Kept](Part::keep_charge) charges stay,
     /// and their calls are not made again.
     pub fn forget(&mut self) {
         self.parts.iter_mut().for_each(Part::forget);
@@ -214,9 +200,23 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
         self.parts.iter_mut().find_map(Part::take_error)
     }
 
-    /// Keeps all charges when the value is dropped.
+    /// Keeps the charges of a [refundable](Self::refundable) value that no call denies.
     pub fn confirm(&mut self) {
-        self.is_confirmed = true;
+        self.is_refundable = false;
+    }
+}
+
+/// Returns the output of a future, or the error of `late` if that completes first.
+async fn in_time<T>(
+    future: impl Future<Output = T>,
+    mut late: Pin<&mut MaybeDone<impl Future<Output = Error>>>,
+) -> Result<T, Error> {
+    match select(pin!(future), late.as_mut()).await {
+        Either::Left((output, _)) => Ok(output),
+        Either::Right(_) => {
+            let error = late.output_mut().map(|late| Error::new(late.kind(), late.to_string()));
+            Err(error.unwrap_or_else(|| Error::new(ErrorKind::Timeout, "the store did not answer in time")))
+        }
     }
 }
 
@@ -228,7 +228,7 @@ impl<S: WindowStore + Clone> Default for Together<'_, S> {
 
 impl<S: WindowStore + Clone> Drop for Together<'_, S> {
     fn drop(&mut self) {
-        if !self.is_confirmed {
+        if self.is_refundable || self.parts.iter().any(Part::may_deny) {
             self.parts.iter_mut().for_each(|part| part.abandon(self.background.as_ref()));
         }
     }

@@ -13,7 +13,7 @@ pub trait Verb: Unpin + Send + Sync + 'static {
 pub trait Costs: Verb {}
 
 /// The kind of a request that never sleeps: all but [`AcquireWithin`].
-pub trait NeverWaits: Costs {}
+pub trait NeverWaits: Verb {}
 
 #[derive(Clone, Copy, Debug)]
 pub enum Acquire {}
@@ -60,3 +60,4 @@ impl Costs for Record {}
 impl NeverWaits for Acquire {}
 impl NeverWaits for Peek {}
 impl NeverWaits for Record {}
+impl NeverWaits for Status {}

@@ -7,7 +7,7 @@ use super::call::Call;
 use super::settle::Settle;
 use crate::key::KeyBuf;
 use crate::limiter::Limiter;
-use crate::op::Mode;
+use crate::op::{At, Mode};
 use crate::policy::Policy;
 use crate::settlement::Receipt;
 
@@ -36,21 +36,22 @@ impl<T> Deref for View<'_, T> {
     }
 }
 
-/// A limiter, a key, and the policy of a call if it is not the limiter's.
+/// A limiter, a key, the policy of a call if it is not the limiter's, and the call's time.
 pub(super) struct Target<'a, S> {
     pub(super) limiter: View<'a, Limiter<S>>,
     pub(super) key: KeyBuf,
     pub(super) policy: Option<View<'a, Policy>>,
+    pub(super) at: At,
 }
 
 impl<'a, S> Target<'a, S> {
     pub(super) fn of(call: &Call<'a, S, impl AsRef<[u8]>>) -> Self {
         let (limiter, policy) = (View::Borrowed(call.limiter), call.policy.map(View::Borrowed));
-        Self { limiter, key: call.key.as_ref().into(), policy }
+        Self { limiter, key: call.key.as_ref().into(), policy, at: call.at }
     }
 
     pub(super) fn call(&self, mode: Mode) -> Call<'_, S, &[u8]> {
-        Call { policy: self.policy.as_deref(), ..Call::new(&*self.limiter, self.key.as_ref(), mode) }
+        Call { policy: self.policy.as_deref(), at: self.at, ..Call::new(&*self.limiter, self.key.as_ref(), mode) }
     }
 
     pub(super) fn settle(&self, receipt: Receipt, cost: u64) -> Settle<'_, S, &[u8]> {
@@ -63,6 +64,6 @@ impl<'a, S> Target<'a, S> {
         S: Clone,
     {
         let policy = self.policy.as_ref().map(View::to_shared);
-        Target { limiter: self.limiter.to_shared(), key: self.key.clone(), policy }
+        Target { limiter: self.limiter.to_shared(), key: self.key.clone(), policy, at: self.at }
     }
 }

@@ -132,28 +132,14 @@ fn a_batch_decides_like_its_acquires_one_by_one() {
 }
 
 #[test]
-fn a_batch_that_is_dropped_made_some_of_its_calls() {
-    let limiter = Limiter::new("n", policy!("1000/1s"), SlowStore::default());
-    let mut batch = Box::pin(limiter.acquire_many((0..500).map(|key| (key, 1))).at(at(1)));
-    let made = || limiter.store().calls.load(Ordering::Relaxed);
-    while made() == 0 {
-        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-        assert!(batch.as_mut().poll(&mut context).is_pending());
-    }
-    drop(batch);
-    assert!(made() < 500, "{}", made());
-    assert_eq!(block_on(limiter.acquire("k").at(at(1))).unwrap().used(), 1);
-}
-
-#[test]
-fn the_keys_begin_in_the_order_of_the_batch() {
-    let limiter = Limiter::new("t", policy!("9/1h"), SlowStore::default());
-    let mut batch = Box::pin(limiter.acquire_many((0..300_u64).map(|key| (key, 1))).into_future());
+fn a_batch_that_is_dropped_made_some_of_its_calls_in_order() {
+    let limiter = Limiter::new("n", policy!("9/1h"), SlowStore::default());
+    let mut batch = Box::pin(limiter.acquire_many((0..500_u64).map(|key| (key, 1))).into_future());
     while limiter.store().calls.load(Ordering::Relaxed) == 0 {
         assert!(batch.as_mut().now_or_never().is_none());
     }
     drop(batch);
     let used = |key: u64| block_on(limiter.status(key)).unwrap().used();
-    let used: Vec<u64> = (0..300).map(used).collect();
-    assert!(used.starts_with(&[1]) && used.ends_with(&[0; 44]) && used.is_sorted_by(|a, b| a >= b), "{used:?}");
+    let used: Vec<u64> = (0..500).map(used).collect();
+    assert!(used.starts_with(&[1]) && used.ends_with(&[0; 244]) && used.is_sorted_by(|a, b| a >= b), "{used:?}");
 }

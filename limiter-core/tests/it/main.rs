@@ -1,6 +1,7 @@
 //! The tests of the crate, in one program.
 
 mod acquire_many;
+mod dropped;
 mod log;
 mod merging;
 mod permits;

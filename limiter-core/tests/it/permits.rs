@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::slow_store::SlowStore;
 use futures::executor::block_on;
-use limiter_core::{BoxFuture, Clock, Error, Limiter, NowStore, Settled, WindowStore, WithClock, policy};
+use limiter_core::{BoxFuture, Clock, Error, Limiter, NowStore, Settled, Timestamp, WindowStore, WithClock, policy};
 use limiter_testkit::{MockClock, OracleStore};
 
 fn used<S: NowStore>(limiter: &Limiter<S>) -> u64 {
@@ -173,6 +173,21 @@ fn settle_or_record_charges_work_that_took_longer_than_the_window() {
     assert!(permit.refund().now().applied());
     let settled = permit.settle_or_record(3).now();
     assert_eq!((settled.applied(), settled.recorded(), settled.status().used()), (false, false, 6));
+}
+
+#[test]
+fn a_permit_settles_at_the_given_time_of_its_acquire_or_later() {
+    let yesterday = |seconds: u64| Timestamp::from_micros_saturating(1_700_000_000_000_000 + seconds * 1_000_000);
+    let limiter = Limiter::new("chat", policy!("10/1m"), OracleStore::new());
+    let permit = limiter.acquire("k").cost(8).at(yesterday(0)).permit().now().unwrap().unwrap();
+    let settled = permit.settle(5).now();
+    assert_eq!((settled.applied(), settled.status().at()), (true, yesterday(0)));
+    assert!(block_on(permit.settle_or_record(4).at(yesterday(59))).unwrap().applied());
+    // What is recorded instead of an expired entry stays in yesterday, too.
+    let settled = block_on(permit.settle_or_record(3).at(yesterday(60))).unwrap();
+    assert_eq!((settled.recorded(), settled.status().at(), settled.status().used()), (true, yesterday(60), 3));
+    let settled = permit.into_owned().settle_or_record(2).now();
+    assert_eq!((settled.recorded(), settled.status().at(), settled.status().used()), (true, yesterday(60), 5));
 }
 
 #[test]

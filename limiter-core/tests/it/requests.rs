@@ -1,12 +1,11 @@
 //! The builders that a limiter's methods return, awaited and synchronous.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::slow_store::SlowStore;
+use futures::FutureExt;
 use futures::executor::block_on;
 use futures::future::join_all;
 use limiter_core::{
@@ -144,18 +143,10 @@ fn a_request_can_be_sent_to_another_thread_and_keys_of_every_kind_work() {
 }
 
 #[test]
-fn a_limiter_on_a_shared_store_needs_one_poll_if_the_store_answers_at_once() {
-    let store: SharedStore = Arc::new(OracleStore::new());
-    let limiter = Limiter::new("search", policy!("1/1h"), store);
-    let poll = pin!(limiter.acquire("k")).poll(&mut Context::from_waker(Waker::noop()));
-    assert!(matches!(poll, Poll::Ready(Ok(decision)) if decision.allowed()));
-}
-
-#[test]
-fn a_shared_store_is_not_wrapped_again() {
+fn a_shared_store_is_not_wrapped_again_and_needs_one_poll_if_it_answers_at_once() {
     let store: SharedStore = Arc::new(OracleStore::new());
     let limiter = Limiter::new("search", policy!("5/1s"), Arc::clone(&store));
     assert!(Arc::ptr_eq(limiter.into_shared().store(), &store));
     let limiter = Limiter::new("search", policy!("5/1s"), OracleStore::new()).into_shared();
-    assert!(block_on(limiter.acquire("k")).unwrap().allowed());
+    assert!(limiter.acquire("k").now_or_never().unwrap().unwrap().allowed());
 }

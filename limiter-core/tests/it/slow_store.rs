@@ -1,47 +1,64 @@
-//! A store that cannot answer synchronously, like one over a network.
+//! A store that answers as one over a network does, or as a wrapper does.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
-use limiter_core::{Error, NowStore, WindowStore};
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts};
+use limiter_core::{Decision, Error, ErrorKind, NowStore, WindowStore};
 use limiter_testkit::OracleStore;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SlowStore {
-    oracle: OracleStore,
+    pub(crate) oracle: Arc<OracleStore>,
     pub(crate) calls: AtomicU64,
+    /// Whether it decides without a future.
+    pub(crate) tries: bool,
+    /// How often an operation and a settlement return `Pending`.
+    pub(crate) waits: [u32; 2],
+    pub(crate) fails: bool,
+}
+
+impl Default for SlowStore {
+    fn default() -> Self {
+        Self { oracle: Arc::default(), calls: AtomicU64::new(0), tries: false, waits: [1, 1], fails: false }
+    }
 }
 
 impl SlowStore {
-    /// Returns `Pending` once, then counts the call.
-    async fn wait(&self) {
-        let mut waited = false;
+    /// Waits, then counts the call.
+    async fn wait(&self, mut waits: u32) -> Result<(), Error> {
         poll_fn(|context| {
             context.waker().wake_by_ref();
-            if std::mem::replace(&mut waited, true) { Poll::Ready(()) } else { Poll::Pending }
+            waits = waits.wrapping_sub(1);
+            if waits == u32::MAX { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
         self.calls.fetch_add(1, Ordering::Relaxed);
+        if self.fails { Err(Error::new(ErrorKind::Unavailable, "connection refused")) } else { Ok(()) }
     }
 }
 
 #[async_trait]
 impl WindowStore for SlowStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.wait().await;
+        self.wait(self.waits[0]).await?;
         Ok(self.oracle.apply_now(&op))
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.wait().await;
+        self.wait(self.waits[1]).await?;
         Ok(self.oracle.settle_now(&settlement))
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.wait().await;
+        self.wait(self.waits[1]).await?;
         Ok(self.oracle.reset_now(log))
+    }
+
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        if self.tries { self.oracle.try_decide(op, otherwise) } else { otherwise() }
     }
 }

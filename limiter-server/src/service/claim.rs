@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use limiter_core::request::{Answer, Part, Together};
+use limiter_core::request::{Part, PartOutcome, Together};
 use limiter_core::{KeyBuf, Limit, Policy, SharedStore};
 use smallvec::SmallVec;
 
@@ -19,11 +19,6 @@ pub(super) enum Class {
     Quota,
     /// It is only counted.
     Shadow,
-}
-
-impl Class {
-    /// The order in which the limiters are asked: what cannot deny comes last, because it is charged only if the others admit.
-    pub(super) const IN_ORDER: [Self; 3] = [Self::Enforced, Self::Quota, Self::Shadow];
 }
 
 /// One descriptor of a request.
@@ -160,10 +155,10 @@ impl<'r> Claim<'r> {
 
     /// Notes whether the rule is over its limit.
     pub(super) fn rule_on(&mut self, parts: &[Part<'r, SharedStore>]) {
-        let over = match (self.wants, self.part(parts).and_then(Part::answer)) {
-            (_, Some(Answer::Denied(_))) => true,
+        let over = match (self.wants, self.part(parts).and_then(Part::outcome)) {
+            (_, Some(PartOutcome::Denied(_))) => true,
             // A peek that may not deny is answered with the usage alone.
-            (Wants::Look, Some(Answer::Uncharged(status))) => {
+            (Wants::Look, Some(PartOutcome::Uncharged(status))) => {
                 status.limits().iter().any(|limit| limit.remaining() == 0)
             }
             _ => self.is_hopeless(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::HeaderMap;
-use limiter_core::request::{Answer, Part};
+use limiter_core::request::{Part, PartOutcome};
 use limiter_core::{Limit, LimitStatus, SharedStore};
 use limiter_tower::Fields;
 
@@ -59,8 +59,8 @@ fn see(claim: &Claim<'_>, part: &Part<'_, SharedStore>) -> Option<Seen> {
     if let Wants::TooMuch(cost) = claim.wants() {
         return part.status()?.limits().iter().find(|limit| cost > limit.limit().max()).map(|limit| seen(limit, None));
     }
-    match part.answer()? {
-        Answer::Denied(denial) if claim.class != Class::Shadow => {
+    match part.outcome()? {
+        PartOutcome::Denied(denial) if claim.class != Class::Shadow => {
             let (limit, remaining) = (denial.limit(), denial.remaining());
             Some(Seen { limit, remaining, duration: denial.retry_after() })
         }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use http::HeaderValue;
-use limiter_core::request::{Answer, Part};
+use limiter_core::request::{Part, PartOutcome};
 use limiter_core::{Decision, Limit, LimitStatus, Limiter, Policy, SharedStore, ceil_secs};
 
 use super::list::List;
@@ -71,9 +71,9 @@ impl Names {
     }
 
     fn violated_by(&self, part: &Part<'_, SharedStore>) -> Vec<String> {
-        match part.answer() {
-            Some(Answer::Denied(decision)) => self.denying(decision),
-            Some(Answer::Failed(_)) => {
+        match part.outcome() {
+            Some(PartOutcome::Denied(decision)) => self.denying(decision),
+            Some(PartOutcome::Failed(_)) => {
                 let limits = part.own_policy().unwrap_or(part.limiter().policy()).limits();
                 let exceeded = self.names.iter().zip(limits).filter(|(_, limit)| part.cost() > limit.max());
                 exceeded.map(|(name, _)| name.clone()).collect()

@@ -1,9 +1,14 @@
 //! Charges of requests whose client or whose store went away before the decision.
 
+use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
-use limiter_core::{Limiter, Policy, policy};
+use axum::routing::get as on_get;
+use futures::FutureExt;
+use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, async_trait};
+use limiter_core::{Decision, Error, Limiter, Policy, SharedStore, WindowStore, policy};
 use limiter_tower::key::Constant;
 use limiter_tower::{LimitLayer, Rule};
 
@@ -54,4 +59,38 @@ async fn a_client_that_resets_its_streams_uses_up_no_shared_rule() {
     eventually(async || shared_store.calls_to("settle") == 2 * STREAMS).await;
     shared_store.set(Does::Answer);
     eventually(async || used(&shared).await == 0).await;
+}
+
+/// Decides without waiting, and waits to settle: like a cache or a fallback in front of a network.
+#[derive(Debug)]
+struct SettlesLater(SharedStore);
+
+#[async_trait]
+impl WindowStore for SettlesLater {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        self.0.apply(op).await
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        tokio::task::yield_now().await;
+        self.0.settle(settlement).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.0.reset(log).await
+    }
+
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        self.0.try_decide(op, otherwise)
+    }
+}
+
+#[tokio::test]
+async fn a_refund_that_waits_goes_on_after_its_request_was_dropped() {
+    let limiter: Limiter = Limiter::new("limit", POLICY, Arc::new(SettlesLater(store().0)));
+    let rule = Rule::new(limiter.clone(), Constant::new("all"), REJECT).refund_abandoned();
+    let app = Router::new().route("/", on_get(std::future::pending::<()>)).layer(LimitLayer::new([rule], CLOSED));
+    assert!(get(&app).now_or_never().is_none());
+    assert_eq!(used(&limiter).await, 1);
+    eventually(async || used(&limiter).await == 0).await;
 }
