@@ -18,7 +18,7 @@ use self::refusals::Refusals;
 /// What answers requests while the store is away.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum OnOutage {
-    /// A store in memory limits, and its changes are replayed afterwards.
+    /// A store in memory limits, and its charges are carried over afterwards.
     #[default]
     Fallback,
     /// Requests are admitted.
@@ -82,7 +82,7 @@ pub struct Store {
 
 /// How often an idle memory store frees what has expired.
 const SWEEP: Duration = Duration::from_secs(60);
-/// How long the end of the server waits for changes that are not replayed yet.
+/// How long the end of the server waits for logs that are not carried over yet.
 const FLUSH: Duration = Duration::from_secs(2);
 /// How often the store is asked when no request asks it, to notice that it is away or back.
 const PROBE: Duration = Duration::from_secs(1);
@@ -154,12 +154,12 @@ impl Store {
         (self.nodes)().into_iter().filter(|(_, is_away)| *is_away).filter_map(|(node, _)| node).collect()
     }
 
-    /// Replays what changed while the store was away, if there is time.
+    /// Carries over what was charged while the store was down, if there is time.
     pub(crate) async fn flush(&self) {
         if let Some(fallback) = &self.fallback {
             let left = fallback.flush(FLUSH).await;
             if left > 0 {
-                tracing::warn!(left, "changes of an outage are lost");
+                tracing::warn!(left, "charges of an outage are lost");
             }
         }
     }

@@ -131,7 +131,7 @@ impl<S> Stack<S> {
         Failsafe::open(self.or_error())
     }
 
-    /// Returns the store that limits in `local` during an outage and replays afterwards what changed.
+    /// Returns the store that limits in `local` during an outage and carries its charges over afterwards.
     #[must_use]
     pub fn fallback<L>(self, local: L) -> Fallback<Guarded<S>, L> {
         Fallback::new(self.or_error(), local)

@@ -40,7 +40,7 @@ pub struct Observed {
 ///
 /// - Each call ends within the store's bound and a second, and most within the bound: with a decision or a retryable error.
 /// - The server decides again within 4 s after the fault, without new stores.
-/// - Each idempotency key counts exactly once after all calls have been repeated.
+/// - Each idempotency key counts after all calls have been repeated: once, or at most twice with a local store.
 /// - Without one, what was admitted counts, and no call counts twice.
 /// - No window admits more than [`Subject::most`] says, or once more if the fault loses data.
 ///
@@ -178,15 +178,12 @@ impl<'a> Run<'a> {
         if most.is_some_and(|most| self.admitted > most) {
             self.violations.push(format!("a window of {MAX} admitted {}", self.admitted));
         }
-        // Without a promise, admitted calls need not count; a decision of a fallback may also count in the server.
+        // Without a promise, admitted calls need not count; a decision of a fallback may count in the server, too.
         let least = if loses_data || subject.most.is_none() { 0 } else { self.counted };
+        let most = calls * subject.most.unwrap_or(1);
         let counts = [
-            ("ids", calls..=calls, format!("{calls} idempotency keys")),
-            (
-                "calls",
-                least..=calls * subject.most.unwrap_or(1),
-                format!("{calls} calls, {} of them admitted,", self.counted),
-            ),
+            ("ids", calls..=most, format!("{calls} idempotency keys")),
+            ("calls", least..=most, format!("{calls} calls, {} of them admitted,", self.counted)),
             ("limited", MAX..=u64::MAX, format!("after a denial, {MAX} units")),
         ];
         for (key, range, what) in counts {

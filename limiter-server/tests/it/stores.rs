@@ -68,8 +68,8 @@ fn redis_may_come_late_go_and_come_back() {
 
     redis.restart().unwrap();
     until_away(&server, false);
-    // What happened before is replayed.
-    until("the journal is empty", || server.metric("limiter_journal_length{").filter(|length| *length == 0.0));
+    // What happened before is carried over.
+    until("no log is carried", || server.metric("limiter_carried_logs{").filter(|logs| *logs == 0.0));
     assert_eq!(asked(&server, "early"), [200, 429]);
     let decided_in_redis = || server.metric(r#"limiter_decisions_total{store="redis""#);
     assert!(decided_in_redis() > Some(0.0));

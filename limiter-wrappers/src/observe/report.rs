@@ -1,8 +1,6 @@
 //! What the wrappers around a store know about it.
 
-use limiter_core::{NowStore, WindowStore};
-
-use super::metrics::{BREAKER_OPEN, JOURNAL_DROPPED, JOURNAL_LENGTH, LOCAL_DECISIONS, Metrics, OUTAGE};
+use super::metrics::{BREAKER_OPEN, CARRIED_DROPPED, CARRIED_LOGS, LOCAL_DECISIONS, Metrics, OUTAGE};
 use super::store::ObservedStore;
 use crate::denial_cache::DenialCache;
 use crate::outages::{CircuitBreaker, Failsafe, Fallback};
@@ -59,11 +57,11 @@ impl<S: Report> Report for Failsafe<S> {
     }
 }
 
-impl<P: Report + WindowStore, L: NowStore> Report for Fallback<P, L> {
+impl<P: Report, L> Report for Fallback<P, L> {
     fn report(&self, metrics: &Metrics) {
         metrics.set_nodes(OUTAGE, &self.nodes());
-        metrics.set(JOURNAL_LENGTH, self.journal_len());
-        metrics.set_total(JOURNAL_DROPPED, self.dropped());
+        metrics.set(CARRIED_LOGS, self.carried_logs());
+        metrics.set_total(CARRIED_DROPPED, self.dropped());
         metrics.set_total(LOCAL_DECISIONS, self.local_decisions());
         self.primary().report(metrics);
     }

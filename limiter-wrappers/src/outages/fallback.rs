@@ -1,157 +1,142 @@
-//! Limiting locally while a store is away.
+//! Limiting locally while a store is down.
 
-mod aged;
-mod charge;
-mod journal;
-mod replay;
-mod reset;
-mod shared;
+mod carried;
+mod sweep;
 
 use std::fmt;
-use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, attempt, decide};
-use limiter_core::{Decision, Error, NowStore, Timer, WindowStore};
+use limiter_core::store::{
+    At, Facts, LogFacts, LogKey, LogPlace, Op, Otherwise, Outcome, Settlement, SettlementFacts, attempt, decide,
+};
+use limiter_core::{Decision, Error, NowStore, Policy, Timer, WindowStore, policy};
 use tokio::time::{Instant, sleep};
 
-use self::shared::Shared;
+use self::sweep::Sweep;
 use super::outage::{Outage, later};
 
-/// Limits in a local store while the primary one is away, and replays afterwards what changed.
+/// Limits in a local store while the primary one is down, and carries over afterwards what that store has charged.
 ///
-/// Each call goes to the primary store first, and whatever it answers is the answer. If it fails with
+/// Each call goes to the primary store first, and whatever it returns is returned. If it fails with
 /// [`Unavailable`](limiter_core::ErrorKind::Unavailable) or [`Timeout`](limiter_core::ErrorKind::Timeout), `local` decides.
 ///
 /// ```text
-///                     answer
+///                    response
 ///   call ─► primary ─────────────► caller
 ///              │ fails                ▲
 ///              ▼                      │
 ///            local ──── decision ─────┘
 ///              │ appended
 ///              ▼
-///           journal ──── replay ────► primary
+///            cells ───── sweep ─────► primary
 /// ```
 ///
-/// # Replay
-/// Entries, settlements, refunds and resets of an outage wait in a journal. A task on the current tokio runtime replays them: many
-/// logs at a time, in order within a log, with a pause after an error, until none is left. No call waits for it.
+/// # What is carried over
+/// For each log, the cost of its local entries, by cells of a 32nd of its longest window. Once the primary store responds, a sweep
+/// sends one record per cell, at most 64 logs at a time. No call waits for it. It runs on the tokio runtime of whoever calls, which
+/// needs timers. If that runtime ends, the next call starts the sweep again.
 ///
-/// - A step whose answer was lost is repeated under the same id, so an entry counts once.
-/// - An entry keeps its age. The primary store's clock decides, whatever the local one says. If the log already holds a newer
-///   entry, the replayed one counts from that on, so it may count for longer than it should.
-/// - What has expired is dropped, and so is an entry that was refunded before it was sent.
-/// - A call that timed out may have had its effect. Without an idempotency key it then counts twice.
+/// - A cell has the age of its newest entry, by the process's monotonic clock. It never lies in the primary store's future.
+///   Operations with a caller's time keep that time.
+/// - A cell is repeated with the same id until the primary store confirms it or it no longer counts, so a lost answer counts once.
+/// - The record keeps what any limit of the log's operations counts. Cells that no limit can tell apart are dropped, so attempts
+///   push out nothing.
 ///
-/// # What a window admits
-/// At most `max` in the primary store and, in each process, `max` in the local store, however many outages the window contains. A
-/// replay does not empty the local store.
+/// # What an outage costs
+#[doc = include_str!("fallback/costs.md")]
 ///
-/// # Ids and receipts
-/// This process repeats the verdict that it has given for an idempotency key, before and after the replay, as long as the entry
-/// counts. A receipt that it has issued works likewise. Other processes cannot know either: to them, the id is new until its replay,
-/// and has the primary store's verdict afterwards.
-///
-/// During an outage a settlement reports success unless its receipt has expired, and a reset reports that there was a log. Both
-/// describe the local log.
-///
-/// Under a limit with a [resolution](limiter_core::Limit::resolution), ids and receipts end after ten minutes. If the answer to a call
-/// with an id was lost and the replay comes later than that, the entry may count twice. A replayed entry is kept, so it merges
-/// ten minutes later than others.
+/// # Settlements and resets
+/// A settlement or refund asks the local log first, and goes to the primary store if that log does not hold the entry. A reset
+/// clears the local log and its cells, and returns what the primary store responds.
 ///
 /// # Memory
-/// The journal holds at most [`max_entries`](Self::max_entries) changes, and the oldest go first. After their replay it holds as many
-/// receipts, until they expire. A change or a receipt takes less than a KiB and the key. The local store has its own bound. An
-/// operation that appends nothing takes no memory.
+/// At most 100,000 logs are carried, which take up to about 130 MB and the keys. [`dropped`](Self::dropped) counts the logs beyond
+/// that. The local store has its own bound. An operation that appends nothing takes no memory.
 ///
 /// # Cancel safety
-/// As the primary store's. A reset of a log of which changes wait follows in the replay, even if its call is dropped. The replay
-/// belongs to no call. It ends with the last clone; call [`flush`](Self::flush) first.
+/// As the primary store's. A dropped reset has cleared the local log. The sweep belongs to no call. It ends with the last clone;
+/// call [`flush`](Self::flush) first.
 pub struct Fallback<P, L>(Arc<Shared<P, L>>);
 
+struct Shared<P, L> {
+    sweep: Arc<Sweep<P>>,
+    local: L,
+    local_decisions: AtomicU64,
+}
+
+/// Counts everything that a log holds.
+static TOTAL: Policy = policy!("4503599627370496/104249d");
+
 impl<P, L> Fallback<P, L> {
-    /// Returns `primary`, with `local` in its place while it is away.
+    /// Returns `primary`, with `local` in its place while it is down.
     #[must_use]
     pub fn new(primary: P, local: L) -> Self {
-        Self(Arc::new(Shared::new(primary, local)))
-    }
-
-    /// Sets how many changes are kept to be replayed. Default: 100,000.
-    ///
-    /// The oldest go if there are more. They count locally only, and [`dropped`](Self::dropped) counts them.
-    #[must_use]
-    pub fn max_entries(self, max_entries: usize) -> Self {
-        self.0.state().journal.max = max_entries;
-        self
+        let (sweep, local_decisions) = (Arc::new(Sweep::new(primary)), AtomicU64::new(0));
+        Self(Arc::new(Shared { sweep, local, local_decisions }))
     }
 
     /// Adds a listener, which is called once when an outage begins and once when it ends. Default: none.
     ///
     /// An outage begins with the first call that fails. It is over when the primary store has answered everything for a second.
-    /// The listener is called within the call, or the replay, that notices it.
+    /// The listener is called within the call, or the sweep, that notices it.
     #[must_use]
     pub fn on_outage(self, listener: impl Fn(Outage<'_>) + Send + Sync + 'static) -> Self {
-        self.0.outages.listen(listener);
+        self.0.sweep.outages.listen(listener);
         self
     }
 
     /// Returns the primary store.
     pub fn primary(&self) -> &P {
-        &self.0.primary
-    }
-
-    /// Returns the local store.
-    pub fn local(&self) -> &L {
-        &self.0.local
+        &self.0.sweep.primary
     }
 
     /// Whether an outage has begun and is not over.
     #[must_use]
     pub fn is_out(&self) -> bool {
-        self.0.outages.is_out()
+        self.0.sweep.outages.is_out()
     }
 
     /// Returns the nodes of the primary store that have failed since the start, and whether an outage of each is not over.
     #[must_use]
     pub fn nodes(&self) -> Vec<(Option<Arc<str>>, bool)> {
-        self.0.outages.nodes()
+        self.0.sweep.outages.nodes()
     }
 
     /// Returns how many calls the local store has decided.
     #[must_use]
     pub fn local_decisions(&self) -> u64 {
-        self.0.local_decisions()
+        self.0.local_decisions.load(Ordering::Relaxed)
     }
 
-    /// Returns how many changes were never replayed because the journal was full.
+    /// Returns how many logs wait to be carried over.
+    #[must_use]
+    pub fn carried_logs(&self) -> usize {
+        self.0.sweep.waiting()
+    }
+
+    /// Returns how many logs were never carried over because there were more than 100,000.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        self.0.state().journal.dropped()
+        self.0.sweep.locked(|carried| carried.dropped())
     }
 }
 
-impl<P: WindowStore, L: NowStore> Fallback<P, L> {
-    /// Returns how many changes wait to be replayed.
-    #[must_use]
-    pub fn journal_len(&self) -> usize {
-        self.0.lock().journal.changes()
-    }
-
-    /// Waits until all changes are replayed, but no longer than `timeout`. Returns how many are left.
+impl<P: WindowStore, L> Fallback<P, L> {
+    /// Waits until everything is carried over, but no longer than `timeout`. Returns how many logs are left.
     ///
     /// Call it at shutdown, after the last request.
     ///
     /// # Cancel safety
-    /// Nothing is lost: the replay goes on.
+    /// Nothing is lost: the sweep goes on.
     pub async fn flush(&self, timeout: Duration) -> usize {
         let deadline = later(timeout);
         loop {
-            self.0.start_replay(self.0.lock());
-            let left = self.journal_len();
+            self.0.sweep.start();
+            let left = self.carried_logs();
             let time_left = deadline.saturating_duration_since(Instant::now());
             if left == 0 || time_left.is_zero() {
                 return left;
@@ -161,64 +146,100 @@ impl<P: WindowStore, L: NowStore> Fallback<P, L> {
     }
 }
 
+impl<P: WindowStore, L: NowStore> Fallback<P, L> {
+    fn decide_locally(&self, op: &Op<'_>) -> Facts {
+        let Shared { sweep, local, local_decisions } = &*self.0;
+        local_decisions.fetch_add(1, Ordering::Relaxed);
+        let facts = sweep.locked(|carried| {
+            let facts = local.apply_now(op);
+            if let Outcome::Appended(entry) = facts.outcome {
+                carried.add(op, entry);
+            }
+            facts
+        });
+        sweep.start();
+        facts
+    }
+
+    /// Settles an entry that the local log holds.
+    fn settle_locally(&self, settlement: &Settlement<'_>) -> Option<SettlementFacts> {
+        // Most entries are the primary store's: they take no lock.
+        self.local_log(settlement.log, settlement.at).newest?;
+        let settled = self.0.sweep.locked(|carried| {
+            let total = || self.local_log(settlement.log, settlement.at).usage.first().map_or(0, |usage| usage.used);
+            let before = total();
+            let facts = self.0.local.settle_now(settlement);
+            if facts.applied {
+                carried.settle(settlement, (before, total()), &facts.log);
+            }
+            facts
+        });
+        self.0.sweep.start();
+        settled.applied.then_some(settled)
+    }
+
+    fn local_log(&self, log: LogKey<'_>, at: At) -> LogFacts {
+        let mut peek = Op::peek(log.key, &TOTAL).with_name(log.name);
+        peek.at = at;
+        self.0.local.apply_now(&peek).log
+    }
+}
+
 #[async_trait]
 impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        let answer = self.0.primary.apply(op).await;
-        self.0.outages.note(&answer, || self.place(op.log).node);
-        match answer {
-            Err(error) if error.is_retryable() => Ok(self.0.decide_locally(&op)),
-            Ok(facts) => Ok(self.0.answered(&op, facts)),
-            error => error,
+        let sweep = &self.0.sweep;
+        let answer = sweep.primary.apply(op).await;
+        sweep.outages.note(&answer, || self.place(op.log).node);
+        if answer.as_ref().is_err_and(Error::is_retryable) {
+            return Ok(self.decide_locally(&op));
         }
+        sweep.start();
+        answer
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        let mut sent = settlement;
-        match self.0.settle_locally(&settlement) {
-            Break(facts) => return Ok(facts),
-            Continue(receipt) => sent.receipt = receipt,
+        if let Some(facts) = self.settle_locally(&settlement) {
+            return Ok(facts);
         }
-        let answer = self.0.primary.settle(sent).await;
-        self.0.outages.note_change(&answer, || self.place(settlement.log).node);
-        match answer {
-            Err(error) if error.is_retryable() => Ok(self.0.settle_later(&settlement)),
-            answer => answer,
-        }
+        let answer = self.0.sweep.primary.settle(settlement).await;
+        self.0.sweep.outages.note_change(&answer, || self.place(settlement.log).node);
+        answer
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        let Some(reset) = self.0.begin_reset(log) else { return Ok(true) };
-        let answer = self.0.primary.reset(log).await;
-        self.0.outages.note_change(&answer, || self.place(log).node);
-        self.0.end_reset(&reset, answer)
+        let Shared { sweep, local, .. } = &*self.0;
+        sweep.locked(|carried| {
+            carried.remove(log);
+            local.reset_now(log);
+        });
+        let answer = sweep.primary.reset(log).await;
+        sweep.outages.note_change(&answer, || self.place(log).node);
+        answer
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        let attempted = || {
-            if self.0.may_repeat(&op) {
-                return None;
+        let sweep = &self.0.sweep;
+        match attempt(&sweep.primary, op) {
+            None => otherwise(),
+            Some(Err(error)) if error.is_retryable() => {
+                sweep.outages.failed(&error, &self.place(op.log).node, 1);
+                Poll::Ready(op.checked().map(|op| decide(&op, self.decide_locally(&op))))
             }
-            match attempt(&self.0.primary, op)? {
-                Err(error) if error.is_retryable() => {
-                    self.0.outages.failed(&error, &self.place(op.log).node, 1);
-                    Some(op.checked().map(|op| decide(&op, self.0.decide_locally(&op))))
-                }
-                answer => {
-                    self.0.outages.note_decision(&answer, || self.place(op.log).node);
-                    Some(answer)
-                }
+            Some(answer) => {
+                sweep.outages.note_decision(&answer, || self.place(op.log).node);
+                sweep.start();
+                Poll::Ready(answer)
             }
-        };
-        attempted().map_or_else(otherwise, Poll::Ready)
+        }
     }
 
     fn timer(&self) -> Option<&dyn Timer> {
-        self.0.primary.timer()
+        self.primary().timer()
     }
 
     fn place(&self, log: LogKey<'_>) -> LogPlace {
-        self.0.primary.place(log)
+        self.primary().place(log)
     }
 }
 
@@ -232,7 +253,7 @@ impl<P: fmt::Debug, L: fmt::Debug> fmt::Debug for Fallback<P, L> {
     /// Prints no keys, and locks nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Fallback");
-        out.field("primary", self.primary()).field("local", self.local()).field("is_out", &self.is_out());
+        out.field("primary", self.primary()).field("local", &self.0.local).field("is_out", &self.is_out());
         out.finish_non_exhaustive()
     }
 }

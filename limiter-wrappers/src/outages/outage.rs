@@ -117,7 +117,7 @@ impl OutageLog {
     }
 
     /// Notes the answer to a call that nobody waits for.
-    pub(crate) fn note_replay<T>(&self, answer: &Result<T, Error>, node: impl FnOnce() -> Node) {
+    pub(crate) fn note_sweep<T>(&self, answer: &Result<T, Error>, node: impl FnOnce() -> Node) {
         self.note_calls(answer, node, 0);
     }
 

@@ -1,4 +1,4 @@
-//! A fallback through outages every two seconds: after the last one, the primary store holds what was agreed, to the unit.
+//! A fallback through outages every two seconds: after the last one, the primary store holds what was agreed, or a stated cost more.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,7 +62,6 @@ async fn run<X: Scene>(scene: &mut X, soak: &Soak<X::Fault>, seconds_fast: u64) 
     for task in 0..4 {
         ledgers.spawn(keep_ledger(store.clone(), random.fork(), format!("ledger {task}"), until));
     }
-    let resets = tokio::spawn(reset_keys(store.clone(), until));
     let over = Arc::new(AtomicBool::new(false));
     let hot = tokio::spawn(hammer(store.clone(), Arc::clone(&over)));
     let faults: u64 = random_faults(scene, soak, &mut random, PAUSES).await.unwrap().values().sum();
@@ -79,92 +78,91 @@ async fn run<X: Scene>(scene: &mut X, soak: &Soak<X::Fault>, seconds_fast: u64) 
     over.store(true, Ordering::Relaxed);
     let worst = worst_window(hot.await.unwrap());
     assert!(worst <= 2 * HOT_MAX, "a window of {HOT_MAX} admitted {worst}");
-    // A log is replayed one step after the other, and a busy machine is slow.
+    // A busy machine is slow.
     assert_eq!((store.flush(6 * RECOVERY).await, store.dropped()), (0, 0));
     while store.is_out() {
         assert!(Instant::now() < recovered + RECOVERY, "the outage does not end");
+        // A settlement may have been the last call to a node, and nothing follows one that fails.
+        let _ = Limiter::new("ledger", LEDGER, store.clone()).peek(random.u64(..)).await.unwrap();
         sleep(Duration::from_millis(10)).await;
     }
     let server = direct(scene.direct_url()).await;
     let clock = Limiter::new("clock", policy!("1/1s"), server.clone());
     let mut entries = 0;
     while let Some(ledger) = ledgers.join_next().await {
-        for (key, expected, count) in ledger.unwrap() {
-            let status = Limiter::new("ledger", LEDGER, server.clone()).status(&*key).await.unwrap();
-            assert_eq!(status.used(), expected, "{key}");
+        for (key, Ledger { least, most, count }) in ledger.unwrap() {
+            let ledger = Limiter::new("ledger", LEDGER, server.clone());
+            let status = ledger.status(&*key).await.unwrap();
+            assert!((least..=most).contains(&status.used()), "{key}: {} of {least} to {most}", status.used());
             // No entry lies in the server's future.
             assert!(status.at() <= clock.status("").await.unwrap().at(), "{key}");
             entries += count;
+            // Nothing arrives after a reset, because nothing is being sent.
+            assert!(Limiter::new("ledger", LEDGER, store.clone()).reset(&*key).await.unwrap());
+            assert_eq!(ledger.status(&*key).await.unwrap().used(), 0, "{key}");
         }
-    }
-    let keys = resets.await.unwrap();
-    for key in 0..keys {
-        assert_eq!(Limiter::new("reset", LEDGER, server.clone()).status(key).await.unwrap().used(), 0, "{key}");
     }
     let events = events.lock().unwrap();
     assert!(events.iter().enumerate().all(|(i, began)| *began == (i % 2 == 0)), "{events:?}");
     let outages = events.len() / 2;
     let local = store.local_decisions();
-    println!(
-        "{faults} faults, {outages} outages, {entries} entries, {keys} resets, {local} decided locally, {worst} at worst"
-    );
-    assert!(entries > 100 && keys > 10 && outages > 0);
+    println!("{faults} faults, {outages} outages, {entries} entries, {local} decided locally, {worst} at worst");
+    assert!(entries > 100 && outages > 0);
 }
 
-/// Acquires, settles, refunds and repeats on one key after the other, and peeks at others. Returns the keys, what each must have used,
-/// and the number of its entries.
-async fn keep_ledger(store: Store, mut random: Rng, name: String, until: Instant) -> Vec<(String, u64, usize)> {
+/// What a key must have used.
+#[derive(Default)]
+struct Ledger {
+    least: u64,
+    /// Twice as much as all entries ever cost: a call that timed out may count twice, and what a sent cell held stays charged.
+    most: u64,
+    count: usize,
+}
+
+/// Acquires, settles and refunds on one key after the other, and peeks at others. Returns the keys, and what each must have used.
+async fn keep_ledger(store: Store, mut random: Rng, name: String, until: Instant) -> Vec<(String, Ledger)> {
     let limiter = Limiter::new("ledger", LEDGER, store);
-    let (mut ledgers, mut entries): (Vec<_>, Vec<(u64, Receipt)>) = (Vec::new(), Vec::new());
-    while Instant::now() < until || !entries.is_empty() {
+    let (mut ledgers, mut ledger) = (Vec::new(), Ledger::default());
+    let mut entries: Vec<(u64, Receipt)> = Vec::new();
+    while Instant::now() < until || ledger.count > 0 {
         let key = format!("{name} {}", ledgers.len());
         // The server takes longer to settle an entry, the more entries are newer.
-        if entries.len() == 300 || Instant::now() >= until {
-            ledgers.push((key, entries.iter().map(|(kept, _)| kept).sum(), entries.len()));
-            entries.clear();
+        if ledger.count == 300 || Instant::now() >= until {
+            ledger.least = entries.drain(..).map(|(kept, _)| kept).sum();
+            ledgers.push((key, std::mem::take(&mut ledger)));
             continue;
         }
         let (index, cost) = (random.usize(..entries.len().max(1)), random.u64(1..100));
         match (random.u8(..8), entries.get_mut(index)) {
             (0 | 1, Some((kept, receipt))) if *kept > 0 => {
-                let settled = limiter.settle(&*key, *receipt, cost).await.unwrap();
-                assert!(settled.applied(), "{key}: entry {index}");
-                *kept = cost;
+                ledger.most += 2 * cost;
+                // An error leaves open which cost it has.
+                *kept = match limiter.settle(&*key, *receipt, cost).await {
+                    Ok(settled) => {
+                        assert!(settled.applied(), "{key}: entry {index}");
+                        cost
+                    }
+                    Err(error) => {
+                        assert!(error.is_retryable(), "{key}: {error}");
+                        cost.min(*kept)
+                    }
+                };
             }
             (2, Some((kept, receipt))) => {
-                let _ = limiter.refund(&*key, *receipt).await.unwrap();
+                let _ = limiter.refund(&*key, *receipt).await;
                 *kept = 0;
-            }
-            (3, Some((kept, receipt))) if *kept > 0 => {
-                let again = limiter.acquire(&*key).cost(*kept).id(index as u128).await.unwrap();
-                assert!(again.allowed(), "{key}: entry {index}");
-                *receipt = again.receipt().unwrap();
             }
             (4, _) => drop(limiter.peek(random.u64(..)).await.unwrap()),
             _ => {
-                let new = limiter.acquire(&*key).cost(cost).id(entries.len() as u128).await.unwrap();
-                assert!(new.allowed(), "{key}: entry {}", entries.len());
+                let new = limiter.acquire(&*key).cost(cost).await.unwrap();
+                assert!(new.allowed(), "{key}: entry {}", ledger.count);
+                (ledger.most, ledger.count) = (ledger.most + 2 * cost, ledger.count + 1);
                 entries.push((cost, new.receipt().unwrap()));
             }
         }
         sleep(Duration::from_millis(random.u64(0..40))).await;
     }
     ledgers
-}
-
-/// Uses key after key, and resets each in the end. Returns the number of keys.
-async fn reset_keys(store: Store, until: Instant) -> u64 {
-    let limiter = Limiter::new("reset", LEDGER, store);
-    let mut key = 0;
-    while Instant::now() < until {
-        for id in 0..3_u128 {
-            assert!(limiter.acquire(key).id(id).await.unwrap().allowed());
-            sleep(Duration::from_millis(10)).await;
-        }
-        limiter.reset(key).await.unwrap();
-        key += 1;
-    }
-    key
 }
 
 /// Acquires on one key until it is over. Returns when it was admitted.

@@ -6,16 +6,11 @@ use std::task::Poll;
 
 use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts};
-use limiter_core::{Decision, Error, Limiter, NowStore, Policy, WindowStore, policy};
+use limiter_core::{Decision, Error, Limiter, NowStore, WindowStore, policy};
 use limiter_memory::MemoryStore;
 pub(crate) use testbed::Does;
 
 pub(crate) type Faulty = testbed::Faulty<MemoryStore>;
-
-/// Returns what a log of the limiter `t` has used, beyond the maximum too.
-pub(crate) fn used(server: &Faulty, key: impl AsRef<[u8]>, policy: &Policy) -> u64 {
-    server.store().apply_now(&Op::peek(&key, policy).with_name("t".into())).log.usage[0].used
-}
 
 /// A faulty store that answers at once while it is told to.
 #[derive(Clone, Debug, Default)]
