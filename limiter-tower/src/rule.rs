@@ -66,6 +66,9 @@ pub struct Charge {
     /// The units. 0 charges nothing, and the response still reports the usage.
     pub cost: u64,
     /// The policy, such as a gold customer's. `None` is the limiter's own.
+    ///
+    /// A charge that exceeds the limiter's own policy is neither settled nor refunded. If such charges have to be, make the largest
+    /// policy the limiter's own.
     pub policy: Option<Arc<Policy>>,
 }
 
