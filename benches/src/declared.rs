@@ -1,9 +1,7 @@
 //! The scenarios and goals, which `benches/scenarios/*.json` declare. Data alone: what measures them imports it.
 
-pub(crate) mod http;
 pub mod memory;
 pub mod redis;
-pub(crate) mod service;
 
 use std::sync::LazyLock;
 
@@ -49,19 +47,13 @@ impl Goal {
     }
 }
 
-fn parse<S: DeserializeOwned>(text: &str) -> Declared<S> {
+pub(crate) fn parse<S: DeserializeOwned>(text: &str) -> Declared<S> {
     serde_json::from_str(text).expect("the scenarios are valid")
 }
 
 /// One operation in memory.
 pub static MEMORY: LazyLock<Declared<memory::Scenario>> =
     LazyLock::new(|| parse(include_str!("../scenarios/memory.json")));
-/// Requests through axum.
-pub(crate) static HTTP: LazyLock<Declared<http::Scenario>> =
-    LazyLock::new(|| parse(include_str!("../scenarios/http.json")));
-/// Requests to the server.
-pub(crate) static SERVICE: LazyLock<Declared<service::Scenario>> =
-    LazyLock::new(|| parse(include_str!("../scenarios/service.json")));
 /// Decisions in Redis.
 pub static REDIS: LazyLock<Declared<redis::Scenario>> =
     LazyLock::new(|| parse(include_str!("../scenarios/redis.json")));

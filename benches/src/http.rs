@@ -1,6 +1,7 @@
 //! A request through axum: without a limit, with this library's layer and with `tower_governor`'s, header fields on.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -14,12 +15,12 @@ use limiter_core::{Limit, Limiter};
 use limiter_memory::MemoryStore;
 use limiter_tower::key::PeerAddress;
 use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
+use serde::Deserialize;
 use tower::{Service, ServiceExt};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
-use crate::declared::HTTP;
-use crate::declared::http::Scenario;
+use crate::declared::{Declared, parse};
 use crate::record::Figures;
 use crate::turns::{self, Contestant, Run};
 
@@ -27,15 +28,29 @@ pub(crate) const BARE: &str = "bare app";
 pub(crate) const OURS: &str = "limiter-tower";
 pub(crate) const GOVERNOR: &str = "tower_governor";
 
+pub(crate) static HTTP: LazyLock<Declared<Scenario>> = LazyLock::new(|| parse(include_str!("../scenarios/http.json")));
+
+/// Requests of a number of addresses in turns.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Scenario {
+    pub(crate) name: String,
+    pub(crate) about: String,
+    limit: Limit,
+    addresses: u32,
+    #[serde(default)]
+    denied: bool,
+}
+
 /// Measures all scenarios.
 pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
-    HTTP.scenarios.iter().try_for_each(|scenario| run.scenario(&scenario.name, |full| compare(scenario, full)))
+    HTTP.scenarios.iter().try_for_each(|scenario| run.scenario(&scenario.name, || compare(scenario)))
 }
 
 /// Measures all apps in turns. The overhead is the time beyond the bare app's.
-fn compare(&Scenario { limit, addresses, denied, .. }: &Scenario, full: bool) -> Result<Figures> {
+fn compare(&Scenario { limit, addresses, denied, .. }: &Scenario) -> Result<Figures> {
     // Short turns: a change of the machine's other load then falls into few of them.
-    let (rounds, turn) = (if full { 3000 } else { 500 }, Duration::from_millis(1));
+    let (rounds, turn) = (3000, Duration::from_millis(1));
     let expected = if denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
     let mut all = [
         (BARE, app(), StatusCode::OK),

@@ -4,7 +4,6 @@
 
 #![allow(missing_debug_implementations, reason = "the peers have none")]
 
-mod clients;
 pub mod declared;
 mod http;
 pub mod measure;

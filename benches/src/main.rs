@@ -9,21 +9,18 @@ use limiter_benches::record::Group;
 use limiter_benches::render;
 
 /// Compares the limiter with its peers. Prints Markdown, writes the figures to benches/results, and renders from them
-/// benches/RESULTS*.md, docs/bench-*.svg, and sections of README.md and docs/operations.md.
+/// benches/RESULTS*.md, and sections of README.md and docs/operations.md.
 #[derive(Debug, Parser)]
 struct Args {
-    /// What to measure. Each takes less than three minutes without --full
+    /// What to measure
     #[arg(value_enum, default_value_t = Group::Memory)]
     group: Group,
-    /// Run longer turns, more of them, and all cells of the surface
-    #[arg(long)]
-    full: bool,
     /// Measure only scenarios whose names contain TEXT, and write no files. Cells of the surface have names like
     /// "10000 64 allowed 1"
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// Measure nothing, and render the documents again from the figures in benches/results
-    #[arg(long, conflicts_with_all = ["group", "full", "only"])]
+    #[arg(long, conflicts_with_all = ["group", "only"])]
     render: bool,
 }
 
@@ -33,7 +30,7 @@ fn main() -> Result<()> {
     if args.render {
         return render::write_all(workspace);
     }
-    let record = measure(args.group, args.full, args.only.as_deref())?;
+    let record = measure(args.group, args.only.as_deref())?;
     for (name, text) in render::sections(args.group, std::slice::from_ref(&record)) {
         println!("## {name}\n\n{text}");
     }

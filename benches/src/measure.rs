@@ -10,8 +10,8 @@ use crate::{http, memory, redis, service};
 ///
 /// # Errors
 /// If an answer is not as expected, or a server cannot be started.
-pub fn measure(group: Group, full: bool, only: Option<&str>) -> Result<Record> {
-    let mut run = Run::new(full, only);
+pub fn measure(group: Group, only: Option<&str>) -> Result<Record> {
+    let mut run = Run::new(only);
     let (measured, crates): (_, &[&str]) = match group {
         Group::Memory => {
             (memory::measure(&mut run), &["limiter-memory", "governor", "trypema", "limitador", "throttlecrab"])
@@ -22,5 +22,5 @@ pub fn measure(group: Group, full: bool, only: Option<&str>) -> Result<Record> {
         Group::Service => (service::measure(&mut run), &["limiter-server", "tonic"]),
     };
     measured?;
-    Ok(Record::new(group, full, run.server, crates, run.results))
+    Ok(Record::new(run.server, crates, run.results))
 }

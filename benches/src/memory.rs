@@ -25,28 +25,27 @@ use crate::turns::{self, Contestant, Run};
 /// Measures all scenarios.
 pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
     for scenario in &MEMORY.scenarios {
-        run.scenario(&scenario.name, |full| compare(scenario, full))?;
+        run.scenario(&scenario.name, || compare(scenario))?;
     }
-    run.scenario("admitted", |_| Ok(admission::measure()))?;
-    run.scenario("bytes", |_| Ok(bytes::measure()))?;
+    run.scenario("admitted", || Ok(admission::measure()))?;
+    run.scenario("bytes", || Ok(bytes::measure()))?;
     for limit in bytes::FULL {
-        run.scenario(&format!("full/{limit}"), |_| Ok(bytes::full_log(&limit.parse()?)))?;
+        run.scenario(&format!("full/{limit}"), || Ok(bytes::full_log(&limit.parse()?)))?;
     }
-    run.scenario(flood::FLOOD, |_| Ok(flood::measure()))
+    run.scenario(flood::FLOOD, || Ok(flood::measure()))
 }
 
 /// Measures the contestants of a scenario in turns. Returns nanoseconds per operation.
-fn compare(scenario: &Scenario, full: bool) -> Result<Figures> {
-    let (rounds, turn) = if full { (201, 20) } else { (31, 10) };
+fn compare(scenario: &Scenario) -> Result<Figures> {
     let fresh = scenario.workload.order == Order::Fresh;
-    let rounds = if fresh { rounds / 6 } else { rounds };
+    let rounds = if fresh { 5 } else { 31 };
     let contestants = contestants(scenario).into_iter().map(|(name, library, requests)| {
         let mut filled = Filled::new(library, &requests);
         let run = move |count| filled.run(count);
         if fresh {
             Contestant::counted(name, requests.workload.keys as u64, run)
         } else {
-            Contestant::timed(name, Duration::from_millis(turn), run)
+            Contestant::timed(name, Duration::from_millis(10), run)
         }
     });
     turns::measure(&mut contestants.collect::<Vec<_>>(), |round| round >= rounds)

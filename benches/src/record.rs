@@ -39,7 +39,7 @@ impl Group {
     pub(crate) const ALL: [Self; 5] = [Self::Memory, Self::Surface, Self::Redis, Self::Http, Self::Service];
 
     /// Returns the name of its records, and of the program's argument that selects it.
-    fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         format!("{self:?}").to_lowercase()
     }
 }
@@ -47,8 +47,6 @@ impl Group {
 /// The figures of a run, and their origin. A scenario whose workload changes needs a new name.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Record {
-    /// The program's arguments.
-    pub arguments: String,
     /// The processor, its hardware threads and the operating system.
     pub machine: String,
     /// The versions of the measured crates, and of the server.
@@ -59,10 +57,9 @@ pub struct Record {
 
 impl Record {
     /// Returns the record of a run on this machine.
-    pub(crate) fn new(group: Group, full: bool, server: Option<String>, crates: &[&str], results: Results) -> Self {
+    pub(crate) fn new(server: Option<String>, crates: &[&str], results: Results) -> Self {
         let versions: Vec<String> = server.into_iter().chain(crates.iter().filter_map(version)).collect();
-        let arguments = group.name() + if full { " --full" } else { "" };
-        Self { arguments, machine: machine(), versions: versions.join(", "), results }
+        Self { machine: machine(), versions: versions.join(", "), results }
     }
 
     /// Returns one figure.

@@ -1,4 +1,4 @@
-//! Decisions in Redis: server time, throughput and latency of clients, and bytes. Starts its own server;
+//! Decisions in Redis: server time and bytes. Starts its own server;
 //! `LIMITER_REDIS_SERVER` selects the binary.
 
 mod decider;
@@ -15,9 +15,10 @@ pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
     let server = Server::start().context("cannot start a server for the Redis group")?;
     run.server = Some(version(&server.info("server")?));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    REDIS.scenarios.iter().try_for_each(|scenario| {
-        run.scenario(&scenario.name, |full| run::measure(&runtime, &server.url(), scenario, full))
-    })
+    REDIS
+        .scenarios
+        .iter()
+        .try_for_each(|scenario| run.scenario(&scenario.name, || run::measure(&runtime, &server.url(), scenario)))
 }
 
 /// Returns `Redis 7.0.15` or `Valkey 8.1.4`, for example, from `INFO server`.

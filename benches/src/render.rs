@@ -1,7 +1,6 @@
 //! The documents that show figures. A page is written by hand, except for the sections between two comments, which are
 //! rendered from the records of all processor families.
 
-mod heat_map;
 mod memory;
 mod redis;
 mod service;
@@ -44,7 +43,7 @@ pub fn sections(group: Group, records: &[Record]) -> Sections {
 /// Returns the paths and texts of all documents, rendered from the committed records.
 ///
 /// # Errors
-/// If a record or a page cannot be read, no page shows a section, or a plot cannot be drawn.
+/// If a record or a page cannot be read, or no page shows a section.
 pub fn all(workspace: &Path) -> Result<Vec<(String, String)>> {
     let load = |group| Record::load_all(group, workspace);
     let mut rendered = Sections::from([("costs", memory::costs(&load(Group::Memory)?, &load(Group::Redis)?))]);
@@ -55,19 +54,18 @@ pub fn all(workspace: &Path) -> Result<Vec<(String, String)>> {
     let mut all = Vec::new();
     for path in PAGES {
         let mut page = fs::read_to_string(workspace.join(path)).with_context(|| format!("cannot read {path}"))?;
+        let mut sections = page.matches("limiter-benches -- --render` -->").count();
         for (name, text) in &rendered {
             if let Some(replaced) = with_section(&page, name, text) {
                 page = replaced;
                 unused.remove(name);
+                sections -= 1;
             }
         }
+        ensure!(sections == 0, "{path} has {sections} sections that no record fills");
         all.push((path.to_owned(), page));
     }
     ensure!(unused.is_empty(), "no page has the sections {:?}", unused.into_keys());
-    for record in load(Group::Surface)? {
-        let path = format!("docs/bench-surface-{}.svg", record.family().to_lowercase());
-        all.push((path, heat_map::draw(&record)?));
-    }
     Ok(all)
 }
 

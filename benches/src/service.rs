@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, LazyLock, mpsc};
 use std::thread;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use clap::Parser;
+use futures::{StreamExt, TryStreamExt, stream};
 use http::uri::PathAndQuery;
 use limiter_memory::MemoryStore;
 use limiter_server::options::Options;
@@ -16,6 +18,7 @@ use limiter_server::rules::Rules;
 use limiter_server::run::Server;
 use limiter_server::service::{Headers, Service};
 use limiter_server::store::Store;
+use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
@@ -24,11 +27,9 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
-use crate::clients::offer;
-use crate::declared::SERVICE;
-use crate::declared::service::Scenario;
+use crate::declared::{Declared, parse};
 use crate::record::{Figures, put};
-use crate::turns::{self, Contestant, Run};
+use crate::turns::{self, Contestant, Run, Turn};
 
 pub(crate) const OURS: &str = "limiter-server";
 pub(crate) const PEER: &str = "always OK";
@@ -37,14 +38,31 @@ pub(crate) const MEMORY: &str = "service/memory";
 /// The keys that its store may hold, a tenth of those requested.
 const HELD: usize = 1_000_000;
 
+pub(crate) static SERVICE: LazyLock<Declared<Scenario>> =
+    LazyLock::new(|| parse(include_str!("../scenarios/service.json")));
+
+/// Requests in flight.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Scenario {
+    pub(crate) name: String,
+    pub(crate) about: String,
+    in_flight: usize,
+    rules: usize,
+    descriptors: usize,
+    /// Whether the store is a Redis that is down.
+    #[serde(default)]
+    away: bool,
+}
+
 /// Measures all scenarios.
 pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
-    run.scenario(MEMORY, |_| memory())?;
-    SERVICE.scenarios.iter().try_for_each(|scenario| run.scenario(&scenario.name, |full| compare(scenario, full)))
+    run.scenario(MEMORY, memory)?;
+    SERVICE.scenarios.iter().try_for_each(|scenario| run.scenario(&scenario.name, || compare(scenario)))
 }
 
 /// Measures ours and the peer in turns.
-fn compare(scenario: &Scenario, full: bool) -> Result<Figures> {
+fn compare(scenario: &Scenario) -> Result<Figures> {
     let folder = tempfile::tempdir()?;
     let config = folder.path().join("limits.yaml");
     fs::write(&config, configuration(scenario.rules))?;
@@ -69,7 +87,7 @@ fn compare(scenario: &Scenario, full: bool) -> Result<Figures> {
 
     let client = runtime()?;
     let requests: Vec<RateLimitRequest> = (0..1_024).map(|i| request(scenario, i)).collect();
-    let (rounds, calls) = (if full { 61 } else { 15 }, 2000);
+    let (rounds, calls) = (15, 2000);
     let mut all = Vec::new();
     for (name, server) in [(OURS, &ours), (PEER, &peer)] {
         let channel = client.block_on(Endpoint::try_from(format!("http://{}", server.address))?.connect())?;
@@ -171,6 +189,24 @@ impl RateLimitService for AlwaysOk {
         let overall_code = Code::Ok.into();
         Ok(Response::new(RateLimitResponse { overall_code, statuses, response_headers_to_add: Vec::new() }))
     }
+}
+
+/// Makes `count` calls, and keeps so many of them in flight. Returns the median and the 99th percentile of their latencies in
+/// µs.
+async fn offer<C>(count: usize, in_flight: usize, call: impl Fn(usize) -> C) -> Result<Turn>
+where
+    C: Future<Output = Result<()>>,
+{
+    let timed = async |number| {
+        let start = Instant::now();
+        call(number).await?;
+        anyhow::Ok(start.elapsed().as_secs_f64() * 1e6)
+    };
+    let calls = stream::iter(0..count).map(timed).buffer_unordered(in_flight);
+    let mut latencies: Vec<f64> = calls.try_collect::<Vec<_>>().await?;
+    latencies.sort_by(f64::total_cmp);
+    let at = |percent: usize| latencies[(count * percent / 100).min(count - 1)];
+    Ok(vec![("half", at(50)), ("p99", at(99))])
 }
 
 async fn ask(channel: Channel, request: RateLimitRequest) -> Result<()> {

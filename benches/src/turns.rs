@@ -8,8 +8,6 @@ use crate::record::{Figures, Results, put};
 
 /// A run over scenarios, and its results so far.
 pub(crate) struct Run<'a> {
-    /// Whether to run longer turns, and more of them.
-    pub(crate) full: bool,
     only: Option<&'a str>,
     pub(crate) results: Results,
     /// The version of the server, if there is one.
@@ -17,15 +15,15 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    pub(crate) fn new(full: bool, only: Option<&'a str>) -> Self {
-        Self { full, only, results: Results::new(), server: None }
+    pub(crate) fn new(only: Option<&'a str>) -> Self {
+        Self { only, results: Results::new(), server: None }
     }
 
     /// Measures a scenario if its name contains the wanted text.
-    pub(crate) fn scenario(&mut self, name: &str, measure: impl FnOnce(bool) -> Result<Figures>) -> Result<()> {
+    pub(crate) fn scenario(&mut self, name: &str, measure: impl FnOnce() -> Result<Figures>) -> Result<()> {
         if self.only.is_none_or(|only| name.contains(only)) {
             eprintln!("{name}");
-            self.results.insert(name.to_owned(), measure(self.full).with_context(|| name.to_owned())?);
+            self.results.insert(name.to_owned(), measure().with_context(|| name.to_owned())?);
         }
         Ok(())
     }

@@ -16,7 +16,9 @@ pub struct Scenario {
     limits: Vec<Limit>,
     #[serde(default)]
     counting: Counting,
-    pub(crate) measure: Measure,
+    /// Whether only the bytes of one key are measured, and not the server's time.
+    #[serde(default)]
+    pub(crate) bytes: bool,
     #[serde(default = "one")]
     pub(crate) keys: usize,
     /// The closest limit of algorithms that spread it evenly. Default: the first limit.
@@ -51,18 +53,6 @@ pub(crate) enum Before {
     Steady(u64),
     /// The window is as long as this many entries take at the speed of the turn. The turn starts with a full window.
     Sliding(u64),
-}
-
-/// What is measured.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Measure {
-    /// The bytes of one key alone.
-    Bytes,
-    /// The server's time.
-    Server,
-    /// What this many tasks see that share one connection, each with one request in flight.
-    Clients(usize),
 }
 
 fn one<N: From<u8>>() -> N {

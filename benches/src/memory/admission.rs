@@ -12,36 +12,21 @@ use crate::record::{Figures, put};
 const WINDOW: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(5);
 
-/// Runs both loads, which takes five seconds. Returns the most admitted requests in any window of a second.
+/// Returns the most admitted requests in any window of a second.
 pub(crate) fn measure() -> Figures {
     let mut figures = Figures::new();
-    for (measure, load) in [("boundary", boundary()), ("steady", steady())] {
-        for (who, admitted) in offer(load) {
-            put(&mut figures, who, measure, worst_window(&admitted) as f64);
-            // In the end, the steady load's.
-            put(&mut figures, who, "total", admitted.len() as f64);
-        }
+    for (who, admitted) in offer() {
+        put(&mut figures, who, "boundary", worst_window(&admitted) as f64);
     }
     figures
 }
 
-/// Times since the start, each with a number of requests.
-type Load = Vec<(Duration, usize)>;
-
-/// Twice the limit arrives just before and just after the end of the first second.
-fn boundary() -> Load {
+/// Sends twice the limit just before and just after the end of the first second. Returns when each library's admitted requests
+/// were sent. Their admission was no earlier.
+fn offer() -> Vec<(&'static str, Vec<Instant>)> {
     let steps = (158..243).filter(|i| !(198..203).contains(i)).map(|i| (STEP * i, 5));
     // The first request opens a fixed window, which ends almost unused.
-    [(Duration::ZERO, 1)].into_iter().chain(steps).collect()
-}
-
-/// Four times the limit arrives evenly for three seconds.
-fn steady() -> Load {
-    (0..600).map(|i| (STEP * i, 2)).collect()
-}
-
-/// Returns when each library's admitted requests were sent. Their admission was no earlier.
-fn offer(load: Load) -> Vec<(&'static str, Vec<Instant>)> {
+    let load = [(Duration::ZERO, 1)].into_iter().chain(steps);
     let key = "user:00000000001".to_owned();
     let limiters = PEERS.map(|library| (library.limiter)(&policy!("100/1s")));
     let mut admitted: Vec<_> = PEERS.iter().map(|library| (library.name, Vec::new())).collect();

@@ -1,8 +1,7 @@
 //! Floods limiters with new keys, and times each call to find the slowest.
 
 use std::fmt::Write;
-use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use limiter_core::{Limiter, policy};
@@ -18,9 +17,8 @@ const BOUNDED: &str = "limiter, at most 100,000 keys";
 const LARGER: &str = "limiter, at most 1,000,000 keys";
 const UNBOUNDED: &str = "limiter";
 const GOVERNOR: &str = "governor";
-const IDLE: &str = "a loop that waits";
 /// All contestants, in the order of the table.
-pub(crate) const FLOODED: [&str; 5] = [BOUNDED, LARGER, UNBOUNDED, GOVERNOR, IDLE];
+pub(crate) const FLOODED: [&str; 4] = [BOUNDED, LARGER, UNBOUNDED, GOVERNOR];
 const KEYS: u32 = 10_000_000;
 
 /// Floods all contestants. Returns the mean, quantiles and the maximum of the calls in nanoseconds, and the bytes held at the
@@ -35,14 +33,6 @@ pub(crate) fn measure() -> Figures {
     }
     let (before, governor) = (allocated(), (PEERS[1].limiter)(&policy));
     flood(&mut figures, GOVERNOR, before, |key| governor.allows(key));
-    drop(governor);
-    let fastest = figures.values().map(|figures| figures["mean"]).fold(f64::MAX, f64::min);
-    let length = Duration::from_nanos(fastest as u64);
-    flood(&mut figures, IDLE, allocated(), |_| {
-        let start = Instant::now();
-        while black_box(start).elapsed() < length {}
-        true
-    });
     figures
 }
 

@@ -13,9 +13,9 @@ use crate::declared::memory::{Order, Workload};
 use crate::record::{Figures, put};
 use crate::turns::{self, Contestant, Run};
 
-pub(crate) const KEYS: [usize; 5] = [1, 1024, 10_000, 100_000, 1_000_000];
-pub(crate) const ENTRIES: [u32; 5] = [1, 4, 16, 64, 256];
-pub(crate) const THREADS: [usize; 2] = [1, 2];
+const KEYS: [usize; 5] = [1, 1024, 10_000, 100_000, 1_000_000];
+const ENTRIES: [u32; 5] = [1, 4, 16, 64, 256];
+const THREADS: [usize; 2] = [1, 2];
 /// The most entries of all logs of a cell. More would take gigabytes.
 const MOST_ENTRIES: usize = 1 << 25;
 /// The fewest entries that a single busy key can have: the shortest window is a microsecond.
@@ -56,11 +56,6 @@ impl Cell {
     fn is_left_out(&self) -> bool {
         let too_short = self.keys == 1 && self.allowed && self.entries < FEWEST_OF_ONE_KEY;
         too_short || self.requests_in_a_window() > MOST_ENTRIES
-    }
-
-    /// Whether the cell takes long to fill.
-    fn is_long(&self) -> bool {
-        self.entries == 16 || self.entries == 256 || self.keys == 1_000_000 && self.entries > 1
     }
 
     /// Returns the number of requests in which all entries expire.
@@ -121,13 +116,12 @@ impl Cell {
 
 /// Measures all cells.
 pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
-    let full = run.full;
-    let mut cells = Cell::all().filter(|cell| !cell.is_left_out() && (full || !cell.is_long()));
-    cells.try_for_each(|cell| run.scenario(&cell.to_string(), |full| compare(&cell, full)))
+    let mut cells = Cell::all().filter(|cell| !cell.is_left_out());
+    cells.try_for_each(|cell| run.scenario(&cell.to_string(), || compare(&cell)))
 }
 
 /// Measures the libraries in turns.
-fn compare(cell: &Cell, full: bool) -> Result<Figures> {
+fn compare(cell: &Cell) -> Result<Figures> {
     const GUESS: Duration = Duration::from_nanos(300);
     let fill = |library: &Library, each| Filled::new(*library, &cell.requests(library, each));
     let mut all = LIBRARIES.map(|library| fill(&library, GUESS));
@@ -154,8 +148,7 @@ fn compare(cell: &Cell, full: bool) -> Result<Figures> {
         let turn = move || Ok(vec![("ns", cell.turn(library, filled))]);
         Contestant { name: library.name, turn: Box::new(turn) }
     });
-    let long = Duration::from_secs(if full { 3 } else { 1 });
-    let is_done = |round| round >= 5 && start.elapsed() >= long;
+    let is_done = |round| round >= 5 && start.elapsed() >= Duration::from_secs(1);
     let mut figures = turns::measure(&mut contestants.collect::<Vec<_>>(), is_done)?;
     put(&mut figures, LIBRARIES[0].name, "held", all[0].held());
     Ok(figures)

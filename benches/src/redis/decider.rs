@@ -1,4 +1,4 @@
-//! Those who decide in Redis: the limiter, the algorithm of `redis_rate`, and a no-op script.
+//! Those who decide in Redis: the limiter, and the algorithm of `redis_rate`.
 
 use std::time::Duration;
 
@@ -21,8 +21,6 @@ pub(super) enum Decider {
     /// The algorithm of `redis_rate`, with a burst and the seconds in which it refills. Called in the way of `redis_rate`: by
     /// digest, over a connection of the redis crate.
     Gcra(ConnectionManager, Script, (u64, u64)),
-    /// A baseline: a script that takes a key and an argument as long as the limiter's, and does nothing.
-    Noop(ConnectionManager, Script),
 }
 
 impl Decider {
@@ -31,7 +29,6 @@ impl Decider {
         Ok(match who {
             "limiter" => Self::Ours(limiter(connection, policy.clone())?),
             "GCRA" => Self::Gcra(connection, Script::new(include_str!("gcra.lua")), scenario.rate()),
-            "no-op" => Self::Noop(connection, Script::new("local key, request = KEYS[1], ARGV[1] return 1")),
             _ => bail!("no contestant has the name {who}"),
         })
     }
@@ -46,22 +43,16 @@ impl Decider {
                 let reply: (u64, u64, String, String) = call.invoke_async(&mut connection.clone()).await?;
                 reply.0 == cost
             }
-            Self::Noop(connection, script) => {
-                let mut call = script.key(format!("none:{key}"));
-                let reply: u64 = call.arg(&[0x80_u8; 35]).invoke_async(&mut connection.clone()).await?;
-                (reply == 1) == allowed
-            }
         };
         ensure!(verdict == allowed, "{key}: {verdict}, expected {allowed}");
         Ok(())
     }
 
-    /// Returns the Redis key that holds all of a key's data, if there is one.
-    pub(super) fn stored(&self, key: &str) -> Option<Vec<u8>> {
+    /// Returns the Redis key that holds all of a key's data.
+    pub(super) fn stored(&self, key: &str) -> Vec<u8> {
         match self {
-            Self::Ours(limiter) => Some(limiter.store().redis_key(LogKey::new(limiter.name(), key))),
-            Self::Gcra(..) => Some(format!("rate:{key}").into_bytes()),
-            Self::Noop(..) => None,
+            Self::Ours(limiter) => limiter.store().redis_key(LogKey::new(limiter.name(), key)),
+            Self::Gcra(..) => format!("rate:{key}").into_bytes(),
         }
     }
 }

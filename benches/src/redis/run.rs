@@ -4,31 +4,26 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
+use futures::{StreamExt, TryStreamExt, stream};
 use limiter_core::{Limit, Policy, Timestamp};
 use redis::aio::ConnectionManager;
 use tokio::runtime::Runtime;
 
 use super::decider::{Decider, connect, limiter};
-use crate::clients::offer;
-use crate::declared::redis::{Before, Measure, Scenario};
+use crate::declared::redis::{Before, Scenario};
 use crate::memory::requests::keys;
 use crate::record::{Figures, put};
 use crate::turns::{self, Contestant, Turn};
 
-/// The number of clients where the server's time is measured.
+/// The number of concurrent decisions.
 const TASKS: usize = 50;
 
 /// Measures one scenario.
-pub(super) fn measure(runtime: &Runtime, url: &str, scenario: &Scenario, full: bool) -> Result<Figures> {
+pub(super) fn measure(runtime: &Runtime, url: &str, scenario: &Scenario) -> Result<Figures> {
     let running = runtime.block_on(Running::new(url, scenario))?;
-    let (rounds, calls) = match scenario.measure {
-        Measure::Bytes => (0, 0),
-        // Short turns: other load then interrupts few of them.
-        Measure::Server if full => (381, 200),
-        Measure::Server => (151, 300),
-        Measure::Clients(tasks) => (if full { 61 } else { 15 }, if tasks == 1 { 2000 } else { 8000 }),
-    };
-    if scenario.keys > 1 && scenario.measure == Measure::Server && !scenario.restore {
+    // Short turns: other load then interrupts few of them.
+    let (rounds, calls) = if scenario.bytes { (0, 0) } else { (151, 300) };
+    if scenario.keys > 1 && !scenario.restore {
         let most = rounds * (calls + TASKS);
         ensure!(most <= scenario.keys, "each key is visited once at most: {most} visits of {} keys", scenario.keys);
     }
@@ -43,7 +38,7 @@ pub(super) fn measure(runtime: &Runtime, url: &str, scenario: &Scenario, full: b
     let mut figures = turns::measure(&mut contestants.collect::<Vec<_>>(), |round| round >= rounds)?;
     for (who, bytes, entries) in filled.into_iter().filter(|(_, bytes, _)| *bytes > 0) {
         put(&mut figures, who, "bytes", bytes as f64);
-        if scenario.measure == Measure::Bytes && who == "limiter" {
+        if scenario.bytes && who == "limiter" {
             put(&mut figures, who, "entries", entries as f64);
         }
     }
@@ -81,9 +76,9 @@ impl<'a> Running<'a> {
         if let Before::Sliding(entries) = scenario.before {
             running.policy = Limit::per_hour(1_000_000)?.into();
             let mut side = running.connected(url, "limiter").await?;
-            running.offer(&mut side, &running.keys, 500, TASKS, true).await?;
+            running.offer(&mut side, &running.keys, 500, true).await?;
             let start = Instant::now();
-            running.offer(&mut side, &running.keys, 4000, TASKS, true).await?;
+            running.offer(&mut side, &running.keys, 4000, true).await?;
             let window = start.elapsed() * u32::try_from(entries)? / 4000;
             let max = scenario.policy()?.largest_max();
             running.policy = Limit::new(max, Duration::from_micros(window.as_micros() as u64))?.into();
@@ -109,10 +104,9 @@ impl<'a> Running<'a> {
         };
         let key = &self.keys[0];
         match (self.scenario.before, who) {
-            (_, "no-op") => return Ok(side),
             (_, "GCRA") => side.decider.decide(key, units, true).await?,
             (Before::Units(_), _) => {
-                self.offer(&mut side, &self.keys[..1], units as usize, TASKS, true).await?;
+                self.offer(&mut side, &self.keys[..1], units as usize, true).await?;
             }
             _ => {
                 let limiter = limiter(self.connection.clone(), self.policy.clone())?;
@@ -148,27 +142,20 @@ impl<'a> Running<'a> {
 
     /// Makes one turn.
     async fn turn(&self, side: &mut Side<'_>, calls: usize) -> Result<Turn> {
-        let Scenario { measure, before, restore, denied, .. } = *self.scenario;
+        let Scenario { before, restore, denied, .. } = *self.scenario;
         let warm_up = match before {
             // Enough for the window to pass since the contestant's last turn, and to fill again.
             Before::Sliding(entries) if side.who == "limiter" => 4 * entries as usize,
             _ => TASKS.min(calls),
         };
-        let tasks = match measure {
-            Measure::Clients(tasks) => tasks,
-            Measure::Server | Measure::Bytes => TASKS,
-        };
-        self.offer(side, &self.keys, warm_up, tasks, !denied).await?;
+        self.offer(side, &self.keys, warm_up, !denied).await?;
         let (script, processor) = (self.script().await?, self.processor().await?);
-        let mut turn = self.offer(side, &self.keys, calls, tasks, !denied).await?;
-        turn.push(("processor", (self.processor().await? - processor) / calls as f64));
-        if measure == Measure::Server {
-            let after = self.script().await?;
-            let scripts = after.0 - script.0;
-            ensure!(scripts == calls as u64, "{scripts} scripts in {calls} decisions");
-            turn.retain(|(measure, _)| *measure == "processor");
-            turn.push(("script", (after.1 - script.1) as f64 / calls as f64));
-        }
+        self.offer(side, &self.keys, calls, !denied).await?;
+        let mut turn = vec![("processor", (self.processor().await? - processor) / calls as f64)];
+        let after = self.script().await?;
+        let scripts = after.0 - script.0;
+        ensure!(scripts == calls as u64, "{scripts} scripts in {calls} decisions");
+        turn.push(("script", (after.1 - script.1) as f64 / calls as f64));
         if side.who == "limiter" {
             turn.push(("entries", self.entries(side).await? as f64));
         }
@@ -188,20 +175,12 @@ impl<'a> Running<'a> {
         Ok(redis::cmd("ZCARD").arg(first).query_async(&mut self.connection.clone()).await?)
     }
 
-    /// Makes `count` decisions from concurrent tasks, and asserts each.
-    async fn offer(
-        &self,
-        side: &mut Side<'_>,
-        keys: &[String],
-        count: usize,
-        tasks: usize,
-        allowed: bool,
-    ) -> Result<Turn> {
+    /// Makes `count` decisions, [`TASKS`] at the same time, and asserts each.
+    async fn offer(&self, side: &mut Side<'_>, keys: &[String], count: usize, allowed: bool) -> Result<()> {
         let first = side.decisions;
         side.decisions += count;
-        let decide =
-            |number: usize| side.decider.decide(&keys[(first + number) % keys.len()], self.scenario.cost, allowed);
-        offer(count, tasks, decide).await
+        let decide = |number: usize| side.decider.decide(&keys[number % keys.len()], self.scenario.cost, allowed);
+        stream::iter(first..side.decisions).map(decide).buffer_unordered(TASKS).try_collect().await
     }
 
     async fn info(&self, section: &str) -> Result<String> {

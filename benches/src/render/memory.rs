@@ -7,7 +7,7 @@ use crate::declared::memory::Scenario;
 use crate::memory::bytes::FULL;
 use crate::memory::flood::{FLOOD, FLOODED};
 use crate::memory::libraries::{CACHED, FORMS, PEERS, PLAIN};
-use crate::record::Record;
+use crate::record::{Group, Record};
 
 const LIMITER: &str = PEERS[0].name;
 /// The scenarios that the README shows.
@@ -22,12 +22,7 @@ pub(super) fn sections(records: &[Record]) -> Sections {
     let peers = PEERS.map(|peer| peer.name);
     let each = |who: &[&str]| who.iter().map(|who| ((*who).to_owned(), (*who).to_owned())).collect::<Vec<_>>();
     let variants = [LIMITER, FORMS[0].name, FORMS[1].name, CACHED.name, PLAIN].map(|who| figure(who, who, "ns"));
-    let admissions = [
-        figure_of_each("around a boundary", "admitted", "boundary", 1.0),
-        figure_of_each("steady load", "admitted", "steady", 1.0),
-        figure_of_each("total", "admitted", "total", 1.0),
-        figure_of_each("ns, hot key allowed", "hot/allowed", "ns", 1.0),
-    ];
+    let admissions = [figure_of_each("admitted", "admitted", "boundary", 1.0)];
     let bytes = [("1 entry", "1"), ("10 entries", "10"), ("100 entries", "100"), ("each further entry", "further")]
         .map(|(title, measure)| figure_of_each(title, "bytes", measure, 1.0));
     let floods = [
@@ -41,14 +36,14 @@ pub(super) fn sections(records: &[Record]) -> Sections {
     let has_variants =
         |scenario: &Scenario| scenario.has("forms") || scenario.has(CACHED.name) || scenario.plain.is_some();
     Sections::from([
-        ("memory-origin", origin(records)),
+        ("memory-origin", origin(Group::Memory, records)),
         ("times", table(records, "scenario", &beside(&peers), scenarios(has_peers))),
         ("variants", table(records, "scenario", &variants, scenarios(has_variants))),
         ("admissions", table(records, "library", &admissions, each(&peers))),
         ("bytes", table(records, "library", &bytes, each(&peers))),
         ("floods", table(records, "contestant", &floods, each(&FLOODED))),
         ("memory-goals", goals(records, "ratio", &MEMORY.goals)),
-        ("speed-origin", origin(records)),
+        ("speed-origin", origin(Group::Memory, records)),
         ("speed", table(records, "scenario", &beside(&peers), scenarios(|scenario| SPEED.contains(&&*scenario.name)))),
     ])
 }

@@ -1,14 +1,13 @@
 //! The sections of decisions in Redis.
 
 use super::Sections;
-use super::table::{Column, column, figure, goals, latency, number, origin, ratio, row, table};
+use super::table::{Column, column, figure, goals, number, origin, ratio, row, table};
 use crate::declared::REDIS;
 use crate::declared::redis::Scenario;
-use crate::record::Record;
+use crate::record::{Group, Record};
 
 const LIMITER: &str = "limiter";
 const GCRA: &str = "GCRA";
-const CLIENTS: [&str; 3] = [LIMITER, GCRA, "no-op"];
 
 pub(super) fn sections(records: &[Record]) -> Sections {
     let show = |head: &str, columns: &[Column<'_>], prefix: &str| {
@@ -19,15 +18,12 @@ pub(super) fn sections(records: &[Record]) -> Sections {
         });
         table(records, head, columns, rows)
     };
-    let thousands = |figure: f64| number(figure / 1e3);
     let server = [
         figure(LIMITER, LIMITER, "script"),
         figure(GCRA, GCRA, "script"),
-        figure("no-op", "no-op", "script"),
         ratio("limiter to GCRA", LIMITER, "script", GCRA),
         figure("entries per key", LIMITER, "entries"),
     ];
-    let rates = CLIENTS.map(|who| column(who, move |record, name| record.get(name, who, "rate").map(thousands)));
     let per_unit = |record: &Record, name: &str| {
         Some(record.get(name, LIMITER, "bytes")? / name.split('/').nth(1)?.parse::<f64>().ok()?)
     };
@@ -51,11 +47,12 @@ pub(super) fn sections(records: &[Record]) -> Sections {
         }),
     ];
     Sections::from([
-        ("redis-origin", origin(records)),
+        ("redis-origin", origin(Group::Redis, records)),
         ("server-time", show("scenario", &server, "server/")),
-        ("throughput", show("tasks", &rates, "clients/")),
-        ("latency", show("tasks", &CLIENTS.map(|who| latency(who, who)), "clients/")),
-        ("sizing", origin(records) + "\n" + &show("entries of a log | compact up to", &sizing, "sizing/")),
+        (
+            "sizing",
+            origin(Group::Redis, records) + "\n" + &show("entries of a log | compact up to", &sizing, "sizing/"),
+        ),
         ("redis-bytes", show("units", &bytes, "bytes/")),
         ("redis-goals", goals(records, "server time relative to GCRA", &REDIS.goals)),
     ])

@@ -2,10 +2,10 @@
 
 use super::Sections;
 use super::table::{figure, goals, latency, origin, ratio, row, table};
-use crate::declared::{HTTP, SERVICE};
-use crate::http;
-use crate::record::Record;
-use crate::service::{MEMORY, OURS, PEER};
+use crate::http::{self, HTTP};
+
+use crate::record::{Group, Record};
+use crate::service::{MEMORY, OURS, PEER, SERVICE};
 
 pub(super) fn sections(records: &[Record]) -> Sections {
     let columns = [
@@ -19,7 +19,7 @@ pub(super) fn sections(records: &[Record]) -> Sections {
     let memory = [("10,000,000 keys, at most 1,000,000 held".to_owned(), MEMORY.to_owned())];
     let unit = "processor time relative to always OK, unless another unit is named";
     Sections::from([
-        ("service-origin", origin(records)),
+        ("service-origin", origin(Group::Service, records)),
         ("service", table(records, "scenario", &columns, scenarios)),
         ("service-memory", table(records, "requests of", &[figure("MiB", OURS, "MiB")], memory)),
         ("service-goals", goals(records, unit, &SERVICE.goals)),
@@ -36,7 +36,7 @@ pub(super) fn http_sections(records: &[Record]) -> Sections {
     ];
     let scenarios = HTTP.scenarios.iter().map(|scenario| row(&scenario.name, &scenario.about));
     Sections::from([
-        ("http-origin", origin(records)),
+        ("http-origin", origin(Group::Http, records)),
         ("http", table(records, "scenario", &columns, scenarios)),
         ("http-goals", goals(records, "overhead to tower_governor's", &HTTP.goals)),
     ])

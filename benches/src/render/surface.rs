@@ -3,7 +3,7 @@
 use super::Sections;
 use super::table::{beside, figure, number, origin, table};
 use crate::memory::surface::{Cell, LIBRARIES};
-use crate::record::Record;
+use crate::record::{Group, Record};
 
 const LIMITER: &str = LIBRARIES[0].name;
 
@@ -16,7 +16,7 @@ pub(super) fn sections(records: &[Record]) -> Sections {
         (format!("{keys} | {entries} | {verdict} | {threads}"), cell.to_string())
     };
     Sections::from([
-        ("surface-origin", origin(records)),
+        ("surface-origin", origin(Group::Surface, records)),
         ("surface", table(records, "keys | entries | verdict | threads", &columns, Cell::all().map(row))),
         ("speed-faster", records.iter().map(faster).collect()),
     ])

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::declared::Goal;
-use crate::record::Record;
+use crate::record::{Group, Record};
 
 /// Returns what a table shows of a record, in the row of an item.
 type Cell<'a> = dyn Fn(&Record, &str) -> Option<String> + 'a;
@@ -108,10 +108,9 @@ pub(super) fn goals(records: &[Record], what: &str, goals: &[Goal]) -> String {
 }
 
 /// Returns how the figures were measured.
-pub(super) fn origin(records: &[Record]) -> String {
-    let line = |record: &Record| {
-        let Record { arguments, machine, versions, .. } = record;
-        format!("- `cargo run --release -p limiter-benches -- {arguments}` on {machine}, with {versions}.\n")
+pub(super) fn origin(group: Group, records: &[Record]) -> String {
+    let line = |Record { machine, versions, .. }: &Record| {
+        format!("- `cargo run --release -p limiter-benches -- {}` on {machine}, with {versions}.\n", group.name())
     };
     records.iter().map(line).collect()
 }
