@@ -292,6 +292,18 @@ async fn nothing_is_missing_that_a_limit_could_tell_apart() {
     }
 }
 
+/// Sentence 5: the newest cells that together reach the maximum are sent, and no others.
+#[tokio::test(start_paused = true)]
+async fn cells_beyond_the_maximum_go() {
+    let scene = Scene::new(policy!("5/64s").with_counting(Counting::Attempts));
+    scene.server.set(Does::Refuse);
+    for cost in [5, 4, 3, 2] {
+        sleep(LONG).await;
+        let _ = scene.limiter.acquire("key").cost(cost).await.unwrap();
+    }
+    assert_eq!(scene.carried().await, ["record 3", "record 2"]);
+}
+
 /// Sentences 5 and 6: attempts on one key push out nothing, and beyond 100,000 logs the oldest go.
 #[tokio::test(start_paused = true)]
 async fn attempts_push_out_nothing_but_too_many_logs_do() {
