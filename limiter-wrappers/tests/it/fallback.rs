@@ -242,7 +242,7 @@ async fn times_given_by_the_caller_are_kept_and_expire() {
 async fn an_error_pauses_the_logs_of_its_node_only() {
     let scene = Scene::new(policy!("5/1h"));
     scene.server.set(Does::Refuse);
-    for log in 0..300 {
+    for log in 0..1500 {
         scene.acquire(&format!("{log}@dead"), 1).await;
     }
     scene.acquire("log@live", 1).await;
@@ -254,7 +254,7 @@ async fn an_error_pauses_the_logs_of_its_node_only() {
         if is_dead { Does::Corrupt } else { Does::Answer }
     });
     sleep(Duration::from_millis(400)).await;
-    assert_eq!((scene.used("log@live"), scene.store.carried_logs()), (1, 300));
+    assert_eq!((scene.used("log@live"), scene.store.carried_logs()), (1, 1500));
     let calls = *calls.lock().unwrap();
     assert!((64..=5 * 64).contains(&calls), "{calls}");
     scene.carried().await;
@@ -332,7 +332,7 @@ async fn attempts_push_out_nothing_but_too_many_logs_do() {
 async fn settlements_change_cells_until_they_are_frozen() {
     // The units that the server counts in the end, if 2 of 4 units are refunded, settled to 1, and settled to 7: before their cell
     // is frozen, while its answer is lost, and after it is confirmed.
-    for (stage, expected) in [("before", [2, 3, 9]), ("frozen", [4, 4, 9]), ("confirmed", [4, 4, 9])] {
+    for (stage, expected) in [("before", [2, 3, 9]), ("frozen", [4, 4, 9]), ("confirmed", [5, 5, 10])] {
         for (cost, expected) in [0, 1, 7].into_iter().zip(expected) {
             let scene = Scene::new(policy!("50/64s"));
             let healthy = scene.acquire("key", 1).await;
@@ -342,7 +342,12 @@ async fn settlements_change_cells_until_they_are_frozen() {
             match stage {
                 "before" => {}
                 "frozen" => scene.server.rule(|verb, _| if verb == "record" { Does::LoseAnswer } else { Does::Answer }),
-                _ => drop(scene.carried().await),
+                _ => {
+                    scene.carried().await;
+                    scene.server.set(Does::Refuse);
+                    // Another cell, which is not the receipt's.
+                    scene.acquire("key", 1).await;
+                }
             }
             sleep(LONG).await;
             assert!(scene.settle("key", receipt, cost).await, "{stage} {cost}");
@@ -351,7 +356,7 @@ async fn settlements_change_cells_until_they_are_frozen() {
             assert_eq!(error.kind(), ErrorKind::Unavailable, "the entry is the primary store's");
             scene.carried().await;
             assert_eq!(scene.used("key"), expected, "{stage} {cost}");
-            assert!(scene.counts_for("key") < Duration::from_secs(55), "an entry was made younger: {stage} {cost}");
+            assert!(scene.counts_for("key") < Duration::from_secs(55), "younger than its entry: {stage} {cost}");
             assert!(scene.settle("key", healthy, 3).await && scene.used("key") == expected + 2);
         }
     }
