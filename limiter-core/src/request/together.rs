@@ -132,18 +132,18 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
     pub async fn decide_with(&mut self, tolerate: impl Fn(&Error) -> bool, late: impl Future<Output = Error>) -> bool {
         let mut late = pin!(maybe_done(late));
         let mut denied = self.is_denied();
-        let mut undecided = self.parts.iter().filter(|part| part.may_deny() && !part.is_made()).count();
-        let mut several = self.parts.iter().any(Part::is_made);
+        let mut undecided = self.parts.iter().filter(|part| part.may_deny() && !part.life.is_made()).count();
+        let mut several = self.parts.iter().any(|part| part.life.is_made());
         for turn in [Turn::MayNotFit, Turn::Records, Turn::Advises] {
-            for part in self.parts.iter_mut().filter(|part| part.turn() == turn && !part.is_made()) {
+            for part in self.parts.iter_mut().filter(|part| part.turn() == turn && !part.life.is_made()) {
                 undecided -= usize::from(part.may_deny());
                 let may_refund = part.may_deny() && !part.keeps_charge;
                 let keep = self.is_refundable || (may_refund && undecided > 0);
                 // A drop would refund the calls before this one alone.
                 let keep = [keep, keep || (may_refund && several)];
-                match in_time(poll_fn(|context| part.poll(denied, keep, context)), late.as_mut()).await {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) | Err(error) => part.fail(error, &tolerate),
+                let call = poll_fn(|context| part.poll(denied, keep, context));
+                if let Ok(Err(error)) | Err(error) = in_time(call, late.as_mut()).await {
+                    part.fail(error, &tolerate);
                 }
                 denied |= part.denies();
                 several = true;
@@ -192,7 +192,7 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
     /// Forgets the outcomes after a denial, so that the next decision makes the calls again. [Kept](Part::keep_charge) charges stay,
     /// and their calls are not made again.
     pub fn forget(&mut self) {
-        self.parts.iter_mut().for_each(Part::forget);
+        self.parts.iter_mut().for_each(|part| part.life.forget());
     }
 
     /// Takes the first error of a call that denies.

@@ -1,12 +1,11 @@
 //! A batch of acquires gets the decisions that the acquires get one by one.
 
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
 
-use crate::slow_store::SlowStore;
+use crate::slow_store::{SlowStore, wait};
 use async_trait::async_trait;
 use futures::FutureExt;
 use futures::executor::block_on;
@@ -54,13 +53,7 @@ impl WindowStore for Sometimes {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.enter(&op);
         // Longer for some than for others.
-        let mut left = op.cost % 5;
-        poll_fn(|context| {
-            context.waker().wake_by_ref();
-            left = left.saturating_sub(1);
-            if left == 0 { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+        wait((op.cost % 5).saturating_sub(1)).await;
         self.leave(&op);
         Ok(self.oracle.apply_now(&op))
     }
@@ -74,14 +67,12 @@ impl WindowStore for Sometimes {
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        let attempted = || {
-            op.cost.is_multiple_of(3).then(|| {
-                self.enter(&op);
-                self.leave(&op);
-                self.oracle.decide_now(op)
-            })
-        };
-        attempted().map_or_else(otherwise, Poll::Ready)
+        if !op.cost.is_multiple_of(3) {
+            return otherwise();
+        }
+        self.enter(&op);
+        self.leave(&op);
+        self.oracle.try_decide(op, otherwise)
     }
 }
 

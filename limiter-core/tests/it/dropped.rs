@@ -2,8 +2,8 @@
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
 
+use futures::FutureExt;
 use futures::executor::block_on;
 use futures::future::join_all;
 use limiter_core::request::{Background, Part, PartOutcome, Together};
@@ -46,10 +46,6 @@ impl Call {
             _ if self.fails || (!is_record && self.cost > MAX) => Err(()),
             _ => Ok(is_record || !self.is_too_large()),
         }
-    }
-
-    fn refunds_in_place(&self) -> bool {
-        (self.tries || self.waits[0] == 0) && self.waits[1] == 0
     }
 }
 
@@ -122,7 +118,8 @@ fn drop_after(polls: usize, resumes: usize, calls: &[Call], refundable: bool, co
     drop(all);
 
     let refunds = std::mem::take(&mut *refunds.lock().unwrap());
-    assert!(refunds.is_empty() || !calls.iter().all(Call::refunds_in_place), "they need no background");
+    let in_place = |call: &Call| (call.tries || call.waits[0] == 0) && call.waits[1] == 0;
+    assert!(refunds.is_empty() || !calls.iter().all(in_place), "they need no background");
     block_on(join_all(refunds));
     for (i, (call, (_, meter))) in calls.iter().zip(&limiters).enumerate() {
         let cost = meter.status("k").now().unwrap().used() - call.before;
@@ -135,11 +132,7 @@ fn drop_after(polls: usize, resumes: usize, calls: &[Call], refundable: bool, co
 
 fn poll(all: &mut Together<'_>, polls: usize) -> Option<Result<bool, Error>> {
     let mut deciding = pin!(all.decide());
-    let mut context = Context::from_waker(Waker::noop());
-    (0..polls).find_map(|_| match deciding.as_mut().poll(&mut context) {
-        Poll::Ready(result) => Some(result),
-        Poll::Pending => None,
-    })
+    (0..polls).find_map(|_| deciding.as_mut().now_or_never())
 }
 
 proptest! {

@@ -29,16 +29,21 @@ impl Default for SlowStore {
 
 impl SlowStore {
     /// Waits, then counts the call.
-    async fn wait(&self, mut waits: u32) -> Result<(), Error> {
-        poll_fn(|context| {
-            context.waker().wake_by_ref();
-            waits = waits.wrapping_sub(1);
-            if waits == u32::MAX { Poll::Ready(()) } else { Poll::Pending }
-        })
-        .await;
+    async fn wait(&self, polls: u32) -> Result<(), Error> {
+        wait(polls.into()).await;
         self.calls.fetch_add(1, Ordering::Relaxed);
         if self.fails { Err(Error::new(ErrorKind::Unavailable, "connection refused")) } else { Ok(()) }
     }
+}
+
+/// Returns `Pending` so often.
+pub(crate) async fn wait(polls: u64) {
+    let mut left = 0..polls;
+    poll_fn(|context| {
+        context.waker().wake_by_ref();
+        left.next().map_or(Poll::Ready(()), |_| Poll::Pending)
+    })
+    .await;
 }
 
 #[async_trait]

@@ -1,17 +1,17 @@
 //! One decision over several limiters.
 
-use std::future::{pending, poll_fn};
+use std::future::pending;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 
+use futures::FutureExt;
 use futures::executor::block_on;
 use futures::future::join_all;
 use limiter_core::request::{Background, Part, PartOutcome, Together};
 use limiter_core::{BoxFuture, Error, ErrorKind, Limiter, SharedStore, Timestamp, policy};
 use limiter_testkit::OracleStore;
 
-use crate::slow_store::SlowStore;
+use crate::slow_store::{SlowStore, wait};
 
 /// The stores of each case: one answers without waiting, one needs a future.
 fn stores() -> [SharedStore; 2] {
@@ -37,9 +37,7 @@ fn all_are_charged_or_none_and_the_wait_is_the_longest() {
         let (five, two) = limiters(&store);
         let short = Limiter::new("short", policy!("1/1s"), store.clone());
         let calls = || Together::new().and(five.acquire("k").cost(2)).and(two.acquire("k")).and(short.acquire("k"));
-        let mut first = calls();
-        assert!(block_on(first.decide()).unwrap());
-        drop(first);
+        assert!(block_on(calls().decide()).unwrap());
         assert_eq!([used(&five), used(&two), used(&short)], [2, 1, 1]);
         assert!(block_on(two.acquire("k")).unwrap().allowed());
         let mut second = calls();
@@ -78,12 +76,7 @@ fn a_store_that_is_late_fails_and_all_are_refunded() {
         let sink = Arc::clone(&refunds);
         let mut three = Together::new().and(five.acquire("k")).and(limiter.acquire("k")).and(two.acquire("k"));
         three.refund_in(Background::new(move |refund| sink.lock().unwrap().push(refund)));
-        let mut polls = 0..9;
-        let timeout = poll_fn(|context| {
-            context.waker().wake_by_ref();
-            let error = || Error::new(ErrorKind::Timeout, "too late");
-            if polls.next().is_none() { Poll::Ready(error()) } else { Poll::Pending }
-        });
+        let timeout = wait(9).map(|()| Error::new(ErrorKind::Timeout, "too late"));
         assert!(!block_on(three.decide_with(|_| false, timeout)));
         assert_eq!(three.take_error().unwrap().kind(), ErrorKind::Timeout);
         drop(three);

@@ -80,12 +80,6 @@ pub(super) struct Calling {
     answer: Mutex<BoxFuture<'static, Result<Decision, Error>>>,
 }
 
-impl Calling {
-    fn into_answer(self) -> BoxFuture<'static, Result<Decision, Error>> {
-        self.answer.into_inner().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Life {
     pub(super) const fn is_made(&self) -> bool {
         !matches!(self, Self::Asked | Self::Calling(_))
@@ -112,11 +106,7 @@ impl Life {
         }
     }
 
-    pub(super) fn fail(&mut self, error: Error, denies: bool) {
-        let late = if let Self::Calling(calling) = mem::replace(self, Self::Asked) { Some(calling) } else { None };
-        *self = Self::Failed { error: Some(error), denies, late };
-    }
-
+    /// Forgets the outcome, so that the call is made again, unless it is charged already.
     pub(super) fn forget(&mut self) {
         *self = match mem::replace(self, Self::Asked) {
             charged @ Self::Charged { .. } => charged,
@@ -156,7 +146,9 @@ impl<S: WindowStore + Clone> Part<'_, S> {
         }
         let (answer, immediately): (BoxFuture<'static, _>, _) = match mem::replace(&mut self.life, Life::Asked) {
             Life::Charged { decision, immediately } => (Box::pin(ready(Ok(decision))), immediately),
-            Life::Calling(calling) | Life::Failed { late: Some(calling), .. } => (calling.into_answer(), false),
+            Life::Calling(calling) | Life::Failed { late: Some(calling), .. } => {
+                (calling.answer.into_inner().unwrap_or_else(PoisonError::into_inner), false)
+            }
             _ => return,
         };
         let target = self.target.to_owned();

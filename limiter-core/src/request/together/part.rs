@@ -1,6 +1,7 @@
 //! One call of a decision over several limiters: what it asks, and its options.
 
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,13 +119,9 @@ impl<'a, S> Part<'a, S> {
         }
     }
 
-    pub(super) const fn is_made(&self) -> bool {
-        self.life.is_made()
-    }
-
     /// Returns whether the call denies, or may deny once it is made.
     pub(super) const fn may_deny(&self) -> bool {
-        self.denies() || (!self.is_advisory && !self.is_made())
+        self.denies() || (!self.is_advisory && !self.life.is_made())
     }
 
     pub(super) fn turn(&self) -> Turn {
@@ -152,12 +149,9 @@ impl<'a, S> Part<'a, S> {
         let Target { limiter, key, .. } = &self.target;
         let error = if error.limiter_name().is_none() { error.with_log(limiter.log(key)) } else { error };
         let denies = !self.is_advisory && !tolerate(&error);
-        self.life.fail(error, denies);
-    }
-
-    /// Forgets the outcome, so that the call is made again, unless it is charged already.
-    pub(super) fn forget(&mut self) {
-        self.life.forget();
+        let late =
+            if let Life::Calling(calling) = mem::replace(&mut self.life, Life::Asked) { Some(calling) } else { None };
+        self.life = Life::Failed { error: Some(error), denies, late };
     }
 }
 
