@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use fastrand::Rng;
-use limiter_core::store::{LogKey, Op};
-use limiter_core::{Clock, Counting, ErrorKind, Limiter, NowStore, Policy, Receipt, Timestamp, WithClock, policy};
+use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
+use limiter_core::{
+    Clock, Counting, Error, ErrorKind, Limiter, NowStore, Policy, Receipt, Timestamp, WindowStore, WithClock, policy,
+};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::{DenialCache, Fallback, Outage};
 use tokio::runtime::{Builder, Handle};
@@ -198,7 +201,45 @@ async fn an_entry_keeps_its_age() {
     }
 }
 
-/// Sentence 4: no entry is later than the primary store's clock, or earlier than it should be if the clock is read slowly.
+/// A store whose answers take a second.
+#[derive(Debug)]
+struct Slow(Memory);
+
+#[async_trait]
+impl WindowStore for Slow {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        let facts = self.0.apply_now(&op);
+        sleep(Duration::from_secs(1)).await;
+        Ok(facts)
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        Ok(self.0.settle_now(&settlement))
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        Ok(self.0.reset_now(log))
+    }
+}
+
+/// Sentence 4: an entry may count for longer than it should, but not shorter.
+#[tokio::test(start_paused = true)]
+async fn an_old_reading_of_the_clock_makes_no_entry_older() {
+    let clock = Virtual(Instant::now(), 0);
+    let memory = || WithClock::new(MemoryStore::new(), clock);
+    let server = testbed::Faulty::new(Slow(memory()));
+    let store = Fallback::new(server.clone(), memory());
+    server.set(Does::Refuse);
+    let policy = policy!("5/64s");
+    let appended = Limiter::new("t", policy.clone(), store.clone()).acquire("key").await.unwrap().at();
+    server.set(Does::Answer);
+    assert_eq!(store.flush(LONG).await, 0);
+    let at = appended.saturating_add(Duration::from_micros(63_999_999));
+    let peek = Op::peek("key", &policy).with_name("t".into()).at(at);
+    assert_eq!(server.store().0.apply_now(&peek).log.usage[0].used, 1);
+}
+
+/// Sentence 4: no entry is later than the primary store's clock, or earlier than it should be if the answer comes late.
 #[tokio::test(start_paused = true)]
 async fn a_slow_answer_makes_no_entry_older() {
     let scene = Scene::new(policy!("5/64s"));
