@@ -25,7 +25,7 @@ pub use sequence::Plan;
 pub use sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
 pub use sequence::replay::{Mismatch, replay, replay_blocking};
 pub use spawn::Task;
-pub use strategy::{cases, limits, policies};
+pub use strategy::{cases, policies};
 pub use suite::Suite;
 pub use suite::failure::Failure;
 pub use suite::report::{Phase, Report};

@@ -31,7 +31,7 @@ pub(crate) const START: u64 = 1_700_000_000_000_000;
 
 /// Returns limits of 1 to 8 units within windows of 1 to 60 µs or 72 minutes. A few have up to 100 units, or no
 /// reachable maximum. Half of them have a resolution.
-pub fn limits() -> impl Strategy<Value = Limit, Tree: Send> {
+fn limits() -> impl Strategy<Value = Limit, Tree: Send> {
     (0..16_u8, 1..=8_u64, 0..WINDOWS.len(), 0..FRACTIONS.len()).prop_map(|(kind, max, window, fraction)| {
         let max = match kind {
             14 => 8 + max * 11,

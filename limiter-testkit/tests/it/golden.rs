@@ -1,4 +1,4 @@
-//! The golden traces are complete, agree with the definitions, and convert to text.
+//! The golden traces are complete and agree with the definitions.
 
 use limiter_core::store::{Op, decide};
 use limiter_core::{Limiter, Name, NowStore, Policy, Timestamp};
@@ -59,22 +59,4 @@ fn the_stated_retry_time_is_exact_to_the_microsecond() {
         }
     }
     assert_eq!(denials, 28);
-}
-
-#[test]
-fn a_trace_converts_to_csv_and_json() {
-    let trace = traces().iter().find(|trace| trace.name == "weights").unwrap();
-    let csv: Vec<String> = trace.csv("k").lines().take(4).map(str::to_owned).collect();
-    assert_eq!(csv, ["at,key,cost,op", "0.000000,k,11,acquire", "0.000000,k,5,acquire", "1.900000,k,1,acquire"]);
-    let jsonl: Vec<String> = trace.jsonl("k").lines().map(str::to_owned).collect();
-    assert_eq!(jsonl.len(), trace.rows.len());
-    assert_eq!(jsonl[0], r#"{"at_us":0,"key":"k","op":"acquire","cost":11,"error":"cost_exceeds_limit"}"#);
-    assert_eq!(
-        jsonl[6],
-        r#"{"at_us":1900000,"key":"k","op":"acquire","cost":2,"allowed":false,"limit":10,"used":9,"remaining":1,"retry_after_us":100000,"refill_after_us":100000,"reset_after_us":2000000}"#
-    );
-    let steady = traces().iter().find(|trace| trace.name == "in-process log").unwrap().jsonl("k");
-    assert!(steady.contains(
-        r#"{"at_us":75000000,"key":"k","op":"acquire","cost":1,"allowed":false,"limit":3,"used":3,"remaining":0,"retry_after_us":5000000,"refill_after_us":5000000,"reset_after_us":55000000}"#
-    ));
 }
