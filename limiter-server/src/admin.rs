@@ -44,10 +44,10 @@ async fn reset(State(service): State<Arc<Service>>, body: Body) -> Result<Json<V
     let entries: Vec<(&str, &str)> = descriptor.iter().map(|(key, value)| (&**key, &**value)).collect();
     let rules = service.rules();
     let found = rules.find(&domain, &entries);
-    let Some((found, limiter)) = found.as_ref().and_then(|found| Some((found, found.rule.limiter()?))) else {
+    let Some(found) = found.filter(|found| found.rule.limiter().is_some()) else {
         return Err(Refusal::new(StatusCode::NOT_FOUND, "no rule limits this descriptor"));
     };
-    let existed = limiter.reset(&found.key).await?;
+    let existed = found.rule.reset(found.key.as_ref()).await?;
     service.denied().forget(found.rule, found.key.as_ref());
     Ok(Json(json!({ "rule": found.rule.path, "existed": existed })))
 }

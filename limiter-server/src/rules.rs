@@ -6,10 +6,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 
-use limiter_core::{KeyBuf, Limiter, SharedStore};
+use limiter_core::{Error, KeyBuf, Limiter, Policy, SharedStore, policy};
 use limiter_tower::Names;
 
 use crate::config::{self, Errors, File, Place};
+use crate::proto::RateLimitUnit;
 
 mod key;
 mod level;
@@ -18,6 +19,17 @@ mod tree;
 
 use level::Level;
 use reader::{Reader, Shared};
+
+/// The largest limits that descriptors can bring. As policies of their limiters, they keep all that a limit counts when its
+/// number changes.
+pub(crate) static OWN_LIMITS: [(RateLimitUnit, Policy); 6] = [
+    (RateLimitUnit::Second, policy!("4294967295/1s")),
+    (RateLimitUnit::Minute, policy!("4294967295/1m")),
+    (RateLimitUnit::Hour, policy!("4294967295/1h")),
+    (RateLimitUnit::Day, policy!("4294967295/1d")),
+    (RateLimitUnit::Month, policy!("4294967295/30d")),
+    (RateLimitUnit::Year, policy!("4294967295/365d")),
+];
 
 /// The rules of a configuration over a store.
 #[derive(Debug, Default)]
@@ -153,6 +165,8 @@ pub struct Rule {
     pub counts: Arc<Counts>,
     /// Where it stands.
     pub place: Place,
+    /// The limiters of limits that descriptors bring, by unit, made with the first such limit.
+    own: OnceLock<[Limiter; 6]>,
     /// The names of the limits in header fields, made with the first answer.
     names: OnceLock<Names>,
     /// The entries whose values are the key.
@@ -184,6 +198,34 @@ impl Rule {
             Effect::Limit(limiter) => Some(limiter),
             _ => None,
         }
+    }
+
+    /// Returns the limiter of limits per `unit` that descriptors bring; `None` if the rule has no limiter.
+    ///
+    /// Each unit has its own log, because an append with a short window drops entries that a longer one counts.
+    #[must_use]
+    pub fn own_limiter(&self, unit: RateLimitUnit) -> Option<&Limiter> {
+        let limiter = self.limiter()?;
+        let own = self.own.get_or_init(|| {
+            OWN_LIMITS.clone().map(|(unit, policy)| {
+                let name = format!("{},={}", limiter.name(), unit.as_str_name());
+                Limiter::new(name, policy, limiter.store().clone())
+            })
+        });
+        own.get(OWN_LIMITS.iter().position(|(other, _)| *other == unit)?)
+    }
+
+    /// Removes the logs of a key. Returns whether there was one.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn reset(&self, key: &[u8]) -> Result<bool, Error> {
+        let own = OWN_LIMITS.iter().filter_map(|(unit, _)| self.own_limiter(*unit));
+        let mut existed = false;
+        for limiter in self.limiter().into_iter().chain(own) {
+            existed |= limiter.reset(key).await?;
+        }
+        Ok(existed)
     }
 
     /// Returns the names of the rule's limits in header fields; `None` without a limiter.

@@ -108,7 +108,8 @@ async fn matching(rule: &Rule, key: &str) -> Result<Option<Value>, Error> {
 pub(super) async fn reset(State(service): State<Arc<Service>>, body: Body) -> Result<Json<Value>, Refusal> {
     let target: Target = read(body).await?;
     let rule = target.rule(&service)?;
-    let existed = limiter(&rule)?.reset(&target.key).await?;
+    limiter(&rule)?;
+    let existed = rule.reset(target.key.as_bytes()).await?;
     service.denied().forget(&rule, target.key.as_bytes());
     Ok(Json(json!({ "existed": existed })))
 }

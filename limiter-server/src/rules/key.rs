@@ -70,11 +70,6 @@ pub(super) fn limiter_name(domain: &str, path: &str) -> String {
     format!("{}/{path}", escaped(domain, &['/', '\\']))
 }
 
-/// Returns the name of the limiter of overrides. No path has it: they follow a `/`.
-pub(super) fn overrides_name(domain: &str) -> String {
-    escaped(domain, &['/', '\\'])
-}
-
 fn escaped(text: &str, special: &[char]) -> String {
     let mut out = String::with_capacity(text.len());
     for char in text.chars() {

@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
         let descriptors = self.list(&fields, "descriptors");
         let top = self.level(descriptors);
         let mut overrides = self.new_rule(OVERRIDES_PATH.to_owned(), fields.get("domain").unwrap_or(&tree));
-        let name = key::overrides_name(&self.domain);
+        let name = key::limiter_name(&self.domain, OVERRIDES_PATH);
         overrides.effect = Effect::Limit(Limiter::new(name, ANY_POLICY, self.shared.store.clone()));
         Some(Domain { top, overrides: Arc::new(overrides) })
     }
@@ -188,6 +188,7 @@ impl<'a> Reader<'a> {
             quota: false,
             counts: counts.unwrap_or_default(),
             place: Place { file: Arc::clone(&self.file), line: tree.line, column: tree.column },
+            own: OnceLock::new(),
             names: OnceLock::new(),
             open: Box::default(),
             label: None,

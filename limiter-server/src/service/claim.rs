@@ -1,14 +1,14 @@
 //! One descriptor of a request: the rule that it matches, and what it asks of its limiter.
 
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use limiter_core::request::{Part, PartOutcome, Together};
-use limiter_core::{KeyBuf, Limit, Policy, SharedStore};
+use limiter_core::{KeyBuf, Limit, Limiter, Policy, SharedStore};
 use smallvec::SmallVec;
 
 use crate::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit};
-use crate::rules::{Effect, Rule, Rules};
+use crate::rules::{Effect, OWN_LIMITS, Rule, Rules};
 
 /// What a rule's denial means for the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,9 @@ pub(super) struct Claim<'r> {
     /// Whether the rule is over its limit, in shadow mode too.
     pub(super) over: bool,
     wants: Wants,
+    /// That of the rule, or of the descriptor's own limit.
+    limiter: Option<&'r Limiter>,
+    /// The descriptor's own limit. It counts admitted requests, whatever the rule counts.
     policy: Option<Arc<Policy>>,
     /// The place of the call among those of the request.
     part: Option<usize>,
@@ -79,10 +82,11 @@ impl<'r> Claim<'r> {
         }
         let mut claim = Self::of(rule, key);
         claim.detailed = detailed;
-        match own {
-            Some(None) if claim.rule.is_some() => claim.wants = Wants::Anything,
-            Some(Some(policy)) if claim.rule.is_some() => claim.policy = Some(Arc::new(policy)),
-            _ => {}
+        if let (Some((unit, policy)), Some(rule)) = (own, rule) {
+            (claim.limiter, claim.policy) = (rule.own_limiter(unit), policy.map(Arc::new));
+            if claim.policy.is_none() {
+                claim.wants = Wants::Anything;
+            }
         }
         claim
             .set_cost(descriptor.hits_addend.as_ref().map_or(u64::from(request.hits_addend.max(1)), |hits| hits.value));
@@ -101,7 +105,8 @@ impl<'r> Claim<'r> {
             Some(rule) if rule.quota => Class::Quota,
             _ => Class::Enforced,
         };
-        Self { rule, class, key, detailed: None, over: false, wants, policy: None, part: None }
+        let limiter = rule.and_then(|rule| rule.limiter());
+        Self { rule, class, key, detailed: None, over: false, wants, limiter, policy: None, part: None }
     }
 
     fn set_cost(&mut self, cost: u64) {
@@ -116,7 +121,7 @@ impl<'r> Claim<'r> {
 
     /// Returns the policy that applies: the descriptor's own, or the rule's.
     fn policy(&self) -> Option<&Policy> {
-        self.policy.as_deref().or_else(|| Some(self.rule?.limiter()?.policy()))
+        self.policy.as_deref().or_else(|| Some(self.limiter?.policy()))
     }
 
     /// Returns whether no wait helps.
@@ -130,7 +135,7 @@ impl<'r> Claim<'r> {
 
     /// Adds the call. It charges nothing if the request is refused already.
     pub(super) fn ask(&mut self, together: &mut Together<'r, SharedStore>, refused: bool) {
-        let Some(limiter) = self.rule.and_then(|rule| rule.limiter()) else { return };
+        let Some(limiter) = self.limiter else { return };
         let mut part: Part<'_, _> = match self.wants {
             Wants::Nothing | Wants::Anything => return,
             Wants::TooMuch(_) => limiter.status(&self.key).into(),
@@ -155,15 +160,8 @@ impl<'r> Claim<'r> {
 
     /// Notes whether the rule is over its limit.
     pub(super) fn rule_on(&mut self, parts: &[Part<'r, SharedStore>]) {
-        let over = match (self.wants, self.part(parts).and_then(Part::outcome)) {
-            (_, Some(PartOutcome::Denied(_))) => true,
-            // A peek that may not deny is answered with the usage alone.
-            (Wants::Look, Some(PartOutcome::Uncharged(status))) => {
-                status.limits().iter().any(|limit| limit.remaining() == 0)
-            }
-            _ => self.is_hopeless(),
-        };
-        self.over = over;
+        let outcome = self.part(parts).and_then(Part::outcome);
+        self.over = self.is_hopeless() || matches!(outcome, Some(PartOutcome::Denied(_)));
     }
 
     /// Returns whether the descriptor is over its limit for the client. `spent` says whether all quotas are.
@@ -184,36 +182,31 @@ pub(super) fn rule<'r>(claims: &mut [Claim<'r>], parts: &[Part<'r, SharedStore>]
     quotas.peek().is_some() && quotas.all(|claim| claim.over)
 }
 
-/// Drops the rules that another rule of the request replaces.
+/// Drops the rules that other rules of the request replace, including those that are dropped themselves.
 pub(super) fn drop_replaced(claims: &mut [Claim<'_>]) {
-    for i in 0..claims.len() {
-        let Some(rule) = claims.get(i).and_then(|claim| claim.rule).filter(|rule| !rule.replaces.is_empty()) else {
-            continue;
-        };
-        let replaced = |name: &Option<String>| name.as_ref().is_some_and(|name| rule.replaces.contains(name));
-        for claim in claims.iter_mut().filter(|claim| claim.rule.is_some_and(|other| replaced(&other.name))) {
-            *claim = Claim::of(None, KeyBuf::new());
-        }
+    let replaced: HashSet<&str> =
+        claims.iter().filter_map(|claim| claim.rule).flat_map(|rule| &rule.replaces).map(|name| &**name).collect();
+    if replaced.is_empty() {
+        return;
+    }
+    let is_replaced = |rule: &Rule| rule.name.as_ref().is_some_and(|name| replaced.contains(&**name));
+    for claim in claims.iter_mut().filter(|claim| claim.rule.is_some_and(|rule| is_replaced(rule))) {
+        *claim = Claim::of(None, KeyBuf::new());
     }
 }
 
-/// Returns the policy of a limit that a request brings; `None` if it allows nothing.
-fn own_policy(limit: &RateLimitOverride) -> Result<Option<Policy>, String> {
-    const DAY: u64 = 86_400;
-    let seconds = match limit.unit() {
-        RateLimitUnit::Unknown => {
-            return Err(format!("limit.unit is {}, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR", limit.unit));
-        }
-        RateLimitUnit::Second => 1,
-        RateLimitUnit::Minute => 60,
-        RateLimitUnit::Hour => 3_600,
-        RateLimitUnit::Day => DAY,
-        RateLimitUnit::Month => 30 * DAY,
-        RateLimitUnit::Year => 365 * DAY,
+/// Returns the unit of a limit that a request brings, and its policy; `None` if it allows nothing.
+fn own_policy(limit: &RateLimitOverride) -> Result<(RateLimitUnit, Option<Policy>), String> {
+    let window = |policy: &Policy| policy.limits().first().map(|limit| limit.window().as_duration());
+    let largest = OWN_LIMITS.iter().find(|(unit, _)| *unit == limit.unit());
+    let Some(window) = largest.and_then(|(_, policy)| window(policy)) else {
+        return Err(format!("limit.unit is {}, expected SECOND, MINUTE, HOUR, DAY, MONTH or YEAR", limit.unit));
     };
+    let unit = limit.unit();
     if limit.requests_per_unit == 0 {
-        return Ok(None);
+        return Ok((unit, None));
     }
-    let limit = Limit::new(limit.requests_per_unit.into(), Duration::from_secs(seconds));
-    limit.and_then(|limit| Policy::new([limit])).map(Some).map_err(|error| format!("limit: {error}"))
+    let limit = Limit::new(limit.requests_per_unit.into(), window);
+    let policy = limit.and_then(|limit| Policy::new([limit])).map_err(|error| format!("limit: {error}"))?;
+    Ok((unit, Some(policy)))
 }

@@ -1,10 +1,11 @@
 //! Answers in Envoy's form.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use http::HeaderMap;
 use limiter_core::request::{Part, PartOutcome};
-use limiter_core::{Limit, LimitStatus, SharedStore};
+use limiter_core::{Limit, LimitStatus, Name, SharedStore};
 use limiter_tower::Fields;
 
 use super::claim::{Claim, Class, Wants};
@@ -18,9 +19,11 @@ pub(super) fn new(
     (admitted, spent): (bool, bool),
     fields: Option<&Fields>,
 ) -> RateLimitResponse {
+    // Only a denial refunds, and one part alone is the latest.
+    let latest = if admitted || parts.len() < 2 { Latest::new() } else { latest(claims, parts) };
     RateLimitResponse {
         overall_code: code(!admitted),
-        statuses: claims.iter().map(|claim| status(claim, parts, spent)).collect(),
+        statuses: claims.iter().map(|claim| status(claim, parts, &latest, spent)).collect(),
         response_headers_to_add: fields.map_or_else(Vec::new, |fields| headers(claims, parts, spent, fields)),
     }
 }
@@ -29,7 +32,26 @@ fn code(over: bool) -> i32 {
     if over { Code::OverLimit } else { Code::Ok }.into()
 }
 
-fn status(claim: &Claim<'_>, parts: &[Part<'_, SharedStore>], spent: bool) -> DescriptorStatus {
+/// By limiter, key and limit: what remains after all refunds, and when more does.
+type Latest<'p> = HashMap<(Name, &'p [u8], Limit), (u64, Duration)>;
+
+/// Returns the latest usage of each log. Parts of one log see it between refunds, each of which leaves more.
+fn latest<'p>(claims: &'p [Claim<'_>], parts: &[Part<'_, SharedStore>]) -> Latest<'p> {
+    let mut latest = Latest::new();
+    for (claim, part) in claims.iter().filter_map(|claim| Some((claim, claim.part(parts)?))) {
+        let Some(status) = part.status() else { continue };
+        for limit in &status.limits() {
+            let seen = (limit.remaining(), limit.refill_after());
+            let kept = latest.entry((part.limiter().name(), claim.key.as_ref(), limit.limit())).or_insert(seen);
+            if seen.0 >= kept.0 {
+                *kept = seen;
+            }
+        }
+    }
+    latest
+}
+
+fn status(claim: &Claim<'_>, parts: &[Part<'_, SharedStore>], latest: &Latest<'_>, spent: bool) -> DescriptorStatus {
     let mut out = DescriptorStatus { code: code(claim.denies(spent)), ..Default::default() };
     let Some(rule) = claim.rule else { return out };
     match rule.effect {
@@ -37,7 +59,7 @@ fn status(claim: &Claim<'_>, parts: &[Part<'_, SharedStore>], spent: bool) -> De
         Effect::Deny => out.current_limit = Some(limit(rule, None)),
         Effect::Exempt | Effect::Limit(_) => {}
     }
-    if let Some(seen) = claim.part(parts).and_then(|part| see(claim, part)) {
+    if let Some(seen) = claim.part(parts).and_then(|part| see(claim, part, latest)) {
         out.current_limit = Some(limit(rule, Some(seen.limit)));
         out.limit_remaining = saturated(seen.remaining);
         out.duration_until_reset = seen.duration.map(Into::into);
@@ -54,20 +76,27 @@ struct Seen {
     duration: Option<Duration>,
 }
 
-fn see(claim: &Claim<'_>, part: &Part<'_, SharedStore>) -> Option<Seen> {
-    let seen = |limit: &LimitStatus, duration| Seen { limit: limit.limit(), remaining: limit.remaining(), duration };
+fn see(claim: &Claim<'_>, part: &Part<'_, SharedStore>, latest: &Latest<'_>) -> Option<Seen> {
+    let latest = |limit: Limit| latest.get(&(part.limiter().name(), claim.key.as_ref(), limit)).copied();
+    let remaining = |limit, remaining| latest(limit).map_or(remaining, |(remaining, _)| remaining);
+    let seen = |limit: &LimitStatus, duration| Seen {
+        limit: limit.limit(),
+        remaining: remaining(limit.limit(), limit.remaining()),
+        duration,
+    };
     if let Wants::TooMuch(cost) = claim.wants() {
         return part.status()?.limits().iter().find(|limit| cost > limit.limit().max()).map(|limit| seen(limit, None));
     }
     match part.outcome()? {
         PartOutcome::Denied(denial) if claim.class != Class::Shadow => {
-            let (limit, remaining) = (denial.limit(), denial.remaining());
-            Some(Seen { limit, remaining, duration: denial.retry_after() })
+            let (limit, duration) = (denial.limit(), denial.retry_after());
+            Some(Seen { limit, remaining: remaining(limit, denial.remaining()), duration })
         }
         _ => {
             let status = part.status()?;
-            let (limit, remaining) = (status.limit(), status.remaining());
-            Some(Seen { limit, remaining, duration: Some(status.refill_after()) })
+            let limit = status.limit();
+            let (remaining, refill) = latest(limit).unwrap_or((status.remaining(), status.refill_after()));
+            Some(Seen { limit, remaining, duration: Some(refill) })
         }
     }
 }
@@ -110,6 +139,6 @@ fn headers(claims: &[Claim<'_>], parts: &[Part<'_, SharedStore>], spent: bool, f
 /// Returns the longest wait of the rules that deny; `None` if no wait helps one of them.
 fn retry_after(claims: &[Claim<'_>], parts: &[Part<'_, SharedStore>], spent: bool) -> Option<Duration> {
     let denying = claims.iter().filter(|claim| claim.denies(spent));
-    let wait = |claim: &Claim<'_>| see(claim, claim.part(parts)?)?.duration;
+    let wait = |claim: &Claim<'_>| see(claim, claim.part(parts)?, &Latest::new())?.duration;
     denying.map(wait).try_fold(None, |longest, wait| wait.map(|wait| longest.max(Some(wait))))?
 }

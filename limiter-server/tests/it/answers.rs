@@ -57,14 +57,20 @@ descriptors:
     rate_limit: { policy: 1000/1h~1m }
   - key: hammered
     rate_limit: { policy: '1/10s, 9/1h', counting: attempts }
+  - key: a
+    rate_limit: { unit: day, requests_per_unit: 9, name: A, replaces: [{ name: B }] }
+  - key: b
+    rate_limit: { unit: day, requests_per_unit: 1, name: B, replaces: [{ name: C }] }
+  - key: c
+    rate_limit: { unit: day, requests_per_unit: 1, name: C }
 ";
 
-struct Fixture {
+pub(super) struct Fixture {
     service: Service,
-    clock: MockClock,
+    pub(super) clock: MockClock,
 }
 
-fn fixture(headers: Headers) -> Fixture {
+pub(super) fn fixture(headers: Headers) -> Fixture {
     let clock = MockClock::new();
     let store: SharedStore = Arc::new(WithClock::new(MemoryStore::new(), clock.clone()));
     Fixture { service: over(store, headers), clock }
@@ -75,7 +81,7 @@ fn over(store: SharedStore, headers: Headers) -> Service {
 }
 
 /// Returns the request that a text means: `user=ann & site=x +2 & user=bob @9/HOUR`, with costs and limits of descriptors.
-fn request(domain: &str, text: &str, hits_addend: u32) -> RateLimitRequest {
+pub(super) fn request(domain: &str, text: &str, hits_addend: u32) -> RateLimitRequest {
     let descriptors = text.split(" & ").filter(|text| !text.is_empty()).map(|text| {
         let mut words = text.split(' ');
         let entry = |pair: &str| {
@@ -121,7 +127,7 @@ fn text(answer: &RateLimitResponse) -> String {
 }
 
 impl Fixture {
-    async fn ask(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Failure> {
+    pub(super) async fn ask(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Failure> {
         self.service.decide(request).await
     }
 
@@ -225,12 +231,18 @@ async fn if_one_descriptor_is_over_its_limit_none_is_charged() {
         (
             0,
             "user=di & user=di & user=di",
-            "OVER | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 2 60000000 | OVER user 3/MINUTE 0 60000000",
+            "OVER | OK user 3/MINUTE 2 60000000 | OK user 3/MINUTE 2 60000000 | OVER user 3/MINUTE 2 60000000",
         ),
         (0, "user=di & user=di", "OK | OK user 3/MINUTE 1 60000000 | OK user 3/MINUTE 0 60000000"),
         // A rule that replaces another one.
         (0, "site=x & strict=x", "OK | OK 0 | OK strict 1/DAY 0 86400000000"),
         (0, "site=x", "OK | OK whole site 5/SECOND 1 1000000"),
+        // Rules that replace each other, in any order. A dropped rule replaces others too.
+        (0, "a=x & b=x & c=x", "OK | OK A 9/DAY 8 86400000000 | OK 0 | OK 0"),
+        (0, "b=x & a=x & c=x", "OK | OK 0 | OK A 9/DAY 7 86400000000 | OK 0"),
+        (0, "c=x & a=x & b=x", "OK | OK 0 | OK A 9/DAY 6 86400000000 | OK 0"),
+        (0, "c=x & b=x & a=x", "OK | OK 0 | OK 0 | OK A 9/DAY 5 86400000000"),
+        (0, "b=x & c=x", "OK | OK B 1/DAY 0 86400000000 | OK 0"),
     ];
     let fixture = fixture(Headers::None);
     fixture.check(rows).await;
@@ -253,8 +265,18 @@ async fn quotas_deny_only_together() {
             "user=ann & monthly=x & yearly=x",
             "OVER | OK user 3/MINUTE 3 0 | OVER monthly 1/MONTH 0 2592000000000 | OVER yearly 2/YEAR 0 31536000000000",
         ),
+        // What can never fit hides neither a spent quota nor a denial in shadow mode.
+        (0, "never=x & monthly=x", "OVER | OVER never 0/UNKNOWN 0 | OVER monthly 1/MONTH 0 2592000000000"),
+        (0, "monthly=x +0 & user=ann +4", "OVER | OVER monthly 1/MONTH 0 2592000000000 | OVER user 3/MINUTE 3"),
+        (0, "tried=x", "OK | OK tried 1/WEEK 0 604800000000"),
+        (0, "never=x & tried=x", "OVER | OVER never 0/UNKNOWN 0 | OK tried 1/WEEK 0 604800000000"),
+        (0, "tried=x & user=ann +4", "OVER | OK tried 1/WEEK 0 604800000000 | OVER user 3/MINUTE 3"),
     ];
-    fixture(Headers::None).check(rows).await;
+    let fixture = fixture(Headers::None);
+    fixture.check(rows).await;
+    let rules = fixture.service.rules();
+    let tried = rules.iter().find(|rule| rule.path == "tried").unwrap();
+    assert_eq!((tried.counts.allowed.load(Relaxed), tried.counts.shadow_denied.load(Relaxed)), (1, 2));
 }
 
 #[tokio::test]
@@ -288,7 +310,9 @@ async fn costs_are_those_of_the_request_or_the_descriptor() {
 async fn a_descriptor_can_bring_its_own_limit() {
     let rows: &[(u64, &str, &str)] = &[
         (0, "user=ann @5/HOUR", "OK | OK user 5/HOUR 4 3600000000"),
-        (0, "user=ann", "OK | OK user 3/MINUTE 1 60000000"),
+        // It counts in a log of its own for each unit, which outlives a change of the number.
+        (0, "user=ann", "OK | OK user 3/MINUTE 2 60000000"),
+        (0, "user=ann @2/HOUR", "OK | OK user 2/HOUR 0 3600000000"),
         (0, "user=ann @2/HOUR", "OVER | OVER user 2/HOUR 0 3600000000"),
         (0, "user=ann @0/HOUR", "OVER | OVER user 0/UNKNOWN 0"),
         (0, "user=ann @2/HOUR +3", "OVER | OVER user 2/HOUR 0"),
@@ -441,7 +465,7 @@ async fn a_call_that_is_answered_at_once_is_made_once() {
         (
             0,
             "user=later & user=z +3 & user=z",
-            "OVER | OK user 3/MINUTE 2 60000000 | OK user 3/MINUTE 3 0 | OVER user 3/MINUTE 0 60000000",
+            "OVER | OK user 3/MINUTE 2 60000000 | OK user 3/MINUTE 3 0 | OVER user 3/MINUTE 3 60000000",
         ),
     ];
     Fixture { service, clock }.check(rows).await;

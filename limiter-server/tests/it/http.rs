@@ -52,9 +52,9 @@ fn envoys_messages_have_the_json_form_of_proto3() {
     for (more, code, remaining) in [
         (r#", "hits_addend": "2""#, 200, Value::Null),
         (r#", "hitsAddend": 0"#, 429, Value::Null),
-        (r#", "limit": {"requestsPerUnit": 9, "unit": "HOUR"}"#, 200, json!(5)),
+        (r#", "limit": {"requestsPerUnit": 9, "unit": "HOUR"}"#, 200, json!(8)),
         (r#", "unknown": [1]"#, 400, Value::Null),
-        (r#", "limit": {"requests_per_unit": 9, "unit": 3}, "hitsAddend": null"#, 200, json!(4)),
+        (r#", "limit": {"requests_per_unit": 9, "unit": 3}, "hitsAddend": null"#, 200, json!(7)),
     ] {
         let (status, answer) = ask("user=ann", more);
         assert_eq!((status, &answer["statuses"][0]["limitRemaining"]), (code, &remaining), "{more}: {answer}");

@@ -10,6 +10,7 @@ mod grpc;
 mod guard;
 mod http;
 mod lifecycle;
+mod own_limits;
 mod python;
 mod quota;
 mod readme;
