@@ -1,4 +1,4 @@
-//! Measures all contestants in turns, and writes the tables and plots.
+//! Measures all contestants in turns, and writes the tables.
 
 use std::path::Path;
 
