@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::time::Timestamp;
 
@@ -33,6 +33,14 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub trait Timer: Debug + Send + Sync + 'static {
     /// Returns a future that completes once `duration` has passed, never earlier.
     fn sleep(&self, duration: Duration) -> BoxFuture<'_, ()>;
+}
+
+/// The time by which timeouts are divided: with the feature `tokio`, that of its timers, which a test may pause.
+pub(crate) fn instant() -> Instant {
+    #[cfg(feature = "tokio")]
+    return tokio::time::Instant::now().into_std();
+    #[cfg(not(feature = "tokio"))]
+    Instant::now()
 }
 
 /// Sleeps on a tokio runtime. The runtime's time driver must be enabled.

@@ -29,8 +29,12 @@ impl LayerBuilder {
 }
 
 impl<R> LayerBuilder<R> {
-    /// Sets the timeout of the store for a try, over all rules. Default: 1 s. After it, the store counts as failed. Refunds after a
-    /// denial or a failure have the same time once more.
+    /// Sets how long the stores of all rules may take together for a try. Default: 700 ms. Refunds after a denial or a failure have
+    /// the same time once more.
+    ///
+    /// Each store gets half of the time that is left, the last one all of it. A stack with a fallback decides locally when its share is
+    /// over, so a request is answered in time, however many rules it meets. A store that ignores its share counts as failed
+    /// after the timeout.
     ///
     /// A store in memory answers at once and needs no timer. Any other one needs the [timer](Self::timer).
     pub fn timeout(mut self, timeout: Duration) -> Self {

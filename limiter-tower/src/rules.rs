@@ -38,7 +38,7 @@ type Observer = Box<dyn Fn(&Observation<'_>) + Send + Sync>;
 impl Rules {
     pub(crate) fn new(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> Self {
         let list: Box<[Rule]> = rules.into_iter().collect();
-        let timeout = Duration::from_secs(1);
+        let timeout = Duration::from_millis(700);
         let (policies, background) = (Policies::new(&list), default_background());
         let is_refundable = list.iter().any(|rule| rule.settles() || rule.handler_settles);
         Self { list, policies, failure, timeout, timer: None, background, observer: None, is_refundable }
@@ -90,7 +90,7 @@ impl Rules {
 
     /// Finds the keys and charges of a request.
     pub(crate) fn rulings(&self, head: &RequestHead<'_>) -> Rulings<'_> {
-        Rulings::new(&self.list, head, self.is_refundable)
+        Rulings::new(&self.list, head, self.is_refundable, self.timeout)
     }
 
     /// Decides if no store has to wait. Returns `false` if something is left to [`decide`](Self::decide).

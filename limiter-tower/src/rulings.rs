@@ -1,5 +1,7 @@
 //! The outcomes of the rules of a layer for a request.
 
+use std::time::Duration;
+
 use http::StatusCode;
 use limiter_core::SharedStore;
 use limiter_core::request::{Part, Together};
@@ -29,11 +31,10 @@ pub(crate) enum Applied {
 
 impl<'a> Rulings<'a> {
     /// Finds the keys and charges of a request.
-    pub(crate) fn new(rules: &'a [Rule], head: &RequestHead<'_>, is_refundable: bool) -> Self {
-        let mut rulings = Self::default();
-        if is_refundable {
-            rulings.together = Together::new().refundable();
-        }
+    pub(crate) fn new(rules: &'a [Rule], head: &RequestHead<'_>, is_refundable: bool, timeout: Duration) -> Self {
+        let together = Together::new().timeout(timeout);
+        let together = if is_refundable { together.refundable() } else { together };
+        let mut rulings = Self { together, ..Self::default() };
         for rule in rules {
             let applied = match call(rule, head) {
                 Ok(part) => {

@@ -21,6 +21,8 @@ pub(super) struct Call<'a, S, B> {
     pub(super) is_status: bool,
     /// How long to wait at most until an acquire fits.
     pub(super) within: Duration,
+    /// How long the store may take.
+    pub(super) timeout: Option<Duration>,
 }
 
 impl<S, B: Clone> Clone for Call<'_, S, B> {
@@ -32,8 +34,8 @@ impl<S, B: Clone> Clone for Call<'_, S, B> {
 impl<'a, S, B> Call<'a, S, B> {
     #[inline(always)]
     pub(super) fn new(limiter: &'a Limiter<S>, key: B, mode: Mode) -> Self {
-        let (policy, at, id, within) = (None, At::StoreClock, None, Duration::ZERO);
-        Self { limiter, key, policy, mode, cost: 1, at, id, keep: false, is_status: false, within }
+        let (policy, at, id, within, timeout) = (None, At::StoreClock, None, Duration::ZERO, None);
+        Self { limiter, key, policy, mode, cost: 1, at, id, keep: false, is_status: false, within, timeout }
     }
 }
 
@@ -51,7 +53,7 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
             id: self.id,
             keep: self.keep,
             is_status: self.is_status,
-            timeout: None,
+            timeout: self.timeout,
         }
     }
 

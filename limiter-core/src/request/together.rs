@@ -3,6 +3,7 @@
 mod background;
 mod life;
 mod part;
+mod time_left;
 
 use std::fmt;
 use std::future::{pending, poll_fn};
@@ -17,6 +18,7 @@ pub use self::background::Background;
 pub use self::life::PartOutcome;
 pub use self::part::Part;
 use self::part::Turn;
+use self::time_left::TimeLeft;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::SharedStore;
 use crate::store::WindowStore;
@@ -72,17 +74,27 @@ pub struct Together<'a, S: WindowStore + Clone = SharedStore> {
     parts: SmallVec<[Part<'a, S>; 2]>,
     background: Option<Background>,
     is_refundable: bool,
+    time: TimeLeft,
 }
 
 impl<'a, S: WindowStore + Clone> Together<'a, S> {
     /// Returns a decision over no limiters, which admits.
     pub fn new() -> Self {
-        Self { parts: SmallVec::new(), background: None, is_refundable: false }
+        Self { parts: SmallVec::new(), background: None, is_refundable: false, time: TimeLeft::default() }
     }
 
     /// Gives all charges receipts, so that they can be settled, and refunds them on drop until [`confirm`](Self::confirm).
     pub fn refundable(mut self) -> Self {
         self.is_refundable = true;
+        self
+    }
+
+    /// Sets how long the stores may take together. Default: as long as each takes.
+    ///
+    /// Each call hands [its share](crate::store::Op::timeout) down to its store, so that a stack with a fallback answers in time,
+    /// however many stores hang. A store that ignores it may take longer.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.time.timeout = Some(timeout);
         self
     }
 
@@ -107,7 +119,8 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
     /// Returns the same calls without what they borrow, so that they can move into a task.
     pub fn into_owned(mut self) -> Together<'static, S> {
         let parts = mem::take(&mut self.parts).into_iter().map(Part::into_owned).collect();
-        Together { parts, background: self.background.take(), is_refundable: self.is_refundable }
+        let Self { is_refundable, time, .. } = self;
+        Together { parts, background: self.background.take(), is_refundable, time }
     }
 
     /// Makes the calls. Returns `true` if none denies; otherwise all charges are refunded.
@@ -134,6 +147,8 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
         let mut denied = self.is_denied();
         let mut undecided = self.parts.iter().filter(|part| part.may_deny() && !part.life.is_made()).count();
         let mut several = self.parts.iter().any(|part| part.life.is_made());
+        let mut calls = self.parts.iter().filter(|part| !part.life.is_made()).count();
+        let time = &mut self.time;
         for turn in [Turn::MayNotFit, Turn::Records, Turn::Advises] {
             for part in self.parts.iter_mut().filter(|part| part.turn() == turn && !part.life.is_made()) {
                 undecided -= usize::from(part.may_deny());
@@ -141,12 +156,13 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
                 let keep = self.is_refundable || (may_refund && undecided > 0);
                 // A drop would refund the calls before this one alone.
                 let keep = [keep, keep || (may_refund && several)];
-                let call = poll_fn(|context| part.poll(denied, keep, context));
+                let call = poll_fn(|context| part.poll(denied, keep, || time.share(calls), context));
                 if let Ok(Err(error)) | Err(error) = in_time(call, late.as_mut()).await {
                     part.fail(error, &tolerate);
                 }
                 denied |= part.denies();
                 several = true;
+                calls -= 1;
             }
         }
         if denied {
@@ -193,6 +209,7 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
     /// and their calls are not made again.
     pub fn forget(&mut self) {
         self.parts.iter_mut().for_each(|part| part.life.forget());
+        self.time.restart();
     }
 
     /// Takes the first error of a call that denies.

@@ -3,6 +3,7 @@
 mod abandoned;
 mod addresses;
 mod common;
+mod hanging;
 mod header_fields;
 mod rules;
 mod settling;

@@ -4,6 +4,7 @@ use std::future::ready;
 use std::mem;
 use std::sync::{Mutex, PoisonError};
 use std::task::{self, Context, Poll};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 
@@ -118,8 +119,15 @@ impl Life {
 
 impl<S: WindowStore + Clone> Part<'_, S> {
     /// Makes the call, or only looks. `keep` says whether its charge may have to be refunded or settled: if the store answers
-    /// immediately, and otherwise. An error is the caller's to [note](Self::fail).
-    pub(super) fn poll(&mut self, looks: bool, keep: [bool; 2], context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+    /// immediately, and otherwise. `share` returns how long a store may take that does not. An error is the caller's to
+    /// [note](Self::fail).
+    pub(super) fn poll(
+        &mut self,
+        looks: bool,
+        keep: [bool; 2],
+        share: impl FnOnce() -> Option<Duration>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Error>> {
         let immediately = matches!(self.life, Life::Asked);
         if immediately {
             let ask = if looks && !self.keeps_charge { self.ask.look() } else { self.ask };
@@ -127,8 +135,8 @@ impl<S: WindowStore + Clone> Part<'_, S> {
                 self.life = Life::answered(ask, result?, true);
                 return Poll::Ready(Ok(()));
             }
-            let target = self.target.to_owned();
-            let answer = async move { ask.call(&target, keep[1]).apply().await };
+            let (target, timeout) = (self.target.to_owned(), share());
+            let answer = async move { Call { timeout, ..ask.call(&target, keep[1]) }.apply().await };
             self.life = Life::Calling(Calling { ask, answer: Mutex::new(Box::pin(answer)) });
         }
         let Life::Calling(Calling { ask, answer }) = &mut self.life else { return Poll::Ready(Ok(())) };
