@@ -1,6 +1,7 @@
 //! The metrics of the server.
 
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use metrics::{
@@ -14,6 +15,7 @@ use crate::service::{Failure, Service};
 const DURATION: &str = "limiter_server_request_duration_seconds";
 const ERRORS: &str = "limiter_server_errors_total";
 const DECISIONS: &str = "limiter_server_decisions_total";
+const HITS: &str = "limiter_server_hits_total";
 const DETAILED: &str = "limiter_server_detailed_decisions_total";
 const STORE_AWAY: &str = "limiter_server_store_away";
 const RULES: &str = "limiter_server_rules";
@@ -57,6 +59,7 @@ pub(crate) fn render(service: &Service) -> String {
 
 fn record(service: &Service) {
     describe_counter!(DECISIONS, Unit::Count, "Requests by rule and outcome.");
+    describe_counter!(HITS, Unit::Count, "Costs of requests by rule, whatever came of them.");
     describe_counter!(DETAILED, Unit::Count, "Requests by key and outcome, of rules with detailed metrics.");
     describe_gauge!(STORE_AWAY, Unit::Count, "1 while the store is away and the outage choice answers, otherwise 0.");
     describe_gauge!(RULES, Unit::Count, "Rules of the current configuration.");
@@ -67,6 +70,8 @@ fn record(service: &Service) {
     };
     let rules = service.rules();
     for rule in rules.with_overrides() {
+        let hits = rule.counts.hits.load(Relaxed);
+        counter!(HITS, "domain" => label(&rule.domain), "rule" => label(&rule.path)).absolute(hits);
         for (outcome, count) in rule.counts.by_outcome() {
             let (domain, rule) = (label(&rule.domain), label(&rule.path));
             counter!(DECISIONS, "domain" => domain, "rule" => rule, "outcome" => outcome).absolute(count);

@@ -285,6 +285,8 @@ pub struct Counts {
     pub denied: AtomicU64,
     /// Requests that a rule in shadow mode would have denied. They are not counted as allowed.
     pub shadow_denied: AtomicU64,
+    /// The costs of all requests, whatever came of them.
+    pub hits: AtomicU64,
 }
 
 impl Counts {

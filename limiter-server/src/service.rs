@@ -177,6 +177,9 @@ impl Service {
     /// Counts the rules of a request. A rule that would have allowed what another one denies counts nothing.
     fn count_all(&self, claims: &[Claim<'_>], admitted: bool, spent: bool) {
         for claim in claims {
+            if let Some(rule) = claim.rule {
+                rule.counts.hits.fetch_add(claim.hits, Relaxed);
+            }
             let verdict = match claim.over {
                 _ if claim.denies(spent) => Verdict::Denied,
                 true => Verdict::ShadowDenied,

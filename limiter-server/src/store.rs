@@ -126,7 +126,8 @@ impl Store {
         let (store, metrics) = (Arc::new(store), Metrics::named("memory"));
         let (sweeper, counted) = (Sweeper::start(&store, SWEEP)?, Arc::clone(&store));
         let report = Box::new(move || metrics.report_keys(counted.len()));
-        Ok(Self { report, _sweeper: Some(sweeper), ..Self::over(store) })
+        let observed = Arc::new(ObservedStore::new(store, metrics));
+        Ok(Self { report, _sweeper: Some(sweeper), ..Self::over(observed) })
     }
 
     fn watched<S: WindowStore + Report>(store: Arc<S>, nodes: fn(&S) -> Nodes) -> Self {

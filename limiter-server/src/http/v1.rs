@@ -1,6 +1,7 @@
 //! The whole API: acquire, record, peek, status, settle and refund of one descriptor.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use axum::Json;
@@ -127,6 +128,7 @@ async fn ask(
             false => Verdict::Denied,
         };
         if op == Op::Acquire {
+            rule.counts.hits.fetch_add(cost, Relaxed);
             service.count(rule, key, detailed.as_deref(), verdict);
         }
         allowed || rule.shadow

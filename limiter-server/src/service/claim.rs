@@ -29,6 +29,8 @@ pub(super) struct Claim<'r> {
     pub(super) class: Class,
     pub(super) key: KeyBuf,
     pub(super) detailed: Option<String>,
+    /// The cost.
+    pub(super) hits: u64,
     /// Whether the rule is over its limit, in shadow mode too.
     pub(super) over: bool,
     wants: Wants,
@@ -88,8 +90,8 @@ impl<'r> Claim<'r> {
                 claim.wants = Wants::Anything;
             }
         }
-        claim
-            .set_cost(descriptor.hits_addend.as_ref().map_or(u64::from(request.hits_addend.max(1)), |hits| hits.value));
+        claim.hits = descriptor.hits_addend.as_ref().map_or(u64::from(request.hits_addend.max(1)), |hits| hits.value);
+        claim.set_cost(claim.hits);
         Ok(claim)
     }
 
@@ -106,7 +108,7 @@ impl<'r> Claim<'r> {
             _ => Class::Enforced,
         };
         let limiter = rule.and_then(|rule| rule.limiter());
-        Self { rule, class, key, detailed: None, over: false, wants, limiter, policy: None, part: None }
+        Self { rule, class, key, detailed: None, hits: 0, over: false, wants, limiter, policy: None, part: None }
     }
 
     fn set_cost(&mut self, cost: u64) {

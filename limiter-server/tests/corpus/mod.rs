@@ -10,8 +10,9 @@ use http::{Request, StatusCode};
 use limiter_core::SharedStore;
 use limiter_memory::MemoryStore;
 use limiter_server::config::Errors;
+use limiter_server::grpc::Grpc;
 use limiter_server::http::routes;
-use limiter_server::proto::RateLimitRequest;
+use limiter_server::proto::{RateLimitRequest, RateLimitServiceServer};
 use limiter_server::rules::Rules;
 use limiter_server::service::{Headers, Service};
 use limiter_server::store::Store;
@@ -80,13 +81,40 @@ descriptors:
 - { key: o, quota_mode: true, rate_limit: { unlimited: true, replaces: [{ name: n }] } }
 ";
 
-/// Every operation answers any body with a status, and with JSON.
-pub(crate) fn requests(input: &[u8]) {
+fn service() -> Arc<Service> {
     let store = Store::over(Arc::new(MemoryStore::with_max_keys(16)));
     let rules = Rules::parse("f", CONFIG.as_bytes(), store.shared(), None).unwrap();
-    let service = Arc::new(Service::new(rules, store, Headers::default()));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-    runtime.block_on(async {
+    Arc::new(Service::new(rules, store, Headers::default()))
+}
+
+fn block_on(future: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future);
+}
+
+/// gRPC answers any message with a status: 0 or 3 (invalid argument) if it is a request, otherwise another one.
+pub(crate) fn messages(input: &[u8]) {
+    let framed = [&[0], &u32::try_from(input.len()).unwrap().to_be_bytes()[..], input].concat();
+    let service = service();
+    block_on(async {
+        for (body, is_request) in [(framed, Some(RateLimitRequest::decode(input).is_ok())), (input.to_vec(), None)] {
+            let request = Request::post("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit")
+                .header("content-type", "application/grpc")
+                .body(Body::from(body))
+                .unwrap();
+            let server = RateLimitServiceServer::new(Grpc::new(Arc::clone(&service)));
+            let answer = server.oneshot(request).await.unwrap();
+            // The status of an answer with a message is in its trailers.
+            let status = answer.headers().get("grpc-status").map_or("0", |status| status.to_str().unwrap());
+            assert!(["0", "3", "11", "12", "13"].contains(&status), "{status}");
+            assert!(is_request.is_none_or(|is_request| is_request == ["0", "3"].contains(&status)), "{status}");
+        }
+    });
+}
+
+/// Every operation answers any body with a status, and with JSON.
+pub(crate) fn requests(input: &[u8]) {
+    let service = service();
+    block_on(async {
         if let Ok(request) = RateLimitRequest::decode(input)
             && let Ok(answer) = service.decide(&request).await
         {

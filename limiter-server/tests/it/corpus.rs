@@ -27,6 +27,11 @@ fn configs() {
 }
 
 #[test]
+fn messages() {
+    every_input("requests", properties::messages);
+}
+
+#[test]
 fn requests() {
     every_input("requests", properties::requests);
 }

@@ -48,16 +48,26 @@ fn envoys_messages_have_the_json_form_of_proto3() {
     ]);
     let expected = json!({ "overallCode": "OK", "statuses": [seen], "responseHeadersToAdd": fields });
     assert_eq!((status, answer), (200, expected));
-    // Names of fields in either form, numbers as text, units by name or number. Unknown fields are refused by name.
+    // Names of fields in either form, numbers as text or with zero fractions, units by name or number. Unknown fields are refused
+    // by name.
     for (more, code, remaining) in [
         (r#", "hits_addend": "2""#, 200, Value::Null),
         (r#", "hitsAddend": 0"#, 429, Value::Null),
         (r#", "limit": {"requestsPerUnit": 9, "unit": "HOUR"}"#, 200, json!(8)),
         (r#", "unknown": [1]"#, 400, Value::Null),
+        (r#", "hitsAddend": 2.0, "limit": {"requestsPerUnit": 9.00, "unit": 4.0}"#, 200, json!(7)),
+        (r#", "hitsAddend": 2.5"#, 400, Value::Null),
+        (r#", "hitsAddend": 2."#, 400, Value::Null),
+        (r#", "hitsAddend": 2.0.0"#, 400, Value::Null),
+        (r#", "hitsAddend": 2.0e0"#, 400, Value::Null),
         (r#", "limit": {"requests_per_unit": 9, "unit": 3}, "hitsAddend": null"#, 200, json!(7)),
     ] {
         let (status, answer) = ask("user=ann", more);
         assert_eq!((status, &answer["statuses"][0]["limitRemaining"]), (code, &remaining), "{more}: {answer}");
+    }
+    // Text keeps its fractions, so these are two keys.
+    for value in [r#"user=\"2.0"#, r#"user=\"2"#] {
+        assert_eq!(ask(value, "").1["statuses"][0]["limitRemaining"], json!(2), "{value}");
     }
     let over = ask("user=ann", "").1;
     assert_eq!((&over["overallCode"], &over["statuses"][0]["code"]), (&json!("OVER_LIMIT"), &json!("OVER_LIMIT")));
@@ -237,7 +247,7 @@ fn the_whole_api_is_there_for_every_language() {
         ("settle", json!({ "receipt": receipt, "cost": 5 }), json!({ "applied": true, "used": 2 })),
         ("refund", json!({ "receipt": receipt }), json!({ "applied": true, "used": 1 })),
         ("refund", json!({ "receipt": receipt }), json!({ "applied": false })),
-        ("record", json!({ "cost": 2 }), json!({ "allowed": false, "retry_after_us": null })),
+        ("record", json!({ "cost": 2.0 }), json!({ "allowed": false, "retry_after_us": null })),
         ("status", json!({}), json!({ "used": 2, "remaining": 0, "retry_after_us": null })),
         ("acquire", json!({ "cost": 3 }), json!({ "allowed": false, "error": "cost_exceeds_limit" })),
     ];
@@ -267,6 +277,15 @@ fn the_whole_api_is_there_for_every_language() {
         let line = format!(r#"limiter_server_decisions_total{{domain="d",rule="{rule}",outcome="{outcome}"}}"#);
         assert_eq!(server.metric(&line), Some(count), "{line}");
     }
+
+    // Hits are costs: 1, 1, 1, 1 and 3.
+    assert_eq!(server.metric(r#"limiter_server_hits_total{domain="d",rule="two"}"#), Some(7.0));
+    assert!(
+        server
+            .admin("/metrics")
+            .lines()
+            .any(|line| { line.starts_with("limiter_near_limit_total{") && line.contains(r#"limiter="d/two""#) })
+    );
 
     // Waiting.
     assert_eq!(call("acquire", "soon=x", json!({}))["allowed"], json!(true));
