@@ -26,6 +26,9 @@ mod rules;
 mod rulings;
 mod service;
 
+/// The crate `http`, whose types this crate's API takes.
+pub use http;
+
 pub use builder::LayerBuilder;
 pub use charges::Charges;
 pub use failure::StoreFailure;

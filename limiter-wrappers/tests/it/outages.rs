@@ -2,11 +2,12 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::faulty::{Does, Faulty, Prompt};
-use limiter_core::store::{Op, attempt};
-use limiter_core::{ErrorKind, Limiter, SharedStore, policy};
+use limiter_core::store::{Op, Settlement, attempt};
+use limiter_core::{EntryId, ErrorKind, Limiter, Receipt, SharedStore, Timestamp, WindowStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::poll_times;
 use limiter_wrappers::{CircuitBreaker, Failsafe, Fallback, Outage, Stack, Timeout};
@@ -32,6 +33,21 @@ async fn a_hanging_store_costs_the_timeout() {
     faulty.set(Does::Hang);
     assert_eq!(limiter.refund("key", receipt).await.unwrap_err().kind(), ErrorKind::Timeout);
     assert_eq!(limiter.reset("key").await.unwrap_err().kind(), ErrorKind::Timeout);
+}
+
+#[test]
+fn a_refund_outside_a_runtime_needs_no_timer_and_never_panics() {
+    let policy = policy!("5/1h");
+    let poll = |store: &dyn WindowStore| {
+        let receipt = Receipt::new(EntryId::from_u128(1), Timestamp::EPOCH, policy.longest_window());
+        let refund = Settlement::new(Op::acquire("key", &policy).log, &policy, receipt, 0);
+        match store.settle(refund).as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => answer.map(|facts| facts.applied).map_err(|error| error.kind()),
+            Poll::Pending => panic!("it would wait for ever"),
+        }
+    };
+    assert_eq!(poll(&Timeout::new(MemoryStore::new(), PAUSE)), Ok(false));
+    assert_eq!(poll(&Timeout::new(Faulty::default(), PAUSE)), Err(ErrorKind::Configuration));
 }
 
 #[tokio::test(start_paused = true)]
