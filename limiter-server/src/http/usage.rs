@@ -25,10 +25,12 @@ fn of_limits(limits: &[LimitStatus], binding: usize, reset_after: Duration) -> V
     out
 }
 
-/// Returns the usage of one limit, with its text.
+/// Returns the usage of one limit. `limit` is its maximum, as for the binding limit.
 pub(crate) fn of_limit(limit: &LimitStatus) -> Value {
     let mut out = counts(limit);
-    out["policy"] = json!(limit.limit().to_string());
+    out["window_us"] = json!(limit.limit().window().as_micros());
+    // `null` if the limit is exact.
+    out["resolution_us"] = json!(limit.limit().resolution().as_ref().map(Duration::as_micros));
     out
 }
 

@@ -50,7 +50,7 @@ pub(super) async fn show(
     let (at, limits) = (now.at(), now.limits());
     let shown = try_join_all(limits.iter().enumerate().map(async |(i, limit)| {
         let mut shown = of_limit(limit);
-        shown["window_us"] = json!(limit.limit().window().as_micros());
+        shown["text"] = json!(limit.limit().to_string());
         shown["log"] = json!(log(limiter, key, (i, limit), at).await?);
         Ok::<_, Error>(shown)
     }));

@@ -231,7 +231,7 @@ fn the_whole_api_is_there_for_every_language() {
     });
     assert_eq!(shown, expected);
     let limit = json!({
-        "policy": "3/1h", "limit": 3, "used": 1, "remaining": 2, "retry_after_us": null,
+        "limit": 3, "window_us": 3_600_000_000_u64, "resolution_us": null, "used": 1, "remaining": 2, "retry_after_us": null,
         "refill_after_us": 3_600_000_000_u64, "reset_after_us": 3_600_000_000_u64,
     });
     assert_eq!(first["limits"][1], limit);
