@@ -19,12 +19,12 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use exact_limiter::wrappers::Stack;
+use exact_limiter::wrappers::observe::{Metrics, ObservedStore, Report};
+use exact_limiter::{Error, Limiter, MemoryStore, Policy, RedisStore, SharedStore};
 use futures::{Stream, StreamExt, stream};
-use limiter::wrappers::Stack;
-use limiter::wrappers::observe::{Metrics, ObservedStore, Report};
-use limiter::{Error, Limiter, MemoryStore, Policy, RedisStore, SharedStore};
 use limiter_tower::key::{Header, PeerAddress, RequestKey};
-use limiter_tower::{ActualCost, Fields, LimitLayer, MissingKey, Refusal, Rule, StoreFailure};
+use limiter_tower::{ActualCost, LimitLayer, MissingKey, RateLimitHeaders, Refusal, Rule, StoreFailure};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::Deserialize;
 use tokio::sync::watch;
@@ -97,13 +97,13 @@ async fn chat(State(limiter): State<Limiter>, headers: HeaderMap, prompt: String
         Ok(Ok(permit)) => permit.into_owned(),
         Ok(Err(denied)) => {
             let mut response = Refusal::denied(&limiter, &denied).into_response();
-            Fields::default().write(response.headers_mut(), &limiter, &denied);
+            RateLimitHeaders::default().write(response.headers_mut(), &limiter, &denied);
             return response;
         }
         Err(error) => return unavailable(&error),
     };
     let mut fields = HeaderMap::new();
-    Fields::default().write(&mut fields, &limiter, permit.decision());
+    RateLimitHeaders::default().write(&mut fields, &limiter, permit.decision());
     let streamed = Arc::new(AtomicU64::new(0));
     // The body owns the charge. It is dropped after the last token, or when the client hangs up.
     let charge = permit.settle_on_drop(streamed.clone(), |settling| {
@@ -193,7 +193,7 @@ mod tests {
     use std::fmt::Debug;
 
     use axum::extract::ConnectInfo;
-    use limiter::time::WithClock;
+    use exact_limiter::time::WithClock;
     use limiter_testkit::MockClock;
     use limiter_testkit::server::Server;
 
@@ -247,7 +247,7 @@ mod tests {
     async fn a_chat_is_charged_what_was_streamed_even_if_the_client_hangs_up() {
         let store: SharedStore = Arc::new(MemoryStore::new());
         let gateway = routes(Limits::parse(DEFAULT).unwrap(), &store);
-        let usage = Limiter::new("chat", limiter::policy!("1000/1h"), store);
+        let usage = Limiter::new("chat", exact_limiter::policy!("1000/1h"), store);
         let used = || async { usage.status("k7").await.unwrap().used() };
 
         let answer = chat(&gateway, "one two three").await;

@@ -5,9 +5,9 @@
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use limiter::store::{Facts, Log, LogKey, Op, Settlement, SettlementFacts, WindowStore};
-use limiter::time::Timestamp;
-use limiter::{Error, ErrorKind, Limiter, policy};
+use exact_limiter::store::{Facts, Log, LogKey, Op, Settlement, SettlementFacts, WindowStore};
+use exact_limiter::time::Timestamp;
+use exact_limiter::{Error, ErrorKind, Limiter, policy};
 use redb::{Database, ReadableTable, Table, TableDefinition};
 
 const LOGS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("logs");

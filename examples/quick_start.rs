@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use limiter::{Limiter, MemoryStore, policy};
+use exact_limiter::{Limiter, MemoryStore, policy};
 
-fn main() -> Result<(), limiter::Error> {
+fn main() -> Result<(), exact_limiter::Error> {
     let search = Limiter::new("search", policy!("3/1s"), MemoryStore::new());
 
     for request in 1..=4 {

@@ -6,7 +6,7 @@
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use limiter::{Limit, Limiter, RedisStore};
+use exact_limiter::{Limit, Limiter, RedisStore};
 
 /// The environment variable that makes this process the second one. It holds the server's URL.
 const SECOND: &str = "SHARED_LIMIT_SECOND";
@@ -14,7 +14,7 @@ const LIMIT: u64 = 100;
 const TRIES: u64 = 80;
 
 /// Makes [`TRIES`] acquires and returns how many were allowed.
-async fn work(url: &str) -> Result<u64, limiter::Error> {
+async fn work(url: &str) -> Result<u64, exact_limiter::Error> {
     let store = RedisStore::builder().prefix("shared-limit-example").connect(url).await?;
     let limiter = Limiter::new("search", Limit::new(LIMIT, Duration::from_secs(600))?, store);
     let mut allowed = 0;

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use limiter::{Counting, Error, Limiter, MemoryStore, Policy, SharedStore, policy};
+use exact_limiter::{Counting, Error, Limiter, MemoryStore, Policy, SharedStore, policy};
 
 const ATTEMPTS: Policy = policy!("3/5m").with_counting(Counting::Attempts);
 
@@ -45,7 +45,7 @@ async fn main() -> Result<(), Error> {
 mod tests {
     use std::time::Duration;
 
-    use limiter::time::WithClock;
+    use exact_limiter::time::WithClock;
     use limiter_testkit::MockClock;
 
     use super::*;

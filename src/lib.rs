@@ -5,7 +5,7 @@
 //! stores return the same decision in every field.
 //!
 //! ```
-//! use limiter::{Limiter, MemoryStore, Policy, policy};
+//! use exact_limiter::{Limiter, MemoryStore, Policy, policy};
 //!
 //! const SEARCH: Policy = policy!("5/10s, 100/1h"); // checked by the compiler
 //!
@@ -16,7 +16,7 @@
 //!     Some(seconds) => println!("429, Retry-After: {seconds}"),
 //! }
 //! # assert_eq!(decision.remaining(), 4);
-//! # Ok::<(), limiter::Error>(())
+//! # Ok::<(), exact_limiter::Error>(())
 //! ```
 //!
 //! `.now()` works on in-memory stores and needs no runtime. `.await` works on every store and returns the same decision.
@@ -27,7 +27,7 @@
 //! - [`Key`] lists the types that identify a client: text, numbers, addresses, tuples and more.
 //! - [`Decision`] is the result: allowed or denied, the usage, and the waiting times.
 //! - [`Permit`] is an admitted acquire that can be settled at its actual cost, or refunded.
-//! - [`Together`] is a decision over several limiters, all or nothing.
+//! - [`AllOf`] is a decision over several limiters, all or nothing.
 //! - [`SharedStore`] is a store chosen at run time, which several limiters share.
 #![cfg_attr(feature = "memory", doc = "- [`memory`] is the in-process store, [`MemoryStore`].")]
 #![cfg_attr(
@@ -64,9 +64,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use limiter_core::{
-    Admitted, Counting, Decision, Denied, EntryId, Error, ErrorKind, IntoPolicy, IpBlock, Key, KeyBuf, Limit,
-    LimitStatus, Limiter, Name, OutOfRange, Permit, Policy, Receipt, Settled, SharedStore, Status, Together, Window,
-    policy, request,
+    Admitted, AllOf, Counting, Decision, Denied, EntryId, Error, ErrorKind, IntoPolicy, IpBlock, Key, KeyBuf, Limit,
+    LimitStatus, Limiter, Name, OutOfRange, Permit, Policy, Receipt, Settled, SharedStore, Status, Window, policy,
+    request,
 };
 #[cfg(feature = "memory")]
 pub use limiter_memory::{self as memory, MemoryStore};
@@ -77,7 +77,7 @@ pub use limiter_wrappers as wrappers;
 
 /// The store contract, for authors of stores and for code that is generic over the store.
 ///
-/// [`WindowStore`](store::WindowStore) is the contract. To write a store, read `OracleStore` in `limiter-testkit` first. Most
+/// [`WindowStore`](store::WindowStore) is the contract. To write a store, read `ReferenceStore` in `limiter-testkit` first. Most
 /// backends build on [`Log`](store::Log). The testkit's conformance suite checks the result.
 pub mod store {
     pub use limiter_core::store::*;

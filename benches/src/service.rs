@@ -69,7 +69,8 @@ fn compare(scenario: &Scenario) -> Result<Figures> {
     // No program listens on this port.
     let store = if scenario.away { "redis://127.0.0.1:1" } else { "memory" };
     let any = "127.0.0.1:0";
-    let options = ["--store", store, "--outage", "fallback", "--grpc", any, "--http", any, "--admin", any, "--config"];
+    let options =
+        ["--store", store, "--on-outage", "fallback", "--grpc", any, "--http", any, "--admin", any, "--config"];
     let options =
         Options::try_parse_from([OURS].iter().chain(&options).map(Into::into).chain([config.into_os_string()]))?;
     let options = options.serve.context("the options are those of the server")?;

@@ -9,11 +9,11 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use exact_limiter::{Limit, Limiter, MemoryStore, RedisStore, SharedStore};
 use futures::StreamExt;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
-use limiter::{Limit, Limiter, MemoryStore, RedisStore, SharedStore};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 

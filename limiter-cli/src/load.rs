@@ -49,7 +49,7 @@ async fn open(args: &Load) -> anyhow::Result<SharedStore> {
         limiter_wrappers::Outage::Ended { calls, .. } => message(format_args!("store available after {calls} calls")),
         _ => {}
     };
-    Ok(match args.outage {
+    Ok(match args.on_outage {
         None => Arc::new(store),
         Some(Outage::Open) => Arc::new(Stack::new(store).fail_open().on_outage(report)),
         Some(Outage::Closed) => Arc::new(Stack::new(store).fail_closed().on_outage(report)),

@@ -14,14 +14,14 @@ pub(crate) struct PolicyArgs {
     #[arg(long = "limit", value_name = "MAX/WINDOW", required = true)]
     limits: Vec<Limit>,
     /// What counts: only admitted acquires, or every attempt
-    #[arg(long, default_value = "admitted", value_parser = PossibleValuesParser::new(["admitted", "attempts"])
+    #[arg(long, alias = "count", default_value = "admitted", value_parser = PossibleValuesParser::new(["admitted", "attempts"])
         .map(|text| if text == "attempts" { Counting::Attempts } else { Counting::Admitted }))]
-    count: Counting,
+    counting: Counting,
 }
 
 impl PolicyArgs {
     pub(crate) fn policy(&self) -> Result<Policy, UsageError> {
-        Ok(policy(&self.limits)?.with_counting(self.count))
+        Ok(policy(&self.limits)?.with_counting(self.counting))
     }
 }
 

@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 ///
 /// ```
 /// # use limiter_core::{Limiter, policy};
-/// # use limiter_testkit::OracleStore as MemoryStore;
+/// # use limiter_testkit::ReferenceStore as MemoryStore;
 /// # let limiter = Limiter::new("api", policy!("5/1s"), MemoryStore::new());
 /// let address: std::net::IpAddr = [203, 0, 113, 7].into();
 /// limiter.acquire("customer 7").now()?;
@@ -38,7 +38,7 @@ use smallvec::SmallVec;
 ///
 /// ```compile_fail
 /// # use limiter_core::{Limiter, policy};
-/// # use limiter_testkit::OracleStore as MemoryStore;
+/// # use limiter_testkit::ReferenceStore as MemoryStore;
 /// # let limiter = Limiter::new("api", policy!("5/1s"), MemoryStore::new());
 /// limiter.acquire(1.5);
 /// ```

@@ -4,7 +4,7 @@
 //! - [`Limiter`] is the front end. Its methods return a [`Request`], and awaiting that returns a [`Decision`].
 //! - [`Limit`], [`Window`] and [`Policy`] say what is allowed; [`policy!`] parses a policy at compile time.
 //! - [`Key`] lists the types that identify a client.
-//! - [`Permit`] settles or refunds an admitted acquire. [`Together`] decides over several limiters at once.
+//! - [`Permit`] settles or refunds an admitted acquire. [`AllOf`] decides over several limiters at once.
 //! - [`store`] is for authors of backends: the [`WindowStore`] contract and everything it refers to.
 //! - [`WithClock`] replaces a store's clock, for tests.
 #![forbid(unsafe_code)]
@@ -56,11 +56,11 @@ pub use name::Name;
 pub use op::EntryId;
 pub use per_limit::PerLimit;
 pub use policy::{Counting, IntoPolicy, Policy};
-pub use request::{Permit, Request, SettleOnDrop, Together};
+pub use request::{AllOf, Permit, PermitGuard, Request};
 pub use settled::Settled;
 pub use settlement::Receipt;
 pub use status::{LimitStatus, Status, ceil_secs};
-pub use store::{NowStore, WindowStore};
+pub use store::{SyncStore, WindowStore};
 pub use time::{Timestamp, Window};
 pub use verdict::{Admitted, Denied};
 pub use with_clock::WithClock;

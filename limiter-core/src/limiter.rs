@@ -19,7 +19,7 @@ pub type SharedStore = Arc<dyn WindowStore>;
 /// ```
 /// # use std::sync::Arc;
 /// # use limiter_core::{Limiter, SharedStore, policy};
-/// # use limiter_testkit::OracleStore as MemoryStore;
+/// # use limiter_testkit::ReferenceStore as MemoryStore;
 /// # futures::executor::block_on(async {
 /// let store: SharedStore = Arc::new(MemoryStore::new());
 /// let search = Limiter::new("search", policy!("5/10s, 100/1h"), store.clone());
@@ -35,7 +35,7 @@ pub type SharedStore = Arc<dyn WindowStore>;
 /// # Ok::<(), limiter_core::Error>(()) }).unwrap();
 /// ```
 ///
-/// On a synchronous store ([`NowStore`](crate::NowStore)), such as the in-memory store, `.now()` replaces `.await`:
+/// On a synchronous store ([`SyncStore`](crate::SyncStore)), such as the in-memory store, `.now()` replaces `.await`:
 /// `limiter.acquire("customer 7").now()?`.
 ///
 /// | method | effect on the log | use it to |

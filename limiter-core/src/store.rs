@@ -2,7 +2,7 @@
 //!
 //! [`WindowStore`] is the contract. To write a backend:
 //!
-//! 1. Read `OracleStore` in `limiter-testkit` first. It implements the whole contract in plain code without optimisations.
+//! 1. Read `ReferenceStore` in `limiter-testkit` first. It implements the whole contract in plain code without optimisations.
 //! 2. Build on [`Log`] if the backend can load and save bytes atomically: it is the algorithm as a value.
 //! 3. Run `limiter_testkit::conformance` on the backend. It checks every numbered rule of the contract, and a failure names
 //!    the rule.
@@ -40,7 +40,7 @@ pub fn attempt<S: WindowStore + ?Sized>(store: &S, op: Op<'_>) -> Option<Result<
 
 /// The contract of a store: one log for each limiter name and key, and atomic operations on it.
 ///
-/// To write a backend, first read `OracleStore` in `limiter-testkit`, which is the reference implementation. The
+/// To write a backend, first read `ReferenceStore` in `limiter-testkit`, which is the reference implementation. The
 /// [module documentation](self) lists the steps. `limiter_testkit::conformance` checks every numbered sentence below.
 ///
 /// Implement it with [`#[async_trait]`](https://docs.rs/async-trait), which boxes the futures and so makes the trait object safe:
@@ -144,7 +144,7 @@ impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
     note = "`.await` works with every store",
     note = "`.now()` needs a synchronous store that is known at compile time, such as `Limiter<MemoryStore>`"
 )]
-pub trait NowStore: WindowStore {
+pub trait SyncStore: WindowStore {
     /// Applies an operation. See [`WindowStore::apply`].
     fn apply_now(&self, op: &Op<'_>) -> Facts;
 
@@ -174,7 +174,7 @@ pub trait NowStore: WindowStore {
     fn reset_now(&self, log: LogKey<'_>) -> bool;
 }
 
-impl<S: NowStore> NowStore for Arc<S> {
+impl<S: SyncStore> SyncStore for Arc<S> {
     #[inline(always)]
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         (**self).apply_now(op)

@@ -16,7 +16,7 @@ pub struct Admitted(Decision);
 ///
 /// ```
 /// # use limiter_core::{Limiter, policy};
-/// # use limiter_testkit::OracleStore as MemoryStore;
+/// # use limiter_testkit::ReferenceStore as MemoryStore;
 /// # let search = Limiter::new("search", policy!("1/1h"), MemoryStore::new());
 /// # futures::executor::block_on(async {
 /// async fn handler(search: &Limiter<MemoryStore>) -> Result<u64, Box<dyn std::error::Error>> {

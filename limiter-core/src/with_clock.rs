@@ -9,7 +9,7 @@ use crate::facts::{Facts, SettlementFacts};
 use crate::log_key::{LogKey, LogPlace};
 use crate::op::{At, Op};
 use crate::settlement::Settlement;
-use crate::store::{NowStore, Otherwise, WindowStore, forward};
+use crate::store::{Otherwise, SyncStore, WindowStore, forward};
 
 /// A store that takes its time from another clock: a mock clock in a test, or a shared time authority.
 ///
@@ -20,7 +20,7 @@ use crate::store::{NowStore, Otherwise, WindowStore, forward};
 /// # use std::sync::Arc;
 /// # use std::time::Duration;
 /// # use limiter_core::{Limiter, SharedStore, WithClock, policy};
-/// # use limiter_testkit::{MockClock, OracleStore as MemoryStore};
+/// # use limiter_testkit::{MockClock, ReferenceStore as MemoryStore};
 /// let clock = MockClock::new();
 /// let store: SharedStore = Arc::new(WithClock::new(MemoryStore::new(), clock.clone()));
 /// let search = Limiter::new("search", policy!("1/1h"), store.clone());
@@ -83,7 +83,7 @@ impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
     }
 }
 
-impl<S: NowStore, C: Clock> NowStore for WithClock<S, C> {
+impl<S: SyncStore, C: Clock> SyncStore for WithClock<S, C> {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         self.store.apply_now(&self.op(op))
     }

@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use async_trait::async_trait;
 use limiter_core::store::{At, Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, decide};
-use limiter_core::{Decision, Error, NowStore, Timestamp, WindowStore};
+use limiter_core::{Decision, Error, SyncStore, Timestamp, WindowStore};
 
 use crate::clock;
 use crate::evaluate::{self, Answer, general};
@@ -186,7 +186,7 @@ fn time(at: At) -> Timestamp {
     }
 }
 
-impl NowStore for MemoryStore {
+impl SyncStore for MemoryStore {
     #[inline]
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         self.run(op)

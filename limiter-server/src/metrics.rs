@@ -17,7 +17,7 @@ const ERRORS: &str = "limiter_server_errors_total";
 const DECISIONS: &str = "limiter_server_decisions_total";
 const HITS: &str = "limiter_server_hits_total";
 const DETAILED: &str = "limiter_server_detailed_decisions_total";
-const STORE_AWAY: &str = "limiter_server_store_away";
+const STORE_UP: &str = "limiter_server_store_up";
 const RULES: &str = "limiter_server_rules";
 
 /// How often histograms are compacted if nobody reads them.
@@ -61,7 +61,11 @@ fn record(service: &Service) {
     describe_counter!(DECISIONS, Unit::Count, "Requests by rule and outcome.");
     describe_counter!(HITS, Unit::Count, "Costs of requests by rule, whatever came of them.");
     describe_counter!(DETAILED, Unit::Count, "Requests by key and outcome, of rules with detailed metrics.");
-    describe_gauge!(STORE_AWAY, Unit::Count, "1 while the store is away and the outage choice answers, otherwise 0.");
+    describe_gauge!(
+        STORE_UP,
+        Unit::Count,
+        "1 while the store responds, 0 while the outage choice decides in its place."
+    );
     describe_gauge!(RULES, Unit::Count, "Rules of the current configuration.");
     // The exporter takes two backslashes for an escaped one, and readers may take a zero for the end.
     let label = |text: &str| {
@@ -84,7 +88,7 @@ fn record(service: &Service) {
         }
     });
     gauge!(RULES).set(rules.iter().count() as f64);
-    gauge!(STORE_AWAY).set(f64::from(u8::from(service.store().is_away())));
+    gauge!(STORE_UP).set(f64::from(u8::from(!service.store().is_away())));
 }
 
 /// The durations of decisions and the failures of one interface. They are looked up once, not for each request.

@@ -47,9 +47,9 @@ pub struct Serve {
     /// The largest number of keys in memory [default: no bound]
     #[arg(long, value_name = "N")]
     pub max_keys: Option<usize>,
-    /// What answers while the store is away
+    /// Who decides while the store is down
     #[arg(long, value_enum, default_value_t)]
-    pub outage: OnOutage,
+    pub on_outage: OnOutage,
     /// The header fields of answers
     #[arg(long, value_enum, default_value_t)]
     pub headers: Headers,

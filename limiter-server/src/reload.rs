@@ -83,12 +83,12 @@ fn reload(path: &Path, service: &Service, last: Option<Reading>, forced: bool) -
     let result = match &read {
         Ok(_) => {
             info!("reloaded the configuration {}", path.display());
-            "applied"
+            "success"
         }
         Err(Errors(errors)) => {
             errors.iter().for_each(|line| error!("{line}"));
             error!("the configuration has {} errors, so the rules stay as they were", errors.len());
-            "refused"
+            "failure"
         }
     };
     service.reload(read);

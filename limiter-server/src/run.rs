@@ -50,10 +50,10 @@ impl Server {
     /// If the configuration, an address or a file is wrong. The store may be away.
     pub async fn start(options: &Serve) -> anyhow::Result<Self> {
         metrics::install();
-        let store = Store::open(&options.store, options.max_keys, options.outage)?;
+        let store = Store::open(&options.store, options.max_keys, options.on_outage)?;
         let rules = Rules::read(&options.config, store.shared(), None)?;
         let service = Arc::new(Service::new(rules, store, options.headers));
-        let about = page::About::new(options.store.name(), options.outage);
+        let about = page::About::new(options.store.name(), options.on_outage);
         let token = options.admin_token_file.as_deref().map(read_token).transpose()?;
 
         let (health, health_service) = health_reporter();

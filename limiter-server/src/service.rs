@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use futures_util::FutureExt;
-use limiter_core::request::Together;
+use limiter_core::request::AllOf;
 use limiter_core::{Error, ErrorKind, KeyBuf, SharedStore};
-use limiter_tower::{FieldForm, Fields};
+use limiter_tower::{HeaderFormat, RateLimitHeaders};
 use smallvec::SmallVec;
 
 use crate::config::Errors;
@@ -73,7 +73,7 @@ pub struct Service {
     /// Those of the latest reading of the configuration.
     errors: ArcSwapOption<Errors>,
     store: Store,
-    fields: Option<Fields>,
+    fields: Option<RateLimitHeaders>,
     denied: DeniedKeys,
     detailed: Detailed,
 }
@@ -83,8 +83,8 @@ impl Service {
     #[must_use]
     pub fn new(rules: Rules, store: Store, headers: Headers) -> Self {
         let fields = match headers {
-            Headers::Ratelimit => Some(Fields::default()),
-            Headers::Legacy => Some(Fields::none().form(FieldForm::Separate)),
+            Headers::Ratelimit => Some(RateLimitHeaders::default()),
+            Headers::Legacy => Some(RateLimitHeaders::none().format(HeaderFormat::Separate)),
             Headers::None => None,
         };
         Self {
@@ -220,7 +220,7 @@ pub(crate) enum Verdict {
 /// A request with the rules of its descriptors.
 struct Question<'r> {
     claims: SmallVec<[Claim<'r>; 4]>,
-    together: Together<'r, SharedStore>,
+    together: AllOf<'r, SharedStore>,
     /// Whether the request is refused without the store, because something can never fit. The rest is then only looked up.
     refused: bool,
 }
@@ -236,7 +236,7 @@ impl<'r> Question<'r> {
         let refused = claims.iter().any(|claim| claim.class == Class::Enforced && claim.is_hopeless());
         let has = |quota| claims.iter().any(|claim| (claim.class == Class::Quota) == quota);
         // Quotas deny together, after the last call, and refund what other rules have charged.
-        let together = Together::new();
+        let together = AllOf::new();
         let mut together = if has(true) && has(false) { together.refundable() } else { together };
         claims.iter_mut().for_each(|claim| claim.ask(&mut together, refused));
         Ok(Self { claims, together, refused })

@@ -2,7 +2,7 @@
 //!
 //! # Where to start
 //! - [`MockClock`] is a clock and timer that moves only when a test moves it.
-//! - [`OracleStore`] is the reference implementation of the store contract. Read it before you write a store.
+//! - [`ReferenceStore`] is the reference implementation of the store contract. Read it before you write a store.
 #![cfg_attr(
     feature = "conformance",
     doc = "- [`conformance::Suite`] and [`conformance_tests!`] check a store against the contract.\n- [`conformance::Phase`] lists the phases of the suite."
@@ -21,14 +21,14 @@ mod clock;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 pub mod golden;
-mod oracle;
 #[cfg(feature = "conformance")]
 mod poll_times;
+mod reference;
 #[cfg(feature = "redis-server")]
 pub mod server;
 
 pub use answer::{Answer, LimitAnswer, StatusAnswer};
 pub use clock::MockClock;
-pub use oracle::{OracleEntry, OracleStore};
 #[cfg(feature = "conformance")]
 pub use poll_times::poll_times;
+pub use reference::{ReferenceEntry, ReferenceStore};

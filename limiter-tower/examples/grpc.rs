@@ -6,9 +6,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use exact_limiter::store::WindowStore;
+use exact_limiter::{Limiter, MemoryStore, policy};
 use http::StatusCode;
-use limiter::store::WindowStore;
-use limiter::{Limiter, MemoryStore, policy};
 use limiter_tower::key::PeerAddress;
 use limiter_tower::{GrpcStatus, LimitLayer, MissingKey, Rule, StoreFailure};
 use tokio::net::TcpListener;
@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 #[cfg(test)]
 mod tests {
-    use limiter::time::WithClock;
+    use exact_limiter::time::WithClock;
     use limiter_testkit::MockClock;
     use tonic::transport::Endpoint;
     use tonic::{Code, Request};

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
+use exact_limiter::wrappers::observe::{Metrics, ObservedStore, Tracing};
+use exact_limiter::{Limiter, MemoryStore, Policy, RedisStore, SharedStore};
 use http::{HeaderName, StatusCode};
-use limiter::wrappers::observe::{Metrics, ObservedStore, Tracing};
-use limiter::{Limiter, MemoryStore, Policy, RedisStore, SharedStore};
 use limiter_tower::key::{Header, PeerAddress, RequestKey};
 use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
 use metrics_exporter_prometheus::PrometheusBuilder;
@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-async fn app(limit: Policy, url: &str) -> Result<Router, limiter::Error> {
+async fn app(limit: Policy, url: &str) -> Result<Router, exact_limiter::Error> {
     let observer = (Metrics::named("http"), Tracing::new());
     let store: SharedStore = match url {
         "memory" => Arc::new(ObservedStore::new(MemoryStore::new(), observer)),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use limiter_core::Timer;
 use limiter_core::request::Background;
 
-use crate::fields::Fields;
+use crate::headers::RateLimitHeaders;
 use crate::observation::Observation;
 use crate::respond::Problem;
 use crate::rules::Rules;
@@ -18,13 +18,13 @@ pub struct LayerBuilder<R = Problem> {
     pub(crate) rules: Rules,
     /// How long a request waits at most until all rules admit it.
     pub(crate) within: Duration,
-    pub(crate) fields: Fields,
+    pub(crate) fields: RateLimitHeaders,
     pub(crate) respond: R,
 }
 
 impl LayerBuilder {
     pub(crate) fn new(rules: Rules) -> Self {
-        Self { rules, within: Duration::ZERO, fields: Fields::default(), respond: Problem }
+        Self { rules, within: Duration::ZERO, fields: RateLimitHeaders::default(), respond: Problem }
     }
 }
 
@@ -64,7 +64,7 @@ impl<R> LayerBuilder<R> {
     }
 
     /// Sets the rate limit fields.
-    pub fn fields(mut self, fields: Fields) -> Self {
+    pub fn headers(mut self, fields: RateLimitHeaders) -> Self {
         self.fields = fields;
         self
     }

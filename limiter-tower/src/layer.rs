@@ -16,7 +16,7 @@ use crate::service::LimitService;
 ///
 /// All clones of the service and all connections share the limit. If any rule denies a request, its handler does not run and no
 /// rule charges it, except a denying rule whose policy counts attempts and rules with [`Rule::keep_charge`]. Responses have the
-/// [rate limit fields](crate::Fields), and those to denied requests also `Retry-After`.
+/// [rate limit fields](crate::RateLimitHeaders), and those to denied requests also `Retry-After`.
 ///
 /// Rules charge separate logs, in order. If any rule denies, the others are refunded before the response is sent. Until then, a
 /// concurrent request may be denied because of the charge; it is never admitted above a limit. So one rule admits exactly its
@@ -27,7 +27,7 @@ use crate::service::LimitService;
 /// use std::time::Duration;
 /// use axum::{Router, routing::get};
 /// use http::StatusCode;
-/// use limiter::{Limiter, MemoryStore, policy};
+/// use exact_limiter::{Limiter, MemoryStore, policy};
 /// use limiter_tower::key::PeerAddress;
 /// use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
 ///

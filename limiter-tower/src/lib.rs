@@ -3,7 +3,7 @@
 //! # Where to start
 //! - [`LimitLayer`] and [`Rule`] limit a service. [`StoreFailure`] and [`MissingKey`] are the choices to make.
 //! - [`key`] lists the clients that a rule can limit.
-//! - [`Fields`] and [`Respond`] change the responses.
+//! - [`RateLimitHeaders`] and [`Respond`] change the responses.
 //! - [`LayerBuilder::observe`] reports the outcome of each rule. Metrics and traces of stores are in `limiter-wrappers`.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -12,10 +12,10 @@
 mod builder;
 mod charges;
 mod failure;
-mod fields;
 #[cfg(feature = "tonic")]
 mod grpc;
 mod head;
+mod headers;
 pub mod key;
 mod layer;
 mod observation;
@@ -32,10 +32,10 @@ pub use http;
 pub use builder::LayerBuilder;
 pub use charges::Charges;
 pub use failure::StoreFailure;
-pub use fields::{FieldForm, Fields, Names, ResetForm};
 #[cfg(feature = "tonic")]
 pub use grpc::GrpcStatus;
 pub use head::{RequestHead, ResponseHead};
+pub use headers::{HeaderFormat, Names, RateLimitHeaders, ResetForm};
 pub use layer::LimitLayer;
 pub use observation::{Observation, RuleOutcome};
 pub use refusal::{Cause, Refusal};

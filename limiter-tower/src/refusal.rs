@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::StatusCode;
 use limiter_core::{Decision, Error, Limiter, ceil_secs};
 
-use crate::fields::Names;
+use crate::headers::Names;
 
 /// Why a request is refused.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Refusal {
     /// The feature `axum` makes it a response: problem details with `Retry-After`.
     ///
     /// ```
-    /// # use limiter::{Error, Limiter};
+    /// # use exact_limiter::{Error, Limiter};
     /// use limiter_tower::Refusal;
     ///
     /// async fn handler(search: &Limiter, customer: u64) -> Result<Result<String, Refusal>, Error> {

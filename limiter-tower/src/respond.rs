@@ -5,7 +5,7 @@ use std::fmt::Write;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Response};
 
-use crate::fields::add_retry_after;
+use crate::headers::add_retry_after;
 use crate::refusal::{Cause, Refusal};
 
 /// Makes the response to a refused request. Closures `Fn(&Refusal) -> Response<B>` implement it.

@@ -13,7 +13,7 @@ use crate::key::RequestKey;
 ///
 /// ```
 /// use http::StatusCode;
-/// use limiter::{Limiter, MemoryStore, policy};
+/// use exact_limiter::{Limiter, MemoryStore, policy};
 /// use limiter_tower::key::PeerAddress;
 /// use limiter_tower::{ActualCost, MissingKey, Rule};
 ///
@@ -152,7 +152,7 @@ impl Rule {
     /// With it, attempts to log in count for their address although the account's rule denies them:
     ///
     /// ```
-    /// # use limiter::{Limiter, MemoryStore, policy};
+    /// # use exact_limiter::{Limiter, MemoryStore, policy};
     /// # use limiter_tower::key::{Header, PeerAddress};
     /// # use limiter_tower::{MissingKey, Rule};
     /// # let store = std::sync::Arc::new(MemoryStore::new());
@@ -195,7 +195,7 @@ impl Rule {
     /// separate:
     ///
     /// ```
-    /// # use limiter::{Limiter, MemoryStore, policy};
+    /// # use exact_limiter::{Limiter, MemoryStore, policy};
     /// # use limiter_tower::key::PeerAddress;
     /// # use limiter_tower::{MissingKey, Rule};
     /// # let store = std::sync::Arc::new(MemoryStore::new());

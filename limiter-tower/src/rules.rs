@@ -13,8 +13,8 @@ use limiter_core::{Error, ErrorKind, Timer};
 
 use crate::charges::Charges;
 use crate::failure::StoreFailure;
-use crate::fields::Policies;
 use crate::head::{RequestHead, ResponseHead};
+use crate::headers::Policies;
 use crate::observation::Observation;
 use crate::refusal::{Cause, Refusal};
 use crate::rule::{ActualCost, Rule};

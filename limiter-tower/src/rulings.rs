@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use limiter_core::SharedStore;
-use limiter_core::request::{Part, Together};
+use limiter_core::request::{AllOf, Part};
 use smallvec::SmallVec;
 
 use crate::head::RequestHead;
@@ -15,7 +15,7 @@ use crate::rule::{Charge, MissingKey, Rule};
 pub(crate) struct Rulings<'a> {
     applied: SmallVec<[Applied; 2]>,
     /// One call for each rule that applies.
-    pub(crate) together: Together<'a>,
+    pub(crate) together: AllOf<'a>,
     /// Whether the request is refused without asking a limiter.
     refused: bool,
 }
@@ -32,7 +32,7 @@ pub(crate) enum Applied {
 impl<'a> Rulings<'a> {
     /// Finds the keys and charges of a request.
     pub(crate) fn new(rules: &'a [Rule], head: &RequestHead<'_>, is_refundable: bool, timeout: Duration) -> Self {
-        let together = Together::new().timeout(timeout);
+        let together = AllOf::new().timeout(timeout);
         let together = if is_refundable { together.refundable() } else { together };
         let mut rulings = Self { together, ..Self::default() };
         for rule in rules {

@@ -13,8 +13,8 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::builder::LayerBuilder;
-use crate::fields::{Values, add_retry_after};
 use crate::head::{RequestHead, ResponseHead};
+use crate::headers::{Values, add_retry_after};
 use crate::respond::{Problem, Respond};
 use crate::rulings::Rulings;
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use allocation_counter::measure;
 use axum::body::Body;
+use exact_limiter::MemoryStore;
 use futures::executor::block_on;
 use http::{Request, Response, StatusCode};
-use limiter::MemoryStore;
 use limiter_core::{Limiter, policy};
 use limiter_tower::key::{ClientAddress, Constant, Header, Method, Peer, PeerAddress, RequestKey, Trust};
-use limiter_tower::{Charge, Fields, LimitLayer, MissingKey, ResetForm, Rule, StoreFailure};
+use limiter_tower::{Charge, LimitLayer, MissingKey, RateLimitHeaders, ResetForm, Rule, StoreFailure};
 use tower::{Layer, Service};
 
 const CLOSED: StoreFailure = StoreFailure::Closed { retry_after: Duration::from_secs(1) };
@@ -49,14 +49,14 @@ fn only_header_values_are_allocated() {
     let peer = || rule(PeerAddress::new());
     // `RateLimit-Policy` is shared by all responses, so `RateLimit` is the one value.
     assert_eq!(added(&LimitLayer::new([peer()], CLOSED)), 1);
-    assert_eq!(added(&LimitLayer::builder([peer()], CLOSED).fields(Fields::none()).build()), 0);
+    assert_eq!(added(&LimitLayer::builder([peer()], CLOSED).headers(RateLimitHeaders::none()).build()), 0);
     let combined = (Method, Header::new(http::HeaderName::from_static("x-api-key")).or(PeerAddress::new()));
     assert_eq!(added(&LimitLayer::new([rule(combined)], CLOSED)), 1);
     let proxied = rule(ClientAddress::x_forwarded_for(Trust::Hops(1))).charge(|_| Charge::units(3));
     assert_eq!(added(&LimitLayer::new([proxied], CLOSED)), 1);
     assert_eq!(added(&LimitLayer::new([peer(), rule(Constant::new("all"))], CLOSED)), 1);
     // `http` takes two allocations for a number, and three fields outgrow the list that is held in place.
-    let fields = Fields::none().x_rate_limit(ResetForm::SecondsFromNow);
-    let numbers = added(&LimitLayer::builder([peer()], CLOSED).fields(fields).build());
+    let fields = RateLimitHeaders::none().x_rate_limit(ResetForm::SecondsFromNow);
+    let numbers = added(&LimitLayer::builder([peer()], CLOSED).headers(fields).build());
     assert!(numbers <= 3 * 2 + 1, "{numbers}");
 }

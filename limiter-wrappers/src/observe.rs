@@ -5,7 +5,7 @@
 //! ```
 //! # #[cfg(all(feature = "metrics", feature = "tracing"))] {
 //! use limiter_core::{Limiter, policy};
-//! # use limiter_testkit::OracleStore as MemoryStore;
+//! # use limiter_testkit::ReferenceStore as MemoryStore;
 //! use limiter_wrappers::observe::{Metrics, ObservedStore, Tracing};
 //!
 //! let store = ObservedStore::new(MemoryStore::new(), (Metrics::named("memory"), Tracing::new()));

@@ -71,17 +71,24 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
 pub struct Stack<S> {
     store: S,
     timeout: Duration,
-    failures: u32,
-    pause: Duration,
+    failure_threshold: u32,
+    cooldown: Duration,
     cached_keys: usize,
-    cached_for: Duration,
+    denial_ttl: Duration,
 }
 
 impl<S> Stack<S> {
     /// Returns the stack around `store`, with the defaults of each option.
     pub const fn new(store: S) -> Self {
-        let (timeout, pause) = (Duration::from_millis(300), Duration::from_secs(1));
-        Self { store, timeout, failures: 5, pause, cached_keys: 100_000, cached_for: Duration::from_secs(1) }
+        let (timeout, cooldown) = (Duration::from_millis(300), Duration::from_secs(1));
+        Self {
+            store,
+            timeout,
+            failure_threshold: 5,
+            cooldown,
+            cached_keys: 100_000,
+            denial_ttl: Duration::from_secs(1),
+        }
     }
 
     /// Sets how long a call to the store may take. Default: 300 ms.
@@ -93,14 +100,14 @@ impl<S> Stack<S> {
     }
 
     /// Sets the number of consecutive failures after which the breaker opens. Default: 5.
-    pub const fn failures(mut self, failures: u32) -> Self {
-        self.failures = failures;
+    pub const fn failure_threshold(mut self, failures: u32) -> Self {
+        self.failure_threshold = failures;
         self
     }
 
     /// Sets how long the breaker stays open before each probe. Default: 1 s.
-    pub const fn pause(mut self, pause: Duration) -> Self {
-        self.pause = pause;
+    pub const fn cooldown(mut self, cooldown: Duration) -> Self {
+        self.cooldown = cooldown;
         self
     }
 
@@ -113,16 +120,17 @@ impl<S> Stack<S> {
     /// Sets how long a denial is cached at most. Default: 1 s.
     ///
     /// A key that another process unblocks may stay denied here for so long; see [`DenialCache::max_age`].
-    pub const fn cached_for(mut self, max_age: Duration) -> Self {
-        self.cached_for = max_age;
+    pub const fn denial_ttl(mut self, max_age: Duration) -> Self {
+        self.denial_ttl = max_age;
         self
     }
 
     /// Returns the store that passes errors on, for a service that decides by itself.
     #[must_use]
     pub fn or_error(self) -> Guarded<S> {
-        let breaker = CircuitBreaker::new(Timeout::new(self.store, self.timeout), self.failures, self.pause);
-        Guarded(DenialCache::new(breaker, self.cached_keys).max_age(self.cached_for))
+        let breaker =
+            CircuitBreaker::new(Timeout::new(self.store, self.timeout), self.failure_threshold, self.cooldown);
+        Guarded(DenialCache::new(breaker, self.cached_keys).max_age(self.denial_ttl))
     }
 
     /// Returns the store that admits requests during an outage.
@@ -137,10 +145,10 @@ impl<S> Stack<S> {
         Fallback::new(self.or_error(), local)
     }
 
-    /// Returns the store that denies requests during an outage, with a retry-after of the breaker's pause.
+    /// Returns the store that denies requests during an outage, with a retry-after of the breaker's cooldown.
     #[must_use]
     pub fn fail_closed(self) -> Failsafe<Guarded<S>> {
-        let pause = self.pause;
-        Failsafe::closed(self.or_error(), pause)
+        let cooldown = self.cooldown;
+        Failsafe::closed(self.or_error(), cooldown)
     }
 }

@@ -46,7 +46,7 @@ async fn stacks(url: &str) -> Vec<Subject> {
             "fail closed" => (Arc::new(Failsafe::closed(redis, PAUSE)), BOUND, Some(1)),
             "fallback" => (Arc::new(Fallback::new(redis, MemoryStore::new())), BOUND, Some(2)),
             _ => {
-                let stack = Stack::new(redis).timeout(TIMEOUT).failures(3).pause(PAUSE);
+                let stack = Stack::new(redis).timeout(TIMEOUT).failure_threshold(3).cooldown(PAUSE);
                 (Arc::new(stack.fallback(MemoryStore::new())), TIMEOUT_BOUND, Some(2))
             }
         };
@@ -253,7 +253,7 @@ async fn a_soak_of_random_faults() {
     let mut scene = RedisScene::start().unwrap();
     let mut subjects = stacks(&scene.url()).await;
     let redis = connect(&scene.url()).await;
-    let closed = Stack::new(redis).timeout(TIMEOUT).failures(3).pause(PAUSE).fail_closed();
+    let closed = Stack::new(redis).timeout(TIMEOUT).failure_threshold(3).cooldown(PAUSE).fail_closed();
     subjects.push(Subject {
         name: "recommended, closed",
         store: Arc::new(closed),

@@ -128,7 +128,7 @@ impl<'a> Run<'a> {
         while Instant::now() < until {
             let (limited, with_id, without) = tokio::join!(
                 self.subject.call(Box::pin(self.limited.acquire("limited"))),
-                self.subject.call(Box::pin(self.plenty.acquire("ids").id(u128::from(self.calls)))),
+                self.subject.call(Box::pin(self.plenty.acquire("ids").idempotency_key(u128::from(self.calls)))),
                 self.subject.call(Box::pin(self.plenty.acquire("calls"))),
             );
             self.admitted += u64::from(limited.allowed());
@@ -163,8 +163,9 @@ impl<'a> Run<'a> {
         let server = Limiter::new(&*self.name, PLENTY, direct.clone());
         let (subject, calls) = (self.subject, self.calls);
         for id in 0..calls {
-            let repeat =
-                async || subject.call(Box::pin(self.plenty.acquire("ids").id(u128::from(id)))).await.admitted();
+            let repeat = async || {
+                subject.call(Box::pin(self.plenty.acquire("ids").idempotency_key(u128::from(id)))).await.admitted()
+            };
             eventually(repeat).await.map_err(|outcome| format!("the repetition of a call ends: {outcome}"))?;
         }
         for _ in 0..10 * MAX {

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use limiter::store::Mode;
-use limiter::time::Timestamp;
-use limiter::{ErrorKind, LimitStatus, Limiter, SharedStore, policy};
+use exact_limiter::store::Mode;
+use exact_limiter::time::Timestamp;
+use exact_limiter::{ErrorKind, LimitStatus, Limiter, SharedStore, policy};
 use limiter_testkit::golden::{RowAnswer, parse};
 
 const SECOND: u64 = 1_000_000;
@@ -15,11 +15,11 @@ const SECOND: u64 = 1_000_000;
 async fn stores() -> Vec<(SharedStore, Box<dyn std::any::Any>)> {
     let mut stores: Vec<(SharedStore, Box<dyn std::any::Any>)> = Vec::new();
     #[cfg(feature = "memory")]
-    stores.push((Arc::new(limiter::MemoryStore::new()), Box::new(())));
+    stores.push((Arc::new(exact_limiter::MemoryStore::new()), Box::new(())));
     #[cfg(feature = "redis")]
     {
         let server = limiter_testkit::server::Server::start().unwrap();
-        let patient = limiter::RedisStore::builder().response_timeout(std::time::Duration::from_secs(5));
+        let patient = exact_limiter::RedisStore::builder().response_timeout(std::time::Duration::from_secs(5));
         stores.push((Arc::new(patient.connect(&server.url()).await.unwrap()), Box::new(server)));
     }
     stores
@@ -85,7 +85,7 @@ async fn a_repeated_call_counts_once() {
     for (store, _server) in stores().await {
         let limiter = Limiter::new("repeated", policy!("3/1s"), store);
         for _ in 0..5 {
-            let decision = limiter.acquire("k").id(7).at(time(0)).await.unwrap();
+            let decision = limiter.acquire("k").idempotency_key(7).at(time(0)).await.unwrap();
             assert_eq!((decision.allowed(), decision.used()), (true, 1));
         }
     }

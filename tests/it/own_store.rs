@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use limiter::{Limiter, policy};
+use exact_limiter::{Limiter, policy};
 use limiter_testkit::conformance::Suite;
 use limiter_testkit::conformance_tests;
 use tempfile::TempDir;

@@ -35,7 +35,7 @@ pub struct Load {
     /// Puts the recommended wrappers around the store (timeout, circuit breaker, denial cache), with this behaviour
     /// during an outage [default: no wrappers]
     #[arg(long, value_enum, requires = "store")]
-    pub(super) outage: Option<Outage>,
+    pub(super) on_outage: Option<Outage>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

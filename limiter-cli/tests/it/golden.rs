@@ -15,7 +15,7 @@ fn golden_traces() {
     for trace in plain {
         let count = if trace.counting == Counting::Attempts { "attempts" } else { "admitted" };
         let limits = trace.limits.split(", ").flat_map(|limit| ["--limit", limit]);
-        let args: Vec<&str> = ["replay", "--output", "jsonl", "--count", count].into_iter().chain(limits).collect();
+        let args: Vec<&str> = ["replay", "--output", "jsonl", "--counting", count].into_iter().chain(limits).collect();
         let (printed, expected) = (stdout_of(&args, trace.csv("k")), trace.jsonl("k"));
         assert_eq!(printed.lines().collect::<Vec<_>>(), expected.lines().collect::<Vec<_>>(), "{}", trace.name);
         rows += trace.rows.len();

@@ -43,7 +43,7 @@ fn in_memory_the_worst_window_admits_the_limit() {
     for (args, allowed, worst) in [
         ("--limit 100/1h --seconds 1 --tasks 3", 100..=100, (100, "100/1h")),
         ("--limit 1000/1s --limit 90/1h --keys 2 --seconds 1", 180..=180, (90, "90/1h")),
-        ("--limit 100/1h~1m --seconds 1 --count attempts", 100..=100, (100, "100/1h~1m")),
+        ("--limit 100/1h~1m --seconds 1 --counting attempts", 100..=100, (100, "100/1h~1m")),
         ("--limit 7/1h --keys 1000 --seconds 1 --rate 100", 1..=100, (1, "7/1h")),
         // Units free within the load.
         ("--limit 50/200ms~10ms --seconds 2", 51..=550, (50, "50/200ms~10ms")),
@@ -92,7 +92,7 @@ fn outage(behaviour: &str, worst: &RangeInclusive<u64>) {
     const TIMEOUT: u64 = 300_000;
     const TWO_WINDOWS: Duration = Duration::from_secs(2);
     let server = Server::start().unwrap();
-    let mut load = start_on(&server, &format!("--limit 20/1s --rate 100 --seconds 60 --outage {behaviour}"));
+    let mut load = start_on(&server, &format!("--limit 20/1s --rate 100 --seconds 60 --on-outage {behaviour}"));
     let mut messages = BufReader::new(load.stderr.take().unwrap()).lines().map(Result::unwrap);
     thread::sleep(TWO_WINDOWS);
     server.pause().unwrap();

@@ -151,7 +151,7 @@ fn extreme_traces_can_be_plotted() {
             &["--limit", "2/1s", "--limit", "3/1h~1m", "--limit", "5/100d~1d"],
         ] {
             for count in ["admitted", "attempts"] {
-                let svg = plot(&[limits, &["--count", count]].concat(), trace);
+                let svg = plot(&[limits, &["--counting", count]].concat(), trace);
                 assert!(texts(&svg).len() > 8);
                 assert!(svg.len() < 1 << 20, "{} bytes", svg.len());
             }

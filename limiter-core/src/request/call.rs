@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::op::{At, EntryId, Mode, Op};
 use crate::policy::Policy;
-use crate::store::{NowStore, WindowStore, attempt};
+use crate::store::{SyncStore, WindowStore, attempt};
 use std::time::Duration;
 
 /// A call that has not been made yet.
@@ -91,7 +91,7 @@ impl<S, B: AsRef<[u8]>> Call<'_, S, B> {
     /// Makes the call on a synchronous store.
     pub(super) fn decide_now(&self) -> Result<Decision, Error>
     where
-        S: NowStore,
+        S: SyncStore,
     {
         self.limiter.store.decide_now(self.op())
     }

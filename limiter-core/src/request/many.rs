@@ -15,7 +15,7 @@ use crate::key::Key;
 use crate::limiter::Limiter;
 use crate::op::{At, Mode};
 use crate::policy::Policy;
-use crate::store::{NowStore, WindowStore};
+use crate::store::{SyncStore, WindowStore};
 use crate::time::Timestamp;
 
 /// The most keys of a batch with a call under way: enough to fill a connection. With many more, calls would time out in its queue.
@@ -50,7 +50,7 @@ impl<S> Limiter<S> {
     ///
     /// ```
     /// # use limiter_core::{Limiter, policy};
-    /// # use limiter_testkit::OracleStore as MemoryStore;
+    /// # use limiter_testkit::ReferenceStore as MemoryStore;
     /// let limiter = Limiter::new("bytes", policy!("1000/1s"), MemoryStore::new());
     /// let results = limiter.acquire_many([("a", 600), ("b", 1), ("a", 600)]).now();
     /// let allowed: Vec<bool> = results.into_iter().map(|result| result.unwrap().allowed()).collect();
@@ -87,7 +87,7 @@ impl<'a, S, B> AcquireMany<'a, S, B> {
     /// Makes the calls on a synchronous store, without a future. Returns their results in the order given.
     pub fn now(self) -> Vec<Result<Decision, Error>>
     where
-        S: NowStore,
+        S: SyncStore,
         B: AsRef<[u8]>,
     {
         let mut results = Vec::with_capacity(self.calls.len());

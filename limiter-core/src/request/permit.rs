@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind};
 use crate::limiter::Limiter;
 use crate::settled::Settled;
 use crate::settlement::Receipt;
-use crate::store::{NowStore, WindowStore};
+use crate::store::{SyncStore, WindowStore};
 use crate::verdict::Denied;
 
 /// An acquire that returns a [`Permit`] if it is admitted, or [`Denied`].
@@ -48,7 +48,7 @@ pub struct PermitRequest<'a, S, B, V>(Request<'a, S, B, V>);
 ///
 /// ```
 /// # use limiter_core::{Limiter, policy};
-/// # use limiter_testkit::OracleStore as MemoryStore;
+/// # use limiter_testkit::ReferenceStore as MemoryStore;
 /// # let chat = Limiter::new("chat", policy!("10000/1m"), MemoryStore::new());
 /// match chat.acquire("customer 7").cost(4_000).permit().now()? {
 ///     Ok(permit) => {
@@ -97,7 +97,7 @@ impl<'a, S, B> PermitRequest<'a, S, B, Acquire> {
     /// The same as for [`Request::now`].
     pub fn now(self) -> Result<Result<Permit<'a, S>, Denied>, Error>
     where
-        S: NowStore,
+        S: SyncStore,
         B: AsRef<[u8]> + Clone,
     {
         let call = self.0.call().clone();
@@ -112,7 +112,7 @@ impl<'a, S, B> PermitRequest<'a, S, B, AcquireWithin> {
     /// The same as for [`Request::blocking`].
     pub fn blocking(self) -> Result<Result<Permit<'a, S>, Denied>, Error>
     where
-        S: NowStore,
+        S: SyncStore,
         B: AsRef<[u8]> + Clone,
     {
         let call = self.0.call().clone();
@@ -222,18 +222,18 @@ impl<'a, S> Permit<'a, S> {
         Permit { target: self.target.to_owned(), entry: self.entry, decision: self.decision.clone() }
     }
 
-    /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](SettleOnDrop::confirm).
+    /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](PermitGuard::confirm).
     ///
     /// Requires a synchronous store, on which the refund always takes effect. For other stores see
     /// [`refund_on_drop_with`](Self::refund_on_drop_with).
-    pub fn refund_on_drop(self) -> SettleOnDrop<'a, S>
+    pub fn refund_on_drop(self) -> PermitGuard<'a, S>
     where
-        S: NowStore,
+        S: SyncStore,
     {
         self.on_drop(|permit| drop(permit.refund().now()))
     }
 
-    /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](SettleOnDrop::confirm).
+    /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](PermitGuard::confirm).
     ///
     /// Works with every store. `drop` cannot await, so it passes the refund to `spawn`, such as
     /// `|refund| drop(tokio::spawn(refund))`.
@@ -243,7 +243,7 @@ impl<'a, S> Permit<'a, S> {
     pub fn refund_on_drop_with(
         self,
         spawn: impl FnOnce(BoxFuture<'static, Result<(), Error>>) + Send + 'a,
-    ) -> SettleOnDrop<'a, S>
+    ) -> PermitGuard<'a, S>
     where
         S: WindowStore + Clone,
     {
@@ -253,7 +253,7 @@ impl<'a, S> Permit<'a, S> {
         })
     }
 
-    /// Returns a guard that charges the units in `used` when it is dropped, unless it is [confirmed](SettleOnDrop::confirm).
+    /// Returns a guard that charges the units in `used` when it is dropped, unless it is [confirmed](PermitGuard::confirm).
     ///
     /// For work whose cost is known only bit by bit, such as a streamed response: count the units in `used` while they are produced. If
     /// the client hangs up, what was produced is charged, as with [`settle_or_record`](Self::settle_or_record). Works with every
@@ -263,7 +263,7 @@ impl<'a, S> Permit<'a, S> {
         self,
         used: Arc<AtomicU64>,
         spawn: impl FnOnce(BoxFuture<'static, Result<Settled, Error>>) + Send + 'a,
-    ) -> SettleOnDrop<'a, S>
+    ) -> PermitGuard<'a, S>
     where
         S: WindowStore + Clone,
     {
@@ -273,8 +273,8 @@ impl<'a, S> Permit<'a, S> {
         })
     }
 
-    fn on_drop(self, settle: impl FnOnce(&Self) + Send + 'a) -> SettleOnDrop<'a, S> {
-        SettleOnDrop { permit: self, settle: Some(Box::new(settle)) }
+    fn on_drop(self, settle: impl FnOnce(&Self) + Send + 'a) -> PermitGuard<'a, S> {
+        PermitGuard { permit: self, settle: Some(Box::new(settle)) }
     }
 }
 
@@ -288,21 +288,21 @@ impl<S> fmt::Debug for Permit<'_, S> {
 
 /// A guard that refunds or settles its permit when it is dropped, unless it is confirmed. Dereferences to the [`Permit`].
 #[must_use = "dropping it settles the acquire immediately"]
-pub struct SettleOnDrop<'a, S> {
+pub struct PermitGuard<'a, S> {
     permit: Permit<'a, S>,
     settle: Option<OnDrop<'a, S>>,
 }
 
 type OnDrop<'a, S> = Box<dyn FnOnce(&Permit<'a, S>) + Send + 'a>;
 
-impl<S> SettleOnDrop<'_, S> {
+impl<S> PermitGuard<'_, S> {
     /// Keeps the charge as it is.
     pub fn confirm(mut self) {
         self.settle = None;
     }
 }
 
-impl<'a, S> Deref for SettleOnDrop<'a, S> {
+impl<'a, S> Deref for PermitGuard<'a, S> {
     type Target = Permit<'a, S>;
 
     fn deref(&self) -> &Permit<'a, S> {
@@ -310,7 +310,7 @@ impl<'a, S> Deref for SettleOnDrop<'a, S> {
     }
 }
 
-impl<S> Drop for SettleOnDrop<'_, S> {
+impl<S> Drop for PermitGuard<'_, S> {
     fn drop(&mut self) {
         if let Some(settle) = self.settle.take() {
             settle(&self.permit);
@@ -318,8 +318,8 @@ impl<S> Drop for SettleOnDrop<'_, S> {
     }
 }
 
-impl<S> fmt::Debug for SettleOnDrop<'_, S> {
+impl<S> fmt::Debug for PermitGuard<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SettleOnDrop").field(&self.permit).finish()
+        f.debug_tuple("PermitGuard").field(&self.permit).finish()
     }
 }

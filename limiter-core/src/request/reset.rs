@@ -8,7 +8,7 @@ use crate::clock::BoxFuture;
 use crate::error::Error;
 use crate::key::Key;
 use crate::limiter::Limiter;
-use crate::store::{NowStore, WindowStore};
+use crate::store::{SyncStore, WindowStore};
 
 /// A reset, which removes the log of a key.
 ///
@@ -38,7 +38,7 @@ impl<'a, S, B> Reset<'a, S, B> {
     /// Resets on a synchronous store, without a future. Returns `false` if there was no log.
     pub fn now(self) -> bool
     where
-        S: NowStore,
+        S: SyncStore,
         B: AsRef<[u8]>,
     {
         self.limiter.store.reset_now(self.limiter.log(&self.key))

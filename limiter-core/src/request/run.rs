@@ -18,7 +18,7 @@ use crate::limiter::Limiter;
 use crate::op::{At, EntryId};
 use crate::policy::Policy;
 use crate::status::Status;
-use crate::store::{NowStore, WindowStore};
+use crate::store::{SyncStore, WindowStore};
 use crate::time::Timestamp;
 
 /// An acquire, peek, record or status call with its options: a builder that is also a future.
@@ -119,8 +119,8 @@ impl<S, B, V: Costs> Request<'_, S, B, V> {
     /// [resolution](crate::Limit::resolution), a repetition appends nothing. It returns the original verdict with the current usage.
     /// A denied acquire that appended nothing leaves no id behind, so repeating it is a new attempt. A peek ignores the key.
     #[inline(always)]
-    pub fn id(mut self, id: impl Into<EntryId>) -> Self {
-        self.call.id = Some(id.into());
+    pub fn idempotency_key(mut self, key: impl Into<EntryId>) -> Self {
+        self.call.id = Some(key.into());
         self
     }
 
@@ -133,7 +133,7 @@ impl<S, B, V: Costs> Request<'_, S, B, V> {
     pub fn now(self) -> Result<Decision, Error>
     where
         V: NeverWaits,
-        S: NowStore,
+        S: SyncStore,
         B: AsRef<[u8]>,
     {
         let Self { call, running, .. } = self;
@@ -151,7 +151,7 @@ impl<S, B> Request<'_, S, B, verb::Status> {
     #[inline]
     pub fn now(self) -> Result<Status, Error>
     where
-        S: NowStore,
+        S: SyncStore,
         B: AsRef<[u8]>,
     {
         self.call.limiter.store.decide_now(self.call.op()).map(Decision::into_status)
@@ -187,7 +187,7 @@ impl<S, B> Request<'_, S, B, verb::AcquireWithin> {
     /// The same as for [`now`](Request::now).
     pub fn blocking(self) -> Result<Decision, Error>
     where
-        S: NowStore,
+        S: SyncStore,
         B: AsRef<[u8]>,
     {
         wait::blocking(&self.call)

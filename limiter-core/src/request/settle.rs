@@ -14,7 +14,7 @@ use crate::op::{At, Mode, Op};
 use crate::policy::Policy;
 use crate::settled::Settled;
 use crate::settlement::{Receipt, Settlement};
-use crate::store::{NowStore, WindowStore};
+use crate::store::{SyncStore, WindowStore};
 use crate::time::Timestamp;
 
 /// A settlement or a refund: a builder that is also a future.
@@ -91,7 +91,7 @@ impl<'a, S, B> Settle<'a, S, B> {
     /// Settles on a synchronous store, without a future.
     pub fn now(self) -> Settled
     where
-        S: NowStore,
+        S: SyncStore,
         B: AsRef<[u8]>,
     {
         let (settlement, store) = (settlement(&self.call, self.receipt), &self.call.limiter.store);

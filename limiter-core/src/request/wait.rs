@@ -10,7 +10,7 @@ use crate::clock::{BoxFuture, Timer};
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
 use crate::op::At;
-use crate::store::{NowStore, WindowStore};
+use crate::store::{SyncStore, WindowStore};
 use crate::time::Timestamp;
 
 /// The end of a wait: by the clock that the decisions use, and by how long the call has waited.
@@ -84,7 +84,7 @@ fn default_timer() -> Option<&'static dyn Timer> {
 /// Like [`sleeping`], but blocks the thread.
 pub(super) fn blocking<S, B>(call: &Call<'_, S, B>) -> Result<Decision, Error>
 where
-    S: NowStore,
+    S: SyncStore,
     B: AsRef<[u8]>,
 {
     let start = call.limiter.store.timer().is_none().then(Instant::now);

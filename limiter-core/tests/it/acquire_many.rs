@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use futures::FutureExt;
 use futures::executor::block_on;
 use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts};
-use limiter_core::{Decision, Error, ErrorKind, Limiter, NowStore, Timestamp, WindowStore, policy};
-use limiter_testkit::{Answer, OracleStore};
+use limiter_core::{Decision, Error, ErrorKind, Limiter, SyncStore, Timestamp, WindowStore, policy};
+use limiter_testkit::{Answer, ReferenceStore};
 
 fn at(micros: u64) -> Timestamp {
     Timestamp::from_micros(micros).unwrap()
@@ -29,7 +29,7 @@ fn shown(results: Vec<Result<Decision, Error>>) -> Vec<Result<Answer, (ErrorKind
 /// Makes most calls wait, answers some at once, and panics if two calls on one log overlap.
 #[derive(Debug, Default)]
 struct Sometimes {
-    oracle: OracleStore,
+    reference: ReferenceStore,
     /// The calls under way by key, and the most there were in all.
     running: Mutex<(HashMap<Vec<u8>, usize>, usize)>,
 }
@@ -55,15 +55,15 @@ impl WindowStore for Sometimes {
         // Longer for some than for others.
         wait((op.cost % 5).saturating_sub(1)).await;
         self.leave(&op);
-        Ok(self.oracle.apply_now(&op))
+        Ok(self.reference.apply_now(&op))
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        Ok(self.oracle.settle_now(&settlement))
+        Ok(self.reference.settle_now(&settlement))
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        Ok(self.oracle.reset_now(log))
+        Ok(self.reference.reset_now(log))
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
@@ -72,7 +72,7 @@ impl WindowStore for Sometimes {
         }
         self.enter(&op);
         self.leave(&op);
-        self.oracle.try_decide(op, otherwise)
+        self.reference.try_decide(op, otherwise)
     }
 }
 
@@ -80,9 +80,9 @@ impl WindowStore for Sometimes {
 fn a_batch_decides_like_its_acquires_one_by_one() {
     let policy = policy!("9/1ms, 30/1s");
     let gold = policy!("20/1ms");
-    let one_by_one = Limiter::new("n", policy.clone(), OracleStore::new());
-    let now = Limiter::new("n", policy.clone(), OracleStore::new());
-    let awaited = Limiter::new("n", policy.clone(), OracleStore::new());
+    let one_by_one = Limiter::new("n", policy.clone(), ReferenceStore::new());
+    let now = Limiter::new("n", policy.clone(), ReferenceStore::new());
+    let awaited = Limiter::new("n", policy.clone(), ReferenceStore::new());
     let slow = Limiter::new("n", policy.clone(), SlowStore::default()).into_shared();
     let sometimes = Limiter::new("n", policy, Sometimes::default());
     let mut random = 7_u64;

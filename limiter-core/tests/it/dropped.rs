@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use futures::FutureExt;
 use futures::executor::block_on;
 use futures::future::join_all;
-use limiter_core::request::{Background, Part, PartOutcome, Together};
+use limiter_core::request::{AllOf, Background, Part, PartOutcome};
 use limiter_core::store::Mode;
 use limiter_core::{BoxFuture, Counting, Error, Limiter, Policy, policy};
 use proptest::prelude::*;
@@ -66,13 +66,13 @@ fn drop_after(polls: usize, resumes: usize, calls: &[Call], refundable: bool, co
     // The limiter's own policy keeps what a record above the maximum of the call's policy would displace.
     let limiter = |&Call { tries, waits, fails, .. }: &Call| {
         let store = SlowStore { tries, waits, fails, ..SlowStore::default() };
-        let meter = Limiter::new("limit", policy!("1000/1h"), Arc::clone(&store.oracle));
+        let meter = Limiter::new("limit", policy!("1000/1h"), Arc::clone(&store.reference));
         (Limiter::new("limit", policy!("1000/1h"), store).into_shared(), meter)
     };
     let limiters: Vec<(Limiter, _)> = calls.iter().map(limiter).collect();
     let refunds: Arc<Mutex<Vec<BoxFuture<'static, ()>>>> = Arc::default();
     let sink = Arc::clone(&refunds);
-    let mut all = if refundable { Together::new().refundable() } else { Together::new() };
+    let mut all = if refundable { AllOf::new().refundable() } else { AllOf::new() };
     all.refund_in(Background::new(move |refund| sink.lock().unwrap().push(refund)));
     for (call, (limiter, meter)) in calls.iter().zip(&limiters) {
         if call.before > 0 {
@@ -130,7 +130,7 @@ fn drop_after(polls: usize, resumes: usize, calls: &[Call], refundable: bool, co
     result.is_some()
 }
 
-fn poll(all: &mut Together<'_>, polls: usize) -> Option<Result<bool, Error>> {
+fn poll(all: &mut AllOf<'_>, polls: usize) -> Option<Result<bool, Error>> {
     let mut deciding = pin!(all.decide());
     (0..polls).find_map(|_| deciding.as_mut().now_or_never())
 }

@@ -1,11 +1,11 @@
 //! The tests of the crate, in one program.
 
 mod acquire_many;
+mod all_of;
 mod dropped;
 mod log;
 mod merging;
 mod permits;
 mod requests;
 mod slow_store;
-mod together;
 mod waiting;

@@ -1,10 +1,10 @@
-//! A log as a value against the oracle, which merges in the words of the contract.
+//! A log as a value against the reference store, which merges in the words of the contract.
 
 use std::time::Duration;
 
 use limiter_core::store::{At, Log, Mode, Op, Settlement, decide};
-use limiter_core::{Decision, Limit, MAX_COST, NowStore, Policy, Settled, Timestamp, Window, policy};
-use limiter_testkit::OracleStore;
+use limiter_core::{Decision, Limit, MAX_COST, Policy, Settled, SyncStore, Timestamp, Window, policy};
+use limiter_testkit::ReferenceStore;
 use proptest::prelude::*;
 
 const SECOND: u64 = 1_000_000;
@@ -14,24 +14,24 @@ fn time(micros: u64) -> Timestamp {
     Timestamp::from_micros_saturating(micros)
 }
 
-/// A log and the oracle, which must agree on everything.
+/// A log and the reference store, which must agree on everything.
 struct Pair {
     log: Log,
-    oracle: OracleStore,
+    reference: ReferenceStore,
     /// The receipts of both for the same entries.
     receipts: Vec<[limiter_core::Receipt; 2]>,
 }
 
 impl Pair {
     fn new() -> Self {
-        Self { log: Log::new(), oracle: OracleStore::new(), receipts: Vec::new() }
+        Self { log: Log::new(), reference: ReferenceStore::new(), receipts: Vec::new() }
     }
 
     fn apply(&mut self, op: Op<'_>) -> Decision {
         let op = op.checked().unwrap();
         let facts = self.log.apply(&op, Timestamp::EPOCH);
         facts.verify(&op).unwrap();
-        let [ours, theirs] = [facts, self.oracle.apply_now(&op)].map(|facts| decide(&op, facts));
+        let [ours, theirs] = [facts, self.reference.apply_now(&op)].map(|facts| decide(&op, facts));
         let seen = |decision: &Decision| {
             let receipt = decision.receipt().map(|receipt| (receipt.at(), receipt.window()));
             (decision.allowed(), decision.at(), decision.retry_after(), decision.limits(), decision.appended(), receipt)
@@ -48,14 +48,14 @@ impl Pair {
         let [ours, theirs] = receipts.map(|receipt| Settlement::new(op.log, policy, receipt, cost).at(at));
         let both = [
             Settled::new(&ours, self.log.settle(&ours, Timestamp::EPOCH)),
-            Settled::new(&theirs, self.oracle.settle_now(&theirs)),
+            Settled::new(&theirs, self.reference.settle_now(&theirs)),
         ];
         assert_eq!(both[0], both[1], "{ours:?}");
         self.compare(op);
     }
 
     fn compare(&mut self, op: Op<'_>) {
-        let entries = self.oracle.entries(op.log);
+        let entries = self.reference.entries(op.log);
         let entries: Vec<_> = entries.iter().map(|entry| (entry.at.as_micros(), entry.cost)).collect();
         assert_eq!(format!("{:?}", self.log), format!("Log {{ entries: {entries:?}, .. }}"), "{op:?}");
     }

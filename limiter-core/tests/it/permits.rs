@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::slow_store::SlowStore;
 use futures::executor::block_on;
-use limiter_core::{BoxFuture, Clock, Error, Limiter, NowStore, Settled, Timestamp, WindowStore, WithClock, policy};
-use limiter_testkit::{MockClock, OracleStore};
+use limiter_core::{BoxFuture, Clock, Error, Limiter, Settled, SyncStore, Timestamp, WindowStore, WithClock, policy};
+use limiter_testkit::{MockClock, ReferenceStore};
 
-fn used<S: NowStore>(limiter: &Limiter<S>) -> u64 {
+fn used<S: SyncStore>(limiter: &Limiter<S>) -> u64 {
     limiter.status("k").now().unwrap().used()
 }
 
@@ -29,13 +29,13 @@ fn an_admitted_acquire_is_settled_and_refunded_and_a_denied_one_is_a_decision() 
         assert_eq!(limiter.status("k").await.unwrap().used(), 0);
         assert!(limiter.acquire("k").cost(11).permit().await.is_err());
     }
-    block_on(check(Limiter::new("chat", policy!("10/1h"), OracleStore::new())));
+    block_on(check(Limiter::new("chat", policy!("10/1h"), ReferenceStore::new())));
     block_on(check(Limiter::new("chat", policy!("10/1h"), SlowStore::default())));
 }
 
 #[test]
 fn dropping_a_permit_keeps_the_charge() {
-    let limiter = Limiter::new("chat", policy!("10/1h"), OracleStore::new());
+    let limiter = Limiter::new("chat", policy!("10/1h"), ReferenceStore::new());
     drop(limiter.acquire("k").permit().now().unwrap().unwrap());
     assert_eq!(used(&limiter), 1);
 }
@@ -43,7 +43,7 @@ fn dropping_a_permit_keeps_the_charge() {
 #[test]
 fn a_permit_settles_by_the_policy_of_its_acquire() {
     let gold = policy!("100/1s");
-    let limiter = Limiter::new("chat", policy!("10/1h"), OracleStore::new());
+    let limiter = Limiter::new("chat", policy!("10/1h"), ReferenceStore::new());
     let permit = limiter.acquire("k").policy(&gold).cost(5).permit().now().unwrap().unwrap();
     assert_eq!(permit.settle(2).now().status().remaining(), 98);
     // The default policy counts the entry for an hour, so the receipt is valid for an hour.
@@ -61,9 +61,9 @@ fn a_permit_above_the_default_policy_keeps_its_charge() {
             assert_eq!((settled.applied(), settled.recorded(), settled.status().used()), (false, false, 11));
         }
     }
-    block_on(check(Arc::new(OracleStore::new())));
+    block_on(check(Arc::new(ReferenceStore::new())));
     block_on(check(Arc::new(SlowStore::default())));
-    let limiter = Limiter::new("chat", policy!("10/1h"), OracleStore::new());
+    let limiter = Limiter::new("chat", policy!("10/1h"), ReferenceStore::new());
     let gold = policy!("100/1s");
     let permit = limiter.acquire("k").policy(&gold).cost(11).permit().now().unwrap().unwrap();
     assert_eq!((permit.refund().now().applied(), permit.settle(2).now().status().remaining()), (false, 89));
@@ -72,10 +72,10 @@ fn a_permit_above_the_default_policy_keeps_its_charge() {
 #[test]
 fn under_a_resolution_permits_and_ids_have_receipts() {
     let clock = MockClock::new();
-    let limiter = Limiter::new("chat", policy!("10/1h~1m"), WithClock::new(OracleStore::new(), clock.clone()));
+    let limiter = Limiter::new("chat", policy!("10/1h~1m"), WithClock::new(ReferenceStore::new(), clock.clone()));
     let decision = limiter.acquire("k").now().unwrap();
     assert!(decision.appended() && decision.receipt().is_none());
-    assert!(limiter.record("k").id(7).now().unwrap().receipt().is_some());
+    assert!(limiter.record("k").idempotency_key(7).now().unwrap().receipt().is_some());
     let permit = limiter.acquire("k").cost(3).permit().now().unwrap().unwrap();
     assert_eq!(permit.receipt().unwrap().window().to_string(), "10m");
     assert_eq!((permit.settle(5).now().applied(), used(&limiter)), (true, 7));
@@ -89,7 +89,7 @@ fn under_a_resolution_permits_and_ids_have_receipts() {
 
 #[test]
 fn a_permit_moves_into_a_thread() {
-    let limiter = Limiter::new("chat", policy!("10/1h"), Arc::new(OracleStore::new()));
+    let limiter = Limiter::new("chat", policy!("10/1h"), Arc::new(ReferenceStore::new()));
     let gold = policy!("100/1s");
     let long = "a key that is longer than what is held in place".to_owned();
     let permit = limiter.acquire(&long).policy(&gold).permit().now().unwrap().unwrap().into_owned();
@@ -100,7 +100,7 @@ fn a_permit_moves_into_a_thread() {
 
 #[test]
 fn refund_on_drop_refunds_unless_it_is_confirmed() {
-    let limiter = Limiter::new("chat", policy!("10/1h"), OracleStore::new());
+    let limiter = Limiter::new("chat", policy!("10/1h"), ReferenceStore::new());
     let acquire = || limiter.acquire("k").permit().now().unwrap().unwrap().refund_on_drop();
     let first = acquire();
     assert_eq!(used(&limiter), 1);
@@ -141,13 +141,13 @@ fn refund_on_drop_spawns_the_refund_for_other_stores() {
 #[test]
 fn acquiring_first_and_peeking_first_differ_when_calls_overlap() {
     let failures = policy!("3/1m");
-    let login = Limiter::new("login", failures.clone(), OracleStore::new());
+    let login = Limiter::new("login", failures.clone(), ReferenceStore::new());
     let permits: Vec<_> = (0..4).filter_map(|_| login.acquire("ann").permit().now().unwrap().ok()).collect();
     assert_eq!(permits.len(), 3, "the fourth correct login is denied");
     permits.iter().for_each(|permit| assert!(permit.refund().now().applied()));
     assert!(login.acquire("ann").now().unwrap().allowed());
 
-    let login = Limiter::new("login", failures, OracleStore::new());
+    let login = Limiter::new("login", failures, ReferenceStore::new());
     let guesses = (0..100).filter(|_| login.peek("ann").now().unwrap().allowed()).count();
     (0..guesses).for_each(|_| assert!(login.record("ann").now().is_ok()));
     assert_eq!(guesses, 100, "every guess is tried before one is counted");
@@ -157,7 +157,7 @@ fn acquiring_first_and_peeking_first_differ_when_calls_overlap() {
 #[test]
 fn settle_or_record_charges_work_that_took_longer_than_the_window() {
     let clock = MockClock::new();
-    let limiter = Limiter::new("chat", policy!("10/1m"), WithClock::new(OracleStore::new(), clock.clone()));
+    let limiter = Limiter::new("chat", policy!("10/1m"), WithClock::new(ReferenceStore::new(), clock.clone()));
     let acquire = || limiter.acquire("k").cost(2).permit().now().unwrap().unwrap();
     // In time, it settles.
     let permit = acquire();
@@ -178,7 +178,7 @@ fn settle_or_record_charges_work_that_took_longer_than_the_window() {
 #[test]
 fn a_permit_settles_at_the_given_time_of_its_acquire_or_later() {
     let yesterday = |seconds: u64| Timestamp::from_micros_saturating(1_700_000_000_000_000 + seconds * 1_000_000);
-    let limiter = Limiter::new("chat", policy!("10/1m"), OracleStore::new());
+    let limiter = Limiter::new("chat", policy!("10/1m"), ReferenceStore::new());
     let permit = limiter.acquire("k").cost(8).at(yesterday(0)).permit().now().unwrap().unwrap();
     assert!(permit.settle(5).now().applied());
     assert!(block_on(permit.settle_or_record(4).at(yesterday(59))).unwrap().applied());

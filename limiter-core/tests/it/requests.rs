@@ -11,7 +11,7 @@ use futures::future::join_all;
 use limiter_core::{
     Counting, Decision, Error, ErrorKind, LimitStatus, Limiter, SharedStore, Timestamp, WindowStore, ceil_secs, policy,
 };
-use limiter_testkit::{Answer, OracleStore};
+use limiter_testkit::{Answer, ReferenceStore};
 
 fn at(micros: u64) -> Timestamp {
     Timestamp::from_micros(micros).unwrap()
@@ -25,8 +25,8 @@ async fn all_options<S: WindowStore>(limiter: &Limiter<S>) -> Result<Vec<Decisio
         limiter.acquire("k").cost(2).at(at(0)).await?,
         limiter.acquire("k").at(at(1)).await?,
         limiter.peek("k").cost(3).at(at(1)).await?,
-        limiter.acquire("k").policy(&gold).cost(20).id(7).at(at(2)).await?,
-        limiter.acquire("k").policy(&gold).cost(20).id(7).at(at(3)).await?,
+        limiter.acquire("k").policy(&gold).cost(20).idempotency_key(7).at(at(2)).await?,
+        limiter.acquire("k").policy(&gold).cost(20).idempotency_key(7).at(at(3)).await?,
         limiter.record("k").cost(5).at(at(2_000_000)).await?,
     ];
     // Above the limiter's policy, there is no receipt.
@@ -51,7 +51,7 @@ async fn all_options<S: WindowStore>(limiter: &Limiter<S>) -> Result<Vec<Decisio
 #[test]
 fn a_store_that_answers_at_once_and_one_that_needs_time_decide_alike() {
     let policy = policy!("3/1s, 100/1h");
-    let now = Limiter::new("search", policy.clone(), OracleStore::new());
+    let now = Limiter::new("search", policy.clone(), ReferenceStore::new());
     let slow = Limiter::new("search", policy.clone(), SlowStore::default());
     let shared: SharedStore = Arc::new(SlowStore::default());
     let shared = Limiter::new("search", policy, shared);
@@ -66,7 +66,7 @@ fn a_store_that_answers_at_once_and_one_that_needs_time_decide_alike() {
 
 #[test]
 fn without_a_future_the_answers_are_the_same() {
-    let limiter = Limiter::new("search", policy!("3/1s"), OracleStore::new());
+    let limiter = Limiter::new("search", policy!("3/1s"), ReferenceStore::new());
     let first = limiter.acquire("k").cost(2).at(at(0)).now().unwrap();
     let receipt = first.receipt().unwrap();
     assert_eq!((first.used(), limiter.peek("k").cost(2).at(at(1)).now().unwrap().allowed()), (2, false));
@@ -80,7 +80,7 @@ fn without_a_future_the_answers_are_the_same() {
 
 #[test]
 fn a_key_at_its_limit_is_no_denial_for_status() {
-    let limiter = Limiter::new("search", policy!("1/1s, 1/10s"), OracleStore::new());
+    let limiter = Limiter::new("search", policy!("1/1s, 1/10s"), ReferenceStore::new());
     assert!(limiter.acquire("k").at(at(0)).now().unwrap().allowed());
     let peek = limiter.peek("k").at(at(200_000)).now().unwrap();
     assert_eq!((peek.retry_after_secs(), peek.limit().to_string()), (Some(10), "1/10s".to_owned()));
@@ -95,7 +95,7 @@ fn a_key_at_its_limit_is_no_denial_for_status() {
 #[test]
 fn a_cost_that_makes_no_sense_is_an_error_that_does_not_print_the_key() {
     let slow = Limiter::new("search", policy!("3/1s, 2/1h"), SlowStore::default());
-    let now = Limiter::new("search", policy!("3/1s, 2/1h"), OracleStore::new());
+    let now = Limiter::new("search", policy!("3/1s, 2/1h"), ReferenceStore::new());
     for (cost, kind, text) in [
         (0, ErrorKind::InvalidCost, "Acquire: the cost is 0, expected at least 1 (use peek to look without consuming)"),
         (3, ErrorKind::CostExceedsLimit, "a cost of 3 can never fit the limit 2/1h, expected at most 2"),
@@ -144,9 +144,9 @@ fn a_request_can_be_sent_to_another_thread_and_keys_of_every_kind_work() {
 
 #[test]
 fn a_shared_store_is_not_wrapped_again_and_needs_one_poll_if_it_answers_at_once() {
-    let store: SharedStore = Arc::new(OracleStore::new());
+    let store: SharedStore = Arc::new(ReferenceStore::new());
     let limiter = Limiter::new("search", policy!("5/1s"), Arc::clone(&store));
     assert!(Arc::ptr_eq(limiter.into_shared().store(), &store));
-    let limiter = Limiter::new("search", policy!("5/1s"), OracleStore::new()).into_shared();
+    let limiter = Limiter::new("search", policy!("5/1s"), ReferenceStore::new()).into_shared();
     assert!(limiter.acquire("k").now_or_never().unwrap().unwrap().allowed());
 }

@@ -7,12 +7,12 @@ use std::task::Poll;
 
 use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts};
-use limiter_core::{Decision, Error, ErrorKind, NowStore, WindowStore};
-use limiter_testkit::OracleStore;
+use limiter_core::{Decision, Error, ErrorKind, SyncStore, WindowStore};
+use limiter_testkit::ReferenceStore;
 
 #[derive(Debug)]
 pub(crate) struct SlowStore {
-    pub(crate) oracle: Arc<OracleStore>,
+    pub(crate) reference: Arc<ReferenceStore>,
     pub(crate) calls: AtomicU64,
     /// Whether it decides without a future.
     pub(crate) tries: bool,
@@ -23,7 +23,7 @@ pub(crate) struct SlowStore {
 
 impl Default for SlowStore {
     fn default() -> Self {
-        Self { oracle: Arc::default(), calls: AtomicU64::new(0), tries: false, waits: [1, 1], fails: false }
+        Self { reference: Arc::default(), calls: AtomicU64::new(0), tries: false, waits: [1, 1], fails: false }
     }
 }
 
@@ -50,20 +50,20 @@ pub(crate) async fn wait(polls: u64) {
 impl WindowStore for SlowStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         self.wait(self.waits[0]).await?;
-        Ok(self.oracle.apply_now(&op))
+        Ok(self.reference.apply_now(&op))
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         self.wait(self.waits[1]).await?;
-        Ok(self.oracle.settle_now(&settlement))
+        Ok(self.reference.settle_now(&settlement))
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         self.wait(self.waits[1]).await?;
-        Ok(self.oracle.reset_now(log))
+        Ok(self.reference.reset_now(log))
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        if self.tries { self.oracle.try_decide(op, otherwise) } else { otherwise() }
+        if self.tries { self.reference.try_decide(op, otherwise) } else { otherwise() }
     }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use crate::slow_store::SlowStore;
 use futures::executor::block_on;
 use limiter_core::{BoxFuture, Clock, Counting, ErrorKind, Limiter, Timer, Timestamp, WindowStore, WithClock, policy};
-use limiter_testkit::{MockClock, OracleStore};
+use limiter_testkit::{MockClock, ReferenceStore};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -49,7 +49,7 @@ fn it_waits_until_the_acquire_fits_and_not_if_it_cannot_in_time() {
         assert_eq!((patient.allowed(), passed()), (true, 1_000_000));
     }
     let clock = MockClock::new().auto_advancing();
-    let at_once = WithClock::new(OracleStore::new(), clock.clone());
+    let at_once = WithClock::new(ReferenceStore::new(), clock.clone());
     block_on(check(Limiter::new("search", policy!("2/1s"), at_once), clock));
     let clock = MockClock::new().auto_advancing();
     let slow = WithClock::new(SlowStore::default(), clock.clone());
@@ -75,13 +75,13 @@ fn without_a_timer_a_call_that_may_wait_fails_before_it_is_made() {
 fn a_clock_in_front_of_the_store_brings_its_timer_and_otherwise_the_limiters_counts() {
     static SLEPT: Mutex<Vec<Duration>> = Mutex::new(Vec::new());
     let clock = MockClock::new().auto_advancing();
-    let with_clock = WithClock::new(OracleStore::new(), clock.clone());
+    let with_clock = WithClock::new(ReferenceStore::new(), clock.clone());
     let limiter = Limiter::new("search", policy!("1/1s"), with_clock).with_timer(RecordingTimer(&SLEPT));
     for _ in 0..3 {
         assert!(block_on(limiter.acquire("k").within(SECOND)).unwrap().allowed());
     }
     assert_eq!(*SLEPT.lock().unwrap(), []);
-    let limiter = Limiter::new("search", policy!("1/20ms"), OracleStore::new()).with_timer(RecordingTimer(&SLEPT));
+    let limiter = Limiter::new("search", policy!("1/20ms"), ReferenceStore::new()).with_timer(RecordingTimer(&SLEPT));
     for _ in 0..2 {
         assert!(block_on(limiter.acquire("k").within(SECOND)).unwrap().allowed());
     }
@@ -93,12 +93,12 @@ fn a_clock_in_front_of_the_store_brings_its_timer_and_otherwise_the_limiters_cou
 fn an_acquire_at_a_given_time_or_denied_under_its_id_is_tried_once() {
     let clock = MockClock::new().auto_advancing();
     let attempts = policy!("1/1s, 9/1h").with_counting(Counting::Attempts);
-    let limiter = Limiter::new("search", attempts, WithClock::new(OracleStore::new(), clock.clone()));
+    let limiter = Limiter::new("search", attempts, WithClock::new(ReferenceStore::new(), clock.clone()));
     let start = clock.now();
     assert!(limiter.acquire("k").now().unwrap().allowed());
     assert!(!limiter.acquire("k").at(start).within(Duration::MAX).blocking().unwrap().allowed());
     // The first try is in the log under this id, so a second try would only repeat the verdict.
-    let denied = limiter.acquire("k").id(7).within(Duration::MAX).blocking().unwrap();
+    let denied = limiter.acquire("k").idempotency_key(7).within(Duration::MAX).blocking().unwrap();
     assert!(!denied.allowed());
     assert_eq!(clock.now().micros_since(start), 1_000_000);
 }
@@ -106,7 +106,7 @@ fn an_acquire_at_a_given_time_or_denied_under_its_id_is_tried_once() {
 #[test]
 fn a_waiter_that_is_dropped_has_consumed_nothing() {
     let clock = MockClock::new();
-    let limiter = Limiter::new("search", policy!("1/1s"), WithClock::new(OracleStore::new(), clock.clone()));
+    let limiter = Limiter::new("search", policy!("1/1s"), WithClock::new(ReferenceStore::new(), clock.clone()));
     assert!(limiter.acquire("k").now().unwrap().allowed());
     {
         let mut waiting = pin!(limiter.acquire("k").within(SECOND));
@@ -120,7 +120,7 @@ fn a_waiter_that_is_dropped_has_consumed_nothing() {
 #[test]
 fn without_a_future_it_blocks_the_thread() {
     let clock = MockClock::new();
-    let limiter = Limiter::new("search", policy!("1/1s"), WithClock::new(OracleStore::new(), clock.clone()));
+    let limiter = Limiter::new("search", policy!("1/1s"), WithClock::new(ReferenceStore::new(), clock.clone()));
     assert!(limiter.acquire("k").now().unwrap().allowed());
     thread::scope(|scope| {
         let waiting = scope.spawn(|| limiter.acquire("k").within(SECOND).blocking().unwrap());
@@ -130,7 +130,7 @@ fn without_a_future_it_blocks_the_thread() {
         clock.advance(SECOND);
         assert!(waiting.join().unwrap().allowed());
     });
-    let real = Limiter::new("search", policy!("1/50ms"), OracleStore::new());
+    let real = Limiter::new("search", policy!("1/50ms"), ReferenceStore::new());
     let start = Instant::now();
     assert!((0..2).all(|_| real.acquire("k").within(20 * SECOND).blocking().unwrap().allowed()));
     assert!(start.elapsed() >= Duration::from_millis(50));
@@ -153,7 +153,7 @@ fn in_a_tokio_runtime_tokio_is_the_timer() {
 #[test]
 fn the_earliest_time_is_no_special_case() {
     let clock = MockClock::starting_at(Timestamp::EPOCH).auto_advancing();
-    let limiter = Limiter::new("search", policy!("1/1us"), WithClock::new(OracleStore::new(), clock.clone()));
+    let limiter = Limiter::new("search", policy!("1/1us"), WithClock::new(ReferenceStore::new(), clock.clone()));
     assert!((0..3).all(|_| limiter.acquire("k").within(SECOND).blocking().unwrap().allowed()));
     assert_eq!(clock.now().as_micros(), 2);
 }
@@ -161,7 +161,7 @@ fn the_earliest_time_is_no_special_case() {
 /// A clock that stepped back leaves entries in its future, which hold up the log's time.
 #[test]
 fn an_entry_ahead_of_the_clock_does_not_prolong_the_wait() {
-    let (wait, limiter) = (Duration::from_millis(200), Limiter::new("n", policy!("1/90ms"), OracleStore::new()));
+    let (wait, limiter) = (Duration::from_millis(200), Limiter::new("n", policy!("1/90ms"), ReferenceStore::new()));
     let limiter = limiter.with_timer(ThreadTimer);
     let ahead = Timestamp::try_from(SystemTime::now()).unwrap().saturating_add(3600 * SECOND);
     assert!(limiter.acquire("k").at(ahead).now().unwrap().allowed());
@@ -170,7 +170,7 @@ fn an_entry_ahead_of_the_clock_does_not_prolong_the_wait() {
     assert!(!limiter.acquire("k").within(wait).blocking().unwrap().allowed());
     // So they do under a clock with a timer.
     let clock = MockClock::new().auto_advancing();
-    let limiter = Limiter::new("n", policy!("1/90ms"), WithClock::new(OracleStore::new(), clock.clone()));
+    let limiter = Limiter::new("n", policy!("1/90ms"), WithClock::new(ReferenceStore::new(), clock.clone()));
     assert!(limiter.acquire("k").at(clock.now().saturating_add(3600 * SECOND)).now().unwrap().allowed());
     let start = clock.now();
     assert!(!block_on(limiter.acquire("k").within(wait)).unwrap().allowed());

@@ -52,7 +52,7 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
     let attempts = limiter.policy().clone().with_counting(Counting::Attempts);
     for id in 0..6_u128 {
         for _ in 0..2 {
-            let decision = limiter.acquire("k").policy(&attempts).id(id).await.unwrap();
+            let decision = limiter.acquire("k").policy(&attempts).idempotency_key(id).await.unwrap();
             assert_eq!(decision.allowed(), id < 3);
         }
     }

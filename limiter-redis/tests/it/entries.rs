@@ -4,7 +4,7 @@ use limiter_core::store::{LogKey, Op, Settlement};
 use limiter_core::{Counting, Decision, MAX_COST, Name, Policy, Receipt, WindowStore, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
-use limiter_testkit::{Answer, OracleStore};
+use limiter_testkit::{Answer, ReferenceStore};
 
 use crate::support::{at, connect, limit, members, random_below, run};
 
@@ -144,7 +144,7 @@ async fn a_log_of_denied_attempts_holds_the_maximum_in_short_entries() {
 async fn a_meter_counts_on_beyond_the_largest_total() {
     // Little is left to the end, to the number from which the total falls, and to the one to which it falls.
     for (place, high) in [(0, (1_u64 << 22) - 4), (1, (1 << 23) - 4), (2, (1 << 22) + (1 << 21) - 4)] {
-        let (log, oracle) = (Log::new().await, OracleStore::new());
+        let (log, reference) = (Log::new().await, ReferenceStore::new());
         let policies = [log.meter.clone(), policy!("4503599627370496/1ms, 9/300us"), policy!("4503599627370496/200us")];
         let mut pick = random_below(place);
         let (mut time, mut receipts) = (0, Vec::new());
@@ -168,7 +168,7 @@ async fn a_meter_counts_on_beyond_the_largest_total() {
                 op = op.with_id(n);
             }
             let op = op.at(at(time)).with_limiter_policy(&log.meter);
-            let (got, expected) = (run(&log.store, op).await.unwrap(), run(&oracle, op).await.unwrap());
+            let (got, expected) = (run(&log.store, op).await.unwrap(), run(&reference, op).await.unwrap());
             assert_eq!(Answer::from(&got), Answer::from(&expected), "{place}, {n}: {op:?}");
             receipts.extend(got.receipt().zip(expected.receipt()));
             if pick(3) == 0 && n > 4 {
@@ -176,13 +176,13 @@ async fn a_meter_counts_on_beyond_the_largest_total() {
                 let cost = pick(2);
                 let settle = |receipt| Settlement::new(log.key(), &policies[1], receipt, cost).at(at(time));
                 let got = log.store.settle(settle(receipts[back].0)).await.unwrap();
-                let expected = oracle.settle(settle(receipts[back].1)).await.unwrap();
+                let expected = reference.settle(settle(receipts[back].1)).await.unwrap();
                 let used = |facts: &limiter_core::store::SettlementFacts| {
                     (facts.applied, facts.log.newest, facts.log.usage.map(|usage| usage.used))
                 };
                 assert_eq!(used(&got), used(&expected), "{place}, {n}");
             }
-            let held = oracle.entries(log.key());
+            let held = reference.entries(log.key());
             let info = log.store.inspect(log.key()).await.unwrap().unwrap();
             let cost = held.iter().map(|entry| entry.cost).sum::<u64>();
             assert_eq!((info.entries, info.cost), (held.len() as u64, cost), "{place}, {n}");

@@ -121,7 +121,7 @@ async fn a_key_lives_by_the_longer_window_of_the_operation_and_its_limiter() {
         for n in 0..20 {
             let request = limiter.record(key).policy(&short).cost(1 + n % 2);
             let decision = match id {
-                Some(id) => request.id(id + u128::from(n)).await.unwrap(),
+                Some(id) => request.idempotency_key(id + u128::from(n)).await.unwrap(),
                 None => request.await.unwrap(),
             };
             assert!(decision.appended());

@@ -92,11 +92,11 @@ async fn abandoned_acquires_do_not_count(policy: Policy, retries: u32) {
     let server = Server::start().unwrap();
     let limiter = limiter(builder().retries(retries), &server.url(), policy).await;
     // This one arrived before.
-    until("an answer", async || limiter.acquire("k").id(1_000_u128).await.is_ok()).await;
+    until("an answer", async || limiter.acquire("k").idempotency_key(1_000_u128).await.is_ok()).await;
     server.pause().unwrap();
     let acquires = (0..100_u128).map(|n| {
         let acquire = limiter.acquire("k");
-        if n % 3 == 0 { acquire.id(n).into_future() } else { acquire.into_future() }
+        if n % 3 == 0 { acquire.idempotency_key(n).into_future() } else { acquire.into_future() }
     });
     for done in join_all(acquires).await {
         assert_eq!(done.unwrap_err().kind(), ErrorKind::Timeout);
@@ -203,7 +203,7 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
     for form in ["short", "long"] {
         let decision = held.repeated(limiter.acquire("gold").policy(&gold).cost(3).into_future()).await.unwrap();
         assert!(decision.allowed() && decision.appended() && decision.receipt().is_none(), "{form}: {decision:?}");
-        assert!(limiter.record("gold").id(7_u128).await.unwrap().appended());
+        assert!(limiter.record("gold").idempotency_key(7_u128).await.unwrap().appended());
     }
 
     // Under a resolution, an entry that is kept is found however many follow it. Others are found until they merge.
@@ -267,7 +267,8 @@ async fn retries_are_few_where_no_reply_arrives() {
 async fn an_acquire_without_any_answer_counts_at_most_once_and_a_callers_id_makes_it_once() {
     let held = Held::start();
     let limiter = limiter(builder(), &held.url(), policy!("5/1h")).await;
-    let (plain, with_id) = (limiter.acquire("plain"), || limiter.acquire("with id").id(0xfeed_u128).into_future());
+    let (plain, with_id) =
+        (limiter.acquire("plain"), || limiter.acquire("with id").idempotency_key(0xfeed_u128).into_future());
     held.proxy.set(Network::HoldReplies);
     for error in join_all([plain.into_future(), with_id()].map(|call| within(BOUND, call))).await {
         let error = error.unwrap_err();

@@ -1,4 +1,4 @@
-//! What an append drops and merges: after each operation, Redis holds exactly what the oracle holds. A log with a resolution takes
+//! What an append drops and merges: after each operation, Redis holds exactly what the reference store holds. A log with a resolution takes
 //! few bytes.
 
 use futures::future::join_all;
@@ -6,7 +6,7 @@ use limiter_core::store::{LogKey, Mode, Op, Settlement};
 use limiter_core::{Counting, Decision, Limiter, Name, Receipt, Timestamp, WindowStore, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
-use limiter_testkit::{Answer, OracleStore};
+use limiter_testkit::{Answer, ReferenceStore};
 
 use crate::support::{START, at, calls, connect, members, random_below, reset_calls, run, size};
 
@@ -28,7 +28,7 @@ fn held(server: &Server, store: &RedisStore, log: LogKey<'_>) -> (Vec<(Timestamp
 /// The policies of a log vary, kept entries and ids lie between others, and time moves by microseconds, by windows and by ten
 /// minutes, and back. `LIMITER_SEED` sets other ones.
 #[tokio::test]
-async fn redis_holds_exactly_what_the_oracle_holds() {
+async fn redis_holds_exactly_what_the_reference_holds() {
     let server = Server::start().unwrap();
     let redis = connect(&server.url()).await;
     let policies = [
@@ -52,7 +52,7 @@ async fn redis_holds_exactly_what_the_oracle_holds() {
     let every: Vec<_> = (0..policies.len()).collect();
     let (mut removed, mut repeated) = ([0; 4], 0);
     for (seed, start) in [START, 0, Timestamp::MAX.as_micros() - 20_000 * SECOND].into_iter().enumerate() {
-        let oracle = OracleStore::new();
+        let reference = ReferenceStore::new();
         let mut pick = random_below(seed as u64 + first_seed);
         let (mut second, mut receipts, mut pair) = (0, [const { Vec::new() }; 5], vec![0]);
         for n in 0..size(3_000, 20_000) {
@@ -98,20 +98,20 @@ async fn redis_holds_exactly_what_the_oracle_holds() {
                 ops.extend(std::iter::repeat_n(op, 1 + (pick(8) / 7 * pick(6)) as usize));
             }
             let log = ops[0].log;
-            let before = oracle.entries(log).len();
+            let before = reference.entries(log).len();
             let mut appended = 0;
             for op in &ops {
-                let (got, expected) = (run(&redis, *op).await.unwrap(), run(&oracle, *op).await.unwrap());
+                let (got, expected) = (run(&redis, *op).await.unwrap(), run(&reference, *op).await.unwrap());
                 let seen = |decision: &Decision| (Answer::from(decision), decision.appended());
                 assert_eq!(seen(&got), seen(&expected), "{start}, {n}: {op:?} of {ops:?}");
                 let is_named = |decision: &Decision| decision.receipt().is_some();
                 assert_eq!(is_named(&got), is_named(&expected), "{start}, {n}: {op:?}");
-                if let Some((of_redis, of_oracle)) = got.receipt().zip(expected.receipt()) {
+                if let Some((of_redis, of_reference)) = got.receipt().zip(expected.receipt()) {
                     // An id may come again at one time. An older receipt then names the new entry.
                     let name = |receipt: &Receipt| (receipt.entry(), receipt.at());
                     receipts[place]
-                        .retain(|(mine, theirs)| name(mine) != name(&of_redis) || name(theirs) == name(&of_oracle));
-                    receipts[place].push((of_redis, of_oracle));
+                        .retain(|(mine, theirs)| name(mine) != name(&of_redis) || name(theirs) == name(&of_reference));
+                    receipts[place].push((of_redis, of_reference));
                 }
                 let repeats = got.receipt().is_some_and(|receipt| receipt.at() < got.at());
                 repeated += u64::from(repeats);
@@ -119,7 +119,7 @@ async fn redis_holds_exactly_what_the_oracle_holds() {
             }
             let expect = |what: &str| {
                 let (entries, ids) = held(&server, &redis, log);
-                let expected = oracle.entries(log);
+                let expected = reference.entries(log);
                 let times_and_costs: Vec<_> = expected.iter().map(|entry| (entry.at, entry.cost)).collect();
                 assert_eq!(entries, times_and_costs, "{start}, {n}, {what}: {ops:?}");
                 let expected_ids = expected.iter().filter(|entry| entry.id.is_some()).count();
@@ -129,11 +129,11 @@ async fn redis_holds_exactly_what_the_oracle_holds() {
             removed[(before + appended - expect("applied")).min(3)] += u64::from(appended > 0);
             let latest = receipts[place].len() as u64;
             if pick(5) == 0 && latest > 0 && time < Timestamp::MAX {
-                let (of_redis, of_oracle) = receipts[place].remove((latest - 1 - pick(latest.min(12))) as usize);
+                let (of_redis, of_reference) = receipts[place].remove((latest - 1 - pick(latest.min(12))) as usize);
                 let cost = pick(3);
                 let settlement = |receipt| Settlement::new(log, ops[0].policy, receipt, cost).at(time);
                 let got = redis.settle(settlement(of_redis)).await.unwrap();
-                let expected = oracle.settle(settlement(of_oracle)).await.unwrap();
+                let expected = reference.settle(settlement(of_reference)).await.unwrap();
                 assert_eq!(
                     (got.applied, got.log.newest),
                     (expected.applied, expected.log.newest),

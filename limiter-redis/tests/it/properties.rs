@@ -1,4 +1,4 @@
-//! Random operations: Redis agrees with the oracle in every field, on each path through the scripts.
+//! Random operations: Redis agrees with the reference store in every field, on each path through the scripts.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn sequences(default: u32, full: u32) -> u32 {
     }
 }
 
-/// Replays what `cases_of` makes of each generated value on Redis and in memory, and compares with the oracle in every field. Keeps
+/// Replays what `cases_of` makes of each generated value on Redis and in memory, and compares with the reference store in every field. Keeps
 /// failures in a file beside this one.
 fn agree<S: Strategy>(count: u32, values: &S, cases_of: impl Fn(S::Value) -> Vec<Case>) {
     let server = Server::start().unwrap();
@@ -41,7 +41,7 @@ fn agree<S: Strategy>(count: u32, values: &S, cases_of: impl Fn(S::Value) -> Vec
         for (number, case) in cases_of(value).iter().enumerate() {
             let key = |key: u8| format!("{}/{number}/{key}", tried.get()).into_bytes();
             let failed = |store, error| TestCaseError::fail(format!("{store}, case {number}: {error}"));
-            // The plan holds the oracle's answers: stores that agree with it agree with each other.
+            // The plan holds the reference store's answers: stores that agree with it agree with each other.
             let plan = Plan::of(case).map_err(TestCaseError::fail)?;
             runtime.block_on(replay(&memory, &plan, key)).map_err(|error| failed("memory", error))?;
             runtime.block_on(replay(&redis, &plan, key)).map_err(|error| failed("Redis", error))?;
@@ -54,7 +54,7 @@ fn agree<S: Strategy>(count: u32, values: &S, cases_of: impl Fn(S::Value) -> Vec
 }
 
 #[test]
-fn memory_redis_and_the_oracle_agree_in_every_field() {
+fn memory_redis_and_the_reference_agree_in_every_field() {
     agree(sequences(600, 2_000), &cases(1..=40), |case| vec![case]);
 }
 

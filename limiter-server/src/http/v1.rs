@@ -178,11 +178,11 @@ async fn decide(op: Op, limiter: &Limiter, key: &KeyBuf, request: &ApiRequest, c
         Op::Peek => limiter.peek(key).cost(cost).await,
         Op::Record => {
             let record = limiter.record(key).cost(cost);
-            if let Some(id) = request.id() { record.id(id).await } else { record.await }
+            if let Some(id) = request.id() { record.idempotency_key(id).await } else { record.await }
         }
         _ => {
             let acquire = limiter.acquire(key).cost(cost);
-            let acquire = if let Some(id) = request.id() { acquire.id(id) } else { acquire };
+            let acquire = if let Some(id) = request.id() { acquire.idempotency_key(id) } else { acquire };
             let acquire = acquire.within(Duration::from_millis(request.wait_ms.unwrap_or(0)));
             // A permit has a receipt with a resolution, too.
             Ok(match acquire.permit().await? {

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use limiter_core::request::{Part, PartOutcome, Together};
+use limiter_core::request::{AllOf, Part, PartOutcome};
 use limiter_core::{KeyBuf, Limit, Limiter, Policy, SharedStore};
 use smallvec::SmallVec;
 
@@ -136,7 +136,7 @@ impl<'r> Claim<'r> {
     }
 
     /// Adds the call. It charges nothing if the request is refused already.
-    pub(super) fn ask(&mut self, together: &mut Together<'r, SharedStore>, refused: bool) {
+    pub(super) fn ask(&mut self, together: &mut AllOf<'r, SharedStore>, refused: bool) {
         let Some(limiter) = self.limiter else { return };
         let mut part: Part<'_, _> = match self.wants {
             Wants::Nothing | Wants::Anything => return,

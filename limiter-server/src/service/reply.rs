@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use limiter_core::request::{Part, PartOutcome};
 use limiter_core::{Limit, LimitStatus, Name, SharedStore};
-use limiter_tower::Fields;
+use limiter_tower::RateLimitHeaders;
 
 use super::claim::{Claim, Class, Wants};
 use crate::proto::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
@@ -17,7 +17,7 @@ pub(super) fn new(
     claims: &[Claim<'_>],
     parts: &[Part<'_, SharedStore>],
     (admitted, spent): (bool, bool),
-    fields: Option<&Fields>,
+    fields: Option<&RateLimitHeaders>,
 ) -> RateLimitResponse {
     // Only a denial refunds, and one part alone is the latest.
     let latest = if admitted || parts.len() < 2 { Latest::new() } else { latest(claims, parts) };
@@ -127,7 +127,12 @@ fn saturated(number: u64) -> u32 {
 }
 
 /// Returns the header fields: those of all rules that are not in shadow mode.
-fn headers(claims: &[Claim<'_>], parts: &[Part<'_, SharedStore>], spent: bool, fields: &Fields) -> Vec<HeaderValue> {
+fn headers(
+    claims: &[Claim<'_>],
+    parts: &[Part<'_, SharedStore>],
+    spent: bool,
+    fields: &RateLimitHeaders,
+) -> Vec<HeaderValue> {
     let calls = claims.iter().filter(|claim| claim.class != Class::Shadow);
     let calls = calls.filter_map(|claim| Some((claim.rule?.names()?, claim.part(parts)?)));
     let mut out = HeaderMap::new();

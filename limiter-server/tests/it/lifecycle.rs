@@ -19,20 +19,20 @@ fn a_changed_configuration_applies_and_a_wrong_one_does_not() {
     assert_eq!((statuses(4), valid()), (vec![200, 200, 200, 429], Some(1.0)));
 
     std::fs::write(server.config(), CONFIG.replace("requests_per_unit: 3", "requests_per_unit: 5")).unwrap();
-    until("the change applies", || reloads("applied"));
+    until("the change applies", || reloads("success"));
     assert_eq!(statuses(3), [200, 200, 429]);
 
     std::fs::write(server.config(), CONFIG.replace("minute", "fortnight")).unwrap();
     until("the error is seen", || valid().filter(|valid| *valid == 0.0));
-    assert_eq!((statuses(1), reloads("applied")), (vec![429], Some(1.0)));
-    assert!(reloads("refused").is_some());
+    assert_eq!((statuses(1), reloads("success")), (vec![429], Some(1.0)));
+    assert!(reloads("failure").is_some());
 
     std::fs::write(server.config(), CONFIG.replace("requests_per_unit: 3", "requests_per_unit: 6")).unwrap();
-    until("the correction applies", || reloads("applied").filter(|count| *count == 2.0));
+    until("the correction applies", || reloads("success").filter(|count| *count == 2.0));
     assert_eq!((statuses(2), valid()), (vec![200, 429], Some(1.0)));
 
     server.signal("HUP");
-    until("SIGHUP reloads", || reloads("applied").filter(|count| *count == 3.0));
+    until("SIGHUP reloads", || reloads("success").filter(|count| *count == 3.0));
     assert_eq!(statuses(1), [429]);
 }
 

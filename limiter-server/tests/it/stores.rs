@@ -33,10 +33,10 @@ fn keys(redis: &Redis) -> i64 {
 
 /// Waits until the server says that its store is away, or back, in each place.
 fn until_away(server: &Server, away: bool) {
-    let (text, number) = if away { ("OK, store away\n", 1.0) } else { ("OK\n", 0.0) };
+    let (text, number) = if away { ("OK, store away\n", 0.0) } else { ("OK\n", 1.0) };
     until("the store is away, or back", || {
         let health = crate::server::http(server.http, "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
-        let is_said = health == (200, text.to_owned()) && server.metric("limiter_server_store_away ") == Some(number);
+        let is_said = health == (200, text.to_owned()) && server.metric("limiter_server_store_up ") == Some(number);
         is_said.then_some(())
     });
 }
@@ -51,7 +51,7 @@ fn without_redis_the_chosen_answer_is_given() {
         ("closed", [429, 429, 429, 429]),
         ("error", [500, 500, 500, 500]),
     ] {
-        let server = Server::start(CONFIG, &["--store", &redis.url(), "--outage", outage]);
+        let server = Server::start(CONFIG, &["--store", &redis.url(), "--on-outage", outage]);
         until_away(&server, true);
         assert_eq!(asked(&server, "ann"), expected, "{outage}");
         assert!(server.metric("limiter_store_errors_total{").is_some(), "{outage}");
@@ -119,7 +119,7 @@ fn a_redis_that_refuses_the_server_is_down() {
         ("closed", [429, 429, 429, 429]),
         ("error", [500, 500, 500, 500]),
     ] {
-        let server = Server::start(CONFIG, &["--store", &redis.url(), "--outage", outage]);
+        let server = Server::start(CONFIG, &["--store", &redis.url(), "--on-outage", outage]);
         until_away(&server, false);
         assert_eq!(ask(&server, "before"), 200);
         redis.expect_ok(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]).unwrap();
@@ -177,7 +177,7 @@ fn behind_a_sentinel_decisions_go_on_after_a_failover() {
     let replica = master.start_replica().unwrap();
     let sentinel = Sentinel::start(&master);
     let url = format!("redis+sentinel://127.0.0.1:{}/m", sentinel.port);
-    let server = Server::start(CONFIG, &["--store", &url, "--outage", "error"]);
+    let server = Server::start(CONFIG, &["--store", &url, "--on-outage", "error"]);
     until("the master decides", || (ask(&server, "ann") == 200).then_some(()));
     until("the replica has the log", || (keys(&replica) == 1).then_some(()));
     master.kill();

@@ -4,7 +4,7 @@ use limiter_core::store::{Mode, Op};
 use limiter_core::{Limit, Policy, Timestamp, Window};
 
 use super::{Answer, LimitAnswer, StatusAnswer};
-use crate::oracle::OracleEntry;
+use crate::reference::ReferenceEntry;
 
 /// How long receipts are valid at most if a limit has a resolution.
 const KEPT_FOR: Window = match Window::from_micros(600_000_000) {
@@ -14,14 +14,14 @@ const KEPT_FOR: Window = match Window::from_micros(600_000_000) {
 
 /// A log at one time.
 struct LogAt<'a> {
-    log: &'a [OracleEntry],
+    log: &'a [ReferenceEntry],
     now: u64,
     /// The instants after `now` at which an entry leaves a window. The log is empty at the last one.
     later: Vec<u64>,
 }
 
 impl<'a> LogAt<'a> {
-    fn new(log: &'a [OracleEntry], limits: &[Limit], now: Timestamp) -> Self {
+    fn new(log: &'a [ReferenceEntry], limits: &[Limit], now: Timestamp) -> Self {
         let now = now.as_micros();
         let leaving = log.iter().flat_map(|entry| limits.iter().map(|l| entry.at.as_micros() + l.window().as_micros()));
         let mut later: Vec<u64> = leaving.chain([now + 1]).filter(|&t| t > now).collect();
@@ -31,7 +31,7 @@ impl<'a> LogAt<'a> {
     }
 
     fn used(&self, limit: &Limit, t: u64) -> u64 {
-        let counts = |entry: &&OracleEntry| t - entry.at.as_micros() < limit.window().as_micros();
+        let counts = |entry: &&ReferenceEntry| t - entry.at.as_micros() < limit.window().as_micros();
         self.log.iter().filter(counts).map(|entry| entry.cost).fold(0, u64::saturating_add)
     }
 
@@ -88,7 +88,7 @@ impl Answer {
     #[must_use]
     pub fn by_definition(
         op: &Op<'_>,
-        log: &[OracleEntry],
+        log: &[ReferenceEntry],
         now: Timestamp,
         allowed: bool,
         entry: Option<(Timestamp, bool)>,
@@ -131,7 +131,7 @@ impl Answer {
 impl StatusAnswer {
     /// Returns the status of `log` at `now` by definition.
     #[must_use]
-    pub fn by_definition(policy: &Policy, log: &[OracleEntry], now: Timestamp) -> Self {
+    pub fn by_definition(policy: &Policy, log: &[ReferenceEntry], now: Timestamp) -> Self {
         LogAt::new(log, policy.limits(), now).status(policy.limits())
     }
 }

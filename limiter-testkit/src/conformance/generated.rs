@@ -17,8 +17,8 @@ use crate::conformance::suite::run::Run;
 /// How the answers to a sequence are judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Judge {
-    /// Every field must be the oracle's.
-    Oracle,
+    /// Every field must be the reference store's.
+    Reference,
     Guarantee,
 }
 
@@ -34,7 +34,7 @@ pub(crate) async fn exhaustive(run: &mut Run<'_>, findings: &mut Findings) {
             if !number.is_multiple_of(one_in) {
                 continue;
             }
-            match sequence(run, Judge::Oracle, &case).await {
+            match sequence(run, Judge::Reference, &case).await {
                 Ok(()) => run.report.short_sequences += 1,
                 Err(finding) => findings.push(*finding),
             }
@@ -60,19 +60,19 @@ pub(crate) async fn random(run: &mut Run<'_>, judge: Judge, findings: &mut Findi
     let (short, long, traffic) = (strategy::cases(1..=30), strategy::cases(60..=200), guarantee::traffic());
     let mut failed = 0;
     let count = match judge {
-        Judge::Oracle => run.settings.sizes.sequences,
+        Judge::Reference => run.settings.sizes.sequences,
         Judge::Guarantee => run.settings.sizes.sequences.div_ceil(4),
     };
     for number in 0..count {
         let shrinks = failed < MAX_SHRUNK;
         let result = match judge {
             // A few sequences are long, because a store may encode large logs differently.
-            Judge::Oracle if number % 20 == 19 => random_case(run, judge, &long, &mut runner, shrinks).await,
-            Judge::Oracle => random_case(run, judge, &short, &mut runner, shrinks).await,
+            Judge::Reference if number % 20 == 19 => random_case(run, judge, &long, &mut runner, shrinks).await,
+            Judge::Reference => random_case(run, judge, &short, &mut runner, shrinks).await,
             Judge::Guarantee => random_case(run, judge, &traffic, &mut runner, shrinks).await,
         };
         let Err(mut finding) = result else {
-            run.report.random_sequences += u64::from(judge == Judge::Oracle);
+            run.report.random_sequences += u64::from(judge == Judge::Reference);
             continue;
         };
         failed += 1;

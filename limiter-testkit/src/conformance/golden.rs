@@ -1,4 +1,4 @@
-//! The golden traces. A test of this crate compares the oracle with every field of them.
+//! The golden traces. A test of this crate compares the reference store with every field of them.
 
 use limiter_core::Policy;
 

@@ -1,4 +1,4 @@
-//! A log with a very large number of entries. The oracle would be too slow, so the core's [`Log`] computes the answers.
+//! A log with a very large number of entries. The reference store would be too slow, so the core's [`Log`] computes the answers.
 
 use std::time::Instant;
 

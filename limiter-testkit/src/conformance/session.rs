@@ -1,6 +1,6 @@
 //! Sequences at the store's own clock, and with calls whose futures are dropped.
 //!
-//! The store's answers state when each call happened. The oracle answers for the same times, so every field of every
+//! The store's answers state when each call happened. The reference store answers for the same times, so every field of every
 //! answer is compared, no matter how long the calls take. A separate check decides whether those times are right.
 
 pub(super) mod clock;
@@ -26,7 +26,7 @@ use clock::{ClockCheck, Moment, When};
 use drop_after::DropAfter;
 use possible_history::PossibleHistory;
 
-/// Calls a store, and compares its answers with the oracle's for the times that the store stated.
+/// Calls a store, and compares its answers with the reference store's for the times that the store stated.
 pub(crate) struct Session {
     handles: Vec<SharedStore>,
     turn: usize,

@@ -129,11 +129,11 @@ impl Suite {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use limiter_testkit::OracleStore;
+    /// # use limiter_testkit::ReferenceStore;
     /// # use limiter_testkit::conformance::Suite;
     /// # trait Sweeps { fn sweep(&self) {} }
-    /// # impl Sweeps for OracleStore {}
-    /// let store = Arc::new(OracleStore::new());
+    /// # impl Sweeps for ReferenceStore {}
+    /// let store = Arc::new(ReferenceStore::new());
     /// let sweeper = Arc::clone(&store);
     /// let suite = Suite::new().sweep(move || sweeper.sweep());
     /// # drop(suite);
@@ -251,7 +251,7 @@ async fn run_phase(run: &mut Run<'_>, phase: Phase) -> Findings {
         Phase::Cancel => cancel::run(run, &mut findings).await,
         Phase::Handles => handles::run(run, &mut findings).await,
         Phase::Exhaustive => generated::exhaustive(run, &mut findings).await,
-        Phase::Random => generated::random(run, Judge::Oracle, &mut findings).await,
+        Phase::Random => generated::random(run, Judge::Reference, &mut findings).await,
         Phase::Guarantee => generated::random(run, Judge::Guarantee, &mut findings).await,
         Phase::Contention => contention::run(run, &mut findings).await,
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures::executor::block_on;
 use limiter_core::{Clock, Limiter, Timer, Timestamp, WithClock, policy};
-use limiter_testkit::{MockClock, OracleStore};
+use limiter_testkit::{MockClock, ReferenceStore};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MICRO: Duration = Duration::from_micros(1);
@@ -82,7 +82,7 @@ fn a_dropped_sleep_is_removed() {
 #[test]
 fn a_waiting_acquire_waits_exactly_as_long_as_needed() {
     let clock = MockClock::new().auto_advancing();
-    let limiter = Limiter::new("search", policy!("2/1s"), WithClock::new(OracleStore::new(), clock.clone()));
+    let limiter = Limiter::new("search", policy!("2/1s"), WithClock::new(ReferenceStore::new(), clock.clone()));
     let start = clock.now();
     let at = |decision: limiter_core::Decision| (decision.allowed(), decision.at().micros_since(start));
     let next = || at(block_on(limiter.acquire("key").within(10 * SECOND)).unwrap());

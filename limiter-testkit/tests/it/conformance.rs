@@ -1,4 +1,4 @@
-//! The suite passes its oracle, and correct stores and wrappers.
+//! The suite passes its reference, and correct stores and wrappers.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 use futures::executor::block_on;
 use limiter_core::{Clock, SharedStore, Timestamp, WithClock};
 use limiter_testkit::conformance::{Phase, Suite};
-use limiter_testkit::{MockClock, OracleStore, conformance_tests};
+use limiter_testkit::{MockClock, ReferenceStore, conformance_tests};
 
-fn oracle() -> SharedStore {
-    Arc::new(OracleStore::new())
+fn reference() -> SharedStore {
+    Arc::new(ReferenceStore::new())
 }
 
 /// The system clock, for `WithClock`.
@@ -22,28 +22,28 @@ impl Clock for SystemClock {
     }
 }
 
-// The oracle rescans the log for every operation, so a very long log would take it minutes.
-conformance_tests!(the_oracle, OracleStore::new(), suite = Suite::new().long_log(2_000, Duration::MAX));
-conformance_tests!(the_object_safe_twin, oracle(), suite = Suite::slow());
-conformance_tests!(with_clock, WithClock::new(OracleStore::new(), SystemClock), suite = Suite::slow());
+// The reference store rescans the log for every operation, so a very long log would take it minutes.
+conformance_tests!(the_oracle, ReferenceStore::new(), suite = Suite::new().long_log(2_000, Duration::MAX));
+conformance_tests!(the_object_safe_twin, reference(), suite = Suite::slow());
+conformance_tests!(with_clock, WithClock::new(ReferenceStore::new(), SystemClock), suite = Suite::slow());
 conformance_tests!(
     with_a_mock_clock,
-    WithClock::new(OracleStore::new(), MockClock::new().auto_advancing()),
+    WithClock::new(ReferenceStore::new(), MockClock::new().auto_advancing()),
     suite = Suite::slow().own_epoch(),
 );
 conformance_tests!(
     on_a_runtime,
     Arc::clone(&shared),
-    with shared = Arc::new(OracleStore::new()),
+    with shared = Arc::new(ReferenceStore::new()),
     suite = Suite::shared(),
     handles = 3,
-    sweep = |_: &Arc<OracleStore>| {},
+    sweep = |_: &Arc<ReferenceStore>| {},
     runtime = tokio,
 );
 
 #[test]
 fn a_report_counts_every_check() {
-    let report = Suite::slow().run_blocking(oracle()).unwrap();
+    let report = Suite::slow().run_blocking(reference()).unwrap();
     assert_eq!((report.random_sequences, report.longest_log), (120, 300));
     assert!(report.golden_rows >= 100 && report.cases > 400 && report.contended > 1_000, "{report:?}");
     assert_eq!(report.operations, Phase::ALL.iter().map(|phase| report.operations_of(*phase)).sum::<u64>());
@@ -54,7 +54,7 @@ fn a_report_counts_every_check() {
 fn a_seed_repeats_the_random_sequences() {
     let run = |seed| {
         let suite = Suite::new().seed(seed).sequences(50).phases(&[Phase::Random]);
-        suite.run_blocking(oracle()).unwrap().operations
+        suite.run_blocking(reference()).unwrap().operations
     };
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
@@ -64,17 +64,17 @@ fn a_seed_repeats_the_random_sequences() {
 fn a_seed_selects_other_short_sequences() {
     let count = |seed| {
         let suite = Suite::slow().seed(seed).phases(&[Phase::Exhaustive]);
-        suite.run_blocking(oracle()).unwrap().short_sequences
+        suite.run_blocking(reference()).unwrap().short_sequences
     };
-    let all = Suite::new().phases(&[Phase::Exhaustive]).run_blocking(oracle()).unwrap().short_sequences;
+    let all = Suite::new().phases(&[Phase::Exhaustive]).run_blocking(reference()).unwrap().short_sequences;
     assert!((0..6).map(count).sum::<u64>() == all, "{all}");
 }
 
 #[test]
 fn a_run_removes_all_its_logs() {
-    let store = Arc::new(OracleStore::new());
+    let store = Arc::new(ReferenceStore::new());
     let _ = block_on(Suite::slow().run_handles(vec![Arc::clone(&store), Arc::clone(&store)])).unwrap();
-    assert_eq!(format!("{store:?}").matches("OracleEntry").count(), 0);
+    assert_eq!(format!("{store:?}").matches("ReferenceEntry").count(), 0);
 }
 
 /// A task may be lost if its runtime stops.
@@ -84,7 +84,7 @@ fn a_lost_task_is_a_failure() {
         drop(task);
         Box::pin(async {})
     });
-    let failure = suite.run_blocking(oracle()).unwrap_err();
+    let failure = suite.run_blocking(reference()).unwrap_err();
     assert!(failure.to_string().contains("0 of 104 turns ended"), "{failure}");
 }
 
@@ -96,7 +96,7 @@ fn a_suite_that_runs_nothing_fails() {
         (Suite::new().contention(8, 50, 0), Phase::Contention),
         (Suite::new(), Phase::Handles),
     ] {
-        let failure = suite.phases(&[phase]).run_blocking(oracle()).unwrap_err();
+        let failure = suite.phases(&[phase]).run_blocking(reference()).unwrap_err();
         assert_eq!(failure.phase(), phase);
         assert!(failure.to_string().contains("nothing was checked"), "{failure}");
     }

@@ -1,9 +1,9 @@
 //! The golden traces are complete and agree with the definitions.
 
 use limiter_core::store::{Op, decide};
-use limiter_core::{Limiter, Name, NowStore, Policy, Timestamp};
+use limiter_core::{Limiter, Name, Policy, SyncStore, Timestamp};
 use limiter_testkit::golden::{Row, RowAnswer, traces};
-use limiter_testkit::{Answer, OracleStore};
+use limiter_testkit::{Answer, ReferenceStore};
 
 fn op<'a>(row: &Row, default: &'a Policy, own: &'a Option<Policy>) -> Op<'a> {
     let at = Timestamp::from_micros(row.at).unwrap();
@@ -17,15 +17,15 @@ fn op<'a>(row: &Row, default: &'a Policy, own: &'a Option<Policy>) -> Op<'a> {
 fn the_definitions_agree_with_every_field() {
     let mut rows = 0;
     for trace in traces() {
-        let (oracle, policy) = (OracleStore::new(), trace.policy().unwrap());
+        let (reference, policy) = (ReferenceStore::new(), trace.policy().unwrap());
         for row in trace.rows {
             let own = row.own_policy().unwrap();
             let Ok(op) = op(row, &policy, &own).checked() else {
                 assert_eq!(row.answer, None, "{}: {row:?}", trace.name);
                 continue;
             };
-            let facts = oracle.apply_now(&op);
-            let log = oracle.entries(op.log);
+            let facts = reference.apply_now(&op);
+            let log = reference.entries(op.log);
             let entry = log.last().map(|entry| (entry.at, facts.refundable));
             let answer = Answer::by_definition(&op, &log, facts.log.now, facts.admitted, entry);
             let used: Vec<u64> = answer.status.limits.iter().map(|limit| limit.used).collect();
@@ -45,7 +45,7 @@ fn the_stated_retry_time_is_exact_to_the_microsecond() {
         if !trace.is_plain() {
             continue;
         }
-        let limiter = Limiter::new("one", trace.policy().unwrap(), OracleStore::new());
+        let limiter = Limiter::new("one", trace.policy().unwrap(), ReferenceStore::new());
         for row in trace.rows {
             let Ok(decision) = limiter.store().decide_now(op(row, limiter.policy(), &None)) else { continue };
             let Some(retry) = decision.retry_after() else { continue };

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use exact_limiter::wrappers::Stack;
+use exact_limiter::{Limiter, MemoryStore, policy};
 use http::StatusCode;
-use limiter::wrappers::Stack;
-use limiter::{Limiter, MemoryStore, policy};
 use limiter_tower::key::{Constant, Header};
 use limiter_tower::{LimitLayer, MissingKey, Rule};
 use testbed::{Does, Faulty};

@@ -8,7 +8,7 @@ use axum::routing::get as on_get;
 use limiter_core::{Counting, Limit, Limiter, MAX_COST, policy};
 use limiter_testkit::MockClock;
 use limiter_tower::key::{Constant, PeerAddress};
-use limiter_tower::{Charge, FieldForm, Fields, LimitLayer, Refusal, ResetForm, Rule};
+use limiter_tower::{Charge, HeaderFormat, LimitLayer, RateLimitHeaders, Refusal, ResetForm, Rule};
 use sfv::FieldType;
 
 use crate::common::{CLOSED, REJECT, Reply, get, get_with, hello, rule, store};
@@ -18,8 +18,8 @@ fn limited(name: &str, limits: impl limiter_core::IntoPolicy) -> (Router, MockCl
     (hello(LimitLayer::new([rule], CLOSED)), clock)
 }
 
-fn with_fields(rule: Rule, fields: Fields) -> Router {
-    hello(LimitLayer::builder([rule], CLOSED).fields(fields).build())
+fn with_fields(rule: Rule, fields: RateLimitHeaders) -> Router {
+    hello(LimitLayer::builder([rule], CLOSED).headers(fields).build())
 }
 
 /// Checks the fields of a reply, and that another parser reads them.
@@ -151,7 +151,7 @@ async fn the_limiter_comes_first_where_policies_have_the_same_name() {
 
 #[tokio::test]
 async fn a_handler_answers_like_the_layer() {
-    let fields = Fields::default().x_rate_limit(ResetForm::UnixTime);
+    let fields = RateLimitHeaders::default().x_rate_limit(ResetForm::UnixTime);
     for policy in [policy!("1/10s"), policy!("1/10s, 3/1m").with_name("free")] {
         let (by_layer, by_handler) = (rule("search", policy.clone()).0, Limiter::new("search", policy, store().0));
         let handler = move || {
@@ -177,7 +177,8 @@ async fn a_handler_answers_like_the_layer() {
 #[tokio::test]
 async fn older_forms_are_a_choice_and_say_what_reset_means() {
     let (one, clock) = rule("search", policy!("5/10s, 2/1m"));
-    let app = with_fields(one, Fields::none().form(FieldForm::Separate).x_rate_limit(ResetForm::UnixTime));
+    let app =
+        with_fields(one, RateLimitHeaders::none().format(HeaderFormat::Separate).x_rate_limit(ResetForm::UnixTime));
     let read = |reply: &Reply, prefix: &str| {
         ["limit", "remaining", "reset"].map(|name| reply.field(&format!("{prefix}ratelimit-{name}")).unwrap())
     };
@@ -193,20 +194,20 @@ async fn older_forms_are_a_choice_and_say_what_reset_means() {
     assert_eq!(read(&denied, "x-"), ["2", "0", "1700000062"]);
 
     let one = rule("search", policy!("5/10s")).0;
-    let reply = get(&with_fields(one, Fields::default().x_rate_limit(ResetForm::SecondsFromNow))).await;
+    let reply = get(&with_fields(one, RateLimitHeaders::default().x_rate_limit(ResetForm::SecondsFromNow))).await;
     assert_eq!(read(&reply, "x-"), ["5", "4", "10"]);
     check(&reply, 200, "\"search\";q=5;w=10", "\"search\";r=4;t=10", None);
 
-    let app = with_fields(rule("search", policy!("1/10s")).0, Fields::none());
+    let app = with_fields(rule("search", policy!("1/10s")).0, RateLimitHeaders::none());
     assert_eq!(get(&app).await.headers.keys().filter(|name| name.as_str().contains("limit")).count(), 0);
     assert_eq!(get(&app).await.retry_after(), Some(10));
 }
 
 #[tokio::test]
 async fn redirects_and_large_remainders_are_options() {
-    let fields = Fields::default().max_remaining(100);
+    let fields = RateLimitHeaders::default().max_remaining(100);
     for (fields, sent) in [(fields, false), (fields.on_redirects(), true)] {
-        let layer = LimitLayer::builder([rule("search", policy!("100000/1d")).0], CLOSED).fields(fields).build();
+        let layer = LimitLayer::builder([rule("search", policy!("100000/1d")).0], CLOSED).headers(fields).build();
         let reply = get(&Router::new().route("/", on_get(|| async { Redirect::to("/other") })).layer(layer)).await;
         assert_eq!(reply.status, 303);
         assert_eq!(reply.field("ratelimit"), sent.then(|| "\"search\";r=100;t=86400".to_owned()));
@@ -220,8 +221,8 @@ async fn fields_of_the_handler_are_kept_or_joined() {
         let fields = [("retry-after", "77"), ("x-ratelimit-limit", "7"), ("ratelimit", "\"own\";r=1")];
         (http::StatusCode::SERVICE_UNAVAILABLE, fields, "busy").into_response()
     };
-    let fields = Fields::default().x_rate_limit(ResetForm::SecondsFromNow);
-    let layer = LimitLayer::builder([rule("search", policy!("1/10s")).0], CLOSED).fields(fields).build();
+    let fields = RateLimitHeaders::default().x_rate_limit(ResetForm::SecondsFromNow);
+    let layer = LimitLayer::builder([rule("search", policy!("1/10s")).0], CLOSED).headers(fields).build();
     let app = Router::new().route("/", on_get(own)).layer(layer);
     let reply = get(&app).await;
     check(&reply, 503, "\"search\";q=1;w=10", "\"own\";r=1, \"search\";r=0;t=10", Some(77));

@@ -10,7 +10,7 @@ use axum::routing::get as on_get;
 use futures::future::join_all;
 use http::{HeaderName, Request, StatusCode};
 use limiter_core::{BoxFuture, Clock, Limiter, Policy, SharedStore, Timer, WithClock, policy};
-use limiter_testkit::{MockClock, OracleStore};
+use limiter_testkit::{MockClock, ReferenceStore};
 use limiter_tower::key::{Constant, Header, MatchedPath, Method, PeerAddress, RequestKey};
 use limiter_tower::{Charge, GrpcStatus, LimitLayer, MissingKey, Refusal, Rule, RuleOutcome};
 use tower::{Layer, ServiceExt};
@@ -211,7 +211,7 @@ async fn a_cost_above_a_maximum_is_413_whatever_else_denies() {
 /// A mock clock's timer sleeps until the store's time has passed; another one would sleep for a minute.
 #[tokio::test]
 async fn a_request_waits_on_the_timer_of_the_store() {
-    let store = WithClock::new(OracleStore::new(), MockClock::new().auto_advancing());
+    let store = WithClock::new(ReferenceStore::new(), MockClock::new().auto_advancing());
     let limiter = Limiter::new("search", policy!("1/1m"), Arc::new(store) as SharedStore);
     let rule = Rule::new(limiter, Constant::new("k"), REJECT);
     let app = hello(LimitLayer::builder([rule], CLOSED).within(Duration::from_secs(60)).build());
@@ -315,7 +315,7 @@ async fn every_store_and_any_http_service_will_do() {
     let service = tower::service_fn(|_: Request<()>| async {
         Ok::<_, std::io::Error>(http::Response::new(http_body_util::Full::<hyper::body::Bytes>::default()))
     });
-    let limiter = Limiter::new("plain", policy!("1/1m"), limiter::MemoryStore::new());
+    let limiter = Limiter::new("plain", policy!("1/1m"), exact_limiter::MemoryStore::new());
     let service = LimitLayer::new([Rule::new(limiter, Constant::new("all"), REJECT)], CLOSED).layer(service);
     assert_eq!(service.clone().oneshot(Request::new(())).await.unwrap().status(), 200);
     assert_eq!(service.oneshot(Request::new(())).await.unwrap().status(), 429);

@@ -17,7 +17,7 @@ const ERRORS: &str = "limiter_store_errors_total";
 const KEYS: &str = "limiter_keys";
 pub(super) const OUTAGE: &str = "limiter_outage";
 pub(super) const BREAKER_OPEN: &str = "limiter_breaker_open";
-pub(super) const LOCAL_DECISIONS: &str = "limiter_local_decisions_total";
+pub(super) const FALLBACK_DECISIONS: &str = "limiter_fallback_decisions_total";
 pub(super) const CARRIED_LOGS: &str = "limiter_carried_logs";
 pub(super) const CARRIED_DROPPED: &str = "limiter_carried_dropped_total";
 
@@ -32,7 +32,7 @@ pub(super) const CARRIED_DROPPED: &str = "limiter_carried_dropped_total";
 /// | `limiter_keys` | gauge | none: see [`report_keys`](Self::report_keys) |
 /// | `limiter_outage`, `limiter_breaker_open` | gauges, 0 or 1 | `node` if the store's [nodes](limiter_core::store::LogPlace::node) have names: see [`Report`](crate::observe::Report) |
 /// | `limiter_carried_logs` | gauge | none: see [`Report`](crate::observe::Report) |
-/// | `limiter_local_decisions_total`, `limiter_carried_dropped_total` | counters | none: see [`Report`](crate::observe::Report) |
+/// | `limiter_fallback_decisions_total`, `limiter_carried_dropped_total` | counters | none: see [`Report`](crate::observe::Report) |
 ///
 /// `store` is the name that the observer was given. `limit` is the binding limit, `5/10s`. `policy` is the policy's name, or all its
 /// limits if it has none: give names to policies that come from a database. A status is timed, but decides nothing. Clients
@@ -158,7 +158,7 @@ fn describe() {
         Unit::Count,
         "1 while the circuit breaker keeps calls from the store or the node, otherwise 0."
     );
-    describe_counter!(LOCAL_DECISIONS, Unit::Count, "Calls that the local store has decided during outages.");
+    describe_counter!(FALLBACK_DECISIONS, Unit::Count, "Calls that the local store has decided during outages.");
     describe_gauge!(CARRIED_LOGS, Unit::Count, "Logs charged during outages that wait to be carried over.");
     describe_counter!(CARRIED_DROPPED, Unit::Count, "Logs that are never carried over, because there were too many.");
 }

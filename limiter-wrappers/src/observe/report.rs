@@ -1,6 +1,6 @@
 //! What the wrappers around a store know about it.
 
-use super::metrics::{BREAKER_OPEN, CARRIED_DROPPED, CARRIED_LOGS, LOCAL_DECISIONS, Metrics, OUTAGE};
+use super::metrics::{BREAKER_OPEN, CARRIED_DROPPED, CARRIED_LOGS, FALLBACK_DECISIONS, Metrics, OUTAGE};
 use super::store::ObservedStore;
 use crate::denial_cache::DenialCache;
 use crate::outages::{CircuitBreaker, Failsafe, Fallback};
@@ -11,7 +11,7 @@ use crate::stack::Guarded;
 /// Call [`report`](Self::report) whenever metrics are collected:
 ///
 /// ```
-/// # use limiter_testkit::OracleStore as MemoryStore;
+/// # use limiter_testkit::ReferenceStore as MemoryStore;
 /// # let redis = MemoryStore::new();
 /// use limiter_wrappers::Stack;
 /// use limiter_wrappers::observe::{Metrics, ObservedStore, Report};
@@ -62,7 +62,7 @@ impl<P: Report, L> Report for Fallback<P, L> {
         metrics.set_nodes(OUTAGE, &self.nodes());
         metrics.set(CARRIED_LOGS, self.carried_logs());
         metrics.set_total(CARRIED_DROPPED, self.dropped());
-        metrics.set_total(LOCAL_DECISIONS, self.local_decisions());
+        metrics.set_total(FALLBACK_DECISIONS, self.fallback_decisions());
         self.primary().report(metrics);
     }
 }

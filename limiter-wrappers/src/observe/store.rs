@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, LogPlace, Mode, Op, Otherwise, Settlement, SettlementFacts, attempt, decide};
-use limiter_core::{Decision, Error, ErrorKind, NowStore, Timer, WindowStore};
+use limiter_core::{Decision, Error, ErrorKind, SyncStore, Timer, WindowStore};
 
 /// An operation on a store, without its key.
 #[derive(Clone, Copy, Debug)]
@@ -194,7 +194,7 @@ impl<S: WindowStore, O: StoreObserver> WindowStore for ObservedStore<S, O> {
     }
 }
 
-impl<S: NowStore, O: StoreObserver> NowStore for ObservedStore<S, O> {
+impl<S: SyncStore, O: StoreObserver> SyncStore for ObservedStore<S, O> {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         let began = Instant::now();
         let facts = self.observer.run_at_once(Operation::of_op(op), || self.store.apply_now(op));

@@ -75,8 +75,8 @@ impl<S> Failsafe<S> {
 
     /// Whether an outage of any node has begun and is not over.
     #[must_use]
-    pub fn is_out(&self) -> bool {
-        self.outages.is_out()
+    pub fn in_outage(&self) -> bool {
+        self.outages.in_outage()
     }
 
     /// Returns the nodes that have failed since the start, and whether an outage of each is not over.

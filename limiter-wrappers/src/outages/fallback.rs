@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use limiter_core::store::{
     At, Facts, LogFacts, LogKey, LogPlace, Op, Otherwise, Outcome, Settlement, SettlementFacts, attempt, decide,
 };
-use limiter_core::{Decision, Error, NowStore, Policy, Timer, WindowStore, policy};
+use limiter_core::{Decision, Error, Policy, SyncStore, Timer, WindowStore, policy};
 use tokio::time::{Instant, sleep};
 
 use self::sweep::Sweep;
@@ -65,7 +65,7 @@ pub struct Fallback<P, L>(Arc<Shared<P, L>>);
 struct Shared<P, L> {
     sweep: Arc<Sweep<P>>,
     local: L,
-    local_decisions: AtomicU64,
+    fallback_decisions: AtomicU64,
 }
 
 /// Counts everything that a log holds.
@@ -75,8 +75,8 @@ impl<P, L> Fallback<P, L> {
     /// Returns `primary`, with `local` in its place while it is down.
     #[must_use]
     pub fn new(primary: P, local: L) -> Self {
-        let (sweep, local_decisions) = (Arc::new(Sweep::new(primary)), AtomicU64::new(0));
-        Self(Arc::new(Shared { sweep, local, local_decisions }))
+        let (sweep, fallback_decisions) = (Arc::new(Sweep::new(primary)), AtomicU64::new(0));
+        Self(Arc::new(Shared { sweep, local, fallback_decisions }))
     }
 
     /// Adds a listener, which is called once when an outage begins and once when it ends. Default: none.
@@ -96,8 +96,8 @@ impl<P, L> Fallback<P, L> {
 
     /// Whether an outage has begun and is not over.
     #[must_use]
-    pub fn is_out(&self) -> bool {
-        self.0.sweep.outages.is_out()
+    pub fn in_outage(&self) -> bool {
+        self.0.sweep.outages.in_outage()
     }
 
     /// Returns the nodes of the primary store that have failed since the start, and whether an outage of each is not over.
@@ -108,8 +108,8 @@ impl<P, L> Fallback<P, L> {
 
     /// Returns how many calls the local store has decided.
     #[must_use]
-    pub fn local_decisions(&self) -> u64 {
-        self.0.local_decisions.load(Ordering::Relaxed)
+    pub fn fallback_decisions(&self) -> u64 {
+        self.0.fallback_decisions.load(Ordering::Relaxed)
     }
 
     /// Returns how many logs wait to be carried over.
@@ -146,10 +146,10 @@ impl<P: WindowStore, L> Fallback<P, L> {
     }
 }
 
-impl<P: WindowStore, L: NowStore> Fallback<P, L> {
+impl<P: WindowStore, L: SyncStore> Fallback<P, L> {
     fn decide_locally(&self, op: &Op<'_>) -> Facts {
-        let Shared { sweep, local, local_decisions } = &*self.0;
-        local_decisions.fetch_add(1, Ordering::Relaxed);
+        let Shared { sweep, local, fallback_decisions } = &*self.0;
+        fallback_decisions.fetch_add(1, Ordering::Relaxed);
         let facts = sweep.locked(|carried| {
             let facts = local.apply_now(op);
             if let Outcome::Appended(entry) = facts.outcome {
@@ -186,7 +186,7 @@ impl<P: WindowStore, L: NowStore> Fallback<P, L> {
 }
 
 #[async_trait]
-impl<P: WindowStore, L: NowStore> WindowStore for Fallback<P, L> {
+impl<P: WindowStore, L: SyncStore> WindowStore for Fallback<P, L> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let sweep = &self.0.sweep;
         let answer = sweep.primary.apply(op).await;
@@ -253,7 +253,7 @@ impl<P: fmt::Debug, L: fmt::Debug> fmt::Debug for Fallback<P, L> {
     /// Prints no keys, and locks nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = f.debug_struct("Fallback");
-        out.field("primary", self.primary()).field("local", &self.0.local).field("is_out", &self.is_out());
+        out.field("primary", self.primary()).field("local", &self.0.local).field("in_outage", &self.in_outage());
         out.finish_non_exhaustive()
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct OutageLog(Arc<Inner>);
 #[derive(Default)]
 struct Inner {
     /// Whether there is an outage, so that a call of a store that is well takes no lock and asks for no node.
-    is_out: AtomicBool,
+    in_outage: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -86,8 +86,8 @@ impl OutageLog {
         self.lock().listeners.push(Arc::new(listener));
     }
 
-    pub(crate) fn is_out(&self) -> bool {
-        self.0.is_out.load(Ordering::Acquire)
+    pub(crate) fn in_outage(&self) -> bool {
+        self.0.in_outage.load(Ordering::Acquire)
     }
 
     /// Returns the nodes that have failed at some time, and whether they are out.
@@ -124,7 +124,7 @@ impl OutageLog {
     fn note_calls<T>(&self, answer: &Result<T, Error>, node: impl FnOnce() -> Node, calls: u64) {
         match answer {
             Err(error) if error.is_retryable() => self.failed(error, &node(), calls),
-            _ if self.is_out() => {
+            _ if self.in_outage() => {
                 if let Some(state) = self.lock().nodes.get_mut(&node()) {
                     state.answering_since.get_or_insert_with(Instant::now);
                 }
@@ -140,7 +140,7 @@ impl OutageLog {
         state.calls += calls;
         state.answering_since = None;
         if state.failed.replace(Instant::now()).is_none() {
-            self.0.is_out.store(true, Ordering::Release);
+            self.0.in_outage.store(true, Ordering::Release);
             report(locked, &[Outage::Began { node: node.as_deref(), error }]);
         }
     }
@@ -158,8 +158,8 @@ impl OutageLog {
         let mut locked = self.lock();
         let over = locked.nodes.iter_mut().filter(|(_, state)| state.is_over());
         let over: Vec<_> = over.map(|(node, state)| (node.clone(), std::mem::take(state).calls)).collect();
-        let is_out = locked.nodes.values().any(|state| state.failed.is_some());
-        self.0.is_out.store(is_out, Ordering::Release);
+        let in_outage = locked.nodes.values().any(|state| state.failed.is_some());
+        self.0.in_outage.store(in_outage, Ordering::Release);
         let ended = over.iter().map(|(node, calls)| Outage::Ended { node: node.as_deref(), calls: *calls });
         report(locked, &ended.collect::<Vec<_>>());
     }
@@ -180,7 +180,7 @@ fn report(state: MutexGuard<'_, State>, outages: &[Outage<'_>]) {
 
 impl fmt::Debug for OutageLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OutageLog").field("is_out", &self.is_out()).finish_non_exhaustive()
+        f.debug_struct("OutageLog").field("in_outage", &self.in_outage()).finish_non_exhaustive()
     }
 }
 

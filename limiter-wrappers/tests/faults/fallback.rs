@@ -52,7 +52,7 @@ fn a_fallback_through_random_faults() {
 async fn run<X: Scene>(scene: &mut X, soak: &Soak<X::Fault>, seconds_fast: u64) {
     let mut random = Rng::with_seed(soak.seed);
     let redis = connect(&scene.url()).await;
-    let stack = Stack::new(redis).timeout(TIMEOUT).failures(3).pause(PAUSE);
+    let stack = Stack::new(redis).timeout(TIMEOUT).failure_threshold(3).cooldown(PAUSE);
     let events = Arc::new(Mutex::new(Vec::new()));
     let listener = Arc::clone(&events);
     let listen = move |outage: Outage<'_>| listener.lock().unwrap().push(matches!(outage, Outage::Began { .. }));
@@ -68,9 +68,9 @@ async fn run<X: Scene>(scene: &mut X, soak: &Soak<X::Fault>, seconds_fast: u64) 
     // The hot key is hammered on, and yet the primary store decides again.
     let recovered = Instant::now() + RECOVERY;
     loop {
-        let before = store.local_decisions();
+        let before = store.fallback_decisions();
         sleep(Duration::from_millis(500)).await;
-        if store.local_decisions() == before {
+        if store.fallback_decisions() == before {
             break;
         }
         assert!(Instant::now() < recovered, "calls are still decided locally");
@@ -80,7 +80,7 @@ async fn run<X: Scene>(scene: &mut X, soak: &Soak<X::Fault>, seconds_fast: u64) 
     assert!(worst <= 2 * HOT_MAX, "a window of {HOT_MAX} admitted {worst}");
     // A busy machine is slow.
     assert_eq!((store.flush(6 * RECOVERY).await, store.dropped()), (0, 0));
-    while store.is_out() {
+    while store.in_outage() {
         assert!(Instant::now() < recovered + RECOVERY, "the outage does not end");
         // A settlement may have been the last call to a node, and nothing follows one that fails.
         let _ = Limiter::new("ledger", LEDGER, store.clone()).peek(random.u64(..)).await.unwrap();
@@ -105,7 +105,7 @@ async fn run<X: Scene>(scene: &mut X, soak: &Soak<X::Fault>, seconds_fast: u64) 
     let events = events.lock().unwrap();
     assert!(events.iter().enumerate().all(|(i, began)| *began == (i % 2 == 0)), "{events:?}");
     let outages = events.len() / 2;
-    let local = store.local_decisions();
+    let local = store.fallback_decisions();
     println!("{faults} faults, {outages} outages, {entries} entries, {local} decided locally, {worst} at worst");
     assert!(entries > 100 && outages > 0);
 }

@@ -38,7 +38,7 @@ async fn a_repeated_denial_needs_no_call_until_a_unit_frees() {
     assert!(!limiter.acquire("key").cost(2).await.unwrap().allowed());
     assert!(limiter.acquire("key").policy(&gold).await.unwrap().allowed());
     assert!(!limiter.peek("key").await.unwrap().allowed());
-    assert!(!limiter.acquire("key").id(7_u128).await.unwrap().allowed());
+    assert!(!limiter.acquire("key").idempotency_key(7_u128).await.unwrap().allowed());
     assert!(limiter.acquire("other").await.unwrap().allowed());
     assert_eq!(faulty.calls(), calls + 5);
 }
@@ -52,7 +52,7 @@ async fn a_change_through_the_wrapper_shows_at_once() {
         .flat_map(|policy| stores().map(|store| (policy.clone(), store)))
     {
         let limiter = Limiter::new("t", policy, DenialCache::new(store, 10));
-        let receipt = limiter.acquire("key").cost(2).id(1).await.unwrap().receipt().unwrap();
+        let receipt = limiter.acquire("key").cost(2).idempotency_key(1).await.unwrap().receipt().unwrap();
         let allowed = async || limiter.acquire("key").await.unwrap().allowed();
         assert!(!allowed().await);
         assert!(limiter.settle("key", receipt, 1).await.unwrap().applied());

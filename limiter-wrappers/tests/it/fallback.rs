@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use fastrand::Rng;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{
-    Clock, Counting, Error, ErrorKind, Limiter, NowStore, Policy, Receipt, Timestamp, WindowStore, WithClock, policy,
+    Clock, Counting, Error, ErrorKind, Limiter, Policy, Receipt, SyncStore, Timestamp, WindowStore, WithClock, policy,
 };
 use limiter_memory::MemoryStore;
 use limiter_wrappers::{DenialCache, Fallback, Outage};
@@ -102,7 +102,7 @@ async fn the_primary_store_decides_from_its_first_answer_on() {
     for key in 0..199 {
         scene.acquire(&key.to_string(), 1).await;
     }
-    assert_eq!((scene.store.carried_logs(), scene.store.local_decisions()), (200, 202));
+    assert_eq!((scene.store.carried_logs(), scene.store.fallback_decisions()), (200, 202));
     let asked = Arc::new(Mutex::new(BTreeSet::new()));
     let sent = Arc::clone(&asked);
     scene.server.rule(move |verb, log| match verb {
@@ -443,7 +443,7 @@ async fn the_costs_of_outages_are_bounded() {
     }
     assert_eq!(admitted, 3 * 5);
     assert!(second.carried().await.len() + scene.carried().await.len() > 0 && scene.used("key") >= 5);
-    let by_id = async || scene.limiter.acquire("id").id(7).await.unwrap().used();
+    let by_id = async || scene.limiter.acquire("id").idempotency_key(7).await.unwrap().used();
     scene.server.set(Does::Refuse);
     assert_eq!((by_id().await, by_id().await), (1, 1));
     scene.server.set(Does::LoseAnswer);
@@ -458,8 +458,8 @@ async fn three_processes(keys: usize, is_carried: bool) -> (u64, u64) {
     let processes = [(); 3].map(|()| Scene::over(scene.policy.clone(), scene.server.clone(), scene.clock, 0));
     let (mut admitted, mut receipts) = (vec![0_u64; keys], [const { Vec::new() }; 3]);
     for step in 0..1600 {
-        let is_out = (300..1050).contains(&step);
-        let fails = move |verb: &str| is_out || (verb == "record" && !is_carried);
+        let in_outage = (300..1050).contains(&step);
+        let fails = move |verb: &str| in_outage || (verb == "record" && !is_carried);
         scene.server.rule(move |verb, _| if fails(verb) { Does::Refuse } else { Does::Answer });
         sleep(Duration::from_millis(2)).await;
         for (process, receipts) in processes.iter().zip(&mut receipts) {
@@ -514,13 +514,13 @@ async fn an_outage_begins_and_ends_once() {
         assert!(limiter.acquire(format!("dead {pair}")).await.unwrap().allowed());
         assert!(limiter.acquire(format!("live {pair}")).await.unwrap().allowed());
     }
-    assert!(store.is_out() && Handle::current().metrics().num_alive_tasks() <= 1);
+    assert!(store.in_outage() && Handle::current().metrics().num_alive_tasks() <= 1);
     server.set(Does::Refuse);
     for _ in 0..5 {
         sleep(Duration::from_secs(1)).await;
-        assert!(!limiter.acquire("denied").await.unwrap().allowed() && store.is_out());
+        assert!(!limiter.acquire("denied").await.unwrap().allowed() && store.in_outage());
     }
-    assert_eq!(store.local_decisions(), 600);
+    assert_eq!(store.fallback_decisions(), 600);
     server.set(Does::Answer);
     // Without a call, too.
     sleep(LONG).await;

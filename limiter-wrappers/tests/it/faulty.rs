@@ -6,7 +6,7 @@ use std::task::Poll;
 
 use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts};
-use limiter_core::{Decision, Error, Limiter, NowStore, WindowStore, policy};
+use limiter_core::{Decision, Error, Limiter, SyncStore, WindowStore, policy};
 use limiter_memory::MemoryStore;
 pub(crate) use testbed::Does;
 
@@ -42,7 +42,7 @@ impl WindowStore for Prompt {
 pub(crate) const SECRET: &str = "203.0.113.7";
 
 /// One operation of each kind on `SECRET`, under 5/10s.
-pub(crate) fn traffic<S: NowStore>(limiter: &Limiter<S>) {
+pub(crate) fn traffic<S: SyncStore>(limiter: &Limiter<S>) {
     let first = limiter.acquire(SECRET).now().unwrap();
     for _ in 0..5 {
         let _ = limiter.acquire(SECRET).now().unwrap();

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, attempt};
-use limiter_core::{BoxFuture, Decision, Error, NowStore, Timer, WindowStore, WithClock, policy};
-use limiter_testkit::{MockClock, OracleStore};
+use limiter_core::{BoxFuture, Decision, Error, SyncStore, Timer, WindowStore, WithClock, policy};
+use limiter_testkit::{MockClock, ReferenceStore};
 use limiter_wrappers::observe::{ObservedStore, StoreObserver};
 use limiter_wrappers::{CircuitBreaker, DenialCache, Failsafe, Fallback, Stack, Timeout};
 
 /// A store that counts the calls of its methods.
 #[derive(Clone, Debug, Default)]
 struct Probe {
-    store: Arc<OracleStore>,
+    store: Arc<ReferenceStore>,
     calls: Arc<Mutex<BTreeMap<&'static str, usize>>>,
 }
 
@@ -69,7 +69,7 @@ impl WindowStore for Probe {
     }
 }
 
-impl NowStore for Probe {
+impl SyncStore for Probe {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         self.note("apply_now");
         self.store.apply_now(op)
@@ -111,7 +111,7 @@ fn every_wrapper_forwards_try_decide_the_timer_and_the_place() {
         ("Timeout", Box::new(Timeout::new(store(), second))),
         ("CircuitBreaker", Box::new(CircuitBreaker::new(store(), 5, second))),
         ("Failsafe", Box::new(Failsafe::open(store()))),
-        ("Fallback", Box::new(Fallback::new(store(), OracleStore::new()))),
+        ("Fallback", Box::new(Fallback::new(store(), ReferenceStore::new()))),
         ("Guarded", Box::new(Stack::new(store()).or_error())),
     ];
     let policy = policy!("9/1h");
@@ -131,7 +131,7 @@ fn every_wrapper_forwards_try_decide_the_timer_and_the_place() {
 #[test]
 fn every_synchronous_wrapper_forwards_decide_now_and_prefetch() {
     let probe = Probe::default();
-    let wrappers: [(&str, Box<dyn NowStore>); 3] = [
+    let wrappers: [(&str, Box<dyn SyncStore>); 3] = [
         ("Arc", Box::new(Arc::new(probe.clone()))),
         ("WithClock", Box::new(WithClock::new(probe.clone(), MockClock::new()))),
         ("ObservedStore", Box::new(ObservedStore::new(probe.clone(), Unmoved))),

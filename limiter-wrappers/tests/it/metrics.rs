@@ -106,7 +106,7 @@ fn a_stack_reports_its_state() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let remote = Faulty::default();
     let metrics = Metrics::named("redis");
-    let stack = || Stack::new(remote.clone()).failures(2);
+    let stack = || Stack::new(remote.clone()).failure_threshold(2);
     let fallback = runtime.block_on(async { stack().fallback(MemoryStore::new()) });
     let (open, closed, error) = (stack().fail_open(), stack().fail_closed(), stack().or_error());
     let state = |store: &dyn Report| {
@@ -117,7 +117,7 @@ fn a_stack_reports_its_state() {
         let short = |name: String| name.trim_start_matches("limiter_").replace(" store=redis", "");
         values.into_iter().map(|(name, value)| format!("{} {value}", short(name))).collect::<Vec<_>>().join(", ")
     };
-    let calm = "breaker_open 0, carried_dropped_total 0, carried_logs 0, local_decisions_total 0, outage 0";
+    let calm = "breaker_open 0, carried_dropped_total 0, carried_logs 0, fallback_decisions_total 0, outage 0";
     assert_eq!(state(&fallback), calm);
     assert_eq!((state(&open), state(&error)), ("breaker_open 0, outage 0".to_owned(), "breaker_open 0".to_owned()));
 
@@ -131,7 +131,7 @@ fn a_stack_reports_its_state() {
             Limiter::new("search", policy, error.clone()).acquire(SECRET).await.unwrap_err();
         }
     });
-    let out = "breaker_open 1, carried_dropped_total 0, carried_logs 1, local_decisions_total 5, outage 1";
+    let out = "breaker_open 1, carried_dropped_total 0, carried_logs 1, fallback_decisions_total 5, outage 1";
     assert_eq!(state(&fallback), out);
     assert_eq!(
         (state(&open), state(&closed)),

@@ -159,7 +159,8 @@ async fn a_probe_that_nobody_polls_blocks_others_for_one_pause() {
 #[tokio::test(start_paused = true)]
 async fn the_longest_durations_saturate() {
     let (faulty, longest) = (Faulty::default(), Duration::MAX);
-    let stack = || Stack::new(faulty.clone()).timeout(longest).failures(1).pause(longest).cached_for(longest);
+    let stack =
+        || Stack::new(faulty.clone()).timeout(longest).failure_threshold(1).cooldown(longest).denial_ttl(longest);
     let limiters: [(SharedStore, bool); 3] = [
         (Arc::new(stack().fail_open()), true),
         (Arc::new(stack().fail_closed()), false),
@@ -205,13 +206,13 @@ async fn answers_at_once_end_an_outage_and_close_the_breaker() {
     };
     store.faulty.set(Does::Refuse);
     peek().await;
-    assert!(breaker.is_open() && open.is_out() && fallback.is_out());
+    assert!(breaker.is_open() && open.in_outage() && fallback.in_outage());
     store.at_once.store(true, Ordering::SeqCst);
     for _ in 0..2 {
         advance(PAUSE).await;
         peek().await;
     }
-    assert!(!breaker.is_open() && !open.is_out() && !fallback.is_out());
+    assert!(!breaker.is_open() && !open.in_outage() && !fallback.in_outage());
 }
 
 /// Collects outages as text.
@@ -253,9 +254,9 @@ async fn each_node_has_its_own_outages() {
     assert_eq!(took(), ["bbegan: Unavailable", "aended: 30"]);
     // Nobody can call a node that left the store. Its outage ends with a call of another one.
     advance(Duration::from_secs(61)).await;
-    assert!(store.is_out());
+    assert!(store.in_outage());
     call("a").await;
-    assert_eq!((took(), store.is_out()), (vec!["bended: 1".to_owned()], false));
+    assert_eq!((took(), store.in_outage()), (vec!["bended: 1".to_owned()], false));
 }
 
 #[tokio::test(start_paused = true)]
@@ -320,7 +321,7 @@ async fn fail_closed_denies_for_the_stated_time() {
 #[tokio::test(start_paused = true)]
 async fn the_stack_answers_at_once_while_the_breaker_is_open() {
     let faulty = Faulty::default();
-    let stack = Stack::new(faulty.clone()).timeout(Duration::from_millis(100)).failures(2).pause(PAUSE);
+    let stack = Stack::new(faulty.clone()).timeout(Duration::from_millis(100)).failure_threshold(2).cooldown(PAUSE);
     let limiter = Limiter::new("t", policy!("3/1h"), stack.fail_open());
     faulty.set(Does::Hang);
     let start = Instant::now();

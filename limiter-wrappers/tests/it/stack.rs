@@ -3,7 +3,7 @@
 use allocation_counter::measure;
 use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
-use limiter_core::{Error, Limiter, NowStore, WindowStore, policy};
+use limiter_core::{Error, Limiter, SyncStore, WindowStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::Stack;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, ErrorKind, SharedStore, WindowStore};
-use limiter_testkit::OracleStore;
+use limiter_testkit::ReferenceStore;
 use testbed::{Scene, Seen, Soak, Subject, observe, soak};
 use tokio::time::timeout;
 
@@ -20,7 +20,7 @@ const DOWN: &str = "down";
 /// A server in memory.
 #[derive(Clone, Debug, Default)]
 struct Server {
-    store: Arc<OracleStore>,
+    store: Arc<ReferenceStore>,
     is_down: Arc<AtomicBool>,
     was_down: Arc<AtomicBool>,
 }
@@ -85,7 +85,7 @@ impl WindowStore for Store {
                 let first = store.apply(op).await;
                 return if op.id.is_none() { store.apply(op).await.and(first) } else { first };
             }
-            Flaw::AdmitsUncounted => return OracleStore::new().apply(op).await,
+            Flaw::AdmitsUncounted => return ReferenceStore::new().apply(op).await,
         }
         Err(Error::new(kind, "down").with_log(op.log))
     }

@@ -8,7 +8,7 @@ use crate::conformance::sequence::call_result::{CallResult, StoreResult, agrees,
 use crate::conformance::sequence::caller::identify;
 use crate::conformance::sequence::planner::Planner;
 use crate::conformance::sequence::{Call, Log};
-use crate::oracle::OracleEntry;
+use crate::reference::ReferenceEntry;
 
 /// The number of calls that one search tries. A search that succeeds tries little more calls than there are.
 const MAX_TRIES: usize = 5_000;
@@ -62,7 +62,7 @@ impl Order {
         Self { planner: planner.clone(), calls: Vec::new(), receipts: BTreeMap::new() }
     }
 
-    /// Returns the order with one more call at its end; `None` if the oracle gives another answer there.
+    /// Returns the order with one more call at its end; `None` if the reference store gives another answer there.
     pub(super) fn then(self, made: &Made) -> Option<Self> {
         let (mut order, mut call) = (self, made.call);
         let number = order.calls.len();
@@ -80,7 +80,7 @@ impl Order {
     fn held(&self) -> Vec<HeldEntry> {
         let of_log = |log: Log| self.planner.entries(log).into_iter().map(move |entry| (log, entry));
         let entries = self.planner.logs().iter().flat_map(|log| of_log(*log));
-        let call = |entry: &OracleEntry| self.planner.appended_by(entry).map(|number| self.calls[number]);
+        let call = |entry: &ReferenceEntry| self.planner.appended_by(entry).map(|number| self.calls[number]);
         entries
             .map(|(log, entry)| (log, entry.at, entry.cost, entry.admitted, entry.refundable, call(&entry)))
             .collect()

@@ -187,7 +187,7 @@ async fn by_limiter(store: &SharedStore, op: Op<'_>) -> Result<Decision, Error> 
                 request = request.at(at);
             }
             if let Some(id) = op.id {
-                request = request.id(id);
+                request = request.idempotency_key(id);
             }
             request
         }};

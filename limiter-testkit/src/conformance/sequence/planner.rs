@@ -4,30 +4,30 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use limiter_core::store::{LogKey, Mode, Op, Outcome, Settlement, decide};
-use limiter_core::{EntryId, ErrorKind, MAX_COST, NowStore, Receipt, Timestamp};
+use limiter_core::{EntryId, ErrorKind, MAX_COST, Receipt, SyncStore, Timestamp};
 
 use super::call_result::{CallResult, Decided, RawFacts, Settled};
 use super::case::{Case, CaseId, CaseLimiter, Operation, Place};
 use super::{Call, Log, Plan, Planned, everything};
 use crate::answer::{Answer, StatusAnswer};
-use crate::oracle::{OracleEntry, OracleStore};
+use crate::reference::{ReferenceEntry, ReferenceStore};
 
-/// The salt of the oracle's ids. Any value except 0: real runs have a random salt.
+/// The salt of the reference store's ids. Any value except 0: real runs have a random salt.
 const SALT: u128 = 0x5a17 << 64 | 0x5a17;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Planner {
-    oracle: OracleStore,
+    reference: ReferenceStore,
     plan: Plan,
     limiters: Vec<CaseLimiter>,
     /// The receipts, by the steps that returned them.
     issued: HashMap<usize, Issued>,
-    /// The calls that appended the oracle's entries.
+    /// The calls that appended the reference store's entries.
     appended: HashMap<EntryId, usize>,
     logs: Vec<Log>,
 }
 
-/// A receipt from the oracle, and the call whose receipt from the store corresponds to it.
+/// A receipt from the reference store, and the call whose receipt from the store corresponds to it.
 #[derive(Clone, Debug)]
 struct Issued {
     call: usize,
@@ -37,7 +37,7 @@ struct Issued {
 }
 
 impl Plan {
-    /// Computes the expected answers twice: from the oracle's facts by [`decide`](limiter_core::store::decide), and
+    /// Computes the expected answers twice: from the reference store's facts by [`decide`](limiter_core::store::decide), and
     /// from the definitions.
     ///
     /// Every plan ends with peeks at each log, under every policy and at all entries, and with a reset.
@@ -85,7 +85,7 @@ impl Planner {
         let plan =
             Plan { policies: policies.into(), start: Timestamp::from_micros_saturating(case.start), calls: Vec::new() };
         Ok(Self {
-            oracle: OracleStore::new(),
+            reference: ReferenceStore::new(),
             plan,
             limiters: case.limiters.clone(),
             issued: HashMap::new(),
@@ -133,12 +133,12 @@ impl Planner {
     }
 
     /// Returns the entries of a log.
-    pub(crate) fn entries(&self, log: Log) -> Vec<OracleEntry> {
-        self.oracle.entries(LogKey::new(log.name(), &[log.key]))
+    pub(crate) fn entries(&self, log: Log) -> Vec<ReferenceEntry> {
+        self.reference.entries(LogKey::new(log.name(), &[log.key]))
     }
 
     /// Returns the call that appended an entry.
-    pub(crate) fn appended_by(&self, entry: &OracleEntry) -> Option<usize> {
+    pub(crate) fn appended_by(&self, entry: &ReferenceEntry) -> Option<usize> {
         self.appended.get(&entry.name).copied()
     }
 
@@ -159,7 +159,7 @@ impl Planner {
                 let log = on.map_or(issued.log, |place| self.log(place));
                 // A store may use an idempotency key as the entry id. The receipt then also matches another entry
                 // with that id and time, which S1 and L13 leave open.
-                let is_namesake = |entry: &OracleEntry| {
+                let is_namesake = |entry: &ReferenceEntry| {
                     entry.id.is_some()
                         && entry.id == issued.id
                         && entry.at == issued.receipt.at()
@@ -183,7 +183,7 @@ impl Planner {
     /// Adds a call with its expected answer to the plan.
     ///
     /// # Errors
-    /// If the answer by definition differs from the oracle's.
+    /// If the answer by definition differs from the reference store's.
     pub(crate) fn expect(&mut self, step: usize, call: Call) -> Result<&Planned, String> {
         let number = self.skip(step, call);
         let expected = self.apply(number)?;
@@ -203,7 +203,7 @@ impl Planner {
         self.plan.calls.len() - 1
     }
 
-    /// Applies a planned call to the oracle's log.
+    /// Applies a planned call to the reference store's log.
     ///
     /// # Errors
     /// As [`expect`](Self::expect).
@@ -211,13 +211,13 @@ impl Planner {
         match self.plan.calls[number].call {
             Call::Run { .. } => self.run(number),
             Call::Settle { .. } => self.settle(number),
-            Call::Reset { log } => Ok(CallResult::Reset(self.oracle.reset_now(LogKey::new(log.name(), &[log.key])))),
+            Call::Reset { log } => Ok(CallResult::Reset(self.reference.reset_now(LogKey::new(log.name(), &[log.key])))),
         }
     }
 
     /// Forgets a log, as a store may do.
     pub(crate) fn forget(&mut self, log: Log) {
-        _ = self.oracle.reset_now(LogKey::new(log.name(), &[log.key]));
+        _ = self.reference.reset_now(LogKey::new(log.name(), &[log.key]));
     }
 
     /// Ends the plan with peeks at each log and a reset.
@@ -253,8 +253,8 @@ impl Planner {
         op.keep = keep && mode != Mode::Peek;
         let id = op.id;
         op.limiter_policy = limiter_policy.map(|policy| &self.plan.policies[policy]);
-        let facts = self.oracle.apply_now(&op);
-        facts.verify(&op).map_err(|e| format!("the oracle contradicts itself: {e}"))?;
+        let facts = self.reference.apply_now(&op);
+        facts.verify(&op).map_err(|e| format!("the reference contradicts itself: {e}"))?;
 
         let entries = self.entries(log);
         let (entry, repeats) = match facts.outcome {
@@ -293,8 +293,8 @@ impl Planner {
         };
         let (key, policy) = ([log.key], &self.plan.policies[policy]);
         let settlement = Settlement::new(LogKey::new(log.name(), &key), policy, issued.receipt, cost).at(at);
-        let facts = self.oracle.settle_now(&settlement);
-        facts.verify(&settlement).map_err(|e| format!("the oracle contradicts itself: {e}"))?;
+        let facts = self.reference.settle_now(&settlement);
+        facts.verify(&settlement).map_err(|e| format!("the reference contradicts itself: {e}"))?;
         let newest = facts.log.newest;
         let settled = limiter_core::Settled::new(&settlement, facts);
         let entries = self.entries(log);

@@ -35,7 +35,7 @@ pub fn with_sweep<S: WindowStore>(suite: Suite, store: &Arc<S>, sweep: impl Fn(&
 /// Generates a module of tests, one for each phase of the conformance suite.
 ///
 /// ```no_run
-/// use limiter_testkit::OracleStore as MyStore;
+/// use limiter_testkit::ReferenceStore as MyStore;
 /// limiter_testkit::conformance_tests!(my_store, MyStore::new());
 /// ```
 ///
@@ -51,13 +51,13 @@ pub fn with_sweep<S: WindowStore>(suite: Suite, store: &Arc<S>, sweep: impl Fn(&
 /// | `runtime = tokio` | runs each test, and the suite's tasks, on a multi-threaded tokio runtime. The expressions may `.await` |
 ///
 /// ```no_run
-/// # use limiter_testkit::OracleStore;
+/// # use limiter_testkit::ReferenceStore;
 /// # struct Server;
 /// # impl Server { fn start() -> Self { Self } fn url(&self) -> &str { "" } }
 /// # struct MyStore;
-/// # impl MyStore { async fn connect(_: &str) -> OracleStore { OracleStore::new() } }
+/// # impl MyStore { async fn connect(_: &str) -> ReferenceStore { ReferenceStore::new() } }
 /// # trait Sweeps { fn sweep(&self) {} }
-/// # impl Sweeps for OracleStore {}
+/// # impl Sweeps for ReferenceStore {}
 /// use limiter_testkit::conformance::Suite;
 ///
 /// limiter_testkit::conformance_tests!(
@@ -66,7 +66,7 @@ pub fn with_sweep<S: WindowStore>(suite: Suite, store: &Arc<S>, sweep: impl Fn(&
 ///     with server = Server::start(),
 ///     suite = Suite::slow(),
 ///     handles = 2,
-///     sweep = |store: &OracleStore| store.sweep(),
+///     sweep = |store: &ReferenceStore| store.sweep(),
 ///     runtime = tokio,
 /// );
 /// ```

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex};
 use futures::FutureExt;
 use futures::executor::block_on;
 use futures::future::join_all;
-use limiter_core::request::{Background, Part, PartOutcome, Together};
+use limiter_core::request::{AllOf, Background, Part, PartOutcome};
 use limiter_core::{BoxFuture, Error, ErrorKind, Limiter, SharedStore, Timestamp, policy};
-use limiter_testkit::OracleStore;
+use limiter_testkit::ReferenceStore;
 
 use crate::slow_store::{SlowStore, wait};
 
 /// The stores of each case: one answers without waiting, one needs a future.
 fn stores() -> [SharedStore; 2] {
-    [Arc::new(OracleStore::new()), Arc::new(SlowStore::default())]
+    [Arc::new(ReferenceStore::new()), Arc::new(SlowStore::default())]
 }
 
 /// Two limiters, of 5 and of 2 units an hour.
@@ -36,7 +36,7 @@ fn all_are_charged_or_none_and_the_wait_is_the_longest() {
     for store in stores() {
         let (five, two) = limiters(&store);
         let short = Limiter::new("short", policy!("1/1s"), store.clone());
-        let calls = || Together::new().and(five.acquire("k").cost(2)).and(two.acquire("k")).and(short.acquire("k"));
+        let calls = || AllOf::new().with(five.acquire("k").cost(2)).with(two.acquire("k")).with(short.acquire("k"));
         assert!(block_on(calls().decide()).unwrap());
         assert_eq!([used(&five), used(&two), used(&short)], [2, 1, 1]);
         assert!(block_on(two.acquire("k")).unwrap().allowed());
@@ -55,7 +55,7 @@ fn all_are_charged_or_none_and_the_wait_is_the_longest() {
 fn an_error_charges_nothing_unless_it_is_tolerated() {
     for store in stores() {
         let ((five, two), broken) = (limiters(&store), failing());
-        let calls = || Together::new().and(five.acquire("k")).and(broken.acquire("k")).and(two.acquire("k"));
+        let calls = || AllOf::new().with(five.acquire("k")).with(broken.acquire("k")).with(two.acquire("k"));
         // Both ways to decide refund.
         let error = block_on(calls().decide()).unwrap_err();
         assert_eq!((error.kind(), error.limiter_name()), (ErrorKind::Unavailable, Some("failing")));
@@ -74,7 +74,7 @@ fn a_store_that_is_late_fails_and_all_are_refunded() {
         let limiter: Limiter = Limiter::new("late", policy!("9/1h"), late.clone());
         let refunds: Arc<Mutex<Vec<BoxFuture<'static, ()>>>> = Arc::default();
         let sink = Arc::clone(&refunds);
-        let mut three = Together::new().and(five.acquire("k")).and(limiter.acquire("k")).and(two.acquire("k"));
+        let mut three = AllOf::new().with(five.acquire("k")).with(limiter.acquire("k")).with(two.acquire("k"));
         three.refund_in(Background::new(move |refund| sink.lock().unwrap().push(refund)));
         let timeout = wait(9).map(|()| Error::new(ErrorKind::Timeout, "too late"));
         assert!(!block_on(three.decide_with(|_| false, timeout)));
@@ -96,7 +96,7 @@ fn advisory_calls_come_last_and_kept_charges_are_charged_once() {
         let calls = || {
             let [trial, broken] = [trial.acquire("k"), broken.acquire("k")].map(|call| Part::from(call).advisory());
             let kept = Part::from(five.acquire("k")).keep_charge();
-            Together::new().and(trial).and(two.acquire("k").cost(2)).and(kept).and(broken)
+            AllOf::new().with(trial).with(two.acquire("k").cost(2)).with(kept).with(broken)
         };
         assert!(block_on(two.acquire("k")).unwrap().allowed());
         let mut denied = calls();
@@ -127,8 +127,8 @@ fn charges_that_nothing_refunds_have_no_receipts_under_a_resolution() {
         ];
         for (first, second, expected) in cases {
             for refundable in [false, true] {
-                let both = if refundable { Together::new().refundable() } else { Together::new() };
-                let mut both = both.and(first(one.acquire("k").into())).and(second(two.acquire("k").into()));
+                let both = if refundable { AllOf::new().refundable() } else { AllOf::new() };
+                let mut both = both.with(first(one.acquire("k").into())).with(second(two.acquire("k").into()));
                 assert!(block_on(both.decide()).unwrap());
                 let receipts: Vec<bool> = both.parts().iter().map(|part| part.permit().is_some()).collect();
                 assert_eq!(receipts, expected.map(|expected| expected || refundable));
@@ -142,7 +142,7 @@ fn records_come_last_and_a_record_that_is_only_looked_up_neither_denies_nor_fail
     for store in stores() {
         let (five, two) = limiters(&store);
         for (cost, admitted, charges) in [(4, true, [4, 1]), (9, true, [5, 2]), (9, false, [5, 2])] {
-            let mut both = Together::new().and(five.record("k").cost(cost)).and(two.acquire("k")).and(two.status("k"));
+            let mut both = AllOf::new().with(five.record("k").cost(cost)).with(two.acquire("k")).with(two.status("k"));
             assert_eq!(block_on(both.decide()).unwrap(), admitted);
             let record = both.parts()[0].outcome();
             assert_eq!(matches!(record, Some(PartOutcome::Uncharged(_))), !admitted, "{record:?}");
@@ -152,7 +152,7 @@ fn records_come_last_and_a_record_that_is_only_looked_up_neither_denies_nor_fail
         }
         // A record can fail, so until it is made the charges of others may be refunded.
         let (coarse, broken) = (Limiter::new("coarse", policy!("9/1h~1m"), store.clone()), failing());
-        let mut both = Together::new().and(broken.record("k")).and(coarse.acquire("k"));
+        let mut both = AllOf::new().with(broken.record("k")).with(coarse.acquire("k"));
         assert!(block_on(both.decide()).is_err());
         assert_eq!(used(&coarse), 0);
     }
@@ -165,7 +165,7 @@ fn calls_with_a_given_time_are_refunded_and_settled_at_that_time() {
         let (five, two) = limiters(&store);
         let used = |limiter: &Limiter, seconds| block_on(limiter.status("k").at(at(seconds))).unwrap().used();
         let calls = |cost| {
-            Together::new().and(five.acquire("k").cost(5).at(at(100))).and(two.acquire("k").cost(cost).at(at(100)))
+            AllOf::new().with(five.acquire("k").cost(5).at(at(100))).with(two.acquire("k").cost(cost).at(at(100)))
         };
         assert!(block_on(two.acquire("k").at(at(100))).unwrap().allowed());
         assert!(!block_on(calls(2).decide()).unwrap());
@@ -184,7 +184,7 @@ fn charges_are_settled_reset_and_moved_into_a_task() {
         let gold = Arc::new(policy!("50/1h"));
         let part = |cost| Part::from(two.acquire("k").cost(cost)).under(Arc::clone(&gold));
         let mut both =
-            Together::new().refundable().and(five.acquire("k").cost(3)).and(part(2)).and(part(20)).into_owned();
+            AllOf::new().refundable().with(five.acquire("k").cost(3)).with(part(2)).with(part(20)).into_owned();
         drop(gold);
         assert!(block_on(both.decide()).unwrap());
         let permit = both.parts()[1].permit().unwrap();
@@ -202,11 +202,11 @@ fn charges_are_settled_reset_and_moved_into_a_task() {
 
 #[test]
 fn concurrent_callers_exceed_no_limit_and_leave_no_charge() {
-    let store: SharedStore = Arc::new(OracleStore::new());
+    let store: SharedStore = Arc::new(ReferenceStore::new());
     let (five, two) = limiters(&store);
     let admitted: usize = std::thread::scope(|scope| {
         let ask = || {
-            let both = || Together::new().and(five.acquire("k")).and(two.acquire("k"));
+            let both = || AllOf::new().with(five.acquire("k")).with(two.acquire("k"));
             (0..100).filter(|_| block_on(both().decide()).unwrap()).count()
         };
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();

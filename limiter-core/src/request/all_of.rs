@@ -31,16 +31,16 @@ use crate::store::WindowStore;
 /// where the policy [counts attempts](crate::Counting::Attempts).
 ///
 /// ```
-/// use limiter_core::request::Together;
+/// use limiter_core::request::AllOf;
 /// # use std::sync::Arc;
 /// # use limiter_core::{Limiter, SharedStore, policy};
-/// # use limiter_testkit::OracleStore as MemoryStore;
+/// # use limiter_testkit::ReferenceStore as MemoryStore;
 /// # futures::executor::block_on(async {
 /// let store: SharedStore = Arc::new(MemoryStore::new());
 /// let customer = Limiter::new("customer", policy!("2/1m"), store.clone());
 /// let model = Limiter::new("model", policy!("10000/1m"), store);
 ///
-/// let call = || Together::new().and(customer.acquire(7)).and(model.acquire("large").cost(4_000));
+/// let call = || AllOf::new().with(customer.acquire(7)).with(model.acquire("large").cost(4_000));
 /// for _ in 0..2 {
 ///     assert!(call().decide().await?);
 /// }
@@ -70,14 +70,14 @@ use crate::store::WindowStore;
 /// it. So one limiter admits exactly its maximum if enough is asked for, and several admit at most their maxima. Add limiters that
 /// many callers share last: a caller that its own limiter denies then never charges them.
 #[must_use = "nothing is asked until `decide` is called"]
-pub struct Together<'a, S: WindowStore + Clone = SharedStore> {
+pub struct AllOf<'a, S: WindowStore + Clone = SharedStore> {
     parts: SmallVec<[Part<'a, S>; 2]>,
     background: Option<Background>,
     is_refundable: bool,
     time: TimeLeft,
 }
 
-impl<'a, S: WindowStore + Clone> Together<'a, S> {
+impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     /// Returns a decision over no limiters, which admits.
     pub fn new() -> Self {
         Self { parts: SmallVec::new(), background: None, is_refundable: false, time: TimeLeft::default() }
@@ -99,7 +99,7 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
     }
 
     /// Adds a call: a request, or a [`Part`] with options.
-    pub fn and(mut self, part: impl Into<Part<'a, S>>) -> Self {
+    pub fn with(mut self, part: impl Into<Part<'a, S>>) -> Self {
         self.push(part);
         self
     }
@@ -117,10 +117,10 @@ impl<'a, S: WindowStore + Clone> Together<'a, S> {
     }
 
     /// Returns the same calls without what they borrow, so that they can move into a task.
-    pub fn into_owned(mut self) -> Together<'static, S> {
+    pub fn into_owned(mut self) -> AllOf<'static, S> {
         let parts = mem::take(&mut self.parts).into_iter().map(Part::into_owned).collect();
         let Self { is_refundable, time, .. } = self;
-        Together { parts, background: self.background.take(), is_refundable, time }
+        AllOf { parts, background: self.background.take(), is_refundable, time }
     }
 
     /// Makes the calls. Returns `true` if none denies; otherwise all charges are refunded.
@@ -237,13 +237,13 @@ async fn in_time<T>(
     }
 }
 
-impl<S: WindowStore + Clone> Default for Together<'_, S> {
+impl<S: WindowStore + Clone> Default for AllOf<'_, S> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<S: WindowStore + Clone> Drop for Together<'_, S> {
+impl<S: WindowStore + Clone> Drop for AllOf<'_, S> {
     fn drop(&mut self) {
         if self.is_refundable || self.parts.iter().any(Part::may_deny) {
             self.parts.iter_mut().for_each(|part| part.abandon(self.background.as_ref()));
@@ -251,7 +251,7 @@ impl<S: WindowStore + Clone> Drop for Together<'_, S> {
     }
 }
 
-impl<S: WindowStore + Clone> fmt::Debug for Together<'_, S> {
+impl<S: WindowStore + Clone> fmt::Debug for AllOf<'_, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&self.parts).finish()
     }

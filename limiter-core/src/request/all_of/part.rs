@@ -18,7 +18,7 @@ use crate::request::view::{Target, View};
 use crate::status::Status;
 use crate::store::WindowStore;
 
-/// One call of a [`Together`](super::Together): a request with options, and its outcome.
+/// One call of a [`AllOf`](super::AllOf): a request with options, and its outcome.
 ///
 /// It is made from an acquire, a record, a peek, which denies but is never charged, or a status, which never denies.
 pub struct Part<'a, S> {

@@ -12,7 +12,7 @@ use limiter_core::store::{
     At, Entry, Facts, LogFacts, LogKey, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, Usage,
 };
 use limiter_core::{
-    Counting, Decision, EntryId, Error, Limit, MAX_COST, Name, NowStore, PerLimit, Policy, Timestamp, WindowStore,
+    Counting, Decision, EntryId, Error, Limit, MAX_COST, Name, PerLimit, Policy, SyncStore, Timestamp, WindowStore,
 };
 
 use merging::{Append, TEN_MINUTES};
@@ -21,18 +21,18 @@ use merging::{Append, TEN_MINUTES};
 /// never forgets a log. Authors of stores read it first and compare their stores with it. It is too slow for any
 /// other use.
 #[derive(Debug, Default)]
-pub struct OracleStore(Mutex<Logs>);
+pub struct ReferenceStore(Mutex<Logs>);
 
 #[derive(Clone, Debug, Default)]
 struct Logs {
-    by_key: HashMap<(Name, Vec<u8>), Vec<OracleEntry>>,
+    by_key: HashMap<(Name, Vec<u8>), Vec<ReferenceEntry>>,
     /// The number of entries ever appended.
     named: u64,
 }
 
-/// An entry of a log in an [`OracleStore`].
+/// An entry of a log in an [`ReferenceStore`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OracleEntry {
+pub struct ReferenceEntry {
     /// The store's entry id, which is never reused.
     pub name: EntryId,
     /// The caller's id (the idempotency key).
@@ -49,7 +49,7 @@ pub struct OracleEntry {
     pub marks: [bool; 2],
 }
 
-impl OracleStore {
+impl ReferenceStore {
     /// Returns an empty store.
     #[must_use]
     pub fn new() -> Self {
@@ -58,7 +58,7 @@ impl OracleStore {
 
     /// Returns the entries of a log, oldest first.
     #[must_use]
-    pub fn entries(&self, log: LogKey<'_>) -> Vec<OracleEntry> {
+    pub fn entries(&self, log: LogKey<'_>) -> Vec<ReferenceEntry> {
         self.logs().by_key.get(&owned(log)).cloned().unwrap_or_default()
     }
 
@@ -68,7 +68,7 @@ impl OracleStore {
 }
 
 /// Copies the logs.
-impl Clone for OracleStore {
+impl Clone for ReferenceStore {
     fn clone(&self) -> Self {
         Self(Mutex::new(self.logs().clone()))
     }
@@ -82,20 +82,20 @@ fn micros(duration: Duration) -> u64 {
     duration.as_micros() as u64
 }
 
-fn age(entry: &OracleEntry, now: Timestamp) -> u64 {
+fn age(entry: &ReferenceEntry, now: Timestamp) -> u64 {
     now.as_micros() - entry.at.as_micros()
 }
 
-fn sum<'a>(entries: impl IntoIterator<Item = &'a OracleEntry>) -> u64 {
+fn sum<'a>(entries: impl IntoIterator<Item = &'a ReferenceEntry>) -> u64 {
     entries.into_iter().fold(0, |sum, entry| sum.saturating_add(entry.cost))
 }
 
 /// Returns the entries that count in a limit's window.
-fn counting(log: &[OracleEntry], limit: &Limit, now: Timestamp) -> Vec<OracleEntry> {
+fn counting(log: &[ReferenceEntry], limit: &Limit, now: Timestamp) -> Vec<ReferenceEntry> {
     log.iter().copied().filter(|entry| age(entry, now) < limit.window().as_micros()).collect()
 }
 
-fn usage(log: &[OracleEntry], limit: &Limit, cost: u64, now: Timestamp) -> Usage {
+fn usage(log: &[ReferenceEntry], limit: &Limit, cost: u64, now: Timestamp) -> Usage {
     let entries = counting(log, limit, now);
     let used = sum(&entries);
     let first_that_frees = |room: u64| {
@@ -109,7 +109,7 @@ fn usage(log: &[OracleEntry], limit: &Limit, cost: u64, now: Timestamp) -> Usage
     }
 }
 
-fn log_facts(log: &[OracleEntry], policy: &Policy, cost: u64, now: Timestamp) -> LogFacts {
+fn log_facts(log: &[ReferenceEntry], policy: &Policy, cost: u64, now: Timestamp) -> LogFacts {
     let used: Vec<Usage> = policy.limits().iter().map(|limit| usage(log, limit, cost, now)).collect();
     LogFacts {
         now,
@@ -119,13 +119,13 @@ fn log_facts(log: &[OracleEntry], policy: &Policy, cost: u64, now: Timestamp) ->
 }
 
 /// Drops the oldest entries while the remaining ones reach `most`.
-fn cap(log: &mut Vec<OracleEntry>, most: u64) {
+fn cap(log: &mut Vec<ReferenceEntry>, most: u64) {
     while !log.is_empty() && sum(&log[1..]) >= most {
         log.remove(0);
     }
 }
 
-fn time(at: At, log: &[OracleEntry]) -> Timestamp {
+fn time(at: At, log: &[ReferenceEntry]) -> Timestamp {
     let time = match at {
         At::Given(given) => given,
         At::StoreClock => Timestamp::try_from(SystemTime::now()).unwrap_or(Timestamp::EPOCH),
@@ -133,7 +133,7 @@ fn time(at: At, log: &[OracleEntry]) -> Timestamp {
     log.iter().map(|entry| entry.at).fold(time, Timestamp::max)
 }
 
-impl NowStore for OracleStore {
+impl SyncStore for ReferenceStore {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         let mut logs = self.logs();
         let mut named = logs.named;
@@ -147,7 +147,7 @@ impl NowStore for OracleStore {
         let is_exact = limits.iter().all(|limit| limit.resolution().is_none());
         let id_for = if is_exact { longest } else { longest.min(TEN_MINUTES) };
 
-        let has_id = |entry: &OracleEntry| op.id.is_some() && entry.id == op.id;
+        let has_id = |entry: &ReferenceEntry| op.id.is_some() && entry.id == op.id;
         let repeated = log.iter().find(|entry| has_id(entry) && age(entry, now) < id_for).copied();
         let fits = |limit: &Limit| sum(&counting(log, limit, now)).saturating_add(op.cost) <= limit.max();
         let admitted = repeated.map_or_else(|| op.policy.limits().iter().all(fits), |entry| entry.admitted);
@@ -170,7 +170,7 @@ impl NowStore for OracleStore {
             // An older entry may have the id for longer than it is valid.
             log.iter_mut().filter(|entry| has_id(entry)).for_each(|entry| entry.id = None);
             let (id, cost, marks) = (op.id, op.cost, [false; 2]);
-            let mut entry = OracleEntry { name: name(), id, at: now, cost, admitted, refundable, marks };
+            let mut entry = ReferenceEntry { name: name(), id, at: now, cost, admitted, refundable, marks };
             let before = log.last().map_or(now, |newest| newest.at);
             log.push(entry);
             log.retain(|entry| age(entry, now) < longest);
@@ -196,7 +196,7 @@ impl NowStore for OracleStore {
         let mut logs = self.logs();
         let log = logs.by_key.entry(owned(settlement.log)).or_default();
         let (now, receipt) = (time(settlement.at, log), settlement.receipt);
-        let is_named = |entry: &OracleEntry| entry.name == receipt.entry() && entry.at == receipt.at();
+        let is_named = |entry: &ReferenceEntry| entry.name == receipt.entry() && entry.at == receipt.at();
         let found = log.iter().position(is_named).filter(|&i| age(&log[i], now) < receipt.window().as_micros());
         if let Some(i) = found {
             if settlement.cost == 0 {
@@ -219,7 +219,7 @@ impl NowStore for OracleStore {
 }
 
 #[async_trait]
-impl WindowStore for OracleStore {
+impl WindowStore for ReferenceStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         Ok(self.apply_now(&op))
     }

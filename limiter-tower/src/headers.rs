@@ -18,7 +18,7 @@ pub(crate) use self::names::Policies;
 use crate::rule::Rule;
 use crate::rulings::Rulings;
 
-/// Which header fields report limits to clients. Default: [`FieldForm::Structured`], not on redirects.
+/// Which header fields report limits to clients. Default: [`HeaderFormat::Structured`], not on redirects.
 ///
 /// They exclude shadow rules and rules that do not apply to the request.
 ///
@@ -26,8 +26,8 @@ use crate::rulings::Rulings;
 /// `RateLimit` and `RateLimit-Policy` are lists: the layer's items are added as one more line. Every other field, `Retry-After`
 /// included, stays as the handler or an inner layer set it.
 #[derive(Clone, Copy, Debug)]
-pub struct Fields {
-    form: Option<FieldForm>,
+pub struct RateLimitHeaders {
+    form: Option<HeaderFormat>,
     x_rate_limit: Option<ResetForm>,
     on_redirects: bool,
     max_remaining: u64,
@@ -36,7 +36,7 @@ pub struct Fields {
 /// A form of the fields of draft-ietf-httpapi-ratelimit-headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum FieldForm {
+pub enum HeaderFormat {
     /// Drafts since -08: `RateLimit-Policy: "search";q=5;w=10` and `RateLimit: "search";r=4;t=10`, one item per limit in the order
     /// of the rules and of their policies.
     ///
@@ -73,13 +73,13 @@ static X_RATE_LIMIT: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
-impl Default for Fields {
+impl Default for RateLimitHeaders {
     fn default() -> Self {
-        Self { form: Some(FieldForm::Structured), ..Self::none() }
+        Self { form: Some(HeaderFormat::Structured), ..Self::none() }
     }
 }
 
-impl Fields {
+impl RateLimitHeaders {
     /// Returns no fields but `Retry-After`.
     #[must_use]
     pub const fn none() -> Self {
@@ -88,7 +88,7 @@ impl Fields {
 
     /// Sets the form of the draft's fields.
     #[must_use]
-    pub const fn form(mut self, form: FieldForm) -> Self {
+    pub const fn format(mut self, form: HeaderFormat) -> Self {
         self.form = Some(form);
         self
     }
@@ -119,15 +119,15 @@ impl Fields {
     /// Writes the fields of a decision, and `Retry-After` if it is a denial: for handlers that limit and answer like the layer.
     ///
     /// ```
-    /// # use limiter::{Limiter, MemoryStore, policy};
-    /// use limiter_tower::Fields;
+    /// # use exact_limiter::{Limiter, MemoryStore, policy};
+    /// use limiter_tower::RateLimitHeaders;
     ///
     /// let search = Limiter::new("search", policy!("5/10s"), MemoryStore::new());
     /// let decision = search.acquire("customer 7").now()?;
     /// let mut headers = http::HeaderMap::new();
-    /// Fields::default().write(&mut headers, &search, &decision);
+    /// RateLimitHeaders::default().write(&mut headers, &search, &decision);
     /// assert_eq!(headers["ratelimit"], "\"search\";r=4;t=10");
-    /// # Ok::<(), limiter::Error>(())
+    /// # Ok::<(), exact_limiter::Error>(())
     /// ```
     pub fn write<S>(&self, headers: &mut HeaderMap, limiter: &Limiter<S>, decision: &Decision) {
         let names = Cow::Owned(Names::of_decision(limiter, decision));
@@ -137,7 +137,7 @@ impl Fields {
     }
 
     /// Writes the fields of several calls in their order, each with the names of its limiter's own policy, and `Retry-After` if a
-    /// wait is given: for servers that decide like the layer, with a [`Together`](limiter_core::Together).
+    /// wait is given: for servers that decide like the layer, with a [`AllOf`](limiter_core::AllOf).
     pub fn write_all<'a, 'l: 'a>(
         &self,
         headers: &mut HeaderMap,
@@ -162,7 +162,7 @@ impl Fields {
     /// Makes the fields of these usages. `policy` is `RateLimit-Policy` if it is made already.
     fn make<'a>(&self, seen: &(impl Iterator<Item = Seen<'a>> + Clone), policy: Option<HeaderValue>) -> Values {
         let mut values = Values { on_redirects: self.on_redirects, ..Values::default() };
-        if self.form == Some(FieldForm::Structured) {
+        if self.form == Some(HeaderFormat::Structured) {
             let mut remaining = List::default();
             for Seen { names, status, .. } in seen.clone() {
                 self.remaining_items(&mut remaining, &names.heads, status);
@@ -174,7 +174,7 @@ impl Fields {
                 list.value()
             });
         }
-        let separate = (self.form == Some(FieldForm::Separate)).then_some(ResetForm::SecondsFromNow);
+        let separate = (self.form == Some(HeaderFormat::Separate)).then_some(ResetForm::SecondsFromNow);
         for (names, reset) in [(&SEPARATE, separate), (&X_RATE_LIMIT, self.x_rate_limit)] {
             let Some(reset) = reset else { continue };
             let Some((limit, at)) = binding(seen.clone()) else { break };

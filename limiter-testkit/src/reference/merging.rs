@@ -2,14 +2,14 @@
 
 use limiter_core::{EntryId, Limit, MAX_COST, Timestamp};
 
-use super::{OracleEntry, age, micros};
+use super::{ReferenceEntry, age, micros};
 
 /// How long a log with named entries keeps them apart, and how long receipts and idempotency keys are valid if a limit has a
 /// resolution. In microseconds.
 pub(super) const TEN_MINUTES: u64 = 600_000_000;
 
 /// M1: returns the marks that an append at `now` takes from the newest entry that is left.
-pub(super) fn marks_after(newest: Option<&OracleEntry>, now: Timestamp) -> [bool; 2] {
+pub(super) fn marks_after(newest: Option<&ReferenceEntry>, now: Timestamp) -> [bool; 2] {
     let Some(newest) = newest else { return [false; 2] };
     let [own, before] = newest.marks;
     match now.as_micros() / TEN_MINUTES - newest.at.as_micros() / TEN_MINUTES {
@@ -25,18 +25,18 @@ pub(super) struct Append<'a> {
     pub(super) limits: &'a [Limit],
     pub(super) before: Timestamp,
     pub(super) now: Timestamp,
-    pub(super) new: OracleEntry,
+    pub(super) new: ReferenceEntry,
 }
 
 impl Append<'_> {
     /// M2 and M6: merges entries, from the oldest to the newest. `name` returns a new id of the store.
-    pub(super) fn merge(&self, log: &mut Vec<OracleEntry>, mut name: impl FnMut() -> EntryId) {
-        let mut merged: Vec<OracleEntry> = Vec::new();
+    pub(super) fn merge(&self, log: &mut Vec<ReferenceEntry>, mut name: impl FnMut() -> EntryId) {
+        let mut merged: Vec<ReferenceEntry> = Vec::new();
         for u in log.drain(..) {
             match merged.pop_if(|v| self.is_due(&u) && self.cannot_tell_apart(v, &u)) {
                 Some(v) => {
                     let cost = u.cost.saturating_add(v.cost).min(MAX_COST);
-                    merged.push(OracleEntry { name: name(), id: None, cost, ..u });
+                    merged.push(ReferenceEntry { name: name(), id: None, cost, ..u });
                 }
                 None => merged.push(u),
             }
@@ -45,7 +45,7 @@ impl Append<'_> {
     }
 
     /// M3: `u` is the new entry, or it crossed a boundary.
-    fn is_due(&self, u: &OracleEntry) -> bool {
+    fn is_due(&self, u: &ReferenceEntry) -> bool {
         let windows = self.limits.iter().map(|limit| limit.window().as_micros());
         let has_crossed =
             |boundary: u64| u.at <= self.before && age(u, self.before) < boundary && age(u, self.now) >= boundary;
@@ -53,9 +53,9 @@ impl Append<'_> {
     }
 
     /// M4 and M5: both are in one cell, and each limit counts both or neither.
-    fn cannot_tell_apart(&self, v: &OracleEntry, u: &OracleEntry) -> bool {
-        let cell = |entry: &OracleEntry, resolution| entry.at.as_micros() / resolution;
-        let counts = |limit: &Limit, entry: &OracleEntry| age(entry, self.now) < limit.window().as_micros();
+    fn cannot_tell_apart(&self, v: &ReferenceEntry, u: &ReferenceEntry) -> bool {
+        let cell = |entry: &ReferenceEntry, resolution| entry.at.as_micros() / resolution;
+        let counts = |limit: &Limit, entry: &ReferenceEntry| age(entry, self.now) < limit.window().as_micros();
         let resolution = self.resolution(age(u, self.now));
         resolution > 0
             && cell(u, resolution) == cell(v, resolution)
@@ -77,19 +77,19 @@ mod tests {
 
     use limiter_core::Policy;
     use limiter_core::store::{LogKey, Op};
-    use limiter_core::{Name, NowStore};
+    use limiter_core::{Name, SyncStore};
     use proptest::prelude::*;
     use proptest::test_runner::RngAlgorithm::ChaCha;
     use proptest::test_runner::{Config, TestRng, TestRunner};
 
-    use super::super::{OracleStore, cap};
+    use super::super::{ReferenceStore, cap};
     use super::*;
     use crate::conformance::policies;
 
     /// Returns the time and the cost of what is left if every entry that no limit tells apart from the one before it merges.
-    fn folded(log: &[OracleEntry], limits: &[Limit], now: Timestamp) -> Vec<(Timestamp, u64)> {
-        let mut groups: Vec<(&OracleEntry, u64)> = Vec::new();
-        let new = OracleEntry { marks: [false; 2], ..log[log.len() - 1] };
+    fn folded(log: &[ReferenceEntry], limits: &[Limit], now: Timestamp) -> Vec<(Timestamp, u64)> {
+        let mut groups: Vec<(&ReferenceEntry, u64)> = Vec::new();
+        let new = ReferenceEntry { marks: [false; 2], ..log[log.len() - 1] };
         let append = Append { limits, before: now, now, new };
         for entry in log {
             match groups.last_mut().filter(|(last, _)| append.cannot_tell_apart(last, entry)) {
@@ -109,21 +109,21 @@ mod tests {
         let config = Config { cases: 512, failure_persistence: None, ..Config::default() };
         let (mut runner, merges) = (TestRunner::new_with_rng(config, TestRng::deterministic_rng(ChaCha)), Cell::new(0));
         let property = |(policy, names, steps): (Policy, bool, Vec<(u64, u64, u8)>)| {
-            let (oracle, log, mut now) =
-                (OracleStore::new(), LogKey::new(Name::new("fold"), b""), 1_700_000_000_000_000);
+            let (reference, log, mut now) =
+                (ReferenceStore::new(), LogKey::new(Name::new("fold"), b""), 1_700_000_000_000_000);
             let (limits, mut marked_until) = (policy.limits(), 0);
             for (after, cost, kind) in steps {
                 now += after;
                 let at = Timestamp::from_micros_saturating(now);
-                let mut before = oracle.entries(log);
+                let mut before = reference.entries(log);
                 let op = Op::record(b"", &policy).with_name(log.name).with_cost(cost).at(at);
-                oracle.apply_now(&if names && kind == 0 { op.with_kept() } else { op });
-                let left = oracle.entries(log);
+                reference.apply_now(&if names && kind == 0 { op.with_kept() } else { op });
+                let left = reference.entries(log);
                 let newest = left[left.len() - 1];
                 if newest.marks != [false; 2] {
                     marked_until = now;
                 }
-                before.push(OracleEntry { cost, ..newest });
+                before.push(ReferenceEntry { cost, ..newest });
                 before.retain(|entry| age(entry, at) < policy.longest_window().as_micros());
                 cap(&mut before, policy.largest_max());
                 if !names {
