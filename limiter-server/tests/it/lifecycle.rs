@@ -71,11 +71,11 @@ fn a_full_disk_costs_log_lines_only() {
     }
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let server = Server::adopt(command.stderr(full).spawn().unwrap(), folder, [grpc, http, admin]);
-    let applied = || server.metric("limiter_server_config_reloads_total{result=\"applied\"}");
+    let reloaded = || server.metric("limiter_server_config_reloads_total{result=\"success\"}");
     until("the server serves", || std::net::TcpStream::connect(admin).ok());
     for (text, valid) in [("domain: [", 0.0), (CONFIG, 1.0)] {
         std::fs::write(&config, text).unwrap();
         until("the file is read", || server.metric("limiter_server_config_valid").filter(|found| *found == valid));
     }
-    assert_eq!(applied(), Some(1.0));
+    assert_eq!(reloaded(), Some(1.0));
 }
