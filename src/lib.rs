@@ -39,7 +39,7 @@
 //!
 //! The [recipes] limit logins, tokens of a language model, runs across a fleet and more, each in up to thirty lines.
 //!
-//! [recipes]: https://docs.rs/crate/limiter/latest/source/docs/recipes.md
+//! [recipes]: https://docs.rs/crate/exact-limiter/latest/source/docs/recipes.md
 //!
 //! # Names and keys
 //! **A log belongs to a limiter's name and a key.**
