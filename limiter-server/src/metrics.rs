@@ -17,6 +17,7 @@ const ERRORS: &str = "limiter_server_errors_total";
 const DECISIONS: &str = "limiter_server_decisions_total";
 const HITS: &str = "limiter_server_hits_total";
 const DETAILED: &str = "limiter_server_detailed_decisions_total";
+const UNMATCHED: &str = "limiter_server_unmatched_total";
 const STORE_UP: &str = "limiter_server_store_up";
 const RULES: &str = "limiter_server_rules";
 
@@ -35,6 +36,11 @@ pub(crate) fn install() -> Option<&'static PrometheusHandle> {
         metrics::set_global_recorder(recorder).ok()?;
         describe_histogram!(DURATION, Unit::Seconds, "Time for a decision, by the interface that was asked.");
         describe_counter!(ERRORS, Unit::Count, "Requests without a decision, by the interface and the kind.");
+        describe_counter!(
+            UNMATCHED,
+            Unit::Count,
+            "Descriptors that no rule matches, by domain: empty if it is unknown."
+        );
         Some(handle)
     };
     INSTALLED.get_or_init(install).as_ref()
@@ -67,11 +73,6 @@ fn record(service: &Service) {
         "1 while the store responds, 0 while the outage choice decides in its place."
     );
     describe_gauge!(RULES, Unit::Count, "Rules of the current configuration.");
-    // The exporter takes two backslashes for an escaped one, and readers may take a zero for the end.
-    let label = |text: &str| {
-        let shown = |char: char| if char.is_control() { char.escape_default().to_string() } else { char.to_string() };
-        text.chars().map(shown).collect::<String>().replace('\\', r"\\")
-    };
     let rules = service.rules();
     for rule in rules.with_overrides() {
         let hits = rule.counts.hits.load(Relaxed);
@@ -89,6 +90,17 @@ fn record(service: &Service) {
     });
     gauge!(RULES).set(rules.iter().count() as f64);
     gauge!(STORE_UP).set(f64::from(u8::from(!service.store().is_away())));
+}
+
+/// Returns a text as a label. The exporter takes two backslashes for an escaped one, and readers may take a zero for the end.
+fn label(text: &str) -> String {
+    let shown = |char: char| if char.is_control() { char.escape_default().to_string() } else { char.to_string() };
+    text.chars().map(shown).collect::<String>().replace('\\', r"\\")
+}
+
+/// Counts a descriptor that no rule matches.
+pub(crate) fn count_unmatched(domain: &str) {
+    counter!(UNMATCHED, "domain" => label(domain)).increment(1);
 }
 
 /// The durations of decisions and the failures of one interface. They are looked up once, not for each request.

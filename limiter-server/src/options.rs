@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::service::Headers;
+use crate::service::{Headers, Unmatched};
 use crate::store::{Location, OnOutage};
 
 /// Exact rate limits for Envoy and for programs in any language.
@@ -50,6 +50,9 @@ pub struct Serve {
     /// Who decides while the store is down
     #[arg(long, value_enum, default_value_t)]
     pub on_outage: OnOutage,
+    /// What to do with descriptors that no rule matches: allow or deny them, or refuse the request
+    #[arg(long, value_enum, default_value_t)]
+    pub unmatched: Unmatched,
     /// The header fields of answers
     #[arg(long, value_enum, default_value_t)]
     pub headers: Headers,

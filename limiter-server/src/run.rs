@@ -52,7 +52,7 @@ impl Server {
         metrics::install();
         let store = Store::open(&options.store, options.max_keys, options.on_outage)?;
         let rules = Rules::read(&options.config, store.shared(), None)?;
-        let service = Arc::new(Service::new(rules, store, options.headers));
+        let service = Arc::new(Service::new(rules, store, options.headers).with_unmatched(options.unmatched));
         let about = page::About::new(options.store.name(), options.on_outage);
         let token = options.admin_token_file.as_deref().map(read_token).transpose()?;
 

@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 use crate::config::Errors;
 use crate::denied::DeniedKeys;
 use crate::detailed::Detailed;
+use crate::metrics;
 use crate::proto::{RateLimitRequest, RateLimitResponse};
 use crate::rules::{Counts, Rule, Rules};
 use crate::store::Store;
@@ -37,6 +38,18 @@ pub enum Headers {
     Legacy,
     /// None.
     None,
+}
+
+/// What happens to a descriptor that no rule matches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Unmatched {
+    /// It is not limited.
+    #[default]
+    Allow,
+    /// It is over its limit.
+    Deny,
+    /// The request is refused as invalid.
+    Error,
 }
 
 /// Why a request has no answer.
@@ -74,6 +87,7 @@ pub struct Service {
     errors: ArcSwapOption<Errors>,
     store: Store,
     fields: Option<RateLimitHeaders>,
+    unmatched: Unmatched,
     denied: DeniedKeys,
     detailed: Detailed,
 }
@@ -92,9 +106,16 @@ impl Service {
             errors: ArcSwapOption::empty(),
             store,
             fields,
+            unmatched: Unmatched::default(),
             denied: DeniedKeys::default(),
             detailed: Detailed::default(),
         }
+    }
+
+    /// Sets what happens to descriptors that no rule matches. Default: [`Unmatched::Allow`].
+    #[must_use]
+    pub fn with_unmatched(self, unmatched: Unmatched) -> Self {
+        Self { unmatched, ..self }
     }
 
     /// Replaces the rules. Requests in progress end under the old ones.
@@ -130,6 +151,20 @@ impl Service {
         &self.detailed
     }
 
+    /// Counts a descriptor that no rule matches. Returns whether it is allowed.
+    ///
+    /// # Errors
+    /// With [`Unmatched::Error`].
+    pub(crate) fn allows_unmatched(&self, rules: &Rules, domain: &str) -> Result<bool, &'static str> {
+        // An unknown domain must not make a series.
+        metrics::count_unmatched(rules.overrides(domain).map_or("", |rule| &rule.domain));
+        match self.unmatched {
+            Unmatched::Allow => Ok(true),
+            Unmatched::Deny => Ok(false),
+            Unmatched::Error => Err("no rule matches this descriptor"),
+        }
+    }
+
     /// Decides on all descriptors of a request together. If one is over its limit, none is charged.
     ///
     /// # Errors
@@ -150,7 +185,7 @@ impl Service {
         rules: &'r Rules,
         request: &RateLimitRequest,
     ) -> Result<Result<RateLimitResponse, Failure>, Box<Question<'r>>> {
-        let mut question = match Question::new(rules, request) {
+        let mut question = match Question::new(self, rules, request) {
             Ok(question) => question,
             Err(failure) => return Ok(Err(failure)),
         };
@@ -226,11 +261,18 @@ struct Question<'r> {
 }
 
 impl<'r> Question<'r> {
-    fn new(rules: &'r Rules, request: &RateLimitRequest) -> Result<Self, Failure> {
+    fn new(service: &Service, rules: &'r Rules, request: &RateLimitRequest) -> Result<Self, Failure> {
         let mut claims = SmallVec::<[_; 4]>::new();
         for (i, descriptor) in request.descriptors.iter().enumerate() {
             let claim = Claim::new(rules, request, descriptor);
-            claims.push(claim.map_err(|text| Failure::Invalid(format!("descriptors[{i}].{text}")))?);
+            let mut claim = claim.map_err(|text| Failure::Invalid(format!("descriptors[{i}].{text}")))?;
+            if claim.rule.is_none() {
+                let allowed = service.allows_unmatched(rules, &request.domain);
+                if !allowed.map_err(|text| Failure::Invalid(format!("descriptors[{i}]: {text}")))? {
+                    claim.refuse();
+                }
+            }
+            claims.push(claim);
         }
         claim::drop_replaced(&mut claims);
         let refused = claims.iter().any(|claim| claim.class == Class::Enforced && claim.is_hopeless());

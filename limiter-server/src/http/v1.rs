@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 
 use super::{Http, Refusal, read, receipt, require_json, usage};
 use crate::rules::{Effect, Match};
-use crate::service::{Service, Verdict};
+use crate::service::{Failure, Service, Verdict};
 
 /// The longest wait.
 const MAX_WAIT_MS: u64 = 60_000;
@@ -44,7 +44,7 @@ pub(super) enum Op {
     Refund,
 }
 
-/// Answers `POST /v1/{op}`, in the form of `limiter replay --output jsonl`.
+/// Answers `POST /v1/{op}`. `docs/v1.md` lists every field of its responses.
 pub(super) async fn answer(
     State(http): State<Arc<Http>>,
     op: Result<Path<Op>, PathRejection>,
@@ -55,7 +55,7 @@ pub(super) async fn answer(
     let Path(op) = op.map_err(|rejection| Refusal::bad(rejection.body_text()))?;
     let request: ApiRequest = read(body).await?;
     let receipt = request.check(op).map_err(Refusal::bad)?;
-    let answer = http.v1.observe(async { Ok(make(&http.service, op, &request, receipt).await?) }).await;
+    let answer = http.v1.observe(make(&http.service, op, &request, receipt)).await;
     answer.map(Json).map_err(|failure| Refusal::of(failure, StatusCode::SERVICE_UNAVAILABLE))
 }
 
@@ -88,6 +88,10 @@ impl ApiRequest {
         Ok(receipt)
     }
 
+    fn cost(&self) -> u64 {
+        self.cost.unwrap_or(1)
+    }
+
     /// Returns the idempotency key. Texts of any length have one.
     fn id(&self) -> Option<EntryId> {
         let digest = Sha256::digest(self.id.as_ref()?);
@@ -95,20 +99,38 @@ impl ApiRequest {
     }
 }
 
-async fn make(service: &Service, op: Op, request: &ApiRequest, receipt: Option<Receipt>) -> Result<Value, Error> {
+async fn make(service: &Service, op: Op, request: &ApiRequest, receipt: Option<Receipt>) -> Result<Value, Failure> {
     let rules = service.rules();
     let entries: Vec<(&str, &str)> = request.descriptor.iter().map(|(key, value)| (&**key, &**value)).collect();
-    let found = rules.find(&request.domain, &entries);
-    let mut out = match &found {
-        Some(found) => ask(service, op, request, receipt, found).await?,
-        None => without_limiter(op, true),
-    };
-    out["op"] = json!(op);
-    out["rule"] = json!(found.as_ref().map(|found| &found.rule.path));
-    if let Some(found) = &found {
-        out["key"] = json!(String::from_utf8_lossy(found.key.as_ref()));
+    let mut out = empty(op);
+    if !matches!(op, Op::Status | Op::Refund) {
+        out["cost"] = json!(request.cost());
     }
+    let Some(found) = rules.find(&request.domain, &entries) else {
+        let allowed = service.allows_unmatched(&rules, &request.domain);
+        set(&mut out, without_limiter(op, allowed.map_err(|text| Failure::Invalid(text.to_owned()))?));
+        return Ok(out);
+    };
+    out["rule"] = json!(found.rule.path);
+    out["key"] = json!(String::from_utf8_lossy(found.key.as_ref()));
+    set(&mut out, ask(service, op, request, receipt, &found).await?);
     Ok(out)
+}
+
+/// Returns a response with every field, none of which says anything.
+fn empty(op: Op) -> Value {
+    json!({
+        "op": op, "rule": null, "key": null, "cost": null, "allowed": null, "error": null, "receipt": null, "applied": null,
+        "at_us": null, "limit": null, "used": null, "remaining": null, "retry_after_us": null, "refill_after_us": null,
+        "reset_after_us": null, "limits": [],
+    })
+}
+
+/// Sets these fields.
+fn set(out: &mut Value, fields: Value) {
+    if let (Value::Object(out), Value::Object(fields)) = (out, fields) {
+        out.extend(fields);
+    }
 }
 
 /// Makes the call under the rule that was found.
@@ -119,7 +141,7 @@ async fn ask(
     receipt: Option<Receipt>,
     Match { rule, key, detailed }: &Match<'_>,
 ) -> Result<Value, Error> {
-    let cost = request.cost.unwrap_or(u64::from(op != Op::Refund));
+    let cost = request.cost();
     // Returns what the client is told.
     let count = |allowed| {
         let verdict = match allowed {
@@ -136,14 +158,15 @@ async fn ask(
     let Some(limiter) = rule.limiter() else {
         return Ok(without_limiter(op, count(!matches!(rule.effect, Effect::Deny))));
     };
-    let mut out = match (op, receipt) {
+    Ok(match (op, receipt) {
         (_, Some(receipt)) => {
+            let cost = if op == Op::Refund { 0 } else { cost };
             let settled = limiter.settle(key, receipt, cost).await?;
             let mut out = usage::of_status(settled.status());
             out["applied"] = json!(settled.applied());
             out
         }
-        (Op::Status, _) => return Ok(usage::of_status(&limiter.status(key).await?)),
+        (Op::Status, _) => usage::of_status(&limiter.status(key).await?),
         _ => match decide(op, limiter, key, request, cost).await {
             Ok(decision) => {
                 let mut out = usage::of_decision(&decision);
@@ -157,14 +180,10 @@ async fn ask(
             }
             Err(error) => return Err(error),
         },
-    };
-    if op != Op::Refund {
-        out["cost"] = json!(cost);
-    }
-    Ok(out)
+    })
 }
 
-/// Returns the answer of a rule that counts nothing, or without a rule.
+/// Returns the fields of a response if nothing counts.
 fn without_limiter(op: Op, allowed: bool) -> Value {
     match op {
         Op::Settle | Op::Refund => json!({ "applied": false }),

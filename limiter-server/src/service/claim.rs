@@ -47,7 +47,7 @@ pub(super) struct Claim<'r> {
 pub(super) enum Wants {
     /// Nothing: the rule allows everything.
     Nothing,
-    /// Something of a rule that denies always.
+    /// Something of a rule that denies always, or without a rule.
     Anything,
     /// More units than the policy ever allows.
     TooMuch(u64),
@@ -109,6 +109,11 @@ impl<'r> Claim<'r> {
         };
         let limiter = rule.and_then(|rule| rule.limiter());
         Self { rule, class, key, detailed: None, hits: 0, over: false, wants, limiter, policy: None, part: None }
+    }
+
+    /// Denies the descriptor, whatever the request asks.
+    pub(super) const fn refuse(&mut self) {
+        self.wants = Wants::Anything;
     }
 
     fn set_cost(&mut self, cost: u64) {

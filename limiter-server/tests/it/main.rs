@@ -19,4 +19,5 @@ mod rules;
 mod server;
 mod stores;
 mod tools;
+mod v1;
 mod windows;

@@ -1,0 +1,226 @@
+//! `/v1` against every row of the tables in `docs/v1.md`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use limiter_testkit::server::Server as Redis;
+use serde_json::{Value, json};
+
+use crate::server::{Server, http, post};
+
+const DOC: &str = include_str!("../../docs/v1.md");
+
+/// Returns the cells of the table whose head begins like this, without backquotes.
+fn rows(head: &str) -> Vec<Vec<String>> {
+    let table = DOC.lines().skip_while(|line| !line.starts_with(head)).skip(2).take_while(|line| line.starts_with('|'));
+    let cells = |line: &str| line.trim_matches('|').split(" | ").map(|cell| cell.trim().replace('`', "")).collect();
+    table.map(cells).collect()
+}
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Asserts that an object has the fields of a table, with their types, and returns those that are null.
+fn assert_fields(head: &str, object: &Value) -> BTreeSet<String> {
+    let types: BTreeMap<String, String> = rows(head).into_iter().map(|row| (row[0].clone(), row[1].clone())).collect();
+    let fields = object.as_object().unwrap_or_else(|| panic!("{object}"));
+    assert!(fields.keys().collect::<BTreeSet<_>>().into_iter().eq(types.keys()), "{object}");
+    for (name, value) in fields {
+        let found = match value {
+            Value::Null => continue,
+            Value::Bool(_) => "boolean",
+            Value::Number(number) if number.is_u64() => "integer",
+            Value::String(_) => "text",
+            Value::Array(_) => "list",
+            _ => "other",
+        };
+        assert_eq!(types[name], found, "{name}: {object}");
+    }
+    fields.iter().filter(|(_, value)| value.is_null()).map(|(name, _)| name.clone()).collect()
+}
+
+/// Asserts that a decision has exactly the fields of the tables, and that those are null of which the tables say so.
+fn assert_decision(op: &str, answer: &Value) {
+    let null = assert_fields("| field | type ", answer);
+    let is = |name: &str| !null.contains(name);
+    assert_eq!(answer["op"], *op);
+    assert_eq!(is("key"), is("rule"), "{answer}");
+    assert_eq!(is("cost"), !matches!(op, "status" | "refund"), "{answer}");
+    assert_eq!(is("allowed"), matches!(op, "acquire" | "record" | "peek"), "{answer}");
+    assert_eq!(is("applied"), matches!(op, "settle" | "refund"), "{answer}");
+    let counts = is("at_us");
+    for name in ["limit", "used", "remaining", "refill_after_us", "reset_after_us"] {
+        assert_eq!(is(name), counts, "{name}: {answer}");
+    }
+    let limits = answer["limits"].as_array().unwrap();
+    assert_eq!(limits.is_empty(), !counts, "{answer}");
+    for limit in limits {
+        let null = assert_fields("| field of `limits` ", limit);
+        assert!(null.iter().all(|name| matches!(&**name, "resolution_us" | "retry_after_us")), "{answer}");
+    }
+}
+
+/// Asserts that these fields have these values. `…` is anything but null.
+fn assert_shown(row: &[String], expected: &str, answer: &Value) {
+    for (name, value) in parsed(expected).as_object().unwrap() {
+        let found = &answer[name];
+        assert!(if value == "…" { !found.is_null() } else { found == value }, "{name} of {row:?}: {answer}");
+    }
+}
+
+#[test]
+fn every_example_responds_as_its_row_says() {
+    let config = DOC.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let server = Server::start(config, &[]);
+    let (rows, mut receipt, mut ops) = (rows("| operation | request "), Value::Null, BTreeSet::new());
+    for row in &rows {
+        let (op, mut request) = (&row[0], parsed(&row[1]));
+        request["domain"] = json!("edge");
+        if request["receipt"] == "…" {
+            request["receipt"] = receipt.clone();
+        }
+        let (status, answer) = server.post(&format!("/v1/{op}"), &request.to_string());
+        assert_eq!(status, 200, "{row:?}: {answer}");
+        assert_decision(op, &answer);
+        assert_shown(row, &row[2], &answer);
+        if request["id"] == "order 1" && !receipt.is_null() {
+            assert_eq!(answer["receipt"], receipt, "{answer}");
+        }
+        if !answer["receipt"].is_null() {
+            receipt = answer["receipt"].clone();
+        }
+        ops.insert(op.clone());
+    }
+    assert_eq!((rows.len(), ops.len()), (23, 6));
+    assert_eq!(server.metric(r#"limiter_server_unmatched_total{domain="edge"}"#), Some(3.0));
+    // Binding and other limits, in the policy's order.
+    let answer = server.post("/v1/status", r#"{"domain": "edge", "descriptor": [["customer", "7"]]}"#).1;
+    let shown = |i: usize| ["limit", "window_us", "resolution_us"].map(|name| answer["limits"][i][name].as_u64());
+    assert_eq!(shown(0), [Some(10), Some(60_000_000), None]);
+    assert_eq!(shown(1), [Some(1_000), Some(30 * 86_400_000_000), Some(3_600_000_000)]);
+}
+
+#[test]
+fn options_decide_as_their_rows_say() {
+    let config = "{domain: edge, descriptors: [{key: customer, rate_limit: {policy: 10/1m}}]}";
+    let mut redis = Redis::start().unwrap();
+    redis.kill();
+    let rows = rows("| option | status ");
+    assert_eq!(rows.len(), 7);
+    for row in rows {
+        let (option, status): (Vec<_>, u16) = (row[0].split(' ').collect(), row[1].parse().unwrap());
+        let url = redis.url();
+        let unmatched = option[0] == "--unmatched";
+        let args = if unmatched { vec![] } else { vec!["--store", &*url] };
+        let server = Server::start(config, &[option, args].concat());
+        let key = if unmatched { "custmer" } else { "customer" };
+        let body = json!({ "domain": "edge", "descriptor": [[key, "7"]] }).to_string();
+        let (found, answer) = server.post("/v1/acquire", &body);
+        assert_eq!(found, status, "{row:?}: {answer}");
+        assert_shown(&row, &row[2], &answer);
+        if status == 200 {
+            assert_decision("acquire", &answer);
+        }
+        if unmatched {
+            // Envoy is told the same, and nothing is charged.
+            let claims = json!([{ "entries": [{ "key": "customer", "value": "8" }] }, { "entries": [{ "key": key, "value": "7" }] }]);
+            let (found, answer) = server.post("/json", &json!({ "domain": "edge", "descriptors": claims }).to_string());
+            let (expected, used) = match (status, &answer["overallCode"]) {
+                (400, _) => (400, 0),
+                (_, code) if code == "OK" => (200, 1),
+                _ => (429, 0),
+            };
+            assert_eq!(found, expected, "{row:?}: {answer}");
+            assert_eq!(found == 200, row[0].ends_with("allow"), "{row:?}: {answer}");
+            let charged = server.post("/v1/status", r#"{"domain": "edge", "descriptor": [["customer", "8"]]}"#).1;
+            assert_eq!(charged["used"], json!(used), "{row:?}");
+            server.post("/v1/acquire", &body.replace("edge", "nowhere"));
+            let counted = ["edge", ""]
+                .map(|domain| server.metric(&format!("limiter_server_unmatched_total{{domain=\"{domain}\"}}")));
+            assert_eq!(counted, [Some(2.0), Some(1.0)], "{row:?}");
+        }
+    }
+}
+
+#[test]
+fn an_acquire_waits_and_is_counted() {
+    let config = "
+domain: d
+descriptors:
+- { key: two, rate_limit: { policy: '2/10m, 3/1h' } }
+- { key: soon, rate_limit: { policy: 1/300ms } }
+- { key: merged, rate_limit: { policy: 5/1d~1h } }
+- { key: never, rate_limit: { unit: second, requests_per_unit: 0 } }
+- { key: tried, shadow_mode: true, rate_limit: { unit: day, requests_per_unit: 1 } }
+";
+    let server = Server::start(config, &[]);
+    let call = |op: &str, key: &str, cost: u64, more: Value| {
+        let mut body = json!({ "domain": "d", "descriptor": [[key, "x"]], "cost": cost });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post(&format!("/v1/{op}"), &body.to_string()).1
+    };
+    let acquired: Vec<Value> =
+        [("two", 1), ("two", 1), ("two", 1), ("two", 3), ("tried", 1), ("tried", 1), ("never", 1)]
+            .iter()
+            .map(|(key, cost)| call("acquire", key, *cost, json!({}))["allowed"].clone())
+            .collect();
+    assert_eq!(acquired, [true, true, false, false, true, true, false]);
+    for (rule, outcome, count) in
+        [("two", "allowed", 2.0), ("two", "denied", 2.0), ("tried", "shadow_denied", 1.0), ("never", "denied", 1.0)]
+    {
+        let line = format!(r#"limiter_server_decisions_total{{domain="d",rule="{rule}",outcome="{outcome}"}}"#);
+        assert_eq!(server.metric(&line), Some(count), "{line}");
+    }
+    // Hits are costs.
+    assert_eq!(server.metric(r#"limiter_server_hits_total{domain="d",rule="two"}"#), Some(6.0));
+    let near = server.admin("/metrics");
+    assert!(
+        near.lines().any(|line| line.starts_with("limiter_near_limit_total{") && line.contains(r#"limiter="d/two""#))
+    );
+
+    // With a resolution there is a receipt as well.
+    let receipt = &call("acquire", "merged", 4, json!({}))["receipt"];
+    assert_eq!(call("settle", "merged", 1, json!({ "receipt": receipt }))["used"], json!(1));
+
+    let waited = |key: &str| call("acquire", key, 1, json!({ "wait_ms": 60_000 }))["allowed"].clone();
+    let began = Instant::now();
+    assert_eq!([waited("soon"), waited("soon"), waited("two")], [true, true, false]);
+    assert!(began.elapsed() >= Duration::from_millis(200));
+}
+
+#[test]
+fn every_other_status_has_its_cause() {
+    let config = "{domain: d, descriptors: [{key: user, rate_limit: {policy: 9/1m}}]}";
+    let server = Server::start(config, &[]);
+    let mut redis = Redis::start().unwrap();
+    redis.kill();
+    let body = r#"{"domain": "d", "descriptor": [["user", "ann"]]}"#;
+    let head = |method: &str, path: &str, rest: &str| format!("{method} {path} HTTP/1.1\r\nhost: x\r\n{rest}\r\n\r\n");
+    let json = "content-type: application/json\r\n";
+    for row in rows("| status | cause ") {
+        let status: u16 = row[0].parse().unwrap();
+        let found = match status {
+            400 => {
+                http(server.http, &head("POST", "/v1/refuse", &format!("{json}connection: close\r\ncontent-length: 0")))
+            }
+            404 => http(server.http, &head("POST", "/v1/acquire/it", "connection: close")),
+            405 => http(server.http, &head("GET", "/v1/acquire", "connection: close")),
+            408 => http(server.http, &(head("POST", "/v1/acquire", &format!("{json}content-length: 9")) + "{")),
+            413 => http(server.http, &head("POST", "/v1/acquire", &format!("{json}content-length: 999999999"))),
+            415 => {
+                let (status, answer) = post(server.http, "/v1/acquire", &[("content-type", "text/plain")], body);
+                (status, answer.to_string())
+            }
+            503 => {
+                let failing = Server::start(config, &["--store", &redis.url(), "--on-outage", "error"]);
+                let (status, answer) = failing.post("/v1/acquire", body);
+                (status, answer.to_string())
+            }
+            _ => panic!("no request for {row:?}"),
+        };
+        assert_eq!(found.0, status, "{row:?}: {}", found.1);
+        let says = !matches!(status, 404 | 405);
+        assert!(if says { parsed(&found.1)["error"].is_string() } else { found.1.is_empty() }, "{row:?}: {}", found.1);
+    }
+}
