@@ -2,9 +2,6 @@
 //!
 //! These tests assert times, so they run one after the other, in a test program that runs nothing else.
 
-#[path = "faults/fallback.rs"]
-mod fallback;
-
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
@@ -240,13 +237,6 @@ async fn a_dropped_call_has_its_whole_effect_or_none() {
     }
 }
 
-/// Returns a soak with the faults that lose no data. Loading takes too long for many of them.
-fn lossless_soak() -> Soak<RedisFault> {
-    let faults = EXPECTED.map(|(fault, _)| fault).into_iter();
-    let lossless = faults.filter(|fault| !RedisScene::loses_data(*fault) && *fault != RedisFault::Loading);
-    Soak::from_env(lossless.collect())
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_soak_of_random_faults() {
     let _alone = alone();
@@ -260,7 +250,10 @@ async fn a_soak_of_random_faults() {
         bound: TIMEOUT_BOUND,
         most: Some(1),
     });
-    let settings = lossless_soak();
+    // Loading takes too long for many of them.
+    let faults = EXPECTED.map(|(fault, _)| fault).into_iter();
+    let lossless = faults.filter(|fault| !RedisScene::loses_data(*fault) && *fault != RedisFault::Loading);
+    let settings = Soak::from_env(lossless.collect());
     let report = soak(&mut scene, &settings, &subjects, direct).await.unwrap();
     println!("{report:#?}");
     assert!(report.violations.is_empty(), "LIMITER_SEED={}: {:#?}", settings.seed, report.violations);

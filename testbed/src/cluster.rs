@@ -18,8 +18,6 @@ const LAST_SLOT: &str = "16383";
 pub enum ClusterFault {
     /// No node serves the last slot, so no node serves any.
     Down,
-    /// One master hangs, stopped with `SIGSTOP`; each time another. The others serve.
-    OneMaster,
     /// All slots that hold keys move to the next node, again and again.
     Migration,
 }
@@ -28,7 +26,6 @@ impl fmt::Display for ClusterFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Down => "CLUSTERDOWN",
-            Self::OneMaster => "SIGSTOP of one master",
             Self::Migration => "slot migration",
         })
     }
@@ -41,8 +38,6 @@ pub struct ClusterScene {
     /// Whether the migration is over.
     over: Arc<AtomicBool>,
     migration: Option<JoinHandle<io::Result<()>>>,
-    /// How many masters have hung.
-    hung: usize,
 }
 
 impl ClusterScene {
@@ -51,12 +46,7 @@ impl ClusterScene {
     /// # Errors
     /// As [`Cluster::start`].
     pub fn start() -> io::Result<Self> {
-        Ok(Self { cluster: Arc::new(Cluster::start()?), over: Arc::default(), migration: None, hung: 0 })
-    }
-
-    fn hanging(&self) -> &Server {
-        let nodes = self.cluster.nodes();
-        &nodes[self.hung % nodes.len()]
+        Ok(Self { cluster: Arc::new(Cluster::start()?), over: Arc::default(), migration: None })
     }
 
     /// Returns the cluster.
@@ -78,10 +68,6 @@ impl Scene for ClusterScene {
             ClusterFault::Down => {
                 self.cluster.nodes().iter().try_for_each(|node| node.expect_ok(&["CLUSTER", "DELSLOTS", LAST_SLOT]))?;
             }
-            ClusterFault::OneMaster => {
-                self.hung += 1;
-                self.hanging().pause()?;
-            }
             ClusterFault::Migration => {
                 self.over.store(false, Ordering::Relaxed);
                 let (cluster, over) = (Arc::clone(&self.cluster), Arc::clone(&self.over));
@@ -102,7 +88,6 @@ impl Scene for ClusterScene {
                     nodes.iter().map(serves).try_fold(true, |all, serves: io::Result<bool>| Ok(all && serves?))
                 })
             }
-            ClusterFault::OneMaster => self.hanging().resume(),
             ClusterFault::Migration => {
                 self.over.store(true, Ordering::Relaxed);
                 let migration = self.migration.take().ok_or_else(|| io::Error::other("there is no migration"))?;

@@ -25,6 +25,8 @@ pub enum Does {
     ApplyAndHang,
     /// Apply it, and fail as timed out.
     LoseAnswer,
+    /// Apply it, and answer a second later.
+    AnswerLate,
     /// Wait until another rule is set or the rule says something else.
     Hold,
     /// Answer with facts that contradict themselves.
@@ -130,6 +132,10 @@ impl<S> Faulty<S> {
         match does {
             Does::LoseAnswer => Err(Error::new(ErrorKind::Timeout, "the answer is lost")),
             Does::ApplyAndHang => std::future::pending().await,
+            Does::AnswerLate => {
+                sleep(Duration::from_secs(1)).await;
+                Ok((answer, does))
+            }
             _ => Ok((answer, does)),
         }
     }

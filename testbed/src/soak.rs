@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -85,7 +84,7 @@ pub async fn soak<X: Scene>(
             tasks.spawn(work(subject.clone(), random.fork(), until, Arc::clone(&shared)));
         }
     }
-    let mut faults = random_faults(scene, soak, &mut random, 0..300).await?;
+    let mut faults = random_faults(scene, soak, &mut random).await?;
     while let Some(done) = tasks.join_next().await {
         done.map_err(io::Error::other)?;
     }
@@ -109,16 +108,11 @@ pub async fn soak<X: Scene>(
     Ok(report)
 }
 
-/// Begins and ends random faults of up to 700 ms for the soak's length, each followed by a pause of this
-/// many milliseconds. Returns the number of each.
-///
-/// # Errors
-/// If the scene cannot begin or end a fault.
-pub async fn random_faults<X: Scene>(
+/// Begins and ends random faults for the soak's length. Returns the number of each.
+async fn random_faults<X: Scene>(
     scene: &mut X,
     soak: &Soak<X::Fault>,
     random: &mut Rng,
-    pauses: Range<u64>,
 ) -> io::Result<BTreeMap<String, u64>> {
     let until = Instant::now() + soak.length;
     let mut faults = BTreeMap::new();
@@ -128,7 +122,7 @@ pub async fn random_faults<X: Scene>(
         block_in_place(|| scene.begin(fault))?;
         sleep(Duration::from_millis(random.u64(10..700))).await;
         block_in_place(|| scene.end(fault))?;
-        sleep(Duration::from_millis(random.u64(pauses.clone()))).await;
+        sleep(Duration::from_millis(random.u64(0..300))).await;
     }
     Ok(faults)
 }
@@ -164,8 +158,7 @@ async fn work(subject: Subject, mut random: Rng, until: Instant, shared: Shared)
 }
 
 /// Returns the most units within any second, of admissions at these times in microseconds with these costs.
-#[must_use]
-pub fn worst_window(mut admitted: Vec<(u64, u64)>) -> u64 {
+fn worst_window(mut admitted: Vec<(u64, u64)>) -> u64 {
     admitted.sort_unstable();
     let (mut first, mut units, mut worst) = (0, 0, 0);
     for (at, cost) in &admitted {

@@ -11,7 +11,7 @@ use limiter_core::store::{
 };
 use limiter_core::{Decision, Error, Limit, PerLimit, Timer, Timestamp, WindowStore};
 
-use super::outage::{Outage, OutageLog};
+use super::outage::{Outage, OutageLog, is_denial, is_denied};
 
 /// Admits, or denies, requests during an outage of the store: fails open, or closed.
 ///
@@ -89,15 +89,26 @@ impl<S> Failsafe<S> {
     pub const fn store(&self) -> &S {
         &self.store
     }
+}
 
-    /// Returns the answer to an operation that failed with a retryable error.
-    fn substitute(&self, op: &Op<'_>, error: Error) -> Result<Facts, Error> {
+impl<S: WindowStore> Failsafe<S> {
+    /// Returns the answer to an operation, or what replaces it if the store is down.
+    fn answer<T>(
+        &self,
+        op: &Op<'_>,
+        answer: Result<T, Error>,
+        is_denial: impl FnOnce(&T) -> bool,
+        replaced: impl FnOnce(Facts) -> T,
+    ) -> Result<T, Error> {
+        self.outages.note(&answer, is_denial, || self.place(op.log).node);
         // The ids of its entries are new, so their receipts name nothing.
         let empty = || Log::new().apply(op, now());
-        match self.failing {
-            Failing::Open => Ok(empty()),
-            Failing::Closed(_) if op.mode == Mode::Record => Err(error),
-            Failing::Closed(retry_after) => Ok(full(op, retry_after, &empty())),
+        match (answer, self.failing) {
+            (Err(error), Failing::Open) if error.is_retryable() => Ok(replaced(empty())),
+            (Err(error), Failing::Closed(retry_after)) if error.is_retryable() && op.mode != Mode::Record => {
+                Ok(replaced(full(op, retry_after, &empty())))
+            }
+            (answer, _) => answer,
         }
     }
 }
@@ -132,16 +143,12 @@ fn now() -> Timestamp {
 impl<S: WindowStore> WindowStore for Failsafe<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let answer = self.store.apply(op).await;
-        self.outages.note(&answer, || self.place(op.log).node);
-        match answer {
-            Err(error) if error.is_retryable() => self.substitute(&op, error),
-            answer => answer,
-        }
+        self.answer(&op, answer, is_denial, |facts| facts)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         let answer = self.store.settle(settlement).await;
-        self.outages.note_change(&answer, || self.place(settlement.log).node);
+        self.outages.note(&answer, |_| false, || self.place(settlement.log).node);
         match (answer, self.failing) {
             (Err(error), Failing::Open) if error.is_retryable() => Ok(Log::new().settle(&settlement, now())),
             (answer, _) => answer,
@@ -153,17 +160,8 @@ impl<S: WindowStore> WindowStore for Failsafe<S> {
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        let attempted = || match attempt(&self.store, op)? {
-            Err(error) if error.is_retryable() => {
-                self.outages.failed(&error, &self.place(op.log).node, 1);
-                Some(op.checked().and_then(|op| Ok(decide(&op, self.substitute(&op, error)?))))
-            }
-            answer => {
-                self.outages.note_decision(&answer, || self.place(op.log).node);
-                Some(answer)
-            }
-        };
-        attempted().map_or_else(otherwise, Poll::Ready)
+        let Some(answer) = attempt(&self.store, op) else { return otherwise() };
+        Poll::Ready(op.checked().and_then(|op| self.answer(&op, answer, is_denied, |facts| decide(&op, facts))))
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

@@ -4,43 +4,32 @@ mod carried;
 mod sweep;
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Facts, LogFacts, LogKey, LogPlace, Op, Otherwise, Outcome, Settlement, SettlementFacts, attempt, decide,
+    At, Entry, Facts, LogKey, LogPlace, Op, Otherwise, Outcome, Settlement, SettlementFacts, attempt, decide,
 };
 use limiter_core::{Decision, Error, Policy, SyncStore, Timer, WindowStore, policy};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep_until};
 
-use self::sweep::Sweep;
-use super::outage::{Outage, later};
+use self::carried::{Carried, Cell};
+use super::outage::{Outage, OutageLog, is_denial, is_denied, later};
 
 /// Limits in a local store while the primary one is down, and carries over afterwards what that store has charged.
 ///
 /// Each call goes to the primary store first, and whatever it returns is returned. If it fails with
 /// [`Unavailable`](limiter_core::ErrorKind::Unavailable) or [`Timeout`](limiter_core::ErrorKind::Timeout), `local` decides.
 ///
-/// ```text
-///                    response
-///   call ─► primary ─────────────► caller
-///              │ fails                ▲
-///              ▼                      │
-///            local ──── decision ─────┘
-///              │ appended
-///              ▼
-///            cells ───── sweep ─────► primary
-/// ```
-///
 /// # What is carried over
 /// For each log, the cost of its local entries, by cells of a 32nd of its longest window. Once the primary store responds, a sweep
 /// sends one record per cell, at most 64 logs at a time. No call waits for it. It runs on the tokio runtime of whoever calls, which
 /// needs timers. If that runtime ends, the next call starts the sweep again.
 ///
-/// - A cell has the age of its newest entry, by the process's monotonic clock. It never lies in the primary store's future.
+/// - A cell has the age of its newest entry, by the local store's clock, which is monotonic in a `MemoryStore`. It never lies in the primary store's future.
 ///   Operations with a caller's time keep that time.
 /// - A cell is repeated with the same id until the primary store confirms it or it no longer counts, so a lost answer counts once.
 /// - The record keeps what any limit of the log's operations counts. Cells that no limit can tell apart are dropped, so attempts
@@ -63,9 +52,13 @@ use super::outage::{Outage, later};
 pub struct Fallback<P, L>(Arc<Shared<P, L>>);
 
 struct Shared<P, L> {
-    sweep: Arc<Sweep<P>>,
+    primary: P,
     local: L,
+    outages: OutageLog,
     fallback_decisions: AtomicU64,
+    carried: Mutex<Carried>,
+    /// The number of carried logs, so that a healthy call takes no lock.
+    waiting: AtomicUsize,
 }
 
 /// Counts everything that a log holds.
@@ -75,35 +68,35 @@ impl<P, L> Fallback<P, L> {
     /// Returns `primary`, with `local` in its place while it is down.
     #[must_use]
     pub fn new(primary: P, local: L) -> Self {
-        let (sweep, fallback_decisions) = (Arc::new(Sweep::new(primary)), AtomicU64::new(0));
-        Self(Arc::new(Shared { sweep, local, fallback_decisions }))
+        let (outages, fallback_decisions, carried, waiting) = Default::default();
+        Self(Arc::new(Shared { primary, local, outages, fallback_decisions, carried, waiting }))
     }
 
     /// Adds a listener, which is called once when an outage begins and once when it ends. Default: none.
     ///
     /// An outage begins with the first call that fails. It is over when the primary store has answered everything for a second.
-    /// The listener is called within the call, or the sweep, that notices it.
+    /// The listener is called within the call that notices it.
     #[must_use]
     pub fn on_outage(self, listener: impl Fn(Outage<'_>) + Send + Sync + 'static) -> Self {
-        self.0.sweep.outages.listen(listener);
+        self.0.outages.listen(listener);
         self
     }
 
     /// Returns the primary store.
     pub fn primary(&self) -> &P {
-        &self.0.sweep.primary
+        &self.0.primary
     }
 
     /// Whether an outage has begun and is not over.
     #[must_use]
     pub fn in_outage(&self) -> bool {
-        self.0.sweep.outages.in_outage()
+        self.0.outages.in_outage()
     }
 
     /// Returns the nodes of the primary store that have failed since the start, and whether an outage of each is not over.
     #[must_use]
     pub fn nodes(&self) -> Vec<(Option<Arc<str>>, bool)> {
-        self.0.sweep.outages.nodes()
+        self.0.outages.nodes()
     }
 
     /// Returns how many calls the local store has decided.
@@ -115,17 +108,17 @@ impl<P, L> Fallback<P, L> {
     /// Returns how many logs wait to be carried over.
     #[must_use]
     pub fn carried_logs(&self) -> usize {
-        self.0.sweep.waiting()
+        self.0.waiting.load(Ordering::Acquire)
     }
 
     /// Returns how many logs were never carried over because there were more than 100,000.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        self.0.sweep.locked(|carried| carried.dropped())
+        self.0.locked(|carried| carried.dropped)
     }
 }
 
-impl<P: WindowStore, L> Fallback<P, L> {
+impl<P: WindowStore, L: SyncStore> Fallback<P, L> {
     /// Waits until everything is carried over, but no longer than `timeout`. Returns how many logs are left.
     ///
     /// Call it at shutdown, after the last request.
@@ -134,104 +127,93 @@ impl<P: WindowStore, L> Fallback<P, L> {
     /// Nothing is lost: the sweep goes on.
     pub async fn flush(&self, timeout: Duration) -> usize {
         let deadline = later(timeout);
-        loop {
-            self.0.sweep.start();
-            let left = self.carried_logs();
-            let time_left = deadline.saturating_duration_since(Instant::now());
-            if left == 0 || time_left.is_zero() {
-                return left;
-            }
-            sleep(time_left.min(Duration::from_millis(5))).await;
+        while self.carried_logs() > 0 && Instant::now() < deadline {
+            self.0.start();
+            sleep_until(deadline.min(Instant::now() + Duration::from_millis(5))).await;
         }
+        self.carried_logs()
     }
-}
 
-impl<P: WindowStore, L: SyncStore> Fallback<P, L> {
+    /// Returns the answer to an operation, or the local one if the primary store is down.
+    fn answer<T>(
+        &self,
+        op: &Op<'_>,
+        answer: Result<T, Error>,
+        is_denial: impl FnOnce(&T) -> bool,
+        local: impl FnOnce(Facts) -> T,
+    ) -> Result<T, Error> {
+        self.0.outages.note(&answer, is_denial, || self.place(op.log).node);
+        let answer = match answer {
+            Err(error) if error.is_retryable() => Ok(local(self.decide_locally(op))),
+            answer => answer,
+        };
+        self.0.start();
+        answer
+    }
+
     fn decide_locally(&self, op: &Op<'_>) -> Facts {
-        let Shared { sweep, local, fallback_decisions } = &*self.0;
-        fallback_decisions.fetch_add(1, Ordering::Relaxed);
-        let facts = sweep.locked(|carried| {
-            let facts = local.apply_now(op);
-            if let Outcome::Appended(entry) = facts.outcome {
-                carried.add(op, entry);
+        self.0.fallback_decisions.fetch_add(1, Ordering::Relaxed);
+        self.0.locked(|carried| {
+            let facts = self.0.local.apply_now(op);
+            if let Outcome::Appended(Entry { at, .. }) = facts.outcome {
+                let cell = Cell { oldest: at, newest: at, is_given: op.at != At::StoreClock, cost: op.cost };
+                carried.add(op.log, Some(op.retention()), at, cell);
             }
             facts
-        });
-        sweep.start();
-        facts
+        })
     }
 
     /// Settles an entry that the local log holds.
     fn settle_locally(&self, settlement: &Settlement<'_>) -> Option<SettlementFacts> {
+        let mut peek = Op::peek(settlement.log.key, &TOTAL).with_name(settlement.log.name);
+        peek.at = settlement.at;
+        let peek = || self.0.local.apply_now(&peek).log;
+        let total = || peek().usage.first().map_or(0, |usage| usage.used);
         // Most entries are the primary store's: they take no lock.
-        self.local_log(settlement.log, settlement.at).newest?;
-        let settled = self.0.sweep.locked(|carried| {
-            let total = || self.local_log(settlement.log, settlement.at).usage.first().map_or(0, |usage| usage.used);
+        peek().newest?;
+        let settled = self.0.locked(|carried| {
             let before = total();
             let facts = self.0.local.settle_now(settlement);
             if facts.applied {
-                carried.settle(settlement, (before, total()), &facts.log);
+                carried.settle(settlement, before, total(), facts.log.now);
             }
             facts
         });
-        self.0.sweep.start();
+        self.0.start();
         settled.applied.then_some(settled)
-    }
-
-    fn local_log(&self, log: LogKey<'_>, at: At) -> LogFacts {
-        let mut peek = Op::peek(log.key, &TOTAL).with_name(log.name);
-        peek.at = at;
-        self.0.local.apply_now(&peek).log
     }
 }
 
 #[async_trait]
 impl<P: WindowStore, L: SyncStore> WindowStore for Fallback<P, L> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        let sweep = &self.0.sweep;
-        let answer = sweep.primary.apply(op).await;
-        sweep.outages.note(&answer, || self.place(op.log).node);
-        if answer.as_ref().is_err_and(Error::is_retryable) {
-            return Ok(self.decide_locally(&op));
-        }
-        sweep.start();
-        answer
+        let answer = self.primary().apply(op).await;
+        self.answer(&op, answer, is_denial, |facts| facts)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         if let Some(facts) = self.settle_locally(&settlement) {
             return Ok(facts);
         }
-        let answer = self.0.sweep.primary.settle(settlement).await;
-        self.0.sweep.outages.note_change(&answer, || self.place(settlement.log).node);
+        let answer = self.primary().settle(settlement).await;
+        self.0.outages.note(&answer, |_| false, || self.place(settlement.log).node);
         answer
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        let Shared { sweep, local, .. } = &*self.0;
-        sweep.locked(|carried| {
+        self.0.locked(|carried| {
             carried.remove(log);
-            local.reset_now(log);
+            self.0.local.reset_now(log);
         });
-        let answer = sweep.primary.reset(log).await;
-        sweep.outages.note_change(&answer, || self.place(log).node);
+        let answer = self.primary().reset(log).await;
+        self.0.outages.note(&answer, |_| false, || self.place(log).node);
         answer
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        let sweep = &self.0.sweep;
-        match attempt(&sweep.primary, op) {
-            None => otherwise(),
-            Some(Err(error)) if error.is_retryable() => {
-                sweep.outages.failed(&error, &self.place(op.log).node, 1);
-                Poll::Ready(op.checked().map(|op| decide(&op, self.decide_locally(&op))))
-            }
-            Some(answer) => {
-                sweep.outages.note_decision(&answer, || self.place(op.log).node);
-                sweep.start();
-                Poll::Ready(answer)
-            }
-        }
+        let Some(answer) = attempt(self.primary(), op) else { return otherwise() };
+        let answer = op.checked().and_then(|op| self.answer(&op, answer, is_denied, |facts| decide(&op, facts)));
+        Poll::Ready(answer)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {
@@ -252,8 +234,9 @@ impl<P, L> Clone for Fallback<P, L> {
 impl<P: fmt::Debug, L: fmt::Debug> fmt::Debug for Fallback<P, L> {
     /// Prints no keys, and locks nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Fallback");
-        out.field("primary", self.primary()).field("local", &self.0.local).field("in_outage", &self.in_outage());
-        out.finish_non_exhaustive()
+        f.debug_struct("Fallback")
+            .field("primary", self.primary())
+            .field("local", &self.0.local)
+            .finish_non_exhaustive()
     }
 }

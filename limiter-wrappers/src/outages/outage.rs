@@ -95,67 +95,36 @@ impl OutageLog {
         self.lock().nodes.iter().map(|(node, state)| (node.clone(), state.failed.is_some())).collect()
     }
 
-    /// Notes the answer to an operation.
-    pub(crate) fn note(&self, answer: &Result<Facts, Error>, node: impl FnOnce() -> Node) {
+    /// Notes the answer to a call. `is_denial` says whether a denial cache may have given it, which proves nothing.
+    pub(crate) fn note<T>(
+        &self,
+        answer: &Result<T, Error>,
+        is_denial: impl FnOnce(&T) -> bool,
+        node: impl FnOnce() -> Node,
+    ) {
         match answer {
-            // A denial cache may have answered, which says nothing about the store.
-            Ok(Facts { admitted: false, outcome: Outcome::Nothing, .. }) => {}
-            answer => self.note_change(answer, node),
-        }
-    }
-
-    /// Notes the answer to an operation that was decided immediately.
-    pub(crate) fn note_decision(&self, answer: &Result<Decision, Error>, node: impl FnOnce() -> Node) {
-        if !answer.as_ref().is_ok_and(|decision| !decision.allowed() && !decision.appended()) {
-            self.note_change(answer, node);
-        }
-    }
-
-    /// Notes the answer to a settlement or a reset.
-    pub(crate) fn note_change<T>(&self, answer: &Result<T, Error>, node: impl FnOnce() -> Node) {
-        self.note_calls(answer, node, 1);
-    }
-
-    /// Notes the answer to a call that nobody waits for.
-    pub(crate) fn note_sweep<T>(&self, answer: &Result<T, Error>, node: impl FnOnce() -> Node) {
-        self.note_calls(answer, node, 0);
-    }
-
-    fn note_calls<T>(&self, answer: &Result<T, Error>, node: impl FnOnce() -> Node, calls: u64) {
-        match answer {
-            Err(error) if error.is_retryable() => self.failed(error, &node(), calls),
-            _ if self.in_outage() => {
-                if let Some(state) = self.lock().nodes.get_mut(&node()) {
-                    state.answering_since.get_or_insert_with(Instant::now);
-                }
-                self.end();
-            }
+            Err(error) if error.is_retryable() => self.failed(error, &node()),
+            Ok(answer) if is_denial(answer) => {}
+            _ if self.in_outage() => self.answered(&node()),
             _ => {}
         }
     }
 
-    pub(crate) fn failed(&self, error: &Error, node: &Node, calls: u64) {
+    fn failed(&self, error: &Error, node: &Node) {
         let mut locked = self.lock();
         let state = locked.nodes.entry(node.clone()).or_default();
-        state.calls += calls;
-        state.answering_since = None;
+        (state.calls, state.answering_since) = (state.calls + 1, None);
         if state.failed.replace(Instant::now()).is_none() {
             self.0.in_outage.store(true, Ordering::Release);
             report(locked, &[Outage::Began { node: node.as_deref(), error }]);
         }
     }
 
-    /// Returns how long until an outage is over if nothing fails. `None` if there is no outage, or its node has not answered.
-    pub(crate) fn ends_in(&self) -> Option<Duration> {
-        let locked = self.lock();
-        let since =
-            locked.nodes.values().filter(|state| state.failed.is_some()).filter_map(|node| node.answering_since);
-        since.map(|since| CALM.saturating_sub(since.elapsed())).min()
-    }
-
-    /// Ends the outages that are over.
-    pub(crate) fn end(&self) {
+    fn answered(&self, node: &Node) {
         let mut locked = self.lock();
+        if let Some(state) = locked.nodes.get_mut(node) {
+            state.answering_since.get_or_insert_with(Instant::now);
+        }
         let over = locked.nodes.iter_mut().filter(|(_, state)| state.is_over());
         let over: Vec<_> = over.map(|(node, state)| (node.clone(), std::mem::take(state).calls)).collect();
         let in_outage = locked.nodes.values().any(|state| state.failed.is_some());
@@ -167,6 +136,16 @@ impl OutageLog {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a denial cache may have given these facts.
+pub(super) fn is_denial(facts: &Facts) -> bool {
+    !facts.admitted && facts.outcome == Outcome::Nothing
+}
+
+/// Whether a denial cache may have given this decision.
+pub(super) fn is_denied(decision: &Decision) -> bool {
+    !decision.allowed() && !decision.appended()
 }
 
 /// Calls the listeners without the lock: they may call the store.
