@@ -1,6 +1,8 @@
-//! A client in Python, which shares no code with the server.
+//! Clients in Python: one for gRPC that shares no code with the server, and the one in `clients/python`.
 
 use std::process::Command;
+
+use limiter_testkit::server::Server as Redis;
 
 use crate::server::Server;
 use crate::tools;
@@ -19,4 +21,17 @@ fn a_grpc_client_in_python_is_answered() {
     let out = Command::new(tools::python()).arg(script).arg(server.grpc.to_string()).output().unwrap();
     let text = [out.stdout, out.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     assert!(out.status.success(), "{}\n{}", text[0], text[1]);
+}
+
+#[test]
+fn the_client_in_python_survives_its_servers() {
+    let redis = Redis::start().unwrap();
+    for store in ["memory", &redis.url()] {
+        let mut tests = Command::new(tools::python());
+        tests.args(["-B", "-W", "ignore::ResourceWarning", "-m", "unittest"]).current_dir(tools::CLIENT);
+        tests.env("LIMITER_SERVER", env!("CARGO_BIN_EXE_limiter-server")).env("LIMITER_STORE", store);
+        let out = tests.output().unwrap();
+        let text = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success() && text.contains("Ran ") && !text.contains("Ran 0 tests"), "{store}: {text}");
+    }
 }

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::thread;
 
 use tempfile::TempDir;
 
 use crate::server::{Server, http, until};
-use crate::tools;
+use crate::{tools, v1};
 
 const README: &str = include_str!("../../README.md");
 
@@ -25,18 +27,42 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
+/// Runs the sample in Python, and returns what it prints.
+fn sample(server: SocketAddr) -> String {
+    let mut command = Command::new(tools::python());
+    command.args(["-B", "-c", blocks(README, "python")[0]]).env("LIMITER_URL", format!("http://{server}"));
+    text(&command.env("PYTHONPATH", tools::CLIENT).output().unwrap())
+}
+
 #[test]
 fn the_python_of_the_readme_runs() {
+    assert!(blocks(README, "python")[0].lines().count() <= 30);
     let server = Server::start(blocks(README, "yaml")[0], &[]);
-    let python = blocks(README, "python")[0];
-    assert!(python.lines().count() <= 30);
-    let mut command = Command::new(tools::python());
-    let output = command.args(["-c", python]).env("LIMITER_URL", format!("http://{}", server.http)).output().unwrap();
-    let printed = text(&output);
-    let [used, denied, remaining] = printed.lines().collect::<Vec<_>>()[..] else { panic!("{printed}") };
-    assert_eq!((used, remaining), ("13 used", "7 remaining"));
+    let printed = sample(server.http);
+    let [used, denied] = printed.lines().collect::<Vec<_>>()[..] else { panic!("{printed}") };
+    assert_eq!(used, "13 used");
     let wait = denied.strip_prefix("denied, retry after ").unwrap().strip_suffix(" s").unwrap();
     assert!((0.0..=60.0).contains(&wait.parse::<f64>().unwrap()));
+}
+
+#[test]
+fn the_python_of_the_readme_survives_every_response() {
+    for (status, body) in v1::responses() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let response = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let mut request = [0; 4096];
+                // A request in two pieces gets two responses, which does no harm: they are all the same.
+                while stream.read(&mut request).is_ok_and(|len| len > 0) {
+                    let _ = stream.write_all(response.as_bytes());
+                }
+            }
+        });
+        let printed = sample(address);
+        assert_eq!(printed.contains("no decision"), status != 200, "{status} {body}: {printed}");
+    }
 }
 
 #[test]

@@ -3,6 +3,9 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
+/// The folder of the client for Python.
+pub(crate) const CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../clients/python");
+
 /// Returns Envoy.
 pub(crate) fn envoy() -> PathBuf {
     find("LIMITER_ENVOY", "bin/envoy")

@@ -69,12 +69,11 @@ fn assert_shown(row: &[String], expected: &str, answer: &Value) {
     }
 }
 
-#[test]
-fn every_example_responds_as_its_row_says() {
+/// Runs the examples against their configuration. Returns the server and its responses.
+fn run_examples() -> (Server, Vec<Value>) {
     let config = DOC.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
-    let server = Server::start(config, &[]);
-    let (rows, mut receipt, mut ops) = (rows("| operation | request "), Value::Null, BTreeSet::new());
-    for row in &rows {
+    let (server, mut receipt) = (Server::start(config, &[]), Value::Null);
+    let run = |row: Vec<String>| {
         let (op, mut request) = (&row[0], parsed(&row[1]));
         request["domain"] = json!("edge");
         if request["receipt"] == "…" {
@@ -83,16 +82,34 @@ fn every_example_responds_as_its_row_says() {
         let (status, answer) = server.post(&format!("/v1/{op}"), &request.to_string());
         assert_eq!(status, 200, "{row:?}: {answer}");
         assert_decision(op, &answer);
-        assert_shown(row, &row[2], &answer);
+        assert_shown(&row, &row[2], &answer);
         if request["id"] == "order 1" && !receipt.is_null() {
             assert_eq!(answer["receipt"], receipt, "{answer}");
         }
         if !answer["receipt"].is_null() {
             receipt = answer["receipt"].clone();
         }
-        ops.insert(op.clone());
-    }
-    assert_eq!((rows.len(), ops.len()), (23, 6));
+        answer
+    };
+    let answers = rows("| operation | request ").into_iter().map(run).collect();
+    (server, answers)
+}
+
+/// Returns each kind of response: its status and its body.
+pub(crate) fn responses() -> Vec<(u16, String)> {
+    let decisions = run_examples().1.into_iter().map(|answer| (200, answer.to_string()));
+    let others = rows("| status | cause ").into_iter().map(|row| {
+        let status = row[0].parse().unwrap();
+        (status, if matches!(status, 404 | 405) { String::new() } else { json!({ "error": row[1] }).to_string() })
+    });
+    decisions.chain(others).collect()
+}
+
+#[test]
+fn every_example_responds_as_its_row_says() {
+    let (server, answers) = run_examples();
+    let ops: BTreeSet<_> = answers.iter().map(|answer| answer["op"].as_str()).collect();
+    assert_eq!((answers.len(), ops.len()), (23, 6));
     assert_eq!(server.metric(r#"limiter_server_unmatched_total{domain="edge"}"#), Some(3.0));
     // Binding and other limits, in the policy's order.
     let answer = server.post("/v1/status", r#"{"domain": "edge", "descriptor": [["customer", "7"]]}"#).1;

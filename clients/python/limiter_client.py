@@ -1,0 +1,259 @@
+"""A client for limiter-server. One file without dependencies, for Python 3.9 or newer.
+
+    limiter = Limiter("http://127.0.0.1:8080", "edge")
+    decision = limiter.acquire({"customer": "7"}, cost=20)
+    if decision.allowed:
+        limiter.settle(decision, 13)
+
+A call whose response is lost may have been counted. So each ``acquire`` and ``record`` carries an idempotency key, and calls are
+repeated until the server responds, or for ``patience`` seconds. They count once.
+
+Threads can share a ``Limiter``, which keeps a connection for each. With asyncio, use ``asyncio.to_thread``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import http.client
+import json
+import os
+import random
+import ssl
+import threading
+import time
+import urllib.parse
+import uuid
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Union
+
+__all__ = ["Denied", "Limiter", "LimiterError", "LimitUsage", "Refused", "Reservation", "Response", "Unavailable"]
+
+Descriptor = Union[Mapping[str, str], Sequence[Tuple[str, str]]]
+"""The keys and values that rules match, in the order of the rules."""
+
+MAX_WAIT = 60.0
+"""The longest wait of an ``acquire``, in seconds."""
+
+
+class LimiterError(Exception):
+    """A call without a decision. ``status`` is the HTTP status, or None if there was no response."""
+
+    def __init__(self, message: str, status: Optional[int] = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Refused(LimiterError):
+    """The server refused the request. A repetition would be refused as well."""
+
+
+class Unavailable(LimiterError):
+    """No attempt had a response, or the server's store failed. The call may have been counted."""
+
+
+class Denied(Exception):
+    """A reservation that does not fit. ``decision`` says how long to wait."""
+
+    def __init__(self, decision: Response) -> None:
+        wait = "no wait helps" if decision.retry_after is None else f"retry after {decision.retry_after} s"
+        super().__init__(f"denied by the rule {decision.rule!r}: {wait}")
+        self.decision = decision
+
+
+@dataclasses.dataclass(frozen=True)
+class LimitUsage:
+    """The usage of one limit. Times are in microseconds."""
+
+    limit: int
+    window_us: int
+    resolution_us: Optional[int]
+    used: int
+    remaining: int
+    retry_after_us: Optional[int]
+    refill_after_us: int
+    reset_after_us: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Response:
+    """A response. docs/v1.md of limiter-server says what each field is, and when it is None. Times are in microseconds."""
+
+    op: str
+    rule: Optional[str] = None
+    key: Optional[str] = None
+    cost: Optional[int] = None
+    allowed: Optional[bool] = None
+    error: Optional[str] = None
+    receipt: Optional[str] = None
+    applied: Optional[bool] = None
+    at_us: Optional[int] = None
+    limit: Optional[int] = None
+    used: Optional[int] = None
+    remaining: Optional[int] = None
+    retry_after_us: Optional[int] = None
+    refill_after_us: Optional[int] = None
+    reset_after_us: Optional[int] = None
+    limits: Tuple[LimitUsage, ...] = ()
+    descriptor: Descriptor = dataclasses.field(default=(), repr=False)
+    """What the caller asked for."""
+
+    @property
+    def retry_after(self) -> Optional[float]:
+        """Seconds until the same request fits. None if it was not denied, or if no wait helps."""
+        return None if self.retry_after_us is None else self.retry_after_us / 1e6
+
+
+class Reservation:
+    """Units that are reserved for the time of a ``with`` block. ``cost`` is charged at its end."""
+
+    def __init__(self, decision: Response, cost: int) -> None:
+        self.decision = decision
+        self.cost = cost
+
+
+class Limiter:
+    """Calls one limiter-server about the rules of one domain.
+
+    ``timeout`` is how long one attempt may take, besides its wait, and ``patience`` how long a call is repeated that has no
+    response, both in seconds. ``context`` is for ``https`` URLs: the authorities to trust, or a client's certificate.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        domain: str,
+        *,
+        timeout: float = 1.0,
+        patience: float = 2.0,
+        context: Optional[ssl.SSLContext] = None,
+    ) -> None:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"{url!r} is no URL that starts with http:// or https:// and a host")
+        self.domain, self.timeout, self.patience = domain, timeout, patience
+        self._path = parts.path.rstrip("/") + "/v1/"
+        host, port = parts.hostname, parts.port
+        if parts.scheme == "https":
+            trusted = context or ssl.create_default_context()
+            self._connect: Callable[[], http.client.HTTPConnection] = lambda: http.client.HTTPSConnection(
+                host, port, timeout=timeout, context=trusted
+            )
+        else:
+            self._connect = lambda: http.client.HTTPConnection(host, port, timeout=timeout)
+        self._local = threading.local()
+
+    def acquire(self, descriptor: Descriptor, cost: int = 1, *, id: Optional[str] = None, wait: float = 0.0) -> Response:
+        """Takes units if they fit, or as soon as they do within ``wait`` seconds, at most 60.
+
+        ``id`` is the idempotency key. Give one if the caller itself may be repeated; the default is a new one for each call.
+        """
+        if not 0 <= wait <= MAX_WAIT:
+            raise ValueError(f"wait is {wait}, expected 0 to {MAX_WAIT} seconds")
+        return self._call("acquire", descriptor, wait, cost=cost, id=id or uuid.uuid4().hex)
+
+    def record(self, descriptor: Descriptor, cost: int = 1, *, id: Optional[str] = None) -> Response:
+        """Counts units, whether or not they fit. ``allowed`` says whether they did."""
+        return self._call("record", descriptor, cost=cost, id=id or uuid.uuid4().hex)
+
+    def peek(self, descriptor: Descriptor, cost: int = 1) -> Response:
+        """Returns whether units would fit. Takes none."""
+        return self._call("peek", descriptor, cost=cost)
+
+    def status(self, descriptor: Descriptor) -> Response:
+        """Returns the usage."""
+        return self._call("status", descriptor)
+
+    def settle(self, decision: Response, cost: int) -> bool:
+        """Replaces the cost of an ``acquire`` or a ``record``. 0 removes it.
+
+        Returns whether that took effect. False if nothing was counted, or if the entry has left its windows.
+        """
+        if decision.receipt is None:
+            return False
+        return self._call("settle", decision.descriptor, receipt=decision.receipt, cost=cost).applied is True
+
+    def refund(self, decision: Response) -> bool:
+        """Takes back an ``acquire`` or a ``record``. Returns whether there was something to take back.
+
+        False as well if the response to a refund was lost, and the repetition finds nothing.
+        """
+        if decision.receipt is None:
+            return False
+        return self._call("refund", decision.descriptor, receipt=decision.receipt).applied is True
+
+    @contextlib.contextmanager
+    def reserve(self, descriptor: Descriptor, cost: int, *, wait: float = 0.0) -> Iterator[Reservation]:
+        """Reserves units for a ``with`` block, which may set the actual cost. Refunds them if the block raises.
+
+        Raises ``Denied`` if they do not fit.
+        """
+        decision = self.acquire(descriptor, cost, wait=wait)
+        if not decision.allowed:
+            raise Denied(decision)
+        reservation = Reservation(decision, cost)
+        try:
+            yield reservation
+        except BaseException:
+            # The block's exception matters more. What is not refunded expires.
+            with contextlib.suppress(LimiterError):
+                self.refund(decision)
+            raise
+        if reservation.cost != cost:
+            self.settle(decision, reservation.cost)
+
+    def _call(self, op: str, descriptor: Descriptor, wait: float = 0.0, **fields: Any) -> Response:
+        pairs = descriptor.items() if isinstance(descriptor, Mapping) else descriptor
+        body: Dict[str, Any] = {"domain": self.domain, "descriptor": [[key, value] for key, value in pairs], **fields}
+        waited = time.monotonic() + wait
+        deadline, pause = waited + self.patience, 0.0
+        while True:
+            left = max(0.0, waited - time.monotonic())
+            if wait:
+                body["wait_ms"] = int(left * 1000)
+            try:
+                return self._read(*self._post(op, json.dumps(body).encode(), self.timeout + left), descriptor)
+            except (Unavailable, OSError, http.client.HTTPException) as error:
+                if time.monotonic() + pause >= deadline:
+                    if isinstance(error, Unavailable):
+                        raise
+                    raise Unavailable(f"{op}: no response within {self.patience} s: {error!r}") from error
+            # The first repetition is immediate: the server may have closed an idle connection.
+            time.sleep(pause)
+            pause = min(1.0, max(0.02, pause * 2) * random.uniform(0.7, 1.3))
+
+    def _post(self, op: str, body: bytes, timeout: float) -> Tuple[int, bytes]:
+        # A forked process must not share its parent's connection.
+        if getattr(self._local, "process", None) != os.getpid():
+            self._local.process, self._local.connection = os.getpid(), self._connect()
+        connection: http.client.HTTPConnection = self._local.connection
+        connection.timeout = timeout
+        if connection.sock is not None:
+            connection.sock.settimeout(timeout)
+        try:
+            connection.request("POST", self._path + op, body, {"content-type": "application/json"})
+            response = connection.getresponse()
+            return response.status, response.read()
+        except BaseException:
+            # The next call must not read the response to this one. It connects anew.
+            connection.close()
+            raise
+
+    @staticmethod
+    def _read(status: int, body: bytes, descriptor: Descriptor) -> Response:
+        try:
+            found = json.loads(body) if body else {}
+            if status == 200:
+                # Later servers may have more fields.
+                known = {name: found[name] for name in _names(Response) if name in found}
+                limits = tuple(LimitUsage(**{name: limit[name] for name in _names(LimitUsage)}) for limit in known["limits"])
+                return Response(**{**known, "limits": limits, "descriptor": descriptor})
+            text = f"status {status}: {found.get('error', 'without a reason')}"
+        except (AttributeError, KeyError, TypeError, ValueError):
+            text = f"status {status} with a body that limiter-server does not send: {body[:100]!r}"
+        if status >= 500 or status in (408, 429):
+            raise Unavailable(text, status)
+        raise Refused(text, status)
+
+
+def _names(kind: type) -> Tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind) if field.name != "descriptor")

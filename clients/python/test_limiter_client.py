@@ -1,0 +1,241 @@
+"""Tests of the client against a real server: python3 -m unittest, with LIMITER_SERVER=/path/to/limiter-server.
+
+LIMITER_STORE is the server's store. The tests of limiter-server run this file over memory and over Redis.
+"""
+
+import http.client
+import http.server
+import os
+import subprocess
+import tempfile
+import threading
+import unittest
+import uuid
+
+from limiter_client import Denied, Limiter, Refused, Response, Unavailable
+
+SERVER = os.environ["LIMITER_SERVER"]
+STORE = os.environ.get("LIMITER_STORE", "memory")
+CONFIG = """
+domain: d
+descriptors:
+  - { key: user, rate_limit: { policy: "20/1h" } }
+  - { key: meter, rate_limit: { policy: "1000000/30d~1h" } }
+  - { key: soon, rate_limit: { policy: "1/300ms" } }
+  - { key: free, rate_limit: { unlimited: true } }
+"""
+
+
+class Server:
+    """A server that is killed at the end."""
+
+    def __init__(self, *options: str, store: str = STORE) -> None:
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False) as config:
+            config.write(CONFIG)
+        free = [option for name in ("grpc", "http", "admin") for option in (f"--{name}", "127.0.0.1:0")]
+        command = [SERVER, "--config", config.name, "--store", store, *free, *options]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        for line in self.process.stderr:
+            name, _, address = line.strip().removeprefix("limiter-server: ").partition(" ")
+            if name == "http":
+                self.host = address
+            if name == "admin":
+                break
+        # A full pipe would block the server.
+        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+        os.unlink(config.name)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Proxy(http.server.ThreadingHTTPServer):
+    """Stays while servers come and go. Loses the next ``lose`` responses: the server has made these calls."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.target, self.lose, self.calls, self.on_loss = "", 0, 0, lambda: None
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        proxy, body = self.server, self.rfile.read(int(self.headers["content-length"]))
+        self.close_connection = True  # Unless there is a response.
+        proxy.calls += 1
+        try:
+            connection = http.client.HTTPConnection(proxy.target, timeout=70)
+            connection.request("POST", self.path, body, {"content-type": self.headers["content-type"]})
+            response = connection.getresponse()
+            answer = response.read()
+            connection.close()
+        except (OSError, http.client.HTTPException):
+            return
+        if proxy.lose > 0:
+            proxy.lose -= 1
+            proxy.on_loss()
+            return
+        self.close_connection = False
+        self.send_response(response.status)
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_) -> None:
+        pass
+
+
+class ClientTest(unittest.TestCase):
+    def setUp(self) -> None:
+        self.server = Server()
+        self.addCleanup(lambda: self.server.kill())
+        self.proxy = Proxy()
+        self.proxy.target = self.server.host
+        self.addCleanup(self.proxy.server_close)
+        self.addCleanup(self.proxy.shutdown)
+        self.limiter = Limiter(self.proxy.url(), "d", timeout=30, patience=30)
+        # One Redis serves all tests.
+        self.user = {"user": uuid.uuid4().hex}
+
+    def used(self) -> int:
+        return self.limiter.status(self.user).used
+
+    def restart(self) -> None:
+        self.server.kill()
+        self.server = Server()
+        self.proxy.target = self.server.host
+
+    def test_units_are_reserved_settled_and_refunded(self) -> None:
+        decision = self.limiter.acquire(self.user, 12)
+        self.assertEqual((decision.allowed, decision.rule, decision.remaining), (True, "user", 8))
+        self.assertEqual([limit.window_us for limit in decision.limits], [3_600_000_000])
+        self.assertTrue(self.limiter.settle(decision, 3))
+        self.assertEqual(self.used(), 3)
+        recorded = self.limiter.record(list(self.user.items()), 4)
+        self.assertEqual((recorded.allowed, recorded.used), (True, 7))
+        self.assertTrue(self.limiter.refund(decision))
+        self.assertFalse(self.limiter.refund(decision))
+        self.assertEqual(self.used(), 4)
+        self.assertEqual((self.limiter.peek(self.user, 16).allowed, self.limiter.peek(self.user, 17).allowed), (True, False))
+
+    def test_a_reservation_charges_what_the_block_says(self) -> None:
+        with self.limiter.reserve(self.user, 12) as reservation:
+            self.assertEqual(self.used(), 12)
+            reservation.cost = 5
+        self.assertEqual(self.used(), 5)
+        with self.limiter.reserve(self.user, 2):
+            pass
+        self.assertEqual(self.used(), 7)
+        with self.assertRaises(ZeroDivisionError), self.limiter.reserve(self.user, 12):
+            1 / 0
+        self.assertEqual(self.used(), 7)
+        with self.assertRaises(Denied) as denied, self.limiter.reserve(self.user, 14):
+            self.fail("admitted")
+        self.assertGreater(denied.exception.decision.retry_after, 0)
+
+    def test_a_denial_says_how_long_to_wait_and_an_acquire_can_wait(self) -> None:
+        soon = {"soon": self.user["user"]}
+        self.assertTrue(self.limiter.acquire(soon).allowed)
+        self.assertTrue(self.limiter.acquire(soon, wait=60).allowed)
+        self.assertTrue(self.limiter.acquire(self.user, 20).allowed)
+        denied = self.limiter.acquire(self.user, wait=0.05)
+        self.assertFalse(denied.allowed)
+        self.assertGreater(denied.retry_after, 0.05)
+        with self.assertRaises(ValueError):
+            self.limiter.acquire(soon, wait=61)
+
+    def test_what_is_not_counted_needs_no_settlement(self) -> None:
+        never = self.limiter.acquire(self.user, 21)
+        self.assertEqual((never.allowed, never.error, never.retry_after), (False, "cost_exceeds_limit", None))
+        free, nobody = self.limiter.acquire({"free": "x"}), self.limiter.acquire({"nobody": "x"})
+        self.assertEqual((free.allowed, free.rule, nobody.allowed, nobody.rule), (True, "free", True, None))
+        calls = self.proxy.calls
+        for decision in never, free, nobody, Response("acquire"):
+            self.assertEqual((self.limiter.settle(decision, 1), self.limiter.refund(decision)), (False, False))
+        self.assertEqual(self.proxy.calls, calls)
+        self.assertIsNone(self.limiter.status({"nobody": "x"}).used)
+
+    def test_a_call_whose_response_is_lost_counts_once(self) -> None:
+        meter = {"meter": self.user["user"]}
+        for call, descriptor in (self.limiter.acquire, self.user), (self.limiter.record, self.user), (self.limiter.record, meter):
+            before, calls, self.proxy.lose = self.limiter.status(descriptor).used, self.proxy.calls, 3
+            decision = call(descriptor, 5)
+            self.assertEqual((decision.allowed, decision.used, self.proxy.calls), (True, before + 5, calls + 4))
+            self.proxy.lose = 1
+            self.assertTrue(self.limiter.settle(decision, 2))
+            self.assertEqual(self.limiter.status(descriptor).used, before + 2)
+        self.proxy.lose = 1
+        # The repetition finds nothing.
+        self.assertFalse(self.limiter.refund(decision))
+        self.assertEqual(self.limiter.status(meter).used, 0)
+
+    def test_the_callers_own_key_counts_once(self) -> None:
+        first, second = (self.limiter.acquire(self.user, 5, id="order 7") for _ in range(2))
+        self.assertEqual((first.used, second.used, first.receipt), (5, 5, second.receipt))
+
+    def test_the_server_is_killed_in_between(self) -> None:
+        kept = STORE != "memory"
+        before = self.limiter.acquire(self.user, 4)
+        # It has decided, and ends before anyone reads the response. The next one starts while the client repeats the call.
+        self.proxy.lose = 1
+        self.proxy.on_loss = lambda: (self.server.kill(), threading.Thread(target=self.restart).start())
+        decision = self.limiter.acquire(self.user, 5)
+        self.assertEqual((decision.allowed, decision.used), (True, 9 if kept else 5))
+        self.assertEqual(self.limiter.refund(before), kept)
+        self.restart()
+        self.assertEqual(self.limiter.settle(decision, 2), kept)
+        self.assertEqual(self.used(), 2 if kept else 0)
+
+    def test_without_a_server_the_call_ends_with_an_error(self) -> None:
+        self.server.kill()
+        limiter = Limiter(self.proxy.url(), "d", patience=0.2)
+        with self.assertRaises(Unavailable) as error:
+            limiter.acquire(self.user)
+        self.assertIsNone(error.exception.status)
+        self.assertGreater(self.proxy.calls, 1)
+        with self.assertRaises(Unavailable), limiter.reserve(self.user, 1):
+            self.fail("admitted")
+
+    def test_refusals_and_failures_have_their_statuses(self) -> None:
+        calls = self.proxy.calls
+        for call, status in (lambda: self.limiter.acquire(self.user, 0), 400), (lambda: self.limiter.acquire({}), 400):
+            with self.assertRaises(Refused) as error:
+                call()
+            self.assertEqual(error.exception.status, status)
+        with self.assertRaises(Refused) as error:
+            Limiter(self.proxy.url() + "/other", "d").status(self.user)
+        self.assertEqual((error.exception.status, self.proxy.calls), (404, calls + 3))
+        failing = Server("--unmatched", "error", "--on-outage", "error", store="redis://127.0.0.1:1")
+        self.addCleanup(failing.kill)
+        limiter = Limiter(f"http://{failing.host}", "d", patience=0.2)
+        with self.assertRaises(Unavailable) as unavailable:
+            limiter.acquire(self.user)
+        self.assertEqual(unavailable.exception.status, 503)
+        with self.assertRaises(Refused) as error:
+            limiter.acquire({"nobody": "x"})
+        self.assertIn("no rule matches", str(error.exception))
+        for url in "127.0.0.1:8080", "ftp://x", "http://":
+            with self.assertRaises(ValueError):
+                Limiter(url, "d")
+
+    def test_threads_share_a_limiter(self) -> None:
+        admitted = []
+        work = lambda: admitted.extend(self.limiter.acquire(self.user).allowed for _ in range(10))
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual((len(admitted), sum(admitted)), (80, 20))
+
+
+if __name__ == "__main__":
+    unittest.main()
