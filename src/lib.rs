@@ -101,3 +101,7 @@ struct Readme;
 #[cfg(all(doctest, feature = "memory"))]
 #[doc = include_str!("../docs/recipes.md")]
 struct Recipes;
+
+#[cfg(all(doctest, feature = "memory"))]
+#[doc = include_str!("../docs/resolutions.md")]
+struct Resolutions;

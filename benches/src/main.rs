@@ -9,7 +9,7 @@ use limiter_benches::record::Group;
 use limiter_benches::render;
 
 /// Compares the limiter with its peers. Prints Markdown, writes the figures to benches/results, and renders from them
-/// benches/RESULTS*.md, and sections of README.md and docs/operations.md.
+/// benches/RESULTS*.md, docs/boundary.svg, and sections of README.md, docs/resolutions.md and docs/operations.md.
 #[derive(Debug, Parser)]
 struct Args {
     /// What to measure

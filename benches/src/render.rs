@@ -2,6 +2,7 @@
 //! rendered from the records of all processor families.
 
 mod memory;
+mod readme;
 mod redis;
 mod service;
 mod surface;
@@ -16,8 +17,9 @@ use anyhow::{Context, Result, ensure};
 use crate::record::{Group, Record};
 
 /// The pages with rendered sections.
-const PAGES: [&str; 6] = [
+const PAGES: [&str; 7] = [
     "README.md",
+    "docs/resolutions.md",
     "docs/operations.md",
     "benches/RESULTS.md",
     "benches/RESULTS-REDIS.md",
@@ -46,12 +48,16 @@ pub fn sections(group: Group, records: &[Record]) -> Sections {
 /// If a record or a page cannot be read, or no page shows a section.
 pub fn all(workspace: &Path) -> Result<Vec<(String, String)>> {
     let load = |group| Record::load_all(group, workspace);
-    let mut rendered = Sections::from([("costs", memory::costs(&load(Group::Memory)?, &load(Group::Redis)?))]);
+    let [memory, surface, redis] = [load(Group::Memory)?, load(Group::Surface)?, load(Group::Redis)?];
+    let mut rendered = Sections::from([
+        ("costs", memory::costs(&memory, &redis)),
+        ("speed", readme::speed([&memory, &surface, &redis])),
+    ]);
     for group in Group::ALL {
         rendered.extend(sections(group, &load(group)?));
     }
     let mut unused = rendered.clone();
-    let mut all = Vec::new();
+    let mut all = vec![("docs/boundary.svg".to_owned(), readme::boundary(&memory))];
     for path in PAGES {
         let mut page = fs::read_to_string(workspace.join(path)).with_context(|| format!("cannot read {path}"))?;
         let mut sections = page.matches("limiter-benches -- --render` -->").count();

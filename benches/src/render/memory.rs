@@ -10,9 +10,6 @@ use crate::memory::libraries::{CACHED, FORMS, PEERS, PLAIN};
 use crate::record::{Group, Record};
 
 const LIMITER: &str = PEERS[0].name;
-/// The scenarios that the README shows.
-const SPEED: [&str; 6] =
-    ["hot/allowed", "hot/denied", "hot/two_threads", "keys_1024/allowed", "keys_1M/uniform", "keys_1M/fresh"];
 
 pub(super) fn sections(records: &[Record]) -> Sections {
     let scenarios = |wanted: fn(&Scenario) -> bool| {
@@ -43,8 +40,6 @@ pub(super) fn sections(records: &[Record]) -> Sections {
         ("bytes", table(records, "library", &bytes, each(&peers))),
         ("floods", table(records, "contestant", &floods, each(&FLOODED))),
         ("memory-goals", goals(records, "ratio", &MEMORY.goals)),
-        ("speed-origin", origin(Group::Memory, records)),
-        ("speed", table(records, "scenario", &beside(&peers), scenarios(|scenario| SPEED.contains(&&*scenario.name)))),
     ])
 }
 

@@ -71,7 +71,7 @@ pub(super) fn table(
     rows: impl IntoIterator<Item = (String, String)>,
 ) -> String {
     let titles: Vec<&str> = columns.iter().map(|column| column.title.as_str()).collect();
-    let mut out = format!("| {head} | processor | {} |\n", titles.join(" | "));
+    let mut out = format!("| {head} | CPU | {} |\n", titles.join(" | "));
     let _ = writeln!(out, "|{}---|{}", "---|".repeat(head.split('|').count()), "---:|".repeat(columns.len()));
     for (label, item) in rows {
         for record in records {
