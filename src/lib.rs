@@ -105,3 +105,7 @@ struct Recipes;
 #[cfg(all(doctest, feature = "memory"))]
 #[doc = include_str!("../docs/resolutions.md")]
 struct Resolutions;
+
+#[cfg(all(doctest, feature = "memory"))]
+#[doc = include_str!("../docs/from-governor.md")]
+struct FromGovernor;
