@@ -7,6 +7,7 @@
 //! - [`Sweeper`] frees the memory of expired keys in the background.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 //
 // # Where a key lives (placement/)
 //
