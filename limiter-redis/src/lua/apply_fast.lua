@@ -60,6 +60,7 @@ if common then
   end
   -- `fits` is the code of the reply, false if the operation is denied.
   local fits, longest, facts, used, oldest, counts, from, second = $SHORT + $ADMITTED + $REFUNDABLE, 0
+  local appends_anyway = kind == $ATTEMPT or kind == $RECORD
   for i = $OWN_HEAD_LEN + 1, #request, $LIMIT_LEN do
     if i > $OWN_HEAD_LEN + 1 then
       if i > own then facts = (facts or '') .. pack('>I7I7', used, oldest) end
@@ -95,7 +96,7 @@ if common then
     end
     if joins and used == joins then oldest, alone = t, i >= own end
     if used + cost > max then
-      if i >= own and kind ~= $ATTEMPT then
+      if i >= own and not appends_anyway then
         fits = false
         -- The blocker is the first that counts; otherwise it takes a search.
         if used > max or rest + cost > max then common = false break end
@@ -124,7 +125,7 @@ if common then
     end
     if window > longest then longest, counts, from = window, used, oldest end
   end
-  local append = (fits or kind == $ATTEMPT) and kind ~= $PEEK
+  local append = (fits or appends_anyway) and kind ~= $PEEK
   if append then
     common = common and not crosses and now < deadline and total + cost < $SHORT_TOTAL_END and t - from < $AGE_END
   else

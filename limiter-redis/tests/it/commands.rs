@@ -103,14 +103,22 @@ async fn the_common_operations_take_few_commands() {
             &[],
             &[("time", CALLS), ("zrange", 2 * CALLS), ("zadd", CALLS), ("zremrangebyrank", CALLS)],
         ),
+        (
+            "records",
+            limiter.policy(),
+            1,
+            &[],
+            &[("time", CALLS), ("zrange", 2 * CALLS), ("zadd", CALLS), ("zremrangebyrank", CALLS)],
+        ),
     ] {
         let n = CALLS / cost;
+        let call = || if name == "records" { limiter.record(name) } else { limiter.acquire(name) };
         for _ in 0..n {
-            assert!(limiter.acquire(name).policy(policy).cost(cost).await.unwrap().allowed());
+            assert!(call().policy(policy).cost(cost).await.unwrap().allowed());
         }
         expect(name, &[&[("time", n), ("zrange", n), ("zadd", n)], admitted].concat());
         for _ in 0..CALLS {
-            assert!(!limiter.acquire(name).policy(policy).cost(cost).await.unwrap().allowed());
+            assert!(!call().policy(policy).cost(cost).await.unwrap().allowed());
         }
         expect(&format!("{name}, denied"), denied);
     }
