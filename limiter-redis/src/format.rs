@@ -71,6 +71,7 @@ numbers! {
     SHORT_COST_LEN: usize = SHORT_LEN + 7;
     /// The bytes of a long entry of cost 1 with the store's id: time, running total, tag and id.
     LONG_LEN: usize = 7 + 9 + 1 + OWN_ID_LEN;
+    LONG_COST_LEN: usize = LONG_LEN + 7;
     /// The bytes of a long entry of cost 1 with a caller's id.
     LONG_CALLER_LEN: usize = 7 + 9 + 1 + CALLER_ID_LEN;
     /// The bytes of the member that finds a caller's id: `i`, the id and a time.

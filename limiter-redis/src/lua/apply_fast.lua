@@ -60,10 +60,14 @@ if common then
   end
   -- `fits` is the code of the reply, false if the operation is denied.
   local fits, longest, facts, used, oldest, counts, from, second = $SHORT + $ADMITTED + $REFUNDABLE, 0
-  local appends_anyway = kind == $ATTEMPT or kind == $RECORD
+  -- Whether it is appended even if it does not fit; and the oldest entries of all limits but the last.
+  local appends_anyway, others = kind == $ATTEMPT or kind == $RECORD, crosses and {}
   for i = $OWN_HEAD_LEN + 1, #request, $LIMIT_LEN do
     if i > $OWN_HEAD_LEN + 1 then
-      if i > own then facts = (facts or '') .. pack('>I7I7', used, oldest) end
+      if i > own then
+        facts = (facts or '') .. pack('>I7I7', used, oldest)
+        if others then others[oldest] = true end
+      end
       window, max = unpack_struct('>I7I7', request, i)
     end
     local rest
@@ -82,13 +86,18 @@ if common then
         else
           member = call('ZRANGEBYLEX', key, '[' .. pack('>i7', t - window - ($TIME_BIAS - 1)), '+', 'LIMIT', '0', '1')[1]
         end
-        local length, before = #(member or '')
+        local length, before, high = #(member or '')
         common = length == $SHORT_LEN or length == $SHORT_COST_LEN
+        if common then
+          oldest, before = unpack_struct('>i7I5', member)
+        elseif windows and (length == $LONG_LEN or length == $LONG_COST_LEN) then
+          oldest, high, before = unpack_struct('>i7I3I6', member)
+          common = high == $LONG_BIT
+        end
         if not common then break end
-        oldest, before = unpack_struct('>i7I5', member)
         oldest, rest = oldest + $TIME_BIAS, total - before
         common = before < $SHORT_TOTAL_END and oldest <= t
-        used = rest + (length == $SHORT_LEN and 1 or unpack_struct('>I7', member, $SHORT_LEN + 1))
+        used = rest + ((length == $SHORT_LEN or length == $LONG_LEN) and 1 or unpack_struct('>I7', member, length - 6))
         if i == $OWN_HEAD_LEN + 1 then second = rank == '1' end
         rank = nil
       until t - oldest < window
@@ -126,8 +135,49 @@ if common then
     if window > longest then longest, counts, from = window, used, oldest end
   end
   local append = (fits or appends_anyway) and kind ~= $PEEK
+  -- The newest entry that has crossed a boundary, the oldest that merges with it, and what they become. merge.lua has the general form.
+  local crossed, partner, merged
   if append then
-    common = common and not crosses and now < deadline and total + cost < $SHORT_TOTAL_END and t - from < $AGE_END
+    common = common and now < deadline and total + cost < $SHORT_TOTAL_END and t - from < $AGE_END
+    if crosses then common = common and fits and not second and not joins end
+    for place = $WINDOWS_HEAD_LEN + 1, crosses and #windows or 0, $BOUNDARY_LEN do
+      if not common then break end
+      local boundary, outer, resolution = unpack_struct('>I7I7I7', windows, place)
+      if t - first >= boundary then
+        local least = math.max(last - boundary, t - (boundary < $TEN_MINUTES and math.min(outer, $TEN_MINUTES) or outer))
+        local past, counted = pack('>i7', t - boundary - ($TIME_BIAS - 1)), pack('>i7', t - outer - ($TIME_BIAS - 1))
+        local members = call('ZREVRANGEBYLEX', key, '(' .. past, '[' .. counted, 'LIMIT', '0', '$FIND_BATCH')
+        -- The newest one that crossed, the number of those that merge with it, and the time of the last of them.
+        local newer, number, before = members[1] and unpack_struct('>i7', members[1]) + $TIME_BIAS or -1, 0
+        if newer > least then
+          local at, cell = newer, newer - newer % resolution
+          while at and at >= cell and (not before or before > least) do
+            number, before = number + 1, at
+            at = members[number + 1] and unpack_struct('>i7', members[number + 1]) + $TIME_BIAS
+          end
+          common = (number < #members or #members < $FIND_BATCH) and (before <= least or not at or at <= least)
+          if number > 1 then
+            crossed, partner = members[1], members[number]
+            local single, long = #partner == $SHORT_LEN or #partner == $LONG_LEN, #partner == $LONG_LEN or #partner == $LONG_COST_LEN
+            common = common and not merged and (#crossed == $SHORT_LEN or #crossed == $SHORT_COST_LEN)
+              and (single or long or #partner == $SHORT_COST_LEN)
+            if not common then break end
+            local _, low, _, _, code, bits = unpack_struct('>i7I5I6I2I2I4', crossed)
+            local units = low - unpack_struct(long and '>I6' or '>I5', partner, long and 11 or 8)
+            units = units + (single and 1 or unpack_struct('>I7', partner, #partner - 6))
+            local entry_tag = bits >= $FINAL_ID and bits < $DENIED_ID and 4 + $FINAL or 4
+            merged = pack('>i7I3I6BI2I4I7', newer - $TIME_BIAS, $LONG_BIT, low, entry_tag, code, 0, math.min(units, $MAX_COST))
+            -- The last of them may be the first that a limit counts.
+            if at ~= before then
+              common = not others[before]
+              if oldest == before then oldest = newer end
+              if from == before then from = newer end
+              if first == before then first = newer end
+            end
+          end
+        end
+      end
+    end
   else
     common = common and (kind == $ACQUIRE or kind == $PEEK)
     if alone then common, oldest = common and not facts, last end
@@ -147,7 +197,12 @@ if common then
     if joins then cost = cost + joins end
     if cost ~= 1 then entry = entry .. pack('>I7', cost) end
     -- Redis checks its memory limit before the first write only, so the append comes first.
-    call('ZADD', key, '0', entry)
+    if merged then
+      call('ZADD', key, '0', entry, '0', merged)
+      call('ZREMRANGEBYLEX', key, '[' .. partner, '[' .. crossed)
+    else
+      call('ZADD', key, '0', entry)
+    end
     if joins and (second or from <= last) then call('ZREM', key, newest) end
     if second then
       call('ZREMRANGEBYRANK', key, '0', '0')

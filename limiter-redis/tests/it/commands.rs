@@ -65,6 +65,7 @@ async fn denials_and_peeks_write_nothing() {
 }
 
 const CALLS: u64 = 100;
+const SECOND: u64 = 1_000_000;
 
 /// How often the scripts called each command.
 fn script_calls(server: &Server) -> BTreeMap<String, u64> {
@@ -112,13 +113,19 @@ async fn the_common_operations_take_few_commands() {
         ),
     ] {
         let n = CALLS / cost;
-        let call = || if name == "records" { limiter.record(name) } else { limiter.acquire(name) };
+        let is_allowed = async || {
+            let decision = match name {
+                "records" => limiter.record(name).policy(policy).cost(cost).await,
+                _ => limiter.acquire(name).policy(policy).cost(cost).await,
+            };
+            decision.unwrap().allowed()
+        };
         for _ in 0..n {
-            assert!(call().policy(policy).cost(cost).await.unwrap().allowed());
+            assert!(is_allowed().await);
         }
         expect(name, &[&[("time", n), ("zrange", n), ("zadd", n)], admitted].concat());
         for _ in 0..CALLS {
-            assert!(!call().policy(policy).cost(cost).await.unwrap().allowed());
+            assert!(!is_allowed().await);
         }
         expect(&format!("{name}, denied"), denied);
     }
@@ -201,6 +208,37 @@ async fn an_acquire_that_merges_takes_few_commands() {
         }
     }
     expect(&server, "denied", &[("zrange", 2 * (CALLS + 1))]);
+}
+
+/// Entries that leave the window of an exact limit merge under the other limit: one or several with each append.
+#[tokio::test]
+async fn an_exact_limit_and_one_with_a_resolution_take_few_commands() {
+    let server = Server::start().unwrap();
+    let limiter = search(policy!("1000/1s, 1000000/1h~1m"), connect(&server.url()).await);
+    for (key, leaving) in [("one", 1), ("three", 3)] {
+        // As many entries at each time as leave the window.
+        for n in 0..3 * CALLS {
+            if n == CALLS + 1 {
+                reset_calls(&server);
+            }
+            for _ in 0..leaving {
+                let decision = limiter.acquire(key).at(at(n * SECOND / CALLS)).await.unwrap();
+                assert!(decision.allowed() && decision.limits()[0].used() <= leaving * CALLS, "{key}, {n}");
+            }
+        }
+        let (n, all) = (2 * CALLS - 1, leaving * (2 * CALLS - 1));
+        let merging = [
+            ("zrange", all),
+            ("zrangebylex", all),
+            ("zrevrangebylex", n),
+            ("zadd", all),
+            ("zremrangebylex", n),
+            ("pexpire", all),
+        ];
+        expect(&server, key, &merging);
+        let log = limiter.store().inspect(LogKey::new(limiter.name(), key)).await.unwrap().unwrap();
+        assert_eq!((log.entries, log.cost), (leaving * CALLS + 1, 3 * leaving * CALLS), "{key}");
+    }
 }
 
 /// A settlement of the newest entry reads and writes a few entries, however many there are.
