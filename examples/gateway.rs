@@ -19,6 +19,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use exact_limiter::request::PermitDecision;
 use exact_limiter::wrappers::Stack;
 use exact_limiter::wrappers::observe::{Metrics, ObservedStore, Report};
 use exact_limiter::{Error, Limiter, MemoryStore, Policy, RedisStore, SharedStore};
@@ -93,7 +94,13 @@ async fn login(password: String) -> (StatusCode, &'static str) {
 
 async fn chat(State(limiter): State<Limiter>, headers: HeaderMap, prompt: String) -> Response {
     let Some(customer) = headers.get(CUSTOMER) else { return StatusCode::UNAUTHORIZED.into_response() };
-    let permit = match limiter.acquire(customer.as_bytes()).cost(u64::from(LONGEST)).permit().await {
+    let permit = match limiter
+        .acquire(customer.as_bytes())
+        .cost(u64::from(LONGEST))
+        .permit()
+        .await
+        .map(PermitDecision::into_result)
+    {
         Ok(Ok(permit)) => permit.into_owned(),
         Ok(Err(denied)) => {
             let mut response = Refusal::denied(&limiter, &denied).into_response();

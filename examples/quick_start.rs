@@ -20,13 +20,14 @@ fn main() -> Result<(), exact_limiter::Error> {
     println!("status, which consumes nothing: {} of {} used", status.used(), status.limit());
 
     // Blocks this thread until the acquire fits.
-    let Ok(permit) = search.acquire("customer 7").within(Duration::from_secs(2)).permit().blocking()? else {
-        panic!("a unit frees within one second, so the acquire fits within two");
+    let Ok(permit) = search.acquire("customer 7").within(Duration::from_secs(2)).permit().blocking()?.into_result()
+    else {
+        panic!("a unit becomes available within one second, so the acquire fits within two");
     };
     println!("waited and got a permit: {} of 3 used", permit.decision().used());
 
     // Suppose that the work failed and should not count.
-    let refunded = permit.refund().now();
+    let refunded = permit.refund().now()?;
     println!("refunded: {} of 3 used", refunded.status().used());
     assert!(refunded.applied());
     Ok(())

@@ -28,6 +28,7 @@
 //! - [`Decision`] is the result: allowed or denied, the usage, and the waiting times.
 //! - [`Permit`] is an admitted acquire that can be settled at its actual cost, or refunded.
 //! - [`AllOf`] is a decision over several limiters, all or nothing.
+//! - [`request`] lists for each call how long it waits, which errors it returns, and what it costs.
 //! - [`SharedStore`] is a store chosen at run time, which several limiters share.
 #![cfg_attr(feature = "memory", doc = "- [`memory`] is the in-process store, [`MemoryStore`].")]
 #![cfg_attr(

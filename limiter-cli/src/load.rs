@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use hdrhistogram::Histogram;
-use limiter_core::{Limiter, SharedStore, internal};
+use limiter_core::{Limiter, SharedStore};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::Stack;
 use serde_json::{Value, json};
@@ -121,7 +121,7 @@ impl Figures {
             match &call.decision {
                 Ok(decision) if decision.allowed() => {
                     // A repeated attempt is decided later than its entry was appended.
-                    let at = internal::entry_time(decision).unwrap_or(decision.at());
+                    let at = decision.appended_at().unwrap_or(decision.at());
                     self.allowed += 1;
                     self.admissions.add(call.key, at.as_micros());
                 }

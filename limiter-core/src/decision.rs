@@ -37,11 +37,18 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Returns whether the operation fitted every limit. For a record: whether it would have fitted.
+    /// Returns whether the operation fitted every limit. For a record, which is never denied: whether it would have fitted.
     #[inline]
     #[must_use]
     pub const fn allowed(&self) -> bool {
         self.allowed
+    }
+
+    /// Returns whether the operation was denied, so that [`into_result`](Self::into_result) is an error. Never for a record.
+    #[inline]
+    #[must_use]
+    pub const fn is_denied(&self) -> bool {
+        self.denied
     }
 
     /// Returns the time of the decision: the operation's time, or that of the log's newest entry if it is later.
@@ -107,6 +114,12 @@ impl Decision {
     #[must_use]
     pub const fn appended(&self) -> bool {
         !matches!(self.outcome, Outcome::Nothing)
+    }
+
+    /// Returns the time of the operation's entry; for a repeated idempotency key, that of the original one.
+    #[must_use]
+    pub fn appended_at(&self) -> Option<Timestamp> {
+        self.entry().map(|entry| entry.at())
     }
 
     /// Returns whether this repeats the denial of an earlier acquire with the same id. A retry cannot succeed.

@@ -1,7 +1,6 @@
 //! Items for this workspace's crates only. The crates pin each other with `=` versions, so this module may change in any
 //! release.
 
-use crate::decision::Decision;
 pub use crate::decision::{SizedFacts, decide_sized};
 pub use crate::error::excerpt;
 use crate::limit::Limit;
@@ -53,10 +52,4 @@ pub const fn timestamp_from_low_bits(bits: u64) -> Timestamp {
 #[must_use]
 pub fn numbered_log(first: u64, entries: impl Iterator<Item = (Timestamp, u64)>) -> Log {
     Log::numbered(first, entries)
-}
-
-/// Returns the time of the operation's entry. For a repeated call, that of the original entry.
-#[must_use]
-pub fn entry_time(decision: &Decision) -> Option<Timestamp> {
-    decision.entry().map(|entry| entry.at())
 }

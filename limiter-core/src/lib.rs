@@ -5,6 +5,7 @@
 //! - [`Limit`], [`Window`] and [`Policy`] say what is allowed; [`policy!`] parses a policy at compile time.
 //! - [`Key`] lists the types that identify a client.
 //! - [`Permit`] settles or refunds an admitted acquire. [`AllOf`] decides over several limiters at once.
+//! - [`request`] lists for each call how long it waits, which errors it returns, and what it costs.
 //! - [`store`] is for authors of backends: the [`WindowStore`] contract and everything it refers to.
 //! - [`WithClock`] replaces a store's clock, for tests.
 #![forbid(unsafe_code)]

@@ -67,6 +67,15 @@ impl<T: Copy, const N: usize> From<[T; N]> for PerLimit<T> {
     }
 }
 
+impl<T> IntoIterator for PerLimit<T> {
+    type Item = T;
+    type IntoIter = smallvec::IntoIter<[T; 4]>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
 impl<'a, T> IntoIterator for &'a PerLimit<T> {
     type Item = &'a T;
     type IntoIter = slice::Iter<'a, T>;

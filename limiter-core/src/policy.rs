@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use crate::bounds::{MAX_LIMITS, OutOfRange, Quantity};
+use crate::bounds::{MAX_COST, MAX_LIMITS, OutOfRange, Quantity};
 use crate::limit::Limit;
 use crate::time::Window;
 
@@ -94,6 +94,38 @@ impl Policy {
             i += 1;
         }
         Self::from_checked(array, N)
+    }
+
+    /// Returns the default policy for a limiter whose calls [bring their own](crate::Request::policy), such as those of customers'
+    /// plans: it retains all that these policies count.
+    ///
+    /// It is one limit, of the longest window. Its maximum is the largest usage that one of the policies admits in that window, so a
+    /// call that fits its own policy has a [receipt](crate::Decision::receipt) while its key has one policy. It is exact unless all
+    /// their limits have a resolution, of which it has the finest. A call without a policy need fit this one only.
+    ///
+    /// ```
+    /// use limiter_core::{Policy, policy};
+    /// let plans = [policy!("10/1m, 1000/1d"), policy!("100/1m")];
+    /// assert_eq!(Policy::covering(&plans)?, policy!("144000/1d"));
+    /// # Ok::<(), limiter_core::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`OutOfRange`] if there are no policies.
+    pub fn covering<'p>(policies: impl IntoIterator<Item = &'p Self>) -> Result<Self, OutOfRange> {
+        let policies: Vec<&Self> = policies.into_iter().collect();
+        let longest = policies.iter().map(|policy| policy.longest_window).max();
+        let window = longest.ok_or(OutOfRange::new(Quantity::Limits, 0))?;
+        // A window of length `window` is no longer than so many of the limit's, in each of which at most `max` is admitted.
+        let admits =
+            |limit: &Limit| limit.max().saturating_mul(window.as_micros().div_ceil(limit.window().as_micros()));
+        let needs = |policy: &&Self| {
+            let admitted = policy.limits().iter().map(admits).min().filter(|_| policy.counting == Counting::Admitted);
+            policy.largest_max.max(admitted.unwrap_or(0))
+        };
+        let limit = Limit::with_window(policies.iter().map(needs).max().unwrap_or(1).min(MAX_COST), window)?;
+        let finest = policies.iter().flat_map(|policy| policy.limits()).map(Limit::resolution).min().flatten();
+        finest.map_or(Ok(limit), |finest| limit.with_resolution(finest)).map(Self::from)
     }
 
     /// Returns a policy of the first `count` limits of `limits`. `count` is 1 to [`MAX_LIMITS`].
@@ -293,5 +325,22 @@ mod tests {
             assert_eq!((last.has_resolution(), last.limits_array::<3>()), (true, None));
             assert!(!policy.has_resolution());
         }
+    }
+    #[test]
+    fn a_policy_that_covers_others_retains_and_admits_what_each_of_them_does() {
+        let attempts = || policy!("9/1s").with_counting(Counting::Attempts);
+        for (policies, covering) in [
+            (vec![policy!("5/1s")], "5/1s"),
+            (vec![policy!("5/1s"), policy!("3/1m")], "300/1m"),
+            (vec![policy!("5/7s, 8/9s"), policy!("7/10s")], "10/10s"),
+            (vec![policy!("5/1s, 2/1s")], "5/1s"),
+            (vec![attempts(), policy!("5/1m")], "9/1m"),
+            (vec![policy!("9/1h~1m"), policy!("5/1h~1s")], "9/1h~1s"),
+            (vec![policy!("9/1h~1m, 5/1m")], "9/1h"),
+            (vec![policy!("4503599627370496/1s"), policy!("1/1d")], "4503599627370496/1d"),
+        ] {
+            assert_eq!(Policy::covering(&policies).unwrap().to_string(), covering, "{policies:?}");
+        }
+        assert!(Policy::covering([]).is_err());
     }
 }

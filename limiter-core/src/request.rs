@@ -1,4 +1,4 @@
-//! The builders that a limiter's methods return. Each is also a future.
+#![doc = include_str!("request/guide.md")]
 
 mod all_of;
 mod call;
@@ -13,7 +13,7 @@ mod wait;
 
 pub use all_of::{AllOf, Background, Part, PartOutcome};
 pub use many::AcquireMany;
-pub use permit::{Permit, PermitGuard, PermitRequest};
+pub use permit::{Permit, PermitDecision, PermitGuard, PermitRequest};
 pub use reset::Reset;
 pub use run::Request;
 pub use settle::Settle;

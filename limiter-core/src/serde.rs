@@ -1,14 +1,17 @@
-//! Serde support. [`Policy`] documents the format.
+//! Serde support. [`Policy`] and [`Decision`] document their formats.
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Duration;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeStruct, Serializer};
 
+use crate::decision::Decision;
 use crate::limit::Limit;
 use crate::policy::{Counting, Policy};
+use crate::status::{LimitStatus, Status};
 use crate::time::Window;
 
 macro_rules! as_text {
@@ -77,10 +80,73 @@ impl<'de> Deserialize<'de> for Policy {
     }
 }
 
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Writes the usage of one limit.
+fn counts<S: SerializeStruct>(
+    out: &mut S,
+    usage: &LimitStatus,
+    retry_after: Option<Duration>,
+    reset_after: Duration,
+) -> Result<(), S::Error> {
+    out.serialize_field("limit", &usage.limit().max())?;
+    out.serialize_field("used", &usage.used())?;
+    out.serialize_field("remaining", &usage.remaining())?;
+    out.serialize_field("retry_after_us", &retry_after.map(micros))?;
+    out.serialize_field("refill_after_us", &micros(usage.refill_after()))?;
+    out.serialize_field("reset_after_us", &micros(reset_after))
+}
+
+impl Serialize for LimitStatus {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = serializer.serialize_struct("LimitStatus", 8)?;
+        counts(&mut out, self, self.retry_after(), self.reset_after())?;
+        out.serialize_field("window_us", &self.limit().window().as_micros())?;
+        out.serialize_field("resolution_us", &self.limit().resolution().map(micros))?;
+        out.end()
+    }
+}
+
+/// Writes the usage of the binding limit, and of each.
+fn usage<S: SerializeStruct>(
+    out: &mut S,
+    status: &Status,
+    limits: &[LimitStatus],
+    binding: usize,
+    retry_after: Option<Duration>,
+) -> Result<(), S::Error> {
+    if let Some(binding) = limits.get(binding) {
+        counts(out, binding, retry_after, status.reset_after())?;
+    }
+    out.serialize_field("at_us", &status.at().as_micros())?;
+    out.serialize_field("limits", limits)
+}
+
+impl Serialize for Status {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = serializer.serialize_struct("Status", 8)?;
+        usage(&mut out, self, &self.limits(), self.binding_index(), None)?;
+        out.end()
+    }
+}
+
+impl Serialize for Decision {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut out = serializer.serialize_struct("Decision", 9)?;
+        out.serialize_field("allowed", &self.allowed())?;
+        usage(&mut out, self.status(), &self.limits(), self.binding_index(), self.retry_after())?;
+        out.end()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::policy;
+    use crate::store::{Facts, LogFacts, Op, Outcome, Usage, decide};
+    use crate::time::Timestamp;
 
     #[test]
     fn policies_round_trip_and_reject_nonsense() {
@@ -102,5 +168,24 @@ mod tests {
         }
         let error = serde_json::from_str::<Policy>("7").unwrap_err().to_string();
         assert!(error.contains("expected limits as in \"5/10s, 100/1h\""), "{error}");
+    }
+    #[test]
+    fn a_decision_is_written_in_microseconds() {
+        let policy = policy!("2/1s, 9/1h~1m");
+        let at = |micros| Timestamp::from_micros(micros).unwrap();
+        let used = |used| Usage { used, oldest: at(200_000), blocker: at(200_000) };
+        let log = LogFacts { now: at(500_000), newest: Some(at(400_000)), usage: [used(2), used(2)].into() };
+        let facts = Facts { admitted: false, refundable: false, outcome: Outcome::Nothing, log };
+        let denied = decide(&Op::acquire("", &policy), facts);
+        let usage = r#""limit":2,"used":2,"remaining":0,"retry_after_us":700000,"refill_after_us":700000"#;
+        let limits = concat!(
+            r#""reset_after_us":900000,"window_us":1000000,"resolution_us":null},{"limit":9,"used":2,"remaining":7,"#,
+            r#""retry_after_us":null,"refill_after_us":3599700000,"reset_after_us":3599900000,"#,
+            r#""window_us":3600000000,"resolution_us":60000000}]"#
+        );
+        let all = format!(r#"{usage},"reset_after_us":3599900000,"at_us":500000,"limits":[{{{usage},{limits}}}"#);
+        assert_eq!(serde_json::to_string(&denied).unwrap(), format!(r#"{{"allowed":false,{all}"#));
+        let waits_for_nothing = all.replace(r#""retry_after_us":700000"#, r#""retry_after_us":null"#);
+        assert_eq!(serde_json::to_string(denied.status()).unwrap(), format!("{{{waits_for_nothing}"));
     }
 }

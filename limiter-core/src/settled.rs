@@ -1,5 +1,6 @@
 //! The results of settlements.
 
+use crate::decision::Decision;
 use crate::facts::SettlementFacts;
 use crate::settlement::Settlement;
 use crate::status::Status;
@@ -22,8 +23,8 @@ impl Settled {
     }
 
     /// Returns the result of a settlement that came too late, after the cost was recorded.
-    pub(crate) fn recorded_as(status: Status) -> Self {
-        Self { applied: false, recorded: true, status }
+    pub(crate) fn recorded_as(record: Decision) -> Self {
+        Self { applied: false, recorded: true, status: record.into_status() }
     }
 
     /// Returns whether it took effect. `false` if the log no longer held the entry; nothing changed then.

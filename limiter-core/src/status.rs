@@ -15,7 +15,8 @@ use crate::time::{Timestamp, Window};
 /// [`refill_after`](Self::refill_after) describe the *binding* limit, which is the one with the least remaining. The first
 /// in the policy's order wins ties. [`limits`](Self::limits) returns the values of every limit.
 ///
-/// All durations start at [`at`](Self::at) and are whole microseconds.
+/// All durations start at [`at`](Self::at) and are whole microseconds. The feature `serde` writes it like a
+/// [`Decision`](crate::Decision), without `allowed`.
 #[derive(Clone)]
 pub struct Status {
     now: Timestamp,

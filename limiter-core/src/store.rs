@@ -8,7 +8,16 @@
 //!    the rule.
 //!
 //! A store receives an [`Op`] or a [`Settlement`] and returns [`Facts`] or [`SettlementFacts`]. [`decide`] and
-//! [`Settled::new`](crate::Settled::new) turn facts into the values that callers see.
+//! [`Settled::new`](crate::Settled::new) turn facts into the values that callers see. A store built on [`Log`] needs nothing else of
+//! this module. The rest is for few:
+//!
+//! | item | needed by |
+//! |---|---|
+//! | [`Retention`], [`Merging`] | a store with its own representation of a log: which entries an append drops, and which it merges |
+//! | [`LogPlace`] | a store whose parts fail alone, such as a cluster |
+//! | [`WindowStore::try_decide`], [`Otherwise`], [`attempt`] | a store that often decides without waiting, and wrappers that forward it |
+//! | [`SyncStore::prefetch`](crate::SyncStore::prefetch) | a synchronous store whose look-ups miss the cache |
+//! | [`Op::is_status`] | wrappers that count decisions |
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use limiter_core::{BoxFuture, Decision, Error, ErrorKind, SharedStore, internal};
+use limiter_core::{BoxFuture, Decision, Error, ErrorKind, SharedStore};
 use tokio::time::{Instant, timeout};
 
 /// A decision that takes longer is slow.
@@ -77,7 +77,7 @@ impl Subject {
         let begun = Instant::now();
         let (outcome, at) = match timeout(self.bound + SLACK, call).await {
             Ok(Ok(decision)) => {
-                let at = internal::entry_time(&decision).unwrap_or(decision.at());
+                let at = decision.appended_at().unwrap_or(decision.at());
                 (Seen::Ok(decision.allowed()), Some(at.as_micros()))
             }
             Ok(Err(error)) => (Seen::Err(error.kind()), None),

@@ -74,7 +74,7 @@ fn run_row(row: &Row<'_>, limiter: &Limiter<MemoryStore>) -> Result<RowResult, E
         Action::Peek => limiter.peek(row.key).cost(row.cost).at(row.at).now(),
         Action::Record => limiter.record(row.key).cost(row.cost).at(row.at).now(),
         Action::Reset => {
-            limiter.reset(row.key).now();
+            limiter.reset(row.key).now()?;
             return Ok(RowResult::Reset);
         }
     };

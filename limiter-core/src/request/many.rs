@@ -1,9 +1,7 @@
 //! The builder for a batch of acquires.
 
 use std::collections::HashMap;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::{fmt, mem};
+use std::fmt;
 
 use futures_util::{StreamExt, stream};
 
@@ -24,7 +22,7 @@ const WIDTH: usize = 256;
 /// How many calls of a batch on a synchronous store are prepared together: few enough that their logs stay in the cache.
 const PREFETCH: usize = 64;
 
-/// A batch of acquires with its options: a builder that is also a future.
+/// A batch of acquires with its options.
 ///
 /// `.await` it, or call [`now`](Self::now) on a synchronous store. It returns one result for each acquire, in the order given.
 /// The decisions are those of the acquires one by one, in that order.
@@ -41,8 +39,6 @@ const PREFETCH: usize = 64;
 #[must_use = "a batch does nothing until it is awaited, or `now` is called"]
 pub struct AcquireMany<'a, S, B> {
     calls: Vec<Call<'a, S, B>>,
-    /// The boxed future of the calls that the store did not answer at once.
-    running: Option<BoxFuture<'a, Vec<Result<Decision, Error>>>>,
 }
 
 impl<S> Limiter<S> {
@@ -62,7 +58,7 @@ impl<S> Limiter<S> {
             call.cost = cost;
             call
         });
-        AcquireMany { calls: calls.collect(), running: None }
+        AcquireMany { calls: calls.collect() }
     }
 }
 
@@ -101,38 +97,17 @@ impl<'a, S, B> AcquireMany<'a, S, B> {
     }
 }
 
-impl<'a, S, B> Future for AcquireMany<'a, S, B>
-where
-    S: WindowStore,
-    B: AsRef<[u8]> + Send + Sync + Unpin + 'a,
-{
+impl<'a, S: WindowStore, B: AsRef<[u8]> + Send + Sync + 'a> IntoFuture for AcquireMany<'a, S, B> {
     type Output = Vec<Result<Decision, Error>>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { calls, running } = &mut *self;
-        if let Some(running) = running {
-            return running.as_mut().poll(context);
-        }
-        let mut results = Vec::with_capacity(calls.len());
-        let mut left = mem::take(calls).into_iter();
-        while let Some(call) = left.as_slice().first() {
-            let Some(result) = call.try_decide() else { break };
-            results.push(result);
-            left.next();
-        }
-        if left.len() == 0 {
-            return Poll::Ready(results);
-        }
-        let left: Vec<_> = left.collect();
-        running.insert(Box::pin(decide_all(left, results))).as_mut().poll(context)
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(decide_all(self.calls))
     }
 }
 
-/// Makes the calls: those on one key in order, those on different keys concurrently. Returns `results` followed by their results.
-async fn decide_all<S, B>(
-    calls: Vec<Call<'_, S, B>>,
-    mut results: Vec<Result<Decision, Error>>,
-) -> Vec<Result<Decision, Error>>
+/// Makes the calls: those on one key in order, those on different keys concurrently.
+async fn decide_all<S, B>(calls: Vec<Call<'_, S, B>>) -> Vec<Result<Decision, Error>>
 where
     S: WindowStore,
     B: AsRef<[u8]> + Send + Sync,
@@ -154,8 +129,7 @@ where
     });
     let mut done: Vec<_> = stream::iter(futures).buffer_unordered(WIDTH).concat().await;
     done.sort_unstable_by_key(|(place, _)| *place);
-    results.extend(done.into_iter().map(|(_, result)| result));
-    results
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 impl<S, B> fmt::Debug for AcquireMany<'_, S, B> {

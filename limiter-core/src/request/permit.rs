@@ -2,15 +2,13 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll, ready};
 
 use super::call::Call;
 use super::run::Request;
 use super::settle::Settle;
-use super::verb::{Acquire, AcquireWithin, Costs};
+use super::verb::{Acquire, AcquireWithin, Acquires};
 use super::view::Target;
 use crate::clock::BoxFuture;
 use crate::decision::Decision;
@@ -21,18 +19,23 @@ use crate::settlement::Receipt;
 use crate::store::{SyncStore, WindowStore};
 use crate::verdict::Denied;
 
-/// An acquire that returns a [`Permit`] if it is admitted, or [`Denied`].
+/// An acquire that returns a [`PermitDecision`].
 ///
 /// `.await` it, or call [`now`](Self::now) on a synchronous store.
 ///
 /// # Errors
-/// The same as for [`Request`]. A denial is not an error: it is the `Err` of the inner `Result`.
+/// The same as for [`Request`]. A denial is not an error.
 ///
 /// # Cancel safety
 /// See [`Limiter`]. If the acquire was made before the future is dropped, its charge stays.
 #[must_use = "a request does nothing until it is awaited, or `now` is called"]
 #[derive(Debug)]
 pub struct PermitRequest<'a, S, B, V>(Request<'a, S, B, V>);
+
+/// The decision on an acquire that asked for a [`Permit`]. Dereferences to the [`Decision`].
+#[must_use = "a decision says whether to proceed"]
+#[derive(Debug)]
+pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 
 /// An admitted acquire, which can be settled or refunded later.
 ///
@@ -50,10 +53,10 @@ pub struct PermitRequest<'a, S, B, V>(Request<'a, S, B, V>);
 /// # use limiter_core::{Limiter, policy};
 /// # use limiter_testkit::ReferenceStore as MemoryStore;
 /// # let chat = Limiter::new("chat", policy!("10000/1m"), MemoryStore::new());
-/// match chat.acquire("customer 7").cost(4_000).permit().now()? {
+/// match chat.acquire("customer 7").cost(4_000).permit().now()?.into_result() {
 ///     Ok(permit) => {
 ///         // The response used fewer tokens than reserved.
-///         let settled = permit.settle(1_250).now();
+///         let settled = permit.settle(1_250).now()?;
 ///         assert_eq!(settled.status().remaining(), 8_750);
 ///     }
 ///     Err(denied) => println!("retry in {:?}", denied.retry_after()),
@@ -76,75 +79,85 @@ pub struct Permit<'a, S> {
     decision: Decision,
 }
 
-impl<'a, S, B> Request<'a, S, B, Acquire> {
-    /// Returns a [`Permit`] instead of a decision if the acquire is admitted.
-    pub fn permit(self) -> PermitRequest<'a, S, B, Acquire> {
+impl<'a, S, B, V: Acquires> Request<'a, S, B, V> {
+    /// Returns a [`PermitDecision`] instead of a decision: an acquire that can be settled or refunded if it is admitted.
+    pub fn permit(self) -> PermitRequest<'a, S, B, V> {
         PermitRequest(self.kept())
     }
 }
 
-impl<'a, S, B> Request<'a, S, B, AcquireWithin> {
-    /// Returns a [`Permit`] instead of a decision if the acquire is admitted.
-    pub fn permit(self) -> PermitRequest<'a, S, B, AcquireWithin> {
-        PermitRequest(self.kept())
-    }
-}
-
-impl<'a, S, B> PermitRequest<'a, S, B, Acquire> {
+impl<'a, S, B: AsRef<[u8]> + Clone> PermitRequest<'a, S, B, Acquire> {
     /// Acquires on a synchronous store, without a future.
     ///
     /// # Errors
     /// The same as for [`Request::now`].
-    pub fn now(self) -> Result<Result<Permit<'a, S>, Denied>, Error>
+    pub fn now(self) -> Result<PermitDecision<'a, S>, Error>
     where
         S: SyncStore,
-        B: AsRef<[u8]> + Clone,
     {
         let call = self.0.call().clone();
-        permit(&call, self.0.now()?)
+        PermitDecision::new(&call, self.0.now()?)
     }
 }
 
-impl<'a, S, B> PermitRequest<'a, S, B, AcquireWithin> {
+impl<'a, S, B: AsRef<[u8]> + Clone> PermitRequest<'a, S, B, AcquireWithin> {
     /// Acquires on a synchronous store and blocks the thread while it waits.
     ///
     /// # Errors
     /// The same as for [`Request::blocking`].
-    pub fn blocking(self) -> Result<Result<Permit<'a, S>, Denied>, Error>
+    pub fn blocking(self) -> Result<PermitDecision<'a, S>, Error>
     where
         S: SyncStore,
-        B: AsRef<[u8]> + Clone,
     {
         let call = self.0.call().clone();
-        permit(&call, self.0.blocking()?)
+        PermitDecision::new(&call, self.0.blocking()?)
     }
 }
 
-fn permit<'a, S>(
-    call: &Call<'a, S, impl AsRef<[u8]>>,
-    decision: Decision,
-) -> Result<Result<Permit<'a, S>, Denied>, Error> {
-    let decision = match decision.into_result() {
-        Ok(admitted) => admitted.into_decision(),
-        Err(denied) => return Ok(Err(denied)),
-    };
-    Permit::of_entry(Target::of(call), decision).map(Ok).ok_or_else(|| {
-        let text = "the store admitted an acquire but returned no entry for it";
-        Error::new(ErrorKind::Inconsistent, text).with_log(call.op().log)
-    })
-}
-
-impl<'a, S, B, V> Future for PermitRequest<'a, S, B, V>
+impl<'a, S, B, V> IntoFuture for PermitRequest<'a, S, B, V>
 where
     S: WindowStore,
     B: AsRef<[u8]> + Clone + Send + Sync + Unpin + 'a,
-    V: Costs,
+    V: Acquires,
 {
-    type Output = Result<Result<Permit<'a, S>, Denied>, Error>;
+    type Output = Result<PermitDecision<'a, S>, Error>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let decision = ready!(Pin::new(&mut self.0).poll(context))?;
-        Poll::Ready(permit(self.0.call(), decision))
+    fn into_future(self) -> Self::IntoFuture {
+        let call = self.0.call().clone();
+        Box::pin(async move { PermitDecision::new(&call, self.0.await?) })
+    }
+}
+
+impl<'a, S> PermitDecision<'a, S> {
+    fn new(call: &Call<'a, S, impl AsRef<[u8]>>, decision: Decision) -> Result<Self, Error> {
+        let admitted = match decision.into_result() {
+            Ok(admitted) => admitted.into_decision(),
+            Err(denied) => return Ok(Self(Err(denied))),
+        };
+        Permit::of_entry(Target::of(call), admitted).map(|permit| Self(Ok(permit))).ok_or_else(|| {
+            let text = "the store admitted an acquire but returned no entry for it";
+            Error::new(ErrorKind::Inconsistent, text).with_log(call.op().log)
+        })
+    }
+
+    /// Returns the permit, or the error [`Denied`], for `?`. See [`Decision::into_result`].
+    ///
+    /// # Errors
+    /// [`Denied`] if the acquire was denied.
+    pub fn into_result(self) -> Result<Permit<'a, S>, Denied> {
+        self.0
+    }
+}
+
+impl<S> Deref for PermitDecision<'_, S> {
+    type Target = Decision;
+
+    fn deref(&self) -> &Decision {
+        match &self.0 {
+            Ok(permit) => &permit.decision,
+            Err(denied) => denied,
+        }
     }
 }
 

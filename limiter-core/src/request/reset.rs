@@ -1,8 +1,6 @@
 //! The builder for resets.
 
 use std::fmt;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use crate::clock::BoxFuture;
 use crate::error::Error;
@@ -15,7 +13,7 @@ use crate::store::{SyncStore, WindowStore};
 /// `.await` it, or call [`now`](Self::now) on a synchronous store. Its output is whether there was a log.
 ///
 /// # Errors
-/// The future returns an error if the store fails. [`now`](Self::now) cannot fail.
+/// If the store fails, which a synchronous store cannot.
 ///
 /// # Cancel safety
 /// See [`Limiter`].
@@ -23,42 +21,35 @@ use crate::store::{SyncStore, WindowStore};
 pub struct Reset<'a, S, B> {
     limiter: &'a Limiter<S>,
     key: B,
-    running: Option<BoxFuture<'a, Result<bool, Error>>>,
 }
 
 impl<S> Limiter<S> {
     /// Removes the whole log of a key. The output is `false` if there was none.
     #[inline]
     pub fn reset<K: Key>(&self, key: K) -> Reset<'_, S, K::Bytes> {
-        Reset { limiter: self, key: key.to_key(), running: None }
+        Reset { limiter: self, key: key.to_key() }
     }
 }
 
-impl<'a, S, B> Reset<'a, S, B> {
-    /// Resets on a synchronous store, without a future. Returns `false` if there was no log.
-    pub fn now(self) -> bool
+impl<S, B: AsRef<[u8]>> Reset<'_, S, B> {
+    /// Resets on a synchronous store, without a future.
+    ///
+    /// # Errors
+    /// Never fails. All verbs return a `Result`.
+    pub fn now(self) -> Result<bool, Error>
     where
         S: SyncStore,
-        B: AsRef<[u8]>,
     {
-        self.limiter.store.reset_now(self.limiter.log(&self.key))
+        Ok(self.limiter.store.reset_now(self.limiter.log(&self.key)))
     }
 }
 
-impl<'a, S, B> Future for Reset<'a, S, B>
-where
-    S: WindowStore,
-    B: AsRef<[u8]> + Clone + Send + Sync + Unpin + 'a,
-{
+impl<'a, S: WindowStore, B: AsRef<[u8]> + Send + Sync + 'a> IntoFuture for Reset<'a, S, B> {
     type Output = Result<bool, Error>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { limiter, key, running } = &mut *self;
-        let start = || -> BoxFuture<'a, _> {
-            let (limiter, key) = (*limiter, key.clone());
-            Box::pin(async move { limiter.store.reset(limiter.log(&key)).await })
-        };
-        running.get_or_insert_with(start).as_mut().poll(context)
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(async move { self.limiter.store.reset(self.limiter.log(&self.key)).await })
     }
 }
 

@@ -1,8 +1,6 @@
 //! The builder for settlements and refunds.
 
 use std::fmt;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use super::call::Call;
 use crate::clock::BoxFuture;
@@ -17,13 +15,13 @@ use crate::settlement::{Receipt, Settlement};
 use crate::store::{SyncStore, WindowStore};
 use crate::time::Timestamp;
 
-/// A settlement or a refund: a builder that is also a future.
+/// A settlement or a refund with its options.
 ///
 /// `.await` it, or call [`now`](Self::now) on a synchronous store. The output says whether it took effect, and reports the
 /// usage afterwards. Both take a single round trip.
 ///
 /// # Errors
-/// The future returns an error if the store fails. [`now`](Self::now) cannot fail.
+/// If the store fails, which a synchronous store cannot.
 ///
 /// # Cancel safety
 /// See [`Limiter`].
@@ -35,7 +33,6 @@ pub struct Settle<'a, S, B> {
     /// Whether the receipt is one. Otherwise it only names an entry that has none.
     is_valid: bool,
     or_record: bool,
-    running: Option<BoxFuture<'a, Result<Settled, Error>>>,
 }
 
 impl<S> Limiter<S> {
@@ -60,7 +57,7 @@ impl<S> Limiter<S> {
 
 impl<'a, S, B> Settle<'a, S, B> {
     pub(super) fn new(call: Call<'a, S, B>, receipt: Receipt, cost: u64) -> Self {
-        Self { call: Call { cost, ..call }, receipt, is_valid: true, or_record: false, running: None }
+        Self { call: Call { cost, ..call }, receipt, is_valid: true, or_record: false }
     }
 
     /// Sets the policy whose usage is reported. Default: the limiter's policy.
@@ -87,29 +84,53 @@ impl<'a, S, B> Settle<'a, S, B> {
         self.is_valid = is_valid;
         self
     }
+}
 
+impl<S, B: AsRef<[u8]>> Settle<'_, S, B> {
     /// Settles on a synchronous store, without a future.
-    pub fn now(self) -> Settled
+    ///
+    /// # Errors
+    /// Never fails. All verbs return a `Result`.
+    pub fn now(self) -> Result<Settled, Error>
     where
         S: SyncStore,
-        B: AsRef<[u8]>,
     {
-        let (settlement, store) = (settlement(&self.call, self.receipt), &self.call.limiter.store);
+        let (settlement, store) = (self.settlement(), &self.call.limiter.store);
         let facts = if self.is_valid {
             store.settle_now(&settlement)
         } else {
             SettlementFacts { applied: false, log: store.apply_now(&peek(&settlement)).log }
         };
         let settled = Settled::new(&settlement, facts);
-        let record = self.or_record && came_too_late(&self.call, self.receipt, &settled);
-        let recorded = record.then(|| self.call.decide_now().ok()).flatten();
-        recorded.map_or(settled, |decision| Settled::recorded_as(decision.into_status()))
+        if self.came_too_late(&settled) { self.call.decide_now().map(Settled::recorded_as) } else { Ok(settled) }
     }
-}
 
-fn settlement<'a, S>(call: &'a Call<'_, S, impl AsRef<[u8]>>, receipt: Receipt) -> Settlement<'a> {
-    let op = call.op();
-    Settlement { at: op.at, ..Settlement::new(op.log, op.policy, receipt, op.cost) }
+    async fn settled(self) -> Result<Settled, Error>
+    where
+        S: WindowStore,
+    {
+        let (settlement, store) = (self.settlement(), &self.call.limiter.store);
+        let facts = if self.is_valid {
+            store.settle(settlement).await?
+        } else {
+            SettlementFacts { applied: false, log: store.apply(peek(&settlement)).await?.log }
+        };
+        facts.verify(&settlement)?;
+        let settled = Settled::new(&settlement, facts);
+        if self.came_too_late(&settled) { self.call.decide().await.map(Settled::recorded_as) } else { Ok(settled) }
+    }
+
+    fn settlement(&self) -> Settlement<'_> {
+        let op = self.call.op();
+        Settlement { at: op.at, ..Settlement::new(op.log, op.policy, self.receipt, op.cost) }
+    }
+
+    /// Returns whether the entry counts no longer, and another one is to count in its place.
+    fn came_too_late(&self, settled: &Settled) -> bool {
+        // With a resolution, an entry counts for longer than its receipt is valid.
+        let counts = self.call.op().retention().window.counts(self.receipt.at(), settled.status().at());
+        self.or_record && !settled.applied() && !counts && self.call.cost > 0
+    }
 }
 
 /// Returns the operation that reports the same usage and changes nothing.
@@ -118,40 +139,12 @@ fn peek<'a>(settlement: &Settlement<'a>) -> Op<'a> {
     Op { log, at, ..Op::peek("", policy) }
 }
 
-/// Returns whether the entry counts no longer, and another one is to count in its place.
-fn came_too_late<S>(call: &Call<'_, S, impl AsRef<[u8]>>, receipt: Receipt, settled: &Settled) -> bool {
-    // Under a resolution, an entry counts for longer than its receipt is valid.
-    let counts = call.op().retention().window.counts(receipt.at(), settled.status().at());
-    !settled.applied() && !counts && call.cost > 0
-}
-
-impl<'a, S, B> Future for Settle<'a, S, B>
-where
-    S: WindowStore,
-    B: AsRef<[u8]> + Clone + Send + Sync + Unpin + 'a,
-{
+impl<'a, S: WindowStore, B: AsRef<[u8]> + Send + Sync + 'a> IntoFuture for Settle<'a, S, B> {
     type Output = Result<Settled, Error>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { call, receipt, is_valid, or_record, running } = &mut *self;
-        let start = || -> BoxFuture<'a, _> {
-            let (call, receipt, is_valid, or_record) = (call.clone(), *receipt, *is_valid, *or_record);
-            Box::pin(async move {
-                let (settlement, store) = (settlement(&call, receipt), &call.limiter.store);
-                let facts = if is_valid {
-                    store.settle(settlement).await?
-                } else {
-                    SettlementFacts { applied: false, log: store.apply(peek(&settlement)).await?.log }
-                };
-                facts.verify(&settlement)?;
-                let settled = Settled::new(&settlement, facts);
-                if or_record && came_too_late(&call, receipt, &settled) {
-                    return Ok(Settled::recorded_as(call.decide().await?.into_status()));
-                }
-                Ok(settled)
-            })
-        };
-        running.get_or_insert_with(start).as_mut().poll(context)
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.settled())
     }
 }
 

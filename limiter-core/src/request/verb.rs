@@ -15,6 +15,9 @@ pub trait Costs: Verb {}
 /// The kind of a request that never sleeps: all but [`AcquireWithin`].
 pub trait NeverWaits: Verb {}
 
+/// The kind of a request that may be for a permit.
+pub trait Acquires: Costs {}
+
 #[derive(Clone, Copy, Debug)]
 pub enum Acquire {}
 
@@ -61,3 +64,6 @@ impl NeverWaits for Acquire {}
 impl NeverWaits for Peek {}
 impl NeverWaits for Record {}
 impl NeverWaits for Status {}
+
+impl Acquires for Acquire {}
+impl Acquires for AcquireWithin {}

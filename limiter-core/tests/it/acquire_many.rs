@@ -110,9 +110,9 @@ fn a_batch_decides_like_its_acquires_one_by_one() {
         });
         let expected = shown(expected.collect());
         assert_eq!(shown(of!(now).now()), expected, "{round}");
-        assert_eq!(shown(block_on(of!(awaited))), expected, "{round}");
-        assert_eq!(shown(block_on(of!(slow))), expected, "{round}");
-        assert_eq!(shown(block_on(of!(sometimes))), expected, "{round}");
+        assert_eq!(shown(block_on(of!(awaited).into_future())), expected, "{round}");
+        assert_eq!(shown(block_on(of!(slow).into_future())), expected, "{round}");
+        assert_eq!(shown(block_on(of!(sometimes).into_future())), expected, "{round}");
         for answer in expected.iter().flatten() {
             allowed[usize::from(answer.allowed)] += 1;
         }

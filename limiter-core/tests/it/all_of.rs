@@ -106,7 +106,7 @@ fn advisory_calls_come_last_and_kept_charges_are_charged_once() {
         }
         drop(denied);
         assert_eq!([used(&five), used(&two), used(&trial)], [1, 1, 0]);
-        assert!(block_on(two.reset("k")).unwrap() && block_on(calls().decide()).unwrap());
+        assert!(block_on(two.reset("k").into_future()).unwrap() && block_on(calls().decide()).unwrap());
         assert_eq!([used(&five), used(&two), used(&trial)], [2, 2, 1]);
     }
 }

@@ -70,12 +70,14 @@ fn without_a_future_the_answers_are_the_same() {
     let first = limiter.acquire("k").cost(2).at(at(0)).now().unwrap();
     let receipt = first.receipt().unwrap();
     assert_eq!((first.used(), limiter.peek("k").cost(2).at(at(1)).now().unwrap().allowed()), (2, false));
-    assert_eq!(limiter.settle("k", receipt, 1).at(at(1)).now().status().used(), 1);
-    assert_eq!(limiter.record("k").cost(9).at(at(1)).now().unwrap().used(), 3);
+    assert_eq!(limiter.settle("k", receipt, 1).at(at(1)).now().unwrap().status().used(), 1);
+    let record = limiter.record("k").cost(9).at(at(1)).now().unwrap();
+    assert_eq!((record.used(), record.allowed(), record.is_denied()), (3, false, false));
+    assert!(record.into_result().is_ok(), "a record is never denied");
     assert_eq!(limiter.status("k").at(at(1)).now().unwrap().used(), 3);
     // The record alone reaches the maximum, so the older entry has been dropped.
-    assert!(!limiter.refund("k", receipt).at(at(1)).now().applied());
-    assert!(limiter.reset("k").now() && !limiter.reset("k").now());
+    assert!(!limiter.refund("k", receipt).at(at(1)).now().unwrap().applied());
+    assert_eq!([limiter.reset("k").now().unwrap(), limiter.reset("k").now().unwrap()], [true, false]);
 }
 
 #[test]

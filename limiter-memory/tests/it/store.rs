@@ -109,7 +109,7 @@ fn a_key_keeps_its_log_when_it_is_moved() {
     let len = || limiter.store().len();
     assert!((0..6_000).all(acquire));
     // Of keys that shared a place the first is gone, and the others move there.
-    assert!((0..3_000_u32).all(|key| limiter.reset(key.to_le_bytes()).now()));
+    assert!((0..3_000_u32).all(|key| limiter.reset(key.to_le_bytes()).now().unwrap()));
     assert_eq!(len(), 3_000);
     assert!((3_000..6_000).all(acquire));
     assert!(!(3_000..6_000).any(acquire));
@@ -119,7 +119,7 @@ fn a_key_keeps_its_log_when_it_is_moved() {
     assert!((6_000..40_000).all(acquire));
     assert!(!(3_000..40_000).any(acquire));
     assert_eq!(len(), 37_000);
-    assert!((0..40_000_u32).all(|key| limiter.reset(key.to_le_bytes()).now() == (key >= 3_000)));
+    assert!((0..40_000_u32).all(|key| limiter.reset(key.to_le_bytes()).now().unwrap() == (key >= 3_000)));
     assert!(limiter.store().is_empty());
 }
 
@@ -266,7 +266,7 @@ fn limiters_of_different_names_share_no_log_and_a_hit_costs_no_allocation() {
         }
         let more = measure(|| assert!(limiters.iter().all(|limiter| limiter.peek(key).now().is_ok())));
         assert_eq!(more.count_total, 0, "{key}");
-        assert!(limiters[1].reset(key).now());
+        assert!(limiters[1].reset(key).now().unwrap());
         let used: Vec<u64> = limiters.iter().map(|limiter| limiter.status(key).now().unwrap().used()).collect();
         assert_eq!(used, [1, 0, 3], "{key}");
     }

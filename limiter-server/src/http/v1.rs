@@ -204,10 +204,7 @@ async fn decide(op: Op, limiter: &Limiter, key: &KeyBuf, request: &ApiRequest, c
             let acquire = if let Some(id) = request.id() { acquire.idempotency_key(id) } else { acquire };
             let acquire = acquire.within(Duration::from_millis(request.wait_ms.unwrap_or(0)));
             // A permit has a receipt with a resolution, too.
-            Ok(match acquire.permit().await? {
-                Ok(permit) => permit.decision().clone(),
-                Err(denied) => denied.into_decision(),
-            })
+            Ok(acquire.permit().await?.clone())
         }
     }
 }

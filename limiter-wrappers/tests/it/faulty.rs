@@ -53,6 +53,6 @@ pub(crate) fn traffic<S: SyncStore>(limiter: &Limiter<S>) {
     let _ = limiter.status(SECRET).now().unwrap();
     let _ = limiter.record("other").cost(7).now().unwrap();
     let _ = limiter.refund(SECRET, first.receipt().unwrap()).now();
-    limiter.reset(SECRET).now();
+    let _ = limiter.reset(SECRET).now();
     limiter.acquire(SECRET).cost(6).now().unwrap_err();
 }

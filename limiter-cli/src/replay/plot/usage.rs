@@ -79,7 +79,7 @@ impl KeyUsage {
     pub(super) fn reset(&mut self, at: u64) -> anyhow::Result<()> {
         self.advance(at)?;
         for log in &self.logs {
-            log.reset(LOG).now();
+            log.reset(LOG).now()?;
         }
         Ok(())
     }

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use limiter_core::store::{At, LogKey, Mode, Op, Settlement, decide};
-use limiter_core::{
-    Decision, Denied, Error, ErrorKind, Limiter, Name, Receipt, SharedStore, Timestamp, WindowStore as _,
-};
+use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Receipt, SharedStore, Timestamp, WindowStore as _};
 
 use super::call_result::{CallResult, Decided, RawFacts, Settled, StoreResult};
 use super::case::CaseId;
@@ -193,10 +191,7 @@ async fn by_limiter(store: &SharedStore, op: Op<'_>) -> Result<Decision, Error> 
         }};
     }
     match op.mode {
-        Mode::Acquire if op.keep => {
-            let permit = call!(acquire).permit().await?;
-            Ok(permit.map_or_else(Denied::into_decision, |permit| permit.decision().clone()))
-        }
+        Mode::Acquire if op.keep => Ok(call!(acquire).permit().await?.clone()),
         Mode::Acquire => call!(acquire).await,
         Mode::Peek => call!(peek).await,
         Mode::Record => call!(record).await,
