@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use limiter_core::request::{Part, PartOutcome};
-use limiter_core::{Decision, LimitStatus, Limiter, SharedStore, Status, Timestamp, ceil_secs};
+use limiter_core::{Decision, LimitStatus, Limiter, SharedStore, Status, Timestamp, WindowStore, ceil_secs};
 
 use self::list::List;
 pub use self::names::Names;
@@ -130,10 +130,13 @@ impl RateLimitHeaders {
     /// # Ok::<(), exact_limiter::Error>(())
     /// ```
     pub fn write<S>(&self, headers: &mut HeaderMap, limiter: &Limiter<S>, decision: &Decision) {
-        let names = Cow::Owned(Names::of_decision(limiter, decision));
-        let seen = Seen { names, status: decision.status(), decision: Some(decision) };
-        self.make(&std::iter::once(seen), None).append(headers);
+        self.of_decision(Names::of_decision(limiter, decision), decision).append(headers);
         add_retry_after(decision.retry_after_secs(), headers);
+    }
+
+    pub(crate) fn of_decision(&self, names: Names, decision: &Decision) -> Values {
+        let seen = Seen { names: Cow::Owned(names), status: decision.status(), decision: Some(decision) };
+        self.make(&std::iter::once(seen), None)
     }
 
     /// Writes the fields of several calls in their order, each with the names of its limiter's own policy, and `Retry-After` if a
@@ -144,8 +147,15 @@ impl RateLimitHeaders {
         calls: impl Iterator<Item = (&'a Names, &'a Part<'l, SharedStore>)> + Clone,
         retry_after: Option<Duration>,
     ) {
-        self.make(&calls.filter_map(|(names, part)| Seen::of(names, part)), None).append(headers);
+        self.of_calls(calls).append(headers);
         add_retry_after(retry_after.map(|wait| ceil_secs(wait).max(1)), headers);
+    }
+
+    pub(crate) fn of_calls<'a, 'l: 'a, S: WindowStore>(
+        &self,
+        calls: impl Iterator<Item = (&'a Names, &'a Part<'l, S>)> + Clone,
+    ) -> Values {
+        self.make(&calls.filter_map(|(names, part)| Seen::of(names, part)), None)
     }
 
     /// Makes the fields of a response.
@@ -225,7 +235,7 @@ struct Seen<'a> {
 
 impl<'a> Seen<'a> {
     /// `names` are those under the limiter's own policy.
-    fn of(names: &'a Names, part: &'a Part<'_, SharedStore>) -> Option<Self> {
+    fn of<S>(names: &'a Names, part: &'a Part<'_, S>) -> Option<Self> {
         let decision = match part.outcome()? {
             PartOutcome::Charged(decision) | PartOutcome::Denied(decision) => Some(decision),
             PartOutcome::Uncharged(_) | PartOutcome::Failed(_) => None,

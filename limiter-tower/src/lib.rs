@@ -26,11 +26,12 @@ mod rules;
 mod rulings;
 mod service;
 
-/// The crate `http`, whose types this crate's API takes.
+/// The crate `http`, whose types this crate's API takes. Those that most programs need are at the root, too.
 pub use http;
+pub use http::{HeaderMap, HeaderName, StatusCode};
 
 pub use builder::LayerBuilder;
-pub use charges::Charges;
+pub use charges::{Charges, ChargesGuard};
 pub use failure::StoreFailure;
 #[cfg(feature = "tonic")]
 pub use grpc::GrpcStatus;

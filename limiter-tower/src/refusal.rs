@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use limiter_core::{Decision, Error, Limiter, ceil_secs};
+use limiter_core::request::PartOutcome;
+use limiter_core::{AllOf, Decision, Error, ErrorKind, Limiter, WindowStore, ceil_secs};
 
-use crate::headers::Names;
+use crate::headers::{Names, RateLimitHeaders, Values};
+
+/// How long a client is asked to wait after a failure of the store that nobody chose a wait for.
+pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
 /// Why a request is refused.
 #[derive(Debug)]
@@ -27,33 +31,88 @@ pub struct Refusal {
     cause: Cause,
     retry_after: Option<Duration>,
     violated: Vec<String>,
+    /// What a layer adds to the response itself.
+    pub(crate) fields: Values,
+}
+
+/// Fails closed: 503 with `Retry-After: 1`, or 413 for a cost that exceeds a limit.
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self::of_calls(Vec::new(), None, vec![error], |_| PAUSE)
+    }
 }
 
 impl Refusal {
-    pub(crate) const fn new(cause: Cause, retry_after: Option<Duration>, violated: Vec<String>) -> Self {
-        Self { cause, retry_after, violated }
+    pub(crate) fn new(cause: Cause, retry_after: Option<Duration>, violated: Vec<String>) -> Self {
+        Self { cause, retry_after, violated, fields: Values::default() }
+    }
+
+    /// Returns the refusal of calls of which one denies or failed. `pause` returns how long to wait after an error of a store.
+    pub(crate) fn of_calls(
+        violated: Vec<String>,
+        retry_after: Option<Duration>,
+        errors: Vec<Error>,
+        pause: impl Fn(&Error) -> Duration,
+    ) -> Self {
+        // Nothing else matters to a request that can never fit.
+        if errors.iter().any(|error| error.kind() == ErrorKind::CostExceedsLimit) {
+            return Self::new(Cause::CostExceedsLimit, None, violated);
+        }
+        let Some(error) = errors.into_iter().next() else {
+            return Self::new(Cause::Denied, retry_after, violated);
+        };
+        let pause = pause(&error);
+        Self::new(Cause::StoreFailed(error), Some(pause), Vec::new())
     }
 
     /// Returns the refusal of a denied decision, for handlers that limit and answer like the layer.
     ///
-    /// The feature `axum` makes it a response: problem details with `Retry-After`.
+    /// [`response`](Self::response) makes it a response, and the feature `axum` does so with problem details and the default
+    /// [rate limit fields](crate::RateLimitHeaders). An [`Error`] becomes a refusal as well, so `?` returns both from a handler.
     ///
     /// ```
-    /// # use exact_limiter::{Error, Limiter};
+    /// # use exact_limiter::Limiter;
     /// use limiter_tower::Refusal;
     ///
-    /// async fn handler(search: &Limiter, customer: u64) -> Result<Result<String, Refusal>, Error> {
+    /// async fn handler(search: &Limiter, customer: u64) -> Result<String, Refusal> {
     ///     let decision = search.acquire(customer).await?;
-    ///     Ok(match decision.into_result() {
-    ///         Ok(admitted) => Ok(format!("{} left", admitted.remaining())),
-    ///         Err(denied) => Err(Refusal::denied(search, &denied)),
-    ///     })
+    ///     let admitted = decision.into_result().map_err(|denied| Refusal::denied(search, &denied))?;
+    ///     Ok(format!("{} left", admitted.remaining()))
     /// }
     /// # let _ = handler;
     /// ```
     #[must_use]
     pub fn denied<S>(limiter: &Limiter<S>, decision: &Decision) -> Self {
-        Self::new(Cause::Denied, decision.retry_after(), Names::of_decision(limiter, decision).denying(decision))
+        let names = Names::of_decision(limiter, decision);
+        let refusal = Self::new(Cause::Denied, decision.retry_after(), names.denying(decision));
+        Self { fields: RateLimitHeaders::default().of_decision(names, decision), ..refusal }
+    }
+
+    /// Returns the refusal of a decision over several limiters, like [`denied`](Self::denied). Its `Retry-After` is the longest wait.
+    ///
+    /// ```
+    /// # use exact_limiter::{AllOf, Limiter};
+    /// use limiter_tower::Refusal;
+    ///
+    /// async fn handler(customers: &Limiter, models: &Limiter, customer: u64) -> Result<&'static str, Refusal> {
+    ///     let mut all = AllOf::new().with(customers.acquire(customer)).with(models.acquire("large").cost(4_000));
+    ///     if all.decide().await? { Ok("an answer") } else { Err(Refusal::of(&all)) }
+    /// }
+    /// # let _ = handler;
+    /// ```
+    #[must_use]
+    pub fn of<S: WindowStore + Clone>(all: &AllOf<'_, S>) -> Self {
+        let calls: Vec<_> = all.parts().iter().map(|part| (Names::of_call(part), part)).collect();
+        let denying = calls.iter().filter(|(_, part)| part.denies());
+        let errors = denying.clone().filter_map(|(_, part)| match part.outcome()? {
+            // The error stays with the call.
+            PartOutcome::Failed(error) => Some(Error::new(error.kind(), error.to_string())),
+            _ => None,
+        });
+        let violated = denying.flat_map(|(names, part)| names.violated_by(part)).collect();
+        let refusal = Self::of_calls(violated, all.retry_after(), errors.collect(), |_| PAUSE);
+        let fields = RateLimitHeaders::default().of_calls(calls.iter().map(|(names, part)| (names, *part)));
+        Self { fields, ..refusal }
     }
 
     /// Returns the cause.

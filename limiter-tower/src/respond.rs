@@ -45,10 +45,20 @@ impl<B: From<Vec<u8>>> Respond<B> for Problem {
     }
 }
 
+impl Refusal {
+    /// Returns the response that the layer sends: what `respond` makes of the refusal, `Retry-After` and the rate limit fields.
+    pub fn response<B>(self, respond: &impl Respond<B>) -> Response<B> {
+        let mut response = respond.respond(&self);
+        add_retry_after(self.retry_after_secs(), response.headers_mut());
+        self.fields.add(response.status(), response.headers_mut());
+        response
+    }
+}
+
 #[cfg(feature = "axum")]
 impl axum::response::IntoResponse for Refusal {
     fn into_response(self) -> axum::response::Response {
-        Problem.respond(&self)
+        self.response(&Problem)
     }
 }
 

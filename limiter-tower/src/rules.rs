@@ -16,7 +16,7 @@ use crate::failure::StoreFailure;
 use crate::head::{RequestHead, ResponseHead};
 use crate::headers::Policies;
 use crate::observation::Observation;
-use crate::refusal::{Cause, Refusal};
+use crate::refusal::{Cause, PAUSE, Refusal};
 use crate::rule::{ActualCost, Rule};
 use crate::rulings::{Applied, Rulings};
 
@@ -161,22 +161,15 @@ impl Rules {
         let violated = self.policies.violated(&self.list, rulings);
         let retry_after = rulings.together.retry_after();
         let errors: Vec<Error> = std::iter::from_fn(|| rulings.together.take_error()).collect();
-        // Nothing else matters to a request that can never fit.
-        if errors.iter().any(|error| error.kind() == ErrorKind::CostExceedsLimit) {
-            return Refusal::new(Cause::CostExceedsLimit, None, violated);
-        }
-        let Some(error) = errors.into_iter().next() else {
-            return Refusal::new(Cause::Denied, retry_after, violated);
-        };
-        let wait = self.failure.closes(&error).unwrap_or(Duration::from_secs(1));
-        Refusal::new(Cause::StoreFailed(error), Some(wait), Vec::new())
+        let pause = |error: &Error| self.failure.closes(error).unwrap_or(PAUSE);
+        Refusal::of_calls(violated, retry_after, errors, pause)
     }
 
     /// Returns the charges that the handler settles.
     pub(crate) fn charges(&self, rulings: &Rulings<'_>) -> Option<Charges> {
         let any = self.list.iter().any(|rule| rule.handler_settles);
         let settled = |(rule, part): (&Rule, &_)| if rule.handler_settles { Part::permit(part) } else { None };
-        any.then(|| Charges::new(rulings.parts(&self.list).filter_map(settled)))
+        any.then(|| Charges::new(rulings.parts(&self.list).filter_map(settled), self.background.clone()))
     }
 
     /// Whether a response or its absence may change a charge.

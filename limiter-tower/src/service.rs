@@ -14,7 +14,7 @@ use tower_service::Service;
 
 use crate::builder::LayerBuilder;
 use crate::head::{RequestHead, ResponseHead};
-use crate::headers::{Values, add_retry_after};
+use crate::headers::Values;
 use crate::respond::{Problem, Respond};
 use crate::rulings::Rulings;
 
@@ -45,11 +45,9 @@ impl<R> Config<R> {
     {
         let values = self.values(rulings);
         if rulings.refuses() {
-            let refusal = self.rules.refusal(rulings);
-            let mut response = self.respond.respond(&refusal);
-            add_retry_after(refusal.retry_after_secs(), response.headers_mut());
-            values.add(response.status(), response.headers_mut());
-            return State::Refused { response: Some(response) };
+            let mut refusal = self.rules.refusal(rulings);
+            refusal.fields = values;
+            return State::Refused { response: Some(refusal.response(&self.respond)) };
         }
         if let Some(charges) = self.rules.charges(rulings) {
             request.extensions_mut().insert(charges);

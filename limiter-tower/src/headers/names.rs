@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::HeaderValue;
 use limiter_core::request::{Part, PartOutcome};
-use limiter_core::{Decision, Limit, LimitStatus, Limiter, Policy, SharedStore, ceil_secs};
+use limiter_core::{Decision, Limit, LimitStatus, Limiter, Policy, ceil_secs};
 
 use super::list::List;
 use crate::rule::Rule;
@@ -35,6 +35,11 @@ impl Names {
         Self::of_limits(limiter.name().as_str(), policy.and_then(Policy::name), &limits)
     }
 
+    /// Returns the names for a call, under the policy that it is made with.
+    pub(crate) fn of_call<S>(part: &Part<'_, S>) -> Self {
+        Self::new(part.limiter().name().as_str(), part.own_policy().unwrap_or(part.limiter().policy()))
+    }
+
     /// A limit is called like its limiter and its policy, and by its window if there are several.
     fn of_limits(limiter: &str, policy: Option<&str>, limits: &[Limit]) -> Self {
         let mut base = percent_encoded(limiter);
@@ -58,7 +63,7 @@ impl Names {
     }
 
     /// Returns these names, unless the call has a policy of another name.
-    pub(super) fn for_call(&self, part: &Part<'_, SharedStore>) -> Cow<'_, Self> {
+    pub(super) fn for_call<S>(&self, part: &Part<'_, S>) -> Cow<'_, Self> {
         let other = part.own_policy().map(|policy| Self::new(&self.limiter, policy));
         other.map_or(Cow::Borrowed(self), Cow::Owned)
     }
@@ -70,7 +75,7 @@ impl Names {
         denying.map(|(name, _)| name.clone()).collect()
     }
 
-    fn violated_by(&self, part: &Part<'_, SharedStore>) -> Vec<String> {
+    pub(crate) fn violated_by<S>(&self, part: &Part<'_, S>) -> Vec<String> {
         match part.outcome() {
             Some(PartOutcome::Denied(decision)) => self.denying(decision),
             Some(PartOutcome::Failed(_)) => {

@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use axum::Router;
-use axum::response::{IntoResponse, Redirect};
+use axum::extract::State;
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get as on_get;
-use limiter_core::{Counting, Limit, Limiter, MAX_COST, policy};
+use limiter_core::{AllOf, Counting, Error, ErrorKind, Limit, Limiter, MAX_COST, policy};
 use limiter_testkit::MockClock;
 use limiter_tower::key::{Constant, PeerAddress};
 use limiter_tower::{Charge, HeaderFormat, LimitLayer, RateLimitHeaders, Refusal, ResetForm, Rule};
 use sfv::FieldType;
 
-use crate::common::{CLOSED, REJECT, Reply, get, get_with, hello, rule, store};
+use crate::common::{CLOSED, Does, REJECT, Reply, get, get_with, hello, remote, rule, store};
 
 fn limited(name: &str, limits: impl limiter_core::IntoPolicy) -> (Router, MockClock) {
     let (rule, clock) = rule(name, limits);
@@ -149,28 +150,52 @@ async fn the_limiter_comes_first_where_policies_have_the_same_name() {
     assert_eq!(get(&app).await.problem()["violated-policies"], serde_json::json!(["chat-free", "search-free"]));
 }
 
+async fn search(State(limiter): State<Limiter>) -> Result<Response, Refusal> {
+    let decision = limiter.acquire("k").await?;
+    let mut response = "hello".into_response();
+    RateLimitHeaders::default().write(response.headers_mut(), &limiter, &decision);
+    decision.into_result().map(|_| response).map_err(|denied| Refusal::denied(&limiter, &denied))
+}
+
+/// `decide` would return the first error; here they stay with their calls.
+async fn both(State((one, two, cost)): State<(Limiter, Limiter, u64)>) -> Result<&'static str, Refusal> {
+    let mut all = AllOf::new().with(one.acquire("k").cost(cost)).with(two.acquire("k").cost(cost));
+    if all.decide_with(|_| false, std::future::pending()).await { Ok("hello") } else { Err(Refusal::of(&all)) }
+}
+
+async fn compare(layer: &Router, handler: &Router, statuses: &[u16]) {
+    for status in statuses {
+        let (expected, found) = (get(layer).await, get(handler).await);
+        assert_eq!((expected.status, found.status), (*status, *status));
+        assert_eq!((found.headers, found.body), (expected.headers, expected.body));
+    }
+}
+
 #[tokio::test]
 async fn a_handler_answers_like_the_layer() {
-    let fields = RateLimitHeaders::default().x_rate_limit(ResetForm::UnixTime);
     for policy in [policy!("1/10s"), policy!("1/10s, 3/1m").with_name("free")] {
         let (by_layer, by_handler) = (rule("search", policy.clone()).0, Limiter::new("search", policy, store().0));
-        let handler = move || {
-            let limiter = by_handler.clone();
-            async move {
-                let decision = limiter.acquire("k").await.unwrap();
-                let mut response = match decision.clone().into_result() {
-                    Ok(_) => "hello".into_response(),
-                    Err(denied) => Refusal::denied(&limiter, &denied).into_response(),
-                };
-                fields.write(response.headers_mut(), &limiter, &decision);
-                response
-            }
-        };
-        let (layer, handler) = (with_fields(by_layer, fields), Router::new().route("/", on_get(handler)));
-        for _ in 0..3 {
-            let (expected, found) = (get(&layer).await, get(&handler).await);
-            assert_eq!((found.status, found.headers, found.body), (expected.status, expected.headers, expected.body));
+        let handler = Router::new().route("/", on_get(search)).with_state(by_handler);
+        compare(&hello(LimitLayer::new([by_layer], CLOSED)), &handler, &[200, 429, 429]).await;
+    }
+    for (cost, does, status) in [(4, Does::Answer, 429), (6, Does::Answer, 413), (4, Does::Refuse, 503)] {
+        let [layer, [one, two]] = [(); 2].map(|()| {
+            let (store_of_second, second) = remote("second", policy!("9/1m"));
+            store_of_second.set(does);
+            [Limiter::new("first", policy!("5/1m, 7/1h"), store().0), second]
+        });
+        let rules =
+            layer.map(|limiter| Rule::new(limiter, Constant::new("k"), REJECT).charge(move |_| Charge::units(cost)));
+        let layer = hello(LimitLayer::new(rules, CLOSED));
+        let handler = Router::new().route("/", on_get(both)).with_state((one, two, cost));
+        if status == 429 {
+            assert_eq!((get(&layer).await.status, get(&handler).await.status), (200, 200));
         }
+        compare(&layer, &handler, &[status; 2]).await;
+    }
+    let refusal = |kind| Refusal::from(Error::new(kind, ""));
+    for (kind, status, wait) in [(ErrorKind::CostExceedsLimit, 413, None), (ErrorKind::Timeout, 503, Some(1))] {
+        assert_eq!((refusal(kind).status().as_u16(), refusal(kind).retry_after_secs()), (status, wait));
     }
 }
 

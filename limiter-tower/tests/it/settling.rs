@@ -1,6 +1,7 @@
 //! Charging what a request turned out to cost.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -10,6 +11,7 @@ use axum::response::IntoResponse;
 use axum::routing::get as on_get;
 use axum::{Extension, Router};
 use exact_limiter::MemoryStore;
+use futures::StreamExt;
 use http::Request;
 use http_body_util::BodyExt;
 use limiter_core::store::LogKey;
@@ -112,6 +114,35 @@ async fn a_handler_settles_when_it_knows() {
     let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
     assert!(response.into_body().frame().await.unwrap().is_ok());
     assert_eq!(used(&limiter).await, 403);
+}
+
+#[tokio::test]
+async fn a_stream_is_charged_what_was_sent_whoever_ends_it() {
+    let [(_, tokens), (_, calls)] = [(); 2].map(|()| remote("limit", policy!("1000/1m")));
+    let rules = [rule(&tokens).charge(|_| Charge::units(400)), rule(&calls)].map(Rule::settle_in_handler);
+    let handler = |Extension(charges): Extension<Charges>| async move {
+        let sent = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&sent);
+        let guard = charges.settle_on_drop(move |charge| match charge.decision().used() {
+            1 => 1,
+            _ => counted.load(Ordering::Relaxed),
+        });
+        Body::from_stream(futures::stream::iter(["a ", "b ", "c"]).map(move |word| {
+            let _owned = &guard;
+            sent.fetch_add(1, Ordering::Relaxed);
+            Ok::<_, std::io::Error>(word)
+        }))
+    };
+    let app = Router::new().route("/", on_get(handler)).layer(LimitLayer::new(rules, CLOSED));
+    assert_eq!(get(&app).await.body, "a b c");
+    eventually(async || used(&tokens).await == 3).await;
+    let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+    let mut body = response.into_body();
+    assert!(body.frame().await.unwrap().is_ok());
+    assert_eq!(used(&tokens).await, 403);
+    drop(body);
+    eventually(async || used(&tokens).await == 4).await;
+    assert_eq!(used(&calls).await, 2);
 }
 
 #[tokio::test(start_paused = true)]

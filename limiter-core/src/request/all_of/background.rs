@@ -21,7 +21,8 @@ impl Background {
         Self(Arc::new(spawn))
     }
 
-    pub(super) fn run(&self, refund: BoxFuture<'static, ()>) {
+    /// Runs a refund or a settlement.
+    pub fn run(&self, refund: BoxFuture<'static, ()>) {
         (self.0)(refund);
     }
 }
