@@ -1,31 +1,40 @@
-//! A gateway to a language model, limited in memory or over Redis, with limits that are loaded again when their file changes:
-//! `cargo run --example gateway --all-features -- [limits.json] [memory | redis://…] [127.0.0.1:8080]`
+//! A gateway to language models, with a policy for each customer, in memory or over Redis. It loads its limits again when their file
+//! changes. Run it with
 //!
-//! - `POST /chat` streams the answer. It reserves tokens for the longest one and charges what was streamed, also if the client
+//! ```text
+//! cargo run --example gateway --all-features -- [limits.json] [memory | redis://…] [127.0.0.1:8080]
+//! curl -N -H 'x-api-key: k7' -d 'one two three' localhost:8080/chat
+//! ```
+//!
+//! - `POST /chat` streams the answer. It reserves tokens for the longest one and charges what was streamed, even if the client
 //!   hangs up.
+//! - `POST /embed/{model}` charges the customer and the model, or neither.
+//! - `GET /image/{subject}` waits for up to two seconds until it fits, and costs nothing if it fails.
+//! - `GET /usage` is the customer's usage as JSON.
 //! - `POST /login` counts the failures of an account and all attempts from an address.
-//! - `GET /search` waits for up to two seconds until it fits.
 //! - `GET /metrics` is Prometheus text.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::extract::{Path, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use exact_limiter::request::PermitDecision;
+use axum::{Extension, Json, Router};
 use exact_limiter::wrappers::Stack;
 use exact_limiter::wrappers::observe::{Metrics, ObservedStore, Report};
-use exact_limiter::{Error, Limiter, MemoryStore, Policy, RedisStore, SharedStore};
+use exact_limiter::{AllOf, Error, Limiter, MemoryStore, Policy, RedisStore, SharedStore, Status};
 use futures::{Stream, StreamExt, stream};
-use limiter_tower::key::{Header, PeerAddress, RequestKey};
-use limiter_tower::{ActualCost, LimitLayer, MissingKey, RateLimitHeaders, Refusal, Rule, StoreFailure};
+use limiter_tower::key::{self, Header, PeerAddress};
+use limiter_tower::{
+    ActualCost, Charge, Charges, HeaderName, LimitLayer, MissingKey, Refusal, Rule, StatusCode, StoreFailure,
+};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::Deserialize;
 use tokio::sync::watch;
@@ -33,100 +42,99 @@ use tower::ServiceExt;
 
 type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
-const CUSTOMER: HeaderName = HeaderName::from_static("x-api-key");
-const ACCOUNT: HeaderName = HeaderName::from_static("x-account");
-
-/// The longest answer. Each chat reserves that many tokens.
-const LONGEST: u32 = 400;
+/// The tokens of the longest answer.
+const LONGEST: u64 = 400;
 
 /// The limits of a file, such as [`DEFAULT`].
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Limits {
-    chat: Policy,
+    customers: HashMap<String, Policy>, // by API key
+    models: Policy,
+    images: Policy,
     account: Policy,
     address: Policy,
-    search: Policy,
 }
 
-const DEFAULT: &str = r#"{"chat": "1000/1m, 50000/24h", "account": "5/15m", "address": "50/15m", "search": "5/10s"}"#;
+const DEFAULT: &str = r#"{
+    "customers": {"k7": "1000/1m, 50000/1d", "k9": "4000/1m"},
+    "models": "10000/1m", "images": "5/10s", "account": "5/15m", "address": "50/15m"
+}"#;
 
-impl Limits {
-    fn parse(text: &str) -> Result<Self> {
-        let limits: Self = serde_json::from_str(text)?;
-        let fits = limits.chat.limits().iter().all(|limit| limit.max() >= u64::from(LONGEST));
-        if fits {
-            Ok(limits)
-        } else {
-            Err(format!("the limits of chat must admit an answer of {LONGEST} tokens").into())
-        }
-    }
+struct Gateway {
+    customers: HashMap<String, Arc<Policy>>,
+    tokens: Limiter,
+    models: Limiter,
+    images: Limiter,
 }
 
-/// Returns the routes under these limits. The store has the logs, so new routes over it continue them.
-fn routes(limits: Limits, store: &SharedStore) -> Router {
+/// The customer of a request.
+#[derive(Clone)]
+struct Customer {
+    key: String,
+    policy: Arc<Policy>,
+}
+
+/// Returns the routes with these limits. The store has the logs, so new routes over it continue them.
+fn routes(limits: Limits, store: &SharedStore) -> Result<Router> {
     let limiter = |name, policy| Limiter::new(name, policy, store.clone());
     let failure = || StoreFailure::Closed { retry_after: Duration::from_secs(1) };
-    let anonymous = || MissingKey::Reject(StatusCode::UNAUTHORIZED);
+    let unknown = || MissingKey::Reject(StatusCode::UNAUTHORIZED);
 
-    let account = Rule::new(limiter("account", limits.account), Header::new(ACCOUNT), anonymous())
+    let account = Header::new(HeaderName::from_static("x-account"));
+    let account = Rule::new(limiter("account", limits.account), account, unknown())
         .settle(|response| if response.status().is_success() { ActualCost::Reset } else { ActualCost::AsCharged });
-    let address = Rule::new(limiter("address", limits.address), PeerAddress::new(), anonymous()).keep_charge();
+    let address = Rule::new(limiter("address", limits.address), PeerAddress::new(), unknown()).keep_charge();
     let login_layer = LimitLayer::new([account, address], failure());
 
-    let customer = Header::new(CUSTOMER).or(PeerAddress::new());
-    let search_rule = Rule::new(limiter("search", limits.search), customer, anonymous());
-    let search_layer = LimitLayer::builder([search_rule], failure()).within(Duration::from_secs(2)).build();
+    // Each customer brings a policy. The limiter's own keeps what any of them counts.
+    let tokens = limiter("tokens", Policy::covering(limits.customers.values())?);
+    let chat = Rule::new(tokens.clone(), key::Extension::new(|customer: &Customer| customer.key.clone()), unknown())
+        .charge(|head| match head.extensions().get::<Customer>() {
+            // A reservation above the smallest limit could never fit.
+            Some(Customer { policy, .. }) => Charge::units(LONGEST.min(policy.smallest_max())).under(policy.clone()),
+            None => Charge::units(1),
+        })
+        .settle_in_handler();
+    let chat_layer = LimitLayer::new([chat], failure());
 
-    Router::new()
-        .route("/chat", post(chat).with_state(limiter("chat", limits.chat)))
-        .route("/login", post(login).layer(login_layer))
-        .route("/search", get(|| async { "nothing found\n" }).layer(search_layer))
-}
-
-async fn login(password: String) -> (StatusCode, &'static str) {
-    if password == "open sesame" {
-        (StatusCode::OK, "welcome\n")
-    } else {
-        (StatusCode::UNAUTHORIZED, "wrong password\n")
-    }
-}
-
-async fn chat(State(limiter): State<Limiter>, headers: HeaderMap, prompt: String) -> Response {
-    let Some(customer) = headers.get(CUSTOMER) else { return StatusCode::UNAUTHORIZED.into_response() };
-    let permit = match limiter
-        .acquire(customer.as_bytes())
-        .cost(u64::from(LONGEST))
-        .permit()
-        .await
-        .map(PermitDecision::into_result)
-    {
-        Ok(Ok(permit)) => permit.into_owned(),
-        Ok(Err(denied)) => {
-            let mut response = Refusal::denied(&limiter, &denied).into_response();
-            RateLimitHeaders::default().write(response.headers_mut(), &limiter, &denied);
-            return response;
-        }
-        Err(error) => return unavailable(&error),
-    };
-    let mut fields = HeaderMap::new();
-    RateLimitHeaders::default().write(&mut fields, &limiter, permit.decision());
-    let streamed = Arc::new(AtomicU64::new(0));
-    // The body owns the charge. It is dropped after the last token, or when the client hangs up.
-    let charge = permit.settle_on_drop(streamed.clone(), |settling| {
-        tokio::spawn(async { settling.await.inspect_err(|error| eprintln!("a chat stays charged in full: {error}")) });
+    let gateway = Arc::new(Gateway {
+        customers: limits.customers.into_iter().map(|(key, policy)| (key, Arc::new(policy))).collect(),
+        tokens,
+        models: limiter("models", limits.models),
+        images: limiter("images", limits.images),
     });
-    let tokens = model(&prompt).inspect(move |_| {
+    let for_customers = Router::new()
+        .route("/chat", post(chat_handler).layer(chat_layer))
+        .route("/embed/{model}", post(embed))
+        .route("/image/{subject}", get(image))
+        .route("/usage", get(usage))
+        .route_layer(from_fn_with_state(gateway.clone(), authenticate))
+        .with_state(gateway);
+    Ok(for_customers.route("/login", post(login).layer(login_layer)))
+}
+
+/// Finds the customer of an API key. Without it, a client could escape its limit with another key for each request.
+async fn authenticate(State(gateway): State<Arc<Gateway>>, mut request: Request, next: Next) -> Response {
+    let key = request.headers().get("x-api-key").and_then(|key| key.to_str().ok());
+    let Some((key, policy)) = key.and_then(|key| gateway.customers.get_key_value(key)) else {
+        return StatusCode::UNAUTHORIZED.into_response();
+    };
+    request.extensions_mut().insert(Customer { key: key.clone(), policy: policy.clone() });
+    next.run(request).await
+}
+
+async fn chat_handler(Extension(charges): Extension<Charges>, prompt: String) -> Body {
+    let streamed = Arc::new(AtomicU64::new(0));
+    let counted = streamed.clone();
+    // The body owns the charge. It is dropped after the last token, or when the client hangs up.
+    let charge = charges.settle_on_drop(move |_| counted.load(Ordering::Relaxed));
+    let tokens = model(&prompt).map(move |token| {
         let _owned = &charge;
         streamed.fetch_add(1, Ordering::Relaxed);
+        Ok::<_, Infallible>(token)
     });
-    (fields, Body::from_stream(tokens.map(Ok::<_, Infallible>))).into_response()
-}
-
-/// Fails closed. The error does not print the key.
-fn unavailable(error: &Error) -> Response {
-    eprintln!("{error}");
-    (StatusCode::SERVICE_UNAVAILABLE, [("retry-after", "1")], "try again\n").into_response()
+    Body::from_stream(tokens)
 }
 
 /// Stands in for a language model: it repeats the prompt, a word each 50 ms.
@@ -136,6 +144,49 @@ fn model(prompt: &str) -> impl Stream<Item = String> + use<> {
         tokio::time::sleep(Duration::from_millis(50)).await;
         word
     })
+}
+
+async fn embed(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(customer): Extension<Customer>,
+    Path(model): Path<String>,
+    text: String,
+) -> Result<String, Refusal> {
+    let tokens = text.split_whitespace().count().max(1) as u64;
+    // The model comes last: a customer without tokens never charges it.
+    let mut both = AllOf::new()
+        .with(gateway.tokens.acquire(&customer.key).policy(&customer.policy).cost(tokens))
+        .with(gateway.models.acquire(&model).cost(tokens));
+    if both.decide().await? { Ok(format!("{tokens} vectors\n")) } else { Err(Refusal::of(&both)) }
+}
+
+async fn image(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(customer): Extension<Customer>,
+    Path(subject): Path<String>,
+) -> Result<(StatusCode, &'static str), Refusal> {
+    let acquire = gateway.images.acquire(&customer.key).within(Duration::from_secs(2));
+    let permit = acquire.permit().await?.into_result().map_err(|denied| Refusal::denied(&gateway.images, &denied))?;
+    if subject != "nothing" {
+        return Ok((StatusCode::OK, "an image\n"));
+    }
+    let _ = permit.refund().await?;
+    Ok((StatusCode::BAD_GATEWAY, "the model has drawn nothing\n"))
+}
+
+async fn usage(
+    State(gateway): State<Arc<Gateway>>,
+    Extension(customer): Extension<Customer>,
+) -> Result<Json<Status>, Refusal> {
+    Ok(Json(gateway.tokens.status(&customer.key).policy(&customer.policy).await?))
+}
+
+async fn login(password: String) -> (StatusCode, &'static str) {
+    if password == "open sesame" {
+        (StatusCode::OK, "welcome\n")
+    } else {
+        (StatusCode::UNAUTHORIZED, "wrong password\n")
+    }
 }
 
 /// Opens a store, and returns how to update its metrics.
@@ -151,14 +202,18 @@ async fn open(url: &str) -> Result<(SharedStore, Arc<dyn Fn() + Send + Sync>), E
     Ok((store.clone(), Arc::new(move || store.report(&metrics))))
 }
 
+fn parsed(text: &str, store: &SharedStore) -> Result<Router> {
+    routes(serde_json::from_str(text)?, store)
+}
+
 /// Loads the limits again whenever their file has changed. A file with an error changes nothing.
 async fn reload(file: String, store: SharedStore, current: watch::Sender<Router>) {
     let mut seen = None;
     loop {
         let text = std::fs::read_to_string(&file).map_err(|error| error.to_string());
         if seen.as_ref() != Some(&text) {
-            match text.clone().map_err(Into::into).and_then(|text| Limits::parse(&text)) {
-                Ok(limits) => drop(current.send(routes(limits, &store))),
+            match text.clone().map_err(Into::into).and_then(|text| parsed(&text, &store)) {
+                Ok(routes) => drop(current.send(routes)),
                 Err(error) => eprintln!("{file}: {error}. The limits stay as they are"),
             }
             seen = Some(text);
@@ -169,10 +224,7 @@ async fn reload(file: String, store: SharedStore, current: watch::Sender<Router>
 
 /// Returns the service: each request goes to the current routes.
 fn service(current: watch::Receiver<Router>) -> Router {
-    Router::new().fallback(move |request: Request| {
-        let routes = current.borrow().clone();
-        routes.oneshot(request)
-    })
+    Router::new().fallback(move |request: Request| current.borrow().clone().oneshot(request))
 }
 
 #[tokio::main]
@@ -181,7 +233,7 @@ async fn main() -> Result<()> {
     let (file, url, address) = (args.next(), args.next(), args.next());
     let recorder = PrometheusBuilder::new().set_buckets(&[0.0001, 0.001, 0.01, 0.1])?.install_recorder()?;
     let (store, report) = open(url.as_deref().unwrap_or("memory")).await?;
-    let (sender, current) = watch::channel(routes(Limits::parse(DEFAULT)?, &store));
+    let (sender, current) = watch::channel(parsed(DEFAULT, &store)?);
     if let Some(file) = file {
         tokio::spawn(reload(file, store, sender));
     }
@@ -206,11 +258,9 @@ mod tests {
 
     use super::*;
 
-    /// Returns the routes over a store in memory, and its clock.
-    fn gateway() -> (Router, MockClock) {
-        let clock = MockClock::new();
-        let store: SharedStore = Arc::new(WithClock::new(MemoryStore::new(), clock.clone()));
-        (routes(Limits::parse(DEFAULT).unwrap(), &store), clock)
+    /// Returns the routes over a store with these limits in place of some.
+    fn gateway(store: SharedStore, replaced: &str, limits: &str) -> Router {
+        parsed(&DEFAULT.replace(replaced, limits), &store).unwrap()
     }
 
     async fn send(gateway: &Router, request: &str, header: (&'static str, &str), body: &'static str) -> Response {
@@ -221,20 +271,28 @@ mod tests {
         gateway.clone().oneshot(request).await.unwrap()
     }
 
-    async fn chat(gateway: &Router, prompt: &'static str) -> Response {
-        send(gateway, "POST /chat", ("x-api-key", "k7"), prompt).await
+    async fn ask(gateway: &Router, request: &str, key: &str, body: &'static str) -> Response {
+        send(gateway, request, ("x-api-key", key), body).await
     }
 
     async fn login(gateway: &Router, account: &str, password: &'static str) -> Response {
         send(gateway, "POST /login", ("x-account", account), password).await
     }
 
-    async fn search(gateway: &Router) -> StatusCode {
-        send(gateway, "GET /search", ("x-api-key", "k7"), "").await.status()
+    async fn image(gateway: &Router) -> StatusCode {
+        ask(gateway, "GET /image/cat", "k7", "").await.status()
     }
 
-    async fn text(body: Body) -> String {
-        String::from_utf8(axum::body::to_bytes(body, usize::MAX).await.unwrap().into()).unwrap()
+    async fn text(response: Response) -> String {
+        let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        String::from_utf8(body.into()).unwrap()
+    }
+
+    /// Returns the customer's usage of its first limit.
+    async fn used(gateway: &Router, key: &str) -> u64 {
+        let usage: serde_json::Value =
+            serde_json::from_str(&text(ask(gateway, "GET /usage", key, "").await).await).unwrap();
+        usage["limits"][0]["used"].as_u64().unwrap()
     }
 
     /// Waits until a condition holds.
@@ -252,32 +310,47 @@ mod tests {
 
     #[tokio::test]
     async fn a_chat_is_charged_what_was_streamed_even_if_the_client_hangs_up() {
-        let store: SharedStore = Arc::new(MemoryStore::new());
-        let gateway = routes(Limits::parse(DEFAULT).unwrap(), &store);
-        let usage = Limiter::new("chat", exact_limiter::policy!("1000/1h"), store);
-        let used = || async { usage.status("k7").await.unwrap().used() };
+        let gateway = gateway(Arc::new(MemoryStore::new()), "1000/1m", "1000/1h");
+        let answer = ask(&gateway, "POST /chat", "k7", "one two three").await;
+        assert_eq!(answer.headers()["ratelimit"], r#""tokens-1h";r=600;t=3600, "tokens-1d";r=49600;t=86400"#);
+        assert_eq!(text(answer).await, "one two three ");
+        until(|| used(&gateway, "k7"), |used| *used == 3).await;
 
-        let answer = chat(&gateway, "one two three").await;
-        assert_eq!(answer.headers()["ratelimit"], r#""chat-1m";r=600;t=60, "chat-1d";r=49600;t=86400"#);
-        assert_eq!(text(answer.into_body()).await, "one two three ");
-        until(used, |used| *used == 3).await;
-
-        let mut tokens = chat(&gateway, "a b c d e f g").await.into_body().into_data_stream();
+        let mut tokens = ask(&gateway, "POST /chat", "k7", "a b c d e").await.into_body().into_data_stream();
         assert_eq!(tokens.next().await.unwrap().unwrap(), "a ");
-        assert_eq!(used().await, 403);
+        assert_eq!(used(&gateway, "k7").await, 403);
         drop(tokens);
-        until(used, |used| *used == 4).await;
+        until(|| used(&gateway, "k7"), |used| *used == 4).await;
 
-        let answers = [chat(&gateway, "a").await, chat(&gateway, "a").await];
-        let denied = chat(&gateway, "a").await;
+        let answers = [ask(&gateway, "POST /chat", "k7", "a").await, ask(&gateway, "POST /chat", "k7", "a").await];
+        let denied = ask(&gateway, "POST /chat", "k7", "a").await;
         assert_eq!((denied.status(), answers[1].status()), (StatusCode::TOO_MANY_REQUESTS, StatusCode::OK));
         assert!(denied.headers().contains_key("retry-after"), "{:?}", denied.headers());
-        assert!(text(denied.into_body()).await.contains(r#""violated-policies":["chat-1m"]"#));
+        assert!(text(denied).await.contains(r#""violated-policies":["tokens-1h"]"#));
+        assert_eq!(ask(&gateway, "POST /chat", "k9", "a").await.status(), StatusCode::OK, "with another policy");
+        assert_eq!(ask(&gateway, "POST /chat", "k8", "a").await.status(), StatusCode::UNAUTHORIZED);
+    }
+
+    #[tokio::test]
+    async fn an_embedding_charges_the_customer_and_the_model_or_neither() {
+        let gateway = gateway(Arc::new(MemoryStore::new()), "10000/1m", "7/1h");
+        for (key, status) in [("k7", 200), ("k9", 200), ("k9", 429)] {
+            let answer = ask(&gateway, "POST /embed/large", key, "one two three").await;
+            assert_eq!(answer.status(), status);
+            if status == 429 {
+                assert_eq!(answer.headers()["retry-after"], "3600");
+                assert!(text(answer).await.contains(r#""violated-policies":["models"]"#));
+            }
+        }
+        assert_eq!([used(&gateway, "k7").await, used(&gateway, "k9").await], [3, 3]);
+        let too_long = ask(&gateway, "POST /embed/small", "k7", "1 2 3 4 5 6 7 8").await;
+        assert_eq!((too_long.status(), used(&gateway, "k7").await), (StatusCode::PAYLOAD_TOO_LARGE, 3));
     }
 
     #[tokio::test]
     async fn a_good_login_forgets_the_failures_of_its_account_but_not_of_its_address() {
-        let (gateway, clock) = gateway();
+        let clock = MockClock::new();
+        let gateway = gateway(Arc::new(WithClock::new(MemoryStore::new(), clock.clone())), "", "");
         for _ in 0..4 {
             assert_eq!(login(&gateway, "ann", "guess").await.status(), StatusCode::UNAUTHORIZED);
         }
@@ -290,32 +363,34 @@ mod tests {
             assert_eq!(login(&gateway, "ann", "open sesame").await.status(), StatusCode::TOO_MANY_REQUESTS);
         }
         let other = login(&gateway, "ben", "open sesame").await;
-        assert_eq!(
-            (other.status(), &other.headers()["retry-after"]),
-            (StatusCode::TOO_MANY_REQUESTS, &"900".parse().unwrap())
-        );
+        let expected = (StatusCode::TOO_MANY_REQUESTS, "900");
+        assert_eq!((other.status(), other.headers()["retry-after"].to_str().unwrap()), expected);
         clock.advance(Duration::from_secs(900));
         assert_eq!(login(&gateway, "ann", "open sesame").await.status(), StatusCode::OK);
     }
 
     #[tokio::test]
-    async fn a_search_waits_until_it_fits_and_new_limits_apply_without_a_restart() {
+    async fn an_image_waits_until_it_fits_and_new_limits_apply_without_a_restart() {
         let store: SharedStore = Arc::new(MemoryStore::new());
         let file = tempfile::NamedTempFile::new().unwrap();
-        let write = |search: &str| std::fs::write(file.path(), DEFAULT.replace("5/10s", search)).unwrap();
-        let (sender, current) = watch::channel(routes(Limits::parse(DEFAULT).unwrap(), &store));
+        let write = |images: &str| std::fs::write(file.path(), DEFAULT.replace("5/10s", images)).unwrap();
+        let (sender, current) = watch::channel(gateway(store.clone(), "", ""));
         let gateway = service(current.clone());
         write("1/300ms");
-        tokio::spawn(reload(file.path().to_str().unwrap().to_owned(), store, sender));
+        tokio::spawn(reload(file.path().to_str().unwrap().to_owned(), store.clone(), sender));
         until(|| async { current.has_changed().unwrap() }, |changed| *changed).await;
         for _ in 0..3 {
-            assert_eq!(search(&gateway).await, StatusCode::OK, "the second and the third wait");
+            assert_eq!(image(&gateway).await, StatusCode::OK, "the second and the third wait");
         }
         write("3/1h");
-        until(|| search(&gateway), |status| *status == StatusCode::TOO_MANY_REQUESTS).await;
-        for (bad, expected) in [("{}", "missing field"), (&DEFAULT.replace("1000/1m", "399/1m"), "400 tokens")] {
-            let error = Limits::parse(bad).err().unwrap().to_string();
-            assert!(error.contains(expected), "{error}");
+        until(|| image(&gateway), |status| *status == StatusCode::TOO_MANY_REQUESTS).await;
+        write("4/1h");
+        let failed = || async { ask(&gateway, "GET /image/nothing", "k7", "").await.status() };
+        until(failed, |status| *status == StatusCode::BAD_GATEWAY).await;
+        assert_eq!(image(&gateway).await, StatusCode::OK, "the failed one was refunded");
+        assert_eq!(image(&gateway).await, StatusCode::TOO_MANY_REQUESTS);
+        for bad in ["{}", &DEFAULT.replace(r#""k7": "1000/1m, 50000/1d", "k9": "4000/1m""#, "")] {
+            assert!(parsed(bad, &store).is_err());
         }
     }
 
@@ -325,10 +400,9 @@ mod tests {
         let recorder = PrometheusBuilder::new().install_recorder().unwrap();
         let (first, report) = open(&server.url()).await.unwrap();
         let (second, _) = open(&server.url()).await.unwrap();
-        let limits = || Limits::parse(&DEFAULT.replace("5/10s", "5/1h")).unwrap();
-        let gateways = [routes(limits(), &first), routes(limits(), &second)];
+        let gateways = [gateway(first, "5/10s", "5/1h"), gateway(second, "5/10s", "5/1h")];
         for (i, expected) in [200, 200, 200, 200, 200, 429, 429].into_iter().enumerate() {
-            assert_eq!(search(&gateways[i % 2]).await, expected);
+            assert_eq!(image(&gateways[i % 2]).await, expected);
         }
         report();
         let metrics = recorder.render();
