@@ -19,6 +19,10 @@ fn failed(error: impl Into<redb::Error>) -> Error {
     Error::new(ErrorKind::Unavailable, "the redb database returned an error").with_source(error.into())
 }
 
+fn damaged(error: serde_json::Error) -> Error {
+    Error::new(ErrorKind::Corrupt, "the saved log is damaged").with_source(error)
+}
+
 impl RedbStore {
     pub(crate) fn open(path: &str) -> Result<Self, Error> {
         Ok(Self(Database::create(path).map_err(failed)?))
@@ -43,10 +47,12 @@ impl RedbStore {
         let key = key.to_bytes();
         self.write(|logs| {
             let old = logs.get(&*key).map_err(failed)?.map(|saved| saved.value().to_vec());
-            let mut log = old.as_deref().map_or_else(|| Ok(Log::new()), Log::from_bytes)?;
+            let mut log = old
+                .as_deref()
+                .map_or_else(|| Ok(Log::new()), |saved| serde_json::from_slice(saved).map_err(damaged))?;
             // The contract (T2) requires reading the clock inside the transaction.
             let result = change(&mut log, Timestamp::try_from(SystemTime::now())?);
-            let new = (!log.is_empty()).then(|| log.to_bytes());
+            let new = if log.is_empty() { None } else { Some(serde_json::to_vec(&log).map_err(damaged)?) };
             match &new {
                 Some(new) => drop(logs.insert(&*key, &**new).map_err(failed)?),
                 None => drop(logs.remove(&*key).map_err(failed)?),
@@ -58,7 +64,9 @@ impl RedbStore {
     /// Deletes expired logs. Call it periodically.
     pub(crate) fn sweep(&self) -> Result<(), Error> {
         let now = Timestamp::try_from(SystemTime::now())?;
-        let is_kept = |_: &[u8], saved: &[u8]| Log::from_bytes(saved).map_or(true, |log| log.expires_at() > Some(now));
+        let is_kept = |_: &[u8], saved: &[u8]| {
+            serde_json::from_slice(saved).map_or(true, |log: Log| log.expires_at() > Some(now))
+        };
         self.write(|logs| logs.retain(is_kept).map(|()| ((), true)).map_err(failed))
     }
 }

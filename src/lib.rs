@@ -57,7 +57,7 @@
 //! | `redis-sentinel` | `RedisStore` behind Redis Sentinel; enables `redis` |
 //! | `redis-tls` | TLS for `RedisStore`, with rustls; enables `redis` |
 //! | `tokio` | waiting with `within` in a tokio runtime |
-//! | `serde` | limits and policies in configuration files |
+//! | `serde` | limits and policies in configuration files, decisions and statuses as JSON |
 //! | `metrics`, `tracing` | counters and histograms, spans and events of each operation |
 //! | `wrappers` | timeout, circuit breaker, fail open, fail closed, fallback, denial cache |
 //! | `uuid` | `Uuid` as a key and as an idempotency key |

@@ -1,8 +1,9 @@
 //! One log as a value, for backends that load, change and save whole logs.
 
-mod bytes;
 mod common;
 mod merge;
+#[cfg(feature = "serde")]
+mod saved;
 
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
@@ -24,16 +25,18 @@ use crate::time::Timestamp;
 /// A backend over a key-value store runs these lines in a transaction or a compare-and-swap loop:
 ///
 /// ```
-/// # use limiter_core::{Error, Timestamp};
+/// # use limiter_core::Timestamp;
 /// # use limiter_core::store::{Facts, Log, Op, Outcome};
-/// # fn example(op: &Op<'_>, saved: Option<Vec<u8>>, save: impl FnOnce(Vec<u8>), now: Timestamp) -> Result<Facts, Error> {
-/// let mut log = saved.map_or(Ok(Log::new()), |bytes| Log::from_bytes(&bytes))?;
+/// # fn example(op: &Op<'_>, saved: Option<Vec<u8>>, save: impl FnOnce(Vec<u8>), now: Timestamp) -> Result<Facts, Box<dyn std::error::Error>> {
+/// let mut log = saved.map_or(Ok(Log::new()), |bytes| serde_json::from_slice(&bytes))?;
 /// let facts = log.apply(op, now);
 /// if let Outcome::Appended(_) = facts.outcome {
-///     save(log.to_bytes()); // may be deleted from `log.expires_at()` on
+///     save(serde_json::to_vec(&log)?); // may be deleted from `log.expires_at()` on
 /// }
 /// # Ok(facts) }
 /// ```
+///
+/// The feature `serde` saves and loads a log in any format. A log that contradicts itself does not load.
 ///
 /// # Performance
 /// An operation takes logarithmic time in the number of entries. A settlement takes time proportional to the number of entries
@@ -41,6 +44,8 @@ use crate::time::Timestamp;
 ///
 /// Merging under a limit with a resolution adds amortised logarithmic time to an append.
 #[derive(Clone)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(into = "saved::SavedLog", try_from = "saved::SavedLog"))]
 pub struct Log {
     /// Oldest first.
     entries: VecDeque<StoredEntry>,
@@ -343,15 +348,6 @@ impl Default for Log {
         Self::new()
     }
 }
-
-/// Two logs are equal if they hold the same entries with the same ids and expire at the same time.
-impl PartialEq for Log {
-    fn eq(&self, other: &Self) -> bool {
-        self.to_bytes() == other.to_bytes()
-    }
-}
-
-impl Eq for Log {}
 
 impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

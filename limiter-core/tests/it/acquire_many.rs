@@ -1,16 +1,11 @@
 //! A batch of acquires gets the decisions that the acquires get one by one.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
 
-use crate::slow_store::{SlowStore, wait};
-use async_trait::async_trait;
+use crate::slow_store::SlowStore;
 use futures::FutureExt;
 use futures::executor::block_on;
-use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts};
-use limiter_core::{Decision, Error, ErrorKind, Limiter, SyncStore, Timestamp, WindowStore, policy};
+use limiter_core::{Decision, Error, ErrorKind, Limiter, Timestamp, policy};
 use limiter_testkit::{Answer, ReferenceStore};
 
 fn at(micros: u64) -> Timestamp {
@@ -26,56 +21,6 @@ fn shown(results: Vec<Result<Decision, Error>>) -> Vec<Result<Answer, (ErrorKind
     shown.collect()
 }
 
-/// Makes most calls wait, answers some at once, and panics if two calls on one log overlap.
-#[derive(Debug, Default)]
-struct Sometimes {
-    reference: ReferenceStore,
-    /// The calls under way by key, and the most there were in all.
-    running: Mutex<(HashMap<Vec<u8>, usize>, usize)>,
-}
-
-impl Sometimes {
-    fn enter(&self, op: &Op<'_>) {
-        let mut running = self.running.lock().unwrap();
-        let one = running.0.entry(op.log.key.to_vec()).or_default();
-        *one += 1;
-        assert_eq!(*one, 1, "two calls on one key");
-        running.1 = running.1.max(running.0.values().sum());
-    }
-
-    fn leave(&self, op: &Op<'_>) {
-        *self.running.lock().unwrap().0.get_mut(op.log.key).unwrap() -= 1;
-    }
-}
-
-#[async_trait]
-impl WindowStore for Sometimes {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.enter(&op);
-        // Longer for some than for others.
-        wait((op.cost % 5).saturating_sub(1)).await;
-        self.leave(&op);
-        Ok(self.reference.apply_now(&op))
-    }
-
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        Ok(self.reference.settle_now(&settlement))
-    }
-
-    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        Ok(self.reference.reset_now(log))
-    }
-
-    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        if !op.cost.is_multiple_of(3) {
-            return otherwise();
-        }
-        self.enter(&op);
-        self.leave(&op);
-        self.reference.try_decide(op, otherwise)
-    }
-}
-
 #[test]
 fn a_batch_decides_like_its_acquires_one_by_one() {
     let policy = policy!("9/1ms, 30/1s");
@@ -83,8 +28,7 @@ fn a_batch_decides_like_its_acquires_one_by_one() {
     let one_by_one = Limiter::new("n", policy.clone(), ReferenceStore::new());
     let now = Limiter::new("n", policy.clone(), ReferenceStore::new());
     let awaited = Limiter::new("n", policy.clone(), ReferenceStore::new());
-    let slow = Limiter::new("n", policy.clone(), SlowStore::default()).into_shared();
-    let sometimes = Limiter::new("n", policy, Sometimes::default());
+    let slow = Limiter::new("n", policy, SlowStore { is_uneven: true, ..SlowStore::default() });
     let mut random = 7_u64;
     let mut below = |end: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -112,13 +56,12 @@ fn a_batch_decides_like_its_acquires_one_by_one() {
         assert_eq!(shown(of!(now).now()), expected, "{round}");
         assert_eq!(shown(block_on(of!(awaited).into_future())), expected, "{round}");
         assert_eq!(shown(block_on(of!(slow).into_future())), expected, "{round}");
-        assert_eq!(shown(block_on(of!(sometimes).into_future())), expected, "{round}");
         for answer in expected.iter().flatten() {
             allowed[usize::from(answer.allowed)] += 1;
         }
     }
     assert!(allowed.into_iter().all(|count| count > 1_000), "{allowed:?}");
-    let most = sometimes.store().running.lock().unwrap().1;
+    let most = slow.store().running.lock().unwrap().1;
     assert!((20..=256).contains(&most), "{most} calls at a time");
 }
 

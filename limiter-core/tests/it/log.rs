@@ -21,32 +21,14 @@ fn append(log: &mut Log, policy: &Policy, given: Option<u64>, clock: u64) -> (Re
 }
 
 #[test]
-fn a_log_expires_when_f1_and_f2_say() {
-    let policy = policy!("9/10s, 3/1s");
+fn a_log_expires_when_f1_and_f2_say_and_only_an_append_moves_that() {
+    let (policy, short) = (policy!("9/10s, 3/1s"), policy!("1/1s"));
     let (window, grace) = (10 * SECOND, 60 * SECOND);
     let mut log = Log::new();
     assert_eq!(log.expires_at(), None);
-    // F1: newest + window, also when the newest entry is ahead of the clock.
-    assert_eq!(append(&mut log, &policy, None, NOW).1, NOW + window);
-    assert_eq!(append(&mut log, &policy, None, NOW - 5 * SECOND).1, NOW + window);
-    // F2: now - g + window + 60 s after the append, wherever the given time is.
-    let clock = NOW + 7;
-    assert_eq!(append(&mut log, &policy, Some(NOW + 3), clock).1, clock + window + grace);
-    assert_eq!(append(&mut log, &policy, Some(3), clock).1, clock + NOW + window + grace);
-    let mut log = Log::new();
-    assert_eq!(append(&mut log, &policy, Some(3), clock).1, clock + window + grace);
-    // A limiter's default policy counts too.
-    let day = policy!("9/1d");
-    let _ = log.apply(&Op::record("", &policy).with_limiter_policy(&day), time(clock));
-    assert_eq!(log.expires_at(), Some(time(clock + 86_400 * SECOND)));
-}
-
-#[test]
-fn only_an_append_moves_the_expiry() {
-    let (long, short) = (policy!("9/10s"), policy!("1/1s"));
-    let mut log = Log::new();
-    let (receipt, expires_at) = append(&mut log, &long, None, NOW);
-    append(&mut log, &long, None, NOW);
+    // F1: newest + window, even when the newest entry is ahead of the clock.
+    let (receipt, expires_at) = append(&mut log, &policy, None, NOW);
+    assert_eq!([expires_at, append(&mut log, &policy, None, NOW - 5 * SECOND).1], [NOW + window; 2]);
     let later = time(NOW + SECOND / 2);
     let _ = log.apply(&Op::peek("", &short), later);
     let _ = log.apply(&Op::acquire("", &short), later);
@@ -54,4 +36,14 @@ fn only_an_append_moves_the_expiry() {
         let _ = log.settle(&Settlement::new(LogKey::new("".into(), ""), &short, receipt, cost), later);
     }
     assert_eq!(log.expires_at(), Some(time(expires_at)));
+    // F2: now - g + window + 60 s after the append, wherever the given time is.
+    let clock = NOW + 7;
+    assert_eq!(append(&mut log, &policy, Some(NOW + 3), clock).1, clock + window + grace);
+    assert_eq!(append(&mut log, &policy, Some(3), clock).1, clock + NOW + window + grace);
+    assert_eq!(append(&mut Log::new(), &policy, Some(3), clock).1, clock + window + grace);
+    // A limiter's default policy counts too.
+    let day = policy!("9/1d");
+    let mut log = Log::new();
+    let _ = log.apply(&Op::record("", &policy).with_limiter_policy(&day), time(clock));
+    assert_eq!(log.expires_at(), Some(time(clock + 86_400 * SECOND)));
 }

