@@ -149,10 +149,8 @@ impl Decision {
         &self.status
     }
 
-    /// Returns the usage without the verdict, by value. See [`status`](Self::status).
     #[inline]
-    #[must_use]
-    pub fn into_status(self) -> Status {
+    pub(crate) fn into_status(self) -> Status {
         self.status
     }
 

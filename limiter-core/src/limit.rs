@@ -17,7 +17,7 @@ use crate::time::Window;
 /// ```
 /// use limiter_core::Limit;
 /// let limit: Limit = "100 per minute".parse()?;
-/// assert_eq!(limit, Limit::per_minute(100)?);
+/// assert_eq!(limit, Limit::new(100, std::time::Duration::from_secs(60))?);
 /// assert_eq!(limit.to_string(), "100/1m");
 /// # Ok::<(), limiter_core::Error>(())
 /// ```
@@ -87,38 +87,6 @@ impl Limit {
             return Err(OutOfRange::new(Quantity::ResolutionAbove(window), code as u64));
         }
         Ok(Self { max: self.max, packed: window | (code as u64) << CODE_SHIFT })
-    }
-
-    /// Returns a limit of `max` units within any second.
-    ///
-    /// # Errors
-    /// [`OutOfRange`] if `max` is out of range.
-    pub const fn per_second(max: u64) -> Result<Self, OutOfRange> {
-        Self::new(max, Duration::from_secs(1))
-    }
-
-    /// Returns a limit of `max` units within any 60 seconds.
-    ///
-    /// # Errors
-    /// [`OutOfRange`] if `max` is out of range.
-    pub const fn per_minute(max: u64) -> Result<Self, OutOfRange> {
-        Self::new(max, Duration::from_secs(60))
-    }
-
-    /// Returns a limit of `max` units within any 60 minutes.
-    ///
-    /// # Errors
-    /// [`OutOfRange`] if `max` is out of range.
-    pub const fn per_hour(max: u64) -> Result<Self, OutOfRange> {
-        Self::new(max, Duration::from_secs(3600))
-    }
-
-    /// Returns a limit of `max` units within any 24 hours.
-    ///
-    /// # Errors
-    /// [`OutOfRange`] if `max` is out of range.
-    pub const fn per_day(max: u64) -> Result<Self, OutOfRange> {
-        Self::new(max, Duration::from_secs(86_400))
     }
 
     /// Returns a limit of [`MAX_COST`] units, which no real usage reaches.

@@ -102,11 +102,14 @@ mod tests {
             (policy!("1/1h, 1/5m~1m"), [false, true, true], 10),
         ] {
             let op = Op::acquire("", &policy);
-            for (op, with_receipt) in [op, op.with_kept(), op.with_id(7)].into_iter().zip(with_receipt) {
+            let mut kept = op;
+            kept.keep = true;
+            for (op, with_receipt) in [op, kept, op.with_id(7)].into_iter().zip(with_receipt) {
                 assert_eq!(op.receipt_window().as_micros(), minutes * 60_000_000, "{policy}");
                 assert_eq!(!op.has_resolution() || op.is_named(), with_receipt, "{policy}");
             }
-            let peek = Op::peek("", &policy).with_kept();
+            let mut peek = Op::peek("", &policy);
+            peek.keep = true;
             assert!(!peek.is_checked() && !peek.checked().unwrap().keep);
         }
     }

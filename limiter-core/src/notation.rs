@@ -216,7 +216,7 @@ mod tests {
         const STRICT: Policy = crate::policy!("3/1s, 100 per hour").with_counting(crate::Counting::Attempts);
         let parsed = "3/1s,100/1h".parse::<Policy>().unwrap().with_counting(crate::Counting::Attempts);
         assert_eq!(STRICT, parsed);
-        const LIMIT: Limit = match Limit::per_minute(5) {
+        const LIMIT: Limit = match Limit::new(5, Duration::from_secs(60)) {
             Ok(limit) => limit,
             Err(_) => panic!(),
         };

@@ -205,14 +205,6 @@ impl<'a> Op<'a> {
         self
     }
 
-    /// Sets [`keep`](Self::keep): the entry is for a permit.
-    #[inline]
-    #[must_use]
-    pub fn with_kept(mut self) -> Self {
-        self.keep = true;
-        self
-    }
-
     /// Bounds how long the caller waits by `timeout`, unless it waits shorter already. Default: no bound.
     #[inline]
     #[must_use]

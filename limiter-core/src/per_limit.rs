@@ -94,6 +94,7 @@ impl<T: fmt::Debug> fmt::Debug for PerLimit<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Window;
 
     #[test]
     fn holds_one_to_eight_items() {
@@ -104,7 +105,8 @@ mod tests {
             let items = PerLimit::from_slice(&slice).unwrap();
             assert_eq!(*items, *slice);
             assert_eq!(*items.map(|i| i * 2), *slice.iter().map(|i| i * 2).collect::<Vec<_>>());
-            let policy = Policy::new(slice.iter().map(|i| Limit::per_second(*i as u64 + 1).unwrap())).unwrap();
+            let policy =
+                Policy::new(slice.iter().map(|i| Limit::with_window(*i as u64 + 1, Window::MIN).unwrap())).unwrap();
             assert_eq!(PerLimit::of(&policy, |limit| limit.max() as usize - 1), items);
         }
         assert_eq!(PerLimit::from([1, 2, 3, 4, 5]), PerLimit::from_slice(&[1, 2, 3, 4, 5]).unwrap());

@@ -25,9 +25,9 @@ pub enum Counting {
 /// limiter's default policy still counts; see [`Request::policy`](crate::Request::policy).
 ///
 /// ```
-/// use limiter_core::{Counting, Limit, Policy, policy};
+/// use limiter_core::{Counting, Policy, policy};
 /// const SEARCH: Policy = policy!("3/1s, 100/1h");
-/// let same = Policy::new([Limit::per_second(3)?, Limit::per_hour(100)?])?;
+/// let same = Policy::new(["3/1s".parse()?, "100/1h".parse()?])?;
 /// assert_eq!(SEARCH, same);
 /// assert_eq!(SEARCH.to_string(), "3/1s, 100/1h");
 /// let strict = SEARCH.with_counting(Counting::Attempts);
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_policy_has_one_to_eight_limits() {
-        let limit = |max| Limit::per_second(max).unwrap();
+        let limit = |max| Limit::new(max, std::time::Duration::from_secs(1)).unwrap();
         assert_eq!(Policy::new([]).unwrap_err().to_string(), "a policy has 1 to 8 limits, found none");
         let error = Policy::new(std::iter::repeat(limit(1))).unwrap_err();
         assert_eq!(error.to_string(), "a policy has 1 to 8 limits, found more");
@@ -319,7 +319,7 @@ mod tests {
             let policy = Policy::new((1..=count).map(limit)).unwrap();
             assert_eq!((policy.limits().len() as u64, policy.smallest_max(), policy.largest_max()), (count, 1, count));
             assert_eq!(policy.limits_array::<3>().is_some(), count == 3);
-            let coarse = Limit::per_second(1).unwrap().with_resolution(std::time::Duration::from_millis(10)).unwrap();
+            let coarse = limit(1).with_resolution(std::time::Duration::from_millis(10)).unwrap();
             let last = Policy::new((1..count).map(limit).chain([coarse])).unwrap();
             assert_eq!((last.limits().len() as u64, last.limits().last()), (count, Some(&coarse)));
             assert_eq!((last.has_resolution(), last.limits_array::<3>()), (true, None));

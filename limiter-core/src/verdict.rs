@@ -62,13 +62,6 @@ impl Deref for Admitted {
     }
 }
 
-impl Denied {
-    /// Returns the decision.
-    pub fn into_decision(self) -> Decision {
-        *self.0
-    }
-}
-
 impl Deref for Denied {
     type Target = Decision;
 

@@ -74,7 +74,7 @@ impl<'a> Running<'a> {
         set.exec_async(&mut running.connection).await.context("cannot set zset-max-ziplist-entries")?;
         running.flush().await?;
         if let Before::Sliding(entries) = scenario.before {
-            running.policy = Limit::per_hour(1_000_000)?.into();
+            running.policy = Limit::new(1_000_000, Duration::from_secs(3600))?.into();
             let mut side = running.connected(url, "limiter").await?;
             running.offer(&mut side, &running.keys, 500, true).await?;
             let start = Instant::now();

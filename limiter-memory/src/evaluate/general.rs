@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn a_log_longer_than_a_ring_becomes_sparse() {
         let len = MAX_LEN as u64 + 500;
-        let policy = Policy::from(Limit::per_minute(len).unwrap());
+        let policy = Policy::from(Limit::new(len, std::time::Duration::from_secs(60)).unwrap());
         let at = |micros| Timestamp::from_micros_saturating((1 << 50) + micros);
         let (mut log, mut receipts) = (Log::new(u32::MAX - 150), Vec::new());
         for i in 0..len {

@@ -88,7 +88,8 @@ fn expect(server: &Server, what: &str, expected: &[(&str, u64)]) {
 #[tokio::test]
 async fn the_common_operations_take_few_commands() {
     let server = Server::start().unwrap();
-    let limiter = search(Limit::per_hour(CALLS).unwrap(), connect(&server.url()).await);
+    let limiter =
+        search(Limit::new(CALLS, std::time::Duration::from_secs(3600)).unwrap(), connect(&server.url()).await);
     let expect = |what: &str, expected: &[(&str, u64)]| expect(&server, what, expected);
     let attempts = limiter.policy().clone().with_counting(Counting::Attempts);
     let two = policy!("100/1h, 1000/1d");

@@ -208,7 +208,8 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
 
     // Under a resolution, an entry that is kept is found however many follow it. Others are found until they merge.
     let coarse = policy!("50/1h~1m");
-    let (kept, merged) = (Op::acquire("kept", &coarse).with_kept(), Op::acquire("merged", &coarse));
+    let (mut kept, merged) = (Op::acquire("kept", &coarse), Op::acquire("merged", &coarse));
+    kept.keep = true;
     for (op, receipt) in [(kept, true), (merged, false)] {
         let decision = held.repeated(run(limiter.store(), op)).await.unwrap();
         let expected = (true, true, 1, receipt);

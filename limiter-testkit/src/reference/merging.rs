@@ -116,8 +116,9 @@ mod tests {
                 now += after;
                 let at = Timestamp::from_micros_saturating(now);
                 let mut before = reference.entries(log);
-                let op = Op::record(b"", &policy).with_name(log.name).with_cost(cost).at(at);
-                reference.apply_now(&if names && kind == 0 { op.with_kept() } else { op });
+                let mut op = Op::record(b"", &policy).with_name(log.name).with_cost(cost).at(at);
+                op.keep = names && kind == 0;
+                reference.apply_now(&op);
                 let left = reference.entries(log);
                 let newest = left[left.len() - 1];
                 if newest.marks != [false; 2] {

@@ -272,8 +272,10 @@ impl WindowStore for ListStore {
                 self.apply_step(&op, None);
                 None
             }
-            (Flaw::GivesReceiptsForMergedEntries, Ok(op)) => {
-                Some(Ok(decide(&op.with_kept(), self.apply_step(&op, None).0)))
+            (Flaw::GivesReceiptsForMergedEntries, Ok(mut op)) => {
+                let facts = self.apply_step(&op, None).0;
+                op.keep = true;
+                Some(Ok(decide(&op, facts)))
             }
             (Flaw::GivesReceiptsForAll | Flaw::GivesReceiptsForRecords | Flaw::GivesReceiptsForDenials, Ok(op)) => {
                 let mut facts = self.apply_step(&op, None).0;
