@@ -15,7 +15,9 @@ const NEAR_LIMIT: &str = "limiter_near_limit_total";
 const DURATION: &str = "limiter_store_duration_seconds";
 const ERRORS: &str = "limiter_store_errors_total";
 const KEYS: &str = "limiter_keys";
-pub(super) const OUTAGE: &str = "limiter_outage";
+const OUTAGE: &str = "limiter_outage";
+const OUTAGES: &str = "limiter_outages_total";
+const OUTAGE_SECONDS: &str = "limiter_outage_seconds_total";
 pub(super) const BREAKER_OPEN: &str = "limiter_breaker_open";
 pub(super) const FALLBACK_DECISIONS: &str = "limiter_fallback_decisions_total";
 pub(super) const CARRIED_LOGS: &str = "limiter_carried_logs";
@@ -31,6 +33,7 @@ pub(super) const CARRIED_DROPPED: &str = "limiter_carried_dropped_total";
 /// | `limiter_store_errors_total` | counter | `limiter`, `operation`, `kind`, an [`ErrorKind`](limiter_core::ErrorKind) |
 /// | `limiter_keys` | gauge | none: see [`report_keys`](Self::report_keys) |
 /// | `limiter_outage`, `limiter_breaker_open` | gauges, 0 or 1 | `node` if the store's [nodes](limiter_core::store::LogPlace::node) have names: see [`Report`](crate::observe::Report) |
+/// | `limiter_outages_total`, `limiter_outage_seconds_total` | counters | none: outages that began, and how long all took, in whole seconds |
 /// | `limiter_carried_logs` | gauge | none: see [`Report`](crate::observe::Report) |
 /// | `limiter_fallback_decisions_total`, `limiter_carried_dropped_total` | counters | none: see [`Report`](crate::observe::Report) |
 ///
@@ -95,6 +98,14 @@ impl Metrics {
         }
     }
 
+    /// Sets the metrics of outages: of each node, and how many began and how long they took in all.
+    #[cfg(feature = "outages")]
+    pub(super) fn set_outages(&self, nodes: &[(Option<Arc<str>>, bool)], (begun, took): (u64, Duration)) {
+        self.set_nodes(OUTAGE, nodes);
+        self.set_total(OUTAGES, begun);
+        self.set_total(OUTAGE_SECONDS, took.as_secs());
+    }
+
     #[cfg(feature = "outages")]
     pub(super) fn set_total(&self, name: &'static str, total: u64) {
         counter!(name, "store" => self.store).absolute(total);
@@ -153,6 +164,8 @@ fn describe() {
     describe_counter!(ERRORS, Unit::Count, "Operations that failed, by the kind of the error.");
     describe_gauge!(KEYS, Unit::Count, "Keys that the store holds.");
     describe_gauge!(OUTAGE, Unit::Count, "1 during an outage of the store or the node, otherwise 0.");
+    describe_counter!(OUTAGES, Unit::Count, "Outages of the store or of its nodes that have begun.");
+    describe_counter!(OUTAGE_SECONDS, Unit::Seconds, "Time that all outages have taken so far.");
     describe_gauge!(
         BREAKER_OPEN,
         Unit::Count,

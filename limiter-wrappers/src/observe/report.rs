@@ -1,6 +1,6 @@
 //! What the wrappers around a store know about it.
 
-use super::metrics::{BREAKER_OPEN, CARRIED_DROPPED, CARRIED_LOGS, FALLBACK_DECISIONS, Metrics, OUTAGE};
+use super::metrics::{BREAKER_OPEN, CARRIED_DROPPED, CARRIED_LOGS, FALLBACK_DECISIONS, Metrics};
 use super::store::ObservedStore;
 use crate::denial_cache::DenialCache;
 use crate::outages::{CircuitBreaker, Failsafe, Fallback};
@@ -52,14 +52,14 @@ impl<S> Report for CircuitBreaker<S> {
 
 impl<S: Report> Report for Failsafe<S> {
     fn report(&self, metrics: &Metrics) {
-        metrics.set_nodes(OUTAGE, &self.nodes());
+        metrics.set_outages(&self.nodes(), self.outages().totals());
         self.store().report(metrics);
     }
 }
 
 impl<P: Report, L> Report for Fallback<P, L> {
     fn report(&self, metrics: &Metrics) {
-        metrics.set_nodes(OUTAGE, &self.nodes());
+        metrics.set_outages(&self.nodes(), self.outages().totals());
         metrics.set(CARRIED_LOGS, self.carried_logs());
         metrics.set_total(CARRIED_DROPPED, self.dropped());
         metrics.set_total(FALLBACK_DECISIONS, self.fallback_decisions());

@@ -79,6 +79,11 @@ impl<S> Failsafe<S> {
         self.outages.in_outage()
     }
 
+    #[cfg(feature = "metrics")]
+    pub(crate) const fn outages(&self) -> &OutageLog {
+        &self.outages
+    }
+
     /// Returns the nodes that have failed since the start, and whether an outage of each is not over.
     #[must_use]
     pub fn nodes(&self) -> Vec<(Option<Arc<str>>, bool)> {

@@ -93,6 +93,11 @@ impl<P, L> Fallback<P, L> {
         self.0.outages.in_outage()
     }
 
+    #[cfg(feature = "metrics")]
+    pub(crate) fn outages(&self) -> &OutageLog {
+        &self.0.outages
+    }
+
     /// Returns the nodes of the primary store that have failed since the start, and whether an outage of each is not over.
     #[must_use]
     pub fn nodes(&self) -> Vec<(Option<Arc<str>>, bool)> {

@@ -62,10 +62,14 @@ struct State {
     listeners: Vec<Listener>,
     /// The nodes that have failed at some time.
     nodes: HashMap<Node, NodeState>,
+    /// How many outages have begun, and how long those that are over took in all.
+    begun: u64,
+    over: Duration,
 }
 
 #[derive(Default)]
 struct NodeState {
+    began: Option<Instant>,
     /// When it last failed. `None` while it is well.
     failed: Option<Instant>,
     /// The calls that the outage has affected so far.
@@ -95,6 +99,14 @@ impl OutageLog {
         self.lock().nodes.iter().map(|(node, state)| (node.clone(), state.failed.is_some())).collect()
     }
 
+    /// Returns how many outages have begun, and how long they have taken in all.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn totals(&self) -> (u64, Duration) {
+        let state = self.lock();
+        let running = state.nodes.values().filter_map(|node| node.began).map(|began| began.elapsed());
+        (state.begun, running.fold(state.over, Duration::saturating_add))
+    }
+
     /// Notes the answer to a call. `is_denial` says whether a denial cache may have given it, which proves nothing.
     pub(crate) fn note<T>(
         &self,
@@ -115,6 +127,8 @@ impl OutageLog {
         let state = locked.nodes.entry(node.clone()).or_default();
         (state.calls, state.answering_since) = (state.calls + 1, None);
         if state.failed.replace(Instant::now()).is_none() {
+            state.began = state.failed;
+            locked.begun += 1;
             self.0.in_outage.store(true, Ordering::Release);
             report(locked, &[Outage::Began { node: node.as_deref(), error }]);
         }
@@ -126,10 +140,12 @@ impl OutageLog {
             state.answering_since.get_or_insert_with(Instant::now);
         }
         let over = locked.nodes.iter_mut().filter(|(_, state)| state.is_over());
-        let over: Vec<_> = over.map(|(node, state)| (node.clone(), std::mem::take(state).calls)).collect();
+        let over: Vec<_> = over.map(|(node, state)| (node.clone(), std::mem::take(state))).collect();
+        let took = over.iter().filter_map(|(_, state)| state.began).map(|began| began.elapsed());
+        locked.over = took.fold(locked.over, Duration::saturating_add);
         let in_outage = locked.nodes.values().any(|state| state.failed.is_some());
         self.0.in_outage.store(in_outage, Ordering::Release);
-        let ended = over.iter().map(|(node, calls)| Outage::Ended { node: node.as_deref(), calls: *calls });
+        let ended = over.iter().map(|(node, state)| Outage::Ended { node: node.as_deref(), calls: state.calls });
         report(locked, &ended.collect::<Vec<_>>());
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::faulty::{Does, Faulty, SECRET, traffic};
 use limiter_core::{Limiter, policy};
@@ -117,25 +118,36 @@ fn a_stack_reports_its_state() {
         let short = |name: String| name.trim_start_matches("limiter_").replace(" store=redis", "");
         values.into_iter().map(|(name, value)| format!("{} {value}", short(name))).collect::<Vec<_>>().join(", ")
     };
-    let calm = "breaker_open 0, carried_dropped_total 0, carried_logs 0, fallback_decisions_total 0, outage 0";
-    assert_eq!(state(&fallback), calm);
-    assert_eq!((state(&open), state(&error)), ("breaker_open 0, outage 0".to_owned(), "breaker_open 0".to_owned()));
+    let carried = |logs, decisions| {
+        format!("carried_dropped_total 0, carried_logs {logs}, fallback_decisions_total {decisions}, ")
+    };
+    let calm = "outage 0, outage_seconds_total 0, outages_total 0";
+    let _entered = runtime.enter();
+    assert_eq!(state(&fallback), format!("breaker_open 0, {}{calm}", carried(0, 0)));
+    assert_eq!((state(&open), state(&error)), (format!("breaker_open 0, {calm}"), "breaker_open 0".to_owned()));
 
-    remote.set(Does::Refuse);
-    runtime.block_on(async {
+    let calls = async || {
         for _ in 0..5 {
             let policy = policy!("5/10s");
             let _ = Limiter::new("search", policy.clone(), fallback.clone()).acquire(SECRET).await.unwrap();
             let _ = Limiter::new("search", policy.clone(), open.clone()).acquire(SECRET).await.unwrap();
             let _ = Limiter::new("search", policy.clone(), closed.clone()).acquire(SECRET).await.unwrap();
-            Limiter::new("search", policy, error.clone()).acquire(SECRET).await.unwrap_err();
+            let _ = Limiter::new("search", policy, error.clone()).acquire(SECRET).await;
         }
-    });
-    let out = "breaker_open 1, carried_dropped_total 0, carried_logs 1, fallback_decisions_total 5, outage 1";
-    assert_eq!(state(&fallback), out);
-    assert_eq!(
-        (state(&open), state(&closed)),
-        ("breaker_open 1, outage 1".to_owned(), "breaker_open 1, outage 1".to_owned())
-    );
-    assert_eq!(state(&ObservedStore::new(error, metrics)), "breaker_open 1");
+    };
+    remote.set(Does::Refuse);
+    runtime.block_on(calls());
+    let out = |seconds| format!("outage 1, outage_seconds_total {seconds}, outages_total 1");
+    assert_eq!(state(&fallback), format!("breaker_open 1, {}{}", carried(1, 5), out(0)));
+    runtime.block_on(tokio::time::advance(Duration::from_secs(7)));
+    assert_eq!([state(&open), state(&closed)], [(); 2].map(|()| format!("breaker_open 1, {}", out(7))));
+    assert_eq!(state(&ObservedStore::new(error.clone(), metrics)), "breaker_open 1");
+
+    remote.set(Does::Answer);
+    for _ in 0..2 {
+        runtime.block_on(calls());
+        runtime.block_on(tokio::time::advance(Duration::from_secs(1)));
+    }
+    runtime.block_on(calls());
+    assert_eq!(state(&open), "breaker_open 0, outage 0, outage_seconds_total 9, outages_total 1");
 }
