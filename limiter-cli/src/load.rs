@@ -23,7 +23,7 @@ use tokio::task::JoinSet;
 use crate::message::{OUTPUT, message};
 use crate::redis::{connect, failed};
 use args::Outage;
-use calls::{Call, Calls, name};
+use calls::{Calls, TimedCall, name};
 use worst_window::Admissions;
 
 pub use args::Load;
@@ -114,7 +114,7 @@ impl Figures {
     }
 
     /// Collects calls until all tasks have ended. Cancel safe.
-    async fn collect(&mut self, ended: &mut Receiver<Call>) {
+    async fn collect(&mut self, ended: &mut Receiver<TimedCall>) {
         while let Some(call) = ended.recv().await {
             // This cannot fail, because the histogram has no maximum.
             let _ = self.latencies.record(u64::try_from(call.latency.as_micros()).unwrap_or(u64::MAX));

@@ -29,10 +29,10 @@ const KEYS: usize = 50;
 const LOST: Duration = Duration::from_secs(3);
 
 /// A call: when it began, whether Redis decided, and how long it took.
-type Call = (Instant, bool, Duration);
+type Sample = (Instant, bool, Duration);
 
 /// Loads one key while the server stops for a while. Returns when the stop ended, and the calls by when they began.
-async fn load(server: &Server, store: SharedStore, stop: Duration) -> (Instant, Vec<Call>) {
+async fn load(server: &Server, store: SharedStore, stop: Duration) -> (Instant, Vec<Sample>) {
     let limiter = Arc::new(Limiter::new("busy", policy!("1000000/1m"), store));
     let mut calls = JoinSet::new();
     let generate = async {
@@ -68,7 +68,7 @@ async fn load(server: &Server, store: SharedStore, stop: Duration) -> (Instant, 
 }
 
 /// Returns how long after `resumed` a time begins in which nine of ten calls succeed.
-fn recovery(resumed: Instant, calls: &[Call]) -> Option<Duration> {
+fn recovery(resumed: Instant, calls: &[Sample]) -> Option<Duration> {
     let after = calls.iter().filter(|(begun, ..)| *begun >= resumed);
     let failed: Vec<Instant> = after.clone().filter(|(_, decided, _)| !decided).map(|(begun, ..)| *begun).collect();
     let starts = std::iter::once(resumed).chain(failed);
@@ -166,7 +166,7 @@ fn keys_by_master(cluster: &Cluster) -> Vec<Vec<String>> {
 }
 
 /// Loads all masters while the first is stopped or killed. Returns the calls to the first, and those to the others.
-async fn lose_a_master(killed: bool) -> [Vec<Call>; 2] {
+async fn lose_a_master(killed: bool) -> [Vec<Sample>; 2] {
     let mut cluster = Cluster::start().unwrap();
     for node in cluster.nodes() {
         // Otherwise the others refuse all calls as soon as they notice.
@@ -211,7 +211,7 @@ async fn the_masters_that_live_decide_while_one_is_lost() {
     println!("first master | calls to the others | decided by Redis | p99 | calls to the first | decided by Redis");
     for killed in [true, false] {
         let [of_first, of_others] = lose_a_master(killed).await;
-        let decided = |calls: &[Call]| calls.iter().filter(|(_, decided, _)| *decided).count();
+        let decided = |calls: &[Sample]| calls.iter().filter(|(_, decided, _)| *decided).count();
         let mut took: Vec<Duration> = of_others.iter().map(|(.., took)| *took).collect();
         took.sort_unstable();
         println!(

@@ -12,7 +12,7 @@ use super::args::Load;
 
 /// A call that ended.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct TimedCall {
     pub(super) key: u32,
     pub(super) latency: Duration,
     pub(super) decision: Result<Decision, Error>,
@@ -37,7 +37,7 @@ impl Calls {
     }
 
     /// Makes one call after the other until the end, and sends their results.
-    pub(super) async fn make(self: Arc<Self>, results: Sender<Call>) {
+    pub(super) async fn make(self: Arc<Self>, results: Sender<TimedCall>) {
         loop {
             let number = self.begun.fetch_add(1, Ordering::Relaxed);
             // Without a rate, a call is due when a task is free.
@@ -54,7 +54,7 @@ impl Calls {
             let decision = self.limiter.acquire(name.as_str()).await;
             let latency = before.elapsed();
             // The receiver outlives the tasks.
-            let _ = results.send(Call { key, latency, decision }).await;
+            let _ = results.send(TimedCall { key, latency, decision }).await;
         }
     }
 }

@@ -20,7 +20,7 @@ static ATTEMPTS: Policy = policy!("3/1h").with_counting(Counting::Attempts);
 
 /// A call, and the store behind it.
 #[derive(Clone, Copy, Debug)]
-struct Call {
+struct Case {
     mode: Mode,
     cost: u64,
     /// What counts before the call.
@@ -33,7 +33,7 @@ struct Call {
     fails: bool,
 }
 
-impl Call {
+impl Case {
     fn is_too_large(&self) -> bool {
         self.before + self.cost > MAX
     }
@@ -49,7 +49,7 @@ impl Call {
     }
 }
 
-fn call() -> impl Strategy<Value = Call> {
+fn call() -> impl Strategy<Value = Case> {
     let mode = prop_oneof![3 => Just(Mode::Acquire), 2 => Just(Mode::Record), 1 => Just(Mode::Peek)];
     let policy = prop_oneof![Just(&EXACT), Just(&COARSE), Just(&ATTEMPTS)];
     let rarely = || proptest::bool::weighted(0.1);
@@ -57,14 +57,14 @@ fn call() -> impl Strategy<Value = Call> {
     (mode, 1..=MAX + 1, 0..MAX, store, options).prop_map(|(mode, cost, before, store, options)| {
         let ((tries, applies, settles, fails), (policy, is_kept, is_advisory)) = (store, options);
         let (tries, waits) = (tries && !fails, [applies, settles]);
-        Call { mode, cost, before, policy, is_kept, is_advisory, tries, waits, fails }
+        Case { mode, cost, before, policy, is_kept, is_advisory, tries, waits, fails }
     })
 }
 
 /// Drops the decision after `polls` polls, and its future after `resumes`. Returns whether it had ended.
-fn drop_after(polls: usize, resumes: usize, calls: &[Call], refundable: bool, confirms: bool) -> bool {
+fn drop_after(polls: usize, resumes: usize, calls: &[Case], refundable: bool, confirms: bool) -> bool {
     // The limiter's own policy keeps what a record above the maximum of the call's policy would displace.
-    let limiter = |&Call { tries, waits, fails, .. }: &Call| {
+    let limiter = |&Case { tries, waits, fails, .. }: &Case| {
         let store = SlowStore { tries, waits, fails, ..SlowStore::default() };
         let meter = Limiter::new("limit", policy!("1000/1h"), Arc::clone(&store.reference));
         (Limiter::new("limit", policy!("1000/1h"), store).into_shared(), meter)
@@ -91,7 +91,7 @@ fn drop_after(polls: usize, resumes: usize, calls: &[Call], refundable: bool, co
     let first = polls.min(resumes);
     let result = poll(&mut all, first).or_else(|| poll(&mut all, polls - first));
     if let Some(result) = &result {
-        let expected = calls.iter().map(Call::admits).try_fold(true, |all, admits| Ok::<_, ()>(all & admits?));
+        let expected = calls.iter().map(Case::admits).try_fold(true, |all, admits| Ok::<_, ()>(all & admits?));
         assert_eq!(result.as_ref().ok(), expected.as_ref().ok(), "{result:?}");
     }
     let is_made: Vec<bool> = all.parts().iter().map(|part| part.outcome().is_some() && !part.denies()).collect();
@@ -99,7 +99,7 @@ fn drop_after(polls: usize, resumes: usize, calls: &[Call], refundable: bool, co
     let confirms = confirms && matches!(result, Some(Ok(true)));
     let is_kept = confirms || (is_decided && !refundable);
     // Whether it stays whatever the others decide, if it is charged.
-    let charged = |(part, call): (&Part<'_, _>, &Call)| match part.outcome()? {
+    let charged = |(part, call): (&Part<'_, _>, &Case)| match part.outcome()? {
         PartOutcome::Charged(_) => Some(is_kept || call.is_kept),
         PartOutcome::Denied(decision) => Some(decision.appended()),
         _ => None,
@@ -108,17 +108,17 @@ fn drop_after(polls: usize, resumes: usize, calls: &[Call], refundable: bool, co
     let is_first = all.parts().iter().all(|part| part.outcome().is_none());
     // Nothing undoes these, unless they were not made.
     let all_fit = calls.iter().all(|call| call.mode == Mode::Record || call.admits() == Ok(true));
-    let too_large = |call: &Call| call.mode == Mode::Record && call.is_too_large() && all_fit;
+    let too_large = |call: &Case| call.mode == Mode::Record && call.is_too_large() && all_fit;
     let attempt =
-        |call: &Call| call.policy.counting() == Counting::Attempts && call.mode == Mode::Acquire && call.is_too_large();
-    let single = |call: &Call| is_first && call.policy.has_resolution() && !refundable && !call.tries;
+        |call: &Case| call.policy.counting() == Counting::Attempts && call.mode == Mode::Acquire && call.is_too_large();
+    let single = |call: &Case| is_first && call.policy.has_resolution() && !refundable && !call.tries;
     if confirms {
         all.confirm();
     }
     drop(all);
 
     let refunds = std::mem::take(&mut *refunds.lock().unwrap());
-    let in_place = |call: &Call| (call.tries || call.waits[0] == 0) && call.waits[1] == 0;
+    let in_place = |call: &Case| (call.tries || call.waits[0] == 0) && call.waits[1] == 0;
     assert!(refunds.is_empty() || !calls.iter().all(in_place), "they need no background");
     block_on(join_all(refunds));
     for (i, (call, (_, meter))) in calls.iter().zip(&limiters).enumerate() {
