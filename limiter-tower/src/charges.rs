@@ -9,22 +9,8 @@ use limiter_core::{Permit, SharedStore};
 /// The charges of a request, an extension with a permit for each rule with
 /// [`settle_in_handler`](crate::Rule::settle_in_handler).
 ///
-/// Dropping it keeps the charges. Clones refer to the same charges.
-///
-/// ```
-/// # use axum::Extension;
-/// use limiter_tower::Charges;
-///
-/// async fn chat(Extension(charges): Extension<Charges>) -> String {
-///     let answer = "three short words".to_owned();
-///     for charge in charges.iter() {
-///         // If the store fails, the charge stays.
-///         let _ = charge.settle(answer.split(' ').count() as u64).await;
-///     }
-///     answer
-/// }
-/// # let _ = chat;
-/// ```
+/// Dropping it keeps the charges. Clones refer to the same charges. Settle each one when its cost is known, or all of them at the
+/// end of a stream with [`settle_on_drop`](Self::settle_on_drop).
 #[derive(Clone, Debug)]
 pub struct Charges {
     permits: Arc<[Permit<'static, SharedStore>]>,
@@ -82,8 +68,10 @@ impl Charges {
 #[must_use = "dropping it settles the charges immediately"]
 pub struct ChargesGuard {
     charges: Charges,
-    cost: Box<dyn Fn(&Permit<'static, SharedStore>) -> u64 + Send + Sync>,
+    cost: CostHook,
 }
+
+type CostHook = Box<dyn Fn(&Permit<'static, SharedStore>) -> u64 + Send + Sync>;
 
 impl Drop for ChargesGuard {
     fn drop(&mut self) {

@@ -57,16 +57,13 @@ pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) body: String,
-    pub(crate) trailers: Option<HeaderMap>,
 }
 
 impl Reply {
     async fn new(response: Response<impl http_body::Body<Data = Bytes, Error: std::fmt::Debug>>) -> Self {
         let (parts, body) = response.into_parts();
-        let body = body.collect().await.unwrap();
-        let trailers = body.trailers().cloned();
-        let body = String::from_utf8(body.to_bytes().to_vec()).unwrap();
-        Self { status: parts.status.as_u16(), headers: parts.headers, body, trailers }
+        let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+        Self { status: parts.status.as_u16(), headers: parts.headers, body }
     }
 
     /// A field, its lines joined.

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get as on_get;
-use limiter_core::{AllOf, Counting, Error, ErrorKind, Limit, Limiter, MAX_COST, policy};
+use limiter_core::{AllOf, Error, ErrorKind, Limit, Limiter, MAX_COST, policy};
 use limiter_testkit::MockClock;
 use limiter_tower::key::{Constant, PeerAddress};
 use limiter_tower::{Charge, HeaderFormat, LimitLayer, RateLimitHeaders, Refusal, ResetForm, Rule};
@@ -62,18 +62,6 @@ async fn a_wait_is_rounded_up_and_exact() {
         clock.advance(Duration::from_micros(1));
         assert_eq!(get(&app).await.status, 200, "after {elapsed} us");
     }
-}
-
-#[tokio::test]
-async fn a_denied_request_that_counts_gets_the_wait_that_then_holds() {
-    let (app, clock) = limited("login", policy!("2/10s").with_counting(Counting::Attempts));
-    for status in [200, 200, 429, 429] {
-        assert_eq!(get(&app).await.status, status);
-        clock.advance(Duration::from_secs(1));
-    }
-    let denied = get(&app).await;
-    clock.advance(Duration::from_secs(denied.retry_after().unwrap()));
-    assert_eq!(get(&app).await.status, 200);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use http::{HeaderName, Request, StatusCode};
 use limiter_core::{BoxFuture, Clock, Limiter, Policy, SharedStore, Timer, WithClock, policy};
 use limiter_testkit::{MockClock, ReferenceStore};
 use limiter_tower::key::{Constant, Header, MatchedPath, Method, PeerAddress, RequestKey};
-use limiter_tower::{Charge, GrpcStatus, LimitLayer, MissingKey, Refusal, Rule, RuleOutcome};
+use limiter_tower::{Charge, LimitLayer, MissingKey, Refusal, Rule, RuleOutcome};
 use tower::{Layer, ServiceExt};
 
 use crate::common::{CLOSED, Does, REJECT, Remote, Server, get, get_with, hello, rule, store};
@@ -240,15 +240,6 @@ async fn keys_combine_and_routes_are_kept_apart() {
 }
 
 #[tokio::test]
-async fn one_limit_holds_for_all_clones_and_routes_of_a_layer() {
-    let layer = LimitLayer::new([rule("all", policy!("3/1m")).0], CLOSED);
-    let apps = [hello(layer.clone()), hello(layer)];
-    for (app, status) in [(0, 200), (1, 200), (0, 200), (1, 429)] {
-        assert_eq!(get(&apps[app]).await.status, status);
-    }
-}
-
-#[tokio::test]
 async fn shadow_rules_deny_nothing_and_candidates_disturb_no_log() {
     for (store, _) in stores() {
         let enforced = Limiter::new("search", policy!("4/1m"), store.clone());
@@ -296,18 +287,6 @@ async fn bodies_and_statuses_are_replaceable() {
     assert_eq!((denied.status, denied.retry_after()), (420, Some(99)));
     assert_eq!(denied.body, "slow down: [\"search\"], Some(10s)");
     assert_eq!(denied.limits(), "\"search\";r=0;t=10");
-}
-
-#[tokio::test]
-async fn grpc_is_answered_by_a_head_alone() {
-    let layer = LimitLayer::builder([rule("search", policy!("1/10s")).0], CLOSED).respond_with(GrpcStatus).build();
-    let server = Server::start_http2(hello(layer)).await;
-    assert_eq!(server.get().await.body, "hello");
-    let denied = server.get().await;
-    assert_eq!((denied.status, denied.body.as_str(), denied.retry_after()), (200, "", Some(10)));
-    let fields = ["content-type", "grpc-status", "ratelimit"].map(|name| denied.field(name).unwrap());
-    assert_eq!(fields, ["application/grpc", "8", "\"search\";r=0;t=10"]);
-    assert!(denied.headers.contains_key("grpc-status-details-bin") && denied.trailers.is_none());
 }
 
 #[tokio::test]

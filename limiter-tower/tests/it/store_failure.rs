@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use axum::Router;
 use limiter_core::{Error, ErrorKind, Limiter, policy};
 use limiter_tower::key::Constant;
 use limiter_tower::{LimitLayer, Observation, Rule, StoreFailure};
@@ -24,12 +23,8 @@ fn memory(policy: limiter_core::Policy) -> Limiter {
     Limiter::new("memory", policy, store().0)
 }
 
-fn app(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> Router {
-    hello(LimitLayer::builder(rules, failure).timeout(TIMEOUT).build())
-}
-
 async fn ask(rules: impl IntoIterator<Item = Rule>, failure: StoreFailure) -> Reply {
-    let app = app(rules, failure);
+    let app = hello(LimitLayer::builder(rules, failure).timeout(TIMEOUT).build());
     let begin = Instant::now();
     let reply = get(&app).await;
     assert!(begin.elapsed() < TIMEOUT * 2, "{:?}", begin.elapsed());
@@ -94,18 +89,6 @@ async fn a_shadow_rule_whose_store_fails_is_reported_as_open() {
     let layer = LimitLayer::builder([rule(&limiter).shadow()], CLOSED).observe(report).build();
     assert_eq!(get(&hello(layer)).await.status, 200);
     assert_eq!(reports.recv().unwrap(), "failed_open");
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_service_recovers_with_its_store() {
-    let (store, limiter) = remote();
-    let app = app([rule(&limiter)], CLOSED);
-    for (does, status) in
-        [(Does::Answer, 200), (Does::Refuse, 503), (Does::Hang, 503), (Does::Answer, 200), (Does::Answer, 429)]
-    {
-        store.set(does);
-        assert_eq!(get(&app).await.status, status, "{does:?}");
-    }
 }
 
 /// Without a runtime of tokio there is no timer, and a hanging store would hang the request.
