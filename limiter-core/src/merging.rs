@@ -59,41 +59,6 @@ mod tests {
     use crate::store::Op;
 
     #[test]
-    fn the_smallest_resolution_that_counts_an_entry_applies() {
-        for (own, limiter, windows, resolutions) in [
-            // (age, p(age))
-            (policy!("5/50s~10s"), None, &[(50, 10)][..], &[(0, 10), (49, 10), (50, 0)][..]),
-            (policy!("2/1s, 6/50s~10s"), None, &[(1, 0), (50, 10)], &[(0, 0), (1, 10), (49, 10), (50, 0)]),
-            (policy!("6/50s~10s, 2/1s~1s"), None, &[(1, 1), (50, 10)], &[(0, 1), (1, 10), (50, 0)]),
-            (policy!("6/50s~10s, 2/100s"), None, &[(50, 10), (100, 0)], &[(0, 0), (49, 0), (50, 0)]),
-            (policy!("2/50s~1s"), Some(policy!("6/50s~10s, 2/20s")), &[(20, 0), (50, 1)], &[(19, 0), (20, 1), (50, 0)]),
-            (policy!("2/50s"), Some(policy!("9/50s~1s")), &[(50, 0)], &[(0, 0)]),
-            (policy!("9/1h~10s"), None, &[(3600, 10)], &[(0, 10), (599, 10), (600, 10), (3600, 0)]),
-        ] {
-            let mut op = Op::acquire("", &own);
-            op.limiter_policy = limiter.as_ref();
-            let merging = op.merging().unwrap();
-            let seconds: Vec<_> =
-                merging.windows().iter().map(|(w, r)| (w.as_micros() / 1_000_000, r / 1_000_000)).collect();
-            assert_eq!(seconds, windows, "{own} {limiter:?}");
-            let mut boundaries: Vec<_> = windows.iter().map(|(window, _)| *window).chain([600]).collect();
-            boundaries.sort_unstable();
-            let of_merging =
-                merging.boundaries().iter().map(|window| window.as_micros() / 1_000_000).collect::<Vec<_>>();
-            assert_eq!(of_merging, boundaries);
-            for (age, resolution) in resolutions {
-                for is_marked in [false, true] {
-                    let resolution = if is_marked && *age < 600 { 0 } else { *resolution };
-                    let of_merging = merging.resolution_at(age * 1_000_000, is_marked) / 1_000_000;
-                    assert_eq!(of_merging, resolution, "{own} {limiter:?} at {age}");
-                }
-            }
-        }
-        assert_eq!(Op::acquire("", &policy!("1/1s, 1/1m")).merging(), None);
-        assert_eq!(Op::acquire("", &policy!("1/10m~1s")).merging().unwrap().boundaries().len(), 1);
-    }
-
-    #[test]
     fn a_resolution_ends_receipts_after_ten_minutes() {
         for (policy, with_receipt, minutes) in [
             (policy!("1/1h"), [true, true, true], 60),

@@ -2,7 +2,6 @@
 
 mod body;
 mod receipt;
-mod usage;
 mod v1;
 
 use std::sync::Arc;
@@ -16,7 +15,6 @@ use axum::routing::{get, post};
 use http::StatusCode;
 
 pub(crate) use self::body::{Refusal, read, require_json};
-pub(crate) use self::usage::of_limit;
 use crate::metrics::Interface;
 use crate::proto::{Code, RateLimitRequest};
 use crate::service::Service;

@@ -9,7 +9,7 @@ use futures::FutureExt;
 use futures::executor::block_on;
 use futures::future::join_all;
 use limiter_core::{
-    Counting, Decision, Error, ErrorKind, LimitStatus, Limiter, SharedStore, Timestamp, WindowStore, ceil_secs, policy,
+    Decision, Error, ErrorKind, LimitStatus, Limiter, SharedStore, Timestamp, WindowStore, ceil_secs, policy,
 };
 use limiter_testkit::{Answer, ReferenceStore};
 
@@ -128,20 +128,6 @@ fn a_request_dropped_before_it_is_polled_does_nothing_and_many_can_be_joined() {
     let allowed = block_on(join_all((0..5).map(|_| slow.acquire("k"))));
     assert_eq!(allowed.into_iter().filter(|decision| decision.as_ref().unwrap().allowed()).count(), 3);
     assert_eq!(slow.store().calls.load(Ordering::Relaxed), 5);
-}
-
-#[test]
-fn a_request_can_be_sent_to_another_thread_and_keys_of_every_kind_work() {
-    let limiter = Limiter::new("search", policy!("9/1h").with_counting(Counting::Attempts), SlowStore::default());
-    std::thread::scope(|scope| {
-        let owned = limiter.acquire("owned".to_owned());
-        scope.spawn(move || block_on(owned).unwrap());
-        let tuple = limiter.acquire(("login", std::net::Ipv4Addr::LOCALHOST, 7_u8));
-        scope.spawn(move || block_on(tuple).unwrap());
-    });
-    for key in ["owned", "login,127.0.0.1,7"] {
-        assert_eq!(block_on(limiter.status(key)).unwrap().used(), 1, "{key}");
-    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Http, Refusal, read, receipt, require_json, usage};
+use super::{Http, Refusal, read, receipt, require_json};
 use crate::rules::{Effect, Match};
 use crate::service::{Failure, Service, Verdict};
 
@@ -162,14 +162,14 @@ async fn ask(
         (_, Some(receipt)) => {
             let cost = if op == Op::Refund { 0 } else { cost };
             let settled = limiter.settle(key, receipt, cost).await?;
-            let mut out = usage::of_status(settled.status());
+            let mut out = json!(settled.status());
             out["applied"] = json!(settled.applied());
             out
         }
-        (Op::Status, _) => usage::of_status(&limiter.status(key).await?),
+        (Op::Status, _) => json!(limiter.status(key).await?),
         _ => match decide(op, limiter, key, request, cost).await {
             Ok(decision) => {
-                let mut out = usage::of_decision(&decision);
+                let mut out = json!(decision);
                 out["allowed"] = json!(count(decision.allowed()));
                 out["receipt"] = json!(decision.receipt().map(receipt::to_text));
                 out

@@ -11,7 +11,7 @@ use limiter_core::{Error, LimitStatus, Limiter, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::http::{Refusal, of_limit, read};
+use crate::http::{Refusal, read};
 use crate::rules::Rule;
 use crate::service::Service;
 
@@ -49,7 +49,7 @@ pub(super) async fn show(
     let now = limiter.status(key).await?;
     let (at, limits) = (now.at(), now.limits());
     let shown = try_join_all(limits.iter().enumerate().map(async |(i, limit)| {
-        let mut shown = of_limit(limit);
+        let mut shown = json!(limit);
         shown["text"] = json!(limit.limit().to_string());
         shown["log"] = json!(log(limiter, key, (i, limit), at).await?);
         Ok::<_, Error>(shown)
