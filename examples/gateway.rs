@@ -259,8 +259,12 @@ mod tests {
     use super::*;
 
     /// Returns the routes over a store with these limits in place of some.
-    fn gateway(store: SharedStore, replaced: &str, limits: &str) -> Router {
-        parsed(&DEFAULT.replace(replaced, limits), &store).unwrap()
+    fn gateway(store: &SharedStore, replaced: &str, limits: &str) -> Router {
+        parsed(&DEFAULT.replace(replaced, limits), store).unwrap()
+    }
+
+    fn memory() -> SharedStore {
+        Arc::new(MemoryStore::new())
     }
 
     async fn send(gateway: &Router, request: &str, header: (&'static str, &str), body: &'static str) -> Response {
@@ -310,7 +314,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_chat_is_charged_what_was_streamed_even_if_the_client_hangs_up() {
-        let gateway = gateway(Arc::new(MemoryStore::new()), "1000/1m", "1000/1h");
+        let gateway = gateway(&memory(), "1000/1m", "1000/1h");
         let answer = ask(&gateway, "POST /chat", "k7", "one two three").await;
         assert_eq!(answer.headers()["ratelimit"], r#""tokens-1h";r=600;t=3600, "tokens-1d";r=49600;t=86400"#);
         assert_eq!(text(answer).await, "one two three ");
@@ -333,7 +337,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_embedding_charges_the_customer_and_the_model_or_neither() {
-        let gateway = gateway(Arc::new(MemoryStore::new()), "10000/1m", "7/1h");
+        let gateway = gateway(&memory(), "10000/1m", "7/1h");
         for (key, status) in [("k7", 200), ("k9", 200), ("k9", 429)] {
             let answer = ask(&gateway, "POST /embed/large", key, "one two three").await;
             assert_eq!(answer.status(), status);
@@ -350,7 +354,8 @@ mod tests {
     #[tokio::test]
     async fn a_good_login_forgets_the_failures_of_its_account_but_not_of_its_address() {
         let clock = MockClock::new();
-        let gateway = gateway(Arc::new(WithClock::new(MemoryStore::new(), clock.clone())), "", "");
+        let store: SharedStore = Arc::new(WithClock::new(MemoryStore::new(), clock.clone()));
+        let gateway = gateway(&store, "", "");
         for _ in 0..4 {
             assert_eq!(login(&gateway, "ann", "guess").await.status(), StatusCode::UNAUTHORIZED);
         }
@@ -371,10 +376,10 @@ mod tests {
 
     #[tokio::test]
     async fn an_image_waits_until_it_fits_and_new_limits_apply_without_a_restart() {
-        let store: SharedStore = Arc::new(MemoryStore::new());
+        let store = memory();
         let file = tempfile::NamedTempFile::new().unwrap();
         let write = |images: &str| std::fs::write(file.path(), DEFAULT.replace("5/10s", images)).unwrap();
-        let (sender, current) = watch::channel(gateway(store.clone(), "", ""));
+        let (sender, current) = watch::channel(gateway(&store, "", ""));
         let gateway = service(current.clone());
         write("1/300ms");
         tokio::spawn(reload(file.path().to_str().unwrap().to_owned(), store.clone(), sender));
@@ -400,7 +405,7 @@ mod tests {
         let recorder = PrometheusBuilder::new().install_recorder().unwrap();
         let (first, report) = open(&server.url()).await.unwrap();
         let (second, _) = open(&server.url()).await.unwrap();
-        let gateways = [gateway(first, "5/10s", "5/1h"), gateway(second, "5/10s", "5/1h")];
+        let gateways = [gateway(&first, "5/10s", "5/1h"), gateway(&second, "5/10s", "5/1h")];
         for (i, expected) in [200, 200, 200, 200, 200, 429, 429].into_iter().enumerate() {
             assert_eq!(image(&gateways[i % 2]).await, expected);
         }
