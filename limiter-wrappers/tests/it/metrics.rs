@@ -128,7 +128,7 @@ fn a_stack_reports_its_state() {
 
     let calls = async || {
         for _ in 0..5 {
-            let policy = policy!("5/10s");
+            let policy = policy!("50/10s");
             let _ = Limiter::new("search", policy.clone(), fallback.clone()).acquire(SECRET).await.unwrap();
             let _ = Limiter::new("search", policy.clone(), open.clone()).acquire(SECRET).await.unwrap();
             let _ = Limiter::new("search", policy.clone(), closed.clone()).acquire(SECRET).await.unwrap();
