@@ -149,5 +149,5 @@ fn a_stack_reports_its_state() {
         runtime.block_on(tokio::time::advance(Duration::from_secs(1)));
     }
     runtime.block_on(calls());
-    assert_eq!(state(&open), "breaker_open 0, outage 0, outage_seconds_total 9, outages_total 1");
+    assert_eq!(state(&open), "breaker_open 0, outage 0, outage_seconds_total 8, outages_total 1");
 }
