@@ -110,7 +110,7 @@ impl Store {
             }
             OnOutage::Open => Self::watched(Arc::new(stack.fail_open().on_outage(log)), Failsafe::nodes),
             OnOutage::Closed => Self::watched(Arc::new(stack.fail_closed().on_outage(log)), Failsafe::nodes),
-            OnOutage::Error => Self::watched(Arc::new(stack.or_error()), |store| store.breaker().nodes()),
+            OnOutage::Error => Self::watched(Arc::new(stack.or_error()), |store| store.store().nodes()),
         };
         tokio::spawn(probe(store.shared.clone()));
         Ok(store)

@@ -13,14 +13,13 @@
 
 use std::fmt;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use dashmap::DashMap;
-use dashmap::mapref::entry::Entry;
 use foldhash::fast::RandomState;
 use limiter_core::store::{
     At, Facts, LogFacts, LogKey, LogPlace, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, attempt, decide,
@@ -62,8 +61,6 @@ struct Cache {
     denials: DashMap<u64, Denial, RandomState>,
     hasher: RandomState,
     max_keys: usize,
-    /// The number of denials. The map would lock all its parts to count them.
-    held: AtomicUsize,
     /// When expired denials may be removed again: a full cache must not be searched for every denial.
     next_sweep: Mutex<Instant>,
     /// Count the changes made through this wrapper, by the hash of the log. A denial that was under way during a change may be
@@ -85,7 +82,7 @@ struct Denial {
 impl fmt::Debug for Cache {
     /// Neither locks the map nor prints keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cache").field("held", &self.held).field("max_keys", &self.max_keys).finish_non_exhaustive()
+        f.debug_struct("Cache").field("max_keys", &self.max_keys).finish_non_exhaustive()
     }
 }
 
@@ -114,7 +111,6 @@ impl<S> DenialCache<S> {
             denials: DashMap::with_hasher(RandomState::default()),
             hasher: RandomState::default(),
             max_keys,
-            held: AtomicUsize::new(0),
             next_sweep: Mutex::new(Instant::now()),
             changes: [const { AtomicU64::new(0) }; CHANGE_COUNTERS],
         };
@@ -140,7 +136,7 @@ impl<S> DenialCache<S> {
     /// Returns the number of denials held, expired ones included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.cache.held.load(Ordering::Relaxed)
+        self.cache.denials.len()
     }
 
     /// Whether no denial is held.
@@ -164,7 +160,7 @@ impl Cache {
 
     /// Returns the facts of a denial that still holds.
     fn find(&self, op: &Op<'_>) -> Option<Facts> {
-        if self.held.load(Ordering::Relaxed) == 0 || !Self::is_cacheable(op) {
+        if !Self::is_cacheable(op) {
             return None;
         }
         let denial = self.denials.get(&self.hash(op.log))?;
@@ -187,10 +183,7 @@ impl Cache {
             return;
         };
         let hash = self.hash(op.log);
-        if self.held.load(Ordering::Relaxed) >= self.max_keys
-            && !self.denials.contains_key(&hash)
-            && !self.make_room(received)
-        {
+        if self.denials.len() >= self.max_keys && !self.denials.contains_key(&hash) && !self.make_room(received) {
             return;
         }
         let denial = Denial {
@@ -206,9 +199,6 @@ impl Cache {
         let entry = self.denials.entry(hash);
         // Compared behind the lock of the entry, which a change takes after it has counted itself.
         if self.changes(hash).load(Ordering::SeqCst) == changes {
-            if matches!(entry, Entry::Vacant(_)) {
-                self.held.fetch_add(1, Ordering::Relaxed);
-            }
             entry.insert(denial);
         }
     }
@@ -219,14 +209,8 @@ impl Cache {
             Ok(mut next) if now >= *next => *next = now + SWEEP_INTERVAL,
             _ => return false,
         }
-        self.denials.retain(|_, denial| {
-            let holds = now < denial.until;
-            if !holds {
-                self.held.fetch_sub(1, Ordering::Relaxed);
-            }
-            holds
-        });
-        self.held.load(Ordering::Relaxed) < self.max_keys
+        self.denials.retain(|_, denial| now < denial.until);
+        self.denials.len() < self.max_keys
     }
 
     fn changes(&self, hash: u64) -> &AtomicU64 {
@@ -237,10 +221,7 @@ impl Cache {
     fn forget(&self, log: LogKey<'_>) {
         let hash = self.hash(log);
         self.changes(hash).fetch_add(1, Ordering::SeqCst);
-        // Not skipped where nothing is held: a denial may be on its way in behind the lock.
-        if self.denials.remove(&hash).is_some() {
-            self.held.fetch_sub(1, Ordering::Relaxed);
-        }
+        self.denials.remove(&hash);
     }
 }
 
@@ -253,30 +234,20 @@ impl Drop for Forget<'_> {
     }
 }
 
-impl<S> DenialCache<S> {
-    /// Returns the cached denial of an operation, or what `apply` returns, which becomes the next cached one if it is a denial.
-    pub(crate) async fn cached<F>(&self, op: Op<'_>, apply: impl FnOnce() -> F) -> Result<Facts, Error>
-    where
-        F: Future<Output = Result<Facts, Error>>,
-    {
+#[async_trait]
+impl<S: WindowStore> WindowStore for DenialCache<S> {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         if let Some(facts) = self.cache.find(&op) {
             return Ok(facts);
         }
         let (sent, changes) = (Instant::now(), self.cache.changes(self.cache.hash(op.log)).load(Ordering::SeqCst));
         let forget = Forget(&self.cache, op.log);
-        let facts = apply().await?;
+        let facts = self.store.apply(op).await?;
         if facts.outcome == Outcome::Nothing {
             std::mem::forget(forget);
             self.cache.keep(&op, &facts, sent, self.max_age, changes);
         }
         Ok(facts)
-    }
-}
-
-#[async_trait]
-impl<S: WindowStore> WindowStore for DenialCache<S> {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.cached(op, || self.store.apply(op)).await
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {

@@ -1,6 +1,6 @@
 //! Reports each operation on a store, with its duration.
 //!
-//! [`Metrics`] (feature `metrics`) and [`Tracing`] (feature `tracing`) are observers of a store; a pair of observers is one too:
+//! [`Metrics`] (feature `metrics`) and [`Tracing`] (feature `tracing`) are observers of a store:
 //!
 //! ```
 //! # #[cfg(all(feature = "metrics", feature = "tracing"))] {
@@ -8,7 +8,8 @@
 //! # use limiter_testkit::ReferenceStore as MemoryStore;
 //! use limiter_wrappers::observe::{Metrics, ObservedStore, Tracing};
 //!
-//! let store = ObservedStore::new(MemoryStore::new(), (Metrics::named("memory"), Tracing::new()));
+//! let store = ObservedStore::new(MemoryStore::new(), Metrics::named("memory"));
+//! let store = ObservedStore::new(store, Tracing::new());
 //! let search = Limiter::new("search", policy!("5/10s"), store);
 //! # let _ = search;
 //! # }

@@ -1,61 +1,12 @@
 //! The recommended order of the wrappers.
 
-use std::task::Poll;
 use std::time::Duration;
-
-use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts};
-use limiter_core::{Decision, Error, Timer, WindowStore};
 
 use crate::denial_cache::DenialCache;
 use crate::outages::{CircuitBreaker, Failsafe, Fallback, Timeout};
 
-/// A store behind a denial cache, a circuit breaker and a timeout, with one boxed future for an operation behind all three.
-#[derive(Clone, Debug)]
-pub struct Guarded<S>(DenialCache<CircuitBreaker<Timeout<S>>>);
-
-impl<S> Guarded<S> {
-    /// Returns the circuit breaker.
-    #[must_use]
-    pub const fn breaker(&self) -> &CircuitBreaker<Timeout<S>> {
-        self.0.store()
-    }
-
-    /// Returns the store.
-    #[must_use]
-    pub const fn store(&self) -> &S {
-        self.breaker().store().store()
-    }
-}
-
-#[async_trait]
-impl<S: WindowStore> WindowStore for Guarded<S> {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        let (breaker, timeout) = (self.breaker(), self.breaker().store());
-        let apply = || breaker.guarded(op.log, timeout.apply_bounded(op));
-        self.0.cached(op, apply).await
-    }
-
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.0.settle(settlement).await
-    }
-
-    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.0.reset(log).await
-    }
-
-    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        self.0.try_decide(op, otherwise)
-    }
-
-    fn timer(&self) -> Option<&dyn Timer> {
-        self.0.timer()
-    }
-
-    fn place(&self, log: LogKey<'_>) -> LogPlace {
-        self.0.place(log)
-    }
-}
+/// A store behind a denial cache, a circuit breaker and a timeout.
+pub type Guarded<S> = DenialCache<CircuitBreaker<Timeout<S>>>;
 
 /// Builds the recommended stack around a store.
 ///
@@ -130,7 +81,7 @@ impl<S> Stack<S> {
     pub fn or_error(self) -> Guarded<S> {
         let breaker =
             CircuitBreaker::new(Timeout::new(self.store, self.timeout), self.failure_threshold, self.cooldown);
-        Guarded(DenialCache::new(breaker, self.cached_keys).max_age(self.denial_ttl))
+        DenialCache::new(breaker, self.cached_keys).max_age(self.denial_ttl)
     }
 
     /// Returns the store that admits requests during an outage.

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, LogPlace, Mode, Op, Settlement, SettlementFacts};
-use limiter_core::{Error, ErrorKind, WindowStore};
+use limiter_core::store::{Facts, LogKey, LogPlace, Mode, Op, Otherwise, Settlement, SettlementFacts};
+use limiter_core::{Decision, Error, ErrorKind, WindowStore};
 use tokio::time::sleep;
 
 /// What a [`Faulty`] store does with a call.
@@ -36,7 +38,7 @@ pub enum Does {
 /// From a verb and a log.
 type Rule = Box<dyn FnMut(&str, LogKey<'_>) -> Does + Send>;
 
-/// A store that never answers at once and fails by rule. Notes its calls. Clones are the same store.
+/// A store that fails by rule, and decides nothing without waiting unless it is [told](Faulty::decide_immediately). Notes its calls. Clones are the same store.
 #[derive(Default)]
 pub struct Faulty<S>(Arc<Inner<S>>);
 
@@ -44,6 +46,7 @@ pub struct Faulty<S>(Arc<Inner<S>>);
 struct Inner<S> {
     store: S,
     rule: Mutex<Option<Rule>>,
+    immediate: AtomicBool,
     calls: Mutex<BTreeMap<&'static str, usize>>,
     applied: Mutex<Vec<String>>,
 }
@@ -67,8 +70,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl<S> Faulty<S> {
     /// Returns a store that answers like `store`, but not at once.
     pub fn new(store: S) -> Self {
-        let (rule, calls, applied) = Default::default();
-        Self(Arc::new(Inner { store, rule, calls, applied }))
+        let (rule, immediate, calls, applied) = Default::default();
+        Self(Arc::new(Inner { store, rule, immediate, calls, applied }))
     }
 
     /// Sets what to do with each call, given a verb (`acquire`, `peek`, `record`, `settle` or `reset`) and a log.
@@ -79,6 +82,11 @@ impl<S> Faulty<S> {
     /// Does the same with every call.
     pub fn set(&self, does: Does) {
         self.rule(move |_, _| does);
+    }
+
+    /// Makes it decide what it can without waiting, whatever the rule, or no longer.
+    pub fn decide_immediately(&self, immediate: bool) {
+        self.0.immediate.store(immediate, Ordering::SeqCst);
     }
 
     /// Returns the number of calls.
@@ -161,6 +169,10 @@ impl<S: WindowStore> WindowStore for Faulty<S> {
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         Ok(self.call(("reset", log, 0), self.store().reset(log)).await?.0)
+    }
+
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        if self.0.immediate.load(Ordering::SeqCst) { self.store().try_decide(op, otherwise) } else { otherwise() }
     }
 
     /// The node of `key@node` is `node`.

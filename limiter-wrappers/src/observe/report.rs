@@ -4,7 +4,6 @@ use super::metrics::{BREAKER_OPEN, CARRIED_DROPPED, CARRIED_LOGS, FALLBACK_DECIS
 use super::store::ObservedStore;
 use crate::denial_cache::DenialCache;
 use crate::outages::{CircuitBreaker, Failsafe, Fallback};
-use crate::stack::Guarded;
 
 /// A store whose state is worth a metric, such as what a [`Stack`](crate::Stack) builds.
 ///
@@ -29,12 +28,6 @@ pub trait Report {
 impl<S: Report, O> Report for ObservedStore<S, O> {
     fn report(&self, metrics: &Metrics) {
         self.store().report(metrics);
-    }
-}
-
-impl<S> Report for Guarded<S> {
-    fn report(&self, metrics: &Metrics) {
-        self.breaker().report(metrics);
     }
 }
 

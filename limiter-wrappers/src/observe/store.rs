@@ -74,36 +74,7 @@ pub trait StoreObserver: Debug + Send + Sync + 'static {
     }
 }
 
-impl<A: StoreObserver, B: StoreObserver> StoreObserver for (A, B) {
-    fn run<T: Send>(
-        &self,
-        operation: Operation<'_>,
-        future: impl Future<Output = T> + Send,
-    ) -> impl Future<Output = T> + Send {
-        self.0.run(operation, self.1.run(operation, future))
-    }
-
-    fn run_at_once<T>(&self, operation: Operation<'_>, call: impl FnOnce() -> T) -> T {
-        self.0.run_at_once(operation, || self.1.run_at_once(operation, call))
-    }
-
-    fn decided(&self, op: &Op<'_>, decision: &Decision, took: Duration) {
-        self.0.decided(op, decision, took);
-        self.1.decided(op, decision, took);
-    }
-
-    fn changed(&self, operation: Operation<'_>, applied: bool, took: Duration) {
-        self.0.changed(operation, applied, took);
-        self.1.changed(operation, applied, took);
-    }
-
-    fn failed(&self, operation: Operation<'_>, error: &Error, took: Duration) {
-        self.0.failed(operation, error, took);
-        self.1.failed(operation, error, took);
-    }
-}
-
-/// A store that reports each operation to a [`StoreObserver`]. It changes no answer.
+/// A store that reports each operation to a [`StoreObserver`]. It changes no answer. For two observers, nest two of them.
 ///
 /// It does not report an operation that is dropped before it ends, for example by a `Timeout` around it.
 #[derive(Clone, Debug)]

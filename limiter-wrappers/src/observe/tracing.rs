@@ -11,34 +11,21 @@ use super::store::{Operation, StoreObserver};
 /// A span around each operation of an [`ObservedStore`](crate::observe::ObservedStore), and an event after it.
 ///
 /// The span is called `limiter` and has the level debug, with the fields `limiter`, `operation` and `cost`. Decisions are debug
-/// events, and failures of the store are warnings. The key is in neither unless [`with_key`](Self::with_key) says how.
+/// events, and failures of the store are warnings. The key is in neither.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tracing {
-    key: Option<fn(&[u8]) -> String>,
-}
+#[non_exhaustive]
+pub struct Tracing;
 
 impl Tracing {
     /// Returns the observer.
     #[must_use]
     pub const fn new() -> Self {
-        Self { key: None }
+        Self
     }
+}
 
-    /// Adds the key to the span as the field `key`, written by this function: a keyed hash, for instance. Default: no key.
-    #[must_use]
-    pub const fn with_key(mut self, write: fn(&[u8]) -> String) -> Self {
-        self.key = Some(write);
-        self
-    }
-
-    fn span(self, operation: Operation<'_>) -> Span {
-        let Operation { verb, log, cost } = operation;
-        let span = debug_span!("limiter", limiter = log.name.as_str(), operation = verb, cost, key = field::Empty);
-        if let (Some(write), false) = (self.key, span.is_disabled()) {
-            span.record("key", write(log.key));
-        }
-        span
-    }
+fn span(operation: Operation<'_>) -> Span {
+    debug_span!("limiter", limiter = operation.log.name.as_str(), operation = operation.verb, cost = operation.cost)
 }
 
 impl StoreObserver for Tracing {
@@ -47,11 +34,11 @@ impl StoreObserver for Tracing {
         operation: Operation<'_>,
         future: impl Future<Output = T> + Send,
     ) -> impl Future<Output = T> + Send {
-        future.instrument(self.span(operation))
+        future.instrument(span(operation))
     }
 
     fn run_at_once<T>(&self, operation: Operation<'_>, call: impl FnOnce() -> T) -> T {
-        self.span(operation).in_scope(call)
+        span(operation).in_scope(call)
     }
 
     fn decided(&self, op: &Op<'_>, decision: &Decision, took: Duration) {

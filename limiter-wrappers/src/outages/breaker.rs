@@ -28,8 +28,7 @@ use super::outage::{LEFT, Node, later};
 /// its logs. Clones share all states.
 ///
 /// # Cancel safety
-/// As the store's. If a probe is dropped, the next call becomes the probe. If nobody polls the probe, a call after another pause
-/// does.
+/// As the store's. A probe that is dropped says nothing, so another passes after a pause.
 #[derive(Clone, Debug)]
 pub struct CircuitBreaker<S> {
     store: S,
@@ -50,9 +49,14 @@ struct Shared {
 struct State {
     /// Outages in a row, until it opens.
     failures: u32,
-    is_open: bool,
-    /// When the next probe may pass; while closed, when the last call failed.
+    /// While open, when the next probe may pass; before, when the last call failed.
     next: Instant,
+}
+
+impl State {
+    fn has_left(&self) -> bool {
+        self.next.elapsed() > LEFT
+    }
 }
 
 impl<S> CircuitBreaker<S> {
@@ -71,128 +75,74 @@ impl<S> CircuitBreaker<S> {
     /// Whether calls to any node fail immediately. A call may still pass as a probe.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        !self.shared.healthy.load(Ordering::Acquire) && self.nodes().iter().any(|(_, is_open)| *is_open)
+        self.nodes().iter().any(|(_, is_open)| *is_open)
     }
 
     /// Returns the nodes that have failed since the start, and whether calls to each fail immediately.
     #[must_use]
     pub fn nodes(&self) -> Vec<(Option<Arc<str>>, bool)> {
-        let nodes = self.shared.lock();
-        nodes.iter().map(|(node, state)| (node.clone(), state.is_open && !state.has_left())).collect()
+        self.lock().iter().map(|(node, state)| (node.clone(), self.is_open_at(state))).collect()
     }
 
-    fn refusal(&self, log: LogKey<'_>, node: &Node) -> Error {
-        let node = node.as_ref().map_or_else(String::new, |node| format!(" on {node}"));
-        let text =
-            format!("the store failed {} times in a row{node}; it is not called before the next probe", self.failures);
-        Error::new(ErrorKind::Unavailable, text).with_log(log)
+    fn is_open_at(&self, state: &State) -> bool {
+        state.failures >= self.failures && !state.has_left()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Node, State>> {
+        self.shared.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<S: WindowStore> CircuitBreaker<S> {
-    fn node(&self, log: LogKey<'_>) -> Node {
-        self.store.place(log).node
-    }
-
-    /// Returns whether the call is a probe.
-    fn admit(&self, log: LogKey<'_>) -> Result<Option<Probe<'_>>, Error> {
+    /// Refuses a call while its node's breaker is open. After the pause, the first call that is a probe passes, and all that are not.
+    fn admit(&self, log: LogKey<'_>, is_probe: bool) -> Result<(), Error> {
         if self.shared.healthy.load(Ordering::Acquire) {
-            return Ok(None);
+            return Ok(());
         }
-        let node = self.node(log);
-        let mut nodes = self.shared.lock();
-        let Some(state) = nodes.get_mut(&node).filter(|state| state.is_open) else { return Ok(None) };
-        if Instant::now() < state.next {
-            return Err(self.refusal(log, &node));
-        }
-        // The deadline of this probe, which nobody may poll.
-        state.next = later(self.pause);
-        Ok(Some(Probe { shared: &self.shared, node, deadline: state.next }))
-    }
-
-    pub(crate) async fn guarded<T>(
-        &self,
-        log: LogKey<'_>,
-        call: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
-        let probe = self.admit(log)?;
-        let answer = call.await;
-        self.note(log, &answer, probe);
-        answer
-    }
-
-    fn note<T>(&self, log: LogKey<'_>, answer: &Result<T, Error>, probe: Option<Probe<'_>>) {
-        match answer {
-            Err(error) if error.is_retryable() => self.failed(log, probe),
-            _ if self.shared.healthy.load(Ordering::Acquire) => {}
-            _ => {
-                let node = self.node(log);
-                self.shared.change(|nodes| {
-                    for (_, state) in nodes.iter_mut().filter(|(known, state)| **known == node || state.has_left()) {
-                        (state.failures, state.is_open) = (0, false);
-                    }
-                });
-            }
-        }
-    }
-
-    fn failed(&self, log: LogKey<'_>, mut probe: Option<Probe<'_>>) {
-        let probed = probe.as_mut().map(|probe| probe.node.take());
-        let is_probe = probed.is_some();
-        let node = probed.unwrap_or_else(|| self.node(log));
-        self.shared.change(|nodes| {
-            let now = Instant::now();
-            let well = State { failures: 0, is_open: false, next: now };
-            let state = nodes.entry(node).or_insert(well);
-            if state.has_left() {
-                *state = well;
-            }
-            if !state.is_open {
-                (state.failures, state.next) = (state.failures + 1, now);
-            }
-            // A call from before the breaker opened does not lengthen the pause.
-            if is_probe || (!state.is_open && state.failures >= self.failures) {
-                (state.is_open, state.next) = (true, later(self.pause));
-            }
-        });
-        // Dropping it would let the next one pass immediately.
-        std::mem::forget(probe);
-    }
-}
-
-impl State {
-    fn has_left(&self) -> bool {
-        self.next.elapsed() > LEFT
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Node, State>> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn change(&self, change: impl FnOnce(&mut HashMap<Node, State>)) {
+        let (node, now) = (self.place(log).node, Instant::now());
         let mut nodes = self.lock();
-        change(&mut nodes);
-        self.healthy.store(nodes.values().all(|state| state.failures == 0), Ordering::Release);
-    }
-}
-
-/// Permits another probe of the node when dropped.
-struct Probe<'a> {
-    shared: &'a Shared,
-    node: Node,
-    deadline: Instant,
-}
-
-impl Drop for Probe<'_> {
-    fn drop(&mut self) {
-        // Otherwise the node has answered or failed, or another probe has passed.
-        if let Some(state) = self.shared.lock().get_mut(&self.node)
-            && state.next == self.deadline
-        {
-            state.next = Instant::now();
+        let Some(state) = nodes.get_mut(&node).filter(|state| self.is_open_at(state)) else { return Ok(()) };
+        if now >= state.next {
+            if is_probe {
+                state.next = later(self.pause);
+            }
+            return Ok(());
         }
+        let node = node.map_or_else(String::new, |node| format!(" on {node}"));
+        let failed = format!("the store failed {} times in a row{node}", self.failures);
+        let text = format!("{failed}; it is not called before the next probe");
+        Err(Error::new(ErrorKind::Unavailable, text).with_log(log))
+    }
+
+    fn note<T>(&self, log: LogKey<'_>, answer: &Result<T, Error>) {
+        let failed = answer.as_ref().is_err_and(Error::is_retryable);
+        if !failed && self.shared.healthy.load(Ordering::Acquire) {
+            return;
+        }
+        let node = self.place(log).node;
+        let mut nodes = self.lock();
+        for (known, state) in nodes.iter_mut() {
+            if state.has_left() || (!failed && *known == node) {
+                state.failures = 0;
+            }
+        }
+        if failed {
+            let now = Instant::now();
+            let state = nodes.entry(node).or_insert(State { failures: 0, next: now });
+            // A call from before the breaker opened does not lengthen the pause.
+            if state.failures < self.failures {
+                state.failures += 1;
+                state.next = if state.failures < self.failures { now } else { later(self.pause) };
+            }
+        }
+        self.shared.healthy.store(nodes.values().all(|state| state.failures == 0), Ordering::Release);
+    }
+
+    async fn guarded<T>(&self, log: LogKey<'_>, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        self.admit(log, true)?;
+        let answer = call.await;
+        self.note(log, &answer);
+        answer
     }
 }
 
@@ -212,15 +162,12 @@ impl<S: WindowStore> WindowStore for CircuitBreaker<S> {
 
     /// Also responds immediately while it is open.
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        let attempted = || match self.admit(op.log) {
-            Ok(probe) => {
-                let answer = attempt(&self.store, op)?;
-                self.note(op.log, &answer, probe);
-                Some(answer)
-            }
-            Err(refusal) => Some(Err(refusal)),
-        };
-        attempted().map_or_else(otherwise, Poll::Ready)
+        if let Err(refusal) = self.admit(op.log, false) {
+            return Poll::Ready(Err(refusal));
+        }
+        let Some(answer) = attempt(&self.store, op) else { return otherwise() };
+        self.note(op.log, &answer);
+        Poll::Ready(answer)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

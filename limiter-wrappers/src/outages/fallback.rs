@@ -29,26 +29,19 @@ use super::outage::{Outage, OutageLog, is_denial, is_denied, later};
 /// sends one record per cell, at most 64 logs at a time. No call waits for it. It runs on the tokio runtime of whoever calls, which
 /// needs timers. If that runtime ends, the next call starts the sweep again.
 ///
-/// - A cell has the age of its newest entry, by the local store's clock, which is monotonic in a `MemoryStore`. It never lies in the primary store's future.
-///   Operations with a caller's time keep that time.
+/// - A cell has the age of its newest entry, by the local store's clock, which must not step. A `MemoryStore`'s is monotonic.
+///   It never lies in the primary store's future. Operations with a caller's time keep that time.
 /// - A cell is repeated with the same id until the primary store confirms it or it no longer counts, so a lost answer counts once.
 /// - The record keeps what any limit of the log's operations counts. Cells that no limit can tell apart are dropped, so attempts
 ///   push out nothing.
+/// - At most 100,000 logs are carried, which take up to about 130 MB and the keys. [`dropped`](Self::dropped) counts the others.
 ///
 /// # What an outage costs
 #[doc = include_str!("fallback/costs.md")]
 ///
-/// # Settlements and resets
-/// A settlement or refund asks the local log first, and goes to the primary store if that log does not hold the entry. A reset
-/// clears the local log and its cells, and returns what the primary store responds.
-///
-/// # Memory
-/// At most 100,000 logs are carried, which take up to about 130 MB and the keys. [`dropped`](Self::dropped) counts the logs beyond
-/// that. The local store has its own bound. An operation that appends nothing takes no memory.
-///
 /// # Cancel safety
-/// As the primary store's. A dropped reset has cleared the local log. The sweep belongs to no call. It ends with the last clone;
-/// call [`flush`](Self::flush) first.
+/// As the primary store's. A dropped reset has cleared the local log and its cells. The sweep belongs to no call. It ends with the
+/// last clone; call [`flush`](Self::flush) first.
 pub struct Fallback<P, L>(Arc<Shared<P, L>>);
 
 struct Shared<P, L> {

@@ -34,21 +34,6 @@ impl<S> Timeout<S> {
     pub const fn store(&self) -> &S {
         &self.store
     }
-
-    pub(crate) async fn bounded<T>(
-        &self,
-        log: LogKey<'_>,
-        call: impl Future<Output = Result<T, Error>>,
-    ) -> Result<T, Error> {
-        bounded(self.timeout, log, call).await
-    }
-}
-
-impl<S: WindowStore> Timeout<S> {
-    pub(crate) async fn apply_bounded(&self, op: Op<'_>) -> Result<Facts, Error> {
-        let op = op.with_timeout(self.timeout);
-        bounded(op.timeout.unwrap_or(self.timeout), op.log, self.store.apply(op)).await
-    }
 }
 
 async fn bounded<T>(
@@ -74,15 +59,16 @@ async fn bounded<T>(
 #[async_trait]
 impl<S: WindowStore> WindowStore for Timeout<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.apply_bounded(op).await
+        let op = op.with_timeout(self.timeout);
+        bounded(op.timeout.unwrap_or(self.timeout), op.log, self.store.apply(op)).await
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.bounded(settlement.log, self.store.settle(settlement)).await
+        bounded(self.timeout, settlement.log, self.store.settle(settlement)).await
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.bounded(log, self.store.reset(log)).await
+        bounded(self.timeout, log, self.store.reset(log)).await
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {

@@ -44,7 +44,7 @@ conformance_tests!(
 );
 conformance_tests!(
     an_observed_store,
-    ObservedStore::new(MemoryStore::new(), (Metrics::new(), Tracing::new())),
+    ObservedStore::new(ObservedStore::new(MemoryStore::new(), Metrics::new()), Tracing::new()),
     suite = Suite::slow(),
     runtime = tokio,
 );

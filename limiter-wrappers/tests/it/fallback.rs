@@ -1,134 +1,55 @@
-//! What a fallback promises, in virtual time: tokio's clock is paused, and every store reads it.
+//! What a fallback promises.
 
 use std::time::Duration;
 
 use fastrand::Rng;
 use limiter_core::store::Op;
-use limiter_core::{Clock, Counting, Limiter, Policy, SyncStore, Timestamp, WithClock, policy};
+use limiter_core::{Clock, Counting, Limiter, Policy, SyncStore, WithClock, policy};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::Fallback;
 use tokio::runtime::{Builder, Handle};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::faulty::Does;
+use crate::script::{Memory, Scene, Server, Virtual};
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// Tokio's clock, and by how many seconds it is wrong.
-#[derive(Clone, Copy, Debug)]
-struct Virtual(Instant, i64);
+type Store = Fallback<Server, Memory>;
 
-impl Clock for Virtual {
-    fn now(&self) -> Timestamp {
-        let micros = 1_700_000_000_000_000 + self.0.elapsed().as_micros() as u64;
-        Timestamp::from_micros_saturating(micros.saturating_add_signed(self.1 * 1_000_000))
-    }
+/// Returns a process whose local clock is wrong by some seconds.
+fn scene(policy: Policy, wrong: i64) -> Scene<Store> {
+    Scene::new(policy, |server| {
+        let clock = Virtual(tokio::time::Instant::now(), wrong);
+        Fallback::new(server, WithClock::new(MemoryStore::new(), clock))
+    })
 }
 
-type Memory = WithClock<MemoryStore, Virtual>;
-
-struct Scene {
-    clock: Virtual,
-    server: testbed::Faulty<Memory>,
-    limiter: Limiter<Fallback<testbed::Faulty<Memory>, Memory>>,
+async fn play(scene: &Scene<Store>, script: &str) {
+    scene.play(script, |_| scene.limiter.store().carried_logs().to_string()).await;
 }
 
-impl Scene {
-    fn new(policy: Policy) -> Self {
-        let clock = Virtual(Instant::now(), 0);
-        Self::over(testbed::Faulty::new(WithClock::new(MemoryStore::new(), clock)), clock, policy, 0)
-    }
-
-    /// Returns one process over a server. Its local clock is wrong by some seconds.
-    fn over(server: testbed::Faulty<Memory>, clock: Virtual, policy: Policy, wrong: i64) -> Self {
-        let store = Fallback::new(server.clone(), WithClock::new(MemoryStore::new(), Virtual(clock.0, wrong)));
-        Self { clock, server, limiter: Limiter::new("t", policy, store) }
-    }
-
-    /// Returns the units that the server counts, beyond the maximum too.
-    fn used(&self, key: &str, at: Timestamp) -> u64 {
-        let peek = Op::peek(key, self.limiter.policy()).with_name("t".into()).at(at);
-        self.server.store().apply_now(&peek).log.usage[0].used
-    }
-
-    /// Ends the outage.
-    async fn flush(&self) {
-        self.server.set(Does::Answer);
-        assert_eq!(self.limiter.store().flush(LONG).await, 0);
-    }
-
-    /// Plays a script. Three capitals say what the server does with a peek, a record and another call: answer (`A`), answer late
-    /// (`L`), refuse (`R`) or lose the answer (`X`). Times are in milliseconds, those of callers in seconds.
-    async fn play(&self, script: &str) {
-        let (limiter, mut permits) = (&self.limiter, Vec::new());
-        for step in script.split(", ") {
-            let (call, expected) = step.split_once(" = ").unwrap_or((step, ""));
-            let (words, limiter) = (call.split(' ').collect::<Vec<_>>(), limiter);
-            let n = |index: usize| words[index].parse::<u64>().unwrap();
-            let time = |index| Timestamp::from_micros_saturating(n(index) * 1_000_000);
-            let found = match words[..] {
-                ["acquire", key, _, ref options @ ..] => {
-                    sleep(Duration::from_millis(1)).await;
-                    let acquire = limiter.acquire(key).cost(n(2));
-                    let decision = match options {
-                        ["at", _] => acquire.at(time(4)).await,
-                        ["id", _] => acquire.idempotency_key(u128::from(n(4))).await,
-                        _ => acquire.await,
-                    };
-                    let decision = decision.unwrap();
-                    permits.extend(decision.receipt().map(|receipt| (key, receipt)));
-                    if decision.allowed() { "" } else { "denied" }.to_owned()
-                }
-                ["settle", ..] => {
-                    let (key, receipt) = permits[n(1) as usize];
-                    let settled = limiter.settle(key, receipt, n(2)).await;
-                    settled.map_or_else(|error| error.kind().to_string(), |settled| settled.applied().to_string())
-                }
-                ["reset", key] => {
-                    limiter.reset(key).await.map_or_else(|error| error.kind().to_string(), |reset| reset.to_string())
-                }
-                ["used", key] => self.used(key, self.clock.now()).to_string(),
-                ["used", key, "at", _] => self.used(key, time(3)).to_string(),
-                ["waiting"] => limiter.store().carried_logs().to_string(),
-                ["sent"] => {
-                    let mut records = self.server.replayed();
-                    records.dedup();
-                    records.join(" ").replace("record ", "")
-                }
-                ["flush"] => limiter.store().flush(LONG).await.to_string().replace('0', ""),
-                ["wait", _] => (sleep(Duration::from_millis(n(1))).await, String::new()).1,
-                _ => {
-                    let does = |n: usize| match call.as_bytes()[n] {
-                        b'A' => Does::Answer,
-                        b'L' => Does::AnswerLate,
-                        b'R' => Does::Refuse,
-                        _ => Does::LoseAnswer,
-                    };
-                    let (peek, record, other) = (does(0), does(1), does(2));
-                    self.server.rule(move |verb, _| match verb {
-                        "peek" => peek,
-                        "record" => record,
-                        _ => other,
-                    });
-                    String::new()
-                }
-            };
-            assert_eq!(found, expected, "{step}, in {script}");
-        }
-    }
+/// Ends the outage.
+async fn flush(server: &Server, store: &Store) {
+    server.set(Does::Answer);
+    assert_eq!(store.flush(LONG).await, 0);
 }
 
 /// Each numbered sentence of the specification, with the policy and the script that shows it.
-const SENTENCES: [(&str, &str); 17] = [
+const SENTENCES: [(&str, &str); 18] = [
     // 1: the primary store decides from its first answer on, whatever waits.
     ("9/64s", "RRR, acquire k 9, ARA, acquire k 9, used k = 9, waiting = 1"),
+    ("9/64s", "RRR, acquire k 4, III, acquire k 5, wait 200, waiting = 0, used k = 9"),
     // 2: one record a cell, of 2 s here.
-    ("9/64s", "RRR, acquire k 1, acquire k 2, wait 2000, acquire k 4, AAA, flush, sent = 3 4, used k = 7"),
+    (
+        "9/64s",
+        "RRR, acquire k 1, acquire k 2, wait 2000, acquire k 4, AAA, wait 200, waiting = 0, sent = 3 4, used k = 7",
+    ),
     // 3: a lost answer counts once, and what follows it waits in another cell.
     (
         "50/1h",
-        "XRR, acquire k 2, wait 900, used k = 0, AXR, wait 900, acquire k 3, acquire k 4, wait 900, used k = 2, \
-         AAA, flush, sent = 2 7, used k = 9",
+        "XRR, acquire k 2, wait 900, used k = 0, AXR, wait 900, acquire k 3, acquire k 4, wait 900, used k = 2, AAA, \
+         wait 200, waiting = 0, sent = 2 7, used k = 9",
     ),
     // 3: a frozen cell goes on growing older, until it no longer counts.
     ("5/64s", "ARR, acquire k 2, wait 40000, AAA, wait 300, waiting = 0, wait 23699, used k = 2, wait 1, used k = 0"),
@@ -136,62 +57,67 @@ const SENTENCES: [(&str, &str); 17] = [
     // 4: the age is that of the newest entry, whatever the clocks say, and however late the server answers.
     (
         "9/64s",
-        "RRR, acquire k 1, wait 1, acquire k 2, wait 40000, AAA, wait 300, used k = 3, wait 23699, used k = 3, wait 1, used k = 0",
+        "RRR, acquire k 1, wait 1, acquire k 2, wait 40000, AAA, wait 300, used k = 3, wait 23699, used k = 3, \
+         wait 1, used k = 0",
     ),
     ("9/64s", "RRR, acquire k 1, wait 40000, LAA, wait 3000, AAA, wait 20999, used k = 1, wait 1, used k = 0"),
     (
         "9/64s",
-        "RRR, acquire k 1, wait 100, LAR, wait 200, acquire k 1, wait 5000, AAA, wait 58998, used k = 2, wait 3, used k = 0",
+        "RRR, acquire k 1, wait 100, LAR, wait 200, acquire k 1, wait 5000, AAA, wait 58998, used k = 2, wait 3, \
+         used k = 0",
     ),
     // 4: times given by callers are kept, and expire by one another.
     (
         "5/1h",
-        "RRR, acquire a 1 at 10, acquire a 2 at 3800, acquire b 1 at 10, AAA, flush, sent = 1 2, used a at 3800 = 2, \
-         used b at 3609 = 1, used b at 3610 = 0",
+        "RRR, acquire a 1 at 10, acquire a 2 at 3800, acquire b 1 at 10, AAA, wait 200, waiting = 0, sent = 1 2, \
+         used a at 3800 = 2, used b at 3609 = 1, used b at 3610 = 0",
     ),
     // 5: the newest cells that together reach the maximum are sent, and no others.
     (
         "5/64s attempts",
         "RRR, acquire k 5, wait 9000, acquire k 4 = denied, wait 9000, acquire k 3 = denied, wait 9000, \
-         acquire k 2 = denied, AAA, flush, sent = 3 2",
+         acquire k 2 = denied, AAA, wait 200, waiting = 0, sent = 3 2",
     ),
     // 7: a settlement changes the entry's cell until that is frozen. Then only what it adds is sent, with the entry's time.
     (
         "50/64s",
-        "RRR, acquire k 9, acquire k 9, acquire k 9, settle 0 0 = true, settle 1 1 = true, settle 2 20 = true, \
-         AAA, flush, sent = 21, used k = 21",
+        "RRR, acquire k 9, acquire k 9, acquire k 9, settle 0 0 = true, settle 1 1 = true, settle 2 20 = true, AAA, \
+         wait 200, waiting = 0, sent = 21, used k = 21",
     ),
     (
         "50/64s",
-        "RRR, acquire k 9, acquire k 9, acquire k 9, AXR, wait 900, settle 0 0 = true, settle 1 1 = true, settle 2 20 = true, \
-         AAA, flush, used k = 38, wait 63100, used k = 0",
+        "RRR, acquire k 9, acquire k 9, acquire k 9, AXR, wait 900, settle 0 0 = true, settle 1 1 = true, \
+         settle 2 20 = true, AAA, wait 200, waiting = 0, used k = 38, wait 63100, used k = 0",
     ),
     (
         "50/64s",
-        "RRR, acquire k 9, acquire k 9, acquire k 9, AAA, flush, RRR, wait 9000, settle 0 0 = true, settle 1 1 = true, \
-         settle 2 20 = true, settle 2 15 = true, AAA, flush, used k = 33, wait 55000, used k = 0",
+        "RRR, acquire k 9, acquire k 9, acquire k 9, AAA, wait 200, waiting = 0, RRR, wait 9000, settle 0 0 = true, \
+         settle 1 1 = true, settle 2 20 = true, settle 2 15 = true, AAA, wait 200, waiting = 0, used k = 33, \
+         wait 55000, used k = 0",
     ),
     // 7: what the primary store holds is settled there, or not at all.
     (
         "50/1h",
-        "AAA, acquire k 9, RRR, acquire k 9, settle 0 0 = unavailable, AAA, settle 0 3 = true, flush, used k = 12",
+        "AAA, acquire k 9, RRR, acquire k 9, settle 0 0 = unavailable, AAA, settle 0 3 = true, wait 200, waiting = 0, \
+         used k = 12",
     ),
     // 7: a reset clears what is local, and returns what the primary store does.
     (
         "50/1h",
-        "AAA, acquire k 2, RRR, acquire k 9, reset k = unavailable, waiting = 0, acquire k 3, AAA, flush, used k = 5, \
-         reset k = true, reset k = false, used k = 0",
+        "AAA, acquire k 2, RRR, acquire k 9, reset k = unavailable, waiting = 0, acquire k 3, AAA, wait 200, \
+         waiting = 0, used k = 5, reset k = true, reset k = false, used k = 0",
     ),
     // 8: a window admits its maximum in the primary store and in the process, however many outages it meets.
     (
         "5/1h",
-        "AAA, acquire k 5, RRR, acquire k 5, acquire k 1 = denied, AAA, flush, acquire k 1 = denied, RRR, \
-         acquire k 1 = denied",
+        "AAA, acquire k 5, RRR, acquire k 5, acquire k 1 = denied, AAA, wait 200, waiting = 0, acquire k 1 = denied, \
+         RRR, acquire k 1 = denied",
     ),
     // 8: an id that is repeated after the outage counts twice, and so may a call that timed out.
     (
         "5/1h",
-        "RRR, acquire i 1 id 7, acquire i 1 id 7, AAX, acquire k 1, AAA, flush, acquire i 1 id 7, used i = 2, used k = 2",
+        "RRR, acquire i 1 id 7, acquire i 1 id 7, AAX, acquire k 1, AAA, wait 200, waiting = 0, acquire i 1 id 7, \
+         used i = 2, used k = 2",
     ),
 ];
 
@@ -203,8 +129,7 @@ async fn each_sentence_holds() {
             None => policy.parse().unwrap(),
         };
         for seconds_wrong in [0, 5, -5] {
-            let Scene { clock, server, .. } = Scene::new(policy.clone());
-            Scene::over(server, clock, policy.clone(), seconds_wrong).play(script).await;
+            play(&scene(policy.clone(), seconds_wrong), script).await;
         }
     }
 }
@@ -212,7 +137,7 @@ async fn each_sentence_holds() {
 /// Sentences 1 to 3: no call waits for the sweep, which sends 64 logs at a time, and rests only for the node that fails.
 #[tokio::test(start_paused = true)]
 async fn a_dead_node_holds_up_no_other() {
-    let scene = Scene::new(policy!("5/1h"));
+    let scene = scene(policy!("5/1h"), 0);
     scene.server.set(Does::Refuse);
     for log in (0..1500).map(|log| format!("{log}@dead")).chain(["log@live".to_owned()]) {
         assert!(scene.limiter.acquire(log).await.unwrap().allowed());
@@ -230,7 +155,7 @@ async fn a_dead_node_holds_up_no_other() {
     sleep(Duration::from_millis(400)).await;
     assert_eq!((scene.used("log@live", scene.clock.now()), scene.limiter.store().carried_logs()), (2, 1500));
     assert!((64..=5 * 64).contains(&(asked() - before)), "{}", asked() - before);
-    scene.flush().await;
+    flush(&scene.server, scene.limiter.store()).await;
 }
 
 /// Sentence 2: an ended runtime ends the sweep, the next call starts it, and it ends with the store.
@@ -238,17 +163,17 @@ async fn a_dead_node_holds_up_no_other() {
 fn a_sweep_outlives_its_runtime_but_not_its_store() {
     let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
     let scene = runtime().block_on(async {
-        let scene = Scene::new(policy!("5/1h"));
-        scene.play("RRR, acquire key 1, XRR, wait 150").await;
+        let scene = scene(policy!("5/1h"), 0);
+        play(&scene, "RRR, acquire key 1, XRR, wait 150").await;
         scene
     });
     runtime().block_on(async {
-        scene.play("AAA, acquire other 1").await;
+        play(&scene, "AAA, acquire other 1").await;
         let sent = async {
             while scene.used("key", scene.clock.now()) == 0 {
                 sleep(Duration::from_millis(1)).await;
             }
-            scene.play("RRR, acquire key 1").await;
+            play(&scene, "RRR, acquire key 1").await;
             drop(scene);
             while Handle::current().metrics().num_alive_tasks() > 0 {
                 sleep(Duration::from_millis(1)).await;
@@ -263,7 +188,7 @@ fn a_sweep_outlives_its_runtime_but_not_its_store() {
 async fn nothing_is_missing_that_a_limit_could_tell_apart() {
     let (default, small) = (policy!("20/64s, 9/10s"), policy!("3/5s"));
     for seed in 0..300 {
-        let (mut random, scene) = (Rng::with_seed(seed), Scene::new(default.clone()));
+        let (mut random, scene) = (Rng::with_seed(seed), scene(default.clone(), 0));
         let exact = WithClock::new(MemoryStore::new(), scene.clock);
         for _ in 0..80 {
             sleep(Duration::from_millis(random.u64(1..2000))).await;
@@ -275,7 +200,7 @@ async fn nothing_is_missing_that_a_limit_could_tell_apart() {
                 let _ = exact.apply_now(&Op::record("key", &policy!("1000000/64s")).with_cost(cost));
             }
         }
-        scene.flush().await;
+        flush(&scene.server, scene.limiter.store()).await;
         for second in 0..64 {
             let at = scene.clock.now().saturating_add(Duration::from_secs(second));
             let peek = Op::peek("key", &default).at(at);
@@ -291,7 +216,7 @@ async fn nothing_is_missing_that_a_limit_could_tell_apart() {
 /// Sentences 5 and 6: attempts on one key push out nothing, and beyond 100,000 logs the oldest go.
 #[tokio::test(start_paused = true)]
 async fn attempts_push_out_nothing_but_too_many_logs_do() {
-    let scene = Scene::new(policy!("5/1d").with_counting(Counting::Attempts));
+    let scene = scene(policy!("5/1d").with_counting(Counting::Attempts), 0);
     scene.server.set(Does::Refuse);
     let acquire = async |key: String| drop(scene.limiter.acquire(key).await.unwrap());
     for key in 0..110_100 {
@@ -303,15 +228,17 @@ async fn attempts_push_out_nothing_but_too_many_logs_do() {
         acquire(format!("{key}")).await;
     }
     assert_eq!(counts(), (100_000, 3));
-    scene.flush().await;
+    flush(&scene.server, scene.limiter.store()).await;
     let used = |key: &str| scene.used(key, scene.clock.now());
     assert!((0..100).all(|key| used(&format!("quota {key}")) == u64::from(key >= 3)) && used("attacked") >= 5);
 }
 
 /// Returns the units that three processes over one store admit beyond their quotas in an outage, and those missing in the store.
 async fn three_processes(keys: usize, is_carried: bool) -> (u64, u64) {
-    let (mut random, scene) = (Rng::with_seed(1), Scene::new(policy!("20/1h")));
-    let processes = [(); 3].map(|()| Scene::over(scene.server.clone(), scene.clock, policy!("20/1h"), 0));
+    let (mut random, scene) = (Rng::with_seed(1), scene(policy!("20/1h"), 0));
+    let local = || WithClock::new(MemoryStore::new(), scene.clock);
+    let process = || Limiter::new("t", policy!("20/1h"), Fallback::new(scene.server.clone(), local()));
+    let processes = [process(), process(), process()];
     let (mut admitted, mut receipts) = (vec![0_u64; keys], [const { Vec::new() }; 3]);
     for step in 0..1600 {
         let in_outage = (300..1050).contains(&step);
@@ -320,19 +247,19 @@ async fn three_processes(keys: usize, is_carried: bool) -> (u64, u64) {
         sleep(Duration::from_millis(2)).await;
         for (process, receipts) in processes.iter().zip(&mut receipts) {
             let key = random.usize(..keys).min(random.usize(..keys));
-            if let Some(receipt) = process.limiter.acquire(key.to_string()).await.unwrap().receipt() {
+            if let Some(receipt) = process.acquire(key.to_string()).await.unwrap().receipt() {
                 admitted[key] += 1;
                 receipts.push((key, receipt));
             }
             if random.u8(..10) == 0 && !receipts.is_empty() {
                 let (key, receipt) = receipts.swap_remove(random.usize(..receipts.len()));
-                let refund = process.limiter.refund(key.to_string(), receipt).await;
+                let refund = process.refund(key.to_string(), receipt).await;
                 admitted[key] -= u64::from(refund.is_ok_and(|refund| refund.applied()));
             }
         }
     }
     for process in processes.iter().filter(|_| is_carried) {
-        process.flush().await;
+        flush(&scene.server, process.store()).await;
     }
     let (mut beyond, mut missing) = (0, 0);
     for (key, admitted) in admitted.into_iter().enumerate() {

@@ -1,42 +1,10 @@
 //! A store that fails on command, and operations of each kind.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
-
-use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts};
-use limiter_core::{Decision, Error, Limiter, SyncStore, WindowStore, policy};
+use limiter_core::{Limiter, SyncStore, policy};
 use limiter_memory::MemoryStore;
 pub(crate) use testbed::Does;
 
 pub(crate) type Faulty = testbed::Faulty<MemoryStore>;
-
-/// A faulty store that answers at once while it is told to.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Prompt {
-    pub(crate) faulty: Faulty,
-    pub(crate) at_once: Arc<AtomicBool>,
-}
-
-#[async_trait]
-impl WindowStore for Prompt {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.faulty.apply(op).await
-    }
-
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.faulty.settle(settlement).await
-    }
-
-    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.faulty.reset(log).await
-    }
-
-    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        if self.at_once.load(Ordering::SeqCst) { self.faulty.store().try_decide(op, otherwise) } else { otherwise() }
-    }
-}
 
 /// The key of [`traffic`].
 pub(crate) const SECRET: &str = "203.0.113.7";

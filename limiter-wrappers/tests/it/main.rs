@@ -8,5 +8,5 @@ mod faulty;
 mod forwarding;
 mod metrics;
 mod outages;
-mod stack;
+mod script;
 mod traces;
