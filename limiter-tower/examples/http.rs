@@ -21,11 +21,12 @@ use tokio::net::TcpListener;
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 async fn app(limit: Policy, url: &str) -> Result<Router, exact_limiter::Error> {
-    let observer = (Metrics::named("http"), Tracing::new());
     let store: SharedStore = match url {
-        "memory" => Arc::new(ObservedStore::new(MemoryStore::new(), observer)),
-        url => Arc::new(ObservedStore::new(RedisStore::connect(url).await?, observer)),
+        "memory" => Arc::new(MemoryStore::new()),
+        url => Arc::new(RedisStore::connect(url).await?),
     };
+    let counted = ObservedStore::new(store, Metrics::named("http"));
+    let store: SharedStore = Arc::new(ObservedStore::new(counted, Tracing::new()));
     let key = Header::new(API_KEY).or(PeerAddress::new());
     let rule = Rule::new(Limiter::new("http", limit, store), key, MissingKey::Reject(StatusCode::BAD_REQUEST));
     let closed = StoreFailure::Closed { retry_after: Duration::from_secs(1) };
