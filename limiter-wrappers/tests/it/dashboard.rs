@@ -34,38 +34,25 @@ fn emitted() -> BTreeMap<String, BTreeSet<String>> {
     emitted
 }
 
-/// Returns the words of a query, each with the character that follows it.
-fn words(query: &str) -> Vec<(&str, char)> {
-    let is_inner = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '$';
-    let (mut words, mut rest) = (Vec::new(), query);
-    while let Some(start) = rest.find(is_inner) {
-        let word = &rest[start..];
-        let end = word.find(|c| !is_inner(c)).unwrap_or(word.len());
-        words.push((&word[..end], word[end..].chars().next().unwrap_or(' ')));
-        rest = &word[end..];
-    }
-    words
-}
-
 /// Checks a query, and returns the metrics in it.
 fn metrics_in<'a>(query: &str, emitted: &'a BTreeMap<String, BTreeSet<String>>) -> BTreeSet<&'a str> {
-    let words = words(query);
-    let mut found = BTreeSet::new();
-    for (word, _) in words.iter().filter(|(word, _)| word.starts_with("limiter_")) {
+    let ends = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+    let grouped =
+        query.split("by (").skip(1).filter_map(|rest| rest.split(')').next()).flat_map(|list| list.split(", "));
+    let matched = query.split('=').map(|part| part.trim_end_matches('!').rsplit(ends).next().unwrap_or_default());
+    let matched = matched.take(query.matches('=').count());
+    let labels: Vec<&str> = grouped.chain(matched).filter(|label| !["le", ""].contains(label)).collect();
+    let words = query.match_indices("limiter_").map(|(start, _)| query[start..].split(ends).next().unwrap_or_default());
+    let found = words.map(|word| {
         let name = ["_bucket", "_count", ""].iter().find_map(|suffix| {
             let name = word.strip_suffix(suffix)?;
             emitted.get_key_value(name).filter(|_| suffix.is_empty() || name.ends_with("_seconds"))
         });
-        let (name, labels) = name.unwrap_or_else(|| panic!("nothing emits {word}, in {query}"));
-        let grouped = query.split("by (").skip(1).filter_map(|rest| rest.split(')').next());
-        let grouped = grouped.flat_map(|list| list.split(", ")).filter(|label| *label != "le");
-        let matched = words.iter().filter(|(_, next)| *next == '=').map(|(label, _)| *label);
-        for label in matched.chain(grouped) {
-            assert!(labels.contains(label), "{word} has no label {label:?}, in {query}");
-        }
-        found.insert(name.as_str());
-    }
-    found
+        let (name, known) = name.unwrap_or_else(|| panic!("nothing emits {word}, in {query}"));
+        assert!(labels.iter().all(|label| known.contains(*label)), "{labels:?} of {word}, in {query}");
+        name.as_str()
+    });
+    found.collect()
 }
 
 #[test]

@@ -36,7 +36,7 @@ async fn flush(server: &Server, store: &Store) {
 }
 
 /// Each numbered sentence of the specification, with the policy and the script that shows it.
-const SENTENCES: [(&str, &str); 18] = [
+const SENTENCES: [(&str, &str); 19] = [
     // 1: the primary store decides from its first answer on, whatever waits.
     ("9/64s", "RRR, acquire k 9, ARA, acquire k 9, used k = 9, waiting = 1"),
     ("9/64s", "RRR, acquire k 4, III, acquire k 5, wait 200, waiting = 0, used k = 9"),
@@ -92,8 +92,13 @@ const SENTENCES: [(&str, &str); 18] = [
     (
         "50/64s",
         "RRR, acquire k 9, acquire k 9, acquire k 9, AAA, wait 200, waiting = 0, RRR, wait 9000, settle 0 0 = true, \
-         settle 1 1 = true, settle 2 20 = true, settle 2 15 = true, AAA, wait 200, waiting = 0, used k = 33, \
+         settle 1 1 = true, settle 2 20 = true, settle 2 15 = true, AAA, wait 200, waiting = 0, used k = 38, \
          wait 55000, used k = 0",
+    ),
+    (
+        "50/64s",
+        "RRR, acquire k 9, acquire k 9, AAA, wait 200, waiting = 0, RRR, settle 0 20 = true, acquire k 1, \
+         settle 1 0 = true, AAA, wait 200, waiting = 0, used k = 30",
     ),
     // 7: what the primary store holds is settled there, or not at all.
     (
