@@ -17,7 +17,7 @@ pub(super) fn sections(records: &[Record]) -> Sections {
     ];
     let scenarios = SERVICE.scenarios.iter().map(|scenario| row(&scenario.name, &scenario.about));
     let memory = [("10,000,000 keys, at most 1,000,000 held".to_owned(), MEMORY.to_owned())];
-    let unit = "processor time relative to always OK, unless another unit is named";
+    let unit = "CPU time relative to always OK, unless another unit is named";
     Sections::from([
         ("service-origin", origin(Group::Service, records)),
         ("service", table(records, "scenario", &columns, scenarios)),

@@ -12,7 +12,7 @@ pub(super) fn sections(records: &[Record]) -> Sections {
     columns.push(figure("held", LIMITER, "held"));
     let row = |cell: Cell| {
         let Cell { keys, entries, allowed, threads } = cell;
-        let verdict = if allowed { "allowed" } else { "used up" };
+        let verdict = if allowed { "allowed" } else { "exhausted" };
         (format!("{keys} | {entries} | {verdict} | {threads}"), cell.to_string())
     };
     Sections::from([
