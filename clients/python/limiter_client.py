@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import http.client
 import json
 import os
@@ -25,8 +26,6 @@ import time
 import urllib.parse
 import uuid
 from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Sequence, Tuple, Union
-
-__all__ = ["Denied", "Limiter", "LimiterError", "LimitUsage", "Refused", "Reservation", "Response", "Unavailable"]
 
 Descriptor = Union[Mapping[str, str], Sequence[Tuple[str, str]]]
 """The keys and values that rules match, in the order of the rules."""
@@ -119,27 +118,17 @@ class Limiter:
     """
 
     def __init__(
-        self,
-        url: str,
-        domain: str,
-        *,
-        timeout: float = 1.0,
-        patience: float = 2.0,
-        context: Optional[ssl.SSLContext] = None,
+        self, url: str, domain: str, *, timeout: float = 1.0, patience: float = 2.0, context: Optional[ssl.SSLContext] = None
     ) -> None:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{url!r} is no URL that starts with http:// or https:// and a host")
         self.domain, self.timeout, self.patience = domain, timeout, patience
         self._path = parts.path.rstrip("/") + "/v1/"
-        host, port = parts.hostname, parts.port
+        kind: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
         if parts.scheme == "https":
-            trusted = context or ssl.create_default_context()
-            self._connect: Callable[[], http.client.HTTPConnection] = lambda: http.client.HTTPSConnection(
-                host, port, timeout=timeout, context=trusted
-            )
-        else:
-            self._connect = lambda: http.client.HTTPConnection(host, port, timeout=timeout)
+            kind = functools.partial(http.client.HTTPSConnection, context=context)
+        self._connect = functools.partial(kind, parts.hostname, parts.port, timeout=timeout)
         self._local = threading.local()
 
     def acquire(self, descriptor: Descriptor, cost: int = 1, *, id: Optional[str] = None, wait: float = 0.0) -> Response:
