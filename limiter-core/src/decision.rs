@@ -91,7 +91,7 @@ impl Decision {
     /// limiter's default policy when it was appended: a denied attempt, or a record above a maximum.
     ///
     /// With a [resolution](Limit::resolution), only [permits](crate::Request::permit) and calls with an
-    /// [idempotency key](crate::Request::id) have receipts, which expire after ten minutes.
+    /// [idempotency key](crate::Request::idempotency_key) have receipts, which expire after ten minutes.
     #[inline]
     #[must_use]
     pub fn receipt(&self) -> Option<Receipt> {

@@ -60,7 +60,7 @@ impl Limit {
     ///
     /// No window ever admits more than the maximum. The price: a unit becomes available late, by less than `resolution`. A log holds
     /// about `window / resolution` entries, whatever the maximum. Receipts are only for [permits](crate::Request::permit) and
-    /// calls with an [idempotency key](crate::Request::id), and end after ten minutes.
+    /// calls with an [idempotency key](crate::Request::idempotency_key), and end after ten minutes.
     ///
     /// `resolution` is 1, 10 or 100 µs, 1, 10 or 100 ms, 1 or 10 s, 1 or 10 min, 1 or 6 h, or 1 d, and no longer than the window. The
     /// largest one that is at most a sixtieth of the window is a good start. Default: exact.

@@ -16,7 +16,7 @@
 //! | [`Retention`], [`Merging`] | a store with its own representation of a log: which entries an append drops, and which it merges |
 //! | [`LogPlace`] | a store whose parts fail alone, such as a cluster |
 //! | [`WindowStore::try_decide`], [`Otherwise`], [`attempt`] | a store that often decides without waiting, and wrappers that forward it |
-//! | [`SyncStore::prefetch`](crate::SyncStore::prefetch) | a synchronous store whose look-ups miss the cache |
+//! | [`SyncStore::prefetch`] | a synchronous store whose look-ups miss the cache |
 //! | [`Op::is_status`] | wrappers that count decisions |
 
 use std::fmt::Debug;

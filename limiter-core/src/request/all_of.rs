@@ -104,7 +104,7 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
         self
     }
 
-    /// Adds a call, like [`and`](Self::and).
+    /// Adds a call, like [`with`](Self::with).
     pub fn push(&mut self, part: impl Into<Part<'a, S>>) {
         self.parts.push(part.into());
     }
