@@ -5,7 +5,9 @@
 use std::time::SystemTime;
 
 use async_trait::async_trait;
-use exact_limiter::store::{Facts, Log, LogKey, Op, Settlement, SettlementFacts, WindowStore};
+use exact_limiter::store::{
+    Facts, JointFacts, JointOp, Log, LogKey, LogPlace, Op, Settlement, SettlementFacts, WindowStore,
+};
 use exact_limiter::time::Timestamp;
 use exact_limiter::{Error, ErrorKind, Limiter, policy};
 use redb::{Database, ReadableTable, Table, TableDefinition};
@@ -42,20 +44,28 @@ impl RedbStore {
         })
     }
 
-    /// Loads a log, applies `change` and saves the log, in one transaction.
-    fn change<T>(&self, key: LogKey<'_>, change: impl FnOnce(&mut Log, Timestamp) -> T) -> Result<T, Error> {
-        let key = key.to_bytes();
-        self.write(|logs| {
-            let old = logs.get(&*key).map_err(failed)?.map(|saved| saved.value().to_vec());
-            let mut log = old
-                .as_deref()
-                .map_or_else(|| Ok(Log::new()), |saved| serde_json::from_slice(saved).map_err(damaged))?;
+    /// Loads logs, applies `change` and saves the logs, in one transaction.
+    fn change<'k, T>(
+        &self,
+        keys: impl Iterator<Item = LogKey<'k>>,
+        change: impl FnOnce(&mut [Log], Timestamp) -> T,
+    ) -> Result<T, Error> {
+        let keys: Vec<Vec<u8>> = keys.map(|key| key.to_bytes()).collect();
+        self.write(|table| {
+            let load = |key: &Vec<u8>| Ok(table.get(&**key).map_err(failed)?.map(|saved| saved.value().to_vec()));
+            let old = keys.iter().map(load).collect::<Result<Vec<_>, Error>>()?;
+            let log = |saved: &[u8]| serde_json::from_slice(saved).map_err(damaged);
+            let log = |old: &Option<Vec<u8>>| old.as_deref().map_or_else(|| Ok(Log::new()), log);
+            let mut logs = old.iter().map(log).collect::<Result<Vec<_>, Error>>()?;
             // The contract (T2) requires reading the clock inside the transaction.
-            let result = change(&mut log, Timestamp::try_from(SystemTime::now())?);
-            let new = if log.is_empty() { None } else { Some(serde_json::to_vec(&log).map_err(damaged)?) };
-            match &new {
-                Some(new) => drop(logs.insert(&*key, &**new).map_err(failed)?),
-                None => drop(logs.remove(&*key).map_err(failed)?),
+            let result = change(&mut logs, Timestamp::try_from(SystemTime::now())?);
+            let save = |log: &Log| (!log.is_empty()).then(|| serde_json::to_vec(log).map_err(damaged)).transpose();
+            let new = logs.iter().map(save).collect::<Result<Vec<_>, Error>>()?;
+            for (key, new) in keys.iter().zip(&new) {
+                match new {
+                    Some(new) => drop(table.insert(&**key, &**new).map_err(failed)?),
+                    None => drop(table.remove(&**key).map_err(failed)?),
+                }
             }
             Ok((result, new != old))
         })
@@ -74,11 +84,20 @@ impl RedbStore {
 #[async_trait]
 impl WindowStore for RedbStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.change(op.log, |log, now| log.apply(&op, now))
+        self.change([op.log].into_iter(), |logs, now| logs[0].apply(&op, now))
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        let facts = self.change(ops.iter().map(|joint| joint.op.log), |logs, now| Log::apply_all(logs, ops, now))?;
+        Ok(Some(facts.into_iter().map(Ok).collect()))
+    }
+
+    fn place(&self, _: LogKey<'_>) -> LogPlace {
+        LogPlace::default().in_group(Some(0)).through(self)
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.change(settlement.log, |log, now| log.settle(&settlement, now))
+        self.change([settlement.log].into_iter(), |logs, now| logs[0].settle(&settlement, now))
     }
 
     async fn reset(&self, key: LogKey<'_>) -> Result<bool, Error> {

@@ -124,7 +124,12 @@ impl Decision {
 
     /// Returns whether this repeats the denial of an earlier acquire with the same id. A retry cannot succeed.
     pub(crate) fn is_final_denial(&self) -> bool {
-        self.denied && matches!(self.outcome, Outcome::Repeated(_))
+        self.denied && self.is_repeated()
+    }
+
+    /// Returns whether the log held the operation's entry already.
+    pub(crate) const fn is_repeated(&self) -> bool {
+        matches!(self.outcome, Outcome::Repeated(_))
     }
 
     /// Returns the values of every limit, in the policy's order.

@@ -98,6 +98,12 @@ impl Error {
         self
     }
 
+    /// Returns an error with the same kind and text about no log.
+    pub(crate) fn without_log(&self) -> Self {
+        let cause = self.0.cause.as_ref().map_or_else(String::new, |cause| format!(": {cause}"));
+        Self::new(self.0.kind, format!("{}{cause}", self.0.message))
+    }
+
     /// Returns the kind.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {

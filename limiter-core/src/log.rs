@@ -13,7 +13,7 @@ use std::hash::BuildHasher;
 use crate::bounds::MAX_COST;
 use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
 use crate::limit::Limit;
-use crate::op::{At, EntryId, Op};
+use crate::op::{At, EntryId, JointOp, Op};
 use crate::per_limit::PerLimit;
 use crate::policy::Policy;
 use crate::search::gallop;
@@ -160,6 +160,26 @@ impl Log {
         self.expire_after(op, time, now);
         let outcome = Outcome::Appended(self.entry(&appended));
         Facts { admitted, refundable, outcome, log: self.facts(op.policy, op.cost, time) }
+    }
+
+    /// Applies operations on different logs as one, as [`WindowStore::apply_all`](crate::WindowStore::apply_all) does.
+    pub fn apply_all(logs: &mut [Self], ops: &[JointOp<'_>], now: Timestamp) -> Vec<Facts> {
+        let alone = logs.iter().zip(ops).map(|(log, joint)| {
+            let mut log = log.clone();
+            let facts = log.apply(&joint.op, now);
+            (log, facts)
+        });
+        let alone: Vec<_> = alone.collect();
+        let denier = ops.iter().zip(&alone).position(|(joint, (_, facts))| joint.denies(facts.admitted));
+        let results = logs.iter_mut().zip(ops).zip(alone).enumerate().map(|(i, ((log, joint), (changed, facts)))| {
+            let repeats = matches!(facts.outcome, Outcome::Repeated(_));
+            if denier.is_some_and(|denier| denier != i) && !joint.keeps_charge && !repeats {
+                return log.apply(&joint.op.to_peek(), now);
+            }
+            *log = changed;
+            facts
+        });
+        results.collect()
     }
 
     /// Sets the expiry after an append at `time`.

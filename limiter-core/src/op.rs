@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::bounds::MAX_COST;
 use crate::error::{Error, ErrorKind};
+use crate::facts::{Facts, Outcome};
 use crate::limit::Limit;
 use crate::log_key::LogKey;
 use crate::merging::Merging;
@@ -213,6 +214,13 @@ impl<'a> Op<'a> {
         self
     }
 
+    /// Returns the peek of the same cost, which appends nothing. That of a record may be above a maximum: then no wait helps, and
+    /// [`Usage::blocker`](crate::store::Usage::blocker) is unspecified.
+    #[must_use]
+    pub fn to_peek(self) -> Self {
+        Self { mode: Mode::Peek, id: None, keep: false, ..self }
+    }
+
     /// Validates the operation and returns it in the form that stores rely on.
     ///
     /// The cost of an acquire or a peek is then 1 to the policy's smallest maximum. The cost of a record is 1 to
@@ -314,6 +322,39 @@ impl<'a> Op<'a> {
     pub fn receipt_window(&self) -> Window {
         let window = self.retention().window;
         if self.has_resolution() { window.min(Merging::NAMED_FOR) } else { window }
+    }
+}
+
+/// One of several operations that a store applies as one. See [`WindowStore::apply_all`](crate::WindowStore::apply_all).
+#[derive(Clone, Copy, Debug)]
+pub struct JointOp<'a> {
+    /// The operation.
+    pub op: Op<'a>,
+    /// Whether it denies nothing, whether it does not fit or fails.
+    pub is_advisory: bool,
+    /// Whether it appends what it would append alone even if another operation denies.
+    pub keeps_charge: bool,
+}
+
+impl<'a> JointOp<'a> {
+    /// Returns whether the operation denies the whole, given [`Facts::admitted`](crate::store::Facts::admitted).
+    #[must_use]
+    pub fn denies(&self, admitted: bool) -> bool {
+        !admitted && !self.is_advisory && self.op.mode != Mode::Record
+    }
+
+    /// Returns the operation that these facts answer: the operation itself, or its peek if another one denied.
+    #[must_use]
+    pub fn answered_by(&self, facts: &Facts) -> Op<'a> {
+        let is_held = facts.outcome == Outcome::Nothing && self.op.appends(facts.admitted);
+        if is_held { self.op.to_peek() } else { self.op }
+    }
+}
+
+/// An operation that denies the others and that others deny.
+impl<'a> From<Op<'a>> for JointOp<'a> {
+    fn from(op: Op<'a>) -> Self {
+        Self { op, is_advisory: false, keeps_charge: false }
     }
 }
 

@@ -33,7 +33,7 @@ pub use crate::facts::{Entry, Facts, LogFacts, Outcome, SettlementFacts, Usage};
 pub use crate::log::Log;
 pub use crate::log_key::{LogKey, LogPlace};
 pub use crate::merging::Merging;
-pub use crate::op::{At, Mode, Op, Retention};
+pub use crate::op::{At, JointOp, Mode, Op, Retention};
 pub use crate::settlement::Settlement;
 
 /// The answer of [`WindowStore::try_decide`] if the store cannot decide without waiting.
@@ -46,6 +46,9 @@ pub fn attempt<S: WindowStore + ?Sized>(store: &S, op: Op<'_>) -> Option<Result<
         Poll::Pending => None,
     }
 }
+
+/// The results of [`WindowStore::apply_all`], in the order of the operations.
+pub type JointFacts = Vec<Result<Facts, Error>>;
 
 /// The contract of a store: one log for each limiter name and key, and atomic operations on it.
 ///
@@ -76,6 +79,19 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     /// If the store fails. A damaged log is not an error: it is removed.
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error>;
 
+    /// Applies several operations on different logs as one: all append, or if one denies, none. `None` if the store cannot; then
+    /// nothing has changed, and the caller applies one after the other.
+    ///
+    /// Default: `None`. A wrapper that does not forward it stays correct: its calls take longer, and others may see one log charged
+    /// before another. To offer it, also tell in [`place`](Self::place) which logs go together.
+    ///
+    /// # Errors
+    /// If the store fails. An error that is not [retryable](Error::is_retryable) names the log that it is about, if there is one.
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        let _ = ops;
+        Ok(None)
+    }
+
     /// [Checks](Op::checked), applies and decides an operation if the store can do so without waiting.
     ///
     /// Otherwise has no effect and returns what `otherwise` returns. Default: `otherwise()`.
@@ -99,8 +115,8 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
 
     /// Returns where the store keeps a log now, without waiting. It may have moved when the next operation begins.
     ///
-    /// A wrapper asks for it when operations fail, to tell the failing part of the store from the others. Default: the store is
-    /// one place.
+    /// A wrapper asks for it when operations fail, to tell the failing part of the store from the others. Several operations go
+    /// together if their places [say so](LogPlace::goes_with). Default: the store is one place, and each log changes alone.
     fn place(&self, log: LogKey<'_>) -> LogPlace {
         let _ = log;
         LogPlace::default()
@@ -131,6 +147,18 @@ impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
         reset(self, log: LogKey) -> bool { (**self).reset(log) }
     }
 
+    fn apply_all<'s, 'l, 'o, 'async_trait>(
+        &'s self,
+        ops: &'l [JointOp<'o>],
+    ) -> crate::BoxFuture<'async_trait, Result<Option<JointFacts>, Error>>
+    where
+        's: 'async_trait,
+        'l: 'async_trait,
+        'o: 'async_trait,
+    {
+        (**self).apply_all(ops)
+    }
+
     #[inline(always)]
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
         (**self).try_decide(op, otherwise)
@@ -141,7 +169,7 @@ impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
     }
 
     fn place(&self, log: LogKey<'_>) -> LogPlace {
-        (**self).place(log)
+        (**self).place(log).through(&**self)
     }
 }
 

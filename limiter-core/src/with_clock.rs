@@ -7,9 +7,9 @@ use crate::decision::Decision;
 use crate::error::Error;
 use crate::facts::{Facts, SettlementFacts};
 use crate::log_key::{LogKey, LogPlace};
-use crate::op::{At, Op};
+use crate::op::{At, JointOp, Op};
 use crate::settlement::Settlement;
-use crate::store::{Otherwise, SyncStore, WindowStore, forward};
+use crate::store::{JointFacts, Otherwise, SyncStore, WindowStore, forward};
 
 /// A store that takes its time from another clock: a mock clock in a test, or a shared time authority.
 ///
@@ -62,11 +62,20 @@ impl<S, C: Clock> WithClock<S, C> {
     }
 }
 
+#[async_trait::async_trait]
 impl<S: WindowStore, C: Clock> WindowStore for WithClock<S, C> {
     forward! {
         apply(self, op: Op) -> Facts { self.store.apply(self.op(&op)) }
         settle(self, settlement: Settlement) -> SettlementFacts { self.store.settle(self.settlement(&settlement)) }
         reset(self, log: LogKey) -> bool { self.store.reset(log) }
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        let now = self.at(At::StoreClock);
+        let at = |op: Op<'_>| if op.at == At::StoreClock { now } else { op.at };
+        let ops: Vec<_> =
+            ops.iter().map(|joint| JointOp { op: Op { at: at(joint.op), ..joint.op }, ..*joint }).collect();
+        self.store.apply_all(&ops).await
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {

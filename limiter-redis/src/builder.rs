@@ -8,7 +8,7 @@ use limiter_core::Error;
 use crate::attempt::{RetryBudget, RetryPolicy};
 use crate::channel::Channel;
 use crate::connection::Connection;
-use crate::key::KeySpace;
+use crate::key::{HashTag, KeySpace};
 use crate::settings::Timeouts;
 use crate::store::RedisStore;
 
@@ -36,6 +36,7 @@ pub struct RedisStoreBuilder {
     connect_timeout: Duration,
     response_timeout: Duration,
     retries: u32,
+    hash_tag: Option<HashTag>,
 }
 
 impl Default for RedisStoreBuilder {
@@ -45,6 +46,7 @@ impl Default for RedisStoreBuilder {
             connect_timeout: Duration::from_millis(500),
             response_timeout: Duration::from_millis(250),
             retries: 1,
+            hash_tag: None,
         }
     }
 }
@@ -88,6 +90,25 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// Sets which part of a key is its hash tag, such as the tenant of a tuple. Default: the name and the key, which spreads all logs
+    /// over a Cluster.
+    ///
+    /// Keys with the same tag share a hash slot, so calls on their logs go together in one script. All logs of a tag are on one node:
+    /// choose tags of which there are many. All stores of a prefix need the same tags, or they do not share logs. A key of more than
+    /// 256 bytes is stored as its digest, its tag is not.
+    ///
+    /// ```
+    /// # use limiter_redis::RedisStore;
+    /// // Of a key such as ("tenant 7", "search").
+    /// let builder = RedisStore::builder().hash_tag(|key| key.split(|byte| *byte == b',').next().unwrap_or(key));
+    /// # drop(builder);
+    /// ```
+    #[must_use]
+    pub fn hash_tag(mut self, tag: fn(&[u8]) -> &[u8]) -> Self {
+        self.hash_tag = Some(tag);
+        self
+    }
+
     fn store(&self, connection: Connection, keys: KeySpace) -> RedisStore {
         let Self { response_timeout, retries, .. } = *self;
         let retry_policy = RetryPolicy { response_timeout, retries, budget: Arc::new(RetryBudget::new()) };
@@ -105,7 +126,7 @@ impl RedisStoreBuilder {
     /// # Errors
     /// [`Configuration`](limiter_core::ErrorKind::Configuration) if the prefix is malformed.
     pub fn with_connection(self, connection: impl Into<Connection>) -> Result<RedisStore, Error> {
-        Ok(self.store(connection.into(), KeySpace::new(&self.prefix)?))
+        Ok(self.store(connection.into(), KeySpace::new(&self.prefix, self.hash_tag)?))
     }
 
     /// Connects to a URL. The store reconnects when a lost connection is needed again.
@@ -131,7 +152,7 @@ impl RedisStoreBuilder {
     /// # Cancel safety
     /// Dropping the future abandons the connection and has no other effect.
     pub async fn connect(self, url: &str) -> Result<RedisStore, Error> {
-        let keys = KeySpace::new(&self.prefix)?;
+        let keys = KeySpace::new(&self.prefix, self.hash_tag)?;
         let connection = Connection::open(url, self.timeouts()).await?;
         Ok(self.store(connection, keys))
     }
@@ -144,7 +165,7 @@ impl RedisStoreBuilder {
     /// [`Configuration`](limiter_core::ErrorKind::Configuration) if the URL or the prefix is malformed, if the URL needs a
     /// feature that is not enabled, or outside a tokio runtime.
     pub fn connect_lazy(self, url: &str) -> Result<RedisStore, Error> {
-        let keys = KeySpace::new(&self.prefix)?;
+        let keys = KeySpace::new(&self.prefix, self.hash_tag)?;
         let connection = Connection::open_lazy(url, self.timeouts())?;
         Ok(self.store(connection, keys))
     }

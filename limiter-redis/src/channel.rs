@@ -12,7 +12,7 @@ use crate::connection::Connection;
 use crate::failure::Failure;
 use crate::reply;
 use crate::request::set_deadline;
-use crate::script::{APPLY, Arg};
+use crate::script::{APPLY, APPLY_ALL, Arg};
 use crate::server_clock::ServerClock;
 
 /// What a store sends its commands through. Clones share the connection.
@@ -25,9 +25,9 @@ pub(crate) struct Channel {
 
 /// An operation in the form that the scripts read.
 #[derive(Debug)]
-pub(crate) struct EncodedOp<'a> {
+pub(crate) struct EncodedOp {
     /// The Redis key.
-    pub(crate) stored: &'a [u8],
+    pub(crate) stored: Vec<u8>,
     pub(crate) request: Vec<u8>,
     /// The given time.
     pub(crate) at: Option<u64>,
@@ -64,20 +64,31 @@ impl Channel {
         self.retry_policy.run(&node, self.end(), true, |_| cmd.clone()).await
     }
 
-    /// Sends an operation. Returns the reply of `apply_fast.lua` or `apply.lua`.
-    pub(crate) async fn apply(&self, op: &mut EncodedOp<'_>) -> Result<Value, Failure> {
-        let EncodedOp { stored, request, at, windows, timeout } = op;
-        let windows = windows.as_deref().unwrap_or_default();
+    /// Sends operations with their flags. Returns the reply of `apply_fast.lua` or `apply.lua` to one, and of `apply_all.lua` to
+    /// several, which all give the same time or none.
+    pub(crate) async fn apply(&self, ops: &mut [EncodedOp], flags: &[u8]) -> Result<Value, Failure> {
+        let at = ops.first().and_then(|op| op.at);
+        let gives_up = ops.iter().filter_map(|op| op.timeout).min();
+        let gives_up = gives_up.and_then(|timeout| Instant::now().checked_add(timeout));
+        let end = gives_up.map_or_else(|| self.end(), |gives_up| self.end().min(gives_up));
         let command = |attempt: Attempt| {
             // A given time says nothing about the server's clock.
             let gives_up = attempt.gives_up.filter(|_| at.is_none());
-            set_deadline(request, gives_up.and_then(|gives_up| self.clock.at(gives_up)));
+            let deadline = gives_up.and_then(|gives_up| self.clock.at(gives_up));
+            ops.iter_mut().for_each(|op| set_deadline(&mut op.request, deadline));
             let since = attempt.since_first.map(|since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX));
-            let args = [Arg::Bytes(request), (*at).into(), Arg::Bytes(windows), since.into()];
-            APPLY.call(attempt.load, stored, &args)
+            fn windows(op: &EncodedOp) -> Arg<'_> {
+                Arg::Bytes(op.windows.as_deref().unwrap_or_default())
+            }
+            if let [op] = ops {
+                let args = [Arg::Bytes(&op.request), at.into(), windows(op), since.into()];
+                return APPLY.call(attempt.load, &[&op.stored], &args);
+            }
+            let keys: Vec<&[u8]> = ops.iter().map(|op| &*op.stored).collect();
+            let requests = ops.iter().map(|op| Arg::Bytes(&op.request));
+            let args = [Arg::Bytes(flags), at.into(), since.into()].into_iter().chain(requests);
+            APPLY_ALL.call(attempt.load, &keys, &args.chain(ops.iter().map(windows)).collect::<Vec<_>>())
         };
-        let gives_up = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let end = gives_up.map_or_else(|| self.end(), |gives_up| self.end().min(gives_up));
         let reply = self.retry_policy.run(&self.connection, end, true, command).await?;
         if let Some(time) = reply::server_time(&reply.value).filter(|_| at.is_none()) {
             self.clock.learn(reply.sent, time);

@@ -152,14 +152,15 @@ impl Connection {
         matches!(&self.0, Kind::Cluster(_))
     }
 
-    /// Returns the name of the node of a Cluster that serves a key, if it is known.
-    pub(crate) fn node_of(&self, key: &[u8]) -> Option<Arc<str>> {
+    /// Returns the name of the node of a Cluster that serves a key, if it is known, and the slot: one script can use several keys of
+    /// one slot. All keys of one server have slot 0.
+    pub(crate) fn place_of(&self, key: &[u8]) -> (Option<Arc<str>>, Option<u64>) {
         match &self.0 {
             #[cfg(feature = "cluster")]
-            Kind::Cluster(pool) => pool.node_of(key),
+            Kind::Cluster(pool) => pool.place_of(key),
             _ => {
                 let _ = key;
-                None
+                (None, Some(0))
             }
         }
     }

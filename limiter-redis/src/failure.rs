@@ -28,9 +28,9 @@ pub(crate) enum Repeat {
 }
 
 /// Codes of a server that executes no commands at the moment and will later.
-const TEMPORARY_CODES: [&str; 6] = ["LOADING", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "READONLY"];
+const TEMPORARY_CODES: [&str; 5] = ["LOADING", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "READONLY"];
 /// Codes of a server that refuses the command until something else changes.
-const UNAVAILABLE_CODES: [&str; 5] = ["OOM", "MISCONF", "NOREPLICAS", "MOVED", "ASK"];
+const UNAVAILABLE_CODES: [&str; 6] = ["OOM", "MISCONF", "NOREPLICAS", "MOVED", "ASK", "TRYAGAIN"];
 /// Codes of a server that refuses this user or this command.
 const REFUSED_CODES: [&str; 5] = ["NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "DENIED"];
 /// Texts of plain `ERR` replies that a repetition would get again.
@@ -49,6 +49,16 @@ const BEFORE_ARGUMENTS: &str = ", with args beginning with";
 impl Failure {
     pub(crate) fn is_no_script(&self) -> bool {
         matches!(self, Self::Redis(error) if error.code() == Some("NOSCRIPT"))
+    }
+
+    /// Whether the keys of the command are not all on this server, though each alone may be.
+    pub(crate) fn is_split(&self) -> bool {
+        matches!(self, Self::Redis(error) if has_code(error, &["CROSSSLOT", "TRYAGAIN"]))
+    }
+
+    /// Whether the server refuses every command with several such keys.
+    pub(crate) fn is_cross_slot(&self) -> bool {
+        matches!(self, Self::Redis(error) if has_code(error, &["CROSSSLOT"]))
     }
 
     pub(crate) fn repeat(&self) -> Repeat {
@@ -95,8 +105,8 @@ impl Failure {
         }
     }
 
-    /// Returns the error for a caller whose command was about the Redis key `stored`, which the error does not show.
-    pub(crate) fn into_error(self, stored: &[u8]) -> Error {
+    /// Returns the error for a caller whose command was about these Redis keys, which the error does not show.
+    pub(crate) fn into_error(self, stored: &[&[u8]]) -> Error {
         let kind = self.kind();
         let text = match self {
             Self::Redis(error) => error.to_string(),
@@ -116,11 +126,11 @@ fn timed_out(after: Duration) -> String {
 }
 
 /// Returns a server's text, or the part of it that shows nothing of the key.
-fn without_key<'a>(text: &'a str, stored: &[u8]) -> &'a str {
+fn without_key<'a>(text: &'a str, stored: &[&[u8]]) -> &'a str {
     let text = text.split(BEFORE_ARGUMENTS).next().unwrap_or_default();
-    let tag = stored.iter().position(|byte| *byte == b'{').map(|start| &stored[start..]);
-    let is_shown = tag.is_some_and(|tag| text.contains(&*String::from_utf8_lossy(tag)));
-    if is_shown { "its message is withheld because it quotes the key" } else { text }
+    let tag = |stored: &&[u8]| stored.iter().position(|byte| *byte == b'{').map(|start| stored[start..].to_vec());
+    let is_shown = |tag: Vec<u8>| text.contains(&*String::from_utf8_lossy(&tag));
+    if stored.iter().filter_map(tag).any(is_shown) { "its message is withheld because it quotes the key" } else { text }
 }
 
 /// Whether the reply has one of these codes. Up to Redis 6.2, a code from within a script follows a dash in the text.
@@ -139,7 +149,7 @@ mod tests {
     #[test]
     fn a_timeout_says_after_how_long() {
         let timeout = || Failure::Timeout(Duration::from_millis(250));
-        assert_eq!(timeout().into_error(b"").to_string(), "Redis failed: timed out after 250 ms");
+        assert_eq!(timeout().into_error(&[]).to_string(), "Redis failed: timed out after 250 ms");
         let text = timeout().into_connect_error("redis://h").to_string();
         assert!(text.ends_with("cannot connect: timed out after 250 ms"), "{text}");
     }
@@ -160,7 +170,7 @@ mod tests {
         ] {
             let again = RedisError::clone(&source);
             for error in [
-                Failure::Redis(source).into_error(b"limiter:{a:b}"),
+                Failure::Redis(source).into_error(&[b"limiter:{a:b}"]),
                 Failure::Redis(again).into_connect_error("redis://h"),
             ] {
                 let text = error.to_string();
@@ -172,11 +182,11 @@ mod tests {
 
     #[test]
     fn texts_that_quote_the_key_are_cut_or_withheld() {
-        let stored = b"limiter:{login:203.0.113.7}";
+        let stored: &[&[u8]] = &[b"limiter:{login:203.0.113.7}"];
         let unknown = "unknown command 'EVALSHA', with args beginning with: 'f00' '1' 'limiter:{login:203.0";
         assert_eq!(without_key(unknown, stored), "unknown command 'EVALSHA'");
         assert!(!without_key("no such key: limiter:{login:203.0.113.7}", stored).contains("203"));
         assert_eq!(without_key("OOM command not allowed", stored), "OOM command not allowed");
-        assert_eq!(without_key("any text", b""), "any text");
+        assert_eq!(without_key("any text", &[]), "any text");
     }
 }

@@ -36,6 +36,12 @@ numbers! {
     EMPTY: u8 = 16;
     SHORT: u8 = 32;
     REFUNDABLE: u8 = 64;
+    /// Begins the text of an error, in the place of one of several replies.
+    FAILED: u8 = 128;
+
+    // What is told of one of several operations: it denies nothing; it appends whatever the others do.
+    ADVISORY: u8 = 1;
+    KEPT: u8 = 2;
 
     /// The bytes of an id that the store makes: a ttl code and 32 bits, of which the first two are 0.
     OWN_ID_LEN: usize = 6;

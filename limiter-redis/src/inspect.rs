@@ -38,7 +38,7 @@ impl RedisStore {
     /// It changes nothing, so it can be dropped at any time.
     pub async fn inspect(&self, log: LogKey<'_>) -> Result<Option<LogInfo>, Error> {
         let stored = self.keys.encode(log);
-        let reply = self.run(log, &stored, |attempt| INSPECT.call(attempt.load, &stored, &[])).await?.value;
+        let reply = self.run(log, &stored, |attempt| INSPECT.call(attempt.load, &[&stored], &[])).await?.value;
         log_info(&reply).map_err(|error| error.with_log(log))
     }
 }

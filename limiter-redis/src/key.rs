@@ -15,25 +15,30 @@ const DIGEST_PREFIX: &[u8] = b"%sha256:";
 /// What [`Name::encoded`] escapes.
 const ESCAPED_IN_NAMES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/');
 
-/// The keys `prefix:{name:key}` of one prefix.
+/// The keys `prefix:{name:key}` of one prefix, or `prefix:{tag}name:key`.
 ///
-/// The name and the key are escaped, so that no two logs share a Redis key and each can be read back: the prefix holds no `{`,
-/// the name no `:`, and neither of them a `}`.
+/// The name, the key and the tag are escaped, so that no two logs share a Redis key and each can be read back: the prefix holds no
+/// `{`, the name no `:`, and none of them a `}`.
 #[derive(Clone, Debug)]
 pub(crate) struct KeySpace {
     /// The prefix, `:` and `{`.
     start: String,
+    /// Finds the hash tag in a key.
+    tag: Option<HashTag>,
 }
 
+/// Returns a part of a key, such as the tenant.
+pub(crate) type HashTag = fn(&[u8]) -> &[u8];
+
 impl KeySpace {
-    pub(crate) fn new(prefix: &str) -> Result<Self, Error> {
+    pub(crate) fn new(prefix: &str, tag: Option<HashTag>) -> Result<Self, Error> {
         let allowed = |b: u8| is_plain(b) || b == b':';
         if !(1..=64).contains(&prefix.len()) || !prefix.bytes().all(allowed) {
             let text =
                 format!("key prefix {}: expected 1 to 64 letters, digits, '-', '_', '.', ':' or '/'", excerpt(prefix));
             return Err(Error::new(ErrorKind::Configuration, text));
         }
-        Ok(Self { start: format!("{prefix}:{{") })
+        Ok(Self { start: format!("{prefix}:{{"), tag })
     }
 
     /// Returns the Redis key of a log.
@@ -41,26 +46,37 @@ impl KeySpace {
         let (name, key) = (log.name.encoded(), log.key);
         let mut out = Vec::with_capacity(self.start.len() + name.len() + key.len().min(MAX_VERBATIM_LEN) + 2);
         out.extend_from_slice(self.start.as_bytes());
+        if let Some(tag) = self.tag {
+            push_key(&mut out, tag(key));
+            out.push(b'}');
+        }
         out.extend_from_slice(name.as_bytes());
         out.push(b':');
         push_key(&mut out, key);
-        out.push(b'}');
+        if self.tag.is_none() {
+            out.push(b'}');
+        }
         out
     }
 
     /// Returns the name and the key of a Redis key, `None` if it is not of this space.
     pub(crate) fn decode(&self, stored: &[u8]) -> Option<(String, StoredKey)> {
-        let tag = stored.strip_prefix(self.start.as_bytes())?.strip_suffix(b"}")?;
-        let colon = tag.iter().position(|&byte| byte == b':')?;
-        Some((decode_name(&tag[..colon])?, decode_key(&tag[colon + 1..])?))
+        let stored = stored.strip_prefix(self.start.as_bytes())?;
+        // With or without a tag of its own.
+        let log = match stored.strip_suffix(b"}") {
+            Some(log) => log,
+            None => &stored[stored.iter().position(|&byte| byte == b'}')? + 1..],
+        };
+        let colon = log.iter().position(|&byte| byte == b':')?;
+        Some((decode_name(&log[..colon])?, decode_key(&log[colon + 1..])?))
     }
 
-    /// Returns the pattern with which `SCAN` matches the keys of this space: all, or those of one name. Neither the prefix nor
-    /// an escaped name holds a character that is special in a pattern.
+    /// Returns the pattern with which `SCAN` matches the keys of this space, with any tags: all, or those of one name and a few
+    /// others. Neither the prefix nor an escaped name holds a character that is special in a pattern.
     pub(crate) fn pattern(&self, name: Option<Name>) -> String {
         match name {
-            None => format!("{}*}}", self.start),
-            Some(name) => format!("{}{}:*}}", self.start, name.encoded()),
+            None => format!("{}*", self.start),
+            Some(name) => format!("{}*{}:*", self.start, name.encoded()),
         }
     }
 }
@@ -142,11 +158,11 @@ mod tests {
     use super::*;
 
     fn stored(name: &str, key: &[u8]) -> Vec<u8> {
-        KeySpace::new("limiter").unwrap().encode(LogKey::new(Name::new(name), key))
+        KeySpace::new("limiter", None).unwrap().encode(LogKey::new(Name::new(name), key))
     }
 
     fn decoded(stored: &[u8]) -> Option<(String, StoredKey)> {
-        KeySpace::new("limiter").unwrap().decode(stored)
+        KeySpace::new("limiter", None).unwrap().decode(stored)
     }
 
     #[test]
@@ -194,6 +210,16 @@ mod tests {
     proptest! {
         /// So no two logs meet.
         #[test]
+        fn tagged_names_and_keys_read_back(name in prop_oneof![ODD, ".{0,20}"], key in keys()) {
+            let space = KeySpace::new("limiter", Some(|key| key.split(|byte| *byte == b':').next().unwrap_or(key))).unwrap();
+            let stored = space.encode(LogKey::new(Name::new(&name), &key));
+            let (read, known) = decoded(&stored).unwrap();
+            prop_assert_eq!(read, name);
+            prop_assert!(!matches!(known, StoredKey::Known(known) if *known != *key));
+            prop_assert_eq!(stored.iter().filter(|byte| **byte == b'}').count(), 1);
+        }
+
+        #[test]
         fn names_and_keys_read_back(name in prop_oneof![ODD, ".{0,20}"], key in keys()) {
             let stored = stored(&name, &key);
             let (read, known) = decoded(&stored).unwrap();
@@ -224,7 +250,7 @@ mod tests {
         for other in tags.iter().map(|tag| format!("limiter:{{{tag}}}")).chain(others) {
             assert_eq!(decoded(other.as_bytes()), None, "{other}");
         }
-        let spaces = ["a", "a:b", "a:", "b", "a/b"].map(|prefix| KeySpace::new(prefix).unwrap());
+        let spaces = ["a", "a:b", "a:", "b", "a/b"].map(|prefix| KeySpace::new(prefix, None).unwrap());
         let keys = [&b""[..], b"b:{x", b":{", b"}", b"a:{b}"];
         let logs =
             ["", "a", "b:{x", "{"].into_iter().flat_map(|name| keys.map(|key| LogKey::new(Name::new(name), key)));
@@ -238,9 +264,9 @@ mod tests {
 
     #[test]
     fn patterns_match_all_or_one_name() {
-        let space = KeySpace::new("shop:eu").unwrap();
-        for (name, pattern) in [(None, "*"), (Some("search"), "search:*"), (Some("*"), "%2A:*")] {
-            assert_eq!(space.pattern(name.map(Name::new)), format!("shop:eu:{{{pattern}}}"));
+        let space = KeySpace::new("shop:eu", None).unwrap();
+        for (name, pattern) in [(None, "*"), (Some("search"), "*search:*"), (Some("*"), "*%2A:*")] {
+            assert_eq!(space.pattern(name.map(Name::new)), format!("shop:eu:{{{pattern}"));
         }
     }
 
@@ -253,7 +279,7 @@ mod tests {
     #[test]
     fn bad_prefixes_are_refused() {
         for prefix in ["", "{", "a{b}", "a b", "a*", "\u{e4}", "a\n", &"p".repeat(65)] {
-            let error = KeySpace::new(prefix).unwrap_err();
+            let error = KeySpace::new(prefix, None).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Configuration);
             assert!(error.to_string().contains("expected 1 to 64 letters"), "{error}");
         }

@@ -4,7 +4,8 @@ use limiter_core::store::{Entry, Facts, LogFacts, Op, Outcome, Settlement, Settl
 use limiter_core::{EntryId, Error, ErrorKind, MAX_LIMITS, PerLimit, Timestamp};
 use redis::Value;
 
-use crate::format::{ADMITTED, APPENDED, APPLIED, EMPTY, LATE, REFUNDABLE, REPEATED, SHORT};
+use crate::failure::Failure;
+use crate::format::{ADMITTED, APPENDED, APPLIED, EMPTY, FAILED, LATE, REFUNDABLE, REPEATED, SHORT};
 
 /// Reads numbers of seven bytes.
 struct Numbers<'a>(&'a [u8]);
@@ -38,8 +39,20 @@ pub(crate) fn is_late(reply: &Value) -> bool {
     matches!(reply, Value::BulkString(bytes) if bytes[..] == [LATE])
 }
 
+/// Returns the number of an operation that failed in `apply_all.lua`, counted from 0, and its failure.
+pub(crate) fn failure(reply: &Value) -> Option<(usize, Failure)> {
+    let Value::BulkString(bytes) = reply else { return None };
+    let [FAILED, number, text @ ..] = &bytes[..] else { return None };
+    let line: Vec<u8> = text.iter().copied().filter(|byte| !byte.is_ascii_control()).collect();
+    let error = redis::parse_redis_value(&[b"-", &*line, b"\r\n"].concat()).and_then(Value::extract_error);
+    Some((usize::from(*number).checked_sub(1)?, Failure::Redis(error.err()?)))
+}
+
 /// Returns the server's time in the reply to an operation or a settlement by the server's clock. `None` if the log was ahead.
 pub(crate) fn server_time(reply: &Value) -> Option<Timestamp> {
+    if let Value::Array(replies) = reply {
+        return replies.iter().find_map(server_time);
+    }
     let (_, mut rest) = Numbers::of(reply)?;
     let (now, newest) = (rest.time()?, rest.time()?);
     (newest < now).then_some(now)

@@ -107,7 +107,10 @@ impl RedisStore {
         let reply = self.send_to(node.as_ref(), &scan).await?;
         let (position, stored): (u64, Vec<Vec<u8>>) =
             redis::from_redis_value_ref(&reply).map_err(|_| unexpected(&reply))?;
-        let found: Vec<_> = stored.iter().filter_map(|stored| Some((self.keys.decode(stored)?, stored))).collect();
+        // The pattern also matches other names that end like this one.
+        let is_wanted = |found: &str| name.is_none_or(|name| name.as_str() == found);
+        let found = stored.iter().filter_map(|stored| Some((self.keys.decode(stored)?, stored)));
+        let found: Vec<_> = found.filter(|((name, _), _)| is_wanted(name)).collect();
         let mut keys = Vec::new();
         for part in found.chunks(SIZES_PER_BATCH) {
             let sizes = self.sizes(node.as_ref(), part.iter().map(|(_, stored)| zcard(stored))).await;
@@ -145,7 +148,7 @@ impl RedisStore {
 
     async fn size(&self, stored: &[u8]) -> Result<i64, Error> {
         let reply = self.channel.run(|_| zcard(stored)).await;
-        integer(&reply.map_err(|failure| failure.into_error(stored))?.value)
+        integer(&reply.map_err(|failure| failure.into_error(&[stored]))?.value)
     }
 
     /// Returns the masters of a Cluster.
@@ -163,6 +166,6 @@ impl RedisStore {
 
     async fn send_to(&self, node: Option<&Address>, cmd: &Cmd) -> Result<Value, Error> {
         let reply = self.channel.run_on(node, cmd).await;
-        reply.map(|reply| reply.value).map_err(|failure| failure.into_error(b""))
+        reply.map(|reply| reply.value).map_err(|failure| failure.into_error(&[]))
     }
 }

@@ -7,19 +7,27 @@ use redis::{Cmd, Script};
 use crate::format::PLACEHOLDERS;
 
 const HEAD: &str = include_str!("lua/head.lua");
+const LOAD: &str = include_str!("lua/load.lua");
 const PRELUDE: &str = include_str!("lua/prelude.lua");
 const APPLY_FAST_FILE: &str = include_str!("lua/apply_fast.lua");
 const OPERATION: &str = include_str!("lua/operation.lua");
 const MERGE: &str = include_str!("lua/merge.lua");
 const APPLY_FILE: &str = include_str!("lua/apply.lua");
+const APPLY_ALL_FILE: &str = include_str!("lua/apply_all.lua");
 const SETTLE_FILE: &str = include_str!("lua/settle.lua");
 const INSPECT_FILE: &str = include_str!("lua/inspect.lua");
 
 /// The fast path comes before the prelude: making the functions takes as long as a command or two.
 pub(crate) static APPLY: LazyLock<LuaScript> =
-    LazyLock::new(|| LuaScript::new(&[HEAD, APPLY_FAST_FILE, PRELUDE, OPERATION, MERGE, APPLY_FILE]));
-pub(crate) static SETTLE: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, SETTLE_FILE]));
-pub(crate) static INSPECT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, PRELUDE, INSPECT_FILE]));
+    LazyLock::new(|| LuaScript::new(&[HEAD, LOAD, APPLY_FAST_FILE, PRELUDE, OPERATION, MERGE, APPLY_FILE]));
+/// The single operation as a function, and a loop.
+pub(crate) static APPLY_ALL: LazyLock<LuaScript> = LazyLock::new(|| {
+    const BEGIN: &str = "local function operate(key, request, windows, since, newest, pause)\n";
+    let files = [BEGIN, APPLY_FAST_FILE, PRELUDE, OPERATION, MERGE, APPLY_FILE, "end\n", APPLY_ALL_FILE];
+    LuaScript::new(&[&[HEAD][..], &files].concat())
+});
+pub(crate) static SETTLE: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, LOAD, PRELUDE, SETTLE_FILE]));
+pub(crate) static INSPECT: LazyLock<LuaScript> = LazyLock::new(|| LuaScript::new(&[HEAD, LOAD, PRELUDE, INSPECT_FILE]));
 
 /// A script and its digest.
 #[derive(Debug)]
@@ -37,15 +45,15 @@ impl LuaScript {
 
     /// Returns the command that runs the script. With `load` it carries the whole text, for a server that does not know it.
     /// Empty arguments at the end are left out.
-    pub(crate) fn call(&self, load: bool, key: &[u8], args: &[Arg<'_>]) -> Cmd {
+    pub(crate) fn call(&self, load: bool, keys: &[&[u8]], args: &[Arg<'_>]) -> Cmd {
         let count = args.iter().rposition(|arg| !matches!(arg, Arg::Bytes(b""))).map_or(0, |last| last + 1);
-        let mut cmd = Cmd::with_capacity(4 + count, 128 + key.len());
+        let mut cmd = Cmd::with_capacity(3 + keys.len() + count, 128 * keys.len());
         if load {
             cmd.arg("EVAL").arg(&self.text);
         } else {
             cmd.arg("EVALSHA").arg(&self.sha1);
         }
-        cmd.arg(1).arg(key);
+        cmd.arg(keys.len()).arg(keys);
         for arg in &args[..count] {
             match arg {
                 Arg::Number(number) => cmd.arg(*number),
@@ -97,7 +105,8 @@ mod tests {
 
     use super::*;
 
-    const FILES: [&str; 8] = [HEAD, PRELUDE, OPERATION, MERGE, APPLY_FAST_FILE, APPLY_FILE, SETTLE_FILE, INSPECT_FILE];
+    const FILES: [&str; 9] =
+        [HEAD, PRELUDE, OPERATION, MERGE, APPLY_FAST_FILE, APPLY_FILE, APPLY_ALL_FILE, SETTLE_FILE, INSPECT_FILE];
 
     /// The names of the numbers in a file.
     fn names(file: &str) -> BTreeSet<&str> {
@@ -112,7 +121,7 @@ mod tests {
         let unknown: Vec<_> = used.difference(&known).collect();
         let unused: Vec<_> = known.difference(&used).collect();
         assert!(unknown.is_empty() && unused.is_empty(), "unknown: {unknown:?}, unused: {unused:?}");
-        for script in [&APPLY, &SETTLE, &INSPECT] {
+        for script in [&APPLY, &APPLY_ALL, &SETTLE, &INSPECT] {
             assert!(!script.text.contains('$'), "a name is left");
         }
     }

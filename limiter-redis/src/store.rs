@@ -1,15 +1,16 @@
 //! The store.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use limiter_core::store::{At, Facts, LogKey, LogPlace, Op, Settlement, SettlementFacts};
+use limiter_core::store::{At, Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Settlement, SettlementFacts};
 use limiter_core::{EntryId, Error, ErrorKind, WindowStore};
-use redis::Cmd;
+use redis::{Cmd, Value};
 
 use crate::attempt::{Attempt, Reply};
 use crate::channel::{Channel, EncodedOp};
-use crate::format::{OWN_ID_LEN, ttl_code};
+use crate::format::{ADVISORY, KEPT, OWN_ID_LEN, ttl_code};
 use crate::id::IdSource;
 use crate::key::KeySpace;
 use crate::request::given_time;
@@ -40,11 +41,16 @@ pub struct RedisStore {
     pub(crate) channel: Channel,
     pub(crate) keys: KeySpace,
     ids: IdSource,
+    /// Whether the server refuses scripts with several keys.
+    is_split: AtomicBool,
 }
+
+/// The most operations that one script applies.
+const MAX_JOINT_OPS: usize = 32;
 
 impl RedisStore {
     pub(crate) fn new(channel: Channel, keys: KeySpace) -> Self {
-        Self { channel, keys, ids: IdSource::new() }
+        Self { channel, keys, ids: IdSource::new(), is_split: AtomicBool::new(false) }
     }
 
     /// Returns the Redis key of a log, such as `limiter:{search:customer 7}`.
@@ -63,6 +69,21 @@ impl RedisStore {
         self.keys.encode(log)
     }
 
+    /// Returns an operation as the scripts read it, and the id of its entry.
+    fn encode(&self, op: &Op<'_>) -> (EntryId, EncodedOp) {
+        let own = self.ids.next(match op.at {
+            At::StoreClock => ttl_code(op.retention().window),
+            At::Given(_) => 0,
+        });
+        let (id, bytes) = match op.id {
+            Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
+            None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[8 - OWN_ID_LEN..]),
+        };
+        let (request, windows) = (request::apply(op, bytes), request::windows(op));
+        let (stored, at) = (self.keys.encode(op.log), given_time(op.at));
+        (id, EncodedOp { stored, request, at, windows, timeout: op.timeout })
+    }
+
     /// Sends a command about a log, which is stored under `stored`.
     pub(crate) async fn run(
         &self,
@@ -71,7 +92,7 @@ impl RedisStore {
         command: impl FnMut(Attempt) -> Cmd,
     ) -> Result<Reply, Error> {
         let reply = self.channel.run(command).await;
-        reply.map_err(|failure| failure.into_error(stored).with_log(log))
+        reply.map_err(|failure| failure.into_error(&[stored]).with_log(log))
     }
 }
 
@@ -85,27 +106,51 @@ impl fmt::Debug for RedisStore {
 #[async_trait]
 impl WindowStore for RedisStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        let own = self.ids.next(match op.at {
-            At::StoreClock => ttl_code(op.retention().window),
-            At::Given(_) => 0,
-        });
-        let (id, bytes) = match op.id {
-            Some(id) => (id, &id.as_u128().to_be_bytes()[..]),
-            None => (EntryId::from_u128(own.into()), &own.to_be_bytes()[8 - OWN_ID_LEN..]),
-        };
-        let stored = self.keys.encode(op.log);
-        let (request, windows) = (request::apply(&op, bytes), request::windows(&op));
-        let mut encoded = EncodedOp { stored: &stored, request, at: given_time(op.at), windows, timeout: op.timeout };
-        let reply = self.channel.apply(&mut encoded).await;
-        let reply = reply.map_err(|failure| failure.into_error(&stored).with_log(op.log))?;
+        let (id, mut encoded) = self.encode(&op);
+        let reply = self.channel.apply(std::slice::from_mut(&mut encoded), &[]).await;
+        let reply = reply.map_err(|failure| failure.into_error(&[&encoded.stored]).with_log(op.log))?;
         reply::facts(&op, id, &reply).ok_or_else(|| reply::unexpected(&reply).with_log(op.log))
+    }
+
+    /// In one call of a script, which a Cluster redirects as a whole.
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        // The script nests the operations, and Lua nests only so many calls.
+        if !(1..=MAX_JOINT_OPS).contains(&ops.len()) {
+            return Ok(None);
+        }
+        let (ids, mut encoded): (Vec<_>, Vec<_>) = ops.iter().map(|joint| self.encode(&joint.op)).unzip();
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        let flags = |joint: &JointOp<'_>| flag(joint.is_advisory, ADVISORY) + flag(joint.keeps_charge, KEPT);
+        let reply = self.channel.apply(&mut encoded, &ops.iter().map(flags).collect::<Vec<_>>()).await;
+        let stored: Vec<&[u8]> = encoded.iter().map(|op| &*op.stored).collect();
+        let reply = match reply {
+            Err(failure) if failure.is_split() => {
+                let is_one_server = self.channel.connection.place_of(stored[0]).1 == Some(0);
+                self.is_split.fetch_or(is_one_server && failure.is_cross_slot(), Ordering::Relaxed);
+                return Ok(None);
+            }
+            reply => reply.map_err(|failure| failure.into_error(&stored))?,
+        };
+        let failure = |reply: &Value| {
+            let (number, failure) = reply::failure(reply)?;
+            Some(failure.into_error(&stored).with_log(ops.get(number)?.op.log))
+        };
+        let replies = match &reply {
+            Value::Array(replies) if replies.len() == ops.len() => replies,
+            reply => return Err(failure(reply).unwrap_or_else(|| reply::unexpected(reply))),
+        };
+        let facts = ops.iter().zip(ids).zip(replies).map(|((JointOp { op, .. }, id), reply)| {
+            let facts = reply::facts(op, id, reply).ok_or_else(|| reply::unexpected(reply).with_log(op.log));
+            failure(reply).map_or(facts, Err)
+        });
+        Ok(Some(facts.collect()))
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
         let (log, stored) = (settlement.log, self.keys.encode(settlement.log));
         let (request, at) = (request::settle(&settlement), given_time(settlement.at));
         let args = [Arg::Bytes(&request), at.into()];
-        let reply = self.run(log, &stored, |attempt| SETTLE.call(attempt.load, &stored, &args)).await?;
+        let reply = self.run(log, &stored, |attempt| SETTLE.call(attempt.load, &[&stored], &args)).await?;
         let facts = reply::settlement(&settlement, &reply.value);
         let facts = facts.ok_or_else(|| reply::unexpected(&reply.value).with_log(log))?;
         if !facts.applied && reply.repeated && settlement.cost == 0 {
@@ -120,13 +165,15 @@ impl WindowStore for RedisStore {
         let mut unlink = redis::cmd("UNLINK");
         // A repetition could remove what others have charged since the first attempt.
         let reply = self.channel.run_once(unlink.arg(&stored)).await;
-        let reply = reply.map_err(|failure| failure.into_error(&stored));
+        let reply = reply.map_err(|failure| failure.into_error(&[&stored]));
         let removed = reply.and_then(|reply| reply::integer(&reply)).map_err(|error| error.with_log(log))?;
         Ok(removed == 1)
     }
 
-    /// In a Cluster, the node is the master that serves the log's slot: its host and port.
+    /// In a Cluster, the node is the master that serves the log's slot: its host and port. The logs of a slot go together; on one
+    /// server, all do.
     fn place(&self, log: LogKey<'_>) -> LogPlace {
-        LogPlace::on(self.channel.connection.node_of(&self.keys.encode(log)))
+        let (node, group) = self.channel.connection.place_of(&self.keys.encode(log));
+        LogPlace::on(node).in_group(group.filter(|_| !self.is_split.load(Ordering::Relaxed))).through(self)
     }
 }

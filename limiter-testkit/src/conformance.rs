@@ -14,6 +14,7 @@ mod script;
 mod sentence;
 mod sequence;
 mod session;
+mod several;
 mod sleep;
 mod spawn;
 mod store_clock;

@@ -9,7 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Entry, Facts, LogFacts, LogKey, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, Usage,
+    At, Entry, Facts, JointFacts, JointOp, LogFacts, LogKey, LogPlace, Mode, Op, Otherwise, Outcome, Settlement,
+    SettlementFacts, Usage,
 };
 use limiter_core::{
     Counting, Decision, EntryId, Error, Limit, MAX_COST, Name, PerLimit, Policy, SyncStore, Timestamp, WindowStore,
@@ -230,6 +231,35 @@ impl WindowStore for ReferenceStore {
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         Ok(self.reset_now(log))
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        let mut logs = self.logs();
+        let clock = time(At::StoreClock, &[]);
+        // Applies some operations to a copy.
+        let apply = |ops: Vec<Op<'_>>| {
+            let copy = Self(Mutex::new(logs.clone()));
+            let at = |op: &Op<'_>| if let At::Given(at) = op.at { at } else { clock };
+            let facts: Vec<Facts> = ops.iter().map(|op| copy.apply_now(&op.at(at(op)))).collect();
+            let changed = copy.logs().clone();
+            (facts, changed)
+        };
+        let (alone, changed) = apply(ops.iter().map(|joint| joint.op).collect());
+        let Some(denier) = (0..ops.len()).find(|&i| ops[i].denies(alone[i].admitted)) else {
+            *logs = changed;
+            return Ok(Some(alone.into_iter().map(Ok).collect()));
+        };
+        let repeats = |i: usize| matches!(alone[i].outcome, Outcome::Repeated(_));
+        let as_alone = |i: usize| i == denier || ops[i].keeps_charge || repeats(i);
+        let op = |i: usize| if as_alone(i) { ops[i].op } else { ops[i].op.to_peek() };
+        let (facts, changed) = apply((0..ops.len()).map(op).collect());
+        *logs = changed;
+        Ok(Some(facts.into_iter().map(Ok).collect()))
+    }
+
+    /// All logs go together.
+    fn place(&self, _: LogKey<'_>) -> LogPlace {
+        LogPlace::default().in_group(Some(0)).through(self)
     }
 
     fn try_decide(&self, op: Op<'_>, _: Otherwise<'_>) -> Poll<Result<Decision, Error>> {

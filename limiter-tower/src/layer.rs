@@ -18,10 +18,10 @@ use crate::service::LimitService;
 /// rule charges it, except a denying rule whose policy counts attempts and rules with [`Rule::keep_charge`]. Responses have the
 /// [rate limit fields](crate::RateLimitHeaders), and those to denied requests also `Retry-After`.
 ///
-/// Rules charge separate logs, in order. If any rule denies, the others are refunded before the response is sent. Until then, a
-/// concurrent request may be denied because of the charge; it is never admitted above a limit. So one rule admits exactly its
-/// maximum, and several rules admit at most theirs. Put the rules that many clients share last: a client that its own rule
-/// denies then never charges them. The limits of a policy share a log and need no refund.
+/// Rules charge separate logs: in one atomic call if one store can [change them together](limiter_core::AllOf), otherwise in order.
+/// Then, if any rule denies, the others are refunded before the response is sent. Until then, a concurrent request may be denied
+/// because of the charge; it is never admitted above a limit. So several rules then admit at most their maxima. Put the rules that
+/// many clients share last: a client that its own rule denies then never charges them. The limits of a policy share a log.
 ///
 /// ```
 /// use std::time::Duration;

@@ -22,7 +22,8 @@ use async_trait::async_trait;
 use dashmap::DashMap;
 use foldhash::fast::RandomState;
 use limiter_core::store::{
-    At, Facts, LogFacts, LogKey, LogPlace, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, attempt, decide,
+    At, Facts, JointFacts, JointOp, LogFacts, LogKey, LogPlace, Mode, Op, Otherwise, Outcome, Settlement,
+    SettlementFacts, attempt, decide,
 };
 use limiter_core::{Counting, Decision, Error, Name, Policy, Timer, Timestamp, WindowStore};
 use tokio::time::Instant;
@@ -260,6 +261,26 @@ impl<S: WindowStore> WindowStore for DenialCache<S> {
         self.store.reset(log).await
     }
 
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        let known: Option<JointFacts> = ops.iter().map(|joint| self.cache.find(&joint.op).map(Ok)).collect();
+        if known.is_some() {
+            return Ok(known);
+        }
+        let changes = |joint: &JointOp<'_>| self.cache.changes(self.cache.hash(joint.op.log)).load(Ordering::SeqCst);
+        let sent = Instant::now();
+        let changing: Vec<_> = ops.iter().map(|joint| (changes(joint), Forget(&self.cache, joint.op.log))).collect();
+        let results = self.store.apply_all(ops).await?;
+        for ((joint, (changes, forget)), facts) in ops.iter().zip(changing).zip(results.iter().flatten()) {
+            if let Ok(facts) = facts
+                && facts.outcome == Outcome::Nothing
+            {
+                std::mem::forget(forget);
+                self.cache.keep(&joint.op, facts, sent, self.max_age, changes);
+            }
+        }
+        Ok(results)
+    }
+
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
         let attempted = || {
             if let Some(facts) = self.cache.find(&op) {
@@ -279,6 +300,6 @@ impl<S: WindowStore> WindowStore for DenialCache<S> {
     }
 
     fn place(&self, log: LogKey<'_>) -> LogPlace {
-        self.store.place(log)
+        self.store.place(log).through(&*self.cache)
     }
 }

@@ -1,6 +1,7 @@
 //! One decision over several limiters.
 
 mod background;
+mod calling;
 mod life;
 mod part;
 mod time_left;
@@ -9,15 +10,16 @@ use std::fmt;
 use std::future::{pending, poll_fn};
 use std::mem;
 use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::future::{Either, MaybeDone, maybe_done, select};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 pub use self::background::Background;
+use self::calling::Calling;
 pub use self::life::PartOutcome;
 pub use self::part::Part;
-use self::part::Turn;
 use self::time_left::TimeLeft;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::SharedStore;
@@ -25,10 +27,12 @@ use crate::store::WindowStore;
 
 /// Calls on several limiters that are admitted all together or not at all, each with its key, cost and policy.
 ///
-/// The calls are made one after the other: first those that may not fit, then records, then [advisory](Part::advisory) calls and
-/// statuses; otherwise in the order in which they were added. Once one denies, the others are only looked up, so that
-/// [`retry_after`](Self::retry_after) is the longest wait of all, and the charges made before are refunded. A denied attempt stays
-/// where the policy [counts attempts](crate::Counting::Attempts).
+/// Calls on logs that one store can change together are made as [one](crate::WindowStore::apply_all), in one round trip: in Redis,
+/// those on one server, or in one hash slot of a Cluster. All other calls are made one after the other: first those that may not
+/// fit, then records, then [advisory](Part::advisory) calls and statuses; otherwise in the order in which they were added. Once one
+/// denies, the others are only looked up, so that [`retry_after`](Self::retry_after) is the longest wait of all, and the charges made
+/// before are refunded. An attempt that denies first stays where the policy [counts attempts](crate::Counting::Attempts). A call that
+/// repeats an idempotency key is never undone.
 ///
 /// ```
 /// use limiter_core::request::AllOf;
@@ -62,25 +66,30 @@ use crate::store::WindowStore;
 /// above a maximum.
 ///
 /// With a [resolution](crate::Limit::resolution), a charge that nothing refunds merges with others immediately instead of after ten
-/// minutes. So the charge of a single call there stays if the value is dropped while the store is answering, unless the value is
-/// refundable.
+/// minutes. So the charges of a single round trip there stay if the value is dropped while the store is answering, unless the value
+/// is refundable.
 ///
 /// # Concurrent calls
-/// Each limiter decides atomically, several do not. Another caller may see a charge that is about to be refunded and be denied by
-/// it. So one limiter admits exactly its maximum if enough is asked for, and several admit at most their maxima. Add limiters that
-/// many callers share last: a caller that its own limiter denies then never charges them.
+/// Calls that are made as one are atomic. Between other calls, another caller may see a charge that is about to be refunded and be
+/// denied by it. So a limiter then admits at most its maximum. Add limiters that many callers share last: a caller that its own
+/// limiter denies then never charges them. Calls with different given times, and a second call on the same log, are made apart.
 #[must_use = "nothing is asked until `decide` is called"]
 pub struct AllOf<'a, S: WindowStore + Clone = SharedStore> {
     parts: SmallVec<[Part<'a, S>; 2]>,
+    /// The calls that stores are answering, and those that were late.
+    callings: Vec<Calling>,
     background: Option<Background>,
     is_refundable: bool,
+    /// A store could not make several calls as one.
+    one_by_one: bool,
     time: TimeLeft,
 }
 
 impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     /// Returns a decision over no limiters, which admits.
     pub fn new() -> Self {
-        Self { parts: SmallVec::new(), background: None, is_refundable: false, time: TimeLeft::default() }
+        let (callings, time) = (Vec::new(), TimeLeft::default());
+        Self { parts: SmallVec::new(), callings, background: None, is_refundable: false, one_by_one: false, time }
     }
 
     /// Gives all charges receipts, so that they can be settled, and refunds them on drop until [`confirm`](Self::confirm).
@@ -119,8 +128,9 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     /// Returns the same calls without what they borrow, so that they can move into a task.
     pub fn into_owned(mut self) -> AllOf<'static, S> {
         let parts = mem::take(&mut self.parts).into_iter().map(Part::into_owned).collect();
-        let Self { is_refundable, time, .. } = self;
-        AllOf { parts, background: self.background.take(), is_refundable, time }
+        let (background, callings) = (self.background.take(), mem::take(&mut self.callings));
+        let Self { is_refundable, one_by_one, time, .. } = self;
+        AllOf { parts, callings, background, is_refundable, one_by_one, time }
     }
 
     /// Makes the calls. Returns `true` if none denies; otherwise all charges are refunded.
@@ -144,31 +154,128 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     /// Dropping the future and calling this again goes on where it stopped.
     pub async fn decide_with(&mut self, tolerate: impl Fn(&Error) -> bool, late: impl Future<Output = Error>) -> bool {
         let mut late = pin!(maybe_done(late));
-        let mut denied = self.is_denied();
-        let mut undecided = self.parts.iter().filter(|part| part.may_deny() && !part.life.is_made()).count();
-        let mut several = self.parts.iter().any(|part| part.life.is_made());
-        let mut calls = self.parts.iter().filter(|part| !part.life.is_made()).count();
-        let time = &mut self.time;
-        for turn in [Turn::MayNotFit, Turn::Records, Turn::Advises] {
-            for part in self.parts.iter_mut().filter(|part| part.turn() == turn && !part.life.is_made()) {
-                undecided -= usize::from(part.may_deny());
-                let may_refund = part.may_deny() && !part.keeps_charge;
-                let keep = self.is_refundable || (may_refund && undecided > 0);
-                // A drop would refund the calls before this one alone.
-                let keep = [keep, keep || (may_refund && several)];
-                let call = poll_fn(|context| part.poll(denied, keep, || time.share(calls), context));
-                if let Ok(Err(error)) | Err(error) = in_time(call, late.as_mut()).await {
-                    part.fail(error, &tolerate);
-                }
-                denied |= part.denies();
-                several = true;
-                calls -= 1;
+        while let Some(places) = self.next_calls() {
+            let calls = poll_fn(|context| self.poll_calls(&places, &tolerate, context));
+            if let Err(error) = in_time(calls, late.as_mut()).await {
+                self.fail(&places, error, &tolerate);
             }
         }
+        let denied = self.is_denied();
         if denied {
             let _ = in_time(self.refund(), late).await;
         }
         !denied
+    }
+
+    /// Returns the places of the next calls: those that a store is answering, or those that go together. A group that is not all that
+    /// is left waits with its records and advisory calls.
+    fn next_calls(&self) -> Option<SmallVec<[usize; 4]>> {
+        let is_left = |place: usize| self.parts.get(place).is_some_and(|part| !part.life.is_made());
+        let under_way = self.callings.iter().find(|calling| calling.asks.iter().all(|(place, _)| is_left(*place)));
+        if let Some(calling) = under_way {
+            return Some(calling.asks.iter().map(|(place, _)| *place).collect());
+        }
+        let mut left: SmallVec<[usize; 4]> = (0..self.parts.len()).filter(|place| is_left(*place)).collect();
+        left.sort_by_key(|place| self.parts[*place].turn());
+        let mut places: SmallVec<[usize; 4]> = smallvec![*left.first()?];
+        let first = &self.parts[places[0]];
+        if left.len() == 1 || self.one_by_one || first.place().group.is_none() {
+            return Some(places);
+        }
+        for place in &left[1..] {
+            let part = &self.parts[*place];
+            let is_another = |other: &usize| self.parts[*other].log() != part.log();
+            if part.goes_with(first) && places.iter().all(is_another) {
+                places.push(*place);
+            }
+        }
+        if places.len() < left.len() {
+            places.retain(|place| self.parts[*place].turn() == first.turn());
+        }
+        Some(places)
+    }
+
+    /// Makes calls that go together, or one that goes alone.
+    fn poll_calls(
+        &mut self,
+        places: &[usize],
+        tolerate: &impl Fn(&Error) -> bool,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
+        let is_this = |calling: &Calling| calling.asks.iter().any(|(place, _)| places.contains(place));
+        let under_way = self.callings.iter().position(is_this);
+        let Some(under_way) = under_way.or_else(|| self.start(places, tolerate)) else { return Poll::Ready(()) };
+        let immediately = !mem::replace(&mut self.callings[under_way].has_waited, true);
+        let answer = ready!(self.callings[under_way].poll(context));
+        let calling = self.callings.remove(under_way);
+        match answer {
+            Ok(None) => self.one_by_one = true,
+            Ok(Some(decisions)) => {
+                for ((place, ask), decision) in calling.asks.into_iter().zip(decisions) {
+                    self.parts[place].note(ask, decision, immediately, tolerate);
+                }
+            }
+            Err(error) => self.fail(places, error, tolerate),
+        }
+        Poll::Ready(())
+    }
+
+    /// Starts calls. Returns the place of the [`Calling`]; `None` if no store has to answer.
+    fn start(&mut self, places: &[usize], tolerate: &impl Fn(&Error) -> bool) -> Option<usize> {
+        let (denied, is_refundable) = (self.is_denied(), self.is_refundable);
+        let several = self.parts.iter().any(|part| part.life.is_made());
+        let others =
+            self.parts.iter().enumerate().filter(|(place, part)| !part.life.is_made() && !places.contains(place));
+        let (others, undecided) =
+            others.fold((0, false), |(others, undecided), (_, part)| (others + 1, undecided | part.may_deny()));
+        // Whether the charge may have to be refunded or settled: if the store decides immediately, and otherwise, because a drop
+        // refunds the calls before this one alone.
+        let keep = |part: &Part<'_, S>| {
+            let may_refund = part.may_deny() && !part.keeps_charge;
+            let keep = is_refundable || (may_refund && undecided);
+            [keep, keep || (may_refund && several)]
+        };
+        if let [place] = *places {
+            let part = &mut self.parts[place];
+            let (ask, keep) = (part.asks(denied), keep(part));
+            if let Some(decision) = ask.call(&part.target, keep[0]).try_decide() {
+                part.note(ask, decision, true, tolerate);
+                return None;
+            }
+            let timeout = self.time.share(others + 1);
+            self.callings.push(Calling::one(part, (place, ask, keep[1]), timeout));
+            return Some(self.callings.len() - 1);
+        }
+        let mut calls = SmallVec::new();
+        for &place in places {
+            let part = &mut self.parts[place];
+            let (ask, keep) = (part.asks(denied), keep(part));
+            match ask.call(&part.target, false).op().checked().err() {
+                Some(error) => part.fail(error, tolerate),
+                None => calls.push((place, ask, keep[1])),
+            }
+        }
+        if calls.len() < places.len() {
+            return None;
+        }
+        let timeout = self.time.share(others + 1);
+        self.callings.push(Calling::several(&self.parts, calls, denied, timeout));
+        Some(self.callings.len() - 1)
+    }
+
+    /// Notes that calls failed, or only the one whose log the error is about: then the others were not made.
+    fn fail(&mut self, places: &[usize], error: Error, tolerate: &impl Fn(&Error) -> bool) {
+        let is_about = |place: &&usize| {
+            let log = self.parts[**place].log();
+            (error.limiter_name(), error.key()) == (Some(log.name.as_str()), Some(log.key))
+        };
+        let about = if error.is_retryable() { None } else { places.iter().find(is_about) };
+        let failed = about.map_or(places, std::slice::from_ref);
+        let Some((last, others)) = failed.split_last() else { return };
+        for place in others {
+            self.parts[*place].fail(error.without_log(), tolerate);
+        }
+        self.parts[*last].fail(error, tolerate);
     }
 
     /// Refunds what was charged, except [kept](Part::keep_charge) charges. Where the store fails, the charge stays.
@@ -209,6 +316,7 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     /// and their calls are not made again.
     pub fn forget(&mut self) {
         self.parts.iter_mut().for_each(|part| part.life.forget());
+        self.one_by_one = false;
         self.time.restart();
     }
 
@@ -231,7 +339,7 @@ async fn in_time<T>(
     match select(pin!(future), late.as_mut()).await {
         Either::Left((output, _)) => Ok(output),
         Either::Right(_) => {
-            let error = late.output_mut().map(|late| Error::new(late.kind(), late.to_string()));
+            let error = late.output_mut().map(|late| late.without_log());
             Err(error.unwrap_or_else(|| Error::new(ErrorKind::Timeout, "the store did not answer in time")))
         }
     }
@@ -246,7 +354,9 @@ impl<S: WindowStore + Clone> Default for AllOf<'_, S> {
 impl<S: WindowStore + Clone> Drop for AllOf<'_, S> {
     fn drop(&mut self) {
         if self.is_refundable || self.parts.iter().any(Part::may_deny) {
-            self.parts.iter_mut().for_each(|part| part.abandon(self.background.as_ref()));
+            let background = self.background.as_ref();
+            self.callings.drain(..).for_each(|calling| calling.abandon(&self.parts, background));
+            self.parts.iter_mut().for_each(|part| part.abandon(background));
         }
     }
 }

@@ -8,14 +8,20 @@ use futures::FutureExt;
 use futures::executor::block_on;
 use futures::future::join_all;
 use limiter_core::request::{AllOf, Background, Part, PartOutcome};
-use limiter_core::{BoxFuture, Error, ErrorKind, Limiter, SharedStore, Timestamp, policy};
+use limiter_core::store::{Facts, LogKey, LogPlace, Op, Settlement, SettlementFacts, async_trait};
+use limiter_core::{BoxFuture, Counting, Error, ErrorKind, Limiter, SharedStore, Timestamp, WindowStore, policy};
 use limiter_testkit::ReferenceStore;
 
 use crate::slow_store::{SlowStore, wait};
 
-/// The stores of each case: one answers without waiting, one needs a future.
-fn stores() -> [SharedStore; 2] {
-    [Arc::new(ReferenceStore::new()), Arc::new(SlowStore::default())]
+/// The stores of each case: one answers without waiting, one needs a future, and one makes several calls as one.
+fn stores() -> [SharedStore; 3] {
+    let prompt = SlowStore { tries: true, waits: [0, 0], ..SlowStore::default() };
+    [Arc::new(prompt), Arc::new(SlowStore::default()), joining()]
+}
+
+fn joining() -> Arc<SlowStore> {
+    Arc::new(SlowStore { joins: true, ..SlowStore::default() })
 }
 
 /// Two limiters, of 5 and of 2 units an hour.
@@ -115,7 +121,7 @@ fn advisory_calls_come_last_and_kept_charges_are_charged_once() {
 fn charges_that_nothing_refunds_have_no_receipts_under_a_resolution() {
     type Change = fn(Part<'_, SharedStore>) -> Part<'_, SharedStore>;
     const PLAIN: Change = |part| part;
-    for (waits, store) in [false, true].into_iter().zip(stores()) {
+    for ([waits, joins], store) in [[false, false], [true, false], [true, true]].into_iter().zip(stores()) {
         let limiter = |name| Limiter::new(name, policy!("9/1h~1m"), store.clone());
         let (one, two) = (limiter("one"), limiter("two"));
         let cases: [(Change, Change, [bool; 2]); 4] = [
@@ -131,7 +137,7 @@ fn charges_that_nothing_refunds_have_no_receipts_under_a_resolution() {
                 let mut both = both.with(first(one.acquire("k").into())).with(second(two.acquire("k").into()));
                 assert!(block_on(both.decide()).unwrap());
                 let receipts: Vec<bool> = both.parts().iter().map(|part| part.permit().is_some()).collect();
-                assert_eq!(receipts, expected.map(|expected| expected || refundable));
+                assert_eq!(receipts, expected.map(|expected| (expected && !joins) || refundable));
             }
         }
     }
@@ -197,6 +203,88 @@ fn charges_are_settled_reset_and_moved_into_a_task() {
         assert_eq!(both.parts()[0].status().unwrap().used(), 0);
         drop(both);
         assert_eq!([used(&five), used(&two)], [0, 2], "what was settled is kept");
+    }
+}
+
+#[test]
+fn calls_that_go_together_are_one_call() {
+    let joining = joining();
+    let store: SharedStore = joining.clone();
+    let (five, two) = limiters(&store);
+    let attempts = Limiter::new("attempts", policy!("2/1h").with_counting(Counting::Attempts), store.clone());
+    let at = |micros| Timestamp::from_micros_saturating(micros);
+    let calls = || AllOf::new().with(five.acquire("k")).with(attempts.acquire("k")).with(two.acquire("k").cost(2));
+    let record = || AllOf::new().with(five.record("r").cost(9)).with(two.acquire("k"));
+    let twice = || AllOf::new().with(five.acquire("a")).with(five.acquire("a"));
+    let times = || AllOf::new().with(five.acquire("b").at(at(1))).with(two.acquire("b").at(at(2)));
+    // The first that denies counts attempts, or does not.
+    for (mut calls, admits, round_trips, expected) in [
+        (calls(), true, 1, [1, 1, 2]),
+        (calls(), false, 1, [1, 1, 2]),
+        (record(), false, 1, [1, 1, 2]),
+        (AllOf::new().with(attempts.acquire("k").cost(2)).with(five.acquire("k")), false, 1, [1, 2, 2]),
+        (twice(), true, 2, [1, 2, 2]),
+        (times(), true, 2, [1, 2, 2]),
+        (AllOf::new().with(Part::from(five.acquire("k")).keep_charge()).with(two.acquire("k")), false, 1, [2, 2, 2]),
+        (AllOf::new().with(five.acquire("k").cost(6)).with(attempts.acquire("k").cost(1)), false, 1, [2, 2, 2]),
+    ] {
+        joining.calls.store(0, Ordering::Relaxed);
+        assert_eq!(block_on(calls.decide()).unwrap_or(false), admits, "{calls:?}");
+        assert_eq!(joining.calls.load(Ordering::Relaxed), round_trips, "{calls:?}");
+        drop(calls);
+        assert_eq!([used(&five), used(&attempts), used(&two)], expected);
+    }
+}
+
+/// Says that logs go together, but makes no calls as one.
+#[derive(Debug)]
+struct Half(Arc<SlowStore>);
+
+#[async_trait]
+impl WindowStore for Half {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        self.0.apply(op).await
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        self.0.settle(settlement).await
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        self.0.reset(log).await
+    }
+
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        self.0.place(log)
+    }
+}
+
+#[test]
+fn a_wrapper_that_does_not_forward_and_another_wrapper_around_the_store_go_one_by_one() {
+    let joining = joining();
+    let half: SharedStore = Arc::new(Half(joining.clone()));
+    let (five, two) = limiters(&half);
+    let (five_here, two_there) = (limiters(&(joining.clone() as SharedStore)).0, two.clone());
+    for (first, second) in [(&five, &two), (&five_here, &two_there)] {
+        let calls = || AllOf::new().with(first.acquire("k")).with(second.acquire("k"));
+        assert!(block_on(calls().decide()).unwrap());
+        assert!(block_on(second.acquire("k")).unwrap().allowed());
+        assert!(!block_on(calls().decide()).unwrap());
+        assert_eq!([used(first), used(second)], [1, 2]);
+        let reset = |limiter: &Limiter| block_on(limiter.reset("k").into_future()).unwrap();
+        assert!(reset(first) && reset(second));
+    }
+}
+
+#[test]
+fn a_repetition_is_not_refunded() {
+    for store in stores() {
+        let (five, two) = limiters(&store);
+        let calls =
+            |cost| AllOf::new().with(five.acquire("k").idempotency_key(7_u128)).with(two.acquire("k").cost(cost));
+        assert!(block_on(calls(2).decide()).unwrap());
+        assert!(!block_on(calls(1).decide()).unwrap());
+        assert_eq!([used(&five), used(&two)], [1, 2]);
     }
 }
 

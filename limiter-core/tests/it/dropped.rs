@@ -8,7 +8,7 @@ use futures::executor::block_on;
 use futures::future::join_all;
 use limiter_core::request::{AllOf, Background, Part, PartOutcome};
 use limiter_core::store::Mode;
-use limiter_core::{BoxFuture, Counting, Error, Limiter, Policy, policy};
+use limiter_core::{BoxFuture, Counting, Error, Limiter, Policy, SharedStore, policy};
 use proptest::prelude::*;
 
 use crate::slow_store::SlowStore;
@@ -62,14 +62,18 @@ fn call() -> impl Strategy<Value = Case> {
 }
 
 /// Drops the decision after `polls` polls, and its future after `resumes`. Returns whether it had ended.
-fn drop_after(polls: usize, resumes: usize, calls: &[Case], refundable: bool, confirms: bool) -> bool {
+fn drop_after(polls: usize, resumes: usize, calls: &[Case], refundable: bool, confirms: bool, joins: bool) -> bool {
     // The limiter's own policy keeps what a record above the maximum of the call's policy would displace.
-    let limiter = |&Case { tries, waits, fails, .. }: &Case| {
-        let store = SlowStore { tries, waits, fails, ..SlowStore::default() };
-        let meter = Limiter::new("limit", policy!("1000/1h"), Arc::clone(&store.reference));
-        (Limiter::new("limit", policy!("1000/1h"), store).into_shared(), meter)
+    let store = |&Case { tries, waits, fails, .. }: &Case| {
+        Arc::new(SlowStore { tries, waits, fails, joins, ..SlowStore::default() })
     };
-    let limiters: Vec<(Limiter, _)> = calls.iter().map(limiter).collect();
+    let shared = store(&calls[0]);
+    let limiter = |(number, call): (usize, &Case)| {
+        let (store, name) = (if joins { Arc::clone(&shared) } else { store(call) }, format!("limit {number}"));
+        let meter = Limiter::new(&*name, policy!("1000/1h"), Arc::clone(&store.reference));
+        (Limiter::<SharedStore>::new(&*name, policy!("1000/1h"), store), meter)
+    };
+    let limiters: Vec<(Limiter, _)> = calls.iter().enumerate().map(limiter).collect();
     let refunds: Arc<Mutex<Vec<BoxFuture<'static, ()>>>> = Arc::default();
     let sink = Arc::clone(&refunds);
     let mut all = if refundable { AllOf::new().refundable() } else { AllOf::new() };
@@ -111,7 +115,9 @@ fn drop_after(polls: usize, resumes: usize, calls: &[Case], refundable: bool, co
     let too_large = |call: &Case| call.mode == Mode::Record && call.is_too_large() && all_fit;
     let attempt =
         |call: &Case| call.policy.counting() == Counting::Attempts && call.mode == Mode::Acquire && call.is_too_large();
-    let single = |call: &Case| is_first && call.policy.has_resolution() && !refundable && !call.tries;
+    let single = |call: &Case| {
+        (is_first || (joins && call.is_advisory)) && call.policy.has_resolution() && !refundable && !call.tries
+    };
     if confirms {
         all.confirm();
     }
@@ -123,7 +129,9 @@ fn drop_after(polls: usize, resumes: usize, calls: &[Case], refundable: bool, co
     block_on(join_all(refunds));
     for (i, (call, (_, meter))) in calls.iter().zip(&limiters).enumerate() {
         let cost = meter.status("k").now().unwrap().used() - call.before;
+        // The store goes on with calls that are made as one, so a kept charge stays.
         let may_stay = !is_kept && !call.is_kept && (too_large(call) || attempt(call) || single(call));
+        let may_stay = may_stay || (joins && call.is_kept);
         let stays = if stays[i] { call.cost } else { 0 };
         assert!(cost == stays || (may_stay && cost == call.cost), "call {i}: {cost} stays");
     }
@@ -141,8 +149,12 @@ proptest! {
     #[test]
     fn a_drop_at_any_await_leaves_what_it_should(
         calls in proptest::collection::vec(call(), 1..=4),
-        (refundable, confirms, resumes) in (any::<bool>(), any::<bool>(), 0..6_usize),
+        (refundable, confirms, resumes, joins) in (any::<bool>(), any::<bool>(), 0..6_usize, any::<bool>()),
     ) {
-        assert!((0..100).any(|polls| drop_after(polls, resumes, &calls, refundable, confirms)), "it ends");
+        let (mut calls, Case { waits, fails, .. }) = (calls.clone(), calls[0]);
+        if joins {
+            calls.iter_mut().for_each(|call| *call = Case { tries: false, waits, fails, ..*call });
+        }
+        assert!((0..100).any(|polls| drop_after(polls, resumes, &calls, refundable, confirms, joins)), "it ends");
     }
 }

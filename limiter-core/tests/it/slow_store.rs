@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts};
+use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, ErrorKind, SyncStore, WindowStore};
 use limiter_testkit::ReferenceStore;
 
@@ -24,12 +24,14 @@ pub(crate) struct SlowStore {
     pub(crate) is_uneven: bool,
     /// The keys of the operations under way, and the most there were.
     pub(crate) running: Mutex<(HashSet<Vec<u8>>, usize)>,
+    /// Whether it applies several operations as one.
+    pub(crate) joins: bool,
 }
 
 impl Default for SlowStore {
     fn default() -> Self {
         let (reference, calls, running) = Default::default();
-        Self { reference, calls, tries: false, waits: [1, 1], fails: false, is_uneven: false, running }
+        Self { reference, calls, tries: false, waits: [1, 1], fails: false, is_uneven: false, running, joins: false }
     }
 }
 
@@ -78,6 +80,15 @@ impl WindowStore for SlowStore {
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         self.wait(self.waits[1]).await?;
         Ok(self.reference.reset_now(log))
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        self.wait(self.waits[0]).await?;
+        self.reference.apply_all(ops).await
+    }
+
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        if self.joins { self.reference.place(log) } else { LogPlace::default() }
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {

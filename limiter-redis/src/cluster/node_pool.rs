@@ -5,6 +5,7 @@
 //! node.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
@@ -111,9 +112,13 @@ impl NodePool {
         known.nodes.values().nth(turn).cloned().ok_or_else(no_server)
     }
 
-    /// Returns the name of the node that serves a key, if it is known.
-    pub(crate) fn node_of(&self, key: &[u8]) -> Option<Arc<str>> {
-        self.known().slots.get(&Slot::for_key(key)).map(|node| Arc::clone(&node.name))
+    /// Returns the name of the node that serves a key, if it is known, and a number for the key's slot, which is private.
+    pub(crate) fn place_of(&self, key: &[u8]) -> (Option<Arc<str>>, Option<u64>) {
+        let slot = Slot::for_key(key);
+        (
+            self.known().slots.get(&slot).map(|node| Arc::clone(&node.name)),
+            Some(BuildHasherDefault::<DefaultHasher>::new().hash_one(slot)),
+        )
     }
 
     fn of_slot(&self, slot: Option<Slot>) -> RedisResult<Node> {

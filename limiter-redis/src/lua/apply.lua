@@ -1,5 +1,6 @@
 
--- The general form of an operation, after head.lua, apply_fast.lua, prelude.lua, operation.lua and merge.lua.
+-- The general form of an operation, after head.lua, load.lua, apply_fast.lua, prelude.lua, operation.lua
+-- and merge.lua.
 -- How long an id is valid, and the time and tag of the entry that an earlier attempt of this operation appended.
 local fits, valid, at, earlier = verdict ~= 1, windows and math.min(longest, $TEN_MINUTES) or longest
 if #id == $CALLER_ID_LEN then
@@ -24,6 +25,7 @@ if appends then
   local capped = make_room(cost)
   high, low = carry(high, low + cost)
   local own, ids, units = #id == $OWN_ID_LEN, tag % 16 >= 8 and count_ids() or 0, cost
+  if pause and not pause(fits) then return end
   if windows then units = math.min(cost + merge(capped, ids), $MAX_COST) end
   local entry
   if own and can_be_short(ids, low) then

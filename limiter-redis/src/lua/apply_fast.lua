@@ -1,6 +1,6 @@
 
--- Decides on an operation, and appends its entry. The script is head.lua, this file, prelude.lua, operation.lua, merge.lua
--- and apply.lua.
+-- Decides on an operation, and appends its entry. The script is head.lua, load.lua, this file, prelude.lua, operation.lua,
+-- merge.lua and apply.lua.
 --
 -- ARGV[1], the request in bytes:
 --   kind (1), plus KINDS times the number of the limiter's limits
@@ -20,8 +20,6 @@
 -- log. Every command, table, function or number converted to text shows in the server's time, so there are few of them here.
 -- All else falls through to the general form in apply.lua.
 local t, last, total, first, sum, last_ttl = now, 0, 0, now, 0
-local windows, since = ARGV[3], ARGV[4]
-if windows == '' then windows = nil end
 local common = #request % $LIMIT_LEN == $OWN_HEAD_REST and not since and not (windows and string.byte(windows) > 0)
 -- The cost of the newest entry if the new one takes it over; whether that one alone counts in a window; and whether other entries may
 -- merge. Only where a limit has a resolution.
@@ -196,6 +194,7 @@ if common then
     local entry = pack('>i7I5I6I2I2I4', t - $TIME_BIAS, total + cost, t - from, counts, ttl, id)
     if joins then cost = cost + joins end
     if cost ~= 1 then entry = entry .. pack('>I7', cost) end
+    if pause and not pause(fits) then return end
     -- Redis checks its memory limit before the first write only, so the append comes first.
     if merged then
       call('ZADD', key, '0', entry, '0', merged)

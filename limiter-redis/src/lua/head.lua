@@ -11,4 +11,3 @@ else
   now = call('TIME')
   now = now[1] * 1000000 + now[2]
 end
-local newest = call('ZRANGE', key, '0', '0', 'REV')[1]

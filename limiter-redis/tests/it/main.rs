@@ -12,4 +12,5 @@ mod held;
 mod properties;
 mod scan;
 mod sentinel;
+mod several;
 mod support;

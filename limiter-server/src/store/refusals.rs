@@ -3,7 +3,9 @@
 use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 
-use limiter_core::store::{Facts, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, async_trait};
+use limiter_core::store::{
+    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, async_trait,
+};
 use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
 
 /// Turns refusals into outages, and logs why calls fail.
@@ -53,6 +55,10 @@ impl<S: WindowStore> WindowStore for Refusals<S> {
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         self.store.reset(log).await.map_err(|error| self.note(error))
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        self.store.apply_all(ops).await.map_err(|error| self.note(error))
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {

@@ -219,3 +219,34 @@ fn wrong_options_end_the_program() {
         assert!(errors.contains(text), "{args:?}: {errors}");
     }
 }
+
+/// Prints the time of requests with five descriptors compared with those with one.
+#[test]
+fn five_descriptors_take_one_call_of_redis() {
+    const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+    const REQUESTS: u32 = 100;
+    let rule = |name| format!("\n  - key: {name}\n    rate_limit: {{ unit: hour, requests_per_unit: 1000000 }}");
+    let redis = Redis::start().unwrap();
+    let server =
+        Server::start(&format!("domain: d\ndescriptors:{}", NAMES.map(rule).concat()), &["--store", &redis.url()]);
+    let scripts = || {
+        let stats = redis.info("commandstats").unwrap();
+        let line = stats.split_once("cmdstat_evalsha:calls=").map_or("0", |(_, rest)| rest);
+        line.split(',').next().unwrap().parse::<u32>().unwrap()
+    };
+    let ask = |names: &[&str]| {
+        let descriptors: Vec<_> =
+            names.iter().map(|name| json!({ "entries": [{ "key": name, "value": "v" }] })).collect();
+        let body = json!({ "domain": "d", "descriptors": descriptors }).to_string();
+        let (before, began) = (scripts(), Instant::now());
+        for _ in 0..REQUESTS {
+            assert_eq!(server.post("/json", &body).0, 200);
+        }
+        (scripts() - before, began.elapsed() / REQUESTS)
+    };
+    let (_, one) = ask(&NAMES[..1]);
+    let (scripts, five) = ask(&NAMES);
+    println!("one descriptor {one:?}, five descriptors {five:?}: {:.2}", five.div_duration_f64(one));
+    // The server also asks once a second whether the store is down.
+    assert!(scripts < 3 * REQUESTS, "{scripts} scripts for {REQUESTS} requests");
+}

@@ -316,8 +316,9 @@ mod tests {
         let scripts = [GIVEN_TIMES, FORGETTING, DROPPED].map(|text| parse(text).unwrap()).concat();
         let cited: HashSet<Sentence> =
             scripts.iter().flat_map(|script| script.citations.concat()).map(|citation| citation.item).collect();
-        let missing =
-            Sentence::ALL.iter().filter(|sentence| !cited.contains(sentence) && !elsewhere.contains(sentence));
+        // Several operations are the subject of `several.rs`.
+        let is_elsewhere = |sentence: &Sentence| elsewhere.contains(sentence) || sentence.label().starts_with('A');
+        let missing = Sentence::ALL.iter().filter(|sentence| !cited.contains(sentence) && !is_elsewhere(sentence));
         assert_eq!(missing.collect::<Vec<_>>(), Vec::<&Sentence>::new());
     }
 

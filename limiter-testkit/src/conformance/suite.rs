@@ -14,7 +14,7 @@ use limiter_core::{BoxFuture, SharedStore, WindowStore};
 
 use super::generated::Judge;
 use super::spawn::{Spawner, Task};
-use super::{cancel, cases, contention, forgetting, generated, golden, handles, long_log, store_clock};
+use super::{cancel, cases, contention, forgetting, generated, golden, handles, long_log, several, store_clock};
 use failure::{Failure, Finding, Findings};
 use report::{Phase, Report};
 use run::Run;
@@ -254,6 +254,7 @@ async fn run_phase(run: &mut Run<'_>, phase: Phase) -> Findings {
         Phase::Random => generated::random(run, Judge::Reference, &mut findings).await,
         Phase::Guarantee => generated::random(run, Judge::Guarantee, &mut findings).await,
         Phase::Contention => contention::run(run, &mut findings).await,
+        Phase::Several => several::run(run, &mut findings).await,
     }
     if findings.is_empty() && run.report.operations == before {
         let text = match phase {

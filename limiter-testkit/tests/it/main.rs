@@ -5,3 +5,4 @@ mod conformance;
 mod flawed;
 mod flaws;
 mod golden;
+mod joint_flaws;

@@ -5,7 +5,9 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, LogPlace, Mode, Op, Otherwise, Settlement, SettlementFacts, attempt, decide};
+use limiter_core::store::{
+    Facts, JointFacts, JointOp, LogKey, LogPlace, Mode, Op, Otherwise, Settlement, SettlementFacts, attempt, decide,
+};
 use limiter_core::{Decision, Error, ErrorKind, SyncStore, Timer, WindowStore};
 
 /// An operation on a store, without its key.
@@ -144,6 +146,28 @@ impl<S: WindowStore, O: StoreObserver> WindowStore for ObservedStore<S, O> {
         let existed = self.observer.run(operation, self.store.reset(log)).await;
         self.report_change(operation, existed.as_ref().copied(), began);
         existed
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        let (began, Some(first)) = (Instant::now(), ops.first()) else { return self.store.apply_all(ops).await };
+        let results = self.observer.run(Operation::of_op(&first.op), self.store.apply_all(ops)).await;
+        let fails = |op, error: &Error| self.observer.failed(Operation::of_op(op), error, began.elapsed());
+        match &results {
+            Ok(None) => {}
+            Ok(Some(results)) => {
+                for (joint, result) in ops.iter().zip(results) {
+                    match result {
+                        Ok(facts) => {
+                            let op = joint.answered_by(facts);
+                            self.report_op(&op, &facts.verify(&op).map(|()| decide(&op, facts.clone())), began);
+                        }
+                        Err(error) => fails(&joint.op, error),
+                    }
+                }
+            }
+            Err(error) => ops.iter().for_each(|joint| fails(&joint.op, error)),
+        }
+        results
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {

@@ -10,7 +10,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, attempt};
+use limiter_core::store::{
+    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, attempt,
+};
 use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
 use tokio::time::Instant;
 
@@ -158,6 +160,11 @@ impl<S: WindowStore> WindowStore for CircuitBreaker<S> {
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         self.guarded(log, self.store.reset(log)).await
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        let Some(first) = ops.first() else { return self.store.apply_all(ops).await };
+        self.guarded(first.op.log, self.store.apply_all(ops)).await
     }
 
     /// Also responds immediately while it is open.

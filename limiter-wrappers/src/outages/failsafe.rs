@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    Facts, Log, LogFacts, LogKey, LogPlace, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, Usage, attempt,
-    decide,
+    Facts, JointFacts, JointOp, Log, LogFacts, LogKey, LogPlace, Mode, Op, Otherwise, Outcome, Settlement,
+    SettlementFacts, Usage, attempt, decide,
 };
 use limiter_core::{Decision, Error, Limit, PerLimit, Timer, Timestamp, WindowStore};
 
@@ -138,6 +138,17 @@ fn full(op: &Op<'_>, retry_after: Duration, empty: &Facts) -> Facts {
     Facts { admitted: false, refundable: false, outcome, log: LogFacts { now, newest, usage } }
 }
 
+/// Returns the facts of logs that are full. `None` if a record would have to count.
+fn deny_all(ops: &[JointOp<'_>], retry_after: Duration) -> Option<Vec<Facts>> {
+    let denier = ops.iter().position(|joint| joint.denies(false));
+    let deny = |(i, joint): (usize, &JointOp<'_>)| {
+        let is_held = denier.is_some_and(|denier| denier != i) && !joint.keeps_charge;
+        let op = if is_held { joint.op.to_peek() } else { joint.op };
+        (op.mode != Mode::Record).then(|| full(&op, retry_after, &Log::new().apply(&op, now())))
+    };
+    ops.iter().enumerate().map(deny).collect()
+}
+
 /// Returns the system's time.
 fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -162,6 +173,21 @@ impl<S: WindowStore> WindowStore for Failsafe<S> {
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         self.store.reset(log).await
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        let answer = self.store.apply_all(ops).await;
+        let Some(first) = ops.first() else { return answer };
+        let is_denial = |results: &Option<JointFacts>| results.iter().flatten().flatten().all(is_denial);
+        self.outages.note(&answer, is_denial, || self.place(first.op.log).node);
+        let replaced = match (&answer, self.failing) {
+            (Err(error), Failing::Open) if error.is_retryable() => {
+                Some(Log::apply_all(&mut vec![Log::new(); ops.len()], ops, now()))
+            }
+            (Err(error), Failing::Closed(retry_after)) if error.is_retryable() => deny_all(ops, retry_after),
+            _ => None,
+        };
+        replaced.map_or(answer, |facts| Ok(Some(facts.into_iter().map(Ok).collect())))
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {

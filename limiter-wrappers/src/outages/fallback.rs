@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Entry, Facts, LogKey, LogPlace, Op, Otherwise, Outcome, Settlement, SettlementFacts, attempt, decide,
+    At, Entry, Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Outcome, Settlement, SettlementFacts,
+    attempt, decide,
 };
 use limiter_core::{Decision, Error, Policy, SyncStore, Timer, WindowStore, policy};
 use tokio::time::{Instant, sleep_until};
@@ -150,14 +151,31 @@ impl<P: WindowStore, L: SyncStore> Fallback<P, L> {
     }
 
     fn decide_locally(&self, op: &Op<'_>) -> Facts {
+        self.0.locked(|carried| self.apply_locally(op, carried))
+    }
+
+    fn apply_locally(&self, op: &Op<'_>, carried: &mut Carried) -> Facts {
         self.0.fallback_decisions.fetch_add(1, Ordering::Relaxed);
+        let facts = self.0.local.apply_now(op);
+        if let Outcome::Appended(Entry { at, .. }) = facts.outcome {
+            let cell = Cell { oldest: at, newest: at, is_given: op.at != At::StoreClock, cost: op.cost };
+            carried.add(op.log, Some(op.retention()), at, cell);
+        }
+        facts
+    }
+
+    /// Decides operations as one. The lock keeps others from changing the local store meanwhile.
+    fn decide_all_locally(&self, ops: &[JointOp<'_>]) -> JointFacts {
         self.0.locked(|carried| {
-            let facts = self.0.local.apply_now(op);
-            if let Outcome::Appended(Entry { at, .. }) = facts.outcome {
-                let cell = Cell { oldest: at, newest: at, is_given: op.at != At::StoreClock, cost: op.cost };
-                carried.add(op.log, Some(op.retention()), at, cell);
-            }
-            facts
+            let fits = |op: &Op<'_>| self.0.local.apply_now(&op.to_peek()).admitted;
+            // Without room, it appends nothing unless it counts attempts.
+            let repeats = |op: &Op<'_>| op.id.is_some() && !op.appends(false) && self.0.local.apply_now(op).admitted;
+            let denier = ops.iter().position(|joint| joint.denies(fits(&joint.op) || repeats(&joint.op)));
+            let decide = |(i, joint): (usize, &JointOp<'_>)| {
+                let appends = denier.is_none_or(|denier| denier == i) || joint.keeps_charge;
+                Ok(self.apply_locally(&if appends { joint.op } else { joint.op.to_peek() }, carried))
+            };
+            ops.iter().enumerate().map(decide).collect()
         })
     }
 
@@ -208,6 +226,19 @@ impl<P: WindowStore, L: SyncStore> WindowStore for Fallback<P, L> {
         answer
     }
 
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        let answer = self.primary().apply_all(ops).await;
+        let Some(first) = ops.first() else { return answer };
+        let is_denial = |results: &Option<JointFacts>| results.iter().flatten().flatten().all(is_denial);
+        self.0.outages.note(&answer, is_denial, || self.place(first.op.log).node);
+        let answer = match answer {
+            Err(error) if error.is_retryable() => Ok(Some(self.decide_all_locally(ops))),
+            answer => answer,
+        };
+        self.0.start();
+        answer
+    }
+
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
         let Some(answer) = attempt(self.primary(), op) else { return otherwise() };
         let answer = op.checked().and_then(|op| self.answer(&op, answer, is_denied, |facts| decide(&op, facts)));
@@ -219,7 +250,7 @@ impl<P: WindowStore, L: SyncStore> WindowStore for Fallback<P, L> {
     }
 
     fn place(&self, log: LogKey<'_>) -> LogPlace {
-        self.primary().place(log)
+        self.primary().place(log).through(&*self.0)
     }
 }
 

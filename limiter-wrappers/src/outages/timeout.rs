@@ -6,7 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts};
+use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
 
 /// Bounds the time of every call to a store.
@@ -38,9 +38,10 @@ impl<S> Timeout<S> {
 
 async fn bounded<T>(
     timeout: Duration,
-    log: LogKey<'_>,
+    log: Option<LogKey<'_>>,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
+    let about = |error: Error| log.into_iter().fold(error, Error::with_log);
     let mut call = pin!(call);
     // Outside a runtime, where a drop may refund, there is no timer. A store that does not wait needs none.
     if let Poll::Ready(answer) = poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await {
@@ -48,11 +49,11 @@ async fn bounded<T>(
     }
     if tokio::runtime::Handle::try_current().is_err() {
         let text = "a store that has to wait needs a tokio runtime for its timeout";
-        return Err(Error::new(ErrorKind::Configuration, text).with_log(log));
+        return Err(about(Error::new(ErrorKind::Configuration, text)));
     }
     tokio::time::timeout(timeout, call).await.unwrap_or_else(|_| {
         let text = format!("the store did not answer within {timeout:?}");
-        Err(Error::new(ErrorKind::Timeout, text).with_log(log))
+        Err(about(Error::new(ErrorKind::Timeout, text)))
     })
 }
 
@@ -60,15 +61,22 @@ async fn bounded<T>(
 impl<S: WindowStore> WindowStore for Timeout<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let op = op.with_timeout(self.timeout);
-        bounded(op.timeout.unwrap_or(self.timeout), op.log, self.store.apply(op)).await
+        bounded(op.timeout.unwrap_or(self.timeout), Some(op.log), self.store.apply(op)).await
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        bounded(self.timeout, settlement.log, self.store.settle(settlement)).await
+        bounded(self.timeout, Some(settlement.log), self.store.settle(settlement)).await
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        bounded(self.timeout, log, self.store.reset(log)).await
+        bounded(self.timeout, Some(log), self.store.reset(log)).await
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        let ops: Vec<_> =
+            ops.iter().map(|joint| JointOp { op: joint.op.with_timeout(self.timeout), ..*joint }).collect();
+        let timeout = ops.iter().filter_map(|joint| joint.op.timeout).min();
+        bounded(timeout.unwrap_or(self.timeout), None, self.store.apply_all(&ops)).await
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {

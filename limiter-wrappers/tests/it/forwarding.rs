@@ -6,7 +6,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{Facts, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, attempt};
+use limiter_core::store::{
+    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, attempt,
+};
 use limiter_core::{BoxFuture, Decision, Error, SyncStore, Timer, WindowStore, WithClock, policy};
 use limiter_testkit::{MockClock, ReferenceStore};
 use limiter_wrappers::observe::{ObservedStore, StoreObserver};
@@ -51,6 +53,11 @@ impl WindowStore for Probe {
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         self.note("reset");
         Ok(self.store.reset_now(log))
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        self.note("apply_all");
+        self.store.apply_all(ops).await
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
@@ -99,8 +106,8 @@ struct Unmoved;
 
 impl StoreObserver for Unmoved {}
 
-#[test]
-fn every_wrapper_forwards_try_decide_the_timer_and_the_place() {
+#[tokio::test]
+async fn every_wrapper_forwards_try_decide_apply_all_the_timer_and_the_place() {
     let probe = Probe::default();
     let store = || probe.clone();
     let second = Duration::from_secs(1);
@@ -118,7 +125,9 @@ fn every_wrapper_forwards_try_decide_the_timer_and_the_place() {
     for (name, wrapper) in wrappers {
         assert!(attempt(&*wrapper, Op::acquire(name, &policy)).unwrap().unwrap().allowed(), "{name}");
         assert!(wrapper.timer().is_some() && wrapper.place(Op::acquire(name, &policy).log).node.is_some(), "{name}");
-        assert_eq!(probe.called(), ["place", "timer", "try_decide"], "{name}");
+        let ops = [Op::acquire("one", &policy).into(), Op::acquire(name, &policy).into()];
+        assert_eq!(wrapper.apply_all(&ops).await.unwrap().unwrap().len(), 2, "{name}");
+        assert_eq!(probe.called(), ["apply_all", "place", "timer", "try_decide"], "{name}");
     }
     // The wrapped store's timer sleeps by another clock than the one in front of it.
     let with_clock = WithClock::new(store(), MockClock::new());

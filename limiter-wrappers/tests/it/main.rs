@@ -9,4 +9,5 @@ mod forwarding;
 mod metrics;
 mod outages;
 mod script;
+mod several;
 mod traces;

@@ -27,8 +27,12 @@ impl Background {
     }
 }
 
-/// Runs a refund on tokio if it is there; otherwise the refund is lost.
-pub(super) fn run_by_default(refund: BoxFuture<'static, ()>) {
+/// Runs a refund in the background. Default: on tokio if it is there; otherwise the refund is lost.
+pub(super) fn run(background: Option<&Background>, refund: BoxFuture<'static, ()>) {
+    if let Some(background) = background {
+        background.run(refund);
+        return;
+    }
     #[cfg(feature = "tokio")]
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(refund);

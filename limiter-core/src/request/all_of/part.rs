@@ -5,10 +5,16 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+
+use super::background::{self, Background};
+use super::calling::refund;
 use super::life::{Ask, Life, PartOutcome};
+use crate::clock::BoxFuture;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::limiter::Limiter;
+use crate::log_key::{LogKey, LogPlace};
 use crate::op::Mode;
 use crate::policy::Policy;
 use crate::request::permit::Permit;
@@ -30,7 +36,7 @@ pub struct Part<'a, S> {
 }
 
 /// When a call is made. A record can only fail, but one above the maximum cannot be undone.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Turn {
     MayNotFit,
     Records,
@@ -137,21 +143,38 @@ impl<'a, S> Part<'a, S> {
     }
 
     pub(super) fn take_error(&mut self) -> Option<Error> {
-        match &mut self.life {
-            Life::Failed { error, denies: true, .. } => error.take(),
-            _ => None,
+        if let Life::Failed { error, denies: true } = &mut self.life { error.take() } else { None }
+    }
+
+    /// Notes what the store decided.
+    pub(super) fn note(
+        &mut self,
+        ask: Ask,
+        decision: Result<Decision, Error>,
+        immediately: bool,
+        tolerate: &impl Fn(&Error) -> bool,
+    ) {
+        match decision {
+            Ok(decision) => self.life = Life::answered(ask, decision, immediately),
+            Err(error) => self.fail(error, tolerate),
         }
     }
 
     /// Notes that the call failed.
-    pub(super) fn fail(&mut self, error: Error, tolerate: impl Fn(&Error) -> bool) {
+    pub(super) fn fail(&mut self, error: Error, tolerate: &impl Fn(&Error) -> bool) {
         // The choice may depend on the limiter, and not every error names it.
-        let Target { limiter, key, .. } = &self.target;
-        let error = if error.limiter_name().is_none() { error.with_log(limiter.log(key)) } else { error };
+        let error = if error.limiter_name().is_none() { error.with_log(self.log()) } else { error };
         let denies = !self.is_advisory && !tolerate(&error);
-        let late =
-            if let Life::Calling(calling) = mem::replace(&mut self.life, Life::Asked) { Some(calling) } else { None };
-        self.life = Life::Failed { error: Some(error), denies, late };
+        self.life = Life::Failed { error: Some(error), denies };
+    }
+
+    /// Returns what the call asks of its store. `looks` if another one denied.
+    pub(super) fn asks(&self, looks: bool) -> Ask {
+        if looks && !self.keeps_charge { self.ask.look() } else { self.ask }
+    }
+
+    pub(super) fn log(&self) -> LogKey<'_> {
+        self.target.limiter.log(&self.target.key)
     }
 }
 
@@ -189,9 +212,32 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
     }
 
     pub(super) async fn refund(&mut self) {
-        if !self.keeps_charge {
+        if !self.keeps_charge && self.charge().is_some_and(|decision| !self.ask.repeats(decision)) {
             let _ = self.settle(0).await;
         }
+    }
+
+    /// Refunds what is charged.
+    pub(super) fn abandon(&mut self, background: Option<&Background>) {
+        let Life::Charged { decision, immediately } = mem::replace(&mut self.life, Life::Asked) else { return };
+        if self.keeps_charge {
+            return;
+        }
+        let (ask, target) = (self.ask, self.target.to_owned());
+        let mut refund: BoxFuture<'static, ()> = Box::pin(async move { refund(ask, &target, &decision).await });
+        // A store over a network may need a runtime, which a drop need not have.
+        if !immediately || (&mut refund).now_or_never().is_none() {
+            background::run(background, refund);
+        }
+    }
+
+    pub(super) fn place(&self) -> LogPlace {
+        self.target.limiter.store.place(self.log())
+    }
+
+    /// Returns whether a store makes both calls as one.
+    pub(super) fn goes_with(&self, other: &Self) -> bool {
+        self.target.at == other.target.at && self.place().goes_with(&other.place())
     }
 
     pub(super) fn into_owned(self) -> Part<'static, S> {

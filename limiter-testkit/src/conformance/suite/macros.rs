@@ -136,6 +136,7 @@ macro_rules! __conformance_tests {
         $crate::__conformance_test! { random Random $runtime }
         $crate::__conformance_test! { guarantee Guarantee $runtime }
         $crate::__conformance_test! { contention Contention $runtime }
+        $crate::__conformance_test! { several Several $runtime }
     };
 }
 

@@ -28,11 +28,13 @@ pub enum Phase {
     Guarantee,
     /// Many concurrent tasks on one key.
     Contention,
+    /// Several operations as one, if the store says that logs go together: random calls, and concurrent tasks.
+    Several,
 }
 
 impl Phase {
     /// All phases, in the order in which they run.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Golden,
         Self::Cases,
         Self::LongLog,
@@ -44,11 +46,12 @@ impl Phase {
         Self::Random,
         Self::Guarantee,
         Self::Contention,
+        Self::Several,
     ];
 
     /// Returns whether the phase depends on the seed.
     pub(crate) const fn is_random(self) -> bool {
-        matches!(self, Self::Exhaustive | Self::Random | Self::Guarantee)
+        matches!(self, Self::Exhaustive | Self::Random | Self::Guarantee | Self::Several)
     }
 }
 

@@ -1,0 +1,7 @@
+
+-- The rest of the arguments of a script with one key, and the newest member of its log.
+local windows, since = ARGV[3], ARGV[4]
+if windows == '' then windows = nil end
+local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
+-- What apply_all.lua does before an operation writes; see there.
+local pause
