@@ -82,3 +82,13 @@ fn the_dashboard_queries_every_metric_that_is_emitted_and_no_other() {
         assert_eq!(metrics_in(query, &emitted).len(), 1, "{query}");
     }
 }
+
+#[test]
+fn the_alert_rules_query_metrics_that_are_emitted() {
+    let rules = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/grafana/alerts.yaml")).unwrap();
+    let emitted = emitted();
+    // limiter-server emits its own.
+    let queries = rules.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
+    let queries: Vec<_> = queries.filter(|query| !query.contains("limiter_server_")).collect();
+    assert!(!queries.is_empty() && queries.iter().all(|query| metrics_in(query, &emitted).len() == 1), "{queries:?}");
+}
