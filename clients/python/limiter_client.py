@@ -93,8 +93,7 @@ class Response:
     refill_after_us: Optional[int] = None
     reset_after_us: Optional[int] = None
     limits: Tuple[LimitUsage, ...] = ()
-    descriptor: Descriptor = dataclasses.field(default=(), repr=False)
-    """What the caller asked for."""
+    descriptor: Descriptor = dataclasses.field(default=(), repr=False)  # What the caller asked for.
 
     @property
     def retry_after(self) -> Optional[float]:
