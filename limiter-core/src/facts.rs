@@ -114,8 +114,27 @@ impl Facts {
     #[inline(never)]
     fn inconsistent(&self, op: &Op<'_>) -> Error {
         let Self { admitted, refundable, outcome, log } = self;
-        let result = format!("cost {}, admitted {admitted}, refundable {refundable}, {outcome:?}", op.cost);
+        let what = self.contradiction(op);
+        let result = format!("{what}; cost {}, admitted {admitted}, refundable {refundable}, {outcome:?}", op.cost);
         log.contradiction(op.log, op.policy, &result)
+    }
+
+    /// Returns what contradicts what.
+    fn contradiction(&self, op: &Op<'_>) -> &'static str {
+        let (log, not_refundable) = (&self.log, "an entry that did not fit is refundable");
+        match self.outcome {
+            _ if log.usage.len() != op.policy.limits().len() => "expected one usage per limit",
+            _ if log.newest.is_some_and(|newest| newest > log.now) => "the newest entry is later than the operation",
+            Outcome::Repeated(_) => not_refundable,
+            Outcome::Nothing if op.appends(self.admitted) => "nothing was appended, although the verdict demands it",
+            Outcome::Appended(_) if !op.appends(self.admitted) => {
+                "an entry was appended, although the verdict forbids it"
+            }
+            Outcome::Appended(_) if self.refundable && !self.admitted => not_refundable,
+            Outcome::Appended(entry) if entry.at != log.now => "the appended entry is not at the operation's time",
+            Outcome::Appended(_) if log.newest != Some(log.now) => "the appended entry is not the newest",
+            Outcome::Appended(_) | Outcome::Nothing => "the verdict contradicts the usage",
+        }
     }
 }
 
