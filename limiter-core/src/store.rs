@@ -4,8 +4,8 @@
 //!
 //! 1. Read `ReferenceStore` in `limiter-testkit` first. It implements the whole contract in plain code without optimisations.
 //! 2. Build on [`Log`] if the backend can load and save bytes atomically: it is the algorithm as a value.
-//! 3. Run `limiter_testkit::conformance` on the backend. It checks every numbered rule of the contract, and a failure names
-//!    the rule.
+//! 3. Run `limiter_testkit::conformance` on the backend. It checks every numbered rule of the contract, and a failure quotes
+//!    the rules that the wrong answer may break.
 //!
 //! A store receives an [`Op`] or a [`Settlement`] and returns [`Facts`] or [`SettlementFacts`]. [`decide`] and
 //! [`Settled::new`](crate::Settled::new) turn facts into the values that callers see. A store built on [`Log`] needs nothing else of

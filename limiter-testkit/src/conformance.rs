@@ -20,6 +20,7 @@ mod spawn;
 mod store_clock;
 mod strategy;
 mod suite;
+mod watched;
 
 pub use sentence::Sentence;
 pub use sequence::Plan;

@@ -5,6 +5,7 @@ mod order;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use limiter_core::store::At;
 use limiter_core::{SharedStore, Timestamp};
@@ -17,9 +18,11 @@ use super::sequence::case::Operation;
 use super::sequence::planner::Planner;
 use super::sequence::replay::salt;
 use super::sequence::{Call, Log};
+use super::sleep::sleep;
 use super::strategy::START;
 use super::suite::failure::{Finding, Findings};
 use super::suite::run::Run;
+use super::suite::settings::random;
 use order::{Made, Order, Search};
 
 /// The number of tasks that have a key of their own.
@@ -117,6 +120,11 @@ impl Turn {
                 }
             };
             let owner = if step < self.script.alone { 0 } else { task };
+            // Without pauses, the tasks keep in step, and some pairs of calls never overlap.
+            let pause = random() % 4_800;
+            if step >= self.script.alone && pause < 300 {
+                sleep(Duration::from_micros(pause)).await;
+            }
             made.push(self.call(store, caller, (owner, step), call).await);
         }
         made

@@ -89,6 +89,8 @@ impl Script {
     /// Returns the finding of a wrong answer. It cites the sentences of the step.
     pub(crate) fn finding(&self, mut mismatch: Mismatch) -> Finding {
         let mut citations = self.citations.get(mismatch.step).cloned().unwrap_or_default();
+        // First those that agree with the wrong field.
+        citations.sort_by_key(|citation| !mismatch.citations.iter().any(|other| other.item == citation.item));
         let is_new = |citation: &Citation| !citations.iter().any(|own| own.item == citation.item);
         let more: Vec<Citation> = mismatch.citations.iter().copied().filter(is_new).collect();
         citations.extend(more);

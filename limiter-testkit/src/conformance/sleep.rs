@@ -14,10 +14,10 @@ pub(crate) async fn sleep(duration: Duration) {
 
 /// Returns the future's output, or `None` after `limit`.
 pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
-    let (mut future, mut timeout) = (pin!(future), Delay::new(limit));
+    let (mut future, mut timeout) = (pin!(future), None);
     std::future::poll_fn(|context| match future.as_mut().poll(context) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => pin!(&mut timeout).poll(context).map(|()| None),
+        Poll::Pending => pin!(timeout.get_or_insert_with(|| Delay::new(limit))).poll(context).map(|()| None),
     })
     .await
 }

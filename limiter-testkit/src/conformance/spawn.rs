@@ -80,8 +80,8 @@ impl Spawner {
             return Ok(results);
         }
         Err(format!(
-            "{got} of {wanted} turns ended: a task ended early. If the store needs the runtime that it was made on, start \
-             the tasks there: `Suite::spawn`"
+            "{got} of {wanted} turns ended: a task ended early. It panicked, or the store needs the runtime that it was made \
+             on; then start the tasks there: `Suite::spawn`"
         ))
     }
 }

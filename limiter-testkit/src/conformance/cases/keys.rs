@@ -74,8 +74,8 @@ fn names(prefix: &str, key: &str) -> Vec<ThreeLogs> {
         trio([("1", key), ("01", key), ("1.0", key)]),
         trio([(&long_a, key), (&long_b, key), (&long, key)]),
         trio([("a/", key), ("a", &format!("/{key}")), ("", key)]),
-        // An empty key, under a name that nothing else uses.
-        trio([(prefix, ""), (prefix, key), ("conformance", key)]),
+        // Empty keys, under names that nothing else uses.
+        trio([(prefix, ""), (&format!("{prefix}:2"), ""), (prefix, key)]),
     ]
 }
 

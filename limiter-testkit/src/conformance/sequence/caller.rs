@@ -91,6 +91,7 @@ impl Caller {
                 let entry = |call| self.receipts.get(&call).map(Receipt::entry);
                 (op.id, op.keep, op.at) = (id.and_then(|id| id.entry_id(self.salt, entry)), keep, at);
                 op.limiter_policy = limiter_policy.map(|policy| &plan.policies[policy]);
+                op.is_status = mode == Mode::Peek && number % 2 == 1;
                 let (decision, raw_facts) = decided(store, op, route).await?;
                 if let Some(receipt) = decision.receipt() {
                     self.receipts.insert(number, receipt);

@@ -85,7 +85,7 @@ impl Sizes {
     };
     pub(crate) const SLOW: Self = Self {
         rounds_of_cases: 2,
-        long_log: 300,
+        long_log: 1_100,
         long_log_time: Duration::from_secs(30),
         in_a_row: 100,
         other_keys: 50,
@@ -99,6 +99,7 @@ impl Sizes {
     };
     pub(crate) const SHARED: Self = Self {
         rounds_of_cases: 1,
+        long_log: 300,
         huge_keys: false,
         in_a_row: 50,
         other_keys: 10,
