@@ -10,7 +10,6 @@ use limiter_core::store::{Facts, LogKey, Op, Settlement, SettlementFacts};
 use limiter_core::{Error, ErrorKind, SharedStore, WindowStore};
 use limiter_testkit::ReferenceStore;
 use testbed::{Scene, Seen, Soak, Subject, observe, soak};
-use tokio::time::timeout;
 
 const BOUND: Duration = Duration::from_millis(100);
 
@@ -141,27 +140,4 @@ async fn a_soak_finds_flaws_too() {
     let found = |text: &str| report.violations.iter().any(|violation| violation.contains(text));
     assert!(found("uncounted: a window of 20 admitted") && found("hangs: a call did not end"), "{report:?}");
     assert!(!found("none:") && report.worst["none"] <= 20 && report.calls > 100, "{report:?}");
-}
-
-/// If the testbed hung with the store, it would report nothing.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_always_hangs_does_not_hang_the_testbed() {
-    const TIMEOUT: Duration = Duration::from_secs(60);
-    let mut server = Server::default();
-    server.begin(DOWN).unwrap();
-    let direct: SharedStore = server.store.clone();
-    let hanging = ["a", "b", "c", "d"].map(|name| subject(name, &server, Flaw::Hangs));
-    let observed = timeout(TIMEOUT, observe(&mut server, DOWN, &hanging[..1], async |_| direct.clone())).await;
-    assert_eq!(observed.expect("observe hangs").unwrap_err().to_string(), "before down: a: Never");
-
-    let is_down = Arc::clone(&server.is_down);
-    let recover = async |_| {
-        is_down.store(false, Ordering::SeqCst);
-        direct.clone()
-    };
-    let settings = Soak { faults: Vec::new(), length: Duration::from_secs(3), seed: 1 };
-    let soaked = timeout(TIMEOUT, soak(&mut server, &settings, &hanging, recover)).await;
-    let report = soaked.expect("soak hangs").unwrap();
-    assert!(report.dropped > 0 && report.calls > report.dropped, "{report:?}");
-    assert_eq!(report.violations.len() as u64, report.calls - report.dropped, "{report:?}");
 }

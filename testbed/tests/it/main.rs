@@ -1,4 +1,3 @@
 //! The tests of the testbed.
 
 mod flaws;
-mod proxy;
