@@ -23,7 +23,8 @@ pub mod conformance;
 pub mod golden;
 #[cfg(feature = "conformance")]
 mod poll_times;
-mod reference;
+#[doc(hidden)]
+pub mod reference;
 #[cfg(feature = "redis-server")]
 pub mod server;
 

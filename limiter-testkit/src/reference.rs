@@ -1,6 +1,6 @@
 //! The reference implementation of the store contract.
 
-mod merging;
+pub mod merging;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,13 +16,16 @@ use limiter_core::{
     Counting, Decision, EntryId, Error, Limit, MAX_COST, Name, PerLimit, Policy, SyncStore, Timestamp, WindowStore,
 };
 
-use merging::{Append, TEN_MINUTES};
+use merging::{Append, Rules, TEN_MINUTES, is_exact};
 
 /// The reference implementation of [`WindowStore`]. Each log is a list of entries that every operation rescans. It
 /// never forgets a log. Authors of stores read it first and compare their stores with it. It is too slow for any
 /// other use.
-#[derive(Debug, Default)]
-pub struct ReferenceStore(Mutex<Logs>);
+#[derive(Debug)]
+pub struct ReferenceStore {
+    logs: Mutex<Logs>,
+    rules: Rules,
+}
 
 #[derive(Clone, Debug, Default)]
 struct Logs {
@@ -54,7 +57,14 @@ impl ReferenceStore {
     /// Returns an empty store.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        Self::with_rules(Rules::CONTRACT)
+    }
+
+    /// Returns an empty store that merges by other rules.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_rules(rules: Rules) -> Self {
+        Self { logs: Mutex::default(), rules }
     }
 
     /// Returns the entries of a log, oldest first.
@@ -63,15 +73,28 @@ impl ReferenceStore {
         self.logs().by_key.get(&owned(log)).cloned().unwrap_or_default()
     }
 
+    /// Replaces the entries of a log.
+    #[doc(hidden)]
+    pub fn set_entries(&self, log: LogKey<'_>, entries: Vec<ReferenceEntry>) {
+        let logs = &mut self.logs().by_key;
+        _ = if entries.is_empty() { logs.remove(&owned(log)) } else { logs.insert(owned(log), entries) };
+    }
+
     fn logs(&self) -> MutexGuard<'_, Logs> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.logs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for ReferenceStore {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
 /// Copies the logs.
 impl Clone for ReferenceStore {
     fn clone(&self) -> Self {
-        Self(Mutex::new(self.logs().clone()))
+        Self { logs: Mutex::new(self.logs().clone()), rules: self.rules }
     }
 }
 
@@ -83,8 +106,9 @@ fn micros(duration: Duration) -> u64 {
     duration.as_micros() as u64
 }
 
-fn age(entry: &ReferenceEntry, now: Timestamp) -> u64 {
-    now.as_micros() - entry.at.as_micros()
+/// Returns the age of an entry in microseconds.
+pub fn age(entry: &ReferenceEntry, now: Timestamp) -> u64 {
+    now.micros_since(entry.at)
 }
 
 fn sum<'a>(entries: impl IntoIterator<Item = &'a ReferenceEntry>) -> u64 {
@@ -110,7 +134,8 @@ fn usage(log: &[ReferenceEntry], limit: &Limit, cost: u64, now: Timestamp) -> Us
     }
 }
 
-fn log_facts(log: &[ReferenceEntry], policy: &Policy, cost: u64, now: Timestamp) -> LogFacts {
+/// Returns the state of a log.
+pub fn log_facts(log: &[ReferenceEntry], policy: &Policy, cost: u64, now: Timestamp) -> LogFacts {
     let used: Vec<Usage> = policy.limits().iter().map(|limit| usage(log, limit, cost, now)).collect();
     LogFacts {
         now,
@@ -120,7 +145,7 @@ fn log_facts(log: &[ReferenceEntry], policy: &Policy, cost: u64, now: Timestamp)
 }
 
 /// Drops the oldest entries while the remaining ones reach `most`.
-fn cap(log: &mut Vec<ReferenceEntry>, most: u64) {
+pub fn cap(log: &mut Vec<ReferenceEntry>, most: u64) {
     while !log.is_empty() && sum(&log[1..]) >= most {
         log.remove(0);
     }
@@ -141,12 +166,10 @@ impl SyncStore for ReferenceStore {
         let log = logs.by_key.entry(owned(op.log)).or_default();
         let now = time(op.at, log);
         // Every limit that the log is kept for: those of the operation's policy and of the limiter's.
-        let policies = [Some(op.policy), op.limiter_policy];
-        let limits: Vec<Limit> = policies.into_iter().flatten().flat_map(Policy::limits).copied().collect();
+        let limits = (Rules::CONTRACT.limits)(op);
         let longest = limits.iter().map(|limit| limit.window().as_micros()).max().unwrap_or(0);
         let largest = limits.iter().map(Limit::max).max().unwrap_or(0);
-        let is_exact = limits.iter().all(|limit| limit.resolution().is_none());
-        let id_for = if is_exact { longest } else { longest.min(TEN_MINUTES) };
+        let id_for = if is_exact(&limits) { longest } else { longest.min(TEN_MINUTES) };
 
         let has_id = |entry: &ReferenceEntry| op.id.is_some() && entry.id == op.id;
         let repeated = log.iter().find(|entry| has_id(entry) && age(entry, now) < id_for).copied();
@@ -177,12 +200,10 @@ impl SyncStore for ReferenceStore {
             log.retain(|entry| age(entry, now) < longest);
             cap(log, largest);
             let _ = log.pop();
-            entry.marks = merging::marks_after(log.last(), now);
-            entry.marks[0] |= !is_exact && (op.keep || op.id.is_some());
+            entry.marks = self.rules.marks_after(log.last(), now);
+            entry.marks[0] |= (self.rules.marks)(op);
             log.push(entry);
-            if !is_exact {
-                Append { limits: &limits, before, now, new: entry }.merge(log, name);
-            }
+            Append { op, limits: (self.rules.limits)(op), before, now, new: entry }.merge(&self.rules, log, name);
             outcome = Outcome::Appended(Entry { id: entry.name, at: entry.at });
         }
         let facts = Facts { admitted, refundable, outcome, log: log_facts(log, op.policy, op.cost, now) };
@@ -238,7 +259,7 @@ impl WindowStore for ReferenceStore {
         let clock = time(At::StoreClock, &[]);
         // Applies some operations to a copy.
         let apply = |ops: Vec<Op<'_>>| {
-            let copy = Self(Mutex::new(logs.clone()));
+            let copy = Self { logs: Mutex::new(logs.clone()), rules: self.rules };
             let at = |op: &Op<'_>| if let At::Given(at) = op.at { at } else { clock };
             let facts: Vec<Facts> = ops.iter().map(|op| copy.apply_now(&op.at(at(op)))).collect();
             let changed = copy.logs().clone();

@@ -6,9 +6,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use limiter_core::store::{
-    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts,
-};
+use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts};
 use limiter_core::{Decision, Error, ErrorKind, SharedStore, Timer, WindowStore};
 
 use super::sleep::within;

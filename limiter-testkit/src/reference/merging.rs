@@ -1,42 +1,99 @@
 //! Resolution: which entries an append merges. A plain loop, in the words of the contract's section on merging.
 
-use limiter_core::{EntryId, Limit, MAX_COST, Timestamp};
+use limiter_core::store::Op;
+use limiter_core::{EntryId, Limit, MAX_COST, Policy, Timestamp};
 
 use super::{ReferenceEntry, age, micros};
 
 /// How long a log with named entries keeps them apart, and how long receipts and idempotency keys are valid if a limit has a
 /// resolution. In microseconds.
-pub(super) const TEN_MINUTES: u64 = 600_000_000;
+pub const TEN_MINUTES: u64 = 600_000_000;
 
-/// M1: returns the marks that an append at `now` takes from the newest entry that is left.
-pub(super) fn marks_after(newest: Option<&ReferenceEntry>, now: Timestamp) -> [bool; 2] {
-    let Some(newest) = newest else { return [false; 2] };
-    let [own, before] = newest.marks;
-    match now.as_micros() / TEN_MINUTES - newest.at.as_micros() / TEN_MINUTES {
-        0 => [own, before],
-        1 => [false, own],
-        _ => [false, false],
+/// The rules of merging. The contract has one set; the tests of the suite replace single rules, and the suite must notice.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs, reason = "the contract defines the rules")]
+pub struct Rules {
+    /// The limits: those of the operation's policy and of the limiter's.
+    pub limits: fn(&Op<'_>) -> Vec<Limit>,
+    /// M1: whether an append is marked for its own sake.
+    pub marks: fn(&Op<'_>) -> bool,
+    /// M1: the marks that an append takes from the newest entry, which is some cells older.
+    pub inherits: fn([bool; 2], u64) -> [bool; 2],
+    /// M3: `u` is the new entry, or it crossed a boundary.
+    pub is_due: fn(&Append<'_>, &ReferenceEntry) -> bool,
+    /// M4: the smallest resolution among the limits whose window is longer than this age.
+    pub resolution: fn(&Append<'_>, u64) -> Option<u64>,
+    /// M4: whether `v` and `u` are in one cell.
+    pub in_one_cell: fn(&Append<'_>, &ReferenceEntry, &ReferenceEntry, u64) -> bool,
+    /// M4: below which age a marked append merges nothing.
+    pub apart: u64,
+    /// M5: whether each limit counts both entries, or neither.
+    pub counted_alike: fn(&Append<'_>, &ReferenceEntry, &ReferenceEntry) -> bool,
+    /// M6: what `v` and `u` become, except for the store's id.
+    pub merged: fn(&ReferenceEntry, &ReferenceEntry) -> ReferenceEntry,
+    /// M6: whether a receipt of `u` still names what it became.
+    pub keeps_names: bool,
+}
+
+impl Rules {
+    /// The rules of the contract.
+    pub const CONTRACT: Self = Self {
+        limits: |op| {
+            [Some(op.policy), op.limiter_policy].into_iter().flatten().flat_map(Policy::limits).copied().collect()
+        },
+        marks: |op| !is_exact(&(Self::CONTRACT.limits)(op)) && (op.keep || op.id.is_some()),
+        inherits: |[own, before], cells| match cells {
+            0 => [own, before],
+            1 => [false, own],
+            _ => [false, false],
+        },
+        is_due: |append, u| append.is_new(u) || append.has_crossed(u, &append.limits, &[TEN_MINUTES]),
+        resolution: |append, age| longer(&append.limits, age).min(),
+        in_one_cell: |_, v, u, resolution| u.at.as_micros() / resolution == v.at.as_micros() / resolution,
+        apart: TEN_MINUTES,
+        counted_alike: |append, v, u| append.counts_alike(&append.limits, v, u),
+        merged: |v, u| ReferenceEntry { id: None, cost: u.cost.saturating_add(v.cost).min(MAX_COST), ..*u },
+        keeps_names: false,
+    };
+
+    /// M1: returns the marks that an append at `now` takes from the newest entry that is left.
+    pub fn marks_after(&self, newest: Option<&ReferenceEntry>, now: Timestamp) -> [bool; 2] {
+        let cells = |newest: &ReferenceEntry| now.as_micros() / TEN_MINUTES - newest.at.as_micros() / TEN_MINUTES;
+        newest.map_or([false; 2], |newest| (self.inherits)(newest.marks, cells(newest)))
     }
 }
 
+/// Returns whether no limit has a resolution.
+pub(super) fn is_exact(limits: &[Limit]) -> bool {
+    limits.iter().all(|limit| limit.resolution().is_none())
+}
+
+/// Returns the resolutions of the limits whose window is longer than `age`. An exact limit has 0.
+pub fn longer(limits: &[Limit], age: u64) -> impl Iterator<Item = u64> {
+    let longer = limits.iter().filter(move |limit| limit.window().as_micros() > age);
+    longer.map(|limit| limit.resolution().map_or(0, micros))
+}
+
 /// An append at `now` to a log whose newest entry was at `before`.
-pub(super) struct Append<'a> {
-    /// The limits of the operation's policy and of the limiter's.
-    pub(super) limits: &'a [Limit],
-    pub(super) before: Timestamp,
-    pub(super) now: Timestamp,
-    pub(super) new: ReferenceEntry,
+#[derive(Debug)]
+#[allow(missing_docs, reason = "the contract defines them")]
+pub struct Append<'a> {
+    pub op: &'a Op<'a>,
+    pub limits: Vec<Limit>,
+    pub before: Timestamp,
+    pub now: Timestamp,
+    pub new: ReferenceEntry,
 }
 
 impl Append<'_> {
     /// M2 and M6: merges entries, from the oldest to the newest. `name` returns a new id of the store.
-    pub(super) fn merge(&self, log: &mut Vec<ReferenceEntry>, mut name: impl FnMut() -> EntryId) {
+    pub fn merge(&self, rules: &Rules, log: &mut Vec<ReferenceEntry>, mut name: impl FnMut() -> EntryId) {
         let mut merged: Vec<ReferenceEntry> = Vec::new();
         for u in log.drain(..) {
-            match merged.pop_if(|v| self.is_due(&u) && self.cannot_tell_apart(v, &u)) {
+            match merged.pop_if(|v| (rules.is_due)(self, &u) && self.cannot_tell_apart(rules, v, &u)) {
                 Some(v) => {
-                    let cost = u.cost.saturating_add(v.cost).min(MAX_COST);
-                    merged.push(ReferenceEntry { name: name(), id: None, cost, ..u });
+                    let name = if rules.keeps_names { u.name } else { name() };
+                    merged.push(ReferenceEntry { name, ..(rules.merged)(&v, &u) });
                 }
                 None => merged.push(u),
             }
@@ -44,30 +101,28 @@ impl Append<'_> {
         *log = merged;
     }
 
-    /// M3: `u` is the new entry, or it crossed a boundary.
-    fn is_due(&self, u: &ReferenceEntry) -> bool {
-        let windows = self.limits.iter().map(|limit| limit.window().as_micros());
-        let has_crossed =
-            |boundary: u64| u.at <= self.before && age(u, self.before) < boundary && age(u, self.now) >= boundary;
-        u.name == self.new.name || windows.chain([TEN_MINUTES]).any(has_crossed)
-    }
-
     /// M4 and M5: both are in one cell, and each limit counts both or neither.
-    fn cannot_tell_apart(&self, v: &ReferenceEntry, u: &ReferenceEntry) -> bool {
-        let cell = |entry: &ReferenceEntry, resolution| entry.at.as_micros() / resolution;
-        let counts = |limit: &Limit, entry: &ReferenceEntry| age(entry, self.now) < limit.window().as_micros();
-        let resolution = self.resolution(age(u, self.now));
-        resolution > 0
-            && cell(u, resolution) == cell(v, resolution)
-            && self.limits.iter().all(|limit| counts(limit, u) == counts(limit, v))
+    fn cannot_tell_apart(&self, rules: &Rules, v: &ReferenceEntry, u: &ReferenceEntry) -> bool {
+        let is_apart = age(u, self.now) < rules.apart && self.new.marks != [false; 2];
+        let resolution = (rules.resolution)(self, age(u, self.now)).filter(|_| !is_apart).unwrap_or(0);
+        resolution > 0 && (rules.in_one_cell)(self, v, u, resolution) && (rules.counted_alike)(self, v, u)
     }
 
-    /// M4: returns the smallest resolution among the limits whose window is longer than `age`. An exact limit has 0.
-    fn resolution(&self, age: u64) -> u64 {
-        let is_apart = age < TEN_MINUTES && self.new.marks != [false; 2];
-        let longer = self.limits.iter().filter(|limit| limit.window().as_micros() > age);
-        let smallest = longer.map(|limit| limit.resolution().map_or(0, micros)).min();
-        smallest.filter(|_| !is_apart).unwrap_or(0)
+    /// Returns whether the operation appended this entry.
+    pub fn is_new(&self, u: &ReferenceEntry) -> bool {
+        u.name == self.new.name
+    }
+
+    /// Returns whether `u` crossed the end of a window, or one of these ages.
+    pub fn has_crossed(&self, u: &ReferenceEntry, limits: &[Limit], ages: &[u64]) -> bool {
+        let mut boundaries = limits.iter().map(|limit| limit.window().as_micros()).chain(ages.iter().copied());
+        boundaries.any(|b| u.at <= self.before && age(u, self.before) < b && age(u, self.now) >= b)
+    }
+
+    /// Returns whether each limit counts both entries, or neither.
+    pub fn counts_alike(&self, limits: &[Limit], v: &ReferenceEntry, u: &ReferenceEntry) -> bool {
+        let counts = |limit: &Limit, entry: &ReferenceEntry| age(entry, self.now) < limit.window().as_micros();
+        limits.iter().all(|limit| counts(limit, u) == counts(limit, v))
     }
 }
 
@@ -75,9 +130,8 @@ impl Append<'_> {
 mod tests {
     use std::cell::Cell;
 
-    use limiter_core::Policy;
-    use limiter_core::store::{LogKey, Op};
-    use limiter_core::{Name, SyncStore};
+    use limiter_core::store::LogKey;
+    use limiter_core::{Name, SyncStore, policy};
     use proptest::prelude::*;
     use proptest::test_runner::RngAlgorithm::ChaCha;
     use proptest::test_runner::{Config, TestRng, TestRunner};
@@ -90,9 +144,10 @@ mod tests {
     fn folded(log: &[ReferenceEntry], limits: &[Limit], now: Timestamp) -> Vec<(Timestamp, u64)> {
         let mut groups: Vec<(&ReferenceEntry, u64)> = Vec::new();
         let new = ReferenceEntry { marks: [false; 2], ..log[log.len() - 1] };
-        let append = Append { limits, before: now, now, new };
+        let policy = policy!("1/1s");
+        let append = Append { op: &Op::record(b"", &policy), limits: limits.to_vec(), before: now, now, new };
         for entry in log {
-            match groups.last_mut().filter(|(last, _)| append.cannot_tell_apart(last, entry)) {
+            match groups.last_mut().filter(|(last, _)| append.cannot_tell_apart(&Rules::CONTRACT, last, entry)) {
                 Some((last, cost)) => (*last, *cost) = (entry, *cost + entry.cost),
                 None => groups.push((entry, entry.cost)),
             }
