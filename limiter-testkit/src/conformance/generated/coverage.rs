@@ -68,7 +68,7 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
                 );
             }
             (_, CallResult::Reset(done)) => note(true, if *done { "reset" } else { "reset of nothing" }),
-            _ => note(true, "an answer of the wrong kind"),
+            (call, expected) => panic!("{call:?} expects {expected:?}"),
         }
     }
     kinds
@@ -84,39 +84,6 @@ fn random_sequences_reach_every_kind_of_call() {
             *counts.entry(kind).or_insert(0_u32) += 1;
         }
     }
-    println!("{counts:#?}");
-    let expected = [
-        "a later limit binds",
-        "a resolution",
-        "a resolution of the limiter's",
-        "above the limiter's policy",
-        "admitted",
-        "another limiter",
-        "clamped",
-        "cost above the maximum",
-        "cost of 0",
-        "denied",
-        "denied attempt",
-        "kept for ten minutes",
-        "not the default policy",
-        "one microsecond early",
-        "peek",
-        "peek at a full log",
-        "record",
-        "record over the maximum",
-        "refund",
-        "repeated later",
-        "reset",
-        "reset of nothing",
-        "saturating record",
-        "settlement",
-        "stale refund",
-        "stale settlement",
-        "steps back",
-        "the whole maximum",
-        "two policies with resolutions",
-        "without a receipt",
-    ];
-    assert_eq!(counts.keys().copied().collect::<Vec<_>>(), expected);
+    assert_eq!(counts.len(), 30, "{counts:#?}");
     assert!(counts.values().all(|&count| count >= 40), "{counts:#?}");
 }
