@@ -144,7 +144,12 @@ if common then
       if t - first >= boundary then
         local least = math.max(last - boundary, t - (boundary < $TEN_MINUTES and math.min(outer, $TEN_MINUTES) or outer))
         local past, counted = pack('>i7', t - boundary - ($TIME_BIAS - 1)), pack('>i7', t - outer - ($TIME_BIAS - 1))
-        local members = call('ZREVRANGEBYLEX', key, '(' .. past, '[' .. counted, 'LIMIT', '0', '$FIND_BATCH')
+        -- Mostly few have crossed.
+        local members, batch = nil, 0
+        repeat
+          batch = batch == 0 and $FIND_BATCH or $BATCH
+          members = call('ZREVRANGEBYLEX', key, '(' .. past, '[' .. counted, 'LIMIT', '0', batch)
+        until #members < batch or batch == $BATCH or unpack_struct('>i7', members[batch]) + $TIME_BIAS <= least
         -- The newest one that crossed, the number of those that merge with it, and the time of the last of them.
         local newer, number, before = members[1] and unpack_struct('>i7', members[1]) + $TIME_BIAS or -1, 0
         if newer > least then
@@ -153,7 +158,7 @@ if common then
             number, before = number + 1, at
             at = members[number + 1] and unpack_struct('>i7', members[number + 1]) + $TIME_BIAS
           end
-          common = (number < #members or #members < $FIND_BATCH) and (before <= least or not at or at <= least)
+          common = (number < #members or #members < batch) and (before <= least or not at or at <= least)
           if number > 1 then
             crossed, partner = members[1], members[number]
             local single, long = #partner == $SHORT_LEN or #partner == $LONG_LEN, #partner == $LONG_LEN or #partner == $LONG_COST_LEN
