@@ -2,6 +2,7 @@
 //! `LIMITER_REDIS_SERVER` selects the binary.
 
 mod decider;
+mod log;
 mod run;
 
 use anyhow::{Context, Result};

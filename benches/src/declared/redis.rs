@@ -16,9 +16,11 @@ pub struct Scenario {
     limits: Vec<Limit>,
     #[serde(default)]
     counting: Counting,
-    /// Whether only the bytes of one key are measured, and not the server's time.
     #[serde(default)]
-    pub(crate) bytes: bool,
+    pub(crate) measure: Measure,
+    /// Whether the calls record, and do not acquire.
+    #[serde(default)]
+    pub(crate) records: bool,
     #[serde(default = "one")]
     pub(crate) keys: usize,
     /// The closest limit of algorithms that spread it evenly. Default: the first limit.
@@ -35,6 +37,35 @@ pub struct Scenario {
     /// The server's `zset-max-listpack-entries`. Default: that of Redis.
     #[serde(default = "listpack")]
     pub(crate) listpack: u64,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Measure {
+    /// The server's time for a decision.
+    #[default]
+    Decision,
+    /// The bytes of one key.
+    Bytes,
+    /// The bytes that an append to one key adds to the append-only file.
+    AppendOnlyFile,
+    /// The server's time for the settlement of an entry that precedes this many units.
+    Settlement,
+    /// The longest append after a number of entries that may merge, with this history.
+    WorstAppend(History),
+}
+
+/// How the entries of a log came about.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum History {
+    /// They belong to permits.
+    Permits,
+    /// They have idempotency keys.
+    Ids,
+    /// A policy without a resolution appended them.
+    Exact,
 }
 
 /// The earlier use of a key.

@@ -16,8 +16,8 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Decides with one script per decision.
 pub(super) enum Decider {
-    /// This library.
-    Ours(Limiter<RedisStore>),
+    /// This library, and whether it records.
+    Ours(Limiter<RedisStore>, bool),
     /// The algorithm of `redis_rate`, with a burst and the seconds in which it refills. Called in the way of `redis_rate`: by
     /// digest, over a connection of the redis crate.
     Gcra(ConnectionManager, Script, (u64, u64)),
@@ -27,7 +27,7 @@ impl Decider {
     /// Returns a contestant of a scenario, with this policy.
     pub(super) fn new(who: &str, scenario: &Scenario, policy: &Policy, connection: ConnectionManager) -> Result<Self> {
         Ok(match who {
-            "limiter" => Self::Ours(limiter(connection, policy.clone())?),
+            "limiter" => Self::Ours(limiter(connection, policy.clone())?, scenario.records),
             "GCRA" => Self::Gcra(connection, Script::new(include_str!("gcra.lua")), scenario.rate()),
             _ => bail!("no contestant has the name {who}"),
         })
@@ -36,7 +36,8 @@ impl Decider {
     /// Makes a decision on `cost` units of a key. Returns an error if the verdict is not `allowed`.
     pub(super) async fn decide(&self, key: &str, cost: u64, allowed: bool) -> Result<()> {
         let verdict = match self {
-            Self::Ours(limiter) => limiter.acquire(key).cost(cost).await?.allowed(),
+            Self::Ours(limiter, false) => limiter.acquire(key).cost(cost).await?.allowed(),
+            Self::Ours(limiter, true) => limiter.record(key).cost(cost).await?.allowed(),
             Self::Gcra(connection, script, (burst, seconds)) => {
                 let mut call = script.key(format!("rate:{key}"));
                 call.arg(burst).arg(burst).arg(seconds).arg(cost);
@@ -51,7 +52,7 @@ impl Decider {
     /// Returns the Redis key that holds all of a key's data.
     pub(super) fn stored(&self, key: &str) -> Vec<u8> {
         match self {
-            Self::Ours(limiter) => limiter.store().redis_key(LogKey::new(limiter.name(), key)),
+            Self::Ours(limiter, _) => limiter.store().redis_key(LogKey::new(limiter.name(), key)),
             Self::Gcra(..) => format!("rate:{key}").into_bytes(),
         }
     }

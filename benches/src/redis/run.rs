@@ -10,7 +10,7 @@ use redis::aio::ConnectionManager;
 use tokio::runtime::Runtime;
 
 use super::decider::{Decider, connect, limiter};
-use crate::declared::redis::{Before, Scenario};
+use crate::declared::redis::{Before, Measure, Scenario};
 use crate::memory::requests::keys;
 use crate::record::{Figures, put};
 use crate::turns::{self, Contestant, Turn};
@@ -21,8 +21,11 @@ const TASKS: usize = 50;
 /// Measures one scenario.
 pub(super) fn measure(runtime: &Runtime, url: &str, scenario: &Scenario) -> Result<Figures> {
     let running = runtime.block_on(Running::new(url, scenario))?;
+    if !matches!(scenario.measure, Measure::Decision | Measure::Bytes) {
+        return runtime.block_on(running.measure_log(url));
+    }
     // Short turns: other load then interrupts few of them.
-    let (rounds, calls) = if scenario.bytes { (0, 0) } else { (151, 300) };
+    let (rounds, calls) = if scenario.measure == Measure::Bytes { (0, 0) } else { (151, 300) };
     if scenario.keys > 1 && !scenario.restore {
         let most = rounds * (calls + TASKS);
         ensure!(most <= scenario.keys, "each key is visited once at most: {most} visits of {} keys", scenario.keys);
@@ -38,7 +41,7 @@ pub(super) fn measure(runtime: &Runtime, url: &str, scenario: &Scenario) -> Resu
     let mut figures = turns::measure(&mut contestants.collect::<Vec<_>>(), |round| round >= rounds)?;
     for (who, bytes, entries) in filled.into_iter().filter(|(_, bytes, _)| *bytes > 0) {
         put(&mut figures, who, "bytes", bytes as f64);
-        if scenario.bytes && who == "limiter" {
+        if scenario.measure == Measure::Bytes && who == "limiter" {
             put(&mut figures, who, "entries", entries as f64);
         }
     }
@@ -46,15 +49,15 @@ pub(super) fn measure(runtime: &Runtime, url: &str, scenario: &Scenario) -> Resu
 }
 
 /// A scenario on a server.
-struct Running<'a> {
-    connection: ConnectionManager,
-    scenario: &'a Scenario,
-    policy: Policy,
-    keys: Vec<String>,
+pub(super) struct Running<'a> {
+    pub(super) connection: ConnectionManager,
+    pub(super) scenario: &'a Scenario,
+    pub(super) policy: Policy,
+    pub(super) keys: Vec<String>,
 }
 
 /// A contestant, the number of its decisions, and the bytes and the entries of its filled key.
-struct Side<'a> {
+pub(super) struct Side<'a> {
     who: &'a str,
     decider: Decider,
     decisions: usize,
@@ -91,7 +94,7 @@ impl<'a> Running<'a> {
         Ok(redis::cmd("FLUSHALL").exec_async(&mut self.connection.clone()).await?)
     }
 
-    async fn connected(&self, url: &str, who: &'a str) -> Result<Side<'a>> {
+    pub(super) async fn connected(&self, url: &str, who: &'a str) -> Result<Side<'a>> {
         let decider = Decider::new(who, self.scenario, &self.policy, connect(url).await?)?;
         Ok(Side { who, decider, decisions: 0, bytes: 0, entries: 0 })
     }
@@ -176,19 +179,19 @@ impl<'a> Running<'a> {
     }
 
     /// Makes `count` decisions, [`TASKS`] at the same time, and asserts each.
-    async fn offer(&self, side: &mut Side<'_>, keys: &[String], count: usize, allowed: bool) -> Result<()> {
+    pub(super) async fn offer(&self, side: &mut Side<'_>, keys: &[String], count: usize, allowed: bool) -> Result<()> {
         let first = side.decisions;
         side.decisions += count;
         let decide = |number: usize| side.decider.decide(&keys[number % keys.len()], self.scenario.cost, allowed);
         stream::iter(first..side.decisions).map(decide).buffer_unordered(TASKS).try_collect().await
     }
 
-    async fn info(&self, section: &str) -> Result<String> {
+    pub(super) async fn info(&self, section: &str) -> Result<String> {
         Ok(redis::cmd("INFO").arg(section).query_async(&mut self.connection.clone()).await?)
     }
 
     /// Returns the number of scripts that the server has run by digest, and the microseconds in them.
-    async fn script(&self) -> Result<(u64, u64)> {
+    pub(super) async fn script(&self) -> Result<(u64, u64)> {
         let info = self.info("commandstats").await?;
         let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:")).unwrap_or_default();
         let field = |name| line.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok()).unwrap_or_default();

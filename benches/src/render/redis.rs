@@ -3,7 +3,7 @@
 use super::Sections;
 use super::table::{Column, column, figure, goals, number, origin, ratio, row, table};
 use crate::declared::REDIS;
-use crate::declared::redis::Scenario;
+use crate::declared::redis::{Measure, Scenario};
 use crate::record::{Group, Record};
 
 const LIMITER: &str = "limiter";
@@ -46,7 +46,13 @@ pub(super) fn sections(records: &[Record]) -> Sections {
             Some(format!("{:.0},000", 1e3 / slower))
         }),
     ];
-    Sections::from([
+    let one_log = [
+        column("µs of the server, or bytes", |record, name| {
+            record.get(name, LIMITER, "script").or_else(|| record.get(name, LIMITER, "bytes")).map(number)
+        }),
+        figure(GCRA, GCRA, "bytes"),
+    ];
+    let mut sections = Sections::from([
         ("redis-origin", origin(Group::Redis, records)),
         ("server-time", show("scenario", &server, "server/")),
         (
@@ -55,5 +61,13 @@ pub(super) fn sections(records: &[Record]) -> Sections {
         ),
         ("redis-bytes", show("units", &bytes, "bytes/")),
         ("redis-goals", goals(records, "server time relative to GCRA", &REDIS.goals)),
-    ])
+    ]);
+    let special = |scenario: &&Scenario| !matches!(scenario.measure, Measure::Decision | Measure::Bytes);
+    let special = REDIS.scenarios.iter().filter(special).map(|Scenario { name, about, .. }| row(name, about));
+    let logs = table(records, "one log", &one_log, special);
+    // No recorded run has them yet, so no page shows them.
+    if logs.lines().count() > 2 {
+        sections.insert("redis-logs", logs);
+    }
+    sections
 }

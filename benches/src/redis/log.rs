@@ -1,0 +1,125 @@
+//! What one log costs besides decisions: settlements, the longest append, and the append-only file.
+
+use std::future::IntoFuture;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use futures::future::try_join_all;
+use limiter_core::{Limit, Limiter, Timestamp};
+use limiter_redis::RedisStore;
+
+use super::decider::limiter;
+use super::run::Running;
+use crate::declared::redis::{Before, History, Measure};
+use crate::record::{Figures, put};
+use crate::turns::median;
+
+/// The number of concurrent calls. Their order is that of the connection.
+const BATCH: usize = 50;
+
+impl Running<'_> {
+    /// Measures a scenario without turns.
+    pub(super) async fn measure_log(&self, url: &str) -> Result<Figures> {
+        let mut figures = Figures::new();
+        let units = if let Before::Units(units) = self.scenario.before { units } else { 0 };
+        let limiter = limiter(self.connection.clone(), self.policy.clone())?;
+        match self.scenario.measure {
+            Measure::WorstAppend(history) => {
+                put(&mut figures, "limiter", "script", self.worst_append(&limiter, history, units).await?);
+            }
+            Measure::Settlement => put(&mut figures, "limiter", "script", self.settlement(&limiter, units).await?),
+            _ => {
+                for who in &self.scenario.who {
+                    put(&mut figures, who, "bytes", self.append_only_file(url, who).await?);
+                }
+            }
+        }
+        Ok(figures)
+    }
+
+    /// Returns the microseconds of the script in one call.
+    async fn timed<T>(&self, call: impl IntoFuture<Output = Result<T, limiter_core::Error>>) -> Result<(T, f64)> {
+        let before = self.script().await?;
+        let output = call.await?;
+        let after = self.script().await?;
+        ensure!(after.0 == before.0 + 1, "{} scripts in one call", after.0 - before.0);
+        Ok((output, (after.1 - before.1) as f64))
+    }
+
+    /// Returns the microseconds of the settlement of an entry with `newer` newer ones: the median of several, each of which has one
+    /// newer entry more.
+    async fn settlement(&self, limiter: &Limiter<RedisStore>, newer: u64) -> Result<f64> {
+        let key = &self.keys[0];
+        let (mut receipts, mut times) = (Vec::new(), Vec::new());
+        for _ in 0..21 {
+            receipts.push(limiter.acquire(key).cost(2).await?.receipt().context("an acquire has a receipt")?);
+        }
+        for first in (0..newer).step_by(BATCH) {
+            let records = (first..newer.min(first + BATCH as u64)).map(|_| limiter.record(key).into_future());
+            try_join_all(records).await?;
+        }
+        for (receipt, cost) in receipts.into_iter().rev().zip([1, 0, 3].into_iter().cycle()) {
+            let (settled, micros) = self.timed(limiter.settle(key, receipt, cost)).await?;
+            ensure!(settled.applied(), "the log lacks the entry");
+            times.push(micros);
+        }
+        Ok(median(&times))
+    }
+
+    /// Fills a log with entries in four minutes. Returns the microseconds of the longest of the appends in the next half hour.
+    async fn worst_append(&self, limiter: &Limiter<RedisStore>, history: History, entries: u64) -> Result<f64> {
+        let key = &self.keys[0];
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_micros() as u64;
+        let at = |micros: u64| Timestamp::from_micros(now - 3_600_000_000 + micros);
+        let exact = Limit::new(self.policy.largest_max(), Duration::from_secs(3_600))?;
+        let exact = &super::decider::limiter(self.connection.clone(), exact.into())?;
+        let step = 240_000_000 / entries;
+        for first in (0..entries).step_by(BATCH) {
+            let append = |n: u64| {
+                let at = at(n * step)?;
+                let append = async move {
+                    match history {
+                        History::Permits => limiter.acquire(key).at(at).permit().await.map(drop),
+                        History::Ids => limiter.record(key).at(at).idempotency_key(u128::from(n)).await.map(drop),
+                        History::Exact => exact.record(key).at(at).await.map(drop),
+                    }
+                };
+                Ok(append)
+            };
+            let batch = first..entries.min(first + BATCH as u64);
+            try_join_all(batch.map(append).collect::<Result<Vec<_>>>()?).await?;
+        }
+        let mut worst = 0_f64;
+        for n in 0..60 {
+            let at = at(entries * step + n * 30_000_000)?;
+            worst = worst.max(self.timed(limiter.record(key).at(at)).await?.1);
+        }
+        Ok(worst)
+    }
+
+    /// Returns the bytes that an acquire adds to the append-only file.
+    async fn append_only_file(&self, url: &str, who: &str) -> Result<f64> {
+        let set = async |value: &str| {
+            let mut set = redis::cmd("CONFIG");
+            set.arg("SET").arg("appendonly").arg(value).exec_async(&mut self.connection.clone()).await
+        };
+        let field = async |name: &str| -> Result<u64> {
+            let info = self.info("persistence").await?;
+            let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok());
+            value.with_context(|| format!("INFO persistence lacks {name}:\n{info}"))
+        };
+        const APPENDS: usize = 10_000;
+        let who = self.scenario.who.iter().find(|known| *known == who).context("a contestant of the scenario")?;
+        let mut side = self.connected(url, who).await?;
+        self.offer(&mut side, &self.keys, 500, true).await?;
+        set("yes").await?;
+        while field("aof_rewrite_in_progress").await? + field("aof_rewrite_scheduled").await? > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let before = field("aof_current_size").await?;
+        self.offer(&mut side, &self.keys, APPENDS, true).await?;
+        let after = field("aof_current_size").await?;
+        set("no").await?;
+        Ok((after - before) as f64 / APPENDS as f64)
+    }
+}
