@@ -2,11 +2,13 @@
 
 use std::future::ready;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::middleware::map_response;
 use metrics::Counter;
+use tonic::metadata::MetadataMap;
 use tonic::service::Routes;
 use tonic::{Code, Request, Response, Status};
 use tonic_health::pb::health_server::{Health, HealthServer};
@@ -37,12 +39,29 @@ impl RateLimitService for Grpc {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let answer = self.interface.observe(self.service.decide(request.get_ref())).await;
+        let decision = self.service.decide_within(request.get_ref(), timeout(request.metadata()));
+        let answer = self.interface.observe(decision).await;
         answer.map(Response::new).map_err(|failure| match failure {
             Failure::Invalid(text) => Status::invalid_argument(text),
             Failure::Store(error) => Status::unavailable(error.to_string()),
         })
     }
+}
+
+/// Returns how long the caller waits, by the header `grpc-timeout`: up to eight digits and a unit. Envoy sends it.
+fn timeout(metadata: &MetadataMap) -> Option<Duration> {
+    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
+    let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let number = number.parse::<u64>().ok().filter(|_| number.len() <= 8)?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 3_600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
 }
 
 /// Returns the routes of the gRPC listener.

@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use limiter_core::Window;
 
 use crate::service::{Headers, Unmatched};
 use crate::store::{Location, OnOutage};
@@ -53,6 +55,10 @@ pub struct Serve {
     /// What to do with descriptors that no rule matches: allow or deny them, or refuse the request
     #[arg(long, value_enum, default_value_t)]
     pub unmatched: Unmatched,
+    /// How long callers wait for a decision that send no grpc-timeout, such as 20ms. When a store has not responded after three
+    /// quarters of it, the outage choice decides [default: no bound]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub caller_timeout: Option<Duration>,
     /// The header fields of answers
     #[arg(long, value_enum, default_value_t)]
     pub headers: Headers,
@@ -81,4 +87,8 @@ pub struct Serve {
     /// The certificates in PEM that must have signed the clients' certificates, for mutual TLS
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    text.parse().map(Window::as_duration).map_err(|error| format!("{error}"))
 }

@@ -25,6 +25,8 @@ use crate::{admin, grpc, guard, http, metrics, page, reload, tls};
 
 /// How long requests in progress may take after the server is told to stop.
 const GRACE: Duration = Duration::from_secs(8);
+/// How long the end of the server waits for refunds, and then for logs that are not carried over yet.
+const FLUSH: Duration = Duration::from_secs(1);
 
 /// A running server.
 #[derive(Debug)]
@@ -52,7 +54,8 @@ impl Server {
         metrics::install();
         let store = Store::open(&options.store, options.max_keys, options.on_outage)?;
         let rules = Rules::read(&options.config, store.shared(), None)?;
-        let service = Arc::new(Service::new(rules, store, options.headers).with_unmatched(options.unmatched));
+        let service = Service::new(rules, store, options.headers).with_unmatched(options.unmatched);
+        let service = Arc::new(service.with_caller_timeout(options.caller_timeout));
         let about = page::About::new(options.store.name(), options.on_outage);
         let token = options.admin_token_file.as_deref().map(read_token).transpose()?;
 
@@ -101,7 +104,8 @@ impl Server {
             handle.graceful_shutdown(Some(GRACE));
         }
         while self.listeners.join_next().await.is_some() {}
-        self.service.store().flush().await;
+        self.service.flush(FLUSH).await;
+        self.service.store().flush(FLUSH).await;
     }
 }
 

@@ -7,13 +7,15 @@ use std::fmt;
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use futures_util::FutureExt;
-use limiter_core::request::AllOf;
+use limiter_core::request::{AllOf, Background};
 use limiter_core::{Error, ErrorKind, KeyBuf, SharedStore};
 use limiter_tower::{HeaderFormat, RateLimitHeaders};
 use smallvec::SmallVec;
+use tokio_util::task::TaskTracker;
 
 use crate::config::Errors;
 use crate::denied::DeniedKeys;
@@ -90,6 +92,10 @@ pub struct Service {
     unmatched: Unmatched,
     denied: DeniedKeys,
     detailed: Detailed,
+    caller_timeout: Option<Duration>,
+    /// Refunds that no response waits for.
+    refunds: TaskTracker,
+    background: Background,
 }
 
 impl Service {
@@ -101,6 +107,8 @@ impl Service {
             Headers::Legacy => Some(RateLimitHeaders::none().format(HeaderFormat::Separate)),
             Headers::None => None,
         };
+        let refunds = TaskTracker::new();
+        let tracker = refunds.clone();
         Self {
             rules: ArcSwap::from_pointee(rules),
             errors: ArcSwapOption::empty(),
@@ -109,6 +117,9 @@ impl Service {
             unmatched: Unmatched::default(),
             denied: DeniedKeys::default(),
             detailed: Detailed::default(),
+            caller_timeout: None,
+            refunds,
+            background: Background::new(move |refund| drop(tracker.spawn(refund))),
         }
     }
 
@@ -116,6 +127,12 @@ impl Service {
     #[must_use]
     pub fn with_unmatched(self, unmatched: Unmatched) -> Self {
         Self { unmatched, ..self }
+    }
+
+    /// Sets how long callers wait for a decision that do not tell. Default: as long as it takes.
+    #[must_use]
+    pub fn with_caller_timeout(self, caller_timeout: Option<Duration>) -> Self {
+        Self { caller_timeout, ..self }
     }
 
     /// Replaces the rules. Requests in progress end under the old ones.
@@ -165,14 +182,31 @@ impl Service {
         }
     }
 
-    /// Decides on all descriptors of a request together. If one is over its limit, none is charged.
+    /// Decides on all descriptors of a request together. If one is over its limit, none is charged. A denial does not wait for the
+    /// refunds of what the others had charged.
     ///
     /// # Errors
     /// [`Failure::Invalid`] without a domain or descriptors, or with too many. [`Failure::Store`] if a rule's store failed.
+    ///
+    /// # Cancel safety
+    /// Dropping the future refunds what was charged, in the background.
     pub async fn decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Failure> {
+        self.decide_within(request, None).await
+    }
+
+    /// Like [`decide`](Self::decide), for a caller that waits no longer than `timeout`. Where the store has not responded after three
+    /// quarters of it, the outage choice decides.
+    ///
+    /// # Errors
+    /// Those of [`decide`](Self::decide).
+    pub async fn decide_within(
+        &self,
+        request: &RateLimitRequest,
+        timeout: Option<Duration>,
+    ) -> Result<RateLimitResponse, Failure> {
         check(request)?;
         let rules = self.rules.load();
-        match self.decide_at_once(&rules, request) {
+        match self.decide_at_once(&rules, request, timeout.or(self.caller_timeout)) {
             Ok(answer) => answer,
             Err(mut question) => self.answer(&mut question).await,
         }
@@ -184,29 +218,39 @@ impl Service {
         &self,
         rules: &'r Rules,
         request: &RateLimitRequest,
+        timeout: Option<Duration>,
     ) -> Result<Result<RateLimitResponse, Failure>, Box<Question<'r>>> {
-        let mut question = match Question::new(self, rules, request) {
+        let mut question = match Question::new(self, rules, request, timeout) {
             Ok(question) => question,
             Err(failure) => return Ok(Err(failure)),
         };
-        self.answer(&mut question).now_or_never().ok_or_else(|| Box::new(question))
+        self.answer(&mut question).now_or_never().ok_or_else(|| {
+            question.together.refund_in(self.background.clone());
+            Box::new(question)
+        })
     }
 
-    /// Makes the calls, refunds them unless the request is admitted, and counts the verdicts. Goes on where it was dropped.
+    /// Makes the calls and counts the verdicts. Dropping the question refunds the charges, unless the request is admitted. Goes on
+    /// where it was dropped.
     async fn answer(&self, question: &mut Question<'_>) -> Result<RateLimitResponse, Failure> {
         let Question { claims, together, refused } = question;
         let admitted = together.decide_with(|_| false, pending()).await && !*refused;
         let spent = claim::rule(claims, together.parts());
         let admitted = admitted && !spent;
-        if !admitted {
-            together.refund().await;
-        }
-        together.confirm();
         if let Some(error) = together.take_error() {
             return Err(error.into());
         }
+        if admitted {
+            together.confirm();
+        }
         self.count_all(claims, admitted, spent);
         Ok(reply::new(claims, together.parts(), (admitted, spent), self.fields.as_ref()))
+    }
+
+    /// Waits for the refunds of earlier responses, but no longer than `timeout`.
+    pub(crate) async fn flush(&self, timeout: Duration) {
+        self.refunds.close();
+        let _ = tokio::time::timeout(timeout, self.refunds.wait()).await;
     }
 
     /// Counts the rules of a request. A rule that would have allowed what another one denies counts nothing.
@@ -261,7 +305,12 @@ struct Question<'r> {
 }
 
 impl<'r> Question<'r> {
-    fn new(service: &Service, rules: &'r Rules, request: &RateLimitRequest) -> Result<Self, Failure> {
+    fn new(
+        service: &Service,
+        rules: &'r Rules,
+        request: &RateLimitRequest,
+        timeout: Option<Duration>,
+    ) -> Result<Self, Failure> {
         let mut claims = SmallVec::<[_; 4]>::new();
         for (i, descriptor) in request.descriptors.iter().enumerate() {
             let claim = Claim::new(rules, request, descriptor);
@@ -278,8 +327,12 @@ impl<'r> Question<'r> {
         let refused = claims.iter().any(|claim| claim.class == Class::Enforced && claim.is_hopeless());
         let has = |quota| claims.iter().any(|claim| (claim.class == Class::Quota) == quota);
         // Quotas deny together, after the last call, and refund what other rules have charged.
-        let together = AllOf::new();
-        let mut together = if has(true) && has(false) { together.refundable() } else { together };
+        let together = AllOf::new().defer_refunds();
+        let together = if has(true) && has(false) { together.refundable() } else { together };
+        let mut together = match timeout {
+            Some(timeout) => together.timeout(timeout - timeout / 4),
+            None => together,
+        };
         claims.iter_mut().for_each(|claim| claim.ask(&mut together, refused));
         Ok(Self { claims, together, refused })
     }

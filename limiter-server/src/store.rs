@@ -82,8 +82,6 @@ pub struct Store {
 
 /// How often an idle memory store frees what has expired.
 const SWEEP: Duration = Duration::from_secs(60);
-/// How long the end of the server waits for logs that are not carried over yet.
-const FLUSH: Duration = Duration::from_secs(2);
 /// How often the store is asked when no request asks it, to notice that it is away or back.
 const PROBE: Duration = Duration::from_secs(1);
 
@@ -155,10 +153,10 @@ impl Store {
         (self.nodes)().into_iter().filter(|(_, is_away)| *is_away).filter_map(|(node, _)| node).collect()
     }
 
-    /// Carries over what was charged while the store was down, if there is time.
-    pub(crate) async fn flush(&self) {
+    /// Carries over what was charged while the store was down, in at most `timeout`.
+    pub(crate) async fn flush(&self, timeout: Duration) {
         if let Some(fallback) = &self.fallback {
-            let left = fallback.flush(FLUSH).await;
+            let left = fallback.flush(timeout).await;
             if left > 0 {
                 tracing::warn!(left, "charges of an outage are lost");
             }

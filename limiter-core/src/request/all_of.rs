@@ -82,19 +82,27 @@ pub struct AllOf<'a, S: WindowStore + Clone = SharedStore> {
     is_refundable: bool,
     /// A store could not make several calls as one.
     one_by_one: bool,
+    defers_refunds: bool,
     time: TimeLeft,
 }
 
 impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     /// Returns a decision over no limiters, which admits.
     pub fn new() -> Self {
-        let (callings, time) = (Vec::new(), TimeLeft::default());
-        Self { parts: SmallVec::new(), callings, background: None, is_refundable: false, one_by_one: false, time }
+        let (parts, callings, background, time) = Default::default();
+        Self { parts, callings, background, is_refundable: false, one_by_one: false, defers_refunds: false, time }
     }
 
     /// Gives all charges receipts, so that they can be settled, and refunds them on drop until [`confirm`](Self::confirm).
     pub fn refundable(mut self) -> Self {
         self.is_refundable = true;
+        self
+    }
+
+    /// Returns a denial before its refunds are made: they run in the [background](Self::refund_in) when the value is dropped. Default:
+    /// a decision waits for them.
+    pub fn defer_refunds(mut self) -> Self {
+        self.defers_refunds = true;
         self
     }
 
@@ -129,11 +137,12 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     pub fn into_owned(mut self) -> AllOf<'static, S> {
         let parts = mem::take(&mut self.parts).into_iter().map(Part::into_owned).collect();
         let (background, callings) = (self.background.take(), mem::take(&mut self.callings));
-        let Self { is_refundable, one_by_one, time, .. } = self;
-        AllOf { parts, callings, background, is_refundable, one_by_one, time }
+        let Self { is_refundable, one_by_one, defers_refunds, time, .. } = self;
+        AllOf { parts, callings, background, is_refundable, one_by_one, defers_refunds, time }
     }
 
-    /// Makes the calls. Returns `true` if none denies; otherwise all charges are refunded.
+    /// Makes the calls. Returns `true` if none denies; otherwise all charges are refunded, unless that is
+    /// [deferred](Self::defer_refunds).
     ///
     /// # Errors
     /// The first error of a store.
@@ -161,7 +170,7 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
             }
         }
         let denied = self.is_denied();
-        if denied {
+        if denied && !self.defers_refunds {
             let _ = in_time(self.refund(), late).await;
         }
         !denied

@@ -94,6 +94,24 @@ fn a_store_that_is_late_fails_and_all_are_refunded() {
 }
 
 #[test]
+fn a_denial_may_come_before_its_refunds() {
+    let slow = Arc::new(SlowStore::default());
+    let store: SharedStore = slow.clone();
+    let (five, two) = limiters(&store);
+    let refunds: Arc<Mutex<Vec<BoxFuture<'static, ()>>>> = Arc::default();
+    let sink = Arc::clone(&refunds);
+    let mut denied = AllOf::new().defer_refunds().with(five.acquire("k")).with(two.acquire("k").cost(2));
+    denied.refund_in(Background::new(move |refund| sink.lock().unwrap().push(refund)));
+    assert!(block_on(two.acquire("k")).unwrap().allowed());
+    assert!(!block_on(denied.decide()).unwrap());
+    assert_eq!(slow.calls.load(Ordering::Relaxed), 3, "no refund");
+    assert_eq!(denied.parts()[0].status().unwrap().used(), 1);
+    drop(denied);
+    block_on(join_all(std::mem::take(&mut *refunds.lock().unwrap())));
+    assert_eq!([used(&five), used(&two)], [0, 1]);
+}
+
+#[test]
 fn advisory_calls_come_last_and_kept_charges_are_charged_once() {
     let broken = failing();
     for store in stores() {

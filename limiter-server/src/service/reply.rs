@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use limiter_core::request::{Part, PartOutcome};
-use limiter_core::{Limit, LimitStatus, Name, SharedStore};
+use limiter_core::{Limit, LimitStatus, Name, SharedStore, Window};
 use limiter_tower::RateLimitHeaders;
 
 use super::claim::{Claim, Class, Wants};
@@ -19,8 +19,8 @@ pub(super) fn new(
     (admitted, spent): (bool, bool),
     fields: Option<&RateLimitHeaders>,
 ) -> RateLimitResponse {
-    // Only a denial refunds, and one part alone is the latest.
-    let latest = if admitted || parts.len() < 2 { Latest::new() } else { latest(claims, parts) };
+    // Only a denial refunds, and one part alone has nothing to refund.
+    let latest = if admitted || parts.len() < 2 { Refunded::new() } else { refunded(claims, parts) };
     RateLimitResponse {
         overall_code: code(!admitted),
         statuses: claims.iter().map(|claim| status(claim, parts, &latest, spent)).collect(),
@@ -32,26 +32,32 @@ fn code(over: bool) -> i32 {
     if over { Code::OverLimit } else { Code::Ok }.into()
 }
 
-/// By limiter, key and limit: what remains after all refunds, and when more does.
-type Latest<'p> = HashMap<(Name, &'p [u8], Limit), (u64, Duration)>;
+/// By limiter, key and window: the units in use once the charges of a denied request are refunded, and when one is released.
+type Refunded<'p> = HashMap<(Name, &'p [u8], Window), (u64, Duration)>;
 
-/// Returns the latest usage of each log. Parts of one log see it between refunds, each of which leaves more.
-fn latest<'p>(claims: &'p [Claim<'_>], parts: &[Part<'_, SharedStore>]) -> Latest<'p> {
-    let mut latest = Latest::new();
-    for (claim, part) in claims.iter().filter_map(|claim| Some((claim, claim.part(parts)?))) {
+/// Returns the usage of each log without what this request has charged. Parts of one log see it between these charges.
+fn refunded<'p>(claims: &'p [Claim<'_>], parts: &[Part<'_, SharedStore>]) -> Refunded<'p> {
+    let seen = || claims.iter().filter_map(|claim| Some((claim.key.as_ref(), claim.part(parts)?)));
+    let (mut usage, mut charges) = (Refunded::new(), HashMap::<_, u64>::new());
+    for (key, part) in seen() {
         let Some(status) = part.status() else { continue };
         for limit in &status.limits() {
-            let seen = (limit.remaining(), limit.refill_after());
-            let kept = latest.entry((part.limiter().name(), claim.key.as_ref(), limit.limit())).or_insert(seen);
-            if seen.0 >= kept.0 {
-                *kept = seen;
-            }
+            let latest = usage.entry((part.limiter().name(), key, limit.limit().window())).or_default();
+            *latest = (*latest).max((limit.used(), limit.refill_after()));
+        }
+        if matches!(part.outcome(), Some(PartOutcome::Charged(_))) {
+            *charges.entry((part.limiter().name(), key)).or_default() += part.cost();
         }
     }
-    latest
+    for ((name, key, _), (used, refill_after)) in &mut usage {
+        *used = used.saturating_sub(charges.get(&(*name, *key)).copied().unwrap_or(0));
+        // The newest entries are refunded, so the oldest is another one unless none is left.
+        *refill_after = if *used == 0 { Duration::ZERO } else { *refill_after };
+    }
+    usage
 }
 
-fn status(claim: &Claim<'_>, parts: &[Part<'_, SharedStore>], latest: &Latest<'_>, spent: bool) -> DescriptorStatus {
+fn status(claim: &Claim<'_>, parts: &[Part<'_, SharedStore>], latest: &Refunded<'_>, spent: bool) -> DescriptorStatus {
     let mut out = DescriptorStatus { code: code(claim.denies(spent)), ..Default::default() };
     let Some(rule) = claim.rule else { return out };
     match rule.effect {
@@ -76,8 +82,11 @@ struct Seen {
     duration: Option<Duration>,
 }
 
-fn see(claim: &Claim<'_>, part: &Part<'_, SharedStore>, latest: &Latest<'_>) -> Option<Seen> {
-    let latest = |limit: Limit| latest.get(&(part.limiter().name(), claim.key.as_ref(), limit)).copied();
+fn see(claim: &Claim<'_>, part: &Part<'_, SharedStore>, latest: &Refunded<'_>) -> Option<Seen> {
+    let latest = |limit: Limit| {
+        let (used, refill) = latest.get(&(part.limiter().name(), claim.key.as_ref(), limit.window()))?;
+        Some((limit.max().saturating_sub(*used), *refill))
+    };
     let remaining = |limit, remaining| latest(limit).map_or(remaining, |(remaining, _)| remaining);
     let seen = |limit: &LimitStatus, duration| Seen {
         limit: limit.limit(),
@@ -144,6 +153,6 @@ fn headers(
 /// Returns the longest wait of the rules that deny; `None` if no wait helps one of them.
 fn retry_after(claims: &[Claim<'_>], parts: &[Part<'_, SharedStore>], spent: bool) -> Option<Duration> {
     let denying = claims.iter().filter(|claim| claim.denies(spent));
-    let wait = |claim: &Claim<'_>| see(claim, claim.part(parts)?, &Latest::new())?.duration;
+    let wait = |claim: &Claim<'_>| see(claim, claim.part(parts)?, &Refunded::new())?.duration;
     denying.map(wait).try_fold(None, |longest, wait| wait.map(|wait| longest.max(Some(wait))))?
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, async_trait};
 use limiter_core::{Decision, Error, ErrorKind, SharedStore, WindowStore, WithClock};
 use limiter_memory::MemoryStore;
@@ -15,6 +16,11 @@ use limiter_server::rules::Rules;
 use limiter_server::service::{Failure, Headers, MAX_DESCRIPTORS, Service};
 use limiter_server::store::Store;
 use limiter_testkit::MockClock;
+use limiter_wrappers::Stack;
+use testbed::{Does, Faulty};
+use tokio::time::Instant;
+
+use crate::server::PATIENCE;
 
 const CONFIG: &str = "
 domain: d
@@ -327,6 +333,9 @@ async fn a_descriptor_can_bring_its_own_limit() {
         (0, "nobody=x @1/MONTH", "OVER | OVER =override 1/MONTH 0 2592000000000"),
         (0, "nobody=x;a=b @1/YEAR", "OK | OK =override 1/YEAR 0 31536000000000"),
         (0, "never=x @4/SECOND", "OK | OK =override 4/SECOND 3 1000000"),
+        // What exceeds the rule's own limit is refunded too.
+        (0, "user=bob @9/DAY +8 & free=x @1/DAY", "OVER | OK user 9/DAY 9 0 | OVER =override 1/DAY 0 86400000000"),
+        (0, "user=bob @9/DAY +9", "OK | OK user 9/DAY 0 86400000000"),
         (0, "nobody=z @0/SECOND", "OVER | OVER =override 0/UNKNOWN 0"),
     ];
     let fixture = fixture(Headers::None);
@@ -471,6 +480,67 @@ async fn a_call_that_is_answered_at_once_is_made_once() {
     Fixture { service, clock }.check(rows).await;
     // Each attempt was charged once.
     assert_eq!(memory.entries(LogKey { name: "d/hammered".into(), key: b"x" }), 3);
+}
+
+/// Returns a service over a store that fails by rule, and what waits until `used` units of `site=x` are taken.
+fn faulty() -> (Fixture, Faulty<MemoryStore>, impl AsyncFn(u64)) {
+    let (faulty, clock) = (Faulty::new(MemoryStore::new()), MockClock::new());
+    let service = over(Arc::new(WithClock::new(faulty.clone(), clock.clone())), Headers::None);
+    let fixture = Fixture { service, clock };
+    let rules = fixture.service.rules();
+    let until_used = async move |used| {
+        let site = rules.iter().find(|rule| rule.path == "site").and_then(|rule| rule.limiter()).unwrap();
+        let wait = async { while site.status("x").await.unwrap().used() != used {} };
+        tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("never {used} used"));
+    };
+    (fixture, faulty, until_used)
+}
+
+#[tokio::test]
+async fn a_denial_waits_for_no_refund() {
+    let (fixture, faulty, until_used) = faulty();
+    fixture
+        .check(&[(0, "user=ann +3 & site=x", "OK | OK user 3/MINUTE 0 60000000 | OK whole site 5/SECOND 4 1000000")])
+        .await;
+    faulty.rule(|verb, _| if verb == "settle" { Does::Hold } else { Does::Answer });
+    let over = "OVER | OK whole site 5/SECOND 4 1000000 | OVER user 3/MINUTE 0 60000000";
+    fixture.check(&[(0, "site=x & user=ann", over)]).await;
+    until_used(2).await;
+    faulty.set(Does::Answer);
+    until_used(1).await;
+}
+
+#[tokio::test]
+async fn a_dropped_request_charges_nothing() {
+    let (fixture, faulty, until_used) = faulty();
+    for held in [b"x", b"y"] {
+        faulty.rule(move |verb, log| if verb == "acquire" && log.key == held { Does::Hold } else { Does::Answer });
+        let calls = faulty.calls_to("acquire");
+        let asked = request("d", "site=x & site=y", 0);
+        let mut decision = Box::pin(fixture.ask(&asked));
+        while faulty.calls_to("acquire") <= calls + usize::from(held == b"y") {
+            assert!(decision.as_mut().now_or_never().is_none());
+        }
+        drop(decision);
+        faulty.set(Does::Answer);
+        until_used(0).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_outage_choice_decides_before_the_caller_gives_up() {
+    let faulty = Faulty::new(MemoryStore::new());
+    faulty.set(Does::Hang);
+    let store: SharedStore = Arc::new(Stack::new(faulty).fallback(MemoryStore::new()));
+    let asked = request("d", "window=a & window=b & coarse=a & coarse=b & huge=a", 0);
+    for (header, flag, most) in
+        [(Some(20), None, 15), (None, Some(40), 30), (Some(8), Some(40), 6), (None, None, 9_999)]
+    {
+        let [header, flag] = [header, flag].map(|millis| millis.map(Duration::from_millis));
+        let (service, began) = (over(store.clone(), Headers::None).with_caller_timeout(flag), Instant::now());
+        assert_eq!(service.decide_within(&asked, header).await.unwrap().overall_code(), Code::Ok);
+        assert!(began.elapsed() <= Duration::from_millis(most), "{header:?}, {flag:?}: {:?}", began.elapsed());
+    }
 }
 
 /// Fails always.

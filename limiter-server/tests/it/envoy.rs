@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use limiter_testkit::server;
 use tempfile::TempDir;
+use testbed::{Network, Proxy};
 
 use crate::server::{PATIENCE, Server, http, until};
 use crate::tools;
@@ -34,8 +35,8 @@ struct Envoy {
 }
 
 impl Envoy {
-    /// Starts Envoy before these servers, and waits until it is ready.
-    fn start(servers: &[Server]) -> Self {
+    /// Starts Envoy before these servers, for which it waits at most `timeout`, and waits until it is ready.
+    fn start(servers: &[Server], timeout: &str) -> Self {
         let (folder, upstream) = (tempfile::tempdir().unwrap(), Upstream::start());
         let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/envoy/envoy.yaml");
         let endpoint = |port: u16| {
@@ -51,8 +52,8 @@ impl Envoy {
             ),
             (&endpoint(9000), &endpoint(upstream.address.port())),
             (&endpoint(8081), &endpoints.join("\n              ")),
-            // A busy machine may need longer, and no request may pass without a decision.
-            ("timeout: 0.25s\n                      #", "timeout: 20s\n                      #"),
+            // No request may pass without a decision.
+            ("timeout: 0.25s\n                      #", &format!("timeout: {timeout}\n                      #")),
             ("connect_timeout: 0.25s", "connect_timeout: 20s"),
             ("failure_mode_deny: false", "failure_mode_deny: true"),
         ] {
@@ -261,10 +262,24 @@ fn waiting_helps(envoy: &Envoy) {
 
 fn prove(store: &str, count: usize) {
     let mut servers: Vec<Server> = (0..count).map(|_| Server::start(CONFIG, &["--store", store])).collect();
-    let envoy = Envoy::start(&servers);
+    // A busy machine may need long.
+    let envoy = Envoy::start(&servers, "20s");
     a_burst_admits_the_maximum(&envoy, &mut servers);
     a_flow_keeps_its_windows(&envoy, &mut servers);
     waiting_helps(&envoy);
+}
+
+#[test]
+fn the_outage_choice_answers_before_envoy_gives_up() {
+    let redis = server::Server::start().unwrap();
+    let proxy = Proxy::start(([127, 0, 0, 1], redis.port()).into()).unwrap();
+    let store = format!("redis://{}", proxy.address());
+    let servers = [Server::start(CONFIG, &["--store", &store, "--on-outage", "closed"])];
+    let envoy = Envoy::start(&servers, "0.1s");
+    assert_eq!(envoy.client().decided("flow").status, 200);
+    // Slower than Envoy waits, and faster than the server's own timeout.
+    proxy.set(Network::Latency(Duration::from_millis(75)));
+    assert_eq!(envoy.client().decided("flow").status, 429);
 }
 
 #[test]

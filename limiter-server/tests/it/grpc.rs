@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use limiter_server::proto::{Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
@@ -15,6 +16,7 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use testbed::{Network, Proxy};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code as Grpc, Request, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -125,6 +127,37 @@ async fn requests_are_answered_and_bad_ones_refused() {
     }
     assert_eq!(server.metric(r#"limiter_server_errors_total{interface="grpc",kind="invalid"}"#), Some(5.0));
     assert_eq!(server.metric(r#"limiter_server_errors_total{interface="grpc",kind="undecodable"}"#), Some(3.0));
+}
+
+#[tokio::test]
+async fn a_caller_that_gives_up_early_is_answered_by_the_outage_choice() {
+    let redis = limiter_testkit::server::Server::start().unwrap();
+    let proxy = Proxy::start(([127, 0, 0, 1], redis.port()).into()).unwrap();
+    let server = Server::start(CONFIG, &["--store", &format!("redis://{}", proxy.address()), "--on-outage", "closed"]);
+    let mut grpc = tonic::client::Grpc::new(channel(server.grpc).await);
+    let path = PathAndQuery::from_maybe_shared(format!("/{SERVICE}/ShouldRateLimit")).unwrap();
+    let mut ask = async |timeout: &'static str| {
+        loop {
+            // A call that comes too late may still be charged, so each has its own user.
+            let mut message = Request::new(request(timeout));
+            message.metadata_mut().insert("grpc-timeout", timeout.parse().unwrap());
+            grpc.ready().await.unwrap();
+            let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
+            match grpc.unary(message, path.clone(), codec).await {
+                Ok(answer) => return answer.into_inner().overall_code(),
+                // The machine is busy.
+                Err(status) => assert_eq!(status.code(), Grpc::Cancelled, "{status}"),
+            }
+        }
+    };
+    assert_eq!(ask("1H").await, Code::Ok);
+    // Slow, but within the timeout of 300 ms.
+    proxy.set(Network::Latency(Duration::from_millis(100)));
+    for (timeout, expected) in
+        [("150m", Code::OverLimit), ("150000u", Code::OverLimit), ("99999999S", Code::Ok), ("x", Code::Ok)]
+    {
+        assert_eq!(ask(timeout).await, expected, "{timeout}");
+    }
 }
 
 #[tokio::test]

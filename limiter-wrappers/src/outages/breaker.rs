@@ -18,10 +18,14 @@ use tokio::time::Instant;
 
 use super::outage::{LEFT, Node, later};
 
+/// Callers that wait for less say nothing about the store.
+const HURRY: Duration = Duration::from_millis(100);
+
 /// Stops calling a store that fails.
 ///
 /// - *Closed*: calls pass. After `failures` outages in a row it opens. An outage is an error of the kind
-///   [`Unavailable`](ErrorKind::Unavailable) or [`Timeout`](ErrorKind::Timeout).
+///   [`Unavailable`](ErrorKind::Unavailable) or [`Timeout`](ErrorKind::Timeout). A timeout is none if the caller
+///   waits for [less than 100 ms](Op::timeout): one caller's hurry must not open the breaker for all.
 /// - *Open*: calls fail immediately with [`Unavailable`](ErrorKind::Unavailable), for `pause`.
 /// - *Half open*: after the pause one call passes as a probe, and the others still fail immediately. If the store responds, the
 ///   breaker closes. If not, it opens for another pause.
@@ -151,7 +155,13 @@ impl<S: WindowStore> CircuitBreaker<S> {
 #[async_trait]
 impl<S: WindowStore> WindowStore for CircuitBreaker<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.guarded(op.log, self.store.apply(op)).await
+        self.admit(op.log, true)?;
+        let answer = self.store.apply(op).await;
+        let is_hurried = op.timeout.is_some_and(|timeout| timeout < HURRY);
+        if !(is_hurried && answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Timeout)) {
+            self.note(op.log, &answer);
+        }
+        answer
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {

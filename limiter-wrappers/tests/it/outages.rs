@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::faulty::{Does, Faulty};
 use crate::script::{Scene, Server};
+use limiter_core::request::AllOf;
 use limiter_core::store::{Op, Settlement};
 use limiter_core::{EntryId, ErrorKind, Limiter, Receipt, SharedStore, Timestamp, WindowStore, policy};
 use limiter_memory::MemoryStore;
@@ -177,6 +178,19 @@ async fn each_wrapper_does_in_an_outage_what_it_says() {
             store
         });
         scene.play(script, |_| state()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_in_a_hurry_opens_no_breaker() {
+    let faulty = Faulty::default();
+    let store = Arc::new(Stack::new(faulty.clone()).failure_threshold(1).or_error());
+    let limiter = Limiter::new("t", policy!("5/1h"), Arc::clone(&store) as SharedStore);
+    faulty.set(Does::Hang);
+    for (millis, opens) in [(20, false), (20, false), (999, true)] {
+        let mut call = AllOf::new().timeout(Duration::from_millis(millis)).with(limiter.acquire("key"));
+        assert_eq!(call.decide().await.unwrap_err().kind(), ErrorKind::Timeout);
+        assert_eq!(store.store().is_open(), opens, "{millis} ms");
     }
 }
 
