@@ -9,9 +9,12 @@ use limiter_memory::MemoryStore;
 
 use crate::rules::{Rule, Rules};
 
+/// Longer texts stand out of their columns.
+const MAX_WIDTH: usize = 80;
 const HEADINGS: [&str; 4] = ["domain", "rule", "limit", "place"];
 
-/// Prints the rules of `path` to `out`. Returns whether there are no errors; prints them to `errors` otherwise.
+/// Prints the rules of `path` to `out`, and warnings to `errors`. Returns whether there are no errors; prints them to `errors`
+/// otherwise.
 ///
 /// # Errors
 /// If something cannot be printed.
@@ -24,9 +27,12 @@ pub fn check(path: &Path, out: &mut impl Write, errors: &mut impl Write) -> io::
             return Ok(false);
         }
     };
+    for warning in rules.warnings() {
+        writeln!(errors, "warning: {warning}")?;
+    }
     let rows: Vec<[String; 4]> =
         [HEADINGS.map(str::to_owned)].into_iter().chain(rules.iter().map(|rule| row(rule))).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0).min(MAX_WIDTH);
     let [domain_width, rule_width, limit_width] = [0, 1, 2].map(width);
     for [domain, rule, limit, place] in &rows {
         writeln!(out, "{domain:<domain_width$}  {rule:<rule_width$}  {limit:<limit_width$}  {place}")?;

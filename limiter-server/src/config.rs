@@ -1,5 +1,7 @@
 //! The files of a configuration, the places in them, and what is wrong there.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, fs, io};
@@ -36,38 +38,72 @@ impl std::error::Error for Errors {}
 /// The name and the content of a file, or why it cannot be read.
 pub(crate) type File = Result<(String, Vec<u8>), String>;
 
-/// Reads a file, or all files of a folder whose names end in `.yaml` or `.yml`, in the order of their names.
-pub(crate) fn files(path: &Path) -> Vec<File> {
-    let failed = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
-    let read = |file: PathBuf| match fs::read(&file) {
-        Ok(bytes) => Ok((file.display().to_string(), bytes)),
-        Err(error) => Err(failed(&file, error)),
-    };
-    match paths(path) {
-        Ok(files) => files.into_iter().map(read).collect(),
-        Err(error) => vec![Err(failed(path, error))],
+/// The paths of a configuration: the files that are read, and what else its folder holds.
+#[derive(Default)]
+pub(crate) struct Paths {
+    files: Vec<PathBuf>,
+    pub(crate) ignored: Vec<PathBuf>,
+}
+
+impl Paths {
+    /// Lists a file, or a folder: the files whose names end in `.yaml` or `.yml`, in the order of their names. Hidden files are
+    /// neither read nor listed. Follows symbolic links, because Kubernetes mounts files as links.
+    pub(crate) fn list(path: &Path) -> Result<Self, String> {
+        Self::find(path).map_err(|error| failed(path, &error))
+    }
+
+    fn find(path: &Path) -> io::Result<Self> {
+        let mut paths = Self::default();
+        if !fs::metadata(path)?.is_dir() {
+            paths.files.push(path.to_owned());
+            return Ok(paths);
+        }
+        for entry in fs::read_dir(path)? {
+            let file = entry?.path();
+            let is_yaml = file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+            let is_hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+            // Reading a pipe would wait for its other end.
+            let is_other = file.metadata().is_ok_and(|found| !found.is_file());
+            match is_yaml && !is_other {
+                _ if is_hidden => {}
+                true => paths.files.push(file),
+                false => paths.ignored.push(file),
+            }
+        }
+        paths.files.sort();
+        paths.ignored.sort();
+        if paths.files.is_empty() {
+            return Err(io::Error::other("the folder has no file *.yaml or *.yml"));
+        }
+        Ok(paths)
+    }
+
+    /// Reads the files.
+    pub(crate) fn read(&self) -> impl Iterator<Item = File> {
+        self.files.iter().map(|file| match fs::read(file) {
+            Ok(bytes) => Ok((file.display().to_string(), bytes)),
+            Err(error) => Err(failed(file, &error)),
+        })
     }
 }
 
-/// Lists the files of a folder. Follows symbolic links, because Kubernetes mounts files as links.
-fn paths(path: &Path) -> io::Result<Vec<PathBuf>> {
-    if !fs::metadata(path)?.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let mut files = Vec::new();
-    for entry in fs::read_dir(path)? {
-        let file = entry?.path();
-        let is_yaml = file.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-        let is_hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        // Reading a pipe would wait for its other end.
-        let is_other = file.metadata().is_ok_and(|found| !found.is_file());
-        if is_yaml && !is_hidden && !is_other {
-            files.push(file);
+/// Returns a number that changes with each of these files, and with those of each of these folders. Reads none of them.
+pub(crate) fn stamp(paths: &[PathBuf]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for path in paths {
+        let listed = Paths::list(path);
+        listed.as_ref().map(|paths| &paths.ignored).hash(&mut hasher);
+        for file in listed.iter().flat_map(|paths| &paths.files) {
+            let found = fs::metadata(file).map(|found| {
+                let (changed, modified) = ((found.ctime(), found.ctime_nsec()), (found.mtime(), found.mtime_nsec()));
+                (found.dev(), found.ino(), found.size(), changed, modified)
+            });
+            (file, found.ok()).hash(&mut hasher);
         }
     }
-    files.sort();
-    if files.is_empty() {
-        return Err(io::Error::other("the folder has no file *.yaml or *.yml"));
-    }
-    Ok(files)
+    hasher.finish()
+}
+
+fn failed(path: &Path, error: &io::Error) -> String {
+    format!("{}: {error}", path.display())
 }

@@ -14,6 +14,7 @@ use tonic::{Code, Request, Response, Status};
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_reflection::server::Builder;
 
+use crate::http::MAX_MESSAGE;
 use crate::metrics::Interface;
 use crate::proto::{DESCRIPTORS, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer};
 use crate::service::{Failure, Service};
@@ -74,7 +75,8 @@ pub(crate) fn routes(service: Arc<Service>, health: HealthServer<impl Health>) -
         own.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     // Older clients ask by the alpha version.
-    let routes = Routes::new(RateLimitServiceServer::new(Grpc::new(service))).add_service(health);
+    let decisions = RateLimitServiceServer::new(Grpc::new(service)).max_decoding_message_size(MAX_MESSAGE);
+    let routes = Routes::new(decisions).add_service(health);
     let routes = routes.add_service(reflection().build_v1()?).add_service(reflection().build_v1alpha()?);
     let undecodable = Interface::undecodable();
     Ok(routes

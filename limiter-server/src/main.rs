@@ -28,7 +28,11 @@ fn run() -> anyhow::Result<ExitCode> {
             let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
             // A line that cannot be written is lost; reporting that would panic.
             log.with_ansi(io::stderr().is_terminal()).log_internal_errors(false).init();
-            tokio::runtime::Runtime::new()?.block_on(limiter_server::run::run(&serve))?;
+            let runtime = tokio::runtime::Runtime::new()?;
+            let ended = runtime.block_on(limiter_server::run::run(&serve));
+            // A reading of a folder over the network may hang.
+            runtime.shutdown_background();
+            ended?;
             Ok(ExitCode::SUCCESS)
         }
         (None, None) => Ok(ExitCode::from(2)),

@@ -1,6 +1,5 @@
 //! The command line.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -46,9 +45,9 @@ pub struct Serve {
     #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, default_value = "memory",
         value_parser = Location::parse)]
     pub store: Location,
-    /// The largest number of keys in memory [default: no bound]
-    #[arg(long, value_name = "N")]
-    pub max_keys: Option<usize>,
+    /// The largest number of keys in memory, the fallback's too. Beyond it the least used are evicted
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    pub max_keys: usize,
     /// Who decides while the store is down
     #[arg(long, value_enum, default_value_t)]
     pub on_outage: OnOutage,
@@ -63,14 +62,17 @@ pub struct Serve {
     #[arg(long, value_enum, default_value_t)]
     pub headers: Headers,
     /// The address of the gRPC listener. Port 0 chooses a free port
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
-    pub grpc: SocketAddr,
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, default_value = "127.0.0.1:8081")]
+    pub grpc: String,
     /// The address of the HTTP listener
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
-    pub http: SocketAddr,
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, default_value = "127.0.0.1:8080")]
+    pub http: String,
     /// The address of the admin listener: metrics, rules, resets and the page
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6070")]
-    pub admin: SocketAddr,
+    #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, default_value = "127.0.0.1:6070")]
+    pub admin: String,
+    /// The largest number of connections of each listener. Further ones are closed after a second, long enough for a health check
+    #[arg(long, value_name = "N", default_value_t = 4_000)]
+    pub max_connections: usize,
     /// A name by which clients reach the admin listener, besides IP addresses and localhost. Repeatable
     #[arg(long, value_name = "NAME")]
     pub admin_host: Vec<String>,
@@ -78,7 +80,8 @@ pub struct Serve {
     /// refuses resets
     #[arg(long, value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
-    /// The certificate chain in PEM, for TLS on the gRPC and the HTTP listener
+    /// The certificate chain in PEM, for TLS on the gRPC and the HTTP listener. The files of TLS are read again when they change, and
+    /// on SIGHUP
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// The private key of the certificate in PEM
@@ -87,6 +90,11 @@ pub struct Serve {
     /// The certificates in PEM that must have signed the clients' certificates, for mutual TLS
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub tls_client_ca: Option<PathBuf>,
+}
+
+fn host_and_port(text: &str) -> Result<String, String> {
+    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+    if matches!(port, Some(Ok(_))) { Ok(text.to_owned()) } else { Err("expected HOST:PORT".to_owned()) }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -6,16 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
-use notify::{PollWatcher, RecursiveMode, Watcher};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
-use crate::config::Errors;
+use crate::config::{self, Errors};
 use crate::rules::Rules;
 use crate::service::Service;
+use crate::tls::Tls;
 
 const RELOADS: &str = "limiter_server_config_reloads_total";
 const VALID: &str = "limiter_server_config_valid";
@@ -35,30 +34,22 @@ type Reading = Result<u64, Errors>;
 /// Reloads the rules of a service when the files at `path` change, and on SIGHUP. The future never ends; dropping it ends the watch.
 ///
 /// Looks at the files instead of asking the system for events, because symbolic links on the way to them may change, and
-/// network folders have no events. Errors are logged, and both outcomes are counted.
+/// network folders have no events. Reads only files that changed. Errors are logged, and both outcomes are counted.
 ///
 /// # Errors
-/// If the files cannot be watched, or SIGHUP cannot be received. Must be called within a tokio runtime.
+/// If SIGHUP cannot be received. Must be called within a tokio runtime.
 pub fn watch(path: PathBuf, service: Arc<Service>) -> io::Result<impl Future<Output = ()> + Send + 'static> {
     describe_counter!(RELOADS, Unit::Count, "Readings of a changed configuration, by result.");
     describe_gauge!(VALID, Unit::Count, "1 if the configuration as it is now has no errors, otherwise 0.");
     gauge!(VALID).set(1);
-    let hangups = signal(SignalKind::hangup())?;
-    let changed = Arc::new(Notify::new());
-    let noticed = Arc::clone(&changed);
-    let options = notify::Config::default().with_poll_interval(POLL).with_compare_contents(true);
-    let mut watcher = PollWatcher::new(move |_| noticed.notify_one(), options).map_err(io::Error::other)?;
-    watcher.watch(&path, RecursiveMode::NonRecursive).map_err(io::Error::other)?;
-    // The files may have changed since the service read them.
-    changed.notify_one();
-    Ok(run(path, service, changed, hangups, watcher))
+    Ok(run(Watch::new(vec![path.clone()])?, path, service))
 }
 
 /// Reads the configuration again whenever it may have changed. A reading that panics is tried again.
-async fn run(path: PathBuf, service: Arc<Service>, changed: Arc<Notify>, mut hangups: Signal, _watcher: PollWatcher) {
+async fn run(mut watch: Watch, path: PathBuf, service: Arc<Service>) {
     let mut last = Some(Ok(service.rules().fingerprint()));
     loop {
-        let forced = wait(&changed, &mut hangups).await;
+        let forced = watch.wait().await;
         let (path, service, before) = (path.clone(), Arc::clone(&service), last.take());
         match spawn_blocking(move || reload(&path, &service, before, forced)).await {
             Ok(reading) => last = Some(reading),
@@ -66,10 +57,29 @@ async fn run(path: PathBuf, service: Arc<Service>, changed: Arc<Notify>, mut han
                 gauge!(VALID).set(0);
                 error!("cannot read the configuration: {error}");
                 sleep(PAUSE).await;
-                changed.notify_one();
+                watch.last = None;
             }
         }
     }
+}
+
+/// Reloads TLS when its files change, and on SIGHUP. The future never ends.
+///
+/// # Errors
+/// Those of [`watch`].
+pub(crate) fn watch_tls(tls: Tls) -> io::Result<impl Future<Output = ()> + Send + 'static> {
+    let mut watch = Watch::new(tls.files())?;
+    Ok(async move {
+        loop {
+            watch.wait().await;
+            let tls = tls.clone();
+            match spawn_blocking(move || tls.reload()).await {
+                Ok(Ok(())) => info!("read the certificates of TLS"),
+                Ok(Err(error)) => error!("TLS stays as it was: {error:#}"),
+                Err(error) => error!("TLS stays as it was: {error}"),
+            }
+        }
+    })
 }
 
 /// Reads the configuration, and applies it if it differs from the last reading or if `forced`. Returns its fingerprint or its errors.
@@ -81,7 +91,8 @@ fn reload(path: &Path, service: &Service, last: Option<Reading>, forced: bool) -
     }
     gauge!(VALID).set(u8::from(read.is_ok()));
     let result = match &read {
-        Ok(_) => {
+        Ok(rules) => {
+            rules.warnings().for_each(|warning| warn!("{warning}"));
             info!("reloaded the configuration {}", path.display());
             "success"
         }
@@ -96,15 +107,43 @@ fn reload(path: &Path, service: &Service, last: Option<Reading>, forced: bool) -
     reading
 }
 
-/// Waits for a change and for quiet after it, or for SIGHUP. Returns whether it was SIGHUP.
-async fn wait(changed: &Notify, hangups: &mut Signal) -> bool {
-    let change = async {
-        changed.notified().await;
-        let quiet = async { while timeout(QUIET, changed.notified()).await.is_ok() {} };
-        let _ = timeout(MAX_WAIT, quiet).await;
-    };
-    tokio::select! {
-        Some(()) = hangups.recv() => true,
-        () = change => false,
+/// Notices changes of files, and SIGHUP.
+struct Watch {
+    paths: Vec<PathBuf>,
+    /// The stamp of the files. `None` at first, because they may have changed since they were read.
+    last: Option<u64>,
+    hangups: Signal,
+}
+
+impl Watch {
+    fn new(paths: Vec<PathBuf>) -> io::Result<Self> {
+        Ok(Self { paths, last: None, hangups: signal(SignalKind::hangup())? })
+    }
+
+    /// Waits for a change and for quiet after it, or for SIGHUP. Returns whether it was SIGHUP.
+    async fn wait(&mut self) -> bool {
+        let Self { paths, last, hangups } = self;
+        let change = async {
+            changed(paths, last).await;
+            let quiet = async { while timeout(QUIET, changed(paths, last)).await.is_ok() {} };
+            let _ = timeout(MAX_WAIT, quiet).await;
+        };
+        tokio::select! {
+            Some(()) = hangups.recv() => true,
+            () = change => false,
+        }
+    }
+}
+
+/// Waits until the files have another stamp.
+async fn changed(paths: &[PathBuf], last: &mut Option<u64>) {
+    loop {
+        let asked = paths.to_owned();
+        let stamp = spawn_blocking(move || config::stamp(&asked)).await.ok();
+        if stamp.is_some() && *last != stamp {
+            *last = stamp;
+            return;
+        }
+        sleep(POLL).await;
     }
 }

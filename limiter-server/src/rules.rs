@@ -1,7 +1,7 @@
 //! The rules: files in the format of Envoy's rate limit service, validated and compiled for lookups.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use limiter_core::{Error, KeyBuf, Limiter, Policy, SharedStore, policy};
 use limiter_tower::Names;
 
-use crate::config::{self, Errors, File, Place};
+use crate::config::{Errors, File, Paths, Place};
 use crate::proto::RateLimitUnit;
 
 mod key;
@@ -36,6 +36,7 @@ pub(crate) static OWN_LIMITS: [(RateLimitUnit, Policy); 6] = [
 pub struct Rules {
     domains: level::Map<Domain>,
     list: Vec<Arc<Rule>>,
+    ignored: Vec<PathBuf>,
     fingerprint: u64,
 }
 
@@ -52,7 +53,12 @@ impl Rules {
     /// # Errors
     /// All errors of all files.
     pub fn read(path: &Path, store: &SharedStore, before: Option<&Self>) -> Result<Self, Errors> {
-        Self::collect(config::files(path), store, before)
+        let paths = Paths::list(path).map_err(|error| Errors(vec![error]))?;
+        let mut rules = Self::collect(paths.read(), store, before)?;
+        let mut hasher = DefaultHasher::new();
+        (rules.fingerprint, &paths.ignored).hash(&mut hasher);
+        (rules.fingerprint, rules.ignored) = (hasher.finish(), paths.ignored);
+        Ok(rules)
     }
 
     /// Reads one file from memory. `file` names it in errors.
@@ -90,6 +96,11 @@ impl Rules {
         }
         rules.fingerprint = hasher.finish();
         if errors.is_empty() { Ok(rules) } else { Err(Errors(errors)) }
+    }
+
+    /// Returns a warning for each file and folder beside the files that is not read.
+    pub fn warnings(&self) -> impl Iterator<Item = String> {
+        self.ignored.iter().map(|path| format!("{}: is not read, expected a file *.yaml or *.yml", path.display()))
     }
 
     /// Returns a hash of the names and contents of the files.

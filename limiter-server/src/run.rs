@@ -21,12 +21,16 @@ use crate::proto::RateLimitServiceServer;
 use crate::rules::Rules;
 use crate::service::Service;
 use crate::store::Store;
-use crate::{admin, grpc, guard, http, metrics, page, reload, tls};
+use crate::tls::Tls;
+use crate::{admin, grpc, guard, http, metrics, page, reload};
 
 /// How long requests in progress may take after the server is told to stop.
 const GRACE: Duration = Duration::from_secs(8);
 /// How long the end of the server waits for refunds, and then for logs that are not carried over yet.
 const FLUSH: Duration = Duration::from_secs(1);
+
+/// The names whose health is asked for. `ratelimit` is that of Envoy's own service.
+const HEALTH: [&str; 3] = ["", <RateLimitServiceServer<Grpc> as tonic::server::NamedService>::NAME, "ratelimit"];
 
 /// A running server.
 #[derive(Debug)]
@@ -54,32 +58,40 @@ impl Server {
         metrics::install();
         let store = Store::open(&options.store, options.max_keys, options.on_outage)?;
         let rules = Rules::read(&options.config, store.shared(), None)?;
+        rules.warnings().for_each(|warning| tracing::warn!("{warning}"));
         let service = Service::new(rules, store, options.headers).with_unmatched(options.unmatched);
         let service = Arc::new(service.with_caller_timeout(options.caller_timeout));
         let about = page::About::new(options.store.name(), options.on_outage);
         let token = options.admin_token_file.as_deref().map(read_token).transpose()?;
 
         let (health, health_service) = health_reporter();
-        health.set_serving::<RateLimitServiceServer<Grpc>>().await;
+        for name in HEALTH {
+            health.set_service_status(name, ServingStatus::Serving).await;
+        }
         let for_grpc = grpc::routes(Arc::clone(&service), health_service)?;
         let for_http = http::routes(Arc::clone(&service));
         let for_admin = admin::routes(Arc::clone(&service)).merge(page::routes(Arc::clone(&service), about));
-        let for_admin = guard::guarded(
-            for_admin,
-            Guard::new(token.as_deref(), options.admin.ip().is_loopback(), &options.admin_host),
-        );
 
         let handles: [Handle<SocketAddr>; 3] = Default::default();
         let [stop_grpc, stop_http, stop_admin] = handles.clone();
-        let with_tls = |protocol| tls::config(options, protocol);
-        let (grpc, serve_grpc) =
-            listener::open(options.grpc, Protocol::Grpc, with_tls(Protocol::Grpc)?, for_grpc, stop_grpc).await?;
-        let (http, serve_http) =
-            listener::open(options.http, Protocol::Http, with_tls(Protocol::Http)?, for_http, stop_http).await?;
-        let (admin, serve_admin) = listener::open(options.admin, Protocol::Http, None, for_admin, stop_admin).await?;
-        let listeners = [serve_grpc, serve_http, serve_admin].into_iter().collect();
+        let (tls, seats) = (Tls::read(options)?, options.max_connections);
+        let with_tls = |protocol| tls.as_ref().and_then(|tls| tls.of(protocol));
+        let (grpc_socket, grpc) = listener::open(&options.grpc).await?;
+        let (http_socket, http) = listener::open(&options.http).await?;
+        let (admin_socket, admin) = listener::open(&options.admin).await?;
+        let guard = Guard::new(token.as_deref(), admin.ip().is_loopback(), &options.admin_host);
+        let for_admin = guard::guarded(for_admin, guard);
+        let listeners = [
+            listener::serve(grpc_socket, Protocol::Grpc, with_tls(Protocol::Grpc), for_grpc, stop_grpc, seats),
+            listener::serve(http_socket, Protocol::Http, with_tls(Protocol::Http), for_http, stop_http, seats),
+            listener::serve(admin_socket, Protocol::Http, None, for_admin, stop_admin, seats),
+        ];
+        let listeners = listeners.into_iter().collect();
         let mut background = JoinSet::new();
         background.spawn(reload::watch(options.config.clone(), Arc::clone(&service))?);
+        if let Some(tls) = tls {
+            background.spawn(reload::watch_tls(tls)?);
+        }
         background.spawn(metrics::upkeep());
         Ok(Self { grpc, http, admin, service, health, handles, listeners, _background: background })
     }
@@ -92,11 +104,11 @@ impl Server {
 
     /// Stops. Health turns to `NOT_SERVING`, and requests in progress may end within eight seconds.
     pub async fn stop(mut self) {
-        let names = ["", <RateLimitServiceServer<Grpc> as tonic::server::NamedService>::NAME];
-        for name in names {
+        self.service.stop();
+        for name in HEALTH {
             self.health.set_service_status(name, ServingStatus::NotServing).await;
         }
-        for name in names {
+        for name in HEALTH {
             // Ends the streams of those who watch.
             self.health.clear_service_status(name).await;
         }
@@ -123,6 +135,8 @@ fn read_token(file: &Path) -> anyhow::Result<String> {
 /// # Errors
 /// The errors of [`Server::start`].
 pub async fn run(options: &Serve) -> anyhow::Result<()> {
+    // Without a handler, SIGHUP would end the program until the configuration is watched.
+    let _hangups = signal(SignalKind::hangup())?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let server = Server::start(options).await?;
     for (name, address) in [("grpc", server.grpc), ("http", server.http), ("admin", server.admin)] {

@@ -15,6 +15,7 @@ use limiter_core::request::{AllOf, Background};
 use limiter_core::{Error, ErrorKind, KeyBuf, SharedStore};
 use limiter_tower::{HeaderFormat, RateLimitHeaders};
 use smallvec::SmallVec;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::config::Errors;
@@ -96,6 +97,7 @@ pub struct Service {
     /// Refunds that no response waits for.
     refunds: TaskTracker,
     background: Background,
+    stop: CancellationToken,
 }
 
 impl Service {
@@ -119,6 +121,7 @@ impl Service {
             detailed: Detailed::default(),
             caller_timeout: None,
             refunds,
+            stop: CancellationToken::new(),
             background: Background::new(move |refund| drop(tracker.spawn(refund))),
         }
     }
@@ -139,7 +142,10 @@ impl Service {
     ///
     /// A configuration with errors changes nothing; [`errors`](Self::errors) returns them until the next reload.
     pub fn reload(&self, rules: Result<Rules, Errors>) {
-        let errors = rules.map(|rules| self.rules.store(Arc::new(rules)));
+        let errors = rules.map(|rules| {
+            self.detailed.retain(&rules);
+            self.rules.store(Arc::new(rules));
+        });
         self.errors.store(errors.err().map(Arc::new));
     }
 
@@ -245,6 +251,16 @@ impl Service {
         }
         self.count_all(claims, admitted, spent);
         Ok(reply::new(claims, together.parts(), (admitted, spent), self.fields.as_ref()))
+    }
+
+    /// Ends all waits: the server stops.
+    pub(crate) fn stop(&self) {
+        self.stop.cancel();
+    }
+
+    /// Completes when the server stops.
+    pub(crate) async fn stopped(&self) {
+        self.stop.cancelled().await;
     }
 
     /// Waits for the refunds of earlier responses, but no longer than `timeout`.

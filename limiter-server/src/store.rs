@@ -90,8 +90,8 @@ impl Store {
     ///
     /// # Errors
     /// If the URL is malformed.
-    pub fn open(location: &Location, max_keys: Option<usize>, on_outage: OnOutage) -> anyhow::Result<Self> {
-        let memory = max_keys.map_or_else(MemoryStore::new, MemoryStore::with_max_keys);
+    pub fn open(location: &Location, max_keys: usize, on_outage: OnOutage) -> anyhow::Result<Self> {
+        let memory = MemoryStore::with_max_keys(max_keys);
         let url = match location {
             Location::Memory => return Self::in_memory(memory),
             Location::Redis(url) => url,

@@ -1,6 +1,6 @@
 //! TLS, and mutual TLS.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
@@ -15,11 +15,49 @@ use rustls::server::WebPkiClientVerifier;
 use crate::listener::Protocol;
 use crate::options::Serve;
 
-/// Returns the configuration of TLS for connections that speak `protocol`; `None` if the options have no certificate.
-///
-/// # Errors
-/// If a file cannot be read or does not fit the others.
-pub(crate) fn config(options: &Serve, protocol: Protocol) -> anyhow::Result<Option<RustlsConfig>> {
+/// TLS of the listeners, which follows its files.
+#[derive(Clone, Debug)]
+pub(crate) struct Tls {
+    options: Serve,
+    configs: [(Protocol, RustlsConfig); 2],
+}
+
+impl Tls {
+    /// Reads the files of TLS; `None` if the options name no certificate.
+    ///
+    /// # Errors
+    /// If a file cannot be read or does not fit the others.
+    pub(crate) fn read(options: &Serve) -> anyhow::Result<Option<Self>> {
+        let read = |protocol| Ok::<_, anyhow::Error>(config(options, protocol)?.map(RustlsConfig::from_config));
+        let (Some(http), Some(grpc)) = (read(Protocol::Http)?, read(Protocol::Grpc)?) else { return Ok(None) };
+        Ok(Some(Self { options: options.clone(), configs: [(Protocol::Http, http), (Protocol::Grpc, grpc)] }))
+    }
+
+    /// Returns the configuration of a listener.
+    pub(crate) fn of(&self, protocol: Protocol) -> Option<RustlsConfig> {
+        self.configs.iter().find(|(of, _)| *of == protocol).map(|(_, config)| config.clone())
+    }
+
+    /// Returns the files.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let Serve { tls_cert, tls_key, tls_client_ca, .. } = &self.options;
+        [tls_cert, tls_key, tls_client_ca].into_iter().flatten().cloned().collect()
+    }
+
+    /// Reads the files again, for new connections. Open ones stay.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read). TLS then stays as it was.
+    pub(crate) fn reload(&self) -> anyhow::Result<()> {
+        let Some(new) = Self::read(&self.options)? else { return Ok(()) };
+        for ((_, config), (_, new)) in self.configs.iter().zip(new.configs) {
+            config.reload_from_config(new.get_inner());
+        }
+        Ok(())
+    }
+}
+
+fn config(options: &Serve, protocol: Protocol) -> anyhow::Result<Option<Arc<ServerConfig>>> {
     let (Some(cert), Some(key)) = (&options.tls_cert, &options.tls_key) else { return Ok(None) };
     let provider = Arc::new(default_provider());
     let config = ServerConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions()?;
@@ -39,7 +77,7 @@ pub(crate) fn config(options: &Serve, protocol: Protocol) -> anyhow::Result<Opti
     let mut config =
         config.with_single_cert(certificates(cert)?, private).with_context(|| cert.display().to_string())?;
     config.alpn_protocols = vec![protocol.alpn().into()];
-    Ok(Some(RustlsConfig::from_config(Arc::new(config))))
+    Ok(Some(Arc::new(config)))
 }
 
 fn certificates(file: &Path) -> anyhow::Result<Vec<CertificateDer<'static>>> {

@@ -11,11 +11,12 @@ use http::{HeaderMap, StatusCode};
 use limiter_core::Error;
 use serde::de::DeserializeOwned;
 use serde_json::json;
+use tonic::Status;
 
 use crate::service::Failure;
 
-/// The largest body of a request.
-const MAX_BODY: usize = 4 << 20;
+/// The largest message, over gRPC too.
+pub(crate) const MAX_MESSAGE: usize = 1 << 20;
 /// How long a client may take to send a body.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -65,14 +66,22 @@ pub(crate) fn require_json(headers: &HeaderMap) -> Result<(), Refusal> {
 
 /// Reads a body as JSON, whatever its content type.
 pub(crate) async fn read<T: DeserializeOwned>(body: Body) -> Result<T, Refusal> {
-    let too_large = || Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("expected at most {MAX_BODY} bytes"));
+    let too_large = || Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("expected at most {MAX_MESSAGE} bytes"));
     let too_slow = || Refusal::new(StatusCode::REQUEST_TIMEOUT, format!("expected the body within {TIMEOUT:?}"));
-    if body.size_hint().lower() > MAX_BODY as u64 {
+    if body.size_hint().lower() > MAX_MESSAGE as u64 {
         return Err(too_large());
     }
-    let bytes = tokio::time::timeout(TIMEOUT, to_bytes(body, MAX_BODY)).await;
-    let bytes = bytes.map_err(|_| too_slow())?.map_err(|_| too_large())?;
+    let bytes = tokio::time::timeout(TIMEOUT, to_bytes(body, MAX_MESSAGE)).await;
+    let bytes = bytes.map_err(|_| too_slow())?.map_err(|error| match find_status(&error) {
+        Some(status) => Refusal::new(StatusCode::SERVICE_UNAVAILABLE, status.message()),
+        None => too_large(),
+    })?;
     serde_json::from_slice(&without_zero_fractions(&bytes)).map_err(Refusal::bad)
+}
+
+/// Returns why the [listener](crate::listener) refuses a body.
+fn find_status<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e Status> {
+    std::iter::successors(Some(error), |error| error.source()).find_map(|error| error.downcast_ref())
 }
 
 /// Returns JSON with `2` in place of `2.0`, which is an integer in the JSON form of proto3.

@@ -167,7 +167,7 @@ async fn ask(
             out
         }
         (Op::Status, _) => json!(limiter.status(key).await?),
-        _ => match decide(op, limiter, key, request, cost).await {
+        _ => match decide(service, op, limiter, key, request, cost).await {
             Ok(decision) => {
                 let mut out = json!(decision);
                 out["allowed"] = json!(count(decision.allowed()));
@@ -192,7 +192,14 @@ fn without_limiter(op: Op, allowed: bool) -> Value {
     }
 }
 
-async fn decide(op: Op, limiter: &Limiter, key: &KeyBuf, request: &ApiRequest, cost: u64) -> Result<Decision, Error> {
+async fn decide(
+    service: &Service,
+    op: Op,
+    limiter: &Limiter,
+    key: &KeyBuf,
+    request: &ApiRequest,
+    cost: u64,
+) -> Result<Decision, Error> {
     match op {
         Op::Peek => limiter.peek(key).cost(cost).await,
         Op::Record => {
@@ -200,11 +207,18 @@ async fn decide(op: Op, limiter: &Limiter, key: &KeyBuf, request: &ApiRequest, c
             if let Some(id) = request.id() { record.idempotency_key(id).await } else { record.await }
         }
         _ => {
-            let acquire = limiter.acquire(key).cost(cost);
-            let acquire = if let Some(id) = request.id() { acquire.idempotency_key(id) } else { acquire };
-            let acquire = acquire.within(Duration::from_millis(request.wait_ms.unwrap_or(0)));
+            let acquire = || {
+                let acquire = limiter.acquire(key).cost(cost);
+                if let Some(id) = request.id() { acquire.idempotency_key(id) } else { acquire }
+            };
             // A permit has a receipt with a resolution, too.
-            Ok(acquire.permit().await?.clone())
+            let waits = acquire().within(Duration::from_millis(request.wait_ms.unwrap_or(0))).permit();
+            let permit = tokio::select! {
+                biased;
+                permit = waits => permit?,
+                () = service.stopped() => acquire().permit().await?,
+            };
+            Ok(permit.clone())
         }
     }
 }

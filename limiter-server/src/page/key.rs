@@ -1,6 +1,7 @@
 //! What the page shows of one key, and how it unblocks the key.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
@@ -10,6 +11,8 @@ use futures_util::future::try_join_all;
 use limiter_core::{Error, LimitStatus, Limiter, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
 
 use crate::http::{Refusal, read};
 use crate::rules::Rule;
@@ -21,6 +24,11 @@ const STEPS: u32 = 48;
 const MAX_TRIED: usize = 10_000;
 /// The number of rules that a search tries at once.
 const TRIED_AT_ONCE: usize = 64;
+
+/// How long a search rests after each of these, because a store in memory never waits, and decisions come first.
+const PAUSE: Duration = Duration::from_millis(1);
+/// One search runs at a time.
+static SEARCH: Semaphore = Semaphore::const_new(1);
 
 /// A key of a rule.
 #[derive(Debug, Deserialize)]
@@ -88,10 +96,12 @@ pub(super) async fn find(
     State(service): State<Arc<Service>>,
     Query(Search { key }): Query<Search>,
 ) -> Result<Json<Vec<Value>>, Refusal> {
+    let _alone = SEARCH.acquire().await;
     let rules: Vec<Arc<Rule>> = service.rules().iter().take(MAX_TRIED).cloned().collect();
     let mut found = Vec::new();
     for rules in rules.chunks(TRIED_AT_ONCE) {
         found.extend(try_join_all(rules.iter().map(|rule| matching(rule, &key))).await?.into_iter().flatten());
+        sleep(PAUSE).await;
     }
     Ok(Json(found))
 }

@@ -39,6 +39,8 @@ impl Tree {
         let options = serde_saphyr::options! {
             // The reader reports duplicate keys, with all other errors.
             duplicate_keys: DuplicateKeyPolicy::PassThrough,
+            // As Envoy's service reads numbers: 010 is 8.
+            legacy_octal_numbers: true,
             non_finite_float_policy: NonFiniteFloatPolicy::AsString,
             // Reading is recursive. 16 descriptors nest 34 levels deep.
             budget: serde_saphyr::budget! { max_events: 20_000_000, max_nodes: 10_000_000, max_depth: 34 },

@@ -22,6 +22,7 @@ descriptors:
 - {key: a, rate_limit: {policy: '5/10s, 100/1h', counting: attempts}, shadow_mode: true}
 - {key: b, value: ä, rate_limit: {unlimited: true}, descriptors: [{key: c}]}
 - {key: b, rate_limit: {unit: day, requests_per_unit: 0}}
+- {key: c, rate_limit: {unit: day, requests_per_unit: 010}}
 ";
     fs::write(&path, valid).unwrap();
     let table = "\
@@ -30,6 +31,7 @@ d       a      5/10s, 100/1h, counting attempts, shadow mode  limits.yaml:3:3
 d       b=ä    unlimited                                      limits.yaml:4:3
 d       b=ä,c  exempt                                         limits.yaml:4:67
 d       b      deny                                           limits.yaml:5:3
+d       c      8/1d                                           limits.yaml:6:3
 ";
     let (passed, out, errors) = run(&path);
     assert_eq!((passed, &*out, &*errors), (true, table, ""));
@@ -38,4 +40,21 @@ d       b      deny                                           limits.yaml:5:3
     let (passed, out, errors) = run(&path);
     let first = "limits.yaml:2:36: expected `requests_per_unit`, `policy` or `unlimited: true`\nlimits.yaml:2:36: expected `unit`";
     assert!(!passed && out.is_empty() && errors.starts_with(first), "{errors}");
+}
+
+#[test]
+fn what_is_not_read_is_named_and_long_texts_are_printed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("conf.d");
+    fs::create_dir_all(path.join("more.yaml")).unwrap();
+    fs::create_dir(path.join("..data")).unwrap();
+    for file in ["a.yaml", "b.yaml~", "c", ".hidden"] {
+        let value = "x".repeat(65_536);
+        fs::write(path.join(file), format!("{{domain: d, descriptors: [{{key: k, value: {value}}}]}}")).unwrap();
+    }
+    let (passed, out, errors) = run(&path);
+    assert!(passed && out.len() > 65_536);
+    let ignored = ["b.yaml~", "c", "more.yaml"]
+        .map(|file| format!("warning: conf.d/{file}: is not read, expected a file *.yaml or *.yml\n"));
+    assert_eq!(errors, ignored.concat());
 }

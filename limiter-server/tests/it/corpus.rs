@@ -27,6 +27,11 @@ fn configs() {
 }
 
 #[test]
+fn headers() {
+    every_input("requests", properties::headers);
+}
+
+#[test]
 fn messages() {
     every_input("requests", properties::messages);
 }

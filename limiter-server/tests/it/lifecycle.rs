@@ -38,7 +38,8 @@ fn a_changed_configuration_applies_and_a_wrong_one_does_not() {
 
 #[test]
 fn the_counts_of_a_rule_end_with_it_and_those_of_overrides_have_a_label() {
-    let server = Server::start(CONFIG, &[]);
+    let config = CONFIG.replace("key: user", "key: user\n    detailed_metric: true");
+    let server = Server::start(&config, &[]);
     let own = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "none"}], "limit": {"requestsPerUnit": 1, "unit": "DAY"}}]}"#;
     let other = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
     assert_eq!([own, own, other, other].map(|body| server.post("/json", body).0), [200, 429, 200, 200]);
@@ -47,9 +48,12 @@ fn the_counts_of_a_rule_end_with_it_and_those_of_overrides_have_a_label() {
         server.metric(&format!("limiter_server_decisions_total{labels}"))
     };
     assert_eq!((allowed("user"), allowed("=override")), (Some(2.0), Some(1.0)));
+    let detailed =
+        || server.metric("limiter_server_detailed_decisions_total{domain=\"d\",key=\"user=ann\",outcome=\"allowed\"");
+    assert_eq!(detailed(), Some(2.0));
     std::fs::write(server.config(), CONFIG.replace("user", "customer")).unwrap();
     until("the new rule is there", || allowed("customer"));
-    assert_eq!((allowed("user"), allowed("=override")), (None, Some(1.0)));
+    assert_eq!((allowed("user"), allowed("=override"), detailed()), (None, Some(1.0), None));
     std::fs::write(server.config(), CONFIG).unwrap();
     until("the rule is back", || allowed("user"));
     assert_eq!(server.post("/json", other).0, 200);

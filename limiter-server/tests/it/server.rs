@@ -2,8 +2,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,15 +21,23 @@ pub(crate) struct Server {
     pub(crate) admin: SocketAddr,
     process: Child,
     folder: TempDir,
+    /// What it has logged.
+    log: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
     /// Starts a server with this configuration on free ports.
     pub(crate) fn start(config: &str, args: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("limits.yaml"), config).unwrap();
+        let path = folder.path().join("limits.yaml");
+        std::fs::write(&path, config).unwrap();
+        Self::start_with(&path, folder, args)
+    }
+
+    /// Starts a server with the configuration at `path`, which is in `folder`.
+    pub(crate) fn start_with(path: &Path, folder: TempDir, args: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_limiter-server"));
-        command.arg("--config").arg(folder.path().join("limits.yaml"));
+        command.arg("--config").arg(path);
         for listener in ["--grpc", "--http", "--admin"] {
             if !args.contains(&listener) {
                 command.args([listener, "127.0.0.1:0"]);
@@ -36,27 +45,45 @@ impl Server {
         }
         let mut process = command.args(args).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let written = Arc::clone(&log);
+        let note = move |line: String| {
+            eprintln!("{line}");
+            written.lock().unwrap().push(line);
+        };
         let mut next = |name: &str| loop {
             let line = lines.next().expect("the server ended").unwrap();
             if let Some(address) = line.strip_prefix(&format!("limiter-server: {name} ")) {
                 return address.parse().unwrap();
             }
-            eprintln!("{line}");
+            note(line);
         };
         let (grpc, http, admin) = (next("grpc"), next("http"), next("admin"));
         // What is not read would block the server at some time.
-        thread::spawn(move || lines.map_while(Result::ok).for_each(|line| eprintln!("{line}")));
-        Self { grpc, http, admin, process, folder }
+        thread::spawn(move || lines.map_while(Result::ok).for_each(note));
+        Self { grpc, http, admin, process, folder, log }
     }
 
     /// Returns a server that runs already.
     pub(crate) fn adopt(process: Child, folder: TempDir, [grpc, http, admin]: [SocketAddr; 3]) -> Self {
-        Self { grpc, http, admin, process, folder }
+        Self { grpc, http, admin, process, folder, log: Arc::default() }
     }
 
     /// Returns the path of the configuration.
     pub(crate) fn config(&self) -> PathBuf {
         self.folder.path().join("limits.yaml")
+    }
+
+    /// Returns how many logged lines contain `text`.
+    pub(crate) fn logged(&self, text: &str) -> usize {
+        self.log.lock().unwrap().iter().filter(|line| line.contains(text)).count()
+    }
+
+    /// Returns a number that the system knows of the process, from a file of `/proc`.
+    pub(crate) fn proc(&self, file: &str, name: &str) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/{file}", self.process.id())).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
     }
 
     /// Posts JSON to the HTTP listener.

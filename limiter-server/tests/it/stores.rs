@@ -133,6 +133,33 @@ fn a_redis_that_refuses_the_server_is_down() {
 }
 
 #[test]
+fn a_refused_login_is_an_outage_and_its_cause_is_logged_once() {
+    let redis = Redis::start().unwrap();
+    redis.expect_ok(&["ACL", "SETUSER", "app", "on", ">right", "~*", "+@all"]).unwrap();
+    let url = |login: &str, database: u8| redis.url().replace("//", &format!("//{login}@")) + &format!("/{database}");
+    for (store, cause) in [
+        (url("app:wrong", 0), "Password authentication failed"),
+        (url("nobody:x", 0), "Password authentication failed"),
+        (url("app:right", 99), "the store fails"),
+    ] {
+        let server = Server::start(CONFIG, &["--store", &store]);
+        until_away(&server, true);
+        assert_eq!(asked(&server, "ann"), [200, 200, 200, 429], "{cause}");
+        assert_eq!(server.logged("the store fails: "), 1);
+        assert!(server.logged(cause) > 0, "{cause}");
+    }
+    // The password is changed while the server runs, and later the server's again.
+    let server = Server::start(CONFIG, &["--store", &url("app:right", 0)]);
+    until_away(&server, false);
+    redis.expect_ok(&["ACL", "SETUSER", "app", "resetpass", ">other"]).unwrap();
+    redis.command(&["CLIENT", "KILL", "USER", "app"]).unwrap();
+    until_away(&server, true);
+    assert_eq!(asked(&server, "bob"), [200, 200, 200, 429]);
+    redis.expect_ok(&["ACL", "SETUSER", "app", ">right"]).unwrap();
+    until_away(&server, false);
+}
+
+#[test]
 fn a_cluster_is_a_store_too() {
     let cluster = Cluster::start().unwrap();
     let server = Server::start(CONFIG, &["--store", &cluster.url()]);
@@ -202,7 +229,8 @@ fn wrong_options_end_the_program() {
         (vec![], 2, "--config"),
         (vec!["--config", config, "--store", "http://x"], 2, "expected memory, or a URL that starts with redis://"),
         (vec!["--config", config, "--store", "redis://[x"], 1, "--store: "),
-        (vec!["--config", config, "--grpc", "nowhere"], 2, "--grpc"),
+        (vec!["--config", config, "--grpc", "nowhere"], 2, "expected HOST:PORT"),
+        (vec!["--config", config, "--grpc", ":8081"], 2, "expected HOST:PORT"),
         (vec!["--config", config, "--grpc", "192.0.2.1:1"], 1, "cannot listen on 192.0.2.1:1"),
         (vec!["--config", config, "--grpc", "127.0.0.1:0", "--http", &taken], 1, "Address already in use"),
         (vec!["--config", config, "--tls-cert", config], 2, "--tls-key"),
