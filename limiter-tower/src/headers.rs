@@ -139,16 +139,26 @@ impl RateLimitHeaders {
         self.make(&std::iter::once(seen), None)
     }
 
-    /// Writes the fields of several calls in their order, each with the names of its limiter's own policy, and `Retry-After` if a
-    /// wait is given: for servers that decide like the layer, with a [`AllOf`](limiter_core::AllOf).
-    pub fn write_all<'a, 'l: 'a>(
+    /// Visits the fields of several calls in their order, each with the names of its limiter's own policy, and `Retry-After` if a
+    /// wait is given: for servers that decide like the layer, with an [`AllOf`](limiter_core::AllOf). Each field is a name and a value.
+    pub fn visit_all<'a, 'l: 'a>(
         &self,
-        headers: &mut HeaderMap,
         calls: impl Iterator<Item = (&'a Names, &'a Part<'l, SharedStore>)> + Clone,
         retry_after: Option<Duration>,
+        mut visit: impl FnMut(&'static str, &str),
     ) {
-        self.of_calls(calls).append(headers);
-        add_retry_after(retry_after.map(|wait| ceil_secs(wait).max(1)), headers);
+        let seen = calls.filter_map(|(names, part)| Seen::of(names, part));
+        if self.form == Some(HeaderFormat::Structured) {
+            for (name, list) in [("ratelimit-policy", quotas(&seen)), ("ratelimit", self.remaining(&seen))] {
+                if let Some(list) = list.text() {
+                    visit(name, list);
+                }
+            }
+        }
+        self.numbers(&seen, |name, number| visit(name.as_str(), itoa::Buffer::new().format(number)));
+        if let Some(wait) = retry_after {
+            visit("retry-after", itoa::Buffer::new().format(ceil_secs(wait).max(1)));
+        }
     }
 
     pub(crate) fn of_calls<'a, 'l: 'a, S: WindowStore>(
@@ -173,25 +183,34 @@ impl RateLimitHeaders {
     fn make<'a>(&self, seen: &(impl Iterator<Item = Seen<'a>> + Clone), policy: Option<HeaderValue>) -> Values {
         let mut values = Values { on_redirects: self.on_redirects, ..Values::default() };
         if self.form == Some(HeaderFormat::Structured) {
-            let mut remaining = List::default();
-            for Seen { names, status, .. } in seen.clone() {
-                self.remaining_items(&mut remaining, &names.heads, status);
-            }
-            values.rate_limit = remaining.value();
-            values.policy = policy.or_else(|| {
-                let mut list = List::default();
-                seen.clone().for_each(|seen| seen.names.quotas.iter().for_each(|quota| list.item(quota)));
-                list.value()
-            });
+            values.rate_limit = self.remaining(seen).value();
+            values.policy = policy.or_else(|| quotas(seen).value());
         }
+        self.numbers(seen, |name, number| values.numbers.push((name, HeaderValue::from(number))));
+        values
+    }
+
+    /// Visits the fields of the older forms.
+    fn numbers<'a>(
+        &self,
+        seen: &(impl Iterator<Item = Seen<'a>> + Clone),
+        mut visit: impl FnMut(&'static HeaderName, u64),
+    ) {
         let separate = (self.form == Some(HeaderFormat::Separate)).then_some(ResetForm::SecondsFromNow);
         for (names, reset) in [(&SEPARATE, separate), (&X_RATE_LIMIT, self.x_rate_limit)] {
             let Some(reset) = reset else { continue };
             let Some((limit, at)) = binding(seen.clone()) else { break };
             let numbers = [limit.limit().max(), limit.remaining().min(self.max_remaining), reset.value(&limit, at)];
-            values.numbers.extend(names.iter().zip(numbers.map(HeaderValue::from)));
+            names.iter().zip(numbers).for_each(|(name, number)| visit(name, number));
         }
-        values
+    }
+
+    fn remaining<'a>(&self, seen: &(impl Iterator<Item = Seen<'a>> + Clone)) -> List {
+        let mut list = List::default();
+        for Seen { names, status, .. } in seen.clone() {
+            self.remaining_items(&mut list, &names.heads, status);
+        }
+        list
     }
 
     fn remaining_items(&self, out: &mut List, heads: &[String], status: &Status) {
@@ -222,6 +241,13 @@ impl ResetForm {
             Self::UnixTime => at.saturating_add(limit.reset_after()).as_micros().div_ceil(1_000_000),
         }
     }
+}
+
+/// Returns `RateLimit-Policy`.
+fn quotas<'a>(seen: &(impl Iterator<Item = Seen<'a>> + Clone)) -> List {
+    let mut list = List::default();
+    seen.clone().for_each(|seen| seen.names.quotas.iter().for_each(|quota| list.item(quota)));
+    list
 }
 
 /// What clients see of a call.

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use http::HeaderMap;
 use limiter_core::request::{Part, PartOutcome};
 use limiter_core::{Limit, LimitStatus, Name, SharedStore, Window};
 use limiter_tower::RateLimitHeaders;
@@ -144,10 +143,11 @@ fn headers(
 ) -> Vec<HeaderValue> {
     let calls = claims.iter().filter(|claim| claim.class != Class::Shadow);
     let calls = calls.filter_map(|claim| Some((claim.rule?.names()?, claim.part(parts)?)));
-    let mut out = HeaderMap::new();
-    fields.write_all(&mut out, calls, retry_after(claims, parts, spent));
-    let text = |value: &http::HeaderValue| value.to_str().unwrap_or_default().to_owned();
-    out.iter().map(|(key, value)| HeaderValue { key: key.as_str().to_owned(), value: text(value) }).collect()
+    let mut out = Vec::new();
+    fields.visit_all(calls, retry_after(claims, parts, spent), |key, value| {
+        out.push(HeaderValue { key: key.to_owned(), value: value.to_owned() });
+    });
+    out
 }
 
 /// Returns the longest wait of the rules that deny; `None` if no wait helps one of them.
