@@ -96,11 +96,12 @@ impl Store {
             Location::Memory => return Self::in_memory(memory),
             Location::Redis(url) => url,
         };
-        let redis = match RedisStore::builder().connect_lazy(url) {
-            Ok(redis) => redis,
+        let (url, metrics) = (url.clone(), Metrics::named("redis"));
+        let open = move || Ok(ObservedStore::new(RedisStore::builder().connect_lazy(&url)?, metrics.clone()));
+        let stack = match Refusals::new(open) {
+            Ok(store) => Stack::new(store),
             Err(error) => bail!("--store: {error}"),
         };
-        let stack = Stack::new(Refusals::new(ObservedStore::new(redis, Metrics::named("redis"))));
         let store = match on_outage {
             OnOutage::Fallback => {
                 let stack = Arc::new(stack.fallback(memory).on_outage(log));
@@ -123,8 +124,8 @@ impl Store {
     fn in_memory(store: MemoryStore) -> anyhow::Result<Self> {
         let (store, metrics) = (Arc::new(store), Metrics::named("memory"));
         let (sweeper, counted) = (Sweeper::start(&store, SWEEP)?, Arc::clone(&store));
+        let observed = Arc::new(ObservedStore::new(store, metrics.clone()));
         let report = Box::new(move || metrics.report_keys(counted.len()));
-        let observed = Arc::new(ObservedStore::new(store, metrics));
         Ok(Self { report, _sweeper: Some(sweeper), ..Self::over(observed) })
     }
 

@@ -1,27 +1,45 @@
 //! A store that refuses this server is down.
 
-use std::sync::{Mutex, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
+use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
 use limiter_core::store::{
     Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, async_trait,
 };
-use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
+use limiter_core::{Decision, Error, ErrorKind, WindowStore};
 
 /// Turns refusals into outages, and logs why calls fail.
 ///
 /// To a library, a wrong password is a mistake that no fallback should hide. A server that runs unattended must go on deciding
 /// when somebody rotates a password.
-#[derive(Debug)]
+///
+/// After a refusal, the store is opened again, at most once a second: a connection that was refused once stays refused.
 pub(super) struct Refusals<S> {
-    store: S,
-    /// Why the last call failed that did.
-    cause: Mutex<String>,
+    store: ArcSwap<S>,
+    open: Box<dyn Fn() -> Result<S, Error> + Send + Sync>,
+    state: Mutex<State>,
 }
 
+struct State {
+    /// Why the last call failed that did.
+    cause: String,
+    opened: Instant,
+}
+
+/// How long a store stays open at least.
+const LASTS: Duration = Duration::from_secs(1);
+
 impl<S> Refusals<S> {
-    pub(super) fn new(store: S) -> Self {
-        Self { store, cause: Mutex::default() }
+    /// Returns the store that `open` opens.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub(super) fn new(open: impl Fn() -> Result<S, Error> + Send + Sync + 'static) -> Result<Self, Error> {
+        let state = State { cause: String::new(), opened: Instant::now() };
+        Ok(Self { store: ArcSwap::from_pointee(open()?), open: Box::new(open), state: Mutex::new(state) })
     }
 
     fn note(&self, error: Error) -> Error {
@@ -33,43 +51,53 @@ impl<S> Refusals<S> {
             ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Configuration => {}
             _ => return error,
         }
-        let mut last = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
-        if *last != cause {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.cause != cause {
             tracing::warn!("the store fails: {cause}");
-            last.clone_from(&cause);
+            state.cause.clone_from(&cause);
         }
-        drop(last);
-        if error.kind() == ErrorKind::Configuration { Error::new(ErrorKind::Unavailable, cause) } else { error }
+        if error.kind() != ErrorKind::Configuration {
+            return error;
+        }
+        if state.opened.elapsed() > LASTS
+            && let Ok(store) = (self.open)()
+        {
+            self.store.store(Arc::new(store));
+            state.opened = Instant::now();
+        }
+        Error::new(ErrorKind::Unavailable, cause)
+    }
+}
+
+impl<S> fmt::Debug for Refusals<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refusals").finish_non_exhaustive()
     }
 }
 
 #[async_trait]
 impl<S: WindowStore> WindowStore for Refusals<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.store.apply(op).await.map_err(|error| self.note(error))
+        self.store.load_full().apply(op).await.map_err(|error| self.note(error))
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.store.settle(settlement).await.map_err(|error| self.note(error))
+        self.store.load_full().settle(settlement).await.map_err(|error| self.note(error))
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.store.reset(log).await.map_err(|error| self.note(error))
+        self.store.load_full().reset(log).await.map_err(|error| self.note(error))
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        self.store.apply_all(ops).await.map_err(|error| self.note(error))
+        self.store.load_full().apply_all(ops).await.map_err(|error| self.note(error))
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        self.store.try_decide(op, otherwise).map_err(|error| self.note(error))
-    }
-
-    fn timer(&self) -> Option<&dyn Timer> {
-        self.store.timer()
+        self.store.load().try_decide(op, otherwise).map_err(|error| self.note(error))
     }
 
     fn place(&self, log: LogKey<'_>) -> LogPlace {
-        self.store.place(log)
+        self.store.load().place(log)
     }
 }

@@ -1,12 +1,15 @@
 //! Counters, histograms and gauges of the `metrics` facade.
 
-#[cfg(feature = "outages")]
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use limiter_core::store::Op;
-use limiter_core::{Decision, Error, Name};
-use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use foldhash::fast::RandomState;
+use limiter_core::store::{Mode, Op};
+use limiter_core::{Decision, Error, Limit, Name, Policy};
+use metrics::{
+    Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
 
 use super::store::{Operation, StoreObserver};
 
@@ -42,10 +45,11 @@ pub(super) const CARRIED_DROPPED: &str = "limiter_carried_dropped_total";
 /// cannot choose a label.
 ///
 /// `docs/grafana/dashboard.json` in the repository is a dashboard of these metrics.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Metrics {
     store: &'static str,
     near_limit_percent: u8,
+    series: Arc<Series>,
 }
 
 impl Default for Metrics {
@@ -67,12 +71,12 @@ impl Metrics {
     #[must_use]
     pub fn named(store: impl Into<Name>) -> Self {
         describe();
-        Self { store: store.into().as_str(), near_limit_percent: 80 }
+        Self { store: store.into().as_str(), near_limit_percent: 80, series: Arc::default() }
     }
 
     /// Sets the usage, in percent of the limit, from which an admitted acquire counts as near the limit. Default: 80.
     #[must_use]
-    pub const fn near_limit_percent(mut self, percent: u8) -> Self {
+    pub fn near_limit_percent(mut self, percent: u8) -> Self {
         self.near_limit_percent = percent;
         self
     }
@@ -116,10 +120,51 @@ impl Metrics {
     }
 
     fn record(&self, operation: Operation<'_>, took: Duration) {
-        let limiter = operation.log.name.as_str();
-        histogram!(DURATION, "store" => self.store, "limiter" => limiter, "operation" => operation.verb).record(took);
+        let Operation { verb, log, .. } = operation;
+        let series = self.series.durations.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(series) = series.get(&(log.name, verb)) {
+            return series.record(took);
+        }
+        drop(series);
+        let series = histogram!(DURATION, "store" => self.store, "limiter" => log.name.as_str(), "operation" => verb);
+        series.record(took);
+        self.series.durations.write().unwrap_or_else(PoisonError::into_inner).insert((log.name, verb), series);
+    }
+
+    /// Counts a decision.
+    fn count(&self, metric: &'static str, op: &Op<'_>, limit: Limit, allowed: bool) {
+        let (key, name) = ((op.log.name, metric, op.mode, limit, allowed), op.log.name.as_str());
+        let counters = self.series.counters.read().unwrap_or_else(PoisonError::into_inner);
+        let mut known = counters.get(&key).into_iter().flatten();
+        if let Some((_, counter)) = known.find(|(policy, _)| policy == op.policy) {
+            return counter.increment(1);
+        }
+        drop(counters);
+        let policy = op.policy.name().map_or_else(|| op.policy.to_string(), str::to_owned);
+        let (store, limit, verb) = (self.store, limit.to_string(), Operation::of_op(op).verb);
+        let outcome = if allowed { "allowed" } else { "denied" };
+        let counter = match metric {
+            DECISIONS => counter!(DECISIONS, "store" => store, "limiter" => name, "policy" => policy, "limit" => limit,
+                "operation" => verb, "outcome" => outcome),
+            metric => counter!(metric, "store" => store, "limiter" => name, "policy" => policy, "limit" => limit),
+        };
+        counter.increment(1);
+        let mut counters = self.series.counters.write().unwrap_or_else(PoisonError::into_inner);
+        counters.entry(key).or_default().push((op.policy.clone(), counter));
     }
 }
+
+/// The series so far. Looking them up in a recorder formats and hashes their labels, which takes longer than a decision in memory.
+#[derive(Debug, Default)]
+struct Series {
+    durations: RwLock<Map<(Name, &'static str), Histogram>>,
+    counters: RwLock<Map<CounterKey, Vec<(Policy, Counter)>>>,
+}
+
+type Map<K, V> = HashMap<K, V, RandomState>;
+
+/// A limiter, a metric, a verb, the limit that decided, and whether it allowed.
+type CounterKey = (Name, &'static str, Mode, Limit, bool);
 
 impl StoreObserver for Metrics {
     fn decided(&self, op: &Op<'_>, decision: &Decision, took: Duration) {
@@ -128,18 +173,11 @@ impl StoreObserver for Metrics {
         if op.is_status {
             return;
         }
-        let (store, limiter, verb) = (self.store, op.log.name.as_str(), operation.verb);
-        let policy = op.policy.name().map_or_else(|| op.policy.to_string(), str::to_owned);
-        let limit = decision.limit().to_string();
-        if decision.allowed() && verb == "acquire" && self.is_near_limit(decision) {
-            let (policy, limit) = (policy.clone(), limit.clone());
-            counter!(NEAR_LIMIT, "store" => store, "limiter" => limiter, "policy" => policy, "limit" => limit)
-                .increment(1);
+        let (limit, allowed) = (decision.limit(), decision.allowed());
+        if allowed && op.mode == Mode::Acquire && self.is_near_limit(decision) {
+            self.count(NEAR_LIMIT, op, limit, allowed);
         }
-        let outcome = if decision.allowed() { "allowed" } else { "denied" };
-        counter!(DECISIONS, "store" => store, "limiter" => limiter, "policy" => policy, "limit" => limit,
-            "operation" => verb, "outcome" => outcome)
-        .increment(1);
+        self.count(DECISIONS, op, limit, allowed);
     }
 
     fn changed(&self, operation: Operation<'_>, _: bool, took: Duration) {

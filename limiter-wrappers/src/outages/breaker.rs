@@ -144,10 +144,18 @@ impl<S: WindowStore> CircuitBreaker<S> {
         self.shared.healthy.store(nodes.values().all(|state| state.failures == 0), Ordering::Release);
     }
 
-    async fn guarded<T>(&self, log: LogKey<'_>, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    async fn guarded<T>(
+        &self,
+        log: LogKey<'_>,
+        timeout: Option<Duration>,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
         self.admit(log, true)?;
         let answer = call.await;
-        self.note(log, &answer);
+        let is_hurried = timeout.is_some_and(|timeout| timeout < HURRY);
+        if !(is_hurried && answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Timeout)) {
+            self.note(log, &answer);
+        }
         answer
     }
 }
@@ -155,26 +163,20 @@ impl<S: WindowStore> CircuitBreaker<S> {
 #[async_trait]
 impl<S: WindowStore> WindowStore for CircuitBreaker<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.admit(op.log, true)?;
-        let answer = self.store.apply(op).await;
-        let is_hurried = op.timeout.is_some_and(|timeout| timeout < HURRY);
-        if !(is_hurried && answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Timeout)) {
-            self.note(op.log, &answer);
-        }
-        answer
+        self.guarded(op.log, op.timeout, self.store.apply(op)).await
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.guarded(settlement.log, self.store.settle(settlement)).await
+        self.guarded(settlement.log, None, self.store.settle(settlement)).await
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.guarded(log, self.store.reset(log)).await
+        self.guarded(log, None, self.store.reset(log)).await
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
         let Some(first) = ops.first() else { return self.store.apply_all(ops).await };
-        self.guarded(first.op.log, self.store.apply_all(ops)).await
+        self.guarded(first.op.log, first.op.timeout, self.store.apply_all(ops)).await
     }
 
     /// Also responds immediately while it is open.

@@ -14,13 +14,13 @@ use serde_json::Value;
 fn emitted() -> BTreeMap<String, BTreeSet<String>> {
     let metrics = metrics_of(|| {
         let metrics = Metrics::new();
-        traffic(&Limiter::new("search", policy!("5/10s"), ObservedStore::new(MemoryStore::new(), metrics)));
+        traffic(&Limiter::new("search", policy!("5/10s"), ObservedStore::new(MemoryStore::new(), metrics.clone())));
         metrics.report_keys(1);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             let remote = Faulty::default();
             remote.set(Does::Corrupt);
-            let limiter = Limiter::new("search", policy!("5/10s"), ObservedStore::new(remote.clone(), metrics));
+            let limiter = Limiter::new("search", policy!("5/10s"), ObservedStore::new(remote.clone(), metrics.clone()));
             limiter.acquire("key").await.unwrap_err();
             Stack::new(remote).fallback(MemoryStore::new()).report(&metrics);
         });

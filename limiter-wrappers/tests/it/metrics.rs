@@ -44,7 +44,7 @@ fn shown(run: impl FnOnce()) -> Vec<String> {
 fn decisions_are_counted_by_policy_limit_and_outcome_without_keys() {
     let metrics = shown(|| {
         let metrics = Metrics::new();
-        let store = Arc::new(ObservedStore::new(MemoryStore::new(), metrics));
+        let store = Arc::new(ObservedStore::new(MemoryStore::new(), metrics.clone()));
         traffic(&Limiter::new("search", policy!("5/10s"), store.clone()));
         metrics.report_keys(store.store().len());
     });
@@ -134,7 +134,7 @@ fn a_stack_reports_its_state() {
     assert_eq!(state(&fallback), format!("breaker_open 1, {}{}", carried(1, 5), out(0)));
     runtime.block_on(tokio::time::advance(Duration::from_secs(7)));
     assert_eq!([state(&open), state(&closed)], [(); 2].map(|()| format!("breaker_open 1, {}", out(7))));
-    assert_eq!(state(&ObservedStore::new(error.clone(), metrics)), "breaker_open 1");
+    assert_eq!(state(&ObservedStore::new(error.clone(), metrics.clone())), "breaker_open 1");
 
     remote.set(Does::Answer);
     for _ in 0..2 {
