@@ -17,7 +17,7 @@ use crate::outages::{CircuitBreaker, Failsafe, Fallback};
 ///
 /// let (inner, outer) = (Metrics::named("redis"), Metrics::named("stack"));
 /// let stack = Stack::new(ObservedStore::new(redis, inner)).fallback(MemoryStore::new());
-/// let store = ObservedStore::new(stack, outer);
+/// let store = ObservedStore::new(stack, outer.clone());
 /// store.report(&outer);
 /// ```
 pub trait Report {
