@@ -1,4 +1,4 @@
-//! The figures of one run as JSON: `benches/results/<processor family>/<group>.json`. All documents are rendered from these.
+//! The figures of one run as JSON: `benches/results/<CPU family>/<group>.json`. All documents are rendered from these.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ pub(crate) fn put(figures: &mut Figures, who: &str, measure: &str, figure: f64) 
 /// The figures of a run, by scenario.
 pub type Results = BTreeMap<String, Figures>;
 
-/// Scenarios that are measured together, into a record for every processor family.
+/// Scenarios that are measured together, into a record for every CPU family.
 #[derive(Clone, Copy, Debug, PartialEq, ValueEnum)]
 pub enum Group {
     /// Decisions in memory: time, over-admission, bytes, and a flood of keys.
@@ -47,7 +47,7 @@ impl Group {
 /// The figures of a run, and their origin. A scenario whose workload changes needs a new name.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Record {
-    /// The processor, its hardware threads and the operating system.
+    /// The CPU, its hardware threads and the operating system.
     pub machine: String,
     /// The versions of the measured crates, and of the server.
     pub versions: String,
@@ -77,13 +77,13 @@ impl Record {
         Some(self.nanos(scenario, who)? / self.nanos(scenario, other)?)
     }
 
-    /// Returns the maker of the processor: the first word of its name.
+    /// Returns the maker of the CPU: the first word of its name.
     #[must_use]
     pub fn family(&self) -> &str {
         self.machine.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default()
     }
 
-    /// Reads the records of a group, one for each processor family, in alphabetical order.
+    /// Reads the records of a group, one for each CPU family, in alphabetical order.
     pub(crate) fn load_all(group: Group, workspace: &Path) -> Result<Vec<Self>> {
         let mut records = Vec::new();
         for family in fs::read_dir(workspace.join(RESULTS)).with_context(|| format!("cannot list {RESULTS}"))? {
@@ -98,7 +98,7 @@ impl Record {
         Ok(records)
     }
 
-    /// Writes the record to the file of its group and processor family.
+    /// Writes the record to the file of its group and CPU family.
     ///
     /// # Errors
     /// If the file cannot be written.

@@ -1,5 +1,5 @@
 //! The documents that show figures. A page is written by hand, except for the sections between two comments, which are
-//! rendered from the records of all processor families.
+//! rendered from the records of all CPU families.
 
 mod memory;
 mod readme;

@@ -1,4 +1,4 @@
-//! `limiter-server` beside a tonic service that always answers OK: the same messages and client, in one process.
+//! `limiter-server` compared with a tonic service that always answers OK: the same messages and client, in one process.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -139,7 +139,7 @@ fn configuration(rules: usize) -> String {
     text
 }
 
-/// A server on a thread of its own, so that its processor time is known. Stops when dropped.
+/// A server on a thread of its own, so that its CPU time is known. Stops when dropped.
 struct Process {
     address: SocketAddr,
     /// The thread's file of times.
@@ -169,7 +169,7 @@ impl Process {
         Ok(Self { address, times, _stop: stop })
     }
 
-    /// Returns the processor time that the server's thread has taken, in µs.
+    /// Returns the CPU time that the server's thread has taken, in µs.
     fn processor(&self) -> Result<f64> {
         let times = fs::read_to_string(&self.times)?;
         let nanos: f64 = times.split(' ').next().unwrap_or_default().parse()?;

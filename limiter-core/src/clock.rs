@@ -13,7 +13,7 @@ use crate::time::Timestamp;
 pub trait Clock: Debug + Send + Sync + 'static {
     /// Returns the current time.
     ///
-    /// The clock may step back. An operation then happens at the time of its log's newest entry, so a step back frees nothing.
+    /// The clock may step back. An operation then happens at the time of its log's newest entry, so a step back releases nothing.
     fn now(&self) -> Timestamp;
 
     /// Returns the timer that sleeps by this clock.

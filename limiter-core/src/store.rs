@@ -197,7 +197,7 @@ pub trait SyncStore: WindowStore {
         Ok(decide(&op, self.apply_now(&op)))
     }
 
-    /// Prepares for operations on these logs, which follow at once: a store may read them so that their cache misses overlap.
+    /// Prepares for operations on these logs, which follow immediately: a store may read them so that their cache misses overlap.
     ///
     /// Has no visible effect. Default: does nothing.
     fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {

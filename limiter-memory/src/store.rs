@@ -147,7 +147,7 @@ impl MemoryStore {
         }
     }
 
-    /// Not inlined: a key in a shard waits for memory, beside which a call costs nothing.
+    /// Not inlined: a key in a shard waits for memory, compared with which a call costs nothing.
     #[inline(never)]
     fn run_in_shard<A: Answer>(&self, slot: Option<Guard<'_, DirectSlot>>, hash: u64, op: Op<'_>) -> A {
         let found = self.placement.find_in_shard(slot, hash, op.log.name.id(), op.log.key);

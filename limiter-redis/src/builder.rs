@@ -157,7 +157,7 @@ impl RedisStoreBuilder {
         Ok(self.store(connection, keys))
     }
 
-    /// Returns a store that connects to a URL with its first operation, so that a service can start while Redis is away.
+    /// Returns a store that connects to a URL with its first operation, so that a service can start while Redis is down.
     ///
     /// Call this within a tokio runtime. [`connect`](Self::connect) lists the URLs.
     ///

@@ -85,7 +85,7 @@ impl<C: Refresh> Drop for RefreshOnDrop<'_, C> {
     }
 }
 
-/// Asks all servers at once, and returns the first answer within this time.
+/// Asks all servers concurrently, and returns the first answer within this time.
 pub(crate) async fn first_answer<T: Send + 'static>(
     limit: Duration,
     servers: impl Iterator<Item: Future<Output = RedisResult<T>> + Send + 'static>,

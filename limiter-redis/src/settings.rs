@@ -22,7 +22,7 @@ impl Timeouts {
         settings
     }
 
-    /// Returns the settings of a connection that reconnects. A refused connection fails the operation at once; the next
+    /// Returns the settings of a connection that reconnects. A refused connection fails the operation immediately; the next
     /// operation tries again.
     pub(crate) fn manager_config(self) -> ConnectionManagerConfig {
         ConnectionManagerConfig::new()

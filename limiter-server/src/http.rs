@@ -45,7 +45,7 @@ async fn json(State(http): State<Arc<Http>>, body: Body) -> Result<Response, Ref
     Ok((status, Json(answer)).into_response())
 }
 
-/// Answers 200 also while the store is away, because the outage choice serves then.
+/// Answers 200 also while the store is down, because the outage choice serves then.
 async fn health(State(http): State<Arc<Http>>) -> &'static str {
-    if http.service.store().is_away() { "OK, store away\n" } else { "OK\n" }
+    if http.service.store().is_away() { "OK, store down\n" } else { "OK\n" }
 }

@@ -53,7 +53,7 @@ impl Server {
     /// Opens the listeners and serves. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// If the configuration, an address or a file is wrong. The store may be away.
+    /// If the configuration, an address or a file is wrong. The store may be down.
     pub async fn start(options: &Serve) -> anyhow::Result<Self> {
         metrics::install();
         let store = Store::open(&options.store, options.max_keys, options.on_outage)?;

@@ -15,7 +15,7 @@ use limiter_wrappers::{Failsafe, Fallback, Guarded, Outage, Stack};
 
 use self::refusals::Refusals;
 
-/// What answers requests while the store is away.
+/// What answers requests while the store is down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum OnOutage {
     /// A store in memory limits, and its charges are carried over afterwards.
@@ -68,7 +68,7 @@ impl Location {
 /// What [`OnOutage::Fallback`] is made of.
 type Recommended = Fallback<Guarded<Refusals<ObservedStore<RedisStore, Metrics>>>, MemoryStore>;
 
-/// The nodes that have failed since the start, and whether each is away now.
+/// The nodes that have failed since the start, and whether each is down now.
 type Nodes = Vec<(Option<Arc<str>>, bool)>;
 
 /// The store of all rules.
@@ -80,13 +80,13 @@ pub struct Store {
     _sweeper: Option<Sweeper>,
 }
 
-/// How often an idle memory store frees what has expired.
+/// How often an idle memory store removes expired logs.
 const SWEEP: Duration = Duration::from_secs(60);
-/// How often the store is asked when no request asks it, to notice that it is away or back.
+/// How often the store is asked when no request asks it, to notice that it is down or back.
 const PROBE: Duration = Duration::from_secs(1);
 
 impl Store {
-    /// Opens the store. Redis is connected to in the background, so it may be away.
+    /// Opens the store. Redis is connected to in the background, so it may be down.
     ///
     /// # Errors
     /// If the URL is malformed.
@@ -115,7 +115,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Returns a store that is never away.
+    /// Returns a store that is never down.
     #[must_use]
     pub fn over(shared: SharedStore) -> Self {
         Self { shared, nodes: Box::new(Vec::new), report: Box::new(|| {}), fallback: None, _sweeper: None }
@@ -142,13 +142,13 @@ impl Store {
         &self.shared
     }
 
-    /// Returns whether the store or one of its nodes is away, so that the outage choice answers.
+    /// Returns whether the store or one of its nodes is down, so that the outage choice answers.
     #[must_use]
     pub fn is_away(&self) -> bool {
         (self.nodes)().iter().any(|(_, is_away)| *is_away)
     }
 
-    /// Returns the names of the nodes that are away. None has a name unless the store is a Redis Cluster.
+    /// Returns the names of the nodes that are down. None has a name unless the store is a Redis Cluster.
     #[must_use]
     pub fn nodes_away(&self) -> Vec<Arc<str>> {
         (self.nodes)().into_iter().filter(|(_, is_away)| *is_away).filter_map(|(node, _)| node).collect()

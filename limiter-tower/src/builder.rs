@@ -36,7 +36,7 @@ impl<R> LayerBuilder<R> {
     /// over, so a request is answered in time, however many rules it meets. A store that ignores its share counts as failed
     /// after the timeout.
     ///
-    /// A store in memory answers at once and needs no timer. Any other one needs the [timer](Self::timer).
+    /// A store in memory answers immediately and needs no timer. Any other one needs the [timer](Self::timer).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.rules.timeout = timeout;
         self
@@ -44,7 +44,7 @@ impl<R> LayerBuilder<R> {
 
     /// Sets the timer of the timeout and of waiting. Default: tokio's with the feature `tokio` and in a tokio runtime.
     ///
-    /// Without a timer, a store that does not answer at once has failed, and a request that does not fit at once is refused.
+    /// Without a timer, a store that has to wait has failed, and a request that does not fit immediately is refused.
     pub fn timer(mut self, timer: impl Timer) -> Self {
         self.rules.timer = Some(Arc::new(timer));
         self

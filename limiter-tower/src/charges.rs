@@ -33,7 +33,7 @@ impl Charges {
     /// Returns a guard that settles each charge when it is dropped, at the units that `cost` then returns for it.
     ///
     /// For a streamed response, whose cost is known only bit by bit: the body owns the guard, and drops it after the last part or
-    /// when the client goes away. A charge that has expired by then is recorded, as by
+    /// when the client disconnects. A charge that has expired by then is recorded, as by
     /// [`Permit::settle_or_record`](limiter_core::Permit::settle_or_record). The settlements run where
     /// [refunds](crate::LayerBuilder::refund_in) do. If the store fails, the charge stays.
     ///

@@ -37,7 +37,7 @@ use crate::service::LimitService;
 /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(LimitLayer::new([rule], closed));
 /// ```
 ///
-/// # When the client goes away
+/// # When the client disconnects
 /// A request that is dropped while its handler runs stays charged, because the work may have been done; see
 /// [`Rule::refund_abandoned`]. One that is dropped while the store is asked is [refunded](LayerBuilder::refund_in). The charge of a
 /// single rule under a limit with a [resolution](limiter_core::Limit::resolution) stays then, unless something may settle it.

@@ -177,7 +177,7 @@ impl Rule {
         self
     }
 
-    /// Refunds the charge if the client goes away before the response's head is known. Default: the charge stays, because
+    /// Refunds the charge if the client disconnects before the response's head is known. Default: the charge stays, because
     /// the work may have been done.
     ///
     /// The refund runs as a task of the tokio runtime. It is lost if the process ends or the store fails; the charge then stays

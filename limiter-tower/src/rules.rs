@@ -194,7 +194,7 @@ impl Rules {
                 (Some(settle), Some(PartOutcome::Charged(_)), Some(head)) => settle(head),
                 _ => ActualCost::AsCharged,
             };
-            // A refund is made even if the client goes away while it is under way.
+            // A refund is made even if the client disconnects while it is under way.
             part.set_keep_charge(cost != ActualCost::Nothing);
             if cost == ActualCost::Units(part.cost()) { ActualCost::AsCharged } else { cost }
         };

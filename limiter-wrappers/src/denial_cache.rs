@@ -8,7 +8,7 @@
 //! The time that a cached decision reports counts from `received`. It lags behind the store's clock by at most the round trip, so
 //! a retry-after is never too short.
 //!
-//! An append by another process frees nothing: usage grows, and an entry that merges under a resolution counts for longer. So a
+//! An append by another process releases nothing: usage grows, and an entry that merges under a resolution counts for longer. So a
 //! cached denial stays right. Its retry-after is that of the log without the append, as a decision's always is.
 
 use std::fmt;

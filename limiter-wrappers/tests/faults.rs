@@ -52,7 +52,7 @@ async fn stacks(url: &str) -> Vec<Subject> {
     subjects
 }
 
-/// Connects a store with short timeouts, in which a busy machine may not connect at once.
+/// Connects a store with short timeouts, in which a busy machine may not connect immediately.
 async fn connect(url: &str) -> RedisStore {
     let connect = async {
         loop {

@@ -68,7 +68,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<S> Faulty<S> {
-    /// Returns a store that answers like `store`, but not at once.
+    /// Returns a store that answers like `store`, but not immediately.
     pub fn new(store: S) -> Self {
         let (rule, immediate, calls, applied) = Default::default();
         Self(Arc::new(Inner { store, rule, immediate, calls, applied }))

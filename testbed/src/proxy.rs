@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 /// What the network between a store and its server does. The client is the store's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
-    /// Forwards everything at once.
+    /// Forwards everything immediately.
     Healthy,
     /// Delays each byte by this long, in each direction. Throughput stays as it is.
     Latency(Duration),

@@ -8,7 +8,7 @@ use crate::proxy::{Network, Proxy};
 use crate::scene::Scene;
 use limiter_testkit::server::{Server, until};
 
-/// Keeps every confirmed write across `SIGKILL`, and starts replicas at once.
+/// Keeps every confirmed write across `SIGKILL`, and starts replicas immediately.
 const ARGS: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "no", "--repl-diskless-sync-delay", "0"];
 /// Sleeps at every 16th command of the append-only file. The server answers after each 1,024 of them.
 const LOAD_DELAY: [&str; 2] = ["--key-load-delay", "-16"];

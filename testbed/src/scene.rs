@@ -5,7 +5,7 @@ use std::io;
 
 /// A server, usually behind a [`Proxy`](crate::Proxy), that fails on command. Its faults do not overlap.
 ///
-/// Its functions may block: [`observe`](crate::observe) and [`soak`](crate::soak) move other tasks away first.
+/// Its functions may block: [`observe`](crate::observe) and [`soak`](crate::soak) move other tasks elsewhere first.
 pub trait Scene: Debug {
     /// The faults. A table shows their names.
     type Fault: Copy + Debug + Display;

@@ -198,7 +198,7 @@ impl<'a> Running<'a> {
         Ok((field("calls="), field("usec=")))
     }
 
-    /// Returns the microseconds of processor time that the server has taken.
+    /// Returns the microseconds of CPU time that the server has taken.
     async fn processor(&self) -> Result<f64> {
         let info = self.info("cpu").await?;
         let of = |field: &str| -> Option<f64> {

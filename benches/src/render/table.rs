@@ -1,4 +1,4 @@
-//! Tables of Markdown, with a row for every processor family.
+//! Tables of Markdown, with a row for every CPU family.
 
 use std::fmt::Write;
 
@@ -90,7 +90,7 @@ pub(super) fn row(name: &str, about: &str) -> (String, String) {
     (format!("`{name}`: {about}"), name.to_owned())
 }
 
-/// Returns the table of goals. A goal is met if it is met on all processors.
+/// Returns the table of goals. A goal is met if it is met on all CPUs.
 pub(super) fn goals(records: &[Record], what: &str, goals: &[Goal]) -> String {
     let families: Vec<&str> = records.iter().map(Record::family).collect();
     let rules = "---:|".repeat(families.len() + 2);

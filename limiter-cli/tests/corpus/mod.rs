@@ -1,4 +1,4 @@
-//! Properties that hold for any input. The fuzz targets share them with the test of the inputs beside this file.
+//! Properties that hold for any input. The fuzz targets share them with the test of the inputs next to this file.
 
 #![allow(dead_code, reason = "each user needs only some of it")]
 

@@ -102,7 +102,7 @@ impl<'a> General<'a> {
             usage.used = used;
             if used > 0 {
                 let excess = used.saturating_sub(max);
-                // No entry costs less than 1, so the first one frees a unit.
+                // No entry costs less than 1, so the first one releases a unit.
                 let first = if excess == 0 { start } else { entries.reaching(start, excess + 1) };
                 usage.oldest = entries.at(first);
                 usage.blocker = usage.oldest;

@@ -82,7 +82,7 @@ const FORMAT_SHIFT: u32 = 53;
 const RETENTION_SHIFT: u32 = FORMAT_SHIFT + Format::BITS;
 const _: () = assert!(Timestamp::MAX.as_micros() < 1 << FORMAT_SHIFT && RETENTION_SHIFT + Retention::BITS <= u64::BITS);
 
-/// What a slot holds of a ring, beside the pointer to its block.
+/// What a slot holds of a ring, besides the pointer to its block.
 pub(crate) struct RingHeader {
     /// The newest entry's time, then the [`Format`], then the [`Retention`].
     newest: u64,

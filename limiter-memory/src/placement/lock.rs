@@ -20,7 +20,7 @@ pub(crate) type Guard<'a, T> = MutexGuard<'a, T>;
 /// A log in a locked slot or shard.
 pub(crate) type LogGuard<'a> = MappedMutexGuard<'a, spin::Mutex<()>, Log>;
 
-/// A log in a locked shard, with what its bucket holds beside it.
+/// A log in a locked shard, with the rest of its bucket.
 pub(crate) type BucketGuard<'a> = MappedMutexGuard<'a, spin::Mutex<()>, BucketLog>;
 
 /// Pauses between attempts. One pause takes as long as an operation on cached data, three as long as a cache miss. Threads that

@@ -52,7 +52,7 @@ fn the_stores_clock_agrees_with_the_wall_clock_and_advances() {
     let (limiter, wall) = (limiter(policy!("1/1s")), || Timestamp::try_from(SystemTime::now()).unwrap().as_micros());
     let now = || limiter.peek("key").now().unwrap().at();
     let (before, first, after) = (wall(), now(), wall());
-    assert!((before - 100_000..after + 100_000).contains(&first.as_micros()), "{first:?} beside {before}");
+    assert!((before - 100_000..after + 100_000).contains(&first.as_micros()), "{first:?} vs. {before}");
     std::thread::sleep(Duration::from_millis(50));
     let passed = now().micros_since(first);
     assert!((50_000..5_000_000).contains(&passed), "{passed} µs");
@@ -164,7 +164,7 @@ fn a_key_with_one_entry_takes_a_hundred_bytes_and_a_unit_entry_at_most_eight_and
     assert!((hundred - one) / 99.0 <= 8.5, "{hundred} bytes for a hundred entries, {one} for one");
 }
 
-/// Returns the bytes that logs take, beside those of an empty store.
+/// Returns the bytes that logs take, without those of an empty store.
 fn bytes_of(
     filled: &mut Option<Limiter<MemoryStore>>,
     policy: &Policy,
@@ -195,7 +195,7 @@ fn a_log_with_a_resolution_takes_memory_by_its_cells() {
         let (max, window) = (policy.limits()[0].max(), policy.longest_window().as_micros());
         let mut filled = None;
         let bytes = bytes_of(&mut filled, &policy, |limiter| {
-            // Ten acquires in each cell, for two windows. A unit frees up to a cell late.
+            // Ten acquires in each cell, for two windows. A unit is released up to a cell late.
             for i in 0..20 * cells {
                 let at = at((1 << 50) + i * (window / (10 * cells)));
                 let decision = limiter.acquire("key").cost(max / (10 * cells + 10)).at(at).now().unwrap();

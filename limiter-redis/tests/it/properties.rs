@@ -24,7 +24,7 @@ fn sequences(default: u32, full: u32) -> u32 {
 }
 
 /// Replays what `cases_of` makes of each generated value on Redis and in memory, and compares with the reference store in every field. Keeps
-/// failures in a file beside this one.
+/// failures in a file next to this one.
 fn agree<S: Strategy>(count: u32, values: &S, cases_of: impl Fn(S::Value) -> Vec<Case>) {
     let server = Server::start().unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();

@@ -22,7 +22,7 @@ use crate::service::Service;
 const STEPS: u32 = 48;
 /// The number of rules that a search without a rule tries.
 const MAX_TRIED: usize = 10_000;
-/// The number of rules that a search tries at once.
+/// The number of rules that a search tries together.
 const TRIED_AT_ONCE: usize = 64;
 
 /// How long a search rests after each of these, because a store in memory never waits, and decisions come first.

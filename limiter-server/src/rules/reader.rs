@@ -260,11 +260,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reports fields that have no meaning beside `field`.
+    /// Reports fields that cannot be combined with `field`.
     fn alone(&mut self, fields: &Fields<'a>, field: &str, others: &[&str]) {
         for other in others {
             if let Some(at) = fields.get(other) {
-                self.problem(at, format!("expected no `{other}` beside `{field}`"));
+                self.problem(at, format!("`{other}` cannot be combined with `{field}`"));
             }
         }
     }

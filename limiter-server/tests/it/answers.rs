@@ -434,7 +434,7 @@ async fn a_log_under_a_resolution_stays_small_unless_charges_may_be_refunded() {
     }
 }
 
-/// Answers some calls at once, like a store with a cache.
+/// Answers some calls immediately, like a store with a cache.
 #[derive(Debug)]
 struct Mixed(SharedStore);
 
@@ -469,7 +469,7 @@ async fn a_call_that_is_answered_at_once_is_made_once() {
         (0, "hammered=x & user=later", "OK | OK hammered 1/UNKNOWN 0 10000000 | OK user 3/MINUTE 2 60000000"),
         (0, "hammered=x & user=later", over),
         (0, "hammered=x & user=later", over),
-        // What was charged at once is refunded later, and the other way round.
+        // What was charged immediately is refunded later, and the other way round.
         (0, "site=x & user=later +3", "OVER | OK whole site 5/SECOND 5 0 | OVER user 3/MINUTE 2 60000000"),
         (
             0,

@@ -202,19 +202,19 @@ fn every_error_of_a_file_has_a_place() {
         (limit("unit: day, requests_per_unit: 9007199254740993"), &["f:4:46: "]),
         (
             limit("unlimited: true, unit: day, requests_per_unit: 25"),
-            &["f:4:39: expected no `unit` beside `unlimited`"],
+            &["f:4:39: `unit` cannot be combined with `unlimited`"],
         ),
         (
             limit("policy: 5/10x, unit: second"),
             &[
                 "f:4:24: policy \"5/10x\": expected a whole number and a unit",
-                "f:4:37: expected no `unit` beside `policy`",
+                "f:4:37: `unit` cannot be combined with `policy`",
             ],
         ),
         (limit("policy: 5/10s, counting: both"), &["f:4:41: expected admitted or attempts, found \"both\""]),
         (
             limit("unit: day, requests_per_unit: 0, counting: attempts"),
-            &["f:4:59: expected no `counting` beside `requests_per_unit: 0`"],
+            &["f:4:59: `counting` cannot be combined with `requests_per_unit: 0`"],
         ),
         (
             limit("policy: 5/1s, name: a, replaces: [{name: a}, {name: }, {}, b, {name: c, key: d}]"),

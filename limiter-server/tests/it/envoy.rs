@@ -84,7 +84,7 @@ impl Envoy {
         Client { address: self.address, stream: None }
     }
 
-    /// Sends `requests` requests over 32 connections at once, and returns how many got each status. Repeats those that no server
+    /// Sends `requests` requests over 32 connections, and returns how many got each status. Repeats those that no server
     /// decided on, because it was gone.
     fn burst(&self, customer: &str, requests: usize) -> HashMap<u16, usize> {
         let (left, mut statuses) = (AtomicUsize::new(requests), HashMap::new());
@@ -219,7 +219,7 @@ fn read_head(stream: &mut impl BufRead) -> io::Result<Option<String>> {
     }
 }
 
-/// Of many requests at once exactly the maximum pass, also when a server is killed between them.
+/// Of many concurrent requests exactly the maximum pass, even when a server is killed between them.
 fn a_burst_admits_the_maximum(envoy: &Envoy, servers: &mut Vec<Server>) {
     let before = envoy.upstream.requests.load(Relaxed);
     let first = envoy.burst("burst", 30);

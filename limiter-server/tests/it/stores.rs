@@ -31,10 +31,10 @@ fn keys(redis: &Redis) -> i64 {
     redis.command(&["DBSIZE"]).unwrap().int()
 }
 
-/// Waits until the server says that its store is away, or back, in each place.
+/// Waits until the server says that its store is down, or back, in each place.
 fn until_away(server: &Server, away: bool) {
-    let (text, number) = if away { ("OK, store away\n", 0.0) } else { ("OK\n", 1.0) };
-    until("the store is away, or back", || {
+    let (text, number) = if away { ("OK, store down\n", 0.0) } else { ("OK\n", 1.0) };
+    until("the store is down, or back", || {
         let health = crate::server::http(server.http, "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
         let is_said = health == (200, text.to_owned()) && server.metric("limiter_server_store_up ") == Some(number);
         is_said.then_some(())

@@ -1,4 +1,4 @@
-//! Charges of requests whose client or whose store went away before the decision.
+//! Charges of requests whose client or whose store failed before the decision.
 
 use std::sync::Arc;
 use std::task::Poll;

@@ -1,4 +1,4 @@
-//! Which requests are charged, under several rules, many at once.
+//! Which requests are charged, with several rules, many concurrently.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use crate::common::{CLOSED, Does, REJECT, Remote, Server, get, get_with, hello, 
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// The stores that rules are tested on: one answers at once, one needs a future.
+/// The stores that rules are tested on: one answers immediately, one needs a future.
 fn stores() -> [(SharedStore, MockClock); 2] {
     let (at_once, first) = store();
     let (remote, second) = store();

@@ -28,7 +28,7 @@ pub(super) const CARRIED_DROPPED: &str = "limiter_carried_dropped_total";
 
 /// Counts and times the operations of an [`ObservedStore`](crate::observe::ObservedStore) through the `metrics` facade.
 ///
-/// | metric | kind | labels beside `store` |
+/// | metric | kind | labels besides `store` |
 /// |---|---|---|
 /// | `limiter_decisions_total` | counter | `limiter`, `policy`, `limit`, `operation`, `outcome` (`allowed`, `denied`) |
 /// | `limiter_near_limit_total` | counter | `limiter`, `policy`, `limit`: admitted acquires that leave little |

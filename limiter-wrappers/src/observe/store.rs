@@ -55,7 +55,7 @@ pub trait StoreObserver: Debug + Send + Sync + 'static {
         future
     }
 
-    /// Runs an operation that may answer at once. If it does not, [`run`](Self::run) follows.
+    /// Runs an operation that may answer immediately. If it does not, [`run`](Self::run) follows.
     fn run_at_once<T>(&self, _: Operation<'_>, operation: impl FnOnce() -> T) -> T {
         operation()
     }

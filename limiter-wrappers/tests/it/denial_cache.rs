@@ -49,7 +49,7 @@ const CASES: [(&str, u64, &str); 8] = [
     ),
 ];
 
-/// Over a store that needs a future, and those without an outage also over one that answers at once.
+/// Over a store that needs a future, and those without an outage also over one that answers immediately.
 #[tokio::test(start_paused = true)]
 async fn the_denial_cache_does_what_it_says() {
     for (policy, seconds, script) in CASES {

@@ -28,7 +28,7 @@ pub(super) struct KeyUsage {
 
 impl KeyUsage {
     pub(super) fn new(span: Range<u64>, policy: &Policy) -> anyhow::Result<Self> {
-        // Demand frees as late as usage does.
+        // Demand falls as late as usage does.
         let meter = |limit: &Limit| {
             let exact = Limit::with_window(MAX_COST, limit.window())?;
             limit.resolution().map_or(Ok(exact), |resolution| exact.with_resolution(resolution))
