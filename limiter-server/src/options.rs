@@ -49,7 +49,7 @@ pub struct Serve {
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub max_keys: usize,
     /// Who decides while the store is down
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, alias = "outage", value_enum, default_value_t)]
     pub on_outage: OnOutage,
     /// What to do with descriptors that no rule matches: allow or deny them, or refuse the request
     #[arg(long, value_enum, default_value_t)]
