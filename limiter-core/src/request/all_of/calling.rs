@@ -7,7 +7,7 @@ use std::time::Duration;
 use smallvec::{SmallVec, smallvec};
 
 use super::background::{self, Background};
-use super::life::Ask;
+use super::life::{Ask, refund};
 use super::part::Part;
 use crate::clock::BoxFuture;
 use crate::decision::{Decision, decide};
@@ -93,16 +93,6 @@ impl Calling {
             }
         };
         background::run(background, Box::pin(refund));
-    }
-}
-
-/// Refunds a charge, unless the call repeats an earlier one: that one is not undone.
-pub(super) async fn refund<S: WindowStore>(ask: Ask, target: &Target<'_, S>, decision: &Decision) {
-    if decision.retry_after().is_none()
-        && !ask.repeats(decision)
-        && let Some(receipt) = decision.receipt()
-    {
-        let _ = target.settle(receipt, 0).await;
     }
 }
 

@@ -8,6 +8,7 @@ use crate::op::{EntryId, Mode};
 use crate::request::call::Call;
 use crate::request::view::Target;
 use crate::status::Status;
+use crate::store::WindowStore;
 
 /// What came of one call.
 #[derive(Clone, Copy, Debug)]
@@ -97,5 +98,15 @@ impl Life {
             charged @ Self::Charged { .. } => charged,
             _ => Self::Asked,
         };
+    }
+}
+
+/// Refunds a charge, unless the call repeats an earlier one: that one is not undone.
+pub(super) async fn refund<S: WindowStore>(ask: Ask, target: &Target<'_, S>, decision: &Decision) {
+    if decision.retry_after().is_none()
+        && !ask.repeats(decision)
+        && let Some(receipt) = decision.receipt()
+    {
+        let _ = target.settle(receipt, 0).await;
     }
 }

@@ -8,8 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use super::background::{self, Background};
-use super::calling::refund;
-use super::life::{Ask, Life, PartOutcome};
+use super::life::{Ask, Life, PartOutcome, refund};
 use crate::clock::BoxFuture;
 use crate::decision::Decision;
 use crate::error::Error;
