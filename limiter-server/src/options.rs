@@ -12,7 +12,7 @@ use crate::store::{Location, OnOutage};
 /// Exact rate limits for Envoy and for programs in any language.
 ///
 /// Serves Envoy's rate limit protocol over gRPC and HTTP, with the configuration files of Envoy's own service. Windows roll: no
-/// window of any limit ever admits more than its maximum.
+/// window of a limit admits more than its maximum while the store is up.
 #[derive(Debug, Parser)]
 #[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Options {
