@@ -75,14 +75,14 @@ fn a_plot_shows_the_key_the_times_and_the_denials() {
             &["--limit", "3/60s"][..],
             SHORT,
             &[
-                "k is over the limit 3/1m: 2 of 8 requests denied",
+                "k exceeds 3/1m: 2 of 8 requests denied",
                 "0 to 3m 36s",
                 "demand, up to 167 % of the limit",
                 "used of 3/1m",
                 "100 %",
                 "denied requests",
-                "All keys: 6 requests allowed, 2 denied, per 2s",
-                "Keys over the limit: 1 of 1. Denied most, or closest to it (red: denied, blue: all allowed)",
+                "All keys, per 2s: 6 requests allowed, 2 denied",
+                "Keys denied: 1 of 1. Most denied first, then closest to the limit (red: some denied)",
                 "k: 2 denied",
             ][..],
             Some(&[75, 90][..]),
@@ -91,7 +91,7 @@ fn a_plot_shows_the_key_the_times_and_the_denials() {
         (
             &["--limit", "3/60s~1m"],
             SHORT,
-            &["k is over the limit 3/1m~1m: 4 of 8 requests denied", "used of 3/1m~1m", "k: 4 denied"],
+            &["k exceeds 3/1m~1m: 4 of 8 requests denied", "used of 3/1m~1m", "k: 4 denied"],
             Some(&[70, 75, 85, 90]),
         ),
         // A peak that is shorter than a column of the plot is kept.
@@ -105,11 +105,11 @@ fn a_plot_shows_the_key_the_times_and_the_denials() {
             &["--limit", "30/60s", REAL_TRACE],
             "",
             &[
-                "75.97.9.59 is over the limit 30/1m: 146 of 273 requests denied",
-                "its longest run of denials: 18 May 2015 08:04:28 UTC to 18 May 2015 08:07:59 UTC",
+                "75.97.9.59 exceeds 30/1m: 146 of 273 requests denied",
+                "longest run of denials: 18 May 2015 08:05:28 UTC to 18 May 2015 08:07:29 UTC",
                 "demand, up to 360 % of the limit",
-                "All keys: 9,544 requests allowed, 456 denied, per 1h",
-                "Keys over the limit: 31 of 1,753. Denied most, or closest to it (red: denied, blue: all allowed)",
+                "All keys, per 1h: 9,544 requests allowed, 456 denied",
+                "Keys denied: 31 of 1,753. Most denied first, then closest to the limit (red: some denied)",
                 "130.237.218.86: 145 denied",
                 "19 May",
             ],
@@ -120,7 +120,7 @@ fn a_plot_shows_the_key_the_times_and_the_denials() {
             "",
             &[
                 "66.249.73.135 stays within 150/1m: at most 10 % used, 482 requests",
-                "Keys over the limit: 0 of 1,753. Denied most, or closest to it (red: denied, blue: all allowed)",
+                "Keys denied: 0 of 1,753. Most denied first, then closest to the limit (red: some denied)",
                 "75.97.9.59: 72 %",
             ],
             Some(&[]),
@@ -158,7 +158,7 @@ fn extreme_traces_can_be_plotted() {
         }
     }
     let title = &texts(&plot(&["--limit", "2/60s"], hostile))[0];
-    assert_eq!(title, "<&\"> is over the limit 2/1m: 1 of 3 requests denied");
+    assert_eq!(title, "<&\"> exceeds 2/1m: 1 of 3 requests denied");
     // The key as the summary prints it.
     let printed = r"\x00\x1b[31m\xe2\x80\xae";
     let title = &texts(&plot(&["--limit", "2/60s", "--key", printed], hostile))[0];

@@ -93,8 +93,8 @@ fn near(count: &KeyCount, all: &Range<u64>, window: u64) -> Range<u64> {
         0 => (count.peak.1, count.peak.1),
         _ => (count.worst.from, count.worst.to),
     };
-    let from = from.as_micros().saturating_sub(window.saturating_mul(3) / 2).max(all.start);
-    from..to.as_micros().saturating_add(window.saturating_mul(2)).min(all.end)
+    let from = from.as_micros().saturating_sub(window / 2).max(all.start);
+    from..to.as_micros().saturating_add(window.saturating_mul(3) / 2).min(all.end)
 }
 
 /// Returns the first time in a column of a span; for the number of columns, the end of the span.
@@ -103,9 +103,9 @@ pub(super) fn column_start(span: &Range<u64>, column: usize) -> u64 {
     span.start.saturating_add(u64::try_from(into).unwrap_or(u64::MAX))
 }
 
-/// Returns round times in a span with their labels, at most ten.
+/// Returns round times in a span with their labels, at most seven.
 pub(super) fn ticks(span: &Range<u64>, relative: bool) -> Vec<(u64, String)> {
-    let step = round_step(span.end - span.start, 9);
+    let step = round_step(span.end - span.start, 6);
     let label = |at: u64| {
         let format = match step {
             0..SECOND => "%H:%M:%S%.f",
