@@ -60,7 +60,7 @@ async fn counts_appear_and_a_denied_key_is_unblocked() {
         page.shows("tbody tr:nth-child(2) td:nth-child(2)", "2").await?;
         page.shows("tbody tr:nth-child(2) td:nth-child(3)", "3").await?;
         page.shows("tbody tr:nth-child(4) td:nth-child(4)", "3").await?;
-        page.shows("#tile-denied .total", "3 in all").await?;
+        page.shows("#tile-denied .total", "3 total").await?;
 
         // Live: what happens later appears, too.
         send(&server, ("user", key), 1);
@@ -70,7 +70,7 @@ async fn counts_appear_and_a_denied_key_is_unblocked() {
         page.click("#denied-rows button").await?;
         // A key is text, whatever it contains. In the address, a comma separates the parts of a key.
         page.shows("#detail h3", "<img src=x onerror=\"document.title='run'\">").await?;
-        page.shows("#detail .verdict", "Over its limit").await?;
+        page.shows("#detail .verdict", "Over its limit: next request allowed in").await?;
         page.shows("#detail", "2 of 2 used").await?;
         page.shows("#detail", "2 of 90 used").await?;
         assert!(page.find_all(By::Css("img")).await?.is_empty());
@@ -99,7 +99,7 @@ async fn a_key_is_found_with_the_keyboard_alone() {
         page.open(&server).await?;
         page.active_element().await?.send_keys("/").await?;
         page.active_element().await?.send_keys("unknown" + Key::Enter).await?;
-        page.shows("#search-error", "No rule counts anything").await?;
+        page.shows("#search-error", "No rule has counted this key").await?;
         page.active_element().await?.send_keys(Key::Control + "a").await?;
         page.active_element().await?.send_keys("203.0.113.7" + Key::Enter).await?;
         page.shows("#detail h3", "203.0.113.7").await?;
@@ -139,7 +139,7 @@ async fn the_page_says_when_it_cannot_update() {
         page.shows("#live", "Live").await?;
         page.hides("#cannot-update").await?;
         send(&server, ("user", "a"), 1);
-        page.shows("#tile-allowed .total", "1 in all").await
+        page.shows("#tile-allowed .total", "1 total").await
     })
     .await;
 }
