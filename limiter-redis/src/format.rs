@@ -80,8 +80,8 @@ numbers! {
     LONG_COST_LEN: usize = LONG_LEN + 7;
     /// The bytes of a long entry of cost 1 with a caller's id.
     LONG_CALLER_LEN: usize = 7 + 9 + 1 + CALLER_ID_LEN;
-    /// The bytes of the member that finds a caller's id: `i`, the id and a time.
-    ID_MEMBER_LEN: usize = 1 + CALLER_ID_LEN + 7;
+    /// The bytes of the member that finds a caller's id: `i` and the id.
+    ID_MEMBER_LEN: usize = 1 + CALLER_ID_LEN;
 
     // A short entry has a running total of 39 bits, so that the first bit of its five bytes is 0 and sets it apart from a long
     // one, an age of six bytes, and a sum of two.
@@ -119,6 +119,7 @@ numbers! {
     FIND_BATCH: u64 = 8;
     READ_BATCH: u64 = 512;
     REWRITE_BATCH: u64 = 16;
+    PRUNE_BATCH: u64 = 64;
 }
 
 // The fast path recognises a request without a caller's id by its length.

@@ -4,14 +4,11 @@
 -- How long an id is valid, and the time and tag of the entry that an earlier attempt of this operation appended.
 local fits, valid, at, earlier = verdict ~= 1, windows and math.min(longest, $TEN_MINUTES) or longest
 if #id == $CALLER_ID_LEN then
-  local index = tag % 16 >= 8 and call('ZRANGEBYLEX', key, '[i' .. id, '(i' .. id .. string.rep('\255', 8), 'LIMIT', '0', '1')[1]
-  local appended = index and unpack_struct('>i7', index, 18) + $TIME_BIAS
+  local appended = tag % 16 >= 8 and time_of_id(id)
   if appended and t - appended < valid then
     local entry, entry_tag = find_entry(appended, id)
     if entry then at, earlier = appended, entry_tag end
   end
-  -- The new entry takes its id from the older one, which a receipt may still name.
-  if index and not at then gone[1] = index end
 elseif since and last >= 0 then
   at, earlier = find_earlier(since)
 end
@@ -26,7 +23,7 @@ if appends then
   high, low = carry(high, low + cost)
   local own, ids, units = #id == $OWN_ID_LEN, tag % 16 >= 8 and count_ids() or 0, cost
   if pause and not pause(fits) then return end
-  if windows then units = math.min(cost + merge(capped, ids), $MAX_COST) end
+  if windows then units = math.min(cost + merge(capped), $MAX_COST) end
   local entry
   if own and can_be_short(ids, low) then
     entry = pack('>i7I5I6I2', t - $TIME_BIAS, low, t - origin, math.min(whole + cost, $SUM_MAX))
@@ -34,20 +31,24 @@ if appends then
     entry = entry .. sub(id, 1, 2) .. string.char(byte(id, 3) + bit) .. sub(id, 4)
   else
     local entry_tag = verdict + (units > 1 and 4 or 0) + (ids > 0 and 8 or 0) + marks
-    if not own then entry_tag, ids = entry_tag - entry_tag % 16 + entry_tag % 8 + 10, ids + 1 end
+    if not own then entry_tag = entry_tag - entry_tag % 16 + entry_tag % 8 + 10 end
     entry = long(t, high, low, entry_tag, id)
   end
   if units > 1 then entry = entry .. pack('>I7', units) end
   -- Redis checks its memory limit before the first write only, so an entry is added before another one is removed.
+  -- A new caller's id moves all ranks up by one.
+  local moved = 0
   if own then
     call('ZADD', key, '0', entry)
   else
-    call('ZADD', key, '0', entry, '0', 'i' .. id .. sub(entry, 1, 7))
+    moved = call('ZADD', key, '0', entry, t - $TIME_BIAS, 'i' .. id) - 1
   end
-  -- A new caller's id moves all ranks up by one. It leaves no room for a ttl code.
-  finish(entry, capped, ids, own and 0 or 1, own and unpack_struct('>I2', id) or 0)
+  ids = ids + moved
+  -- A caller's id leaves no room for a ttl code.
+  finish(entry, capped, ids, moved, own and unpack_struct('>I2', id) or 0)
   last = t
-  for i = 1, #gone do call('ZREM', key, gone[i]) end
+  if joined then call('ZREM', key, joined) end
+  if ids > 0 then prune() end
   if merged then
     -- The limits count as much as before, but other entries.
     read_log(t, entry)

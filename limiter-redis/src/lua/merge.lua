@@ -4,10 +4,8 @@
 --
 -- A merged entry is long. It has the time, the running total and the marks of its newest part, and the number 0 in its id.
 
--- Whether entries merged, and the members that go once the new entry is there.
-local merged, gone = false, {}
-
-local function time_of(member) return unpack_struct('>i7', member) + $TIME_BIAS end
+-- Whether entries merged, and the one that the new entry takes over.
+local merged, joined = false
 
 local function member_at(rank) return call('ZRANGE', key, rank, rank)[1] end
 
@@ -28,7 +26,7 @@ end
 
 -- Merges the entries whose age reached `boundary` since the newest one was appended. `outer` is the next window. From the newest on,
 -- a cell at a time, so that the ranks of the others stay.
-local function merge_crossed(capped, ids, boundary, outer, resolution)
+local function merge_crossed(capped, boundary, outer, resolution)
   local past = t - boundary
   -- Not later: what had crossed already, and what crosses another boundary.
   local least = math.max(last - boundary, t - (boundary < $TEN_MINUTES and math.min(outer, $TEN_MINUTES) or outer), -1)
@@ -40,7 +38,7 @@ local function merge_crossed(capped, ids, boundary, outer, resolution)
     if u <= least then return end
     local cell = u - u % resolution
     past = v < cell and v or cell - 1
-    if v >= cell and v <= least and not capped and ids == 0 then
+    if v >= cell and v <= least and not capped then
       -- Mostly one has crossed.
       local _, _, _, cost = read(three[1])
       local _, _, _, more = read(three[2])
@@ -52,7 +50,6 @@ local function merge_crossed(capped, ids, boundary, outer, resolution)
       if first < rank then
         local _, h, l, cost = read(member_at(first))
         local _, newest_high, newest_low = read(three[1])
-        if ids > 0 then add_ids(gone, first, rank) end
         replace(three[1], after(h, l) + cost - after(newest_high, newest_low))
         call('ZREMRANGEBYRANK', key, first, rank - 1)
       end
@@ -61,19 +58,18 @@ local function merge_crossed(capped, ids, boundary, outer, resolution)
 end
 
 -- Precedes an append, after `make_room`. Returns the cost of the entry that the new one takes over, 0 if there is none.
-local function merge(capped, ids)
+local function merge(capped)
   if last < 0 or capped == -1 or t - last >= longest then return 0 end
   local _, finest, shortest = unpack_struct('>BI7I7', windows)
   for place = $WINDOWS_HEAD_LEN + 1, #windows, $BOUNDARY_LEN do
     local boundary, outer, resolution = unpack_struct('>I7I7I7', windows, place)
-    if marks == 0 or boundary >= $TEN_MINUTES then merge_crossed(capped, ids, boundary, outer, resolution) end
+    if marks == 0 or boundary >= $TEN_MINUTES then merge_crossed(capped, boundary, outer, resolution) end
   end
   if merged then origin = time_of(member_at(math.max(capped or 0, rank_of(t - longest + 1)))) end
   if marks > 0 or finest == 0 or t - last >= shortest or t - t % finest > last then return 0 end
   local before = merged and member_at('-1') or newest
-  local _, _, _, cost, entry_tag = read(before)
+  local _, _, _, cost = read(before)
   if cost == whole then origin = t end
-  gone[#gone + 1], merged = before, true
-  if entry_tag % 4 >= 2 then gone[#gone + 1] = 'i' .. id_of(before, entry_tag) .. sub(before, 1, 7) end
+  joined, merged = before, true
   return cost
 end

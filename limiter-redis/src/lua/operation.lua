@@ -82,6 +82,19 @@ local function can_be_short(ids, total)
   return ids == 0 and marks == 0 and high == 0 and total < $SHORT_TOTAL_END and t - origin < $AGE_END and (last < t or is_short(newest))
 end
 
+-- Removes callers' ids whose entries have left the log, from the oldest on: more than an append adds, but not all, because there may
+-- be thousands.
+local function prune()
+  for _ = 1, 2 do
+    local oldest = call('ZRANGE', key, '0', '0', 'WITHSCORES')
+    local at = oldest[2] + $TIME_BIAS
+    if at == $TIME_BIAS or find_entry(at, sub(oldest[1], 2)) then return end
+    local next_entry = call('ZRANGEBYLEX', key, '[' .. from_time(at), '+', 'LIMIT', '0', '1')[1]
+    local between = call('ZCOUNT', key, '-inf', string.format('(%.0f', time_of(next_entry) - $TIME_BIAS))
+    call('ZREMRANGEBYRANK', key, '0', math.min(math.max(between, 1), $PRUNE_BATCH) - 1)
+  end
+end
+
 -- Follows an append, whose first entry is `entry` and which moved the ranks by `moved`.
 local function finish(entry, capped, ids, moved, ttl)
   if newest then

@@ -1,7 +1,7 @@
 
 -- What the scripts share, after head.lua: the format of entries, and what counts in a window.
 --
--- A log is one sorted set; all scores are 0, so that members sort by their bytes. A time is a signed number of 7 bytes:
+-- A log is one sorted set. The scores of entries are 0, so that they sort by their bytes. A time is a signed number of 7 bytes:
 -- microseconds less 2^53 (TIME_BIAS). An id is a caller's 16 bytes, or the store's 6: a ttl code (2; see `expiry`) or 0, and four
 -- whose first two bits are those of a short entry that was denied, or is final. A final entry was admitted, but exceeded the limiter's
 -- default policy, so it has no receipt. An entry has one of two forms:
@@ -14,7 +14,8 @@
 -- callers' ids at the append; 64 final; and the marks (M1 of the contract): 16 if an entry was named in its cell of ten minutes, 32
 -- if one was in the cell before.
 -- At the same time, short entries sort before long ones, so a short one is never appended after a long one.
--- A caller's id is found by the member "i" | id | time of its entry. These sort before all entries.
+-- A caller's id is found by the member "i" | id, whose score is the time of its newest entry, less 2^53. These sort before all
+-- entries, by time. They may stay in the set for a while after their entries; see `prune`. A search by bytes is for entries only.
 local byte = string.byte
 
 local function is_short(member) return byte(member, 8) < $LONG_BYTE end
@@ -42,6 +43,8 @@ local function read(member)
   end
   error('DAMAGED a member of ' .. length .. ' bytes is no entry of a log', 0)
 end
+
+local function time_of(member) return unpack_struct('>i7', member) + $TIME_BIAS end
 
 -- When a key expires whose newest entry is of this time, in milliseconds. The ttl code TTL_CELLS * k + n stands for n cells
 -- of 2^k microseconds. All times in a cell share an expiry, so most appends need not set it. It is at most two cells late.
@@ -86,24 +89,15 @@ end
 -- The number of callers' ids, which is also the rank of the oldest entry.
 local function count_ids() return call('ZLEXCOUNT', key, '-', '(' .. from_time(0)) end
 
--- Adds to a list the members that find the callers' ids of the entries of these ranks.
-local function add_ids(ids, first, last)
-  for from = first, last, $BATCH do
-    for _, member in ipairs(call('ZRANGE', key, from, math.min(from + $BATCH - 1, last))) do
-      if (byte(member, 8) or 0) >= $LONG_BYTE and (byte(member, 17) or 0) % 4 >= 2 then
-        ids[#ids + 1] = 'i' .. sub(member, 18, $LONG_CALLER_LEN) .. sub(member, 1, 7)
-      end
-    end
-  end
+-- The time of the newest entry with a caller's id. Nil if the log holds none; that entry may be gone.
+local function time_of_id(id)
+  local score = call('ZSCORE', key, 'i' .. id)
+  return score and score + $TIME_BIAS or nil
 end
 
--- Removes the entries of these ranks, and their ids.
+-- Removes the entries of these ranks.
 local function drop(first, last)
-  if last < first then return end
-  local ids = {}
-  if first > 0 then add_ids(ids, first, last) end
-  call('ZREMRANGEBYRANK', key, first == 0 and '0' or first, last == 0 and '0' or last)
-  for i = 1, #ids do call('ZREM', key, ids[i]) end
+  if last >= first then call('ZREMRANGEBYRANK', key, first == 0 and '0' or first, last == 0 and '0' or last) end
 end
 
 -- Adds to a running total; `low` may be negative.

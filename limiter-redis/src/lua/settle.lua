@@ -82,7 +82,9 @@ local function settle()
   drop(ids, first - 1)
   if cost == 0 then
     call('ZREM', key, target)
-    if tag % 4 >= 2 then call('ZREM', key, 'i' .. name .. sub(target, 1, 7)) end
+    if tag % 4 >= 2 and time_of_id(name) == at then call('ZREM', key, 'i' .. name) end
+    -- Ids whose entries are gone are no log.
+    if ids > 0 and size == ids + 1 then call('UNLINK', key) end
   end
   if expires then
     local clock = call('TIME')
