@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use limiter_core::store::LogKey;
+use limiter_core::request::AllOf;
+use limiter_core::store::{JointOp, LogKey, Op};
 use limiter_core::{Limit, Limiter, SharedStore, WindowStore, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::{Cluster, Server};
 use testbed::{ClusterFault, ClusterScene, Scene, Subject, observe};
 use tokio::task::JoinHandle;
 
-use crate::support::{assert_temporary, connect, search, size, soon, until, within};
+use crate::support::{assert_temporary, builder, connect, search, size, soon, until, within};
 
 /// How long an operation may take with the default timeouts: two attempts of 250 ms and the pauses; and some time for the
 /// runtime.
@@ -19,8 +20,11 @@ const BOUND: Duration = Duration::from_millis(540 + 250);
 
 /// The slot of a key of the limiter `search`. The hash tag is the name and the key.
 pub(crate) fn slot(cluster: &Cluster, key: &str) -> u16 {
-    let slot = cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", &format!("search:{key}")]).unwrap().int();
-    u16::try_from(slot).unwrap()
+    slot_of(cluster, &format!("search:{key}"))
+}
+
+fn slot_of(cluster: &Cluster, tag: &str) -> u16 {
+    u16::try_from(cluster.nodes()[0].command(&["CLUSTER", "KEYSLOT", tag]).unwrap().int()).unwrap()
 }
 
 /// Begins to move a slot: the node that imports it answers for keys that the other one does not hold.
@@ -67,6 +71,48 @@ async fn a_redirection_without_a_host_points_to_the_host_that_answered() {
     }
     cluster.migrate(moving, to).unwrap();
     assert_eq!(soon(limiter.acquire("key")).await.unwrap().used(), 4, "after MOVED");
+}
+
+/// Calls with several keys are redirected as a whole. While their slot is on two nodes, they go one by one.
+#[tokio::test]
+async fn calls_with_several_keys_follow_a_slot_that_moves() {
+    let cluster = Cluster::start().unwrap();
+    let store = builder().hash_tag(|_| b"tenant").connect(&cluster.url()).await.unwrap();
+    let limiter = search(policy!("9/1h"), Arc::new(store) as SharedStore);
+    let moving = slot_of(&cluster, "tenant");
+    let from = cluster.owner(moving).unwrap();
+    let to = cluster.nodes().iter().position(|node| node.port() != from.port()).unwrap();
+    let move_key = |key: &str| {
+        let (port, stored) = (cluster.nodes()[to].port().to_string(), format!("limiter:{{tenant}}search:{key}"));
+        from.expect_ok(&["MIGRATE", "127.0.0.1", &port, &stored, "0", "5000"]).unwrap();
+    };
+    let policy = limiter.policy();
+    for (used, (state, joint)) in
+        (1..).zip([("all here", true), ("TRYAGAIN", false), ("ASK", true), ("MOVED", true), ("all there", true)])
+    {
+        match state {
+            "TRYAGAIN" => {
+                begin_migration(from, &cluster.nodes()[to], moving);
+                move_key("a");
+            }
+            "ASK" => move_key("b"),
+            "MOVED" => cluster.migrate(moving, to).unwrap(),
+            _ => {}
+        }
+        let seen = || {
+            cluster.nodes().iter().any(|node| node.info("errorstats").unwrap().contains(&format!("errorstat_{state}:")))
+        };
+        let ops = ["a", "b"].map(|key| JointOp::from(Op::acquire(key, policy).with_name(limiter.name())));
+        assert_eq!(soon(limiter.store().apply_all(&ops)).await.unwrap().is_some(), joint, "{state}");
+        assert!(seen() || state.starts_with("all"), "{state}");
+        if !joint {
+            let mut all = AllOf::new().with(limiter.acquire("a")).with(limiter.acquire("b"));
+            assert!(soon(all.decide()).await.unwrap(), "{state}");
+        }
+        for key in ["a", "b"] {
+            assert_eq!(limiter.status(key).await.unwrap().used(), used, "{state}, {key}");
+        }
+    }
 }
 
 /// Operates on one key every few milliseconds. Returns when each operation began and ended, and whether it was answered.
