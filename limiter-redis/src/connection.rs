@@ -10,6 +10,7 @@ use crate::address::Address;
 #[cfg(feature = "cluster")]
 use crate::cluster::node_pool::NodePool;
 use crate::failure::Failure;
+use crate::reconnecting::Reconnecting;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 use crate::refresh::Refresh;
 #[cfg(feature = "sentinel")]
@@ -27,7 +28,7 @@ pub struct Connection(Kind);
 
 #[derive(Clone)]
 enum Kind {
-    Single(ConnectionManager),
+    Single(Reconnecting),
     Custom(Box<dyn Custom>),
     #[cfg(feature = "cluster")]
     Cluster(NodePool),
@@ -70,7 +71,7 @@ impl std::fmt::Debug for Connection {
 /// twice.
 impl From<ConnectionManager> for Connection {
     fn from(manager: ConnectionManager) -> Self {
-        Self(Kind::Single(manager))
+        Self::new(manager)
     }
 }
 
@@ -95,9 +96,7 @@ impl Connection {
     /// Connects to a URL.
     pub(crate) async fn open(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
         let opened = match Target::parse(url, timeouts)? {
-            Target::Single(client) => {
-                ConnectionManager::new_with_config(*client, timeouts.manager_config()).await.map(Self::from)
-            }
+            Target::Single(client) => Reconnecting::open(*client, timeouts).await.map(|one| Self(Kind::Single(one))),
             #[cfg(feature = "cluster")]
             Target::Cluster(pool) => pool.refresh_now().await.map(|()| pool.into()),
             #[cfg(feature = "sentinel")]
@@ -109,9 +108,7 @@ impl Connection {
     /// Returns a connection to a URL that is opened when it is first needed.
     pub(crate) fn open_lazy(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
         let opened = match Target::parse(url, timeouts)? {
-            Target::Single(client) => {
-                ConnectionManager::new_lazy_with_config(*client, timeouts.manager_config()).map(Self::from)
-            }
+            Target::Single(client) => Reconnecting::lazy(*client, timeouts).map(|one| Self(Kind::Single(one))),
             #[cfg(feature = "cluster")]
             Target::Cluster(pool) => Ok(pool.into()),
             #[cfg(feature = "sentinel")]
@@ -123,24 +120,22 @@ impl Connection {
     /// Sends a command. In a Cluster, it goes to the node that serves its slot.
     pub(crate) async fn send(&mut self, cmd: &Cmd) -> RedisResult<Value> {
         match &mut self.0 {
-            Kind::Single(manager) => manager.send_packed_command(cmd).await,
-            Kind::Custom(connection) => connection.req_packed_command(cmd).await,
+            Kind::Single(server) => server.send(cmd).await,
+            Kind::Custom(connection) => connection.req_packed_command(cmd).await?.extract_error(),
             #[cfg(feature = "cluster")]
             Kind::Cluster(pool) => pool.send(cmd).await,
             #[cfg(feature = "sentinel")]
             Kind::Sentinel(master) => master.send(cmd).await,
-        }?
-        .extract_error()
+        }
     }
 
     /// Sends commands to one node; errors are among the replies.
     pub(crate) async fn send_all(&mut self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
-        let count = commands.len();
         match &mut self.0 {
-            Kind::Single(manager) => manager.send_packed_commands(commands, 0, count).await,
-            Kind::Custom(connection) => connection.req_packed_commands(commands, 0, count).await,
+            Kind::Single(server) => server.send_all(commands).await,
+            Kind::Custom(connection) => connection.req_packed_commands(commands, 0, commands.len()).await,
             #[cfg(feature = "cluster")]
-            Kind::Cluster(pool) => pool.any()?.connection.send_packed_commands(commands, 0, count).await,
+            Kind::Cluster(pool) => pool.any()?.connection.send_all(commands).await,
             #[cfg(feature = "sentinel")]
             Kind::Sentinel(master) => master.send_all(commands).await,
         }
@@ -169,9 +164,9 @@ impl Connection {
     pub(crate) fn node(&self, address: Option<&Address>) -> RedisResult<Self> {
         match (&self.0, address) {
             #[cfg(feature = "cluster")]
-            (Kind::Cluster(pool), Some(address)) => Ok(pool.at(address)?.connection.into()),
+            (Kind::Cluster(pool), Some(address)) => Ok(Self(Kind::Single(pool.at(address)?.connection))),
             #[cfg(feature = "cluster")]
-            (Kind::Cluster(pool), None) => Ok(pool.any()?.connection.into()),
+            (Kind::Cluster(pool), None) => Ok(Self(Kind::Single(pool.any()?.connection))),
             _ => Ok(self.clone()),
         }
     }

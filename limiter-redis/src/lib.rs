@@ -26,6 +26,7 @@ mod format;
 mod id;
 mod inspect;
 mod key;
+mod reconnecting;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 mod refresh;
 mod reply;

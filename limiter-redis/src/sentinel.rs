@@ -1,13 +1,12 @@
 //! Redis Sentinel: a connection to the server that the sentinels call the master.
 
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisResult, TlsMode, Value};
 use tokio::sync::Mutex;
 
+use crate::reconnecting::Reconnecting;
 use crate::refresh::{Background, Refresh, first_answer, watched};
 use crate::settings::Timeouts;
 
@@ -17,10 +16,8 @@ pub(crate) struct Sentinels(Arc<Inner>);
 struct Inner {
     /// One client for each sentinel, so that a silent one delays no other.
     sentinels: Vec<Arc<Mutex<SentinelClient>>>,
-    config: ConnectionManagerConfig,
-    /// How long a sentinel may take to find the master.
-    timeout: Duration,
-    master: RwLock<Option<(ConnectionAddr, ConnectionManager)>>,
+    timeouts: Timeouts,
+    master: RwLock<Option<(ConnectionAddr, Reconnecting)>>,
     background: Background,
 }
 
@@ -47,14 +44,13 @@ impl Sentinels {
         };
         Ok(Self(Arc::new(Inner {
             sentinels: sentinels.into_iter().map(client).collect::<RedisResult<_>>()?,
-            config: timeouts.manager_config(),
-            timeout: timeouts.connect + timeouts.response,
+            timeouts,
             master: RwLock::default(),
             background: Background::new(),
         })))
     }
 
-    fn master(&self) -> RedisResult<ConnectionManager> {
+    fn master(&self) -> RedisResult<Reconnecting> {
         let master = self.0.master.read().unwrap_or_else(PoisonError::into_inner);
         let unknown = || RedisError::from((ErrorKind::MasterNameNotFoundBySentinel, "no sentinel has named a master"));
         master.as_ref().map(|(_, master)| master.clone()).ok_or_else(unknown)
@@ -62,12 +58,12 @@ impl Sentinels {
 
     /// Sends a command to the master.
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
-        watched(self, async { self.master()?.send_packed_command(cmd).await?.extract_error() }).await
+        watched(self, async { self.master()?.send(cmd).await }).await
     }
 
     /// Sends commands to the master.
     pub(crate) async fn send_all(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
-        self.master()?.send_packed_commands(commands, 0, commands.len()).await
+        self.master()?.send_all(commands).await
     }
 }
 
@@ -79,11 +75,11 @@ impl Refresh for Sentinels {
     /// Takes the master that the first sentinel names.
     async fn refresh_now(&self) -> RedisResult<()> {
         let ask = |sentinel: Arc<Mutex<SentinelClient>>| async move { sentinel.lock().await.async_get_client().await };
-        let client = first_answer(self.0.timeout, self.0.sentinels.iter().cloned().map(ask)).await?;
+        let client = first_answer(self.0.timeouts.refresh(), self.0.sentinels.iter().cloned().map(ask)).await?;
         let address = client.get_connection_info().addr().clone();
         let mut master = self.0.master.write().unwrap_or_else(PoisonError::into_inner);
         if master.as_ref().is_none_or(|(known, _)| *known != address) {
-            *master = Some((address, ConnectionManager::new_lazy_with_config(client, self.0.config.clone())?));
+            *master = Some((address, Reconnecting::lazy(client, self.0.timeouts)?));
         }
         Ok(())
     }

@@ -13,6 +13,12 @@ pub(crate) struct Timeouts {
 }
 
 impl Timeouts {
+    /// Returns how long a server may take to say which servers to use.
+    #[cfg(any(feature = "cluster", feature = "sentinel"))]
+    pub(crate) fn refresh(self) -> Duration {
+        self.connect + self.response
+    }
+
     /// Returns the settings of the TCP socket.
     pub(crate) fn tcp_settings(self) -> TcpSettings {
         let settings = TcpSettings::default().set_nodelay(true);

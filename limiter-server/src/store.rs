@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::anyhow;
 use limiter_core::{Limiter, SharedStore, WindowStore, policy};
 use limiter_memory::{MemoryStore, Sweeper};
 use limiter_redis::{RedisStore, is_redis_url};
@@ -96,12 +96,8 @@ impl Store {
             Location::Memory => return Self::in_memory(memory),
             Location::Redis(url) => url,
         };
-        let (url, metrics) = (url.clone(), Metrics::named("redis"));
-        let open = move || Ok(ObservedStore::new(RedisStore::builder().connect_lazy(&url)?, metrics.clone()));
-        let stack = match Refusals::new(open) {
-            Ok(store) => Stack::new(store),
-            Err(error) => bail!("--store: {error}"),
-        };
+        let redis = RedisStore::builder().connect_lazy(url).map_err(|error| anyhow!("--store: {error}"))?;
+        let stack = Stack::new(Refusals::new(ObservedStore::new(redis, Metrics::named("redis"))));
         let store = match on_outage {
             OnOutage::Fallback => {
                 let stack = Arc::new(stack.fallback(memory).on_outage(log));

@@ -8,15 +8,14 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
-use std::time::Duration;
 
-use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::cluster_routing::Slot;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult, Value};
 
 use crate::address::Address;
 use crate::cluster::redirect::{MAX_REDIRECTIONS, asking, last_reply, redirection};
 use crate::cluster::slots::{slot_of, slot_ranges};
+use crate::reconnecting::Reconnecting;
 use crate::refresh::{Background, Refresh, first_answer, no_server, watched};
 use crate::settings::Timeouts;
 
@@ -26,9 +25,7 @@ pub(crate) struct NodePool(Arc<Inner>);
 struct Inner {
     /// How to connect, whatever the address.
     info: ConnectionInfo,
-    config: ConnectionManagerConfig,
-    /// How long a node may take to reply to a refresh.
-    timeout: Duration,
+    timeouts: Timeouts,
     seeds: Vec<Address>,
     known: RwLock<Known>,
     background: Background,
@@ -48,13 +45,7 @@ pub(crate) struct Node {
     host: Arc<str>,
     /// The host and the port.
     name: Arc<str>,
-    pub(crate) connection: ConnectionManager,
-}
-
-impl Node {
-    async fn send(&mut self, cmd: &Cmd) -> RedisResult<Value> {
-        self.connection.send_packed_command(cmd).await?.extract_error()
-    }
+    pub(crate) connection: Reconnecting,
 }
 
 impl NodePool {
@@ -65,8 +56,7 @@ impl NodePool {
         let seeds: Vec<Address> = seeds.iter().filter_map(|seed| address(seed.addr())).collect();
         let pool = Self(Arc::new(Inner {
             info,
-            config: timeouts.manager_config(),
-            timeout: timeouts.connect + timeouts.response,
+            timeouts,
             seeds,
             known: RwLock::default(),
             background: Background::new(),
@@ -99,7 +89,7 @@ impl NodePool {
             _ => ConnectionAddr::Tcp(host, port),
         };
         let client = redis::Client::open(self.0.info.clone().set_addr(addr))?;
-        let connection = ConnectionManager::new_lazy_with_config(client, self.0.config.clone())?;
+        let connection = Reconnecting::lazy(client, self.0.timeouts)?;
         let (host, port) = address;
         let node = Node { host: host.as_str().into(), name: format!("{host}:{port}").into(), connection };
         Ok(self.change(|known| known.nodes.entry(address.clone()).or_insert(node).clone()))
@@ -134,19 +124,19 @@ impl NodePool {
     async fn follow(&self, cmd: &Cmd) -> RedisResult<Value> {
         let slot = slot_of(cmd);
         let mut node = self.of_slot(slot)?;
-        let mut reply = node.send(cmd).await;
+        let mut reply = node.connection.send(cmd).await;
         for _ in 0..MAX_REDIRECTIONS {
             let Err(error) = &reply else { break };
             let Some((address, ask)) = redirection(error, &node.host) else { break };
             node = self.at(&address)?;
             if ask {
-                reply = node.connection.send_packed_commands(&asking(cmd), 0, 2).await.and_then(last_reply);
+                reply = node.connection.send_all(&asking(cmd)).await.and_then(last_reply);
             } else {
                 if let Some(slot) = slot {
                     self.change(|known| known.slots.insert(slot, node.clone()));
                 }
                 self.refresh();
-                reply = node.send(cmd).await;
+                reply = node.connection.send(cmd).await;
             }
         }
         reply
@@ -175,13 +165,13 @@ impl Refresh for NodePool {
     /// Takes the map of slots of the node that answers first.
     async fn refresh_now(&self) -> RedisResult<()> {
         let nodes: Vec<Node> = self.known().nodes.values().cloned().collect();
-        let asked = nodes.into_iter().map(|mut node| async move {
+        let asked = nodes.into_iter().map(|node| async move {
             let mut cmd = redis::cmd("CLUSTER");
-            let reply = node.send(cmd.arg("SLOTS")).await?;
+            let reply = node.connection.send(cmd.arg("SLOTS")).await?;
             let malformed = || RedisError::from((ErrorKind::Parse, "CLUSTER SLOTS: unexpected reply"));
             slot_ranges(&reply, &node.host).ok_or_else(malformed)
         });
-        self.set(&first_answer(self.0.timeout, asked).await?)
+        self.set(&first_answer(self.0.timeouts.refresh(), asked).await?)
     }
 }
 
@@ -195,6 +185,7 @@ fn address(addr: &ConnectionAddr) -> Option<Address> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+    use std::time::Duration;
 
     use redis::IntoConnectionInfo;
 

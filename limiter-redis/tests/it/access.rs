@@ -8,7 +8,7 @@ use futures::future::join_all;
 use limiter_core::store::LogKey;
 use limiter_core::{Counting, ErrorKind, Limiter, policy};
 use limiter_redis::{Connection, RedisStore};
-use limiter_testkit::server::Server;
+use limiter_testkit::server::{Cluster, Server};
 use redis::aio::ConnectionLike;
 
 use crate::scan::scanned_name;
@@ -18,7 +18,7 @@ use crate::support::{Hooked, builder, connect, search, shared_cluster, until};
 const BASIC_RULES: &str = "on >secret ~limiter:{*} +evalsha +eval +time +zadd +zrange +zrangebylex +zremrangebylex \
      +zremrangebyrank +zrevrangebylex +pexpire +pexpireat +unlink";
 /// What counting attempts, records, ids, refunds and settlements need in addition.
-const GENERAL_RULES: &str = "+pttl +zcard +zlexcount +zrank +zrem";
+const GENERAL_RULES: &str = "+pttl +zcard +zcount +zlexcount +zrank +zrem +zscore";
 /// What looking at live keys needs in addition.
 const INSPECT_RULES: &str = "+scan +memory|usage";
 
@@ -104,6 +104,27 @@ async fn a_missing_permission_or_a_wrong_password_is_a_configuration_error() {
     let error = builder().connect(&url.replace("secret", "guess")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Configuration, "{error:?}");
     assert!(!format!("{error} {error:?}").contains("guess"), "{error:?}");
+}
+
+/// On one server and in a Cluster, a password is changed, and later changed back.
+#[tokio::test]
+async fn a_server_that_refused_to_reconnect_is_asked_again() {
+    let (server, cluster) = (Server::start().unwrap(), Cluster::start().unwrap());
+    for (url, nodes) in [(server.url(), std::slice::from_ref(&server)), (cluster.url(), cluster.nodes())] {
+        let rules = |rules: &str| nodes.iter().for_each(|node| allow(node, "shop", rules));
+        rules(&format!("{BASIC_RULES} +cluster"));
+        let limiter = search(policy!("9/1h"), connect(&as_user(&url, "shop")).await);
+        assert_eq!(limiter.acquire("k").await.unwrap().used(), 1);
+        rules("resetpass >other");
+        for node in nodes {
+            assert!(node.command(&["CLIENT", "KILL", "TYPE", "normal"]).unwrap().int() > 0);
+        }
+        let refused = |error: limiter_core::Error| error.kind() == ErrorKind::Configuration;
+        until("a refusal", async || limiter.acquire("k").await.is_err_and(refused)).await;
+        rules(">secret");
+        until("a recovery", async || limiter.acquire("k").await.is_ok()).await;
+        assert_eq!(limiter.status("k").await.unwrap().used(), 2);
+    }
 }
 
 #[tokio::test]

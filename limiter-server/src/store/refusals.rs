@@ -1,11 +1,9 @@
 //! A store that refuses this server is down.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
-use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
 use limiter_core::store::{
     Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, async_trait,
 };
@@ -15,31 +13,15 @@ use limiter_core::{Decision, Error, ErrorKind, WindowStore};
 ///
 /// To a library, a wrong password is a mistake that no fallback should hide. A server that runs unattended must go on deciding
 /// when somebody rotates a password.
-///
-/// After a refusal, the store is opened again, at most once a second: a connection that was refused once stays refused.
 pub(super) struct Refusals<S> {
-    store: ArcSwap<S>,
-    open: Box<dyn Fn() -> Result<S, Error> + Send + Sync>,
-    state: Mutex<State>,
-}
-
-struct State {
+    store: S,
     /// Why the last call failed that did.
-    cause: String,
-    opened: Instant,
+    cause: Mutex<String>,
 }
-
-/// How long a store stays open at least.
-const LASTS: Duration = Duration::from_secs(1);
 
 impl<S> Refusals<S> {
-    /// Returns the store that `open` opens.
-    ///
-    /// # Errors
-    /// Those of `open`.
-    pub(super) fn new(open: impl Fn() -> Result<S, Error> + Send + Sync + 'static) -> Result<Self, Error> {
-        let state = State { cause: String::new(), opened: Instant::now() };
-        Ok(Self { store: ArcSwap::from_pointee(open()?), open: Box::new(open), state: Mutex::new(state) })
+    pub(super) fn new(store: S) -> Self {
+        Self { store, cause: Mutex::default() }
     }
 
     fn note(&self, error: Error) -> Error {
@@ -51,21 +33,12 @@ impl<S> Refusals<S> {
             ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Configuration => {}
             _ => return error,
         }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.cause != cause {
+        let mut last = self.cause.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last != cause {
             tracing::warn!("the store fails: {cause}");
-            state.cause.clone_from(&cause);
+            last.clone_from(&cause);
         }
-        if error.kind() != ErrorKind::Configuration {
-            return error;
-        }
-        if state.opened.elapsed() > LASTS
-            && let Ok(store) = (self.open)()
-        {
-            self.store.store(Arc::new(store));
-            state.opened = Instant::now();
-        }
-        Error::new(ErrorKind::Unavailable, cause)
+        if error.kind() == ErrorKind::Configuration { Error::new(ErrorKind::Unavailable, cause) } else { error }
     }
 }
 
@@ -78,26 +51,26 @@ impl<S> fmt::Debug for Refusals<S> {
 #[async_trait]
 impl<S: WindowStore> WindowStore for Refusals<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.store.load_full().apply(op).await.map_err(|error| self.note(error))
+        self.store.apply(op).await.map_err(|error| self.note(error))
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        self.store.load_full().settle(settlement).await.map_err(|error| self.note(error))
+        self.store.settle(settlement).await.map_err(|error| self.note(error))
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.store.load_full().reset(log).await.map_err(|error| self.note(error))
+        self.store.reset(log).await.map_err(|error| self.note(error))
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        self.store.load_full().apply_all(ops).await.map_err(|error| self.note(error))
+        self.store.apply_all(ops).await.map_err(|error| self.note(error))
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        self.store.load().try_decide(op, otherwise).map_err(|error| self.note(error))
+        self.store.try_decide(op, otherwise).map_err(|error| self.note(error))
     }
 
     fn place(&self, log: LogKey<'_>) -> LogPlace {
-        self.store.load().place(log)
+        self.store.place(log)
     }
 }

@@ -1,0 +1,64 @@
+//! A connection to one server, which is opened again whatever ended it.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use redis::aio::ConnectionManager;
+use redis::{Client, Cmd, Pipeline, RedisResult, Value};
+
+use crate::settings::Timeouts;
+
+/// The least time between two connections to a server that refuses them.
+const REFUSED_PAUSE: Duration = Duration::from_millis(100);
+
+/// Clones share the connection.
+///
+/// The client library's manager opens a lost connection again. If the server refuses the new one, because a password was changed, for
+/// example, the manager returns that error forever. It is then replaced.
+#[derive(Clone)]
+pub(crate) struct Reconnecting(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    timeouts: Timeouts,
+    /// The manager, and when it was made.
+    manager: RwLock<(ConnectionManager, Instant)>,
+}
+
+impl Reconnecting {
+    /// Returns a connection that is opened when it is first needed. Call this within a runtime.
+    pub(crate) fn lazy(client: Client, timeouts: Timeouts) -> RedisResult<Self> {
+        let manager = ConnectionManager::new_lazy_with_config(client.clone(), timeouts.manager_config())?;
+        Ok(Self(Arc::new(Inner { client, timeouts, manager: RwLock::new((manager, Instant::now())) })))
+    }
+
+    /// Connects.
+    pub(crate) async fn open(client: Client, timeouts: Timeouts) -> RedisResult<Self> {
+        let manager = ConnectionManager::new_with_config(client.clone(), timeouts.manager_config()).await?;
+        Ok(Self(Arc::new(Inner { client, timeouts, manager: RwLock::new((manager, Instant::now())) })))
+    }
+
+    /// Sends a command.
+    pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
+        self.watched(async |manager| manager.send_packed_command(cmd).await).await?.extract_error()
+    }
+
+    /// Sends commands; errors are among the replies.
+    pub(crate) async fn send_all(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+        self.watched(async |manager| manager.send_packed_commands(commands, 0, commands.len()).await).await
+    }
+
+    async fn watched<T>(&self, send: impl AsyncFnOnce(&mut ConnectionManager) -> RedisResult<T>) -> RedisResult<T> {
+        let (mut manager, made) = self.0.manager.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let reply = send(&mut manager).await;
+        // A command that the server refuses has a reply.
+        if reply.as_ref().is_err_and(|error| !error.is_io_error()) && made.elapsed() > REFUSED_PAUSE {
+            let mut current = self.0.manager.write().unwrap_or_else(PoisonError::into_inner);
+            if current.1 == made {
+                let config = self.0.timeouts.manager_config();
+                *current = (ConnectionManager::new_lazy_with_config(self.0.client.clone(), config)?, Instant::now());
+            }
+        }
+        reply
+    }
+}
