@@ -28,7 +28,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use exact_limiter::wrappers::Stack;
-use exact_limiter::wrappers::observe::{Metrics, ObservedStore, Report};
+use exact_limiter::wrappers::observe::{Metrics, ObservedStore};
 use exact_limiter::{AllOf, Error, Limiter, MemoryStore, Policy, RedisStore, SharedStore, Status};
 use futures::{Stream, StreamExt, stream};
 use limiter_tower::key::{self, Header, PeerAddress};
@@ -199,7 +199,7 @@ async fn open(url: &str) -> Result<(SharedStore, Arc<dyn Fn() + Send + Sync>), E
     let metrics = Metrics::named("redis");
     let stack = Stack::new(RedisStore::connect(url).await?).fallback(MemoryStore::new());
     let store = Arc::new(ObservedStore::new(stack, metrics.clone()));
-    Ok((store.clone(), Arc::new(move || store.report(&metrics))))
+    Ok((store.clone(), Arc::new(move || metrics.report(store.store()))))
 }
 
 fn parsed(text: &str, store: &SharedStore) -> Result<Router> {

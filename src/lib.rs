@@ -58,7 +58,7 @@
 //! | `redis-tls` | TLS for `RedisStore`, with rustls; enables `redis` |
 //! | `tokio` | waiting with `within` in a tokio runtime |
 //! | `serde` | limits and policies in configuration files, decisions and statuses as JSON |
-//! | `metrics`, `tracing` | counters and histograms, spans and events of each operation |
+//! | `metrics` | counters and histograms of each operation |
 //! | `wrappers` | timeout, circuit breaker, fail open, fail closed, fallback, denial cache |
 //! | `uuid` | `Uuid` as a key and as an idempotency key |
 #![forbid(unsafe_code)]
@@ -73,7 +73,7 @@ pub use limiter_core::{
 pub use limiter_memory::{self as memory, MemoryStore};
 #[cfg(feature = "redis")]
 pub use limiter_redis::{self as redis, RedisStore};
-#[cfg(any(feature = "metrics", feature = "tracing", feature = "wrappers"))]
+#[cfg(any(feature = "metrics", feature = "wrappers"))]
 pub use limiter_wrappers as wrappers;
 
 /// The store contract, for authors of stores and for code that is generic over the store.

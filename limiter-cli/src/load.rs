@@ -49,13 +49,15 @@ async fn open(args: &Load) -> anyhow::Result<SharedStore> {
         limiter_wrappers::Outage::Ended { calls, .. } => message(format_args!("store available after {calls} calls")),
         _ => {}
     };
-    Ok(match args.on_outage {
-        None => Arc::new(store),
-        Some(Outage::Open) => Arc::new(Stack::new(store).fail_open().on_outage(report)),
-        Some(Outage::Closed) => Arc::new(Stack::new(store).fail_closed().on_outage(report)),
-        Some(Outage::Fallback) => Arc::new(Stack::new(store).fallback(MemoryStore::new()).on_outage(report)),
-        Some(Outage::Error) => Arc::new(Stack::new(store).or_error()),
-    })
+    let Some(choice) = args.on_outage else { return Ok(Arc::new(store)) };
+    let stack = Stack::new(store);
+    let store = match choice {
+        Outage::Open => stack.fail_open(),
+        Outage::Closed => stack.fail_closed(),
+        Outage::Fallback => stack.fallback(MemoryStore::new()),
+        Outage::Error => stack.or_error(),
+    };
+    Ok(Arc::new(store.on_outage(report)))
 }
 
 /// Makes the calls and prints their figures.

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::anyhow;
-use limiter_core::{Limiter, SharedStore, WindowStore, policy};
+use limiter_core::{Limiter, SharedStore, policy};
 use limiter_memory::{MemoryStore, Sweeper};
 use limiter_redis::{RedisStore, is_redis_url};
-use limiter_wrappers::observe::{Metrics, ObservedStore, Report};
-use limiter_wrappers::{Failsafe, Fallback, Guarded, Outage, Stack};
+use limiter_wrappers::observe::{Metrics, ObservedStore};
+use limiter_wrappers::{Guarded, Outage, Stack};
 
 use self::refusals::Refusals;
 
@@ -65,18 +65,14 @@ impl Location {
     }
 }
 
-/// What [`OnOutage::Fallback`] is made of.
-type Recommended = Fallback<Guarded<Refusals<ObservedStore<RedisStore, Metrics>>>, MemoryStore>;
-
-/// The nodes that have failed since the start, and whether each is down now.
-type Nodes = Vec<(Option<Arc<str>>, bool)>;
+/// Redis with what decides while it is down.
+type Redis = Guarded<Refusals<ObservedStore<RedisStore>>>;
 
 /// The store of all rules.
 pub struct Store {
     shared: SharedStore,
-    nodes: Box<dyn Fn() -> Nodes + Send + Sync>,
+    redis: Option<Redis>,
     report: Box<dyn Fn() + Send + Sync>,
-    fallback: Option<Arc<Recommended>>,
     _sweeper: Option<Sweeper>,
 }
 
@@ -98,23 +94,23 @@ impl Store {
         };
         let redis = RedisStore::builder().connect_lazy(url).map_err(|error| anyhow!("--store: {error}"))?;
         let stack = Stack::new(Refusals::new(ObservedStore::new(redis, Metrics::named("redis"))));
-        let store = match on_outage {
-            OnOutage::Fallback => {
-                let stack = Arc::new(stack.fallback(memory).on_outage(log));
-                Self { fallback: Some(Arc::clone(&stack)), ..Self::watched(stack, Fallback::nodes) }
-            }
-            OnOutage::Open => Self::watched(Arc::new(stack.fail_open().on_outage(log)), Failsafe::nodes),
-            OnOutage::Closed => Self::watched(Arc::new(stack.fail_closed().on_outage(log)), Failsafe::nodes),
-            OnOutage::Error => Self::watched(Arc::new(stack.or_error()), |store| store.store().nodes()),
+        let redis = match on_outage {
+            OnOutage::Fallback => stack.fallback(memory),
+            OnOutage::Open => stack.fail_open(),
+            OnOutage::Closed => stack.fail_closed(),
+            OnOutage::Error => stack.or_error(),
         };
-        tokio::spawn(probe(store.shared.clone()));
-        Ok(store)
+        let (redis, metrics) = (redis.on_outage(log), Metrics::named("stack"));
+        let shared: SharedStore = Arc::new(redis.clone());
+        tokio::spawn(probe(shared.clone()));
+        let (redis, reported) = (Some(redis.clone()), redis);
+        Ok(Self { redis, report: Box::new(move || metrics.report(&reported)), ..Self::over(shared) })
     }
 
     /// Returns a store that is never down.
     #[must_use]
     pub fn over(shared: SharedStore) -> Self {
-        Self { shared, nodes: Box::new(Vec::new), report: Box::new(|| {}), fallback: None, _sweeper: None }
+        Self { shared, redis: None, report: Box::new(|| {}), _sweeper: None }
     }
 
     fn in_memory(store: MemoryStore) -> anyhow::Result<Self> {
@@ -123,13 +119,6 @@ impl Store {
         let observed = Arc::new(ObservedStore::new(store, metrics.clone()));
         let report = Box::new(move || metrics.report_keys(counted.len()));
         Ok(Self { report, _sweeper: Some(sweeper), ..Self::over(observed) })
-    }
-
-    fn watched<S: WindowStore + Report>(store: Arc<S>, nodes: fn(&S) -> Nodes) -> Self {
-        let metrics = Metrics::named("stack");
-        let (asked, reported) = (Arc::clone(&store), Arc::clone(&store));
-        let nodes = Box::new(move || nodes(&asked));
-        Self { nodes, report: Box::new(move || reported.report(&metrics)), ..Self::over(store) }
     }
 
     /// Returns the store for limiters.
@@ -141,19 +130,20 @@ impl Store {
     /// Returns whether the store or one of its nodes is down, so that the outage choice answers.
     #[must_use]
     pub fn is_away(&self) -> bool {
-        (self.nodes)().iter().any(|(_, is_away)| *is_away)
+        self.redis.as_ref().is_some_and(Guarded::in_outage)
     }
 
     /// Returns the names of the nodes that are down. None has a name unless the store is a Redis Cluster.
     #[must_use]
     pub fn nodes_away(&self) -> Vec<Arc<str>> {
-        (self.nodes)().into_iter().filter(|(_, is_away)| *is_away).filter_map(|(node, _)| node).collect()
+        let nodes = self.redis.iter().flat_map(Guarded::nodes);
+        nodes.filter(|(_, is_away)| *is_away).filter_map(|(node, _)| node).collect()
     }
 
     /// Carries over what was charged while the store was down, in at most `timeout`.
     pub(crate) async fn flush(&self, timeout: Duration) {
-        if let Some(fallback) = &self.fallback {
-            let left = fallback.flush(timeout).await;
+        if let Some(redis) = &self.redis {
+            let left = redis.flush(timeout).await;
             if left > 0 {
                 tracing::warn!(left, "charges of an outage are lost");
             }

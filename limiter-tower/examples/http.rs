@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use exact_limiter::wrappers::observe::{Metrics, ObservedStore, Tracing};
+use exact_limiter::wrappers::observe::{Metrics, ObservedStore};
 use exact_limiter::{Limiter, MemoryStore, Policy, RedisStore, SharedStore};
 use http::{HeaderName, StatusCode};
 use limiter_tower::key::{Header, PeerAddress, RequestKey};
@@ -25,8 +25,7 @@ async fn app(limit: Policy, url: &str) -> Result<Router, exact_limiter::Error> {
         "memory" => Arc::new(MemoryStore::new()),
         url => Arc::new(RedisStore::connect(url).await?),
     };
-    let counted = ObservedStore::new(store, Metrics::named("http"));
-    let store: SharedStore = Arc::new(ObservedStore::new(counted, Tracing::new()));
+    let store = ObservedStore::new(store, Metrics::named("http"));
     let key = Header::new(API_KEY).or(PeerAddress::new());
     let rule = Rule::new(Limiter::new("http", limit, store), key, MissingKey::Reject(StatusCode::BAD_REQUEST));
     let closed = StoreFailure::Closed { retry_after: Duration::from_secs(1) };
@@ -39,7 +38,6 @@ async fn serve(app: Router, listener: TcpListener) -> std::io::Result<()> {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     let prometheus = PrometheusBuilder::new().set_buckets(&[0.0001, 0.001, 0.01, 0.1])?.install_recorder()?;
     let mut args = std::env::args().skip(1);
     let mut arg = |default: &str| args.next().unwrap_or_else(|| default.to_owned());

@@ -1,14 +1,12 @@
-//! The recommended order of the wrappers.
+//! The options of a guarded store.
 
 use std::time::Duration;
 
-use crate::denial_cache::DenialCache;
-use crate::outages::{CircuitBreaker, Failsafe, Fallback, Timeout};
+use limiter_core::SyncStore;
 
-/// A store behind a denial cache, a circuit breaker and a timeout.
-pub type Guarded<S> = DenialCache<CircuitBreaker<Timeout<S>>>;
+use crate::guarded::{Guarded, Local, StandIn};
 
-/// Builds the recommended stack around a store.
+/// Builds a [`Guarded`] store around a store.
 ///
 /// ```text
 /// fail open, fail closed or fallback ─► denial cache ─► circuit breaker ─► timeout ─► store
@@ -16,33 +14,27 @@ pub type Guarded<S> = DenialCache<CircuitBreaker<Timeout<S>>>;
 ///
 /// - The timeout is innermost, so that the breaker sees a hanging store as failing.
 /// - The cache is outside the breaker, so that known denials continue during an outage.
-/// - It is inside the wrapper that replaces the store's answers, so that a made-up denial is never cached.
+/// - It is inside what replaces the store's answers, so that a made-up denial is never cached.
 #[derive(Clone, Debug)]
 #[must_use = "a stack does nothing until one of its last methods makes a store"]
 pub struct Stack<S> {
-    store: S,
-    timeout: Duration,
-    failure_threshold: u32,
-    cooldown: Duration,
-    cached_keys: usize,
-    denial_ttl: Duration,
+    pub(crate) store: S,
+    pub(crate) timeout: Duration,
+    pub(crate) failure_threshold: u32,
+    pub(crate) cooldown: Duration,
+    pub(crate) cached_keys: usize,
+    pub(crate) denial_ttl: Duration,
 }
 
 impl<S> Stack<S> {
     /// Returns the stack around `store`, with the defaults of each option.
     pub const fn new(store: S) -> Self {
         let (timeout, cooldown) = (Duration::from_millis(300), Duration::from_secs(1));
-        Self {
-            store,
-            timeout,
-            failure_threshold: 5,
-            cooldown,
-            cached_keys: 100_000,
-            denial_ttl: Duration::from_secs(1),
-        }
+        let (failure_threshold, cached_keys, denial_ttl) = (5, 100_000, Duration::from_secs(1));
+        Self { store, timeout, failure_threshold, cooldown, cached_keys, denial_ttl }
     }
 
-    /// Sets how long a call to the store may take. Default: 300 ms.
+    /// Sets how long a call to the store may take. Default: 300 ms. [`Duration::MAX`] means as long as it takes.
     ///
     /// A `RedisStore` has timeouts, too. This one bounds all its attempts together.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
@@ -50,7 +42,7 @@ impl<S> Stack<S> {
         self
     }
 
-    /// Sets the number of consecutive failures after which the breaker opens. Default: 5.
+    /// Sets the number of consecutive failures after which the breaker opens. Default: 5. 0 means 1. [`u32::MAX`] means never.
     pub const fn failure_threshold(mut self, failures: u32) -> Self {
         self.failure_threshold = failures;
         self
@@ -70,7 +62,9 @@ impl<S> Stack<S> {
 
     /// Sets how long a denial is cached at most. Default: 1 s.
     ///
-    /// A key that another process unblocks may stay denied here for so long; see [`DenialCache::max_age`].
+    /// If another process unblocks a key, by a reset, a refund or a larger limit, this one may go on denying it for so long. With
+    /// [`Duration::MAX`] that is until the next entry of the log expires, which is days if a window is. A longer time saves calls
+    /// only for keys that are denied for longer: with the default, one that is hammered costs one call per second.
     pub const fn denial_ttl(mut self, max_age: Duration) -> Self {
         self.denial_ttl = max_age;
         self
@@ -79,27 +73,51 @@ impl<S> Stack<S> {
     /// Returns the store that passes errors on, for a service that decides by itself.
     #[must_use]
     pub fn or_error(self) -> Guarded<S> {
-        let breaker =
-            CircuitBreaker::new(Timeout::new(self.store, self.timeout), self.failure_threshold, self.cooldown);
-        DenialCache::new(breaker, self.cached_keys).max_age(self.denial_ttl)
+        Guarded::new(self, StandIn::Nothing)
     }
 
-    /// Returns the store that admits requests during an outage.
+    /// Returns the store that admits requests during an outage: it decides as if the log were empty.
+    ///
+    /// A status then shows nothing used. A settlement or refund reports that the entry is gone, and so does a later one of an entry
+    /// that was made during the outage. A reset returns the error: an operator must know that unblocking a key failed.
     #[must_use]
-    pub fn fail_open(self) -> Failsafe<Guarded<S>> {
-        Failsafe::open(self.or_error())
+    pub fn fail_open(self) -> Guarded<S> {
+        Guarded::new(self, StandIn::Open)
     }
 
-    /// Returns the store that limits in `local` during an outage and carries its charges over afterwards.
+    /// Returns the store that denies requests during an outage. The retry-after is the breaker's cooldown, or the longest window if
+    /// that is shorter.
+    ///
+    /// A status then shows the limit as used up. A record returns the error, because a denial would claim that it counts. So do a
+    /// settlement, a refund and a reset.
     #[must_use]
-    pub fn fallback<L>(self, local: L) -> Fallback<Guarded<S>, L> {
-        Fallback::new(self.or_error(), local)
+    pub fn fail_closed(self) -> Guarded<S> {
+        let retry_after = self.cooldown.max(Duration::from_micros(1));
+        Guarded::new(self, StandIn::Closed(retry_after))
     }
 
-    /// Returns the store that denies requests during an outage, with a retry-after of the breaker's cooldown.
+    /// Returns the store that limits in `local` during an outage, and carries over afterwards what that store has charged.
+    ///
+    /// Each call goes to the primary store first, and whatever it returns is returned. If it fails as unavailable or timed out, `local`
+    /// decides.
+    ///
+    /// # What is carried over
+    /// For each log, the cost of its local entries, by cells of a 32nd of its longest window. Once the primary store responds, a sweep
+    /// sends one record per cell, at most 64 logs at a time. No call waits for it. It runs on the tokio runtime of whoever calls, which
+    /// needs timers. If that runtime ends, the next call starts the sweep again. It belongs to no call, and ends with the last clone of
+    /// the store; call [`flush`](Guarded::flush) first.
+    ///
+    /// - A cell has the age of its newest entry, by the local store's clock, which must not step. A `MemoryStore`'s is monotonic.
+    ///   It never lies in the primary store's future. Operations with a caller's time keep that time.
+    /// - A cell is repeated with the same id until the primary store confirms it or it no longer counts, so a lost answer counts once.
+    /// - The record keeps what any limit of the log's operations counts. Cells that no limit can tell apart are dropped, so attempts
+    ///   push out nothing.
+    /// - At most 100,000 logs are carried, which take up to about 130 MB and the keys. [`dropped`](Guarded::dropped) counts the others.
+    ///
+    /// # What an outage costs
+    #[doc = include_str!("guarded/costs.md")]
     #[must_use]
-    pub fn fail_closed(self) -> Failsafe<Guarded<S>> {
-        let cooldown = self.cooldown;
-        Failsafe::closed(self.or_error(), cooldown)
+    pub fn fallback(self, local: impl SyncStore) -> Guarded<S> {
+        Guarded::new(self, StandIn::Local(Local::new(local)))
     }
 }

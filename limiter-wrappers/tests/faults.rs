@@ -13,7 +13,7 @@ use limiter_core::{Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_redis::RedisStore;
 use limiter_testkit::poll_times;
-use limiter_wrappers::{CircuitBreaker, Failsafe, Fallback, Stack, Timeout};
+use limiter_wrappers::Stack;
 use testbed::{
     ClusterFault, ClusterScene, Network, RedisFault, RedisScene, Scene, Soak, Subject, alone, observe, soak,
 };
@@ -33,20 +33,23 @@ async fn stacks(url: &str) -> Vec<Subject> {
     let mut subjects = Vec::new();
     for name in STACKS {
         let redis = connect(url).await;
-        let (store, bound, most): (SharedStore, _, _) = match name {
-            "plain" => (Arc::new(redis), BOUND, Some(1)),
-            "timeout" => (Arc::new(Timeout::new(redis, TIMEOUT)), TIMEOUT_BOUND, Some(1)),
-            "breaker" => {
-                (Arc::new(CircuitBreaker::new(Timeout::new(redis, TIMEOUT), 3, PAUSE)), TIMEOUT_BOUND, Some(1))
-            }
-            "fail open" => (Arc::new(Failsafe::open(redis)), BOUND, None),
-            "fail closed" => (Arc::new(Failsafe::closed(redis, PAUSE)), BOUND, Some(1)),
-            "fallback" => (Arc::new(Fallback::new(redis, MemoryStore::new())), BOUND, Some(2)),
+        if name == "plain" {
+            subjects.push(Subject { name, store: Arc::new(redis), bound: BOUND, most: Some(1) });
+            continue;
+        }
+        let bare = Stack::new(redis).timeout(Duration::MAX).failure_threshold(u32::MAX).cached_keys(0).cooldown(PAUSE);
+        let (store, bound, most) = match name {
+            "timeout" => (bare.timeout(TIMEOUT).or_error(), TIMEOUT_BOUND, Some(1)),
+            "breaker" => (bare.timeout(TIMEOUT).failure_threshold(3).or_error(), TIMEOUT_BOUND, Some(1)),
+            "fail open" => (bare.fail_open(), BOUND, None),
+            "fail closed" => (bare.fail_closed(), BOUND, Some(1)),
+            "fallback" => (bare.fallback(MemoryStore::new()), BOUND, Some(2)),
             _ => {
-                let stack = Stack::new(redis).timeout(TIMEOUT).failure_threshold(3).cooldown(PAUSE);
-                (Arc::new(stack.fallback(MemoryStore::new())), TIMEOUT_BOUND, Some(2))
+                let stack = bare.timeout(TIMEOUT).failure_threshold(3).cached_keys(100_000);
+                (stack.fallback(MemoryStore::new()), TIMEOUT_BOUND, Some(2))
             }
         };
+        let store = Arc::new(store);
         subjects.push(Subject { name, store, bound, most });
     }
     subjects
@@ -179,13 +182,6 @@ fn every_fault_against_every_stack() {
     }
 }
 
-/// When a future is dropped.
-#[derive(Clone, Copy, Debug)]
-enum DropAfter {
-    Polls(usize),
-    Millis(u64),
-}
-
 /// The calls, and the units that each leaves of the 3 that it finds.
 const CALLS: [(&str, u64); 4] = [("acquire", 6), ("settle", 1), ("refund", 0), ("reset", 0)];
 
@@ -198,8 +194,8 @@ async fn a_dropped_call_has_its_whole_effect_or_none() {
     for (wrapped, (name, whole)) in [false, true].into_iter().flat_map(|wrapped| CALLS.map(|call| (wrapped, call))) {
         // The number of drops that left nothing behind, and of those that left the whole effect.
         let (mut none, mut all) = (0, 0);
-        for after in [DropAfter::Polls, |n| DropAfter::Millis(n as u64)] {
-            for after in (0..).map(after) {
+        for unit in ["polls", "ms"] {
+            for after in 0.. {
                 let redis = RedisStore::builder().connect_lazy(&scene.url()).unwrap();
                 let store: SharedStore = match wrapped {
                     false => Arc::new(redis),
@@ -208,7 +204,7 @@ async fn a_dropped_call_has_its_whole_effect_or_none() {
                 // The connection and the script are new, which adds awaits.
                 scene.server().expect_ok(&["SCRIPT", "FLUSH"]).unwrap();
                 let limiter = Limiter::new("cancel", policy!("9/1h, 100/1d"), store);
-                let key = format!("{name}, wrapped: {wrapped}, dropped after {after:?}");
+                let key = format!("{name}, wrapped: {wrapped}, dropped after {after} {unit}");
                 let receipt = server.acquire(&*key).cost(3).await.unwrap().receipt().unwrap();
                 let call = async {
                     match name {
@@ -218,9 +214,9 @@ async fn a_dropped_call_has_its_whole_effect_or_none() {
                         _ => drop(limiter.reset(&*key).await.unwrap()),
                     }
                 };
-                let done = match after {
-                    DropAfter::Polls(polls) => poll_times(polls, call).await.is_some(),
-                    DropAfter::Millis(millis) => timeout(Duration::from_millis(millis), call).await.is_ok(),
+                let done = match unit {
+                    "polls" => poll_times(after, call).await.is_some(),
+                    _ => timeout(Duration::from_millis(after as u64), call).await.is_ok(),
                 };
                 // On the same connection, so it arrives after what was sent before.
                 let used = limiter.acquire(&*key).await.unwrap().used() - 1;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use limiter_core::{Policy, SharedStore};
 use limiter_memory::MemoryStore;
-use limiter_wrappers::DenialCache;
+use limiter_wrappers::Stack;
 
 use super::limits::Limits;
 use super::ours::{Now, Polled, Remote, Sliding};
@@ -53,7 +53,7 @@ pub(crate) const FORMS: [Library; 2] = [
 ];
 /// This library with the cache of denials, around a store that takes a future for every decision.
 pub(crate) const CACHED: Library = library("limiter cached denial", |policy| {
-    Box::new(Polled::new(policy, DenialCache::new(Remote(MemoryStore::new()), 1_000_000)))
+    Box::new(Polled::new(policy, Stack::new(Remote(MemoryStore::new())).cached_keys(1_000_000).or_error()))
 });
 const SLIDING: Library = library(OURS.name, |policy| Box::new(Sliding::new(policy)));
 /// The name of the first contestant with the workload with which it is compared.

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use limiter_core::store::{Mode, Op};
-use limiter_core::{Decision, Error, Limit, Name, Policy};
+use limiter_core::{Decision, Error, ErrorKind, Limit, Name, Policy};
 use metrics::{
     Counter, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
 };
 
-use super::store::{Operation, StoreObserver};
+#[cfg(feature = "outages")]
+use crate::Guarded;
 
 const DECISIONS: &str = "limiter_decisions_total";
 const NEAR_LIMIT: &str = "limiter_near_limit_total";
@@ -21,10 +22,10 @@ const KEYS: &str = "limiter_keys";
 const OUTAGE: &str = "limiter_outage";
 const OUTAGES: &str = "limiter_outages_total";
 const OUTAGE_SECONDS: &str = "limiter_outage_seconds_total";
-pub(super) const BREAKER_OPEN: &str = "limiter_breaker_open";
-pub(super) const FALLBACK_DECISIONS: &str = "limiter_fallback_decisions_total";
-pub(super) const CARRIED_LOGS: &str = "limiter_carried_logs";
-pub(super) const CARRIED_DROPPED: &str = "limiter_carried_dropped_total";
+const BREAKER_OPEN: &str = "limiter_breaker_open";
+const FALLBACK_DECISIONS: &str = "limiter_fallback_decisions_total";
+const CARRIED_LOGS: &str = "limiter_carried_logs";
+const CARRIED_DROPPED: &str = "limiter_carried_dropped_total";
 
 /// Counts and times the operations of an [`ObservedStore`](crate::observe::ObservedStore) through the `metrics` facade.
 ///
@@ -35,12 +36,12 @@ pub(super) const CARRIED_DROPPED: &str = "limiter_carried_dropped_total";
 /// | `limiter_store_duration_seconds` | histogram | `limiter`, `operation` |
 /// | `limiter_store_errors_total` | counter | `limiter`, `operation`, `kind`, an [`ErrorKind`](limiter_core::ErrorKind) |
 /// | `limiter_keys` | gauge | none: see [`report_keys`](Self::report_keys) |
-/// | `limiter_outage`, `limiter_breaker_open` | gauges, 0 or 1 | `node` if the store's [nodes](limiter_core::store::LogPlace::node) have names: see [`Report`](crate::observe::Report) |
+/// | `limiter_outage`, `limiter_breaker_open` | gauges, 0 or 1 | `node` if the store's [nodes](limiter_core::store::LogPlace::node) have names: see [`report`](Self::report) |
 /// | `limiter_outages_total`, `limiter_outage_seconds_total` | counters | none: outages that began, and how long all took, in whole seconds |
-/// | `limiter_carried_logs` | gauge | none: see [`Report`](crate::observe::Report) |
-/// | `limiter_fallback_decisions_total`, `limiter_carried_dropped_total` | counters | none: see [`Report`](crate::observe::Report) |
+/// | `limiter_carried_logs` | gauge | none: see [`report`](Self::report) |
+/// | `limiter_fallback_decisions_total`, `limiter_carried_dropped_total` | counters | none: see [`report`](Self::report) |
 ///
-/// `store` is the name that the observer was given. `limit` is the binding limit, `5/10s`. `policy` is the policy's name, or all its
+/// `store` is the name that the metrics were given. `limit` is the binding limit, `5/10s`. `policy` is the policy's name, or all its
 /// limits if it has none: give names to policies that come from a database. A status is timed, but decides nothing. Clients
 /// cannot choose a label.
 ///
@@ -59,13 +60,13 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Returns the observer of a store called `default`. See [`named`](Self::named).
+    /// Returns the metrics of a store called `default`. See [`named`](Self::named).
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Returns the observer of a store with this name, which is a label of each metric. Observers with equal names add up.
+    /// Returns the metrics of a store with this name, which is a label of each. Those with equal names add up.
     ///
     /// Describes the metrics to the current recorder, so install the recorder first.
     #[must_use]
@@ -86,13 +87,41 @@ impl Metrics {
         self.set(KEYS, keys);
     }
 
-    pub(super) fn set(&self, name: &'static str, value: usize) {
+    /// Sets the metrics of outages, breakers and what is carried over. Call it whenever metrics are collected:
+    ///
+    /// ```
+    /// # use limiter_testkit::ReferenceStore as MemoryStore;
+    /// # let redis = MemoryStore::new();
+    /// use limiter_wrappers::Stack;
+    /// use limiter_wrappers::observe::{Metrics, ObservedStore};
+    ///
+    /// let (inner, outer) = (Metrics::named("redis"), Metrics::named("stack"));
+    /// let stack = Stack::new(ObservedStore::new(redis, inner)).fallback(MemoryStore::new());
+    /// let store = ObservedStore::new(stack, outer.clone());
+    /// outer.report(store.store());
+    /// ```
+    #[cfg(feature = "outages")]
+    pub fn report<S>(&self, store: &Guarded<S>) {
+        let total = |name, total| counter!(name, "store" => self.store).absolute(total);
+        self.set_nodes(OUTAGE, &store.nodes());
+        self.set_nodes(BREAKER_OPEN, &store.breakers());
+        let (begun, took) = store.outages();
+        total(OUTAGES, begun);
+        total(OUTAGE_SECONDS, took.as_secs());
+        if store.falls_back() {
+            self.set(CARRIED_LOGS, store.carried_logs());
+            total(CARRIED_DROPPED, store.dropped());
+            total(FALLBACK_DECISIONS, store.fallback_decisions());
+        }
+    }
+
+    fn set(&self, name: &'static str, value: usize) {
         gauge!(name, "store" => self.store).set(value as f64);
     }
 
     /// Sets a gauge of each node that has failed, and that of a store without named nodes.
     #[cfg(feature = "outages")]
-    pub(super) fn set_nodes(&self, name: &'static str, nodes: &[(Option<Arc<str>>, bool)]) {
+    fn set_nodes(&self, name: &'static str, nodes: &[(Option<Arc<str>>, bool)]) {
         let unnamed = nodes.iter().any(|(node, fails)| node.is_none() && *fails);
         self.set(name, usize::from(unnamed));
         for (node, fails) in nodes {
@@ -102,33 +131,43 @@ impl Metrics {
         }
     }
 
-    /// Sets the metrics of outages: of each node, and how many began and how long they took in all.
-    #[cfg(feature = "outages")]
-    pub(super) fn set_outages(&self, nodes: &[(Option<Arc<str>>, bool)], (begun, took): (u64, Duration)) {
-        self.set_nodes(OUTAGE, nodes);
-        self.set_total(OUTAGES, begun);
-        self.set_total(OUTAGE_SECONDS, took.as_secs());
-    }
-
-    #[cfg(feature = "outages")]
-    pub(super) fn set_total(&self, name: &'static str, total: u64) {
-        counter!(name, "store" => self.store).absolute(total);
-    }
-
     fn is_near_limit(&self, decision: &Decision) -> bool {
         u128::from(decision.used()) * 100 >= u128::from(decision.limit().max()) * u128::from(self.near_limit_percent)
     }
 
-    fn record(&self, operation: Operation<'_>, took: Duration) {
-        let Operation { verb, log, .. } = operation;
+    /// Notes how long an operation took.
+    pub(super) fn took(&self, limiter: Name, verb: &'static str, took: Duration) {
         let series = self.series.durations.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(series) = series.get(&(log.name, verb)) {
+        if let Some(series) = series.get(&(limiter, verb)) {
             return series.record(took);
         }
         drop(series);
-        let series = histogram!(DURATION, "store" => self.store, "limiter" => log.name.as_str(), "operation" => verb);
+        let series = histogram!(DURATION, "store" => self.store, "limiter" => limiter.as_str(), "operation" => verb);
         series.record(took);
-        self.series.durations.write().unwrap_or_else(PoisonError::into_inner).insert((log.name, verb), series);
+        self.series.durations.write().unwrap_or_else(PoisonError::into_inner).insert((limiter, verb), series);
+    }
+
+    /// Notes a decision. That of a status admits and denies nothing.
+    pub(super) fn decided(&self, op: &Op<'_>, decision: &Decision, took: Duration) {
+        self.took(op.log.name, verb(op), took);
+        if op.is_status {
+            return;
+        }
+        let (limit, allowed) = (decision.limit(), decision.allowed());
+        if allowed && op.mode == Mode::Acquire && self.is_near_limit(decision) {
+            self.count(NEAR_LIMIT, op, limit, allowed);
+        }
+        self.count(DECISIONS, op, limit, allowed);
+    }
+
+    /// Notes an error, unless it says that the operation made no sense, which is no failure of the store.
+    pub(super) fn failed(&self, limiter: Name, verb: &'static str, error: &Error, took: Duration) {
+        if matches!(error.kind(), ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit) {
+            return;
+        }
+        let (name, kind) = (limiter.as_str(), error.kind().as_str());
+        counter!(ERRORS, "store" => self.store, "limiter" => name, "operation" => verb, "kind" => kind).increment(1);
+        self.took(limiter, verb, took);
     }
 
     /// Counts a decision.
@@ -141,7 +180,7 @@ impl Metrics {
         }
         drop(counters);
         let policy = op.policy.name().map_or_else(|| op.policy.to_string(), str::to_owned);
-        let (store, limit, verb) = (self.store, limit.to_string(), Operation::of_op(op).verb);
+        let (store, limit, verb) = (self.store, limit.to_string(), verb(op));
         let outcome = if allowed { "allowed" } else { "denied" };
         let counter = match metric {
             DECISIONS => counter!(DECISIONS, "store" => store, "limiter" => name, "policy" => policy, "limit" => limit,
@@ -166,31 +205,13 @@ type Map<K, V> = HashMap<K, V, RandomState>;
 /// A limiter, a metric, a verb, the limit that decided, and whether it allowed.
 type CounterKey = (Name, &'static str, Mode, Limit, bool);
 
-impl StoreObserver for Metrics {
-    fn decided(&self, op: &Op<'_>, decision: &Decision, took: Duration) {
-        let operation = Operation::of_op(op);
-        self.record(operation, took);
-        if op.is_status {
-            return;
-        }
-        let (limit, allowed) = (decision.limit(), decision.allowed());
-        if allowed && op.mode == Mode::Acquire && self.is_near_limit(decision) {
-            self.count(NEAR_LIMIT, op, limit, allowed);
-        }
-        self.count(DECISIONS, op, limit, allowed);
-    }
-
-    fn changed(&self, operation: Operation<'_>, _: bool, took: Duration) {
-        self.record(operation, took);
-    }
-
-    fn failed(&self, operation: Operation<'_>, error: &Error, took: Duration) {
-        if Operation::is_refused_with(error) {
-            return;
-        }
-        let (limiter, verb, kind) = (operation.log.name.as_str(), operation.verb, error.kind().as_str());
-        counter!(ERRORS, "store" => self.store, "limiter" => limiter, "operation" => verb, "kind" => kind).increment(1);
-        self.record(operation, took);
+/// Returns the label of an operation that is decided.
+pub(super) const fn verb(op: &Op<'_>) -> &'static str {
+    match op.mode {
+        Mode::Acquire => "acquire",
+        Mode::Peek if op.is_status => "status",
+        Mode::Peek => "peek",
+        Mode::Record => "record",
     }
 }
 

@@ -1,95 +1,30 @@
-//! A wrapper around a store that reports each operation.
+//! A wrapper around a store that counts and times each operation.
 
-use std::fmt::Debug;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    Facts, JointFacts, JointOp, LogKey, LogPlace, Mode, Op, Otherwise, Settlement, SettlementFacts, attempt, decide,
+    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, attempt, decide,
 };
-use limiter_core::{Decision, Error, ErrorKind, SyncStore, Timer, WindowStore};
+use limiter_core::{Decision, Error, SyncStore, Timer, WindowStore};
 
-/// An operation on a store, without its key.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct Operation<'a> {
-    /// `acquire`, `peek`, `status`, `record`, `settle` or `reset`.
-    pub verb: &'static str,
-    /// The log. It contains the key, which must not become a label.
-    pub log: LogKey<'a>,
-    /// The cost; for a settlement the new one, for a reset 0.
-    pub cost: u64,
-}
+use super::metrics::{Metrics, verb};
 
-impl<'a> Operation<'a> {
-    pub(super) fn of_op(op: &Op<'a>) -> Self {
-        let verb = match op.mode {
-            Mode::Acquire => "acquire",
-            Mode::Peek if op.is_status => "status",
-            Mode::Peek => "peek",
-            Mode::Record => "record",
-        };
-        Self { verb, log: op.log, cost: op.cost }
-    }
-
-    const fn of_settlement(settlement: &Settlement<'a>) -> Self {
-        Self { verb: "settle", log: settlement.log, cost: settlement.cost }
-    }
-
-    const fn of_reset(log: LogKey<'a>) -> Self {
-        Self { verb: "reset", log, cost: 0 }
-    }
-
-    /// Returns whether the error says that the operation made no sense, which is no failure of the store.
-    #[must_use]
-    pub fn is_refused_with(error: &Error) -> bool {
-        matches!(error.kind(), ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit)
-    }
-}
-
-/// Receives a report of each operation of an [`ObservedStore`]. All methods have default implementations, which do nothing.
-pub trait StoreObserver: Debug + Send + Sync + 'static {
-    /// Runs an operation that needs a future. Override it to put a span around the operation.
-    fn run<T: Send>(&self, _: Operation<'_>, future: impl Future<Output = T> + Send) -> impl Future<Output = T> + Send {
-        future
-    }
-
-    /// Runs an operation that may answer immediately. If it does not, [`run`](Self::run) follows.
-    fn run_at_once<T>(&self, _: Operation<'_>, operation: impl FnOnce() -> T) -> T {
-        operation()
-    }
-
-    /// Is called after each decision. That of a [status](Op::is_status) admits and denies nothing.
-    fn decided(&self, op: &Op<'_>, decision: &Decision, took: Duration) {
-        let _ = (op, decision, took);
-    }
-
-    /// Is called after each settlement, refund and reset. `applied` says whether it changed something.
-    fn changed(&self, operation: Operation<'_>, applied: bool, took: Duration) {
-        let _ = (operation, applied, took);
-    }
-
-    /// Is called after each error.
-    fn failed(&self, operation: Operation<'_>, error: &Error, took: Duration) {
-        let _ = (operation, error, took);
-    }
-}
-
-/// A store that reports each operation to a [`StoreObserver`]. It changes no answer. For two observers, nest two of them.
+/// A store that counts and times each operation in [`Metrics`]. It changes no answer.
 ///
-/// It does not report an operation that is dropped before it ends, for example by a `Timeout` around it.
+/// It does not count an operation that is dropped before it ends, for example by a timeout around it.
 #[derive(Clone, Debug)]
-pub struct ObservedStore<S, O> {
+pub struct ObservedStore<S> {
     store: S,
-    observer: O,
+    metrics: Metrics,
 }
 
-impl<S, O> ObservedStore<S, O> {
-    /// Puts `observer` in front of `store`.
+impl<S> ObservedStore<S> {
+    /// Returns `store` with its metrics.
     #[must_use]
-    pub const fn new(store: S, observer: O) -> Self {
-        Self { store, observer }
+    pub const fn new(store: S, metrics: Metrics) -> Self {
+        Self { store, metrics }
     }
 
     /// Returns the store.
@@ -98,86 +33,72 @@ impl<S, O> ObservedStore<S, O> {
         &self.store
     }
 
-    /// Returns the observer.
-    #[must_use]
-    pub const fn observer(&self) -> &O {
-        &self.observer
-    }
-}
-
-impl<S, O: StoreObserver> ObservedStore<S, O> {
-    fn report_op(&self, op: &Op<'_>, decision: &Result<Decision, Error>, began: Instant) {
+    fn note(&self, op: &Op<'_>, decision: Result<&Decision, &Error>, began: Instant) {
         match decision {
-            Ok(decision) => self.observer.decided(op, decision, began.elapsed()),
-            Err(error) => self.observer.failed(Operation::of_op(op), error, began.elapsed()),
+            Ok(decision) => self.metrics.decided(op, decision, began.elapsed()),
+            Err(error) => self.metrics.failed(op.log.name, verb(op), error, began.elapsed()),
         }
     }
 
-    fn report_change(&self, operation: Operation<'_>, applied: Result<bool, &Error>, began: Instant) {
-        match applied {
-            Ok(applied) => self.observer.changed(operation, applied, began.elapsed()),
-            Err(error) => self.observer.failed(operation, error, began.elapsed()),
+    fn note_facts(&self, op: &Op<'_>, facts: Result<&Facts, &Error>, began: Instant) {
+        match facts {
+            // The limiter verifies the facts too, and returns this error.
+            Ok(facts) => self.note(op, facts.verify(op).map(|()| decide(op, facts.clone())).as_ref(), began),
+            Err(error) => self.note(op, Err(error), began),
+        }
+    }
+
+    fn note_change<T>(&self, log: LogKey<'_>, verb: &'static str, answer: &Result<T, Error>, began: Instant) {
+        match answer {
+            Ok(_) => self.metrics.took(log.name, verb, began.elapsed()),
+            Err(error) => self.metrics.failed(log.name, verb, error, began.elapsed()),
         }
     }
 }
 
 #[async_trait]
-impl<S: WindowStore, O: StoreObserver> WindowStore for ObservedStore<S, O> {
+impl<S: WindowStore> WindowStore for ObservedStore<S> {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
         let began = Instant::now();
-        let facts = self.observer.run(Operation::of_op(&op), self.store.apply(op)).await;
-        match &facts {
-            // The limiter verifies the facts too, and returns this error.
-            Ok(facts) => self.report_op(&op, &facts.verify(&op).map(|()| decide(&op, facts.clone())), began),
-            Err(error) => self.observer.failed(Operation::of_op(&op), error, began.elapsed()),
-        }
+        let facts = self.store.apply(op).await;
+        self.note_facts(&op, facts.as_ref(), began);
         facts
     }
 
     async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        let (began, operation) = (Instant::now(), Operation::of_settlement(&settlement));
-        let facts = self.observer.run(operation, self.store.settle(settlement)).await;
-        self.report_change(operation, facts.as_ref().map(|facts| facts.applied), began);
+        let began = Instant::now();
+        let facts = self.store.settle(settlement).await;
+        self.note_change(settlement.log, "settle", &facts, began);
         facts
     }
 
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        let (began, operation) = (Instant::now(), Operation::of_reset(log));
-        let existed = self.observer.run(operation, self.store.reset(log)).await;
-        self.report_change(operation, existed.as_ref().copied(), began);
+        let began = Instant::now();
+        let existed = self.store.reset(log).await;
+        self.note_change(log, "reset", &existed, began);
         existed
     }
 
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
-        let (began, Some(first)) = (Instant::now(), ops.first()) else { return self.store.apply_all(ops).await };
-        let results = self.observer.run(Operation::of_op(&first.op), self.store.apply_all(ops)).await;
-        let fails = |op, error: &Error| self.observer.failed(Operation::of_op(op), error, began.elapsed());
+        let began = Instant::now();
+        let results = self.store.apply_all(ops).await;
         match &results {
-            Ok(None) => {}
-            Ok(Some(results)) => {
-                for (joint, result) in ops.iter().zip(results) {
-                    match result {
-                        Ok(facts) => {
-                            let op = joint.answered_by(facts);
-                            self.report_op(&op, &facts.verify(&op).map(|()| decide(&op, facts.clone())), began);
-                        }
-                        Err(error) => fails(&joint.op, error),
-                    }
+            Ok(results) => {
+                for (joint, facts) in ops.iter().zip(results.iter().flatten()) {
+                    let op = facts.as_ref().map_or(joint.op, |facts| joint.answered_by(facts));
+                    self.note_facts(&op, facts.as_ref(), began);
                 }
             }
-            Err(error) => ops.iter().for_each(|joint| fails(&joint.op, error)),
+            Err(error) => ops.iter().for_each(|joint| self.note_facts(&joint.op, Err(error), began)),
         }
         results
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        let attempted = || {
-            let began = Instant::now();
-            let decision = self.observer.run_at_once(Operation::of_op(&op), || attempt(&self.store, op))?;
-            self.report_op(&op, &decision, began);
-            Some(decision)
-        };
-        attempted().map_or_else(otherwise, Poll::Ready)
+        let began = Instant::now();
+        let Some(decision) = attempt(&self.store, op) else { return otherwise() };
+        self.note(&op, decision.as_ref(), began);
+        Poll::Ready(decision)
     }
 
     fn timer(&self) -> Option<&dyn Timer> {
@@ -189,18 +110,18 @@ impl<S: WindowStore, O: StoreObserver> WindowStore for ObservedStore<S, O> {
     }
 }
 
-impl<S: SyncStore, O: StoreObserver> SyncStore for ObservedStore<S, O> {
+impl<S: SyncStore> SyncStore for ObservedStore<S> {
     fn apply_now(&self, op: &Op<'_>) -> Facts {
         let began = Instant::now();
-        let facts = self.observer.run_at_once(Operation::of_op(op), || self.store.apply_now(op));
-        self.report_op(op, &Ok(decide(op, facts.clone())), began);
+        let facts = self.store.apply_now(op);
+        self.note_facts(op, Ok(&facts), began);
         facts
     }
 
     fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
         let began = Instant::now();
-        let decision = self.observer.run_at_once(Operation::of_op(&op), || self.store.decide_now(op));
-        self.report_op(&op, &decision, began);
+        let decision = self.store.decide_now(op);
+        self.note(&op, decision.as_ref(), began);
         decision
     }
 
@@ -209,16 +130,16 @@ impl<S: SyncStore, O: StoreObserver> SyncStore for ObservedStore<S, O> {
     }
 
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
-        let (began, operation) = (Instant::now(), Operation::of_settlement(settlement));
-        let facts = self.observer.run_at_once(operation, || self.store.settle_now(settlement));
-        self.report_change(operation, Ok(facts.applied), began);
+        let began = Instant::now();
+        let facts = self.store.settle_now(settlement);
+        self.metrics.took(settlement.log.name, "settle", began.elapsed());
         facts
     }
 
     fn reset_now(&self, log: LogKey<'_>) -> bool {
-        let (began, operation) = (Instant::now(), Operation::of_reset(log));
-        let existed = self.observer.run_at_once(operation, || self.store.reset_now(log));
-        self.report_change(operation, Ok(existed), began);
+        let began = Instant::now();
+        let existed = self.store.reset_now(log);
+        self.metrics.took(log.name, "reset", began.elapsed());
         existed
     }
 }

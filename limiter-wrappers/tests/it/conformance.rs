@@ -7,8 +7,8 @@ use limiter_redis::RedisStore;
 use limiter_testkit::conformance::Suite;
 use limiter_testkit::conformance_tests;
 use limiter_testkit::server::Server;
-use limiter_wrappers::observe::{Metrics, ObservedStore, Tracing};
-use limiter_wrappers::{CircuitBreaker, DenialCache, Failsafe, Fallback, Stack, Timeout};
+use limiter_wrappers::Stack;
+use limiter_wrappers::observe::{Metrics, ObservedStore};
 
 /// No call may come near it on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
@@ -17,16 +17,20 @@ async fn connect(url: &str) -> RedisStore {
     RedisStore::builder().connect_timeout(LONG).response_timeout(LONG).connect(url).await.unwrap()
 }
 
-conformance_tests!(a_timeout, Timeout::new(MemoryStore::new(), LONG), suite = Suite::slow(), runtime = tokio);
+fn stack() -> Stack<MemoryStore> {
+    Stack::new(MemoryStore::new()).timeout(LONG).failure_threshold(1).cooldown(LONG)
+}
+
+conformance_tests!(a_stack, stack().or_error(), suite = Suite::slow(), runtime = tokio);
+conformance_tests!(fail_open, stack().fail_open(), suite = Suite::shared(), runtime = tokio);
+conformance_tests!(fail_closed, stack().fail_closed(), suite = Suite::shared(), runtime = tokio);
+conformance_tests!(a_fallback, stack().fallback(MemoryStore::new()), suite = Suite::slow(), runtime = tokio);
 conformance_tests!(
-    a_circuit_breaker,
-    CircuitBreaker::new(MemoryStore::new(), 1, LONG),
+    an_observed_store,
+    ObservedStore::new(MemoryStore::new(), Metrics::new()),
     suite = Suite::slow(),
     runtime = tokio,
 );
-conformance_tests!(a_denial_cache, DenialCache::new(MemoryStore::new(), 1000), suite = Suite::slow(), runtime = tokio);
-conformance_tests!(fail_open, Failsafe::open(MemoryStore::new()), suite = Suite::shared(), runtime = tokio);
-conformance_tests!(fail_closed, Failsafe::closed(MemoryStore::new(), LONG), suite = Suite::shared(), runtime = tokio);
 // Without a cache: the time of a cached denial may lag behind the server's by the round trip that brought it, and the suite
 // bounds the server's clock more tightly.
 conformance_tests!(
@@ -34,17 +38,5 @@ conformance_tests!(
     Stack::new(connect(&server.url()).await).timeout(LONG).cached_keys(0).fail_open(),
     with server = Server::start().unwrap(),
     suite = Suite::shared(),
-    runtime = tokio,
-);
-conformance_tests!(
-    a_fallback,
-    Fallback::new(MemoryStore::new(), MemoryStore::new()),
-    suite = Suite::slow(),
-    runtime = tokio,
-);
-conformance_tests!(
-    an_observed_store,
-    ObservedStore::new(ObservedStore::new(MemoryStore::new(), Metrics::new()), Tracing::new()),
-    suite = Suite::slow(),
     runtime = tokio,
 );

@@ -7,7 +7,7 @@ use crate::metrics::metrics_of;
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::Stack;
-use limiter_wrappers::observe::{Metrics, ObservedStore, Report};
+use limiter_wrappers::observe::{Metrics, ObservedStore};
 use serde_json::Value;
 
 /// Returns the labels of each metric that exists.
@@ -22,7 +22,7 @@ fn emitted() -> BTreeMap<String, BTreeSet<String>> {
             remote.set(Does::Corrupt);
             let limiter = Limiter::new("search", policy!("5/10s"), ObservedStore::new(remote.clone(), metrics.clone()));
             limiter.acquire("key").await.unwrap_err();
-            Stack::new(remote).fallback(MemoryStore::new()).report(&metrics);
+            metrics.report(&Stack::new(remote).fallback(MemoryStore::new()));
         });
     });
     let mut emitted = BTreeMap::<String, BTreeSet<String>>::new();

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::faulty::Faulty;
-use crate::script::Scene;
+use crate::script::{Scene, bare};
 use limiter_core::{Counting, Limiter, Policy, SharedStore, policy};
 use limiter_memory::MemoryStore;
-use limiter_wrappers::DenialCache;
+use limiter_wrappers::Stack;
 
 /// The policy, the longest age of a denial in seconds, and the script.
 const CASES: [(&str, u64, &str); 8] = [
@@ -49,6 +49,10 @@ const CASES: [(&str, u64, &str); 8] = [
     ),
 ];
 
+fn cached<S>(store: S, keys: usize) -> Stack<S> {
+    bare(store).cached_keys(keys)
+}
+
 /// Over a store that needs a future, and those without an outage also over one that answers immediately.
 #[tokio::test(start_paused = true)]
 async fn the_denial_cache_does_what_it_says() {
@@ -57,11 +61,11 @@ async fn the_denial_cache_does_what_it_says() {
             Some(limits) => limits.parse::<Policy>().unwrap().with_counting(Counting::Attempts),
             None => policy.parse().unwrap(),
         };
-        let cached = |server| DenialCache::new(server, 3).max_age(Duration::from_secs(seconds));
+        let cached = |server| cached(server, 3).denial_ttl(Duration::from_secs(seconds)).or_error();
         let scene = Scene::new(policy, cached);
-        scene.play(script, |_| scene.limiter.store().len().to_string()).await;
+        scene.play(script, |_| scene.limiter.store().cached_denials().to_string()).await;
     }
-    let prompt = || -> SharedStore { Arc::new(DenialCache::new(MemoryStore::new(), 3)) };
+    let prompt = || -> SharedStore { Arc::new(cached(MemoryStore::new(), 3).or_error()) };
     for policy in [policy!("2/1h"), policy!("2/1h~1m")] {
         let script = "acquire k 2 id 1, acquire k 1 = denied, settle 0 1 = true, acquire k 1, acquire k 1 = denied, settle 0 0 = true, acquire k 1, acquire k 1 = denied, reset k = true, acquire k 2";
         Scene::new(policy, |_| prompt()).play(script, |_| String::new()).await;
@@ -74,7 +78,7 @@ async fn the_denial_cache_does_what_it_says() {
 async fn a_flood_reaches_the_store_about_as_often_as_units_are_released() {
     const TASKS: u64 = 8;
     let server = Faulty::default();
-    let limiter = Limiter::new("t", policy!("10/1s"), DenialCache::new(server.clone(), 10));
+    let limiter = Limiter::new("t", policy!("10/1s"), cached(server.clone(), 10).or_error());
     let start = Instant::now();
     let flood = |limiter: Limiter<_>| async move {
         let (mut admitted, mut denied) = (Vec::new(), 0_u64);

@@ -6,22 +6,22 @@ use fastrand::Rng;
 use limiter_core::store::Op;
 use limiter_core::{Clock, Counting, Limiter, Policy, SyncStore, WithClock, policy};
 use limiter_memory::MemoryStore;
-use limiter_wrappers::Fallback;
+use limiter_wrappers::Guarded;
 use tokio::runtime::{Builder, Handle};
 use tokio::time::{sleep, timeout};
 
 use crate::faulty::Does;
-use crate::script::{Memory, Scene, Server, Virtual};
+use crate::script::{Scene, Server, Virtual, bare};
 
 const LONG: Duration = Duration::from_secs(20);
 
-type Store = Fallback<Server, Memory>;
+type Store = Guarded<Server>;
 
 /// Returns a process whose local clock is wrong by some seconds.
 fn scene(policy: Policy, wrong: i64) -> Scene<Store> {
     Scene::new(policy, |server| {
         let clock = Virtual(tokio::time::Instant::now(), wrong);
-        Fallback::new(server, WithClock::new(MemoryStore::new(), clock))
+        bare(server).fallback(WithClock::new(MemoryStore::new(), clock))
     })
 }
 
@@ -242,7 +242,7 @@ async fn attempts_push_out_nothing_but_too_many_logs_do() {
 async fn three_processes(keys: usize, is_carried: bool) -> (u64, u64) {
     let (mut random, scene) = (Rng::with_seed(1), scene(policy!("20/1h"), 0));
     let local = || WithClock::new(MemoryStore::new(), scene.clock);
-    let process = || Limiter::new("t", policy!("20/1h"), Fallback::new(scene.server.clone(), local()));
+    let process = || Limiter::new("t", policy!("20/1h"), bare(scene.server.clone()).fallback(local()));
     let processes = [process(), process(), process()];
     let (mut admitted, mut receipts) = (vec![0_u64; keys], [const { Vec::new() }; 3]);
     for step in 0..1600 {

@@ -10,4 +10,3 @@ mod metrics;
 mod outages;
 mod script;
 mod several;
-mod traces;

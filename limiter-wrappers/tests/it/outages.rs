@@ -5,13 +5,13 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::faulty::{Does, Faulty};
-use crate::script::{Scene, Server};
+use crate::script::{Scene, Server, bare};
 use limiter_core::request::AllOf;
 use limiter_core::store::{Op, Settlement};
 use limiter_core::{EntryId, ErrorKind, Limiter, Receipt, SharedStore, Timestamp, WindowStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::poll_times;
-use limiter_wrappers::{CircuitBreaker, Failsafe, Outage, Stack, Timeout};
+use limiter_wrappers::{Guarded, Outage, Stack};
 use tokio::time::advance;
 
 const PAUSE: Duration = Duration::from_secs(1);
@@ -20,17 +20,16 @@ const PAUSE: Duration = Duration::from_secs(1);
 type Wrap = fn(Server) -> (SharedStore, Box<dyn Fn() -> String>);
 
 fn timeout(server: Server) -> (SharedStore, Box<dyn Fn() -> String>) {
-    (Arc::new(Timeout::new(server, Duration::from_millis(300))), Box::new(String::new))
+    (Arc::new(bare(server).timeout(Duration::from_millis(300)).or_error()), Box::new(String::new))
 }
 
 /// Its state is the nodes for which it is open. `-` is a node without a name.
 fn breaker(server: Server) -> (SharedStore, Box<dyn Fn() -> String>) {
-    let breaker = CircuitBreaker::new(server, 3, PAUSE);
+    let breaker = bare(server).failure_threshold(3).cooldown(PAUSE).or_error();
     let store = Arc::new(breaker.clone());
     let state = move || {
         let mut open: Vec<_> =
-            breaker.nodes().into_iter().filter(|(_, is_open)| *is_open).map(|(node, _)| node).collect();
-        assert_eq!(open.is_empty(), !breaker.is_open());
+            breaker.breakers().into_iter().filter(|(_, is_open)| *is_open).map(|(node, _)| node).collect();
         open.sort();
         open.iter().map(|node| node.as_deref().unwrap_or("-")).collect::<Vec<_>>().join(" ")
     };
@@ -38,30 +37,31 @@ fn breaker(server: Server) -> (SharedStore, Box<dyn Fn() -> String>) {
 }
 
 /// Its state is the outages that were reported since the last step, and whether one goes on.
-fn failsafe(failsafe: Failsafe<Server>) -> (SharedStore, Box<dyn Fn() -> String>) {
+fn watched(store: Guarded<Server>) -> (SharedStore, Box<dyn Fn() -> String>) {
     let seen = Arc::new(Mutex::new(String::new()));
     let shared = Arc::clone(&seen);
-    let store = failsafe.on_outage(move |outage: Outage<'_>| {
+    let store = store.on_outage(move |outage: Outage<'_>| {
         *shared.lock().unwrap() += &match outage {
             Outage::Began { node, error } => format!("{} began {} ", node.unwrap_or("-"), error.kind()),
             Outage::Ended { node, calls } => format!("{} ended {calls} ", node.unwrap_or("-")),
             _ => String::new(),
         };
     });
-    let asked = Arc::new(store);
-    let state = {
-        let asked = Arc::clone(&asked);
-        move || std::mem::take(&mut *seen.lock().unwrap()) + if asked.in_outage() { "out" } else { "well" }
-    };
-    (asked, Box::new(state))
+    let asked = store.clone();
+    let state = move || std::mem::take(&mut *seen.lock().unwrap()) + if asked.in_outage() { "out" } else { "well" };
+    (Arc::new(store), Box::new(state))
 }
 
 fn open(server: Server) -> (SharedStore, Box<dyn Fn() -> String>) {
-    failsafe(Failsafe::open(server))
+    watched(bare(server).fail_open())
 }
 
 fn closed(server: Server) -> (SharedStore, Box<dyn Fn() -> String>) {
-    failsafe(Failsafe::closed(server, Duration::from_secs(2)))
+    watched(bare(server).cooldown(Duration::from_secs(2)).fail_closed())
+}
+
+fn cached(server: Server) -> (SharedStore, Box<dyn Fn() -> String>) {
+    watched(bare(server).cached_keys(9).denial_ttl(Duration::from_secs(9)).fail_open())
 }
 
 fn stack(server: Server) -> (SharedStore, Box<dyn Fn() -> String>) {
@@ -73,7 +73,7 @@ fn longest(server: Server) -> Stack<Server> {
     Stack::new(server).timeout(Duration::MAX).failure_threshold(1).cooldown(Duration::MAX).denial_ttl(Duration::MAX)
 }
 
-const CASES: [(Wrap, &str, &str); 16] = [
+const CASES: [(Wrap, &str, &str); 17] = [
     // A hanging store costs the timeout.
     (
         timeout,
@@ -113,14 +113,22 @@ const CASES: [(Wrap, &str, &str); 16] = [
          state = a began unavailable out, down b, acquire k@a 1, acquire k@b 1, wait 1000, acquire k@a 1, \
          state = b began unavailable a ended 2 out, wait 61000, state = out, acquire k@a 1, state = b ended 1 well",
     ),
-    // Fail open admits, and what it admits counts nowhere. A denial could be a denial cache's, and ends no outage.
+    // Fail open admits, and what it admits counts nowhere.
     (
         open,
         "2/1h, 9/1d",
         "AAA, acquire k 2, acquire k 1 = denied, RRR, acquire k 2, acquire k 2, shown k = 0 0ns, record k, \
          settle 1 1 = false, acquire k 3 = cost_exceeds_limit, reset k = unavailable, \
-         state = - began unavailable out, AAA, settle 1 0 = false, acquire k 1 = denied, wait 2000, \
-         acquire k 1 = denied, state = out, acquire other 1, state = - ended 5 well",
+         state = - began unavailable out, AAA, settle 1 0 = false, acquire k 1 = denied, state = out, wait 999, \
+         acquire k 1 = denied, state = - ended 6 well",
+    ),
+    // A denial of the cache ends no outage.
+    (
+        cached,
+        "1/1h",
+        "acquire k 1, acquire k 1 = denied, RRR, acquire other 1, state = - began unavailable out, AAA, \
+         acquire k 1 = denied, wait 2000, acquire k 1 = denied, state = out, acquire other 1, wait 999, \
+         acquire k 1 = denied, state = out, acquire some 1, state = - ended 1 well",
     ),
     // Fail closed denies for the stated time, or the longest window.
     (
@@ -190,7 +198,7 @@ async fn a_caller_in_a_hurry_opens_no_breaker() {
     for (millis, opens) in [(20, false), (20, false), (999, true)] {
         let mut call = AllOf::new().timeout(Duration::from_millis(millis)).with(limiter.acquire("key"));
         assert_eq!(call.decide().await.unwrap_err().kind(), ErrorKind::Timeout);
-        assert_eq!(store.store().is_open(), opens, "{millis} ms");
+        assert_eq!(store.breakers().iter().any(|(_, is_open)| *is_open), opens, "{millis} ms");
     }
 }
 
@@ -205,15 +213,16 @@ fn a_refund_outside_a_runtime_needs_no_timer_and_never_panics() {
             Poll::Pending => panic!("it would wait for ever"),
         }
     };
-    assert_eq!(poll(&Timeout::new(MemoryStore::new(), PAUSE)), Ok(false));
-    assert_eq!(poll(&Timeout::new(Faulty::default(), PAUSE)), Err(ErrorKind::Configuration));
+    assert_eq!(poll(&Stack::new(MemoryStore::new()).or_error()), Ok(false));
+    assert_eq!(poll(&Stack::new(Faulty::default()).or_error()), Err(ErrorKind::Configuration));
 }
 
 /// Of three calls after a pause one passes. If nobody polls it, another passes after the next pause.
 #[tokio::test(start_paused = true)]
 async fn one_probe_passes_each_pause() {
     let faulty = Faulty::default();
-    let limiter = Limiter::new("t", policy!("9/1h"), CircuitBreaker::new(faulty.clone(), 1, PAUSE));
+    let limiter =
+        Limiter::new("t", policy!("9/1h"), bare(faulty.clone()).failure_threshold(1).cooldown(PAUSE).or_error());
     faulty.set(Does::Refuse);
     assert!(limiter.acquire("key").await.is_err());
     advance(PAUSE).await;
@@ -231,6 +240,6 @@ async fn fail_closed_counts_no_attempt() {
     let faulty = Faulty::default();
     faulty.set(Does::Refuse);
     let policy = policy!("5/1h").with_counting(limiter_core::Counting::Attempts);
-    let attempt = Limiter::new("a", policy, Failsafe::closed(faulty, PAUSE)).acquire("key").await.unwrap();
+    let attempt = Limiter::new("a", policy, bare(faulty).cooldown(PAUSE).fail_closed()).acquire("key").await.unwrap();
     assert_eq!((attempt.allowed(), attempt.retry_after()), (false, Some(PAUSE)));
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use limiter_core::store::Op;
 use limiter_core::{Clock, Decision, Error, Limiter, Policy, SyncStore, Timestamp, WindowStore, WithClock};
 use limiter_memory::MemoryStore;
+use limiter_wrappers::Stack;
 use tokio::time::{Instant, sleep};
 
 use crate::faulty::Does;
@@ -18,6 +19,11 @@ impl Clock for Virtual {
         let micros = 1_700_000_000_000_000 + self.0.elapsed().as_micros() as u64;
         Timestamp::from_micros_saturating(micros.saturating_add_signed(self.1 * 1_000_000))
     }
+}
+
+/// Returns a stack without guards.
+pub(crate) fn bare<S>(store: S) -> Stack<S> {
+    Stack::new(store).timeout(Duration::MAX).failure_threshold(u32::MAX).cached_keys(0)
 }
 
 pub(crate) type Memory = WithClock<MemoryStore, Virtual>;

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
+use crate::script::bare;
 use async_trait::async_trait;
 use limiter_core::request::{AllOf, Part};
 use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Settlement, SettlementFacts};
 use limiter_core::{Counting, Error, ErrorKind, Limiter, SharedStore, SyncStore, WindowStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::ReferenceStore;
-use limiter_wrappers::{DenialCache, Failsafe, Fallback};
+use limiter_wrappers::Stack;
 
 /// A store that fails on command, and counts calls.
 #[derive(Debug, Default)]
@@ -64,9 +64,9 @@ async fn one_call_replaces_the_answer_while_the_store_is_down() {
     let down = || Arc::new(Joining { fails: AtomicBool::new(true), ..Joining::default() });
     let [open, closed, fallback] = [down(), down(), down()];
     for (name, joining, store, expected) in [
-        ("open", &open, Arc::new(Failsafe::open(open.clone())) as SharedStore, [true, true]),
-        ("closed", &closed, Arc::new(Failsafe::closed(closed.clone(), Duration::from_secs(1))), [false, false]),
-        ("fallback", &fallback, Arc::new(Fallback::new(fallback.clone(), MemoryStore::new())), [true, false]),
+        ("open", &open, Arc::new(bare(open.clone()).fail_open()) as SharedStore, [true, true]),
+        ("closed", &closed, Arc::new(bare(closed.clone()).fail_closed()), [false, false]),
+        ("fallback", &fallback, Arc::new(bare(fallback.clone()).fallback(MemoryStore::new())), [true, false]),
     ] {
         let (one, two) =
             (Limiter::new("one", policy!("1/1h"), store.clone()), Limiter::new("two", policy!("2/1h"), store));
@@ -93,7 +93,7 @@ async fn one_call_replaces_the_answer_while_the_store_is_down() {
 #[tokio::test]
 async fn a_denial_cache_responds_if_it_knows_all_denials() {
     let joining = Arc::new(Joining::default());
-    let store: SharedStore = Arc::new(DenialCache::new(joining.clone(), 10));
+    let store: SharedStore = Arc::new(Stack::new(joining.clone()).or_error());
     let limiter = |name, policy| Limiter::new(name, policy, store.clone());
     let [first, second, third] = ["first", "second", "third"].map(|name| limiter(name, policy!("1/1h")));
     let attempts = limiter("attempts", policy!("1/1h").with_counting(Counting::Attempts));

@@ -1,62 +1,51 @@
 //! The task that sends what is carried over.
 
 use std::future::ready;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
 use limiter_core::store::{At, LogKey, Op};
-use limiter_core::{Error, Policy, SyncStore, Timestamp, WindowStore, policy};
+use limiter_core::{Error, Policy, Timestamp, WindowStore, policy};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use super::Shared;
-use super::carried::{Carried, LogId};
+use super::Inner;
+use super::carried::LogId;
+use super::local::Local;
 
 const LOGS_AT_A_TIME: usize = 64;
 /// How long a node rests after an error, and how soon the sweep looks at others.
 const PAUSE: Duration = Duration::from_millis(100);
-/// A peek with it reads a store's clock, past a denial cache.
+/// A peek with it reads a store's clock, past the denials.
 static CLOCK: Policy = policy!("1/1us");
 
-impl<P, L> Shared<P, L> {
-    /// Calls `change` with the lock of all local logs.
-    pub(super) fn locked<T>(&self, change: impl FnOnce(&mut Carried) -> T) -> T {
-        let mut carried = self.carried.lock().unwrap_or_else(PoisonError::into_inner);
-        let result = change(&mut carried);
-        self.waiting.store(carried.len(), Ordering::Release);
-        result
-    }
-}
-
-impl<P: WindowStore, L: SyncStore> Shared<P, L> {
+impl<S: WindowStore> Inner<S> {
     /// Starts the task if something waits, no task runs, and the caller is in a runtime.
-    pub(super) fn start(self: &Arc<Self>) {
-        if self.waiting.load(Ordering::Acquire) == 0 {
-            return;
-        }
-        self.locked(|carried| {
+    pub(super) fn start_sweep(self: &Arc<Self>) {
+        let Some(local) = self.stand_in.local().filter(|local| local.waiting() > 0) else { return };
+        local.locked(|carried| {
             // A runtime that ended has dropped its task.
             if carried.sweep.as_ref().is_none_or(JoinHandle::is_finished)
                 && let Ok(runtime) = Handle::try_current()
             {
-                carried.sweep = Some(runtime.spawn(Arc::clone(self).run()));
+                carried.sweep = Some(runtime.spawn(Arc::clone(self).sweep()));
             }
         });
     }
 
     /// Sends until nothing waits.
-    async fn run(self: Arc<Self>) {
+    async fn sweep(self: Arc<Self>) {
+        let Some(local) = self.stand_in.local() else { return };
         let mut next = 0;
         // The cells go with the last clone.
         while Arc::strong_count(&self) > 1 {
-            let Some(logs) = self.locked(|carried| carried.some_from(next)) else { return };
+            let Some(logs) = local.locked(|carried| carried.some_from(next)) else { return };
             next = logs.last().map_or(0, |(last, _)| last + 1);
             // Where the numbers begin again, no node fails.
             let is_end = logs.is_empty();
-            let sends = stream::iter(logs).map(|(number, log)| self.send(number, log));
+            let sends = stream::iter(logs).map(|(number, log)| self.send(local, number, log));
             if !sends.buffer_unordered(LOGS_AT_A_TIME).fold(is_end, |any, sent| ready(any | sent)).await {
                 sleep(PAUSE).await;
             }
@@ -64,18 +53,18 @@ impl<P: WindowStore, L: SyncStore> Shared<P, L> {
     }
 
     /// Sends the cells of a log. Returns `false` if its node fails.
-    async fn send(&self, number: u64, (name, key): LogId) -> bool {
+    async fn send(&self, local: &Local, number: u64, (name, key): LogId) -> bool {
         let log = LogKey { name, key: &key };
-        let node = self.primary.place(log).node;
-        if self.locked(|carried| carried.paused.get(&node).is_some_and(|until| *until > Instant::now())) {
+        let node = self.store.place(log).node;
+        if local.locked(|carried| carried.paused.get(&node).is_some_and(|until| *until > Instant::now())) {
             return false;
         }
         loop {
-            match self.send_oldest(number, log).await {
+            match self.send_oldest(local, number, log).await {
                 Ok(true) => {}
                 Ok(false) => return true,
                 Err(_) => {
-                    self.locked(|carried| carried.paused.insert(node, Instant::now() + PAUSE));
+                    local.locked(|carried| carried.paused.insert(node, Instant::now() + PAUSE));
                     return false;
                 }
             }
@@ -83,19 +72,19 @@ impl<P: WindowStore, L: SyncStore> Shared<P, L> {
     }
 
     /// Sends the oldest cell of a log, if there is one. Returns `false` if there is none.
-    async fn send_oldest(&self, number: u64, log: LogKey<'_>) -> Result<bool, Error> {
+    async fn send_oldest(&self, local: &Local, number: u64, log: LogKey<'_>) -> Result<bool, Error> {
         // Before the primary store's clock is read: an entry may count for longer than it should, but not shorter.
-        let clock = self.local.apply_now(&Op::peek("", &CLOCK)).log.now;
-        let Some(cell) = self.locked(|carried| carried.oldest(number, clock)) else { return Ok(false) };
+        let clock = local.store.apply_now(&Op::peek("", &CLOCK)).log.now;
+        let Some(cell) = local.locked(|carried| carried.oldest(number, clock)) else { return Ok(false) };
         let mut peek = Op::peek(log.key, &CLOCK).with_name(log.name);
         peek.at = if cell.is_given { At::Given(cell.newest) } else { At::StoreClock };
-        let now = self.primary.apply(peek).await?.log.now;
+        let now = self.ask(peek).await?.log.now;
         let by_age = now.as_micros().saturating_sub(clock.micros_since(cell.newest));
         let at = if cell.is_given { cell.newest } else { Timestamp::from_micros_saturating(by_age) };
-        if let Some((id, cost, policy)) = self.locked(|carried| carried.freeze(number, cell, at, now)) {
+        if let Some((id, cost, policy)) = local.locked(|carried| carried.freeze(number, cell, at, now)) {
             let record = Op::record(log.key, &policy).with_name(log.name).with_cost(cost);
-            self.primary.apply(record.with_id(id).at(at)).await?;
-            self.locked(|carried| carried.confirm(number, id));
+            self.ask(record.with_id(id).at(at)).await?;
+            local.locked(|carried| carried.confirm(number, id));
         }
         Ok(true)
     }

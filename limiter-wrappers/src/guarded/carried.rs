@@ -9,7 +9,7 @@ use limiter_core::{EntryId, Limit, MAX_COST, Name, Policy, Timestamp, Window};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::outages::outage::Node;
+use super::nodes::Node;
 
 /// The longest window of a log has this many cells.
 const CELLS: u64 = 32;

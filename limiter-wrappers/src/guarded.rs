@@ -1,0 +1,330 @@
+//! A store behind its guards, and what decides while it is down.
+
+mod carried;
+mod denials;
+mod local;
+mod nodes;
+mod stand_in;
+mod sweep;
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::FutureExt;
+use limiter_core::store::{
+    Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, attempt, decide,
+};
+use limiter_core::{Decision, Error, ErrorKind, Timer, WindowStore};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep_until};
+
+use self::denials::Denials;
+pub(crate) use self::local::Local;
+pub use self::nodes::Outage;
+use self::nodes::{Nodes, later};
+pub(crate) use self::stand_in::StandIn;
+use crate::stack::Stack;
+
+/// Callers that wait for less say nothing about the store.
+const HURRY: Duration = Duration::from_millis(100);
+
+/// A store behind a denial cache, a circuit breaker and a timeout, with a choice of what decides while it is down. [`Stack`] builds it.
+///
+/// Clones share all state.
+///
+/// # The denial cache
+/// A denial is kept until the next entry of its log expires, which is when its fields change. Until then the same request gets
+/// the same decision, minus the time that has passed. Only denials at the store's clock, under a policy that counts admitted
+/// requests, without an idempotency key, are kept, and no longer than [`Stack::denial_ttl`].
+///
+/// A change of the log through this store invalidates its denial: a settlement, refund, reset or record, or an acquire that a
+/// looser policy admits. Changes by other processes become visible when the denial is no longer kept, so a key that another
+/// process unblocks stays denied here until then. The cache assumes that the store's clock does not step and runs as fast as the
+/// local clock.
+///
+/// # The circuit breaker
+/// - *Closed*: calls pass. After [a number](Stack::failure_threshold) of failures in a row it opens. A failure is an error of the kind
+///   [`Unavailable`](ErrorKind::Unavailable) or [`Timeout`](ErrorKind::Timeout). A timeout is none if the caller waits for
+///   [less than 100 ms](Op::timeout): one caller's hurry must not open the breaker for all.
+/// - *Open*: calls fail immediately with [`Unavailable`](ErrorKind::Unavailable), for a [pause](Stack::cooldown).
+/// - *Half open*: after the pause one call passes as a probe, and the others still fail immediately. If the store responds, the
+///   breaker closes. If not, it opens for another pause. A probe that is dropped says nothing, so another passes after a pause.
+///
+/// # The timeout
+/// A call that takes longer fails with [`ErrorKind::Timeout`]. An operation carries the [timeout](Op::timeout) to the store, and a
+/// `RedisStore` appends nothing after it. Other calls may still take effect later. To count an operation once, repeat it with the
+/// same idempotency key. Calls need a tokio runtime, except those that the store answers without waiting.
+///
+/// # Outages
+/// An outage begins with the first call that fails. It is over when the store has answered everything for a second. Calls that fail in
+/// it are answered by what the stack was built with: [`or_error`](Stack::or_error), [`fail_open`](Stack::fail_open),
+/// [`fail_closed`](Stack::fail_closed) or [`fallback`](Stack::fallback). Other errors are returned. An operation that timed out may
+/// still count in the store later.
+///
+/// Each [node](LogPlace::node) of the store has a breaker and outages of its own, so a dead master of a Redis Cluster stops only the
+/// calls on its logs.
+///
+/// # Cancel safety
+/// As the store's. A dropped reset has cleared the local log of a fallback and what it carries.
+pub struct Guarded<S>(Arc<Inner<S>>);
+
+struct Inner<S> {
+    store: S,
+    timeout: Duration,
+    denials: Denials,
+    nodes: Nodes,
+    stand_in: StandIn,
+}
+
+impl<S> Guarded<S> {
+    pub(crate) fn new(stack: Stack<S>, stand_in: StandIn) -> Self {
+        let Stack { store, timeout, failure_threshold, cooldown, cached_keys, denial_ttl } = stack;
+        let (denials, nodes) = (Denials::new(cached_keys, denial_ttl), Nodes::new(failure_threshold, cooldown));
+        Self(Arc::new(Inner { store, timeout, denials, nodes, stand_in }))
+    }
+
+    /// Adds a listener, which is called once when an outage begins and once when it ends, within the call that notices it. Default:
+    /// none.
+    #[must_use]
+    pub fn on_outage(self, listener: impl Fn(Outage<'_>) + Send + Sync + 'static) -> Self {
+        self.0.nodes.listen(listener);
+        self
+    }
+
+    /// Returns the store.
+    pub fn store(&self) -> &S {
+        &self.0.store
+    }
+
+    /// Whether an outage of any node has begun and is not over.
+    #[must_use]
+    pub fn in_outage(&self) -> bool {
+        self.0.nodes.in_outage()
+    }
+
+    /// Returns the nodes that have failed since the start, and whether an outage of each is not over.
+    #[must_use]
+    pub fn nodes(&self) -> Vec<(Option<Arc<str>>, bool)> {
+        self.0.nodes.out()
+    }
+
+    /// Returns the nodes that have failed since the start, and whether the breaker of each is open. A call may still pass as a probe.
+    #[must_use]
+    pub fn breakers(&self) -> Vec<(Option<Arc<str>>, bool)> {
+        self.0.nodes.open()
+    }
+
+    /// Returns how many outages of nodes have begun, and how long they have taken in all.
+    #[must_use]
+    pub fn outages(&self) -> (u64, Duration) {
+        self.0.nodes.totals()
+    }
+
+    /// Returns the number of denials in the cache, expired ones included.
+    #[must_use]
+    pub fn cached_denials(&self) -> usize {
+        self.0.denials.len()
+    }
+
+    /// Whether it was built with a [fallback](Stack::fallback).
+    #[must_use]
+    pub fn falls_back(&self) -> bool {
+        self.0.stand_in.local().is_some()
+    }
+
+    /// Returns how many calls the local store of a fallback has decided.
+    #[must_use]
+    pub fn fallback_decisions(&self) -> u64 {
+        self.0.stand_in.local().map_or(0, Local::decisions)
+    }
+
+    /// Returns how many logs wait to be carried over.
+    #[must_use]
+    pub fn carried_logs(&self) -> usize {
+        self.0.stand_in.local().map_or(0, Local::waiting)
+    }
+
+    /// Returns how many logs were never carried over because there were more than 100,000.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.0.stand_in.local().map_or(0, |local| local.locked(|carried| carried.dropped))
+    }
+}
+
+impl<S: WindowStore> Guarded<S> {
+    /// Waits until everything is carried over, but no longer than `timeout`. Returns how many logs are left.
+    ///
+    /// Call it at shutdown, after the last request.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost: the sweep goes on.
+    pub async fn flush(&self, timeout: Duration) -> usize {
+        let deadline = later(timeout);
+        while self.carried_logs() > 0 && Instant::now() < deadline {
+            self.0.start_sweep();
+            sleep_until(deadline.min(Instant::now() + Duration::from_millis(5))).await;
+        }
+        self.carried_logs()
+    }
+
+    /// Returns the answer to an operation, or what replaces it if the store is down.
+    fn or_stand_in<T>(
+        &self,
+        answer: Result<T, Error>,
+        replaced: impl FnOnce(&StandIn) -> Option<T>,
+    ) -> Result<T, Error> {
+        let answer = answer.or_else(|error| match error.is_retryable() {
+            true => replaced(&self.0.stand_in).ok_or(error),
+            false => Err(error),
+        });
+        self.0.start_sweep();
+        answer
+    }
+}
+
+impl<S: WindowStore> Inner<S> {
+    /// Makes a call for a caller who waits for `patience`, unless the breaker of the log's node is open.
+    async fn call<T>(
+        &self,
+        log: LogKey<'_>,
+        patience: Option<Duration>,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let node = || self.store.place(log).node;
+        self.nodes.admit(true, node)?;
+        let answer = within(patience.map_or(self.timeout, |patience| patience.min(self.timeout)), call).await;
+        self.nodes.note(&answer, patience.is_some_and(|patience| patience < HURRY), node);
+        answer
+    }
+
+    /// Applies an operation, if its denial is not known.
+    async fn ask(&self, op: Op<'_>) -> Result<Facts, Error> {
+        if let Some(facts) = self.denials.find(&op) {
+            return Ok(facts);
+        }
+        let watch = self.denials.watch(op.log);
+        let answer = self.call(op.log, op.timeout, self.store.apply(op.with_timeout(self.timeout))).await;
+        let facts = answer.map_err(about(op.log))?;
+        watch.end(&op, &facts);
+        Ok(facts)
+    }
+
+    /// Applies operations as one, if not all their denials are known.
+    async fn ask_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        let known: Option<JointFacts> = ops.iter().map(|joint| self.denials.find(&joint.op).map(Ok)).collect();
+        let (None, Some(first)) = (&known, ops.first()) else { return Ok(known) };
+        let watches: Vec<_> = ops.iter().map(|joint| self.denials.watch(joint.op.log)).collect();
+        let timed: Vec<_> =
+            ops.iter().map(|joint| JointOp { op: joint.op.with_timeout(self.timeout), ..*joint }).collect();
+        let patience = ops.iter().filter_map(|joint| joint.op.timeout).min();
+        let results = self.call(first.op.log, patience, self.store.apply_all(&timed)).await?;
+        for ((joint, watch), facts) in ops.iter().zip(watches).zip(results.iter().flatten()) {
+            if let Ok(facts) = facts {
+                watch.end(&joint.op, facts);
+            }
+        }
+        Ok(results)
+    }
+
+    /// Decides an operation if its denial is known, its node's breaker is open, or the store does not have to wait.
+    fn attempt(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
+        if let Some(facts) = self.denials.find(&op) {
+            return Some(op.checked().map(|op| decide(&op, facts)));
+        }
+        let node = || self.store.place(op.log).node;
+        if let Err(refusal) = self.nodes.admit(false, node) {
+            return Some(Err(about(op.log)(refusal)));
+        }
+        let decision = attempt(&self.store, op)?;
+        self.nodes.note(&decision, false, node);
+        if decision.as_ref().is_ok_and(Decision::appended) {
+            self.denials.forget(op.log);
+        }
+        Some(decision)
+    }
+}
+
+#[async_trait]
+impl<S: WindowStore> WindowStore for Guarded<S> {
+    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
+        let answer = self.0.ask(op).await;
+        self.or_stand_in(answer, |stand_in| stand_in.apply(&op))
+    }
+
+    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
+        if let Some(facts) = self.0.stand_in.local().and_then(|local| local.settle(&settlement)) {
+            self.0.start_sweep();
+            return Ok(facts);
+        }
+        let _watch = self.0.denials.watch(settlement.log);
+        let answer = self.0.call(settlement.log, None, self.0.store.settle(settlement)).await;
+        self.or_stand_in(answer.map_err(about(settlement.log)), |stand_in| stand_in.settle(&settlement))
+    }
+
+    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
+        if let Some(local) = self.0.stand_in.local() {
+            local.locked(|carried| {
+                carried.remove(log);
+                local.store.reset_now(log);
+            });
+        }
+        let _watch = self.0.denials.watch(log);
+        self.0.call(log, None, self.0.store.reset(log)).await.map_err(about(log))
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        let answer = self.0.ask_all(ops).await;
+        let all_ok = |facts: Vec<Facts>| Some(facts.into_iter().map(Ok).collect());
+        self.or_stand_in(answer, |stand_in| stand_in.apply_all(ops).map(all_ok))
+    }
+
+    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        let Some(answer) = self.0.attempt(op) else { return otherwise() };
+        let replaced = |op: Op<'_>, stand_in: &StandIn| Some(decide(&op, stand_in.apply(&op)?));
+        Poll::Ready(op.checked().and_then(|op| self.or_stand_in(answer, |stand_in| replaced(op, stand_in))))
+    }
+
+    fn timer(&self) -> Option<&dyn Timer> {
+        self.store().timer()
+    }
+
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        self.store().place(log).through(&*self.0)
+    }
+}
+
+/// Waits for a call, but no longer than `timeout`.
+async fn within<T>(timeout: Duration, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    // Outside a runtime, where a drop may refund, there is no timer. A store that does not wait needs none.
+    if Handle::try_current().is_err() {
+        let text = "a store that has to wait needs a tokio runtime for its timeout";
+        return call.now_or_never().unwrap_or_else(|| Err(Error::new(ErrorKind::Configuration, text)));
+    }
+    tokio::time::timeout(timeout, call)
+        .await
+        .unwrap_or_else(|_| Err(Error::new(ErrorKind::Timeout, format!("the store did not answer within {timeout:?}"))))
+}
+
+/// Adds the log to an error that names none.
+fn about(log: LogKey<'_>) -> impl Fn(Error) -> Error {
+    move |error| if error.limiter_name().is_none() { error.with_log(log) } else { error }
+}
+
+impl<S> Clone for Guarded<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Guarded<S> {
+    /// Prints no keys, and locks nothing.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { store, timeout, nodes, stand_in, .. } = &*self.0;
+        let mut out = f.debug_struct("Guarded");
+        out.field("store", store).field("timeout", timeout).field("nodes", nodes).field("stand_in", stand_in);
+        out.finish_non_exhaustive()
+    }
+}

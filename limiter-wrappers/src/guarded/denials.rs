@@ -1,0 +1,203 @@
+//! Denials that need no round trip.
+//!
+//! If only admitted requests count, a denial stays valid until the next entry expires, unless an operation changes the log. The
+//! cache answers the same request until then.
+//!
+//! The instant is on the store's clock. The store read its clock between sending and receiving, so by the local clock the instant
+//! lies between `sent + wait` and `received + wait`. The cache forgets the denial at `sent + wait`, so it never denies late.
+//! The time that a cached decision reports counts from `received`. It lags behind the store's clock by at most the round trip, so
+//! a retry-after is never too short.
+//!
+//! An append by another process releases nothing: usage grows, and an entry that merges under a resolution counts for longer. So a
+//! cached denial stays right. Its retry-after is that of the log without the append, as a decision's always is.
+
+use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use dashmap::DashMap;
+use foldhash::fast::RandomState;
+use limiter_core::store::{At, Facts, LogFacts, LogKey, Mode, Op, Outcome};
+use limiter_core::{Counting, Name, Policy, Timestamp};
+use tokio::time::Instant;
+
+/// The shortest time between two searches for expired denials.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+/// Enough that changes of other logs seldom keep a denial from being cached.
+const CHANGE_COUNTERS: usize = 256;
+
+/// The denials of a store. Only denials at the store's clock, under a policy that counts admitted requests, without an idempotency
+/// key, are kept.
+pub(super) struct Denials {
+    /// By the hash of the log. One denial for each.
+    denials: DashMap<u64, Denial, RandomState>,
+    hasher: RandomState,
+    max_keys: usize,
+    max_age: Duration,
+    /// When expired denials may be removed again: a full cache must not be searched for every denial.
+    next_sweep: Mutex<Instant>,
+    /// Count the changes made through this wrapper, by the hash of the log. A denial that was under way during a change may be
+    /// outdated.
+    changes: [AtomicU64; CHANGE_COUNTERS],
+}
+
+struct Denial {
+    name: Name,
+    key: Box<[u8]>,
+    policy: Policy,
+    mode: Mode,
+    cost: u64,
+    log: LogFacts,
+    received: Instant,
+    until: Instant,
+}
+
+impl fmt::Debug for Denials {
+    /// Neither locks the map nor prints keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Denials").field("max_keys", &self.max_keys).finish_non_exhaustive()
+    }
+}
+
+impl Denial {
+    fn answers(&self, op: &Op<'_>) -> bool {
+        self.name == op.log.name
+            && *self.key == *op.log.key
+            && self.cost == op.cost
+            && self.mode == op.mode
+            && self.policy == *op.policy
+    }
+
+    fn facts(&self, now: Instant) -> Facts {
+        let passed = u64::try_from(now.duration_since(self.received).as_micros()).unwrap_or(u64::MAX);
+        let now = Timestamp::from_micros_saturating(self.log.now.as_micros().saturating_add(passed));
+        let log = LogFacts { now, ..self.log.clone() };
+        Facts { admitted: false, refundable: false, outcome: Outcome::Nothing, log }
+    }
+}
+
+impl Denials {
+    pub(super) fn new(max_keys: usize, max_age: Duration) -> Self {
+        Self {
+            denials: DashMap::with_hasher(RandomState::default()),
+            hasher: RandomState::default(),
+            max_keys,
+            max_age,
+            next_sweep: Mutex::new(Instant::now()),
+            changes: [const { AtomicU64::new(0) }; CHANGE_COUNTERS],
+        }
+    }
+
+    /// Returns the number of denials held, expired ones included.
+    pub(super) fn len(&self) -> usize {
+        self.denials.len()
+    }
+
+    fn hash(&self, log: LogKey<'_>) -> u64 {
+        self.hasher.hash_one(log)
+    }
+
+    fn is_cacheable(op: &Op<'_>) -> bool {
+        op.at == At::StoreClock
+            && op.id.is_none()
+            && op.mode != Mode::Record
+            && (op.mode == Mode::Peek || op.policy.counting() == Counting::Admitted)
+    }
+
+    /// Returns the facts of a denial that still holds.
+    pub(super) fn find(&self, op: &Op<'_>) -> Option<Facts> {
+        if !Self::is_cacheable(op) {
+            return None;
+        }
+        let denial = self.denials.get(&self.hash(op.log))?;
+        let now = Instant::now();
+        (now < denial.until && denial.answers(op)).then(|| denial.facts(now))
+    }
+
+    /// Begins a call that may change a log.
+    pub(super) fn watch(&self, log: LogKey<'_>) -> Watch<'_> {
+        let hash = self.hash(log);
+        let changes = self.changes(hash).load(Ordering::SeqCst);
+        Watch { denials: self, hash, changes, sent: Instant::now(), has_changed: true }
+    }
+
+    pub(super) fn forget(&self, log: LogKey<'_>) {
+        self.forget_hash(self.hash(log));
+    }
+
+    fn forget_hash(&self, hash: u64) {
+        self.changes(hash).fetch_add(1, Ordering::SeqCst);
+        self.denials.remove(&hash);
+    }
+
+    /// Removes the expired denials, if that was not done just now. Returns whether there is room for another.
+    fn make_room(&self, now: Instant) -> bool {
+        match self.next_sweep.try_lock() {
+            Ok(mut next) if now >= *next => *next = now + SWEEP_INTERVAL,
+            _ => return false,
+        }
+        self.denials.retain(|_, denial| now < denial.until);
+        self.denials.len() < self.max_keys
+    }
+
+    fn changes(&self, hash: u64) -> &AtomicU64 {
+        // The upper bits: the table uses the lower ones.
+        &self.changes[(hash >> 32) as usize % CHANGE_COUNTERS]
+    }
+}
+
+/// A call under way. Once it is over, forgets the denial of its log, also if it fails or is dropped: it may have had its effect.
+pub(super) struct Watch<'a> {
+    denials: &'a Denials,
+    hash: u64,
+    changes: u64,
+    sent: Instant,
+    has_changed: bool,
+}
+
+impl Watch<'_> {
+    /// Ends the call with its facts, and keeps them if they are a denial whose fields hold for some time.
+    pub(super) fn end(mut self, op: &Op<'_>, facts: &Facts) {
+        self.has_changed = facts.outcome != Outcome::Nothing;
+        if self.has_changed || facts.admitted || !Denials::is_cacheable(op) {
+            return;
+        }
+        let Self { denials, hash, .. } = self;
+        let now = facts.log.now.as_micros();
+        let used = facts.log.usage.iter().zip(op.policy.limits()).filter(|(usage, _)| usage.used > 0);
+        let expiries = used.map(|(usage, limit)| usage.oldest.as_micros() + limit.window().as_micros());
+        let Some(wait) = expiries.min().and_then(|expiry| expiry.checked_sub(now)) else { return };
+        let received = Instant::now();
+        let age = denials.max_age.min(Duration::from_micros(wait));
+        let Some(until) = self.sent.checked_add(age).filter(|until| received < *until) else { return };
+        let is_full = denials.len() >= denials.max_keys && !denials.denials.contains_key(&hash);
+        if is_full && !denials.make_room(received) {
+            return;
+        }
+        let denial = Denial {
+            name: op.log.name,
+            key: op.log.key.into(),
+            policy: op.policy.clone(),
+            mode: op.mode,
+            cost: op.cost,
+            log: facts.log.clone(),
+            received,
+            until,
+        };
+        let entry = denials.denials.entry(hash);
+        // Compared behind the lock of the entry, which a change takes after it has counted itself.
+        if denials.changes(hash).load(Ordering::SeqCst) == self.changes {
+            entry.insert(denial);
+        }
+    }
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if self.has_changed {
+            self.denials.forget_hash(self.hash);
+        }
+    }
+}

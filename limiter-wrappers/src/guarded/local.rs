@@ -1,0 +1,101 @@
+//! The local store, which limits while the primary store is down.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use limiter_core::store::{At, Entry, Facts, JointOp, Op, Outcome, Settlement, SettlementFacts};
+use limiter_core::{Policy, SyncStore, policy};
+
+use super::carried::{Carried, Cell};
+
+pub(crate) struct Local {
+    pub(super) store: Box<dyn SyncStore>,
+    decisions: AtomicU64,
+    carried: Mutex<Carried>,
+    /// The number of carried logs, so that a healthy call takes no lock.
+    waiting: AtomicUsize,
+}
+
+/// Counts everything that a log holds.
+static TOTAL: Policy = policy!("4503599627370496/104249d");
+
+impl Local {
+    pub(crate) fn new(store: impl SyncStore) -> Self {
+        let (decisions, carried, waiting) = Default::default();
+        Self { store: Box::new(store), decisions, carried, waiting }
+    }
+
+    /// Returns how many calls it has decided.
+    pub(super) fn decisions(&self) -> u64 {
+        self.decisions.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many logs wait to be carried over.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Acquire)
+    }
+
+    /// Calls `change` with the lock of all local logs.
+    pub(super) fn locked<T>(&self, change: impl FnOnce(&mut Carried) -> T) -> T {
+        let mut carried = self.carried.lock().unwrap_or_else(PoisonError::into_inner);
+        let result = change(&mut carried);
+        self.waiting.store(carried.len(), Ordering::Release);
+        result
+    }
+
+    pub(super) fn apply(&self, op: &Op<'_>) -> Facts {
+        self.locked(|carried| self.apply_to(carried, op))
+    }
+
+    fn apply_to(&self, carried: &mut Carried, op: &Op<'_>) -> Facts {
+        self.decisions.fetch_add(1, Ordering::Relaxed);
+        let facts = self.store.apply_now(op);
+        if let Outcome::Appended(Entry { at, .. }) = facts.outcome {
+            let cell = Cell { oldest: at, newest: at, is_given: op.at != At::StoreClock, cost: op.cost };
+            carried.add(op.log, Some(op.retention()), at, cell);
+        }
+        facts
+    }
+
+    /// Decides operations as one. The lock keeps others from changing the local store meanwhile.
+    pub(super) fn apply_all(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
+        self.locked(|carried| {
+            let fits = |op: &Op<'_>| self.store.apply_now(&op.to_peek()).admitted;
+            // Without room, it appends nothing unless it counts attempts.
+            let repeats = |op: &Op<'_>| op.id.is_some() && !op.appends(false) && self.store.apply_now(op).admitted;
+            let denier = ops.iter().position(|joint| joint.denies(fits(&joint.op) || repeats(&joint.op)));
+            let decide = |(i, joint): (usize, &JointOp<'_>)| {
+                let appends = denier.is_none_or(|denier| denier == i) || joint.keeps_charge;
+                self.apply_to(carried, &if appends { joint.op } else { joint.op.to_peek() })
+            };
+            ops.iter().enumerate().map(decide).collect()
+        })
+    }
+
+    /// Settles an entry that the local log holds.
+    pub(super) fn settle(&self, settlement: &Settlement<'_>) -> Option<SettlementFacts> {
+        let mut peek = Op::peek(settlement.log.key, &TOTAL).with_name(settlement.log.name);
+        peek.at = settlement.at;
+        let peek = || self.store.apply_now(&peek).log;
+        let total = || peek().usage.first().map_or(0, |usage| usage.used);
+        // Most entries are the primary store's: they take no lock.
+        peek().newest?;
+        let settled = self.locked(|carried| {
+            let before = total();
+            let facts = self.store.settle_now(settlement);
+            if facts.applied {
+                carried.settle(settlement, before, total(), facts.log.now);
+            }
+            facts
+        });
+        settled.applied.then_some(settled)
+    }
+}
+
+impl fmt::Debug for Local {
+    /// Prints no keys, and locks nothing.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Local").field("store", &self.store).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,236 @@
+//! Which nodes of a store fail: the circuit breaker and the outages of each.
+//!
+//! The breaker is the classic one: closed, open, half open. The maintained crates let several calls pass while half open, which is
+//! a thundering herd for a server that has just come back.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use limiter_core::{Error, ErrorKind};
+use tokio::time::Instant;
+
+/// A [node](limiter_core::store::LogPlace::node) of a store, `None` if it has no name.
+pub(crate) type Node = Option<Arc<str>>;
+
+/// The beginning or the end of an outage of the store, or of one of its nodes.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Outage<'a> {
+    /// The node has just failed for the first time.
+    Began {
+        /// The [node](limiter_core::store::LogPlace::node) of the store, if it has a name.
+        node: Option<&'a str>,
+        /// Why.
+        error: &'a Error,
+    },
+    /// The node has answered everything for a second, or nothing has called it for a minute.
+    Ended {
+        /// The [node](limiter_core::store::LogPlace::node) of the store, if it has a name.
+        node: Option<&'a str>,
+        /// The number of calls that it could not answer.
+        calls: u64,
+    },
+}
+
+/// How long a node must answer everything until its outage is over.
+const CALM: Duration = Duration::from_secs(1);
+/// A node that no call has asked for so long has left the store.
+const LEFT: Duration = Duration::from_secs(60);
+
+type Listener = Arc<dyn Fn(Outage<'_>) + Send + Sync>;
+
+/// The nodes of a store that have failed.
+///
+/// An outage of a node is reported once, however many calls it affects, and however many others the node answers meanwhile.
+///
+/// ```text
+///           failure                answer
+///   well ───────────► out ◄──────────────────► answering ─── answer, a second later ───► well
+///                                 failure
+/// ```
+pub(super) struct Nodes {
+    /// After so many failures in a row the breaker of a node opens.
+    threshold: u32,
+    /// How long it stays open before each probe.
+    pause: Duration,
+    /// Whether a node is out, so that a call of a store that is well takes no lock and asks for no node.
+    in_outage: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    listeners: Vec<Listener>,
+    /// The nodes that have failed at some time, with their outages.
+    nodes: HashMap<Node, Option<Out>>,
+    /// How many outages have begun, and how long those that are over took in all.
+    begun: u64,
+    over: Duration,
+}
+
+/// An outage that is not over.
+struct Out {
+    began: Instant,
+    failed: Instant,
+    /// The first answer since the last failure.
+    answering_since: Option<Instant>,
+    /// The calls that it has affected so far.
+    calls: u64,
+    /// Failures in a row, until the breaker opens.
+    failures: u32,
+    /// While the breaker is open, when the next probe may pass.
+    probe: Option<Instant>,
+}
+
+impl Out {
+    fn has_left(&self) -> bool {
+        self.failed.elapsed() > LEFT && self.probe.is_none_or(|probe| probe.elapsed() > LEFT)
+    }
+
+    fn is_open(&self) -> bool {
+        self.probe.is_some() && !self.has_left()
+    }
+
+    fn is_over(&self) -> bool {
+        self.answering_since.map_or_else(|| self.has_left(), |since| since.elapsed() >= CALM)
+    }
+
+    fn fail(&mut self) {
+        (self.calls, self.failed, self.answering_since) = (self.calls + 1, Instant::now(), None);
+    }
+}
+
+impl Nodes {
+    /// 0 failures mean 1.
+    pub(super) fn new(threshold: u32, pause: Duration) -> Self {
+        let (in_outage, state) = Default::default();
+        Self { threshold: threshold.max(1), pause, in_outage, state }
+    }
+
+    pub(super) fn listen(&self, listener: impl Fn(Outage<'_>) + Send + Sync + 'static) {
+        self.lock().listeners.push(Arc::new(listener));
+    }
+
+    pub(super) fn in_outage(&self) -> bool {
+        self.in_outage.load(Ordering::Acquire)
+    }
+
+    /// Returns the nodes that have failed at some time, and whether they are out.
+    pub(super) fn out(&self) -> Vec<(Node, bool)> {
+        self.lock().nodes.iter().map(|(node, out)| (node.clone(), out.is_some())).collect()
+    }
+
+    /// Returns the nodes that have failed at some time, and whether their breakers are open.
+    pub(super) fn open(&self) -> Vec<(Node, bool)> {
+        let is_open = |out: &Option<Out>| out.as_ref().is_some_and(Out::is_open);
+        self.lock().nodes.iter().map(|(node, out)| (node.clone(), is_open(out))).collect()
+    }
+
+    /// Returns how many outages have begun, and how long they have taken in all.
+    pub(super) fn totals(&self) -> (u64, Duration) {
+        let state = self.lock();
+        let running = state.nodes.values().flatten().map(|out| out.began.elapsed());
+        (state.begun, running.fold(state.over, Duration::saturating_add))
+    }
+
+    /// Refuses a call while its node's breaker is open. After the pause, the first call that is a probe passes, and all that are not.
+    pub(super) fn admit(&self, is_probe: bool, node: impl FnOnce() -> Node) -> Result<(), Error> {
+        if !self.in_outage() {
+            return Ok(());
+        }
+        let (node, now) = (node(), Instant::now());
+        let mut state = self.lock();
+        let Some(out) = state.nodes.get_mut(&node).and_then(Option::as_mut).filter(|out| out.is_open()) else {
+            return Ok(());
+        };
+        if out.probe.is_some_and(|probe| now >= probe) {
+            if is_probe {
+                out.probe = Some(later(self.pause));
+            }
+            return Ok(());
+        }
+        out.fail();
+        let node = node.map_or_else(String::new, |node| format!(" on {node}"));
+        let failed = format!("the store failed {} times in a row{node}", self.threshold);
+        Err(Error::new(ErrorKind::Unavailable, format!("{failed}; it is not called before the next probe")))
+    }
+
+    /// Notes the result of a call. The caller's hurry must not open the breaker for all.
+    pub(super) fn note<T>(&self, answer: &Result<T, Error>, is_hurried: bool, node: impl FnOnce() -> Node) {
+        match answer {
+            Err(error) if error.is_retryable() => {
+                self.failed(error, is_hurried && error.kind() == ErrorKind::Timeout, &node());
+            }
+            _ if self.in_outage() => self.answered(&node()),
+            _ => {}
+        }
+    }
+
+    fn failed(&self, error: &Error, is_hurried: bool, node: &Node) {
+        let (mut locked, now) = (self.lock(), Instant::now());
+        let out = locked.nodes.entry(node.clone()).or_default();
+        let is_new = out.is_none();
+        let new = Out { began: now, failed: now, answering_since: None, calls: 0, failures: 0, probe: None };
+        let out = out.get_or_insert(new);
+        if out.has_left() {
+            (out.failures, out.probe) = (0, None);
+        }
+        out.fail();
+        // A call from before the breaker opened does not lengthen the pause.
+        if !is_hurried && out.probe.is_none() {
+            out.failures += 1;
+            out.probe = (out.failures >= self.threshold).then(|| later(self.pause));
+        }
+        if is_new {
+            locked.begun += 1;
+            self.in_outage.store(true, Ordering::Release);
+            report(locked, &[Outage::Began { node: node.as_deref(), error }]);
+        }
+    }
+
+    fn answered(&self, node: &Node) {
+        let mut locked = self.lock();
+        if let Some(out) = locked.nodes.get_mut(node).and_then(Option::as_mut) {
+            out.answering_since.get_or_insert_with(Instant::now);
+            (out.failures, out.probe) = (0, None);
+        }
+        let over =
+            locked.nodes.iter_mut().filter_map(|(node, out)| Some((node.clone(), out.take_if(|out| out.is_over())?)));
+        let over: Vec<_> = over.collect();
+        locked.over = over.iter().map(|(_, out)| out.began.elapsed()).fold(locked.over, Duration::saturating_add);
+        let in_outage = locked.nodes.values().any(Option::is_some);
+        self.in_outage.store(in_outage, Ordering::Release);
+        let ended = over.iter().map(|(node, out)| Outage::Ended { node: node.as_deref(), calls: out.calls });
+        report(locked, &ended.collect::<Vec<_>>());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Calls the listeners without the lock: they may call the store.
+fn report(state: MutexGuard<'_, State>, outages: &[Outage<'_>]) {
+    let listeners = state.listeners.clone();
+    drop(state);
+    for outage in outages {
+        listeners.iter().for_each(|listener| listener(*outage));
+    }
+}
+
+impl fmt::Debug for Nodes {
+    /// Locks nothing.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nodes").field("in_outage", &self.in_outage()).finish_non_exhaustive()
+    }
+}
+
+/// Returns the instant after `duration`, or one in the distant future if there is none.
+pub(super) fn later(duration: Duration) -> Instant {
+    let now = Instant::now();
+    // Thirty years, as tokio's timers do.
+    now.checked_add(duration).unwrap_or_else(|| now + Duration::from_secs(30 * 365 * 86_400))
+}

@@ -1,0 +1,88 @@
+//! What decides while the store is down.
+
+use std::time::{Duration, SystemTime};
+
+use limiter_core::store::{Facts, JointOp, Log, LogFacts, Mode, Op, Outcome, Settlement, SettlementFacts, Usage};
+use limiter_core::{Limit, PerLimit, Timestamp};
+
+use super::local::Local;
+
+#[derive(Debug)]
+pub(crate) enum StandIn {
+    /// Nothing: errors are returned.
+    Nothing,
+    /// A log that is empty. The ids of its entries are new, so their receipts name nothing.
+    Open,
+    /// A log that is full, and stays so for this long.
+    Closed(Duration),
+    /// A local store.
+    Local(Local),
+}
+
+impl StandIn {
+    pub(super) const fn local(&self) -> Option<&Local> {
+        if let Self::Local(local) = self { Some(local) } else { None }
+    }
+
+    /// Returns the facts of an operation. `None` if there are none.
+    pub(super) fn apply(&self, op: &Op<'_>) -> Option<Facts> {
+        match self {
+            Self::Nothing => None,
+            Self::Open => Some(Log::new().apply(op, now())),
+            Self::Closed(retry_after) => full(op, *retry_after),
+            Self::Local(local) => Some(local.apply(op)),
+        }
+    }
+
+    /// Returns the facts of operations as one. `None` if there are none for one of them.
+    pub(super) fn apply_all(&self, ops: &[JointOp<'_>]) -> Option<Vec<Facts>> {
+        match self {
+            Self::Nothing => None,
+            Self::Open => Some(Log::apply_all(&mut vec![Log::new(); ops.len()], ops, now())),
+            Self::Closed(retry_after) => {
+                let denier = ops.iter().position(|joint| joint.denies(false));
+                let deny = |(i, joint): (usize, &JointOp<'_>)| {
+                    let is_held = denier.is_some_and(|denier| denier != i) && !joint.keeps_charge;
+                    full(&if is_held { joint.op.to_peek() } else { joint.op }, *retry_after)
+                };
+                ops.iter().enumerate().map(deny).collect()
+            }
+            Self::Local(local) => Some(local.apply_all(ops)),
+        }
+    }
+
+    /// Returns the facts of a settlement whose entry is gone. `None` if the entry may be anywhere.
+    pub(super) fn settle(&self, settlement: &Settlement<'_>) -> Option<SettlementFacts> {
+        matches!(self, Self::Open).then(|| Log::new().settle(settlement, now()))
+    }
+}
+
+/// Returns the facts of a log that is full for `retry_after`. `None` for a record: a denial would claim that it counts.
+fn full(op: &Op<'_>, retry_after: Duration) -> Option<Facts> {
+    if op.mode == Mode::Record {
+        return None;
+    }
+    let empty = Log::new().apply(op, now());
+    let now = empty.log.now;
+    let retry_after = u64::try_from(retry_after.as_micros()).unwrap_or(u64::MAX);
+    let oldest = |limit: &Limit| {
+        let age = limit.window().as_micros().saturating_sub(retry_after);
+        Timestamp::from_micros_saturating(now.as_micros().saturating_sub(age))
+    };
+    let usage = PerLimit::of(op.policy, |limit| {
+        let oldest = oldest(limit);
+        Usage { used: limit.max(), oldest, blocker: oldest }
+    });
+    let (outcome, newest) = if op.appends(false) {
+        (empty.outcome, Some(now))
+    } else {
+        (Outcome::Nothing, op.policy.limits().iter().map(oldest).max())
+    };
+    Some(Facts { admitted: false, refundable: false, outcome, log: LogFacts { now, newest, usage } })
+}
+
+/// Returns the system's time.
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_micros_saturating(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}
