@@ -192,11 +192,11 @@ async fn login(password: String) -> (StatusCode, &'static str) {
 /// Opens a store, and returns how to update its metrics.
 async fn open(url: &str) -> Result<(SharedStore, Arc<dyn Fn() + Send + Sync>), Error> {
     if url == "memory" {
-        let metrics = Metrics::named("memory");
+        let metrics = Metrics::new("memory");
         let store = Arc::new(ObservedStore::new(MemoryStore::new(), metrics.clone()));
         return Ok((store.clone(), Arc::new(move || metrics.report_keys(store.store().len()))));
     }
-    let metrics = Metrics::named("redis");
+    let metrics = Metrics::new("redis");
     let stack = Stack::new(RedisStore::connect(url).await?).fallback(MemoryStore::new());
     let store = Arc::new(ObservedStore::new(stack, metrics.clone()));
     Ok((store.clone(), Arc::new(move || metrics.report(store.store()))))

@@ -93,14 +93,14 @@ impl Store {
             Location::Redis(url) => url,
         };
         let redis = RedisStore::builder().connect_lazy(url).map_err(|error| anyhow!("--store: {error}"))?;
-        let stack = Stack::new(Refusals::new(ObservedStore::new(redis, Metrics::named("redis"))));
+        let stack = Stack::new(Refusals::new(ObservedStore::new(redis, Metrics::new("redis"))));
         let redis = match on_outage {
             OnOutage::Fallback => stack.fallback(memory),
             OnOutage::Open => stack.fail_open(),
             OnOutage::Closed => stack.fail_closed(),
             OnOutage::Error => stack.or_error(),
         };
-        let (redis, metrics) = (redis.on_outage(log), Metrics::named("stack"));
+        let (redis, metrics) = (redis.on_outage(log), Metrics::new("stack"));
         let shared: SharedStore = Arc::new(redis.clone());
         tokio::spawn(probe(shared.clone()));
         let (redis, reported) = (Some(redis.clone()), redis);
@@ -114,7 +114,7 @@ impl Store {
     }
 
     fn in_memory(store: MemoryStore) -> anyhow::Result<Self> {
-        let (store, metrics) = (Arc::new(store), Metrics::named("memory"));
+        let (store, metrics) = (Arc::new(store), Metrics::new("memory"));
         let (sweeper, counted) = (Sweeper::start(&store, SWEEP)?, Arc::clone(&store));
         let observed = Arc::new(ObservedStore::new(store, metrics.clone()));
         let report = Box::new(move || metrics.report_keys(counted.len()));

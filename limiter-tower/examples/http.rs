@@ -25,7 +25,7 @@ async fn app(limit: Policy, url: &str) -> Result<Router, exact_limiter::Error> {
         "memory" => Arc::new(MemoryStore::new()),
         url => Arc::new(RedisStore::connect(url).await?),
     };
-    let store = ObservedStore::new(store, Metrics::named("http"));
+    let store = ObservedStore::new(store, Metrics::new("http"));
     let key = Header::new(API_KEY).or(PeerAddress::new());
     let rule = Rule::new(Limiter::new("http", limit, store), key, MissingKey::Reject(StatusCode::BAD_REQUEST));
     let closed = StoreFailure::Closed { retry_after: Duration::from_secs(1) };

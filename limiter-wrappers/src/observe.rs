@@ -5,7 +5,7 @@
 //! # use limiter_testkit::ReferenceStore as MemoryStore;
 //! use limiter_wrappers::observe::{Metrics, ObservedStore};
 //!
-//! let store = ObservedStore::new(MemoryStore::new(), Metrics::named("memory"));
+//! let store = ObservedStore::new(MemoryStore::new(), Metrics::new("memory"));
 //! let search = Limiter::new("search", policy!("5/10s"), store);
 //! # let _ = search;
 //! ```

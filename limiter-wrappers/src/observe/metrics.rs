@@ -32,7 +32,7 @@ const CARRIED_DROPPED: &str = "limiter_carried_dropped_total";
 /// | metric | kind | labels besides `store` |
 /// |---|---|---|
 /// | `limiter_decisions_total` | counter | `limiter`, `policy`, `limit`, `operation`, `outcome` (`allowed`, `denied`) |
-/// | `limiter_near_limit_total` | counter | `limiter`, `policy`, `limit`: admitted acquires that leave little |
+/// | `limiter_near_limit_total` | counter | `limiter`, `policy`, `limit`: admitted acquires that leave at most a fifth |
 /// | `limiter_store_duration_seconds` | histogram | `limiter`, `operation` |
 /// | `limiter_store_errors_total` | counter | `limiter`, `operation`, `kind`, an [`ErrorKind`](limiter_core::ErrorKind) |
 /// | `limiter_keys` | gauge | none: see [`report_keys`](Self::report_keys) |
@@ -49,37 +49,17 @@ const CARRIED_DROPPED: &str = "limiter_carried_dropped_total";
 #[derive(Clone, Debug)]
 pub struct Metrics {
     store: &'static str,
-    near_limit_percent: u8,
     series: Arc<Series>,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self::named(Name::default())
-    }
-}
-
 impl Metrics {
-    /// Returns the metrics of a store called `default`. See [`named`](Self::named).
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Returns the metrics of a store with this name, which is a label of each. Those with equal names add up.
     ///
     /// Describes the metrics to the current recorder, so install the recorder first.
     #[must_use]
-    pub fn named(store: impl Into<Name>) -> Self {
+    pub fn new(store: impl Into<Name>) -> Self {
         describe();
-        Self { store: store.into().as_str(), near_limit_percent: 80, series: Arc::default() }
-    }
-
-    /// Sets the usage, in percent of the limit, from which an admitted acquire counts as near the limit. Default: 80.
-    #[must_use]
-    pub fn near_limit_percent(mut self, percent: u8) -> Self {
-        self.near_limit_percent = percent;
-        self
+        Self { store: store.into().as_str(), series: Arc::default() }
     }
 
     /// Sets the gauge `limiter_keys`, for instance to `MemoryStore::len` whenever metrics are collected.
@@ -95,7 +75,7 @@ impl Metrics {
     /// use limiter_wrappers::Stack;
     /// use limiter_wrappers::observe::{Metrics, ObservedStore};
     ///
-    /// let (inner, outer) = (Metrics::named("redis"), Metrics::named("stack"));
+    /// let (inner, outer) = (Metrics::new("redis"), Metrics::new("stack"));
     /// let stack = Stack::new(ObservedStore::new(redis, inner)).fallback(MemoryStore::new());
     /// let store = ObservedStore::new(stack, outer.clone());
     /// outer.report(store.store());
@@ -131,10 +111,6 @@ impl Metrics {
         }
     }
 
-    fn is_near_limit(&self, decision: &Decision) -> bool {
-        u128::from(decision.used()) * 100 >= u128::from(decision.limit().max()) * u128::from(self.near_limit_percent)
-    }
-
     /// Notes how long an operation took.
     pub(super) fn took(&self, limiter: Name, verb: &'static str, took: Duration) {
         let series = self.series.durations.read().unwrap_or_else(PoisonError::into_inner);
@@ -154,7 +130,8 @@ impl Metrics {
             return;
         }
         let (limit, allowed) = (decision.limit(), decision.allowed());
-        if allowed && op.mode == Mode::Acquire && self.is_near_limit(decision) {
+        let is_near_limit = u128::from(decision.used()) * 5 >= u128::from(limit.max()) * 4;
+        if allowed && op.mode == Mode::Acquire && is_near_limit {
             self.count(NEAR_LIMIT, op, limit, allowed);
         }
         self.count(DECISIONS, op, limit, allowed);
@@ -218,7 +195,7 @@ pub(super) const fn verb(op: &Op<'_>) -> &'static str {
 /// Describes each metric to the current recorder.
 fn describe() {
     describe_counter!(DECISIONS, Unit::Count, "Decisions, by the limit that decided and its outcome.");
-    describe_counter!(NEAR_LIMIT, Unit::Count, "Admitted acquires that left little of their limit.");
+    describe_counter!(NEAR_LIMIT, Unit::Count, "Admitted acquires that left at most a fifth of their limit.");
     describe_histogram!(DURATION, Unit::Seconds, "Time that the store took for an operation.");
     describe_counter!(ERRORS, Unit::Count, "Operations that failed, by the kind of the error.");
     describe_gauge!(KEYS, Unit::Count, "Keys that the store holds.");

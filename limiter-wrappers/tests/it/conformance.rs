@@ -27,7 +27,7 @@ conformance_tests!(fail_closed, stack().fail_closed(), suite = Suite::shared(), 
 conformance_tests!(a_fallback, stack().fallback(MemoryStore::new()), suite = Suite::slow(), runtime = tokio);
 conformance_tests!(
     an_observed_store,
-    ObservedStore::new(MemoryStore::new(), Metrics::new()),
+    ObservedStore::new(MemoryStore::new(), Metrics::new("default")),
     suite = Suite::slow(),
     runtime = tokio,
 );

@@ -13,7 +13,7 @@ use serde_json::Value;
 /// Returns the labels of each metric that exists.
 fn emitted() -> BTreeMap<String, BTreeSet<String>> {
     let metrics = metrics_of(|| {
-        let metrics = Metrics::new();
+        let metrics = Metrics::new("default");
         traffic(&Limiter::new("search", policy!("5/10s"), ObservedStore::new(MemoryStore::new(), metrics.clone())));
         metrics.report_keys(1);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

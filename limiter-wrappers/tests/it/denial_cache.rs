@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::faulty::Faulty;
 use crate::script::{Scene, bare};
-use limiter_core::{Counting, Limiter, Policy, SharedStore, policy};
+use limiter_core::{Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::Stack;
 
@@ -57,16 +57,12 @@ fn cached<S>(store: S, keys: usize) -> Stack<S> {
 #[tokio::test(start_paused = true)]
 async fn the_denial_cache_does_what_it_says() {
     for (policy, seconds, script) in CASES {
-        let policy = match policy.strip_suffix(" attempts") {
-            Some(limits) => limits.parse::<Policy>().unwrap().with_counting(Counting::Attempts),
-            None => policy.parse().unwrap(),
-        };
         let cached = |server| cached(server, 3).denial_ttl(Duration::from_secs(seconds)).or_error();
         let scene = Scene::new(policy, cached);
         scene.play(script, |_| scene.limiter.store().cached_denials().to_string()).await;
     }
     let prompt = || -> SharedStore { Arc::new(cached(MemoryStore::new(), 3).or_error()) };
-    for policy in [policy!("2/1h"), policy!("2/1h~1m")] {
+    for policy in ["2/1h", "2/1h~1m"] {
         let script = "acquire k 2 id 1, acquire k 1 = denied, settle 0 1 = true, acquire k 1, acquire k 1 = denied, settle 0 0 = true, acquire k 1, acquire k 1 = denied, reset k = true, acquire k 2";
         Scene::new(policy, |_| prompt()).play(script, |_| String::new()).await;
     }

@@ -8,5 +8,6 @@ mod faulty;
 mod forwarding;
 mod metrics;
 mod outages;
+mod probe;
 mod script;
 mod several;

@@ -43,7 +43,7 @@ fn shown(run: impl FnOnce()) -> Vec<String> {
 #[test]
 fn decisions_are_counted_by_policy_limit_and_outcome_without_keys() {
     let metrics = shown(|| {
-        let metrics = Metrics::new();
+        let metrics = Metrics::new("default");
         let store = Arc::new(ObservedStore::new(MemoryStore::new(), metrics.clone()));
         traffic(&Limiter::new("search", policy!("5/10s"), store.clone()));
         metrics.report_keys(store.store().len());
@@ -71,8 +71,8 @@ fn decisions_are_counted_by_policy_limit_and_outcome_without_keys() {
 fn errors_are_counted_by_kind_and_each_store_alone() {
     let metrics = shown(|| {
         let remote = Faulty::default();
-        let inner = ObservedStore::new(remote.clone(), Metrics::new());
-        let limiter = Limiter::new("search", policy!("5/10s"), ObservedStore::new(inner, Metrics::named("stack")));
+        let inner = ObservedStore::new(remote.clone(), Metrics::new("default"));
+        let limiter = Limiter::new("search", policy!("5/10s"), ObservedStore::new(inner, Metrics::new("stack")));
         block_on(async {
             let _ = limiter.acquire(SECRET).await.unwrap();
             remote.set(Does::Refuse);
@@ -99,13 +99,13 @@ fn errors_are_counted_by_kind_and_each_store_alone() {
 fn a_stack_reports_its_state() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let remote = Faulty::default();
-    let metrics = Metrics::named("redis");
+    let metrics = Metrics::new("redis");
     let stack = || Stack::new(remote.clone()).failure_threshold(2);
     let fallback = runtime.block_on(async { stack().fallback(MemoryStore::new()) });
     let (open, closed, error) = (stack().fail_open(), stack().fail_closed(), stack().or_error());
     let state = |store: &Guarded<Faulty>| {
         let values = metrics_of(|| {
-            let _ = Metrics::named("redis");
+            let _ = Metrics::new("redis");
             metrics.report(store);
         });
         let short = |name: String| name.trim_start_matches("limiter_").replace(" store=redis", "");

@@ -16,98 +16,58 @@ use tokio::time::advance;
 
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Returns wrappers around a server, and what answers the step `state`.
-type Wrap = fn(Server) -> (SharedStore, Box<dyn Fn() -> String>);
+/// Sets the guards of a bare stack, and what decides during an outage.
+type Build = fn(Stack<Server>) -> Guarded<Server>;
 
-fn timeout(server: Server) -> (SharedStore, Box<dyn Fn() -> String>) {
-    (Arc::new(bare(server).timeout(Duration::from_millis(300)).or_error()), Box::new(String::new))
+const TIMEOUT: Build = |stack| stack.timeout(Duration::from_millis(300)).or_error();
+const BREAKER: Build = |stack| stack.failure_threshold(3).cooldown(PAUSE).or_error();
+const OPEN: Build = Stack::fail_open;
+const CLOSED: Build = |stack| stack.cooldown(2 * PAUSE).fail_closed();
+const CACHED: Build = |stack| stack.cached_keys(9).denial_ttl(9 * PAUSE).fail_open();
+const ALL: Build =
+    |stack| stack.timeout(Duration::from_millis(100)).failure_threshold(2).cooldown(PAUSE).cached_keys(9).fail_open();
+
+fn longest(stack: Stack<Server>) -> Stack<Server> {
+    stack.failure_threshold(1).cooldown(Duration::MAX).cached_keys(9).denial_ttl(Duration::MAX)
 }
 
-/// Its state is the nodes for which it is open. `-` is a node without a name.
-fn breaker(server: Server) -> (SharedStore, Box<dyn Fn() -> String>) {
-    let breaker = bare(server).failure_threshold(3).cooldown(PAUSE).or_error();
-    let store = Arc::new(breaker.clone());
-    let state = move || {
-        let mut open: Vec<_> =
-            breaker.breakers().into_iter().filter(|(_, is_open)| *is_open).map(|(node, _)| node).collect();
-        open.sort();
-        open.iter().map(|node| node.as_deref().unwrap_or("-")).collect::<Vec<_>>().join(" ")
-    };
-    (store, Box::new(state))
-}
-
-/// Its state is the outages that were reported since the last step, and whether one goes on.
-fn watched(store: Guarded<Server>) -> (SharedStore, Box<dyn Fn() -> String>) {
-    let seen = Arc::new(Mutex::new(String::new()));
-    let shared = Arc::clone(&seen);
-    let store = store.on_outage(move |outage: Outage<'_>| {
-        *shared.lock().unwrap() += &match outage {
-            Outage::Began { node, error } => format!("{} began {} ", node.unwrap_or("-"), error.kind()),
-            Outage::Ended { node, calls } => format!("{} ended {calls} ", node.unwrap_or("-")),
-            _ => String::new(),
-        };
-    });
-    let asked = store.clone();
-    let state = move || std::mem::take(&mut *seen.lock().unwrap()) + if asked.in_outage() { "out" } else { "well" };
-    (Arc::new(store), Box::new(state))
-}
-
-fn open(server: Server) -> (SharedStore, Box<dyn Fn() -> String>) {
-    watched(bare(server).fail_open())
-}
-
-fn closed(server: Server) -> (SharedStore, Box<dyn Fn() -> String>) {
-    watched(bare(server).cooldown(Duration::from_secs(2)).fail_closed())
-}
-
-fn cached(server: Server) -> (SharedStore, Box<dyn Fn() -> String>) {
-    watched(bare(server).cached_keys(9).denial_ttl(Duration::from_secs(9)).fail_open())
-}
-
-fn stack(server: Server) -> (SharedStore, Box<dyn Fn() -> String>) {
-    let stack = Stack::new(server).timeout(Duration::from_millis(100)).failure_threshold(2).cooldown(PAUSE);
-    (Arc::new(stack.fail_open()), Box::new(String::new))
-}
-
-fn longest(server: Server) -> Stack<Server> {
-    Stack::new(server).timeout(Duration::MAX).failure_threshold(1).cooldown(Duration::MAX).denial_ttl(Duration::MAX)
-}
-
-const CASES: [(Wrap, &str, &str); 17] = [
+/// The step `open` shows the nodes whose breakers are open, and `state` the outages that were reported since the last such step and
+/// whether one goes on. `-` is a node without a name.
+const CASES: [(Build, &str, &str); 17] = [
     // A hanging store costs the timeout.
     (
-        timeout,
+        TIMEOUT,
         "5/1h",
         "AAA, acquire k 1, HHH, acquire k 1 = within 300ms, now = 302, peek k = timeout, settle 0 0 = timeout, \
          reset k = timeout",
     ),
     // The breaker opens after three failures in a row, and one call passes after each pause.
     (
-        breaker,
+        BREAKER,
         "99/1h",
         "RRR, acquire k 1 = refused, acquire k 1 = refused, AAA, acquire k 1, RRR, acquire k 1 = refused, \
-         acquire k 1 = refused, state =, acquire k 1 = refused, state = -, calls = 6, \
+         acquire k 1 = refused, open =, acquire k 1 = refused, open = -, calls = 6, \
          acquire k 1 = failed 3 times in a row, wait 997, acquire k 1 = in a row, calls = 0, acquire k 1 = refused, \
-         acquire k 1 = in a row, calls = 1, wait 998, AAA, acquire k 1, state =, acquire k 1, calls = 2",
+         acquire k 1 = in a row, calls = 1, wait 998, AAA, acquire k 1, open =, acquire k 1, calls = 2",
     ),
     // An error that is no outage passes.
-    (breaker, "9/1h", "CCC, acquire k 1 = corrupt, acquire k 1 = corrupt, acquire k 1 = corrupt, state ="),
-    (open, "9/1h", "CCC, acquire k 1 = corrupt, state = well"),
-    (closed, "9/1h", "CCC, acquire k 1 = corrupt, state = well"),
+    (BREAKER, "9/1h", "CCC, acquire k 1 = corrupt, acquire k 1 = corrupt, acquire k 1 = corrupt, open ="),
+    (OPEN, "9/1h", "CCC, acquire k 1 = corrupt, state = well"),
+    (CLOSED, "9/1h", "CCC, acquire k 1 = corrupt, state = well"),
     // Each node has a breaker of its own.
     (
-        breaker,
+        BREAKER,
         "99/1h",
-        "down a, acquire 1@a 1 = refused, acquire 1@b 1, acquire 1 1, acquire 1@a 1 = refused, state =, \
-         acquire 1@a 1 = refused, state = a, acquire 2@a 1 = 3 times in a row on a;, acquire 2@b 1, acquire 2 1, \
+        "down a, acquire 1@a 1 = refused, acquire 1@b 1, acquire 1 1, acquire 1@a 1 = refused, open =, \
+         acquire 1@a 1 = refused, open = a, acquire 2@a 1 = 3 times in a row on a;, acquire 2@b 1, acquire 2 1, \
          wait 1000, acquire 2@a 1 = refused, acquire 2@a 1 = in a row, acquire 3@b 1, down b, \
-         acquire 3@b 1 = refused, acquire 3@b 1 = refused, acquire 3@b 1 = refused, state = a b, wait 500, \
+         acquire 3@b 1 = refused, acquire 3@b 1 = refused, acquire 3@b 1 = refused, open = a b, wait 500, \
          acquire 3@b 1 = in a row on b;, acquire 3@a 1 = in a row on a;, wait 500, acquire 3@a 1, acquire 3@a 1, \
-         state = b, wait 61000, state =, acquire 3@a 1, acquire 4@b 1 = refused",
+         open = b, wait 61000, open =, acquire 3@a 1, acquire 4@b 1 = refused",
     ),
     // Each node has outages of its own. Nobody can call one that left the store.
     (
-        open,
+        OPEN,
         "99/1h",
         "down a, acquire k@a 1, acquire k@b 1, wait 900, acquire k@a 1, acquire k@b 1, wait 900, acquire k@b 1, \
          state = a began unavailable out, down b, acquire k@a 1, acquire k@b 1, wait 1000, acquire k@a 1, \
@@ -115,7 +75,7 @@ const CASES: [(Wrap, &str, &str); 17] = [
     ),
     // Fail open admits, and what it admits counts nowhere.
     (
-        open,
+        OPEN,
         "2/1h, 9/1d",
         "AAA, acquire k 2, acquire k 1 = denied, RRR, acquire k 2, acquire k 2, shown k = 0 0ns, record k, \
          settle 1 1 = false, acquire k 3 = cost_exceeds_limit, reset k = unavailable, \
@@ -124,7 +84,7 @@ const CASES: [(Wrap, &str, &str); 17] = [
     ),
     // A denial of the cache ends no outage.
     (
-        cached,
+        CACHED,
         "1/1h",
         "acquire k 1, acquire k 1 = denied, RRR, acquire other 1, state = - began unavailable out, AAA, \
          acquire k 1 = denied, wait 2000, acquire k 1 = denied, state = out, acquire other 1, wait 999, \
@@ -132,60 +92,74 @@ const CASES: [(Wrap, &str, &str); 17] = [
     ),
     // Fail closed denies for the stated time, or the longest window.
     (
-        closed,
+        CLOSED,
         "5/1h, 2/1s",
         "AAA, acquire k 1, RRR, acquire k 1 = denied, shown k = 5 2s, record k = unavailable, \
          settle 0 0 = unavailable, AAA, acquire k 1, state = - began unavailable out, wait 1000, acquire k 1, \
          state = - ended 4 well",
     ),
-    (closed, "5/500ms", "RRR, shown k = 5 500ms"),
+    (CLOSED, "5/500ms", "RRR, shown k = 5 500ms"),
     // The stack answers immediately while its breaker is open.
     (
-        stack,
+        ALL,
         "3/1h",
         "HHH, acquire k 1, acquire k 1, now = 202, acquire k 1, acquire k 1, acquire k 1, now = 205, wait 1000, AAA, \
          acquire k 1, used k = 1",
     ),
     // A store that responds without waiting closes the breaker and ends the outage, too.
     (
-        breaker,
+        BREAKER,
         "99/1h",
         "RRR, acquire k 1 = refused, acquire k 1 = refused, acquire k 1 = refused, III, acquire k 1 = in a row, \
-         wait 998, acquire k 1, state =",
+         wait 998, acquire k 1, open =",
     ),
     (
-        open,
+        OPEN,
         "99/1h",
         "RRR, acquire k 1, III, acquire k 1, wait 999, acquire k 1, state = - began unavailable - ended 1 well",
     ),
     // The longest durations saturate.
     (
-        |server| (Arc::new(longest(server).fail_open()), Box::new(String::new)),
+        |stack| longest(stack).fail_open(),
         "1/1h",
         "AAA, acquire k 1, acquire k 1 = denied, RRR, acquire a 1, acquire b 1",
     ),
     (
-        |server| (Arc::new(longest(server).fail_closed()), Box::new(String::new)),
+        |stack| longest(stack).fail_closed(),
         "1/1h",
         "AAA, acquire k 1, acquire k 1 = denied, RRR, acquire a 1 = denied, acquire b 1 = denied",
     ),
     (
-        |server| (Arc::new(longest(server).fallback(MemoryStore::new())), Box::new(String::new)),
+        |stack| longest(stack).fallback(MemoryStore::new()),
         "1/1h",
         "AAA, acquire k 1, acquire k 1 = denied, RRR, acquire a 1, acquire b 1",
     ),
 ];
 
 #[tokio::test(start_paused = true)]
-async fn each_wrapper_does_in_an_outage_what_it_says() {
-    for (wrap, policy, script) in CASES {
-        let mut state: Box<dyn Fn() -> String> = Box::new(String::new);
-        let scene = Scene::new(policy.parse().unwrap(), |server| {
-            let (store, shown) = wrap(server);
-            state = shown;
-            store
-        });
-        scene.play(script, |_| state()).await;
+async fn each_stack_does_in_an_outage_what_it_says() {
+    for (build, policy, script) in CASES {
+        let seen = Arc::new(Mutex::new(String::new()));
+        let shared = Arc::clone(&seen);
+        let listener = move |outage: Outage<'_>| {
+            *shared.lock().unwrap() += &match outage {
+                Outage::Began { node, error } => format!("{} began {} ", node.unwrap_or("-"), error.kind()),
+                Outage::Ended { node, calls } => format!("{} ended {calls} ", node.unwrap_or("-")),
+                _ => String::new(),
+            };
+        };
+        let scene = Scene::new(policy, |server| build(bare(server)).on_outage(listener));
+        let store = scene.limiter.store();
+        let ask = |step: &str| match step {
+            "open" => {
+                let open = store.breakers().into_iter().filter(|(_, is_open)| *is_open);
+                let mut open: Vec<_> = open.map(|(node, _)| node.as_deref().unwrap_or("-").to_owned()).collect();
+                open.sort();
+                open.join(" ")
+            }
+            _ => std::mem::take(&mut *seen.lock().unwrap()) + if store.in_outage() { "out" } else { "well" },
+        };
+        scene.play(script, ask).await;
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use limiter_core::store::Op;
-use limiter_core::{Clock, Decision, Error, Limiter, Policy, SyncStore, Timestamp, WindowStore, WithClock};
+use limiter_core::{Clock, Counting, Decision, Error, Limiter, Policy, SyncStore, Timestamp, WindowStore, WithClock};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::Stack;
 use tokio::time::{Instant, sleep};
@@ -37,8 +37,11 @@ pub(crate) struct Scene<S: WindowStore> {
 }
 
 impl<S: WindowStore> Scene<S> {
-    pub(crate) fn new(policy: Policy, wrap: impl FnOnce(Server) -> S) -> Self {
+    /// `policy` ends in ` attempts` if it counts them.
+    pub(crate) fn new(policy: &str, wrap: impl FnOnce(Server) -> S) -> Self {
         let clock = Virtual(Instant::now(), 0);
+        let limits: Policy = policy.trim_end_matches(" attempts").parse().unwrap();
+        let policy = if policy.ends_with("attempts") { limits.with_counting(Counting::Attempts) } else { limits };
         let server = testbed::Faulty::new(WithClock::new(MemoryStore::new(), clock));
         Self { limiter: Limiter::new("t", policy, wrap(server.clone())), clock, server }
     }
