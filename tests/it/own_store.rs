@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
+use exact_limiter::time::BoxFuture;
 use exact_limiter::{Limiter, policy};
 use limiter_testkit::conformance::Suite;
 use limiter_testkit::conformance_tests;
@@ -27,14 +29,16 @@ fn path(folder: &TempDir) -> String {
 }
 
 // Each transaction waits for the disk. The store takes its thread out of the runtime first, so it may block.
-conformance_tests!(
-    the_store,
-    RedbStore::open(&path(&folder)).unwrap(),
-    with folder = folder(),
-    suite = Suite::slow().blocking_for(std::time::Duration::from_secs(1)),
-    sweep = |store: &RedbStore| store.sweep().unwrap(),
-    runtime = tokio,
-);
+conformance_tests!(the_store, tokio, Suite::slow().blocking_for(Duration::from_secs(1)), async |suite| {
+    let folder = folder();
+    let store = Arc::new(RedbStore::open(&path(&folder)).unwrap());
+    let sweeper = Arc::clone(&store);
+    let sweep = move || -> BoxFuture<'static, ()> {
+        sweeper.sweep().unwrap();
+        Box::pin(async {})
+    };
+    suite.sweep(sweep).run(store).await
+});
 
 /// Starts itself again as a child process, which uses up the limit, prints a line and waits to be killed.
 #[tokio::test(flavor = "multi_thread")]

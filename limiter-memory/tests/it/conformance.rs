@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use limiter_core::{Limiter, SharedStore, policy};
+use limiter_core::{BoxFuture, Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::conformance::{Phase, Plan, Suite, cases, replay_blocking};
 use limiter_testkit::conformance_tests;
@@ -24,23 +24,35 @@ fn sequences() -> u32 {
     }
 }
 
-fn sweep(store: &MemoryStore) {
-    store.sweep();
-}
-
-fn object_safe() -> SharedStore {
-    Arc::new(MemoryStore::new())
-}
-
-conformance_tests!(the_store, MemoryStore::new(), sweep = sweep);
-conformance_tests!(the_object_safe_twin, object_safe());
-conformance_tests!(handles_of_one_store, Arc::clone(&store), with store = Arc::new(MemoryStore::new()), handles = 3);
+conformance_tests!(the_store, Suite::new(), async |suite| {
+    let store = Arc::new(MemoryStore::new());
+    let sweeper = Arc::clone(&store);
+    let sweep = move || -> BoxFuture<'static, ()> {
+        sweeper.sweep();
+        Box::pin(async {})
+    };
+    suite.sweep(sweep).run(store).await
+});
+conformance_tests!(the_object_safe_twin, Suite::new(), async |suite| {
+    let store: SharedStore = Arc::new(MemoryStore::new());
+    suite.run(store).await
+});
+conformance_tests!(
+    handles_of_one_store,
+    Suite::new(),
+    async |suite| {
+        let store = Arc::new(MemoryStore::new());
+        let handle = || Arc::new(Arc::clone(&store));
+        suite.run_opening(vec![handle(), handle(), handle()], async { handle() }).await
+    },
+    handles
+);
 
 #[test]
 fn every_sequence_of_three_conforms() {
     let suite = Suite::new().depth(3).phases(&[Phase::Exhaustive]);
     let report = suite.run_blocking(Arc::new(MemoryStore::new())).unwrap();
-    assert_eq!(report.short_sequences, 246_856);
+    assert_eq!(report.checks_of(Phase::Exhaustive), 246_856);
 }
 
 #[test]
@@ -48,7 +60,7 @@ fn many_tasks_on_a_key_conform() {
     for tasks in [2, 4, 8] {
         let suite = Suite::new().contention(tasks, 2_000 / tasks, 2).phases(&[Phase::Contention]);
         let report = suite.run_blocking(Arc::new(MemoryStore::new())).unwrap();
-        assert!(report.contended >= 5 * 5 * 2_000, "{report:?}");
+        assert!(report.checks_of(Phase::Contention) >= 5 * 5 * 2_000, "{report:?}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use limiter_testkit::conformance::{Phase, Suite};
+use limiter_testkit::conformance::{Failure, Phase, Report, Suite};
 use limiter_testkit::conformance_tests;
 use limiter_testkit::server::Server;
 
@@ -11,20 +11,36 @@ use crate::support::{connect, shared_cluster};
 /// The server of all phases: the suite's keys are its own.
 static SERVER: LazyLock<Server> = LazyLock::new(|| Server::start().unwrap());
 
-// Each handle is a connection.
-conformance_tests!(one_server, connect(&SERVER.url()).await, suite = Suite::slow(), handles = 2, runtime = tokio);
+/// Runs the suite on several connections, and on one that is opened late.
+async fn through_connections(suite: Suite, url: &str, count: usize) -> Result<Report, Failure> {
+    let open = async || Arc::new(connect(url).await);
+    let mut handles = Vec::new();
+    for _ in 0..count {
+        handles.push(open().await);
+    }
+    suite.run_opening(handles, open()).await
+}
+
+conformance_tests!(
+    one_server,
+    tokio,
+    Suite::slow(),
+    async |suite| through_connections(suite, &SERVER.url(), 2).await,
+    handles
+);
 conformance_tests!(
     a_cluster,
-    connect(&shared_cluster().url()).await,
-    suite = Suite::slow(),
-    handles = 3,
-    runtime = tokio,
+    tokio,
+    Suite::slow(),
+    async |suite| through_connections(suite, &shared_cluster().url(), 3).await,
+    handles
 );
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_pair_of_operations_conforms_and_no_key_remains() {
     let server = Server::start().unwrap();
     let suite = Suite::new().depth(2).phases(&[Phase::Exhaustive]);
     let report = suite.run(Arc::new(connect(&server.url()).await)).await.unwrap();
-    assert_eq!(report.short_sequences, 3_234);
+    assert_eq!(report.checks_of(Phase::Exhaustive), 3_234);
     assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 0);
 }

@@ -16,7 +16,7 @@ use super::session::drop_after::DropAfter;
 use super::session::{Session, run_script};
 use super::sleep::{sleep, within};
 use super::strategy::START;
-use super::suite::failure::{Finding, Findings};
+use super::suite::failure::Finding;
 use super::suite::run::Run;
 
 /// The maximum number of polls before a future is dropped.
@@ -33,10 +33,10 @@ enum Ended {
     Hung,
 }
 
-pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
-    polls::run(run, findings).await;
-    let at_given_times = run.scripts(script::DROPPED, findings).into_iter().map(|script| (script, true));
-    let at_the_stores_clock = run.scripts(script::DROPPED_AT_THE_STORES_CLOCK, findings);
+pub(crate) async fn run(run: &mut Run<'_>) {
+    polls::run(run).await;
+    let at_given_times = run.scripts(script::DROPPED).into_iter().map(|script| (script, true));
+    let at_the_stores_clock = run.scripts(script::DROPPED_AT_THE_STORES_CLOCK);
     for (script, is_given) in at_given_times.chain(at_the_stores_clock.into_iter().map(|script| (script, false))) {
         // After 0, 1, 2, … polls until the call finishes. If it had to wait, also after several delays.
         let (polls, mut has_waited, mut finished) = ((0..=MAX_POLLS).map(DropAfter::Polls), false, false);
@@ -53,7 +53,7 @@ pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
                 Err(Ended::Wrong(mismatch)) => {
                     let mut finding = script.finding(mismatch);
                     finding.title += &format!(", whose future is dropped after {after}");
-                    findings.push(finding);
+                    run.fail(finding);
                 }
                 Err(Ended::Hung) => {
                     let title = format!("{} whose future is dropped after {after}", script.name);
@@ -61,7 +61,7 @@ pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
                         "after that, calls on the same key and on another key did not return within {DEADLINE:?}"
                     );
                     // A store that hangs once would hang again.
-                    return findings.push(Finding::new(title, &[C2.nth(1)], text));
+                    return run.fail(Finding::new(title, &[C2], text));
                 }
             }
         }
@@ -83,7 +83,7 @@ async fn once(run: &mut Run<'_>, script: &Script, is_given: bool, after: DropAft
     let operation = script.case.steps[dropped].operation;
     let finished = session.dropped_step(dropped, operation, when, after).await.map_err(Ended::Wrong)?;
     let (send, receive) = oneshot::channel();
-    let task = run.settings.spawner.start(Box::pin(async move {
+    let task = run.suite.spawner.start(Box::pin(async move {
         let result = run_script::steps(&mut session, &script, dropped + 1..steps, 1_000, None).await;
         _ = send.send((session, result));
     }));

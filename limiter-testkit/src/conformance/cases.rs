@@ -3,21 +3,20 @@
 mod keys;
 
 use super::script::Planning;
-use super::suite::failure::Findings;
 use super::suite::run::Run;
 
-pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
+pub(crate) async fn run(run: &mut Run<'_>) {
     let rounds = [Planning::WithPeeks, Planning::AsWritten, Planning::CountingOtherwise];
-    for planning in rounds.into_iter().take(run.settings.sizes.rounds_of_cases) {
-        for script in run.planned(planning, findings) {
+    for planning in rounds.into_iter().take(run.suite.sizes.rounds_of_cases) {
+        for script in run.planned(planning) {
             let result = run.replay_script(script, None, planning as usize, false).await;
-            run.count_script(result, findings);
+            run.count_script(result);
         }
-        if !findings.is_empty() {
+        if !run.findings.is_empty() {
             break;
         }
     }
-    if findings.is_empty() {
-        keys::run(run, findings).await;
+    if run.findings.is_empty() {
+        keys::run(run).await;
     }
 }

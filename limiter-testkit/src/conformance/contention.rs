@@ -20,39 +20,38 @@ use super::sequence::replay::salt;
 use super::sequence::{Call, Log};
 use super::sleep::sleep;
 use super::strategy::START;
-use super::suite::failure::{Finding, Findings};
+use super::suite::failure::Finding;
 use super::suite::run::Run;
-use super::suite::settings::random;
 use order::{Made, Order, Search};
 
 /// The number of tasks that have a key of their own.
 const OWN_KEYS: usize = 200;
 
-pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
+pub(crate) async fn run(run: &mut Run<'_>) {
     let handles = run.handles[..1].to_vec();
-    for _ in 0..run.settings.sizes.rounds {
-        at_once(run, &handles, findings).await;
-        if !findings.is_empty() {
+    for _ in 0..run.suite.sizes.rounds {
+        at_once(run, &handles).await;
+        if !run.findings.is_empty() {
             return;
         }
     }
 }
 
 /// Runs every script once, with the tasks spread over the handles.
-pub(crate) async fn at_once(run: &mut Run<'_>, handles: &[SharedStore], findings: &mut Findings) {
-    for script in run.scripts(script::TOGETHER, findings) {
-        let title = format!("{} concurrent tasks: {}", run.settings.sizes.tasks, script.name);
+pub(crate) async fn at_once(run: &mut Run<'_>, handles: &[SharedStore]) {
+    for script in run.scripts(script::TOGETHER) {
+        let title = format!("{} concurrent tasks: {}", run.suite.sizes.tasks, script.name);
         if let Err(text) = together(run, handles, &Arc::new(script)).await {
-            findings.push(Finding::new(title, &[L12.nth(2)], text));
+            run.fail(Finding::new(title, &[L12], text));
         }
     }
 }
 
 /// Makes the steps of a script in all tasks, in several turns with new keys.
 async fn together(run: &mut Run<'_>, handles: &[SharedStore], script: &Arc<Script>) -> Result<(), String> {
-    let (tasks, steps) = (run.settings.sizes.tasks, script.alone..script.case.steps.len());
+    let (tasks, steps) = (run.suite.sizes.tasks, script.alone..script.case.steps.len());
     let mut turns = Vec::new();
-    for _ in 0..run.settings.sizes.tries.div_ceil(steps.len()) {
+    for _ in 0..run.suite.sizes.tries.div_ceil(steps.len()) {
         let mut turn = Turn::new(script, &run.new_key(), tasks)?;
         let mut caller = turn.caller.clone();
         turn.alone = turn.make(&handles[0], &mut caller, 0, 0..script.alone).await;
@@ -67,13 +66,13 @@ async fn together(run: &mut Run<'_>, handles: &[SharedStore], script: &Arc<Scrip
             async move { turns[turn].make(&store, &mut turns[turn].caller.clone(), task, steps).await }
         }
     };
-    let mut made = run.settings.spawner.run_all((tasks, turns.len()), work).await?;
+    let mut made = run.suite.spawner.run_all((tasks, turns.len()), work).await?;
     for turn in turns.iter().rev() {
         let calls: Vec<Vec<Made>> = made.iter_mut().filter_map(Vec::pop).collect();
         let end = turn.end(&handles[0], &calls).await;
         let count = (calls.iter().map(Vec::len).sum::<usize>() + turn.alone.len() + end.len()) as u64;
-        run.report.contended += count;
         run.count(count);
+        run.passed(count);
         turn.explain(&calls, &end)?;
     }
     Ok(())
@@ -121,7 +120,7 @@ impl Turn {
             };
             let owner = if step < self.script.alone { 0 } else { task };
             // Without pauses, the tasks keep in step, and some pairs of calls never overlap.
-            let pause = random() % 4_800;
+            let pause = salt() as u64 % 4_800;
             if step >= self.script.alone && pause < 300 {
                 sleep(Duration::from_micros(pause)).await;
             }

@@ -9,33 +9,32 @@ use std::time::Duration;
 use super::script::{self, Planning};
 use super::sentence::Sentence::F2;
 use super::session::run_script::{Pace, run_scripts};
-use super::suite::failure::Findings;
 use super::suite::run::Run;
 
-pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
-    swept(run, findings).await;
-    other_keys::run(run, findings).await;
-    last_moment::run(run, findings).await;
-    sweeps::run(run, findings).await;
-    let mut scripts = run.scripts(script::FORGETTING, findings);
-    if run.settings.sizes.wait > Duration::from_secs(70) {
-        scripts.extend(run.scripts(script::FORGETTING_A_MINUTE, findings));
+pub(crate) async fn run(run: &mut Run<'_>) {
+    swept(run).await;
+    other_keys::run(run).await;
+    last_moment::run(run).await;
+    sweeps::run(run).await;
+    let mut scripts = run.scripts(script::FORGETTING);
+    if run.suite.sizes.wait > Duration::from_secs(70) {
+        scripts.extend(run.scripts(script::FORGETTING_A_MINUTE));
     }
-    run_scripts(run, &scripts, Pace::Millis, 0, findings).await;
+    run_scripts(run, &scripts, Pace::Millis, 0).await;
 }
 
 /// Runs the scripts with a sweep before every call. Their times are given, so F2 protects every log.
-async fn swept(run: &mut Run<'_>, findings: &mut Findings) {
-    if run.settings.sweep.is_none() {
+async fn swept(run: &mut Run<'_>) {
+    if run.suite.sweep.is_none() {
         return;
     }
-    for script in run.planned(Planning::AsWritten, findings) {
+    for script in run.planned(Planning::AsWritten) {
         let result = run.replay_script(script, None, 1, true).await;
         let result = result.map_err(|mut finding| {
             finding.title += ", with a sweep before every call";
-            finding.citations.insert(0, F2.nth(1));
+            finding.citations.insert(0, F2);
             finding
         });
-        run.count_script(result, findings);
+        run.count_script(result);
     }
 }

@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use crate::conformance::sequence::Plan;
 use crate::conformance::sequence::case::Case;
 use crate::conformance::strategy;
-use crate::conformance::suite::failure::{Finding, Findings};
+use crate::conformance::suite::failure::Finding;
 use crate::conformance::suite::run::Run;
 
 /// How the answers to a sequence are judged.
@@ -22,12 +22,12 @@ pub(super) enum Judge {
     Guarantee,
 }
 
-/// The number of failing sequences that are shrunk. Others are only counted.
+/// The number of failing sequences that are shrunk.
 const MAX_SHRUNK: usize = 3;
 
-pub(crate) async fn exhaustive(run: &mut Run<'_>, findings: &mut Findings) {
-    let (depth, one_in) = (run.settings.sizes.depth, run.settings.sizes.one_in);
-    let mut number = run.settings.seed % one_in;
+pub(crate) async fn exhaustive(run: &mut Run<'_>) {
+    let (depth, one_in) = (run.suite.sizes.depth, run.suite.sizes.one_in);
+    let mut number = run.suite.seed % one_in;
     for policy in exhaustive::policies() {
         for case in exhaustive::sequences(&policy, depth) {
             number += 1;
@@ -35,8 +35,8 @@ pub(crate) async fn exhaustive(run: &mut Run<'_>, findings: &mut Findings) {
                 continue;
             }
             match sequence(run, Judge::Reference, &case).await {
-                Ok(()) => run.report.short_sequences += 1,
-                Err(finding) => findings.push(*finding),
+                Ok(()) => run.passed(1),
+                Err(finding) => run.fail(*finding),
             }
         }
     }
@@ -48,20 +48,20 @@ async fn sequence(run: &mut Run<'_>, judge: Judge, case: &Case) -> Result<(), Bo
         return guarantee::judge(run, case).await;
     }
     let plan = Plan::of(case).map_err(|text| Box::new(Finding::new("a sequence", &[], text)))?;
-    let number = run.report.short_sequences as usize + run.report.random_sequences as usize;
-    run.replay(&plan, number).await.map_err(|mismatch| Box::new(Finding::of("a sequence", mismatch)))
+    let turn = run.report.checks_of(run.phase) as usize;
+    run.replay(&plan, turn).await.map_err(|mismatch| Box::new(Finding::of("a sequence", mismatch)))
 }
 
-pub(crate) async fn random(run: &mut Run<'_>, judge: Judge, findings: &mut Findings) {
+pub(crate) async fn random(run: &mut Run<'_>, judge: Judge) {
     let mut seed = [0; 32];
-    seed[..8].copy_from_slice(&run.settings.seed.to_le_bytes());
+    seed[..8].copy_from_slice(&run.suite.seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
     let (short, long, traffic) = (strategy::cases(1..=30), strategy::cases(60..=200), guarantee::traffic());
     let mut failed = 0;
     let count = match judge {
-        Judge::Reference => run.settings.sizes.sequences,
-        Judge::Guarantee => run.settings.sizes.sequences.div_ceil(4),
+        Judge::Reference => run.suite.sizes.sequences,
+        Judge::Guarantee => run.suite.sizes.sequences.div_ceil(4),
     };
     for number in 0..count {
         let shrinks = failed < MAX_SHRUNK;
@@ -71,16 +71,13 @@ pub(crate) async fn random(run: &mut Run<'_>, judge: Judge, findings: &mut Findi
             Judge::Reference => random_case(run, judge, &short, &mut runner, shrinks).await,
             Judge::Guarantee => random_case(run, judge, &traffic, &mut runner, shrinks).await,
         };
-        let Err(mut finding) = result else {
-            run.report.random_sequences += u64::from(judge == Judge::Reference);
-            continue;
-        };
-        failed += 1;
-        if failed > MAX_SHRUNK {
-            findings.more(1);
-        } else {
-            finding.title = format!("random sequence {number}, {}", finding.title);
-            findings.push(*finding);
+        match result {
+            Ok(()) => run.passed(1),
+            Err(mut finding) => {
+                failed += 1;
+                finding.title = format!("random sequence {number}, {}", finding.title);
+                run.fail(*finding);
+            }
         }
     }
 }
@@ -109,7 +106,7 @@ async fn shrunk(
     mut smallest: Case,
     mut finding: Box<Finding>,
 ) -> Box<Finding> {
-    let (mut runs, most) = (0, run.settings.sizes.shrinking);
+    let (mut runs, most) = (0, run.suite.sizes.shrinking);
     let mut goes_on = tree.simplify();
     while goes_on && runs < most {
         let case = tree.current();

@@ -4,11 +4,11 @@ use limiter_core::Policy;
 
 use super::sequence::Plan;
 use super::sequence::case::{Case, CaseLimiter, Operation, Place, Step};
-use super::suite::failure::{Finding, Findings};
+use super::suite::failure::Finding;
 use super::suite::run::Run;
 use crate::golden::{self, Trace};
 
-pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
+pub(crate) async fn run(run: &mut Run<'_>) {
     for (number, trace) in golden::traces().iter().enumerate() {
         let title = format!("golden trace \"{}\"", trace.name);
         let plan = case(trace).map_err(|error| error.to_string()).and_then(|case| Plan::of(&case));
@@ -17,8 +17,8 @@ pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
             Err(text) => Err(Finding::new(title, &[], text)),
         };
         match result {
-            Ok(()) => run.report.golden_rows += trace.rows.len() as u64,
-            Err(finding) => findings.push(finding),
+            Ok(()) => run.passed(trace.rows.len() as u64),
+            Err(finding) => run.fail(finding),
         }
     }
 }

@@ -9,19 +9,19 @@ use super::sentence::Sentence::L14;
 use super::sequence::caller::{Route, decided};
 use super::sequence::transcript::columns;
 use super::strategy::{START, limit, policy, resolved};
-use super::suite::failure::{Finding, Findings};
+use super::suite::failure::Finding;
 use super::suite::run::{Run, reset_all};
 use crate::answer::{Answer, StatusAnswer};
 
 /// Nothing leaves this window.
 const WINDOW: u64 = 1 << 40;
 
-pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
+pub(crate) async fn run(run: &mut Run<'_>) {
     let (store, key) = (run.store().clone(), run.new_key());
     let mut long = LongLog { store, key, log: Log::new(), used: 0, calls: 0 };
-    let (most, start) = (run.settings.sizes.long_log, Instant::now());
+    let (most, start) = (run.suite.sizes.long_log, Instant::now());
     let (mut result, mut len) = (Ok(()), 0);
-    while result.is_ok() && len < most && start.elapsed() < run.settings.sizes.long_log_time {
+    while result.is_ok() && len < most && start.elapsed() < run.suite.sizes.long_log_time {
         result = long.append(len).await;
         len += 1;
     }
@@ -29,10 +29,10 @@ pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
         result = long.settle_and_trim(len).await;
     }
     reset_all(&long.store, &[long.log_key()]).await;
-    run.report.longest_log = run.report.longest_log.max(len);
     run.count(long.calls);
+    run.passed(len);
     if let Err(text) = result {
-        findings.push(Finding::new(format!("a log of {len} entries"), &[L14.nth(1)], text));
+        run.fail(Finding::new(format!("a log of {len} entries"), &[L14], text));
     }
 }
 

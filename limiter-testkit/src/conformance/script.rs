@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use limiter_core::store::Mode;
 use limiter_core::{Counting, Policy, Timestamp, Window};
 
-use super::sentence::{Citation, Sentence};
+use super::sentence::Sentence;
 use super::sequence::Plan;
 use super::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
 use super::sequence::replay::Mismatch;
@@ -32,7 +32,7 @@ pub(crate) struct Script {
     pub(crate) name: String,
     pub(crate) case: Case,
     /// The sentences that each step checks.
-    pub(crate) citations: Vec<Vec<Citation>>,
+    pub(crate) citations: Vec<Vec<Sentence>>,
     /// The times that steps at the store's clock give, by step.
     given: HashMap<usize, GivenTime>,
     /// The step whose future is dropped.
@@ -90,11 +90,9 @@ impl Script {
     pub(crate) fn finding(&self, mut mismatch: Mismatch) -> Finding {
         let mut citations = self.citations.get(mismatch.step).cloned().unwrap_or_default();
         // First those that agree with the wrong field.
-        citations.sort_by_key(|citation| !mismatch.citations.iter().any(|other| other.item == citation.item));
-        let is_new = |citation: &Citation| !citations.iter().any(|own| own.item == citation.item);
-        let more: Vec<Citation> = mismatch.citations.iter().copied().filter(is_new).collect();
-        citations.extend(more);
-        mismatch.citations = citations;
+        citations.sort_by_key(|sentence| !mismatch.citations.contains(sentence));
+        mismatch.citations.retain(|sentence| !citations.contains(sentence));
+        mismatch.citations.splice(0..0, citations);
         Finding::of(format!("script \"{}\"", self.name), mismatch)
     }
 }
@@ -170,12 +168,11 @@ fn head_of(head: &str) -> Result<Script, String> {
     Ok(Script { name: name.to_owned(), case, citations, given: HashMap::new(), dropped: None, alone: 0, clock })
 }
 
-/// Parses sentences such as `L9.1 S4`.
-fn citations(text: &str) -> Result<Vec<Citation>, String> {
-    let one = |text: &str| {
-        let (label, nth) = text.split_once('.').unwrap_or((text, "0"));
-        let sentence = Sentence::ALL.iter().find(|sentence| sentence.label() == label);
-        Ok(sentence.ok_or(format!("there is no sentence {label}"))?.nth(number(nth)?))
+/// Parses sentences such as `L9 S4`.
+fn citations(text: &str) -> Result<Vec<Sentence>, String> {
+    let one = |label: &str| {
+        let sentence = Sentence::ALL.iter().copied().find(|sentence| sentence.label() == label);
+        sentence.ok_or(format!("there is no sentence {label}"))
     };
     text.split_whitespace().map(one).collect()
 }
@@ -303,9 +300,6 @@ mod tests {
                 let steps: HashSet<usize> = plan.calls.iter().map(|planned| planned.step).collect();
                 assert!(round > 0 || steps.len() == script.case.steps.len(), "{} skips a step", script.name);
             }
-            for citation in script.citations.iter().flatten() {
-                assert!(!citation.text().is_empty(), "{:?} cites {citation:?}", script.name);
-            }
             assert!(names.insert(script.name.clone()), "two scripts are called {:?}", script.name);
         }
         assert!(names.len() > 200, "{}", names.len());
@@ -316,8 +310,7 @@ mod tests {
         use Sentence::{C2, E1, E2, L12, L14, T2, T4, T5};
         let elsewhere = [T2, T4, T5, L12, L14, E1, E2, C2];
         let scripts = [GIVEN_TIMES, FORGETTING, DROPPED].map(|text| parse(text).unwrap()).concat();
-        let cited: HashSet<Sentence> =
-            scripts.iter().flat_map(|script| script.citations.concat()).map(|citation| citation.item).collect();
+        let cited: HashSet<Sentence> = scripts.iter().flat_map(|script| script.citations.concat()).collect();
         // Several operations are the subject of `several.rs`.
         let is_elsewhere = |sentence: &Sentence| elsewhere.contains(sentence) || sentence.label().starts_with('A');
         let missing = Sentence::ALL.iter().filter(|sentence| !cited.contains(sentence) && !is_elsewhere(sentence));

@@ -42,47 +42,11 @@ impl Sentence {
     pub fn text(self) -> String {
         items().find(|(label, _)| *label == self.label()).map(|(_, text)| text).unwrap_or_default()
     }
-
-    /// Cites one sentence of the item, counted from 1.
-    pub(crate) const fn nth(self, number: usize) -> Citation {
-        Citation { item: self, number }
-    }
 }
 
 impl fmt::Display for Sentence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Citation::from(*self).fmt(f)
-    }
-}
-
-/// A citation of an item of the contract, or of one of its sentences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Citation {
-    pub(crate) item: Sentence,
-    /// Counted from 1; 0 for the whole item.
-    number: usize,
-}
-
-impl From<Sentence> for Citation {
-    fn from(item: Sentence) -> Self {
-        item.nth(0)
-    }
-}
-
-impl Citation {
-    /// Returns the text. It is empty if the item has fewer sentences.
-    pub(crate) fn text(self) -> String {
-        let text = self.item.text();
-        match self.number.checked_sub(1) {
-            None => text,
-            Some(i) => split(&text).get(i).copied().unwrap_or_default().to_owned(),
-        }
-    }
-}
-
-impl fmt::Display for Citation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.item.label(), self.text())
+        write!(f, "{}: {}", self.label(), self.text())
     }
 }
 
@@ -112,21 +76,6 @@ fn plain(markdown: &str) -> String {
     text
 }
 
-/// Splits a text into sentences.
-fn split(text: &str) -> Vec<&str> {
-    let mut sentences = Vec::new();
-    let mut start = 0;
-    for (end, _) in text.match_indices(". ") {
-        let next = &text[end + 2..];
-        if next.starts_with(|c: char| c.is_uppercase()) {
-            sentences.push(&text[start..=end]);
-            start = end + 2;
-        }
-    }
-    sentences.push(&text[start..]);
-    sentences
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,11 +96,9 @@ mod tests {
             assert!(text.starts_with(char::is_uppercase) && text.ends_with('.'), "{sentence}");
             assert!(!text.contains(['[', ']', '`', '*', '\n']) && !text.contains("  "), "{sentence}");
         }
-        assert_eq!(Sentence::S4.nth(2).to_string(), "S4: Removing an entry twice is one removal.");
         assert_eq!(
             Sentence::L4.to_string(),
             "L4: Op::appends says whether the operation appends an entry. An operation that appends nothing changes nothing."
         );
-        assert_eq!(Sentence::S4.nth(3).text(), "");
     }
 }

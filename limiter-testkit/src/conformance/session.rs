@@ -13,7 +13,7 @@ use std::time::Duration;
 use limiter_core::store::{At, LogKey};
 use limiter_core::{SharedStore, Timestamp, WindowStore as _};
 
-use super::sentence::Citation;
+use super::sentence::Sentence;
 use super::sequence::call_result::{CallResult, StoreResult, agrees, clone};
 use super::sequence::caller::{Caller, Route, StoreKeys, identify};
 use super::sequence::case::{Case, Operation};
@@ -49,8 +49,8 @@ impl Session {
         let logs = (0..=2).map(|k| Log { name: 0, key: k });
         let store_keys = StoreKeys::of(logs, |k| format!("{key}/{k}").into_bytes());
         let caller = Caller::new(&store_keys, salt());
-        let clock = ClockCheck::new(run.settings.tolerance, handles[0].timer().is_some());
-        let sweep = run.settings.sweep.clone();
+        let clock = ClockCheck::new(run.suite.tolerance, handles[0].timer().is_some());
+        let sweep = run.suite.sweep.clone();
         Ok(Self { handles: handles.to_vec(), turn, route: None, sweep, histories, store_keys, caller, clock })
     }
 
@@ -80,7 +80,7 @@ impl Session {
     }
 
     /// Returns a mismatch at the last call.
-    pub(crate) fn wrong(&self, citations: &[Citation], text: impl Into<String>) -> Mismatch {
+    pub(crate) fn wrong(&self, citations: &[Sentence], text: impl Into<String>) -> Mismatch {
         let call = self.plan().calls.len().saturating_sub(1);
         let step = self.plan().calls.last().map_or(0, |planned| planned.step);
         let transcript = format!("{}{}", transcript::of_calls(self.plan()), text.into());

@@ -3,10 +3,10 @@
 use limiter_core::store::{At, Facts, JointFacts, JointOp, LogKey, Mode, Op, Outcome, decide};
 use limiter_core::{Counting, Name, Policy, SharedStore, Timestamp, WindowStore as _, policy};
 
-use super::sentence::Citation;
+use super::sentence::Sentence;
 use super::sentence::Sentence::{A1, A2, A4, A5, A6};
 use super::strategy::START;
-use super::suite::failure::{Finding, Findings};
+use super::suite::failure::Finding;
 use super::suite::run::{Run, reset_all};
 use crate::reference::ReferenceStore;
 
@@ -15,9 +15,9 @@ const LOGS: usize = 4;
 const CALLS: usize = 10;
 
 /// What is wrong, and the sentence that says so.
-type Wrong = (Citation, String);
+type Wrong = (Sentence, String);
 
-pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
+pub(crate) async fn run(run: &mut Run<'_>) {
     let (store, key) = (run.store().clone(), run.new_key());
     let keys = keys(&key);
     let [first, second, ..] = keys.each_ref().map(|key| log(key));
@@ -25,22 +25,22 @@ pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
         let changed = is_changed_by_none(&store, &keys).await;
         run.count(LOGS as u64);
         if let Err(text) = changed {
-            findings.push(Finding::new("logs that do not go together", &[A1.nth(1)], text));
+            run.fail(Finding::new("logs that do not go together", &[A1], text));
         }
         return;
     }
-    for number in 0..(run.settings.sizes.sequences / 4).max(1) {
-        let (keys, mut random) = (self::keys(&run.new_key()), Random(run.settings.seed.wrapping_add(number)));
+    for number in 0..(run.suite.sizes.sequences / 4).max(1) {
+        let (keys, mut random) = (self::keys(&run.new_key()), Random(run.suite.seed.wrapping_add(number)));
         let result = sequence(&store, &keys, &mut random).await;
         reset_all(&store, &keys.each_ref().map(|key| log(key))).await;
         run.count((CALLS * LOGS) as u64);
         if let Err((citation, text)) = result {
-            findings.push(Finding::new(format!("random sequence {number}"), &[citation], text));
+            run.fail(Finding::new(format!("random sequence {number}"), &[citation], text));
             return;
         }
     }
     if let Err(text) = at_the_same_time(run, &store).await {
-        findings.push(Finding::new("concurrent tasks on two logs", &[A2.nth(2)], text));
+        run.fail(Finding::new("concurrent tasks on two logs", &[A2], text));
     }
 }
 
@@ -110,13 +110,13 @@ async fn sequence(store: &SharedStore, keys: &[Vec<u8>; LOGS], random: &mut Rand
 /// Makes one call, and repeats it on the reference store at the time that it had.
 async fn compare(store: &SharedStore, reference: &ReferenceStore, ops: &[JointOp<'_>]) -> Result<(), Wrong> {
     let facts = |results: JointFacts| results.into_iter().collect::<Result<Vec<Facts>, _>>();
-    let failed = |error: limiter_core::Error| (A2.nth(1), format!("the store failed: {error}"));
+    let failed = |error: limiter_core::Error| (A2, format!("the store failed: {error}"));
     let Some(got) = store.apply_all(ops).await.map_err(failed)? else {
-        return Err((A1.nth(1), "the store returned `None` for logs that go together".to_owned()));
+        return Err((A1, "the store returned `None` for logs that go together".to_owned()));
     };
     let got = facts(got).map_err(failed)?;
     if got.len() != ops.len() {
-        return Err((A2.nth(1), format!("{} results for {} operations", got.len(), ops.len())));
+        return Err((A2, format!("{} results for {} operations", got.len(), ops.len())));
     }
     // A log's newest entry may be later.
     let Some(at) = got.iter().map(|facts| facts.log.now).min() else { return Ok(()) };
@@ -134,7 +134,7 @@ async fn compare(store: &SharedStore, reference: &ReferenceStore, ops: &[JointOp
         let [got, expected] = [got, expected].map(|facts| seen(joint, facts));
         if got != expected {
             let text = format!("operation {number}: expected {expected}, found {got}, after these operations:");
-            return Err((citation.nth(1), text));
+            return Err((citation, text));
         }
     }
     Ok(())
@@ -184,8 +184,8 @@ async fn at_the_same_time(run: &mut Run<'_>, store: &SharedStore) -> Result<(), 
             }
         }
     };
-    let sizes = &run.settings.sizes;
-    let made = run.settings.spawner.run_all((sizes.tasks.max(3), sizes.tries), work).await?;
+    let sizes = &run.suite.sizes;
+    let made = run.suite.spawner.run_all((sizes.tasks.max(3), sizes.tries), work).await?;
     let (mut charged, mut calls) = (0, 1);
     let used = |facts: &Facts| facts.log.usage.first().map_or(0, |usage| usage.used);
     for (task, result) in

@@ -1,6 +1,5 @@
 //! Starts tasks.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -97,10 +96,4 @@ async fn wait_until(holds: impl Fn() -> bool) {
         Poll::Pending
     })
     .await;
-}
-
-impl fmt::Debug for Spawner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Spawner")
-    }
 }

@@ -4,8 +4,9 @@ pub(super) mod failure;
 pub mod macros;
 pub(super) mod report;
 pub(super) mod run;
-pub(super) mod settings;
+mod sizes;
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,13 +15,14 @@ use limiter_core::{BoxFuture, SharedStore, WindowStore};
 
 use super::generated::Judge;
 use super::sentence::Sentence::E2;
+use super::sequence::replay::{Sweep, salt};
 use super::spawn::{Spawner, Task};
 use super::watched::{Hung, watched};
 use super::{cancel, cases, contention, forgetting, generated, golden, handles, long_log, several, store_clock};
-use failure::{Failure, Finding, Findings};
+use failure::{Failure, Finding};
 use report::{Phase, Report};
 use run::Run;
-use settings::{Settings, Sizes};
+use sizes::Sizes;
 
 /// Checks a store against the contract; see the [module](super).
 ///
@@ -31,16 +33,23 @@ use settings::{Settings, Sizes};
 /// | [`new`](Self::new) | stores in memory; takes seconds |
 /// | [`slow`](Self::slow) | stores that take about a millisecond a call; takes less than a minute |
 /// | [`shared`](Self::shared) | live servers that others use; little load, no large keys |
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a suite does nothing until it runs"]
 pub struct Suite {
     phases: Option<Vec<Phase>>,
-    settings: Settings,
+    pub(super) seed: u64,
+    pub(super) sizes: Sizes,
+    /// How far the store's clock may be from the system clock; `None` if its epoch differs.
+    pub(super) tolerance: Option<Duration>,
+    /// Makes the store sweep.
+    pub(super) sweep: Option<Sweep>,
+    pub(super) spawner: Spawner,
 }
 
 impl Suite {
     fn with_sizes(sizes: Sizes, tolerance: Duration) -> Self {
-        Self { phases: None, settings: Settings::new(sizes, tolerance) }
+        let (seed, spawner) = (salt() as u64, Spawner::threads());
+        Self { phases: None, seed, sizes, tolerance: Some(tolerance), sweep: None, spawner }
     }
 
     /// Returns the whole suite, for a store in memory.
@@ -67,54 +76,54 @@ impl Suite {
 
     /// Sets the seed of the random sequences. A [`Failure`] prints the seed that found it. Default: random.
     pub fn seed(mut self, seed: u64) -> Self {
-        self.settings.seed = seed;
+        self.seed = seed;
         self
     }
 
     /// Sets the number of random sequences. Default: 600, 120 or 40, depending on the preset.
     pub fn sequences(mut self, sequences: u64) -> Self {
-        self.settings.sizes.sequences = sequences;
+        self.sizes.sequences = sequences;
         self
     }
 
     /// Sets the length of the exhaustive sequences. Default: 2. There are 3,234 of length 2 and 246,856 of length 3. The presets
     /// for slower stores run one in 6 or 24 of them; the seed selects which.
     pub fn depth(mut self, depth: usize) -> Self {
-        self.settings.sizes.depth = depth;
+        self.sizes.depth = depth;
         self
     }
 
     /// Sets the number of tasks on a key, how many calls each makes for each script, and the number of rounds. Default: 8,
     /// 50 and 4; 8, 20 and 1; or 4, 10 and 1, depending on the preset.
     pub fn contention(mut self, tasks: usize, tries: usize, rounds: u64) -> Self {
-        (self.settings.sizes.tasks, self.settings.sizes.tries, self.settings.sizes.rounds) = (tasks, tries, rounds);
+        (self.sizes.tasks, self.sizes.tries, self.sizes.rounds) = (tasks, tries, rounds);
         self
     }
 
     /// Sets the number of entries of the long log, and the time after which it stops early. Stopping early is not a
     /// failure. Default: 70,000 and 10 s; 1,100 and 30 s; or 300 and 30 s, depending on the preset.
     pub fn long_log(mut self, entries: u64, time: Duration) -> Self {
-        (self.settings.sizes.long_log, self.settings.sizes.long_log_time) = (entries, time);
+        (self.sizes.long_log, self.sizes.long_log_time) = (entries, time);
         self
     }
 
     /// Sets how long [`Phase::Forgetting`] may wait. Default: 2 s. Sentence F2 grants a minute: with more than 70 s,
     /// the phase also checks logs shortly before that minute ends.
     pub fn forgetting_for(mut self, longest: Duration) -> Self {
-        self.settings.sizes.wait = longest;
+        self.sizes.wait = longest;
         self
     }
 
     /// Sets how far the store's clock may be from the system clock. Default: 1 s, or a minute for
     /// [`shared`](Self::shared).
     pub fn clock_tolerance(mut self, tolerance: Duration) -> Self {
-        self.settings.tolerance = Some(tolerance);
+        self.tolerance = Some(tolerance);
         self
     }
 
     /// Accepts a store clock with a different epoch, as sentence T4 allows. The suite then checks only its progress.
     pub fn own_epoch(mut self) -> Self {
-        self.settings.tolerance = None;
+        self.tolerance = None;
         self
     }
 
@@ -122,12 +131,12 @@ impl Suite {
     /// presets. A store that first leaves its runtime's thread, as with tokio's `block_in_place`, may use any
     /// duration.
     pub fn blocking_for(mut self, longest: Duration) -> Self {
-        self.settings.sizes.blocking = longest;
+        self.sizes.blocking = longest;
         self
     }
 
-    /// Sets a function that makes the store remove every log that it may forget. The suite calls it between other
-    /// calls.
+    /// Sets a function that makes the store remove every log that it may forget, and returns a future that ends afterwards. The
+    /// suite calls it between other calls.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -137,19 +146,14 @@ impl Suite {
     /// # impl Sweeps for ReferenceStore {}
     /// let store = Arc::new(ReferenceStore::new());
     /// let sweeper = Arc::clone(&store);
-    /// let suite = Suite::new().sweep(move || sweeper.sweep());
+    /// let suite = Suite::new().sweep(move || {
+    ///     sweeper.sweep();
+    ///     Box::pin(async {})
+    /// });
     /// # drop(suite);
     /// ```
-    pub fn sweep(self, sweep: impl Fn() + Send + Sync + 'static) -> Self {
-        self.sweep_with(move || {
-            sweep();
-            Box::pin(std::future::ready(()))
-        })
-    }
-
-    /// Does what [`sweep`](Self::sweep) does, for a store whose sweep is a future.
-    pub fn sweep_with(mut self, sweep: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Self {
-        self.settings.sweep = Some(Arc::new(sweep));
+    pub fn sweep(mut self, sweep: impl Fn() -> BoxFuture<'static, ()> + Send + Sync + 'static) -> Self {
+        self.sweep = Some(Arc::new(sweep));
         self
     }
 
@@ -163,7 +167,7 @@ impl Suite {
     /// # ;
     /// ```
     pub fn spawn(mut self, spawn: impl Fn(Task) -> Task + Send + Sync + 'static) -> Self {
-        self.settings.spawner = Spawner::new(spawn);
+        self.spawner = Spawner::new(spawn);
         self
     }
 
@@ -217,17 +221,16 @@ impl Suite {
         let several = handles.len() > 1;
         let all = Phase::ALL.into_iter().filter(|phase| several || *phase != Phase::Handles);
         let phases = self.phases.clone().unwrap_or_else(|| all.collect());
-        let mut run = Run::new(&self.settings, handles, late);
+        let mut run = Run::new(self, handles, late);
         // The golden traces cite by the wrong field only. The next failing phase says more.
         let mut golden = None;
         for phase in phases {
-            let mut findings = run_phase(&mut run, phase).await;
+            run_phase(&mut run, phase).await;
             if let Some(text) = hung.get() {
-                findings = Findings::default();
-                findings.push(Finding::new("a call that does not return", &[E2.nth(1)], text));
+                run.findings = vec![Finding::new("a call that does not return", &[E2], text)];
             }
-            if !findings.is_empty() {
-                let failure = Failure::new(phase, findings, self.settings.seed);
+            if !run.findings.is_empty() {
+                let failure = Failure::new(phase, std::mem::take(&mut run.findings), self.seed);
                 if phase != Phase::Golden || hung.get().is_some() {
                     return Err(failure);
                 }
@@ -252,34 +255,42 @@ impl Default for Suite {
     }
 }
 
+impl fmt::Debug for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { phases, seed, sizes, .. } = self;
+        f.debug_struct("Suite")
+            .field("phases", phases)
+            .field("seed", seed)
+            .field("sizes", sizes)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Runs one phase.
-async fn run_phase(run: &mut Run<'_>, phase: Phase) -> Findings {
+async fn run_phase(run: &mut Run<'_>, phase: Phase) {
     run.phase = phase;
-    let (before, mut findings) = (run.report.operations, Findings::default());
     if run.handles.is_empty() {
-        findings.push(Finding::new("no store", &[], "the list of handles is empty"));
-        return findings;
+        return run.fail(Finding::new("no store", &[], "the list of handles is empty"));
     }
     match phase {
-        Phase::Golden => golden::run(run, &mut findings).await,
-        Phase::Cases => cases::run(run, &mut findings).await,
-        Phase::LongLog => long_log::run(run, &mut findings).await,
-        Phase::StoreClock => store_clock::run(run, &mut findings).await,
-        Phase::Forgetting => forgetting::run(run, &mut findings).await,
-        Phase::Cancel => cancel::run(run, &mut findings).await,
-        Phase::Handles => handles::run(run, &mut findings).await,
-        Phase::Exhaustive => generated::exhaustive(run, &mut findings).await,
-        Phase::Random => generated::random(run, Judge::Reference, &mut findings).await,
-        Phase::Guarantee => generated::random(run, Judge::Guarantee, &mut findings).await,
-        Phase::Contention => contention::run(run, &mut findings).await,
-        Phase::Several => several::run(run, &mut findings).await,
+        Phase::Golden => golden::run(run).await,
+        Phase::Cases => cases::run(run).await,
+        Phase::LongLog => long_log::run(run).await,
+        Phase::StoreClock => store_clock::run(run).await,
+        Phase::Forgetting => forgetting::run(run).await,
+        Phase::Cancel => cancel::run(run).await,
+        Phase::Handles => handles::run(run).await,
+        Phase::Exhaustive => generated::exhaustive(run).await,
+        Phase::Random => generated::random(run, Judge::Reference).await,
+        Phase::Guarantee => generated::random(run, Judge::Guarantee).await,
+        Phase::Contention => contention::run(run).await,
+        Phase::Several => several::run(run).await,
     }
-    if findings.is_empty() && run.report.operations == before {
+    if run.findings.is_empty() && run.report.calls_of(phase) == 0 {
         let text = match phase {
             Phase::Handles => "there is only one handle: pass several to `Suite::run_handles`",
             _ => "there was nothing to run",
         };
-        findings.push(Finding::new("nothing was checked", &[], text));
+        run.fail(Finding::new("nothing was checked", &[], text));
     }
-    findings
 }

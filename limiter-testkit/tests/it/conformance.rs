@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::executor::block_on;
 use limiter_core::{Clock, SharedStore, Timestamp, WithClock};
+use limiter_testkit::conformance::Phase::{Cases, Contention, Golden, Handles, LongLog, Random};
 use limiter_testkit::conformance::{Phase, Suite};
 use limiter_testkit::{MockClock, ReferenceStore, conformance_tests};
 
@@ -23,38 +24,42 @@ impl Clock for SystemClock {
 }
 
 // The reference store rescans the log for every operation, so a very long log would take it minutes.
-conformance_tests!(the_oracle, ReferenceStore::new(), suite = Suite::new().long_log(2_000, Duration::MAX));
-conformance_tests!(the_object_safe_twin, reference(), suite = Suite::slow());
-conformance_tests!(with_clock, WithClock::new(ReferenceStore::new(), SystemClock), suite = Suite::slow());
-conformance_tests!(
-    with_a_mock_clock,
-    WithClock::new(ReferenceStore::new(), MockClock::new().auto_advancing()),
-    suite = Suite::slow().own_epoch(),
-);
+conformance_tests!(the_oracle, Suite::new().long_log(2_000, Duration::MAX), async |suite| {
+    suite.run(Arc::new(ReferenceStore::new())).await
+});
+conformance_tests!(the_object_safe_twin, Suite::slow(), async |suite| suite.run(reference()).await);
+conformance_tests!(with_clock, Suite::slow(), async |suite| {
+    suite.run(Arc::new(WithClock::new(ReferenceStore::new(), SystemClock))).await
+});
+conformance_tests!(with_a_mock_clock, Suite::slow().own_epoch(), async |suite| {
+    suite.run(Arc::new(WithClock::new(ReferenceStore::new(), MockClock::new().auto_advancing()))).await
+});
 conformance_tests!(
     on_a_runtime,
-    Arc::clone(&shared),
-    with shared = Arc::new(ReferenceStore::new()),
-    suite = Suite::shared(),
-    handles = 3,
-    sweep = |_: &Arc<ReferenceStore>| {},
-    runtime = tokio,
+    tokio,
+    Suite::shared().sweep(|| Box::pin(async {})),
+    async |suite| {
+        let store = reference();
+        suite.run_opening(vec![store.clone(); 3], async { store.clone() }).await
+    },
+    handles
 );
 
 #[test]
 fn a_report_counts_every_check() {
     let report = Suite::slow().run_blocking(reference()).unwrap();
-    assert_eq!((report.random_sequences, report.longest_log), (120, 1_100));
-    assert!(report.golden_rows >= 100 && report.cases > 400 && report.contended > 1_000, "{report:?}");
-    assert_eq!(report.operations, Phase::ALL.iter().map(|phase| report.operations_of(*phase)).sum::<u64>());
-    assert_eq!(report.operations_of(Phase::Handles), 0);
+    let checks = [Random, LongLog, Golden, Cases, Contention].map(|phase| report.checks_of(phase));
+    assert_eq!(checks[..2], [120, 1_100]);
+    assert!(checks[2] >= 100 && checks[3] > 300 && checks[4] > 1_000, "{report:?}");
+    assert_eq!(report.calls, Phase::ALL.iter().map(|phase| report.calls_of(*phase)).sum::<u64>());
+    assert_eq!(report.calls_of(Handles), 0);
 }
 
 #[test]
 fn a_seed_repeats_the_random_sequences() {
     let run = |seed| {
         let suite = Suite::new().seed(seed).sequences(50).phases(&[Phase::Random]);
-        suite.run_blocking(reference()).unwrap().operations
+        suite.run_blocking(reference()).unwrap().calls
     };
     assert_eq!(run(1), run(1));
     assert_ne!(run(1), run(2));
@@ -64,9 +69,9 @@ fn a_seed_repeats_the_random_sequences() {
 fn a_seed_selects_other_short_sequences() {
     let count = |seed| {
         let suite = Suite::slow().seed(seed).phases(&[Phase::Exhaustive]);
-        suite.run_blocking(reference()).unwrap().short_sequences
+        suite.run_blocking(reference()).unwrap().checks_of(Phase::Exhaustive)
     };
-    let all = Suite::new().phases(&[Phase::Exhaustive]).run_blocking(reference()).unwrap().short_sequences;
+    let all = Suite::new().phases(&[Phase::Exhaustive]).run_blocking(reference()).unwrap().checks_of(Phase::Exhaustive);
     assert!((0..6).map(count).sum::<u64>() == all, "{all}");
 }
 

@@ -9,7 +9,7 @@ use limiter_core::{Error, Name, WindowStore as _, policy};
 use crate::conformance::sentence::Sentence::T5;
 use crate::conformance::sequence::caller::by_facts;
 use crate::conformance::sleep::sleep;
-use crate::conformance::suite::failure::{Finding, Findings};
+use crate::conformance::suite::failure::Finding;
 use crate::conformance::suite::run::{Run, reset_all};
 
 /// The number of measured calls per operation. Only the fastest counts, because others may have been preempted.
@@ -30,7 +30,7 @@ async fn longest_poll<T>(future: impl Future<Output = T>) -> (T, Duration) {
     (output, longest)
 }
 
-pub(super) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
+pub(super) async fn run(run: &mut Run<'_>) {
     let mut quickest = [("an append", Duration::MAX), ("a settlement", Duration::MAX), ("a reset", Duration::MAX)];
     for _ in 0..CALLS {
         let Ok(times) = alone(run).await else {
@@ -54,13 +54,13 @@ pub(super) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
             measured.push(("an append while another call on the key is under way", quickest));
         }
     }
-    let most = run.settings.sizes.blocking;
+    let most = run.suite.sizes.blocking;
     for (what, time) in measured.into_iter().filter(|(_, time)| *time > most) {
         let text = format!(
             "the quickest of {CALLS} calls blocked its thread for {time:?} in one poll, allowed are {most:?}. A store that leaves \
              the runtime's thread before it blocks needs `Suite::blocking_for`."
         );
-        findings.push(Finding::new(format!("the time that {what} takes"), &[T5.nth(1)], text));
+        run.fail(Finding::new(format!("the time that {what} takes"), &[T5], text));
     }
 }
 

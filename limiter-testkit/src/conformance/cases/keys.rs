@@ -8,7 +8,7 @@ use crate::conformance::sequence::caller::StoreKeys;
 use crate::conformance::sequence::case::CaseLimiter;
 use crate::conformance::sequence::replay::Replay;
 use crate::conformance::sequence::{Log, Plan};
-use crate::conformance::suite::failure::{Finding, Findings};
+use crate::conformance::suite::failure::Finding;
 use crate::conformance::suite::run::Run;
 
 /// Three logs, each with a name and a key.
@@ -79,25 +79,24 @@ fn names(prefix: &str, key: &str) -> Vec<ThreeLogs> {
     ]
 }
 
-const ON_THREE_LOGS: &str = "three logs | L1.1 L1.2 | 2/10us
+const ON_THREE_LOGS: &str = "three logs | L1 | 2/10us
     for 0 1 2 0 1 2 0 (acquire 1 id $ key $ by $), for 0 1 2 (record 1 key $ by $), reset key 1 by 1,
     for 0 1 2 (acquire 1 key $ by $)";
 
 /// Runs one script on keys, and under names, that a store might confuse.
-pub(super) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
-    let scripts = run.scripts(ON_THREE_LOGS, findings);
-    let Some(mut script) = scripts.into_iter().next() else { return };
+pub(super) async fn run(run: &mut Run<'_>) {
+    let Some(mut script) = run.scripts(ON_THREE_LOGS).pop() else { return };
     script.case.limiters = (0..3).map(|name| CaseLimiter { name, policy: None }).collect();
     let number: String = run.new_key().bytes().map(|byte| char::from(b'1' + byte % 9)).collect();
-    for keys in keys(&run.new_key(), &number, run.settings.sizes.huge_keys) {
-        replay(run, findings, &script, &ThreeLogs { names: [Name::new("conformance"); 3], keys }).await;
+    for keys in keys(&run.new_key(), &number, run.suite.sizes.huge_keys) {
+        replay(run, &script, &ThreeLogs { names: [Name::new("conformance"); 3], keys }).await;
     }
     for trio in names(&run.new_name(), &run.new_key()) {
-        replay(run, findings, &script, &trio).await;
+        replay(run, &script, &trio).await;
     }
 }
 
-async fn replay(run: &mut Run<'_>, findings: &mut Findings, script: &Script, trio: &ThreeLogs) {
+async fn replay(run: &mut Run<'_>, script: &Script, trio: &ThreeLogs) {
     let show = |i: usize| {
         let key = &trio.keys[i];
         let more = if key.len() > 64 { format!(" and {} more bytes", key.len() - 64) } else { String::new() };
@@ -109,9 +108,9 @@ async fn replay(run: &mut Run<'_>, findings: &mut Findings, script: &Script, tri
     let result = match Plan::of(&script.case) {
         Ok(plan) => {
             let result = Replay::new(&run.handles[..1], &store_keys).run(&plan).await;
-            result.map(|()| plan.len() as u64).map_err(|mismatch| script.finding(mismatch).titled(title))
+            result.map(|()| plan.len() as u64).map_err(|mismatch| Finding { title, ..script.finding(mismatch) })
         }
-        Err(text) => Err(Finding::new(title, &[L1.nth(1)], text)),
+        Err(text) => Err(Finding::new(title, &[L1], text)),
     };
-    run.count_script(result, findings);
+    run.count_script(result);
 }

@@ -9,7 +9,7 @@ use crate::conformance::sentence::Sentence::F1;
 use crate::conformance::sequence::caller::by_facts;
 use crate::conformance::sleep::{sleep, sleep_on};
 use crate::conformance::strategy::{limit, policy};
-use crate::conformance::suite::failure::{Finding, Findings};
+use crate::conformance::suite::failure::Finding;
 use crate::conformance::suite::run::{Run, reset_all};
 
 /// The window, in microseconds.
@@ -19,11 +19,11 @@ const LOGS: usize = 16;
 /// The time limit for one log. A slow store may never be read at the right time.
 const DEADLINE: Duration = Duration::from_millis(50);
 
-pub(super) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
+pub(super) async fn run(run: &mut Run<'_>) {
     for _ in 0..LOGS {
         match lost_early(run).await {
             Ok(Some(text)) => {
-                return findings.push(Finding::new("the last moment of a log", &[F1.nth(1)], text));
+                return run.fail(Finding::new("the last moment of a log", &[F1], text));
             }
             Ok(None) => {}
             // Other phases report errors better.

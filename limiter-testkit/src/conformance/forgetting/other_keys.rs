@@ -5,18 +5,18 @@ use limiter_core::{Name, Timestamp, WindowStore as _, policy};
 
 use crate::conformance::session::{Session, run_script};
 use crate::conformance::strategy::START;
-use crate::conformance::suite::failure::{Finding, Findings};
+use crate::conformance::suite::failure::Finding;
 use crate::conformance::suite::run::Run;
 
 /// The last two steps run after the other keys.
-const KEPT: &str = "a log at the store's clock | F1.1 | 9/1h
+const KEPT: &str = "a log at the store's clock | F1 | 9/1h
     record 1 id 1, record 2, peek 1, record 1 id 1
-a log at given times | F2.1 | 9/10us
+a log at given times | F2 | 9/10us
     record 1 id 1, record 2, peek 1, record 1 id 1";
 
-pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
+pub(crate) async fn run(run: &mut Run<'_>) {
     let mut sessions = Vec::new();
-    for (number, mut script) in run.scripts(KEPT, findings).into_iter().enumerate() {
+    for (number, mut script) in run.scripts(KEPT).into_iter().enumerate() {
         if number > 0 {
             (0..4).for_each(|step| script.give_time(step, Timestamp::from_micros_saturating(START)));
         }
@@ -25,7 +25,7 @@ pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
                 let result = run_script::steps(&mut session, &script, 0..2, 0, None).await;
                 sessions.push((session, script, result));
             }
-            Err(text) => return findings.push(Finding::new(script.name, &[], text)),
+            Err(text) => return run.fail(Finding::new(script.name, &[], text)),
         }
     }
     let calls = others(run).await;
@@ -36,13 +36,13 @@ pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
             Err(mismatch) => Err(mismatch),
         };
         session.end().await;
-        run.count_script(result.map(|_| session.calls()).map_err(|mismatch| script.finding(mismatch)), findings);
+        run.count_script(result.map(|_| session.calls()).map_err(|mismatch| script.finding(mismatch)));
     }
 }
 
 /// Appends to many other keys, sweeps, and removes them. Ignores errors, which other phases report.
 async fn others(run: &Run<'_>) -> u64 {
-    let (count, prefix, limits) = (run.settings.sizes.other_keys, run.new_key(), policy!("1/1us"));
+    let (count, prefix, limits) = (run.suite.sizes.other_keys, run.new_key(), policy!("1/1us"));
     let key = |i: usize| format!("{prefix}/{i}");
     for i in 0..count {
         let key = key(i);

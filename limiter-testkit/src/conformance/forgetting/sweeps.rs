@@ -8,11 +8,11 @@ use std::time::Duration;
 use limiter_core::store::{Mode, Op};
 use limiter_core::{Error, Name, Policy, SharedStore, policy};
 
-use crate::conformance::sentence::Citation;
+use crate::conformance::sentence::Sentence;
 use crate::conformance::sentence::Sentence::{F1, L12};
 use crate::conformance::sequence::caller::by_facts;
 use crate::conformance::sleep::sleep_on;
-use crate::conformance::suite::failure::{Finding, Findings};
+use crate::conformance::suite::failure::Finding;
 use crate::conformance::suite::run::{Run, reset_all};
 
 /// The number of keys of each task.
@@ -20,7 +20,7 @@ const KEYS: usize = 8;
 /// How often a sweep is polled before another call appends.
 const MAX_POLLS: usize = 8;
 
-const CITATIONS: &[Citation] = &[F1.nth(1), L12.nth(2)];
+const CITATIONS: &[Sentence] = &[F1, L12];
 
 /// Appends to a log, or reads it, and returns the usage.
 async fn call(store: &SharedStore, mode: Mode, key: &str, policy: &Policy) -> Result<u64, Error> {
@@ -28,16 +28,16 @@ async fn call(store: &SharedStore, mode: Mode, key: &str, policy: &Policy) -> Re
     Ok(by_facts(store, op).await?.0.used())
 }
 
-pub(super) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
-    let Some(sweep) = run.settings.sweep.clone() else { return };
+pub(super) async fn run(run: &mut Run<'_>) {
+    let Some(sweep) = run.suite.sweep.clone() else { return };
     for polls in 0..=MAX_POLLS {
         if let Ok(0) = between_polls(run, polls).await {
             let text = "a log expired; then a sweep began, an append followed, and the sweep ended: the log is empty";
-            return findings.push(Finding::new("an append between two polls of a sweep", CITATIONS, text));
+            return run.fail(Finding::new("an append between two polls of a sweep", CITATIONS, text));
         }
     }
-    for _ in 0..run.settings.sizes.tries.div_ceil(4) {
-        let tasks = run.settings.sizes.tasks;
+    for _ in 0..run.suite.sizes.tries.div_ceil(4) {
+        let tasks = run.suite.sizes.tasks;
         let keys: Vec<String> = (0..tasks * KEYS).map(|_| run.new_key()).collect();
         for key in &keys {
             _ = call(run.store(), Mode::Record, key, &policy!("9/1us")).await;
@@ -53,8 +53,8 @@ pub(super) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
                 }
             }
         };
-        if let Err(text) = run.settings.spawner.run_all((tasks, KEYS), work).await {
-            return findings.push(Finding::new("sweeps and appends", CITATIONS, text));
+        if let Err(text) = run.suite.spawner.run_all((tasks, KEYS), work).await {
+            return run.fail(Finding::new("sweeps and appends", CITATIONS, text));
         }
         let mut lost = 0;
         for key in &all[KEYS..] {
@@ -66,14 +66,14 @@ pub(super) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
         run.count(4 * all.len() as u64);
         if lost > 0 {
             let text = format!("{lost} logs lost an entry that was appended while another task swept");
-            return findings.push(Finding::new("sweeps and appends", CITATIONS, text));
+            return run.fail(Finding::new("sweeps and appends", CITATIONS, text));
         }
     }
 }
 
 /// Appends to an expired log after some polls of a sweep. Returns the usage afterwards.
 async fn between_polls(run: &mut Run<'_>, polls: usize) -> Result<u64, Error> {
-    let (Some(sweep), store, key) = (run.settings.sweep.as_ref(), run.store().clone(), run.new_key()) else {
+    let (Some(sweep), store, key) = (run.suite.sweep.as_ref(), run.store().clone(), run.new_key()) else {
         return Ok(1);
     };
     call(&store, Mode::Record, &key, &policy!("9/1us")).await?;

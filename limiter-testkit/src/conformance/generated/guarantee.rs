@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use crate::conformance::sentence::Citation;
+use crate::conformance::sentence::Sentence;
 use crate::conformance::sentence::Sentence::{E1, L3, M4};
 use crate::conformance::sequence::caller::{Route, by_facts, decided};
 use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
@@ -94,7 +94,7 @@ fn late(policy: &Policy, limit: &Limit) -> u64 {
 }
 
 /// Returns what is wrong with a decision. `log` holds the units after it.
-fn wrong(log: &[Units], op: &Op<'_>, decision: &Decision) -> Option<(Citation, String)> {
+fn wrong(log: &[Units], op: &Op<'_>, decision: &Decision) -> Option<(Sentence, String)> {
     let now = decision.at().as_micros();
     if log.iter().any(|units| units.at > now) {
         // The newest entry was removed, and with it time stepped back. The store may have dropped and merged at the later time.
@@ -107,14 +107,14 @@ fn wrong(log: &[Units], op: &Op<'_>, decision: &Decision) -> Option<(Citation, S
         let least = sum(younger(limit.window().as_micros()).filter(|units| !units.may_be_missing));
         let most = sum(younger(limit.window().as_micros() + late(op.policy, &limit)));
         if used < least.min(limit.max()) || decision.allowed() && op.mode == Mode::Acquire && least > limit.max() {
-            return Some((L3.nth(1), format!("used {used} of {limit}, but the window admitted {least}")));
+            return Some((L3, format!("used {used} of {limit}, but the window admitted {least}")));
         }
         if used > most {
-            return Some((M4.nth(1), format!("used {used} of {limit}, but at most {most} are still held")));
+            return Some((M4, format!("used {used} of {limit}, but at most {most} are still held")));
         }
         may_deny |= most.saturating_add(op.cost) > limit.max();
     }
-    (!may_deny).then(|| (M4.nth(1), format!("{:?} of {} was denied, but fits", op.mode, op.cost)))
+    (!may_deny).then(|| (M4, format!("{:?} of {} was denied, but fits", op.mode, op.cost)))
 }
 
 /// A sequence on one new key. All operations go through a limiter whose default policy is the first.
@@ -130,7 +130,7 @@ struct Judged<'a> {
 
 impl Judged<'_> {
     /// Makes the call of a step, then a peek under the default policy. Returns what is wrong with them.
-    async fn step(&mut self, operation: Operation, at: Timestamp) -> Result<Option<(Citation, String)>, Error> {
+    async fn step(&mut self, operation: Operation, at: Timestamp) -> Result<Option<(Sentence, String)>, Error> {
         let (default, units) = (&self.policies[0], &mut self.units);
         let op = Op::peek(self.log_key.key, default).with_name(self.log_key.name).at(at);
         let (mut found, mut receipt) = (None, None);
@@ -185,7 +185,7 @@ pub(super) async fn judge(run: &mut Run<'_>, case: &Case) -> Result<(), Box<Find
         now = now.saturating_add_signed(step.after);
         _ = writeln!(transcript, "at {now}: {:?}", step.operation);
         let found = judged.step(step.operation, Timestamp::from_micros_saturating(now)).await;
-        let found = found.unwrap_or_else(|error| Some((E1.nth(1), format!("the store returned the error {error:?}"))));
+        let found = found.unwrap_or_else(|error| Some((E1, format!("the store returned the error {error:?}"))));
         if let Some((citation, text)) = found {
             transcript += &format!("under {}: {text}", case.policies[0]);
             result = Err(Box::new(Finding::new("a sequence", &[citation], transcript)));

@@ -3,39 +3,34 @@
 use limiter_core::{ErrorKind, Timestamp};
 
 use super::call_result::{CallResult, StoreResult};
-use crate::conformance::sentence::{Citation, Sentence};
+use crate::conformance::sentence::Sentence;
 
 use Sentence::{E1, E2, L2, L3, L4, L5, L9, L11, L15, S1, S2, S4, S6, S7, S8, T3};
 
 /// Fields of a decision, most telling first.
-const DECIDED: &[(&str, &[Citation])] = &[
-    ("at", &[T3.nth(1)]),
-    ("outcome", &[L4.nth(1), L9.nth(1)]),
-    ("entry", &[L9.nth(1)]),
-    ("allowed", &[L3.nth(1)]),
-    ("receipt", &[L5.nth(1), L15.nth(1)]),
-    ("newest entry", &[L11.nth(2)]),
-    ("used", &[L2.nth(1), L11.nth(3)]),
-    ("", &[L2.nth(1)]),
+const DECIDED: &[(&str, &[Sentence])] = &[
+    ("at", &[T3]),
+    ("outcome", &[L4, L9]),
+    ("entry", &[L9]),
+    ("allowed", &[L3]),
+    ("receipt", &[L5, L15]),
+    ("newest entry", &[L11]),
+    ("used", &[L2, L11]),
+    ("", &[L2]),
 ];
 
 /// Fields of a settlement, most telling first.
-const SETTLED: &[(&str, &[Citation])] = &[
-    ("at", &[T3.nth(1)]),
-    ("applied", &[S1.nth(1), S4.nth(1)]),
-    ("newest entry", &[L11.nth(2)]),
-    ("used", &[S2.nth(1), S7.nth(1)]),
-    ("", &[S7.nth(1)]),
-];
+const SETTLED: &[(&str, &[Sentence])] =
+    &[("at", &[T3]), ("applied", &[S1, S4]), ("newest entry", &[L11]), ("used", &[S2, S7]), ("", &[S7])];
 
 /// Returns the sentences that the most telling wrong field suggests.
-pub(crate) fn of(expected: &CallResult, got: &StoreResult) -> Vec<Citation> {
+pub(crate) fn of(expected: &CallResult, got: &StoreResult) -> Vec<Sentence> {
     let table = match (expected, got) {
-        (_, Err(error)) if error.kind() == ErrorKind::Inconsistent => return vec![L11.nth(1)],
-        (CallResult::Refused(_), _) => return vec![E2.nth(1)],
-        (CallResult::Settled(_), Err(_)) => return vec![E1.nth(1), S6.nth(1)],
-        (_, Err(_)) => return vec![E1.nth(1)],
-        (CallResult::Reset(_) | CallResult::Dropped, Ok(_)) => return vec![S8.nth(1)],
+        (_, Err(error)) if error.kind() == ErrorKind::Inconsistent => return vec![L11],
+        (CallResult::Refused(_), _) => return vec![E2],
+        (CallResult::Settled(_), Err(_)) => return vec![E1, S6],
+        (_, Err(_)) => return vec![E1],
+        (CallResult::Reset(_) | CallResult::Dropped, Ok(_)) => return vec![S8],
         (CallResult::Settled(_), Ok(_)) => SETTLED,
         (CallResult::Decided(_), Ok(_)) => DECIDED,
     };

@@ -11,7 +11,7 @@ use super::call_result::{StoreResult, agrees};
 use super::caller::{Caller, Route, StoreKeys};
 use super::citations;
 use super::transcript;
-use crate::conformance::sentence::Citation;
+use crate::conformance::sentence::Sentence;
 
 /// A wrong answer from a store. [`Display`](fmt::Display) prints every call up to it.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub struct Mismatch {
     /// The step of the case that the call belongs to.
     pub(crate) step: usize,
     /// The sentences that the answer suggests, or that the case checks.
-    pub(crate) citations: Vec<Citation>,
+    pub(crate) citations: Vec<Sentence>,
     pub(crate) transcript: String,
 }
 

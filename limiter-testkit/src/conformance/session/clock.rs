@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use limiter_core::Timestamp;
 
-use crate::conformance::sentence::Citation;
+use crate::conformance::sentence::Sentence;
 use crate::conformance::sentence::Sentence::{T2, T4};
 
 /// When a call happens.
@@ -81,7 +81,7 @@ impl ClockCheck {
         time: Timestamp,
         newest: Option<Timestamp>,
         (before, after): (Moment, Moment),
-    ) -> Result<(), (Vec<Citation>, String)> {
+    ) -> Result<(), (Vec<Sentence>, String)> {
         let clamp = newest.unwrap_or(Timestamp::EPOCH);
         if let Some(tolerance) = self.tolerance {
             let micros = tolerance.as_micros() as u64;
@@ -96,7 +96,7 @@ impl ClockCheck {
                     before.system.as_micros(),
                     after.system.as_micros()
                 );
-                return Err((vec![T4.nth(1)], text));
+                return Err((vec![T4], text));
             }
         }
         // A time equal to the newest entry's may be clamped.
@@ -110,7 +110,7 @@ impl ClockCheck {
     }
 
     /// Checks that about as much time passed for the store as for this machine.
-    fn progress(&self, last: Reading, now: Reading) -> Result<(), (Vec<Citation>, String)> {
+    fn progress(&self, last: Reading, now: Reading) -> Result<(), (Vec<Sentence>, String)> {
         let slack = Duration::from_millis(5);
         let (least, most) = if self.own_timer {
             (self.slept, Duration::MAX)
@@ -129,6 +129,6 @@ impl ClockCheck {
             last.time.as_micros(),
             now.time.as_micros()
         );
-        Err((vec![T2.nth(1), T4.nth(1)], text))
+        Err((vec![T2, T4], text))
     }
 }

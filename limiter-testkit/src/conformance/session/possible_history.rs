@@ -7,7 +7,7 @@ use limiter_core::store::Retention;
 use limiter_core::{Timestamp, Window};
 
 use super::clock::When;
-use crate::conformance::sentence::Citation;
+use crate::conformance::sentence::Sentence;
 use crate::conformance::sentence::Sentence::{F1, F2};
 use crate::conformance::sequence::call_result::{CallResult, OutcomeKind};
 use crate::conformance::sequence::planner::Planner;
@@ -57,8 +57,8 @@ impl PossibleHistory {
     }
 
     /// Returns the sentence that a store breaks if it has forgotten the log by now.
-    pub(crate) fn keeps(&self, log: Log) -> Citation {
-        if self.kept.get(&log) == Some(&None) { F2.nth(1) } else { F1.nth(1) }
+    pub(crate) fn keeps(&self, log: Log) -> Sentence {
+        if self.kept.get(&log) == Some(&None) { F2 } else { F1 }
     }
 
     /// Adds a call.

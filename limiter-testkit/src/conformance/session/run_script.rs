@@ -11,7 +11,7 @@ use crate::conformance::sequence::call_result::CallResult;
 use crate::conformance::sequence::case::Case;
 use crate::conformance::sequence::replay::Mismatch;
 use crate::conformance::strategy::{limit, resolved};
-use crate::conformance::suite::failure::{Finding, Findings};
+use crate::conformance::suite::failure::Finding;
 use crate::conformance::suite::run::Run;
 
 /// How the times of a script become real times.
@@ -59,19 +59,13 @@ fn stretched(policy: &Policy, factor: u64) -> Policy {
 }
 
 /// Runs scripts, many at the same time.
-pub(crate) async fn run_scripts(
-    run: &mut Run<'_>,
-    scripts: &[Script],
-    pace: Pace,
-    turn: usize,
-    findings: &mut Findings,
-) {
+pub(crate) async fn run_scripts(run: &mut Run<'_>, scripts: &[Script], pace: Pace, turn: usize) {
     for (batch, scripts) in scripts.chunks(AT_ONCE).enumerate() {
         let handles = &run.handles[..1];
         let runs =
             scripts.iter().enumerate().map(|(i, script)| run_script(run, handles, script, pace, turn + batch + i));
         for result in join_all(runs).await {
-            run.count_script(result, findings);
+            run.count_script(result);
         }
     }
 }

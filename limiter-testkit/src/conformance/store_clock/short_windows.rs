@@ -12,16 +12,16 @@ use crate::conformance::sentence::Sentence::T2;
 use crate::conformance::sequence::caller::by_facts;
 use crate::conformance::session::{Session, run_script};
 use crate::conformance::strategy::{limit, policy as of};
-use crate::conformance::suite::failure::{Finding, Findings};
+use crate::conformance::suite::failure::Finding;
 use crate::conformance::suite::run::{Run, reset_all};
 
-pub(crate) async fn run(run: &mut Run<'_>, findings: &mut Findings) {
-    for _ in 0..run.settings.sizes.in_a_row.div_ceil(CALLS) {
+pub(crate) async fn run(run: &mut Run<'_>) {
+    for _ in 0..run.suite.sizes.in_a_row.div_ceil(CALLS) {
         if let Err(text) = records(run).await {
-            return findings.push(Finding::new("records in a row at the store's own clock", &[T2.nth(1)], text));
+            return run.fail(Finding::new("records in a row at the store's own clock", &[T2], text));
         }
     }
-    sessions(run, findings).await;
+    sessions(run).await;
 }
 
 /// The number of units that fit into the windows of the records.
@@ -91,15 +91,15 @@ fn saturated(call: u64, attempts: bool) -> Policy {
 }
 
 /// Repeats all operations, under the two policies of a session.
-const ALL: &str = "in a row | T2.1 | 1/1s | 1/1s
+const ALL: &str = "in a row | T2 | 1/1s | 1/1s
     for 0 1 2 0 1 2 0 1 2 0 (acquire 1 called acquired, record 1 called recorded, acquire 1, peek 1 under $,
     settle recorded 2, acquire 1 id $ under $, record 1 id $, refund acquired, acquire 1 under 1, settle recorded 1)";
 
 /// Runs all operations and checks each answer before the next call.
-async fn sessions(run: &mut Run<'_>, findings: &mut Findings) {
-    let Some(mut script) = run.scripts(ALL, findings).into_iter().next() else { return };
+async fn sessions(run: &mut Run<'_>) {
+    let Some(mut script) = run.scripts(ALL).pop() else { return };
     let mut call = 2;
-    for number in 0..run.settings.sizes.in_a_row.div_ceil(2 * CALLS) {
+    for number in 0..run.suite.sizes.in_a_row.div_ceil(2 * CALLS) {
         let few = [limit(2, 3), limit(3, 50), limit(5, 1_000), limit(8, 20_000)];
         script.case.policies = match number % 2 {
             0 => vec![metered(call), saturated(call, true)],
@@ -107,7 +107,7 @@ async fn sessions(run: &mut Run<'_>, findings: &mut Findings) {
         };
         let mut session = match Session::new(run, &run.handles[..1], &script.case, number) {
             Ok(session) => session,
-            Err(text) => return findings.push(Finding::new(script.name, &[], text)),
+            Err(text) => return run.fail(Finding::new(script.name, &[], text)),
         };
         // Sweeps would take longer than the windows.
         session.sweep = None;
@@ -118,7 +118,7 @@ async fn sessions(run: &mut Run<'_>, findings: &mut Findings) {
         run.count(session.calls());
         if let Err(mismatch) = result {
             // The same calls pass at a given time, so the clock is at fault.
-            return findings.push(script.finding(mismatch));
+            return run.fail(script.finding(mismatch));
         }
     }
 }

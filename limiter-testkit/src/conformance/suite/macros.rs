@@ -1,161 +1,102 @@
 //! The macro that makes one test per phase of the suite.
 
-use std::sync::Arc;
-
-use limiter_core::WindowStore;
-
 use super::Suite;
-use super::report::Phase;
+use super::failure::Failure;
+use super::report::{Phase, Report};
 
 #[doc(hidden)]
 pub use futures::executor::block_on;
 
-/// Runs one phase on these handles, and on one that is opened late. Fails the test with the phase's findings.
+/// Runs one phase, and fails the test with the phase's findings.
 ///
 /// # Panics
 /// If the store fails.
 #[allow(clippy::panic, reason = "it is the body of a test")]
-pub async fn check<S: WindowStore + ?Sized>(
-    suite: Suite,
-    phase: Phase,
-    handles: Vec<Arc<S>>,
-    open: impl Future<Output = Arc<S>> + Send,
-) {
-    if let Err(failure) = suite.phases(&[phase]).run_opening(handles, open).await {
+pub async fn check(suite: Suite, phase: Phase, run: impl AsyncFnOnce(Suite) -> Result<Report, Failure>) {
+    if let Err(failure) = run(suite.phases(&[phase])).await {
         panic!("{failure}");
     }
 }
 
-/// Adds a sweep of this store to a suite.
-pub fn with_sweep<S: WindowStore>(suite: Suite, store: &Arc<S>, sweep: impl Fn(&S) + Send + Sync + 'static) -> Suite {
-    let store = Arc::clone(store);
-    suite.sweep(move || sweep(&store))
-}
-
-/// Generates a module of tests, one for each phase of the conformance suite.
+/// Generates a module of tests, one for each phase of the conformance suite: `my_store::golden`, `my_store::cases` and so on.
+///
+/// Takes the name of the module, a [`Suite`](crate::conformance::Suite), and an async closure that makes a store and runs the suite
+/// on it. Each test evaluates the suite anew, selects its [`Phase`](crate::conformance::Phase), and calls the closure.
 ///
 /// ```no_run
+/// use std::sync::Arc;
 /// use limiter_testkit::ReferenceStore as MyStore;
-/// limiter_testkit::conformance_tests!(my_store, MyStore::new());
+/// use limiter_testkit::conformance::Suite;
+/// use limiter_testkit::conformance_tests;
+///
+/// conformance_tests!(my_store, Suite::slow(), async |suite| suite.run(Arc::new(MyStore::new())).await);
 /// ```
 ///
-/// makes `my_store::golden`, `my_store::cases` and so on, one test for each [`Phase`](crate::conformance::Phase).
-/// Each test evaluates the expression for a new store. These options may follow, in this order:
-///
-/// | option | effect |
-/// |---|---|
-/// | `with name = expression` | evaluates the expression first and holds its value, for example a server, until the test ends |
-/// | `suite = expression` | the [`Suite`](crate::conformance::Suite) to run. Default: `Suite::new()` |
-/// | `handles = number` | evaluates the store's expression this many times, once per handle, and adds the test `handles`, which opens one more |
-/// | `sweep = function` | makes the store sweep: a function of `&MyStore` |
-/// | `runtime = tokio` | runs each test, and the suite's tasks, on a multi-threaded tokio runtime. The expressions may `.await` |
+/// With `tokio` after the name, each test and each task of the suite runs on a multi-threaded tokio runtime. With `handles` at the
+/// end, there is a test `handles` too, for a closure that passes several handles to the suite:
 ///
 /// ```no_run
+/// # use std::sync::Arc;
 /// # use limiter_testkit::ReferenceStore;
+/// # use limiter_testkit::conformance::{Failure, Report, Suite};
+/// # use limiter_testkit::conformance_tests;
 /// # struct Server;
-/// # impl Server { fn start() -> Self { Self } fn url(&self) -> &str { "" } }
-/// # struct MyStore;
-/// # impl MyStore { async fn connect(_: &str) -> ReferenceStore { ReferenceStore::new() } }
-/// # trait Sweeps { fn sweep(&self) {} }
-/// # impl Sweeps for ReferenceStore {}
-/// use limiter_testkit::conformance::Suite;
+/// # impl Server { fn start() -> Self { Self } }
+/// # async fn connect(_: &Server) -> Arc<ReferenceStore> { Arc::default() }
+/// async fn on_a_server(suite: Suite) -> Result<Report, Failure> {
+///     let server = Server::start();
+///     let handles = vec![connect(&server).await, connect(&server).await];
+///     suite.run_opening(handles, connect(&server)).await
+/// }
 ///
-/// limiter_testkit::conformance_tests!(
-///     my_store,
-///     MyStore::connect(server.url()).await,
-///     with server = Server::start(),
-///     suite = Suite::slow(),
-///     handles = 2,
-///     sweep = |store: &ReferenceStore| store.sweep(),
-///     runtime = tokio,
-/// );
+/// conformance_tests!(my_store, tokio, Suite::slow(), on_a_server, handles);
 /// ```
 #[macro_export]
 macro_rules! conformance_tests {
-    (
-        $name:ident, $store:expr
-        $(, with $guard:ident = $setup:expr)?
-        $(, suite = $suite:expr)?
-        $(, handles = $handles:expr)?
-        $(, sweep = $sweep:expr)?
-        $(, runtime = $runtime:ident)?
-        $(,)?
-    ) => {
+    ($name:ident, tokio, $suite:expr, $run:expr $(, $handles:ident)? $(,)?) => {
         mod $name {
-            #[allow(unused_imports, reason = "the expressions may need none")]
             use super::*;
 
             #[cfg(test)]
-            async fn check(
-                phase: $crate::conformance::Phase,
-                on_runtime: fn($crate::conformance::Suite) -> $crate::conformance::Suite,
-            ) {
-                $(let $guard = $setup;)?
-                let count: usize = $crate::__conformance_default!(1 $(, $handles)?);
-                let mut handles = ::std::vec::Vec::new();
-                for _ in 0..count {
-                    handles.push(::std::sync::Arc::new($store));
-                }
-                let suite = $crate::__conformance_default!($crate::conformance::Suite::new() $(, $suite)?);
-                $(let suite = $crate::conformance::__private::with_sweep(suite, &handles[0], $sweep);)?
-                let open = async { ::std::sync::Arc::new($store) };
-                $crate::conformance::__private::check(on_runtime(suite), phase, handles, open).await;
+            fn check(phase: $crate::conformance::Phase) {
+                let suite = $suite.spawn(|task| ::std::boxed::Box::pin(async { _ = ::tokio::spawn(task).await }));
+                let check = $crate::conformance::__private::check(suite, phase, $run);
+                ::tokio::runtime::Runtime::new().unwrap().block_on(check);
             }
 
-            $crate::__conformance_tests! { [$($handles)?] [$($runtime)?] }
+            $crate::__conformance_tests! { [$($handles)?] }
         }
     };
-}
+    ($name:ident, $suite:expr, $run:expr $(, $handles:ident)? $(,)?) => {
+        mod $name {
+            use super::*;
 
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __conformance_default {
-    ($default:expr) => {
-        $default
-    };
-    ($default:expr, $given:expr) => {
-        $given
+            #[cfg(test)]
+            fn check(phase: $crate::conformance::Phase) {
+                $crate::conformance::__private::block_on($crate::conformance::__private::check($suite, phase, $run));
+            }
+
+            $crate::__conformance_tests! { [$($handles)?] }
+        }
     };
 }
 
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_tests {
-    ([$handles:expr] $runtime:tt) => {
-        $crate::__conformance_tests! { [] $runtime }
-        $crate::__conformance_test! { handles Handles $runtime }
-    };
-    ([] $runtime:tt) => {
-        $crate::__conformance_test! { golden Golden $runtime }
-        $crate::__conformance_test! { cases Cases $runtime }
-        $crate::__conformance_test! { long_log LongLog $runtime }
-        $crate::__conformance_test! { store_clock StoreClock $runtime }
-        $crate::__conformance_test! { forgetting Forgetting $runtime }
-        $crate::__conformance_test! { cancel Cancel $runtime }
-        $crate::__conformance_test! { exhaustive Exhaustive $runtime }
-        $crate::__conformance_test! { random Random $runtime }
-        $crate::__conformance_test! { guarantee Guarantee $runtime }
-        $crate::__conformance_test! { contention Contention $runtime }
-        $crate::__conformance_test! { several Several $runtime }
-    };
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! __conformance_test {
-    ($test:ident $phase:ident []) => {
-        #[test]
-        fn $test() {
-            $crate::conformance::__private::block_on(check($crate::conformance::Phase::$phase, |suite| suite));
+    ([$($handles:ident)?]) => {
+        $crate::__conformance_tests! {
+            golden Golden, cases Cases, long_log LongLog, store_clock StoreClock, forgetting Forgetting, cancel Cancel,
+            exhaustive Exhaustive, random Random, guarantee Guarantee, contention Contention, several Several,
+            $($handles Handles,)?
         }
     };
-    ($test:ident $phase:ident [tokio]) => {
-        #[::tokio::test(flavor = "multi_thread")]
-        async fn $test() {
-            let on_tokio = |suite: $crate::conformance::Suite| {
-                suite.spawn(|task| ::std::boxed::Box::pin(async { _ = ::tokio::spawn(task).await }))
-            };
-            check($crate::conformance::Phase::$phase, on_tokio).await;
-        }
+    ($($test:ident $phase:ident,)+) => {
+        $(
+            #[test]
+            fn $test() {
+                check($crate::conformance::Phase::$phase);
+            }
+        )+
     };
 }

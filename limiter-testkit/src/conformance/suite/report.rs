@@ -55,37 +55,35 @@ impl Phase {
     }
 }
 
-/// What a suite checked. Every check passed.
+/// How much a suite checked. Every check passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use = "a report states how much was checked"]
 pub struct Report {
-    /// Rows of the golden traces.
-    pub golden_rows: u64,
-    /// Handwritten cases. A case counts once per run.
-    pub cases: u64,
-    /// Entries of the longest log.
-    pub longest_log: u64,
-    /// Short sequences.
-    pub short_sequences: u64,
-    /// Random sequences.
-    pub random_sequences: u64,
-    /// Calls of concurrent tasks.
-    pub contended: u64,
-    /// All calls.
-    pub operations: u64,
-    by_phase: [u64; Phase::ALL.len()],
+    /// The calls of all phases.
+    pub calls: u64,
+    /// The checks and the calls of each phase.
+    by_phase: [(u64, u64); Phase::ALL.len()],
 }
 
 impl Report {
-    /// Returns the number of calls that a phase made.
+    /// Returns how much a phase checked: rows of traces, cases, entries of the long log, sequences, or calls of concurrent
+    /// tasks. A case counts once per run. 0 for a phase that did not run, and for [`Phase::Several`].
     #[must_use]
-    pub fn operations_of(&self, phase: Phase) -> u64 {
-        self.by_phase[phase as usize]
+    pub fn checks_of(&self, phase: Phase) -> u64 {
+        self.by_phase[phase as usize].0
     }
 
-    pub(crate) fn count(&mut self, phase: Phase, operations: u64) {
-        self.operations += operations;
-        self.by_phase[phase as usize] += operations;
+    /// Returns the number of calls that a phase made.
+    #[must_use]
+    pub fn calls_of(&self, phase: Phase) -> u64 {
+        self.by_phase[phase as usize].1
+    }
+
+    pub(crate) fn count(&mut self, phase: Phase, (checks, calls): (u64, u64)) {
+        self.calls += calls;
+        let (all_checks, all_calls) = &mut self.by_phase[phase as usize];
+        *all_checks += checks;
+        *all_calls += calls;
     }
 }

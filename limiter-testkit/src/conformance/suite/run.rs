@@ -4,17 +4,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use limiter_core::{BoxFuture, SharedStore, WindowStore as _};
 
-use super::failure::{Finding, Findings};
+use super::Suite;
+use super::failure::Finding;
 use super::report::{Phase, Report};
-use super::settings::{Settings, random};
 use crate::conformance::script::{self, Planning, Script};
 use crate::conformance::sequence::Plan;
 use crate::conformance::sequence::caller::StoreKeys;
-use crate::conformance::sequence::replay::{Mismatch, Replay};
+use crate::conformance::sequence::replay::{Mismatch, Replay, salt};
 
 /// The resources of the phases, and the report so far.
 pub(crate) struct Run<'a> {
-    pub(crate) settings: &'a Settings,
+    pub(crate) suite: &'a Suite,
     pub(crate) handles: Vec<SharedStore>,
     /// Opens another handle.
     pub(crate) late: Option<BoxFuture<'a, SharedStore>>,
@@ -23,21 +23,20 @@ pub(crate) struct Run<'a> {
     prefix: String,
     keys: AtomicU64,
     pub(crate) report: Report,
+    /// What is wrong so far in this phase.
+    pub(crate) findings: Vec<Finding>,
 }
 
 impl<'a> Run<'a> {
-    pub(crate) fn new(
-        settings: &'a Settings,
-        handles: Vec<SharedStore>,
-        late: Option<BoxFuture<'a, SharedStore>>,
-    ) -> Self {
-        let (prefix, report) = (format!("{:016x}", random()), Report::default());
-        Self { settings, handles, late, phase: Phase::Golden, prefix, keys: AtomicU64::new(0), report }
+    pub(crate) fn new(suite: &'a Suite, handles: Vec<SharedStore>, late: Option<BoxFuture<'a, SharedStore>>) -> Self {
+        let (prefix, report) = (format!("{:016x}", salt() as u64), Report::default());
+        let (keys, findings) = (AtomicU64::new(0), Vec::new());
+        Self { suite, handles, late, phase: Phase::Golden, prefix, keys, report, findings }
     }
 
     /// Makes the store sweep, if it can.
     pub(crate) async fn sweep_now(&self) {
-        if let Some(sweep) = self.settings.sweep.as_ref() {
+        if let Some(sweep) = self.suite.sweep.as_ref() {
             sweep().await;
         }
     }
@@ -47,8 +46,18 @@ impl<'a> Run<'a> {
     }
 
     /// Counts calls.
-    pub(crate) fn count(&mut self, operations: u64) {
-        self.report.count(self.phase, operations);
+    pub(crate) fn count(&mut self, calls: u64) {
+        self.report.count(self.phase, (0, calls));
+    }
+
+    /// Counts checks that passed.
+    pub(crate) fn passed(&mut self, checks: u64) {
+        self.report.count(self.phase, (checks, 0));
+    }
+
+    /// Reports a failing case.
+    pub(crate) fn fail(&mut self, finding: Finding) {
+        self.findings.push(finding);
     }
 
     /// Returns an unused key.
@@ -75,22 +84,15 @@ impl<'a> Run<'a> {
     }
 
     /// Returns the scripts of a text, and reports a text with mistakes.
-    pub(crate) fn scripts(&self, text: &str, findings: &mut Findings) -> Vec<Script> {
-        script::parse(text).unwrap_or_else(|text| {
-            findings.push(Finding::new("a script of the suite", &[], text));
-            Vec::new()
-        })
+    pub(crate) fn scripts(&mut self, text: &str) -> Vec<Script> {
+        let scripts = script::parse(text);
+        scripts.map_err(|text| self.fail(Finding::new("a script of the suite", &[], text))).unwrap_or_default()
     }
 
     /// Returns the scripts at given times with their plans, and reports a script with mistakes.
-    pub(crate) fn planned(&self, planning: Planning, findings: &mut Findings) -> &'static [(Script, Plan)] {
-        script::planned(planning).as_ref().map_or_else(
-            |text| {
-                findings.push(Finding::new("a script of the suite", &[], text));
-                &[][..]
-            },
-            Vec::as_slice,
-        )
+    pub(crate) fn planned(&mut self, planning: Planning) -> &'static [(Script, Plan)] {
+        let scripts = script::planned(planning).as_deref();
+        scripts.map_err(|text| self.fail(Finding::new("a script of the suite", &[], text))).unwrap_or_default()
     }
 
     /// Replays a script at given times. In the phase [`Handles`](Phase::Handles) the handles take turns, and `late` opens
@@ -103,22 +105,19 @@ impl<'a> Run<'a> {
         sweeps: bool,
     ) -> Result<u64, Finding> {
         let handles = if self.phase == Phase::Handles { &self.handles[..] } else { &self.handles[..1] };
-        let (store_keys, sweep) = (self.store_keys(plan), self.settings.sweep.as_ref().filter(|_| sweeps));
+        let (store_keys, sweep) = (self.store_keys(plan), self.suite.sweep.as_ref().filter(|_| sweeps));
         let replay = Replay { handles, store_keys: &store_keys, turn, sweep, late };
         replay.run(plan).await.map_err(|mismatch| script.finding(mismatch))?;
         Ok(plan.len() as u64)
     }
 
     /// Counts the calls of a script, or reports what is wrong. A script without calls did not run.
-    pub(crate) fn count_script(&mut self, result: Result<u64, Finding>, findings: &mut Findings) {
+    pub(crate) fn count_script(&mut self, result: Result<u64, Finding>) {
         match result {
-            Ok(calls) => {
-                self.count(calls);
-                self.report.cases += u64::from(calls > 0);
-            }
+            Ok(calls) => self.report.count(self.phase, (u64::from(calls > 0), calls)),
             Err(finding) => {
                 self.count(1);
-                findings.push(finding);
+                self.fail(finding);
             }
         }
     }

@@ -1,42 +1,6 @@
-//! The settings and sizes of a suite.
+//! The sizes of a suite.
 
-use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
-
-use crate::conformance::sequence::replay::Sweep;
-use crate::conformance::spawn::Spawner;
-
-/// The settings that phases read.
-#[derive(Clone)]
-pub(crate) struct Settings {
-    pub(crate) seed: u64,
-    pub(crate) sizes: Sizes,
-    /// How far the store's clock may be from the system clock; `None` if its epoch differs.
-    pub(crate) tolerance: Option<Duration>,
-    /// Makes the store sweep.
-    pub(crate) sweep: Option<Sweep>,
-    pub(crate) spawner: Spawner,
-}
-
-impl Settings {
-    pub(crate) fn new(sizes: Sizes, tolerance: Duration) -> Self {
-        Self { seed: random(), sizes, tolerance: Some(tolerance), sweep: None, spawner: Spawner::threads() }
-    }
-}
-
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut out = f.debug_struct("Settings");
-        out.field("seed", &self.seed).field("sizes", &self.sizes).field("tolerance", &self.tolerance);
-        out.field("sweeps", &self.sweep.is_some()).finish_non_exhaustive()
-    }
-}
-
-/// Returns a number that differs in every process.
-pub(crate) fn random() -> u64 {
-    RandomState::new().hash_one("limiter")
-}
 
 /// How much each phase does.
 #[derive(Clone, Copy, Debug)]
