@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use futures::channel::oneshot;
 use limiter_core::Timestamp;
+use limiter_core::store::At;
 
 use super::script::{self, Script};
 use super::sentence::Sentence::C2;
 use super::sequence::caller::Route;
 use super::sequence::replay::Mismatch;
-use super::session::clock::When;
 use super::session::drop_after::DropAfter;
 use super::session::{Session, run_script};
 use super::sleep::{sleep, within};
@@ -73,10 +73,10 @@ async fn once(run: &mut Run<'_>, script: &Script, is_given: bool, after: DropAft
     let wrong = |text| Ended::Wrong(Mismatch { call: 0, step: 0, citations: Vec::new(), transcript: text });
     let mut session = Session::new(run, &run.handles[..1], &script.case, 0).map_err(wrong)?;
     session.route = Some(Route::Facts);
-    let when = if is_given { When::Given(Timestamp::from_micros_saturating(START)) } else { When::Store };
+    let when = if is_given { At::Given(Timestamp::from_micros_saturating(START)) } else { At::StoreClock };
     let (dropped, steps) = (script.dropped.unwrap_or(0), script.case.steps.len());
     let mut script = script.clone();
-    if let Some(at) = when.given() {
+    if let At::Given(at) = when {
         (0..steps).for_each(|step| script.give_time(step, at));
     }
     run_script::steps(&mut session, &script, 0..dropped, 1_000, None).await.map_err(Ended::Wrong)?;

@@ -106,9 +106,10 @@ impl Turn {
             // Tasks differ in the costs to which they settle, and in all keys but the first.
             let call = match self.script.case.steps[step].operation {
                 Operation::Settle { step: issuer, .. } if !caller.receipts.contains_key(&issuer) => continue,
-                Operation::Settle { step: receipt, cost, .. } => {
+                Operation::Settle { step, cost, .. } => {
                     let cost = if cost == 0 { 0 } else { cost + task as u64 };
-                    Call::Settle { log: Log { name: 0, key: 0 }, policy: 0, receipt, cost, at: Timestamp::EPOCH }
+                    let operation = Operation::Settle { step, on: None, cost, policy: 0 };
+                    Call { operation, ..Call::reset(Log { name: 0, key: 0 }, Timestamp::EPOCH) }
                 }
                 mut operation => {
                     if let Operation::Run { on, .. } = &mut operation {
@@ -140,17 +141,17 @@ impl Turn {
             At::Given(given) => given,
             At::StoreClock => got.as_ref().ok().and_then(CallResult::at).unwrap_or_default(),
         };
-        Made { of, call: call.with_time(time), receipt: caller.receipts.get(&of.1).copied(), got }
+        Made { of, call: Call { at: time, ..call }, receipt: caller.receipts.get(&of.1).copied(), got }
     }
 
     /// Looks at all entries of every log, and removes the logs.
     async fn end(&self, store: &SharedStore, calls: &[Vec<Made>]) -> Vec<Made> {
-        let mut logs: Vec<Log> = calls.iter().flatten().map(|made| made.call.log()).collect();
+        let mut logs: Vec<Log> = calls.iter().flatten().map(|made| made.call.log).collect();
         logs.sort_unstable();
         logs.dedup();
         let mut made = Vec::new();
         for log in logs {
-            for call in [self.planner.peek_all(log, Timestamp::EPOCH), Call::Reset { log }] {
+            for call in [self.planner.peek_all(log, Timestamp::EPOCH), Call::reset(log, Timestamp::EPOCH)] {
                 let of = (calls.len(), self.script.case.steps.len() + made.len());
                 made.push(self.call(store, &mut self.caller.clone(), of, call).await);
             }

@@ -3,14 +3,13 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use limiter_core::store::Mode;
+use limiter_core::store::{At, Mode};
 use limiter_core::{Counting, Policy, Timestamp, Window};
 
 use super::sentence::Sentence;
 use super::sequence::Plan;
 use super::sequence::case::{Case, CaseId, CaseLimiter, Operation, Place, Step};
 use super::sequence::replay::Mismatch;
-use super::session::clock::When;
 use super::strategy::START;
 use super::suite::failure::Finding;
 
@@ -72,13 +71,13 @@ impl Script {
     }
 
     /// Returns when a step happens. `first` is the time of the first step.
-    pub(crate) fn when(&self, step: usize, first: Option<Timestamp>) -> When {
+    pub(crate) fn when(&self, step: usize, first: Option<Timestamp>) -> At {
         let micros = match (self.given.get(&step), first) {
             (Some(GivenTime::At(micros)), _) => *micros,
             (Some(GivenTime::AfterFirst(after)), Some(first)) => first.as_micros().saturating_add_signed(*after),
-            _ => return When::Store,
+            _ => return At::StoreClock,
         };
-        When::Given(Timestamp::from_micros_saturating(micros))
+        At::Given(Timestamp::from_micros_saturating(micros))
     }
 
     /// Makes a step happen at a given time.
@@ -210,11 +209,10 @@ fn add_steps(mut script: Script, steps: &str) -> Result<Script, String> {
         let mut words = text.split_whitespace();
         let mut word = || words.next().ok_or(format!("the step {text:?} is incomplete"));
         let step_called = |name: &str| called.get(name).copied().ok_or(format!("no step is called {name:?}"));
-        let run = |mode, cost| Operation::Run { mode, on: Place::default(), policy: 0, cost, id: None, keep: false };
         let mut operation = match word()? {
-            "acquire" => run(Mode::Acquire, cost(word()?)?),
-            "record" => run(Mode::Record, cost(word()?)?),
-            "peek" => run(Mode::Peek, cost(word()?)?),
+            "acquire" => Operation::run(Mode::Acquire, cost(word()?)?),
+            "record" => Operation::run(Mode::Record, cost(word()?)?),
+            "peek" => Operation::run(Mode::Peek, cost(word()?)?),
             "reset" => Operation::Reset { on: Place::default() },
             "refund" => Operation::Settle { step: step_called(word()?)?, on: None, cost: 0, policy: 0 },
             "settle" => Operation::Settle { step: step_called(word()?)?, on: None, cost: cost(word()?)?, policy: 0 },

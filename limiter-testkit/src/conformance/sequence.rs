@@ -10,11 +10,11 @@ pub(super) mod transcript;
 
 use std::sync::Arc;
 
-use limiter_core::store::Mode;
-use limiter_core::{Limit, MAX_COST, Name, Policy, Timestamp, Window};
+use limiter_core::store::{LogKey, Mode, Op};
+use limiter_core::{EntryId, Limit, MAX_COST, Name, Policy, Timestamp, Window};
 
 use call_result::CallResult;
-use case::CaseId;
+use case::{Operation, Place};
 
 /// The calls of a [`Case`](case::Case) on a store, each with its expected answer. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -32,56 +32,47 @@ pub(crate) struct Planned {
     pub(crate) expected: CallResult,
     /// The step of the case that the call belongs to. Calls after the end belong to the last step.
     pub(crate) step: usize,
-    /// The calls whose entries the log holds after this call.
+    /// The steps whose entries the log holds after this call.
     pub(crate) held: Vec<usize>,
 }
 
+/// An operation at a time, with what its numbers stand for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Call {
-    Run {
-        mode: Mode,
-        log: Log,
-        policy: usize,
-        /// The limiter's default policy, if there is a limiter.
-        limiter_policy: Option<usize>,
-        cost: u64,
-        id: Option<CaseId>,
-        keep: bool,
-        at: Timestamp,
-    },
-    Settle {
-        log: Log,
-        policy: usize,
-        /// The call that returned the receipt.
-        receipt: usize,
-        cost: u64,
-        at: Timestamp,
-    },
-    Reset {
-        log: Log,
-    },
+pub(crate) struct Call {
+    pub(crate) operation: Operation,
+    pub(crate) log: Log,
+    /// The index of the operation's policy.
+    pub(crate) policy: usize,
+    /// The index of the limiter's default policy, if there is a limiter.
+    pub(crate) limiter_policy: Option<usize>,
+    pub(crate) at: Timestamp,
 }
 
 impl Call {
-    pub(crate) fn log(&self) -> Log {
-        match *self {
-            Self::Run { log, .. } | Self::Settle { log, .. } | Self::Reset { log } => log,
-        }
+    /// Returns a peek at a log, without a limiter.
+    fn peek(log: Log, policy: usize, at: Timestamp) -> Self {
+        Self { operation: Operation::run(Mode::Peek, 1), log, policy, limiter_policy: None, at }
     }
 
-    /// Returns the time that the caller gives.
-    pub(crate) fn at(&self) -> Option<Timestamp> {
-        match *self {
-            Self::Run { at, .. } | Self::Settle { at, .. } => Some(at),
-            Self::Reset { .. } => None,
-        }
+    /// Returns a reset of a log.
+    pub(crate) fn reset(log: Log, at: Timestamp) -> Self {
+        let on = Place { limiter: 0, key: log.key };
+        Self { operation: Operation::Reset { on }, log, policy: 0, limiter_policy: None, at }
     }
 
-    pub(crate) fn with_time(mut self, time: Timestamp) -> Self {
-        if let Self::Run { at, .. } | Self::Settle { at, .. } = &mut self {
-            *at = time;
-        }
-        self
+    /// Returns the operation of an acquire, a peek or a record. `entry` returns the id of the entry that a step returned.
+    pub(crate) fn op<'a>(
+        &self,
+        policies: &'a [Policy],
+        log: LogKey<'a>,
+        salt: u128,
+        entry: impl Fn(usize) -> Option<EntryId>,
+    ) -> Option<Op<'a>> {
+        let Operation::Run { mode, cost, id, keep, .. } = self.operation else { return None };
+        let mut op = Op::new(mode, log.key, &policies[self.policy]).with_name(log.name).with_cost(cost).at(self.at);
+        (op.id, op.keep) = (id.and_then(|id| id.entry_id(salt, entry)), keep);
+        op.limiter_policy = self.limiter_policy.map(|policy| &policies[policy]);
+        Some(op)
     }
 }
 
@@ -126,7 +117,7 @@ impl Plan {
 
     /// Returns the logs that the calls use.
     pub(crate) fn logs(&self) -> Vec<Log> {
-        let mut logs: Vec<Log> = self.calls.iter().map(|planned| planned.call.log()).collect();
+        let mut logs: Vec<Log> = self.calls.iter().map(|planned| planned.call.log).collect();
         logs.sort_unstable();
         logs.dedup();
         logs

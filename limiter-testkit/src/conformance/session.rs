@@ -22,7 +22,7 @@ use super::sequence::replay::{Mismatch, Sweep, mismatch, salt};
 use super::sequence::{Call, Log, Plan, transcript};
 use super::sleep::sleep_on;
 use super::suite::run::{Run, reset_all};
-use clock::{ClockCheck, Moment, When};
+use clock::{ClockCheck, Moment};
 use drop_after::DropAfter;
 use possible_history::PossibleHistory;
 
@@ -93,7 +93,7 @@ impl Session {
         &mut self,
         step: usize,
         operation: Operation,
-        when: When,
+        when: At,
     ) -> Result<Option<CallResult>, Mismatch> {
         if let Some(sweep) = &self.sweep {
             sweep().await;
@@ -107,17 +107,17 @@ impl Session {
         &mut self,
         step: usize,
         operation: Operation,
-        when: When,
+        when: At,
         after: DropAfter,
     ) -> Result<bool, Mismatch> {
         let Some(call) = self.planner().call(operation, Timestamp::EPOCH) else { return Ok(true) };
-        let (number, store, before) = (self.plan().calls.len(), self.handle().clone(), Moment::now());
+        let (store, before) = (self.handle().clone(), Moment::now());
         let plan = self.histories[0].planner.plan();
-        let future = self.caller.call(&store, plan, number, &call, when.into(), Route::Facts);
+        let future = self.caller.call(&store, plan, step, &call, when, Route::Facts);
         if let Some(got) = after.poll(future).await {
             return self.answered(step, call, when, (before, got)).map(|_| true);
         }
-        let call = call.with_time(when.given().unwrap_or(before.system()));
+        let call = Call { at: given(when).unwrap_or(before.system()), ..call };
         self.histories.iter_mut().for_each(|history| history.drop_call(step, call, when));
         Ok(false)
     }
@@ -125,16 +125,16 @@ impl Session {
     /// Peeks at all entries of every log.
     pub(crate) async fn peek_all(&mut self, step: usize) -> Result<(), Mismatch> {
         for log in self.planner().logs().to_vec() {
-            self.call(step, self.planner().peek_all(log, Timestamp::EPOCH), When::Store).await?;
+            self.call(step, self.planner().peek_all(log, Timestamp::EPOCH), At::StoreClock).await?;
         }
         Ok(())
     }
 
-    async fn call(&mut self, step: usize, call: Call, when: When) -> Result<CallResult, Mismatch> {
-        let (number, store, before) = (self.plan().calls.len(), self.handle().clone(), Moment::now());
+    async fn call(&mut self, step: usize, call: Call, when: At) -> Result<CallResult, Mismatch> {
+        let (store, before) = (self.handle().clone(), Moment::now());
         let plan = self.histories[0].planner.plan();
         let route = self.route.unwrap_or(Route::in_turn(self.turn));
-        let got = self.caller.call(&store, plan, number, &call, when.into(), route).await;
+        let got = self.caller.call(&store, plan, step, &call, when, route).await;
         self.answered(step, call, when, (before, got))
     }
 
@@ -143,20 +143,20 @@ impl Session {
         &mut self,
         step: usize,
         call: Call,
-        when: When,
+        when: At,
         (before, got): (Moment, StoreResult),
     ) -> Result<CallResult, Mismatch> {
-        let (after, log) = (Moment::now(), call.log());
+        let (after, log) = (Moment::now(), call.log);
         let newest = self.planner().newest(log);
         self.turn += 1;
         let stated = got.as_ref().ok().and_then(CallResult::at);
-        let time = when.given().or(stated).unwrap_or(before.system());
+        let time = given(when).or(stated).unwrap_or(before.system());
         if self.plan().calls.is_empty() {
             self.histories.iter_mut().for_each(|history| history.planner.start_at(time));
         }
-        let call = call.with_time(time);
+        let call = Call { at: time, ..call };
         let got = self.compare((step, log), call, when, &got)?;
-        if let (When::Store, Some(stated)) = (when, stated) {
+        if let (At::StoreClock, Some(stated)) = (when, stated) {
             self.clock
                 .check(stated, newest, (before, after))
                 .map_err(|(citations, text)| self.wrong(&citations, text))?;
@@ -169,11 +169,11 @@ impl Session {
         &mut self,
         (step, log): (usize, Log),
         call: Call,
-        when: When,
+        when: At,
         got: &StoreResult,
     ) -> Result<CallResult, Mismatch> {
         // If the answer states no time, the session cannot know whether the store had forgotten the log.
-        let now = call.at().unwrap_or(Moment::now().system());
+        let now = if got.as_ref().is_ok_and(|got| got.at().is_some()) { call.at } else { Moment::now().system() };
         let newest = got.as_ref().ok().and_then(CallResult::newest);
         let effects: Vec<PossibleHistory> =
             self.histories.iter().filter_map(|history| history.with_dropped_call(newest)).collect();
@@ -215,7 +215,7 @@ impl Session {
         history: &mut PossibleHistory,
         step: usize,
         call: Call,
-        when: When,
+        when: At,
         got: &StoreResult,
     ) -> Result<CallResult, Mismatch> {
         if let Err(text) = history.expect(step, call, when) {
@@ -223,7 +223,7 @@ impl Session {
         }
         let plan = history.planner.plan();
         let number = plan.calls.len() - 1;
-        let got = identify(&self.caller.receipts, number, &plan.calls[number], clone(got));
+        let got = identify(&self.caller.receipts, &plan.calls[number], clone(got));
         match &got {
             Ok(reply) if agrees(&plan.calls[number].expected, &got) => Ok(reply.clone()),
             Err(error) if agrees(&plan.calls[number].expected, &got) => Ok(CallResult::Refused(error.kind())),
@@ -238,8 +238,7 @@ impl Session {
     }
 }
 
-impl From<When> for At {
-    fn from(when: When) -> Self {
-        when.given().map_or(Self::StoreClock, Self::Given)
-    }
+/// Returns the time that the caller gives.
+fn given(at: At) -> Option<Timestamp> {
+    if let At::Given(at) = at { Some(at) } else { None }
 }

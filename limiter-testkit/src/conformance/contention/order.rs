@@ -6,6 +6,7 @@ use limiter_core::{Receipt, Timestamp};
 
 use crate::conformance::sequence::call_result::{CallResult, StoreResult, agrees, clone};
 use crate::conformance::sequence::caller::identify;
+use crate::conformance::sequence::case::Operation;
 use crate::conformance::sequence::planner::Planner;
 use crate::conformance::sequence::{Call, Log};
 use crate::reference::ReferenceEntry;
@@ -66,14 +67,14 @@ impl Order {
     pub(super) fn then(self, made: &Made) -> Option<Self> {
         let (mut order, mut call) = (self, made.call);
         let number = order.calls.len();
-        if let Call::Settle { receipt, .. } = &mut call {
-            let issuers = [(made.of.0, *receipt), (0, *receipt)];
-            *receipt = issuers.iter().find_map(|issuer| order.calls.iter().position(|call| call == issuer))?;
+        if let Operation::Settle { step, .. } = &mut call.operation {
+            let issuers = [(made.of.0, *step), (0, *step)];
+            *step = issuers.iter().find_map(|issuer| order.calls.iter().position(|call| call == issuer))?;
         }
         order.calls.push(made.of);
         order.receipts.extend(made.receipt.map(|receipt| (number, receipt)));
         let planned = order.planner.expect(number, call).ok()?;
-        let got = identify(&order.receipts, number, planned, clone(&made.got));
+        let got = identify(&order.receipts, planned, clone(&made.got));
         agrees(&planned.expected, &got).then_some(order)
     }
 

@@ -8,6 +8,7 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 
 use crate::conformance::sequence::call_result::CallResult;
+use crate::conformance::sequence::case::Operation;
 use crate::conformance::sequence::{Call, Plan, Planned};
 use crate::conformance::strategy::cases;
 
@@ -15,8 +16,9 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
     let (mut kinds, mut latest) = (Vec::new(), 0);
     for Planned { call, expected, .. } in plan.calls.iter().map(AsRef::as_ref) {
         let mut note = |is_kind: bool, kind| kinds.extend(is_kind.then_some(kind));
-        match (call, expected) {
-            (Call::Run { mode, policy, limiter_policy, at, id, cost, log, keep }, CallResult::Decided(decided)) => {
+        let Call { policy, limiter_policy, at, log, .. } = call;
+        match (&call.operation, expected) {
+            (Operation::Run { mode, id, cost, keep, .. }, CallResult::Decided(decided)) => {
                 let (answer, policy_of_call) = (&decided.answer, &plan.policies[*policy]);
                 let is_attempts = policy_of_call.counting() == Counting::Attempts;
                 let has_resolution = |policy: usize| plan.policies[policy].has_resolution();
@@ -56,7 +58,7 @@ fn kinds(plan: &Plan) -> Vec<&'static str> {
             }
             (_, CallResult::Refused(ErrorKind::InvalidCost)) => note(true, "cost of 0"),
             (_, CallResult::Refused(_)) => note(true, "cost above the maximum"),
-            (Call::Settle { cost, .. }, CallResult::Settled(settled)) => {
+            (Operation::Settle { cost, .. }, CallResult::Settled(settled)) => {
                 note(
                     true,
                     match (cost, settled.applied) {

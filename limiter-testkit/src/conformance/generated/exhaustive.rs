@@ -28,19 +28,17 @@ struct StepChoices {
 impl StepChoices {
     fn of(policy: &Policy) -> Self {
         let (max, window) = (policy.smallest_max(), policy.longest_window().as_micros() as i64);
-        let run = |mode, cost, id| Operation::Run { mode, on: Place::default(), policy: 0, cost, id, keep: false };
-        let kept =
-            Operation::Run { mode: Mode::Acquire, on: Place::default(), policy: 0, cost: 1, id: None, keep: true };
+        let run = |mode, cost, id, keep| Operation::Run { mode, on: Place::default(), policy: 0, cost, id, keep };
         let settle = |step, cost| Operation::Settle { step, on: None, cost, policy: 0 };
         let mut operations = vec![
-            run(Mode::Acquire, 1, None),
-            run(Mode::Acquire, 2, None),
-            run(Mode::Acquire, max, None),
-            run(Mode::Acquire, max + 1, None),
-            run(Mode::Acquire, 1, Some(CaseId::Fresh(7))),
-            run(Mode::Record, 1, None),
-            run(Mode::Record, max + 1, None),
-            run(Mode::Peek, max, None),
+            run(Mode::Acquire, 1, None, false),
+            run(Mode::Acquire, 2, None, false),
+            run(Mode::Acquire, max, None, false),
+            run(Mode::Acquire, max + 1, None, false),
+            run(Mode::Acquire, 1, Some(CaseId::Fresh(7)), false),
+            run(Mode::Record, 1, None, false),
+            run(Mode::Record, max + 1, None, false),
+            run(Mode::Peek, max, None, false),
             settle(0, 0),
             settle(0, 2),
             settle(1, 0),
@@ -48,7 +46,7 @@ impl StepChoices {
         ];
         let mut steps = vec![0, 1, window - 1, window, window + 1, -1];
         if policy.limits().iter().any(|limit| limit.resolution().is_some()) {
-            operations.push(kept);
+            operations.push(run(Mode::Acquire, 1, None, true));
         }
         let mut seen = Vec::new();
         operations.retain(|operation| {

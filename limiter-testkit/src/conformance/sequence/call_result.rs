@@ -24,7 +24,7 @@ pub(crate) enum CallResult {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decided {
     pub(crate) answer: Answer,
-    /// The call that appended the entry, if it was not this one.
+    /// The step that appended the entry, if it was not this one.
     pub(crate) repeats: Option<usize>,
     /// Facts that a decision lacks. `None` if the store decided without returning facts.
     pub(crate) raw_facts: Option<RawFacts>,
@@ -117,7 +117,7 @@ impl CallResult {
                 let mut fields = decided.answer.fields(start);
                 let entry = decided
                     .repeats
-                    .map_or_else(|| "new, or none".to_owned(), |call| format!("appended by call {call}"));
+                    .map_or_else(|| "new, or none".to_owned(), |step| format!("appended by step {step}"));
                 fields.push(("entry".to_owned(), entry));
                 if let Some(raw_facts) = decided.raw_facts {
                     fields.push(("outcome".to_owned(), format!("{:?}", raw_facts.outcome)));
@@ -142,7 +142,7 @@ impl fmt::Display for CallResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Decided(decided) => match decided.repeats {
-                Some(call) => write!(f, "{}, repeats call {call}", decided.answer),
+                Some(step) => write!(f, "{}, repeats step {step}", decided.answer),
                 None => decided.answer.fmt(f),
             },
             Self::Refused(kind) => write!(f, "the error {kind:?}"),

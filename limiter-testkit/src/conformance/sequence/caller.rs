@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use limiter_core::store::{At, LogKey, Mode, Op, Settlement, decide};
-use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Receipt, SharedStore, Timestamp, WindowStore as _};
+use limiter_core::{Decision, Error, ErrorKind, Limiter, Name, Receipt, SharedStore, WindowStore as _};
 
 use super::call_result::{CallResult, Decided, RawFacts, Settled, StoreResult};
-use super::case::CaseId;
+use super::case::{CaseId, Operation};
 use super::{Call, Log, Plan, Planned};
 use crate::answer::{Answer, StatusAnswer};
 
@@ -65,7 +65,7 @@ pub(crate) struct Caller {
     store_keys: StoreKeys,
     /// The source of the sequence's fresh ids.
     salt: u128,
-    /// The receipts that the store returned, by call.
+    /// The receipts that the store returned, by step.
     pub(crate) receipts: BTreeMap<usize, Receipt>,
 }
 
@@ -74,47 +74,42 @@ impl Caller {
         Self { store_keys: store_keys.clone(), salt, receipts: BTreeMap::new() }
     }
 
-    /// Makes call `number` of `plan` on `store`.
+    /// Makes the call of a step of `plan` on `store`.
     pub(crate) async fn call(
         &mut self,
         store: &SharedStore,
         plan: &Plan,
-        number: usize,
+        step: usize,
         call: &Call,
         at: At,
         route: Route,
     ) -> StoreResult {
-        match *call {
-            Call::Run { mode, log, policy, limiter_policy, cost, id, keep, .. } => {
-                let log = self.store_keys.log(log);
-                let mut op = Op::new(mode, log.key, &plan.policies[policy]).with_name(log.name).with_cost(cost);
-                let entry = |call| self.receipts.get(&call).map(Receipt::entry);
-                (op.id, op.keep, op.at) = (id.and_then(|id| id.entry_id(self.salt, entry)), keep, at);
-                op.limiter_policy = limiter_policy.map(|policy| &plan.policies[policy]);
-                op.is_status = mode == Mode::Peek && number % 2 == 1;
-                let (decision, raw_facts) = decided(store, op, route).await?;
-                if let Some(receipt) = decision.receipt() {
-                    self.receipts.insert(number, receipt);
-                }
-                let answer = Answer::from(&decision);
-                Ok(CallResult::Decided(Box::new(Decided { answer, repeats: None, raw_facts })))
+        let log = self.store_keys.log(call.log);
+        let entry = |step| self.receipts.get(&step).map(Receipt::entry);
+        if let Some(mut op) = call.op(&plan.policies, log, self.salt, entry) {
+            (op.at, op.is_status) = (at, op.mode == Mode::Peek && step % 2 == 1);
+            let (decision, raw_facts) = decided(store, op, route).await?;
+            if let Some(receipt) = decision.receipt() {
+                self.receipts.insert(step, receipt);
             }
-            Call::Settle { log, policy, receipt: issued_by, cost, .. } => {
-                let Some(receipt) = self.receipts.get(&issued_by) else {
-                    let text = format!("call {issued_by} returned no receipt to settle");
-                    return Err(Error::new(ErrorKind::Inconsistent, text));
-                };
-                let mut settlement = Settlement::new(self.store_keys.log(log), &plan.policies[policy], *receipt, cost);
-                settlement.at = at;
-                let facts = store.settle(settlement).await?;
-                facts.verify(&settlement)?;
-                let newest = facts.log.newest;
-                let settled = limiter_core::Settled::new(&settlement, facts);
-                let status = StatusAnswer::from(settled.status());
-                Ok(CallResult::Settled(Box::new(Settled { applied: settled.applied(), status, newest })))
-            }
-            Call::Reset { log } => store.reset(self.store_keys.log(log)).await.map(CallResult::Reset),
+            let answer = Answer::from(&decision);
+            return Ok(CallResult::Decided(Box::new(Decided { answer, repeats: None, raw_facts })));
         }
+        let Operation::Settle { step: issuer, cost, .. } = call.operation else {
+            return store.reset(log).await.map(CallResult::Reset);
+        };
+        let Some(receipt) = self.receipts.get(&issuer) else {
+            let text = format!("step {issuer} returned no receipt to settle");
+            return Err(Error::new(ErrorKind::Inconsistent, text));
+        };
+        let mut settlement = Settlement::new(log, &plan.policies[call.policy], *receipt, cost);
+        settlement.at = at;
+        let facts = store.settle(settlement).await?;
+        facts.verify(&settlement)?;
+        let newest = facts.log.newest;
+        let settled = limiter_core::Settled::new(&settlement, facts);
+        let status = StatusAnswer::from(settled.status());
+        Ok(CallResult::Settled(Box::new(Settled { applied: settled.applied(), status, newest })))
     }
 
     /// Makes a planned call at its planned time.
@@ -126,30 +121,27 @@ impl Caller {
         route: Route,
     ) -> StoreResult {
         let planned = &plan.calls[number];
-        let at = At::Given(planned.call.at().unwrap_or(Timestamp::EPOCH));
-        let got = self.call(store, plan, number, &planned.call, at, route).await;
-        identify(&self.receipts, number, planned, got)
+        let got = self.call(store, plan, planned.step, &planned.call, At::Given(planned.call.at), route).await;
+        identify(&self.receipts, planned, got)
     }
 }
 
-/// Finds the call that appended the entry of a result, by the store's entry id. `receipts` are those that the store returned, by
-/// call.
-pub(crate) fn identify(
-    receipts: &BTreeMap<usize, Receipt>,
-    number: usize,
-    planned: &Planned,
-    mut got: StoreResult,
-) -> StoreResult {
+/// Finds the step that appended the entry of a result, by the store's entry id. `receipts` are those that the store returned, by
+/// step.
+pub(crate) fn identify(receipts: &BTreeMap<usize, Receipt>, planned: &Planned, mut got: StoreResult) -> StoreResult {
+    let id = if let Operation::Run { id, .. } = planned.call.operation { id } else { None };
     // By L13, an entry whose caller chose the store's id of another entry may share that id.
-    if let Call::Run { id: Some(CaseId::EntryOf(_)), .. } = planned.call {
+    if let Some(CaseId::EntryOf(_)) = id {
         return got;
     }
     // By L9, an append takes its id from an older entry, and the store may have used that id for both.
-    let has_id = matches!(planned.call, Call::Run { id: Some(_), .. });
-    let entry = |call: usize| receipts.get(&call).map(|receipt| (receipt.entry(), has_id.then_some(receipt.at())));
-    if let (Ok(CallResult::Decided(decided)), Some(own)) = (&mut got, entry(number)) {
-        let same = |call: &usize| *call != number && entry(*call) == Some(own);
-        decided.repeats = planned.held.iter().copied().find(same);
+    let entry = |step: usize| receipts.get(&step).map(|receipt| (receipt.entry(), id.map(|_| receipt.at())));
+    if let Ok(CallResult::Decided(decided)) = &mut got
+        && decided.answer.receipt.is_some()
+    {
+        let own = entry(planned.step);
+        let mut others = planned.held.iter().copied().filter(|step| *step != planned.step);
+        decided.repeats = others.find(|step| own.is_some() && entry(*step) == own);
     }
     got
 }

@@ -104,6 +104,14 @@ pub enum Operation {
     },
 }
 
+impl Operation {
+    /// Returns an acquire, a peek or a record under the first policy, on the first log, without an id.
+    #[must_use]
+    pub fn run(mode: Mode, cost: u64) -> Self {
+        Self::Run { mode, on: Place::default(), policy: 0, cost, id: None, keep: false }
+    }
+}
+
 /// A log of a [`Case`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
@@ -173,17 +181,7 @@ mod tests {
 
     #[test]
     fn removing_a_step_removes_exactly_its_settlements() {
-        let run = |after, cost| Step {
-            after,
-            operation: Operation::Run {
-                mode: Mode::Record,
-                on: Place::default(),
-                policy: 0,
-                cost,
-                id: None,
-                keep: false,
-            },
-        };
+        let run = |after, cost| Step { after, operation: Operation::run(Mode::Record, cost) };
         let settle = |after, step, cost| {
             let operation = Operation::Settle { step, on: None, cost, policy: 0 };
             Step { after, operation }

@@ -22,15 +22,14 @@ pub(crate) struct Planner {
     limiters: Vec<CaseLimiter>,
     /// The receipts, by the steps that returned them.
     issued: HashMap<usize, Issued>,
-    /// The calls that appended the reference store's entries.
+    /// The steps that appended the reference store's entries.
     appended: HashMap<EntryId, usize>,
     logs: Vec<Log>,
 }
 
-/// A receipt from the reference store, and the call whose receipt from the store corresponds to it.
+/// A receipt from the reference store, with the log and the id of its entry.
 #[derive(Clone, Debug)]
 struct Issued {
-    call: usize,
     log: Log,
     id: Option<EntryId>,
     receipt: Receipt,
@@ -63,16 +62,11 @@ impl Plan {
             planner.expect(number, call)?;
             let is_peek = matches!(step.operation, Operation::Run { mode: Mode::Peek, .. });
             if with_peeks && !is_peek {
-                planner.expect(number, planner.peek_all(call.log(), at))?;
+                planner.expect(number, planner.peek_all(call.log, at))?;
             }
         }
         planner.finish(Timestamp::from_micros_saturating(now))
     }
-}
-
-/// Returns a peek at a log, without a limiter.
-fn peek(log: Log, policy: usize, at: Timestamp) -> Call {
-    Call::Run { mode: Mode::Peek, log, policy, limiter_policy: None, cost: 1, id: None, keep: false, at }
 }
 
 impl Planner {
@@ -105,8 +99,7 @@ impl Planner {
 
     /// Sets the time of a call that has not been applied yet.
     pub(crate) fn set_time(&mut self, number: usize, time: Timestamp) {
-        let call = &mut Arc::make_mut(&mut self.plan.calls[number]).call;
-        *call = call.with_time(time);
+        Arc::make_mut(&mut self.plan.calls[number]).call.at = time;
     }
 
     /// Returns the logs that the calls so far use.
@@ -137,7 +130,7 @@ impl Planner {
         self.reference.entries(LogKey::new(log.name(), &[log.key]))
     }
 
-    /// Returns the call that appended an entry.
+    /// Returns the step that appended an entry.
     pub(crate) fn appended_by(&self, entry: &ReferenceEntry) -> Option<usize> {
         self.appended.get(&entry.name).copied()
     }
@@ -145,16 +138,10 @@ impl Planner {
     /// Returns the call of a step. Returns `None` if the contract leaves its answer open, or if there is no receipt
     /// to settle.
     pub(crate) fn call(&self, operation: Operation, at: Timestamp) -> Option<Call> {
-        Some(match operation {
-            Operation::Run { mode, on, policy, cost, id, keep } => {
-                let limiter_policy = self.limiter(on).policy.map(|policy| self.policy(policy));
-                let id = match id {
-                    Some(CaseId::EntryOf(step)) => Some(CaseId::EntryOf(self.issued.get(&step)?.call)),
-                    id => id,
-                };
-                Call::Run { mode, log: self.log(on), policy: self.policy(policy), limiter_policy, cost, id, keep, at }
-            }
-            Operation::Settle { step, on, cost, policy } => {
+        let (log, limiter_policy, policy) = match operation {
+            Operation::Run { id: Some(CaseId::EntryOf(step)), .. } if !self.issued.contains_key(&step) => return None,
+            Operation::Run { on, policy, .. } => (self.log(on), self.limiter(on).policy, policy),
+            Operation::Settle { step, on, policy, .. } => {
                 let issued = self.issued.get(&step)?;
                 let log = on.map_or(issued.log, |place| self.log(place));
                 // A store may use an idempotency key as the entry id. The receipt then also matches another entry
@@ -168,16 +155,17 @@ impl Planner {
                 if self.entries(log).iter().any(is_namesake) {
                     return None;
                 }
-                Call::Settle { log, policy: self.policy(policy), receipt: issued.call, cost, at }
+                (log, None, policy)
             }
-            Operation::Reset { on } => Call::Reset { log: self.log(on) },
-        })
+            Operation::Reset { on } => (self.log(on), None, 0),
+        };
+        let limiter_policy = limiter_policy.map(|policy| self.policy(policy));
+        Some(Call { operation, log, policy: self.policy(policy), limiter_policy, at })
     }
 
     /// Returns a peek that covers every entry of a log.
     pub(crate) fn peek_all(&self, log: Log, at: Timestamp) -> Call {
-        let policy = self.plan.policies.len() - 1;
-        peek(log, policy, at)
+        Call::peek(log, self.plan.policies.len() - 1, at)
     }
 
     /// Adds a call with its expected answer to the plan.
@@ -187,7 +175,7 @@ impl Planner {
     pub(crate) fn expect(&mut self, step: usize, call: Call) -> Result<&Planned, String> {
         let number = self.skip(step, call);
         let expected = self.apply(number)?;
-        let entries = self.entries(call.log());
+        let entries = self.entries(call.log);
         let planned = Arc::make_mut(&mut self.plan.calls[number]);
         planned.expected = expected;
         planned.held = entries.iter().filter_map(|entry| self.appended.get(&entry.name).copied()).collect();
@@ -196,8 +184,8 @@ impl Planner {
 
     /// Adds a call whose future is dropped, without effect. Returns its number.
     pub(crate) fn skip(&mut self, step: usize, call: Call) -> usize {
-        if !self.logs.contains(&call.log()) {
-            self.logs.push(call.log());
+        if !self.logs.contains(&call.log) {
+            self.logs.push(call.log);
         }
         self.plan.calls.push(Arc::new(Planned { call, expected: CallResult::Dropped, step, held: Vec::new() }));
         self.plan.calls.len() - 1
@@ -208,10 +196,17 @@ impl Planner {
     /// # Errors
     /// As [`expect`](Self::expect).
     pub(crate) fn apply(&mut self, number: usize) -> Result<CallResult, String> {
-        match self.plan.calls[number].call {
-            Call::Run { .. } => self.run(number),
-            Call::Settle { .. } => self.settle(number),
-            Call::Reset { log } => Ok(CallResult::Reset(self.reference.reset_now(LogKey::new(log.name(), &[log.key])))),
+        let Planned { call, step, .. } = *self.plan.calls[number];
+        let (policies, key) = (Arc::clone(&self.plan.policies), [call.log.key]);
+        let log = LogKey::new(call.log.name(), &key);
+        let entry = |step| self.issued.get(&step).map(|issued| issued.receipt.entry());
+        match (call.op(&policies, log, SALT, entry), call.operation) {
+            (Some(op), _) => self.run(step, call.log, op),
+            (None, Operation::Settle { step, cost, .. }) => {
+                let issued = self.issued.get(&step).ok_or(format!("step {step} returned no receipt"))?;
+                self.settle(&Settlement::new(log, &policies[call.policy], issued.receipt, cost).at(call.at))
+            }
+            (None, _) => Ok(CallResult::Reset(self.reference.reset_now(log))),
         }
     }
 
@@ -225,34 +220,25 @@ impl Planner {
         let last = self.plan.calls.last().map_or(0, |planned| planned.step);
         for log in self.logs.clone() {
             for policy in 0..self.plan.policies.len() {
-                self.expect(last, peek(log, policy, at))?;
+                self.expect(last, Call::peek(log, policy, at))?;
             }
-            self.expect(last, Call::Reset { log })?;
+            self.expect(last, Call::reset(log, at))?;
         }
         Ok(self.plan)
     }
 
-    fn run(&mut self, number: usize) -> Result<CallResult, String> {
-        let call = self.plan.calls[number].call;
-        let Call::Run { mode, log, policy, limiter_policy, cost, id, keep, at } = call else {
-            return Ok(CallResult::Reset(false));
-        };
-        let policy = &self.plan.policies[policy];
-        let refused = match mode {
-            _ if cost == 0 => Some(ErrorKind::InvalidCost),
+    fn run(&mut self, step: usize, log: Log, mut op: Op<'_>) -> Result<CallResult, String> {
+        let refused = match op.mode {
+            _ if op.cost == 0 => Some(ErrorKind::InvalidCost),
             Mode::Record => None,
-            _ => policy.limits().iter().any(|limit| cost > limit.max()).then_some(ErrorKind::CostExceedsLimit),
+            _ => op.policy.limits().iter().any(|limit| op.cost > limit.max()).then_some(ErrorKind::CostExceedsLimit),
         };
         if let Some(kind) = refused {
             return Ok(CallResult::Refused(kind));
         }
-        let (key, id) = ([log.key], id.filter(|_| mode != Mode::Peek));
-        let mut op = Op::new(mode, &key, policy).with_name(log.name()).with_cost(cost.min(MAX_COST)).at(at);
-        let entry = |call| self.issued.values().find(|issued| issued.call == call).map(|issued| issued.receipt.entry());
-        op.id = id.and_then(|id| id.entry_id(SALT, entry));
-        op.keep = keep && mode != Mode::Peek;
-        let id = op.id;
-        op.limiter_policy = limiter_policy.map(|policy| &self.plan.policies[policy]);
+        op.cost = op.cost.min(MAX_COST);
+        op.id = op.id.filter(|_| op.mode != Mode::Peek);
+        op.keep &= op.mode != Mode::Peek;
         let facts = self.reference.apply_now(&op);
         facts.verify(&op).map_err(|e| format!("the reference contradicts itself: {e}"))?;
 
@@ -260,12 +246,13 @@ impl Planner {
         let (entry, repeats) = match facts.outcome {
             Outcome::Nothing => (None, None),
             Outcome::Appended(entry) => {
-                self.appended.insert(entry.id, number);
+                self.appended.insert(entry.id, step);
                 (Some(entry), None)
             }
             Outcome::Repeated(entry) => {
                 // The receipt of a dropped call is lost.
-                let is_known = |call: &usize| self.plan.calls[*call].expected != CallResult::Dropped;
+                let is_lost = |of: &Arc<Planned>, step| of.step == step && of.expected == CallResult::Dropped;
+                let is_known = |step: &usize| !self.plan.calls.iter().any(|planned| is_lost(planned, *step));
                 (Some(entry), self.appended.get(&entry.id).copied().filter(is_known))
             }
         };
@@ -275,33 +262,26 @@ impl Planner {
         let decision = decide(&op, facts);
         let decided = Answer::from(&decision);
         if decided != answer {
-            return Err(format!("{call:?} on {entries:?}\nby definition {answer:?}\nbut decided   {decided:?}"));
+            return Err(format!("{op:?} on {entries:?}\nby definition {answer:?}\nbut decided   {decided:?}"));
         }
         // An entry is known by its receipt.
         let repeats = repeats.filter(|_| decision.receipt().is_some());
         if let Some(receipt) = decision.receipt() {
-            self.issued.insert(self.plan.calls[number].step, Issued { call: number, log, id, receipt });
+            self.issued.insert(step, Issued { log, id: op.id, receipt });
         }
         Ok(CallResult::Decided(Box::new(Decided { answer, repeats, raw_facts })))
     }
 
-    fn settle(&mut self, number: usize) -> Result<CallResult, String> {
-        let call = self.plan.calls[number].call;
-        let Call::Settle { log, policy, receipt, cost, at } = call else { return Ok(CallResult::Reset(false)) };
-        let Some(issued) = self.issued.values().find(|issued| issued.call == receipt) else {
-            return Err(format!("call {receipt} returned no receipt"));
-        };
-        let (key, policy) = ([log.key], &self.plan.policies[policy]);
-        let settlement = Settlement::new(LogKey::new(log.name(), &key), policy, issued.receipt, cost).at(at);
-        let facts = self.reference.settle_now(&settlement);
-        facts.verify(&settlement).map_err(|e| format!("the reference contradicts itself: {e}"))?;
+    fn settle(&mut self, settlement: &Settlement<'_>) -> Result<CallResult, String> {
+        let facts = self.reference.settle_now(settlement);
+        facts.verify(settlement).map_err(|e| format!("the reference contradicts itself: {e}"))?;
         let newest = facts.log.newest;
-        let settled = limiter_core::Settled::new(&settlement, facts);
-        let entries = self.entries(log);
-        let answer = StatusAnswer::by_definition(policy, &entries, settled.status().at());
+        let settled = limiter_core::Settled::new(settlement, facts);
+        let entries = self.reference.entries(settlement.log);
+        let answer = StatusAnswer::by_definition(settlement.policy, &entries, settled.status().at());
         let status = StatusAnswer::from(settled.status());
         if status != answer {
-            return Err(format!("{call:?} on {entries:?}\nby definition {answer:?}\nbut settled   {status:?}"));
+            return Err(format!("{settlement:?} on {entries:?}\nby definition {answer:?}\nbut settled   {status:?}"));
         }
         Ok(CallResult::Settled(Box::new(Settled { applied: settled.applied(), status, newest })))
     }

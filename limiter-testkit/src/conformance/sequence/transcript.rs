@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::call_result::{CallResult, StoreResult};
-use super::case::describe;
-use super::{Call, Log, Plan};
+use super::case::{Operation, describe};
+use super::{Call, Log, Plan, Planned};
 use crate::answer::fields::{Fields, since};
 
 impl Plan {
@@ -15,10 +15,10 @@ impl Plan {
 
     fn log(&self, log: Log) -> String {
         let mut text = String::new();
-        if log.key > 0 || self.calls.iter().any(|planned| planned.call.log().key != log.key) {
+        if log.key > 0 || self.calls.iter().any(|planned| planned.call.log.key != log.key) {
             _ = write!(text, " on key {}", log.key);
         }
-        if log.name > 0 || self.calls.iter().any(|planned| planned.call.log().name != log.name) {
+        if log.name > 0 || self.calls.iter().any(|planned| planned.call.log.name != log.name) {
             _ = write!(text, " of limiter {}", log.name);
         }
         text
@@ -26,35 +26,29 @@ impl Plan {
 
     /// Describes a call.
     pub(crate) fn describe(&self, call: &Call) -> String {
-        match *call {
-            Call::Run { mode, log, policy, limiter_policy, cost, id, keep, .. } => {
+        let (on, policy) = (self.log(call.log), self.policy(call.policy));
+        match call.operation {
+            Operation::Run { mode, cost, id, keep, .. } => {
                 let verb = format!("{mode:?}").to_lowercase();
-                let mut text = format!("{verb} {cost}{}", self.log(log));
-                if let Some(id) = id {
-                    _ = write!(text, " with id {id}");
-                }
-                text += if keep { ", kept," } else { "" };
-                _ = write!(text, " under {}", self.policy(policy));
-                if let Some(default) = limiter_policy.filter(|default| *default != policy) {
-                    _ = write!(text, " (the limiter's policy is {})", self.policy(default));
-                }
-                text
+                let id = id.map_or_else(String::new, |id| format!(" with id {id}"));
+                let default = call.limiter_policy.filter(|default| *default != call.policy);
+                let default = default.map(|default| format!(" (the limiter's policy is {})", self.policy(default)));
+                let kept = if keep { ", kept," } else { "" };
+                format!("{verb} {cost}{on}{id}{kept} under {policy}{}", default.unwrap_or_default())
             }
-            Call::Settle { log, policy, receipt, cost, .. } => {
+            Operation::Settle { step, cost, .. } => {
                 let what = if cost == 0 { "refund".to_owned() } else { format!("settle to {cost}") };
-                let by = self.policy(policy);
-                let issuer = self.calls.get(receipt).map(|planned| planned.call.log());
-                let elsewhere = issuer.filter(|issuer| *issuer != log).map(|_| ", issued by another log,");
-                format!("{what} the entry of call {receipt}{}{} by {by}", elsewhere.unwrap_or(""), self.log(log))
+                let issuer = self.calls.iter().find(|planned| planned.step == step).map(|planned| planned.call.log);
+                let elsewhere = issuer.filter(|issuer| *issuer != call.log).map(|_| ", issued by another log,");
+                format!("{what} the entry of step {step}{}{on} by {policy}", elsewhere.unwrap_or(""))
             }
-            Call::Reset { log } => format!("reset{}", self.log(log)),
+            Operation::Reset { .. } => format!("reset{on}"),
         }
     }
 
     fn line(&self, number: usize, mark: &str) -> String {
-        let call = &self.calls[number].call;
-        let at = call.at().map_or_else(String::new, |at| since(self.start, at));
-        format!("{mark:1} {number:>3}. {at:>6}  {}", self.describe(call))
+        let Planned { call, step, .. } = &*self.calls[number];
+        format!("{mark:1} {step:>3}. {:>6}  {}", since(self.start, call.at), self.describe(call))
     }
 }
 

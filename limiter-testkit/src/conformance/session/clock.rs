@@ -7,25 +7,6 @@ use limiter_core::Timestamp;
 use crate::conformance::sentence::Sentence;
 use crate::conformance::sentence::Sentence::{T2, T4};
 
-/// When a call happens.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum When {
-    /// At the time of the store's clock.
-    Store,
-    /// At a time that the caller gives.
-    Given(Timestamp),
-}
-
-impl When {
-    /// Returns the given time.
-    pub(crate) fn given(self) -> Option<Timestamp> {
-        match self {
-            Self::Store => None,
-            Self::Given(at) => Some(at),
-        }
-    }
-}
-
 /// When a call was made, by this machine's clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {

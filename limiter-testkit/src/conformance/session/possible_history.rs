@@ -3,10 +3,9 @@
 
 use std::collections::HashMap;
 
-use limiter_core::store::Retention;
+use limiter_core::store::{At, Retention};
 use limiter_core::{Timestamp, Window};
 
-use super::clock::When;
 use crate::conformance::sentence::Sentence;
 use crate::conformance::sentence::Sentence::{F1, F2};
 use crate::conformance::sequence::call_result::{CallResult, OutcomeKind};
@@ -20,7 +19,7 @@ pub(crate) struct PossibleHistory {
     /// How long each log is kept after its newest entry; `None` if its last append was at a given time.
     kept: HashMap<Log, Option<Window>>,
     /// The number of a dropped call that has not taken effect, and when it was made.
-    dropped: Option<(usize, When)>,
+    dropped: Option<(usize, At)>,
 }
 
 impl PossibleHistory {
@@ -62,14 +61,14 @@ impl PossibleHistory {
     }
 
     /// Adds a call.
-    pub(crate) fn expect(&mut self, step: usize, call: Call, when: When) -> Result<(), String> {
+    pub(crate) fn expect(&mut self, step: usize, call: Call, when: At) -> Result<(), String> {
         let expected = self.planner.expect(step, call)?.expected.clone();
         self.keep(call, &expected, when);
         Ok(())
     }
 
     /// Adds a call that was dropped. It has not taken effect yet.
-    pub(crate) fn drop_call(&mut self, step: usize, call: Call, when: When) {
+    pub(crate) fn drop_call(&mut self, step: usize, call: Call, when: At) {
         self.dropped = Some((self.planner.skip(step, call), when));
     }
 
@@ -79,7 +78,7 @@ impl PossibleHistory {
         let (number, when) = self.dropped?;
         let mut other = self.clone();
         other.dropped = None;
-        if let (When::Store, Some(newest)) = (when, newest) {
+        if let (At::StoreClock, Some(newest)) = (when, newest) {
             other.planner.set_time(number, newest);
         }
         let expected = other.planner.apply(number).ok()?;
@@ -88,14 +87,14 @@ impl PossibleHistory {
     }
 
     /// Notes how long the log is kept after an append.
-    fn keep(&mut self, call: Call, expected: &CallResult, when: When) {
-        if let (Call::Run { policy, limiter_policy, log, .. }, CallResult::Decided(decided)) = (call, expected)
+    fn keep(&mut self, call: Call, expected: &CallResult, when: At) {
+        if let CallResult::Decided(decided) = expected
             && decided.raw_facts.is_some_and(|raw_facts| raw_facts.outcome == OutcomeKind::Appended)
         {
             let plan = self.planner.plan();
-            let policies = [Some(policy), limiter_policy].into_iter().flatten();
+            let policies = [Some(call.policy), call.limiter_policy].into_iter().flatten();
             let window = policies.map(|policy| Retention::of(&plan.policies[policy]).window).max();
-            self.kept.insert(log, window.filter(|_| matches!(when, When::Store)));
+            self.kept.insert(call.log, window.filter(|_| matches!(when, At::StoreClock)));
         }
     }
 }
