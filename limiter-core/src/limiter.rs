@@ -41,7 +41,6 @@ pub type SharedStore = Arc<dyn WindowStore>;
 /// | method | effect on the log | use it to |
 /// |---|---|---|
 /// | [`acquire`](Self::acquire) | appends an entry if it fits, or always if the policy counts attempts | limit |
-/// | [`acquire_many`](Self::acquire_many) | as `acquire`, for a batch of keys and costs | limit a batch |
 /// | [`record`](Self::record) | always appends an entry | meter usage |
 /// | [`peek`](Self::peek) | none | check whether a cost would fit |
 /// | [`status`](Self::status) | none | read the usage, for a response header or a dashboard |

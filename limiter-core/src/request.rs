@@ -2,7 +2,6 @@
 
 mod all_of;
 mod call;
-mod many;
 mod permit;
 mod reset;
 mod run;
@@ -12,7 +11,6 @@ mod view;
 mod wait;
 
 pub use all_of::{AllOf, Background, Part, PartOutcome};
-pub use many::AcquireMany;
 pub use permit::{Permit, PermitDecision, PermitGuard, PermitRequest};
 pub use reset::Reset;
 pub use run::Request;

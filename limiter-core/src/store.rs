@@ -16,7 +16,6 @@
 //! | [`Retention`], [`Merging`] | a store with its own representation of a log: which entries an append drops, and which it merges |
 //! | [`LogPlace`] | a store whose parts fail alone, such as a cluster |
 //! | [`WindowStore::try_decide`], [`Otherwise`], [`attempt`] | a store that often decides without waiting, and wrappers that forward it |
-//! | [`SyncStore::prefetch`] | a synchronous store whose look-ups miss the cache |
 //! | [`Op::is_status`] | wrappers that count decisions |
 
 use std::fmt::Debug;
@@ -197,13 +196,6 @@ pub trait SyncStore: WindowStore {
         Ok(decide(&op, self.apply_now(&op)))
     }
 
-    /// Prepares for operations on these logs, which follow immediately: a store may read them so that their cache misses overlap.
-    ///
-    /// Has no visible effect. Default: does nothing.
-    fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {
-        let _ = logs;
-    }
-
     /// Replaces the cost of one entry, or removes the entry. See [`WindowStore::settle`].
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts;
 
@@ -220,10 +212,6 @@ impl<S: SyncStore> SyncStore for Arc<S> {
     #[inline(always)]
     fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
         (**self).decide_now(op)
-    }
-
-    fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {
-        (**self).prefetch(logs);
     }
 
     #[inline]

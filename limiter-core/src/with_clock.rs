@@ -101,10 +101,6 @@ impl<S: SyncStore, C: Clock> SyncStore for WithClock<S, C> {
         self.store.decide_now(self.op(&op))
     }
 
-    fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {
-        self.store.prefetch(logs);
-    }
-
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
         self.store.settle_now(&self.settlement(settlement))
     }

@@ -7,12 +7,10 @@ pub(crate) mod lock;
 pub(crate) mod table;
 
 use std::hash::{BuildHasher, Hasher};
-use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{mem, thread};
 
 use limiter_core::Timestamp;
-use limiter_core::store::LogKey;
 
 use self::direct::DirectSlot;
 use self::eviction::sweep;
@@ -33,9 +31,6 @@ const KEYS_PER_SHARD: usize = 128;
 
 /// The most shards of a bounded store: 256 KiB.
 const MOST_SHARDS: usize = 4096;
-
-/// How many cache misses of a batch overlap: as many as a core has line fill buffers, or more.
-const PREFETCH: usize = 16;
 
 /// All logs of a store.
 ///
@@ -142,30 +137,6 @@ impl Placement {
     ) -> Result<BucketGuard<'a>, Vacancy<'a>> {
         Guard::try_map(self.shards.of(hash).lock(), |table| table.get_mut(hash, name, key))
             .map_err(|shard| Vacancy { slot, shard })
-    }
-
-    /// Reads the buckets of these logs, so that their cache misses overlap. Locks what is free: a lock that another thread has, or
-    /// that is needed twice, is not waited for.
-    pub(crate) fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {
-        if self.has_direct_slots() {
-            return;
-        }
-        let mut group = [const { None }; PREFETCH];
-        loop {
-            // Taking a lock waits for all earlier reads, so all locks come before the first read.
-            let mut count = 0;
-            for (place, log) in group.iter_mut().zip(&mut *logs) {
-                let hash = self.hash(log.name.id(), log.key);
-                *place = self.shards.of(hash).try_lock().map(|shard| (shard, hash));
-                count += 1;
-            }
-            let held = group.iter().flatten();
-            black_box(held.filter(|(shard, hash)| shard.has_key_at_home(*hash)).count());
-            group.fill_with(|| None);
-            if count < PREFETCH {
-                return;
-            }
-        }
     }
 
     /// Inserts a log into its direct slot if the slot is free, otherwise into the shard, which may evict another log.

@@ -197,10 +197,6 @@ impl SyncStore for MemoryStore {
         if op.is_checked() { self.run(&op) } else { self.check_and_decide(op) }
     }
 
-    fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {
-        self.placement.prefetch(logs);
-    }
-
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
         let mut found = self.placement.find(settlement.log.name.id(), settlement.log.key);
         // Behind the lock: an entry appended before the call must not be newer.

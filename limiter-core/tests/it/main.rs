@@ -1,6 +1,5 @@
 //! The tests of the crate, in one program.
 
-mod acquire_many;
 mod all_of;
 mod dropped;
 mod log;

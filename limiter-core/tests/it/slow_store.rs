@@ -1,9 +1,8 @@
 //! A store that answers as one over a network does, or as a wrapper does.
 
-use std::collections::HashSet;
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::Poll;
 
 use async_trait::async_trait;
@@ -20,28 +19,18 @@ pub(crate) struct SlowStore {
     /// How often an operation and a settlement return `Pending`.
     pub(crate) waits: [u32; 2],
     pub(crate) fails: bool,
-    /// Whether some operations wait longer than others. Then two on one key must not overlap.
-    pub(crate) is_uneven: bool,
-    /// The keys of the operations under way, and the most there were.
-    pub(crate) running: Mutex<(HashSet<Vec<u8>>, usize)>,
     /// Whether it applies several operations as one.
     pub(crate) joins: bool,
 }
 
 impl Default for SlowStore {
     fn default() -> Self {
-        let (reference, calls, running) = Default::default();
-        Self { reference, calls, tries: false, waits: [1, 1], fails: false, is_uneven: false, running, joins: false }
+        let (reference, calls) = Default::default();
+        Self { reference, calls, tries: false, waits: [1, 1], fails: false, joins: false }
     }
 }
 
 impl SlowStore {
-    fn enter(&self, key: &[u8]) {
-        let mut running = self.running.lock().unwrap();
-        assert!(running.0.insert(key.to_vec()), "two calls on one key");
-        running.1 = running.1.max(running.0.len());
-    }
-
     /// Waits, then counts the call.
     async fn wait(&self, polls: u32) -> Result<(), Error> {
         wait(polls.into()).await;
@@ -63,11 +52,6 @@ pub(crate) async fn wait(polls: u64) {
 #[async_trait]
 impl WindowStore for SlowStore {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        if self.is_uneven {
-            self.enter(op.log.key);
-            wait(op.cost % 5).await;
-            self.running.lock().unwrap().0.remove(op.log.key);
-        }
         self.wait(self.waits[0]).await?;
         Ok(self.reference.apply_now(&op))
     }

@@ -39,11 +39,6 @@ impl<T> Lock<T> {
         self.0.try_lock().unwrap_or_else(|| self.wait())
     }
 
-    #[inline]
-    pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
-        self.0.try_lock()
-    }
-
     #[cold]
     fn wait(&self) -> Guard<'_, T> {
         let pauses = PAUSES.iter().map(|pauses| (0..*pauses).for_each(|_| hint::spin_loop()));

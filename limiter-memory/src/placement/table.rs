@@ -77,12 +77,6 @@ impl Table {
         if log.keyed.key.is(name, key) { Some(log) } else { not_at_home(after, before, name, key) }
     }
 
-    /// Whether the bucket that the hash names is taken.
-    #[inline]
-    pub(crate) fn has_key_at_home(&self, hash: u64) -> bool {
-        self.buckets.get(self.home(hash)).is_some_and(|bucket| bucket.0.is_some())
-    }
-
     /// Inserts a key that is not in the table. Requires two vacant buckets.
     pub(crate) fn insert(&mut self, hash: u64, mut keyed: KeyedLog) {
         let oldest = keyed.log.no_oldest();

@@ -189,7 +189,7 @@ async fn an_acquire_waits_on_tokio() {
 }
 
 #[tokio::test]
-async fn a_batch_is_pipelined_and_answered_in_order() {
+async fn concurrent_calls_are_pipelined_and_answered_in_order() {
     let server = Server::start().unwrap();
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let seen = most.clone();
@@ -208,12 +208,13 @@ async fn a_batch_is_pipelined_and_answered_in_order() {
         let limiter = Limiter::new(format!("batch {number}").as_str(), policy!("9/1h"), store);
         // Twelve units of each key, in three acquires.
         let batch = [5_u64, 4, 3].into_iter().flat_map(|cost| (0..keys).map(move |key| (key, cost)));
-        let results = limiter.acquire_many(batch).await.into_iter().map(Result::unwrap);
-        let verdicts: Vec<_> = results.map(|decision| (decision.allowed(), decision.used())).collect();
+        let calls = join_all(batch.map(|(key, cost)| limiter.acquire(key).cost(cost))).await;
+        let decisions = calls.into_iter().map(Result::unwrap);
+        let verdicts: Vec<_> = decisions.map(|decision| (decision.allowed(), decision.used())).collect();
         let expected = [(true, 5), (true, 9), (false, 9)];
         let expected: Vec<_> = expected.into_iter().flat_map(|pair| vec![pair; keys]).collect();
         assert_eq!(verdicts, expected, "{number}");
     }
     let most = seen.load(Ordering::SeqCst);
-    assert!((200..=256).contains(&most), "{most} at a time");
+    assert!(most >= 200, "{most} at a time");
 }

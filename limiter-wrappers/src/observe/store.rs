@@ -125,10 +125,6 @@ impl<S: SyncStore> SyncStore for ObservedStore<S> {
         decision
     }
 
-    fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {
-        self.store.prefetch(logs);
-    }
-
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
         let began = Instant::now();
         let facts = self.store.settle_now(settlement);

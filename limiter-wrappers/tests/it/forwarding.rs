@@ -36,7 +36,7 @@ async fn every_wrapper_forwards_try_decide_apply_all_the_timer_and_the_place() {
 }
 
 #[test]
-fn every_synchronous_wrapper_forwards_decide_now_and_prefetch() {
+fn every_synchronous_wrapper_forwards_decide_now() {
     let probe = Probe::default();
     let wrappers: [(&str, Box<dyn SyncStore>); 3] = [
         ("Arc", Box::new(Arc::new(probe.clone()))),
@@ -46,8 +46,7 @@ fn every_synchronous_wrapper_forwards_decide_now_and_prefetch() {
     let policy = policy!("9/1h");
     for (name, wrapper) in wrappers {
         let op = Op::acquire(name, &policy);
-        wrapper.prefetch(&mut [op.log].into_iter());
         assert!(wrapper.decide_now(op).unwrap().allowed());
-        assert_eq!(probe.called(), ["decide_now", "prefetch"], "{name}");
+        assert_eq!(probe.called(), ["decide_now"], "{name}");
     }
 }

@@ -104,11 +104,6 @@ impl SyncStore for Probe {
         self.store.decide_now(op)
     }
 
-    fn prefetch(&self, logs: &mut dyn Iterator<Item = LogKey<'_>>) {
-        self.note("prefetch");
-        self.store.prefetch(logs);
-    }
-
     fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
         self.store.settle_now(settlement)
     }
