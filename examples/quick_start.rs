@@ -1,7 +1,5 @@
 //! Three requests per second for each customer, in memory: `cargo run --example quick_start`.
 
-use std::time::Duration;
-
 use exact_limiter::{Limiter, MemoryStore, policy};
 
 fn main() -> Result<(), exact_limiter::Error> {
@@ -19,10 +17,12 @@ fn main() -> Result<(), exact_limiter::Error> {
     let status = search.status("customer 7").now()?;
     println!("status, which consumes nothing: {} of {} used", status.used(), status.limit());
 
-    // Blocks this thread until the acquire fits.
-    let Ok(permit) = search.acquire("customer 7").within(Duration::from_secs(2)).permit().blocking()?.into_result()
-    else {
-        panic!("a unit becomes available within one second, so the acquire fits within two");
+    // Waits until the acquire fits. In a runtime, `within` waits without blocking the thread.
+    let permit = loop {
+        match search.acquire("customer 7").permit().now()?.into_result() {
+            Ok(permit) => break permit,
+            Err(denied) => std::thread::sleep(denied.retry_after().unwrap_or_default()),
+        }
     };
     println!("waited and got a permit: {} of 3 used", permit.decision().used());
 

@@ -9,6 +9,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use exact_limiter::store::MAX_COST;
 use exact_limiter::{Limit, Limiter, MemoryStore, RedisStore, SharedStore};
 use futures::StreamExt;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, QueueDeclareOptions};
@@ -38,7 +39,7 @@ impl Tasks {
         arguments.insert("x-max-priority".into(), AMQPValue::ShortShortUInt(HIGHEST));
         channel.queue_declare(queue.into(), QueueDeclareOptions::default(), arguments).await?;
         // A meter is a limit that nothing reaches.
-        let meter = Limiter::new("tasks", Limit::meter(Duration::from_secs(3600))?, store);
+        let meter = Limiter::new("tasks", Limit::new(MAX_COST, Duration::from_secs(3600))?, store);
         Ok(Self { channel, queue, meter })
     }
 

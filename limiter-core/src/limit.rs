@@ -89,17 +89,6 @@ impl Limit {
         Ok(Self { max: self.max, packed: window | (code as u64) << CODE_SHIFT })
     }
 
-    /// Returns a limit of [`MAX_COST`] units, which no real usage reaches.
-    ///
-    /// Use it with [`record`](crate::Limiter::record) to meter usage without limiting it. The log keeps every entry of the
-    /// window.
-    ///
-    /// # Errors
-    /// [`OutOfRange`] if `window` is out of range or not a whole number of microseconds.
-    pub const fn meter(window: Duration) -> Result<Self, OutOfRange> {
-        Self::new(MAX_COST, window)
-    }
-
     /// Returns the maximum cost per window, in units.
     #[inline]
     #[must_use]

@@ -11,7 +11,7 @@ mod view;
 mod wait;
 
 pub use all_of::{AllOf, Background, Part, PartOutcome};
-pub use permit::{Permit, PermitDecision, PermitGuard, PermitRequest};
+pub use permit::{Permit, PermitDecision, PermitGuard};
 pub use reset::Reset;
 pub use run::Request;
 pub use settle::Settle;

@@ -176,7 +176,7 @@ impl<S: WindowStore + ?Sized> WindowStore for Arc<S> {
 ///
 /// Its methods correspond to those of [`WindowStore`] and follow the same contract.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` may have to wait, so it has neither `.now()` nor `.blocking()`",
+    message = "`{Self}` may have to wait, so it has no `.now()`",
     note = "`.await` works with every store",
     note = "`.now()` needs a synchronous store that is known at compile time, such as `Limiter<MemoryStore>`"
 )]

@@ -4,7 +4,6 @@
 //! - [`MemoryStore`] is the store. Pass it to [`Limiter::new`](limiter_core::Limiter::new), in an
 //!   [`Arc`](std::sync::Arc) if several limiters share it.
 //! - [`MemoryStore::with_max_keys`] bounds the number of keys.
-//! - [`Sweeper`] frees the memory of expired keys in the background.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -58,7 +57,5 @@ mod evaluate;
 mod log;
 mod placement;
 mod store;
-mod sweeper;
 
 pub use store::MemoryStore;
-pub use sweeper::Sweeper;

@@ -46,7 +46,7 @@ const FIRST_NUMBER_STEP: u32 = 5_184_335;
 /// Keys whose entries have all expired are evicted:
 /// - when a fresh key needs their slot;
 /// - before a full shard grows;
-/// - by [`sweep`](Self::sweep), or a [`Sweeper`](crate::Sweeper).
+/// - by [`sweep`](Self::sweep), which a program may call now and then to get memory back that no fresh key needs.
 ///
 /// [`with_max_keys`](Self::with_max_keys) also evicts keys that have not expired.
 ///

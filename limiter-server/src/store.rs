@@ -3,12 +3,12 @@
 mod refusals;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::anyhow;
 use limiter_core::{Limiter, SharedStore, policy};
-use limiter_memory::{MemoryStore, Sweeper};
+use limiter_memory::MemoryStore;
 use limiter_redis::{RedisStore, is_redis_url};
 use limiter_wrappers::observe::{Metrics, ObservedStore};
 use limiter_wrappers::{Guarded, Outage, Stack};
@@ -73,7 +73,6 @@ pub struct Store {
     shared: SharedStore,
     redis: Option<Redis>,
     report: Box<dyn Fn() + Send + Sync>,
-    _sweeper: Option<Sweeper>,
 }
 
 /// How often an idle memory store removes expired logs.
@@ -89,7 +88,7 @@ impl Store {
     pub fn open(location: &Location, max_keys: usize, on_outage: OnOutage) -> anyhow::Result<Self> {
         let memory = MemoryStore::with_max_keys(max_keys);
         let url = match location {
-            Location::Memory => return Self::in_memory(memory),
+            Location::Memory => return Ok(Self::in_memory(memory)),
             Location::Redis(url) => url,
         };
         let redis = RedisStore::builder().connect_lazy(url).map_err(|error| anyhow!("--store: {error}"))?;
@@ -110,15 +109,16 @@ impl Store {
     /// Returns a store that is never down.
     #[must_use]
     pub fn over(shared: SharedStore) -> Self {
-        Self { shared, redis: None, report: Box::new(|| {}), _sweeper: None }
+        Self { shared, redis: None, report: Box::new(|| {}) }
     }
 
-    fn in_memory(store: MemoryStore) -> anyhow::Result<Self> {
+    fn in_memory(store: MemoryStore) -> Self {
         let (store, metrics) = (Arc::new(store), Metrics::new("memory"));
-        let (sweeper, counted) = (Sweeper::start(&store, SWEEP)?, Arc::clone(&store));
+        tokio::spawn(sweep(Arc::downgrade(&store)));
+        let counted = Arc::clone(&store);
         let observed = Arc::new(ObservedStore::new(store, metrics.clone()));
         let report = Box::new(move || metrics.report_keys(counted.len()));
-        Ok(Self { report, _sweeper: Some(sweeper), ..Self::over(observed) })
+        Self { report, ..Self::over(observed) }
     }
 
     /// Returns the store for limiters.
@@ -153,6 +153,15 @@ impl Store {
     /// Sets the metrics of the store.
     pub fn report(&self) {
         (self.report)();
+    }
+}
+
+/// Removes expired logs every minute, as long as the store is there.
+async fn sweep(store: Weak<MemoryStore>) {
+    while let Some(store) = store.upgrade() {
+        store.sweep();
+        drop(store);
+        tokio::time::sleep(SWEEP).await;
     }
 }
 

@@ -1,15 +1,17 @@
 //! An acquire, peek, record or status call with its options.
 
+use std::fmt;
+use std::time::Duration;
+
 use crate::decision::{Decision, decide};
 use crate::error::Error;
 use crate::limiter::Limiter;
 use crate::op::{At, EntryId, Mode, Op};
 use crate::policy::Policy;
 use crate::store::{SyncStore, WindowStore, attempt};
-use std::time::Duration;
 
 /// A call that has not been made yet.
-pub(super) struct Call<'a, S, B> {
+pub struct Call<'a, S, B> {
     pub(super) limiter: &'a Limiter<S>,
     pub(super) key: B,
     pub(super) policy: Option<&'a Policy>,
@@ -23,6 +25,18 @@ pub(super) struct Call<'a, S, B> {
     pub(super) within: Duration,
     /// How long the store may take.
     pub(super) timeout: Option<Duration>,
+}
+
+/// Never prints the key.
+impl<S, B> fmt::Debug for Call<'_, S, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Call");
+        out.field("limiter", &self.limiter.name())
+            .field("mode", &self.mode)
+            .field("cost", &self.cost)
+            .field("at", &self.at);
+        out.finish_non_exhaustive()
+    }
 }
 
 impl<S, B: Clone> Clone for Call<'_, S, B> {

@@ -2,35 +2,16 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::call::Call;
-use super::run::Request;
 use super::settle::Settle;
-use super::verb::{Acquire, AcquireWithin, Acquires};
+use super::verb::Output;
 use super::view::Target;
-use crate::clock::BoxFuture;
 use crate::decision::Decision;
 use crate::error::{Error, ErrorKind};
-use crate::limiter::Limiter;
-use crate::settled::Settled;
+use crate::limiter::{Limiter, SharedStore};
 use crate::settlement::Receipt;
-use crate::store::{SyncStore, WindowStore};
 use crate::verdict::Denied;
-
-/// An acquire that returns a [`PermitDecision`].
-///
-/// `.await` it, or call [`now`](Self::now) on a synchronous store.
-///
-/// # Errors
-/// The same as for [`Request`]. A denial is not an error.
-///
-/// # Cancel safety
-/// See [`Limiter`]. If the acquire was made before the future is dropped, its charge stays.
-#[must_use = "a request does nothing until it is awaited, or `now` is called"]
-#[derive(Debug)]
-pub struct PermitRequest<'a, S, B, V>(Request<'a, S, B, V>);
 
 /// The decision on an acquire that asked for a [`Permit`]. Dereferences to the [`Decision`].
 #[must_use = "a decision says whether to proceed"]
@@ -40,10 +21,10 @@ pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 /// An admitted acquire, which can be settled or refunded later.
 ///
 /// Dropping a permit keeps the charge: a request that crashed, or whose client disconnected, has still used its units.
-/// [`refund_on_drop`](Self::refund_on_drop) changes that.
+/// [`on_drop`](Self::on_drop) changes that.
 ///
 /// With a [resolution](crate::Limit::resolution), a permit can be settled for ten minutes. If the acquire had a
-/// [caller-supplied time](Request::at), settlements happen at that time, or at a later one set with [`Settle::at`].
+/// [caller-supplied time](crate::Request::at), settlements happen at that time, or at a later one set with [`Settle::at`].
 ///
 /// An acquire with a policy of its own may be admitted although it exceeds the limiter's default policy. Its permit then has no
 /// [receipt](Self::receipt): the charge stays, and settlements and refunds report that nothing was
@@ -72,66 +53,16 @@ pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 ///   fourth is denied. In return, at most three guesses are ever in flight. Use this if no extra guess may get through.
 /// - **Peek first, record on failure.** All four correct logins succeed. But a hundred concurrent guesses all see an empty
 ///   log, so all hundred are tried. Use this only if overshooting the limit by the calls in flight is harmless.
-pub struct Permit<'a, S> {
+pub struct Permit<'a, S = SharedStore> {
     target: Target<'a, S>,
     /// Names the entry, even if it has no receipt.
     entry: Receipt,
     decision: Decision,
 }
 
-impl<'a, S, B, V: Acquires> Request<'a, S, B, V> {
-    /// Returns a [`PermitDecision`] instead of a decision: an acquire that can be settled or refunded if it is admitted.
-    pub fn permit(self) -> PermitRequest<'a, S, B, V> {
-        PermitRequest(self.kept())
-    }
-}
-
-impl<'a, S, B: AsRef<[u8]> + Clone> PermitRequest<'a, S, B, Acquire> {
-    /// Acquires on a synchronous store, without a future.
-    ///
-    /// # Errors
-    /// The same as for [`Request::now`].
-    pub fn now(self) -> Result<PermitDecision<'a, S>, Error>
-    where
-        S: SyncStore,
-    {
-        let call = self.0.call().clone();
-        PermitDecision::new(&call, self.0.now()?)
-    }
-}
-
-impl<'a, S, B: AsRef<[u8]> + Clone> PermitRequest<'a, S, B, AcquireWithin> {
-    /// Acquires on a synchronous store and blocks the thread while it waits.
-    ///
-    /// # Errors
-    /// The same as for [`Request::blocking`].
-    pub fn blocking(self) -> Result<PermitDecision<'a, S>, Error>
-    where
-        S: SyncStore,
-    {
-        let call = self.0.call().clone();
-        PermitDecision::new(&call, self.0.blocking()?)
-    }
-}
-
-impl<'a, S, B, V> IntoFuture for PermitRequest<'a, S, B, V>
-where
-    S: WindowStore,
-    B: AsRef<[u8]> + Clone + Send + Sync + Unpin + 'a,
-    V: Acquires,
-{
-    type Output = Result<PermitDecision<'a, S>, Error>;
-    type IntoFuture = BoxFuture<'a, Self::Output>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        let call = self.0.call().clone();
-        Box::pin(async move { PermitDecision::new(&call, self.0.await?) })
-    }
-}
-
-impl<'a, S> PermitDecision<'a, S> {
-    fn new(call: &Call<'a, S, impl AsRef<[u8]>>, decision: Decision) -> Result<Self, Error> {
-        let admitted = match decision.into_result() {
+impl<'a, S> Output<'a, S> for PermitDecision<'a, S> {
+    fn of<B: AsRef<[u8]>>(call: &Call<'a, S, B>, decision: Result<Decision, Error>) -> Result<Self, Error> {
+        let admitted = match decision?.into_result() {
             Ok(admitted) => admitted.into_decision(),
             Err(denied) => return Ok(Self(Err(denied))),
         };
@@ -140,7 +71,9 @@ impl<'a, S> PermitDecision<'a, S> {
             Error::new(ErrorKind::Inconsistent, text).with_log(call.op().log)
         })
     }
+}
 
+impl<'a, S> PermitDecision<'a, S> {
     /// Returns the permit, or the error [`Denied`], for `?`. See [`Decision::into_result`].
     ///
     /// # Errors
@@ -219,74 +152,34 @@ impl<'a, S> Permit<'a, S> {
         self.settle(0)
     }
 
-    /// Returns a permit that borrows nothing, so that it can move into a task or a response body.
+    /// Returns a permit for the same entry that borrows nothing, so that it can move into a task or a response body.
     #[must_use]
-    pub fn into_owned(self) -> Permit<'static, S>
-    where
-        S: Clone,
-    {
-        self.to_owned()
-    }
-
-    fn to_owned(&self) -> Permit<'static, S>
+    pub fn to_owned(&self) -> Permit<'static, S>
     where
         S: Clone,
     {
         Permit { target: self.target.to_owned(), entry: self.entry, decision: self.decision.clone() }
     }
 
-    /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](PermitGuard::confirm).
+    /// Returns a guard that calls `settle` when it is dropped, unless it is [confirmed](PermitGuard::confirm).
     ///
-    /// Requires a synchronous store, on which the refund always takes effect. For other stores see
-    /// [`refund_on_drop_with`](Self::refund_on_drop_with).
-    pub fn refund_on_drop(self) -> PermitGuard<'a, S>
-    where
-        S: SyncStore,
-    {
-        self.on_drop(|permit| drop(permit.refund().now()))
-    }
-
-    /// Returns a guard that refunds the acquire when it is dropped, unless it is [confirmed](PermitGuard::confirm).
+    /// On a synchronous store, `|permit| drop(permit.refund().now())` refunds an acquire whose work returned early or panicked. For
+    /// other stores, `drop` cannot await, so the permit moves into a task. This charges a streamed response what was streamed, even
+    /// if the client hangs up:
     ///
-    /// Works with every store. `drop` cannot await, so it passes the refund to `spawn`, such as
-    /// `|refund| drop(tokio::spawn(refund))`.
+    /// ```
+    /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    /// # use limiter_core::{Permit, PermitGuard};
+    /// fn guard<'a>(permit: Permit<'a>, streamed: &'a AtomicU64) -> PermitGuard<'a> {
+    ///     permit.on_drop(|permit| {
+    ///         let (permit, cost) = (permit.to_owned(), streamed.load(Relaxed));
+    ///         tokio::spawn(async move { permit.settle_or_record(cost).await });
+    ///     })
+    /// }
+    /// ```
     ///
-    /// The refund may be lost, for example if the process ends first or the store fails. The charge then stays until it
-    /// expires.
-    pub fn refund_on_drop_with(
-        self,
-        spawn: impl FnOnce(BoxFuture<'static, Result<(), Error>>) + Send + 'a,
-    ) -> PermitGuard<'a, S>
-    where
-        S: WindowStore + Clone,
-    {
-        self.on_drop(move |permit| {
-            let permit = permit.to_owned();
-            spawn(Box::pin(async move { permit.refund().await.map(drop) }));
-        })
-    }
-
-    /// Returns a guard that charges the units in `used` when it is dropped, unless it is [confirmed](PermitGuard::confirm).
-    ///
-    /// For work whose cost is known only bit by bit, such as a streamed response: count the units in `used` while they are produced. If
-    /// the client hangs up, what was produced is charged, as with [`settle_or_record`](Self::settle_or_record). Works with every
-    /// store: `drop` cannot await, so it passes the settlement to `spawn`, such as `|settle| drop(tokio::spawn(settle))`. The
-    /// settlement may be lost if the process ends first or the store fails. The reserved cost then stays.
-    pub fn settle_on_drop(
-        self,
-        used: Arc<AtomicU64>,
-        spawn: impl FnOnce(BoxFuture<'static, Result<Settled, Error>>) + Send + 'a,
-    ) -> PermitGuard<'a, S>
-    where
-        S: WindowStore + Clone,
-    {
-        self.on_drop(move |permit| {
-            let permit = permit.to_owned();
-            spawn(Box::pin(async move { permit.settle_or_record(used.load(Ordering::Relaxed)).await }));
-        })
-    }
-
-    fn on_drop(self, settle: impl FnOnce(&Self) + Send + 'a) -> PermitGuard<'a, S> {
+    /// A settlement in a task is lost if the process ends first or the store fails. The reserved cost then stays until it expires.
+    pub fn on_drop(self, settle: impl FnOnce(&Self) + Send + 'a) -> PermitGuard<'a, S> {
         PermitGuard { permit: self, settle: Some(Box::new(settle)) }
     }
 }
@@ -299,9 +192,10 @@ impl<S> fmt::Debug for Permit<'_, S> {
     }
 }
 
-/// A guard that refunds or settles its permit when it is dropped, unless it is confirmed. Dereferences to the [`Permit`].
+/// A guard that settles its permit when it is dropped, unless it is confirmed. Dereferences to the [`Permit`].
+/// See [`Permit::on_drop`].
 #[must_use = "dropping it settles the acquire immediately"]
-pub struct PermitGuard<'a, S> {
+pub struct PermitGuard<'a, S = SharedStore> {
     permit: Permit<'a, S>,
     settle: Option<OnDrop<'a, S>>,
 }

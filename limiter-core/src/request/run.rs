@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use super::call::Call;
-use super::verb::{self, Costs, NeverWaits, Verb};
+use super::verb::{self, Acquires, Costs, NeverWaits, Output, Verb};
 use super::wait;
 use crate::clock::BoxFuture;
 use crate::decision::Decision;
@@ -17,13 +17,13 @@ use crate::key::Key;
 use crate::limiter::Limiter;
 use crate::op::{At, EntryId};
 use crate::policy::Policy;
-use crate::status::Status;
 use crate::store::{SyncStore, WindowStore};
 use crate::time::Timestamp;
 
 /// An acquire, peek, record or status call with its options: a builder that is also a future.
 ///
-/// `.await` it, or call [`now`](Self::now) on a synchronous store.
+/// `.await` it, or call [`now`](Self::now) on a synchronous store. Both return a [`Decision`], for a status a
+/// [`Status`](crate::Status), and after [`permit`](Self::permit) a [`PermitDecision`](crate::request::PermitDecision).
 ///
 /// # Errors
 /// The future and [`now`](Self::now) return:
@@ -123,47 +123,31 @@ impl<S, B, V: Costs> Request<'_, S, B, V> {
         self.call.id = Some(key.into());
         self
     }
+}
 
+impl<'a, S, B: AsRef<[u8]>, V: NeverWaits> Request<'a, S, B, V> {
     /// Makes the call on a synchronous store, without a future.
     ///
     /// # Errors
     /// [`InvalidCost`](crate::ErrorKind::InvalidCost) or [`CostExceedsLimit`](crate::ErrorKind::CostExceedsLimit). A call
     /// with a cost of 1 never fails.
     #[inline(always)]
-    pub fn now(self) -> Result<Decision, Error>
+    pub fn now(self) -> Result<V::Output<'a, S>, Error>
     where
-        V: NeverWaits,
         S: SyncStore,
-        B: AsRef<[u8]>,
     {
         let Self { call, running, .. } = self;
         // Always `None` here. Dropping it would force the whole request out of registers.
         mem::forget(running);
-        call.limiter.store.decide_now(call.op())
+        V::Output::of(&call, call.limiter.store.decide_now(call.op()))
     }
 }
 
-impl<S, B> Request<'_, S, B, verb::Status> {
-    /// Reads the usage on a synchronous store, without a future.
-    ///
-    /// # Errors
-    /// Never fails. It returns a `Result` for consistency with the other methods.
-    #[inline]
-    pub fn now(self) -> Result<Status, Error>
-    where
-        S: SyncStore,
-        B: AsRef<[u8]>,
-    {
-        self.call.limiter.store.decide_now(self.call.op()).map(Decision::into_status)
-    }
-}
-
-impl<'a, S, B> Request<'a, S, B, verb::Acquire> {
+impl<'a, S, B, V: Acquires> Request<'a, S, B, V> {
     /// Waits until the acquire fits, for at most `wait`. Default: no waiting.
     ///
-    /// `.await` the request, or call [`blocking`](Request::blocking) on a synchronous store. After a denial, the call waits exactly
-    /// [`retry_after`](Decision::retry_after) and tries again. If the acquire cannot fit in time, the denial is returned
-    /// immediately. Concurrent waiters are served in no particular order. If the policy counts attempts, every try counts. A call
+    /// After a denial, the call waits exactly [`retry_after`](Decision::retry_after) and tries again. If the acquire cannot fit in
+    /// time, the denial is returned immediately. Concurrent waiters are served in no particular order. If the policy counts attempts, every try counts. A call
     /// with a [caller-supplied time](Self::at) is tried once.
     ///
     /// The future sleeps on the store's timer, otherwise on the limiter's [timer](Limiter::with_timer).
@@ -172,25 +156,19 @@ impl<'a, S, B> Request<'a, S, B, verb::Acquire> {
     /// Without a timer, the future returns [`Configuration`](crate::ErrorKind::Configuration) at the first poll, even if the acquire
     /// would fit. A wait of zero and a call with a caller-supplied time need no timer.
     #[inline(always)]
-    pub fn within(self, wait: Duration) -> Request<'a, S, B, verb::AcquireWithin> {
+    pub fn within(self, wait: Duration) -> Request<'a, S, B, verb::Waits<V>>
+    where
+        V: NeverWaits,
+    {
         let Self { call, running, .. } = self;
         Request { call: Call { within: wait, ..call }, running, verb: PhantomData }
     }
-}
 
-impl<S, B> Request<'_, S, B, verb::AcquireWithin> {
-    /// Makes the call on a synchronous store and blocks the thread while it waits.
-    ///
-    /// Sleeps on the store's timer if it has one, otherwise with [`std::thread::sleep`].
-    ///
-    /// # Errors
-    /// The same as for [`now`](Request::now).
-    pub fn blocking(self) -> Result<Decision, Error>
-    where
-        S: SyncStore,
-        B: AsRef<[u8]>,
-    {
-        wait::blocking(&self.call)
+    /// Returns a [`PermitDecision`](crate::request::PermitDecision) instead of a decision: an acquire that can be settled or refunded
+    /// if it is admitted.
+    pub fn permit(self) -> Request<'a, S, B, V::ForPermit> {
+        let Self { call, running, .. } = self;
+        Request { call: Call { keep: true, ..call }, running, verb: PhantomData }
     }
 }
 
@@ -198,42 +176,25 @@ impl<'a, S, B, V> Request<'a, S, B, V> {
     pub(super) fn call(&self) -> &Call<'a, S, B> {
         &self.call
     }
-
-    /// Keeps the entry for a permit.
-    pub(super) fn kept(mut self) -> Self {
-        self.call.keep = true;
-        self
-    }
 }
 
 impl<'a, S, B, V> Future for Request<'a, S, B, V>
 where
     S: WindowStore,
     B: AsRef<[u8]> + Clone + Send + Sync + Unpin + 'a,
-    V: Costs,
+    V: Verb,
 {
-    type Output = Result<Decision, Error>;
+    type Output = Result<V::Output<'a, S>, Error>;
 
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { call, running, .. } = &mut *self;
-        if V::MAY_WAIT {
-            return poll_boxed(call, running, context, |call| Box::pin(async move { wait::sleeping(&call).await }));
-        }
-        poll_decision(call, running, context)
-    }
-}
-
-impl<'a, S, B> Future for Request<'a, S, B, verb::Status>
-where
-    S: WindowStore,
-    B: AsRef<[u8]> + Clone + Send + Sync + Unpin + 'a,
-{
-    type Output = Result<Status, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { call, running, .. } = &mut *self;
-        poll_decision(call, running, context).map(|decision| decision.map(Decision::into_status))
+        let decision = if V::MAY_WAIT {
+            poll_boxed(call, running, context, |call| Box::pin(async move { wait::sleeping(&call).await }))
+        } else {
+            poll_decision(call, running, context)
+        };
+        decision.map(|decision| V::Output::of(call, decision))
     }
 }
 
@@ -268,9 +229,6 @@ where
 
 impl<S, B, V> fmt::Debug for Request<'_, S, B, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Call { limiter, mode, cost, at, .. } = &self.call;
-        let mut out = f.debug_struct("Request");
-        out.field("limiter", &limiter.name()).field("mode", mode).field("cost", cost).field("at", at);
-        out.finish_non_exhaustive()
+        f.debug_tuple("Request").field(&self.call).finish()
     }
 }

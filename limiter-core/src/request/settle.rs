@@ -150,9 +150,6 @@ impl<'a, S: WindowStore, B: AsRef<[u8]> + Send + Sync + 'a> IntoFuture for Settl
 
 impl<S, B> fmt::Debug for Settle<'_, S, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Call { limiter, cost, at, .. } = &self.call;
-        let mut out = f.debug_struct("Settle");
-        out.field("limiter", &limiter.name()).field("receipt", &self.receipt).field("cost", cost).field("at", at);
-        out.finish_non_exhaustive()
+        f.debug_struct("Settle").field("call", &self.call).field("receipt", &self.receipt).finish_non_exhaustive()
     }
 }

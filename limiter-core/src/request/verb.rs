@@ -1,5 +1,11 @@
 //! Marker types for the kind of a [`Request`](super::Request). They are private, so nobody else can implement the traits.
 
+use std::marker::PhantomData;
+
+use super::call::Call;
+use super::permit::PermitDecision;
+use crate::decision::Decision;
+use crate::error::Error;
 use crate::op::Mode;
 
 /// The kind of a request.
@@ -7,22 +13,50 @@ pub trait Verb: Unpin + Send + Sync + 'static {
     const MODE: Mode;
     const MAY_WAIT: bool = false;
     const IS_STATUS: bool = false;
+    type Output<'a, S: 'a>: Output<'a, S>;
 }
 
-/// The kind of a request that takes a cost and returns a decision: all but [`Status`].
+/// What a request returns.
+pub trait Output<'a, S>: Sized {
+    fn of<B: AsRef<[u8]>>(call: &Call<'a, S, B>, decision: Result<Decision, Error>) -> Result<Self, Error>;
+}
+
+impl<S> Output<'_, S> for Decision {
+    #[inline(always)]
+    fn of<B>(_: &Call<'_, S, B>, decision: Result<Self, Error>) -> Result<Self, Error> {
+        decision
+    }
+}
+
+impl<S> Output<'_, S> for crate::status::Status {
+    #[inline]
+    fn of<B>(_: &Call<'_, S, B>, decision: Result<Decision, Error>) -> Result<Self, Error> {
+        decision.map(Decision::into_status)
+    }
+}
+
+/// The kind of a request that takes a cost: all but [`Status`].
 pub trait Costs: Verb {}
 
-/// The kind of a request that never sleeps: all but [`AcquireWithin`].
+/// The kind of a request that never sleeps: all but [`Waits`].
 pub trait NeverWaits: Verb {}
 
-/// The kind of a request that may be for a permit.
-pub trait Acquires: Costs {}
+/// The kind of an acquire.
+pub trait Acquires: Costs {
+    /// The same for a permit.
+    type ForPermit: Acquires;
+}
 
 #[derive(Clone, Copy, Debug)]
 pub enum Acquire {}
 
+/// An acquire for a permit.
 #[derive(Clone, Copy, Debug)]
-pub enum AcquireWithin {}
+pub enum Permit {}
+
+/// An acquire that waits until it fits.
+#[derive(Clone, Copy, Debug)]
+pub struct Waits<V>(PhantomData<V>);
 
 #[derive(Clone, Copy, Debug)]
 pub enum Peek {}
@@ -35,35 +69,56 @@ pub enum Status {}
 
 impl Verb for Acquire {
     const MODE: Mode = Mode::Acquire;
+    type Output<'a, S: 'a> = Decision;
 }
 
-impl Verb for AcquireWithin {
+impl Verb for Permit {
     const MODE: Mode = Mode::Acquire;
+    type Output<'a, S: 'a> = PermitDecision<'a, S>;
+}
+
+impl<V: Verb> Verb for Waits<V> {
+    const MODE: Mode = V::MODE;
     const MAY_WAIT: bool = true;
+    type Output<'a, S: 'a> = V::Output<'a, S>;
 }
 
 impl Verb for Peek {
     const MODE: Mode = Mode::Peek;
+    type Output<'a, S: 'a> = Decision;
 }
 
 impl Verb for Record {
     const MODE: Mode = Mode::Record;
+    type Output<'a, S: 'a> = Decision;
 }
 
 impl Verb for Status {
     const MODE: Mode = Mode::Peek;
     const IS_STATUS: bool = true;
+    type Output<'a, S: 'a> = crate::status::Status;
 }
 
 impl Costs for Acquire {}
-impl Costs for AcquireWithin {}
+impl Costs for Permit {}
+impl<V: Costs> Costs for Waits<V> {}
 impl Costs for Peek {}
 impl Costs for Record {}
 
 impl NeverWaits for Acquire {}
+impl NeverWaits for Permit {}
 impl NeverWaits for Peek {}
 impl NeverWaits for Record {}
 impl NeverWaits for Status {}
 
-impl Acquires for Acquire {}
-impl Acquires for AcquireWithin {}
+impl Acquires for Acquire {
+    type ForPermit = Permit;
+}
+
+impl Acquires for Permit {
+    type ForPermit = Self;
+}
+
+impl<V: Acquires> Acquires for Waits<V> {
+    type ForPermit = Waits<V::ForPermit>;
+}

@@ -91,16 +91,16 @@ fn with_a_resolution_permits_and_ids_have_receipts() {
 fn a_permit_moves_into_a_thread() {
     let limiter = Limiter::new("chat", policy!("10/1h"), Arc::new(ReferenceStore::new()));
     let (gold, long) = (GOLD.clone(), "a key that is longer than what is held in place".to_owned());
-    let permit = limiter.acquire(&long).policy(&gold).permit().now().unwrap().into_result().unwrap().into_owned();
+    let permit = limiter.acquire(&long).policy(&gold).permit().now().unwrap().into_result().unwrap().to_owned();
     drop((gold, long.clone()));
     std::thread::spawn(move || assert!(permit.settle(4).now().unwrap().applied())).join().unwrap();
     assert_eq!(limiter.status(&long).now().unwrap().used(), 4);
 }
 
 #[test]
-fn refund_on_drop_refunds_unless_it_is_confirmed() {
+fn a_guard_refunds_unless_it_is_confirmed() {
     let limiter = chat();
-    let acquire = || permit(&limiter, 1).refund_on_drop();
+    let acquire = || permit(&limiter, 1).on_drop(|permit| drop(permit.refund().now()));
     let first = acquire();
     assert_eq!(used(&limiter), 1);
     drop(first);
@@ -118,31 +118,25 @@ fn refund_on_drop_refunds_unless_it_is_confirmed() {
 }
 
 #[test]
-fn other_stores_settle_in_a_task() {
+fn a_guard_settles_in_a_task_by_what_was_counted() {
     let limiter = Limiter::new("chat", policy!("10/1h"), Arc::new(SlowStore::default()));
-    let (send, spawned) = std::sync::mpsc::channel::<BoxFuture<'static, ()>>();
-    let acquire = || block_on(limiter.acquire("k").cost(8).permit().into_future()).unwrap().into_result().unwrap();
-    let refunds = || {
-        let send = send.clone();
-        acquire().refund_on_drop_with(move |refund| send.send(Box::pin(async { refund.await.unwrap() })).unwrap())
+    let (send, spawned) = std::sync::mpsc::channel::<BoxFuture<'static, bool>>();
+    let tokens = AtomicU64::new(0);
+    let acquire = || {
+        let permit = block_on(limiter.acquire("k").cost(8).permit()).unwrap().into_result().unwrap();
+        permit.on_drop(|permit| {
+            let (permit, used) = (permit.to_owned(), tokens.load(Ordering::Relaxed));
+            send.send(Box::pin(async move { permit.settle_or_record(used).await.unwrap().applied() })).unwrap();
+        })
     };
-    drop(refunds());
-    assert_eq!(used(&limiter), 8, "nothing has run the refund yet");
-    block_on(spawned.try_recv().unwrap());
-    assert_eq!(used(&limiter), 0);
-
-    let (tokens, send) = (Arc::new(AtomicU64::new(0)), send.clone());
-    let settle = move |settle: BoxFuture<'static, Result<Settled, Error>>| {
-        send.send(Box::pin(async { assert!(settle.await.unwrap().applied()) })).unwrap();
-    };
-    let guard = acquire().settle_on_drop(Arc::clone(&tokens), settle);
+    let guard = acquire();
     tokens.fetch_add(3, Ordering::Relaxed);
     drop(guard);
-    block_on(spawned.try_recv().unwrap());
+    assert_eq!(used(&limiter), 8, "nothing has run the settlement yet");
+    assert!(block_on(spawned.try_recv().unwrap()));
     assert_eq!(used(&limiter), 3);
-
     assert!(block_on(limiter.reset("k").into_future()).unwrap());
-    refunds().confirm();
+    acquire().confirm();
     assert!(spawned.try_recv().is_err());
     assert_eq!(used(&limiter), 8);
 }
@@ -172,6 +166,6 @@ fn a_permit_settles_at_the_given_time_of_its_acquire_or_later() {
     assert_eq!(seen(permit.settle_or_record(4).at(yesterday(59)).now()), (true, false, 4));
     // What is recorded instead of an expired entry stays in yesterday, too.
     assert_eq!(seen(permit.settle_or_record(3).at(yesterday(60)).now()), (false, true, 3));
-    let settled = permit.into_owned().settle_or_record(2).now().unwrap();
+    let settled = permit.to_owned().settle_or_record(2).now().unwrap();
     assert_eq!((settled.recorded(), settled.status().at(), settled.status().used()), (true, yesterday(60), 5));
 }

@@ -1,8 +1,8 @@
 //! A store that answers as one over a network does, or as a wrapper does.
 
 use std::future::poll_fn;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use async_trait::async_trait;

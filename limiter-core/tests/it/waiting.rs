@@ -85,10 +85,9 @@ fn an_acquire_at_a_given_time_or_denied_under_its_id_is_tried_once() {
     let limiter = Limiter::new("search", attempts, WithClock::new(ReferenceStore::new(), clock.clone()));
     let start = clock.now();
     assert!(limiter.acquire("k").now().unwrap().allowed());
-    assert!(!limiter.acquire("k").at(start).within(Duration::MAX).blocking().unwrap().allowed());
+    assert!(!block_on(limiter.acquire("k").at(start).within(Duration::MAX)).unwrap().allowed());
     // The first try is in the log under this id, so a second try would only repeat the verdict.
-    let denied = limiter.acquire("k").idempotency_key(7).within(Duration::MAX).blocking().unwrap();
-    assert!(!denied.allowed());
+    assert!(!block_on(limiter.acquire("k").idempotency_key(7).within(Duration::MAX)).unwrap().allowed());
     assert_eq!(clock.now().micros_since(start), 1_000_000);
 }
 
@@ -104,25 +103,6 @@ fn a_waiter_that_is_dropped_has_consumed_nothing() {
     }
     clock.advance(SECOND);
     assert_eq!((clock.sleepers(), limiter.status("k").now().unwrap().used()), (0, 0));
-}
-
-#[test]
-fn without_a_future_it_blocks_the_thread() {
-    let clock = MockClock::new();
-    let limiter = Limiter::new("search", policy!("1/1s"), WithClock::new(ReferenceStore::new(), clock.clone()));
-    assert!(limiter.acquire("k").now().unwrap().allowed());
-    thread::scope(|scope| {
-        let waiting = scope.spawn(|| limiter.acquire("k").within(SECOND).blocking().unwrap());
-        while clock.sleepers() == 0 {
-            thread::yield_now();
-        }
-        clock.advance(SECOND);
-        assert!(waiting.join().unwrap().allowed());
-    });
-    let real = Limiter::new("search", policy!("1/50ms"), ReferenceStore::new());
-    let start = Instant::now();
-    assert!((0..2).all(|_| real.acquire("k").within(20 * SECOND).blocking().unwrap().allowed()));
-    assert!(start.elapsed() >= Duration::from_millis(50));
 }
 
 #[test]
@@ -146,10 +126,9 @@ fn an_entry_ahead_of_the_clock_does_not_prolong_the_wait() {
     let limiter = limiter.with_timer(ThreadTimer::default());
     let ahead = Timestamp::try_from(SystemTime::now()).unwrap().saturating_add(3600 * SECOND);
     assert!(limiter.acquire("k").at(ahead).now().unwrap().allowed());
-    // Both end, although the log's time stands still for an hour.
+    // It ends, although the log's time stands still for an hour.
     assert!(!block_on(limiter.acquire("k").within(wait)).unwrap().allowed());
-    assert!(!limiter.acquire("k").within(wait).blocking().unwrap().allowed());
-    // So they do under a clock with a timer.
+    // So it does under a clock with a timer.
     let clock = MockClock::new().auto_advancing();
     let limiter = Limiter::new("n", policy!("1/90ms"), WithClock::new(ReferenceStore::new(), clock.clone()));
     assert!(limiter.acquire("k").at(clock.now().saturating_add(3600 * SECOND)).now().unwrap().allowed());

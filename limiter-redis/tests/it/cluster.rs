@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use limiter_core::request::AllOf;
 use limiter_core::store::{JointOp, LogKey, Op};
-use limiter_core::{Limit, Limiter, SharedStore, WindowStore, policy};
+use limiter_core::{Limit, Limiter, MAX_COST, SharedStore, WindowStore, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::{Cluster, Server};
 use testbed::{ClusterFault, ClusterScene, Scene, Subject, observe};
@@ -154,7 +154,7 @@ async fn a_lost_master_fails_its_own_slots_only(silent: bool) {
     };
     let keys: Vec<String> = ports.iter().map(|port| owned_by(*port)).collect();
     let store = RedisStore::connect(&cluster.url()).await.unwrap();
-    let limiter = Arc::new(search(Limit::meter(Duration::from_secs(600)).unwrap(), store));
+    let limiter = Arc::new(search(Limit::new(MAX_COST, Duration::from_secs(600)).unwrap(), store));
     let over = Arc::new(AtomicBool::new(false));
     for key in &keys {
         until("every node serves", async || limiter.record(key).await.is_ok()).await;

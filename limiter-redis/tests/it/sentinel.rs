@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use limiter_core::{Limit, policy};
+use limiter_core::{Limit, MAX_COST, policy};
 use limiter_redis::RedisStore;
 use limiter_testkit::server::Server;
 use tempfile::TempDir;
@@ -78,7 +78,7 @@ async fn after_a_failover_decisions_go_on_with_the_new_master() {
     assert_temporary(&RedisStore::connect(&format!("{url}other")).await.unwrap_err());
 
     let stores = [RedisStore::connect(&url).await.unwrap(), RedisStore::builder().connect_lazy(&url).unwrap()];
-    let limiters = stores.map(|store| Arc::new(search(Limit::meter(Duration::from_secs(600)).unwrap(), store)));
+    let limiters = stores.map(|store| Arc::new(search(Limit::new(MAX_COST, Duration::from_secs(600)).unwrap(), store)));
     let over = Arc::new(AtomicBool::new(false));
     let load = limiters.iter().cycle().take(16).map(|limiter| {
         let (limiter, over) = (limiter.clone(), over.clone());

@@ -92,6 +92,6 @@ fn a_waiting_acquire_waits_exactly_as_long_as_needed() {
     assert_eq!(impatient, (true, 2_000_000));
     let denied = at(block_on(limiter.acquire("key").within(SECOND / 2)).unwrap());
     assert_eq!(denied, (false, 2_000_000));
-    let blocking = at(limiter.acquire("key").within(SECOND).blocking().unwrap());
-    assert_eq!(blocking, (true, 3_000_000));
+    let patient = at(block_on(limiter.acquire("key").within(SECOND)).unwrap());
+    assert_eq!(patient, (true, 3_000_000));
 }
