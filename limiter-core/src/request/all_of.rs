@@ -10,14 +10,13 @@ use std::fmt;
 use std::future::{pending, poll_fn};
 use std::mem;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::future::{Either, MaybeDone, maybe_done, select};
 use smallvec::{SmallVec, smallvec};
 
 pub use self::background::Background;
-use self::calling::Calling;
+use self::calling::{Calling, Decided};
 pub use self::life::PartOutcome;
 pub use self::part::Part;
 use self::time_left::TimeLeft;
@@ -76,8 +75,10 @@ use crate::store::WindowStore;
 #[must_use = "nothing is asked until `decide` is called"]
 pub struct AllOf<'a, S: WindowStore + Clone = SharedStore> {
     parts: SmallVec<[Part<'a, S>; 2]>,
-    /// The calls that stores are answering, and those that were late.
-    callings: Vec<Calling>,
+    /// The calls that a store is answering.
+    calling: Option<Calling<S>>,
+    /// Those that were answered too late, or not yet.
+    late: Vec<Calling<S>>,
     background: Option<Background>,
     is_refundable: bool,
     /// A store could not make several calls as one.
@@ -89,8 +90,9 @@ pub struct AllOf<'a, S: WindowStore + Clone = SharedStore> {
 impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     /// Returns a decision over no limiters, which admits.
     pub fn new() -> Self {
-        let (parts, callings, background, time) = Default::default();
-        Self { parts, callings, background, is_refundable: false, one_by_one: false, defers_refunds: false, time }
+        let (parts, late, background, time) = Default::default();
+        let (is_refundable, one_by_one, defers_refunds) = (false, false, false);
+        Self { parts, calling: None, late, background, is_refundable, one_by_one, defers_refunds, time }
     }
 
     /// Gives all charges receipts, so that they can be settled, and refunds them on drop until [`confirm`](Self::confirm).
@@ -136,9 +138,9 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     /// Returns the same calls without what they borrow, so that they can move into a task.
     pub fn into_owned(mut self) -> AllOf<'static, S> {
         let parts = mem::take(&mut self.parts).into_iter().map(Part::into_owned).collect();
-        let (background, callings) = (self.background.take(), mem::take(&mut self.callings));
+        let (calling, late, background) = (self.calling.take(), mem::take(&mut self.late), self.background.take());
         let Self { is_refundable, one_by_one, defers_refunds, time, .. } = self;
-        AllOf { parts, callings, background, is_refundable, one_by_one, defers_refunds, time }
+        AllOf { parts, calling, late, background, is_refundable, one_by_one, defers_refunds, time }
     }
 
     /// Makes the calls. Returns `true` if none denies; otherwise all charges are refunded, unless that is
@@ -163,10 +165,15 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     /// Dropping the future and calling this again goes on where it stopped.
     pub async fn decide_with(&mut self, tolerate: impl Fn(&Error) -> bool, late: impl Future<Output = Error>) -> bool {
         let mut late = pin!(maybe_done(late));
-        while let Some(places) = self.next_calls() {
-            let calls = poll_fn(|context| self.poll_calls(&places, &tolerate, context));
-            if let Err(error) = in_time(calls, late.as_mut()).await {
-                self.fail(&places, error, &tolerate);
+        loop {
+            if self.calling.is_none() {
+                let Some(places) = self.next_calls() else { break };
+                self.start(places, &tolerate);
+            }
+            let Some(calling) = &mut self.calling else { continue };
+            let decided = in_time(poll_fn(|context| calling.poll(context)), late.as_mut()).await;
+            if let Some(calling) = self.calling.take() {
+                self.end(calling, decided, &tolerate);
             }
         }
         let denied = self.is_denied();
@@ -176,15 +183,11 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
         !denied
     }
 
-    /// Returns the places of the next calls: those that a store is answering, or those that go together. A group that is not all that
-    /// is left waits with its records and advisory calls.
+    /// Returns the places of the next calls, which go together. A group that is not all that is left waits with its records and
+    /// advisory calls.
     fn next_calls(&self) -> Option<SmallVec<[usize; 4]>> {
-        let is_left = |place: usize| self.parts.get(place).is_some_and(|part| !part.life.is_made());
-        let under_way = self.callings.iter().find(|calling| calling.asks.iter().all(|(place, _)| is_left(*place)));
-        if let Some(calling) = under_way {
-            return Some(calling.asks.iter().map(|(place, _)| *place).collect());
-        }
-        let mut left: SmallVec<[usize; 4]> = (0..self.parts.len()).filter(|place| is_left(*place)).collect();
+        let mut left: SmallVec<[usize; 4]> =
+            (0..self.parts.len()).filter(|place| !self.parts[*place].life.is_made()).collect();
         left.sort_by_key(|place| self.parts[*place].turn());
         let mut places: SmallVec<[usize; 4]> = smallvec![*left.first()?];
         let first = &self.parts[places[0]];
@@ -204,72 +207,50 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
         Some(places)
     }
 
-    /// Makes calls that go together, or one that goes alone.
-    fn poll_calls(
-        &mut self,
-        places: &[usize],
-        tolerate: &impl Fn(&Error) -> bool,
-        context: &mut Context<'_>,
-    ) -> Poll<()> {
-        let is_this = |calling: &Calling| calling.asks.iter().any(|(place, _)| places.contains(place));
-        let under_way = self.callings.iter().position(is_this);
-        let Some(under_way) = under_way.or_else(|| self.start(places, tolerate)) else { return Poll::Ready(()) };
-        let immediately = !mem::replace(&mut self.callings[under_way].has_waited, true);
-        let answer = ready!(self.callings[under_way].poll(context));
-        let calling = self.callings.remove(under_way);
-        match answer {
-            Ok(None) => self.one_by_one = true,
-            Ok(Some(decisions)) => {
-                for ((place, ask), decision) in calling.asks.into_iter().zip(decisions) {
-                    self.parts[place].note(ask, decision, immediately, tolerate);
-                }
+    /// Makes a call if its store decides without waiting. Otherwise the store begins to answer.
+    fn start(&mut self, places: SmallVec<[usize; 4]>, tolerate: &impl Fn(&Error) -> bool) {
+        let (is_denied, is_first) = (self.is_denied(), !self.parts.iter().any(|part| part.life.is_made()));
+        let (mut others, mut undecided) = (0, false);
+        for (place, part) in self.parts.iter().enumerate() {
+            if !part.life.is_made() && !places.contains(&place) {
+                (others, undecided) = (others + 1, undecided | part.may_deny());
             }
-            Err(error) => self.fail(places, error, tolerate),
         }
-        Poll::Ready(())
-    }
-
-    /// Starts calls. Returns the place of the [`Calling`]; `None` if no store has to answer.
-    fn start(&mut self, places: &[usize], tolerate: &impl Fn(&Error) -> bool) -> Option<usize> {
-        let (denied, is_refundable) = (self.is_denied(), self.is_refundable);
-        let several = self.parts.iter().any(|part| part.life.is_made());
-        let others =
-            self.parts.iter().enumerate().filter(|(place, part)| !part.life.is_made() && !places.contains(place));
-        let (others, undecided) =
-            others.fold((0, false), |(others, undecided), (_, part)| (others + 1, undecided | part.may_deny()));
-        // Whether the charge may have to be refunded or settled: if the store decides immediately, and otherwise, because a drop
-        // refunds the calls before this one alone.
-        let keep = |part: &Part<'_, S>| {
-            let may_refund = part.may_deny() && !part.keeps_charge;
-            let keep = is_refundable || (may_refund && undecided);
-            [keep, keep || (may_refund && several)]
-        };
+        let (is_refundable, may_refund) =
+            (self.is_refundable, |part: &Part<'_, S>| part.may_deny() && !part.keeps_charge);
         if let [place] = *places {
             let part = &mut self.parts[place];
-            let (ask, keep) = (part.asks(denied), keep(part));
-            if let Some(decision) = ask.call(&part.target, keep[0]).try_decide() {
-                part.note(ask, decision, true, tolerate);
-                return None;
-            }
-            let timeout = self.time.share(others + 1);
-            self.callings.push(Calling::one(part, (place, ask, keep[1]), timeout));
-            return Some(self.callings.len() - 1);
-        }
-        let mut calls = SmallVec::new();
-        for &place in places {
-            let part = &mut self.parts[place];
-            let (ask, keep) = (part.asks(denied), keep(part));
-            match ask.call(&part.target, false).op().checked().err() {
-                Some(error) => part.fail(error, tolerate),
-                None => calls.push((place, ask, keep[1])),
+            let ask = part.asks(is_denied, is_refundable || (may_refund(part) && undecided));
+            if let Some(decision) = ask.call(&part.target).try_decide() {
+                return part.note(ask, decision, true, tolerate);
             }
         }
-        if calls.len() < places.len() {
-            return None;
+        // While the store answers, a drop refunds these calls. If they are the only ones, their charge may stay.
+        let parts = places.iter().map(|place| {
+            let part = &self.parts[*place];
+            let ask = part.asks(is_denied, is_refundable || (may_refund(part) && (undecided || !is_first)));
+            // If one denied already, the others deny nothing.
+            Part { ask, is_advisory: is_denied || part.is_advisory, ..part.to_asked() }
+        });
+        let parts = parts.collect();
+        self.calling = Some(Calling::new(places, parts, self.time.share(others + 1)));
+    }
+
+    /// Notes what came of calls, or that it was too late.
+    fn end(&mut self, calling: Calling<S>, decided: Result<Decided<S>, Error>, tolerate: &impl Fn(&Error) -> bool) {
+        match decided {
+            Ok(Ok(None)) => self.one_by_one = true,
+            Ok(Ok(Some(decided))) => {
+                for (place, (asked, decision)) in calling.places.into_iter().zip(decided) {
+                    self.parts[place].note(asked.ask, decision, !calling.has_waited, tolerate);
+                }
+            }
+            Ok(Err(error)) => self.fail(&calling.places, error, tolerate),
+            Err(error) => {
+                self.fail(&calling.places, error, tolerate);
+                self.late.push(calling);
+            }
         }
-        let timeout = self.time.share(others + 1);
-        self.callings.push(Calling::several(&self.parts, calls, denied, timeout));
-        Some(self.callings.len() - 1)
     }
 
     /// Notes that calls failed, or only the one whose log the error is about: then the others were not made.
@@ -325,6 +306,7 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     /// and their calls are not made again.
     pub fn forget(&mut self) {
         self.parts.iter_mut().for_each(|part| part.life.forget());
+        self.late.drain(..).for_each(|calling| calling.abandon(self.background.as_ref()));
         self.one_by_one = false;
         self.time.restart();
     }
@@ -364,7 +346,7 @@ impl<S: WindowStore + Clone> Drop for AllOf<'_, S> {
     fn drop(&mut self) {
         if self.is_refundable || self.parts.iter().any(Part::may_deny) {
             let background = self.background.as_ref();
-            self.callings.drain(..).for_each(|calling| calling.abandon(&self.parts, background));
+            self.calling.take().into_iter().chain(self.late.drain(..)).for_each(|calling| calling.abandon(background));
             self.parts.iter_mut().for_each(|part| part.abandon(background));
         }
     }

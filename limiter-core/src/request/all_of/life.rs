@@ -8,7 +8,6 @@ use crate::op::{EntryId, Mode};
 use crate::request::call::Call;
 use crate::request::view::Target;
 use crate::status::Status;
-use crate::store::WindowStore;
 
 /// What came of one call.
 #[derive(Clone, Copy, Debug)]
@@ -30,17 +29,19 @@ pub(super) struct Ask {
     pub(super) cost: u64,
     pub(super) id: Option<EntryId>,
     pub(super) is_status: bool,
+    /// Whether the entry needs a receipt.
+    pub(super) keep: bool,
 }
 
 impl Ask {
-    pub(super) const STATUS: Self = Self { mode: Mode::Peek, cost: 1, id: None, is_status: true };
+    pub(super) const STATUS: Self = Self { mode: Mode::Peek, cost: 1, id: None, is_status: true, keep: false };
 
     pub(super) const fn of<S, B>(call: &Call<'_, S, B>) -> Self {
-        Self { mode: call.mode, cost: call.cost, id: call.id, is_status: call.is_status }
+        Self { mode: call.mode, cost: call.cost, id: call.id, is_status: call.is_status, keep: call.keep }
     }
 
-    pub(super) fn call<'c, S>(self, target: &'c Target<'_, S>, keep: bool) -> Call<'c, S, &'c [u8]> {
-        let Self { mode, cost, id, is_status } = self;
+    pub(super) fn call<'c, S>(self, target: &'c Target<'_, S>) -> Call<'c, S, &'c [u8]> {
+        let Self { mode, cost, id, is_status, keep } = self;
         Call { cost, id, is_status, keep: keep && mode != Mode::Peek, ..target.call(mode) }
     }
 
@@ -98,15 +99,5 @@ impl Life {
             charged @ Self::Charged { .. } => charged,
             _ => Self::Asked,
         };
-    }
-}
-
-/// Refunds a charge, unless the call repeats an earlier one: that one is not undone.
-pub(super) async fn refund<S: WindowStore>(ask: Ask, target: &Target<'_, S>, decision: &Decision) {
-    if decision.retry_after().is_none()
-        && !ask.repeats(decision)
-        && let Some(receipt) = decision.receipt()
-    {
-        let _ = target.settle(receipt, 0).await;
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 
 use super::background::{self, Background};
-use super::life::{Ask, Life, PartOutcome, refund};
+use super::life::{Ask, Life, PartOutcome};
 use crate::clock::BoxFuture;
 use crate::decision::Decision;
 use crate::error::Error;
@@ -167,9 +167,10 @@ impl<'a, S> Part<'a, S> {
         self.life = Life::Failed { error: Some(error), denies };
     }
 
-    /// Returns what the call asks of its store. `looks` if another one denied.
-    pub(super) fn asks(&self, looks: bool) -> Ask {
-        if looks && !self.keeps_charge { self.ask.look() } else { self.ask }
+    /// Returns what the call asks of its store. `looks` if another one denied; `keep` if the charge may be refunded or settled.
+    pub(super) fn asks(&self, looks: bool, keep: bool) -> Ask {
+        let ask = if looks && !self.keeps_charge { self.ask.look() } else { self.ask };
+        Ask { keep: keep || ask.keep, ..ask }
     }
 
     pub(super) fn log(&self) -> LogKey<'_> {
@@ -196,7 +197,7 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
     /// If the store fails.
     pub async fn reset(&mut self) -> Result<bool, Error> {
         let removed = self.target.limiter.reset(&self.target.key).await?;
-        self.life = Life::Uncharged(Ask::STATUS.call(&self.target, false).decide().await?.into_status());
+        self.life = Life::Uncharged(Ask::STATUS.call(&self.target).decide().await?.into_status());
         Ok(removed)
     }
 
@@ -216,14 +217,24 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
         }
     }
 
+    /// Refunds a charge, unless the call repeats an earlier one: that one is not undone.
+    pub(super) async fn undo(&self, decision: &Decision) {
+        if !self.keeps_charge
+            && !self.ask.repeats(decision)
+            && let Some(receipt) = decision.receipt()
+        {
+            let _ = self.target.settle(receipt, 0).await;
+        }
+    }
+
     /// Refunds what is charged.
     pub(super) fn abandon(&mut self, background: Option<&Background>) {
         let Life::Charged { decision, immediately } = mem::replace(&mut self.life, Life::Asked) else { return };
         if self.keeps_charge {
             return;
         }
-        let (ask, target) = (self.ask, self.target.to_owned());
-        let mut refund: BoxFuture<'static, ()> = Box::pin(async move { refund(ask, &target, &decision).await });
+        let asked = self.to_asked();
+        let mut refund: BoxFuture<'static, ()> = Box::pin(async move { asked.undo(&decision).await });
         // A store over a network may need a runtime, which a drop need not have.
         if !immediately || (&mut refund).now_or_never().is_none() {
             background::run(background, refund);
@@ -241,6 +252,12 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
 
     pub(super) fn into_owned(self) -> Part<'static, S> {
         Part { target: self.target.to_owned(), ..self }
+    }
+
+    /// Returns the same call, without its outcome and without what it borrows.
+    pub(super) fn to_asked(&self) -> Part<'static, S> {
+        let Self { ask, keeps_charge, is_advisory, .. } = *self;
+        Part { target: self.target.to_owned(), ask, keeps_charge, is_advisory, life: Life::Asked }
     }
 }
 
