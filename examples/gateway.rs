@@ -31,7 +31,7 @@ use exact_limiter::wrappers::Stack;
 use exact_limiter::wrappers::observe::{Metrics, ObservedStore};
 use exact_limiter::{AllOf, Error, Limiter, MemoryStore, Policy, RedisStore, SharedStore, Status};
 use futures::{Stream, StreamExt, stream};
-use limiter_tower::key::{self, Header, PeerAddress};
+use limiter_tower::key::{self, ClientAddress, Header};
 use limiter_tower::{
     ActualCost, Charge, Charges, HeaderName, LimitLayer, MissingKey, Refusal, Rule, StatusCode, StoreFailure,
 };
@@ -84,7 +84,7 @@ fn routes(limits: Limits, store: &SharedStore) -> Result<Router> {
     let account = Header::new(HeaderName::from_static("x-account"));
     let account = Rule::new(limiter("account", limits.account), account, unknown())
         .settle(|response| if response.status().is_success() { ActualCost::Reset } else { ActualCost::AsCharged });
-    let address = Rule::new(limiter("address", limits.address), PeerAddress::new(), unknown()).keep_charge();
+    let address = Rule::new(limiter("address", limits.address), ClientAddress::peer(), unknown()).keep_charge();
     let login_layer = LimitLayer::new([account, address], failure());
 
     // Each customer brings a policy. The limiter's own keeps what any of them counts.

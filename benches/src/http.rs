@@ -13,7 +13,7 @@ use futures::executor::block_on;
 use http::{Request, StatusCode};
 use limiter_core::{Limit, Limiter};
 use limiter_memory::MemoryStore;
-use limiter_tower::key::PeerAddress;
+use limiter_tower::key::ClientAddress;
 use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
 use serde::Deserialize;
 use tower::{Service, ServiceExt};
@@ -73,7 +73,7 @@ fn app() -> Router {
 fn limiter(limit: Limit) -> LimitLayer {
     let limiter = Limiter::new("http", limit, MemoryStore::new());
     let missing = MissingKey::Reject(StatusCode::INTERNAL_SERVER_ERROR);
-    LimitLayer::new([Rule::new(limiter, PeerAddress::new(), missing)], StoreFailure::Open)
+    LimitLayer::new([Rule::new(limiter, ClientAddress::peer(), missing)], StoreFailure::Open)
 }
 
 fn governed(limit: Limit) -> Router {

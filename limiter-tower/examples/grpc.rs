@@ -9,7 +9,7 @@ use std::time::Duration;
 use exact_limiter::store::WindowStore;
 use exact_limiter::{Limiter, MemoryStore, policy};
 use http::StatusCode;
-use limiter_tower::key::PeerAddress;
+use limiter_tower::key::ClientAddress;
 use limiter_tower::{GrpcStatus, LimitLayer, MissingKey, Rule, StoreFailure};
 use tokio::net::TcpListener;
 use tonic::transport::Server;
@@ -17,7 +17,7 @@ use tonic::transport::server::TcpIncoming;
 
 fn layer(store: impl WindowStore) -> LimitLayer<GrpcStatus> {
     let limiter = Limiter::new("health", policy!("3/10s"), store);
-    let rule = Rule::new(limiter, PeerAddress::new(), MissingKey::Reject(StatusCode::BAD_REQUEST));
+    let rule = Rule::new(limiter, ClientAddress::peer(), MissingKey::Reject(StatusCode::BAD_REQUEST));
     let closed = StoreFailure::Closed { retry_after: Duration::from_secs(1) };
     LimitLayer::builder([rule], closed).respond_with(GrpcStatus).build()
 }

@@ -208,20 +208,16 @@ impl RateLimitHeaders {
     fn remaining<'a>(&self, seen: &(impl Iterator<Item = Seen<'a>> + Clone)) -> List {
         let mut list = List::default();
         for Seen { names, status, .. } in seen.clone() {
-            self.remaining_items(&mut list, &names.heads, status);
+            // A status answers for its only limit without making a list of all.
+            if let [head] = &names.heads[..] {
+                self.remaining_item(&mut list, head, status.remaining(), status.used(), status.refill_after());
+                continue;
+            }
+            for (head, limit) in names.heads.iter().zip(&status.limits()) {
+                self.remaining_item(&mut list, head, limit.remaining(), limit.used(), limit.refill_after());
+            }
         }
         list
-    }
-
-    fn remaining_items(&self, out: &mut List, heads: &[String], status: &Status) {
-        // A status answers for its only limit without making a list of all.
-        if let [head] = heads {
-            self.remaining_item(out, head, status.remaining(), status.used(), status.refill_after());
-            return;
-        }
-        for (head, limit) in heads.iter().zip(&status.limits()) {
-            self.remaining_item(out, head, limit.remaining(), limit.used(), limit.refill_after());
-        }
     }
 
     fn remaining_item(&self, out: &mut List, head: &str, remaining: u64, used: u64, refill_after: Duration) {

@@ -2,21 +2,20 @@
 //!
 //! | extractor | key |
 //! |---|---|
-//! | [`PeerAddress`] | the address of the connection |
-//! | [`ClientAddress`] | the client's address behind trusted proxies |
+//! | [`ClientAddress`] | the client's address: that of the connection, or behind trusted proxies |
 //! | [`Header`] | the value of a header field, such as an API key |
-//! | [`Extension`] | a value that an earlier middleware left, such as the signed-in customer |
-//! | [`Method`], [`Path`], [`Host`], `MatchedPath` (feature `axum`) | that part of the request |
+//! | [`Extension`] | a value that an earlier middleware left, such as the signed-in customer or the route of axum's router |
 //! | [`Constant`] | one key for all requests |
 //! | a tuple of two to four extractors | their keys, separated by `,` and escaped |
 //! | [`a.or(b)`](RequestKey::or) | the first that finds a key |
-//! | a closure | the value that it returns |
+//! | a closure | the value that it returns, such as the path, the method or the host of a [`RequestHead`](crate::RequestHead) |
 //!
 //! ```
 //! use limiter_tower::RequestHead;
-//! use limiter_tower::key::{Header, Method, RequestKey};
+//! use limiter_tower::key::{Header, RequestKey};
 //!
-//! let key = (Method, Header::new(http::HeaderName::from_static("x-api-key")));
+//! let method = |head: &RequestHead<'_>| Some(head.method().to_string());
+//! let key = (method, Header::new(http::HeaderName::from_static("x-api-key")));
 //! let request = http::Request::get("/").header("x-api-key", "k7").body(()).unwrap();
 //! assert_eq!(key.key(&RequestHead::from(&request)).unwrap().as_ref(), b"GET,k7");
 //! ```
@@ -28,9 +27,7 @@ mod node;
 mod request;
 mod trust;
 
-pub use self::address::{ClientAddress, Peer, PeerAddress};
+pub use self::address::{ClientAddress, Peer};
 pub use self::extract::{Constant, RequestKey};
-#[cfg(feature = "axum")]
-pub use self::request::MatchedPath;
-pub use self::request::{Extension, Header, Host, Method, Path};
+pub use self::request::{Extension, Header};
 pub use self::trust::Trust;

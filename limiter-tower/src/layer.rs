@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tower_layer::Layer;
 
 use crate::builder::LayerBuilder;
-use crate::failure::StoreFailure;
+use crate::refusal::StoreFailure;
 use crate::respond::Problem;
 use crate::rule::Rule;
 use crate::rules::Rules;
@@ -28,11 +28,11 @@ use crate::service::LimitService;
 /// use axum::{Router, routing::get};
 /// use http::StatusCode;
 /// use exact_limiter::{Limiter, MemoryStore, policy};
-/// use limiter_tower::key::PeerAddress;
+/// use limiter_tower::key::ClientAddress;
 /// use limiter_tower::{LimitLayer, MissingKey, Rule, StoreFailure};
 ///
 /// let search = Limiter::new("search", policy!("5/10s, 100/1h"), MemoryStore::new());
-/// let rule = Rule::new(search, PeerAddress::new(), MissingKey::Reject(StatusCode::BAD_REQUEST));
+/// let rule = Rule::new(search, ClientAddress::peer(), MissingKey::Reject(StatusCode::BAD_REQUEST));
 /// let closed = StoreFailure::Closed { retry_after: Duration::from_secs(1) };
 /// let app: Router = Router::new().route("/", get(|| async { "hello" })).layer(LimitLayer::new([rule], closed));
 /// ```

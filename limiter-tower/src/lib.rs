@@ -11,7 +11,6 @@
 
 mod builder;
 mod charges;
-mod failure;
 #[cfg(feature = "tonic")]
 mod grpc;
 mod head;
@@ -32,14 +31,13 @@ pub use http::{HeaderMap, HeaderName, StatusCode};
 
 pub use builder::LayerBuilder;
 pub use charges::{Charges, ChargesGuard};
-pub use failure::StoreFailure;
 #[cfg(feature = "tonic")]
 pub use grpc::GrpcStatus;
 pub use head::{RequestHead, ResponseHead};
 pub use headers::{HeaderFormat, Names, RateLimitHeaders, ResetForm};
 pub use layer::LimitLayer;
 pub use observation::{Observation, RuleOutcome};
-pub use refusal::{Cause, Refusal};
+pub use refusal::{Cause, Refusal, StoreFailure};
 pub use respond::{Problem, Respond};
 pub use rule::{ActualCost, Charge, MissingKey, Rule};
 pub use service::{LimitFuture, LimitService};

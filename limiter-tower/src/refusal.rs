@@ -8,8 +8,21 @@ use limiter_core::{AllOf, Decision, Error, ErrorKind, Limiter, WindowStore, ceil
 
 use crate::headers::{Names, RateLimitHeaders, Values};
 
-/// How long a client is asked to wait after a failure of the store that nobody chose a wait for.
+/// How long a client is asked to wait at least after a failure of the store.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
+
+/// The choice for requests when a rule's store fails or does not answer in time. Every layer requires it. For two choices, use two
+/// layers.
+#[derive(Clone, Copy, Debug)]
+pub enum StoreFailure {
+    /// Fail open: the rule that failed does not apply to the request. All other rules do.
+    Open,
+    /// Fail closed: 503 with `Retry-After`, and no other rule charges the request.
+    Closed {
+        /// How long the client is asked to wait, rounded up to whole seconds, at least 1 s.
+        retry_after: Duration,
+    },
+}
 
 /// Why a request is refused.
 #[derive(Debug)]
@@ -38,7 +51,7 @@ pub struct Refusal {
 /// Fails closed: 503 with `Retry-After: 1`, or 413 for a cost that exceeds a limit.
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        Self::of_calls(Vec::new(), None, vec![error], |_| PAUSE)
+        Self::of_calls(Vec::new(), None, vec![error], PAUSE)
     }
 }
 
@@ -47,12 +60,12 @@ impl Refusal {
         Self { cause, retry_after, violated, fields: Values::default() }
     }
 
-    /// Returns the refusal of calls of which one denies or failed. `pause` returns how long to wait after an error of a store.
+    /// Returns the refusal of calls of which one denies or failed. `pause` is how long to wait after an error of a store.
     pub(crate) fn of_calls(
         violated: Vec<String>,
         retry_after: Option<Duration>,
         errors: Vec<Error>,
-        pause: impl Fn(&Error) -> Duration,
+        pause: Duration,
     ) -> Self {
         // Nothing else matters to a request that can never fit.
         if errors.iter().any(|error| error.kind() == ErrorKind::CostExceedsLimit) {
@@ -61,7 +74,6 @@ impl Refusal {
         let Some(error) = errors.into_iter().next() else {
             return Self::new(Cause::Denied, retry_after, violated);
         };
-        let pause = pause(&error);
         Self::new(Cause::StoreFailed(error), Some(pause), Vec::new())
     }
 
@@ -110,7 +122,7 @@ impl Refusal {
             _ => None,
         });
         let violated = denying.flat_map(|(names, part)| names.violated_by(part)).collect();
-        let refusal = Self::of_calls(violated, all.retry_after(), errors.collect(), |_| PAUSE);
+        let refusal = Self::of_calls(violated, all.retry_after(), errors.collect(), PAUSE);
         let fields = RateLimitHeaders::default().of_calls(calls.iter().map(|(names, part)| (names, *part)));
         Self { fields, ..refusal }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::StatusCode;
-use limiter_core::{Key, KeyBuf, Limiter, Policy, WindowStore};
+use limiter_core::{Limiter, Policy, WindowStore};
 
 use crate::head::{RequestHead, ResponseHead};
 use crate::key::RequestKey;
@@ -14,12 +14,12 @@ use crate::key::RequestKey;
 /// ```
 /// use http::StatusCode;
 /// use exact_limiter::{Limiter, MemoryStore, policy};
-/// use limiter_tower::key::PeerAddress;
+/// use limiter_tower::key::ClientAddress;
 /// use limiter_tower::{ActualCost, MissingKey, Rule};
 ///
 /// // Only failed logins count: each login is charged, and refunded if it succeeds.
 /// let login = Limiter::new("login", policy!("3/1m"), MemoryStore::new());
-/// let rule = Rule::new(login, PeerAddress::new(), MissingKey::Reject(StatusCode::BAD_REQUEST))
+/// let rule = Rule::new(login, ClientAddress::peer(), MissingKey::Reject(StatusCode::BAD_REQUEST))
 ///     .settle(|response| if response.status().is_success() { ActualCost::Nothing } else { ActualCost::AsCharged });
 /// # let _ = rule;
 /// ```
@@ -41,23 +41,14 @@ pub(crate) type ChargeHook = Box<dyn Fn(&RequestHead<'_>) -> Charge + Send + Syn
 pub(crate) type SettleHook = Box<dyn Fn(&ResponseHead<'_>) -> ActualCost + Send + Sync>;
 type Exempt = Box<dyn Fn(&RequestHead<'_>) -> bool + Send + Sync>;
 
-/// The choice for requests for which a rule finds no key.
-#[derive(Clone, Debug)]
+/// The choice for requests for which a rule finds no key. If all such requests are to share one, let the key
+/// [fall back](crate::key::RequestKey::or) to a [`Constant`](crate::key::Constant).
+#[derive(Clone, Copy, Debug)]
 pub enum MissingKey {
     /// The request is refused with this status, and no rule charges it.
     Reject(StatusCode),
     /// The rule does not apply to the request.
     Skip,
-    /// All such requests share this key.
-    Share(KeyBuf),
-}
-
-impl MissingKey {
-    /// Returns [`Share`](Self::Share) with this key.
-    #[must_use]
-    pub fn share(key: impl Key) -> Self {
-        Self::Share(KeyBuf::from(key.to_key().as_ref()))
-    }
 }
 
 /// The charge for a request.
@@ -153,13 +144,13 @@ impl Rule {
     ///
     /// ```
     /// # use exact_limiter::{Limiter, MemoryStore, policy};
-    /// # use limiter_tower::key::{Header, PeerAddress};
+    /// # use limiter_tower::key::{Header, ClientAddress};
     /// # use limiter_tower::{MissingKey, Rule};
     /// # let store = std::sync::Arc::new(MemoryStore::new());
     /// let account = Header::new(http::HeaderName::from_static("x-account"));
     /// let rules = [
     ///     Rule::new(Limiter::new("account", policy!("5/15m"), store.clone()), account, MissingKey::Skip),
-    ///     Rule::new(Limiter::new("address", policy!("50/15m"), store), PeerAddress::new(), MissingKey::Skip).keep_charge(),
+    ///     Rule::new(Limiter::new("address", policy!("50/15m"), store), ClientAddress::peer(), MissingKey::Skip).keep_charge(),
     /// ];
     /// # let _ = rules;
     /// ```
@@ -196,14 +187,14 @@ impl Rule {
     ///
     /// ```
     /// # use exact_limiter::{Limiter, MemoryStore, policy};
-    /// # use limiter_tower::key::PeerAddress;
+    /// # use limiter_tower::key::ClientAddress;
     /// # use limiter_tower::{MissingKey, Rule};
     /// # let store = std::sync::Arc::new(MemoryStore::new());
     /// let enforced = Limiter::new("search", policy!("5/10s"), store.clone());
     /// let candidate = Limiter::new("search candidate", policy!("20/1m"), store);
     /// let rules = [
-    ///     Rule::new(enforced, PeerAddress::new(), MissingKey::Skip),
-    ///     Rule::new(candidate, PeerAddress::new(), MissingKey::Skip).shadow(),
+    ///     Rule::new(enforced, ClientAddress::peer(), MissingKey::Skip),
+    ///     Rule::new(candidate, ClientAddress::peer(), MissingKey::Skip).shadow(),
     /// ];
     /// # let _ = rules;
     /// ```

@@ -12,11 +12,10 @@ use limiter_core::request::{Background, Part, PartOutcome};
 use limiter_core::{Error, ErrorKind, Timer};
 
 use crate::charges::Charges;
-use crate::failure::StoreFailure;
 use crate::head::{RequestHead, ResponseHead};
 use crate::headers::Policies;
 use crate::observation::Observation;
-use crate::refusal::{Cause, PAUSE, Refusal};
+use crate::refusal::{Cause, PAUSE, Refusal, StoreFailure};
 use crate::rule::{ActualCost, Rule};
 use crate::rulings::{Applied, Rulings};
 
@@ -85,7 +84,7 @@ impl Rules {
 
     /// Whether the layer fails open after this error of a store.
     fn tolerates(&self, error: &Error) -> bool {
-        error.kind() != ErrorKind::CostExceedsLimit && self.failure.closes(error).is_none()
+        error.kind() != ErrorKind::CostExceedsLimit && matches!(self.failure, StoreFailure::Open)
     }
 
     /// Finds the keys and charges of a request.
@@ -161,7 +160,10 @@ impl Rules {
         let violated = self.policies.violated(&self.list, rulings);
         let retry_after = rulings.together.retry_after();
         let errors: Vec<Error> = std::iter::from_fn(|| rulings.together.take_error()).collect();
-        let pause = |error: &Error| self.failure.closes(error).unwrap_or(PAUSE);
+        let pause = match self.failure {
+            StoreFailure::Closed { retry_after } => retry_after.max(PAUSE),
+            StoreFailure::Open => PAUSE,
+        };
         Refusal::of_calls(violated, retry_after, errors, pause)
     }
 

@@ -97,12 +97,10 @@ fn call<'a>(rule: &'a Rule, head: &RequestHead<'_>) -> Result<Part<'a, SharedSto
     if rule.exempt.as_ref().is_some_and(|exempt| exempt(head)) {
         return Err(Applied::Skipped);
     }
-    let key = match (rule.key.key(head), &rule.missing_key) {
-        (Some(key), _) => key,
-        (None, MissingKey::Share(key)) => key.clone(),
-        (None, MissingKey::Reject(status)) => return Err(Applied::Rejected(*status)),
-        (None, MissingKey::Skip) => return Err(Applied::Skipped),
-    };
+    let key = rule.key.key(head).ok_or(match rule.missing_key {
+        MissingKey::Reject(status) => Applied::Rejected(status),
+        MissingKey::Skip => Applied::Skipped,
+    })?;
     let charge = rule.charge.as_ref().map_or(Charge::units(1), |charge| charge(head));
     let mut part: Part<'_, _> = match charge.cost {
         0 => rule.limiter.status(&key).into(),

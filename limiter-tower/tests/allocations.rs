@@ -9,7 +9,7 @@ use exact_limiter::MemoryStore;
 use futures::executor::block_on;
 use http::{Request, Response, StatusCode};
 use limiter_core::{Limiter, policy};
-use limiter_tower::key::{ClientAddress, Constant, Header, Method, Peer, PeerAddress, RequestKey, Trust};
+use limiter_tower::key::{ClientAddress, Constant, Header, Peer, RequestKey, Trust};
 use limiter_tower::{Charge, LimitLayer, MissingKey, RateLimitHeaders, ResetForm, Rule, StoreFailure};
 use tower::{Layer, Service};
 
@@ -46,11 +46,12 @@ fn rule(key: impl RequestKey) -> Rule {
 
 #[test]
 fn only_header_values_are_allocated() {
-    let peer = || rule(PeerAddress::new());
+    let peer = || rule(ClientAddress::peer());
     // `RateLimit-Policy` is shared by all responses, so `RateLimit` is the one value.
     assert_eq!(added(&LimitLayer::new([peer()], CLOSED)), 1);
     assert_eq!(added(&LimitLayer::builder([peer()], CLOSED).headers(RateLimitHeaders::none()).build()), 0);
-    let combined = (Method, Header::new(http::HeaderName::from_static("x-api-key")).or(PeerAddress::new()));
+    let combined =
+        (Constant::new("api"), Header::new(http::HeaderName::from_static("x-api-key")).or(ClientAddress::peer()));
     assert_eq!(added(&LimitLayer::new([rule(combined)], CLOSED)), 1);
     let proxied = rule(ClientAddress::x_forwarded_for(Trust::Hops(1))).charge(|_| Charge::units(3));
     assert_eq!(added(&LimitLayer::new([proxied], CLOSED)), 1);

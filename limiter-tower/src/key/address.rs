@@ -18,57 +18,6 @@ use crate::head::RequestHead;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
-/// The address of the connection: the client's, if no proxy is in front.
-///
-/// Found in axum's `ConnectInfo<SocketAddr>` (feature `axum`; serve with
-/// `into_make_service_with_connect_info::<SocketAddr>()`), else in tonic's `TcpConnectInfo` (feature `tonic`), else in
-/// [`Peer`]. A request with none of them has no key. An IPv4-mapped IPv6 address is the IPv4 address.
-///
-/// ```
-/// use limiter_tower::RequestHead;
-/// use limiter_tower::key::{Peer, PeerAddress, RequestKey};
-///
-/// let mut request = http::Request::new(());
-/// request.extensions_mut().insert(Peer("[2001:db8::7]:4711".parse().unwrap()));
-/// let key = PeerAddress::new().key(&RequestHead::from(&request)).unwrap();
-/// assert_eq!(key.as_ref(), b"2001:db8::/64");
-/// ```
-#[derive(Clone, Copy, Debug)]
-pub struct PeerAddress {
-    ipv6_prefix: u8,
-}
-
-impl PeerAddress {
-    /// Returns the extractor.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self { ipv6_prefix: IPV6_PREFIX }
-    }
-
-    /// Sets how many leading bits of an IPv6 address are the key. Default: 64, because one client controls at least a /64.
-    #[must_use]
-    pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
-        self.ipv6_prefix = bits;
-        self
-    }
-}
-
-impl Default for PeerAddress {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl RequestKey for PeerAddress {
-    fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
-        peer(head).map(|address| self::key(address, self.ipv6_prefix))
-    }
-
-    fn kind(&self) -> &'static str {
-        "address"
-    }
-}
-
 /// Returns the address of the connection; an IPv4-mapped one as IPv4.
 fn peer(head: &RequestHead<'_>) -> Option<IpAddr> {
     let extensions = head.extensions();
@@ -83,7 +32,8 @@ fn peer(head: &RequestHead<'_>) -> Option<IpAddr> {
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The client's address behind proxies that are [trusted](Trust), from `X-Forwarded-For` or `Forwarded` (RFC 7239).
+/// The client's address: that of the connection, or behind proxies that are [trusted](Trust), from `X-Forwarded-For` or `Forwarded`
+/// (RFC 7239).
 ///
 /// Several lines of the field are one list, in their order. Each line is read from the right, so a client cannot change how the
 /// proxies' entries are read. Empty entries do not count. An entry may have a port, brackets, quotes and a zone, which are
@@ -94,7 +44,11 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 ///
 /// ```
 /// use limiter_tower::RequestHead;
-/// use limiter_tower::key::{ClientAddress, RequestKey, Trust};
+/// use limiter_tower::key::{ClientAddress, Peer, RequestKey, Trust};
+///
+/// let mut request = http::Request::new(());
+/// request.extensions_mut().insert(Peer("[2001:db8::7]:4711".parse().unwrap()));
+/// assert_eq!(ClientAddress::peer().key(&RequestHead::from(&request)).unwrap().as_ref(), b"2001:db8::/64");
 ///
 /// let key = ClientAddress::x_forwarded_for(Trust::Hops(1));
 /// let request = http::Request::get("/").header("x-forwarded-for", "1.1.1.1, 203.0.113.7").body(()).unwrap();
@@ -115,6 +69,16 @@ enum Field {
 }
 
 impl ClientAddress {
+    /// Returns the extractor of the connection's address: the client's, if no proxy is in front.
+    ///
+    /// Found in axum's `ConnectInfo<SocketAddr>` (feature `axum`; serve with
+    /// `into_make_service_with_connect_info::<SocketAddr>()`), else in tonic's `TcpConnectInfo` (feature `tonic`), else in
+    /// [`Peer`]. A request with none of them has no key.
+    #[must_use]
+    pub const fn peer() -> Self {
+        Self::x_forwarded_for(Trust::Hops(0))
+    }
+
     /// Returns the extractor that reads `X-Forwarded-For`.
     #[must_use]
     pub const fn x_forwarded_for(trust: Trust) -> Self {

@@ -9,13 +9,13 @@ use limiter_core::{Key, KeyBuf};
 use super::extract::RequestKey;
 use crate::head::RequestHead;
 
-/// The longest value that is a key by default, in bytes.
+/// The longest value that is a key, in bytes: a store must not hold megabytes of invented keys.
 const MAX_LEN: usize = 256;
 
 /// The value of a header field: an API key.
 ///
-/// A request without the field, with an empty value, with the field on several lines, or with a value of more than
-/// [`max_len`](Self::max_len) bytes has no key. The key is the value as it came, byte by byte.
+/// A request without the field, with an empty value, with the field on several lines, or with a value of more than 256 bytes has no
+/// key. The key is the value as it came, byte by byte.
 ///
 /// A client chooses its header fields, and can escape the limit with a new API key for each request. Reject unknown API keys in
 /// an outer layer, or use an [`Extension`](crate::key::Extension) for the customer.
@@ -29,41 +29,33 @@ const MAX_LEN: usize = 256;
 /// assert_eq!(key.key(&RequestHead::from(&request)).unwrap().as_ref(), b"k7");
 /// ```
 #[derive(Clone, Debug)]
-pub struct Header {
-    name: HeaderName,
-    max_len: usize,
-}
+pub struct Header(HeaderName);
 
 impl Header {
     /// Returns an extractor of the field `name`.
     #[must_use]
     pub const fn new(name: HeaderName) -> Self {
-        Self { name, max_len: MAX_LEN }
-    }
-
-    /// Sets the longest value that is a key, in bytes. Default: 256, so that a store holds no megabytes of invented keys.
-    #[must_use]
-    pub const fn max_len(mut self, bytes: usize) -> Self {
-        self.max_len = bytes;
-        self
+        Self(name)
     }
 }
 
 impl RequestKey for Header {
     fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf> {
-        let mut lines = head.headers().get_all(&self.name).iter();
+        let mut lines = head.headers().get_all(&self.0).iter();
         let value = lines.next()?.as_bytes();
-        (lines.next().is_none() && !value.is_empty() && value.len() <= self.max_len).then(|| KeyBuf::from(value))
+        (lines.next().is_none() && !value.is_empty() && value.len() <= MAX_LEN).then(|| KeyBuf::from(value))
     }
 
     fn kind(&self) -> &str {
-        self.name.as_str()
+        self.0.as_str()
     }
 }
 
 /// A key from an extension of the request: the customer that an authentication layer left there.
 ///
-/// This is the safest key for signed-in users: unlike a header field, a client cannot invent it.
+/// This is the safest key for signed-in users: unlike a header field, a client cannot invent it. The route of axum's router is an
+/// extension, too, if the layer is added with `Router::layer` or `route_layer`:
+/// `Extension::new(|route: &axum::extract::MatchedPath| route.as_str().to_owned())`.
 ///
 /// ```
 /// use limiter_tower::RequestHead;
@@ -117,42 +109,4 @@ impl<T, F> fmt::Debug for Extension<T, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Extension").finish_non_exhaustive()
     }
-}
-
-/// Defines extractors without options: their kind, and how they find the key.
-macro_rules! extractors {
-    ($($(#[$attribute:meta])* $name:ident: $kind:literal, |$head:ident| $key:expr;)*) => {$(
-        $(#[$attribute])*
-        #[derive(Clone, Copy, Debug, Default)]
-        pub struct $name;
-
-        $(#[$attribute])*
-        impl RequestKey for $name {
-            fn key(&self, $head: &RequestHead<'_>) -> Option<KeyBuf> {
-                $key
-            }
-
-            fn kind(&self) -> &'static str {
-                $kind
-            }
-        }
-    )*};
-}
-
-extractors! {
-    /// The method: `GET`.
-    Method: "method", |head| Some(head.method().as_str().as_bytes().into());
-
-    /// The path: `/customers/7`. A client can invent any number of paths, and each one is a separate key. Prefer `MatchedPath`
-    /// where there is a router.
-    Path: "path", |head| Some(head.path().as_bytes().into());
-
-    /// The host as the client wrote it, in lower case: [`RequestHead::host`].
-    Host: "host", |head| Some(head.host()?.to_ascii_lowercase().as_bytes().into());
-
-    /// The route that axum's router matched: `/customers/{id}`. A request that matched none has no key.
-    ///
-    /// The layer must be added with `Router::layer` or `route_layer`, so that it runs after the match.
-    #[cfg(feature = "axum")]
-    MatchedPath: "route", |head| Some(head.extensions().get::<axum::extract::MatchedPath>()?.as_str().as_bytes().into());
 }

@@ -19,7 +19,7 @@ pub enum Trust {
     ///
     /// A request with fewer entries did not come through all proxies and has no key.
     Hops(usize),
-    /// Trusts proxies in these networks. The client is the first address outside of them, from the peer to the left. If all
+    /// Trusts proxies in these networks: `Trust::Networks(["10.0.0.0/8".parse()?].into())`. The client is the first address outside of them, from the peer to the left. If all
     /// addresses are inside, it is the leftmost.
     ///
     /// An entry that is no address (`unknown`, `_hidden`, malformed) ends the search without a key, and so do more than 32
@@ -28,12 +28,6 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// Returns trust in the proxies of these networks: `Trust::networks(["10.0.0.0/8".parse()?])`.
-    #[must_use]
-    pub fn networks(networks: impl IntoIterator<Item = IpNet>) -> Self {
-        Self::Networks(networks.into_iter().collect())
-    }
-
     /// Returns the client's address, given the peer's and the entries of the list from the right.
     pub(super) fn client(
         &self,

@@ -1,28 +1,19 @@
 //! Charges of requests whose client or whose store failed before the decision.
 
-use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get as on_get;
 use futures::FutureExt;
-use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, async_trait};
-use limiter_core::{Decision, Error, Limiter, Policy, SharedStore, WindowStore, policy};
-use limiter_tower::key::Constant;
-use limiter_tower::{LimitLayer, Rule};
+use limiter_core::{Limiter, Policy, policy};
+use limiter_tower::LimitLayer;
 
-use crate::common::{CLOSED, Does, REJECT, Server, eventually, get, hello, remote, store};
+use crate::common::{CLOSED, Does, Server, eventually, get, hello, remote, shared, store, used};
 
 const POLICY: Policy = policy!("1000/1h");
 
 fn limited(limiters: [&Limiter; 2]) -> Router {
-    let rules = limiters.map(|limiter| Rule::new(limiter.clone(), Constant::new("all"), REJECT));
-    hello(LimitLayer::new(rules, CLOSED))
-}
-
-async fn used(limiter: &Limiter) -> u64 {
-    limiter.status("all").await.unwrap().used()
+    hello(LimitLayer::new(limiters.map(shared), CLOSED))
 }
 
 /// With a paused clock, a sleep ends when all tasks have done what they can.
@@ -45,8 +36,8 @@ async fn a_client_that_resets_its_streams_uses_up_no_shared_rule() {
     const STREAMS: usize = 200;
     let (shared_store, shared) = remote("limit", POLICY);
     let own = Limiter::new("own", policy!("1/1h"), store().0);
-    assert!(own.acquire("all").await.unwrap().allowed());
-    let server = Server::start_http2(limited([&shared, &own])).await;
+    assert!(own.acquire("k").await.unwrap().allowed());
+    let server = Server::start(limited([&shared, &own]), true).await;
     shared_store.rule(|verb, _| if verb == "settle" { Does::Hold } else { Does::Answer });
     let mut requests = tokio::task::JoinSet::new();
     for _ in 0..STREAMS {
@@ -61,35 +52,13 @@ async fn a_client_that_resets_its_streams_uses_up_no_shared_rule() {
     eventually(async || used(&shared).await == 0).await;
 }
 
-/// Decides without waiting, and waits to settle: like a cache or a fallback in front of a network.
-#[derive(Debug)]
-struct SettlesLater(SharedStore);
-
-#[async_trait]
-impl WindowStore for SettlesLater {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        self.0.apply(op).await
-    }
-
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        tokio::task::yield_now().await;
-        self.0.settle(settlement).await
-    }
-
-    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.0.reset(log).await
-    }
-
-    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        self.0.try_decide(op, otherwise)
-    }
-}
-
 #[tokio::test]
 async fn a_refund_that_waits_goes_on_after_its_request_was_dropped() {
-    let limiter: Limiter = Limiter::new("limit", POLICY, Arc::new(SettlesLater(store().0)));
-    let rule = Rule::new(limiter.clone(), Constant::new("all"), REJECT).refund_abandoned();
-    let app = Router::new().route("/", on_get(std::future::pending::<()>)).layer(LimitLayer::new([rule], CLOSED));
+    // Decides without waiting, and waits to settle: like a cache or a fallback in front of a network.
+    let (store, limiter) = remote("limit", POLICY);
+    store.decide_immediately(true);
+    let layer = LimitLayer::new([shared(&limiter).refund_abandoned()], CLOSED);
+    let app = Router::new().route("/", on_get(std::future::pending::<()>)).layer(layer);
     assert!(get(&app).now_or_never().is_none());
     assert_eq!(used(&limiter).await, 1);
     eventually(async || used(&limiter).await == 0).await;

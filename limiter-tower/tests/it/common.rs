@@ -17,7 +17,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use limiter_core::{IntoPolicy, Limiter, SharedStore, WithClock};
 use limiter_testkit::MockClock;
-use limiter_tower::key::PeerAddress;
+use limiter_tower::key::{ClientAddress, Constant};
 use limiter_tower::{LimitLayer, MissingKey, Respond, Rule, StoreFailure};
 pub(crate) use testbed::Does;
 use tower::ServiceExt;
@@ -29,6 +29,16 @@ pub(crate) const REJECT: MissingKey = MissingKey::Reject(StatusCode::BAD_REQUEST
 pub(crate) fn store() -> (SharedStore, MockClock) {
     let clock = MockClock::new();
     (Arc::new(WithClock::new(MemoryStore::new(), clock.clone())), clock)
+}
+
+/// A rule with the key `k` for all requests.
+pub(crate) fn shared(limiter: &Limiter) -> Rule {
+    Rule::new(limiter.clone(), Constant::new("k"), REJECT)
+}
+
+/// What counts for the key `k`.
+pub(crate) async fn used(limiter: &Limiter) -> u64 {
+    limiter.status("k").await.unwrap().used()
 }
 
 /// A store that needs a future and fails on command.
@@ -48,7 +58,7 @@ pub(crate) fn hello<R: Respond<Body>>(layer: LimitLayer<R>) -> Router {
 /// A rule by peer address on a fresh store, with the store's clock.
 pub(crate) fn rule(name: &str, policy: impl IntoPolicy) -> (Rule, MockClock) {
     let (store, clock) = store();
-    (Rule::new(Limiter::new(name, policy, store), PeerAddress::new(), REJECT), clock)
+    (Rule::new(Limiter::new(name, policy, store), ClientAddress::peer(), REJECT), clock)
 }
 
 /// What came back.
@@ -114,16 +124,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) async fn start(router: Router) -> Self {
-        Self::serve(router, false).await
-    }
-
-    /// A server that is asked in HTTP/2.
-    pub(crate) async fn start_http2(router: Router) -> Self {
-        Self::serve(router, true).await
-    }
-
-    async fn serve(router: Router, http2: bool) -> Self {
+    pub(crate) async fn start(router: Router, http2: bool) -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let service = router.into_make_service_with_connect_info::<SocketAddr>();

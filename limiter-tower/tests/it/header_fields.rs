@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get as on_get;
 use limiter_core::{AllOf, Error, ErrorKind, Limit, Limiter, MAX_COST, policy};
 use limiter_testkit::MockClock;
-use limiter_tower::key::{Constant, PeerAddress};
+use limiter_tower::key::{ClientAddress, Constant};
 use limiter_tower::{Charge, HeaderFormat, LimitLayer, RateLimitHeaders, Refusal, ResetForm, Rule};
 use sfv::FieldType;
 
@@ -130,7 +130,7 @@ async fn the_limiter_comes_first_where_policies_have_the_same_name() {
     let (store, _) = store();
     let rules = ["chat", "search"].map(|name| {
         let limiter = Limiter::new(name, policy!("1/10s").with_name("free"), store.clone());
-        Rule::new(limiter, PeerAddress::new(), REJECT)
+        Rule::new(limiter, ClientAddress::peer(), REJECT)
     });
     let app = hello(LimitLayer::new(rules, CLOSED));
     let policy = "\"chat-free\";q=1;w=10, \"search-free\";q=1;w=10";
@@ -248,7 +248,7 @@ async fn fields_of_the_handler_are_kept_or_joined() {
 #[tokio::test]
 async fn several_rules_have_one_list() {
     let (store, _) = store();
-    let each = Rule::new(Limiter::new("each", policy!("5/10s"), store.clone()), PeerAddress::new(), REJECT);
+    let each = Rule::new(Limiter::new("each", policy!("5/10s"), store.clone()), ClientAddress::peer(), REJECT);
     let all = Rule::new(Limiter::new("all", policy!("50/1m"), store), Constant::new("all"), REJECT);
     let exempt = rule("never", policy!("1/1s")).0.exempt(|_| true);
     let app = hello(LimitLayer::new([each, all, exempt], CLOSED));

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::MatchedPath;
 use axum::routing::get as on_get;
 use futures::future::join_all;
 use http::{HeaderName, Request, StatusCode};
 use limiter_core::{BoxFuture, Clock, Limiter, Policy, SharedStore, Timer, WithClock, policy};
 use limiter_testkit::{MockClock, ReferenceStore};
-use limiter_tower::key::{Constant, Header, MatchedPath, Method, PeerAddress, RequestKey};
-use limiter_tower::{Charge, LimitLayer, MissingKey, Refusal, Rule, RuleOutcome};
+use limiter_tower::key::{ClientAddress, Constant, Extension, Header, RequestKey};
+use limiter_tower::{Charge, LimitLayer, MissingKey, Refusal, RequestHead, Rule, RuleOutcome};
 use tower::{Layer, ServiceExt};
 
 use crate::common::{CLOSED, Does, REJECT, Remote, Server, get, get_with, hello, rule, store};
@@ -35,7 +36,7 @@ async fn of_concurrent_requests_exactly_the_maximum_runs() {
     for (store, _) in stores() {
         for http2 in [false, true] {
             let name = if http2 { "burst over HTTP/2" } else { "burst" };
-            let rule = Rule::new(Limiter::new(name, policy!("17/1h"), store.clone()), PeerAddress::new(), REJECT);
+            let rule = Rule::new(Limiter::new(name, policy!("17/1h"), store.clone()), ClientAddress::peer(), REJECT);
             let handled = Arc::new(AtomicUsize::new(0));
             let counter = Arc::clone(&handled);
             let handler = move || async move {
@@ -43,7 +44,7 @@ async fn of_concurrent_requests_exactly_the_maximum_runs() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             };
             let router = Router::new().route("/", on_get(handler)).layer(LimitLayer::new([rule], CLOSED));
-            let server = if http2 { Server::start_http2(router).await } else { Server::start(router).await };
+            let server = Server::start(router, http2).await;
             let replies = join_all((0..100).map(|_| server.get())).await;
             assert_eq!(replies.iter().filter(|reply| reply.status == 200).count(), 17);
             assert!(replies.iter().filter(|reply| reply.status == 429).all(|reply| reply.retry_after() == Some(3_600)));
@@ -61,7 +62,7 @@ async fn a_rule_that_denies_charges_no_other() {
         let mut names = ["a", "b", "c"].into_iter();
         let limiters = policies
             .map(|limits| Limiter::new(names.next().unwrap(), limits.parse::<Policy>().unwrap(), store.clone()));
-        let rules = limiters.clone().map(|limiter| Rule::new(limiter, PeerAddress::new(), REJECT));
+        let rules = limiters.clone().map(|limiter| Rule::new(limiter, ClientAddress::peer(), REJECT));
         let app = hello(LimitLayer::new(rules, CLOSED));
         let used = async || used(&limiters.each_ref()).await;
         assert_eq!(get(&app).await.status, 200);
@@ -86,8 +87,8 @@ async fn a_kept_charge_stays_when_another_rule_denies() {
     for (store, _) in stores() {
         let (account, address) =
             (Limiter::new("account", policy!("1/1m"), store.clone()), Limiter::new("address", policy!("3/1m"), store));
-        let kept = Rule::new(address.clone(), PeerAddress::new(), REJECT).keep_charge();
-        let app = hello(LimitLayer::new([Rule::new(account.clone(), PeerAddress::new(), REJECT), kept], CLOSED));
+        let kept = Rule::new(address.clone(), ClientAddress::peer(), REJECT).keep_charge();
+        let app = hello(LimitLayer::new([Rule::new(account.clone(), ClientAddress::peer(), REJECT), kept], CLOSED));
         for (status, limits, charges) in [
             (200, "\"account\";r=0;t=60, \"address\";r=2;t=60", [1, 1]),
             (429, "\"account\";r=0;t=60, \"address\";r=1;t=60", [1, 2]),
@@ -122,7 +123,7 @@ async fn a_layer_waits_for_all_rules_within_its_time() {
             let begin = Clock::now(&clock);
             let limiters = [("fast", policy!("1/1s")), ("slow", policy!("2/10s"))]
                 .map(|(name, policy)| Limiter::new(name, policy, store.clone()));
-            let rules = limiters.clone().map(|limiter| Rule::new(limiter, PeerAddress::new(), REJECT));
+            let rules = limiters.clone().map(|limiter| Rule::new(limiter, ClientAddress::peer(), REJECT));
             let layer = LimitLayer::builder(rules, CLOSED).within(Duration::from_micros(within));
             let timer = Waits(clock.clone().auto_advancing());
             let app = hello(layer.timer(timer).timeout(Duration::MAX).build());
@@ -138,15 +139,16 @@ async fn a_layer_waits_for_all_rules_within_its_time() {
 
 #[tokio::test]
 async fn a_request_without_a_key_is_a_choice() {
-    for (missing, statuses) in [
-        (MissingKey::Reject(StatusCode::UNAUTHORIZED), [401, 401, 200, 429, 401]),
-        (MissingKey::Skip, [200, 200, 200, 429, 200]),
-        (MissingKey::share("anonymous"), [200, 429, 200, 429, 429]),
+    for (shares, missing, statuses) in [
+        (false, MissingKey::Reject(StatusCode::UNAUTHORIZED), [401, 401, 200, 429, 401]),
+        (false, MissingKey::Skip, [200, 200, 200, 429, 200]),
+        (true, MissingKey::Skip, [200, 429, 200, 429, 429]),
     ] {
+        let anonymous = move |_: &RequestHead<'_>| shares.then_some("anonymous");
         let (store, _) = store();
         let all = Limiter::new("all", policy!("9/1m"), store.clone());
-        let api = Rule::new(Limiter::new("api", policy!("1/1m"), store), Header::new(API_KEY), missing);
-        let app = hello(LimitLayer::new([Rule::new(all.clone(), PeerAddress::new(), REJECT), api], CLOSED));
+        let api = Rule::new(Limiter::new("api", policy!("1/1m"), store), Header::new(API_KEY).or(anonymous), missing);
+        let app = hello(LimitLayer::new([Rule::new(all.clone(), ClientAddress::peer(), REJECT), api], CLOSED));
         for (headers, status) in
             [&[][..], &[], &[("x-api-key", "k")], &[("x-api-key", "k")], &[("x-api-key", "")]].into_iter().zip(statuses)
         {
@@ -223,7 +225,9 @@ async fn a_request_waits_on_the_timer_of_the_store() {
 
 #[tokio::test]
 async fn keys_combine_and_routes_are_kept_apart() {
-    let key = (Method, MatchedPath, Header::new(API_KEY).or(PeerAddress::new()));
+    let method = |head: &RequestHead<'_>| Some(head.method().to_string());
+    let route = Extension::new(|route: &MatchedPath| route.as_str().to_owned());
+    let key = (method, route, Header::new(API_KEY).or(ClientAddress::peer()));
     let limiter = Limiter::new("route", policy!("1/1m"), store().0);
     let layer = LimitLayer::new([Rule::new(limiter.clone(), key, REJECT)], CLOSED);
     let routes = Router::new().route("/a/{id}", on_get(|| async {}).post(|| async {})).route("/b", on_get(|| async {}));
@@ -245,8 +249,8 @@ async fn shadow_rules_deny_nothing_and_candidates_disturb_no_log() {
         let enforced = Limiter::new("search", policy!("4/1m"), store.clone());
         let candidate = Limiter::new("search candidate", policy!("2/1m"), store);
         let rules = [
-            Rule::new(candidate.clone(), PeerAddress::new(), REJECT).shadow(),
-            Rule::new(enforced.clone(), PeerAddress::new(), REJECT),
+            Rule::new(candidate.clone(), ClientAddress::peer(), REJECT).shadow(),
+            Rule::new(enforced.clone(), ClientAddress::peer(), REJECT),
         ];
         let seen: Arc<std::sync::Mutex<Vec<String>>> = Arc::default();
         let log = Arc::clone(&seen);

@@ -17,23 +17,14 @@ use http_body_util::BodyExt;
 use limiter_core::store::LogKey;
 use limiter_core::{Limiter, WithClock, policy};
 use limiter_testkit::MockClock;
-use limiter_tower::key::Constant;
 use limiter_tower::{ActualCost, Charge, Charges, LimitLayer, ResponseHead, Rule};
 use tower::ServiceExt;
 
-use crate::common::{CLOSED, Does, REJECT, eventually, get, get_with, hello, remote};
-
-fn rule(limiter: &Limiter) -> Rule {
-    Rule::new(limiter.clone(), Constant::new("k"), REJECT)
-}
-
-async fn used(limiter: &Limiter) -> u64 {
-    limiter.status("k").await.unwrap().used()
-}
+use crate::common::{CLOSED, Does, eventually, get, get_with, hello, remote, shared, used};
 
 /// A service with one password, behind a rule that settles a good login so.
 fn login(limiter: &Limiter, good: ActualCost) -> Router {
-    let login = rule(limiter).settle(move |response| match response.status() {
+    let login = shared(limiter).settle(move |response| match response.status() {
         StatusCode::OK => good,
         _ => ActualCost::AsCharged,
     });
@@ -77,12 +68,12 @@ struct Tokens(u64);
 #[tokio::test]
 async fn tokens_and_bytes_are_charged_from_the_response() {
     let (_, limiter) = remote("limit", policy!("1000/1m"));
-    let tokens = rule(&limiter).charge(|_| Charge::units(400)).settle(|response| {
+    let tokens = shared(&limiter).charge(|_| Charge::units(400)).settle(|response| {
         response.extensions().get().map_or(ActualCost::AsCharged, |Tokens(used)| ActualCost::Units(*used))
     });
     let bytes = |response: &ResponseHead<'_>| ActualCost::Units(response.content_length().unwrap_or(0));
     let (_, traffic) = remote("limit", policy!("1000/1m"));
-    let rules = [tokens, rule(&traffic).settle(bytes)];
+    let rules = [tokens, shared(&traffic).settle(bytes)];
     let chat = || async { (Extension(Tokens(30)), "three short words") };
     let reply = get(&Router::new().route("/", on_get(chat)).layer(LimitLayer::new(rules, CLOSED))).await;
     assert_eq!(reply.limits(), "\"limit\";r=970;t=60, \"limit\";r=983;t=60");
@@ -92,7 +83,7 @@ async fn tokens_and_bytes_are_charged_from_the_response() {
 #[tokio::test]
 async fn a_handler_settles_when_it_knows() {
     let (_, limiter) = remote("limit", policy!("1000/1m"));
-    let rule = rule(&limiter).charge(|_| Charge::units(400)).settle_in_handler();
+    let rule = shared(&limiter).charge(|_| Charge::units(400)).settle_in_handler();
     let handler = |Extension(charges): Extension<Charges>| async move {
         assert_eq!(charges.iter().count(), 1);
         let parts = futures::stream::unfold((0, charges), async |(sent, charges)| {
@@ -119,7 +110,7 @@ async fn a_handler_settles_when_it_knows() {
 #[tokio::test]
 async fn a_stream_is_charged_what_was_sent_whoever_ends_it() {
     let [(_, tokens), (_, calls)] = [(); 2].map(|()| remote("limit", policy!("1000/1m")));
-    let rules = [rule(&tokens).charge(|_| Charge::units(400)), rule(&calls)].map(Rule::settle_in_handler);
+    let rules = [shared(&tokens).charge(|_| Charge::units(400)), shared(&calls)].map(Rule::settle_in_handler);
     let handler = |Extension(charges): Extension<Charges>| async move {
         let sent = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&sent);
@@ -151,7 +142,7 @@ async fn a_store_that_fails_while_settling_keeps_the_charge() {
         let (remote, limiter) = remote("limit", policy!("3/1m"));
         let store = remote.clone();
         let handler = move || async move { store.set(does) };
-        let refunded = rule(&limiter).settle(|_| ActualCost::Nothing);
+        let refunded = shared(&limiter).settle(|_| ActualCost::Nothing);
         let reply = get(&Router::new().route("/", on_get(handler)).layer(LimitLayer::new([refunded], CLOSED))).await;
         assert_eq!((reply.status, reply.limits().as_str()), (200, "\"limit\";r=2;t=60"));
         remote.set(Does::Answer);
@@ -173,12 +164,12 @@ fn endless(rule: Rule, panics: bool) -> Router {
 async fn a_request_without_a_response_stays_charged_unless_the_rule_refunds() {
     let (_, limiter) = remote("limit", policy!("9/1m"));
     for (panics, rule, expected) in [
-        (false, rule(&limiter), 1),
-        (true, rule(&limiter), 2),
+        (false, shared(&limiter), 1),
+        (true, shared(&limiter), 2),
         // There is no response to settle from.
-        (false, rule(&limiter).settle(|_| ActualCost::Nothing), 3),
-        (false, rule(&limiter).refund_abandoned(), 3),
-        (true, rule(&limiter).refund_abandoned(), 3),
+        (false, shared(&limiter).settle(|_| ActualCost::Nothing), 3),
+        (false, shared(&limiter).refund_abandoned(), 3),
+        (true, shared(&limiter).refund_abandoned(), 3),
     ] {
         let request = async move { get(&endless(rule, panics)).await };
         let gone = tokio::spawn(tokio::time::timeout(Duration::from_millis(50), request)).await;
@@ -186,7 +177,7 @@ async fn a_request_without_a_response_stays_charged_unless_the_rule_refunds() {
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(used(&limiter).await, expected);
     }
-    let finished = LimitLayer::new([rule(&limiter).refund_abandoned()], CLOSED);
+    let finished = LimitLayer::new([shared(&limiter).refund_abandoned()], CLOSED);
     assert_eq!(get(&hello(finished)).await.status, 200);
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(used(&limiter).await, 4, "a finished request is refunded by its hook alone");
@@ -205,7 +196,7 @@ async fn under_a_resolution_only_charges_that_may_change_are_kept_apart() {
         let store = Arc::new(MemoryStore::new());
         let clocked = WithClock::new(Arc::clone(&store), MockClock::new());
         let limiter: Limiter = Limiter::new("coarse", policy!("99/1h~1m"), Arc::new(clocked));
-        let app = hello(LimitLayer::new([change(rule(&limiter))], CLOSED));
+        let app = hello(LimitLayer::new([change(shared(&limiter))], CLOSED));
         for _ in 0..9 {
             assert_eq!(get(&app).await.status, 200);
         }

@@ -2,18 +2,13 @@
 
 use std::time::Duration;
 
-use limiter_core::{Error, ErrorKind, Limiter, policy};
-use limiter_tower::key::Constant;
+use limiter_core::{Limiter, policy};
 use limiter_tower::{LimitLayer, Observation, Rule, StoreFailure};
 use tokio::time::Instant;
 
-use crate::common::{CLOSED, Does, REJECT, Remote, Reply, get, hello, store};
+use crate::common::{CLOSED, Does, Remote, Reply, get, hello, shared, store, used};
 
 const TIMEOUT: Duration = Duration::from_millis(50);
-
-fn rule(limiter: &Limiter) -> Rule {
-    Rule::new(limiter.clone(), Constant::new("all"), REJECT)
-}
 
 fn remote() -> (Remote, Limiter) {
     crate::common::remote("remote", policy!("2/1m"))
@@ -36,33 +31,17 @@ async fn closed_means_503_and_open_means_unlimited() {
     for does in [Does::Refuse, Does::Hang, Does::ApplyAndHang] {
         let (store, limiter) = remote();
         store.set(does);
-        let closed = ask([rule(&limiter)], StoreFailure::Closed { retry_after: Duration::from_millis(1500) }).await;
-        assert_eq!((closed.status, closed.retry_after()), (503, Some(2)), "{does:?}");
-        let problem = closed.problem();
-        assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
-        assert_eq!(problem.get("violated-policies"), None);
-        assert_eq!(closed.field("ratelimit"), None);
-        let open = ask([rule(&limiter)], StoreFailure::Open).await;
+        for (millis, seconds) in [(1500, 2), (0, 1)] {
+            let closed = StoreFailure::Closed { retry_after: Duration::from_millis(millis) };
+            let closed = ask([shared(&limiter)], closed).await;
+            assert_eq!((closed.status, closed.retry_after()), (503, Some(seconds)), "{does:?}");
+            let problem = closed.problem();
+            assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity");
+            assert_eq!(problem.get("violated-policies"), None);
+            assert_eq!(closed.field("ratelimit"), None);
+        }
+        let open = ask([shared(&limiter)], StoreFailure::Open).await;
         assert_eq!((open.status, open.body.as_str(), open.field("ratelimit")), (200, "hello", None), "{does:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_function_chooses_by_the_error_and_knows_the_limiter() {
-    let by_kind = |error: &Error| match error.kind() {
-        ErrorKind::Timeout => StoreFailure::Open,
-        _ => StoreFailure::Closed { retry_after: Duration::ZERO },
-    };
-    let by_name = |error: &Error| match error.limiter_name() {
-        Some("remote") => CLOSED,
-        _ => StoreFailure::Open,
-    };
-    let (store, limiter) = remote();
-    for (does, timed_out, known) in [(Does::Hang, 200, 503), (Does::Refuse, 503, 503)] {
-        store.set(does);
-        let reply = ask([rule(&limiter)], StoreFailure::choose(by_kind)).await;
-        assert_eq!((reply.status, reply.retry_after()), (timed_out, (timed_out == 503).then_some(1)), "never 0");
-        assert_eq!(ask([rule(&limiter)], StoreFailure::choose(by_name)).await.status, known, "{does:?}");
     }
 }
 
@@ -71,13 +50,17 @@ async fn open_skips_the_failed_rule_only_and_closed_charges_no_other() {
     let (broken, remote) = remote();
     broken.set(Does::Refuse);
     let one = memory(policy!("1/1m"));
-    let reply = ask([rule(&remote), rule(&one)], StoreFailure::Open).await;
+    let reply = ask([shared(&remote), shared(&one)], StoreFailure::Open).await;
     assert_eq!((reply.status, reply.limits().as_str()), (200, "\"memory\";r=0;t=60"));
-    assert_eq!(ask([rule(&remote), rule(&one)], StoreFailure::Open).await.status, 429);
+    assert_eq!(ask([shared(&remote), shared(&one)], StoreFailure::Open).await.status, 429);
     let five = memory(policy!("5/1m"));
-    assert_eq!(ask([rule(&five), rule(&remote)], CLOSED).await.status, 503);
-    assert_eq!(five.status("all").await.unwrap().used(), 0);
-    assert_eq!(ask([rule(&five), rule(&remote).shadow()], CLOSED).await.status, 200, "a shadow rule denies nothing");
+    assert_eq!(ask([shared(&five), shared(&remote)], CLOSED).await.status, 503);
+    assert_eq!(used(&five).await, 0);
+    assert_eq!(
+        ask([shared(&five), shared(&remote).shadow()], CLOSED).await.status,
+        200,
+        "a shadow rule denies nothing"
+    );
 }
 
 #[tokio::test]
@@ -86,7 +69,7 @@ async fn a_shadow_rule_whose_store_fails_is_reported_as_open() {
     store.set(Does::Refuse);
     let (sender, reports) = std::sync::mpsc::channel();
     let report = move |seen: &Observation<'_>| sender.send(seen.outcome.as_str()).unwrap();
-    let layer = LimitLayer::builder([rule(&limiter).shadow()], CLOSED).observe(report).build();
+    let layer = LimitLayer::builder([shared(&limiter).shadow()], CLOSED).observe(report).build();
     assert_eq!(get(&hello(layer)).await.status, 200);
     assert_eq!(reports.recv().unwrap(), "failed_open");
 }
@@ -96,6 +79,6 @@ async fn a_shadow_rule_whose_store_fails_is_reported_as_open() {
 fn without_a_timer_a_store_that_needs_a_future_has_failed() {
     let (store, limiter) = remote();
     store.set(Does::Hang);
-    let app = hello(LimitLayer::new([rule(&limiter)], CLOSED));
+    let app = hello(LimitLayer::new([shared(&limiter)], CLOSED));
     assert_eq!(futures::executor::block_on(get(&app)).status, 503);
 }
