@@ -1,4 +1,4 @@
-//! The README's table of speed, and its picture of a boundary.
+//! The README's speed table and boundary picture.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::table::number;
 use crate::memory::libraries::PEERS;
 use crate::record::Record;
 
-/// What the README compares: a label, the group's position in [`speed`], the scenario, the measure and the peer.
+/// The README's comparisons: a label, the group's position in [`speed`], the scenario, the measure and the peer.
 const ROWS: [(&str, usize, &str, &str, &str); 4] = [
     ("one hot key, ns", 0, "hot/allowed", "ns", "governor"),
     ("1,024 keys, ns", 0, "keys_1024/allowed", "ns", "governor"),
@@ -14,7 +14,7 @@ const ROWS: [(&str, usize, &str, &str, &str); 4] = [
     ("Redis: 100,000 keys, 10 entries each, µs", 2, "server/keys/allowed/steady", "script", "GCRA"),
 ];
 
-/// Returns the table: in each cell the peer's figure, and in brackets the peer's divided by this library's, bold below 1.
+/// Returns the table: in each cell the peer's figure, and in brackets this library's divided by the peer's, bold above 1.
 /// The groups are the records of decisions in memory, of the surface, and of Redis.
 pub(super) fn speed(groups: [&[Record]; 3]) -> String {
     let families: Vec<&str> = groups[0].iter().map(Record::family).collect();
@@ -29,7 +29,7 @@ pub(super) fn speed(groups: [&[Record]; 3]) -> String {
             let _ = match (figure(PEERS[0].name), figure(peer)) {
                 (Some(ours), Some(theirs)) => {
                     let mark = if theirs < ours { "**" } else { "" };
-                    write!(out, " {} | {} ({mark}{}{mark}) |", number(ours), number(theirs), number(theirs / ours))
+                    write!(out, " {} | {} ({mark}{}{mark}) |", number(ours), number(theirs), number(ours / theirs))
                 }
                 _ => write!(out, "  |  |"),
             };
@@ -45,8 +45,8 @@ const STYLE: &str = "text { font: 15px sans-serif; fill: #1f2328 } .plot { fill:
     .over { fill: #f85149 } .peer { fill: #6e7681 } .limit { stroke: #e6edf3 } }";
 const LIMIT: f64 = 100.0;
 /// Pixels for a request, and where the bars begin.
-const SCALE: f64 = 2.4;
-const LEFT: f64 = 240.0;
+const SCALE: f64 = 2.2;
+const LEFT: f64 = 280.0;
 
 /// Returns the picture: how much each algorithm admits in its worst window, as a bar. Above the limit, the bar is red.
 pub(super) fn boundary(memory: &[Record]) -> String {
@@ -56,11 +56,12 @@ pub(super) fn boundary(memory: &[Record]) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 800 250\" width=\"800\" height=\"250\" role=\"img\">\n\
          <style>{STYLE}</style>\n<rect class=\"plot\" x=\"0.5\" y=\"0.5\" width=\"799\" height=\"249\" rx=\"8\"/>\n\
          <text class=\"head\" x=\"20\" y=\"34\">Limit: 100 per second. 200 requests just before a boundary, 200 just after it.</text>\n\
-         <text x=\"20\" y=\"58\">The most requests that each library admitted in any one second:</text>\n"
+         <text x=\"20\" y=\"58\">The most requests admitted within one second:</text>\n"
     );
     let bars = [("limitador", "fixed window"), ("governor", "GCRA"), (PEERS[0].name, "sliding window log")];
     for (i, (who, algorithm)) in bars.into_iter().enumerate() {
         let (y, admitted) = (88 + 48 * i, most(who));
+        let who = if who == PEERS[0].name { "exact-limiter" } else { who };
         let (within, above) = (admitted.min(LIMIT) * SCALE, (admitted - LIMIT).max(0.0) * SCALE);
         let class = if above > 0.0 { "peer" } else { "ours" };
         let _ = write!(

@@ -44,17 +44,17 @@ pub(super) fn ratio<'a>(title: &str, who: &'a str, measure: &str, other: &str) -
     })
 }
 
-/// Returns the columns of contestants in nanoseconds. The first is this library. The others have their ratio to it in
-/// brackets, which is bold if they are faster.
+/// Returns the columns of contestants in nanoseconds. The first is this library. The others show its time divided by theirs in
+/// brackets, bold if they are faster.
 pub(super) fn beside<'a>(who: &[&'a str]) -> Vec<Column<'a>> {
     let ours = who[0];
     let cell = |who: &'a str| {
         column(who, move |record, scenario| {
             let nanos = number(record.nanos(scenario, who)?);
-            Some(match record.ratio(scenario, who, ours) {
+            Some(match record.ratio(scenario, ours, who) {
                 _ if who == ours => format!("**{nanos}**"),
                 None => nanos,
-                Some(ratio) if ratio < 1.0 => format!("{nanos} (**{}**)", number(ratio)),
+                Some(ratio) if ratio > 1.0 => format!("{nanos} (**{}**)", number(ratio)),
                 Some(ratio) => format!("{nanos} ({})", number(ratio)),
             })
         })
