@@ -203,7 +203,7 @@ async fn a_key_of_requests_that_bring_their_limit_is_unblocked() {
     browse(async |page| {
         page.open(&server).await?;
         page.click("#denied-rows button").await?;
-        page.shows("#detail .verdict", "Requests bring their own limits").await?;
+        page.shows("#detail .verdict", "This rule has no limit of its own").await?;
         page.click("#unblock").await?;
         page.click("#ask-yes").await?;
         page.shows("#said", "is unblocked").await?;
