@@ -83,9 +83,42 @@ impl From<NodePool> for Connection {
 }
 
 impl Connection {
-    /// Takes over any other connection to one server, such as one that sends `WAIT` after each command.
+    /// Takes over any other connection to one server.
     ///
     /// A connection that repeats commands itself after a lost reply may count an operation twice.
+    ///
+    /// # Examples
+    /// Confirms a write once a replica has it. Nothing else passes this connection meanwhile.
+    /// ```
+    /// use redis::aio::{ConnectionLike, MultiplexedConnection};
+    /// use redis::{Cmd, Pipeline, RedisFuture, Value};
+    ///
+    /// #[derive(Clone)]
+    /// struct Waiting(MultiplexedConnection);
+    ///
+    /// impl ConnectionLike for Waiting {
+    ///     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+    ///         Box::pin(async move {
+    ///             let mut pipeline = Pipeline::with_capacity(2);
+    ///             pipeline.add_command(cmd.clone()).cmd("WAIT").arg(1).arg(1000);
+    ///             let mut replies = self.0.req_packed_commands(&pipeline, 0, 2).await?;
+    ///             match (replies.pop(), replies.pop()) {
+    ///                 (Some(Value::Int(1..)), Some(reply)) => Ok(reply),
+    ///                 // The store repeats the operation with the same id, or returns the error.
+    ///                 _ => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+    ///             }
+    ///         })
+    ///     }
+    ///
+    ///     fn req_packed_commands<'a>(&'a mut self, all: &'a Pipeline, from: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
+    ///         self.0.req_packed_commands(all, from, count)
+    ///     }
+    ///
+    ///     fn get_db(&self) -> i64 {
+    ///         self.0.get_db()
+    ///     }
+    /// }
+    /// ```
     pub fn new<C>(connection: C) -> Self
     where
         C: ConnectionLike + Clone + Send + Sync + 'static,
@@ -95,26 +128,49 @@ impl Connection {
 
     /// Connects to a URL.
     pub(crate) async fn open(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
-        let opened = match Target::parse(url, timeouts)? {
-            Target::Single(client) => Reconnecting::open(*client, timeouts).await.map(|one| Self(Kind::Single(one))),
+        let connection = Self::open_lazy(url, timeouts)?;
+        let opened = match &connection.0 {
+            Kind::Single(server) => server.connect().await,
+            Kind::Custom(_) => Ok(()),
             #[cfg(feature = "cluster")]
-            Target::Cluster(pool) => pool.refresh_now().await.map(|()| pool.into()),
+            Kind::Cluster(pool) => pool.refresh_now().await,
             #[cfg(feature = "sentinel")]
-            Target::Sentinel(master) => master.refresh_now().await.map(|()| Self(Kind::Sentinel(master))),
+            Kind::Sentinel(master) => master.refresh_now().await,
         };
-        opened.map_err(|error| Failure::Redis(error).into_connect_error(url))
+        opened.map_err(|error| Failure::Redis(error).into_connect_error(url))?;
+        Ok(connection)
     }
 
-    /// Returns a connection to a URL that is opened when it is first needed.
+    /// Returns a connection to a URL that is opened when it is first needed. Checks what it needs, and provides what is missing.
     pub(crate) fn open_lazy(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
-        let opened = match Target::parse(url, timeouts)? {
-            Target::Single(client) => Reconnecting::lazy(*client, timeouts).map(|one| Self(Kind::Single(one))),
-            #[cfg(feature = "cluster")]
-            Target::Cluster(pool) => Ok(pool.into()),
+        url::check(url)?;
+        if tokio::runtime::Handle::try_current().is_err() {
+            let text = "a connection to Redis needs a tokio runtime to run in";
+            return Err(Error::new(ErrorKind::Configuration, text));
+        }
+        #[cfg(feature = "tls")]
+        if url.starts_with("rediss") && rustls::crypto::CryptoProvider::get_default().is_none() {
+            // Fails only if another thread has just installed one.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        let info = |url: &str| url.into_connection_info().map(|info| info.set_tcp_settings(timeouts.tcp_settings()));
+        let kind = || match url {
             #[cfg(feature = "sentinel")]
-            Target::Sentinel(master) => Ok(Self(Kind::Sentinel(master))),
+            _ if let Some(url) = url::sentinel(url) => {
+                if url.name.is_empty() {
+                    return Err((redis::ErrorKind::InvalidClientConfig, "the name of the master is missing").into());
+                }
+                let sentinels = url.sentinels.iter().map(|url| info(url)).collect::<RedisResult<_>>()?;
+                Sentinels::new(sentinels, url.name, &info(&url.server)?, timeouts).map(Kind::Sentinel)
+            }
+            #[cfg(feature = "cluster")]
+            _ if let Some(nodes) = url::cluster_nodes(url) => {
+                let seeds = nodes.iter().map(|url| info(url)).collect::<RedisResult<Vec<_>>>()?;
+                NodePool::new(&seeds, timeouts).map(Kind::Cluster)
+            }
+            _ => Reconnecting::lazy(Client::open(info(url)?)?, timeouts).map(Kind::Single),
         };
-        opened.map_err(|error| Failure::Redis(error).into_connect_error(url))
+        kind().map(Self).map_err(|error| url::malformed(url, &error))
     }
 
     /// Sends a command. In a Cluster, it goes to the node that serves its slot.
@@ -169,49 +225,6 @@ impl Connection {
             (Kind::Cluster(pool), None) => Ok(Self(Kind::Single(pool.any()?.connection))),
             _ => Ok(self.clone()),
         }
-    }
-}
-
-/// What a URL connects to.
-enum Target {
-    Single(Box<Client>),
-    #[cfg(feature = "cluster")]
-    Cluster(NodePool),
-    #[cfg(feature = "sentinel")]
-    Sentinel(Sentinels),
-}
-
-impl Target {
-    /// Checks what a connection to this URL needs, and provides what is missing.
-    fn parse(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
-        url::check(url)?;
-        if tokio::runtime::Handle::try_current().is_err() {
-            let text = "a connection to Redis needs a tokio runtime to run in";
-            return Err(Error::new(ErrorKind::Configuration, text));
-        }
-        #[cfg(feature = "tls")]
-        if url.starts_with("rediss") && rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Fails only if another thread has just installed one.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-        }
-        let info = |url: &str| url.into_connection_info().map(|info| info.set_tcp_settings(timeouts.tcp_settings()));
-        let target = || match url {
-            #[cfg(feature = "sentinel")]
-            _ if let Some(url) = url::sentinel(url) => {
-                if url.name.is_empty() {
-                    return Err((redis::ErrorKind::InvalidClientConfig, "the name of the master is missing").into());
-                }
-                let sentinels = url.sentinels.iter().map(|url| info(url)).collect::<RedisResult<_>>()?;
-                Sentinels::new(sentinels, url.name, &info(&url.server)?, timeouts).map(Self::Sentinel)
-            }
-            #[cfg(feature = "cluster")]
-            _ if let Some(nodes) = url::cluster_nodes(url) => {
-                let seeds = nodes.iter().map(|url| info(url)).collect::<RedisResult<Vec<_>>>()?;
-                NodePool::new(&seeds, timeouts).map(Self::Cluster)
-            }
-            _ => Client::open(info(url)?).map(Box::new).map(Self::Single),
-        };
-        target().map_err(|error| url::malformed(url, &error))
     }
 }
 

@@ -6,7 +6,7 @@
 //! - [`RedisStore::builder`] changes the key prefix, the timeouts and the retries; [`RedisStoreBuilder::connect`] lists the URLs.
 //! - [`RedisStoreBuilder::with_connection`] takes a connection that you opened.
 //! - [`Limiter`](limiter_core::Limiter) puts a policy and a name in front of the store.
-//! - [`RedisStore::inspect`] describes one live log; [`RedisStore::scan`] and [`RedisStore::scan_name`] list them.
+//! - [`RedisStore::inspect`] describes one live log; [`RedisStore::scan`] lists them.
 //! - [`Error::kind`](limiter_core::Error::kind) says what went wrong, and
 //!   [`Error::is_retryable`](limiter_core::Error::is_retryable) whether the same call may succeed later.
 

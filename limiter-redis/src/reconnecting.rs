@@ -32,10 +32,12 @@ impl Reconnecting {
         Ok(Self(Arc::new(Inner { client, timeouts, manager: RwLock::new((manager, Instant::now())) })))
     }
 
-    /// Connects.
-    pub(crate) async fn open(client: Client, timeouts: Timeouts) -> RedisResult<Self> {
-        let manager = ConnectionManager::new_with_config(client.clone(), timeouts.manager_config()).await?;
-        Ok(Self(Arc::new(Inner { client, timeouts, manager: RwLock::new((manager, Instant::now())) })))
+    /// Connects now.
+    pub(crate) async fn connect(&self) -> RedisResult<()> {
+        let manager =
+            ConnectionManager::new_with_config(self.0.client.clone(), self.0.timeouts.manager_config()).await?;
+        *self.0.manager.write().unwrap_or_else(PoisonError::into_inner) = (manager, Instant::now());
+        Ok(())
     }
 
     /// Sends a command.

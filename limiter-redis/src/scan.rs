@@ -50,10 +50,10 @@ fn zcard(stored: &[u8]) -> Cmd {
 }
 
 impl RedisStore {
-    /// Returns a page of the logs under the store's prefix, of all limiters.
+    /// Returns a page of the logs under the store's prefix, of all limiters, or of the one called `name`.
     ///
     /// Start with `None` and continue from [`Page::next`] until it is `None`. Redis looks at about `count` keys of the *database*
-    /// for each page, so a page may be empty. A scan finds every log that exists from its beginning to its end.
+    /// for each page, whatever the name, so a page may be empty. A scan finds every log that exists from its beginning to its end.
     ///
     /// It uses `SCAN`, which does not block the server, and asks for the sizes in batches.
     ///
@@ -68,7 +68,7 @@ impl RedisStore {
     /// # async fn example(store: limiter_redis::RedisStore) -> Result<(), limiter_core::Error> {
     /// let mut cursor = None;
     /// loop {
-    ///     let page = store.scan(cursor, 1_000).await?;
+    ///     let page = store.scan(None, cursor, 1_000).await?;
     ///     for log in page.keys {
     ///         println!("{} {}: {} members", log.name, log.key, log.members);
     ///     }
@@ -79,24 +79,7 @@ impl RedisStore {
     /// }
     /// # Ok(()) }
     /// ```
-    pub async fn scan(&self, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
-        self.scan_matching(None, from, count).await
-    }
-
-    /// Returns a page of the logs of the limiter called `name`. Like [`scan`](Self::scan), for one limiter.
-    ///
-    /// Redis still looks at the whole database, but it returns only these keys.
-    ///
-    /// # Errors
-    /// The errors of [`scan`](Self::scan).
-    ///
-    /// # Cancel safety
-    /// It changes nothing, so it can be dropped at any time.
-    pub async fn scan_name(&self, name: impl Into<Name>, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
-        self.scan_matching(Some(name.into()), from, count).await
-    }
-
-    async fn scan_matching(&self, name: Option<Name>, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
+    pub async fn scan(&self, name: Option<Name>, from: Option<Cursor>, count: usize) -> Result<Page, Error> {
         let mut cursor = match from {
             Some(cursor) => cursor,
             None => Cursor { nodes: self.nodes().await?, position: 0 },

@@ -26,7 +26,7 @@ pub fn is_redis_url(text: &str) -> bool {
 /// [`ErrorKind::Configuration`] with what to write or to enable.
 pub(crate) fn check(url: &str) -> Result<(), Error> {
     let Some((scheme, _)) = url.split_once("://") else {
-        let text = format!("{} has no scheme: write {}", shown(url), with_scheme(url));
+        let text = format!("{} has no scheme: expected {SCHEMES}", shown(url));
         return Err(Error::new(ErrorKind::Configuration, text));
     };
     let missing = match scheme {
@@ -99,22 +99,6 @@ fn public(rest: &str, is_path: bool) -> &str {
     address.split('?').next().unwrap_or_default()
 }
 
-/// Returns what was probably meant by a URL without a scheme.
-fn with_scheme(url: &str) -> String {
-    let is_path = url.starts_with('/');
-    let scheme = match url {
-        _ if is_path => "redis+unix",
-        _ if url.contains(',') => "redis+cluster",
-        _ => "redis",
-    };
-    let credentials = if !is_path && url.contains('@') { "user:password@" } else { "" };
-    let address = match public(url, is_path) {
-        "" => "localhost:6379",
-        address => address,
-    };
-    format!("{scheme}://{credentials}{}", address.escape_debug())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,18 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn a_url_that_cannot_be_opened_is_answered_with_what_to_write_or_to_enable() {
-        let write = |what: &str| Some(format!("has no scheme: write {what}"));
+    fn a_url_that_cannot_be_opened_is_refused_with_what_to_write_or_to_enable() {
+        let no_scheme = || Some(format!("has no scheme: expected {SCHEMES}"));
         // As the facade names it.
         let enable = |name, on: bool| (!on).then(|| format!("needs the feature `{name}` of the crate `limiter`"));
         for (url, expected) in [
-            ("localhost:6379", write("redis://localhost:6379")),
-            ("127.0.0.1", write("redis://127.0.0.1")),
-            ("redis", write("redis://redis")),
-            ("", write("redis://localhost:6379")),
-            ("u:secret@h:1/2", write("redis://user:password@h:1/2")),
-            ("a:1,b:2", write("redis+cluster://a:1,b:2")),
-            ("/run/redis.sock?pass=secret", write("redis+unix:///run/redis.sock")),
+            ("localhost:6379", no_scheme()),
+            ("", no_scheme()),
+            ("u:secret@h:1/2", no_scheme()),
             ("rediss://u:secret@h", enable("redis-tls", cfg!(feature = "tls"))),
             ("redis+cluster://u:secret@h", enable("redis-cluster", cfg!(feature = "cluster"))),
             ("redis+sentinel://u:secret@h/m", enable("redis-sentinel", cfg!(feature = "sentinel"))),

@@ -34,11 +34,7 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &ListA
     }
     let mut cursor = None;
     loop {
-        let page = match args.name {
-            Some(name) => store.scan_name(name.as_str(), cursor, PAGE_KEYS).await,
-            None => store.scan(cursor, PAGE_KEYS).await,
-        };
-        let page = page.map_err(failed)?;
+        let page = store.scan(args.name, cursor, PAGE_KEYS).await.map_err(failed)?;
         let fitting = page.keys.into_iter().filter(|live| {
             pattern.as_ref().is_none_or(|pattern| match &live.key {
                 StoredKey::Known(key) => pattern.matches(&escape(key)),

@@ -11,7 +11,7 @@ use limiter_redis::{Connection, RedisStore};
 use limiter_testkit::server::{Cluster, Server};
 use redis::aio::ConnectionLike;
 
-use crate::scan::scanned_name;
+use crate::scan::scanned;
 use crate::support::{Hooked, builder, connect, search, shared_cluster, until};
 
 /// What a Redis user needs for a store with the prefix `limiter`, as the documentation lists it.
@@ -69,7 +69,7 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
     allow(&server, "shop", INSPECT_RULES);
     let log = LogKey::new(limiter.name(), "k");
     assert_eq!(store.inspect(log).await.unwrap().unwrap().entries, 3);
-    let page = store.scan(None, 1000).await.unwrap();
+    let page = store.scan(None, None, 1000).await.unwrap();
     assert_eq!((page.keys.len(), page.next.is_none()), (2, true));
 }
 
@@ -143,7 +143,7 @@ async fn every_kind_of_connection_will_do() {
             assert!(limiter.acquire(key).await.unwrap().allowed());
             assert!(!limiter.acquire(key).await.unwrap().allowed());
         }
-        let found = scanned_name(limiter.store(), &format!("connection {number}"), 100).await;
+        let found = scanned(limiter.store(), Some(limiter.name()), 100).await;
         let found = found.iter().filter(|live| live.members == 1).count();
         assert_eq!(found, 8, "a scan over connection {number}");
     }
@@ -171,7 +171,7 @@ async fn the_longest_durations_are_timeouts_too() {
             for answer in join_all((0..3).map(|_| limiter.acquire("k"))).await {
                 assert!(answer.unwrap().used() > 0);
             }
-            assert!(limiter.store().scan(None, 10).await.is_ok() && limiter.status("k").await.is_ok());
+            assert!(limiter.store().scan(None, None, 10).await.is_ok() && limiter.status("k").await.is_ok());
             limiter.reset("k").await.unwrap();
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use limiter_core::store::{LogKey, Op};
 use limiter_core::{Limiter, Name, WindowStore, policy};
-use limiter_redis::{Cursor, LiveKey, Page, RedisStore, StoredKey};
+use limiter_redis::{LiveKey, RedisStore, StoredKey};
 use limiter_testkit::server::{Cluster, Server};
 
 use crate::support::{builder, connect, run, search, shared_cluster};
@@ -26,20 +26,11 @@ fn expected() -> BTreeMap<String, u64> {
     (0..KEYS).map(|n| (n.to_string(), n % 3 + 1)).collect()
 }
 
-/// Scans all keys, page by page.
-async fn scanned(store: &RedisStore, count: usize) -> Vec<LiveKey> {
-    pages(async |cursor| store.scan(cursor, count).await.unwrap()).await
-}
-
-/// Scans the keys of one name, page by page.
-pub(crate) async fn scanned_name(store: &RedisStore, name: &str, count: usize) -> Vec<LiveKey> {
-    pages(async |cursor| store.scan_name(name, cursor, count).await.unwrap()).await
-}
-
-async fn pages(page: impl AsyncFn(Option<Cursor>) -> Page) -> Vec<LiveKey> {
+/// Scans the keys of one name or of all, page by page.
+pub(crate) async fn scanned(store: &RedisStore, name: Option<Name>, count: usize) -> Vec<LiveKey> {
     let (mut found, mut cursor) = (Vec::new(), None);
     loop {
-        let page = page(cursor).await;
+        let page = store.scan(name, cursor, count).await.unwrap();
         found.extend(page.keys);
         cursor = page.next;
         if cursor.is_none() {
@@ -63,18 +54,18 @@ async fn a_page_takes_a_few_round_trips_and_lists_other_types_without_members() 
     let limiter = fill(connect(&server.url()).await).await;
     let before = reads(&server);
     // A page of all keys comes in the order in which Redis names them.
-    let page = limiter.store().scan(None, 1_000_000).await.unwrap();
+    let page = limiter.store().scan(None, None, 1_000_000).await.unwrap();
     assert!(page.next.is_none());
     let trips = reads(&server) - before;
     assert!(trips < 40, "{trips} reads for {KEYS} keys");
     assert_eq!(page.keys.len() as u64, KEYS);
     assert_eq!(sizes(&page.keys), expected());
-    assert_eq!(sizes(&scanned(limiter.store(), 10).await), expected());
+    assert_eq!(sizes(&scanned(limiter.store(), None, 10).await), expected());
 
     let text = limiter.store().redis_key(LogKey::new(limiter.name(), "text"));
     server.command(&[b"SET".as_slice(), &text, b"no log"]).unwrap();
     assert!(limiter.reset("5").await.unwrap());
-    let (mut expected, found) = (expected(), scanned(limiter.store(), 100).await);
+    let (mut expected, found) = (expected(), scanned(limiter.store(), None, 100).await);
     expected.remove("5");
     expected.insert("text".to_owned(), 0);
     assert_eq!(sizes(&found), expected);
@@ -84,7 +75,7 @@ async fn a_page_takes_a_few_round_trips_and_lists_other_types_without_members() 
 async fn a_cluster_is_looked_through_node_by_node_and_keys_that_move_are_followed() {
     let cluster = Cluster::start().unwrap();
     let limiter = fill(connect(&cluster.url()).await).await;
-    assert_eq!(sizes(&scanned(limiter.store(), 100).await), expected());
+    assert_eq!(sizes(&scanned(limiter.store(), None, 100).await), expected());
 
     // One key of a slot that moves is already on its new node, and is found there.
     let key = "7";
@@ -96,7 +87,7 @@ async fn a_cluster_is_looked_through_node_by_node_and_keys_that_move_are_followe
     let port = to.port().to_string();
     let migrate = [b"MIGRATE".as_slice(), b"127.0.0.1", port.as_bytes(), &stored, b"0", b"5000"];
     assert_eq!(from.command(&migrate).unwrap().text(), "OK");
-    assert_eq!(sizes(&scanned(limiter.store(), 100).await), expected());
+    assert_eq!(sizes(&scanned(limiter.store(), None, 100).await), expected());
     assert_eq!(limiter.status(key).await.unwrap().used(), 2);
 }
 
@@ -121,15 +112,15 @@ async fn each_name_is_scanned_alone(store: &RedisStore) {
     for (name, key) in NAMES.into_iter().flat_map(|name| SAME_KEYS.map(|key| (name, key))) {
         assert!(run(store, Op::acquire(key, &policy).with_name(Name::new(name))).await.unwrap().allowed());
     }
-    let all = scanned(store, 3).await;
+    let all = scanned(store, None, 3).await;
     assert_names(&all, &NAMES);
     for name in NAMES {
-        assert_names(&scanned_name(store, name, 3).await, &[name]);
+        assert_names(&scanned(store, Some(Name::new(name)), 3).await, &[name]);
     }
     for name in ["sear", "search:", "nobody", "[a-z]*", "?"] {
-        assert!(scanned_name(store, name, 100).await.is_empty(), "{name:?}");
+        assert!(scanned(store, Some(Name::new(name)), 100).await.is_empty(), "{name:?}");
     }
-    let debugged = format!("{:?}", scanned_name(store, "login", 100).await);
+    let debugged = format!("{:?}", scanned(store, Some(Name::new("login")), 100).await);
     assert!(debugged.contains("login") && !debugged.contains("customer"), "{debugged}");
 
     // What was found can be looked at and removed.
@@ -139,7 +130,7 @@ async fn each_name_is_scanned_alone(store: &RedisStore) {
         assert_eq!(store.inspect(log).await.unwrap().unwrap().entries, live.members);
         assert!(store.reset(log).await.unwrap());
     }
-    assert!(scanned(store, 100).await.is_empty());
+    assert!(scanned(store, None, 100).await.is_empty());
 }
 
 #[tokio::test]
@@ -157,7 +148,7 @@ async fn the_keys_of_one_name_are_scanned_alone_and_keys_of_another_layout_not_a
 
     let limiter = search(policy!("10/1h"), store);
     assert!(limiter.acquire("k".repeat(257)).await.unwrap().allowed());
-    let found = scanned_name(limiter.store(), "search", 100).await;
+    let found = scanned(limiter.store(), Some(limiter.name()), 100).await;
     assert!(
         matches!(&found[..], [LiveKey { key: StoredKey::Digest(hex), members: 1, .. }] if hex.len() == 64),
         "{found:?}"

@@ -123,7 +123,7 @@ async fn after_a_failover_decisions_go_on_with_the_new_master() {
         for _ in 0..10 {
             assert!(soon(limiter.record("k")).await.is_ok());
         }
-        assert_eq!(limiter.store().scan(None, 1_000).await.unwrap().keys.len(), 2);
+        assert_eq!(limiter.store().scan(None, None, 1_000).await.unwrap().keys.len(), 2);
     }
     over.store(true, Ordering::Relaxed);
     for task in load {
