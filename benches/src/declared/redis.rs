@@ -48,8 +48,6 @@ pub(crate) enum Measure {
     Decision,
     /// The bytes of one key.
     Bytes,
-    /// The bytes that an append to one key adds to the append-only file.
-    AppendOnlyFile,
     /// The server's time for the settlement of an entry that precedes this many units.
     Settlement,
     /// The longest append after a number of entries that may merge, with this history.

@@ -1,4 +1,4 @@
-//! What one log costs besides decisions: settlements, the longest append, and the append-only file.
+//! What one log costs besides decisions: settlements, and the longest append.
 
 use std::future::IntoFuture;
 use std::time::{Duration, SystemTime};
@@ -19,21 +19,15 @@ const BATCH: usize = 50;
 
 impl Running<'_> {
     /// Measures a scenario without turns.
-    pub(super) async fn measure_log(&self, url: &str) -> Result<Figures> {
+    pub(super) async fn measure_log(&self) -> Result<Figures> {
         let mut figures = Figures::new();
         let units = if let Before::Units(units) = self.scenario.before { units } else { 0 };
         let limiter = limiter(self.connection.clone(), self.policy.clone())?;
-        match self.scenario.measure {
-            Measure::WorstAppend(history) => {
-                put(&mut figures, "limiter", "script", self.worst_append(&limiter, history, units).await?);
-            }
-            Measure::Settlement => put(&mut figures, "limiter", "script", self.settlement(&limiter, units).await?),
-            _ => {
-                for who in &self.scenario.who {
-                    put(&mut figures, who, "bytes", self.append_only_file(url, who).await?);
-                }
-            }
-        }
+        let micros = match self.scenario.measure {
+            Measure::WorstAppend(history) => self.worst_append(&limiter, history, units).await?,
+            _ => self.settlement(&limiter, units).await?,
+        };
+        put(&mut figures, "limiter", "script", micros);
         Ok(figures)
     }
 
@@ -95,31 +89,5 @@ impl Running<'_> {
             worst = worst.max(self.timed(limiter.record(key).at(at)).await?.1);
         }
         Ok(worst)
-    }
-
-    /// Returns the bytes that an acquire adds to the append-only file.
-    async fn append_only_file(&self, url: &str, who: &str) -> Result<f64> {
-        let set = async |value: &str| {
-            let mut set = redis::cmd("CONFIG");
-            set.arg("SET").arg("appendonly").arg(value).exec_async(&mut self.connection.clone()).await
-        };
-        let field = async |name: &str| -> Result<u64> {
-            let info = self.info("persistence").await?;
-            let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok());
-            value.with_context(|| format!("INFO persistence lacks {name}:\n{info}"))
-        };
-        const APPENDS: usize = 10_000;
-        let who = self.scenario.who.iter().find(|known| *known == who).context("a contestant of the scenario")?;
-        let mut side = self.connected(url, who).await?;
-        self.offer(&mut side, &self.keys, 500, true).await?;
-        set("yes").await?;
-        while field("aof_rewrite_in_progress").await? + field("aof_rewrite_scheduled").await? > 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-        let before = field("aof_current_size").await?;
-        self.offer(&mut side, &self.keys, APPENDS, true).await?;
-        let after = field("aof_current_size").await?;
-        set("no").await?;
-        Ok((after - before) as f64 / APPENDS as f64)
     }
 }

@@ -22,7 +22,7 @@ const TASKS: usize = 50;
 pub(super) fn measure(runtime: &Runtime, url: &str, scenario: &Scenario) -> Result<Figures> {
     let running = runtime.block_on(Running::new(url, scenario))?;
     if !matches!(scenario.measure, Measure::Decision | Measure::Bytes) {
-        return runtime.block_on(running.measure_log(url));
+        return runtime.block_on(running.measure_log());
     }
     // Short turns: other load then interrupts few of them.
     let (rounds, calls) = if scenario.measure == Measure::Bytes { (0, 0) } else { (151, 300) };

@@ -46,13 +46,13 @@ pub(super) fn sections(records: &[Record]) -> Sections {
             Some(format!("{:.0},000", 1e3 / slower))
         }),
     ];
-    let one_log = [
-        column("µs of the server, or bytes", |record, name| {
-            record.get(name, LIMITER, "script").or_else(|| record.get(name, LIMITER, "bytes")).map(number)
-        }),
-        figure(GCRA, GCRA, "bytes"),
-    ];
-    let mut sections = Sections::from([
+    let special = |scenario: &&Scenario| !matches!(scenario.measure, Measure::Decision | Measure::Bytes);
+    let special = REDIS.scenarios.iter().filter(special).map(|Scenario { name, about, .. }| row(name, about));
+    let mut logs = table(records, "one log", &[figure("µs of the server", LIMITER, "script")], special);
+    if logs.lines().count() == 2 {
+        "No recorded run has these figures yet.\n".clone_into(&mut logs);
+    }
+    Sections::from([
         ("redis-origin", origin(Group::Redis, records)),
         ("server-time", show("scenario", &server, "server/")),
         (
@@ -60,14 +60,7 @@ pub(super) fn sections(records: &[Record]) -> Sections {
             origin(Group::Redis, records) + "\n" + &show("entries of a log | compact up to", &sizing, "sizing/"),
         ),
         ("redis-bytes", show("units", &bytes, "bytes/")),
+        ("redis-logs", logs),
         ("redis-goals", goals(records, "server time relative to GCRA", &REDIS.goals)),
-    ]);
-    let special = |scenario: &&Scenario| !matches!(scenario.measure, Measure::Decision | Measure::Bytes);
-    let special = REDIS.scenarios.iter().filter(special).map(|Scenario { name, about, .. }| row(name, about));
-    let logs = table(records, "one log", &one_log, special);
-    // No recorded run has them yet, so no page shows them.
-    if logs.lines().count() > 2 {
-        sections.insert("redis-logs", logs);
-    }
-    sections
+    ])
 }
