@@ -26,7 +26,7 @@ pub use observe::{Observed, observe};
 pub use proxy::{Network, Proxy};
 pub use redis::{RedisFault, RedisScene};
 pub use scene::Scene;
-pub use soak::{Soak, SoakReport, soak};
+pub use soak::{Soak, soak};
 pub use subject::{Seen, Subject};
 
 /// Waits until no other test of this program holds the guard. Every test of a program that asserts times must call it.

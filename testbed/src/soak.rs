@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -18,7 +17,7 @@ use crate::subject::{Seen, Subject};
 /// The limit: units within a window, in microseconds.
 const MAX: u64 = 20;
 const WINDOW: u64 = 1_000_000;
-const TASKS: u64 = 3;
+const TASKS: usize = 3;
 
 /// How long to soak, and how.
 #[derive(Clone, Debug)]
@@ -44,27 +43,9 @@ impl<F> Soak<F> {
     }
 }
 
-/// What happened in a soak.
-#[derive(Clone, Debug, Default)]
-pub struct SoakReport {
-    /// The number of faults and calls, by fault and by outcome. The outcome of a dropped call is not known.
-    pub counts: BTreeMap<String, u64>,
-    /// The number of calls of all subjects.
-    pub calls: u64,
-    /// The calls that were dropped.
-    pub dropped: u64,
-    /// The most units, of a limit of 20, that a window admitted, by subject.
-    pub worst: BTreeMap<&'static str, u64>,
-    /// The broken promises. Empty for correct stores.
-    pub violations: Vec<String>,
-}
-
-/// What the tasks share: the report, and the admitted units of each subject and key, as times in microseconds and costs.
-type Shared = Arc<Mutex<(SoakReport, BTreeMap<(&'static str, u8), Vec<(u64, u64)>>)>>;
-
 /// Runs random faults of random lengths, while tasks acquire, peek and drop calls under a limit of 20 per second. Checks that
 /// every call ends within its store's bound, that no window admits more than [`Subject::most`] allows, and that the server decides
-/// for each store again in the end.
+/// for each store again in the end. Returns the broken promises, which are none for correct stores.
 ///
 /// Unlike in [`observe`](crate::observe), a window may meet several faults. Call it in a multi-threaded tokio runtime.
 ///
@@ -75,60 +56,53 @@ pub async fn soak<X: Scene>(
     soak: &Soak<X::Fault>,
     subjects: &[Subject],
     direct: impl AsyncFn(String) -> SharedStore,
-) -> io::Result<SoakReport> {
+) -> io::Result<Vec<String>> {
     let mut random = Rng::with_seed(soak.seed);
     let until = Instant::now() + soak.length;
-    let (shared, mut tasks) = (Shared::default(), JoinSet::new());
-    for subject in subjects {
-        for _ in 0..TASKS {
-            tasks.spawn(work(subject.clone(), random.fork(), until, Arc::clone(&shared)));
-        }
+    let mut tasks = JoinSet::new();
+    for (number, subject) in subjects.iter().enumerate().flat_map(|subject| [subject; TASKS]) {
+        let work = work(subject.clone(), random.fork(), until);
+        tasks.spawn(async move { (number, work.await) });
     }
-    let mut faults = random_faults(scene, soak, &mut random).await?;
-    while let Some(done) = tasks.join_next().await {
-        done.map_err(io::Error::other)?;
-    }
-    let (mut report, admitted) = std::mem::take(&mut *shared.lock().unwrap_or_else(PoisonError::into_inner));
-    report.counts.append(&mut faults);
-    for ((subject, _), admitted) in admitted {
-        let worst = report.worst.entry(subject).or_default();
-        *worst = worst_window(admitted).max(*worst);
-    }
-    let direct = direct(scene.direct_url()).await;
-    for subject in subjects {
-        let name = format!("{}, recovery", subject.name);
-        if let Err(violation) = recovered(subject, &name, &direct).await {
-            report.violations.push(format!("{}: {violation}", subject.name));
-        }
-        let worst = report.worst.get(subject.name).copied().unwrap_or(0);
-        if subject.most.is_some_and(|times| worst > times * MAX) {
-            report.violations.push(format!("{}: a window of {MAX} admitted {worst}", subject.name));
-        }
-    }
-    Ok(report)
-}
-
-/// Begins and ends random faults for the soak's length. Returns the number of each.
-async fn random_faults<X: Scene>(
-    scene: &mut X,
-    soak: &Soak<X::Fault>,
-    random: &mut Rng,
-) -> io::Result<BTreeMap<String, u64>> {
-    let until = Instant::now() + soak.length;
-    let mut faults = BTreeMap::new();
     while Instant::now() < until {
         let Some(fault) = random.choice(&soak.faults).copied() else { break };
-        *faults.entry(fault.to_string()).or_default() += 1;
         block_in_place(|| scene.begin(fault))?;
         sleep(Duration::from_millis(random.u64(10..700))).await;
         block_in_place(|| scene.end(fault))?;
         sleep(Duration::from_millis(random.u64(0..300))).await;
     }
-    Ok(faults)
+    let (mut admitted, mut violations) = (BTreeMap::<(usize, u8), Vec<(u64, u64)>>::new(), Vec::new());
+    while let Some(done) = tasks.join_next().await {
+        let (number, work) = done.map_err(io::Error::other)?;
+        work.admitted.into_iter().for_each(|(key, units)| admitted.entry((number, key)).or_default().push(units));
+        violations.extend(work.violations);
+    }
+    let direct = direct(scene.direct_url()).await;
+    for (number, subject) in subjects.iter().enumerate() {
+        let recovered = recovered(subject, &format!("{}, recovery", subject.name), &direct).await;
+        violations.extend(recovered.err().map(|violation| format!("{}: {violation}", subject.name)));
+        let logs = admitted.range((number, 0)..=(number, u8::MAX));
+        let worst = logs.map(|(_, units)| worst_window(units.clone())).max().unwrap_or(0);
+        println!("{}: the worst window of {MAX} admitted {worst}", subject.name);
+        if subject.most.is_some_and(|times| worst > times * MAX) {
+            violations.push(format!("{}: a window of {MAX} admitted {worst}", subject.name));
+        }
+    }
+    Ok(violations)
 }
 
-async fn work(subject: Subject, mut random: Rng, until: Instant, shared: Shared) {
+/// What a task has seen.
+#[derive(Default)]
+struct Work {
+    /// The admitted units: the key, and their time in microseconds and cost. What a dropped call would have admitted is not seen,
+    /// which is in the store's favour.
+    admitted: Vec<(u8, (u64, u64))>,
+    violations: Vec<String>,
+}
+
+async fn work(subject: Subject, mut random: Rng, until: Instant) -> Work {
     let limiter = Limiter::new(subject.name, policy!("20/1s"), subject.store.clone());
+    let mut work = Work::default();
     while Instant::now() < until {
         let (key, cost, kind) = (random.u8(0..2), random.u64(1..4), random.u8(0..8));
         let polls = if kind == 0 { random.usize(1..4) } else { usize::MAX };
@@ -137,24 +111,16 @@ async fn work(subject: Subject, mut random: Rng, until: Instant, shared: Shared)
             1 => Box::pin(limiter.peek([key])),
             _ => Box::pin(limiter.acquire([key]).cost(cost)),
         };
-        let call = poll_times(polls, subject.call(call)).await;
-        {
-            let (report, admitted) = &mut *shared.lock().unwrap_or_else(PoisonError::into_inner);
-            report.calls += 1;
-            // What a dropped call would have admitted is not seen, which is in the store's favour.
-            report.dropped += u64::from(call.is_none());
-            if let Some(call) = call {
-                *report.counts.entry(call.outcome.to_string()).or_default() += 1;
-                if call.outcome == Seen::Never {
-                    report.violations.push(format!("{}: a call did not end within {:?}", subject.name, call.took));
-                }
-                if let (true, Some(at)) = (call.allowed() && kind != 1, call.at) {
-                    admitted.entry((subject.name, key)).or_default().push((at, cost));
-                }
+        if let Some(call) = poll_times(polls, subject.call(call)).await {
+            if call.outcome == Seen::Never {
+                work.violations.push(format!("{}: a call did not end within {:?}", subject.name, call.took));
             }
+            let at = call.at.filter(|_| call.allowed() && kind != 1);
+            work.admitted.extend(at.map(|at| (key, (at, cost))));
         }
         sleep(Duration::from_millis(random.u64(0..20))).await;
     }
+    work
 }
 
 /// Returns the most units within any second, of admissions at these times in microseconds with these costs.

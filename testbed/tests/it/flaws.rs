@@ -136,8 +136,8 @@ async fn a_soak_finds_flaws_too() {
     let subjects = flaws.map(|(name, flaw)| subject(name, &server, flaw));
     let direct: SharedStore = server.store.clone();
     let settings = Soak { faults: vec![DOWN], length: Duration::from_secs(2), seed: 1 };
-    let report = soak(&mut server, &settings, &subjects, async |_| direct.clone()).await.unwrap();
-    let found = |text: &str| report.violations.iter().any(|violation| violation.contains(text));
-    assert!(found("uncounted: a window of 20 admitted") && found("hangs: a call did not end"), "{report:?}");
-    assert!(!found("none:") && report.worst["none"] <= 20 && report.calls > 100, "{report:?}");
+    let violations = soak(&mut server, &settings, &subjects, async |_| direct.clone()).await.unwrap();
+    let found = |text: &str| violations.iter().any(|violation| violation.contains(text));
+    assert!(found("uncounted: a window of 20 admitted") && found("hangs: a call did not end"), "{violations:?}");
+    assert!(!found("none:"), "{violations:?}");
 }
