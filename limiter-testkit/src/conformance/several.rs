@@ -5,9 +5,11 @@ use limiter_core::{Counting, Name, Policy, SharedStore, Timestamp, WindowStore a
 
 use super::sentence::Sentence;
 use super::sentence::Sentence::{A1, A2, A4, A5, A6};
+use super::sequence::call_result::{OutcomeKind, RawFacts};
 use super::strategy::START;
 use super::suite::failure::Finding;
 use super::suite::run::{Run, reset_all};
+use crate::answer::Answer;
 use crate::reference::ReferenceStore;
 
 const LOGS: usize = 4;
@@ -36,8 +38,10 @@ pub(crate) async fn run(run: &mut Run<'_>) {
         run.count((CALLS * LOGS) as u64);
         if let Err((citation, text)) = result {
             run.fail(Finding::new(format!("random sequence {number}"), &[citation], text));
-            return;
         }
+    }
+    if !run.findings.is_empty() {
+        return;
     }
     if let Err(text) = at_the_same_time(run, &store).await {
         run.fail(Finding::new("concurrent tasks on two logs", &[A2], text));
@@ -150,22 +154,18 @@ fn seen(joint: &JointOp<'_>, facts: Facts) -> String {
     if let Err(error) = facts.verify(&op) {
         return error.to_string();
     }
-    let outcome = match facts.outcome {
-        Outcome::Nothing => "nothing",
-        Outcome::Appended(_) => "appended",
-        Outcome::Repeated(_) => "repeated",
-    };
-    // A store need not know whether a repeated entry has a receipt.
-    let is_repeated = matches!(facts.outcome, Outcome::Repeated(_));
-    let decision = decide(&op, facts);
-    if joint.op.mode == Mode::Record && !decision.appended() {
-        // It may be above the maximum, so that no wait helps.
-        let status = decision.status();
-        return format!("{outcome}, at {:?}, {:?}", status.at(), status.limits());
+    let raw_facts = RawFacts::from(&facts);
+    let mut answer = Answer::from(&decide(&op, facts));
+    if raw_facts.outcome == OutcomeKind::Repeated {
+        // A store need not know whether a repeated entry has a receipt.
+        answer.receipt = None;
     }
-    let receipt = decision.receipt().filter(|_| !is_repeated).map(|receipt| (receipt.at(), receipt.window()));
-    let (at, wait, limits) = (decision.at(), decision.retry_after(), decision.limits());
-    format!("{outcome}, allowed {}, at {at:?}, wait {wait:?}, {receipt:?}, {limits:?}", decision.allowed())
+    if joint.op.mode == Mode::Record && !answer.appended {
+        // It may be above the maximum, so that no wait helps.
+        (answer.allowed, answer.retry_after) = (false, None);
+        answer.retry_after_each.clear();
+    }
+    format!("{raw_facts:?}, {answer:?}")
 }
 
 /// Some tasks charge two logs as one, others would charge the first but are denied by a third. No other sees the first two differ.

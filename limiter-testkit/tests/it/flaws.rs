@@ -20,7 +20,7 @@ fn named(name: &str) -> &'static Flaw {
 /// Runs the suite on all handles of a store, with its sweep and with a handle that is opened late.
 fn run(suite: Suite, flaw: &'static Flaw) -> Result<Report, Failure> {
     let StoreUnderTest { handles, late, sweep } = StoreUnderTest::new(flaw);
-    block_on(suite.sweep(move || sweep()).run_opening(handles, async { late() }))
+    block_on(suite.sweep(move || sweep()).run_handles(handles, async { late() }))
 }
 
 /// Returns whether the long tests run.
@@ -57,10 +57,9 @@ fn every_flaw_is_found_and_the_failure_names_the_sentence() {
 #[test]
 fn every_sentence_has_a_flaw() {
     let broken: HashSet<Sentence> = FLAWS.iter().map(|flaw| flaw.1).collect();
-    // `joint_flaws.rs` has those of several operations.
-    let is_missing = |sentence: &&Sentence| !broken.contains(sentence) && !sentence.label().starts_with('A');
-    let missing: Vec<&Sentence> = Sentence::ALL.iter().filter(is_missing).collect();
-    assert!(missing.is_empty(), "{missing:?}");
+    let missing: Vec<&Sentence> = Sentence::ALL.iter().filter(|sentence| !broken.contains(sentence)).collect();
+    // A4 and A5 break without A3, and the suite causes no errors.
+    assert_eq!(missing, [&Sentence::A3, &Sentence::A7, &Sentence::A8]);
 }
 
 #[test]

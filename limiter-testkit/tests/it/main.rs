@@ -4,5 +4,3 @@ mod clock;
 mod conformance;
 mod flawed;
 mod flaws;
-mod golden;
-mod joint_flaws;

@@ -36,6 +36,8 @@ pub(crate) struct FlawedCall<'a> {
     pub(super) before: Vec<ReferenceEntry>,
     pub(super) log: Vec<ReferenceEntry>,
     pub(super) facts: Facts,
+    /// Whether the call ends with an error.
+    pub(super) fails: bool,
     pub(super) memory: &'a mut Memory,
     /// What the store remembers about all logs.
     pub(super) shared: &'a mut Memory,

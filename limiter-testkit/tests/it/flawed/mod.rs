@@ -2,19 +2,21 @@
 
 mod call;
 mod counting;
+mod joint;
 mod mutant;
 mod table;
 
 use std::sync::Arc;
 use std::task::Poll;
 
-use limiter_core::store::Op;
+use limiter_core::store::{JointFacts, Op};
 use limiter_core::{BoxFuture, Limit, Policy, SharedStore};
 use limiter_testkit::ReferenceEntry;
 use limiter_testkit::conformance::{Phase, Sentence};
 use limiter_testkit::reference::merging::{Append, Rules};
 
 use call::FlawedCall;
+use joint::Joint;
 pub(crate) use table::{FLAWS, RIGHT};
 
 /// A phase that always finds the flaw, a sentence that the failure cites, the flaw's name, and what it changes.
@@ -48,8 +50,6 @@ pub(crate) enum Change {
     SettledFacts(fn(&mut FlawedCall<'_>)),
     ResetEntries(fn(&mut FlawedCall<'_>)),
     ResetFacts(fn(&mut FlawedCall<'_>)),
-    /// When a call ends with an error.
-    Fails(Verb, fn(&FlawedCall<'_>) -> bool),
     /// Which entry an operation with an id repeats.
     Finds(fn(&FlawedCall<'_>, &ReferenceEntry) -> bool),
     /// The rules of merging.
@@ -62,6 +62,8 @@ pub(crate) enum Change {
     CountedAlike(fn(&Append<'_>, &ReferenceEntry, &ReferenceEntry) -> bool),
     Merged(fn(&ReferenceEntry, &ReferenceEntry) -> ReferenceEntry),
     Merging(fn(&mut Rules)),
+    /// Several operations as one.
+    Together(fn(&Joint<'_>) -> Option<JointFacts>),
 }
 
 /// Is pending once.

@@ -8,19 +8,20 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use limiter_core::store::{
-    At, Entry, Facts, LogKey, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts, decide,
+    At, Entry, Facts, JointFacts, JointOp, LogKey, LogPlace, Mode, Op, Otherwise, Outcome, Settlement, SettlementFacts,
+    decide,
 };
 use limiter_core::{
     BoxFuture, Decision, Error, ErrorKind, MAX_COST, Name, Policy, Receipt, SyncStore, Timer, Timestamp, Window,
     WindowStore, policy,
 };
+use limiter_testkit::conformance::{Phase, Sentence};
 use limiter_testkit::reference::merging::Rules;
 use limiter_testkit::reference::{cap, log_facts};
 use limiter_testkit::{ReferenceEntry, ReferenceStore};
 
 use super::call::{FlawedCall, Memory, time};
-use limiter_testkit::conformance::{Phase, Sentence};
-
+use super::joint::Joint;
 use super::{Change, Flaw, Verb, wait};
 
 type Logs = HashMap<(Name, Vec<u8>), Memory>;
@@ -166,15 +167,23 @@ impl Mutant {
         let log = store.entries(op.log);
         let unknown = Receipt::new(0.into(), Timestamp::EPOCH, Window::MIN);
         let (receipt, cost) = receipt.unwrap_or((unknown, 0));
-        let facts = Facts {
-            admitted: false,
-            refundable: false,
-            outcome: Outcome::Nothing,
-            log: log_facts(&log, op.policy, 0, time(now)),
-        };
+        let facts = Facts { admitted: false, ..store.apply_now(&op.to_peek()) };
         let memory = logs.entry(own.clone()).or_default();
         let (before, number) = (log.clone(), u128::from(self.number));
-        let mut call = FlawedCall { store, op, receipt, cost, clock: now, number, before, log, facts, memory, shared };
+        let mut call = FlawedCall {
+            store,
+            op,
+            receipt,
+            cost,
+            clock: now,
+            number,
+            before,
+            log,
+            facts,
+            fails: false,
+            memory,
+            shared,
+        };
         self.change(verb, 0, &mut call);
         store.set_entries(call.op.log, call.log.clone());
         make(&mut call);
@@ -186,7 +195,7 @@ impl Mutant {
             call.facts.log = log_facts(&call.log, call.op.policy, call.op.cost, call.facts.log.now);
         }
         self.change(verb, 2, &mut call);
-        if matches!(self.flaw.3, Change::Fails(when, fails) if when == verb && fails(&call)) {
+        if call.fails {
             return Err(Error::new(ErrorKind::Unavailable, "a flaw"));
         }
         let (facts, until, is_empty) =
@@ -432,6 +441,16 @@ impl WindowStore for Mutant {
             }
             _ => otherwise(),
         }
+    }
+
+    async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
+        let joint = Joint { store: &self.shared.store, ops };
+        Ok(if let Change::Together(apply) = self.flaw.3 { apply(&joint) } else { None })
+    }
+
+    fn place(&self, log: LogKey<'_>) -> LogPlace {
+        let goes_together = matches!(self.flaw.3, Change::Together(_));
+        if goes_together { self.shared.store.place(log) } else { LogPlace::default() }
     }
 
     fn timer(&self) -> Option<&dyn Timer> {

@@ -1,10 +1,10 @@
 //! The flaws, one in each line.
 
 use Change::{
-    Before, Clock, Code, CountedAlike, Entries, Facts, Fails, Finds, InOneCell, Inherits, IsDue, Limits, Log, Marks,
-    Merged, Merging, MergingLimits, ResetEntries, ResetFacts, Resolution, Settled, SettledFacts, Settles,
+    Before, Clock, Code, CountedAlike, Entries, Facts, Finds, InOneCell, Inherits, IsDue, Limits, Log, Marks, Merged,
+    Merging, MergingLimits, ResetEntries, ResetFacts, Resolution, Settled, SettledFacts, Settles, Together,
 };
-use Phase::{Cancel, Cases, Contention, Forgetting, Handles, LongLog, StoreClock};
+use Phase::{Cancel, Cases, Contention, Forgetting, Handles, LongLog, Several, StoreClock};
 use Sentence::*;
 use limiter_core::store::{LogKey, Mode, Op, Outcome, Usage};
 use limiter_core::{Counting, EntryId, Limit, MAX_COST, Name, PerLimit, Policy, Window};
@@ -14,7 +14,7 @@ use limiter_testkit::reference::merging::{Append, Rules, TEN_MINUTES, longer};
 use limiter_testkit::reference::{age, cap, log_facts};
 
 use super::call::{FlawedCall, time};
-use super::{Change, Flaw, Verb};
+use super::{Change, Flaw, joint};
 
 const HOUR: u64 = 3_600_000_000;
 const SECOND: u64 = 1_000_000;
@@ -429,6 +429,13 @@ pub(crate) static FLAWS: &[Flaw] = &[
     (Cases, M7, "RepeatsForTenMinutes", Finds(repeats_for_ten_minutes)),
     (Cases, M7, "RefundsForTheLongerWindow", Settles(|c| c.valid_for(c.valid().max(longest(c.op.policy))))),
     (Cases, M7, "GivesReceiptsForMergedEntries", Code),
+    (Several, A1, "SaysLogsGoTogetherAndCannot", Together(|_| None)),
+    (Several, A2, "ChangesOneLogAfterTheOther", Together(joint::one_by_one_if_admitted)),
+    (Several, A4, "LetsAdvisoryOperationsDeny", Together(|joint| joint.change(|op| op.is_advisory = false))),
+    (Several, A5, "ChargesWhatFitsIfAnotherDenies", Together(joint::one_by_one)),
+    (Several, A5, "KeepsNoCharge", Together(|joint| joint.change(|op| op.keeps_charge = false))),
+    (Several, A5, "DropsTheAttemptThatDenies", Together(joint::nothing_if_denied)),
+    (Several, A6, "LooksAtRepetitions", Together(joint::repeats_nothing_if_denied)),
     (Cases, S1, "NamesEntriesByCount", Entries(names_entries_by_count)),
     (Cases, S1, "RefundsANeighbour", Settles(|c| c.find(c.named().and(c.before.first().copied())))),
     (Cases, S1, "RefundsByTimeAlone", Settles(|c| c.find(c.before.iter().copied().find(|e| e.at == c.receipt.at())))),
@@ -450,7 +457,7 @@ pub(crate) static FLAWS: &[Flaw] = &[
     (Cases, S4, "AlwaysApplies", SettledFacts(|c| c.facts.admitted = true)),
     (Cases, S5, "SettlesWithoutCap", Settled(uncap)),
     (Cases, S5, "SettlesWithThePolicysCap", Settled(settles_with_the_policys_cap)),
-    (Cases, S6, "RefusesLargeSettlements", Fails(Verb::Settle, |c| c.cost > c.op.policy.largest_max())),
+    (Cases, S6, "RefusesLargeSettlements", SettledFacts(|c| c.fails = c.cost > c.op.policy.largest_max())),
     (Cases, S6, "CutsLargeSettlements", Settles(|c| c.cost = c.cost.min(c.op.policy.largest_max()))),
     (Cases, S7, "SettlesWithTheUsageBefore", SettledFacts(|c| c.facts.log = c.described(&c.before, c.now()))),
     (Cases, S7, "SettlesWithTheUsageOfOneLimit", SettledFacts(settles_with_the_usage_of_one_limit)),
@@ -486,9 +493,9 @@ pub(crate) static FLAWS: &[Flaw] = &[
     (Forgetting, F2, "GivenTimesAsItsOwn", Facts(|c| c.expire(false, at(c) + c.window()))),
     (Forgetting, F2, "GivenTimesAfterTheWindow", Facts(|c| c.expire(false, c.clock + c.window()))),
     (Forgetting, F2, "SweepsGivenTimes", Code),
-    (Cases, E1, "DeniesByError", Fails(Verb::Apply, |c| !c.facts.admitted)),
-    (Cases, E1, "SettlesNothingByError", Fails(Verb::Settle, |c| !c.facts.admitted)),
-    (Cases, E1, "ResetsNothingByError", Fails(Verb::Reset, |c| !c.facts.admitted)),
+    (Cases, E1, "DeniesByError", Facts(|c| c.fails = !c.facts.admitted)),
+    (Cases, E1, "SettlesNothingByError", SettledFacts(|c| c.fails = !c.facts.admitted)),
+    (Cases, E1, "ResetsNothingByError", ResetFacts(|c| c.fails = !c.facts.admitted)),
     (Cases, E2, "AppliesWhatItDoesNotDecideAtOnce", Code),
     (Cases, E2, "DecidesAtOnceWithoutChecks", Code),
     (Cases, E2, "IsPendingAtOnce", Code),
