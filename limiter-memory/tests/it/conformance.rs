@@ -43,7 +43,7 @@ conformance_tests!(
     async |suite| {
         let store = Arc::new(MemoryStore::new());
         let handle = || Arc::new(Arc::clone(&store));
-        suite.run_opening(vec![handle(), handle(), handle()], async { handle() }).await
+        suite.run_handles(vec![handle(), handle(), handle()], async { handle() }).await
     },
     handles
 );

@@ -18,7 +18,7 @@ async fn through_connections(suite: Suite, url: &str, count: usize) -> Result<Re
     for _ in 0..count {
         handles.push(open().await);
     }
-    suite.run_opening(handles, open()).await
+    suite.run_handles(handles, open()).await
 }
 
 conformance_tests!(

@@ -1,7 +1,5 @@
 //! Answers as text: one line in a list of calls, one line per field in a comparison.
 
-use std::fmt;
-
 use limiter_core::{Limit, MAX_COST, Timestamp, Window};
 
 use super::{Answer, LimitAnswer, StatusAnswer};
@@ -68,26 +66,5 @@ impl Answer {
             fields.push(named("refill_after of it", self.refill_after));
         }
         fields
-    }
-}
-
-impl fmt::Display for Answer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.allowed { "allowed, " } else { "not allowed, " })?;
-        if let Some(retry) = self.retry_after {
-            write!(f, "retry after {retry}, ")?;
-        }
-        self.status.fmt(f)
-    }
-}
-
-impl fmt::Display for StatusAnswer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, part) in self.limits.iter().enumerate() {
-            let before = if i > 0 { ", " } else { "used " };
-            let of = if shown(part.limit) == "everything" { String::new() } else { format!(" of {}", part.limit) };
-            write!(f, "{before}{}{of}", part.used)?;
-        }
-        Ok(())
     }
 }

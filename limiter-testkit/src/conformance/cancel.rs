@@ -12,9 +12,8 @@ use super::script::{self, Script};
 use super::sentence::Sentence::C2;
 use super::sequence::caller::Route;
 use super::sequence::replay::Mismatch;
-use super::session::drop_after::DropAfter;
 use super::session::{Session, run_script};
-use super::sleep::{sleep, within};
+use super::sleep::{DropAfter, sleep, within};
 use super::strategy::START;
 use super::suite::failure::Finding;
 use super::suite::run::Run;
@@ -70,7 +69,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
 
 /// Runs a script and drops one call. Returns whether that call had already finished.
 async fn once(run: &mut Run<'_>, script: &Script, is_given: bool, after: DropAfter) -> Result<bool, Ended> {
-    let wrong = |text| Ended::Wrong(Mismatch { call: 0, step: 0, citations: Vec::new(), transcript: text });
+    let wrong = |text| Ended::Wrong(Mismatch::new(&[], text));
     let mut session = Session::new(run, &run.handles[..1], &script.case, 0).map_err(wrong)?;
     session.route = Some(Route::Facts);
     let when = if is_given { At::Given(Timestamp::from_micros_saturating(START)) } else { At::StoreClock };

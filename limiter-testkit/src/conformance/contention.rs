@@ -93,7 +93,7 @@ struct Turn {
 impl Turn {
     fn new(script: &Arc<Script>, key: &str, tasks: usize) -> Result<Self, String> {
         let logs = (0..=tasks.min(OWN_KEYS) as u8).map(|key| Log { name: 0, key });
-        let store_keys = StoreKeys::of(logs, |k| format!("{key}/{k}").into_bytes());
+        let store_keys = StoreKeys::new(logs, |k| format!("{key}/{k}").into_bytes());
         let (planner, caller) = (Planner::new(&script.case)?, Caller::new(&store_keys, salt()));
         let clock = AtomicU64::new(START);
         Ok(Self { script: Arc::clone(script), planner, caller, alone: Vec::new(), clock })
@@ -136,7 +136,7 @@ impl Turn {
             Clock::StandsStill => At::Given(Timestamp::from_micros_saturating(START)),
             Clock::Ticks => At::Given(Timestamp::from_micros_saturating(self.clock.fetch_add(1, Ordering::Relaxed))),
         };
-        let got = caller.call(store, self.planner.plan(), of.1, &call, at, Route::in_turn(of.0 + of.1)).await;
+        let got = caller.call(store, &self.planner.plan, of.1, &call, at, Route::in_turn(of.0 + of.1)).await;
         let time = match at {
             At::Given(given) => given,
             At::StoreClock => got.as_ref().ok().and_then(CallResult::at).unwrap_or_default(),
@@ -176,7 +176,7 @@ impl Turn {
 
     fn describe(&self, calls: &[Made]) -> String {
         let line = |made: &Made| {
-            let call = self.planner.plan().describe(&made.call);
+            let call = self.planner.plan.describe(&made.call);
             match &made.got {
                 Ok(got) => format!(
                     "  {call}: {got}, at {}\n",

@@ -32,7 +32,7 @@ async fn swept(run: &mut Run<'_>) {
         let result = run.replay_script(script, None, 1, true).await;
         let result = result.map_err(|mut finding| {
             finding.title += ", with a sweep before every call";
-            finding.citations.insert(0, F2);
+            finding.mismatch.citations.insert(0, F2);
             finding
         });
         run.count_script(result);

@@ -49,7 +49,7 @@ async fn sequence(run: &mut Run<'_>, judge: Judge, case: &Case) -> Result<(), Bo
     }
     let plan = Plan::of(case).map_err(|text| Box::new(Finding::new("a sequence", &[], text)))?;
     let turn = run.report.checks_of(run.phase) as usize;
-    run.replay(&plan, turn).await.map_err(|mismatch| Box::new(Finding::of("a sequence", mismatch)))
+    run.replay(&plan, turn).await.map_err(|mismatch| Box::new(Finding { title: "a sequence".to_owned(), mismatch }))
 }
 
 pub(crate) async fn random(run: &mut Run<'_>, judge: Judge) {

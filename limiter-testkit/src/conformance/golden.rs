@@ -1,4 +1,4 @@
-//! The golden traces. A test of this crate compares the reference store with every field of them.
+//! The golden traces.
 
 use limiter_core::Policy;
 
@@ -13,7 +13,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
         let title = format!("golden trace \"{}\"", trace.name);
         let plan = case(trace).map_err(|error| error.to_string()).and_then(|case| Plan::of(&case));
         let result = match plan {
-            Ok(plan) => run.replay(&plan, number).await.map_err(|mismatch| Finding::of(title, mismatch)),
+            Ok(plan) => run.replay(&plan, number).await.map_err(|mismatch| Finding { title, mismatch }),
             Err(text) => Err(Finding::new(title, &[], text)),
         };
         match result {
@@ -40,4 +40,31 @@ fn case(trace: &Trace) -> Result<Case, limiter_core::Error> {
     }
     let limiters = [0, 1].map(|name| CaseLimiter { name, policy: Some(0) }).to_vec();
     Ok(Case { policies, limiters, start: 0, steps })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::sequence::call_result::CallResult;
+    use crate::golden::{RowAnswer, traces};
+
+    /// A plan's answers are those by definition.
+    #[test]
+    fn the_definitions_agree_with_every_field() {
+        let mut rows = 0;
+        for trace in traces() {
+            let plan = Plan::of(&case(trace).unwrap()).unwrap();
+            for (row, planned) in trace.rows.iter().zip(&plan.calls) {
+                let CallResult::Decided(decided) = &planned.expected else {
+                    assert_eq!(row.answer, None, "{}: {row:?}", trace.name);
+                    continue;
+                };
+                let used: Vec<u64> = decided.answer.status.limits.iter().map(|limit| limit.used).collect();
+                assert!(row.used_each.is_empty() || *used == *row.used_each, "{}: {row:?}", trace.name);
+                assert_eq!(row.answer, Some(RowAnswer::from(&decided.answer)), "{}: {row:?}", trace.name);
+                rows += 1;
+            }
+        }
+        assert_eq!((traces().len(), rows), (15, 135));
+    }
 }

@@ -50,6 +50,6 @@ async fn in_turn(run: &mut Run<'_>) {
 
 fn through_handles(mut finding: Finding) -> Finding {
     finding.title += ", through several handles in turn";
-    finding.citations.insert(0, L12);
+    finding.mismatch.citations.insert(0, L12);
     finding
 }

@@ -92,7 +92,7 @@ impl Script {
         citations.sort_by_key(|sentence| !mismatch.citations.contains(sentence));
         mismatch.citations.retain(|sentence| !citations.contains(sentence));
         mismatch.citations.splice(0..0, citations);
-        Finding::of(format!("script \"{}\"", self.name), mismatch)
+        Finding { title: format!("script \"{}\"", self.name), mismatch }
     }
 }
 

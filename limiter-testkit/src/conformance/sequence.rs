@@ -3,7 +3,6 @@
 pub(super) mod call_result;
 pub(super) mod caller;
 pub(super) mod case;
-pub(super) mod citations;
 pub(super) mod planner;
 pub(super) mod replay;
 pub(super) mod transcript;

@@ -4,7 +4,6 @@
 //! answer is compared, no matter how long the calls take. A separate check decides whether those times are right.
 
 pub(super) mod clock;
-pub(super) mod drop_after;
 mod possible_history;
 pub(super) mod run_script;
 
@@ -20,10 +19,9 @@ use super::sequence::case::{Case, Operation};
 use super::sequence::planner::Planner;
 use super::sequence::replay::{Mismatch, Sweep, mismatch, salt};
 use super::sequence::{Call, Log, Plan, transcript};
-use super::sleep::sleep_on;
+use super::sleep::{DropAfter, sleep_on};
 use super::suite::run::{Run, reset_all};
 use clock::{ClockCheck, Moment};
-use drop_after::DropAfter;
 use possible_history::PossibleHistory;
 
 /// Calls a store, and compares its answers with the reference store's for the times that the store stated.
@@ -47,7 +45,7 @@ impl Session {
         let key = run.new_key();
         let histories = vec![PossibleHistory::new(Planner::new(case)?)];
         let logs = (0..=2).map(|k| Log { name: 0, key: k });
-        let store_keys = StoreKeys::of(logs, |k| format!("{key}/{k}").into_bytes());
+        let store_keys = StoreKeys::new(logs, |k| format!("{key}/{k}").into_bytes());
         let caller = Caller::new(&store_keys, salt());
         let clock = ClockCheck::new(run.suite.tolerance, handles[0].timer().is_some());
         let sweep = run.suite.sweep.clone();
@@ -59,7 +57,7 @@ impl Session {
     }
 
     pub(crate) fn plan(&self) -> &Plan {
-        self.planner().plan()
+        &self.planner().plan
     }
 
     /// Returns the number of calls made.
@@ -112,7 +110,7 @@ impl Session {
     ) -> Result<bool, Mismatch> {
         let Some(call) = self.planner().call(operation, Timestamp::EPOCH) else { return Ok(true) };
         let (store, before) = (self.handle().clone(), Moment::now());
-        let plan = self.histories[0].planner.plan();
+        let plan = &self.histories[0].planner.plan;
         let future = self.caller.call(&store, plan, step, &call, when, Route::Facts);
         if let Some(got) = after.poll(future).await {
             return self.answered(step, call, when, (before, got)).map(|_| true);
@@ -124,7 +122,7 @@ impl Session {
 
     /// Peeks at all entries of every log.
     pub(crate) async fn peek_all(&mut self, step: usize) -> Result<(), Mismatch> {
-        for log in self.planner().logs().to_vec() {
+        for log in self.planner().logs.clone() {
             self.call(step, self.planner().peek_all(log, Timestamp::EPOCH), At::StoreClock).await?;
         }
         Ok(())
@@ -132,7 +130,7 @@ impl Session {
 
     async fn call(&mut self, step: usize, call: Call, when: At) -> Result<CallResult, Mismatch> {
         let (store, before) = (self.handle().clone(), Moment::now());
-        let plan = self.histories[0].planner.plan();
+        let plan = &self.histories[0].planner.plan;
         let route = self.route.unwrap_or(Route::in_turn(self.turn));
         let got = self.caller.call(&store, plan, step, &call, when, route).await;
         self.answered(step, call, when, (before, got))
@@ -152,7 +150,7 @@ impl Session {
         let stated = got.as_ref().ok().and_then(CallResult::at);
         let time = given(when).or(stated).unwrap_or(before.system());
         if self.plan().calls.is_empty() {
-            self.histories.iter_mut().for_each(|history| history.planner.start_at(time));
+            self.histories.iter_mut().for_each(|history| history.planner.plan.start = time);
         }
         let call = Call { at: time, ..call };
         let got = self.compare((step, log), call, when, &got)?;
@@ -219,9 +217,9 @@ impl Session {
         got: &StoreResult,
     ) -> Result<CallResult, Mismatch> {
         if let Err(text) = history.expect(step, call, when) {
-            return Err(Mismatch { call: 0, step, citations: Vec::new(), transcript: text });
+            return Err(Mismatch { step, ..Mismatch::new(&[], text) });
         }
-        let plan = history.planner.plan();
+        let plan = &history.planner.plan;
         let number = plan.calls.len() - 1;
         let got = identify(&self.caller.receipts, &plan.calls[number], clone(got));
         match &got {
@@ -233,7 +231,7 @@ impl Session {
 
     /// Resets the logs.
     pub(crate) async fn end(&self) {
-        let logs: Vec<LogKey<'_>> = self.planner().logs().iter().map(|log| self.store_keys.log(*log)).collect();
+        let logs: Vec<LogKey<'_>> = self.planner().logs.iter().map(|log| self.store_keys.log(*log)).collect();
         reset_all(self.handle(), &logs).await;
     }
 }

@@ -1,11 +1,14 @@
-//! Sleeping without a runtime.
+//! Sleeping, and polling for a limited time, without a runtime.
 
+use std::fmt;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
 use futures_timer::Delay;
 use limiter_core::{SharedStore, WindowStore as _};
+
+use crate::poll_times::poll_times;
 
 /// Sleeps in real time.
 pub(crate) async fn sleep(duration: Duration) {
@@ -38,4 +41,31 @@ pub(crate) async fn sleep_on(store: &SharedStore, duration: Duration) -> Result<
              be `auto_advancing`"
         )
     })
+}
+
+/// When a future is dropped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum DropAfter {
+    Polls(usize),
+    Micros(u64),
+}
+
+impl fmt::Display for DropAfter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Polls(1) => f.write_str("1 poll"),
+            Self::Polls(polls) => write!(f, "{polls} polls"),
+            Self::Micros(micros) => write!(f, "{micros} \u{b5}s"),
+        }
+    }
+}
+
+impl DropAfter {
+    /// Polls a future for this long. Returns `None` if it has not finished.
+    pub(crate) async fn poll<T>(self, future: impl Future<Output = T>) -> Option<T> {
+        match self {
+            Self::Micros(micros) => within(Duration::from_micros(micros), future).await,
+            Self::Polls(polls) => poll_times(polls, future).await,
+        }
+    }
 }

@@ -123,14 +123,9 @@ pub fn cases(steps: RangeInclusive<usize>) -> impl Strategy<Value = Case, Tree: 
             if window > KEPT_FOR && receipt % 2 > 0 {
                 window = KEPT_FOR;
             }
-            let draw = RandomNumbers {
-                on: Place { limiter: PICKS[pick], key },
-                policy,
-                cost: cost_near(smallest, COSTS[cost]),
-                id,
-            };
+            let (on, cost) = (Place { limiter: PICKS[pick], key }, cost_near(smallest, COSTS[cost]));
             let settled = appends.get(usize::from(receipt) % appends.len().max(1)).copied();
-            let operation = draw.operation(kind, settled);
+            let operation = operation(kind, settled, (on, policy, cost, id));
             if matches!(operation, Operation::Run { mode: Mode::Acquire | Mode::Record, .. }) {
                 appends.push(number);
             }
@@ -160,30 +155,19 @@ fn cost_near(max: u64, cost: u64) -> u64 {
     if cost > max + 1 && cost < u64::MAX { 1 + cost % (max + 1) } else { cost }
 }
 
-/// The random numbers from which an operation is built.
-struct RandomNumbers {
-    on: Place,
-    policy: u8,
-    cost: u64,
-    id: u8,
-}
-
-impl RandomNumbers {
-    /// Builds an operation. `settled` is a step that may have returned a receipt.
-    fn operation(self, kind: u8, settled: Option<usize>) -> Operation {
-        let Self { on, policy, cost, id } = self;
-        let mode = match (kind, settled) {
-            (10 | 11, _) => Mode::Peek,
-            (12 | 13, _) => Mode::Record,
-            (14..=18, Some(step)) => {
-                // Rarely on a log that did not issue the receipt.
-                let (on, cost) = ((id == 0).then_some(on), if kind < 16 { 0 } else { cost });
-                return Operation::Settle { step, on, cost, policy };
-            }
-            (19, _) => return Operation::Reset { on },
-            _ => Mode::Acquire,
-        };
-        let keep = matches!(id, 3 | 4 | 7);
-        Operation::Run { mode, on, policy, cost, id: (id > 4).then_some(CaseId::Fresh(id % 2)), keep }
-    }
+/// Builds an operation from random numbers. `settled` is a step that may have returned a receipt.
+fn operation(kind: u8, settled: Option<usize>, (on, policy, cost, id): (Place, u8, u64, u8)) -> Operation {
+    let mode = match (kind, settled) {
+        (10 | 11, _) => Mode::Peek,
+        (12 | 13, _) => Mode::Record,
+        (14..=18, Some(step)) => {
+            // Rarely on a log that did not issue the receipt.
+            let (on, cost) = ((id == 0).then_some(on), if kind < 16 { 0 } else { cost });
+            return Operation::Settle { step, on, cost, policy };
+        }
+        (19, _) => return Operation::Reset { on },
+        _ => Mode::Acquire,
+    };
+    let keep = matches!(id, 3 | 4 | 7);
+    Operation::Run { mode, on, policy, cost, id: (id > 4).then_some(CaseId::Fresh(id % 2)), keep }
 }

@@ -114,13 +114,6 @@ impl Suite {
         self
     }
 
-    /// Sets how far the store's clock may be from the system clock. Default: 1 s, or a minute for
-    /// [`shared`](Self::shared).
-    pub fn clock_tolerance(mut self, tolerance: Duration) -> Self {
-        self.tolerance = Some(tolerance);
-        self
-    }
-
     /// Accepts a store clock with a different epoch, as sentence T4 allows. The suite then checks only its progress.
     pub fn own_epoch(mut self) -> Self {
         self.tolerance = None;
@@ -181,24 +174,16 @@ impl Suite {
     /// only if no other phase fails. A phase with nothing to run also fails, and so does a call that does not return within
     /// 10 s.
     pub async fn run<S: WindowStore + ?Sized>(&self, store: Arc<S>) -> Result<Report, Failure> {
-        self.run_handles(vec![store]).await
+        self.run_all(vec![store], None).await
     }
 
-    /// Runs the suite on several handles of one store, for example several connections to a server or several
-    /// openings of a file. [`Phase::Handles`] uses all of them, in turn and concurrently. Other phases use the first.
+    /// Runs the suite on several handles of one store, for example several connections to a server or several openings of a
+    /// file, and on one more that `open` opens after others have written. It must find what they wrote.
+    /// [`Phase::Handles`] uses all of them, in turn and concurrently. Other phases use the first.
     ///
     /// # Errors
     /// As [`run`](Self::run).
-    pub async fn run_handles<S: WindowStore + ?Sized>(&self, handles: Vec<Arc<S>>) -> Result<Report, Failure> {
-        self.run_all(handles, None).await
-    }
-
-    /// Does what [`run_handles`](Self::run_handles) does, and opens one more handle after others have written. The new
-    /// handle must find what they wrote.
-    ///
-    /// # Errors
-    /// As [`run`](Self::run).
-    pub async fn run_opening<S: WindowStore + ?Sized>(
+    pub async fn run_handles<S: WindowStore + ?Sized>(
         &self,
         handles: Vec<Arc<S>>,
         open: impl Future<Output = Arc<S>> + Send,

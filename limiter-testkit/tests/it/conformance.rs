@@ -40,7 +40,7 @@ conformance_tests!(
     Suite::shared().sweep(|| Box::pin(async {})),
     async |suite| {
         let store = reference();
-        suite.run_opening(vec![store.clone(); 3], async { store.clone() }).await
+        suite.run_handles(vec![store.clone(); 3], async { store.clone() }).await
     },
     handles
 );
@@ -78,7 +78,8 @@ fn a_seed_selects_other_short_sequences() {
 #[test]
 fn a_run_removes_all_its_logs() {
     let store = Arc::new(ReferenceStore::new());
-    let _ = block_on(Suite::slow().run_handles(vec![Arc::clone(&store), Arc::clone(&store)])).unwrap();
+    let handle = || Arc::clone(&store);
+    let _ = block_on(Suite::slow().run_handles(vec![handle(), handle()], async { handle() })).unwrap();
     assert_eq!(format!("{store:?}").matches("ReferenceEntry").count(), 0);
 }
 

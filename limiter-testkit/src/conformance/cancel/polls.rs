@@ -85,8 +85,7 @@ async fn beside_another(run: &Run<'_>, delay: u64) -> Option<Duration> {
     let (store, key, limits) = (run.store(), run.new_key(), policy!("9/1h"));
     let op = Op::record(&key, &limits).with_name(Name::new("conformance"));
     let mut first = pin!(by_facts(store, op));
-    let is_ready =
-        std::future::poll_fn(|context| std::task::Poll::Ready(first.as_mut().poll(context).is_ready())).await;
+    let is_ready = futures::poll!(first.as_mut()).is_ready();
     let mut longest = None;
     if !is_ready {
         if delay > 0 {

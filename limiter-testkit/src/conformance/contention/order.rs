@@ -80,7 +80,7 @@ impl Order {
 
     fn held(&self) -> Vec<HeldEntry> {
         let of_log = |log: Log| self.planner.entries(log).into_iter().map(move |entry| (log, entry));
-        let entries = self.planner.logs().iter().flat_map(|log| of_log(*log));
+        let entries = self.planner.logs.iter().flat_map(|log| of_log(*log));
         let call = |entry: &ReferenceEntry| self.planner.appended_by(entry).map(|number| self.calls[number]);
         entries
             .map(|(log, entry)| (log, entry.at, entry.cost, entry.admitted, entry.refundable, call(&entry)))

@@ -2,7 +2,6 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use limiter_core::store::{Mode, Op};
@@ -82,7 +81,7 @@ async fn between_polls(run: &mut Run<'_>, polls: usize) -> Result<u64, Error> {
     let mut sweep = pin!(sweep());
     let mut is_done = false;
     for _ in 0..polls {
-        is_done = is_done || std::future::poll_fn(|context| Poll::Ready(sweep.as_mut().poll(context).is_ready())).await;
+        is_done = is_done || futures::poll!(sweep.as_mut()).is_ready();
     }
     let appended = call(&store, Mode::Record, &key, &policy!("9/1h")).await;
     if !is_done {

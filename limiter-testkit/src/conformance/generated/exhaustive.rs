@@ -19,51 +19,45 @@ pub(crate) fn policies() -> Vec<Policy> {
     ]
 }
 
-/// The operations of a short sequence, and the time steps before each operation.
-struct StepChoices {
-    operations: Vec<Operation>,
-    steps: Vec<i64>,
-}
-
-impl StepChoices {
-    fn of(policy: &Policy) -> Self {
-        let (max, window) = (policy.smallest_max(), policy.longest_window().as_micros() as i64);
-        let run = |mode, cost, id, keep| Operation::Run { mode, on: Place::default(), policy: 0, cost, id, keep };
-        let settle = |step, cost| Operation::Settle { step, on: None, cost, policy: 0 };
-        let mut operations = vec![
-            run(Mode::Acquire, 1, None, false),
-            run(Mode::Acquire, 2, None, false),
-            run(Mode::Acquire, max, None, false),
-            run(Mode::Acquire, max + 1, None, false),
-            run(Mode::Acquire, 1, Some(CaseId::Fresh(7)), false),
-            run(Mode::Record, 1, None, false),
-            run(Mode::Record, max + 1, None, false),
-            run(Mode::Peek, max, None, false),
-            settle(0, 0),
-            settle(0, 2),
-            settle(1, 0),
-            Operation::Reset { on: Place::default() },
-        ];
-        let mut steps = vec![0, 1, window - 1, window, window + 1, -1];
-        if policy.limits().iter().any(|limit| limit.resolution().is_some()) {
-            operations.push(run(Mode::Acquire, 1, None, true));
-        }
-        let mut seen = Vec::new();
-        operations.retain(|operation| {
-            let is_new = !seen.contains(operation);
-            seen.push(*operation);
-            is_new
-        });
-        steps.sort_unstable();
-        steps.dedup();
-        Self { operations, steps }
+/// Returns the operations of a short sequence, and the time steps before each operation.
+fn choices(policy: &Policy) -> (Vec<Operation>, Vec<i64>) {
+    let (max, window) = (policy.smallest_max(), policy.longest_window().as_micros() as i64);
+    let run = |mode, cost, id, keep| Operation::Run { mode, on: Place::default(), policy: 0, cost, id, keep };
+    let settle = |step, cost| Operation::Settle { step, on: None, cost, policy: 0 };
+    let mut operations = vec![
+        run(Mode::Acquire, 1, None, false),
+        run(Mode::Acquire, 2, None, false),
+        run(Mode::Acquire, max, None, false),
+        run(Mode::Acquire, max + 1, None, false),
+        run(Mode::Acquire, 1, Some(CaseId::Fresh(7)), false),
+        run(Mode::Record, 1, None, false),
+        run(Mode::Record, max + 1, None, false),
+        run(Mode::Peek, max, None, false),
+        settle(0, 0),
+        settle(0, 2),
+        settle(1, 0),
+        Operation::Reset { on: Place::default() },
+    ];
+    if policy.has_resolution() {
+        operations.push(run(Mode::Acquire, 1, None, true));
     }
+    // The maximum may be 1 or 2.
+    let mut seen = Vec::new();
+    operations.retain(|operation| {
+        let is_new = !seen.contains(operation);
+        seen.push(*operation);
+        is_new
+    });
+    let mut steps = vec![0, 1, window - 1, window, window + 1, -1];
+    steps.sort_unstable();
+    steps.dedup();
+    (operations, steps)
 }
 
 /// Returns every sequence of `depth` operations, at most 4, under `policy`. The first operation finds an empty log,
 /// so its time is irrelevant and it settles nothing.
 pub(crate) fn sequences(policy: &Policy, depth: usize) -> impl Iterator<Item = Case> + Send {
-    let StepChoices { operations, steps } = StepChoices::of(policy);
+    let (operations, steps) = choices(policy);
     let (policies, depth) = (vec![policy.clone()], depth.min(4));
     let can_be_first = |operation: &&Operation| !matches!(operation, Operation::Settle { .. });
     let firsts: Vec<Step> =

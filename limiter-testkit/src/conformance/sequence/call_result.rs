@@ -133,24 +133,21 @@ impl CallResult {
             }
             Self::Refused(kind) => vec![("error".to_owned(), format!("{kind:?}"))],
             Self::Reset(removed) => vec![("there was a log".to_owned(), removed.to_string())],
-            Self::Dropped => Fields::new(),
+            Self::Dropped => vec![("future".to_owned(), "dropped".to_owned())],
         }
     }
 }
 
+/// The fields that a list of calls shows, at the end of their names: a limit may precede.
+const SHOWN: [&str; 8] = ["allowed", "retry_after", "entry", "applied", "used", "error", "there was a log", "future"];
+
+/// Prints the most telling fields in one line.
 impl fmt::Display for CallResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Decided(decided) => match decided.repeats {
-                Some(step) => write!(f, "{}, repeats step {step}", decided.answer),
-                None => decided.answer.fmt(f),
-            },
-            Self::Refused(kind) => write!(f, "the error {kind:?}"),
-            Self::Settled(settled) => {
-                write!(f, "{}, {}", if settled.applied { "applied" } else { "not applied" }, settled.status)
-            }
-            Self::Reset(removed) => f.write_str(if *removed { "removed" } else { "there was no log" }),
-            Self::Dropped => f.write_str("its future is dropped"),
-        }
+        let mut fields = self.fields(Timestamp::EPOCH);
+        let is_shown = |name: &str| SHOWN.iter().any(|shown| name == *shown || name.ends_with(&format!(": {shown}")));
+        fields.retain(|(name, value)| is_shown(name) && !value.ends_with("none"));
+        let fields: Vec<String> = fields.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        f.write_str(&fields.join(", "))
     }
 }

@@ -19,13 +19,8 @@ pub(crate) struct StoreKeys {
 }
 
 impl StoreKeys {
-    /// Maps the plan's key `k` to `key(k)` and uses the default names.
-    pub(crate) fn new(plan: &Plan, key: impl Fn(u8) -> Vec<u8>) -> Self {
-        Self::of(plan.logs(), key)
-    }
-
-    /// Does what [`new`](Self::new) does, for these logs.
-    pub(crate) fn of(logs: impl IntoIterator<Item = Log>, key: impl Fn(u8) -> Vec<u8>) -> Self {
+    /// Maps the key `k` of these logs to `key(k)` and uses the default names.
+    pub(crate) fn new(logs: impl IntoIterator<Item = Log>, key: impl Fn(u8) -> Vec<u8>) -> Self {
         Self { keys: logs.into_iter().map(|log| (log.key, key(log.key))).collect(), names: Vec::new() }
     }
 

@@ -18,13 +18,14 @@ const SALT: u128 = 0x5a17 << 64 | 0x5a17;
 #[derive(Clone, Debug)]
 pub(crate) struct Planner {
     reference: ReferenceStore,
-    plan: Plan,
+    pub(crate) plan: Plan,
     limiters: Vec<CaseLimiter>,
     /// The receipts, by the steps that returned them.
     issued: HashMap<usize, Issued>,
     /// The steps that appended the reference store's entries.
     appended: HashMap<EntryId, usize>,
-    logs: Vec<Log>,
+    /// The logs that the calls so far use.
+    pub(crate) logs: Vec<Log>,
 }
 
 /// A receipt from the reference store, with the log and the id of its entry.
@@ -88,23 +89,9 @@ impl Planner {
         })
     }
 
-    pub(crate) fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
-    /// Sets the time that transcripts are relative to.
-    pub(crate) fn start_at(&mut self, start: Timestamp) {
-        self.plan.start = start;
-    }
-
     /// Sets the time of a call that has not been applied yet.
     pub(crate) fn set_time(&mut self, number: usize, time: Timestamp) {
         Arc::make_mut(&mut self.plan.calls[number]).call.at = time;
-    }
-
-    /// Returns the logs that the calls so far use.
-    pub(crate) fn logs(&self) -> &[Log] {
-        &self.logs
     }
 
     fn limiter(&self, place: Place) -> CaseLimiter {

@@ -4,14 +4,13 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use limiter_core::{BoxFuture, SharedStore, WindowStore};
+use limiter_core::{BoxFuture, ErrorKind, SharedStore, Timestamp, WindowStore};
 
 use super::Plan;
-use super::call_result::{StoreResult, agrees};
+use super::call_result::{CallResult, StoreResult, agrees};
 use super::caller::{Caller, Route, StoreKeys};
-use super::citations;
 use super::transcript;
-use crate::conformance::sentence::Sentence;
+use crate::conformance::sentence::Sentence::{self, E1, E2, L2, L3, L4, L5, L9, L11, L15, S1, S2, S4, S6, S7, S8, T3};
 
 /// A wrong answer from a store. [`Display`](fmt::Display) prints every call up to it.
 #[derive(Clone, Debug)]
@@ -30,11 +29,18 @@ impl fmt::Display for Mismatch {
         for citation in &self.citations {
             writeln!(f, "{citation}")?;
         }
-        f.write_str(&self.transcript)
+        f.write_str(self.transcript.trim_end())
     }
 }
 
 impl std::error::Error for Mismatch {}
+
+impl Mismatch {
+    /// Returns a failed check of these sentences, without a call.
+    pub(crate) fn new(citations: &[Sentence], transcript: impl Into<String>) -> Self {
+        Self { call: 0, step: 0, citations: citations.to_vec(), transcript: transcript.into() }
+    }
+}
 
 /// A function that makes the store sweep.
 pub(crate) type Sweep = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
@@ -86,8 +92,45 @@ impl<'a> Replay<'a> {
 
 /// Returns the mismatch of a wrong answer.
 pub(crate) fn mismatch(plan: &Plan, call: usize, got: &StoreResult) -> Mismatch {
-    let (step, citations) = (plan.calls[call].step, citations::of(&plan.calls[call].expected, got));
+    let (step, citations) = (plan.calls[call].step, suggested(&plan.calls[call].expected, got));
     Mismatch { call, step, citations, transcript: transcript::of_call(plan, call, got) }
+}
+
+/// Fields of a decision, most telling first.
+const DECIDED: &[(&str, &[Sentence])] = &[
+    ("at", &[T3]),
+    ("outcome", &[L4, L9]),
+    ("entry", &[L9]),
+    ("allowed", &[L3]),
+    ("receipt", &[L5, L15]),
+    ("newest entry", &[L11]),
+    ("used", &[L2, L11]),
+    ("", &[L2]),
+];
+
+/// Fields of a settlement, most telling first.
+const SETTLED: &[(&str, &[Sentence])] =
+    &[("at", &[T3]), ("applied", &[S1, S4]), ("newest entry", &[L11]), ("used", &[S2, S7]), ("", &[S7])];
+
+/// Returns the sentences that the most telling wrong field suggests.
+fn suggested(expected: &CallResult, got: &StoreResult) -> Vec<Sentence> {
+    let table = match (expected, got) {
+        (_, Err(error)) if error.kind() == ErrorKind::Inconsistent => return vec![L11],
+        (CallResult::Refused(_), _) => return vec![E2],
+        (CallResult::Settled(_), Err(_)) => return vec![E1, S6],
+        (_, Err(_)) => return vec![E1],
+        (CallResult::Reset(_) | CallResult::Dropped, Ok(_)) => return vec![S8],
+        (CallResult::Settled(_), Ok(_)) => SETTLED,
+        (CallResult::Decided(_), Ok(_)) => DECIDED,
+    };
+    let right = expected.fields(Timestamp::EPOCH);
+    let wrong = got.as_ref().map(|got| got.fields(Timestamp::EPOCH)).unwrap_or_default();
+    let differs = |field: &str| {
+        // If there are several limits, the limit precedes the name of the field.
+        let is_it = |name: &str| field.is_empty() || name == field || name.ends_with(&format!(": {field}"));
+        right.iter().any(|(name, value)| is_it(name) && wrong.iter().any(|(other, got)| other == name && got != value))
+    };
+    table.iter().find(|(field, _)| differs(field)).map(|(_, citations)| citations.to_vec()).unwrap_or_default()
 }
 
 /// Returns a number that no other sequence uses.
@@ -108,7 +151,8 @@ pub async fn replay<S>(store: &Arc<S>, plan: &Plan, keys: impl Fn(u8) -> Vec<u8>
 where
     S: WindowStore + ?Sized,
 {
-    let (handles, store_keys): ([SharedStore; 1], _) = ([Arc::new(Arc::clone(store))], StoreKeys::new(plan, keys));
+    let (handles, store_keys): ([SharedStore; 1], _) =
+        ([Arc::new(Arc::clone(store))], StoreKeys::new(plan.logs(), keys));
     Replay::new(&handles, &store_keys).run(plan).await
 }
 

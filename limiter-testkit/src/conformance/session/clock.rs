@@ -71,8 +71,7 @@ impl ClockCheck {
             if time < low || time > high {
                 let text = format!(
                     "the store's clock said {} \u{b5}s, while the system's time was between {} and {}; {tolerance:?} apart are \
-                     allowed. A store with a different epoch needs `Suite::own_epoch`; a store on another machine may need \
-                     `Suite::clock_tolerance`.",
+                     allowed. A store with a different epoch needs `Suite::own_epoch`; `Suite::shared` tolerates a minute.",
                     time.as_micros(),
                     before.system.as_micros(),
                     after.system.as_micros()

@@ -52,7 +52,7 @@ impl PossibleHistory {
                 .collect::<Vec<_>>()
         };
         let same = |log: &Log| self.kept.get(log) == other.kept.get(log) && entries(self, *log) == entries(other, *log);
-        self.dropped.is_some() == other.dropped.is_some() && self.planner.logs().iter().all(same)
+        self.dropped.is_some() == other.dropped.is_some() && self.planner.logs.iter().all(same)
     }
 
     /// Returns the sentence that a store breaks if it has forgotten the log by now.
@@ -82,7 +82,7 @@ impl PossibleHistory {
             other.planner.set_time(number, newest);
         }
         let expected = other.planner.apply(number).ok()?;
-        other.keep(other.planner.plan().calls[number].call, &expected, when);
+        other.keep(other.planner.plan.calls[number].call, &expected, when);
         Some(other)
     }
 
@@ -91,7 +91,7 @@ impl PossibleHistory {
         if let CallResult::Decided(decided) = expected
             && decided.raw_facts.is_some_and(|raw_facts| raw_facts.outcome == OutcomeKind::Appended)
         {
-            let plan = self.planner.plan();
+            let plan = &self.planner.plan;
             let policies = [Some(call.policy), call.limiter_policy].into_iter().flatten();
             let window = policies.map(|policy| Retention::of(&plan.policies[policy]).window).max();
             self.kept.insert(call.log, window.filter(|_| matches!(when, At::StoreClock)));

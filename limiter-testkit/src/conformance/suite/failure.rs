@@ -24,11 +24,12 @@ pub struct Failure {
 impl Failure {
     pub(crate) fn new(phase: Phase, mut findings: Vec<Finding>, seed: u64) -> Self {
         // The shortest case for each sentence comes first.
-        findings.sort_by_key(|finding| finding.calls);
+        findings.sort_by_key(|finding| finding.mismatch.call);
         let mut seen = HashSet::new();
-        findings.sort_by_cached_key(|finding| !seen.insert(finding.citations.first().copied()));
-        let count =
-            |sentence: &Sentence| findings.iter().filter(|finding| finding.citations.contains(sentence)).count();
+        findings.sort_by_cached_key(|finding| !seen.insert(finding.mismatch.citations.first().copied()));
+        let count = |sentence: &Sentence| {
+            findings.iter().filter(|finding| finding.mismatch.citations.contains(sentence)).count()
+        };
         let mut sentences: Vec<Sentence> =
             Sentence::ALL.iter().copied().filter(|sentence| count(sentence) > 0).collect();
         sentences.sort_by_key(|sentence| std::cmp::Reverse(count(sentence)));
@@ -79,37 +80,22 @@ impl fmt::Debug for Failure {
 
 impl std::error::Error for Failure {}
 
-/// One failing case.
+/// One failing case: its name, and what is wrong.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
-    /// The name of the case.
     pub(crate) title: String,
-    /// The sentences that the case checks, or that the wrong answer suggests.
-    pub(crate) citations: Vec<Sentence>,
-    /// The number of calls before the wrong answer; 0 for a check without a sequence.
-    pub(crate) calls: usize,
-    pub(crate) transcript: String,
+    pub(crate) mismatch: Mismatch,
 }
 
 impl Finding {
-    /// Returns a failed check of these sentences.
+    /// Returns a failed check of these sentences, without a sequence.
     pub(crate) fn new(title: impl Into<String>, citations: &[Sentence], transcript: impl Into<String>) -> Self {
-        Self { title: title.into(), citations: citations.to_vec(), calls: 0, transcript: transcript.into() }
-    }
-
-    /// Returns a wrong answer in a sequence.
-    pub(crate) fn of(title: impl Into<String>, mismatch: Mismatch) -> Self {
-        let Mismatch { call, citations, transcript, .. } = mismatch;
-        Self { title: title.into(), citations, calls: call, transcript }
+        Self { title: title.into(), mismatch: Mismatch::new(citations, transcript) }
     }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.title)?;
-        for citation in &self.citations {
-            writeln!(f, "{citation}")?;
-        }
-        write!(f, "{}", self.transcript.trim_end())
+        write!(f, "{}\n{}", self.title, self.mismatch)
     }
 }

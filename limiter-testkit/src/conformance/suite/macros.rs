@@ -46,7 +46,7 @@ pub async fn check(suite: Suite, phase: Phase, run: impl AsyncFnOnce(Suite) -> R
 /// async fn on_a_server(suite: Suite) -> Result<Report, Failure> {
 ///     let server = Server::start();
 ///     let handles = vec![connect(&server).await, connect(&server).await];
-///     suite.run_opening(handles, connect(&server)).await
+///     suite.run_handles(handles, connect(&server)).await
 /// }
 ///
 /// conformance_tests!(my_store, tokio, Suite::slow(), on_a_server, handles);

@@ -73,7 +73,7 @@ impl<'a> Run<'a> {
     /// Returns unused keys for a plan.
     pub(crate) fn store_keys(&self, plan: &Plan) -> StoreKeys {
         let key = self.new_key();
-        StoreKeys::new(plan, |k| format!("{key}/{k}").into_bytes())
+        StoreKeys::new(plan.logs(), |k| format!("{key}/{k}").into_bytes())
     }
 
     /// Replays a plan on the store, on unused keys.
