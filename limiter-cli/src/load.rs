@@ -94,7 +94,7 @@ async fn remove(limiter: &Limiter<SharedStore>, keys: impl Iterator<Item = &u32>
     let keys = stream::iter(keys).map(Ok);
     let reset = keys.try_for_each_concurrent(CONCURRENCY, async |key| limiter.reset(name(*key)).await.map(drop));
     if let Err(error) = reset.await {
-        message(format_args!("the keys of the load remain until they expire: {:#}", failed(error)));
+        message(format_args!("the load's keys remain until they expire: {:#}", failed(error)));
     }
 }
 

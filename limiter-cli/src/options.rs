@@ -9,11 +9,11 @@ use crate::usage_error::UsageError;
 /// The policy of a command.
 #[derive(Args, Debug)]
 pub(crate) struct PolicyArgs {
-    /// At most MAX units within any WINDOW (units us, ms, s, m, h, d). With MAX/WINDOW~RESOLUTION, entries merge, and units free
-    /// late by less than RESOLUTION. Repeat it for a policy of several limits
+    /// At most MAX units within any WINDOW (units us, ms, s, m, h, d). MAX/WINDOW~RESOLUTION merges entries, and units become
+    /// available late, by less than RESOLUTION. Repeat it for a policy of several limits
     #[arg(long = "limit", value_name = "MAX/WINDOW", required = true)]
     limits: Vec<Limit>,
-    /// What counts: only admitted acquires, or every attempt
+    /// Count only admitted acquires, or every attempt
     #[arg(long, alias = "count", default_value = "admitted", value_parser = PossibleValuesParser::new(["admitted", "attempts"])
         .map(|text| if text == "attempts" { Counting::Attempts } else { Counting::Admitted }))]
     counting: Counting,

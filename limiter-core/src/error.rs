@@ -38,7 +38,7 @@ pub enum ErrorKind {
     CostExceedsLimit,
     /// The store cannot be reached or refuses to serve. The operation may or may not have been recorded.
     Unavailable,
-    /// The store did not answer in time. The operation may or may not have been recorded.
+    /// The store did not respond in time. The operation may or may not have been recorded.
     ///
     /// A repeated call counts once if both calls have the same [idempotency key](crate::Request::idempotency_key).
     Timeout,

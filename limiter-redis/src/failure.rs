@@ -113,7 +113,7 @@ impl Failure {
             Self::Timeout(after) => return Error::new(kind, format!("Redis failed: {}", timed_out(after))),
         };
         let message = match kind {
-            ErrorKind::Corrupt => "what Redis holds under the key is no log; a reset removes it",
+            ErrorKind::Corrupt => "the Redis key does not hold a log; a reset removes it",
             _ => "Redis failed",
         };
         // The client's error prints all of its text, and so do its sources.

@@ -124,5 +124,5 @@ pub(crate) fn unexpected(reply: &Value) -> Error {
         Value::Array(items) => format!("an array of {}", items.len()),
         _ => "something else".to_owned(),
     };
-    Error::new(ErrorKind::Inconsistent, format!("Redis answered in an unexpected form: {form}"))
+    Error::new(ErrorKind::Inconsistent, format!("Redis sent a reply of an unexpected form: {form}"))
 }

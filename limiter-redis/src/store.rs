@@ -154,7 +154,7 @@ impl WindowStore for RedisStore {
         let facts = reply::settlement(&settlement, &reply.value);
         let facts = facts.ok_or_else(|| reply::unexpected(&reply.value).with_log(log))?;
         if !facts.applied && reply.repeated && settlement.cost == 0 {
-            let text = "the entry is gone, perhaps by an earlier attempt of this refund whose answer was lost";
+            let text = "the entry is gone; an earlier attempt of this refund may have removed it";
             return Err(Error::new(ErrorKind::Timeout, text).with_log(log));
         }
         Ok(facts)

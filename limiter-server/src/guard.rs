@@ -52,7 +52,7 @@ impl Guard {
         match self.token {
             _ if reads && self.local => None,
             None if reads || self.local => None,
-            None => Some((StatusCode::FORBIDDEN, "changes need --admin-token-file, as others can reach this listener")),
+            None => Some((StatusCode::FORBIDDEN, "changes require --admin-token-file: others can reach this listener")),
             Some(token) if sent(headers).as_deref().map(hash) == Some(token) => None,
             Some(_) => Some((StatusCode::UNAUTHORIZED, "the admin token is missing or wrong")),
         }

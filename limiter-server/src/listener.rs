@@ -96,7 +96,7 @@ async fn answer(mut routes: Router, protocol: Protocol, request: Request<Budgete
     match protocol {
         Protocol::Http => answer.await,
         Protocol::Grpc => timeout(CALL, answer).await.unwrap_or_else(|_| {
-            Ok(Status::deadline_exceeded(format!("expected the message and its answer within {CALL:?}")).into_http())
+            Ok(Status::deadline_exceeded(format!("expected the message and its response within {CALL:?}")).into_http())
         }),
     }
 }

@@ -34,12 +34,12 @@ pub(crate) fn install() -> Option<&'static PrometheusHandle> {
         let recorder = PrometheusBuilder::new().set_buckets_for_metric(matcher, &BUCKETS).ok()?.build_recorder();
         let handle = recorder.handle();
         metrics::set_global_recorder(recorder).ok()?;
-        describe_histogram!(DURATION, Unit::Seconds, "Time for a decision, by the interface that was asked.");
-        describe_counter!(ERRORS, Unit::Count, "Requests without a decision, by the interface and the kind.");
+        describe_histogram!(DURATION, Unit::Seconds, "Duration of decisions, by interface.");
+        describe_counter!(ERRORS, Unit::Count, "Requests without a decision, by interface and kind.");
         describe_counter!(
             UNMATCHED,
             Unit::Count,
-            "Descriptors that no rule matches, by domain: empty if it is unknown."
+            "Descriptors that match no rule, by domain; empty for an unknown domain."
         );
         Some(handle)
     };
@@ -65,8 +65,8 @@ pub(crate) fn render(service: &Service) -> String {
 
 fn record(service: &Service) {
     describe_counter!(DECISIONS, Unit::Count, "Requests by rule and outcome.");
-    describe_counter!(HITS, Unit::Count, "Costs of requests by rule, whatever came of them.");
-    describe_counter!(DETAILED, Unit::Count, "Requests by key and outcome, of rules with detailed metrics.");
+    describe_counter!(HITS, Unit::Count, "Requested units by rule, whether allowed or denied.");
+    describe_counter!(DETAILED, Unit::Count, "Requests by key and outcome, for rules with detailed metrics.");
     describe_gauge!(
         STORE_UP,
         Unit::Count,

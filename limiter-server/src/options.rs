@@ -11,8 +11,8 @@ use crate::store::{Location, OnOutage};
 
 /// Exact rate limits for Envoy and for programs in any language.
 ///
-/// Serves Envoy's rate limit protocol over gRPC and HTTP, with the configuration files of Envoy's own service. Windows roll: no
-/// window of a limit admits more than its maximum while the store is up.
+/// Serves Envoy's rate limit protocol over gRPC and HTTP, with the configuration files of Envoy's own service. Windows slide:
+/// while the store is up, no window admits more than its limit.
 #[derive(Debug, Parser)]
 #[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Options {
@@ -37,28 +37,28 @@ pub enum Command {
 /// The options of the server.
 #[derive(Args, Clone, Debug)]
 pub struct Serve {
-    /// The configuration: a file, or a folder of *.yaml and *.yml files. It is read again when it changes, and on SIGHUP
+    /// The configuration: a file, or a folder of *.yaml and *.yml files. It is reloaded when it changes, and on SIGHUP
     #[arg(long, value_name = "PATH", env = "LIMITER_CONFIG")]
     pub config: PathBuf,
-    /// Where the logs are: memory, or a URL that starts with redis://, rediss://, redis+unix://, or redis+ or rediss+ and then
-    /// cluster:// or sentinel://
+    /// The store: memory, or a URL that starts with redis://, rediss://, redis+unix://, redis+cluster://, rediss+cluster://,
+    /// redis+sentinel:// or rediss+sentinel://
     #[arg(long, value_name = "URL", env = "LIMITER_STORE", hide_env_values = true, default_value = "memory",
         value_parser = Location::parse)]
     pub store: Location,
-    /// The largest number of keys in memory, the fallback's too. Beyond it the least used are evicted
+    /// The maximum number of keys in memory, including the fallback's. Beyond it, the least used are evicted
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     pub max_keys: usize,
-    /// Who decides while the store is down
+    /// How to decide while the store is down
     #[arg(long, alias = "outage", value_enum, default_value_t)]
     pub on_outage: OnOutage,
-    /// What to do with descriptors that no rule matches: allow or deny them, or refuse the request
+    /// What to do with descriptors that match no rule: allow or deny them, or refuse the request
     #[arg(long, value_enum, default_value_t)]
     pub unmatched: Unmatched,
-    /// How long callers wait for a decision that send no grpc-timeout, such as 20ms. When a store has not responded after three
-    /// quarters of it, the outage choice decides [default: no bound]
+    /// The timeout of callers that send no grpc-timeout, such as 20ms. If the store has not responded after three quarters of
+    /// it, --on-outage decides [default: no bound]
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub caller_timeout: Option<Duration>,
-    /// The header fields of answers
+    /// The header fields of responses
     #[arg(long, value_enum, default_value_t)]
     pub headers: Headers,
     /// The address of the gRPC listener. Port 0 chooses a free port
@@ -70,18 +70,18 @@ pub struct Serve {
     /// The address of the admin listener: metrics, rules, resets and the page
     #[arg(long, value_name = "HOST:PORT", value_parser = host_and_port, default_value = "127.0.0.1:6070")]
     pub admin: String,
-    /// The largest number of connections of each listener. Further ones are closed after a second, long enough for a health check
+    /// The maximum number of connections per listener. Excess ones are closed after a second, long enough for a health check
     #[arg(long, value_name = "N", default_value_t = 4_000)]
     pub max_connections: usize,
-    /// A name by which clients reach the admin listener, besides IP addresses and localhost. Repeatable
+    /// Another host name of the admin listener, besides IP addresses and localhost. Repeatable
     #[arg(long, value_name = "NAME")]
     pub admin_host: Vec<String>,
-    /// A file with the token that resets need, and beyond loopback everything. Without it, an admin listener beyond loopback
-    /// refuses resets
+    /// A file with the token for resets; beyond loopback, the whole admin listener requires it. Without a token, an admin
+    /// listener beyond loopback refuses resets
     #[arg(long, value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
-    /// The certificate chain in PEM, for TLS on the gRPC and the HTTP listener. The files of TLS are read again when they change, and
-    /// on SIGHUP
+    /// The certificate chain in PEM, for TLS on the gRPC and HTTP listeners. TLS files are reloaded when they change, and on
+    /// SIGHUP
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
     /// The private key of the certificate in PEM

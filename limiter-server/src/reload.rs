@@ -39,8 +39,8 @@ type Reading = Result<u64, Errors>;
 /// # Errors
 /// If SIGHUP cannot be received. Must be called within a tokio runtime.
 pub fn watch(path: PathBuf, service: Arc<Service>) -> io::Result<impl Future<Output = ()> + Send + 'static> {
-    describe_counter!(RELOADS, Unit::Count, "Readings of a changed configuration, by result.");
-    describe_gauge!(VALID, Unit::Count, "1 if the configuration as it is now has no errors, otherwise 0.");
+    describe_counter!(RELOADS, Unit::Count, "Configuration reloads, by result.");
+    describe_gauge!(VALID, Unit::Count, "1 if the current configuration has no errors, otherwise 0.");
     gauge!(VALID).set(1);
     Ok(run(Watch::new(vec![path.clone()])?, path, service))
 }
@@ -98,7 +98,7 @@ fn reload(path: &Path, service: &Service, last: Option<Reading>, forced: bool) -
         }
         Err(Errors(errors)) => {
             errors.iter().for_each(|line| error!("{line}"));
-            error!("the configuration has {} errors, so the rules stay as they were", errors.len());
+            error!("the configuration has {} errors; the old rules remain in force", errors.len());
             "failure"
         }
     };

@@ -15,17 +15,17 @@ use limiter_wrappers::{Guarded, Outage, Stack};
 
 use self::refusals::Refusals;
 
-/// What answers requests while the store is down.
+/// How to decide while the store is down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum OnOutage {
-    /// A store in memory limits, and its charges are carried over afterwards.
+    /// Limit in memory, and carry the charges over afterwards.
     #[default]
     Fallback,
-    /// Requests are admitted.
+    /// Admit requests.
     Open,
-    /// Requests are denied.
+    /// Deny requests.
     Closed,
-    /// Requests fail: UNAVAILABLE, or status 500.
+    /// Fail requests: UNAVAILABLE, or status 500.
     Error,
 }
 
@@ -145,7 +145,7 @@ impl Store {
         if let Some(redis) = &self.redis {
             let left = redis.flush(timeout).await;
             if left > 0 {
-                tracing::warn!(left, "charges of an outage are lost");
+                tracing::warn!(left, "charges made during an outage are lost");
             }
         }
     }

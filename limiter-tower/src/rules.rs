@@ -71,7 +71,7 @@ impl Rules {
                         in a tokio runtime, or set a timer on the layer";
             return Error::new(ErrorKind::Configuration, text);
         }
-        Error::new(ErrorKind::Timeout, format!("the store did not answer within {:?}", self.timeout))
+        Error::new(ErrorKind::Timeout, format!("the store did not respond within {:?}", self.timeout))
     }
 
     /// Runs a future until it is late.

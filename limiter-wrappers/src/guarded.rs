@@ -303,9 +303,9 @@ async fn within<T>(timeout: Duration, call: impl Future<Output = Result<T, Error
         let text = "a store that has to wait needs a tokio runtime for its timeout";
         return call.now_or_never().unwrap_or_else(|| Err(Error::new(ErrorKind::Configuration, text)));
     }
-    tokio::time::timeout(timeout, call)
-        .await
-        .unwrap_or_else(|_| Err(Error::new(ErrorKind::Timeout, format!("the store did not answer within {timeout:?}"))))
+    tokio::time::timeout(timeout, call).await.unwrap_or_else(|_| {
+        Err(Error::new(ErrorKind::Timeout, format!("the store did not respond within {timeout:?}")))
+    })
 }
 
 /// Adds the log to an error that names none.

@@ -11,9 +11,9 @@ use crate::options::{self, Output};
 use crate::redis::parse_url;
 use crate::usage_error::UsageError;
 
-/// Shows and resets the logs of a running service in Redis.
+/// Shows and resets a running service's logs in Redis.
 ///
-/// Exit status: 0 on success, 2 for wrong usage, 1 for any other failure. Connecting times out after 2 s, a command
+/// Exit status: 0 for success, 2 for wrong usage, 1 for any other failure. Connecting times out after 2 s, a command
 /// after two attempts of 2 s each.
 #[derive(Args, Debug)]
 pub struct Key {
@@ -40,13 +40,13 @@ pub(super) struct Target {
     pub(super) prefix: String,
 }
 
-/// Prints the log of a key and, if limits are given, the decision on a request made now. Changes nothing.
+/// Prints a key's log and, with limits, the decision on a request at this moment. Changes nothing.
 #[derive(Args, Debug)]
 pub(super) struct ShowArgs {
     /// The key, as list prints it: any byte can be written as \xNN, a backslash as \\
     #[arg(value_name = "KEY")]
     pub(super) key: OsString,
-    /// The name of the limiter, as list prints it
+    /// The limiter's name, as list prints it
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(super) name: Name,
     #[command(flatten)]
@@ -55,13 +55,13 @@ pub(super) struct ShowArgs {
     pub(super) shown: Shown,
 }
 
-/// Removes the logs of keys, which unblocks them.
+/// Removes keys' logs, which unblocks the keys.
 #[derive(Args, Debug)]
 pub(super) struct ResetArgs {
     /// The keys, as list prints them: any byte can be written as \xNN, a backslash as \\
     #[arg(value_name = "KEY", required = true)]
     pub(super) keys: Vec<OsString>,
-    /// The name of the limiter, as list prints it
+    /// The limiter's name, as list prints it
     #[arg(long, value_name = "NAME", value_parser = name)]
     pub(super) name: Name,
     #[command(flatten)]
@@ -70,8 +70,8 @@ pub(super) struct ResetArgs {
 
 /// Lists the logs as a scan finds them, in no particular order. Changes nothing and never blocks the server.
 ///
-/// A log may be listed twice if Redis resizes its table during the scan. Of a key longer than 256 bytes, Redis holds
-/// only a digest: list prints the digest, and cannot try limits on that key.
+/// A log may be listed twice if Redis resizes its table during the scan. For a key longer than 256 bytes, Redis
+/// holds only a digest: list prints the digest, and cannot apply limits to that key.
 #[derive(Args, Debug)]
 pub(super) struct ListArgs {
     /// Only logs of the limiter with this name
@@ -80,7 +80,7 @@ pub(super) struct ListArgs {
     /// Only keys whose printed form matches: * matches any characters, ? matches one
     #[arg(long = "match", value_name = "GLOB")]
     pub(super) pattern: Option<String>,
-    /// Only keys for which a request made now would be denied
+    /// Only keys that would be denied a request now
     #[arg(long, requires = "limits")]
     pub(super) over: bool,
     #[command(flatten)]
@@ -92,7 +92,7 @@ pub(super) struct ListArgs {
 /// What is shown of a log.
 #[derive(Args, Debug)]
 pub(super) struct Shown {
-    /// Tries this limit: at most MAX units within any WINDOW. Repeat it for a policy of several limits
+    /// Apply this limit: at most MAX units within any WINDOW. Repeat it for a policy of several limits
     #[arg(long = "limit", id = "limits", value_name = "MAX/WINDOW")]
     limits: Vec<Limit>,
     /// Text, or one JSON object per log

@@ -59,12 +59,12 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &ListA
         }
     }
     for (count, what) in [
-        (digests, ", of which Redis holds only a digest"),
+        (digests, ", because Redis holds only a digest"),
         (damaged, " without a log (list without --over shows them; reset removes them)"),
     ] {
         if count > 0 {
             let keys = if count == 1 { "key" } else { "keys" };
-            message(format_args!("limits could not be tried on {count} {keys}{what}"));
+            message(format_args!("limits could not be applied to {count} {keys}{what}"));
         }
     }
     Ok(())

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use crate::options::PolicyArgs;
 use crate::redis::parse_url;
 
-/// Drives a store as a service would, and prints throughput, latencies and errors as JSON. Checks from the outside that
+/// Calls a store as a service would, and prints throughput, latencies and errors as JSON. Checks from the outside that
 /// no window of any key admits more than the limit.
 ///
 /// Each task makes one decision at a time. A latency is the time from a call to its result. Errors are counted, and
@@ -26,7 +26,7 @@ pub struct Load {
     /// The number of tasks, each with one decision at a time
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(super) tasks: u32,
-    /// Decisions per second, of all tasks together [default: unlimited]
+    /// Decisions per second, over all tasks [default: unlimited]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) rate: Option<u32>,
     /// The duration of the load
@@ -44,7 +44,7 @@ pub(super) enum Outage {
     Open,
     /// Denies every request
     Closed,
-    /// Limits in memory, and merges afterwards
+    /// Limits in memory, and carries its charges over afterwards
     Fallback,
     /// Returns the error
     Error,

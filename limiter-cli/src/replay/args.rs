@@ -16,7 +16,7 @@ use crate::trace::Format;
 /// decimals, or RFC 3339. The key of an access log is the client address. Rows need not be sorted by time: within a
 /// key, time never runs backwards.
 ///
-/// Exit status: 0 on success, 2 for wrong usage or a malformed trace, 1 for any other failure.
+/// Exit status: 0 for success, 2 for wrong usage or a malformed trace, 1 for any other failure.
 #[derive(Args, Debug)]
 pub struct Replay {
     /// The trace; - or nothing for standard input
@@ -30,11 +30,11 @@ pub struct Replay {
     /// A text summary, or one JSON object per row. JSON replaces bytes that are not UTF-8
     #[arg(long, value_enum, default_value_t = Output::Summary)]
     pub(super) output: Output,
-    /// Plots the usage of a key against the limit, and the denials over time, as SVG
+    /// Plots one key's usage against the limit, and all denials over time, as SVG
     #[arg(long, value_name = "OUT.svg")]
     pub(super) plot: Option<PathBuf>,
-    /// The key whose usage is plotted, as the summary prints it: any byte can be written as \xNN, a backslash as \\
-    /// [default: the key with the most denials, else the busiest]
+    /// The key to plot, as the summary prints it: any byte can be written as \xNN, a backslash as \\
+    /// [default: the key with the most denials, or else the busiest]
     #[arg(long, value_name = "KEY", requires = "plot", value_parser = key)]
     pub(super) key: Option<Box<[u8]>>,
     /// Continues after a malformed row, and reports the number of such rows

@@ -82,7 +82,7 @@ fn calls_to_a_frozen_server_time_out_and_count_as_errors() {
     server.resume().unwrap();
     assert!(number(&figures["errors"]["timeout"]) > 0 && (1..=10).contains(&number(&figures["allowed"])), "{figures}");
     assert!(number(&figures["latency_us"]["max"]) >= 2_000_000, "{figures}");
-    assert!(messages.contains("the keys of the load remain until they expire"), "{messages}");
+    assert!(messages.contains("the load's keys remain until they expire"), "{messages}");
 }
 
 /// Lets a server hang under a load of 100 calls per second, and asserts what every recommended stack promises: bounded

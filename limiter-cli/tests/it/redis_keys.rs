@@ -222,7 +222,7 @@ fn digests_and_foreign_redis_keys() {
 
     let over = limiter(&["key", "list", "--over", "--limit", "2/10m", "--store", &url], "");
     assert!(text(&over.stdout).ends_with("  fine\n") && text(&over.stdout).lines().count() == 2);
-    assert!(text(&over.stderr).contains("could not be tried on 1 key, of which"), "{}", text(&over.stderr));
+    assert!(text(&over.stderr).contains("could not be applied to 1 key, because"), "{}", text(&over.stderr));
     assert!(text(&over.stderr).contains("2 keys without a log"), "{}", text(&over.stderr));
 
     // The digest of a known key can be computed.

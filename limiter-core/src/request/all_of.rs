@@ -72,7 +72,7 @@ use crate::store::WindowStore;
 /// Calls that are made as one are atomic. Between other calls, another caller may see a charge that is about to be refunded and be
 /// denied by it. So a limiter then admits at most its maximum. Add limiters that many callers share last: a caller that its own
 /// limiter denies then never charges them. Calls with different given times, and a second call on the same log, are made apart.
-#[must_use = "nothing is asked until `decide` is called"]
+#[must_use = "nothing happens until `decide` is called"]
 pub struct AllOf<'a, S: WindowStore + Clone = SharedStore> {
     parts: SmallVec<[Part<'a, S>; 2]>,
     /// The calls that a store is answering.
@@ -331,7 +331,7 @@ async fn in_time<T>(
         Either::Left((output, _)) => Ok(output),
         Either::Right(_) => {
             let error = late.output_mut().map(|late| late.without_log());
-            Err(error.unwrap_or_else(|| Error::new(ErrorKind::Timeout, "the store did not answer in time")))
+            Err(error.unwrap_or_else(|| Error::new(ErrorKind::Timeout, "the store did not respond in time")))
         }
     }
 }

@@ -74,9 +74,7 @@ impl<'r> Claim<'r> {
             None => (None, KeyBuf::new(), None),
         };
         if descriptor.is_negative_hits {
-            return Err(
-                "is_negative_hits: a log takes back single charges, by their receipts: POST /v1/refund".to_owned()
-            );
+            return Err("is_negative_hits: not supported; POST a receipt to /v1/refund instead".to_owned());
         }
         let own = descriptor.limit.as_ref().map(own_policy).transpose()?;
         if own.is_some() && rule.is_none_or(|rule| rule.limiter().is_none()) {

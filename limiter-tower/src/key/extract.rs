@@ -17,7 +17,7 @@ use crate::head::RequestHead;
 /// assert_eq!(tenant.key(&RequestHead::from(&request)).unwrap().as_ref(), b"acme");
 /// ```
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` finds no key of a request",
+    message = "`{Self}` does not extract a key from a request",
     label = "expected an extractor of `limiter_tower::key`, a tuple of extractors or a closure",
     note = "write a closure with the type of its argument: `|head: &RequestHead<'_>| …`",
     note = "a closure returns an owned key, such as `Some(head.path().to_owned())`, because a `&str` of the request cannot leave it"

@@ -194,20 +194,24 @@ pub(super) const fn verb(op: &Op<'_>) -> &'static str {
 
 /// Describes each metric to the current recorder.
 fn describe() {
-    describe_counter!(DECISIONS, Unit::Count, "Decisions, by the limit that decided and its outcome.");
+    describe_counter!(DECISIONS, Unit::Count, "Decisions, by deciding limit and outcome.");
     describe_counter!(NEAR_LIMIT, Unit::Count, "Admitted acquires that left at most a fifth of their limit.");
-    describe_histogram!(DURATION, Unit::Seconds, "Time that the store took for an operation.");
-    describe_counter!(ERRORS, Unit::Count, "Operations that failed, by the kind of the error.");
+    describe_histogram!(DURATION, Unit::Seconds, "Duration of store operations.");
+    describe_counter!(ERRORS, Unit::Count, "Failed operations, by kind of error.");
     describe_gauge!(KEYS, Unit::Count, "Keys that the store holds.");
     describe_gauge!(OUTAGE, Unit::Count, "1 during an outage of the store or the node, otherwise 0.");
-    describe_counter!(OUTAGES, Unit::Count, "Outages of the store or of its nodes that have begun.");
-    describe_counter!(OUTAGE_SECONDS, Unit::Seconds, "Time that all outages have taken so far.");
+    describe_counter!(OUTAGES, Unit::Count, "Outages of the store or its nodes so far.");
+    describe_counter!(OUTAGE_SECONDS, Unit::Seconds, "Total duration of outages so far.");
     describe_gauge!(
         BREAKER_OPEN,
         Unit::Count,
-        "1 while the circuit breaker keeps calls from the store or the node, otherwise 0."
+        "1 while the circuit breaker blocks calls to the store or the node, otherwise 0."
     );
-    describe_counter!(FALLBACK_DECISIONS, Unit::Count, "Calls that the local store has decided during outages.");
-    describe_gauge!(CARRIED_LOGS, Unit::Count, "Logs charged during outages that wait to be carried over.");
-    describe_counter!(CARRIED_DROPPED, Unit::Count, "Logs that are never carried over, because there were too many.");
+    describe_counter!(FALLBACK_DECISIONS, Unit::Count, "Calls decided by the local store during outages.");
+    describe_gauge!(CARRIED_LOGS, Unit::Count, "Logs charged during outages and waiting to be carried over.");
+    describe_counter!(
+        CARRIED_DROPPED,
+        Unit::Count,
+        "Logs dropped instead of carried over, because there were too many."
+    );
 }
