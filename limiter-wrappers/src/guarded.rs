@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until};
 use self::denials::Denials;
 pub(crate) use self::local::Local;
 pub use self::nodes::Outage;
-use self::nodes::{Nodes, later};
+use self::nodes::{Nodes, Out, later};
 pub(crate) use self::stand_in::StandIn;
 use crate::stack::Stack;
 
@@ -41,9 +41,8 @@ const HURRY: Duration = Duration::from_millis(100);
 /// requests, without an idempotency key, are kept, and no longer than [`Stack::denial_ttl`].
 ///
 /// A change of the log through this store invalidates its denial: a settlement, refund, reset or record, or an acquire that a
-/// looser policy admits. Changes by other processes become visible when the denial is no longer kept, so a key that another
-/// process unblocks stays denied here until then. The cache assumes that the store's clock does not step and runs as fast as the
-/// local clock.
+/// looser policy admits. Changes by other processes become visible when the denial is no longer kept. The cache assumes that the
+/// store's clock does not step and runs as fast as the local clock.
 ///
 /// # The circuit breaker
 /// - *Closed*: calls pass. After [a number](Stack::failure_threshold) of failures in a row it opens. A failure is an error of the kind
@@ -108,13 +107,13 @@ impl<S> Guarded<S> {
     /// Returns the nodes that have failed since the start, and whether an outage of each is not over.
     #[must_use]
     pub fn nodes(&self) -> Vec<(Option<Arc<str>>, bool)> {
-        self.0.nodes.out()
+        self.0.nodes.which(|_| true)
     }
 
     /// Returns the nodes that have failed since the start, and whether the breaker of each is open. A call may still pass as a probe.
     #[must_use]
     pub fn breakers(&self) -> Vec<(Option<Arc<str>>, bool)> {
-        self.0.nodes.open()
+        self.0.nodes.which(Out::is_open)
     }
 
     /// Returns how many outages of nodes have begun, and how long they have taken in all.
@@ -127,12 +126,6 @@ impl<S> Guarded<S> {
     #[must_use]
     pub fn cached_denials(&self) -> usize {
         self.0.denials.len()
-    }
-
-    /// Whether it was built with a [fallback](Stack::fallback).
-    #[must_use]
-    pub fn falls_back(&self) -> bool {
-        self.0.stand_in.local().is_some()
     }
 
     /// Returns how many calls the local store of a fallback has decided.

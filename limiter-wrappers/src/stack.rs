@@ -8,12 +8,8 @@ use crate::guarded::{Guarded, Local, StandIn};
 
 /// Builds a [`Guarded`] store around a store.
 ///
-/// ```text
-/// fail open, fail closed or fallback ─► denial cache ─► circuit breaker ─► timeout ─► store
-/// ```
-///
 /// - The timeout is innermost, so that the breaker sees a hanging store as failing.
-/// - The cache is outside the breaker, so that known denials continue during an outage.
+/// - The denial cache is outside the breaker, so that known denials continue during an outage.
 /// - It is inside what replaces the store's answers, so that a made-up denial is never cached.
 #[derive(Clone, Debug)]
 #[must_use = "a stack does nothing until one of its last methods makes a store"]

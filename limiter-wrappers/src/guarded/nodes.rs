@@ -72,7 +72,7 @@ struct State {
 }
 
 /// An outage that is not over.
-struct Out {
+pub(super) struct Out {
     began: Instant,
     failed: Instant,
     /// The first answer since the last failure.
@@ -90,7 +90,7 @@ impl Out {
         self.failed.elapsed() > LEFT && self.probe.is_none_or(|probe| probe.elapsed() > LEFT)
     }
 
-    fn is_open(&self) -> bool {
+    pub(super) fn is_open(&self) -> bool {
         self.probe.is_some() && !self.has_left()
     }
 
@@ -118,15 +118,9 @@ impl Nodes {
         self.in_outage.load(Ordering::Acquire)
     }
 
-    /// Returns the nodes that have failed at some time, and whether they are out.
-    pub(super) fn out(&self) -> Vec<(Node, bool)> {
-        self.lock().nodes.iter().map(|(node, out)| (node.clone(), out.is_some())).collect()
-    }
-
-    /// Returns the nodes that have failed at some time, and whether their breakers are open.
-    pub(super) fn open(&self) -> Vec<(Node, bool)> {
-        let is_open = |out: &Option<Out>| out.as_ref().is_some_and(Out::is_open);
-        self.lock().nodes.iter().map(|(node, out)| (node.clone(), is_open(out))).collect()
+    /// Returns the nodes that have failed at some time, and whether each has an outage of which this is true.
+    pub(super) fn which(&self, is_so: impl Fn(&Out) -> bool) -> Vec<(Node, bool)> {
+        self.lock().nodes.iter().map(|(node, out)| (node.clone(), out.as_ref().is_some_and(&is_so))).collect()
     }
 
     /// Returns how many outages have begun, and how long they have taken in all.

@@ -88,11 +88,9 @@ impl Metrics {
         let (begun, took) = store.outages();
         total(OUTAGES, begun);
         total(OUTAGE_SECONDS, took.as_secs());
-        if store.falls_back() {
-            self.set(CARRIED_LOGS, store.carried_logs());
-            total(CARRIED_DROPPED, store.dropped());
-            total(FALLBACK_DECISIONS, store.fallback_decisions());
-        }
+        self.set(CARRIED_LOGS, store.carried_logs());
+        total(CARRIED_DROPPED, store.dropped());
+        total(FALLBACK_DECISIONS, store.fallback_decisions());
     }
 
     fn set(&self, name: &'static str, value: usize) {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use limiter_core::store::{
     Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts, attempt, decide,
 };
-use limiter_core::{Decision, Error, SyncStore, Timer, WindowStore};
+use limiter_core::{Decision, Error, Timer, WindowStore};
 
 use super::metrics::{Metrics, verb};
 
@@ -107,35 +107,5 @@ impl<S: WindowStore> WindowStore for ObservedStore<S> {
 
     fn place(&self, log: LogKey<'_>) -> LogPlace {
         self.store.place(log)
-    }
-}
-
-impl<S: SyncStore> SyncStore for ObservedStore<S> {
-    fn apply_now(&self, op: &Op<'_>) -> Facts {
-        let began = Instant::now();
-        let facts = self.store.apply_now(op);
-        self.note_facts(op, Ok(&facts), began);
-        facts
-    }
-
-    fn decide_now(&self, op: Op<'_>) -> Result<Decision, Error> {
-        let began = Instant::now();
-        let decision = self.store.decide_now(op);
-        self.note(&op, decision.as_ref(), began);
-        decision
-    }
-
-    fn settle_now(&self, settlement: &Settlement<'_>) -> SettlementFacts {
-        let began = Instant::now();
-        let facts = self.store.settle_now(settlement);
-        self.metrics.took(settlement.log.name, "settle", began.elapsed());
-        facts
-    }
-
-    fn reset_now(&self, log: LogKey<'_>) -> bool {
-        let began = Instant::now();
-        let existed = self.store.reset_now(log);
-        self.metrics.took(log.name, "reset", began.elapsed());
-        existed
     }
 }

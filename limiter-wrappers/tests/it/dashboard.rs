@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::faulty::{Does, Faulty, traffic};
-use crate::metrics::metrics_of;
+use crate::metrics::{block_on, metrics_of, traffic};
+use crate::script::{Does, Faulty};
 use limiter_core::{Limiter, policy};
 use limiter_memory::MemoryStore;
 use limiter_wrappers::Stack;
@@ -14,14 +14,13 @@ use serde_json::Value;
 fn emitted() -> BTreeMap<String, BTreeSet<String>> {
     let metrics = metrics_of(|| {
         let metrics = Metrics::new("default");
-        traffic(&Limiter::new("search", policy!("5/10s"), ObservedStore::new(MemoryStore::new(), metrics.clone())));
+        let limiter = |store| Limiter::new("search", policy!("5/10s"), ObservedStore::new(store, metrics.clone()));
         metrics.report_keys(1);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        runtime.block_on(async {
+        block_on(async {
             let remote = Faulty::default();
+            traffic(&limiter(remote.clone())).await;
             remote.set(Does::Corrupt);
-            let limiter = Limiter::new("search", policy!("5/10s"), ObservedStore::new(remote.clone(), metrics.clone()));
-            limiter.acquire("key").await.unwrap_err();
+            limiter(remote.clone()).acquire("key").await.unwrap_err();
             metrics.report(&Stack::new(remote).fallback(MemoryStore::new()));
         });
     });

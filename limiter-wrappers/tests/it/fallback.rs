@@ -10,27 +10,18 @@ use limiter_wrappers::Guarded;
 use tokio::runtime::{Builder, Handle};
 use tokio::time::{sleep, timeout};
 
-use crate::faulty::Does;
-use crate::script::{Scene, Server, Virtual, bare};
+use crate::script::{Does, Scene, Server, Virtual, bare};
 
 const LONG: Duration = Duration::from_secs(20);
 
-type Store = Guarded<Server>;
-
 /// Returns a process whose local clock is wrong by some seconds.
-fn scene(policy: &str, wrong: i64) -> Scene<Store> {
-    Scene::new(policy, |server| {
-        let clock = Virtual(tokio::time::Instant::now(), wrong);
-        bare(server).fallback(WithClock::new(MemoryStore::new(), clock))
-    })
-}
-
-async fn play(scene: &Scene<Store>, script: &str) {
-    scene.play(script, |_| scene.limiter.store().carried_logs().to_string()).await;
+fn scene(policy: &str, wrong: i64) -> Scene {
+    let clock = Virtual(tokio::time::Instant::now(), wrong);
+    Scene::new(policy, |stack| stack.fallback(WithClock::new(MemoryStore::new(), clock)))
 }
 
 /// Ends the outage.
-async fn flush(server: &Server, store: &Store) {
+async fn flush(server: &Server, store: &Guarded<Server>) {
     server.set(Does::Answer);
     assert_eq!(store.flush(LONG).await, 0);
 }
@@ -130,7 +121,7 @@ const SENTENCES: [(&str, &str); 19] = [
 async fn each_sentence_holds() {
     for (policy, script) in SENTENCES {
         for seconds_wrong in [0, 5, -5] {
-            play(&scene(policy, seconds_wrong), script).await;
+            scene(policy, seconds_wrong).play(script).await;
         }
     }
 }
@@ -165,16 +156,16 @@ fn a_sweep_outlives_its_runtime_but_not_its_store() {
     let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
     let scene = runtime().block_on(async {
         let scene = scene("5/1h", 0);
-        play(&scene, "RRR, acquire key 1, XRR, wait 150").await;
+        scene.play("RRR, acquire key 1, XRR, wait 150").await;
         scene
     });
     runtime().block_on(async {
-        play(&scene, "AAA, acquire other 1").await;
+        scene.play("AAA, acquire other 1").await;
         let sent = async {
             while scene.used("key", scene.clock.now()) == 0 {
                 sleep(Duration::from_millis(1)).await;
             }
-            play(&scene, "RRR, acquire key 1").await;
+            scene.play("RRR, acquire key 1").await;
             drop(scene);
             while Handle::current().metrics().num_alive_tasks() > 0 {
                 sleep(Duration::from_millis(1)).await;

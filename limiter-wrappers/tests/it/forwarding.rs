@@ -38,10 +38,9 @@ async fn every_wrapper_forwards_try_decide_apply_all_the_timer_and_the_place() {
 #[test]
 fn every_synchronous_wrapper_forwards_decide_now() {
     let probe = Probe::default();
-    let wrappers: [(&str, Box<dyn SyncStore>); 3] = [
+    let wrappers: [(&str, Box<dyn SyncStore>); 2] = [
         ("Arc", Box::new(Arc::new(probe.clone()))),
         ("WithClock", Box::new(WithClock::new(probe.clone(), MockClock::new()))),
-        ("ObservedStore", Box::new(ObservedStore::new(probe.clone(), Metrics::new("default")))),
     ];
     let policy = policy!("9/1h");
     for (name, wrapper) in wrappers {

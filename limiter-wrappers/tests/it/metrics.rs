@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::faulty::{Does, Faulty, SECRET, traffic};
-use limiter_core::{Limiter, policy};
+use crate::script::{Does, Faulty};
+use limiter_core::{Limiter, WindowStore, policy};
 use limiter_memory::MemoryStore;
+use limiter_wrappers::Stack;
 use limiter_wrappers::observe::{Metrics, ObservedStore};
-use limiter_wrappers::{Guarded, Stack};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 
 /// Runs something and returns its metrics as text, each of which must have a unit and a description.
@@ -30,7 +30,26 @@ pub(crate) fn metrics_of(run: impl FnOnce()) -> BTreeMap<String, String> {
     entries.collect()
 }
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
+/// The key of [`traffic`].
+pub(crate) const SECRET: &str = "203.0.113.7";
+
+/// One operation of each kind on `SECRET`, under 5/10s.
+pub(crate) async fn traffic<S: WindowStore>(limiter: &Limiter<S>) {
+    let first = limiter.acquire(SECRET).await.unwrap();
+    for _ in 0..5 {
+        let _ = limiter.acquire(SECRET).await.unwrap();
+    }
+    let gold = policy!("50/10s").with_name("gold");
+    let _ = limiter.acquire(SECRET).policy(&gold).await.unwrap();
+    let _ = limiter.peek(SECRET).await.unwrap();
+    let _ = limiter.status(SECRET).await.unwrap();
+    let _ = limiter.record("other").cost(7).await.unwrap();
+    let _ = limiter.refund(SECRET, first.receipt().unwrap()).await;
+    let _ = limiter.reset(SECRET).await;
+    limiter.acquire(SECRET).cost(6).await.unwrap_err();
+}
+
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
 }
 
@@ -45,7 +64,7 @@ fn decisions_are_counted_by_policy_limit_and_outcome_without_keys() {
     let metrics = shown(|| {
         let metrics = Metrics::new("default");
         let store = Arc::new(ObservedStore::new(MemoryStore::new(), metrics.clone()));
-        traffic(&Limiter::new("search", policy!("5/10s"), store.clone()));
+        block_on(traffic(&Limiter::new("search", policy!("5/10s"), store.clone())));
         metrics.report_keys(store.store().len());
     });
     // A status decides nothing, and a cost that makes no sense is no failure of the store.
@@ -98,42 +117,38 @@ fn errors_are_counted_by_kind_and_each_store_alone() {
 #[test]
 fn a_stack_reports_its_state() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    let remote = Faulty::default();
-    let metrics = Metrics::new("redis");
-    let stack = || Stack::new(remote.clone()).failure_threshold(2);
-    let fallback = runtime.block_on(async { stack().fallback(MemoryStore::new()) });
-    let (open, closed, error) = (stack().fail_open(), stack().fail_closed(), stack().or_error());
-    let state = |store: &Guarded<Faulty>| {
-        let values = metrics_of(|| {
-            let _ = Metrics::new("redis");
-            metrics.report(store);
-        });
-        let short = |name: String| name.trim_start_matches("limiter_").replace(" store=redis", "");
-        values.into_iter().map(|(name, value)| format!("{} {value}", short(name))).collect::<Vec<_>>().join(", ")
-    };
-    let carried = |logs, decisions| {
-        format!("carried_dropped_total 0, carried_logs {logs}, fallback_decisions_total {decisions}, ")
-    };
-    let calm = "outage 0, outage_seconds_total 0, outages_total 0";
     let _entered = runtime.enter();
-    assert_eq!(state(&fallback), format!("breaker_open 0, {}{calm}", carried(0, 0)));
-    assert_eq!([state(&open), state(&error)], [(); 2].map(|()| format!("breaker_open 0, {calm}")));
+    let (remote, metrics) = (Faulty::default(), Metrics::new("redis"));
+    let stack = || Stack::new(remote.clone()).failure_threshold(2);
+    let stores = [stack().fallback(MemoryStore::new()), stack().fail_open(), stack().fail_closed(), stack().or_error()];
+    let states = || {
+        stores.each_ref().map(|store| {
+            let values = metrics_of(|| {
+                let _ = Metrics::new("redis");
+                metrics.report(store);
+            });
+            let short = |name: String| name.trim_start_matches("limiter_").replace(" store=redis", "");
+            values.into_iter().map(|(name, value)| format!("{} {value}", short(name))).collect::<Vec<_>>().join(", ")
+        })
+    };
+    let shown = |out, logs, decisions, seconds, outages| {
+        let carried = format!("carried_dropped_total 0, carried_logs {logs}, fallback_decisions_total {decisions}");
+        format!("breaker_open {out}, {carried}, outage {out}, outage_seconds_total {seconds}, outages_total {outages}")
+    };
+    assert_eq!(states(), [(); 4].map(|()| shown(0, 0, 0, 0, 0)));
 
     let calls = async || {
-        for _ in 0..5 {
-            let policy = policy!("50/10s");
-            let _ = Limiter::new("search", policy.clone(), fallback.clone()).acquire(SECRET).await.unwrap();
-            let _ = Limiter::new("search", policy.clone(), open.clone()).acquire(SECRET).await.unwrap();
-            let _ = Limiter::new("search", policy.clone(), closed.clone()).acquire(SECRET).await.unwrap();
-            let _ = Limiter::new("search", policy, error.clone()).acquire(SECRET).await;
+        for store in stores.iter().cycle().take(5 * stores.len()) {
+            let called = Limiter::new("search", policy!("50/10s"), store.clone()).acquire(SECRET).await;
+            assert!(called.is_ok() || std::ptr::eq(store, &stores[3]));
         }
     };
     remote.set(Does::Refuse);
     runtime.block_on(calls());
-    let out = |seconds| format!("outage 1, outage_seconds_total {seconds}, outages_total 1");
-    assert_eq!(state(&fallback), format!("breaker_open 1, {}{}", carried(1, 5), out(0)));
+    let others = |seconds| shown(1, 0, 0, seconds, 1);
+    assert_eq!(states(), [shown(1, 1, 5, 0, 1), others(0), others(0), others(0)]);
     runtime.block_on(tokio::time::advance(Duration::from_secs(7)));
-    assert_eq!([&open, &closed, &error].map(state), [(); 3].map(|()| format!("breaker_open 1, {}", out(7))));
+    assert_eq!(states()[1..], [others(7), others(7), others(7)]);
 
     remote.set(Does::Answer);
     for _ in 0..2 {
@@ -141,5 +156,5 @@ fn a_stack_reports_its_state() {
         runtime.block_on(tokio::time::advance(Duration::from_secs(1)));
     }
     runtime.block_on(calls());
-    assert_eq!(state(&open), "breaker_open 0, outage 0, outage_seconds_total 8, outages_total 1");
+    assert_eq!(states()[1], shown(0, 0, 0, 8, 1));
 }

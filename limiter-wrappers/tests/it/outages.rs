@@ -1,23 +1,19 @@
 //! What each wrapper does when the store is down.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::faulty::{Does, Faulty};
-use crate::script::{Scene, Server, bare};
+use crate::script::{Build, Does, Faulty, Scene, Server, bare};
 use limiter_core::request::AllOf;
 use limiter_core::store::{Op, Settlement};
 use limiter_core::{EntryId, ErrorKind, Limiter, Receipt, SharedStore, Timestamp, WindowStore, policy};
 use limiter_memory::MemoryStore;
 use limiter_testkit::poll_times;
-use limiter_wrappers::{Guarded, Outage, Stack};
+use limiter_wrappers::Stack;
 use tokio::time::advance;
 
 const PAUSE: Duration = Duration::from_secs(1);
-
-/// Sets the guards of a bare stack, and what decides during an outage.
-type Build = fn(Stack<Server>) -> Guarded<Server>;
 
 const TIMEOUT: Build = |stack| stack.timeout(Duration::from_millis(300)).or_error();
 const BREAKER: Build = |stack| stack.failure_threshold(3).cooldown(PAUSE).or_error();
@@ -31,8 +27,6 @@ fn longest(stack: Stack<Server>) -> Stack<Server> {
     stack.failure_threshold(1).cooldown(Duration::MAX).cached_keys(9).denial_ttl(Duration::MAX)
 }
 
-/// The step `open` shows the nodes whose breakers are open, and `state` the outages that were reported since the last such step and
-/// whether one goes on. `-` is a node without a name.
 const CASES: [(Build, &str, &str); 17] = [
     // A hanging store costs the timeout.
     (
@@ -139,27 +133,7 @@ const CASES: [(Build, &str, &str); 17] = [
 #[tokio::test(start_paused = true)]
 async fn each_stack_does_in_an_outage_what_it_says() {
     for (build, policy, script) in CASES {
-        let seen = Arc::new(Mutex::new(String::new()));
-        let shared = Arc::clone(&seen);
-        let listener = move |outage: Outage<'_>| {
-            *shared.lock().unwrap() += &match outage {
-                Outage::Began { node, error } => format!("{} began {} ", node.unwrap_or("-"), error.kind()),
-                Outage::Ended { node, calls } => format!("{} ended {calls} ", node.unwrap_or("-")),
-                _ => String::new(),
-            };
-        };
-        let scene = Scene::new(policy, |server| build(bare(server)).on_outage(listener));
-        let store = scene.limiter.store();
-        let ask = |step: &str| match step {
-            "open" => {
-                let open = store.breakers().into_iter().filter(|(_, is_open)| *is_open);
-                let mut open: Vec<_> = open.map(|(node, _)| node.as_deref().unwrap_or("-").to_owned()).collect();
-                open.sort();
-                open.join(" ")
-            }
-            _ => std::mem::take(&mut *seen.lock().unwrap()) + if store.in_outage() { "out" } else { "well" },
-        };
-        scene.play(script, ask).await;
+        Scene::new(policy, build).play(script).await;
     }
 }
 

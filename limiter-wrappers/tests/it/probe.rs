@@ -4,17 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use limiter_core::store::{Facts, JointFacts, JointOp, LogKey, LogPlace, Op, Otherwise, Settlement, SettlementFacts};
-use limiter_core::{BoxFuture, Decision, Error, ErrorKind, SyncStore, Timer, WindowStore};
-use limiter_testkit::ReferenceStore;
+use limiter_core::{Clock, Decision, Error, ErrorKind, SyncStore, Timer, WindowStore};
+use limiter_testkit::{MockClock, ReferenceStore};
 
 /// Clones are the same store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Probe {
     store: Arc<ReferenceStore>,
+    clock: MockClock,
     is_down: Arc<AtomicBool>,
     is_remote: bool,
     calls: Arc<Mutex<BTreeMap<&'static str, usize>>>,
@@ -50,12 +50,6 @@ impl Probe {
     }
 }
 
-impl Timer for Probe {
-    fn sleep(&self, _: Duration) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
-}
-
 #[async_trait]
 impl WindowStore for Probe {
     async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
@@ -84,7 +78,7 @@ impl WindowStore for Probe {
 
     fn timer(&self) -> Option<&dyn Timer> {
         self.note("timer");
-        Some(self)
+        self.clock.timer()
     }
 
     fn place(&self, _: LogKey<'_>) -> LogPlace {

@@ -1,14 +1,14 @@
 //! Scripts of calls and faults, in virtual time: tokio's clock is paused, and every store reads it.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use limiter_core::store::Op;
-use limiter_core::{Clock, Counting, Decision, Error, Limiter, Policy, SyncStore, Timestamp, WindowStore, WithClock};
+use limiter_core::{Clock, Counting, Decision, Error, Limiter, Policy, SyncStore, Timestamp, WithClock};
 use limiter_memory::MemoryStore;
-use limiter_wrappers::Stack;
+use limiter_wrappers::{Guarded, Outage, Stack};
+pub(crate) use testbed::Does;
 use tokio::time::{Instant, sleep};
-
-use crate::faulty::Does;
 
 /// Tokio's clock, and by how many seconds it is wrong.
 #[derive(Clone, Copy, Debug)]
@@ -21,29 +21,46 @@ impl Clock for Virtual {
     }
 }
 
+/// A store that fails on command.
+pub(crate) type Faulty = testbed::Faulty<MemoryStore>;
+
 /// Returns a stack without guards.
 pub(crate) fn bare<S>(store: S) -> Stack<S> {
     Stack::new(store).timeout(Duration::MAX).failure_threshold(u32::MAX).cached_keys(0)
 }
 
-pub(crate) type Memory = WithClock<MemoryStore, Virtual>;
-pub(crate) type Server = testbed::Faulty<Memory>;
+/// One in virtual time.
+pub(crate) type Server = testbed::Faulty<WithClock<MemoryStore, Virtual>>;
 
-/// A limiter `t` on wrappers around a server.
-pub(crate) struct Scene<S: WindowStore> {
+/// Sets the guards of a bare stack, and what decides during an outage.
+pub(crate) type Build = fn(Stack<Server>) -> Guarded<Server>;
+
+/// A limiter `t` on a guarded server.
+pub(crate) struct Scene {
     pub(crate) clock: Virtual,
     pub(crate) server: Server,
-    pub(crate) limiter: Limiter<S>,
+    pub(crate) limiter: Limiter<Guarded<Server>>,
+    /// The outages that were reported since the last look.
+    outages: Arc<Mutex<String>>,
 }
 
-impl<S: WindowStore> Scene<S> {
+impl Scene {
     /// `policy` ends in ` attempts` if it counts them.
-    pub(crate) fn new(policy: &str, wrap: impl FnOnce(Server) -> S) -> Self {
+    pub(crate) fn new(policy: &str, build: impl FnOnce(Stack<Server>) -> Guarded<Server>) -> Self {
         let clock = Virtual(Instant::now(), 0);
         let limits: Policy = policy.trim_end_matches(" attempts").parse().unwrap();
         let policy = if policy.ends_with("attempts") { limits.with_counting(Counting::Attempts) } else { limits };
-        let server = testbed::Faulty::new(WithClock::new(MemoryStore::new(), clock));
-        Self { limiter: Limiter::new("t", policy, wrap(server.clone())), clock, server }
+        let server = Server::new(WithClock::new(MemoryStore::new(), clock));
+        let outages = Arc::new(Mutex::new(String::new()));
+        let seen = Arc::clone(&outages);
+        let store = build(bare(server.clone())).on_outage(move |outage: Outage<'_>| {
+            *seen.lock().unwrap() += &match outage {
+                Outage::Began { node, error } => format!("{} began {} ", node.unwrap_or("-"), error.kind()),
+                Outage::Ended { node, calls } => format!("{} ended {calls} ", node.unwrap_or("-")),
+                _ => String::new(),
+            };
+        });
+        Self { limiter: Limiter::new("t", policy, store), clock, server, outages }
     }
 
     /// Returns the units that the server counts, beyond the maximum too.
@@ -56,9 +73,12 @@ impl<S: WindowStore> Scene<S> {
     /// in seconds.
     ///
     /// Three capitals say what the server does with a peek, a record and any other call: answer (`A`), answer late (`L`), refuse
-    /// (`R`), lose the answer (`X`), hang (`H`) or say that the log is damaged (`C`). `III` answers without waiting. `ask` answers
-    /// what is unknown here.
-    pub(crate) async fn play(&self, script: &str, ask: impl Fn(&str) -> String) {
+    /// (`R`), lose the answer (`X`), hang (`H`) or say that the log is damaged (`C`). `III` answers without waiting.
+    ///
+    /// `open` shows the nodes whose breakers are open, and `state` the outages that were reported since the last such step and whether
+    /// one goes on. `-` is a node without a name.
+    pub(crate) async fn play(&self, script: &str) {
+        let store = self.limiter.store();
         let (mut permits, mut calls) = (Vec::new(), 0);
         for step in script.split(", ") {
             let (call, expected) = step.split_once(" =").unwrap_or((step, ""));
@@ -130,7 +150,19 @@ impl<S: WindowStore> Scene<S> {
                     });
                     Ok(String::new())
                 }
-                _ => Ok(ask(call)),
+                ["open"] => {
+                    let open = store.breakers().into_iter().filter(|(_, is_open)| *is_open);
+                    let mut open: Vec<_> = open.map(|(node, _)| node.as_deref().unwrap_or("-").to_owned()).collect();
+                    open.sort();
+                    Ok(open.join(" "))
+                }
+                ["state"] => {
+                    let outages = std::mem::take(&mut *self.outages.lock().unwrap());
+                    Ok(outages + if store.in_outage() { "out" } else { "well" })
+                }
+                ["held"] => Ok(store.cached_denials().to_string()),
+                ["waiting"] => Ok(store.carried_logs().to_string()),
+                _ => panic!("{step} is no step"),
             };
             let is_expected = match &found {
                 Ok(found) => found == expected,
