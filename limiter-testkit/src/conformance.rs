@@ -31,6 +31,7 @@ pub use strategy::{cases, policies};
 pub use suite::Suite;
 pub use suite::failure::Failure;
 pub use suite::report::{Phase, Report};
+pub use suite::sizes::Sizes;
 
 #[doc(hidden)]
 pub use suite::macros as __private;

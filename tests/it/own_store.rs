@@ -29,16 +29,21 @@ fn path(folder: &TempDir) -> String {
 }
 
 // Each transaction waits for the disk. The store takes its thread out of the runtime first, so it may block.
-conformance_tests!(the_store, tokio, Suite::slow().blocking_for(Duration::from_secs(1)), async |suite| {
-    let folder = folder();
-    let store = Arc::new(RedbStore::open(&path(&folder)).unwrap());
-    let sweeper = Arc::clone(&store);
-    let sweep = move || -> BoxFuture<'static, ()> {
-        sweeper.sweep().unwrap();
-        Box::pin(async {})
-    };
-    suite.sweep(sweep).run(store).await
-});
+conformance_tests!(
+    the_store,
+    tokio,
+    Suite::slow().sizes(|sizes| sizes.blocking = Duration::from_secs(1)),
+    async |suite| {
+        let folder = folder();
+        let store = Arc::new(RedbStore::open(&path(&folder)).unwrap());
+        let sweeper = Arc::clone(&store);
+        let sweep = move || -> BoxFuture<'static, ()> {
+            sweeper.sweep().unwrap();
+            Box::pin(async {})
+        };
+        suite.sweep(sweep).run(store).await
+    }
+);
 
 /// Starts itself again as a child process, which uses up the limit, prints a line and waits to be killed.
 #[tokio::test(flavor = "multi_thread")]

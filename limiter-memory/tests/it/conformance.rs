@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use limiter_core::{BoxFuture, Limiter, SharedStore, policy};
 use limiter_memory::MemoryStore;
-use limiter_testkit::conformance::{Phase, Plan, Suite, cases, replay_blocking};
+use limiter_testkit::conformance::{Phase, Plan, Sizes, Suite, cases, replay_blocking};
 use limiter_testkit::conformance_tests;
 use proptest::test_runner::{Config, FileFailurePersistence, TestCaseError, TestRunner};
 
@@ -50,7 +50,7 @@ conformance_tests!(
 
 #[test]
 fn every_sequence_of_three_conforms() {
-    let suite = Suite::new().depth(3).phases(&[Phase::Exhaustive]);
+    let suite = Suite::new().sizes(|sizes| sizes.depth = 3).phases(&[Phase::Exhaustive]);
     let report = suite.run_blocking(Arc::new(MemoryStore::new())).unwrap();
     assert_eq!(report.checks_of(Phase::Exhaustive), 246_856);
 }
@@ -58,7 +58,8 @@ fn every_sequence_of_three_conforms() {
 #[test]
 fn many_tasks_on_a_key_conform() {
     for tasks in [2, 4, 8] {
-        let suite = Suite::new().contention(tasks, 2_000 / tasks, 2).phases(&[Phase::Contention]);
+        let size = |sizes: &mut Sizes| (sizes.tasks, sizes.tries, sizes.rounds) = (tasks, 2_000 / tasks, 2);
+        let suite = Suite::new().sizes(size).phases(&[Phase::Contention]);
         let report = suite.run_blocking(Arc::new(MemoryStore::new())).unwrap();
         assert!(report.checks_of(Phase::Contention) >= 5 * 5 * 2_000, "{report:?}");
     }

@@ -39,7 +39,7 @@ conformance_tests!(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_pair_of_operations_conforms_and_no_key_remains() {
     let server = Server::start().unwrap();
-    let suite = Suite::new().depth(2).phases(&[Phase::Exhaustive]);
+    let suite = Suite::new().phases(&[Phase::Exhaustive]);
     let report = suite.run(Arc::new(connect(&server.url()).await)).await.unwrap();
     assert_eq!(report.checks_of(Phase::Exhaustive), 3_234);
     assert_eq!(server.command(&["DBSIZE"]).unwrap().int(), 0);

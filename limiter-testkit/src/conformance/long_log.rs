@@ -2,15 +2,15 @@
 
 use std::time::Instant;
 
-use limiter_core::store::{Log, LogKey, Mode, Op, Settlement, decide};
-use limiter_core::{MAX_COST, Name, Policy, Receipt, Settled, SharedStore, Timestamp, WindowStore as _};
+use limiter_core::store::{Log, LogKey, Mode, Settlement, decide};
+use limiter_core::{MAX_COST, Policy, Receipt, Settled, SharedStore, Timestamp, WindowStore as _};
 
 use super::sentence::Sentence::L14;
 use super::sequence::caller::{Route, decided};
 use super::sequence::transcript::columns;
 use super::strategy::{START, limit, policy, resolved};
 use super::suite::failure::Finding;
-use super::suite::run::{Run, reset_all};
+use super::suite::run::{Run, log, op, reset_all};
 use crate::answer::{Answer, StatusAnswer};
 
 /// Nothing leaves this window.
@@ -52,7 +52,7 @@ struct LongLog {
 
 impl LongLog {
     fn log_key(&self) -> LogKey<'_> {
-        LogKey::new(Name::new("conformance"), &self.key)
+        log(&self.key)
     }
 
     /// Records or peeks `at` microseconds after the start, and compares the decisions. Returns the receipts of the store and of
@@ -60,7 +60,7 @@ impl LongLog {
     async fn check(&mut self, mode: Mode, cost: u64, policy: Policy, at: u64) -> Result<[Option<Receipt>; 2], String> {
         self.calls += 1;
         let at = Timestamp::from_micros_saturating(START + at);
-        let op = Op::new(mode, &self.key, &policy).with_name(self.log_key().name).with_cost(cost).at(at);
+        let op = op(mode, &self.key, &policy).with_cost(cost).at(at);
         let got = decided(&self.store, op, Route::in_turn(self.calls as usize)).await;
         let (got, _) = got.map_err(|error| format!("the store returned the error {error:?}"))?;
         let expected = decide(&op, self.log.apply(&op, at));
@@ -102,7 +102,7 @@ impl LongLog {
     async fn settle(&mut self, receipts: [Option<Receipt>; 2], cost: u64) -> Result<(), String> {
         let [Some(own), Some(expected)] = receipts else { return Err("a record returned no receipt".to_owned()) };
         let (key, policy) = (self.key.clone(), under(MAX_COST, WINDOW));
-        let log_key = LogKey::new(Name::new("conformance"), &key);
+        let log_key = log(&key);
         let settlement = |receipt: Receipt| Settlement::new(log_key, &policy, receipt, cost).at(receipt.at());
         self.calls += 1;
         let got = self.store.settle(settlement(own)).await;

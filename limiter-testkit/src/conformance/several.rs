@@ -1,14 +1,14 @@
 //! Several operations as one: compared with the reference store, and seen by others at the same time.
 
-use limiter_core::store::{At, Facts, JointFacts, JointOp, LogKey, Mode, Op, Outcome, decide};
-use limiter_core::{Counting, Name, Policy, SharedStore, Timestamp, WindowStore as _, policy};
+use limiter_core::store::{At, Facts, JointFacts, JointOp, Mode, Op, Outcome, decide};
+use limiter_core::{Counting, Policy, SharedStore, Timestamp, WindowStore as _, policy};
 
 use super::sentence::Sentence;
 use super::sentence::Sentence::{A1, A2, A4, A5, A6};
 use super::sequence::call_result::{OutcomeKind, RawFacts};
 use super::strategy::START;
 use super::suite::failure::Finding;
-use super::suite::run::{Run, reset_all};
+use super::suite::run::{Run, log, op, reset_all};
 use crate::answer::Answer;
 use crate::reference::ReferenceStore;
 
@@ -22,7 +22,7 @@ type Wrong = (Sentence, String);
 pub(crate) async fn run(run: &mut Run<'_>) {
     let (store, key) = (run.store().clone(), run.new_key());
     let keys = keys(&key);
-    let [first, second, ..] = keys.each_ref().map(|key| log(key));
+    let [first, second, ..] = keys.each_ref().map(log);
     if !store.place(first).goes_with(&store.place(second)) {
         let changed = is_changed_by_none(&store, &keys).await;
         run.count(LOGS as u64);
@@ -34,7 +34,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     for number in 0..(run.suite.sizes.sequences / 4).max(1) {
         let (keys, mut random) = (self::keys(&run.new_key()), Random(run.suite.seed.wrapping_add(number)));
         let result = sequence(&store, &keys, &mut random).await;
-        reset_all(&store, &keys.each_ref().map(|key| log(key))).await;
+        reset_all(&store, &keys.each_ref().map(log)).await;
         run.count((CALLS * LOGS) as u64);
         if let Err((citation, text)) = result {
             run.fail(Finding::new(format!("random sequence {number}"), &[citation], text));
@@ -50,14 +50,6 @@ pub(crate) async fn run(run: &mut Run<'_>) {
 
 fn keys(key: &str) -> [Vec<u8>; LOGS] {
     std::array::from_fn(|number| format!("{key}/{number}").into_bytes())
-}
-
-fn log(key: &[u8]) -> LogKey<'_> {
-    LogKey { name: Name::new("conformance"), key }
-}
-
-fn op<'a>(mode: Mode, key: &'a [u8], policy: &'a Policy) -> Op<'a> {
-    Op::new(mode, key, policy).with_name(log(key).name)
 }
 
 async fn is_changed_by_none(store: &SharedStore, keys: &[Vec<u8>; LOGS]) -> Result<(), String> {
@@ -201,7 +193,7 @@ async fn at_the_same_time(run: &mut Run<'_>, store: &SharedStore) -> Result<(), 
         }
     }
     let end = store.apply(op(Mode::Peek, &keys[0], &policy)).await.map_err(|error| error.to_string())?;
-    reset_all(store, &keys.each_ref().map(|key| log(key))).await;
+    reset_all(store, &keys.each_ref().map(log)).await;
     run.count(calls);
     if used(&end) == charged { Ok(()) } else { Err(format!("{} units are charged, expected {charged}", used(&end))) }
 }

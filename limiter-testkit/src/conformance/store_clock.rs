@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use limiter_core::store::Op;
+use limiter_core::store::Mode;
 use limiter_core::{MAX_COST, Policy};
 
 use super::script;
@@ -12,7 +12,7 @@ use super::session::Session;
 use super::session::run_script::{self, Pace, run_scripts};
 use super::strategy::{limit, policy as of};
 use super::suite::failure::Finding;
-use super::suite::run::{Run, reset_all};
+use super::suite::run::{Run, log, op, reset_all};
 
 pub(crate) async fn run(run: &mut Run<'_>) {
     let scripts = run.scripts(script::STORE_CLOCK);
@@ -57,7 +57,7 @@ async fn records(run: &mut Run<'_>) -> Result<(), String> {
         };
         let limit = limit(MAX, window);
         let policy = Policy::from(limit);
-        let mut op = Op::record(&key, &policy).with_name("conformance".into());
+        let mut op = op(Mode::Record, &key, &policy);
         op.limiter_policy = Some(&meter);
         let result = by_facts(&store, op).await;
         let decision = result.map_err(|error| format!("the store returned the error {error:?}"))?.0;
@@ -75,7 +75,7 @@ async fn records(run: &mut Run<'_>) -> Result<(), String> {
         }
         times.push(now);
     }
-    reset_all(&store, &[Op::record(&key, &meter).with_name("conformance".into()).log]).await;
+    reset_all(&store, &[log(&key)]).await;
     run.count(CALLS as u64 + 1);
     wrong.map_or(Ok(()), Err)
 }

@@ -4,7 +4,7 @@ pub(super) mod failure;
 pub mod macros;
 pub(super) mod report;
 pub(super) mod run;
-mod sizes;
+pub(super) mod sizes;
 
 use std::fmt;
 use std::sync::Arc;
@@ -80,51 +80,15 @@ impl Suite {
         self
     }
 
-    /// Sets the number of random sequences. Default: 600, 120 or 40, depending on the preset.
-    pub fn sequences(mut self, sequences: u64) -> Self {
-        self.sizes.sequences = sequences;
-        self
-    }
-
-    /// Sets the length of the exhaustive sequences. Default: 2. There are 3,234 of length 2 and 246,856 of length 3. The presets
-    /// for slower stores run one in 6 or 24 of them; the seed selects which.
-    pub fn depth(mut self, depth: usize) -> Self {
-        self.sizes.depth = depth;
-        self
-    }
-
-    /// Sets the number of tasks on a key, how many calls each makes for each script, and the number of rounds. Default: 8,
-    /// 50 and 4; 8, 20 and 1; or 4, 10 and 1, depending on the preset.
-    pub fn contention(mut self, tasks: usize, tries: usize, rounds: u64) -> Self {
-        (self.sizes.tasks, self.sizes.tries, self.sizes.rounds) = (tasks, tries, rounds);
-        self
-    }
-
-    /// Sets the number of entries of the long log, and the time after which it stops early. Stopping early is not a
-    /// failure. Default: 70,000 and 10 s; 1,100 and 30 s; or 300 and 30 s, depending on the preset.
-    pub fn long_log(mut self, entries: u64, time: Duration) -> Self {
-        (self.sizes.long_log, self.sizes.long_log_time) = (entries, time);
-        self
-    }
-
-    /// Sets how long [`Phase::Forgetting`] may wait. Default: 2 s. Sentence F2 grants a minute: with more than 70 s,
-    /// the phase also checks logs shortly before that minute ends.
-    pub fn forgetting_for(mut self, longest: Duration) -> Self {
-        self.sizes.wait = longest;
+    /// Changes how much the phases do: `sizes(|sizes| sizes.sequences = 2_000)`.
+    pub fn sizes(mut self, change: impl FnOnce(&mut Sizes)) -> Self {
+        change(&mut self.sizes);
         self
     }
 
     /// Accepts a store clock with a different epoch, as sentence T4 allows. The suite then checks only its progress.
     pub fn own_epoch(mut self) -> Self {
         self.tolerance = None;
-        self
-    }
-
-    /// Sets how long a call may block its thread before it breaks sentence T5. Default: 2 ms, or 20 ms for the slower
-    /// presets. A store that first leaves its runtime's thread, as with tokio's `block_in_place`, may use any
-    /// duration.
-    pub fn blocking_for(mut self, longest: Duration) -> Self {
-        self.sizes.blocking = longest;
         self
     }
 

@@ -24,9 +24,11 @@ impl Clock for SystemClock {
 }
 
 // The reference store rescans the log for every operation, so a very long log would take it minutes.
-conformance_tests!(the_oracle, Suite::new().long_log(2_000, Duration::MAX), async |suite| {
-    suite.run(Arc::new(ReferenceStore::new())).await
-});
+conformance_tests!(
+    the_oracle,
+    Suite::new().sizes(|sizes| (sizes.long_log, sizes.long_log_time) = (2_000, Duration::MAX)),
+    async |suite| { suite.run(Arc::new(ReferenceStore::new())).await }
+);
 conformance_tests!(the_object_safe_twin, Suite::slow(), async |suite| suite.run(reference()).await);
 conformance_tests!(with_clock, Suite::slow(), async |suite| {
     suite.run(Arc::new(WithClock::new(ReferenceStore::new(), SystemClock))).await
@@ -58,7 +60,7 @@ fn a_report_counts_every_check() {
 #[test]
 fn a_seed_repeats_the_random_sequences() {
     let run = |seed| {
-        let suite = Suite::new().seed(seed).sequences(50).phases(&[Phase::Random]);
+        let suite = Suite::new().seed(seed).sizes(|sizes| sizes.sequences = 50).phases(&[Phase::Random]);
         suite.run_blocking(reference()).unwrap().calls
     };
     assert_eq!(run(1), run(1));
@@ -97,9 +99,9 @@ fn a_lost_task_is_a_failure() {
 #[test]
 fn a_suite_that_runs_nothing_fails() {
     for (suite, phase) in [
-        (Suite::new().sequences(0), Phase::Random),
-        (Suite::new().depth(0), Phase::Exhaustive),
-        (Suite::new().contention(8, 50, 0), Phase::Contention),
+        (Suite::new().sizes(|sizes| sizes.sequences = 0), Phase::Random),
+        (Suite::new().sizes(|sizes| sizes.depth = 0), Phase::Exhaustive),
+        (Suite::new().sizes(|sizes| sizes.rounds = 0), Phase::Contention),
         (Suite::new(), Phase::Handles),
     ] {
         let failure = suite.phases(&[phase]).run_blocking(reference()).unwrap_err();

@@ -65,7 +65,11 @@ fn every_sentence_has_a_flaw() {
 #[test]
 fn the_stores_pass_without_their_flaws() {
     for store in RIGHT {
-        let suite = if is_long() { Suite::new().long_log(300, Duration::MAX) } else { Suite::slow() };
+        let suite = if is_long() {
+            Suite::new().sizes(|sizes| (sizes.long_log, sizes.long_log_time) = (300, Duration::MAX))
+        } else {
+            Suite::slow()
+        };
         let report = run(suite, store).unwrap_or_else(|failure| panic!("{}\n{failure}", store.2));
         assert!(report.calls > 10_000, "{report:?}");
     }
@@ -85,7 +89,7 @@ fn the_guarantee_needs_each_condition() {
         ("MergesWhatAnExactLimitCounts", M4),
         ("MergesByTheOwnPolicy", M4),
     ] {
-        let suite = Suite::new().seed(1).sequences(4_000).phases(&[Phase::Guarantee]);
+        let suite = Suite::new().seed(1).sizes(|sizes| sizes.sequences = 4_000).phases(&[Phase::Guarantee]);
         let failure = run(suite, named(flaw)).unwrap_err();
         assert!(failure.sentences().contains(&sentence), "{flaw}: {failure}");
     }
@@ -108,7 +112,7 @@ fn a_failure_shows_the_golden_trace() {
 fn a_random_sequence_is_shrunk_until_every_step_is_needed() {
     for (flaw, steps) in [("NeverCaps", 2), ("RefundsWhatHasLeft", 2), ("SettlesWithoutTheId", 3)] {
         for seed in 0..3 {
-            let suite = Suite::new().seed(seed).sequences(60).phases(&[Random]);
+            let suite = Suite::new().seed(seed).sizes(|sizes| sizes.sequences = 60).phases(&[Random]);
             let text = run(suite, named(flaw)).unwrap_err().to_string();
             assert!(text.contains(&format!("shrunk to {steps} steps")), "{flaw} {text}");
         }

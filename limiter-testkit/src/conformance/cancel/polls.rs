@@ -3,14 +3,14 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use limiter_core::store::{LogKey, Op, Settlement};
-use limiter_core::{Error, Name, WindowStore as _, policy};
+use limiter_core::store::{Mode, Settlement};
+use limiter_core::{Error, WindowStore as _, policy};
 
 use crate::conformance::sentence::Sentence::T5;
 use crate::conformance::sequence::caller::by_facts;
 use crate::conformance::sleep::sleep;
 use crate::conformance::suite::failure::Finding;
-use crate::conformance::suite::run::{Run, reset_all};
+use crate::conformance::suite::run::{Run, log, op, reset_all};
 
 /// The number of measured calls per operation. Only the fastest counts, because others may have been preempted.
 const CALLS: usize = 10;
@@ -58,7 +58,7 @@ pub(super) async fn run(run: &mut Run<'_>) {
     for (what, time) in measured.into_iter().filter(|(_, time)| *time > most) {
         let text = format!(
             "the quickest of {CALLS} calls blocked its thread for {time:?} in one poll, allowed are {most:?}. A store that leaves \
-             the runtime's thread before it blocks needs `Suite::blocking_for`."
+             the runtime's thread before it blocks needs a longer `Sizes::blocking`."
         );
         run.fail(Finding::new(format!("the time that {what} takes"), &[T5], text));
     }
@@ -66,8 +66,8 @@ pub(super) async fn run(run: &mut Run<'_>) {
 
 async fn alone(run: &Run<'_>) -> Result<[Duration; 3], Error> {
     let (store, key, limits) = (run.store(), run.new_key(), policy!("9/1h"));
-    let log = LogKey::new(Name::new("conformance"), &key);
-    let op = Op::record(&key, &limits).with_name(log.name);
+    let log = log(&key);
+    let op = op(Mode::Record, &key, &limits);
     let (decision, append) = longest_poll(by_facts(store, op)).await;
     let receipt = decision?.0.receipt();
     let mut settle = Duration::ZERO;
@@ -83,7 +83,7 @@ async fn alone(run: &Run<'_>) -> Result<[Duration; 3], Error> {
 /// Polls one call once, and measures a second call some time later. Returns `None` if the first call needs one poll only.
 async fn beside_another(run: &Run<'_>, delay: u64) -> Option<Duration> {
     let (store, key, limits) = (run.store(), run.new_key(), policy!("9/1h"));
-    let op = Op::record(&key, &limits).with_name(Name::new("conformance"));
+    let op = op(Mode::Record, &key, &limits);
     let mut first = pin!(by_facts(store, op));
     let is_ready = futures::poll!(first.as_mut()).is_ready();
     let mut longest = None;

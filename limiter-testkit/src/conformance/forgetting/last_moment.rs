@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use limiter_core::store::{Mode, Op};
-use limiter_core::{Error, Name, WindowStore as _};
+use limiter_core::store::Mode;
+use limiter_core::{Error, WindowStore as _};
 
 use crate::conformance::sentence::Sentence::F1;
 use crate::conformance::sequence::caller::by_facts;
 use crate::conformance::sleep::{sleep, sleep_on};
 use crate::conformance::strategy::{limit, policy};
 use crate::conformance::suite::failure::Finding;
-use crate::conformance::suite::run::{Run, reset_all};
+use crate::conformance::suite::run::{Run, op, reset_all};
 
 /// The window, in microseconds.
 const WINDOW: u64 = 3_000;
@@ -34,7 +34,7 @@ pub(super) async fn run(run: &mut Run<'_>) {
 
 async fn lost_early(run: &mut Run<'_>) -> Result<Option<String>, Error> {
     let (store, key, limits) = (run.store().clone(), run.new_key(), policy(&[limit(9, WINDOW)], false));
-    let mut op = Op::record(&key, &limits).with_name(Name::new("conformance"));
+    let mut op = op(Mode::Record, &key, &limits);
     let (mut calls, mut lost) = (0, None);
     // A mock clock moves only while its timer sleeps.
     let stands_still = store.timer().is_some() && {

@@ -1,12 +1,12 @@
 //! Logs that the store must keep while many other keys come and go.
 
-use limiter_core::store::{LogKey, Op};
-use limiter_core::{Name, Timestamp, WindowStore as _, policy};
+use limiter_core::store::Mode;
+use limiter_core::{Timestamp, WindowStore as _, policy};
 
 use crate::conformance::session::{Session, run_script};
 use crate::conformance::strategy::START;
 use crate::conformance::suite::failure::Finding;
-use crate::conformance::suite::run::Run;
+use crate::conformance::suite::run::{Run, log, op};
 
 /// The last two steps run after the other keys.
 const KEPT: &str = "a log at the store's clock | F1 | 9/1h
@@ -46,12 +46,11 @@ async fn others(run: &Run<'_>) -> u64 {
     let key = |i: usize| format!("{prefix}/{i}");
     for i in 0..count {
         let key = key(i);
-        let op = Op::record(&key, &limits).with_name(Name::new("conformance"));
-        _ = run.store().apply(op).await;
+        _ = run.store().apply(op(Mode::Record, &key, &limits)).await;
     }
     run.sweep_now().await;
     for i in 0..count {
-        _ = run.store().reset(LogKey::new(Name::new("conformance"), &key(i))).await;
+        _ = run.store().reset(log(&key(i))).await;
     }
     2 * count as u64
 }

@@ -4,15 +4,15 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use limiter_core::store::{Mode, Op};
-use limiter_core::{Error, Name, Policy, SharedStore, policy};
+use limiter_core::store::Mode;
+use limiter_core::{Error, Policy, SharedStore, policy};
 
 use crate::conformance::sentence::Sentence;
 use crate::conformance::sentence::Sentence::{F1, L12};
 use crate::conformance::sequence::caller::by_facts;
 use crate::conformance::sleep::sleep_on;
 use crate::conformance::suite::failure::Finding;
-use crate::conformance::suite::run::{Run, reset_all};
+use crate::conformance::suite::run::{Run, log, op, reset_all};
 
 /// The number of keys of each task.
 const KEYS: usize = 8;
@@ -23,8 +23,7 @@ const CITATIONS: &[Sentence] = &[F1, L12];
 
 /// Appends to a log, or reads it, and returns the usage.
 async fn call(store: &SharedStore, mode: Mode, key: &str, policy: &Policy) -> Result<u64, Error> {
-    let op = Op::new(mode, key, policy).with_name(Name::new("conformance"));
-    Ok(by_facts(store, op).await?.0.used())
+    Ok(by_facts(store, op(mode, key, policy)).await?.0.used())
 }
 
 pub(super) async fn run(run: &mut Run<'_>) {
@@ -59,8 +58,7 @@ pub(super) async fn run(run: &mut Run<'_>) {
         for key in &all[KEYS..] {
             lost += usize::from(matches!(call(run.store(), Mode::Peek, key, &policy!("9/1h")).await, Ok(0)));
         }
-        let logs: Vec<_> =
-            all.iter().map(|key| limiter_core::store::LogKey::new(Name::new("conformance"), key)).collect();
+        let logs: Vec<_> = all.iter().map(log).collect();
         reset_all(run.store(), &logs).await;
         run.count(4 * all.len() as u64);
         if lost > 0 {
@@ -88,7 +86,7 @@ async fn between_polls(run: &mut Run<'_>, polls: usize) -> Result<u64, Error> {
         sweep.await;
     }
     let used = call(&store, Mode::Peek, &key, &policy!("9/1h")).await;
-    reset_all(&store, &[Op::peek(&key, &policy!("9/1h")).with_name(Name::new("conformance")).log]).await;
+    reset_all(&store, &[log(&key)]).await;
     run.count(4);
     appended?;
     used

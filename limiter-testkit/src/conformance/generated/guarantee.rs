@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use limiter_core::store::{LogKey, Mode, Op, Settlement};
-use limiter_core::{Decision, Error, Limit, Name, Policy, Receipt, SharedStore, Timestamp, WindowStore as _};
+use limiter_core::{Decision, Error, Limit, Policy, Receipt, SharedStore, Timestamp, WindowStore as _};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -16,7 +16,7 @@ use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, P
 use crate::conformance::sequence::replay::salt;
 use crate::conformance::strategy::{START, limit, policy, resolved};
 use crate::conformance::suite::failure::Finding;
-use crate::conformance::suite::run::{Run, reset_all};
+use crate::conformance::suite::run::{Run, log, reset_all};
 
 /// The units that a call has appended.
 #[derive(Debug)]
@@ -177,7 +177,7 @@ impl Judged<'_> {
 pub(super) async fn judge(run: &mut Run<'_>, case: &Case) -> Result<(), Box<Finding>> {
     run.count(2 * case.steps.len() as u64);
     let (store, key) = (run.store(), run.new_key());
-    let log_key = LogKey::new(Name::new("conformance"), &key);
+    let log_key = log(&key);
     let (salt, units, receipts) = (salt(), Vec::new(), Vec::new());
     let mut judged = Judged { store, policies: &case.policies, log_key, salt, units, receipts };
     let (mut now, mut transcript, mut result) = (case.start, String::new(), Ok(()));

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use limiter_core::{BoxFuture, SharedStore, WindowStore as _};
+use limiter_core::store::{LogKey, Mode, Op};
+use limiter_core::{BoxFuture, Name, Policy, SharedStore, WindowStore as _};
 
 use super::Suite;
 use super::failure::Finding;
@@ -123,8 +124,18 @@ impl<'a> Run<'a> {
     }
 }
 
+/// Returns a log of the name that most phases use.
+pub(crate) fn log(key: &(impl AsRef<[u8]> + ?Sized)) -> LogKey<'_> {
+    LogKey::new(Name::new("conformance"), key)
+}
+
+/// Returns an operation on a log of that name.
+pub(crate) fn op<'a>(mode: Mode, key: &'a (impl AsRef<[u8]> + ?Sized), policy: &'a Policy) -> Op<'a> {
+    Op::new(mode, key, policy).with_name(log(key).name)
+}
+
 /// Resets logs and ignores errors.
-pub(crate) async fn reset_all(store: &SharedStore, logs: &[limiter_core::store::LogKey<'_>]) {
+pub(crate) async fn reset_all(store: &SharedStore, logs: &[LogKey<'_>]) {
     for log in logs {
         _ = store.reset(*log).await;
     }

@@ -2,31 +2,42 @@
 
 use std::time::Duration;
 
-/// How much each phase does.
+/// How much each phase of a [`Suite`](crate::conformance::Suite) does. The presets differ in them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sizes {
-    /// The rounds of the cases: as written, with a peek after every step, and with inverted counting.
-    pub(crate) rounds_of_cases: usize,
-    pub(crate) long_log: u64,
-    pub(crate) long_log_time: Duration,
+#[non_exhaustive]
+pub struct Sizes {
+    /// The rounds of the cases: with a peek after every step, as written, and with inverted counting.
+    pub rounds_of_cases: usize,
+    /// The number of entries of the long log.
+    pub long_log: u64,
+    /// The time after which the long log stops early, which is not a failure.
+    pub long_log_time: Duration,
     /// Whether keys of up to a mebibyte are used.
-    pub(crate) huge_keys: bool,
+    pub huge_keys: bool,
     /// The number of consecutive operations at the store's clock.
-    pub(crate) in_a_row: usize,
-    /// How long the phase Forgetting may wait.
-    pub(crate) wait: Duration,
+    pub in_a_row: usize,
+    /// How long [`Phase::Forgetting`](crate::conformance::Phase::Forgetting) may wait. Sentence F2 grants a minute: with more than 70 s, the phase
+    /// also checks logs shortly before that minute ends.
+    pub wait: Duration,
     /// How many other keys come and go while a log must be kept.
-    pub(crate) other_keys: usize,
-    /// The maximum duration of a poll.
-    pub(crate) blocking: Duration,
-    pub(crate) depth: usize,
-    pub(crate) one_in: u64,
-    pub(crate) sequences: u64,
+    pub other_keys: usize,
+    /// How long a call may block its thread before it breaks sentence T5. A store that first leaves its runtime's thread, as with
+    /// tokio's `block_in_place`, may use any duration.
+    pub blocking: Duration,
+    /// The length of the exhaustive sequences. There are 3,234 of length 2 and 246,856 of length 3.
+    pub depth: usize,
+    /// One in this many exhaustive sequences runs; the seed selects which.
+    pub one_in: u64,
+    /// The number of random sequences.
+    pub sequences: u64,
     /// The maximum number of runs to shrink a failing sequence.
-    pub(crate) shrinking: usize,
-    pub(crate) tasks: usize,
-    pub(crate) tries: usize,
-    pub(crate) rounds: u64,
+    pub shrinking: usize,
+    /// The number of concurrent tasks.
+    pub tasks: usize,
+    /// How many calls each task makes for each script.
+    pub tries: usize,
+    /// The number of rounds of concurrent tasks.
+    pub rounds: u64,
 }
 
 impl Sizes {
