@@ -12,15 +12,8 @@ use crate::conformance::sequence::Plan;
 use crate::conformance::sequence::case::Case;
 use crate::conformance::strategy;
 use crate::conformance::suite::failure::Finding;
+use crate::conformance::suite::report::Phase;
 use crate::conformance::suite::run::Run;
-
-/// How the answers to a sequence are judged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Judge {
-    /// Every field must be the reference store's.
-    Reference,
-    Guarantee,
-}
 
 /// The number of failing sequences that are shrunk.
 const MAX_SHRUNK: usize = 3;
@@ -34,7 +27,7 @@ pub(crate) async fn exhaustive(run: &mut Run<'_>) {
             if !number.is_multiple_of(one_in) {
                 continue;
             }
-            match sequence(run, Judge::Reference, &case).await {
+            match sequence(run, &case).await {
                 Ok(()) => run.passed(1),
                 Err(finding) => run.fail(*finding),
             }
@@ -42,9 +35,10 @@ pub(crate) async fn exhaustive(run: &mut Run<'_>) {
     }
 }
 
-/// Runs a case on new keys, with new ids.
-async fn sequence(run: &mut Run<'_>, judge: Judge, case: &Case) -> Result<(), Box<Finding>> {
-    if judge == Judge::Guarantee {
+/// Runs a case on new keys, with new ids. Every field must be the reference store's, except in the phase
+/// [`Guarantee`](Phase::Guarantee), which judges from outside.
+async fn sequence(run: &mut Run<'_>, case: &Case) -> Result<(), Box<Finding>> {
+    if run.phase == Phase::Guarantee {
         return guarantee::judge(run, case).await;
     }
     let plan = Plan::of(case).map_err(|text| Box::new(Finding::new("a sequence", &[], text)))?;
@@ -52,24 +46,22 @@ async fn sequence(run: &mut Run<'_>, judge: Judge, case: &Case) -> Result<(), Bo
     run.replay(&plan, turn).await.map_err(|mismatch| Box::new(Finding { title: "a sequence".to_owned(), mismatch }))
 }
 
-pub(crate) async fn random(run: &mut Run<'_>, judge: Judge) {
+pub(crate) async fn random(run: &mut Run<'_>) {
     let mut seed = [0; 32];
     seed[..8].copy_from_slice(&run.suite.seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
     let (short, long, traffic) = (strategy::cases(1..=30), strategy::cases(60..=200), guarantee::traffic());
     let mut failed = 0;
-    let count = match judge {
-        Judge::Reference => run.suite.sizes.sequences,
-        Judge::Guarantee => run.suite.sizes.sequences.div_ceil(4),
-    };
+    let sequences = run.suite.sizes.sequences;
+    let count = if run.phase == Phase::Guarantee { sequences.div_ceil(4) } else { sequences };
     for number in 0..count {
         let shrinks = failed < MAX_SHRUNK;
-        let result = match judge {
+        let result = match run.phase {
+            Phase::Guarantee => random_case(run, &traffic, &mut runner, shrinks).await,
             // A few sequences are long, because a store may encode large logs differently.
-            Judge::Reference if number % 20 == 19 => random_case(run, judge, &long, &mut runner, shrinks).await,
-            Judge::Reference => random_case(run, judge, &short, &mut runner, shrinks).await,
-            Judge::Guarantee => random_case(run, judge, &traffic, &mut runner, shrinks).await,
+            _ if number % 20 == 19 => random_case(run, &long, &mut runner, shrinks).await,
+            _ => random_case(run, &short, &mut runner, shrinks).await,
         };
         match result {
             Ok(()) => run.passed(1),
@@ -84,7 +76,6 @@ pub(crate) async fn random(run: &mut Run<'_>, judge: Judge) {
 
 async fn random_case(
     run: &mut Run<'_>,
-    judge: Judge,
     strategy: &impl Strategy<Value = Case>,
     runner: &mut TestRunner,
     shrinks: bool,
@@ -92,8 +83,8 @@ async fn random_case(
     let tree =
         strategy.new_tree(runner).map_err(|reason| Box::new(Finding::new("not made", &[], reason.to_string())))?;
     let case = tree.current();
-    match sequence(run, judge, &case).await {
-        Err(first) if shrinks => Err(shrunk(run, judge, tree, case, first).await),
+    match sequence(run, &case).await {
+        Err(first) if shrinks => Err(shrunk(run, tree, case, first).await),
         result => result,
     }
 }
@@ -101,7 +92,6 @@ async fn random_case(
 /// Shrinks a failing case, then removes steps until every remaining step is needed.
 async fn shrunk(
     run: &mut Run<'_>,
-    judge: Judge,
     mut tree: impl ValueTree<Value = Case>,
     mut smallest: Case,
     mut finding: Box<Finding>,
@@ -113,7 +103,7 @@ async fn shrunk(
         let mut fails = case == smallest;
         if !fails {
             runs += 1;
-            if let Err(smaller) = sequence(run, judge, &case).await {
+            if let Err(smaller) = sequence(run, &case).await {
                 (smallest, finding, fails) = (case, smaller, true);
             }
         }
@@ -125,7 +115,7 @@ async fn shrunk(
         step -= 1;
         let case = smallest.with_steps(|other| other != step);
         runs += 1;
-        if let Err(smaller) = sequence(run, judge, &case).await {
+        if let Err(smaller) = sequence(run, &case).await {
             (smallest, finding) = (case, smaller);
             step = smallest.steps.len();
         }

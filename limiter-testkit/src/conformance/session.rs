@@ -115,7 +115,7 @@ impl Session {
         if let Some(got) = after.poll(future).await {
             return self.answered(step, call, when, (before, got)).map(|_| true);
         }
-        let call = Call { at: given(when).unwrap_or(before.system()), ..call };
+        let call = Call { at: given(when).unwrap_or(before.system), ..call };
         self.histories.iter_mut().for_each(|history| history.drop_call(step, call, when));
         Ok(false)
     }
@@ -148,7 +148,7 @@ impl Session {
         let newest = self.planner().newest(log);
         self.turn += 1;
         let stated = got.as_ref().ok().and_then(CallResult::at);
-        let time = given(when).or(stated).unwrap_or(before.system());
+        let time = given(when).or(stated).unwrap_or(before.system);
         if self.plan().calls.is_empty() {
             self.histories.iter_mut().for_each(|history| history.planner.plan.start = time);
         }
@@ -171,7 +171,7 @@ impl Session {
         got: &StoreResult,
     ) -> Result<CallResult, Mismatch> {
         // If the answer states no time, the session cannot know whether the store had forgotten the log.
-        let now = if got.as_ref().is_ok_and(|got| got.at().is_some()) { call.at } else { Moment::now().system() };
+        let now = if got.as_ref().is_ok_and(|got| got.at().is_some()) { call.at } else { Moment::now().system };
         let newest = got.as_ref().ok().and_then(CallResult::newest);
         let effects: Vec<PossibleHistory> =
             self.histories.iter().filter_map(|history| history.with_dropped_call(newest)).collect();

@@ -13,7 +13,6 @@ use std::time::Duration;
 use futures::executor::block_on;
 use limiter_core::{BoxFuture, SharedStore, WindowStore};
 
-use super::generated::Judge;
 use super::sentence::Sentence::E2;
 use super::sequence::replay::{Sweep, salt};
 use super::spawn::{Spawner, Task};
@@ -230,8 +229,7 @@ async fn run_phase(run: &mut Run<'_>, phase: Phase) {
         Phase::Cancel => cancel::run(run).await,
         Phase::Handles => handles::run(run).await,
         Phase::Exhaustive => generated::exhaustive(run).await,
-        Phase::Random => generated::random(run, Judge::Reference).await,
-        Phase::Guarantee => generated::random(run, Judge::Guarantee).await,
+        Phase::Random | Phase::Guarantee => generated::random(run).await,
         Phase::Contention => contention::run(run).await,
         Phase::Several => several::run(run).await,
     }

@@ -10,17 +10,13 @@ use crate::conformance::sentence::Sentence::{T2, T4};
 /// When a call was made, by this machine's clocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moment {
-    system: Timestamp,
+    pub(crate) system: Timestamp,
     instant: Instant,
 }
 
 impl Moment {
     pub(crate) fn now() -> Self {
         Self { system: Timestamp::try_from(SystemTime::now()).unwrap_or_default(), instant: Instant::now() }
-    }
-
-    pub(crate) fn system(self) -> Timestamp {
-        self.system
     }
 }
 
