@@ -1,25 +1,20 @@
 //! Decisions, and the function that derives them from a store's facts.
 
-use std::cmp::Reverse;
 use std::fmt;
+use std::ops::Deref;
 use std::time::Duration;
 
 use crate::facts::{Facts, LogFacts, Outcome, Usage};
 use crate::limit::Limit;
 use crate::op::{Mode, Op};
-use crate::per_limit::PerLimit;
 use crate::settlement::Receipt;
-use crate::status::{LimitStatus, Status, binding_values, ceil_secs};
+use crate::status::{Status, Verdict, ceil_secs};
 use crate::time::{Timestamp, Window};
 
-/// The verdict on an operation, with the usage after it.
+/// The verdict on an operation, with the usage after it. Dereferences to a [`Status`], whose binding limit is the one with the
+/// longest wait if this is a denial.
 ///
-/// [`limit`](Self::limit), [`used`](Self::used), [`remaining`](Self::remaining) and
-/// [`refill_after`](Self::refill_after) describe the *binding* limit. For a denial that is the limit with the longest wait,
-/// otherwise the one with the least remaining. The first in the policy's order wins ties. [`limits`](Self::limits) returns
-/// the values of every limit.
-///
-/// All durations start at [`at`](Self::at) and are whole microseconds. A decision holds the store's facts and computes its
+/// All durations start at [`at`](Status::at) and are whole microseconds. A decision holds the store's facts and computes its
 /// values on demand. It allocates only under a policy of more than four limits.
 #[derive(Clone)]
 #[must_use = "a decision says whether to proceed"]
@@ -27,9 +22,6 @@ pub struct Decision {
     status: Status,
     outcome: Outcome,
     allowed: bool,
-    pub(crate) denied: bool,
-    /// Bit `i` is set if limit `i` denies the operation.
-    blocking: u8,
     /// Whether the entry, if there is one, has a receipt.
     has_receipt: bool,
     /// How long the receipt is valid.
@@ -48,17 +40,8 @@ impl Decision {
     #[inline]
     #[must_use]
     pub const fn is_denied(&self) -> bool {
-        self.denied
+        self.status.verdict.denied
     }
-
-    /// Returns the time of the decision: the operation's time, or that of the log's newest entry if it is later.
-    #[inline]
-    #[must_use]
-    pub const fn at(&self) -> Timestamp {
-        self.status.at()
-    }
-
-    binding_values!();
 
     /// Returns how long to wait until a denied acquire or peek fits, if nothing else is recorded in the meantime.
     ///
@@ -67,7 +50,7 @@ impl Decision {
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         // A repeated denial may fit by now, but a denial never reports a wait of 0.
-        self.denied.then(|| Duration::from_micros(self.binding().retry_after.max(1)))
+        self.is_denied().then(|| Duration::from_micros(self.binding().retry_after.max(1)))
     }
 
     /// Returns [`retry_after`](Self::retry_after) in whole seconds, rounded up, for the HTTP header `Retry-After`.
@@ -76,13 +59,6 @@ impl Decision {
     #[must_use]
     pub fn retry_after_secs(&self) -> Option<u64> {
         self.retry_after().map(ceil_secs)
-    }
-
-    /// Returns how long until every window is empty. Zero if they are all empty now.
-    #[inline]
-    #[must_use]
-    pub fn reset_after(&self) -> Duration {
-        self.status.reset_after()
     }
 
     /// Returns the receipt of the operation's entry. For a repeated idempotency key, that of the original entry.
@@ -124,7 +100,7 @@ impl Decision {
 
     /// Returns whether this repeats the denial of an earlier acquire with the same id. A retry cannot succeed.
     pub(crate) fn is_final_denial(&self) -> bool {
-        self.denied && self.is_repeated()
+        self.is_denied() && self.is_repeated()
     }
 
     /// Returns whether the log held the operation's entry already.
@@ -132,60 +108,35 @@ impl Decision {
         matches!(self.outcome, Outcome::Repeated(_))
     }
 
-    /// Returns the values of every limit, in the policy's order.
-    #[must_use]
-    pub fn limits(&self) -> PerLimit<LimitStatus> {
-        self.status.limit_statuses(self.blocking)
-    }
-
-    /// Returns the index of the binding limit in [`limits`](Self::limits).
+    /// Returns the usage without the verdict: no limit denies, and the binding limit is the one with the least remaining.
     #[inline]
     #[must_use]
-    pub fn binding_index(&self) -> usize {
-        if self.status.limit_count() == 1 { 0 } else { self.binding_of_several() }
-    }
-
-    /// Returns the usage without the verdict.
-    ///
-    /// Its binding limit is always the one with the least remaining, even after a denial.
-    #[inline]
-    #[must_use]
-    pub const fn status(&self) -> &Status {
-        &self.status
+    pub fn status(&self) -> Status {
+        self.clone().into_status()
     }
 
     #[inline]
-    pub(crate) fn into_status(self) -> Status {
+    pub(crate) fn into_status(mut self) -> Status {
+        self.status.verdict = Verdict::default();
         self.status
     }
+}
 
-    #[inline]
-    fn binding(&self) -> LimitStatus {
-        self.limit_status(self.binding_index())
-    }
+impl Deref for Decision {
+    type Target = Status;
 
-    #[inline]
-    fn limit_status(&self, i: usize) -> LimitStatus {
-        self.status.limit_status(i, self.blocking >> i & 1 > 0)
-    }
-
-    #[inline(never)]
-    fn binding_of_several(&self) -> usize {
-        if !self.denied {
-            return self.status.least_remaining();
-        }
-        // `min_by_key` returns the first of equals, which is the tie rule.
-        (0..self.status.limit_count()).min_by_key(|i| Reverse(self.limit_status(*i).retry_after)).unwrap_or(0)
+    #[inline(always)]
+    fn deref(&self) -> &Status {
+        &self.status
     }
 }
 
 /// Two decisions are equal if all the values they return are equal.
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
-        let verdict = |decision: &Self| {
-            (decision.allowed, decision.denied, decision.at(), decision.appended(), decision.receipt())
-        };
-        verdict(self) == verdict(other) && self.limits() == other.limits()
+        let verdict =
+            |decision: &Self| (decision.allowed, decision.is_denied(), decision.appended(), decision.receipt());
+        verdict(self) == verdict(other) && self.status == other.status
     }
 }
 
@@ -196,12 +147,9 @@ impl fmt::Debug for Decision {
         f.debug_struct("Decision")
             .field("allowed", &self.allowed())
             .field("retry_after", &self.retry_after())
-            .field("at", &self.at())
-            .field("reset_after", &self.reset_after())
             .field("appended", &self.appended())
             .field("receipt", &self.receipt())
-            .field("binding_index", &self.binding_index())
-            .field("limits", &self.limits())
+            .field("status", &self.status)
             .finish()
     }
 }
@@ -212,10 +160,10 @@ impl fmt::Debug for Decision {
 #[inline]
 pub fn decide(op: &Op<'_>, facts: Facts) -> Decision {
     let Facts { admitted, refundable, outcome, log } = facts;
-    let (denied, blocking) = denial(op, admitted, op.policy.limits(), &log.usage);
+    let verdict = verdict(op, admitted, op.policy.limits(), &log.usage);
     let has_receipt = refundable && (op.is_named() || !op.has_resolution());
-    let (status, receipt_window) = (Status::new(op.policy, log), op.receipt_window());
-    Decision { status, outcome, allowed: admitted, denied, blocking, has_receipt, receipt_window }
+    let (status, receipt_window) = (Status::new(op.policy, log, verdict), op.receipt_window());
+    Decision { status, outcome, allowed: admitted, has_receipt, receipt_window }
 }
 
 /// Derives a decision like [`decide`], for a number of limits known at compile time.
@@ -225,10 +173,10 @@ pub fn decide(op: &Op<'_>, facts: Facts) -> Decision {
 #[inline(always)]
 pub fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Decision {
     let SizedFacts { admitted, outcome, now, newest, usage } = facts;
-    let (denied, blocking) = denial(op, admitted, limits, &usage);
-    let status = Status::sized(limits, usage, now, newest);
+    let verdict = verdict(op, admitted, limits, &usage);
+    let status = Status::sized(limits, usage, now, newest, verdict);
     let (has_receipt, receipt_window) = (admitted && !op.has_resolution(), op.retention().window);
-    Decision { status, outcome, allowed: admitted, denied, blocking, has_receipt, receipt_window }
+    Decision { status, outcome, allowed: admitted, has_receipt, receipt_window }
 }
 
 /// [`Facts`] on an operation under the limiter's policy, for which [`Facts::refundable`] equals [`Facts::admitted`].
@@ -254,14 +202,15 @@ impl<const N: usize> From<SizedFacts<N>> for Facts {
     }
 }
 
-/// Returns whether the operation is denied, and the limits that deny it as a bit set.
+/// Returns whether the operation is denied, and by which limits.
 #[inline(always)]
-fn denial(op: &Op<'_>, admitted: bool, limits: &[Limit], usage: &[Usage]) -> (bool, u8) {
+fn verdict(op: &Op<'_>, admitted: bool, limits: &[Limit], usage: &[Usage]) -> Verdict {
     if admitted || op.mode == Mode::Record {
-        return (false, 0);
+        return Verdict::default();
     }
     let blocks = |(limit, usage): (&Limit, &Usage)| usage.used.saturating_add(op.cost) > limit.max();
-    (true, limits.iter().zip(usage).enumerate().map(|(i, pair)| u8::from(blocks(pair)) << i).sum())
+    let blocking = limits.iter().zip(usage).enumerate().map(|(i, pair)| u8::from(blocks(pair)) << i).sum();
+    Verdict { denied: true, blocking }
 }
 
 #[cfg(test)]

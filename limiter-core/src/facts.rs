@@ -91,50 +91,34 @@ impl Facts {
     ///
     /// # Errors
     /// [`ErrorKind::Inconsistent`] if they do not: the store has a bug, or another program writes to its data.
-    #[inline(always)]
     pub fn verify(&self, op: &Op<'_>) -> Result<(), Error> {
-        let consistent = match self.outcome {
-            // The verdict is the original one, the usage the current one, so they may disagree.
-            Outcome::Repeated(_) => self.admitted || !self.refundable,
-            Outcome::Appended(entry) => {
-                op.appends(self.admitted)
-                    && (self.admitted || !self.refundable)
-                    && entry.at == self.log.now
-                    && self.log.newest == Some(self.log.now)
-                    // Retention may drop entries beyond the maximum, so after a denied attempt usage is only known
-                    // to reach it.
-                    && self.log.fits(op.policy, u64::from(!self.admitted)) == self.admitted
-            }
-            Outcome::Nothing => !op.appends(self.admitted) && self.admitted == self.log.fits(op.policy, op.cost),
-        };
-        if consistent && self.log.is_consistent(op.policy) { Ok(()) } else { Err(self.inconsistent(op)) }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn inconsistent(&self, op: &Op<'_>) -> Error {
+        let Some(what) = self.contradiction(op) else { return Ok(()) };
         let Self { admitted, refundable, outcome, log } = self;
-        let what = self.contradiction(op);
         let result = format!("{what}; cost {}, admitted {admitted}, refundable {refundable}, {outcome:?}", op.cost);
-        log.contradiction(op.log, op.policy, &result)
+        Err(log.contradiction(op.log, op.policy, &result))
     }
 
     /// Returns what contradicts what.
-    fn contradiction(&self, op: &Op<'_>) -> &'static str {
-        let (log, not_refundable) = (&self.log, "an entry that did not fit is refundable");
-        match self.outcome {
+    fn contradiction(&self, op: &Op<'_>) -> Option<&'static str> {
+        let (log, admitted, appends) = (&self.log, self.admitted, op.appends(self.admitted));
+        Some(match self.outcome {
             _ if log.usage.len() != op.policy.limits().len() => "expected one usage per limit",
             _ if log.newest.is_some_and(|newest| newest > log.now) => "the newest entry is later than the operation",
-            Outcome::Repeated(_) => not_refundable,
-            Outcome::Nothing if op.appends(self.admitted) => "nothing was appended, although the verdict demands it",
-            Outcome::Appended(_) if !op.appends(self.admitted) => {
-                "an entry was appended, although the verdict forbids it"
+            Outcome::Nothing if appends => "nothing was appended, although the verdict demands it",
+            Outcome::Appended(_) if !appends => "an entry was appended, although the verdict forbids it",
+            Outcome::Appended(_) | Outcome::Repeated(_) if self.refundable && !admitted => {
+                "an entry that did not fit is refundable"
             }
-            Outcome::Appended(_) if self.refundable && !self.admitted => not_refundable,
             Outcome::Appended(entry) if entry.at != log.now => "the appended entry is not at the operation's time",
             Outcome::Appended(_) if log.newest != Some(log.now) => "the appended entry is not the newest",
-            Outcome::Appended(_) | Outcome::Nothing => "the verdict contradicts the usage",
-        }
+            Outcome::Nothing if log.fits(op.policy, op.cost) != admitted => "the verdict contradicts the usage",
+            // Retention may drop entries beyond the maximum, so after a denied attempt usage is only known to reach it.
+            Outcome::Appended(_) if log.fits(op.policy, u64::from(!admitted)) != admitted => {
+                "the verdict contradicts the usage"
+            }
+            // The verdict on a repetition is the original one, the usage the current one, so they may disagree.
+            _ => return None,
+        })
     }
 }
 

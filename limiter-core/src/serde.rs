@@ -110,24 +110,16 @@ impl Serialize for LimitStatus {
 }
 
 /// Writes the usage of the binding limit, and of each.
-fn usage<S: SerializeStruct>(
-    out: &mut S,
-    status: &Status,
-    limits: &[LimitStatus],
-    binding: usize,
-    retry_after: Option<Duration>,
-) -> Result<(), S::Error> {
-    if let Some(binding) = limits.get(binding) {
-        counts(out, binding, retry_after, status.reset_after())?;
-    }
+fn usage<S: SerializeStruct>(out: &mut S, status: &Status, retry_after: Option<Duration>) -> Result<(), S::Error> {
+    counts(out, &status.binding(), retry_after, status.reset_after())?;
     out.serialize_field("at_us", &status.at().as_micros())?;
-    out.serialize_field("limits", limits)
+    out.serialize_field("limits", &*status.limits())
 }
 
 impl Serialize for Status {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut out = serializer.serialize_struct("Status", 8)?;
-        usage(&mut out, self, &self.limits(), self.binding_index(), None)?;
+        usage(&mut out, self, None)?;
         out.end()
     }
 }
@@ -136,7 +128,7 @@ impl Serialize for Decision {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut out = serializer.serialize_struct("Decision", 9)?;
         out.serialize_field("allowed", &self.allowed())?;
-        usage(&mut out, self.status(), &self.limits(), self.binding_index(), self.retry_after())?;
+        usage(&mut out, self, self.retry_after())?;
         out.end()
     }
 }
@@ -186,6 +178,6 @@ mod tests {
         let all = format!(r#"{usage},"reset_after_us":3599900000,"at_us":500000,"limits":[{{{usage},{limits}}}"#);
         assert_eq!(serde_json::to_string(&denied).unwrap(), format!(r#"{{"allowed":false,{all}"#));
         let waits_for_nothing = all.replace(r#""retry_after_us":700000"#, r#""retry_after_us":null"#);
-        assert_eq!(serde_json::to_string(denied.status()).unwrap(), format!("{{{waits_for_nothing}"));
+        assert_eq!(serde_json::to_string(&denied.status()).unwrap(), format!("{{{waits_for_nothing}"));
     }
 }

@@ -3,7 +3,7 @@
 use crate::decision::Decision;
 use crate::facts::SettlementFacts;
 use crate::settlement::Settlement;
-use crate::status::Status;
+use crate::status::{Status, Verdict};
 
 /// The result of a settlement or a refund.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,11 @@ impl Settled {
     ///
     /// Pure. The result is unspecified if `facts` do not belong to `settlement`; [`SettlementFacts::verify`] checks that.
     pub fn new(settlement: &Settlement<'_>, facts: SettlementFacts) -> Self {
-        Self { applied: facts.applied, recorded: false, status: Status::new(settlement.policy, facts.log) }
+        Self {
+            applied: facts.applied,
+            recorded: false,
+            status: Status::new(settlement.policy, facts.log, Verdict::default()),
+        }
     }
 
     /// Returns the result of a settlement that came too late, after the cost was recorded.

@@ -7,21 +7,32 @@ use crate::facts::{LogFacts, Usage};
 use crate::limit::Limit;
 use crate::per_limit::PerLimit;
 use crate::policy::Policy;
-use crate::time::{Timestamp, Window};
+use crate::time::Timestamp;
 
 /// The usage of every limit of a policy for one key at one time.
 ///
 /// [`limit`](Self::limit), [`used`](Self::used), [`remaining`](Self::remaining) and
-/// [`refill_after`](Self::refill_after) describe the *binding* limit, which is the one with the least remaining. The first
-/// in the policy's order wins ties. [`limits`](Self::limits) returns the values of every limit.
+/// [`refill_after`](Self::refill_after) describe the *binding* limit, which is the one with the least remaining. In a
+/// [`Decision`](crate::Decision) that is a denial, it is the one with the longest wait. The first in the policy's order wins
+/// ties. [`limits`](Self::limits) returns the values of every limit.
 ///
 /// All durations start at [`at`](Self::at) and are whole microseconds. The feature `serde` writes it like a
 /// [`Decision`](crate::Decision), without `allowed`.
 #[derive(Clone)]
 pub struct Status {
     now: Timestamp,
-    newest: Option<Timestamp>,
+    /// Unspecified if nothing counts.
+    newest: Timestamp,
     limits: PerLimit<(Limit, Usage)>,
+    pub(crate) verdict: Verdict,
+}
+
+/// Which limits deny the operation.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Verdict {
+    pub(crate) denied: bool,
+    /// Bit `i` is set if limit `i` denies it.
+    pub(crate) blocking: u8,
 }
 
 /// The values of one limit in a [`Status`] or a [`Decision`](crate::Decision).
@@ -58,7 +69,7 @@ impl LimitStatus {
 
     /// Returns how long this limit will deny the operation.
     ///
-    /// `None` if this limit does not deny it, and always in a [`Status`].
+    /// `None` if this limit does not deny it, and always in a [`Status`] that is not of a denial.
     #[inline]
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
@@ -80,46 +91,13 @@ impl LimitStatus {
     }
 }
 
-/// Defines the methods that return the values of the binding limit.
-macro_rules! binding_values {
-    () => {
-        /// Returns the binding limit.
-        #[inline]
-        #[must_use]
-        pub fn limit(&self) -> Limit {
-            self.binding().limit
-        }
-
-        /// Returns the cost counted in the binding limit's window, capped at the limit's maximum.
-        #[inline]
-        #[must_use]
-        pub fn used(&self) -> u64 {
-            self.binding().used
-        }
-
-        /// Returns the units that remain of the binding limit.
-        #[inline]
-        #[must_use]
-        pub fn remaining(&self) -> u64 {
-            self.binding().remaining()
-        }
-
-        /// Returns how long until [`remaining`](Self::remaining) next grows. Zero if nothing is used.
-        #[inline]
-        #[must_use]
-        pub fn refill_after(&self) -> Duration {
-            self.binding().refill_after()
-        }
-    };
-}
-pub(crate) use binding_values;
-
 impl Status {
     /// Returns the usage that `log` reports for the limits of `policy`.
-    pub(crate) fn new(policy: &Policy, log: LogFacts) -> Self {
+    pub(crate) fn new(policy: &Policy, log: LogFacts, verdict: Verdict) -> Self {
         let LogFacts { now, newest, usage } = log;
-        let mut limits = policy.limits().iter();
-        Self { now, newest, limits: usage.map(|usage| (limits.next().copied().unwrap_or(Limit::UNUSED), usage)) }
+        let newest = newest.unwrap_or_default();
+        let limit = |i| policy.limits().get(i).copied().unwrap_or(Limit::UNUSED);
+        Self { now, newest, limits: PerLimit::from_fn(usage.len(), |i| (limit(i), usage[i])), verdict }
     }
 
     /// Like [`new`](Self::new), for a number of limits known at compile time.
@@ -129,85 +107,98 @@ impl Status {
         usage: [Usage; N],
         now: Timestamp,
         newest: Option<Timestamp>,
+        verdict: Verdict,
     ) -> Self {
-        Self { now, newest, limits: array::from_fn::<_, N, _>(|i| (limits[i], usage[i])).into() }
+        let newest = newest.unwrap_or_default();
+        Self { now, newest, limits: array::from_fn::<_, N, _>(|i| (limits[i], usage[i])).into(), verdict }
     }
 
-    /// Returns the time of the status: the operation's time, or that of the log's newest entry if it is later.
+    /// Returns the time: the operation's time, or that of the log's newest entry if it is later.
     #[inline]
     #[must_use]
     pub const fn at(&self) -> Timestamp {
         self.now
     }
 
-    binding_values!();
+    /// Returns the binding limit.
+    #[inline]
+    #[must_use]
+    pub fn limit(&self) -> Limit {
+        self.binding().limit
+    }
+
+    /// Returns the cost counted in the binding limit's window, capped at the limit's maximum.
+    #[inline]
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.binding().used
+    }
+
+    /// Returns the units that remain of the binding limit.
+    #[inline]
+    #[must_use]
+    pub fn remaining(&self) -> u64 {
+        self.binding().remaining()
+    }
+
+    /// Returns how long until [`remaining`](Self::remaining) next grows. Zero if nothing is used.
+    #[inline]
+    #[must_use]
+    pub fn refill_after(&self) -> Duration {
+        self.binding().refill_after()
+    }
 
     /// Returns how long until every window is empty. Zero if they are all empty now.
     #[inline]
     #[must_use]
     pub fn reset_after(&self) -> Duration {
-        Duration::from_micros(self.reset_in(self.longest_window()))
+        let used = self.limits.iter().filter(|(_, usage)| usage.used > 0);
+        let longest = used.map(|(limit, _)| limit.window()).max();
+        Duration::from_micros(longest.map_or(0, |window| window.micros_left(self.newest, self.now)))
     }
 
     /// Returns the values of every limit, in the policy's order.
     #[must_use]
     pub fn limits(&self) -> PerLimit<LimitStatus> {
-        self.limit_statuses(0)
+        PerLimit::from_fn(self.limits.len(), |i| self.limit_status(i))
     }
 
     /// Returns the index of the binding limit in [`limits`](Self::limits).
     #[inline]
     #[must_use]
     pub fn binding_index(&self) -> usize {
-        if self.limits.len() == 1 { 0 } else { self.least_remaining() }
+        if self.limits.len() == 1 { 0 } else { self.binding_of_several() }
     }
 
     #[inline]
-    fn binding(&self) -> LimitStatus {
-        self.limit_status(self.binding_index(), false)
+    pub(crate) fn binding(&self) -> LimitStatus {
+        self.limit_status(self.binding_index())
     }
 
     #[inline(never)]
-    pub(crate) fn least_remaining(&self) -> usize {
-        let remaining = |i: &usize| self.limit_status(*i, false).remaining();
-        (0..self.limits.len()).min_by_key(remaining).unwrap_or(0)
-    }
-
-    pub(crate) fn limit_count(&self) -> usize {
-        self.limits.len()
-    }
-
-    /// Returns the values of every limit. Bit `i` of `blocking` is set if limit `i` denies the operation.
-    pub(crate) fn limit_statuses(&self, blocking: u8) -> PerLimit<LimitStatus> {
-        let mut i = 0;
-        self.limits.map(|_| {
-            i += 1;
-            self.limit_status(i - 1, blocking >> (i - 1) & 1 > 0)
-        })
+    fn binding_of_several(&self) -> usize {
+        let order = |i: &usize| {
+            let limit = self.limit_status(*i);
+            if self.verdict.denied { u64::MAX - limit.retry_after } else { limit.remaining() }
+        };
+        // `min_by_key` returns the first of equals, which is the tie rule.
+        (0..self.limits.len()).min_by_key(order).unwrap_or(0)
     }
 
     /// Returns the values of limit `i`.
     #[inline]
-    pub(crate) fn limit_status(&self, i: usize, blocks: bool) -> LimitStatus {
+    fn limit_status(&self, i: usize) -> LimitStatus {
+        let blocks = self.verdict.blocking >> i & 1 > 0;
         let (limit, usage) = self.limits.get(i).copied().unwrap_or((Limit::UNUSED, Usage::default()));
         let (Usage { used, oldest, blocker }, window) = (usage, limit.window());
         LimitStatus {
             limit,
             used: used.min(limit.max()),
             retry_after: if blocks { window.micros_left(blocker, self.at()) } else { 0 },
-            refill_after: if used > 0 { window.micros_left(oldest, self.at()) } else { 0 },
-            reset_after: self.reset_in(window),
+            refill_after: if used > 0 { window.micros_left(oldest, self.now) } else { 0 },
+            // If anything counts, the newest entry does.
+            reset_after: if used > 0 { window.micros_left(self.newest, self.now) } else { 0 },
         }
-    }
-
-    #[inline]
-    fn reset_in(&self, window: Window) -> u64 {
-        self.newest.map_or(0, |newest| window.micros_left(newest, self.at()))
-    }
-
-    #[inline]
-    pub(crate) fn longest_window(&self) -> Window {
-        self.limits.iter().fold(Window::MIN, |longest, (limit, _)| longest.max(limit.window()))
     }
 }
 
@@ -257,13 +248,13 @@ mod tests {
             newest: Some(at(4_500_000)),
             usage: [used(1, 4_500_000), used(2, 1_000_000), used(2, 1_000_000)].into(),
         };
-        let status = Status::new(&policy!("3/1s, 5/10s, 4/10s"), log);
+        let status = Status::new(&policy!("3/1s, 5/10s, 4/10s"), log, Verdict::default());
         let reset: Vec<u64> = status.limits().iter().map(|limit| limit.reset_after).collect();
         assert_eq!(reset, [500_000, 9_500_000, 9_500_000]);
         assert_eq!((status.reset_after().as_micros(), status.refill_after().as_micros()), (9_500_000, 500_000));
         assert_eq!((status.binding_index(), status.used(), status.remaining()), (0, 1, 2));
         let nothing = LogFacts { now: at(9), newest: None, usage: [Usage::default()].into() };
-        let nothing = Status::new(&policy!("3/1s"), nothing);
+        let nothing = Status::new(&policy!("3/1s"), nothing, Verdict::default());
         assert_eq!(
             (nothing.used(), nothing.refill_after(), nothing.reset_after()),
             (0, Duration::ZERO, Duration::ZERO)

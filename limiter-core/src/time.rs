@@ -161,14 +161,6 @@ impl Window {
     }
 }
 
-impl TryFrom<Duration> for Window {
-    type Error = OutOfRange;
-
-    fn try_from(length: Duration) -> Result<Self, OutOfRange> {
-        Self::new(length)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -41,7 +41,7 @@ impl Decision {
     /// [`Denied`] if the operation was denied.
     #[inline]
     pub fn into_result(self) -> Result<Admitted, Denied> {
-        if self.denied { Err(Denied(Box::new(self))) } else { Ok(Admitted(self)) }
+        if self.is_denied() { Err(Denied(Box::new(self))) } else { Ok(Admitted(self)) }
     }
 }
 

@@ -89,7 +89,7 @@ impl From<&Decision> for Answer {
             receipt: decision.receipt().map(|receipt| (receipt.at(), receipt.window())),
             binding: decision.binding_index(),
             retry_after_each: decision.limits().iter().map(|limit| limit.retry_after().map_or(0, micros)).collect(),
-            status: decision.status().into(),
+            status: (&decision.status()).into(),
         }
     }
 }

@@ -135,7 +135,7 @@ impl RateLimitHeaders {
     }
 
     pub(crate) fn of_decision(&self, names: Names, decision: &Decision) -> Values {
-        let seen = Seen { names: Cow::Owned(names), status: decision.status(), decision: Some(decision) };
+        let seen = Seen { names: Cow::Owned(names), status: decision };
         self.make(&std::iter::once(seen), None)
     }
 
@@ -207,7 +207,7 @@ impl RateLimitHeaders {
 
     fn remaining<'a>(&self, seen: &(impl Iterator<Item = Seen<'a>> + Clone)) -> List {
         let mut list = List::default();
-        for Seen { names, status, .. } in seen.clone() {
+        for Seen { names, status } in seen.clone() {
             // A status answers for its only limit without making a list of all.
             if let [head] = &names.heads[..] {
                 self.remaining_item(&mut list, head, status.remaining(), status.used(), status.refill_after());
@@ -251,18 +251,17 @@ fn quotas<'a>(seen: &(impl Iterator<Item = Seen<'a>> + Clone)) -> List {
 struct Seen<'a> {
     names: Cow<'a, Names>,
     status: &'a Status,
-    /// Knows which limits deny.
-    decision: Option<&'a Decision>,
 }
 
 impl<'a> Seen<'a> {
     /// `names` are those under the limiter's own policy.
     fn of<S>(names: &'a Names, part: &'a Part<'_, S>) -> Option<Self> {
-        let decision = match part.outcome()? {
-            PartOutcome::Charged(decision) | PartOutcome::Denied(decision) => Some(decision),
-            PartOutcome::Uncharged(_) | PartOutcome::Failed(_) => None,
+        let status = match part.outcome()? {
+            PartOutcome::Charged(decision) | PartOutcome::Denied(decision) => decision,
+            PartOutcome::Uncharged(status) => status,
+            PartOutcome::Failed(_) => return None,
         };
-        Some(Self { names: names.for_call(part), status: part.status()?, decision })
+        Some(Self { names: names.for_call(part), status })
     }
 }
 
@@ -270,10 +269,7 @@ impl<'a> Seen<'a> {
 /// that it describes.
 fn binding<'a>(seen: impl Iterator<Item = Seen<'a>>) -> Option<(LimitStatus, Timestamp)> {
     let order = |limit: &LimitStatus| (Reverse(limit.retry_after()), limit.remaining());
-    let least = |seen: Seen<'_>| {
-        let limits = seen.decision.map_or_else(|| seen.status.limits(), Decision::limits);
-        Some((limits.iter().copied().min_by_key(order)?, seen.status.at()))
-    };
+    let least = |seen: Seen<'_>| Some((seen.status.limits().iter().copied().min_by_key(order)?, seen.status.at()));
     seen.filter_map(least).min_by_key(|(limit, _)| order(limit))
 }
 

@@ -134,7 +134,7 @@ impl<'a, S> Permit<'a, S> {
     ///
     /// A permit can be settled repeatedly, for example as a stream reveals its cost.
     pub fn settle(&self, cost: u64) -> Settle<'_, S, &[u8]> {
-        self.target.settle(self.entry, cost).only_if(self.receipt().is_some())
+        Settle { is_valid: self.receipt().is_some(), ..self.target.settle(self.entry, cost) }
     }
 
     /// Replaces the cost of the acquire with the actual cost, or records that cost if the acquire has expired by now.
@@ -144,7 +144,7 @@ impl<'a, S> Permit<'a, S> {
     /// reset within the window stays so, and one that still counts when its receipt has ended keeps its cost. Takes a second
     /// round trip if it records.
     pub fn settle_or_record(&self, cost: u64) -> Settle<'_, S, &[u8]> {
-        self.settle(cost).or_record()
+        Settle { or_record: true, ..self.settle(cost) }
     }
 
     /// Removes the acquire from the log, as if it had never happened.

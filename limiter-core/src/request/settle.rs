@@ -28,11 +28,12 @@ use crate::time::Timestamp;
 #[must_use = "a settlement does nothing until it is awaited, or `now` is called"]
 pub struct Settle<'a, S, B> {
     /// The record of the cost, which follows a settlement that comes too late.
-    call: Call<'a, S, B>,
-    receipt: Receipt,
+    pub(super) call: Call<'a, S, B>,
+    pub(super) receipt: Receipt,
     /// Whether the receipt is one. Otherwise it only names an entry that has none.
-    is_valid: bool,
-    or_record: bool,
+    pub(super) is_valid: bool,
+    /// Whether the cost is recorded as a new entry if the old one has expired.
+    pub(super) or_record: bool,
 }
 
 impl<S> Limiter<S> {
@@ -69,19 +70,6 @@ impl<'a, S, B> Settle<'a, S, B> {
     /// Sets a caller-supplied time for the settlement. Default: that of the call that a permit is from; otherwise the store's clock.
     pub fn at(mut self, at: Timestamp) -> Self {
         self.call.at = At::Given(at);
-        self
-    }
-
-    /// Records the cost as a new entry if the old one has expired. See
-    /// [`Permit::settle_or_record`](crate::Permit::settle_or_record).
-    pub(super) fn or_record(mut self) -> Self {
-        self.or_record = true;
-        self
-    }
-
-    /// Changes nothing unless the receipt is one.
-    pub(super) fn only_if(mut self, is_valid: bool) -> Self {
-        self.is_valid = is_valid;
         self
     }
 }

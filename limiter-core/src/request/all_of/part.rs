@@ -106,10 +106,10 @@ impl<'a, S> Part<'a, S> {
 
     /// Returns the usage that the store reported last.
     #[must_use]
-    pub fn status(&self) -> Option<&Status> {
+    pub fn status(&self) -> Option<Status> {
         match self.outcome()? {
             PartOutcome::Charged(decision) | PartOutcome::Denied(decision) => Some(decision.status()),
-            PartOutcome::Uncharged(status) => Some(status),
+            PartOutcome::Uncharged(status) => Some(status.clone()),
             PartOutcome::Failed(_) => None,
         }
     }
