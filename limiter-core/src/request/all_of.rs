@@ -4,13 +4,12 @@ mod background;
 mod calling;
 mod life;
 mod part;
-mod time_left;
 
 use std::fmt;
 use std::future::{pending, poll_fn};
 use std::mem;
 use std::pin::{Pin, pin};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::{Either, MaybeDone, maybe_done, select};
 use smallvec::{SmallVec, smallvec};
@@ -19,7 +18,7 @@ pub use self::background::Background;
 use self::calling::{Calling, Decided};
 pub use self::life::PartOutcome;
 pub use self::part::Part;
-use self::time_left::TimeLeft;
+use crate::clock::instant;
 use crate::error::{Error, ErrorKind};
 use crate::limiter::SharedStore;
 use crate::store::WindowStore;
@@ -84,15 +83,17 @@ pub struct AllOf<'a, S: WindowStore + Clone = SharedStore> {
     /// A store could not make several calls as one.
     one_by_one: bool,
     defers_refunds: bool,
-    time: TimeLeft,
+    timeout: Option<Duration>,
+    /// When the first store had to wait.
+    began: Option<Instant>,
 }
 
 impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     /// Returns a decision over no limiters, which admits.
     pub fn new() -> Self {
-        let (parts, late, background, time) = Default::default();
+        let (parts, late, background, timeout, began) = Default::default();
         let (is_refundable, one_by_one, defers_refunds) = (false, false, false);
-        Self { parts, calling: None, late, background, is_refundable, one_by_one, defers_refunds, time }
+        Self { parts, calling: None, late, background, is_refundable, one_by_one, defers_refunds, timeout, began }
     }
 
     /// Gives all charges receipts, so that they can be settled, and refunds them on drop until [`confirm`](Self::confirm).
@@ -113,7 +114,7 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     /// Each call hands [its share](crate::store::Op::timeout) down to its store, so that a stack with a fallback answers in time,
     /// however many stores hang. A store that ignores it may take longer.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.time.timeout = Some(timeout);
+        self.timeout = Some(timeout);
         self
     }
 
@@ -139,8 +140,8 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     pub fn into_owned(mut self) -> AllOf<'static, S> {
         let parts = mem::take(&mut self.parts).into_iter().map(Part::into_owned).collect();
         let (calling, late, background) = (self.calling.take(), mem::take(&mut self.late), self.background.take());
-        let Self { is_refundable, one_by_one, defers_refunds, time, .. } = self;
-        AllOf { parts, calling, late, background, is_refundable, one_by_one, defers_refunds, time }
+        let Self { is_refundable, one_by_one, defers_refunds, timeout, began, .. } = self;
+        AllOf { parts, calling, late, background, is_refundable, one_by_one, defers_refunds, timeout, began }
     }
 
     /// Makes the calls. Returns `true` if none denies; otherwise all charges are refunded, unless that is
@@ -233,7 +234,16 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
             Part { ask, is_advisory: is_denied || part.is_advisory, ..part.to_asked() }
         });
         let parts = parts.collect();
-        self.calling = Some(Calling::new(places, parts, self.time.share(others + 1)));
+        self.calling = Some(Calling::new(places, parts, self.share(others)));
+    }
+
+    /// Returns how long the next store may take: half of what is left, or all of it if no call follows. So any number of stores that
+    /// never answer takes nine tenths of the time, and the rest is for what decides in their place.
+    fn share(&mut self, others: usize) -> Option<Duration> {
+        let (timeout, now) = (self.timeout?, instant());
+        let began = *self.began.get_or_insert(now);
+        let left = (timeout - timeout / 10).saturating_sub(now.saturating_duration_since(began));
+        Some(if others > 0 { left / 2 } else { left })
     }
 
     /// Notes what came of calls, or that it was too late.
@@ -308,7 +318,7 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
         self.parts.iter_mut().for_each(|part| part.life.forget());
         self.late.drain(..).for_each(|calling| calling.abandon(self.background.as_ref()));
         self.one_by_one = false;
-        self.time.restart();
+        self.began = None;
     }
 
     /// Takes the first error of a call that denies.
