@@ -3,7 +3,7 @@
 pub(crate) mod encoding;
 pub(crate) mod header;
 pub(crate) mod inline;
-pub(crate) mod retention;
+pub(crate) mod lifetime;
 pub(crate) mod ring;
 pub(crate) mod sparse;
 pub(crate) mod view;
@@ -14,7 +14,7 @@ use limiter_core::store::Op;
 use self::encoding::Header;
 use self::header::{Format, Oldest};
 use self::inline::Inline;
-use self::retention::Retention;
+use self::lifetime::Lifetime;
 use self::ring::Ring;
 use self::sparse::Sparse;
 
@@ -86,7 +86,7 @@ impl Log {
             self.make_sparse();
             return;
         }
-        let kept = self.retention();
+        let kept = self.lifetime();
         let format = if let Self::Ring(ring) = self { ring.header.format() } else { Format::default() };
         let ring = with_entries!(self, entries => Ring::copy_of(entries, expired, op, kept, format), _ => return);
         *self = Self::Ring(ring);
@@ -94,7 +94,7 @@ impl Log {
 
     /// Returns the log in the sparse form. Converts it if necessary.
     pub(crate) fn make_sparse(&mut self) -> &mut Sparse {
-        let kept = self.retention();
+        let kept = self.lifetime();
         if let Some(sparse) = with_entries!(self, entries => Some(Sparse::copy_of(entries, kept)), _ => None) {
             *self = Self::Other(Other::Sparse(Box::new(sparse)));
         }
@@ -112,8 +112,8 @@ impl Log {
         }
     }
 
-    pub(crate) fn retention(&self) -> Retention {
-        each_form!(self, log => log.retention())
+    pub(crate) fn lifetime(&self) -> Lifetime {
+        each_form!(self, log => log.lifetime())
     }
 
     /// Returns how many entries the log holds, including expired ones.
@@ -133,6 +133,6 @@ impl Log {
 
     /// Whether the store may evict the log at `now` by its own clock.
     pub(crate) fn has_expired(&self, now: Timestamp) -> bool {
-        self.newest().is_none_or(|newest| self.retention().is_over(newest, now))
+        self.newest().is_none_or(|newest| self.lifetime().is_over(newest, now))
     }
 }

@@ -121,7 +121,7 @@ impl MemoryStore {
     ///
     /// Unlike [`sweep`](Self::sweep), it includes keys whose last append had a caller-supplied time.
     pub fn sweep_at(&self, given: Timestamp) -> usize {
-        let is_over = |log: &Log| log.newest().is_none_or(|newest| log.retention().is_over_at(newest, given));
+        let is_over = |log: &Log| log.newest().is_none_or(|newest| log.lifetime().is_over_at(newest, given));
         self.placement.sweep(is_over)
     }
 

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use limiter_core::Timestamp;
 use limiter_core::store::Op;
 
-use super::retention::{Retention, retention_zeros};
+use super::lifetime::{Lifetime, retention_zeros};
 
 /// The words of one entry. An entry that has a cost stores the total cost of all entries *before* it.
 pub(crate) trait Encoding {
@@ -59,7 +59,7 @@ pub(crate) trait Header {
     /// Sets the first entry's number, and how many entries there are.
     fn set_range(&mut self, first: u32, len: usize);
 
-    fn set_newest<E: Encoding>(&mut self, at: Timestamp, kept: Retention);
+    fn set_newest<E: Encoding>(&mut self, at: Timestamp, kept: Lifetime);
 
     /// Whether the log can append the operation's entry to `len` others without a conversion, as far as the header decides.
     fn can_push<E: Encoding>(&self, op: &Op<'_>, len: usize, capacity: usize) -> bool;

@@ -4,7 +4,7 @@ use limiter_core::store::Op;
 use limiter_core::{MAX_LIMITS, Timestamp, internal};
 
 use super::encoding::{Encoding, Header, Words};
-use super::retention::Retention;
+use super::lifetime::Lifetime;
 
 /// The low half of the time: 4 bytes, for windows of up to 71 minutes.
 pub(crate) type Narrow<const HINTS: usize = 0, H = RingHeader> = Words<1, 1, HINTS, H>;
@@ -79,12 +79,12 @@ const SHRINK_ABOVE: usize = 32;
 const APPENDS_PER_CHECK: usize = 256;
 
 const FORMAT_SHIFT: u32 = 53;
-const RETENTION_SHIFT: u32 = FORMAT_SHIFT + Format::BITS;
-const _: () = assert!(Timestamp::MAX.as_micros() < 1 << FORMAT_SHIFT && RETENTION_SHIFT + Retention::BITS <= u64::BITS);
+const LIFETIME_SHIFT: u32 = FORMAT_SHIFT + Format::BITS;
+const _: () = assert!(Timestamp::MAX.as_micros() < 1 << FORMAT_SHIFT && LIFETIME_SHIFT + Lifetime::BITS <= u64::BITS);
 
 /// What a slot holds of a ring, besides the pointer to its block.
 pub(crate) struct RingHeader {
-    /// The newest entry's time, then the [`Format`], then the [`Retention`].
+    /// The newest entry's time, then the [`Format`], then the [`Lifetime`].
     newest: u64,
     /// The first entry's number.
     number: u32,
@@ -93,14 +93,14 @@ pub(crate) struct RingHeader {
 
 impl RingHeader {
     #[inline(always)]
-    pub(super) fn new<E: Encoding>(first: u32, len: usize, newest: Timestamp, kept: Retention) -> Self {
+    pub(super) fn new<E: Encoding>(first: u32, len: usize, newest: Timestamp, kept: Lifetime) -> Self {
         Self { newest: Self::pack::<E>(newest, kept), number: first, len: len as u32 }
     }
 
     #[inline(always)]
-    fn pack<E: Encoding>(at: Timestamp, kept: Retention) -> u64 {
+    fn pack<E: Encoding>(at: Timestamp, kept: Lifetime) -> u64 {
         let format = const { Format::of::<E>().to_bits() << FORMAT_SHIFT };
-        at.as_micros() | format | kept.to_bits() << RETENTION_SHIFT
+        at.as_micros() | format | kept.to_bits() << LIFETIME_SHIFT
     }
 
     pub(crate) fn format(&self) -> Format {
@@ -113,8 +113,8 @@ impl RingHeader {
         self.newest >> FORMAT_SHIFT & ((1 << Format::BITS) - 1) == const { Format::of::<E>().to_bits() }
     }
 
-    pub(crate) fn retention(&self) -> Retention {
-        Retention::from_bits(self.newest >> RETENTION_SHIFT)
+    pub(crate) fn lifetime(&self) -> Lifetime {
+        Lifetime::from_bits(self.newest >> LIFETIME_SHIFT)
     }
 
     /// Returns the newest entry's time, or the epoch if there is none.
@@ -148,7 +148,7 @@ impl Header for RingHeader {
     }
 
     #[inline(always)]
-    fn set_newest<E: Encoding>(&mut self, at: Timestamp, kept: Retention) {
+    fn set_newest<E: Encoding>(&mut self, at: Timestamp, kept: Lifetime) {
         self.newest = Self::pack::<E>(at, kept);
     }
 

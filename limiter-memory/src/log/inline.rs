@@ -7,7 +7,7 @@ use limiter_core::{Timestamp, internal};
 
 use super::encoding::{Encoding, Header};
 use super::header::Narrow;
-use super::retention::Retention;
+use super::lifetime::Lifetime;
 use super::view::View;
 
 /// The low halves of the times. No window of an inline log is longer than a low half can express.
@@ -19,7 +19,7 @@ pub(crate) struct Inline {
 pub(crate) struct InlineHeader {
     /// The first entry's number in 24 bits, the length in 7, and a 1: [`Log`](super::Log) keeps its tag in the unused value.
     state: NonZero<u32>,
-    /// The high half of the newest time, below the [`Retention`].
+    /// The high half of the newest time, below the [`Lifetime`].
     high: u32,
 }
 
@@ -28,9 +28,9 @@ const CAPACITY: usize = 4;
 /// Numbers of entries are below this.
 pub(crate) const NUMBERS: u32 = 1 << 24;
 
-const RETENTION_SHIFT: u32 = 24;
+const LIFETIME_SHIFT: u32 = 24;
 const _: () =
-    assert!(Timestamp::MAX.as_micros() >> 32 < 1 << RETENTION_SHIFT && RETENTION_SHIFT + Retention::BITS <= u32::BITS);
+    assert!(Timestamp::MAX.as_micros() >> 32 < 1 << LIFETIME_SHIFT && LIFETIME_SHIFT + Lifetime::BITS <= u32::BITS);
 
 impl Inline {
     /// Returns an empty log whose first entry will have this number of 24 bits.
@@ -50,8 +50,8 @@ impl Inline {
         self.header.len()
     }
 
-    pub(crate) fn retention(&self) -> Retention {
-        Retention::from_bits(u64::from(self.header.high >> RETENTION_SHIFT))
+    pub(crate) fn lifetime(&self) -> Lifetime {
+        Lifetime::from_bits(u64::from(self.header.high >> LIFETIME_SHIFT))
     }
 
     #[inline(always)]
@@ -59,7 +59,7 @@ impl Inline {
         let last = self.header.first().wrapping_add(self.header.len() as u32).wrapping_sub(1);
         let low = self.low[last as usize % CAPACITY];
         internal::timestamp_from_low_bits(
-            u64::from(self.header.high & ((1 << RETENTION_SHIFT) - 1)) << 32 | u64::from(low),
+            u64::from(self.header.high & ((1 << LIFETIME_SHIFT) - 1)) << 32 | u64::from(low),
         )
     }
 }
@@ -83,8 +83,8 @@ impl Header for InlineHeader {
     }
 
     #[inline(always)]
-    fn set_newest<E: Encoding>(&mut self, at: Timestamp, kept: Retention) {
-        self.high = (at.as_micros() >> 32) as u32 | (kept.to_bits() as u32) << RETENTION_SHIFT;
+    fn set_newest<E: Encoding>(&mut self, at: Timestamp, kept: Lifetime) {
+        self.high = (at.as_micros() >> 32) as u32 | (kept.to_bits() as u32) << LIFETIME_SHIFT;
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@ use limiter_core::store::Op;
 
 use super::encoding::{Encoding, can_encode};
 use super::header::{Format, Narrow, NarrowCosts, Oldest, RingHeader, with_format};
-use super::retention::Retention;
+use super::lifetime::Lifetime;
 use super::view::View;
 
 /// Longer logs become sparse, because a ring counts in 32 bits. In tests, the bound is one that they can reach.
@@ -27,7 +27,7 @@ impl Ring {
         log: &View<'_, impl Encoding>,
         from: usize,
         op: &Op<'_>,
-        kept: Retention,
+        kept: Lifetime,
         mut format: Format,
     ) -> Self {
         format.costs |= op.cost != 1;
@@ -37,7 +37,7 @@ impl Ring {
         with_format!(format, E => Self::copy::<E>(log, from, kept))
     }
 
-    fn copy<E: Encoding<Header = RingHeader>>(log: &View<'_, impl Encoding>, from: usize, kept: Retention) -> Self {
+    fn copy<E: Encoding<Header = RingHeader>>(log: &View<'_, impl Encoding>, from: usize, kept: Lifetime) -> Self {
         let len = log.len() - from;
         let capacity = (len + 2).next_power_of_two().max(SMALLEST);
         let newest = log.newest().unwrap_or(Timestamp::EPOCH);
@@ -123,7 +123,7 @@ mod tests {
     fn every_start_is_found_from_every_hint() {
         let policy = TWO;
         let op = Op::acquire("", &policy);
-        let mut ring = Ring::copy_of(&Inline::new(9).view(), 0, &op, Retention::default(), Format::default());
+        let mut ring = Ring::copy_of(&Inline::new(9).view(), 0, &op, Lifetime::default(), Format::default());
         // In the end the numbers overflow between the first and the last entry.
         ring.header.set_range(u32::MAX - 32, 0);
         // Behind the newest entry are dropped ones.
@@ -133,7 +133,7 @@ mod tests {
             if view.can_push(&op, dropped) {
                 view.push(dropped, &op, at(10 * micros));
             } else {
-                ring = Ring::copy_of(&view, dropped, &op, Retention::default(), Format::default());
+                ring = Ring::copy_of(&view, dropped, &op, Lifetime::default(), Format::default());
                 ring.view::<Narrow<HINTS>>(None).push(0, &op, at(10 * micros));
             }
         }

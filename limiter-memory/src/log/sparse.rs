@@ -5,32 +5,32 @@ use limiter_core::store::{self, Facts, Op, Outcome, Settlement, SettlementFacts}
 use limiter_core::{EntryId, Receipt, Timestamp, internal};
 
 use super::encoding::Encoding;
-use super::retention::Retention;
+use super::lifetime::Lifetime;
 use super::view::View;
 
 /// A log as the core implements it, without regard to its size.
 pub(crate) struct Sparse {
     pub(crate) log: store::Log,
-    retention: Retention,
+    lifetime: Lifetime,
 }
 
 impl Sparse {
-    pub(crate) fn copy_of(log: &View<'_, impl Encoding>, retention: Retention) -> Self {
+    pub(crate) fn copy_of(log: &View<'_, impl Encoding>, lifetime: Lifetime) -> Self {
         let entries = (0..log.len()).map(|i| (log.at(i), log.cost_from(i) - log.cost_from(i + 1)));
-        Self { log: internal::numbered_log(u64::from(log.number(0)), entries), retention }
+        Self { log: internal::numbered_log(u64::from(log.number(0)), entries), lifetime }
     }
 
     pub(crate) fn len(&self) -> usize {
         self.log.len()
     }
 
-    pub(crate) fn retention(&self) -> Retention {
-        self.retention
+    pub(crate) fn lifetime(&self) -> Lifetime {
+        self.lifetime
     }
 
     pub(crate) fn apply(&mut self, op: &Op<'_>, now: Timestamp) -> Facts {
         let facts = self.log.apply(op, now);
-        self.retain_after(op, facts.outcome);
+        self.keep_after(op, facts.outcome);
         facts
     }
 
@@ -38,14 +38,14 @@ impl Sparse {
     #[inline]
     pub(crate) fn apply_common(&mut self, op: &Op<'_>, now: Timestamp) -> Option<SizedFacts<1>> {
         let facts = internal::apply_common(&mut self.log, op, now)?;
-        self.retain_after(op, facts.outcome);
+        self.keep_after(op, facts.outcome);
         Some(facts)
     }
 
     #[inline]
-    fn retain_after(&mut self, op: &Op<'_>, outcome: Outcome) {
+    fn keep_after(&mut self, op: &Op<'_>, outcome: Outcome) {
         if let Outcome::Appended(_) = outcome {
-            self.retention = Retention::after_append(op);
+            self.lifetime = Lifetime::after_append(op);
         }
     }
 

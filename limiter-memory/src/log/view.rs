@@ -6,7 +6,7 @@ use limiter_core::{Timestamp, Window, internal};
 
 use super::encoding::{Encoding, Header, can_encode};
 use super::header::Oldest;
-use super::retention::Retention;
+use super::lifetime::Lifetime;
 
 /// The entries of a log, in the order in which they were appended. A receipt names an entry by number and time.
 pub(crate) struct View<'a, E: Encoding> {
@@ -215,7 +215,7 @@ impl<'a, E: Encoding> View<'a, E> {
         let number = self.number(len);
         self.write(len, at, total);
         self.newest = at.as_micros();
-        self.header.set_newest::<E>(at, Retention::after_append(op));
+        self.header.set_newest::<E>(at, Lifetime::after_append(op));
         self.header.set_range(self.number(expired), len - expired + 1);
         number
     }

@@ -6,7 +6,7 @@ use limiter_core::store::{At, Op};
 /// How long a log must be kept after its newest entry, in seven bits: the leading zeros of the retention window of the last
 /// append, in microseconds. Forever if that append was at a given time, which says nothing about the store's clock.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Retention(u8);
+pub(crate) struct Lifetime(u8);
 
 /// Returns the leading zeros of the operation's retention window in microseconds.
 #[inline(always)]
@@ -15,7 +15,7 @@ pub(crate) fn retention_zeros(op: &Op<'_>) -> u8 {
     (op.retention().window.as_micros() | 1).leading_zeros() as u8
 }
 
-impl Retention {
+impl Lifetime {
     const GIVEN: u8 = 0x40;
     pub(crate) const BITS: u32 = 7;
 
