@@ -6,8 +6,8 @@
 //! curl -N -H 'x-api-key: k7' -d 'one two three' localhost:8080/chat
 //! ```
 //!
-//! - `POST /chat` streams the answer. It reserves tokens for the longest one and charges what was streamed, even if the client
-//!   hangs up.
+//! - `POST /chat` streams the answer. It reserves tokens for the longest one and charges the streamed tokens, even if the
+//!   client disconnects.
 //! - `POST /embed/{model}` charges the customer and the model, or neither.
 //! - `GET /image/{subject}` waits for up to two seconds until it fits, and costs nothing if it fails.
 //! - `GET /usage` is the customer's usage as JSON.

@@ -28,7 +28,7 @@
 //! - [`Decision`] is the result: allowed or denied, the usage, and the waiting times.
 //! - [`Permit`] is an admitted acquire that can be settled at its actual cost, or refunded.
 //! - [`AllOf`] is a decision over several limiters, all or nothing.
-//! - [`request`] lists for each call how long it waits, which errors it returns, and what it costs.
+//! - [`request`] lists each call's wait, errors and cost.
 //! - [`SharedStore`] is a store chosen at run time, which several limiters share.
 #![cfg_attr(feature = "memory", doc = "- [`memory`] is the in-process store, [`MemoryStore`].")]
 #![cfg_attr(
@@ -38,7 +38,7 @@
 //! - [`time`] has timestamps, and the mock-clock wrapper for tests.
 //! - [`store`] is for authors of other stores, and for code that is generic over the store.
 //!
-//! The [recipes] limit logins, tokens of a language model, runs across a fleet and more, each in up to thirty lines.
+//! The [recipes] limit logins, LLM tokens, runs across a fleet and more, each in up to thirty lines.
 //!
 //! [recipes]: https://docs.rs/crate/exact-limiter/latest/source/docs/recipes.md
 //!
@@ -87,7 +87,7 @@ pub mod store {
 
 /// Timestamps, clocks and timers.
 ///
-/// [`WithClock`](time::WithClock) replaces the clock of a store, usually with a mock clock in tests.
+/// [`WithClock`](time::WithClock) replaces a store's clock, usually with a mock clock in tests.
 pub mod time {
     #[cfg(feature = "tokio")]
     pub use limiter_core::TokioTimer;

@@ -1,4 +1,4 @@
-//! The scenarios and goals, which `benches/scenarios/*.json` declare. Data alone: what measures them imports it.
+//! The scenarios and goals, which `benches/scenarios/*.json` declare. Data alone: the measuring modules import it.
 
 pub mod memory;
 pub mod redis;

@@ -83,7 +83,7 @@ fn governed(limit: Limit) -> Router {
     app().layer(GovernorLayer::new(config))
 }
 
-/// Returns a function that sends so many requests from these addresses in turns.
+/// Returns a function that sends the given number of requests from these addresses in turns.
 fn requests(mut app: Router, addresses: u32, expected: StatusCode) -> impl FnMut(u64) -> Duration {
     let mut next = 0;
     let mut send = move || {

@@ -9,7 +9,7 @@ use crate::{http, memory, redis, service};
 /// Measures the scenarios of a group whose names contain `only`.
 ///
 /// # Errors
-/// If an answer is not as expected, or a server cannot be started.
+/// If a result is not as expected, or a server cannot be started.
 pub fn measure(group: Group, only: Option<&str>) -> Result<Record> {
     let mut run = Run::new(only);
     let (measured, crates): (_, &[&str]) = match group {

@@ -1,4 +1,4 @@
-//! `limiter-server` compared with a tonic service that always answers OK: the same messages and client, in one process.
+//! `limiter-server` compared with a tonic service that always responds with OK: the same messages and client, in one process.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -139,7 +139,7 @@ fn configuration(rules: usize) -> String {
     text
 }
 
-/// A server on a thread of its own, so that its CPU time is known. Stops when dropped.
+/// A server on a separate thread, so that its CPU time is known. Stops when dropped.
 struct Process {
     address: SocketAddr,
     /// The thread's file of times.
@@ -192,8 +192,8 @@ impl RateLimitService for AlwaysOk {
     }
 }
 
-/// Makes `count` calls, and keeps so many of them in flight. Returns the median and the 99th percentile of their latencies in
-/// µs.
+/// Makes `count` calls, and keeps the given number of them in flight. Returns the median and the 99th percentile of their
+/// latencies in µs.
 async fn offer<C>(count: usize, in_flight: usize, call: impl Fn(usize) -> C) -> Result<Turn>
 where
     C: Future<Output = Result<()>>,

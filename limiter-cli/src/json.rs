@@ -19,7 +19,7 @@ pub(crate) struct DecisionFields {
     pub(crate) remaining: u64,
     /// How long to wait; `None` if the request was allowed.
     pub(crate) retry_after_us: Option<u64>,
-    /// The time until the next unit becomes free.
+    /// The time until the next unit becomes available.
     pub(crate) refill_after_us: u64,
     /// The time until the window is empty.
     pub(crate) reset_after_us: u64,

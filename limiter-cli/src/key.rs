@@ -1,4 +1,4 @@
-//! The command `key`: shows, resets and lists the logs of a running service in Redis.
+//! The command `key`: shows, resets and lists a running service's logs in Redis.
 
 mod args;
 mod line;

@@ -1,4 +1,4 @@
-//! The command `replay`: runs the rows of a trace through a limiter and shows the decisions.
+//! The command `replay`: runs a trace's rows through a limiter and shows the decisions.
 
 mod args;
 mod input;

@@ -13,7 +13,7 @@ const SECOND: u64 = 1_000_000;
 /// Times below 100,000,000 s are treated as relative times, not as dates.
 const FIRST_DATE: u64 = 100_000_000 * SECOND;
 
-/// Returns the printable form of a key, cut to at most `most` characters.
+/// Returns a key's printable form, cut to at most `most` characters.
 pub(crate) fn key(key: &[u8], most: usize) -> String {
     // A character takes at most four bytes and prints as at least one character.
     let start = &key[..key.len().min(4 * most + 4)];

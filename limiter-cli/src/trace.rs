@@ -17,13 +17,13 @@ use csv::CsvRows;
 pub use row::{Action, Format, Malformed, Row};
 pub use time::{parse_access_log_time, parse_at};
 
-/// The maximum length of a row in bytes. A longer row is malformed: usually a quote was never closed.
+/// A row's maximum length in bytes. A longer row is malformed: usually a quote was never closed.
 pub const MAX_ROW: usize = 16 << 20;
 
 /// Reads the rows of a trace.
 #[derive(Debug)]
 pub struct Trace<R> {
-    /// What detection has read, then the rest.
+    /// The part read by the detection, then the rest.
     input: BufReader<Chain<Cursor<Vec<u8>>, R>>,
     rows: Rows,
 }

@@ -15,7 +15,7 @@ use crate::time::{Timestamp, Window};
 /// longest wait if this is a denial.
 ///
 /// All durations start at [`at`](Status::at) and are whole microseconds. A decision holds the store's facts and computes its
-/// values on demand. It allocates only under a policy of more than four limits.
+/// values on demand. It allocates only for a policy of more than four limits.
 #[derive(Clone)]
 #[must_use = "a decision says whether to proceed"]
 pub struct Decision {
@@ -168,7 +168,7 @@ pub fn decide(op: &Op<'_>, facts: Facts) -> Decision {
 
 /// Derives a decision like [`decide`], for a number of limits known at compile time.
 ///
-/// With a constant `N`, the decision copies only `N` limits. The operation must be under the limiter's policy. If a limit has a
+/// With a constant `N`, the decision copies only `N` limits. The operation must have the limiter's policy. If a limit has a
 /// resolution, it must not be [named](Op::is_named).
 #[inline(always)]
 pub fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: SizedFacts<N>) -> Decision {
@@ -179,7 +179,7 @@ pub fn decide_sized<const N: usize>(op: &Op<'_>, limits: &[Limit; N], facts: Siz
     Decision { status, outcome, allowed: admitted, has_receipt, receipt_window }
 }
 
-/// [`Facts`] on an operation under the limiter's policy, for which [`Facts::refundable`] equals [`Facts::admitted`].
+/// [`Facts`] on an operation with the limiter's policy, for which [`Facts::refundable`] equals [`Facts::admitted`].
 #[derive(Clone, Copy, Debug)]
 pub struct SizedFacts<const N: usize> {
     /// As [`Facts::admitted`].

@@ -10,7 +10,7 @@ use crate::log_key::LogKey;
 /// A denial is not an error: see [`Decision::allowed`](crate::Decision::allowed).
 ///
 /// [`Display`](fmt::Display) prints the message and its direct cause: `Redis failed: connection refused`.
-/// [`source`](StdError::source) returns what caused that one, so a program that prints all sources prints each text once.
+/// [`source`](StdError::source) returns the cause of that cause, so a program that prints all sources prints each text once.
 ///
 /// Keys are often addresses or secrets, so neither [`Display`](fmt::Display) nor [`Debug`] prints them.
 /// [`key`](Self::key) returns the key.
@@ -78,7 +78,7 @@ impl fmt::Display for ErrorKind {
 impl Error {
     /// Returns an error of this kind.
     ///
-    /// The message should say what failed, where, and what was expected. It must not contain a key.
+    /// The message should name the failure, its location and the expectation. It must not contain a key.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(Inner { kind, message: message.into(), log: None, cause: None }))

@@ -8,7 +8,7 @@ use crate::policy::Policy;
 use crate::settlement::Settlement;
 use crate::time::Timestamp;
 
-/// The result of an operation on a log, from which [`decide`](crate::store::decide) derives the decision.
+/// The result of an operation on a log. [`decide`](crate::store::decide) derives the decision from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// Whether the operation fitted every limit. For a record: whether it would have fitted. For a repeated operation: the
@@ -34,7 +34,7 @@ pub struct SettlementFacts {
     pub log: LogFacts,
 }
 
-/// The state of a log at one time, under the limits of one policy.
+/// A log's state at one time, with one policy's limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFacts {
     /// The operation's time: caller-supplied or the store's, but no earlier than the newest entry before the operation.
@@ -45,7 +45,7 @@ pub struct LogFacts {
     pub usage: PerLimit<Usage>,
 }
 
-/// The effect of an operation on its log.
+/// An operation's effect on its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing was appended.
@@ -56,7 +56,7 @@ pub enum Outcome {
     Repeated(Entry),
 }
 
-/// The identity of an entry in its log.
+/// An entry's identity in its log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The store's id of the entry, unique among the entries that the log currently holds. It may be the caller's id.

@@ -27,7 +27,7 @@ pub const fn policy_from_literal(text: &str) -> Policy {
     }
 }
 
-/// Applies an operation in a few steps if it is one of the most common under a single limit, which has a resolution. Otherwise
+/// Applies an operation in a few steps if it is one of the most common with a single limit that has a resolution. Otherwise
 /// returns `None`: [`Log::apply`] handles all operations.
 #[inline]
 pub fn apply_common(log: &mut Log, op: &Op<'_>, now: Timestamp) -> Option<SizedFacts<1>> {

@@ -64,7 +64,7 @@ impl KeyBuf {
         Self::default()
     }
 
-    /// Returns the key of a tuple of any number of parts, as the `Key` of shorter tuples does.
+    /// Returns the key of a tuple with any number of parts, as the `Key` of shorter tuples does.
     #[must_use]
     pub fn from_parts<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> Self {
         let mut key = Self::new();

@@ -2,10 +2,10 @@
 //!
 //! # Where to start
 //! - [`Limiter`] is the front end. Its methods return a [`Request`], and awaiting that returns a [`Decision`].
-//! - [`Limit`], [`Window`] and [`Policy`] say what is allowed; [`policy!`] parses a policy at compile time.
+//! - [`Limit`], [`Window`] and [`Policy`] define limits; [`policy!`] parses a policy at compile time.
 //! - [`Key`] lists the types that identify a client.
 //! - [`Permit`] settles or refunds an admitted acquire. [`AllOf`] decides over several limiters together.
-//! - [`request`] lists for each call how long it waits, which errors it returns, and what it costs.
+//! - [`request`] lists each call's wait, errors and cost.
 //! - [`store`] is for authors of backends: the [`WindowStore`] contract and everything it refers to.
 //! - [`WithClock`] replaces a store's clock, for tests.
 #![forbid(unsafe_code)]

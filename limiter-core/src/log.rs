@@ -42,7 +42,7 @@ use crate::time::Timestamp;
 /// An operation takes logarithmic time in the number of entries. A settlement takes time proportional to the number of entries
 /// that are newer than the one it changes. Loading and saving take linear time.
 ///
-/// Merging under a limit with a resolution adds amortised logarithmic time to an append.
+/// With a resolution, merging adds amortised logarithmic time to an append.
 #[derive(Clone)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(into = "saved::SavedLog", try_from = "saved::SavedLog"))]
@@ -239,7 +239,7 @@ impl Log {
         self.entries.back().map(|newest| newest.at)
     }
 
-    /// The time of an operation, clamped to the newest entry.
+    /// An operation's time, clamped to the newest entry.
     fn clamped(&self, at: At, now: Timestamp) -> Timestamp {
         let unclamped = at.or_clock(now);
         self.newest().map_or(unclamped, |newest| newest.max(unclamped))

@@ -1,11 +1,11 @@
-//! The identity of a log: a limiter's name and a key. And where a store keeps it.
+//! A log's identity: a limiter's name and a key. And where a store keeps it.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::name::Name;
 
-/// The identity of one log: the limiter's name and the key.
+/// A log's identity: the limiter's name and the key.
 ///
 /// Logs that differ in either share no entries.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

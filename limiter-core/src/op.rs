@@ -1,4 +1,4 @@
-//! Operations: what a limiter asks of a store.
+//! Operations: a limiter's requests to a store.
 
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ impl From<uuid::Uuid> for EntryId {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Op<'a> {
-    /// The log to operate on. Default: the log of the key under the name `default`.
+    /// The log to operate on. Default: the key's log with the name `default`.
     pub log: LogKey<'a>,
     /// The limits that the operation must fit, and the counting mode.
     pub policy: &'a Policy,
@@ -119,21 +119,21 @@ pub struct Op<'a> {
     pub id: Option<EntryId>,
     /// Whether the entry is for a permit, which a peek ignores. Default: `false`.
     ///
-    /// Under a limit with a [resolution](crate::Limit::resolution), the entry is then [named](Self::is_named). Exact limits ignore
-    /// it: [`Facts::refundable`](crate::store::Facts::refundable) alone then decides whether the entry has a receipt.
+    /// With a [resolution](crate::Limit::resolution), the entry is then [named](Self::is_named). Exact limits ignore it:
+    /// [`Facts::refundable`](crate::store::Facts::refundable) alone then decides whether the entry has a receipt.
     pub keep: bool,
     /// Whether the caller of a peek reads the usage only, as in [`Limiter::status`](crate::Limiter::status). Default: `false`.
     ///
     /// Stores ignore it. Observers can tell a status from a peek.
     pub is_status: bool,
-    /// How long the caller waits for the store's answer. Default: `None`, for as long as the store takes.
+    /// How long the caller waits for the store's response. Default: `None`, for as long as the store takes.
     ///
     /// A store that can tell appends nothing after that time, because the caller has decided otherwise by then.
     pub timeout: Option<Duration>,
 }
 
 impl<'a> Op<'a> {
-    /// Returns an operation of cost 1 at the store's time on the log of `key` under the name `default`.
+    /// Returns an operation of cost 1 at the store's time on the log of `key` with the name `default`.
     #[inline]
     #[must_use]
     pub fn new(mode: Mode, key: &'a (impl AsRef<[u8]> + ?Sized), policy: &'a Policy) -> Self {
@@ -290,7 +290,7 @@ impl<'a> Op<'a> {
 
     /// Returns whether the entry is named, because somebody may ask for it later: if it has an id or is for a permit.
     ///
-    /// Under a limit with a resolution, only named entries can have receipts, and their log merges nothing younger than ten minutes.
+    /// With a resolution, only named entries can have receipts, and their log merges nothing younger than ten minutes.
     #[inline]
     #[must_use]
     pub const fn is_named(&self) -> bool {
@@ -332,7 +332,7 @@ pub struct JointOp<'a> {
     pub op: Op<'a>,
     /// Whether it denies nothing, whether it does not fit or fails.
     pub is_advisory: bool,
-    /// Whether it appends what it would append alone even if another operation denies.
+    /// Whether it appends even if another operation denies, as it would alone.
     pub keeps_charge: bool,
 }
 
@@ -343,7 +343,7 @@ impl<'a> JointOp<'a> {
         !admitted && !self.is_advisory && self.op.mode != Mode::Record
     }
 
-    /// Returns the operation that these facts answer: the operation itself, or its peek if another one denied.
+    /// Returns the operation that these facts describe: the operation itself, or its peek if another one denied.
     #[must_use]
     pub fn answered_by(&self, facts: &Facts) -> Op<'a> {
         let is_held = facts.outcome == Outcome::Nothing && self.op.appends(facts.admitted);

@@ -74,7 +74,7 @@ const fn equal(a: &[u8], b: &[u8]) -> bool {
     i == a.len() && i == b.len()
 }
 
-/// Returns what comes before and after the first `separator`.
+/// Returns the parts before and after the first `separator`.
 const fn split<'a>(text: &'a [u8], separator: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
     let mut at = 0;
     while at + separator.len() <= text.len() {

@@ -11,7 +11,7 @@ use crate::time::Window;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Counting {
-    /// Only admitted acquires count, so denied requests are free. This is the default.
+    /// Only admitted acquires count, so denied requests cost nothing. This is the default.
     #[default]
     Admitted,
     /// Every attempt counts, so denied requests extend the wait and hammering is punished.
@@ -21,8 +21,8 @@ pub enum Counting {
 /// One to [`MAX_LIMITS`] limits that apply together, and a counting mode.
 ///
 /// An operation fits a policy only if it fits every limit. Each operation carries its policy, so keys may have different
-/// policies, and a changed policy keeps the history. An operation under another policy never erases entries that the
-/// limiter's default policy still counts; see [`Request::policy`](crate::Request::policy).
+/// policies, and a changed policy keeps the history. An operation with another policy never erases entries that the limiter's
+/// default policy still counts; see [`Request::policy`](crate::Request::policy).
 ///
 /// ```
 /// use limiter_core::{Counting, Policy, policy};

@@ -6,7 +6,7 @@ use crate::op::{At, EntryId};
 use crate::policy::Policy;
 use crate::time::{Timestamp, Window};
 
-/// A handle to one entry of a log, used to settle or refund it.
+/// A handle to one entry of a log, for settling or refunding it.
 ///
 /// An entry has a receipt only if it fitted every limit of the operation's policy and of the limiter's default policy when it was
 /// appended. Any other entry may have displaced older ones. Without it, a window could admit more than its maximum.

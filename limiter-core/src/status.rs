@@ -1,4 +1,4 @@
-//! The usage of a key, as reported to callers.
+//! A key's usage, as reported to callers.
 
 use std::time::Duration;
 use std::{array, fmt};
@@ -9,7 +9,7 @@ use crate::per_limit::PerLimit;
 use crate::policy::Policy;
 use crate::time::Timestamp;
 
-/// The usage of every limit of a policy for one key at one time.
+/// One key's usage of every limit of a policy, at one time.
 ///
 /// [`limit`](Self::limit), [`used`](Self::used), [`remaining`](Self::remaining) and
 /// [`refill_after`](Self::refill_after) describe the *binding* limit, which is the one with the least remaining. In a

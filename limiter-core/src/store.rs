@@ -5,7 +5,7 @@
 //! 1. Read `ReferenceStore` in `limiter-testkit` first. It implements the whole contract in plain code without optimisations.
 //! 2. Build on [`Log`] if the backend can load and save bytes atomically: it is the algorithm as a value.
 //! 3. Run `limiter_testkit::conformance` on the backend. It checks every numbered rule of the contract, and a failure quotes
-//!    the rules that the wrong answer may break.
+//!    the rules that the wrong result may break.
 //!
 //! A store receives an [`Op`] or a [`Settlement`] and returns [`Facts`] or [`SettlementFacts`]. [`decide`] and
 //! [`Settled::new`](crate::Settled::new) turn facts into the values that callers see. A store built on [`Log`] needs nothing else of
@@ -35,7 +35,7 @@ pub use crate::merging::Merging;
 pub use crate::op::{At, JointOp, Mode, Op, Retention};
 pub use crate::settlement::Settlement;
 
-/// The answer of [`WindowStore::try_decide`] if the store cannot decide without waiting.
+/// The result of [`WindowStore::try_decide`] if the store cannot decide without waiting.
 pub type Otherwise<'a> = &'a mut dyn FnMut() -> Poll<Result<Decision, Error>>;
 
 /// Calls [`WindowStore::try_decide`], for a wrapper that acts on the decision. Returns `None` if the store would have to wait.
@@ -49,7 +49,7 @@ pub fn attempt<S: WindowStore + ?Sized>(store: &S, op: Op<'_>) -> Option<Result<
 /// The results of [`WindowStore::apply_all`], in the order of the operations.
 pub type JointFacts = Vec<Result<Facts, Error>>;
 
-/// The contract of a store: one log for each limiter name and key, and atomic operations on it.
+/// The store contract: one log for each limiter name and key, and atomic operations on it.
 ///
 /// To write a backend, first read `ReferenceStore` in `limiter-testkit`, which is the reference implementation. The
 /// [module documentation](self) lists the steps. `limiter_testkit::conformance` checks every numbered sentence below.
@@ -81,8 +81,8 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
     /// Applies several operations on different logs as one: all append, or if one denies, none. `None` if the store cannot; then
     /// nothing has changed, and the caller applies one after the other.
     ///
-    /// Default: `None`. A wrapper that does not forward it stays correct: its calls take longer, and others may see one log charged
-    /// before another. To offer it, also tell in [`place`](Self::place) which logs go together.
+    /// Default: `None`. A wrapper that does not forward it stays correct: its calls take longer, and others may see one log
+    /// charged before another. To offer it, also report in [`place`](Self::place) which logs go together.
     ///
     /// # Errors
     /// If the store fails. An error that is not [retryable](Error::is_retryable) names the log that it is about, if there is one.
@@ -93,7 +93,7 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
 
     /// [Checks](Op::checked), applies and decides an operation if the store can do so without waiting.
     ///
-    /// Otherwise has no effect and returns what `otherwise` returns. Default: `otherwise()`.
+    /// Otherwise has no effect and returns the result of `otherwise`. Default: `otherwise()`.
     ///
     /// A limiter tries this first, so an in-memory store needs no boxed future. A wrapper that does not forward it stays correct,
     /// only slower.

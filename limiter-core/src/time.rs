@@ -75,7 +75,7 @@ impl TryFrom<SystemTime> for Timestamp {
     }
 }
 
-/// The length of a window, in whole microseconds from 1 to 2^53 - 1.
+/// A window's length, in whole microseconds from 1 to 2^53 - 1.
 ///
 /// A length that is not a whole number of microseconds is rejected, never rounded. [`Display`](std::fmt::Display) uses the
 /// largest unit that divides the length, so `60s` prints as `1m`. The text parses back to the same window.

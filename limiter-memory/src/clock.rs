@@ -1,6 +1,6 @@
 //! The store's own clock: monotonic, in microseconds, anchored to the Unix epoch once per process.
 //!
-//! All stores of a process share the anchor. A wall clock that is set later does not move it: windows keep their length.
+//! A process's stores share the anchor. A wall clock that is set later does not move it: windows keep their length.
 
 use std::sync::LazyLock;
 #[cfg(not(feature = "quanta"))]

@@ -20,9 +20,9 @@ use crate::log::{Log, Other, Place, with_entries};
 
 pub(crate) use self::answer::Answer;
 
-/// Applies an operation to a locked log, unlocks it, and returns the answer.
+/// Applies an operation to a locked log, unlocks it, and returns the result.
 ///
-/// Only what a hot key needs is inlined: one limit on an inline log or on a ring of narrow entries.
+/// Inlines only the path of a hot key: one limit on an inline log or on a ring of narrow entries.
 #[inline(always)]
 pub(crate) fn apply<A: Answer, G: DerefMut<Target: Place>>(mut log: G, op: &Op<'_>, now: Timestamp) -> A {
     match op.policy.limits().len() {

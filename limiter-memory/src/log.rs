@@ -121,7 +121,7 @@ impl Log {
         each_form!(self, log => log.len())
     }
 
-    /// Returns what eviction compares: the entries, or the units where entries may merge.
+    /// Returns the number that eviction compares: of entries, or of units if entries may merge.
     pub(crate) fn weight(&self) -> u64 {
         if let Self::Other(Other::Sparse(sparse)) = self { sparse.log.cost() } else { self.len() as u64 }
     }

@@ -1,4 +1,4 @@
-//! Placement: finds the log of a key, inserts and removes keys, and locks no more than necessary.
+//! Placement: finds a key's log, inserts and removes keys, and locks no more than necessary.
 
 pub(crate) mod direct;
 mod eviction;
@@ -19,7 +19,7 @@ use self::lock::{BucketGuard, Guard, Lock, LockArray, LogGuard};
 use self::table::Table;
 use crate::log::Log;
 
-/// The number of direct slots of a store that has any.
+/// The number of direct slots, if a store has any.
 const DIRECT_SLOTS: usize = 4096;
 
 /// The shards per thread of an unbounded store. With more than four, two threads rarely need the same shard.

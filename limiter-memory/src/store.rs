@@ -75,9 +75,10 @@ impl MemoryStore {
 
     /// Returns an empty store that never holds more than `max_keys` keys. 0 is treated as 1.
     ///
-    /// A fresh key in a full shard evicts an expired key, otherwise the key with the fewest entries, or units where
-    /// entries merge. Among equals, it prefers the least recently used. A flood of fresh keys therefore evicts itself, and cannot
-    /// free a client that is over its limit, unless its log has a single entry. An evicted key starts again with an empty log.
+    /// A fresh key in a full shard evicts an expired key, otherwise the key with the fewest entries, or units where entries
+    /// merge. Among equals, it prefers the least recently used. A flood of fresh keys therefore evicts itself. It cannot
+    /// unblock a client that is over its limit, unless that client's log has a single entry. An evicted key starts again with
+    /// an empty log.
     ///
     /// The bound is split evenly over up to 4,096 shards, so eviction may begin a few per cent below it.
     #[must_use]
@@ -100,7 +101,7 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// Returns the number of entries of a log, including expired entries that no append has dropped yet.
+    /// Returns a log's number of entries, including expired entries that no append has dropped yet.
     ///
     /// 0 if the store does not hold the log.
     #[must_use]

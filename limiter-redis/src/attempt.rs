@@ -13,7 +13,7 @@ use crate::reply::is_late;
 
 /// How long to wait before a retry if the server executes no commands at the moment.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
-/// The end of a longer call may lie beyond what an `Instant` can hold.
+/// The end of a longer call may overflow an `Instant`.
 const LONGEST_CALL: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// How long an attempt may take, and how many retries follow it. Clones share the budget.
@@ -66,7 +66,7 @@ pub(crate) struct Reply {
     pub(crate) value: Value,
     /// Whether the server may have executed an earlier attempt.
     pub(crate) repeated: bool,
-    /// When the attempt began that was answered.
+    /// When the successful attempt began.
     pub(crate) sent: Instant,
 }
 
@@ -77,8 +77,8 @@ impl RetryPolicy {
         Instant::now() + attempt.saturating_mul(self.retries.saturating_add(1)).min(LONGEST_CALL)
     }
 
-    /// Sends what `command` returns until it is answered, no retry is left, or it is `end`. A command that is not `repeatable` is
-    /// retried only if the server did not execute it.
+    /// Sends the result of `command` until a reply arrives, no retry is left, or it is `end`. A command that is not
+    /// `repeatable` is retried only if the server did not execute it.
     pub(crate) async fn run(
         &self,
         connection: &Connection,

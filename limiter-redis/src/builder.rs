@@ -14,12 +14,12 @@ use crate::store::RedisStore;
 
 /// The default prefix of Redis keys.
 pub const DEFAULT_PREFIX: &str = "limiter";
-/// Longer timeouts count as this, so that no sum of durations overflows.
+/// The upper bound of timeouts, so that no sum of durations overflows.
 const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// Configures a [`RedisStore`].
 ///
-/// The default of two attempts of 250 ms bounds the time that a web request loses during an outage. A healthy server answers
+/// The default of two attempts of 250 ms bounds the time that a web request loses during an outage. A healthy server responds
 /// within a few milliseconds.
 ///
 /// # Examples
@@ -90,12 +90,12 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets which part of a key is its hash tag, such as the tenant of a tuple. Default: the name and the key, which spreads all logs
-    /// over a Cluster.
+    /// Sets the part of a key that is its hash tag, such as a tuple's tenant. Default: the name and the key, which spreads all
+    /// logs over a Cluster.
     ///
-    /// Keys with the same tag share a hash slot, so calls on their logs go together in one script. All logs of a tag are on one node:
-    /// choose tags of which there are many. All stores of a prefix need the same tags, or they do not share logs. A key of more than
-    /// 256 bytes is stored as its digest, its tag is not.
+    /// Keys with the same tag share a hash slot, so calls on their logs go together in one script. All logs with the same tag
+    /// are on one node, so choose a part with many values. All stores with the same prefix need the same tags, or they do not
+    /// share logs. A key of more than 256 bytes is stored as its digest, its tag is not.
     ///
     /// ```
     /// # use limiter_redis::RedisStore;

@@ -15,7 +15,7 @@ use crate::request::set_deadline;
 use crate::script::{APPLY, APPLY_ALL, Arg};
 use crate::server_clock::ServerClock;
 
-/// What a store sends its commands through. Clones share the connection.
+/// The channel of a store's commands. Clones share the connection.
 #[derive(Clone)]
 pub(crate) struct Channel {
     pub(crate) connection: Connection,

@@ -1,4 +1,4 @@
-//! The connection of a store, whatever is at its other end.
+//! A store's connection, whatever is at the other end.
 
 use std::sync::Arc;
 
@@ -141,7 +141,8 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Returns a connection to a URL that is opened when it is first needed. Checks what it needs, and provides what is missing.
+    /// Returns a connection to a URL that is opened when it is first needed. Checks its requirements, and provides the missing
+    /// ones.
     pub(crate) fn open_lazy(url: &str, timeouts: Timeouts) -> Result<Self, Error> {
         url::check(url)?;
         if tokio::runtime::Handle::try_current().is_err() {
@@ -203,7 +204,7 @@ impl Connection {
         matches!(&self.0, Kind::Cluster(_))
     }
 
-    /// Returns the name of the node of a Cluster that serves a key, if it is known, and the slot: one script can use several keys of
+    /// Returns the name of the Cluster node that serves a key, if it is known, and the slot: one script can use several keys of
     /// one slot. All keys of one server have slot 0.
     pub(crate) fn place_of(&self, key: &[u8]) -> (Option<Arc<str>>, Option<u64>) {
         match &self.0 {

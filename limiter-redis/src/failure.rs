@@ -1,4 +1,4 @@
-//! What went wrong, and whether to try again.
+//! The kind of a failure, and whether to retry.
 
 use std::time::Duration;
 
@@ -27,13 +27,13 @@ pub(crate) enum Repeat {
     Ambiguous,
 }
 
-/// Codes of a server that executes no commands at the moment and will later.
+/// Codes of a server that executes no commands for the moment.
 const TEMPORARY_CODES: [&str; 5] = ["LOADING", "CLUSTERDOWN", "MASTERDOWN", "BUSY", "READONLY"];
-/// Codes of a server that refuses the command until something else changes.
+/// Codes of a server that refuses the command until its state changes.
 const UNAVAILABLE_CODES: [&str; 6] = ["OOM", "MISCONF", "NOREPLICAS", "MOVED", "ASK", "TRYAGAIN"];
 /// Codes of a server that refuses this user or this command.
 const REFUSED_CODES: [&str; 5] = ["NOAUTH", "WRONGPASS", "NOPERM", "CROSSSLOT", "DENIED"];
-/// Texts of plain `ERR` replies that a repetition would get again.
+/// Texts of plain `ERR` replies that a retry would receive again.
 const MISCONFIGURED_TEXTS: [&str; 7] = [
     "ACL failure in script",
     "can't run this command",
@@ -43,7 +43,7 @@ const MISCONFIGURED_TEXTS: [&str; 7] = [
     "DB index is out of range",
     "cluster support disabled",
 ];
-/// Where a server begins to quote the arguments of a command, and so the key.
+/// Where a server begins to quote a command's arguments, and so the key.
 const BEFORE_ARGUMENTS: &str = ", with args beginning with";
 
 impl Failure {

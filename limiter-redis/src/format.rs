@@ -36,10 +36,10 @@ numbers! {
     EMPTY: u8 = 16;
     SHORT: u8 = 32;
     REFUNDABLE: u8 = 64;
-    /// Begins the text of an error, in the place of one of several replies.
+    /// Begins an error's text, in place of one of several replies.
     FAILED: u8 = 128;
 
-    // What is told of one of several operations: it denies nothing; it appends whatever the others do.
+    // The flags of one of several operations: it denies nothing; it appends whatever the others do.
     ADVISORY: u8 = 1;
     KEPT: u8 = 2;
 
@@ -53,12 +53,12 @@ numbers! {
     FINAL_BYTE: u32 = FINAL_ID >> 24;
     /// The bytes of a caller's id.
     CALLER_ID_LEN: usize = 16;
-    /// The bytes of what precedes the id in an operation: its kind, deadline and cost.
+    /// The bytes before the id in an operation: its kind, deadline and cost.
     OP_HEAD_LEN: usize = 1 + 7 + 7;
-    /// The bytes of what precedes the limits in an operation with the store's id.
+    /// The bytes before the limits in an operation with the store's id.
     OWN_HEAD_LEN: usize = OP_HEAD_LEN + OWN_ID_LEN;
     OWN_HEAD_REST: usize = OWN_HEAD_LEN % LIMIT_LEN;
-    /// The bytes of what precedes the limits in a settlement: an id, two times and a cost.
+    /// The bytes before the limits in a settlement: an id, two times and a cost.
     SETTLE_HEAD_LEN: usize = CALLER_ID_LEN + 3 * 7;
     /// The bytes of a limit in a request: its window and its maximum.
     LIMIT_LEN: usize = 14;
@@ -67,9 +67,9 @@ numbers! {
     TTL_CELLS: u64 = 64;
     /// The first time that is out of range.
     TIME_END: u64 = Timestamp::MAX.as_micros() + 1;
-    /// What is subtracted from a time in an entry, so that it is a negative number of seven bytes.
+    /// Subtracted from a time in an entry, so that it is a negative number of seven bytes.
     TIME_BIAS: u64 = TIME_END;
-    /// The first byte of the earliest time in an entry. No member that is not an entry begins with it or a later one.
+    /// The first byte of the earliest time in an entry. Only entries begin with this byte or a higher one.
     FIRST_TIME_BYTE: u64 = (TIME_BIAS.wrapping_neg() >> 48) & 0xff;
 
     /// The bytes of a short entry of cost 1: time, running total, age, sum and id.
@@ -103,9 +103,9 @@ numbers! {
     // The marks of an entry in its tag.
     NAMED: u64 = 16;
     NAMED_BEFORE: u64 = 32;
-    /// The bit in a tag of an entry that was admitted, but is not refundable.
+    /// The bit in an entry's tag if it was admitted, but is not refundable.
     FINAL: u64 = 64;
-    /// The bytes of what precedes the boundaries in the windows of an operation.
+    /// The bytes before the boundaries in an operation's windows.
     WINDOWS_HEAD_LEN: usize = 1 + 3 * 7;
     /// The bytes of a boundary: its age, the next window and a resolution.
     BOUNDARY_LEN: usize = 3 * 7;

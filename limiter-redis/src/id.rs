@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::format::FINAL_ID;
 
-/// Makes ids of 30 bits. It repeats none before it has used all.
+/// Makes ids of 30 bits. No id repeats before all have been used.
 ///
 /// Each source has a different order. If two stores append to one key and happen to make the same id at the same time, their
 /// next ids differ again.

@@ -29,7 +29,7 @@ pub struct LogInfo {
 }
 
 impl RedisStore {
-    /// Returns what Redis holds for a log, `None` if it holds nothing.
+    /// Returns Redis' data on a log; `None` if there is none.
     ///
     /// # Errors
     /// The errors of every operation: see [`RedisStore`].

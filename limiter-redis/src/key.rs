@@ -41,7 +41,7 @@ impl KeySpace {
         Ok(Self { start: format!("{prefix}:{{"), tag })
     }
 
-    /// Returns the Redis key of a log.
+    /// Returns a log's Redis key.
     pub(crate) fn encode(&self, log: LogKey<'_>) -> Vec<u8> {
         let (name, key) = (log.name.encoded(), log.key);
         let mut out = Vec::with_capacity(self.start.len() + name.len() + key.len().min(MAX_VERBATIM_LEN) + 2);
@@ -86,7 +86,7 @@ fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-_./".contains(&byte)
 }
 
-/// Reads back what [`Name::encoded`] writes, `None` for anything else.
+/// Decodes the output of [`Name::encoded`]; `None` for anything else.
 fn decode_name(escaped: &[u8]) -> Option<String> {
     let name = String::from_utf8(percent_decode(escaped).collect()).ok()?;
     (utf8_percent_encode(&name, ESCAPED_IN_NAMES).to_string().as_bytes() == escaped).then_some(name)

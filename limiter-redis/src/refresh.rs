@@ -56,7 +56,7 @@ impl<C: Refresh> Drop for Refreshing<C> {
     }
 }
 
-/// Returns the reply to a command. Refreshes if the server does not answer, even if the future is dropped: another server may
+/// Returns the reply to a command. Refreshes if the server does not respond, even if the future is dropped: another server may
 /// have taken over.
 pub(crate) async fn watched(
     connection: &impl Refresh,
@@ -85,7 +85,7 @@ impl<C: Refresh> Drop for RefreshOnDrop<'_, C> {
     }
 }
 
-/// Asks all servers concurrently, and returns the first answer within this time.
+/// Asks all servers concurrently, and returns the first reply within this time.
 pub(crate) async fn first_answer<T: Send + 'static>(
     limit: Duration,
     servers: impl Iterator<Item: Future<Output = RedisResult<T>> + Send + 'static>,

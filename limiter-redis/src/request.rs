@@ -24,7 +24,7 @@ pub(crate) fn apply(op: &Op<'_>, id: &[u8]) -> Vec<u8> {
     request
 }
 
-/// Sets or removes the deadline of an operation.
+/// Sets or removes an operation's deadline.
 pub(crate) fn set_deadline(request: &mut [u8], deadline: Option<u64>) {
     request[1..8].copy_from_slice(&u56(deadline.unwrap_or(TIME_END).min(TIME_END)));
 }

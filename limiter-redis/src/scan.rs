@@ -1,4 +1,4 @@
-//! Listing the logs under a prefix, for operators.
+//! Lists the logs with a prefix, for operators.
 
 use limiter_core::{Error, ErrorKind, Name};
 use redis::{Cmd, Pipeline, Value};
@@ -50,7 +50,7 @@ fn zcard(stored: &[u8]) -> Cmd {
 }
 
 impl RedisStore {
-    /// Returns a page of the logs under the store's prefix, of all limiters, or of the one called `name`.
+    /// Returns a page of the logs with the store's prefix: of all limiters, or of the one called `name`.
     ///
     /// Start with `None` and continue from [`Page::next`] until it is `None`. Redis looks at about `count` keys of the *database*
     /// for each page, whatever the name, so a page may be empty. A scan finds every log that exists from its beginning to its end.
@@ -120,7 +120,7 @@ impl RedisStore {
         Ok(Page { keys, next: (!cursor.nodes.is_empty()).then_some(cursor) })
     }
 
-    /// Asks one node for the sizes of sorted sets. Returns nothing if it does not answer in time.
+    /// Asks one node for the sizes of sorted sets. Returns nothing if it does not respond in time.
     async fn sizes(&self, node: Option<&Address>, questions: impl Iterator<Item = Cmd>) -> Vec<Value> {
         let mut pipeline = Pipeline::new();
         questions.for_each(|question| _ = pipeline.add_command(question));

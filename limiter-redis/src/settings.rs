@@ -13,7 +13,7 @@ pub(crate) struct Timeouts {
 }
 
 impl Timeouts {
-    /// Returns how long a server may take to say which servers to use.
+    /// Returns the timeout for asking one server for the others' addresses.
     #[cfg(any(feature = "cluster", feature = "sentinel"))]
     pub(crate) fn refresh(self) -> Duration {
         self.connect + self.response
@@ -28,7 +28,7 @@ impl Timeouts {
         settings
     }
 
-    /// Returns the settings of a connection that reconnects. A refused connection fails the operation immediately; the next
+    /// Returns the settings for a connection that reconnects. A refused connection fails the operation immediately; the next
     /// operation tries again.
     pub(crate) fn manager_config(self) -> ConnectionManagerConfig {
         ConnectionManagerConfig::new()

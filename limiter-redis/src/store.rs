@@ -25,7 +25,7 @@ use crate::{reply, request};
 /// # Errors
 /// Every operation returns
 /// - [`Unavailable`](ErrorKind::Unavailable) if the server cannot be reached or refuses to serve,
-/// - [`Timeout`](ErrorKind::Timeout) if no attempt was answered in time,
+/// - [`Timeout`](ErrorKind::Timeout) if no attempt got a reply in time,
 /// - [`Corrupt`](ErrorKind::Corrupt) if the Redis key holds something other than a log,
 /// - [`Configuration`](ErrorKind::Configuration) if the server refuses the user or the command,
 /// - [`Inconsistent`](ErrorKind::Inconsistent) if the reply has an unexpected form.
@@ -53,7 +53,7 @@ impl RedisStore {
         Self { channel, keys, ids: IdSource::new(), is_split: AtomicBool::new(false) }
     }
 
-    /// Returns the Redis key of a log, such as `limiter:{search:customer 7}`.
+    /// Returns a log's Redis key, such as `limiter:{search:customer 7}`.
     ///
     /// # Examples
     /// ```
@@ -112,7 +112,7 @@ impl WindowStore for RedisStore {
         reply::facts(&op, id, &reply).ok_or_else(|| reply::unexpected(&reply).with_log(op.log))
     }
 
-    /// In one call of a script, which a Cluster redirects as a whole.
+    /// In one script call, which a Cluster redirects as a whole.
     async fn apply_all(&self, ops: &[JointOp<'_>]) -> Result<Option<JointFacts>, Error> {
         // The script nests the operations, and Lua nests only so many calls.
         if !(1..=MAX_JOINT_OPS).contains(&ops.len()) {
@@ -170,7 +170,7 @@ impl WindowStore for RedisStore {
         Ok(removed == 1)
     }
 
-    /// In a Cluster, the node is the master that serves the log's slot: its host and port. The logs of a slot go together; on one
+    /// In a Cluster, the node is the master that serves the log's slot: its host and port. A slot's logs go together; on one
     /// server, all do.
     fn place(&self, log: LogKey<'_>) -> LogPlace {
         let (node, group) = self.channel.connection.place_of(&self.keys.encode(log));

@@ -23,7 +23,7 @@ pub fn is_redis_url(text: &str) -> bool {
 /// Checks that a URL has a scheme that this build can connect to.
 ///
 /// # Errors
-/// [`ErrorKind::Configuration`] with what to write or to enable.
+/// [`ErrorKind::Configuration`] with the correct form, or the feature to enable.
 pub(crate) fn check(url: &str) -> Result<(), Error> {
     let Some((scheme, _)) = url.split_once("://") else {
         let text = format!("{} has no scheme: expected {SCHEMES}", shown(url));
@@ -93,7 +93,7 @@ pub(crate) fn shown(url: &str) -> String {
     format!("Redis URL \"{}{}\"", scheme.escape_debug(), address.escape_debug())
 }
 
-/// Returns what follows the scheme without credentials, which are before the last `@`, or after the `?` of a path.
+/// Returns the part after the scheme, without credentials: they stand before the last `@`, or after the `?` of a path.
 fn public(rest: &str, is_path: bool) -> &str {
     let address = if is_path { rest } else { rest.rsplit_once('@').map_or(rest, |(_, hosts)| hosts) };
     address.split('?').next().unwrap_or_default()

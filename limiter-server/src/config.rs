@@ -1,4 +1,4 @@
-//! The files of a configuration, the places in them, and what is wrong there.
+//! The files of a configuration, positions in them, and their errors.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
@@ -38,7 +38,7 @@ impl std::error::Error for Errors {}
 /// The name and the content of a file, or why it cannot be read.
 pub(crate) type File = Result<(String, Vec<u8>), String>;
 
-/// The paths of a configuration: the files that are read, and what else its folder holds.
+/// A configuration's paths: the files that are read, and the folder's other files.
 #[derive(Default)]
 pub(crate) struct Paths {
     files: Vec<PathBuf>,

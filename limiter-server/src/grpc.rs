@@ -85,7 +85,7 @@ pub(crate) fn routes(service: Arc<Service>, health: HealthServer<impl Health>) -
         .layer(map_response(move |response| ready(note_undecodable(response, &undecodable)))))
 }
 
-/// Counts and logs what no handler has seen: messages that cannot be decoded. Envoy may let their requests pass.
+/// Counts and logs messages that cannot be decoded, which no handler sees. Envoy may let their requests pass.
 fn note_undecodable(response: http::Response<Body>, undecodable: &Counter) -> http::Response<Body> {
     if let Some(status) = Status::from_header_map(response.headers())
         && matches!(status.code(), Code::Internal | Code::OutOfRange)

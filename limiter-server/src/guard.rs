@@ -29,8 +29,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Returns the guard of a listener with this token, by which the names `hosts` reach it as well. `local` says that it listens on
-    /// a loopback address.
+    /// Returns the guard of a listener with this token, which `hosts` also name. `local` says that it listens on a loopback
+    /// address.
     #[must_use]
     pub fn new(token: Option<&str>, local: bool, hosts: &[String]) -> Self {
         // Comparing hashes takes a time that says nothing about the token.

@@ -35,7 +35,7 @@ pub fn routes(service: Arc<Service>) -> Router {
     routes.route("/v1/{op}", post(v1::answer)).with_state(Arc::new(shared))
 }
 
-/// Answers Envoy's request in the JSON form of proto3.
+/// Responds to Envoy's request in the JSON form of proto3.
 async fn json(State(http): State<Arc<Http>>, body: Body) -> Result<Response, Refusal> {
     let request: RateLimitRequest = read(body).await?;
     let answer = http.json.observe(http.service.decide(&request)).await;
@@ -45,7 +45,7 @@ async fn json(State(http): State<Arc<Http>>, body: Body) -> Result<Response, Ref
     Ok((status, Json(answer)).into_response())
 }
 
-/// Answers 200 also while the store is down, because the outage choice serves then.
+/// Responds with 200 even while the store is down, because the outage choice decides then.
 async fn health(State(http): State<Arc<Http>>) -> &'static str {
     if http.service.store().is_away() { "OK, store down\n" } else { "OK\n" }
 }

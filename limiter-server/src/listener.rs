@@ -26,7 +26,7 @@ use self::connection::{Bounds, Budgeted, Seated, Seats};
 
 /// How long a client may take to send the head of a request. Over HTTP/1, a connection without requests is closed after this time.
 const HEAD: Duration = Duration::from_secs(60);
-/// How long a call over gRPC may take until its answer begins. The bodies of HTTP have [their own](crate::http) limit.
+/// How long a gRPC call may take until its response begins. HTTP bodies have [their own](crate::http) limit.
 const CALL: Duration = Duration::from_secs(10);
 /// The bytes of unfinished bodies that a listener holds.
 const BODIES: usize = 32 << 20;

@@ -16,15 +16,15 @@ use crate::store::{Location, OnOutage};
 #[derive(Debug, Parser)]
 #[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Options {
-    /// What to do instead of serving.
+    /// The command to run instead of serving.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// What to serve.
+    /// The options for serving.
     #[command(flatten)]
     pub serve: Option<Serve>,
 }
 
-/// What the program can do but serve.
+/// The program's other commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Reads a configuration and prints its rules as a table. Exit status 1 and all errors if it has any.

@@ -36,7 +36,7 @@ static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::try_from(policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
 });
 
-/// What the page says about the server.
+/// The page's data about the server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct About {
     store: &'static str,
@@ -45,7 +45,7 @@ pub(crate) struct About {
 }
 
 impl About {
-    /// Returns what the page says about a server that starts now.
+    /// Returns the page's data about a server that starts now.
     pub(crate) fn new(store: &'static str, outage: OnOutage) -> Self {
         Self { store, outage, started: Instant::now() }
     }

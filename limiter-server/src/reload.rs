@@ -19,7 +19,7 @@ use crate::tls::Tls;
 const RELOADS: &str = "limiter_server_config_reloads_total";
 const VALID: &str = "limiter_server_config_valid";
 
-/// How often the files are compared with what they were.
+/// How often the files are checked for changes.
 const POLL: Duration = Duration::from_millis(100);
 /// How long files must stay unchanged. Editors and copies change them in several steps.
 const QUIET: Duration = Duration::from_millis(200);

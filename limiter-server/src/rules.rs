@@ -135,7 +135,7 @@ impl Rules {
         self.domains.get(domain.as_bytes()).map(|domain| &domain.overrides)
     }
 
-    /// Returns the key of a descriptor under [`overrides`](Self::overrides): its keys and values.
+    /// Returns a descriptor's key for [`overrides`](Self::overrides): its keys and values.
     #[must_use]
     pub fn override_key<B: AsRef<[u8]>>(entries: &[(B, B)]) -> KeyBuf {
         key::of_parts(entries.iter().flat_map(|(key, value)| [key.as_ref(), value.as_ref()]))
@@ -178,7 +178,7 @@ pub struct Rule {
     pub place: Place,
     /// The limiters of limits that descriptors bring, by unit, made with the first such limit.
     own: OnceLock<[Limiter; 6]>,
-    /// The names of the limits in header fields, made with the first answer.
+    /// The names of the limits in header fields, made with the first response.
     names: OnceLock<Names>,
     /// The entries whose values are the key.
     open: Box<[usize]>,
@@ -196,7 +196,7 @@ enum Label {
 }
 
 impl Rule {
-    /// Returns what clients call the rule: its name, otherwise its path.
+    /// Returns the rule's name for clients: its name, otherwise its path.
     #[must_use]
     pub fn shown(&self) -> &str {
         self.name.as_ref().unwrap_or(&self.path)

@@ -24,12 +24,12 @@ use crate::store::Store;
 use crate::tls::Tls;
 use crate::{admin, grpc, guard, http, metrics, page, reload};
 
-/// How long requests in progress may take after the server is told to stop.
+/// How long requests in progress may take after the stop.
 const GRACE: Duration = Duration::from_secs(8);
-/// How long the end of the server waits for refunds, and then for logs that are not carried over yet.
+/// How long the shutdown waits for refunds, and then for logs that are not carried over yet.
 const FLUSH: Duration = Duration::from_secs(1);
 
-/// The names whose health is asked for. `ratelimit` is that of Envoy's own service.
+/// The service names of the health check. `ratelimit` is that of Envoy's own service.
 const HEALTH: [&str; 3] = ["", <RateLimitServiceServer<Grpc> as tonic::server::NamedService>::NAME, "ratelimit"];
 
 /// A running server.
@@ -45,7 +45,7 @@ pub struct Server {
     health: HealthReporter,
     handles: [Handle<SocketAddr>; 3],
     listeners: JoinSet<std::io::Result<()>>,
-    /// Ends with the server.
+    /// Stops with the server.
     _background: JoinSet<()>,
 }
 
@@ -102,14 +102,14 @@ impl Server {
         &self.service
     }
 
-    /// Stops. Health turns to `NOT_SERVING`, and requests in progress may end within eight seconds.
+    /// Stops. Health turns to `NOT_SERVING`, and requests in progress have eight seconds to finish.
     pub async fn stop(mut self) {
         self.service.stop();
         for name in HEALTH {
             self.health.set_service_status(name, ServingStatus::NotServing).await;
         }
         for name in HEALTH {
-            // Ends the streams of those who watch.
+            // Ends the watchers' streams.
             self.health.clear_service_status(name).await;
         }
         for handle in &self.handles {

@@ -43,22 +43,22 @@ pub enum Headers {
     None,
 }
 
-/// What happens to a descriptor that no rule matches.
+/// How to treat descriptors that match no rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Unmatched {
-    /// It is not limited.
+    /// Allow them.
     #[default]
     Allow,
-    /// It is over its limit.
+    /// Deny them.
     Deny,
-    /// The request is refused as invalid.
+    /// Refuse the request as invalid.
     Error,
 }
 
-/// Why a request has no answer.
+/// Why a request has no decision.
 #[derive(Debug)]
 pub enum Failure {
-    /// The request makes no sense: what was found, and what was expected.
+    /// The request is invalid: the value found, and the expected one.
     Invalid(String),
     /// The store failed.
     Store(Error),
@@ -82,7 +82,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// The rules, the store, and what has happened so far.
+/// The rules, the store, and the counts so far.
 #[derive(Debug)]
 pub struct Service {
     rules: ArcSwap<Rules>,
@@ -126,7 +126,7 @@ impl Service {
         }
     }
 
-    /// Sets what happens to descriptors that no rule matches. Default: [`Unmatched::Allow`].
+    /// Sets the treatment of descriptors that match no rule. Default: [`Unmatched::Allow`].
     #[must_use]
     pub fn with_unmatched(self, unmatched: Unmatched) -> Self {
         Self { unmatched, ..self }
@@ -138,7 +138,7 @@ impl Service {
         Self { caller_timeout, ..self }
     }
 
-    /// Replaces the rules. Requests in progress end under the old ones.
+    /// Replaces the rules. Requests in progress use the old ones.
     ///
     /// A configuration with errors changes nothing; [`errors`](Self::errors) returns them until the next reload.
     pub fn reload(&self, rules: Result<Rules, Errors>) {
@@ -188,14 +188,14 @@ impl Service {
         }
     }
 
-    /// Decides on all descriptors of a request together. If one is over its limit, none is charged. A denial does not wait for the
-    /// refunds of what the others had charged.
+    /// Decides on all descriptors of a request together. If one is over its limit, none is charged. A denial does not wait for
+    /// the refunds of other charges.
     ///
     /// # Errors
     /// [`Failure::Invalid`] without a domain or descriptors, or with too many. [`Failure::Store`] if a rule's store failed.
     ///
     /// # Cancel safety
-    /// Dropping the future refunds what was charged, in the background.
+    /// Dropping the future refunds its charges in the background.
     pub async fn decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Failure> {
         self.decide_within(request, None).await
     }
@@ -218,7 +218,7 @@ impl Service {
         }
     }
 
-    /// Decides if the store need not wait; otherwise returns what there is to go on with. A question is large, so it stays on the
+    /// Decides if the store need not wait; otherwise returns the pending decision. A question is large, so it stays on the
     /// stack here.
     fn decide_at_once<'r>(
         &self,
@@ -269,7 +269,7 @@ impl Service {
         let _ = tokio::time::timeout(timeout, self.refunds.wait()).await;
     }
 
-    /// Counts the rules of a request. A rule that would have allowed what another one denies counts nothing.
+    /// Counts the rules of a request. A rule counts nothing if it would have allowed a request that another rule denies.
     fn count_all(&self, claims: &[Claim<'_>], admitted: bool, spent: bool) {
         for claim in claims {
             if let Some(rule) = claim.rule {
@@ -287,7 +287,7 @@ impl Service {
         }
     }
 
-    /// Counts the verdict of a rule on a request.
+    /// Counts a rule's verdict on a request.
     pub(crate) fn count(&self, rule: &Arc<Rule>, key: &KeyBuf, detailed: Option<&str>, verdict: Verdict) {
         let add = |counts: &Counts| match verdict {
             Verdict::Allowed => counts.allowed.fetch_add(1, Relaxed),
@@ -304,7 +304,7 @@ impl Service {
     }
 }
 
-/// What a rule decides on a request.
+/// A rule's decision on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Allowed,

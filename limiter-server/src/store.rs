@@ -29,7 +29,7 @@ pub enum OnOutage {
     Error,
 }
 
-/// Where the logs are.
+/// The location of the logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// In this process.
@@ -65,7 +65,7 @@ impl Location {
     }
 }
 
-/// Redis with what decides while it is down.
+/// Redis with the choice for outages.
 type Redis = Guarded<Refusals<ObservedStore<RedisStore>>>;
 
 /// The store of all rules.
@@ -77,7 +77,7 @@ pub struct Store {
 
 /// How often an idle memory store removes expired logs.
 const SWEEP: Duration = Duration::from_secs(60);
-/// How often the store is asked when no request asks it, to notice that it is down or back.
+/// How often an idle store is probed, to detect outages and recovery.
 const PROBE: Duration = Duration::from_secs(1);
 
 impl Store {
@@ -127,7 +127,7 @@ impl Store {
         &self.shared
     }
 
-    /// Returns whether the store or one of its nodes is down, so that the outage choice answers.
+    /// Returns whether the store or one of its nodes is down, so that the outage choice decides.
     #[must_use]
     pub fn is_away(&self) -> bool {
         self.redis.as_ref().is_some_and(Guarded::in_outage)
@@ -140,7 +140,7 @@ impl Store {
         nodes.filter(|(_, is_away)| *is_away).filter_map(|(node, _)| node).collect()
     }
 
-    /// Carries over what was charged while the store was down, in at most `timeout`.
+    /// Carries over charges made while the store was down, within `timeout`.
     pub(crate) async fn flush(&self, timeout: Duration) {
         if let Some(redis) = &self.redis {
             let left = redis.flush(timeout).await;

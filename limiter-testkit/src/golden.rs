@@ -1,4 +1,4 @@
-//! Worked examples decided by hand. Every backend and every front end returns exactly these answers.
+//! Worked examples decided by hand. Every backend and every front end returns exactly these results.
 
 mod traces;
 
@@ -11,7 +11,7 @@ use crate::answer::Answer;
 
 pub use traces::{parse, traces};
 
-/// A sequence of operations on one new key, with the answer to each.
+/// A sequence of operations on one new key, with the result of each.
 #[derive(Clone, Copy, Debug)]
 pub struct Trace {
     /// The name.
@@ -24,7 +24,7 @@ pub struct Trace {
     pub rows: &'static [Row],
 }
 
-/// An operation of a [`Trace`] and its answer.
+/// An operation of a [`Trace`] and its result.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
     /// The time given with the operation, in microseconds.
@@ -39,7 +39,7 @@ pub struct Row {
     pub limiter: usize,
     /// The usage of each limit. Empty if the trace does not state it.
     pub used_each: &'static [u64],
-    /// The answer; `None` if the operation is refused because its cost can never fit.
+    /// The result; `None` if the operation is refused because its cost can never fit.
     pub answer: Option<RowAnswer>,
 }
 
@@ -66,7 +66,7 @@ impl Trace {
         Ok(self.limits.parse::<Policy>()?.with_counting(self.counting))
     }
 
-    /// Returns whether every operation comes through one limiter under its default policy, as on the command line.
+    /// Returns whether every operation comes through one limiter with its default policy, as on the command line.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.rows.iter().all(|row| row.own_limits.is_empty() && row.limiter == 0)
@@ -83,7 +83,7 @@ impl Trace {
         out
     }
 
-    /// Returns the answers as one JSON object per line. Times are in microseconds.
+    /// Returns the results as one JSON object per line. Times are in microseconds.
     #[must_use]
     pub fn jsonl(&self, key: &str) -> String {
         let mut out = String::new();

@@ -67,7 +67,7 @@ impl ReferenceStore {
         Self { logs: Mutex::default(), rules }
     }
 
-    /// Returns the entries of a log, oldest first.
+    /// Returns a log's entries, oldest first.
     #[must_use]
     pub fn entries(&self, log: LogKey<'_>) -> Vec<ReferenceEntry> {
         self.logs().by_key.get(&owned(log)).cloned().unwrap_or_default()
@@ -106,7 +106,7 @@ fn micros(duration: Duration) -> u64 {
     duration.as_micros() as u64
 }
 
-/// Returns the age of an entry in microseconds.
+/// Returns an entry's age in microseconds.
 pub fn age(entry: &ReferenceEntry, now: Timestamp) -> u64 {
     now.micros_since(entry.at)
 }

@@ -1,6 +1,6 @@
 //! A limited gRPC service: `cargo run --example grpc -- [127.0.0.1:50051]`
 //!
-//! It serves the standard health service, three calls in ten seconds for each client address. More are answered
+//! It serves the standard health service, three calls in ten seconds for each client address. Further calls get
 //! `RESOURCE_EXHAUSTED`, with the time to wait in `google.rpc.RetryInfo`.
 
 use std::net::SocketAddr;

@@ -32,11 +32,11 @@ impl<R> LayerBuilder<R> {
     /// Sets how long the stores of all rules may take together for a try. Default: 700 ms. Refunds after a denial or a failure have
     /// the same time once more.
     ///
-    /// Each store gets half of the time that is left, the last one all of it. A stack with a fallback decides locally when its share is
-    /// over, so a request is answered in time, however many rules it meets. A store that ignores its share counts as failed
-    /// after the timeout.
+    /// Each store gets half of the time that is left, the last one all of it. A stack with a fallback decides locally when its
+    /// share is over, so a request gets a response in time, however many rules it meets. A store that ignores its share counts
+    /// as failed after the timeout.
     ///
-    /// A store in memory answers immediately and needs no timer. Any other one needs the [timer](Self::timer).
+    /// A store in memory decides immediately and needs no timer. Any other one needs the [timer](Self::timer).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.rules.timeout = timeout;
         self
@@ -50,14 +50,14 @@ impl<R> LayerBuilder<R> {
         self
     }
 
-    /// Sets what runs the refunds of requests that were dropped before they were decided on. Default: tasks of the tokio runtime
-    /// with the feature `tokio`, which end after ten seconds; otherwise nothing, and such a charge stays until it expires.
+    /// Sets the background that refunds requests dropped before their decision. Default: tasks of the tokio runtime with the
+    /// feature `tokio`, which end after ten seconds; otherwise nothing, and such a charge stays until it expires.
     pub fn refund_in(mut self, background: Background) -> Self {
         self.rules.background = Some(background);
         self
     }
 
-    /// Calls a function with the outcome of each rule, for each try of a request.
+    /// Calls a function with each rule's outcome, for each try of a request.
     pub fn observe(mut self, observer: impl Fn(&Observation<'_>) + Send + Sync + 'static) -> Self {
         self.rules.observer = Some(Box::new(observer));
         self
@@ -71,9 +71,9 @@ impl<R> LayerBuilder<R> {
 
     /// Waits until all rules admit the request, for at most this long. Default: no waiting.
     ///
-    /// After a denial, the charges are refunded and the request sleeps for the longest wait of all rules, then tries again. If it
-    /// cannot fit in time, it is refused immediately. Waiting requests are served in no particular order. Under a policy that counts
-    /// attempts, each try counts. The store has its [timeout](Self::timeout) for each try in addition to this time.
+    /// After a denial, the charges are refunded and the request sleeps for the longest wait of all rules, then tries again. If
+    /// it cannot fit in time, it is refused immediately. Waiting requests are served in no particular order. With a policy that
+    /// counts attempts, each try counts. The store has its [timeout](Self::timeout) for each try in addition to this time.
     pub fn within(mut self, wait: Duration) -> Self {
         self.within = wait;
         self

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use limiter_core::request::Background;
 use limiter_core::{Permit, SharedStore};
 
-/// The charges of a request, an extension with a permit for each rule with
-/// [`settle_in_handler`](crate::Rule::settle_in_handler).
+/// A request's charges: an extension with a permit for each rule with [`settle_in_handler`](crate::Rule::settle_in_handler).
 ///
 /// Dropping it keeps the charges. Clones refer to the same charges. Settle each one when its cost is known, or all of them at the
 /// end of a stream with [`settle_on_drop`](Self::settle_on_drop).
@@ -64,7 +63,7 @@ impl Charges {
     }
 }
 
-/// Settles the charges of a request when it is dropped. See [`Charges::settle_on_drop`].
+/// Settles a request's charges on drop. See [`Charges::settle_on_drop`].
 #[must_use = "dropping it settles the charges immediately"]
 pub struct ChargesGuard {
     charges: Charges,

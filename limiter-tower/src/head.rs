@@ -1,4 +1,4 @@
-//! What extractors and hooks see of a request and of its response.
+//! The view of a request and its response for extractors and hooks.
 
 use std::fmt;
 

@@ -40,13 +40,13 @@ pub enum HeaderFormat {
     /// Drafts since -08: `RateLimit-Policy: "search";q=5;w=10` and `RateLimit: "search";r=4;t=10`, one item per limit in the order
     /// of the rules and of their policies.
     ///
-    /// - The name is the limiter's, then the policy's if it has one, then the window under several limits: `"search-gold-10s"`.
-    ///   Everything but printable ASCII is percent-encoded.
+    /// - The name consists of the limiter's name, the policy's if it has one, and the window if there are several limits:
+    ///   `"search-gold-10s"`. Everything but printable ASCII is percent-encoded.
     /// - `w` is rounded up to whole seconds. So is `t`, which is absent if nothing is used.
     /// - Numbers of more than 15 digits become 999,999,999,999,999.
     Structured,
-    /// Drafts -03 to -06: `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`, of the limit with the least remaining or
-    /// the longest wait. Reset is in seconds from now, until nothing is used any more.
+    /// Drafts -03 to -06: `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`, of the limit with the least remaining
+    /// or the longest wait. Reset is the number of seconds until nothing is used.
     Separate,
 }
 
@@ -94,7 +94,7 @@ impl RateLimitHeaders {
     }
 
     /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the limit with the least remaining or the
-    /// longest wait. Services differ in what Reset means, so it has no default.
+    /// longest wait. Services disagree on the meaning of Reset, so it has no default.
     #[must_use]
     pub const fn x_rate_limit(mut self, reset: ResetForm) -> Self {
         self.x_rate_limit = Some(reset);
@@ -109,14 +109,14 @@ impl RateLimitHeaders {
         self
     }
 
-    /// Caps the remainder that clients see. Default: no cap. A large remainder of a large window may invite a burst.
+    /// Caps the remainder that clients see. Default: no cap. A large remainder in a large window may invite a burst.
     #[must_use]
     pub const fn max_remaining(mut self, units: u64) -> Self {
         self.max_remaining = units;
         self
     }
 
-    /// Writes the fields of a decision, and `Retry-After` if it is a denial: for handlers that limit and answer like the layer.
+    /// Writes a decision's fields, and `Retry-After` if it is a denial, for handlers that send the layer's responses.
     ///
     /// ```
     /// # use exact_limiter::{Limiter, MemoryStore, policy};
@@ -254,7 +254,7 @@ struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    /// `names` are those under the limiter's own policy.
+    /// `names` are the names for the limiter's own policy.
     fn of<S>(names: &'a Names, part: &'a Part<'_, S>) -> Option<Self> {
         let status = match part.outcome()? {
             PartOutcome::Charged(decision) | PartOutcome::Denied(decision) => decision,

@@ -12,16 +12,17 @@ use crate::rule::Rule;
 use crate::rules::Rules;
 use crate::service::LimitService;
 
-/// Limits the requests of a service: a [`tower_layer::Layer`].
+/// Limits a service's requests: a [`tower_layer::Layer`].
 ///
 /// All clones of the service and all connections share the limit. If any rule denies a request, its handler does not run and no
 /// rule charges it, except a denying rule whose policy counts attempts and rules with [`Rule::keep_charge`]. Responses have the
 /// [rate limit fields](crate::RateLimitHeaders), and those to denied requests also `Retry-After`.
 ///
-/// Rules charge separate logs: in one atomic call if one store can [change them together](limiter_core::AllOf), otherwise in order.
-/// Then, if any rule denies, the others are refunded before the response is sent. Until then, a concurrent request may be denied
-/// because of the charge; it is never admitted above a limit. So several rules then admit at most their maxima. Put the rules that
-/// many clients share last: a client that its own rule denies then never charges them. The limits of a policy share a log.
+/// Rules charge separate logs: in one atomic call if one store can [change them together](limiter_core::AllOf), otherwise in
+/// order. Then, if any rule denies, the others are refunded before the response is sent. Until then, a concurrent request may
+/// be denied because of the charge; it is never admitted above a limit. So several rules then admit at most their maxima. Put
+/// the rules that many clients share last: a client that its own rule denies then never charges them. A policy's limits share a
+/// log.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,8 +40,8 @@ use crate::service::LimitService;
 ///
 /// # When the client disconnects
 /// A request that is dropped while its handler runs stays charged, because the work may have been done; see
-/// [`Rule::refund_abandoned`]. One that is dropped while the store is asked is [refunded](LayerBuilder::refund_in). The charge of a
-/// single rule under a limit with a [resolution](limiter_core::Limit::resolution) stays then, unless something may settle it.
+/// [`Rule::refund_abandoned`]. One that is dropped while the store is asked is [refunded](LayerBuilder::refund_in). With a
+/// [resolution](limiter_core::Limit::resolution), a single rule's charge stays then, unless something may settle it.
 pub struct LimitLayer<R = Problem>(Arc<LayerBuilder<R>>);
 
 impl LimitLayer {

@@ -1,4 +1,4 @@
-//! What a layer reports about each request.
+//! A layer's report on each request.
 
 use limiter_core::request::{Part, PartOutcome};
 use limiter_core::{Decision, Error, ErrorKind, Name, Policy, SharedStore, Status};
@@ -6,7 +6,7 @@ use limiter_core::{Decision, Error, ErrorKind, Name, Policy, SharedStore, Status
 use crate::rule::Rule;
 use crate::rulings::Applied;
 
-/// The outcome of a rule for a request.
+/// A rule's outcome for a request.
 ///
 /// It holds no key, so it can be logged and counted as it is. See [`LayerBuilder::observe`](crate::LayerBuilder::observe).
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ use crate::rulings::Applied;
 pub struct Observation<'a> {
     /// The name of the limiter.
     pub limiter: Name,
-    /// The policy that the request was decided by.
+    /// The policy that decided the request.
     pub policy: &'a Policy,
     /// Whether the rule is a [shadow](Rule::shadow), whose denials have no effect.
     pub shadow: bool,
@@ -22,7 +22,7 @@ pub struct Observation<'a> {
     pub outcome: RuleOutcome<'a>,
 }
 
-/// The outcome of a rule for a request.
+/// A rule's outcome for a request.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum RuleOutcome<'a> {
@@ -62,7 +62,7 @@ impl RuleOutcome<'_> {
 }
 
 impl<'a> Observation<'a> {
-    /// Returns what there is to report; `None` for a rule that was never asked.
+    /// Returns the report; `None` for a rule that was never asked.
     pub(crate) fn new(rule: &'a Rule, applied: &'a Applied, part: Option<&'a Part<'_, SharedStore>>) -> Option<Self> {
         let outcome = match applied {
             Applied::Skipped => RuleOutcome::Skipped,

@@ -11,8 +11,8 @@ use crate::headers::{Names, RateLimitHeaders, Values};
 /// How long a client is asked to wait at least after a failure of the store.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
-/// The choice for requests when a rule's store fails or does not answer in time. Every layer requires it. For two choices, use two
-/// layers.
+/// The choice for requests when a rule's store fails or does not respond in time. Every layer requires it. For two choices, use
+/// two layers.
 #[derive(Clone, Copy, Debug)]
 pub enum StoreFailure {
     /// Fail open: the rule that failed does not apply to the request. All other rules do.
@@ -44,7 +44,7 @@ pub struct Refusal {
     cause: Cause,
     retry_after: Option<Duration>,
     violated: Vec<String>,
-    /// What a layer adds to the response itself.
+    /// A layer's additions to the response itself.
     pub(crate) fields: Values,
 }
 
@@ -60,7 +60,7 @@ impl Refusal {
         Self { cause, retry_after, violated, fields: Values::default() }
     }
 
-    /// Returns the refusal of calls of which one denies or failed. `pause` is how long to wait after an error of a store.
+    /// Returns the refusal of calls if one denies or failed. `pause` is the wait after a store's error.
     pub(crate) fn of_calls(
         violated: Vec<String>,
         retry_after: Option<Duration>,
@@ -77,7 +77,7 @@ impl Refusal {
         Self::new(Cause::StoreFailed(error), Some(pause), Vec::new())
     }
 
-    /// Returns the refusal of a denied decision, for handlers that limit and answer like the layer.
+    /// Returns the refusal of a denied decision, for handlers that send the layer's responses.
     ///
     /// [`response`](Self::response) makes it a response, and the feature `axum` does so with problem details and the default
     /// [rate limit fields](crate::RateLimitHeaders). An [`Error`] becomes a refusal as well, so `?` returns both from a handler.

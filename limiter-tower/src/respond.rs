@@ -46,7 +46,7 @@ impl<B: From<Vec<u8>>> Respond<B> for Problem {
 }
 
 impl Refusal {
-    /// Returns the response that the layer sends: what `respond` makes of the refusal, `Retry-After` and the rate limit fields.
+    /// Returns the layer's response: `respond`'s response to the refusal, with `Retry-After` and the rate limit fields.
     pub fn response<B>(self, respond: &impl Respond<B>) -> Response<B> {
         let mut response = respond.respond(&self);
         add_retry_after(self.retry_after_secs(), response.headers_mut());

@@ -1,4 +1,4 @@
-//! Rules: a limiter, the key of a request, and its charge.
+//! Rules: a limiter, a request's key, and its charge.
 
 use std::fmt;
 use std::sync::Arc;
@@ -64,13 +64,13 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Returns a charge of `cost` units under the limiter's own policy.
+    /// Returns a charge of `cost` units with the limiter's own policy.
     #[must_use]
     pub const fn units(cost: u64) -> Self {
         Self { cost, policy: None }
     }
 
-    /// Returns the same charge under this policy.
+    /// Returns the same charge with this policy.
     #[must_use]
     pub fn under(mut self, policy: Arc<Policy>) -> Self {
         self.policy = Some(policy);
@@ -110,7 +110,7 @@ impl Rule {
         }
     }
 
-    /// Sets the cost and the policy of a request by a function. Default: one unit under the limiter's own policy.
+    /// Sets a request's cost and policy with a function. Default: one unit, with the limiter's own policy.
     ///
     /// A policy that must be looked up, for instance in a database, comes from an outer middleware as an extension of the request.
     ///
@@ -130,8 +130,8 @@ impl Rule {
 
     /// Settles the charge when the response's head is known, before it is sent. The header fields show the usage afterwards.
     ///
-    /// A handler can pass values, such as the tokens of a language model, in an extension of the response. If the store fails,
-    /// the charge stays. If the service returns an error instead of a response, the charge stays too.
+    /// A handler can pass values, such as LLM tokens, in an extension of the response. If the store fails, the charge stays. If
+    /// the service returns an error instead of a response, the charge stays, too.
     #[must_use]
     pub fn settle(mut self, settle: impl Fn(&ResponseHead<'_>) -> ActualCost + Send + Sync + 'static) -> Self {
         self.settle = Some(Box::new(settle));

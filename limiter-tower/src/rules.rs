@@ -1,4 +1,4 @@
-//! The rules of a layer and their application.
+//! A layer's rules and their application.
 
 use std::fmt;
 use std::future::pending;
@@ -82,12 +82,12 @@ impl Rules {
         }
     }
 
-    /// Whether the layer fails open after this error of a store.
+    /// Whether the layer fails open after this store error.
     fn tolerates(&self, error: &Error) -> bool {
         error.kind() != ErrorKind::CostExceedsLimit && matches!(self.failure, StoreFailure::Open)
     }
 
-    /// Finds the keys and charges of a request.
+    /// Finds a request's keys and charges.
     pub(crate) fn rulings(&self, head: &RequestHead<'_>) -> Rulings<'_> {
         Rulings::new(&self.list, head, self.is_refundable, self.timeout)
     }
@@ -179,13 +179,13 @@ impl Rules {
         self.list.iter().any(Rule::settles)
     }
 
-    /// Keeps all charges when the rulings are dropped, but those of rules that refund what was abandoned.
+    /// Keeps all charges when the rulings are dropped, except those of rules that refund abandoned requests.
     pub(crate) fn keep_unless_abandoned(&self, rulings: &mut Rulings<'_>) {
         rulings.together.refund_in(self.background.clone());
         rulings.parts_mut(&self.list).for_each(|(rule, part)| part.set_keep_charge(!rule.refund_abandoned));
     }
 
-    /// Returns what each call of a request actually cost; `None` if all charges stay, as they do without a response.
+    /// Returns the actual cost of each of a request's calls; `None` if all charges stay, as they do without a response.
     pub(crate) fn actual_costs(
         &self,
         rulings: &mut Rulings<'_>,
@@ -204,7 +204,7 @@ impl Rules {
         costs.iter().any(|cost| *cost != ActualCost::AsCharged).then_some(costs)
     }
 
-    /// Settles the charges of a request. Where the store fails, the charge stays.
+    /// Settles a request's charges. If the store fails, the charge stays.
     pub(crate) async fn settle(&self, mut rulings: Rulings<'static>, costs: Vec<ActualCost>) -> Rulings<'static> {
         let mut late = pin!(self.late());
         for (part, cost) in rulings.together.parts_mut().iter_mut().zip(costs) {
@@ -238,7 +238,7 @@ fn default_background() -> Option<Background> {
     None
 }
 
-/// How long a refund may take that nobody waits for. Under a store that never answers, they would pile up.
+/// How long a refund may take that nobody waits for. If a store never responds, they would pile up.
 #[cfg(feature = "tokio")]
 const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -1,4 +1,4 @@
-//! The outcomes of the rules of a layer for a request.
+//! The outcomes of a layer's rules for a request.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) enum Applied {
 }
 
 impl<'a> Rulings<'a> {
-    /// Finds the keys and charges of a request.
+    /// Finds a request's keys and charges.
     pub(crate) fn new(rules: &'a [Rule], head: &RequestHead<'_>, is_refundable: bool, timeout: Duration) -> Self {
         let together = AllOf::new().timeout(timeout);
         let together = if is_refundable { together.refundable() } else { together };
@@ -91,7 +91,7 @@ impl<'a> Rulings<'a> {
     }
 }
 
-/// Returns the call of a rule, or why there is none.
+/// Returns a rule's call, or why there is none.
 #[inline]
 fn call<'a>(rule: &'a Rule, head: &RequestHead<'_>) -> Result<Part<'a, SharedStore>, Applied> {
     if rule.exempt.as_ref().is_some_and(|exempt| exempt(head)) {

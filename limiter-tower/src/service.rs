@@ -24,7 +24,7 @@ pub struct LimitService<S, R = Problem> {
     config: Arc<Config<R>>,
 }
 
-/// What all services of a layer share.
+/// The state that a layer's services share.
 type Config<R> = LayerBuilder<R>;
 
 impl<R> Config<R> {
@@ -32,7 +32,7 @@ impl<R> Config<R> {
         self.fields.values(self.rules.policies(), self.rules.list(), rulings)
     }
 
-    /// Passes the request on, or answers it if it is refused.
+    /// Passes the request on, or responds to it if it is refused.
     fn serve<S, B, T>(
         self: &Arc<Self>,
         rulings: &mut Rulings<'_>,

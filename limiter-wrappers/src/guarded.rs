@@ -1,4 +1,4 @@
-//! A store behind its guards, and what decides while it is down.
+//! A store behind its guards, and the decisions while it is down.
 
 mod carried;
 mod denials;
@@ -31,43 +31,43 @@ use crate::stack::Stack;
 /// Callers that wait for less say nothing about the store.
 const HURRY: Duration = Duration::from_millis(100);
 
-/// A store behind a denial cache, a circuit breaker and a timeout, with a choice of what decides while it is down. [`Stack`] builds it.
+/// A store behind a denial cache, a circuit breaker and a timeout, with a choice for outages. [`Stack`] builds it.
 ///
 /// Clones share all state.
 ///
 /// # The denial cache
 /// A denial is kept until the next entry of its log expires, which is when its fields change. Until then the same request gets
-/// the same decision, minus the time that has passed. Only denials at the store's clock, under a policy that counts admitted
-/// requests, without an idempotency key, are kept, and no longer than [`Stack::denial_ttl`].
+/// the same decision, minus the time that has passed. Caches only denials by the store's clock, with a policy that counts
+/// admitted requests and without an idempotency key, for at most [`Stack::denial_ttl`].
 ///
 /// A change of the log through this store invalidates its denial: a settlement, refund, reset or record, or an acquire that a
 /// looser policy admits. Changes by other processes become visible when the denial is no longer kept. The cache assumes that the
 /// store's clock does not step and runs as fast as the local clock.
 ///
 /// # The circuit breaker
-/// - *Closed*: calls pass. After [a number](Stack::failure_threshold) of failures in a row it opens. A failure is an error of the kind
-///   [`Unavailable`](ErrorKind::Unavailable) or [`Timeout`](ErrorKind::Timeout). A timeout is none if the caller waits for
-///   [less than 100 ms](Op::timeout): one caller's hurry must not open the breaker for all.
+/// - *Closed*: calls pass. After [a number](Stack::failure_threshold) of failures in a row it opens. A failure is an error of
+///   the kind [`Unavailable`](ErrorKind::Unavailable) or [`Timeout`](ErrorKind::Timeout). It ignores the timeouts of callers
+///   that wait for [less than 100 ms](Op::timeout): one caller in a hurry must not open the breaker for all.
 /// - *Open*: calls fail immediately with [`Unavailable`](ErrorKind::Unavailable), for a [pause](Stack::cooldown).
 /// - *Half open*: after the pause one call passes as a probe, and the others still fail immediately. If the store responds, the
 ///   breaker closes. If not, it opens for another pause. A probe that is dropped says nothing, so another passes after a pause.
 ///
 /// # The timeout
-/// A call that takes longer fails with [`ErrorKind::Timeout`]. An operation carries the [timeout](Op::timeout) to the store, and a
-/// `RedisStore` appends nothing after it. Other calls may still take effect later. To count an operation once, repeat it with the
-/// same idempotency key. Calls need a tokio runtime, except those that the store answers without waiting.
+/// A call that takes longer fails with [`ErrorKind::Timeout`]. An operation carries the [timeout](Op::timeout) to the store,
+/// and a `RedisStore` appends nothing after it. Other calls may still take effect later. To count an operation once, repeat it
+/// with the same idempotency key. Calls need a tokio runtime, unless the store decides without waiting.
 ///
 /// # Outages
-/// An outage begins with the first call that fails. It is over when the store has answered everything for a second. Calls that fail in
-/// it are answered by what the stack was built with: [`or_error`](Stack::or_error), [`fail_open`](Stack::fail_open),
-/// [`fail_closed`](Stack::fail_closed) or [`fallback`](Stack::fallback). Other errors are returned. An operation that timed out may
-/// still count in the store later.
+/// An outage begins with the first call that fails. It is over when the store has responded to every call for a second. During
+/// an outage, failed calls get the result of the stack's choice: [`or_error`](Stack::or_error),
+/// [`fail_open`](Stack::fail_open), [`fail_closed`](Stack::fail_closed) or [`fallback`](Stack::fallback). Other errors are
+/// returned. An operation that timed out may still count in the store later.
 ///
-/// Each [node](LogPlace::node) of the store has a breaker and outages of its own, so a dead master of a Redis Cluster stops only the
-/// calls on its logs.
+/// Breakers and outages are tracked per [node](LogPlace::node), so a dead master of a Redis Cluster stops only the calls on its
+/// logs.
 ///
 /// # Cancel safety
-/// As the store's. A dropped reset has cleared the local log of a fallback and what it carries.
+/// As the store's. A dropped reset has cleared a fallback's local log and its carried charges.
 pub struct Guarded<S>(Arc<Inner<S>>);
 
 struct Inner<S> {
@@ -128,7 +128,7 @@ impl<S> Guarded<S> {
         self.0.denials.len()
     }
 
-    /// Returns how many calls the local store of a fallback has decided.
+    /// Returns the number of calls decided by a fallback's local store.
     #[must_use]
     pub fn fallback_decisions(&self) -> u64 {
         self.0.stand_in.local().map_or(0, Local::decisions)
@@ -163,7 +163,7 @@ impl<S: WindowStore> Guarded<S> {
         self.carried_logs()
     }
 
-    /// Returns the answer to an operation, or what replaces it if the store is down.
+    /// Returns the result of an operation, or its replacement if the store is down.
     fn or_stand_in<T>(
         &self,
         answer: Result<T, Error>,

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
 //! # Where to start
-//! - [`Stack`] for outages of a store, and for hot keys.
+//! - [`Stack`] handles outages of a store, and hot keys.
 //! - [`observe`] for metrics.
 
 #![forbid(unsafe_code)]

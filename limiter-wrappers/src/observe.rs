@@ -12,8 +12,8 @@
 //!
 //! No metric has a key, which is often an address or a secret. Their number has no bound.
 //!
-//! Around a whole stack, metrics show what callers see: no errors if the stack fails open, fails closed or falls back. Around the
-//! innermost store, they show how often the store is called, but not the calls that a timeout around it drops.
+//! Around a whole stack, metrics show the callers' results: no errors if the stack fails open, fails closed or falls back.
+//! Around the innermost store, they show how often the store is called, but not the calls that a timeout around it drops.
 
 mod metrics;
 mod store;

@@ -10,7 +10,7 @@ use crate::guarded::{Guarded, Local, StandIn};
 ///
 /// - The timeout is innermost, so that the breaker sees a hanging store as failing.
 /// - The denial cache is outside the breaker, so that known denials continue during an outage.
-/// - It is inside what replaces the store's answers, so that a made-up denial is never cached.
+/// - The cache is inside the outage choice, so that a made-up denial is never cached.
 #[derive(Clone, Debug)]
 #[must_use = "a stack does nothing until one of its last methods makes a store"]
 pub struct Stack<S> {
@@ -23,14 +23,14 @@ pub struct Stack<S> {
 }
 
 impl<S> Stack<S> {
-    /// Returns the stack around `store`, with the defaults of each option.
+    /// Returns a stack around `store`, with default options.
     pub const fn new(store: S) -> Self {
         let (timeout, cooldown) = (Duration::from_millis(300), Duration::from_secs(1));
         let (failure_threshold, cached_keys, denial_ttl) = (5, 100_000, Duration::from_secs(1));
         Self { store, timeout, failure_threshold, cooldown, cached_keys, denial_ttl }
     }
 
-    /// Sets how long a call to the store may take. Default: 300 ms. [`Duration::MAX`] means as long as it takes.
+    /// Sets the timeout of a call to the store. Default: 300 ms. [`Duration::MAX`] means no timeout.
     ///
     /// A `RedisStore` has timeouts, too. This one bounds all its attempts together.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
@@ -56,58 +56,60 @@ impl<S> Stack<S> {
         self
     }
 
-    /// Sets how long a denial is cached at most. Default: 1 s.
+    /// Sets the maximum age of a cached denial. Default: 1 s.
     ///
-    /// If another process unblocks a key, by a reset, a refund or a larger limit, this one may go on denying it for so long. With
-    /// [`Duration::MAX`] that is until the next entry of the log expires, which is days if a window is. A longer time saves calls
-    /// only for keys that are denied for longer: with the default, one that is hammered costs one call per second.
+    /// If another process unblocks a key, by a reset, a refund or a larger limit, this one may continue to deny it for that
+    /// time. With [`Duration::MAX`], it may do so until the next entry of the log expires, which takes days if the window does.
+    /// A longer time saves calls only for keys that are denied for longer: with the default, a hammered key costs one call per
+    /// second.
     pub const fn denial_ttl(mut self, max_age: Duration) -> Self {
         self.denial_ttl = max_age;
         self
     }
 
-    /// Returns the store that passes errors on, for a service that decides by itself.
+    /// Returns a store that returns errors, for a service that decides by itself.
     #[must_use]
     pub fn or_error(self) -> Guarded<S> {
         Guarded::new(self, StandIn::Nothing)
     }
 
-    /// Returns the store that admits requests during an outage: it decides as if the log were empty.
+    /// Returns a store that admits requests during an outage: it decides as if the log were empty.
     ///
-    /// A status then shows nothing used. A settlement or refund reports that the entry is gone, and so does a later one of an entry
-    /// that was made during the outage. A reset returns the error: an operator must know that unblocking a key failed.
+    /// A status then shows nothing used. A settlement or refund reports that the entry is gone, even after the outage if the
+    /// entry dates from it. A reset returns the error: an operator must know that unblocking a key failed.
     #[must_use]
     pub fn fail_open(self) -> Guarded<S> {
         Guarded::new(self, StandIn::Open)
     }
 
-    /// Returns the store that denies requests during an outage. The retry-after is the breaker's cooldown, or the longest window if
-    /// that is shorter.
+    /// Returns a store that denies requests during an outage. The retry-after is the breaker's cooldown, or the longest window
+    /// if that is shorter.
     ///
-    /// A status then shows the limit as used up. A record returns the error, because a denial would claim that it counts. So do a
-    /// settlement, a refund and a reset.
+    /// A status then shows the limit as exhausted. A record returns the error, because a denial would claim that it counts. So
+    /// do a settlement, a refund and a reset.
     #[must_use]
     pub fn fail_closed(self) -> Guarded<S> {
         let retry_after = self.cooldown.max(Duration::from_micros(1));
         Guarded::new(self, StandIn::Closed(retry_after))
     }
 
-    /// Returns the store that limits in `local` during an outage, and carries over afterwards what that store has charged.
+    /// Returns a store that limits in `local` during an outage, and carries the charges over afterwards.
     ///
-    /// Each call goes to the primary store first, and whatever it returns is returned. If it fails as unavailable or timed out, `local`
-    /// decides.
+    /// Each call goes to the primary store first. If that fails as unavailable or timed out, `local` decides. Any other result
+    /// is returned.
     ///
     /// # What is carried over
-    /// For each log, the cost of its local entries, by cells of a 32nd of its longest window. Once the primary store responds, a sweep
-    /// sends one record per cell, at most 64 logs at a time. No call waits for it. It runs on the tokio runtime of whoever calls, which
-    /// needs timers. If that runtime ends, the next call starts the sweep again. It belongs to no call, and ends with the last clone of
-    /// the store; call [`flush`](Guarded::flush) first.
+    /// For each log, the cost of its local entries, in cells that span a 32nd of its longest window. Once the primary store
+    /// responds, a sweep sends one record per cell, at most 64 logs at a time. No call waits for the sweep. It runs on the
+    /// caller's tokio runtime, which needs timers. If that runtime shuts down, the next call restarts the sweep. It stops with
+    /// the last clone of the store; call [`flush`](Guarded::flush) first.
     ///
     /// - A cell has the age of its newest entry, by the local store's clock, which must not step. A `MemoryStore`'s is monotonic.
     ///   It never lies in the primary store's future. Operations with a caller's time keep that time.
-    /// - A cell is repeated with the same id until the primary store confirms it or it no longer counts, so a lost answer counts once.
-    /// - The record keeps what any limit of the log's operations counts. Cells that no limit can tell apart are dropped, so attempts
-    ///   push out nothing.
+    /// - A cell is repeated with the same id until the primary store confirms it or it no longer counts. So it counts once,
+    ///   even if a reply is lost.
+    /// - The record keeps the entries that any limit of the log's operations counts. Cells that affect no limit are dropped, so
+    ///   attempts push out nothing.
     /// - At most 100,000 logs are carried, which take up to about 130 MB and the keys. [`dropped`](Guarded::dropped) counts the others.
     ///
     /// # What an outage costs

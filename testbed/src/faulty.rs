@@ -12,7 +12,7 @@ use limiter_core::store::{Facts, LogKey, LogPlace, Mode, Op, Otherwise, Settleme
 use limiter_core::{Decision, Error, ErrorKind, WindowStore};
 use tokio::time::sleep;
 
-/// What a [`Faulty`] store does with a call.
+/// The behaviour of a [`Faulty`] store on a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Does {
     /// Apply it and answer.
@@ -27,7 +27,7 @@ pub enum Does {
     ApplyAndHang,
     /// Apply it, and fail as timed out.
     LoseAnswer,
-    /// Apply it, and answer a second later.
+    /// Apply it, and respond a second later.
     AnswerLate,
     /// Wait until another rule is set or the rule says something else.
     Hold,
@@ -68,13 +68,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<S> Faulty<S> {
-    /// Returns a store that answers like `store`, but not immediately.
+    /// Returns a store that decides like `store`, but not immediately.
     pub fn new(store: S) -> Self {
         let (rule, immediate, calls, applied) = Default::default();
         Self(Arc::new(Inner { store, rule, immediate, calls, applied }))
     }
 
-    /// Sets what to do with each call, given a verb (`acquire`, `peek`, `record`, `settle` or `reset`) and a log.
+    /// Sets the behaviour on each call, by verb (`acquire`, `peek`, `record`, `settle` or `reset`) and log.
     pub fn rule(&self, rule: impl FnMut(&str, LogKey<'_>) -> Does + Send + 'static) {
         *lock(&self.0.rule) = Some(Box::new(rule));
     }

@@ -1,8 +1,8 @@
-//! Servers that fail on command, and what stores do meanwhile. For the tests of this workspace.
+//! Servers that fail on command, and the behaviour of stores during the failures. For the tests of this workspace.
 //!
-//! - [`Proxy`] stands between a store and any TCP server, and delays, holds, cuts or resets what passes.
+//! - [`Proxy`] stands between a store and any TCP server, and delays, holds, cuts or resets the traffic.
 //! - [`Scene`] is a server with faults that can be switched on and off: [`RedisScene`], [`ClusterScene`].
-//! - [`observe`] runs several stores through one fault and reports what their callers see, and every broken promise.
+//! - [`observe`] runs several stores through one fault and reports their callers' results, and every broken promise.
 //! - [`soak`] runs random faults for a given time.
 //! - [`Faulty`] is a store in process that fails by rule.
 //!

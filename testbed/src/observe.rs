@@ -27,7 +27,7 @@ const CONCURRENT: u64 = 4;
 /// The pause between two calls.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What the callers of one store saw of a fault.
+/// The results of one store's callers during a fault.
 #[derive(Clone, Debug)]
 pub struct Observed {
     /// The most frequent outcome during the fault.
@@ -41,7 +41,7 @@ pub struct Observed {
 /// - Each call ends within the store's bound and a second, and most within the bound: with a decision or a retryable error.
 /// - The server decides again within 4 s after the fault, without new stores.
 /// - Each idempotency key counts after all calls have been repeated: once, or at most twice with a local store.
-/// - Without one, what was admitted counts, and no call counts twice.
+/// - Without one, admitted calls count, and no call counts twice.
 /// - No window admits more than [`Subject::most`] says, or once more if the fault loses data.
 ///
 /// `direct` connects a store to [`Scene::direct_url`], with timeouts that a busy machine does not reach. Each fault uses its own
@@ -81,7 +81,7 @@ pub(crate) async fn recovered(subject: &Subject, name: &str, direct: &SharedStor
     .await
 }
 
-/// Repeats what fails for as long as a recovery may take. Returns the last failure.
+/// Repeats failed calls for as long as a recovery may take. Returns the last failure.
 async fn eventually<E>(mut attempt: impl AsyncFnMut() -> Result<(), E>) -> Result<(), E> {
     let until = Instant::now() + RECOVERY;
     loop {
@@ -158,7 +158,7 @@ impl<'a> Run<'a> {
         Observed { during, violations: self.violations }
     }
 
-    /// Checks after the fault what has been counted. Returns a violation that leaves nothing to check.
+    /// Checks the counts after the fault. Returns a violation that leaves nothing to check.
     async fn check_logs(&mut self, direct: &SharedStore, loses_data: bool) -> Result<(), String> {
         let server = Limiter::new(&*self.name, PLENTY, direct.clone());
         let (subject, calls) = (self.subject, self.calls);

@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// What the network between a store and its server does. The client is the store's end.
+/// The behaviour of the network between a store and its server. The client is the store's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
     /// Forwards everything immediately.
@@ -23,13 +23,13 @@ pub enum Network {
     Bandwidth(u32),
     /// Refuses new connections and resets the open ones, as the host of a dead server does.
     Refuse,
-    /// Accepts connections and resets them, also the open ones.
+    /// Accepts connections and resets them, including the open ones.
     Reset,
-    /// Accepts connections and answers nothing, also on the open ones. What was sent arrives once this ends.
+    /// Accepts connections but sends nothing, even on the open ones. Data in transit arrives once this ends.
     HalfOpen,
-    /// Holds back what the client sends until this ends. Replies pass.
+    /// Holds back the client's data until this ends. Replies pass.
     HoldRequests,
-    /// Holds back what the server sends until this ends. Requests pass.
+    /// Holds back the server's data until this ends. Requests pass.
     HoldReplies,
     /// Resets each connection after this many bytes towards the server, counted from now on.
     CutRequest(usize),

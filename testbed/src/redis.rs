@@ -10,7 +10,7 @@ use limiter_testkit::server::{Server, until};
 
 /// Keeps every confirmed write across `SIGKILL`, and starts replicas immediately.
 const ARGS: [&str; 6] = ["--appendonly", "yes", "--appendfsync", "no", "--repl-diskless-sync-delay", "0"];
-/// Sleeps at every 16th command of the append-only file. The server answers after each 1,024 of them.
+/// Sleeps at every 16th command of the append-only file. The server replies after each 1,024 of them.
 const LOAD_DELAY: [&str; 2] = ["--key-load-delay", "-16"];
 /// A script whose commands take some 4 s to load with the delay.
 const FILL: &str = "for _ = 1, 1000000 do redis.call('INCR', 'i') end return redis.status_reply('OK')";
@@ -32,9 +32,9 @@ pub enum RedisFault {
     Loading,
     /// Busy with a script that does not end.
     Busy,
-    /// Out of memory, under the default policy `noeviction`.
+    /// Out of memory, with the default policy `noeviction`.
     OutOfMemory,
-    /// A replica of a master that is gone.
+    /// A replica of a dead master.
     ReadOnly,
     /// A master that needs a replica to accept writes, and has none.
     NoReplicas,

@@ -30,7 +30,7 @@ pub trait Scene: Debug {
     /// If the server cannot be controlled.
     fn end(&mut self, fault: Self::Fault) -> io::Result<()>;
 
-    /// Returns whether the fault may lose what the server has confirmed. Default: `false`.
+    /// Returns whether the fault may lose confirmed writes. Default: `false`.
     fn loses_data(_fault: Self::Fault) -> bool {
         false
     }

@@ -43,9 +43,9 @@ impl<F> Soak<F> {
     }
 }
 
-/// Runs random faults of random lengths, while tasks acquire, peek and drop calls under a limit of 20 per second. Checks that
-/// every call ends within its store's bound, that no window admits more than [`Subject::most`] allows, and that the server decides
-/// for each store again in the end. Returns the broken promises, which are none for correct stores.
+/// Runs random faults of random lengths, while tasks acquire, peek and drop calls with a limit of 20 per second. Checks that
+/// every call ends within its store's bound, that no window admits more than [`Subject::most`] allows, and that the server
+/// decides for each store again in the end. Returns the broken promises, which are none for correct stores.
 ///
 /// Unlike in [`observe`](crate::observe), a window may meet several faults. Call it in a multi-threaded tokio runtime.
 ///
@@ -94,8 +94,8 @@ pub async fn soak<X: Scene>(
 /// What a task has seen.
 #[derive(Default)]
 struct Work {
-    /// The admitted units: the key, and their time in microseconds and cost. What a dropped call would have admitted is not seen,
-    /// which is in the store's favour.
+    /// The admitted units: the key, and their time in microseconds and cost. The admission of a dropped call is not seen, which
+    /// is in the store's favour.
     admitted: Vec<(u8, (u64, u64))>,
     violations: Vec<String>,
 }

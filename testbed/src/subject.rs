@@ -1,4 +1,4 @@
-//! A store under test, and what its callers see.
+//! A store under test, and its callers' results.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ const SLOW: Duration = Duration::from_millis(35);
 /// How late a busy machine may notice the end of a timeout.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// A store under test, with what it promises.
+/// A store under test, with its promises.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// Its name, in tables and messages. No two subjects of a test share it.

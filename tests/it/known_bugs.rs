@@ -1,7 +1,7 @@
 //! Bugs of other limiters, taken from their sources and bug reports. None occurs here, in memory or in Redis.
 //!
-//! `known_bugs.txt` has those that a trace shows. The conformance suite finds the others: windows that hold more than the limit, calls
-//! that count twice, resets of other keys, and tasks that all pass a check before one of them counts.
+//! `known_bugs.txt` lists those that a trace shows. The conformance suite finds the others: windows that hold more than the
+//! limit, calls that count twice, resets of other keys, and tasks that all pass a check before one of them counts.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use limiter_testkit::golden::{RowAnswer, parse};
 
 const SECOND: u64 = 1_000_000;
 
-/// Returns the stores under test, and what they need.
+/// Returns the stores under test, and their dependencies.
 async fn stores() -> Vec<(SharedStore, Box<dyn std::any::Any>)> {
     let mut stores: Vec<(SharedStore, Box<dyn std::any::Any>)> = Vec::new();
     #[cfg(feature = "memory")]

@@ -1,4 +1,4 @@
-//! Measures how much each library admits in its worst window under the same load.
+//! Measures each library's admissions in its worst window, with the same load.
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -41,7 +41,7 @@ pub(crate) trait Limits: Send + Sync {
         0
     }
 
-    /// Makes `count` requests, starting with number `from`. Returns the duration and the number of unexpected answers. A
+    /// Makes `count` requests, starting with number `from`. Returns the duration and the number of unexpected results. A
     /// provided method, so that each library has its own loop with its calls inlined.
     fn time(&self, requests: &Requests, from: usize, count: usize) -> (Duration, usize) {
         let (order, denied) = (&requests.order[..], requests.workload.denied);

@@ -101,7 +101,7 @@ impl WindowStore for Remote {
     }
 }
 
-/// Under a caller's clock, which goes on a microsecond with every acquire. With as many units in as many microseconds, one
+/// With a caller's clock, which advances a microsecond with every acquire. With as many units in as many microseconds, one
 /// entry expires as one comes.
 pub(super) struct Sliding {
     limiter: Limiter<MemoryStore>,

@@ -1,4 +1,4 @@
-//! Those who decide in Redis: the limiter, and the algorithm of `redis_rate`.
+//! The contestants in Redis: the limiter, and the algorithm of `redis_rate`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What one log costs besides decisions: settlements, and the longest append.
+//! A log's other costs: settlements, and the longest append.
 
 use std::future::IntoFuture;
 use std::time::{Duration, SystemTime};

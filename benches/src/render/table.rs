@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::declared::Goal;
 use crate::record::{Group, Record};
 
-/// Returns what a table shows of a record, in the row of an item.
+/// Returns a record's cell in an item's row.
 type Cell<'a> = dyn Fn(&Record, &str) -> Option<String> + 'a;
 
 pub(super) struct Column<'a> {

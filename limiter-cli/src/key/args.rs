@@ -89,7 +89,7 @@ pub(super) struct ListArgs {
     pub(super) shown: Shown,
 }
 
-/// What is shown of a log.
+/// The output on a log.
 #[derive(Args, Debug)]
 pub(super) struct Shown {
     /// Apply this limit: at most MAX units within any WINDOW. Repeat it for a policy of several limits
@@ -107,13 +107,13 @@ impl Shown {
     }
 }
 
-/// Parses the printed form of a limiter's name.
+/// Parses a limiter's name in its printed form.
 fn name(text: &str) -> Result<Name, String> {
     let name = String::from_utf8(unescape(text.as_bytes())?);
     name.map(Name::from).map_err(|_| "the name of a limiter is UTF-8".to_owned())
 }
 
-/// Parses the printed form of a key.
+/// Parses a key in its printed form.
 pub(super) fn key(text: &OsString) -> anyhow::Result<Vec<u8>> {
     let key = unescape(text.as_encoded_bytes()).map_err(UsageError);
     key.with_context(|| format!("key \"{}\"", text.to_string_lossy().escape_debug()))

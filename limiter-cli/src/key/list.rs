@@ -70,7 +70,7 @@ pub(super) async fn list(store: RedisStore, policy: Option<Policy>, args: &ListA
     Ok(())
 }
 
-/// Returns the line of a key; `None` if the key is gone by now, or filtered out.
+/// Returns a key's line; `None` if the key no longer exists, or is filtered out.
 async fn line(
     store: &Arc<RedisStore>,
     policy: Option<&Policy>,

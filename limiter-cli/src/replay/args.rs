@@ -42,7 +42,7 @@ pub struct Replay {
     pub(super) skip_invalid: bool,
 }
 
-/// Parses the printed form of a key.
+/// Parses a key in its printed form.
 fn key(text: &str) -> Result<Box<[u8]>, String> {
     unescape(text.as_bytes()).map(Into::into)
 }

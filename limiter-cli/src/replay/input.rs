@@ -55,7 +55,7 @@ impl Input {
         }
     }
 
-    /// Returns to the beginning of a trace that was opened for reading twice.
+    /// Rewinds a trace that was opened for reading twice.
     pub(super) fn rewind(&mut self) -> io::Result<()> {
         match &mut self.content {
             Content::File(file) => file.rewind(),

@@ -1,5 +1,5 @@
-//! A plot of a replay: one key's usage against the limit, the denials of all keys over time, and the keys that were
-//! denied most or came closest.
+//! The plot of a replay: one key's usage against the limit, all keys' denials over time, and the keys that were denied most or
+//! came closest.
 
 mod collector;
 mod usage;

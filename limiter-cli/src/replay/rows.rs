@@ -1,4 +1,4 @@
-//! The rows of a trace, and their results.
+//! A trace's rows, and their results.
 
 use std::io::Read;
 

@@ -1,4 +1,4 @@
-//! Rows of a trace, and the errors that may take their place.
+//! A trace's rows, and the errors that may take their place.
 
 use std::fmt;
 use std::io;
@@ -48,7 +48,7 @@ pub struct Row<'a> {
 pub struct Malformed {
     /// The line in which the row starts, counted from 1.
     pub line: u64,
-    /// What was expected and what was found.
+    /// The expected and the actual value.
     pub message: String,
     /// Whether the following rows can still be read.
     pub skippable: bool,

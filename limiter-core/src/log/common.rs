@@ -1,4 +1,4 @@
-//! The most common operations under a resolution, in a few steps.
+//! The most common operations with a resolution, in a few steps.
 
 use super::merge::is_same_cell;
 use super::{Log, MERGED, StoredEntry};
@@ -10,7 +10,7 @@ use crate::op::Op;
 use crate::time::Timestamp;
 
 impl Log {
-    /// Applies an operation under one limit that drops nothing, and merges no entry but its own, with the newest one. Returns
+    /// Applies an operation with one limit that drops nothing and merges only its own entry, with the newest one. Returns
     /// `None`, and changes nothing, if the operation may be another: [`apply`](Self::apply) handles all.
     #[inline]
     pub(crate) fn apply_common(&mut self, op: &Op<'_>, now: Timestamp) -> Option<SizedFacts<1>> {

@@ -1,4 +1,4 @@
-//! The saved form of a log, for serde.
+//! A log's saved form, for serde.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind};
 use crate::op::EntryId;
 use crate::time::Timestamp;
 
-/// No log costs as much: without its oldest entry, it costs less than [`MAX_COST`]. Sums of more could overflow.
+/// No valid log costs that much: without its oldest entry, it costs less than [`MAX_COST`]. Sums of more could overflow.
 const MOST_COST: u64 = 2 * MAX_COST;
 
 /// No log gets as far, and whatever is read can append more numbers than time suffices for.

@@ -55,28 +55,29 @@ use crate::store::WindowStore;
 /// ```
 ///
 /// # Charges of a dropped value
-/// Charges are kept as soon as no call can deny any more. Until then, dropping the value refunds them, including that of a call
-/// that the store is still answering. A [refundable](Self::refundable) value refunds them until [`confirm`](Self::confirm).
+/// Charges are kept as soon as no call can deny any more. Until then, dropping the value refunds them, including that of a
+/// pending call. A [refundable](Self::refundable) value refunds them until [`confirm`](Self::confirm).
 ///
-/// A charge is refunded in place if its store answers and refunds without waiting. Other refunds need a runtime: they run in the
-/// [background](Self::refund_in). They are lost if the process ends or the store fails; the charge then stays until it expires.
-/// A charge without a [receipt](crate::Decision::receipt) is not refunded: it exceeds the limiter's default policy, or is a record
-/// above a maximum.
+/// A charge is refunded in place if its store decides and refunds without waiting. Other refunds need a runtime: they run in
+/// the [background](Self::refund_in). They are lost if the process exits or the store fails; the charge then stays until it
+/// expires. A charge without a [receipt](crate::Decision::receipt) is not refunded: it exceeds the limiter's default policy, or
+/// is a record above a maximum.
 ///
-/// With a [resolution](crate::Limit::resolution), a charge that nothing refunds merges with others immediately instead of after ten
-/// minutes. So the charges of a single round trip there stay if the value is dropped while the store is answering, unless the value
-/// is refundable.
+/// With a [resolution](crate::Limit::resolution), a charge that nothing refunds merges with others immediately instead of after
+/// ten minutes. So the charges of a single round trip there stay if the value is dropped during the call, unless the value is
+/// refundable.
 ///
 /// # Concurrent calls
-/// Calls that are made as one are atomic. Between other calls, another caller may see a charge that is about to be refunded and be
-/// denied by it. So a limiter then admits at most its maximum. Add limiters that many callers share last: a caller that its own
-/// limiter denies then never charges them. Calls with different given times, and a second call on the same log, are made apart.
+/// Calls that are made as one are atomic. Between other calls, another caller may see a charge that is about to be refunded and
+/// be denied by it. So a limiter then admits at most its maximum. Add limiters that many callers share last. A caller that its
+/// own limiter denies then never charges the shared ones. Calls with different given times, and a second call on the same log,
+/// are made apart.
 #[must_use = "nothing happens until `decide` is called"]
 pub struct AllOf<'a, S: WindowStore + Clone = SharedStore> {
     parts: SmallVec<[Part<'a, S>; 2]>,
-    /// The calls that a store is answering.
+    /// The calls that are pending at a store.
     calling: Option<Calling<S>>,
-    /// Those that were answered too late, or not yet.
+    /// Those whose response was too late, or is missing.
     late: Vec<Calling<S>>,
     background: Option<Background>,
     is_refundable: bool,
@@ -111,8 +112,8 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
 
     /// Sets how long the stores may take together. Default: as long as each takes.
     ///
-    /// Each call hands [its share](crate::store::Op::timeout) down to its store, so that a stack with a fallback answers in time,
-    /// however many stores hang. A store that ignores it may take longer.
+    /// Each call hands [its share](crate::store::Op::timeout) down to its store, so that a stack with a fallback decides in
+    /// time, however many stores hang. A store that ignores it may take longer.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
@@ -129,14 +130,14 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
         self.parts.push(part.into());
     }
 
-    /// Sets what runs the refunds that nobody waits for. Default: tokio with the feature `tokio` and in a tokio runtime, otherwise
-    /// nothing.
+    /// Sets the background that runs refunds without a waiting caller. Default: tokio with the feature `tokio` and in a tokio
+    /// runtime, otherwise nothing.
     pub fn refund_in(&mut self, background: impl Into<Option<Background>>) -> &mut Self {
         self.background = background.into();
         self
     }
 
-    /// Returns the same calls without what they borrow, so that they can move into a task.
+    /// Returns the same calls without their borrows, so that they can move into a task.
     pub fn into_owned(mut self) -> AllOf<'static, S> {
         let parts = mem::take(&mut self.parts).into_iter().map(Part::into_owned).collect();
         let (calling, late, background) = (self.calling.take(), mem::take(&mut self.late), self.background.take());
@@ -151,7 +152,7 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
     /// The first error of a store.
     ///
     /// # Cancel safety
-    /// Dropping the future and calling this again goes on where it stopped.
+    /// After the future is dropped, calling this again continues where it stopped.
     pub async fn decide(&mut self) -> Result<bool, Error> {
         let admitted = self.decide_with(|_| false, pending()).await;
         self.take_error().map_or(Ok(admitted), Err)
@@ -159,11 +160,11 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
 
     /// Like [`decide`](Self::decide), but leaves errors in [`parts`](Self::parts), and bounds the time.
     ///
-    /// A call whose error `tolerate` accepts is left out: it does not deny. When `late` completes, calls without an answer fail
-    /// with its error, and refunds stop. Call [`refund`](Self::refund) to make those that are left, or drop the value.
+    /// A call whose error `tolerate` accepts is left out: it does not deny. When `late` completes, pending calls fail with its
+    /// error, and refunds stop. Call [`refund`](Self::refund) to make those that are left, or drop the value.
     ///
     /// # Cancel safety
-    /// Dropping the future and calling this again goes on where it stopped.
+    /// After the future is dropped, calling this again continues where it stopped.
     pub async fn decide_with(&mut self, tolerate: impl Fn(&Error) -> bool, late: impl Future<Output = Error>) -> bool {
         let mut late = pin!(maybe_done(late));
         loop {
@@ -184,8 +185,8 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
         !denied
     }
 
-    /// Returns the places of the next calls, which go together. A group that is not all that is left waits with its records and
-    /// advisory calls.
+    /// Returns the places of the next calls, which go together. A group that is not the last delays its records and advisory
+    /// calls.
     fn next_calls(&self) -> Option<SmallVec<[usize; 4]>> {
         let mut left: SmallVec<[usize; 4]> =
             (0..self.parts.len()).filter(|place| !self.parts[*place].life.is_made()).collect();
@@ -237,8 +238,8 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
         self.calling = Some(Calling::new(places, parts, self.share(others)));
     }
 
-    /// Returns how long the next store may take: half of what is left, or all of it if no call follows. So any number of stores that
-    /// never answer takes nine tenths of the time, and the rest is for what decides in their place.
+    /// Returns how long the next store may take: half of what is left, or all of it if no call follows. So any number of stores
+    /// that never respond take nine tenths of the time, and the rest is left for the fallback's decision.
     fn share(&mut self, others: usize) -> Option<Duration> {
         let (timeout, now) = (self.timeout?, instant());
         let began = *self.began.get_or_insert(now);
@@ -246,7 +247,7 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
         Some(if others > 0 { left / 2 } else { left })
     }
 
-    /// Notes what came of calls, or that it was too late.
+    /// Notes the results of calls, or that they were too late.
     fn end(&mut self, calling: Calling<S>, decided: Result<Decided<S>, Error>, tolerate: &impl Fn(&Error) -> bool) {
         match decided {
             Ok(Ok(None)) => self.one_by_one = true,
@@ -278,7 +279,7 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
         self.parts[*last].fail(error, tolerate);
     }
 
-    /// Refunds what was charged, except [kept](Part::keep_charge) charges. Where the store fails, the charge stays.
+    /// Refunds all charges except [kept](Part::keep_charge) ones. If the store fails, the charge stays.
     ///
     /// # Cancel safety
     /// Dropping the value refunds the rest.

@@ -21,7 +21,7 @@ pub struct Call<'a, S, B> {
     pub(super) id: Option<EntryId>,
     pub(super) keep: bool,
     pub(super) is_status: bool,
-    /// How long to wait at most until an acquire fits.
+    /// The longest wait until an acquire fits.
     pub(super) within: Duration,
     /// How long the store may take.
     pub(super) timeout: Option<Duration>,

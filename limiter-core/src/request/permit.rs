@@ -26,7 +26,7 @@ pub struct PermitDecision<'a, S>(Result<Permit<'a, S>, Denied>);
 /// With a [resolution](crate::Limit::resolution), a permit can be settled for ten minutes. If the acquire had a
 /// [caller-supplied time](crate::Request::at), settlements happen at that time, or at a later one set with [`Settle::at`].
 ///
-/// An acquire with a policy of its own may be admitted although it exceeds the limiter's default policy. Its permit then has no
+/// An acquire with its own policy may be admitted although it exceeds the limiter's default policy. Its permit then has no
 /// [receipt](Self::receipt): the charge stays, and settlements and refunds report that nothing was
 /// [applied](crate::Settled::applied).
 ///
@@ -139,10 +139,10 @@ impl<'a, S> Permit<'a, S> {
 
     /// Replaces the cost of the acquire with the actual cost, or records that cost if the acquire has expired by now.
     ///
-    /// Use it where work may take longer than the window: a settlement of an expired acquire has no effect, so the work would count
-    /// for nothing. [`Settled::recorded`](crate::Settled::recorded) tells which happened. An acquire that was refunded or
-    /// reset within the window stays so, and one that still counts when its receipt has ended keeps its cost. Takes a second
-    /// round trip if it records.
+    /// Use it if work may take longer than the window: settling an expired acquire has no effect, so the work would not count.
+    /// [`Settled::recorded`](crate::Settled::recorded) tells which happened. An acquire that was refunded or reset within the
+    /// window stays removed. One that still counts after its receipt has expired keeps its cost. Takes a second round trip if
+    /// it records.
     pub fn settle_or_record(&self, cost: u64) -> Settle<'_, S, &[u8]> {
         Settle { or_record: true, ..self.settle(cost) }
     }
@@ -163,9 +163,9 @@ impl<'a, S> Permit<'a, S> {
 
     /// Returns a guard that calls `settle` when it is dropped, unless it is [confirmed](PermitGuard::confirm).
     ///
-    /// On a synchronous store, `|permit| drop(permit.refund().now())` refunds an acquire whose work returned early or panicked. For
-    /// other stores, `drop` cannot await, so the permit moves into a task. This charges a streamed response what was streamed, even
-    /// if the client hangs up:
+    /// On a synchronous store, `|permit| drop(permit.refund().now())` refunds an acquire whose work returned early or panicked.
+    /// For other stores, `drop` cannot await, so the permit moves into a task. This charges a streamed response for the units
+    /// that it sent, even if the client disconnects:
     ///
     /// ```
     /// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

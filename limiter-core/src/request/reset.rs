@@ -8,7 +8,7 @@ use crate::key::Key;
 use crate::limiter::Limiter;
 use crate::store::{SyncStore, WindowStore};
 
-/// A reset, which removes the log of a key.
+/// A reset, which removes a key's log.
 ///
 /// `.await` it, or call [`now`](Self::now) on a synchronous store. Its output is whether there was a log.
 ///
@@ -24,7 +24,7 @@ pub struct Reset<'a, S, B> {
 }
 
 impl<S> Limiter<S> {
-    /// Removes the whole log of a key. The output is `false` if there was none.
+    /// Removes a key's whole log. The output is `false` if there was none.
     #[inline]
     pub fn reset<K: Key>(&self, key: K) -> Reset<'_, S, K::Bytes> {
         Reset { limiter: self, key: key.to_key() }

@@ -82,10 +82,10 @@ impl<'a, S, B, V: Verb> Request<'a, S, B, V> {
         Self { call, running: None, verb: PhantomData }
     }
 
-    /// Sets the policy for this call, for example that of a gold customer. Default: the limiter's policy.
+    /// Sets the policy for this call, for example a gold customer's. Default: the limiter's policy.
     ///
-    /// The call uses the same log. Its entry also counts under the limiter's default policy, and it never erases an entry
-    /// that the default policy still counts.
+    /// The call uses the same log. Its entry also counts in the limiter's default policy, and it never erases an entry that the
+    /// default policy still counts.
     #[inline(always)]
     pub fn policy(mut self, policy: &'a Policy) -> Self {
         self.call.policy = Some(policy);
@@ -115,9 +115,9 @@ impl<S, B, V: Costs> Request<'_, S, B, V> {
 
     /// Sets an idempotency key of 128 bits, such as a UUID. Repeating the call with the same key counts once. Default: none.
     ///
-    /// While the log holds the entry, and for at most ten minutes under a limit with a
-    /// [resolution](crate::Limit::resolution), a repetition appends nothing. It returns the original verdict with the current usage.
-    /// A denied acquire that appended nothing leaves no id behind, so repeating it is a new attempt. A peek ignores the key.
+    /// While the log holds the entry, and with a [resolution](crate::Limit::resolution) for at most ten minutes, a repetition
+    /// appends nothing. It returns the original verdict with the current usage. A denied acquire that appended nothing leaves
+    /// no id behind, so repeating it is a new attempt. A peek ignores the key.
     #[inline(always)]
     pub fn idempotency_key(mut self, key: impl Into<EntryId>) -> Self {
         self.call.id = Some(key.into());

@@ -42,8 +42,8 @@ impl<S> Limiter<S> {
     /// Any cost is accepted: if usage then exceeds a limit, acquires are denied until enough has expired. A cost of 0
     /// removes the entry. A cost above [`MAX_COST`](crate::MAX_COST) counts as [`MAX_COST`](crate::MAX_COST).
     ///
-    /// A cost that exceeds a limit may displace older entries. If it is lowered afterwards, a window may admit more than its maximum
-    /// by what was displaced.
+    /// A cost that exceeds a limit may displace older entries. If it is lowered afterwards, a window may admit more than its
+    /// maximum, by the displaced cost.
     #[inline]
     pub fn settle<K: Key>(&self, key: K, receipt: Receipt, cost: u64) -> Settle<'_, S, K::Bytes> {
         Settle::new(Call::new(self, key.to_key(), Mode::Record), receipt, cost)

@@ -58,7 +58,7 @@ impl<'a, S> Target<'a, S> {
         Settle::new(self.call(Mode::Record), receipt, cost)
     }
 
-    /// Returns the same without what it borrows.
+    /// Returns the same without its borrows.
     pub(super) fn to_owned(&self) -> Target<'static, S>
     where
         S: Clone,

@@ -6,9 +6,9 @@ use limiter_core::internal::{self, SizedFacts};
 use limiter_core::store::{Facts, Op, decide};
 use limiter_core::{Decision, Error, Limit};
 
-/// An answer, written where the caller wants it. Moving a decision would cost more than making it.
+/// A result, written where the caller wants it. Moving a decision would cost more than making it.
 pub(crate) trait Answer {
-    /// Returns the answer for facts under `LIMITS` limits.
+    /// Returns the result for facts on `LIMITS` limits.
     fn from_fast<const LIMITS: usize>(op: &Op<'_>, limits: &[Limit; LIMITS], facts: SizedFacts<LIMITS>) -> Self;
 
     /// Returns the answer for any facts. The operation comes by value: letting a pointer to it escape would force it out of

@@ -1,4 +1,4 @@
-//! The first step of both evaluations: which entries count under each limit, and whether the operation fits.
+//! The first step of both evaluations: which entries each limit counts, and whether the operation fits.
 
 use std::hint::select_unpredictable;
 
@@ -8,12 +8,12 @@ use limiter_core::{Limit, Timestamp};
 use crate::log::encoding::Encoding;
 use crate::log::view::View;
 
-/// The state of a log before the operation, under at most `LIMITS` limits.
+/// The log's state before the operation, with at most `LIMITS` limits.
 pub(super) struct Counted<'a, const LIMITS: usize> {
     pub(super) limits: &'a [Limit],
     pub(super) admitted: bool,
     pub(super) now: Timestamp,
-    /// The first entry that counts under each limit.
+    /// The first entry that each limit counts.
     pub(super) starts: [usize; LIMITS],
     /// The cost of the entries that count, and the time of the oldest.
     pub(super) usage: [Usage; LIMITS],
@@ -38,7 +38,7 @@ impl<'a, const LIMITS: usize> Counted<'a, LIMITS> {
         Self { limits, admitted, now, starts, usage }
     }
 
-    /// Returns how many entries count under no limit.
+    /// Returns how many entries no limit counts.
     #[inline(always)]
     pub(super) fn expired(&self) -> usize {
         self.starts[..self.limits.len()].iter().fold(usize::MAX, |first, start| first.min(*start))

@@ -1,5 +1,5 @@
-//! The fast version: the common operations, with the number of limits as a constant. See [`general`](super::general) for what
-//! each step means.
+//! The fast version: the common operations, with the number of limits as a constant. [`general`](super::general) explains each
+//! step.
 
 use limiter_core::internal::{self, SizedFacts};
 use limiter_core::store::{Entry, Op, Outcome};
@@ -66,7 +66,7 @@ impl<'a, const LIMITS: usize> Fast<'a, LIMITS> {
     }
 }
 
-/// Returns the answer from the surrounding function if the operation is a common one. A macro, because each form and each
+/// Returns the result from the surrounding function if the operation is a common one. A macro, because each form and each
 /// verdict must return separately: facts that meet in one place would be written to memory.
 macro_rules! try_fast {
     ($limits:expr, $entries:expr, $op:expr, $now:expr, $unlock:expr) => {{

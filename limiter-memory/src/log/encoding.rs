@@ -1,4 +1,4 @@
-//! The encodings of an entry in a compact log, 4 to 16 bytes.
+//! An entry's encodings in a compact log, 4 to 16 bytes.
 
 use std::marker::PhantomData;
 
@@ -33,7 +33,7 @@ pub(crate) trait Encoding {
         write(&mut entry.as_mut()[Self::TIME..], total);
     }
 
-    /// Returns how much older the entry is than the newest, whose time is given.
+    /// Returns how much older the entry is than the newest, whose time is an argument.
     #[inline(always)]
     fn age(entry: &Self::Entry, newest: u64) -> u64 {
         newest.wrapping_sub(read(&entry.as_ref()[..Self::TIME])) & Self::RANGE

@@ -1,4 +1,4 @@
-//! What a slot holds of a ring, and the formats of its block.
+//! A ring's part of a slot, and the formats of its block.
 
 use limiter_core::store::Op;
 use limiter_core::{MAX_LIMITS, Timestamp, internal};
@@ -19,7 +19,7 @@ pub(crate) type WideCosts<const HINTS: usize = 0> = Words<4, 2, HINTS, RingHeade
 /// A log of one limit needs none, because its window begins at the first entry.
 pub(crate) const HINTS: usize = MAX_LIMITS;
 
-/// What a ring's block holds, in three bits of the ring's header.
+/// The format of a ring's block, in three bits of the ring's header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Format {
     /// Whole times and totals, not only their low halves.
@@ -82,7 +82,7 @@ const FORMAT_SHIFT: u32 = 53;
 const LIFETIME_SHIFT: u32 = FORMAT_SHIFT + Format::BITS;
 const _: () = assert!(Timestamp::MAX.as_micros() < 1 << FORMAT_SHIFT && LIFETIME_SHIFT + Lifetime::BITS <= u64::BITS);
 
-/// What a slot holds of a ring, besides the pointer to its block.
+/// A ring's part of a slot, besides the pointer to its block.
 pub(crate) struct RingHeader {
     /// The newest entry's time, then the [`Format`], then the [`Lifetime`].
     newest: u64,
@@ -161,7 +161,7 @@ impl Header for RingHeader {
 }
 
 /// The number and time of the oldest entry that counted. While it counts, an operation does not read the front of the block,
-/// which saves a cache miss. Kept in buckets, for narrow entries without costs under one limit.
+/// which saves a cache miss. Kept in buckets, for narrow entries without costs and with one limit.
 #[derive(Clone, Copy)]
 pub(crate) struct Oldest {
     pub(super) number: u32,

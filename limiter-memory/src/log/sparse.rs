@@ -1,4 +1,5 @@
-//! The sparse log, for what no ring can hold: idempotency keys, entries that merge, and gaps that refunds leave in the numbers.
+//! The sparse log, for logs that no ring can hold: with idempotency keys, entries that merge, or gaps that refunds leave in the
+//! numbers.
 
 use limiter_core::internal::SizedFacts;
 use limiter_core::store::{self, Facts, Op, Outcome, Settlement, SettlementFacts};
@@ -34,7 +35,7 @@ impl Sparse {
         facts
     }
 
-    /// Applies an operation in a few steps if it is one of the most common under a limit with a resolution.
+    /// Applies an operation in a few steps if it is one of the most common with a resolution.
     #[inline]
     pub(crate) fn apply_common(&mut self, op: &Op<'_>, now: Timestamp) -> Option<SizedFacts<1>> {
         let facts = internal::apply_common(&mut self.log, op, now)?;

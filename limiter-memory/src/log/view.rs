@@ -101,8 +101,8 @@ impl<'a, E: Encoding> View<'a, E> {
         (i < self.len()).then_some(i)
     }
 
-    /// Returns the index and the time of the first entry that counts in the window of limit `limit` at `now`. The index is
-    /// the length and the time unspecified if none counts.
+    /// Returns the index and the time of the first entry that counts in the window of limit `limit` at `now`. If none counts,
+    /// the index is the length, and the time is unspecified.
     #[inline(always)]
     pub(crate) fn window_start(&self, limit: usize, window: Window, now: Timestamp) -> (usize, Timestamp) {
         let (len, first, newest) = (self.len(), self.number(0), self.newest);
@@ -235,7 +235,7 @@ impl<'a, E: Encoding> View<'a, E> {
     }
 }
 
-/// Searches for the first entry younger than `expired_age`, from entry `from` on. It takes what it needs in parts: a pointer to
+/// Searches for the first entry younger than `expired_age`, from entry `from` on. It takes its arguments in parts: a pointer to
 /// the view would keep the header out of registers.
 #[inline(never)]
 fn search<E: Encoding>(

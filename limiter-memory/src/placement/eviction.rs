@@ -45,9 +45,10 @@ fn sweep_or_grow(table: &mut Table, rehash: impl Fn(&Key) -> u64, now: Timestamp
     table.rebuild((keys + keys / 2 + 1).min(max_keys).max(keys + 1), rehash, alive);
 }
 
-/// Evicts a log from a table that holds as many as it may, for a key with this hash. Of the [`SAMPLE`] logs that come next in the
-/// table, it evicts one that has expired, or else the one with the fewest entries, or among equals the one longest unused. If
-/// all of them have several entries, it searches the whole table. A flood of fresh keys therefore evicts itself.
+/// Evicts a log from a table that holds as many as it may, for a key with this hash. It examines the next [`SAMPLE`] logs in
+/// the table and evicts an expired one. If none has expired, it evicts the one with the fewest entries; among equals, the one
+/// longest unused. If all of them have several entries, it searches the whole table. A flood of fresh keys therefore evicts
+/// itself.
 fn evict(table: &mut Table, rehash: impl Fn(&Key) -> u64, hash: u64, now: Timestamp) {
     if hash >> 58 == 0 && sweep(table, &rehash, |log| log.has_expired(now)) > 0 {
         return;

@@ -1,10 +1,10 @@
-//! The identity of a log: a name and a key. Short keys are stored inline.
+//! A log's identity: a name and a key. Short keys are stored inline.
 //!
 //! Functions on the hot path take the two separately: a struct of them would be passed in memory.
 
 use crate::log::Log;
 
-/// A log and what it belongs to.
+/// A log and its name and key.
 pub(crate) struct KeyedLog {
     pub(crate) key: Key,
     pub(crate) log: Log,
@@ -13,7 +13,7 @@ pub(crate) struct KeyedLog {
 /// The longest inline key. Name, length, tag, log and a lock fill the rest of a cache line.
 const INLINE: usize = 18;
 
-/// The number of a name, and the bytes of a key. An inline key saves an allocation, and a cache miss in every comparison.
+/// A name's number, and a key's bytes. An inline key saves an allocation, and a cache miss in every comparison.
 pub(crate) enum Key {
     Inline { len: u8, bytes: [u8; INLINE], name: u32 },
     Heap { name: u32, bytes: Box<[u8]> },

@@ -1,4 +1,4 @@
-//! The lock: one byte, in the cache line of what it guards. Unlocking is a plain store, because there is no queue.
+//! The lock: one byte, in the cache line that it guards. Unlocking is a plain store, because there is no queue.
 
 use std::time::Duration;
 use std::{hint, iter, thread};

@@ -162,7 +162,7 @@ impl Refresh for NodePool {
         &self.0.background
     }
 
-    /// Takes the map of slots of the node that answers first.
+    /// Takes the map of slots from the node that responds first.
     async fn refresh_now(&self) -> RedisResult<()> {
         let nodes: Vec<Node> = self.known().nodes.values().cloned().collect();
         let asked = nodes.into_iter().map(|node| async move {

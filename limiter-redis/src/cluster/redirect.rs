@@ -17,7 +17,7 @@ pub(crate) fn redirection(error: &RedisError, asked: &str) -> Option<(Address, b
     Some(((host.to_owned(), port.parse().ok()?), ask))
 }
 
-/// Returns what to send to a node that imports the command's slot.
+/// Returns the message for a node that imports the command's slot.
 pub(crate) fn asking(cmd: &Cmd) -> Pipeline {
     let mut pipeline = Pipeline::with_capacity(2);
     pipeline.cmd("ASKING").add_command(cmd.clone());

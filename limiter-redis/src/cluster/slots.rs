@@ -17,7 +17,7 @@ pub(crate) fn slot_of(cmd: &Cmd) -> Option<Slot> {
 }
 
 /// Returns the ranges of slots in a reply to `CLUSTER SLOTS`, with the masters' addresses. A node that does not know its own
-/// host gets `asked`, the host that answered.
+/// host gets `asked`, the host that responded.
 pub(crate) fn slot_ranges(reply: &Value, asked: &str) -> Option<Vec<(u16, u16, Address)>> {
     let Value::Array(ranges) = reply else { return None };
     let number = |value: &Value| match value {

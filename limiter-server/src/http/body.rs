@@ -33,7 +33,7 @@ impl Refusal {
         Self::new(StatusCode::BAD_REQUEST, reason)
     }
 
-    /// Refuses a request that has no answer. `failed` is for failures of the store.
+    /// Refuses a request that cannot be decided. `failed` is for failures of the store.
     pub(crate) fn of(failure: Failure, failed: StatusCode) -> Self {
         match failure {
             Failure::Invalid(text) => Self::bad(text),

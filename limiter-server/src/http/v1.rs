@@ -60,7 +60,7 @@ pub(super) async fn answer(
 }
 
 impl ApiRequest {
-    /// Checks that the request has what its operation needs, and nothing else. Returns its receipt.
+    /// Checks that the request has exactly the fields that its operation needs. Returns its receipt.
     fn check(&self, op: Op) -> Result<Option<Receipt>, String> {
         let settles = matches!(op, Op::Settle | Op::Refund);
         let fields = [
@@ -133,7 +133,7 @@ fn set(out: &mut Value, fields: Value) {
     }
 }
 
-/// Makes the call under the rule that was found.
+/// Makes the call with the matching rule.
 async fn ask(
     service: &Service,
     op: Op,

@@ -1,4 +1,4 @@
-//! One connection: how long it lasts, and what its bodies hold.
+//! One connection: its duration, and the size of its bodies.
 
 use std::future::{Ready, ready};
 use std::io;
@@ -40,7 +40,7 @@ impl Seats {
         Self { lasting: semaphore(max_connections), brief: semaphore(BRIEF_SEATS) }
     }
 
-    /// Returns the seat of a new connection; `None` if there are too many.
+    /// Returns a new connection's seat; `None` if there are too many.
     pub(super) fn take(&self) -> Option<Seat> {
         let (taken, is_brief) = match Arc::clone(&self.lasting).try_acquire_owned() {
             Ok(taken) => (taken, false),
@@ -50,7 +50,7 @@ impl Seats {
     }
 }
 
-/// The place of a connection among those of its listener.
+/// A connection's place among its listener's connections.
 #[derive(Debug)]
 pub(super) struct Seat {
     _taken: OwnedSemaphorePermit,
@@ -121,7 +121,7 @@ pub(super) struct Bounded {
     stream: TcpStream,
     seat: Arc<Seat>,
     end: Pin<Box<Sleep>>,
-    /// When what is being sent is late.
+    /// When the current response is late.
     write: Option<Pin<Box<Sleep>>>,
 }
 

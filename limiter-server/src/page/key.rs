@@ -1,4 +1,4 @@
-//! What the page shows of one key, and how it unblocks the key.
+//! The page's data on one key, and unblocking the key.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const MAX_TRIED: usize = 10_000;
 /// The number of rules that a search tries together.
 const TRIED_AT_ONCE: usize = 64;
 
-/// How long a search rests after each of these, because a store in memory never waits, and decisions come first.
+/// How long a search pauses after each batch, because a store in memory never waits, and decisions come first.
 const PAUSE: Duration = Duration::from_millis(1);
 /// One search runs at a time.
 static SEARCH: Semaphore = Semaphore::const_new(1);
@@ -67,7 +67,7 @@ pub(super) async fn show(
 
 /// Returns the units of each part of the window that ends at `now`, oldest first.
 ///
-/// Every store answers a status at a later time, so the usage there tells which units have left the window by then.
+/// Every store reports a status at a later time, so the usage there shows which units have left the window by then.
 async fn log(
     limiter: &Limiter,
     key: &str,
@@ -91,7 +91,7 @@ async fn log(
     Ok(used.await?.into_iter().scan(limit.used(), left).collect())
 }
 
-/// Returns the rules under which a key has used something.
+/// Returns the rules whose logs have entries for a key.
 pub(super) async fn find(
     State(service): State<Arc<Service>>,
     Query(Search { key }): Query<Search>,

@@ -1,4 +1,4 @@
-//! What the page shows of all rules.
+//! The page's data on all rules.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

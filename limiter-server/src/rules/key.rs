@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 const MAX_KEY_BYTES: usize = 1024;
 /// What hashed keys begin with. Keys that begin with it are hashed too, so that no key is another one's hash.
 const HASHED: &str = "sha256:";
-/// What the texts of values that are not UTF-8 begin with.
+/// The prefix of the texts of values that are not UTF-8.
 const BYTES: &str = "bytes:";
 
 /// Returns the key of the values that a rule leaves open. One value is itself, more are a tuple.
@@ -46,7 +46,7 @@ fn short(key: KeyBuf) -> KeyBuf {
     hashed(key.as_ref()).map_or(key, |text| KeyBuf::from(text.as_bytes()))
 }
 
-/// Returns the hash of a key or a label that is not to be kept as it is.
+/// Returns the hash of a key or a label that must not be kept as it is.
 pub(super) fn hashed(bytes: &[u8]) -> Option<String> {
     let is_kept = bytes.len() <= MAX_KEY_BYTES && !bytes.starts_with(HASHED.as_bytes());
     (!is_kept).then(|| {

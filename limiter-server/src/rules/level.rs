@@ -38,7 +38,7 @@ impl Level {
         }
     }
 
-    /// Returns the rule of a descriptor: that of its last entry, if each entry has a node below that of the entry before.
+    /// Returns a descriptor's rule: that of its last entry, if each entry has a node below the previous entry's.
     pub(super) fn find<B: AsRef<[u8]>>(&self, entries: &[(B, B)]) -> Option<&Arc<Rule>> {
         let ((key, value), rest) = entries.split_first()?;
         let mut node = self.0.get(key.as_ref())?.find(value.as_ref())?;

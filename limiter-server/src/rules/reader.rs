@@ -1,4 +1,4 @@
-//! Reads the rules of a domain from a tree, and collects what is wrong.
+//! Reads a domain's rules from a tree, and collects the errors.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -77,7 +77,7 @@ const OVERRIDES_PATH: &str = "=override";
 const ANY_POLICY: Policy = limiter_core::policy!("1/1s");
 
 impl<'a> Reader<'a> {
-    /// Reads the text of a file: a domain, and its rules in their order.
+    /// Reads a file's text: a domain, and its rules in order.
     pub(super) fn read(
         file: &str,
         text: &'a [u8],
@@ -121,7 +121,7 @@ impl<'a> Reader<'a> {
         level
     }
 
-    /// Reads a descriptor: its key, its value, and what it and those below it mean.
+    /// Reads a descriptor: its key, its value, and its rules.
     fn node(&mut self, tree: &'a Tree) -> Option<(String, Option<String>, Node)> {
         let fields = self.fields(tree, DESCRIPTOR)?;
         let key = self.required_text(tree, &fields, "key");
@@ -154,7 +154,7 @@ impl<'a> Reader<'a> {
         Some((key?, value, Node { rule, below }))
     }
 
-    /// Returns the rule of the last descriptor of the branch. One with neither a limit nor descriptors exempts what it matches.
+    /// Returns the rule of the last descriptor of the branch. One with neither a limit nor descriptors exempts its requests.
     fn rule(&mut self, tree: &'a Tree, fields: &Fields<'a>, is_last: bool) -> Option<Rule> {
         let path = self.branch.iter().map(|step| &*step.path).collect::<Vec<_>>().join(",");
         let mut rule = self.new_rule(path, tree);
@@ -195,7 +195,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the limit of a rule, and its names.
+    /// Reads a rule's limit and its names.
     fn rate_limit(&mut self, tree: &'a Tree, rule: &mut Rule) -> Option<()> {
         let fields = self.fields(tree, RATE_LIMIT)?;
         rule.name = self.text(&fields, "name");
@@ -291,7 +291,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the elements of a field, none if it is absent.
+    /// Returns a field's elements; none if it is absent.
     fn list(&mut self, fields: &Fields<'a>, name: &str) -> &'a [Tree] {
         match fields.get(name) {
             None | Some(Tree { kind: Kind::Nothing, .. }) => &[],

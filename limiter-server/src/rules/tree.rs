@@ -1,4 +1,4 @@
-//! The text of a file as a tree with places, so that one reading finds all errors.
+//! A file's text as a tree with positions, so that one pass finds all errors.
 
 use std::fmt;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! One descriptor of a request: the rule that it matches, and what it asks of its limiter.
+//! One descriptor of a request: the matching rule, and the call on its limiter.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit};
 use crate::rules::{Effect, OWN_LIMITS, Rule, Rules};
 
-/// What a rule's denial means for the request.
+/// The effect of a rule's denial on the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     /// It denies the request.
@@ -38,7 +38,7 @@ pub(super) struct Claim<'r> {
     limiter: Option<&'r Limiter>,
     /// The descriptor's own limit. It counts admitted requests, whatever the rule counts.
     policy: Option<Arc<Policy>>,
-    /// The place of the call among those of the request.
+    /// The call's position among the request's calls.
     part: Option<usize>,
 }
 
@@ -47,11 +47,11 @@ pub(super) struct Claim<'r> {
 pub(super) enum Wants {
     /// Nothing: the rule allows everything.
     Nothing,
-    /// Something of a rule that denies always, or without a rule.
+    /// A claim with a rule that always denies, or without a rule.
     Anything,
     /// More units than the policy ever allows.
     TooMuch(u64),
-    /// To know whether one more unit fits.
+    /// A call that checks whether one more unit fits.
     Look,
     /// So many units.
     Units(u64),
@@ -61,7 +61,7 @@ impl<'r> Claim<'r> {
     /// Finds the rule of a descriptor.
     ///
     /// # Errors
-    /// What is wrong with the descriptor's own limit.
+    /// The error in the descriptor's own limit.
     pub(super) fn new(
         rules: &'r Rules,
         request: &RateLimitRequest,

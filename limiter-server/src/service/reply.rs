@@ -11,7 +11,7 @@ use super::claim::{Claim, Class, Wants};
 use crate::proto::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
 use crate::rules::{Effect, Rule};
 
-/// Returns the answer to a request, which is `admitted`, or not because its quotas are `spent`.
+/// Returns the response to a request, which is `admitted`, or not because its quotas are `spent`.
 pub(super) fn new(
     claims: &[Claim<'_>],
     parts: &[Part<'_, SharedStore>],
@@ -34,7 +34,7 @@ fn code(over: bool) -> i32 {
 /// By limiter, key and window: the units in use once the charges of a denied request are refunded, and when one is released.
 type Refunded<'p> = HashMap<(Name, &'p [u8], Window), (u64, Duration)>;
 
-/// Returns the usage of each log without what this request has charged. Parts of one log see it between these charges.
+/// Returns each log's usage without this request's charges. Parts of one log see it between these charges.
 fn refunded<'p>(claims: &'p [Claim<'_>], parts: &[Part<'_, SharedStore>]) -> Refunded<'p> {
     let seen = || claims.iter().filter_map(|claim| Some((claim.key.as_ref(), claim.part(parts)?)));
     let (mut usage, mut charges) = (Refunded::new(), HashMap::<_, u64>::new());
@@ -74,7 +74,7 @@ fn status(claim: &Claim<'_>, parts: &[Part<'_, SharedStore>], latest: &Refunded<
     out
 }
 
-/// What a client sees of a call.
+/// The part of a call that clients see.
 struct Seen {
     limit: Limit,
     remaining: u64,

@@ -6,7 +6,7 @@ use limiter_core::{Limit, Policy, Timestamp, Window};
 use super::{Answer, LimitAnswer, StatusAnswer};
 use crate::reference::ReferenceEntry;
 
-/// How long receipts are valid at most if a limit has a resolution.
+/// The maximum lifetime of receipts if a limit has a resolution.
 const KEPT_FOR: Window = match Window::from_micros(600_000_000) {
     Ok(window) => window,
     Err(_) => Window::MAX,

@@ -32,7 +32,7 @@ struct ThreeLogs {
     keys: [Vec<u8>; 3],
 }
 
-/// Returns sets of three keys under one name. No other key starts with `prefix`; `number` consists of digits.
+/// Returns sets of three keys with one name. No other key starts with `prefix`; `number` consists of digits.
 fn keys(prefix: &str, number: &str, huge: bool) -> Vec<[Vec<u8>; 3]> {
     let key = |end: &[u8]| [prefix.as_bytes(), end].concat();
     let of = |len: usize, last: u8| [key(&vec![b'k'; len]), vec![last]].concat();

@@ -1,4 +1,4 @@
-//! Many tasks on one log at the same time. Some serial order of their calls must explain every answer.
+//! Many tasks on one log at the same time. Some serial order of their calls must explain every result.
 
 mod order;
 
@@ -24,7 +24,7 @@ use super::suite::failure::Finding;
 use super::suite::run::Run;
 use order::{Made, Order, Search};
 
-/// The number of tasks that have a key of their own.
+/// The number of tasks with separate keys.
 const OWN_KEYS: usize = 200;
 
 pub(crate) async fn run(run: &mut Run<'_>) {
@@ -82,7 +82,7 @@ async fn together(run: &mut Run<'_>, handles: &[SharedStore], script: &Arc<Scrip
 struct Turn {
     script: Arc<Script>,
     planner: Planner,
-    /// What the first call of each task continues.
+    /// The call that each task's first call continues.
     caller: Caller,
     /// The calls before the tasks start.
     alone: Vec<Made>,
@@ -159,7 +159,7 @@ impl Turn {
         made
     }
 
-    /// Finds an order of the calls, each task's in its own order, that explains every answer.
+    /// Finds an order of the calls, each task's in its own order, that explains every result.
     fn explain(&self, calls: &[Vec<Made>], end: &[Made]) -> Result<(), String> {
         let order = self.alone.iter().try_fold(Order::new(&self.planner), Order::then);
         let order = order.ok_or_else(|| format!("before the tasks started:\n{}", self.describe(&self.alone)))?;

@@ -35,7 +35,7 @@ async fn opened_late(run: &mut Run<'_>) {
     }
 }
 
-/// Runs the scripts, each call through the next handle. Each handle must notice what the others changed.
+/// Runs the scripts, each call through the next handle. Each handle must notice the others' changes.
 async fn in_turn(run: &mut Run<'_>) {
     let handles = run.handles.clone();
     for (number, planned) in run.planned(Planning::AsWritten).iter().enumerate() {

@@ -1,4 +1,5 @@
-//! A log with a very large number of entries. The reference store would be too slow, so the core's [`Log`] computes the answers.
+//! A log with a very large number of entries. The reference store would be too slow, so the core's [`Log`] computes the
+//! results.
 
 use std::time::Instant;
 

@@ -85,7 +85,7 @@ impl Script {
         self.given.insert(step, GivenTime::At(at.as_micros()));
     }
 
-    /// Returns the finding of a wrong answer. It cites the sentences of the step.
+    /// Returns the finding for a wrong result. It cites the sentences of the step.
     pub(crate) fn finding(&self, mut mismatch: Mismatch) -> Finding {
         let mut citations = self.citations.get(mismatch.step).cloned().unwrap_or_default();
         // First those that agree with the wrong field.

@@ -1,4 +1,4 @@
-//! Sequences of operations as data, their expected answers, and their replay on a store.
+//! Sequences of operations as data, their expected results, and their replay on a store.
 
 pub(super) mod call_result;
 pub(super) mod caller;
@@ -15,7 +15,7 @@ use limiter_core::{EntryId, Limit, MAX_COST, Name, Policy, Timestamp, Window};
 use call_result::CallResult;
 use case::{Operation, Place};
 
-/// The calls of a [`Case`](case::Case) on a store, each with its expected answer. Cheap to clone.
+/// The calls of a [`Case`](case::Case) on a store, each with its expected result. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The case's policies, followed by one that covers every entry.
@@ -35,7 +35,7 @@ pub(crate) struct Planned {
     pub(crate) held: Vec<usize>,
 }
 
-/// An operation at a time, with what its numbers stand for.
+/// An operation at a time, with the meaning of its numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) operation: Operation,

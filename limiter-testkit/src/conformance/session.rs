@@ -1,7 +1,7 @@
 //! Sequences at the store's own clock, and with calls whose futures are dropped.
 //!
-//! The store's answers state when each call happened. The reference store answers for the same times, so every field of every
-//! answer is compared, no matter how long the calls take. A separate check decides whether those times are right.
+//! The store's results state when each call happened. The reference store is called at the same times, so every field of every
+//! result is compared, however long the calls take. A separate check decides whether those times are right.
 
 pub(super) mod clock;
 mod possible_history;
@@ -24,7 +24,7 @@ use super::suite::run::{Run, reset_all};
 use clock::{ClockCheck, Moment};
 use possible_history::PossibleHistory;
 
-/// Calls a store, and compares its answers with the reference store's for the times that the store stated.
+/// Calls a store, and compares its results with the reference store's at the times that the store stated.
 pub(crate) struct Session {
     handles: Vec<SharedStore>,
     turn: usize,
@@ -32,7 +32,7 @@ pub(crate) struct Session {
     pub(crate) route: Option<Route>,
     /// Makes the store sweep before each step.
     pub(crate) sweep: Option<Sweep>,
-    /// Every history that agrees with the answers so far. Never empty.
+    /// Every history that agrees with the results so far. Never empty.
     histories: Vec<PossibleHistory>,
     store_keys: StoreKeys,
     caller: Caller,
@@ -85,8 +85,7 @@ impl Session {
         Mismatch { call, step, citations: citations.to_vec(), transcript }
     }
 
-    /// Makes the call of a step and returns its result. Returns `None` if there is no call, for example without a
-    /// receipt.
+    /// Makes a step's call and returns its result. Returns `None` if there is no call, for example without a receipt.
     pub(crate) async fn step(
         &mut self,
         step: usize,
@@ -100,7 +99,7 @@ impl Session {
         self.call(step, call, when).await.map(Some)
     }
 
-    /// Makes the call of a step and drops its future. Returns whether it had already finished.
+    /// Makes a step's call and drops its future. Returns whether it had already finished.
     pub(crate) async fn dropped_step(
         &mut self,
         step: usize,
@@ -136,7 +135,7 @@ impl Session {
         self.answered(step, call, when, (before, got))
     }
 
-    /// Compares the result of a call, and its time.
+    /// Compares a call's result, and its time.
     fn answered(
         &mut self,
         step: usize,
@@ -162,7 +161,7 @@ impl Session {
         Ok(got)
     }
 
-    /// Keeps the histories that agree with an answer.
+    /// Keeps the histories that agree with a result.
     fn compare(
         &mut self,
         (step, log): (usize, Log),
@@ -207,7 +206,7 @@ impl Session {
         Err(mismatch)
     }
 
-    /// Adds a call to a history and compares its answer.
+    /// Adds a call to a history and compares its result.
     fn expected(
         &self,
         history: &mut PossibleHistory,

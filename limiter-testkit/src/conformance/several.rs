@@ -16,7 +16,7 @@ const LOGS: usize = 4;
 /// The calls of a sequence.
 const CALLS: usize = 10;
 
-/// What is wrong, and the sentence that says so.
+/// An error, and the sentence that it breaks.
 type Wrong = (Sentence, String);
 
 pub(crate) async fn run(run: &mut Run<'_>) {
@@ -140,7 +140,7 @@ fn timed(op: Op<'_>, at: Timestamp) -> Op<'_> {
     if op.at == At::StoreClock { op.at(at) } else { op }
 }
 
-/// Returns what a caller sees of the facts.
+/// Returns the caller's view of the facts.
 fn seen(joint: &JointOp<'_>, facts: Facts) -> String {
     let op = joint.answered_by(&facts);
     if let Err(error) = facts.verify(&op) {

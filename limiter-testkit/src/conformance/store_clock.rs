@@ -103,12 +103,12 @@ fn saturated(call: u64, attempts: bool) -> Policy {
     of(&limits, attempts)
 }
 
-/// Repeats all operations, under the two policies of a session.
+/// Repeats all operations, with a session's two policies.
 const ALL: &str = "in a row | T2 | 1/1s | 1/1s
     for 0 1 2 0 1 2 0 1 2 0 (acquire 1 called acquired, record 1 called recorded, acquire 1, peek 1 under $,
     settle recorded 2, acquire 1 id $ under $, record 1 id $, refund acquired, acquire 1 under 1, settle recorded 1)";
 
-/// Runs all operations and checks each answer before the next call.
+/// Runs all operations and checks each result before the next call.
 async fn sessions(run: &mut Run<'_>) {
     let Some(mut script) = run.scripts(ALL).pop() else { return };
     let mut call = 2;

@@ -14,7 +14,7 @@ use crate::conformance::sequence::case::{Case, CaseId, CaseLimiter, Operation, P
 const KEYS: u8 = 2;
 /// Few and short, so that entries often reach the end of a window. One does not fit in 32 bits.
 const WINDOWS: [u64; 9] = [10, 1, 2, 3, 5, 12, 25, 60, (1 << 32) + 7];
-/// What entries merge within: nothing, the shortest resolution, about a sixth of the window, and as much of it as possible.
+/// The resolutions: none, the shortest, about a sixth of the window, and as much of it as possible.
 const FRACTIONS: [u64; 6] = [0, 0, 0, u64::MAX, 6, 1];
 /// How long entries are kept, in microseconds.
 const KEPT_FOR: i64 = 600_000_000;

@@ -129,8 +129,8 @@ impl Suite {
 
     /// Runs the suite on a store.
     ///
-    /// Every key starts with a random prefix, or is empty under a random name, so the store may be live and shared.
-    /// The suite removes every log at the end, unless the store fails.
+    /// Every key starts with a random prefix, or is empty and has a random name, so the store may be live and shared. The suite
+    /// removes every log at the end, unless the store fails.
     ///
     /// # Errors
     /// Returns the [`Failure`] of the first phase that fails, with all its failing cases; a failure of the golden traces
@@ -188,7 +188,7 @@ impl Suite {
         golden.map_or(Ok(run.report), Err)
     }
 
-    /// Does what [`run`](Self::run) does, for a store that needs no runtime.
+    /// Like [`run`](Self::run), for a store that needs no runtime.
     ///
     /// # Errors
     /// As [`run`](Self::run).

@@ -11,7 +11,7 @@ use limiter_core::{Decision, Error, ErrorKind, SharedStore, Timer, WindowStore};
 
 use super::sleep::within;
 
-/// How long a call may take. The phase `Cancel` has a shorter limit of its own.
+/// How long a call may take. The phase `Cancel` has a shorter limit.
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The first call of a run that did not return.

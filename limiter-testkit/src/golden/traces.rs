@@ -14,7 +14,7 @@ pub fn traces() -> &'static [Trace] {
     &TRACES
 }
 
-/// Parses traces that are written like the golden ones. Leaves out what it cannot parse, so count traces and rows.
+/// Parses traces that are written like the golden ones. Skips rows that it cannot parse, so count traces and rows.
 #[must_use]
 pub fn parse(text: &'static str) -> Vec<Trace> {
     text.split("\n\n").filter_map(|block| trace(block.lines().filter(|line| !line.starts_with('#')))).collect()

@@ -29,9 +29,9 @@ pub struct Rules {
     pub apart: u64,
     /// M5: whether each limit counts both entries, or neither.
     pub counted_alike: fn(&Append<'_>, &ReferenceEntry, &ReferenceEntry) -> bool,
-    /// M6: what `v` and `u` become, except for the store's id.
+    /// M6: the merged entry of `v` and `u`, except for the store's id.
     pub merged: fn(&ReferenceEntry, &ReferenceEntry) -> ReferenceEntry,
-    /// M6: whether a receipt of `u` still names what it became.
+    /// M6: whether a receipt of `u` still names the merged entry.
     pub keeps_names: bool,
 }
 
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
     use crate::conformance::policies;
 
-    /// Returns the time and the cost of what is left if every entry that no limit tells apart from the one before it merges.
+    /// Returns the times and costs that remain if every entry that no limit tells apart from the one before it merges.
     fn folded(log: &[ReferenceEntry], limits: &[Limit], now: Timestamp) -> Vec<(Timestamp, u64)> {
         let mut groups: Vec<(&ReferenceEntry, u64)> = Vec::new();
         let new = ReferenceEntry { marks: [false; 2], ..log[log.len() - 1] };
@@ -155,8 +155,8 @@ mod tests {
         groups.into_iter().map(|(last, cost)| (last.at, cost)).collect()
     }
 
-    /// Under one policy, merging what is due equals a fold over the whole log while nothing is named. With named entries, the log
-    /// holds no more than the semantics state.
+    /// With one policy, merging all due entries equals a fold over the whole log while nothing is named. With named entries,
+    /// the log holds no more than the semantics state.
     #[test]
     fn under_one_policy_the_whole_log_is_folded() {
         let times = [0, 0, 0, 1, 1, 2, 3, 7, 9, 30, 599_999_990].map(Just);

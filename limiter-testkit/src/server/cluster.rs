@@ -75,7 +75,7 @@ impl Cluster {
     /// Moves a slot with all its keys to the node with the index `to`, one key at a time, as `redis-cli --cluster reshard` does.
     ///
     /// # Errors
-    /// If a node does not answer, or refuses a command.
+    /// If a node does not respond, or refuses a command.
     pub fn migrate(&self, slot: u16, to: usize) -> io::Result<()> {
         let (number, from, to) = (slot.to_string(), self.owner(slot)?, &self.nodes[to]);
         let (from_id, to_id) = (from.command(&["CLUSTER", "MYID"])?.text(), to.command(&["CLUSTER", "MYID"])?.text());
@@ -98,7 +98,7 @@ impl Cluster {
     /// Returns the node that serves `slot`.
     ///
     /// # Errors
-    /// If a node does not answer, or if no node serves the slot.
+    /// If a node does not respond, or if no node serves the slot.
     pub fn owner(&self, slot: u16) -> io::Result<&Server> {
         for node in &self.nodes {
             let nodes = node.command(&["CLUSTER", "NODES"])?.text();

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::wire::{self, Reply};
 
-/// The timeout of a command, and of [`until`].
+/// The timeout of commands, and of [`until`].
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// The offset of a cluster node's bus port.
 const BUS: u16 = 10_000;
@@ -36,7 +36,7 @@ impl Server {
     /// Starts a server.
     ///
     /// # Errors
-    /// If there is no server binary, or if the server does not answer within 20 s.
+    /// If there is no server binary, or if the server does not respond within 20 s.
     pub fn start() -> io::Result<Self> {
         Self::start_with(&[])
     }
@@ -91,7 +91,7 @@ impl Server {
     /// Sends one command over a new connection. An error reply is a [`Reply`], too.
     ///
     /// # Errors
-    /// If the server does not answer within 20 s.
+    /// If the server does not respond within 20 s.
     pub fn command<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Reply> {
         let args: Vec<&[u8]> = args.iter().map(AsRef::as_ref).collect();
         wire::command(self.port, &args, TIMEOUT)

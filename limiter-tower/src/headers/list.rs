@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 pub(super) struct List(SmallVec<[u8; 128]>);
 
 impl List {
-    /// The largest Integer of a structured field.
+    /// A structured field's largest Integer.
     pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
 
     /// Returns the value of a list of these items.

@@ -1,4 +1,4 @@
-//! The names of limits, and what else of the fields depends on policies alone.
+//! The names of limits, and the other parts of the fields that depend on policies alone.
 
 use std::borrow::Cow;
 
@@ -15,27 +15,27 @@ use crate::rulings::Rulings;
 pub struct Names {
     limiter: String,
     names: Vec<String>,
-    /// What the items of `RateLimit` begin with: `"search";r=`.
+    /// The beginnings of the items of `RateLimit`: `"search";r=`.
     pub(super) heads: Vec<String>,
     /// The items of `RateLimit-Policy`: `"search";q=5;w=10`.
     pub(super) quotas: Vec<String>,
 }
 
 impl Names {
-    /// Returns the names of the limits of `policy`. `limiter` is what clients call the limiter.
+    /// Returns the names of the limits of `policy`. `limiter` is the limiter's name for clients.
     #[must_use]
     pub fn new(limiter: &str, policy: &Policy) -> Self {
         Self::of_limits(limiter, policy.name(), policy.limits())
     }
 
-    /// Returns the names for a decision of a limiter. The name of its policy is known if that is the limiter's.
+    /// Returns the names for a limiter's decision. The name of its policy is known if that is the limiter's.
     pub(crate) fn of_decision<S>(limiter: &Limiter<S>, decision: &Decision) -> Self {
         let limits: Vec<Limit> = decision.limits().iter().map(LimitStatus::limit).collect();
         let policy = Some(limiter.policy()).filter(|policy| policy.limits() == limits);
         Self::of_limits(limiter.name().as_str(), policy.and_then(Policy::name), &limits)
     }
 
-    /// Returns the names for a call, under the policy that it is made with.
+    /// Returns the names for a call with its policy.
     pub(crate) fn of_call<S>(part: &Part<'_, S>) -> Self {
         Self::new(part.limiter().name().as_str(), part.own_policy().unwrap_or(part.limiter().policy()))
     }
@@ -100,12 +100,12 @@ fn percent_encoded(text: &str) -> String {
     out
 }
 
-/// What is made once for the rules of a layer.
+/// The names that are made once for a layer's rules.
 #[derive(Debug)]
 pub(crate) struct Policies {
-    /// The names under the own policy of each limiter.
+    /// The names for each limiter's own policy.
     pub(super) names: Vec<Names>,
-    /// `RateLimit-Policy` if all enforced rules apply under these policies.
+    /// `RateLimit-Policy` if all enforced rules apply with these policies.
     pub(super) value: Option<HeaderValue>,
 }
 

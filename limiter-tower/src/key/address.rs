@@ -134,7 +134,7 @@ impl RequestKey for ClientAddress {
 /// How many leading bits of an IPv6 address are the key by default.
 const IPV6_PREFIX: u8 = 64;
 
-/// Returns the key of an address; of an IPv6 address that of its network, unless the prefix is the whole address.
+/// Returns an address's key; for IPv6 that of its network, unless the prefix is the whole address.
 fn key(address: IpAddr, ipv6_prefix: u8) -> KeyBuf {
     if ipv6_prefix >= 128 { address.to_key() } else { IpBlock::with_prefix(address, ipv6_prefix).to_key() }
 }

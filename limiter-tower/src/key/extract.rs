@@ -23,8 +23,7 @@ use crate::head::RequestHead;
     note = "a closure returns an owned key, such as `Some(head.path().to_owned())`, because a `&str` of the request cannot leave it"
 )]
 pub trait RequestKey: Send + Sync + 'static {
-    /// Returns the key, or `None` if the request has none. What happens then is the
-    /// [`MissingKey`](crate::MissingKey) of the rule.
+    /// Returns the key, or `None` if the request has none. The rule's [`MissingKey`](crate::MissingKey) decides then.
     fn key(&self, head: &RequestHead<'_>) -> Option<KeyBuf>;
 
     /// Returns the kind of the key, by which [`or`](Self::or) distinguishes keys. Default: `key`.

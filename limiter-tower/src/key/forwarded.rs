@@ -1,13 +1,13 @@
 //! The field `Forwarded` (RFC 7239), read from the right.
 //!
-//! Read from the left, a quote that the client opened and never closed would swallow what the proxies appended:
-//! `for="evil, for=192.0.2.1`. Read from the right, what the proxies wrote is complete before the client's part is reached.
+//! Read from the left, a quote that the client opened and never closed would swallow the proxies' elements: `for="evil,
+//! for=192.0.2.1`. Read from the right, the proxies' elements are complete before the client's part is reached.
 
 use std::net::IpAddr;
 
 use super::node;
 
-/// Returns the elements of one line from the right. A malformed element is returned as it is and ends the line.
+/// Returns a line's elements from the right. A malformed element is returned as it is and ends the line.
 pub(super) fn elements(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let elements =
         Pieces { rest: Some(line), separator: b',' }.map(|piece| piece.unwrap_or_else(|malformed| malformed));

@@ -1,4 +1,4 @@
-//! What the local store has appended and the primary store does not hold yet: for each log, its cost by cells of time.
+//! Local charges that the primary store does not hold yet: for each log, its cost by cells of time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::nodes::Node;
 
-/// The longest window of a log has this many cells.
+/// A log's longest window has this many cells.
 const CELLS: u64 = 32;
 const MAX_LOGS: usize = 100_000;
 
@@ -62,7 +62,7 @@ impl Log {
         }
     }
 
-    /// Drops the cells that no limit can tell from none at `clock`.
+    /// Drops the cells that affect no limit at `clock`.
     fn trim(&mut self, clock: Timestamp) {
         let Retention { window, max } = self.retention;
         let newest = self.cells.last().map_or(clock, |cell| cell.newest);

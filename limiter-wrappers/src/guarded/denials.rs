@@ -1,15 +1,15 @@
 //! Denials that need no round trip.
 //!
 //! If only admitted requests count, a denial stays valid until the next entry expires, unless an operation changes the log. The
-//! cache answers the same request until then.
+//! cache repeats the denial until then.
 //!
 //! The instant is on the store's clock. The store read its clock between sending and receiving, so by the local clock the instant
 //! lies between `sent + wait` and `received + wait`. The cache forgets the denial at `sent + wait`, so it never denies late.
 //! The time that a cached decision reports counts from `received`. It lags behind the store's clock by at most the round trip, so
 //! a retry-after is never too short.
 //!
-//! An append by another process releases nothing: usage grows, and an entry that merges under a resolution counts for longer. So a
-//! cached denial stays right. Its retry-after is that of the log without the append, as a decision's always is.
+//! An append by another process releases nothing: usage grows, and an entry that merges counts for longer. So a cached denial
+//! stays right. Its retry-after is that of the log without the append, as a decision's always is.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -28,8 +28,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 /// Enough that changes of other logs seldom keep a denial from being cached.
 const CHANGE_COUNTERS: usize = 256;
 
-/// The denials of a store. Only denials at the store's clock, under a policy that counts admitted requests, without an idempotency
-/// key, are kept.
+/// The denials of a store. Caches only denials by the store's clock, with a policy that counts admitted requests and without an
+/// idempotency key.
 pub(super) struct Denials {
     /// By the hash of the log. One denial for each.
     denials: DashMap<u64, Denial, RandomState>,
@@ -148,7 +148,8 @@ impl Denials {
     }
 }
 
-/// A call under way. Once it is over, forgets the denial of its log, also if it fails or is dropped: it may have had its effect.
+/// A call under way. At its end, forgets the denial of its log, even if it fails or is dropped, because it may have taken
+/// effect.
 pub(super) struct Watch<'a> {
     denials: &'a Denials,
     hash: u64,

@@ -1,4 +1,4 @@
-//! Which nodes of a store fail: the circuit breaker and the outages of each.
+//! A store's failing nodes: the circuit breaker and the outages of each.
 //!
 //! The breaker is the classic one: closed, open, half open. The maintained crates let several calls pass while half open, which is
 //! a thundering herd for a server that has just come back.
@@ -26,16 +26,16 @@ pub enum Outage<'a> {
         /// Why.
         error: &'a Error,
     },
-    /// The node has answered everything for a second, or nothing has called it for a minute.
+    /// The node has responded to every call for a second, or nothing has called it for a minute.
     Ended {
         /// The [node](limiter_core::store::LogPlace::node) of the store, if it has a name.
         node: Option<&'a str>,
-        /// The number of calls that it could not answer.
+        /// The number of its failed calls.
         calls: u64,
     },
 }
 
-/// How long a node must answer everything until its outage is over.
+/// How long a node must respond to every call before its outage is over.
 const CALM: Duration = Duration::from_secs(1);
 /// A node that no call has asked for so long has left the store.
 const LEFT: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ type Listener = Arc<dyn Fn(Outage<'_>) + Send + Sync>;
 
 /// The nodes of a store that have failed.
 ///
-/// An outage of a node is reported once, however many calls it affects, and however many others the node answers meanwhile.
+/// A node's outage is reported once, however many calls fail or succeed during it.
 ///
 /// ```text
 ///           failure                answer
@@ -52,11 +52,11 @@ type Listener = Arc<dyn Fn(Outage<'_>) + Send + Sync>;
 ///                                 failure
 /// ```
 pub(super) struct Nodes {
-    /// After so many failures in a row the breaker of a node opens.
+    /// The number of consecutive failures after which a node's breaker opens.
     threshold: u32,
     /// How long it stays open before each probe.
     pause: Duration,
-    /// Whether a node is out, so that a call of a store that is well takes no lock and asks for no node.
+    /// Whether any node is out, so that calls to a healthy store take no lock and look up no node.
     in_outage: AtomicBool,
     state: Mutex<State>,
 }
@@ -75,7 +75,7 @@ struct State {
 pub(super) struct Out {
     began: Instant,
     failed: Instant,
-    /// The first answer since the last failure.
+    /// The first response since the last failure.
     answering_since: Option<Instant>,
     /// The calls that it has affected so far.
     calls: u64,

@@ -1,4 +1,4 @@
-//! What decides while the store is down.
+//! The decisions while the store is down.
 
 use std::time::{Duration, SystemTime};
 
@@ -13,7 +13,7 @@ pub(crate) enum StandIn {
     Nothing,
     /// A log that is empty. The ids of its entries are new, so their receipts name nothing.
     Open,
-    /// A log that is full, and stays so for this long.
+    /// A log that is full for this long.
     Closed(Duration),
     /// A local store.
     Local(Local),

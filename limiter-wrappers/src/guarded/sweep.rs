@@ -1,4 +1,4 @@
-//! The task that sends what is carried over.
+//! The task that sends carried charges.
 
 use std::future::ready;
 use std::sync::Arc;

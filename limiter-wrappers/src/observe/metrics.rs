@@ -53,7 +53,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Returns the metrics of a store with this name, which is a label of each. Those with equal names add up.
+    /// Returns the metrics of a store with this name, the value of each metric's label `store`. Those with equal names add up.
     ///
     /// Describes the metrics to the current recorder, so install the recorder first.
     #[must_use]
@@ -67,7 +67,7 @@ impl Metrics {
         self.set(KEYS, keys);
     }
 
-    /// Sets the metrics of outages, breakers and what is carried over. Call it whenever metrics are collected:
+    /// Sets the metrics of outages, breakers and carried charges. Call it whenever metrics are collected:
     ///
     /// ```
     /// # use limiter_testkit::ReferenceStore as MemoryStore;
@@ -97,7 +97,7 @@ impl Metrics {
         gauge!(name, "store" => self.store).set(value as f64);
     }
 
-    /// Sets a gauge of each node that has failed, and that of a store without named nodes.
+    /// Sets a gauge for each node that has failed, or for the store if its nodes have no names.
     #[cfg(feature = "outages")]
     fn set_nodes(&self, name: &'static str, nodes: &[(Option<Arc<str>>, bool)]) {
         let unnamed = nodes.iter().any(|(node, fails)| node.is_none() && *fails);
@@ -121,7 +121,7 @@ impl Metrics {
         self.series.durations.write().unwrap_or_else(PoisonError::into_inner).insert((limiter, verb), series);
     }
 
-    /// Notes a decision. That of a status admits and denies nothing.
+    /// Notes a decision. A status admits and denies nothing.
     pub(super) fn decided(&self, op: &Op<'_>, decision: &Decision, took: Duration) {
         self.took(op.log.name, verb(op), took);
         if op.is_status {
@@ -180,7 +180,7 @@ type Map<K, V> = HashMap<K, V, RandomState>;
 /// A limiter, a metric, a verb, the limit that decided, and whether it allowed.
 type CounterKey = (Name, &'static str, Mode, Limit, bool);
 
-/// Returns the label of an operation that is decided.
+/// Returns the label of a decided operation.
 pub(super) const fn verb(op: &Op<'_>) -> &'static str {
     match op.mode {
         Mode::Acquire => "acquire",

@@ -1,4 +1,4 @@
-//! The usage of one key over time.
+//! One key's usage over time.
 
 use std::ops::Range;
 
@@ -11,16 +11,16 @@ use crate::trace::Action;
 /// The name and the key of the logs in memory.
 const LOG: &str = "plot";
 
-/// The highest usage of one key within each column of a time span.
+/// One key's highest usage within each column of a time span.
 #[derive(Debug)]
 pub(super) struct KeyUsage {
     span: Range<u64>,
     now: u64,
     policy: Policy,
-    /// What the limits count, and all that was requested.
+    /// One log for the limits, and one for all requests.
     logs: [Limiter<MemoryStore>; 2],
-    /// For each limit of the policy, the highest usage by column, as a share of its maximum. Then the same for the units
-    /// requested within the window, allowed or not, of the limit with the highest share.
+    /// For each limit, the highest usage by column, as a share of its maximum. The last row is the demand: all units requested
+    /// within a window, for the limit with the highest share.
     shares: Vec<Vec<f64>>,
     /// Whether a request was denied, by column.
     pub(super) denied: Vec<bool>,
@@ -104,7 +104,7 @@ impl KeyUsage {
         Ok(())
     }
 
-    /// Returns the usage of each limit and the units requested, at a time.
+    /// Returns each limit's usage, and the demand, at a time.
     fn present(&self, at: u64) -> anyhow::Result<Vec<f64>> {
         let at = Timestamp::from_micros_saturating(at);
         let shares = |log: &Limiter<MemoryStore>| -> anyhow::Result<Vec<f64>> {

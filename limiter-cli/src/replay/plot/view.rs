@@ -1,4 +1,4 @@
-//! The keys and the time spans of a plot.
+//! A plot's keys and time spans.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ const MINUTE: u64 = 60 * SECOND;
 const HOUR: u64 = 60 * MINUTE;
 const DAY: u64 = 24 * HOUR;
 
-/// The keys and the time spans of a plot, in microseconds.
+/// A plot's keys and time spans, in microseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct View<'a> {
     /// The key whose usage is plotted.

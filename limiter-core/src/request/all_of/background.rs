@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::clock::BoxFuture;
 
-/// Runs refunds that nobody waits for, on the program's runtime.
+/// Runs refunds without a waiting caller, on the program's runtime.
 ///
 /// ```
 /// use limiter_core::request::Background;

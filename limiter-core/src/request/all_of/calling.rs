@@ -1,4 +1,4 @@
-//! Calls that a store is answering: one, or several as one.
+//! Calls that are pending at a store: one, or several as one.
 
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
@@ -15,7 +15,7 @@ use crate::op::JointOp;
 use crate::request::call::Call;
 use crate::store::WindowStore;
 
-/// Parts with what the store decided on each. `None` if the store cannot make them as one.
+/// Parts with the store's decision on each. `None` if the store cannot make them as one.
 pub(super) type Decided<S> = Result<Option<SmallVec<[(Part<'static, S>, Result<Decision, Error>); 2]>>, Error>;
 
 /// Calls that the store is answering. The mutex makes it `Sync` and is never locked.
@@ -44,7 +44,7 @@ impl<S: WindowStore + Clone> Calling<S> {
         decided
     }
 
-    /// Refunds in the background what turns out to be charged when the store has answered.
+    /// Refunds in the background the charges of a late response.
     pub(super) fn abandon(self, background: Option<&Background>) {
         if self.is_kept {
             return;

@@ -22,7 +22,7 @@ pub enum PartOutcome<'p> {
     Failed(&'p Error),
 }
 
-/// What a call asks of its store.
+/// A call's request to its store.
 #[derive(Clone, Copy)]
 pub(super) struct Ask {
     pub(super) mode: Mode,
@@ -58,9 +58,9 @@ impl Ask {
 
 /// The life of one call.
 pub(super) enum Life {
-    /// The call is to be made, or a store is answering it.
+    /// The call is to be made, or is pending.
     Asked,
-    /// Charged. If the store answered immediately, it may refund immediately, without a runtime.
+    /// Charged. If the store decided immediately, it may refund immediately, without a runtime.
     Charged { decision: Decision, immediately: bool },
     /// Done: it does not fit.
     Denied(Decision),

@@ -1,4 +1,4 @@
-//! One call of a decision over several limiters: what it asks, and its options.
+//! One call of a decision over several limiters: its request and its options.
 
 use std::fmt;
 use std::mem;
@@ -167,7 +167,7 @@ impl<'a, S> Part<'a, S> {
         self.life = Life::Failed { error: Some(error), denies };
     }
 
-    /// Returns what the call asks of its store. `looks` if another one denied; `keep` if the charge may be refunded or settled.
+    /// Returns the call's request to its store. `looks` if another one denied; `keep` if the charge may be refunded or settled.
     pub(super) fn asks(&self, looks: bool, keep: bool) -> Ask {
         let ask = if looks && !self.keeps_charge { self.ask.look() } else { self.ask };
         Ask { keep: keep || ask.keep, ..ask }
@@ -179,7 +179,7 @@ impl<'a, S> Part<'a, S> {
 }
 
 impl<'a, S: WindowStore + Clone> Part<'a, S> {
-    /// Replaces the cost of a charge; 0 refunds it. Returns `false` if nothing is charged, the entry has expired, or it has no
+    /// Replaces the charge's cost; 0 refunds it. Returns `false` if nothing is charged, the entry has expired, or it has no
     /// receipt.
     ///
     /// # Errors
@@ -201,7 +201,7 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
         Ok(removed)
     }
 
-    /// Returns the permit of a charge; `None` if nothing is charged, or the charge has no receipt.
+    /// Returns the charge's permit; `None` if nothing is charged, or the charge has no receipt.
     #[must_use]
     pub fn permit(&self) -> Option<Permit<'static, S>> {
         Permit::new(self.target.to_owned(), self.charge()?.clone())
@@ -254,7 +254,7 @@ impl<'a, S: WindowStore + Clone> Part<'a, S> {
         Part { target: self.target.to_owned(), ..self }
     }
 
-    /// Returns the same call, without its outcome and without what it borrows.
+    /// Returns the same call, without its outcome and its borrows.
     pub(super) fn to_asked(&self) -> Part<'static, S> {
         let Self { ask, keeps_charge, is_advisory, .. } = *self;
         Part { target: self.target.to_owned(), ask, keeps_charge, is_advisory, life: Life::Asked }

@@ -26,7 +26,7 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// Returns whether the answer leaves open that the call changed its log.
+    /// Returns whether the call may have changed its log, judging by its result.
     fn may_have_changed(&self) -> bool {
         match &self.got {
             Ok(CallResult::Decided(decided)) => decided.answer.appended,
@@ -36,7 +36,7 @@ impl Made {
         }
     }
 
-    /// Returns what is likely to grow from one call to the next: the time, and the usage.
+    /// Returns the values that are likely to grow from one call to the next: the time, and the usage.
     fn likely_place(&self) -> (u64, bool, u64) {
         let status = match &self.got {
             Ok(CallResult::Decided(decided)) => &decided.answer.status,
@@ -48,7 +48,7 @@ impl Made {
     }
 }
 
-/// Calls in an order that explains their answers.
+/// Calls in an order that explains their results.
 #[derive(Clone)]
 pub(super) struct Order {
     planner: Planner,
@@ -63,7 +63,7 @@ impl Order {
         Self { planner: planner.clone(), calls: Vec::new(), receipts: BTreeMap::new() }
     }
 
-    /// Returns the order with one more call at its end; `None` if the reference store gives another answer there.
+    /// Returns the order with one more call at its end; `None` if the reference store returns another result there.
     pub(super) fn then(self, made: &Made) -> Option<Self> {
         let (mut order, mut call) = (self, made.call);
         let number = order.calls.len();

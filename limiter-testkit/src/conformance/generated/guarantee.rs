@@ -87,13 +87,13 @@ pub(super) fn traffic() -> impl Strategy<Value = Case, Tree: Send> {
     })
 }
 
-/// Returns by how much less than this a unit may free late: the smallest resolution among the windows that are as long.
+/// Returns the bound on a unit's delay: the smallest resolution among the windows of the same length.
 fn late(policy: &Policy, limit: &Limit) -> u64 {
     let as_long = policy.limits().iter().filter(|other| other.window() >= limit.window());
     as_long.map(|other| other.resolution().map_or(0, |resolution| resolution.as_micros() as u64)).min().unwrap_or(0)
 }
 
-/// Returns what is wrong with a decision. `log` holds the units after it.
+/// Returns the error in a decision. `log` holds the units after it.
 fn wrong(log: &[Units], op: &Op<'_>, decision: &Decision) -> Option<(Sentence, String)> {
     let now = decision.at().as_micros();
     if log.iter().any(|units| units.at > now) {
@@ -129,7 +129,7 @@ struct Judged<'a> {
 }
 
 impl Judged<'_> {
-    /// Makes the call of a step, then a peek under the default policy. Returns what is wrong with them.
+    /// Makes a step's call, then a peek with the default policy. Returns what is wrong with them.
     async fn step(&mut self, operation: Operation, at: Timestamp) -> Result<Option<(Sentence, String)>, Error> {
         let (default, units) = (&self.policies[0], &mut self.units);
         let op = Op::peek(self.log_key.key, default).with_name(self.log_key.name).at(at);
@@ -173,7 +173,7 @@ impl Judged<'_> {
     }
 }
 
-/// Judges each decision under the first policy of a case.
+/// Judges each decision by the case's first policy.
 pub(super) async fn judge(run: &mut Run<'_>, case: &Case) -> Result<(), Box<Finding>> {
     run.count(2 * case.steps.len() as u64);
     let (store, key) = (run.store(), run.new_key());

@@ -1,4 +1,4 @@
-//! Makes the calls of a plan on a store.
+//! Makes a plan's calls on a store.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::case::{CaseId, Operation};
 use super::{Call, Log, Plan, Planned};
 use crate::answer::{Answer, StatusAnswer};
 
-/// The keys and names under which a store keeps the logs of a plan.
+/// The keys and names of a plan's logs in a store.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreKeys {
     keys: BTreeMap<u8, Vec<u8>>,
@@ -24,7 +24,7 @@ impl StoreKeys {
         Self { keys: logs.into_iter().map(|log| (log.key, key(log.key))).collect(), names: Vec::new() }
     }
 
-    /// Returns the same keys under other names.
+    /// Returns the same keys with other names.
     pub(crate) fn with_names(mut self, names: Vec<Name>) -> Self {
         self.names = names;
         self

@@ -94,7 +94,7 @@ pub enum Operation {
         on: Option<Place>,
         /// The new cost of the entry.
         cost: u64,
-        /// The policy under which the usage is reported, modulo the number of policies.
+        /// The policy for reporting the usage, modulo the number of policies.
         policy: u8,
     },
     /// Removes a log.
@@ -105,7 +105,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns an acquire, a peek or a record under the first policy, on the first log, without an id.
+    /// Returns an acquire, a peek or a record with the first policy, on the first log, without an id.
     #[must_use]
     pub fn run(mode: Mode, cost: u64) -> Self {
         Self::Run { mode, on: Place::default(), policy: 0, cost, id: None, keep: false }

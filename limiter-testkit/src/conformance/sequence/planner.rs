@@ -1,4 +1,4 @@
-//! Computes the expected answers, call by call.
+//! Computes the expected results, call by call.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -37,10 +37,10 @@ struct Issued {
 }
 
 impl Plan {
-    /// Computes the expected answers twice: from the reference store's facts by [`decide`](limiter_core::store::decide), and
+    /// Computes the expected results twice: from the reference store's facts with [`decide`](limiter_core::store::decide), and
     /// from the definitions.
     ///
-    /// Every plan ends with peeks at each log, under every policy and at all entries, and with a reset.
+    /// Every plan ends with peeks at each log, with every policy and at all entries, and with a reset.
     ///
     /// # Errors
     /// If the two computations differ, or if the case has no policy or no limiter.
@@ -48,7 +48,7 @@ impl Plan {
         Self::build(case, false)
     }
 
-    /// Does what [`of`](Self::of) does, and peeks at all entries of the log after every step.
+    /// Like [`of`](Self::of), but peeks at all entries of the log after every step.
     pub(crate) fn with_peeks(case: &Case) -> Result<Self, String> {
         Self::build(case, true)
     }
@@ -107,7 +107,7 @@ impl Planner {
         usize::from(number) % (self.plan.policies.len() - 1)
     }
 
-    /// Returns the time of the newest entry of a log.
+    /// Returns the time of a log's newest entry.
     pub(crate) fn newest(&self, log: Log) -> Option<Timestamp> {
         self.entries(log).last().map(|entry| entry.at)
     }
@@ -122,8 +122,8 @@ impl Planner {
         self.appended.get(&entry.name).copied()
     }
 
-    /// Returns the call of a step. Returns `None` if the contract leaves its answer open, or if there is no receipt
-    /// to settle.
+    /// Returns the call of a step. Returns `None` if the contract does not specify its result, or if there is no receipt to
+    /// settle.
     pub(crate) fn call(&self, operation: Operation, at: Timestamp) -> Option<Call> {
         let (log, limiter_policy, policy) = match operation {
             Operation::Run { id: Some(CaseId::EntryOf(step)), .. } if !self.issued.contains_key(&step) => return None,
@@ -155,10 +155,10 @@ impl Planner {
         Call::peek(log, self.plan.policies.len() - 1, at)
     }
 
-    /// Adds a call with its expected answer to the plan.
+    /// Adds a call with its expected result to the plan.
     ///
     /// # Errors
-    /// If the answer by definition differs from the reference store's.
+    /// If the result by definition differs from the reference store's.
     pub(crate) fn expect(&mut self, step: usize, call: Call) -> Result<&Planned, String> {
         let number = self.skip(step, call);
         let expected = self.apply(number)?;

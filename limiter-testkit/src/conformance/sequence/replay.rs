@@ -19,7 +19,7 @@ pub struct Mismatch {
     pub call: usize,
     /// The step of the case that the call belongs to.
     pub(crate) step: usize,
-    /// The sentences that the answer suggests, or that the case checks.
+    /// The sentences that the result suggests, or that the case checks.
     pub(crate) citations: Vec<Sentence>,
     pub(crate) transcript: String,
 }
@@ -63,7 +63,7 @@ impl<'a> Replay<'a> {
         Self { handles, store_keys, turn: 0, sweep: None, late: None }
     }
 
-    /// Makes all calls one after another and compares every field of every answer.
+    /// Makes all calls one after another and compares every field of every result.
     ///
     /// After a mismatch, resets all logs of the plan.
     pub(crate) async fn run(mut self, plan: &Plan) -> Result<(), Mismatch> {
@@ -90,7 +90,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Returns the mismatch of a wrong answer.
+/// Returns the mismatch of a wrong result.
 pub(crate) fn mismatch(plan: &Plan, call: usize, got: &StoreResult) -> Mismatch {
     let (step, citations) = (plan.calls[call].step, suggested(&plan.calls[call].expected, got));
     Mismatch { call, step, citations, transcript: transcript::of_call(plan, call, got) }
@@ -139,8 +139,8 @@ pub(crate) fn salt() -> u128 {
     u128::from(random.hash_one(0)) << 64 | u128::from(random.hash_one(1))
 }
 
-/// Makes the calls of `plan` on `store` one after another and compares every field of every answer. The case's key
-/// `k` becomes `keys(k)`, which must be unused under every name.
+/// Makes the calls of `plan` on `store` one after another and compares every field of every result. The case's key `k` becomes
+/// `keys(k)`, which must be unused with every name.
 ///
 /// Stores choose different entry ids. Receipts therefore compare equal if both or neither exist, their times and
 /// windows agree, and they name the entry of the same call.
@@ -156,7 +156,7 @@ where
     Replay::new(&handles, &store_keys).run(plan).await
 }
 
-/// Does what [`replay`] does, for a store that needs no runtime, on keys that start with `prefix`.
+/// Like [`replay`], for a store that needs no runtime, on keys that start with `prefix`.
 ///
 /// # Errors
 /// As [`replay`].

@@ -1,4 +1,4 @@
-//! Prints the calls of a plan, and the expected and actual answers side by side.
+//! Prints a plan's calls, with the expected and actual results side by side.
 
 use std::fmt::Write;
 
@@ -55,7 +55,7 @@ impl Plan {
 /// The maximum number of calls printed before the wrong one.
 const MAX_CALLS_SHOWN: usize = 60;
 
-/// Prints all calls of `plan` with their expected answers.
+/// Prints all calls of `plan` with their expected results.
 pub(crate) fn of_calls(plan: &Plan) -> String {
     before(plan, plan.calls.len())
 }
@@ -72,13 +72,13 @@ fn before(plan: &Plan, end: usize) -> String {
     text
 }
 
-/// Prints the calls of `plan` up to `wrong`, then the expected and the actual answer side by side.
+/// Prints the calls of `plan` up to `wrong`, then the expected and the actual result side by side.
 pub(crate) fn of_call(plan: &Plan, wrong: usize, got: &StoreResult) -> String {
     let text = before(plan, wrong);
     format!("{text}{}\n{}", plan.line(wrong, ">"), comparison(plan, &plan.calls[wrong].expected, got))
 }
 
-/// Prints both answers, one field per line, and marks the differences.
+/// Prints both results, one field per line, and marks the differences.
 fn comparison(plan: &Plan, expected: &CallResult, got: &StoreResult) -> String {
     let right = expected.fields(plan.start);
     match got {

@@ -42,7 +42,7 @@ impl PossibleHistory {
         Some(other)
     }
 
-    /// Returns whether the logs are the same in both histories, so that what differs made no difference.
+    /// Returns whether the logs are the same in both histories, so that their difference has no effect.
     pub(crate) fn has_the_logs_of(&self, other: &Self) -> bool {
         let entries = |history: &Self, log: Log| {
             let entries = history.planner.entries(log);

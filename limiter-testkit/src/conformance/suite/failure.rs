@@ -12,8 +12,8 @@ const MAX_SHOWN: usize = 10;
 
 /// The failing cases of one phase.
 ///
-/// [`Display`](fmt::Display) prints the sentences of the contract, the preceding calls, and the expected answer
-/// beside the store's. The shortest case for each sentence comes first. Prints at most ten cases and counts the rest.
+/// [`Display`](fmt::Display) prints the contract's sentences, the preceding calls, and the expected result next to the store's.
+/// The shortest case for each sentence comes first. Prints at most ten cases and counts the rest.
 pub struct Failure {
     phase: Phase,
     findings: Vec<Finding>,
@@ -80,7 +80,7 @@ impl fmt::Debug for Failure {
 
 impl std::error::Error for Failure {}
 
-/// One failing case: its name, and what is wrong.
+/// One failing case: its name, and its errors.
 #[derive(Clone, Debug)]
 pub(crate) struct Finding {
     pub(crate) title: String,

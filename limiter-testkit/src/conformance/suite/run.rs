@@ -24,7 +24,7 @@ pub(crate) struct Run<'a> {
     prefix: String,
     keys: AtomicU64,
     pub(crate) report: Report,
-    /// What is wrong so far in this phase.
+    /// The errors so far in this phase.
     pub(crate) findings: Vec<Finding>,
 }
 
@@ -112,7 +112,7 @@ impl<'a> Run<'a> {
         Ok(plan.len() as u64)
     }
 
-    /// Counts the calls of a script, or reports what is wrong. A script without calls did not run.
+    /// Counts a script's calls, or reports its errors. A script without calls did not run.
     pub(crate) fn count_script(&mut self, result: Result<u64, Finding>) {
         match result {
             Ok(calls) => self.report.count(self.phase, (u64::from(calls > 0), calls)),
