@@ -37,8 +37,8 @@ pub(super) fn insert(
     table.insert(hash, keyed);
 }
 
-/// Makes a full table able to take one more key, by growing unless many logs have expired. Takes amortised constant time per
-/// insert, because it leaves space for a third of its keys or more.
+/// Makes room for one more key in a full table. Grows unless many logs have expired. Takes amortised constant time per insert,
+/// because it leaves space for a third of its keys or more.
 fn sweep_or_grow(table: &mut Table, rehash: impl Fn(&Key) -> u64, now: Timestamp, max_keys: usize) {
     let alive = |keyed: &KeyedLog| !keyed.log.has_expired(now);
     let keys = table.logs_from(0).filter(|(_, keyed)| alive(keyed)).count();
