@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use limiter_core::{Error, ErrorKind};
 use redis::aio::{ConnectionLike, ConnectionManager};
-use redis::{Client, Cmd, IntoConnectionInfo, Pipeline, RedisResult, Value};
+use redis::{Client, Cmd, IntoConnectionInfo, RedisResult, Value};
 
 use crate::address::Address;
 #[cfg(feature = "cluster")]
@@ -183,18 +183,6 @@ impl Connection {
             Kind::Cluster(pool) => pool.send(cmd).await,
             #[cfg(feature = "sentinel")]
             Kind::Sentinel(master) => master.send(cmd).await,
-        }
-    }
-
-    /// Sends commands to one node; errors are among the replies.
-    pub(crate) async fn send_all(&mut self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
-        match &mut self.0 {
-            Kind::Single(server) => server.send_all(commands).await,
-            Kind::Custom(connection) => connection.req_packed_commands(commands, 0, commands.len()).await,
-            #[cfg(feature = "cluster")]
-            Kind::Cluster(pool) => pool.any()?.connection.send_all(commands).await,
-            #[cfg(feature = "sentinel")]
-            Kind::Sentinel(master) => master.send_all(commands).await,
         }
     }
 

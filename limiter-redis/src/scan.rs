@@ -1,15 +1,14 @@
 //! Lists the logs with a prefix, for operators.
 
-use limiter_core::{Error, ErrorKind, Name};
-use redis::{Cmd, Pipeline, Value};
-use tokio::time::timeout;
+use limiter_core::{Error, Name};
+use redis::{Cmd, Value};
 
 use crate::address::Address;
 use crate::key::StoredKey;
-use crate::reply::{integer, unexpected};
+use crate::reply::unexpected;
 use crate::store::RedisStore;
 
-/// Describes a log that a scan found. [`Debug`](std::fmt::Debug) does not print the key.
+/// Names a log that a scan found, or a key of its layout that holds something else. [`Debug`](std::fmt::Debug) does not print the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveKey {
@@ -17,9 +16,6 @@ pub struct LiveKey {
     pub name: String,
     /// The key, or its digest.
     pub key: StoredKey,
-    /// The number of members of the sorted set: one for each entry, and one for each idempotency key. 0 if the Redis key holds
-    /// something else.
-    pub members: u64,
 }
 
 /// Marks where a scan continues.
@@ -40,22 +36,13 @@ pub struct Page {
     pub next: Option<Cursor>,
 }
 
-/// How many sizes one pipeline asks for.
-const SIZES_PER_BATCH: usize = 256;
-
-fn zcard(stored: &[u8]) -> Cmd {
-    let mut cmd = redis::cmd("ZCARD");
-    cmd.arg(stored);
-    cmd
-}
-
 impl RedisStore {
     /// Returns a page of the logs with the store's prefix: of all limiters, or of the one called `name`.
     ///
     /// Start with `None` and continue from [`Page::next`] until it is `None`. Redis looks at about `count` keys of the *database*
     /// for each page, whatever the name, so a page may be empty. A scan finds every log that exists from its beginning to its end.
     ///
-    /// It uses `SCAN`, which does not block the server, and asks for the sizes in batches.
+    /// It uses `SCAN`, which does not block the server.
     ///
     /// # Errors
     /// The errors of every operation except `Corrupt`: see [`RedisStore`].
@@ -70,7 +57,7 @@ impl RedisStore {
     /// loop {
     ///     let page = store.scan(None, cursor, 1_000).await?;
     ///     for log in page.keys {
-    ///         println!("{} {}: {} members", log.name, log.key, log.members);
+    ///         println!("{} {}", log.name, log.key);
     ///     }
     ///     cursor = page.next;
     ///     if cursor.is_none() {
@@ -92,46 +79,13 @@ impl RedisStore {
             redis::from_redis_value_ref(&reply).map_err(|_| unexpected(&reply))?;
         // The pattern also matches other names that end like this one.
         let is_wanted = |found: &str| name.is_none_or(|name| name.as_str() == found);
-        let found = stored.iter().filter_map(|stored| Some((self.keys.decode(stored)?, stored)));
-        let found: Vec<_> = found.filter(|((name, _), _)| is_wanted(name)).collect();
-        let mut keys = Vec::new();
-        for part in found.chunks(SIZES_PER_BATCH) {
-            let sizes = self.sizes(node.as_ref(), part.iter().map(|(_, stored)| zcard(stored))).await;
-            for (i, ((name, key), stored)) in part.iter().enumerate() {
-                let size = match sizes.get(i) {
-                    Some(Value::Int(size)) => Ok(*size),
-                    // The key may have moved to another node, or the batch was lost.
-                    _ => self.size(stored).await,
-                };
-                let members = match size {
-                    // The key has gone in the meantime.
-                    Ok(0) => continue,
-                    Ok(members) => u64::try_from(members).unwrap_or(0),
-                    Err(error) if error.kind() == ErrorKind::Corrupt => 0,
-                    Err(error) => return Err(error),
-                };
-                keys.push(LiveKey { name: name.clone(), key: key.clone(), members });
-            }
-        }
+        let found = stored.iter().filter_map(|stored| self.keys.decode(stored));
+        let keys = found.filter(|(name, _)| is_wanted(name)).map(|(name, key)| LiveKey { name, key }).collect();
         cursor.position = position;
         if position == 0 {
             cursor.nodes.pop();
         }
         Ok(Page { keys, next: (!cursor.nodes.is_empty()).then_some(cursor) })
-    }
-
-    /// Asks one node for the sizes of sorted sets. Returns nothing if it does not respond in time.
-    async fn sizes(&self, node: Option<&Address>, questions: impl Iterator<Item = Cmd>) -> Vec<Value> {
-        let mut pipeline = Pipeline::new();
-        questions.for_each(|question| _ = pipeline.add_command(question));
-        let Ok(mut node) = self.channel.connection.node(node) else { return Vec::new() };
-        let replies = timeout(self.channel.retry_policy.response_timeout, node.send_all(&pipeline)).await;
-        replies.ok().and_then(Result::ok).unwrap_or_default()
-    }
-
-    async fn size(&self, stored: &[u8]) -> Result<i64, Error> {
-        let reply = self.channel.run(|_| zcard(stored)).await;
-        integer(&reply.map_err(|failure| failure.into_error(&[stored]))?.value)
     }
 
     /// Returns the masters of a Cluster.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use redis::sentinel::{SentinelClient, SentinelNodeConnectionInfo, SentinelServerType};
-use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline, RedisError, RedisResult, TlsMode, Value};
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, RedisResult, TlsMode, Value};
 use tokio::sync::Mutex;
 
 use crate::reconnecting::Reconnecting;
@@ -59,11 +59,6 @@ impl Sentinels {
     /// Sends a command to the master.
     pub(crate) async fn send(&self, cmd: &Cmd) -> RedisResult<Value> {
         watched(self, async { self.master()?.send(cmd).await }).await
-    }
-
-    /// Sends commands to the master.
-    pub(crate) async fn send_all(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
-        self.master()?.send_all(commands).await
     }
 }
 

@@ -144,8 +144,7 @@ async fn every_kind_of_connection_will_do() {
             assert!(!limiter.acquire(key).await.unwrap().allowed());
         }
         let found = scanned(limiter.store(), Some(limiter.name()), 100).await;
-        let found = found.iter().filter(|live| live.members == 1).count();
-        assert_eq!(found, 8, "a scan over connection {number}");
+        assert_eq!(found.len(), 8, "a scan over connection {number}");
     }
 }
 
@@ -189,7 +188,7 @@ async fn an_acquire_waits_on_tokio() {
 }
 
 #[tokio::test]
-async fn concurrent_calls_are_pipelined_and_answered_in_order() {
+async fn concurrent_calls_are_pipelined_and_each_gets_its_reply() {
     let server = Server::start().unwrap();
     let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let seen = most.clone();
@@ -202,18 +201,19 @@ async fn concurrent_calls_are_pipelined_and_answered_in_order() {
             reply
         })
     });
-    let stores: [(usize, RedisStore); 2] =
-        [(400, builder().with_connection(connection.await).unwrap()), (100, connect(&shared_cluster().url()).await)];
+    let stores: [(u64, RedisStore); 2] =
+        [(1_200, builder().with_connection(connection.await).unwrap()), (300, connect(&shared_cluster().url()).await)];
     for (number, (keys, store)) in stores.into_iter().enumerate() {
         let limiter = Limiter::new(format!("batch {number}").as_str(), policy!("9/1h"), store);
-        // Twelve units of each key, in three acquires.
-        let batch = [5_u64, 4, 3].into_iter().flat_map(|cost| (0..keys).map(move |key| (key, cost)));
-        let calls = join_all(batch.map(|(key, cost)| limiter.acquire(key).cost(cost))).await;
-        let decisions = calls.into_iter().map(Result::unwrap);
-        let verdicts: Vec<_> = decisions.map(|decision| (decision.allowed(), decision.used())).collect();
-        let expected = [(true, 5), (true, 9), (false, 9)];
-        let expected: Vec<_> = expected.into_iter().flat_map(|pair| vec![pair; keys]).collect();
-        assert_eq!(verdicts, expected, "{number}");
+        // The units tell the replies of different keys apart. Then nine more, which never fit.
+        let cost = |key: u64| 1 + key % 9;
+        for (allowed, more) in [(true, 0), (false, 9)] {
+            let calls = join_all((0..keys).map(|key| limiter.acquire(key).cost((cost(key) + more).min(9)))).await;
+            for (key, decision) in (0..).zip(calls) {
+                let decision = decision.unwrap();
+                assert_eq!((decision.allowed(), decision.used()), (allowed, cost(key)), "{number}, {key}");
+            }
+        }
     }
     let most = seen.load(Ordering::SeqCst);
     assert!(most >= 200, "{most} at a time");
