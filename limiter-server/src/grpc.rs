@@ -15,7 +15,7 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_reflection::server::Builder;
 
 use crate::http::MAX_MESSAGE;
-use crate::metrics::Interface;
+use crate::interface::Interface;
 use crate::proto::{DESCRIPTORS, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer};
 use crate::service::{Failure, Service};
 

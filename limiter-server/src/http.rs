@@ -15,7 +15,7 @@ use axum::routing::{get, post};
 use http::StatusCode;
 
 pub(crate) use self::body::{MAX_MESSAGE, Refusal, read, require_json};
-use crate::metrics::Interface;
+use crate::interface::Interface;
 use crate::proto::{Code, RateLimitRequest};
 use crate::service::Service;
 

@@ -10,6 +10,7 @@ mod detailed;
 pub mod grpc;
 pub mod guard;
 pub mod http;
+mod interface;
 mod listener;
 mod metrics;
 pub mod options;

@@ -51,14 +51,13 @@ impl About {
     }
 }
 
-/// Returns the routes of the page, for the admin listener. [`guarded`](crate::guard::guarded) protects them.
+/// Returns the routes of the page, for the admin listener.
 pub(crate) fn routes(service: Arc<Service>, about: About) -> Router {
     Router::new()
         .route("/", get(async || Html(PAGE)))
         .route("/page/state", get(move |service| state::state(service, about)))
         .route("/page/key", get(key::show))
-        .route("/page/find", get(key::find))
-        .route("/page/reset", post(key::reset))
+        .route("/reset", post(key::reset))
         .layer(map_response(with_headers))
         .with_state(service)
 }

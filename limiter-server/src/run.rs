@@ -70,7 +70,7 @@ impl Server {
         }
         let for_grpc = grpc::routes(Arc::clone(&service), health_service)?;
         let for_http = http::routes(Arc::clone(&service));
-        let for_admin = admin::routes(Arc::clone(&service)).merge(page::routes(Arc::clone(&service), about));
+        let for_admin = admin::routes(Arc::clone(&service), about);
 
         let handles: [Handle<SocketAddr>; 3] = Default::default();
         let [stop_grpc, stop_http, stop_admin] = handles.clone();

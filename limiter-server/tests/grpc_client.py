@@ -52,7 +52,7 @@ def the_services_are_listed():
     services = set(database.get_services())
     assert {"envoy.service.ratelimit.v3.RateLimitService", "grpc.health.v1.Health"} <= services, services
     check = method("/grpc.health.v1.Health/Check", message("grpc.health.v1.HealthCheckResponse"))
-    for name in ["", "envoy.service.ratelimit.v3.RateLimitService"]:
+    for name in ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"]:
         health = check(message("grpc.health.v1.HealthCheckRequest")(service=name), timeout=PATIENCE)
         assert health.status == 1, health
 

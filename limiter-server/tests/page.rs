@@ -245,7 +245,7 @@ async fn unblocking_needs_the_token_and_no_foreign_page_can() {
         "#;
         page.goto(format!("http://{}/healthz", guarded.http)).await?;
         for headers in [json!({ "x-limiter-admin": "1", "content-type": "application/json" }), json!({})] {
-            let arguments = vec![json!(format!("http://{}/page/reset", open.admin)), headers];
+            let arguments = vec![json!(format!("http://{}/reset", open.admin)), headers];
             assert_eq!(page.execute_async(attack, arguments).await?.json(), &json!([true, true]));
         }
         assert_eq!(send(&open, ("user", "a"), 1), "OVER_LIMIT");

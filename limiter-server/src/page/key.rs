@@ -1,7 +1,6 @@
 //! The page's data on one key, and unblocking the key.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
@@ -11,8 +10,6 @@ use futures_util::future::try_join_all;
 use limiter_core::{Error, LimitStatus, Limiter, Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
-use tokio::time::sleep;
 
 use crate::http::{Refusal, read};
 use crate::rules::Rule;
@@ -20,26 +17,12 @@ use crate::service::Service;
 
 /// The number of steps in which a log is drawn.
 const STEPS: u32 = 48;
-/// The number of rules that a search without a rule tries.
-const MAX_TRIED: usize = 10_000;
-/// The number of rules that a search tries together.
-const TRIED_AT_ONCE: usize = 64;
-
-/// How long a search pauses after each batch, because a store in memory never waits, and decisions come first.
-const PAUSE: Duration = Duration::from_millis(1);
-/// One search runs at a time.
-static SEARCH: Semaphore = Semaphore::const_new(1);
 
 /// A key of a rule.
 #[derive(Debug, Deserialize)]
 pub(super) struct Target {
     domain: String,
     path: String,
-    key: String,
-}
-
-#[derive(Debug, Deserialize)]
-pub(super) struct Search {
     key: String,
 }
 
@@ -89,29 +72,6 @@ async fn log(
         Some(std::mem::replace(before, now) - now)
     };
     Ok(used.await?.into_iter().scan(limit.used(), left).collect())
-}
-
-/// Returns the rules whose logs have entries for a key.
-pub(super) async fn find(
-    State(service): State<Arc<Service>>,
-    Query(Search { key }): Query<Search>,
-) -> Result<Json<Vec<Value>>, Refusal> {
-    let _alone = SEARCH.acquire().await;
-    let rules: Vec<Arc<Rule>> = service.rules().iter().take(MAX_TRIED).cloned().collect();
-    let mut found = Vec::new();
-    for rules in rules.chunks(TRIED_AT_ONCE) {
-        found.extend(try_join_all(rules.iter().map(|rule| matching(rule, &key))).await?.into_iter().flatten());
-        sleep(PAUSE).await;
-    }
-    Ok(Json(found))
-}
-
-async fn matching(rule: &Rule, key: &str) -> Result<Option<Value>, Error> {
-    let Ok(limiter) = limiter(rule) else { return Ok(None) };
-    let status = limiter.status(key).await?;
-    let (used, limit) = (status.used(), status.limit().to_string());
-    let shown = || json!({ "domain": rule.domain, "path": rule.path, "key": key, "used": used, "limit": limit });
-    Ok((used > 0).then(shown))
 }
 
 /// Removes the log of a key.

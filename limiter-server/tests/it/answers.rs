@@ -3,12 +3,11 @@
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use limiter_core::store::{Facts, LogKey, Op, Otherwise, Settlement, SettlementFacts, async_trait};
-use limiter_core::{Decision, Error, ErrorKind, SharedStore, WindowStore, WithClock};
+use limiter_core::store::LogKey;
+use limiter_core::{ErrorKind, SharedStore, WithClock};
 use limiter_memory::MemoryStore;
 use limiter_server::proto::{Code, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse};
 use limiter_server::proto::{RateLimitUnit, Unit};
@@ -434,54 +433,6 @@ async fn a_log_under_a_resolution_stays_small_unless_charges_may_be_refunded() {
     }
 }
 
-/// Answers some calls immediately, like a store with a cache.
-#[derive(Debug)]
-struct Mixed(SharedStore);
-
-#[async_trait]
-impl WindowStore for Mixed {
-    async fn apply(&self, op: Op<'_>) -> Result<Facts, Error> {
-        tokio::task::yield_now().await;
-        self.0.apply(op).await
-    }
-
-    async fn settle(&self, settlement: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        tokio::task::yield_now().await;
-        self.0.settle(settlement).await
-    }
-
-    async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
-        self.0.reset(log).await
-    }
-
-    fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
-        if op.log.key == b"later" { otherwise() } else { self.0.try_decide(op, otherwise) }
-    }
-}
-
-#[tokio::test]
-async fn a_call_that_is_answered_at_once_is_made_once() {
-    let (memory, clock) = (Arc::new(MemoryStore::new()), MockClock::new());
-    let store: SharedStore = Arc::new(WithClock::new(Arc::clone(&memory), clock.clone()));
-    let service = over(Arc::new(Mixed(store)), Headers::None);
-    let over = "OVER | OVER hammered 1/UNKNOWN 0 10000000 | OK user 3/MINUTE 2 60000000";
-    let rows: &[(u64, &str, &str)] = &[
-        (0, "hammered=x & user=later", "OK | OK hammered 1/UNKNOWN 0 10000000 | OK user 3/MINUTE 2 60000000"),
-        (0, "hammered=x & user=later", over),
-        (0, "hammered=x & user=later", over),
-        // What was charged immediately is refunded later, and the other way round.
-        (0, "site=x & user=later +3", "OVER | OK whole site 5/SECOND 5 0 | OVER user 3/MINUTE 2 60000000"),
-        (
-            0,
-            "user=later & user=z +3 & user=z",
-            "OVER | OK user 3/MINUTE 2 60000000 | OK user 3/MINUTE 3 0 | OVER user 3/MINUTE 3 60000000",
-        ),
-    ];
-    Fixture { service, clock }.check(rows).await;
-    // Each attempt was charged once.
-    assert_eq!(memory.entries(LogKey { name: "d/hammered".into(), key: b"x" }), 3);
-}
-
 /// Returns a service over a store that fails by rule, and what waits until `used` units of `site=x` are taken.
 fn faulty() -> (Fixture, Faulty<MemoryStore>, impl AsyncFn(u64)) {
     let (faulty, clock) = (Faulty::new(MemoryStore::new()), MockClock::new());
@@ -543,32 +494,14 @@ async fn the_outage_choice_decides_before_the_caller_gives_up() {
     }
 }
 
-/// Fails always.
-#[derive(Debug)]
-struct Broken;
-
-#[async_trait]
-impl WindowStore for Broken {
-    async fn apply(&self, _: Op<'_>) -> Result<Facts, Error> {
-        Err(Error::new(ErrorKind::Unavailable, "away"))
-    }
-
-    async fn settle(&self, _: Settlement<'_>) -> Result<SettlementFacts, Error> {
-        Err(Error::new(ErrorKind::Unavailable, "away"))
-    }
-
-    async fn reset(&self, _: LogKey<'_>) -> Result<bool, Error> {
-        Err(Error::new(ErrorKind::Unavailable, "away"))
-    }
-}
-
 #[tokio::test]
 async fn a_failed_store_fails_the_request_but_not_a_shadow() {
-    let service = over(Arc::new(Broken), Headers::Ratelimit);
+    let (fixture, faulty, _) = faulty();
+    faulty.set(Does::Refuse);
     for (asked, expected) in
         [("tried=x", Some("OK | OK 0")), ("free=x", Some("OK | OK 4294967295")), ("user=ann", None)]
     {
-        match (service.decide(&request("d", asked, 0)).await, expected) {
+        match (fixture.ask(&request("d", asked, 0)).await, expected) {
             (Ok(answer), Some(expected)) => assert_eq!(text(&answer), expected),
             (Err(Failure::Store(error)), None) => assert_eq!(error.kind(), ErrorKind::Unavailable),
             (answer, _) => panic!("{asked}: {answer:?}"),

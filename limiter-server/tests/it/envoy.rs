@@ -1,11 +1,9 @@
-//! A real Envoy in front of a real upstream, with the configuration of `examples/envoy`.
+//! A real Envoy in front of the stand-in of `examples/envoy`, with its configuration.
 
 use std::collections::HashMap;
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +12,7 @@ use limiter_testkit::server;
 use tempfile::TempDir;
 use testbed::{Network, Proxy};
 
-use crate::server::{PATIENCE, Server, http, until};
+use crate::server::{Server, exchange, http, until};
 use crate::tools;
 use crate::windows::{Admission, assert_windows};
 
@@ -26,18 +24,19 @@ descriptors:
 - { key: customer, value: waits, rate_limit: { policy: 5/3s } }
 ";
 
-/// A proxy, and the upstream behind it.
-struct Envoy {
-    address: SocketAddr,
-    upstream: Upstream,
+/// A proxy.
+pub(crate) struct Envoy {
+    pub(crate) address: SocketAddr,
+    admin: SocketAddr,
     process: Child,
     _folder: TempDir,
 }
 
 impl Envoy {
     /// Starts Envoy before these servers, for which it waits at most `timeout`, and waits until it is ready.
-    fn start(servers: &[Server], timeout: &str) -> Self {
-        let (folder, upstream) = (tempfile::tempdir().unwrap(), Upstream::start());
+    pub(crate) fn start(servers: &[Server], timeout: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let stand_in = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let example = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/envoy/envoy.yaml");
         let endpoint = |port: u16| {
             format!("- endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {port} }} }} }}")
@@ -46,11 +45,6 @@ impl Envoy {
         let mut config = fs::read_to_string(example).unwrap();
         for (theirs, ours) in [
             ("address: 0.0.0.0, port_value: 10000", "address: 127.0.0.1, port_value: 0"),
-            (
-                "socket_address: { address: 127.0.0.1, port_value: 9000 } }\n      filter",
-                "socket_address: { address: 127.0.0.1, port_value: 0 } }\n      filter",
-            ),
-            (&endpoint(9000), &endpoint(upstream.address.port())),
             (&endpoint(8081), &endpoints.join("\n              ")),
             // No request may pass without a decision.
             ("timeout: 0.25s\n                      #", &format!("timeout: {timeout}\n                      #")),
@@ -60,6 +54,7 @@ impl Envoy {
             assert_eq!(config.matches(theirs).count(), 1, "{theirs} in {config}");
             config = config.replace(theirs, ours);
         }
+        config = config.replace("port_value: 9000", &format!("port_value: {stand_in}"));
         config.push_str("\nadmin: { address: { socket_address: { address: 127.0.0.1, port_value: 0 } } }\n");
         let (path, admin) = (folder.path().join("envoy.yaml"), folder.path().join("admin"));
         fs::write(&path, config).unwrap();
@@ -67,32 +62,42 @@ impl Envoy {
         command.arg("--config-path").arg(&path).arg("--admin-address-path").arg(&admin);
         command.args(["--disable-hot-restart", "--concurrency", "2", "--log-level", "error"]);
         let mut process = command.stdin(Stdio::null()).spawn().unwrap();
-        let address = until("Envoy is ready", || {
+        let (admin, address) = until("Envoy is ready", || {
             assert!(process.try_wait().unwrap().is_none(), "Envoy ended");
             let admin = fs::read_to_string(&admin).ok()?.parse().ok()?;
-            let get =
-                |path: &str| http(admin, &format!("GET {path} HTTP/1.1\r\nhost: envoy\r\nconnection: close\r\n\r\n"));
-            let (status, _) = get("/ready");
-            let listeners = get("/listeners").1;
+            let (status, _) = get(admin, "/ready");
+            let listeners = get(admin, "/listeners").1;
             let edge = listeners.lines().find_map(|line| line.strip_prefix("edge::"))?;
-            (status == 200).then(|| edge.parse().unwrap())
+            (status == 200).then(|| (admin, edge.parse().unwrap()))
         });
-        Self { address, upstream, process, _folder: folder }
+        Self { address, admin, process, _folder: folder }
     }
 
-    fn client(&self) -> Client {
-        Client { address: self.address, stream: None }
+    /// Returns the number of requests that have reached the stand-in.
+    fn passed(&self) -> u64 {
+        let text = get(self.admin, "/stats?filter=cluster.service.upstream_rq_total").1;
+        text.trim().rsplit_once(' ').unwrap().1.parse().unwrap()
     }
 
-    /// Sends `requests` requests over 32 connections, and returns how many got each status. Repeats those that no server
+    /// Returns the status and the head of the first answer that is a decision.
+    fn decided(&self, customer: &str) -> (u16, String) {
+        until("a server decides", || {
+            let fields = format!("host: service\r\nx-customer: {customer}\r\nconnection: close");
+            let (status, head, _) = exchange(self.address, &format!("GET / HTTP/1.1\r\n{fields}\r\n\r\n"));
+            assert!([0, 200, 429, 500].contains(&status), "{head}");
+            [200, 429].contains(&status).then_some((status, head))
+        })
+    }
+
+    /// Sends `requests` requests with 32 clients, and returns how many got each status. Repeats those that no server
     /// decided on, because it was gone.
     fn burst(&self, customer: &str, requests: usize) -> HashMap<u16, usize> {
         let (left, mut statuses) = (AtomicUsize::new(requests), HashMap::new());
         let take = || left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
         let work = || {
-            let (mut client, mut seen) = (self.client(), Vec::new());
+            let mut seen = Vec::new();
             while take() {
-                seen.push(client.decided(customer).status);
+                seen.push(self.decided(customer).0);
             }
             seen
         };
@@ -105,14 +110,14 @@ impl Envoy {
         statuses
     }
 
-    /// Sends requests over 16 connections for so long, and returns the admissions.
+    /// Sends requests with 16 clients for so long, and returns the admissions.
     fn flow(&self, customer: &str, length: Duration) -> Vec<Admission> {
         let began = Instant::now();
         let work = || {
-            let (mut client, mut admissions) = (self.client(), Vec::new());
+            let mut admissions = Vec::new();
             while began.elapsed() < length {
                 let made = began.elapsed();
-                if client.decided(customer).status == 200 {
+                if self.decided(customer).0 == 200 {
                     admissions.push((made, began.elapsed()));
                 }
             }
@@ -125,6 +130,10 @@ impl Envoy {
     }
 }
 
+pub(crate) fn get(to: SocketAddr, path: &str) -> (u16, String) {
+    http(to, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"))
+}
+
 impl Drop for Envoy {
     fn drop(&mut self) {
         let _ = self.process.kill();
@@ -132,96 +141,9 @@ impl Drop for Envoy {
     }
 }
 
-/// A connection to Envoy, which is opened again when it breaks.
-struct Client {
-    address: SocketAddr,
-    stream: Option<BufReader<TcpStream>>,
-}
-
-struct EnvoyResponse {
-    status: u16,
-    fields: HashMap<String, String>,
-}
-
-impl Client {
-    /// Returns the first answer that is a decision.
-    fn decided(&mut self, customer: &str) -> EnvoyResponse {
-        until("a server decides", || {
-            let answer = self.request(customer).inspect_err(|_| self.stream = None).ok()?;
-            assert!([200, 429, 500].contains(&answer.status), "{}", answer.status);
-            Some(answer).filter(|answer| answer.status != 500)
-        })
-    }
-
-    fn request(&mut self, customer: &str) -> io::Result<EnvoyResponse> {
-        let stream = match &mut self.stream {
-            Some(stream) => stream,
-            None => {
-                let stream = TcpStream::connect(self.address)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_nodelay(true)?;
-                self.stream.insert(BufReader::new(stream))
-            }
-        };
-        write!(stream.get_mut(), "GET / HTTP/1.1\r\nhost: service\r\nx-customer: {customer}\r\n\r\n")?;
-        let head = read_head(stream)?.ok_or(io::ErrorKind::UnexpectedEof)?;
-        let mut lines = head.lines();
-        let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).unwrap_or(0);
-        let fields = lines.filter_map(|line| line.split_once(": "));
-        let fields: HashMap<_, _> = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let len = fields.get("content-length").map_or(0, |len| len.parse().unwrap());
-        stream.read_exact(&mut vec![0; len])?;
-        Ok(EnvoyResponse { status, fields })
-    }
-}
-
-/// A service that answers every request with 200, and counts them.
-struct Upstream {
-    address: SocketAddr,
-    requests: Arc<AtomicUsize>,
-}
-
-impl Upstream {
-    fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (address, requests) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
-        let counted = Arc::clone(&requests);
-        // The threads end with their connections, and the first one with the program.
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let counted = Arc::clone(&counted);
-                thread::spawn(move || {
-                    let mut stream = BufReader::new(stream);
-                    while let Ok(Some(_)) = read_head(&mut stream) {
-                        counted.fetch_add(1, Relaxed);
-                        if stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi").is_err() {
-                            break;
-                        }
-                    }
-                });
-            }
-        });
-        Self { address, requests }
-    }
-}
-
-/// Reads the head of a message, without the empty line after it; `None` at the end.
-fn read_head(stream: &mut impl BufRead) -> io::Result<Option<String>> {
-    let mut head = String::new();
-    loop {
-        let start = head.len();
-        if stream.read_line(&mut head)? == 0 {
-            return Ok(None);
-        }
-        if &head[start..] == "\r\n" {
-            return Ok(Some(head));
-        }
-    }
-}
-
 /// Of many concurrent requests exactly the maximum pass, even when a server is killed between them.
 fn a_burst_admits_the_maximum(envoy: &Envoy, servers: &mut Vec<Server>) {
-    let before = envoy.upstream.requests.load(Relaxed);
+    let before = envoy.passed();
     let first = envoy.burst("burst", 30);
     assert_eq!(first, [(200, 30)].into());
     if servers.len() > 1 {
@@ -229,7 +151,7 @@ fn a_burst_admits_the_maximum(envoy: &Envoy, servers: &mut Vec<Server>) {
     }
     let second = envoy.burst("burst", 150);
     assert_eq!(second, [(200, 30), (429, 120)].into());
-    assert_eq!(envoy.upstream.requests.load(Relaxed) - before, 60);
+    assert_eq!(envoy.passed() - before, 60);
 }
 
 /// No window exceeds its maximum, also when a server is killed meanwhile.
@@ -249,15 +171,16 @@ fn a_flow_keeps_its_windows(envoy: &Envoy, servers: &mut Vec<Server>) {
 
 /// A client that waits as long as `retry-after` says is admitted.
 fn waiting_helps(envoy: &Envoy) {
-    let mut client = envoy.client();
-    let denied = until("a request is denied", || Some(client.decided("waits")).filter(|answer| answer.status == 429));
-    for name in ["ratelimit", "ratelimit-policy"] {
-        assert!(denied.fields.get(name).is_some_and(|field| field.contains("customer=waits")), "{:?}", denied.fields);
+    let denied = until("a request is denied", || Some(envoy.decided("waits")).filter(|(status, _)| *status == 429)).1;
+    let field =
+        |name: &str| denied.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{denied}"));
+    for name in ["ratelimit: ", "ratelimit-policy: "] {
+        assert!(field(name).contains("customer=waits"), "{denied}");
     }
-    let wait: u64 = denied.fields["retry-after"].parse().unwrap();
+    let wait: u64 = field("retry-after: ").parse().unwrap();
     assert!((1..=3).contains(&wait), "{wait}");
     thread::sleep(Duration::from_secs(wait));
-    assert_eq!(client.decided("waits").status, 200);
+    assert_eq!(envoy.decided("waits").0, 200);
 }
 
 fn prove(store: &str, count: usize) {
@@ -276,10 +199,10 @@ fn the_outage_choice_answers_before_envoy_gives_up() {
     let store = format!("redis://{}", proxy.address());
     let servers = [Server::start(CONFIG, &["--store", &store, "--on-outage", "closed"])];
     let envoy = Envoy::start(&servers, "0.1s");
-    assert_eq!(envoy.client().decided("flow").status, 200);
+    assert_eq!(envoy.decided("flow").0, 200);
     // Slower than Envoy waits, and faster than the server's own timeout.
     proxy.set(Network::Latency(Duration::from_millis(75)));
-    assert_eq!(envoy.client().decided("flow").status, 429);
+    assert_eq!(envoy.decided("flow").0, 429);
 }
 
 #[test]

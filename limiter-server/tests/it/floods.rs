@@ -73,6 +73,50 @@ async fn unfinished_bodies_share_a_budget() {
     until("a decision is made", || (server.post("/json", body).0 == 200).then_some(()));
 }
 
+/// The limit of `deploy/kubernetes.yaml`, in KiB.
+fn limit() -> u64 {
+    let text = include_str!("../../deploy/kubernetes.yaml");
+    let (_, rest) = text.split_once("limits: { memory: ").unwrap();
+    rest.split_once("Mi }").unwrap().0.parse::<u64>().unwrap() << 10
+}
+
+#[tokio::test]
+async fn as_many_connections_as_there_may_be_fit_the_limit_of_kubernetes() {
+    let server = Server::start(CONFIG, &[]);
+    let mut held = Vec::new();
+    // The default of --max-connections.
+    for number in 0..4_000 {
+        let stream = tokio::net::TcpStream::connect(server.grpc).await;
+        let stream = stream.unwrap_or_else(|error| panic!("connection {number}, see `ulimit -n`: {error}"));
+        let (client, connection) = h2::client::handshake(stream).await.unwrap();
+        tokio::spawn(connection);
+        let mut client = client.ready().await.unwrap();
+        let (answer, _) = client.send_request(Request::get("http://x/").body(()).unwrap(), true).unwrap();
+        assert_eq!(answer.await.unwrap().headers()["grpc-status"], "12");
+        held.push(client);
+    }
+    let most = server.proc("status", "VmHWM:");
+    println!("{most} KiB held");
+    assert!(most < limit(), "{most} KiB held");
+}
+
+#[test]
+fn beyond_max_keys_those_with_the_fewest_entries_are_evicted() {
+    let body = |user: &str| format!(r#"{{"domain": "d", "descriptor": [["user", "{user}"]]}}"#);
+    let server = Server::start(CONFIG, &["--max-keys", "1000"]);
+    let used = |user: &str| server.post("/v1/status", &body(user)).1["used"].as_u64().unwrap();
+    for _ in 0..3 {
+        server.post("/v1/acquire", &body("often"));
+    }
+    for user in 0..3_000 {
+        assert_eq!(server.post("/v1/acquire", &body(&user.to_string())).0, 200);
+    }
+    assert_eq!(used("often"), 3);
+    let held = (0..3_000).filter(|user| used(&user.to_string()) == 1).count();
+    assert!((500..1_000).contains(&held), "{held} keys held");
+    assert!(server.metric("limiter_keys{").is_some_and(|keys| keys <= 1_000.0));
+}
+
 #[test]
 fn connections_beyond_the_limit_are_brief() {
     let server = Server::start(CONFIG, &["--max-connections", "2"]);

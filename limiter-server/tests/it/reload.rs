@@ -133,25 +133,6 @@ const CASES: &[Case] = &[
         ],
     ),
     (
-        "a folder is replaced",
-        |dir| {
-            create_dir(dir.join("conf.d")).unwrap();
-            file(dir.join("conf.d/a.yaml"), "a");
-        },
-        "conf.d",
-        &[
-            (
-                |dir| {
-                    rename(dir.join("conf.d"), dir.join("old")).unwrap();
-                    create_dir(dir.join("conf.d")).unwrap();
-                    file(dir.join("conf.d/a.yaml"), "b");
-                },
-                "b",
-            ),
-            (|dir| file(dir.join("conf.d/a.yaml"), "c"), "c"),
-        ],
-    ),
-    (
         "another file of the folder never stays the same",
         |dir| {
             file(dir.join("a.yaml"), "a");

@@ -134,6 +134,12 @@ pub(crate) fn post(to: SocketAddr, path: &str, headers: &[(&str, &str)], body: &
 
 /// Sends these bytes, and returns the status and the body of the answer. The status is 0 if there is no answer.
 pub(crate) fn http(to: SocketAddr, request: &str) -> (u16, String) {
+    let (status, _, body) = exchange(to, request);
+    (status, body)
+}
+
+/// Like [`http`], and returns the head of the answer between the two.
+pub(crate) fn exchange(to: SocketAddr, request: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(to).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // The server may refuse before it has read everything.
@@ -144,7 +150,7 @@ pub(crate) fn http(to: SocketAddr, request: &str) -> (u16, String) {
     let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
     let status = head.split(' ').nth(1).map_or(0, |status| status.parse().unwrap());
     let body = if head.contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_owned() };
-    (status, body)
+    (status, head.to_owned(), body)
 }
 
 fn unchunked(mut body: &str) -> String {
