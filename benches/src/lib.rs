@@ -11,5 +11,5 @@ pub mod memory;
 pub mod record;
 mod redis;
 pub mod render;
-mod service;
+pub mod service;
 pub mod turns;

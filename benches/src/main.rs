@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Parser;
 use limiter_benches::measure::measure;
 use limiter_benches::record::Group;
-use limiter_benches::render;
+use limiter_benches::{render, service};
 
 /// Compares the limiter with its peers. Prints Markdown, writes the figures to benches/results, and renders from them
 /// benches/RESULTS*.md, docs/boundary.svg, and sections of README.md, docs/resolutions.md and docs/operations.md.
@@ -22,10 +22,16 @@ struct Args {
     /// Measure nothing, and render the documents again from the figures in benches/results
     #[arg(long, conflicts_with_all = ["group", "only"])]
     render: bool,
+    /// Serve this response to all requests, for a scenario
+    #[arg(long, value_name = "JSON", hide = true, conflicts_with_all = ["group", "only", "render"])]
+    repeat: Option<String>,
 }
 
 fn main() -> Result<()> {
     let args = Args::parse();
+    if let Some(answer) = args.repeat {
+        return service::repeat(&answer);
+    }
     let workspace = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     if args.render {
         return render::write_all(workspace);

@@ -1,38 +1,44 @@
-//! `limiter-server` compared with a tonic service that always responds with OK: the same messages and client, in one process.
+//! `limiter-server` compared with tonic services that repeat one response: its own, and one that says OK and no more. Each is a program
+//! on the first CPU; they share a client.
 
+use std::env::current_exe;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::sync::{Arc, LazyLock, mpsc};
-use std::thread;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, LazyLock};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use clap::Parser;
 use futures::{StreamExt, TryStreamExt, stream};
 use http::uri::PathAndQuery;
 use limiter_memory::MemoryStore;
-use limiter_server::options::Options;
 use limiter_server::proto::{Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use limiter_server::proto::{RateLimitService, RateLimitServiceServer};
 use limiter_server::rules::Rules;
-use limiter_server::run::Server;
 use limiter_server::service::{Headers, Service};
 use limiter_server::store::Store;
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::oneshot;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
+use tracing::subscriber::NoSubscriber;
 
 use crate::declared::{Declared, parse};
 use crate::record::{Figures, put};
 use crate::turns::{self, Contestant, Run, Turn};
 
 pub(crate) const OURS: &str = "limiter-server";
+/// Repeats ours' first response, so it sends the same bytes.
+pub(crate) const FLOOR: &str = "same bytes";
 pub(crate) const PEER: &str = "always OK";
+/// What a server prints before its address.
+const READY: &str = "limiter-server: grpc ";
+const ANY: &str = "127.0.0.1:0";
 /// The scenario that counts the memory of many keys.
 pub(crate) const MEMORY: &str = "service/memory";
 /// The keys that its store may hold, a tenth of those requested.
@@ -48,6 +54,8 @@ pub(crate) struct Scenario {
     pub(crate) name: String,
     pub(crate) about: String,
     in_flight: usize,
+    #[serde(default = "one")]
+    connections: usize,
     rules: usize,
     descriptors: usize,
     /// Whether the store is a Redis that is down.
@@ -61,41 +69,46 @@ pub(crate) fn measure(run: &mut Run<'_>) -> Result<()> {
     SERVICE.scenarios.iter().try_for_each(|scenario| run.scenario(&scenario.name, || compare(scenario)))
 }
 
-/// Measures ours and the peer in turns.
+const fn one() -> usize {
+    1
+}
+
+/// Measures ours and the peers in turns.
 fn compare(scenario: &Scenario) -> Result<Figures> {
     let folder = tempfile::tempdir()?;
     let config = folder.path().join("limits.yaml");
     fs::write(&config, configuration(scenario.rules))?;
     // No program listens on this port.
     let store = if scenario.away { "redis://127.0.0.1:1" } else { "memory" };
-    let any = "127.0.0.1:0";
-    let options =
-        ["--store", store, "--on-outage", "fallback", "--grpc", any, "--http", any, "--admin", any, "--config"];
-    let options =
-        Options::try_parse_from([OURS].iter().chain(&options).map(Into::into).chain([config.into_os_string()]))?;
-    let options = options.serve.context("the options are those of the server")?;
-    let ours = Process::start(OURS, move || async move {
-        let server = Server::start(&options).await?;
-        Ok((server.grpc, server))
-    })?;
-    let peer = Process::start(PEER, move || async move {
-        let listener = TcpListener::bind(any).await?;
-        let address = listener.local_addr()?;
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let service = tonic::transport::Server::builder().add_service(RateLimitServiceServer::new(AlwaysOk));
-        Ok((address, tokio::spawn(service.serve_with_incoming(incoming))))
-    })?;
+    let options = ["--store", store, "--grpc", ANY, "--http", ANY, "--admin", ANY, "--config"];
+    let ours = Program::start(Command::new(build()?).args(options).arg(config))?;
 
     let client = runtime()?;
     let requests: Vec<RateLimitRequest> = (0..1_024).map(|i| request(scenario, i)).collect();
+    let connect =
+        |server: &Program| client.block_on(Endpoint::try_from(format!("http://{}", server.address))?.connect());
+    let first = client.block_on(ask(connect(&ours)?, requests[0].clone()))?;
+    let ok = DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
+    let bare = RateLimitResponse {
+        overall_code: Code::Ok.into(),
+        statuses: vec![ok; scenario.descriptors],
+        response_headers_to_add: Vec::new(),
+    };
+    let repeat =
+        |answer| Program::start(Command::new(current_exe()?).arg("--repeat").arg(serde_json::to_string(answer)?));
+    let servers = [(OURS, ours), (FLOOR, repeat(&first)?), (PEER, repeat(&bare)?)];
     let (rounds, calls) = (15, 2000);
     let mut all = Vec::new();
-    for (name, server) in [(OURS, &ours), (PEER, &peer)] {
-        let channel = client.block_on(Endpoint::try_from(format!("http://{}", server.address))?.connect())?;
+    for (name, server) in &servers {
+        let channels = (0..scenario.connections).map(|_| connect(server)).collect::<Result<Vec<_>, _>>()?;
         let (client, requests) = (&client, &requests);
         let turn = move || {
             let before = server.processor()?;
-            let ask = |number: usize| ask(channel.clone(), requests[number % requests.len()].clone());
+            let ask = async |number: usize| {
+                let answer = ask(channels[number % channels.len()].clone(), requests[number % requests.len()].clone());
+                ensure!(answer.await?.overall_code() == Code::Ok, "denied");
+                Ok(())
+            };
             let mut turn = client.block_on(offer(calls, scenario.in_flight, ask))?;
             turn.push(("processor", (server.processor()? - before) / calls as f64));
             Ok(turn)
@@ -107,6 +120,15 @@ fn compare(scenario: &Scenario) -> Result<Figures> {
         (contestant.turn)()?;
     }
     turns::measure(&mut all, |round| round >= rounds)
+}
+
+/// Builds the program, and returns its path.
+fn build() -> Result<PathBuf> {
+    // With this package, which changes the features of dependencies.
+    let args = ["build", "--release", "--package", OURS, "--package", env!("CARGO_PKG_NAME"), "--bin", OURS];
+    let built = Command::new(env!("CARGO")).args(args).status()?;
+    ensure!(built.success(), "{OURS} does not build");
+    Ok(current_exe()?.with_file_name(OURS))
 }
 
 fn runtime() -> Result<Runtime> {
@@ -139,56 +161,66 @@ fn configuration(rules: usize) -> String {
     text
 }
 
-/// A server on a separate thread, so that its CPU time is known. Stops when dropped.
-struct Process {
+/// A server that runs on the first CPU. Killed when dropped.
+struct Program {
     address: SocketAddr,
-    /// The thread's file of times.
-    times: String,
-    _stop: oneshot::Sender<()>,
+    process: Child,
 }
 
-impl Process {
-    /// Starts a server, which runs until the second value that `start` returns is dropped.
-    fn start<S, F>(name: &str, start: impl FnOnce() -> F + Send + 'static) -> Result<Self>
-    where
-        F: Future<Output = Result<(SocketAddr, S)>>,
-    {
-        let (started, has_started) = mpsc::channel();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let run = move || -> Result<()> {
-            let times = format!("/proc/{}/schedstat", fs::read_link("/proc/thread-self")?.display());
-            runtime()?.block_on(async {
-                let (address, _server) = start().await?;
-                started.send((address, times))?;
-                let _ = stopped.await;
-                Ok(())
-            })
-        };
-        thread::Builder::new().name(name.to_owned()).spawn(run)?;
-        let (address, times) = has_started.recv().context("the server did not start")?;
-        Ok(Self { address, times, _stop: stop })
+impl Program {
+    /// Starts a server, and waits until it prints its address.
+    fn start(command: &Command) -> Result<Self> {
+        let mut pinned = Command::new("taskset");
+        pinned.args(["--cpu-list", "0"]).arg(command.get_program()).args(command.get_args());
+        let mut process = pinned.stderr(Stdio::piped()).spawn().context("taskset")?;
+        let lines = BufReader::new(process.stderr.take().context("no stderr")?).lines().map_while(Result::ok);
+        let address = lines.filter_map(|line| line.strip_prefix(READY)?.parse().ok()).next();
+        Ok(Self { address: address.context("the server did not start")?, process })
     }
 
-    /// Returns the CPU time that the server's thread has taken, in µs.
+    /// Returns the CPU time that its threads have taken, in µs.
     fn processor(&self) -> Result<f64> {
-        let times = fs::read_to_string(&self.times)?;
-        let nanos: f64 = times.split(' ').next().unwrap_or_default().parse()?;
-        Ok(nanos / 1e3)
+        let threads = fs::read_dir(format!("/proc/{}/task", self.process.id()))?;
+        threads
+            .map(|thread| {
+                let times = fs::read_to_string(thread?.path().join("schedstat"))?;
+                Ok(times.split(' ').next().unwrap_or_default().parse::<f64>()? / 1e3)
+            })
+            .sum()
     }
 }
 
-struct AlwaysOk;
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Serves one response in JSON to all requests, until the program is killed.
+///
+/// # Errors
+/// If the response is none, or no port is free.
+pub fn repeat(answer: &str) -> Result<()> {
+    let service = Repeated(serde_json::from_str(answer)?);
+    // Without a subscriber, spans are made to be logged.
+    tracing::subscriber::set_global_default(NoSubscriber::default())?;
+    // Like limiter-server.
+    Runtime::new()?.block_on(async {
+        let listener = TcpListener::bind(ANY).await?;
+        eprintln!("{READY}{}", listener.local_addr()?);
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let server = tonic::transport::Server::builder().add_service(RateLimitServiceServer::new(service));
+        Ok(server.serve_with_incoming(incoming).await?)
+    })
+}
+
+struct Repeated(RateLimitResponse);
 
 #[tonic::async_trait]
-impl RateLimitService for AlwaysOk {
-    async fn should_rate_limit(
-        &self,
-        request: Request<RateLimitRequest>,
-    ) -> Result<Response<RateLimitResponse>, Status> {
-        let ok = |_| DescriptorStatus { code: Code::Ok.into(), ..Default::default() };
-        let statuses = request.get_ref().descriptors.iter().map(ok).collect();
-        let overall_code = Code::Ok.into();
-        Ok(Response::new(RateLimitResponse { overall_code, statuses, response_headers_to_add: Vec::new() }))
+impl RateLimitService for Repeated {
+    async fn should_rate_limit(&self, _: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
+        Ok(Response::new(self.0.clone()))
     }
 }
 
@@ -210,14 +242,12 @@ where
     Ok(vec![("half", at(50)), ("p99", at(99))])
 }
 
-async fn ask(channel: Channel, request: RateLimitRequest) -> Result<()> {
+async fn ask(channel: Channel, request: RateLimitRequest) -> Result<RateLimitResponse> {
     const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
     let mut grpc = tonic::client::Grpc::new(channel);
     grpc.ready().await?;
     let codec = ProstCodec::<RateLimitRequest, RateLimitResponse>::default();
-    let answer = grpc.unary(Request::new(request), PathAndQuery::from_static(PATH), codec).await?.into_inner();
-    ensure!(answer.overall_code() == Code::Ok, "denied");
-    Ok(())
+    Ok(grpc.unary(Request::new(request), PathAndQuery::from_static(PATH), codec).await?.into_inner())
 }
 
 /// Counts the memory after requests of many distinct keys.

@@ -1,23 +1,30 @@
 //! gRPC: decisions, health and reflection.
 
-use std::future::ready;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use axum::middleware::map_response;
+use futures_util::future::Either;
+use http::HeaderMap;
+use http_body::Body;
+use hyper::body::Bytes;
 use metrics::Counter;
 use tonic::metadata::MetadataMap;
 use tonic::service::Routes;
 use tonic::{Code, Request, Response, Status};
 use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_reflection::server::Builder;
+use tower::{BoxError, Service as _, service_fn};
 
 use crate::http::MAX_MESSAGE;
 use crate::interface::Interface;
 use crate::proto::{DESCRIPTORS, RateLimitRequest, RateLimitResponse, RateLimitService, RateLimitServiceServer};
 use crate::service::{Failure, Service};
+
+/// How long a call may take until its response begins. HTTP bodies have [their own](crate::http) limit.
+const CALL: Duration = Duration::from_secs(10);
+/// What the paths of decisions begin with.
+const DECISIONS: &str = "/envoy.service.ratelimit.v3.RateLimitService/";
 
 /// The service over gRPC.
 #[derive(Debug)]
@@ -65,33 +72,52 @@ fn timeout(metadata: &MetadataMap) -> Option<Duration> {
     })
 }
 
-/// Returns the routes of the gRPC listener.
+/// Returns the service of the gRPC listener.
 ///
 /// # Errors
 /// If the descriptors are damaged.
-pub(crate) fn routes(service: Arc<Service>, health: HealthServer<impl Health>) -> anyhow::Result<Router> {
+pub(crate) fn routes<B>(
+    service: Arc<Service>,
+    health: HealthServer<impl Health>,
+) -> anyhow::Result<
+    impl tower::Service<http::Request<B>, Response = http::Response<tonic::body::Body>, Error = Infallible, Future: Send>
+    + Clone,
+>
+where
+    B: Body<Data = Bytes, Error = BoxError> + Send + 'static,
+{
     let reflection = || {
         let own = Builder::configure().register_encoded_file_descriptor_set(DESCRIPTORS);
         own.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
+    let mut decisions = RateLimitServiceServer::new(Grpc::new(service)).max_decoding_message_size(MAX_MESSAGE);
     // Older clients ask by the alpha version.
-    let decisions = RateLimitServiceServer::new(Grpc::new(service)).max_decoding_message_size(MAX_MESSAGE);
-    let routes = Routes::new(decisions).add_service(health);
-    let routes = routes.add_service(reflection().build_v1()?).add_service(reflection().build_v1alpha()?);
+    let mut others =
+        Routes::new(health).add_service(reflection().build_v1()?).add_service(reflection().build_v1alpha()?).prepare();
     let undecodable = Interface::undecodable();
-    Ok(routes
-        .prepare()
-        .into_axum_router()
-        .layer(map_response(move |response| ready(note_undecodable(response, &undecodable)))))
+    Ok(service_fn(move |request: http::Request<B>| {
+        // The router takes a twelfth of a decision's time.
+        let answer = match request.uri().path().starts_with(DECISIONS) {
+            true => Either::Left(decisions.call(request)),
+            false => Either::Right(others.call(request)),
+        };
+        let undecodable = undecodable.clone();
+        async move {
+            let Ok(answer) = tokio::time::timeout(CALL, answer).await else {
+                let text = format!("expected the message and its response within {CALL:?}");
+                return Ok(Status::deadline_exceeded(text).into_http());
+            };
+            answer.inspect(|answer| note_undecodable(answer.headers(), &undecodable))
+        }
+    }))
 }
 
 /// Counts and logs messages that cannot be decoded, which no handler sees. Envoy may let their requests pass.
-fn note_undecodable(response: http::Response<Body>, undecodable: &Counter) -> http::Response<Body> {
-    if let Some(status) = Status::from_header_map(response.headers())
+fn note_undecodable(fields: &HeaderMap, undecodable: &Counter) {
+    if let Some(status) = Status::from_header_map(fields)
         && matches!(status.code(), Code::Internal | Code::OutOfRange)
     {
         tracing::warn!("cannot decode a message: {}", status.message());
         undecodable.increment(1);
     }
-    response
 }

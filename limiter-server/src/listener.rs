@@ -9,25 +9,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use axum::Router;
-use axum::response::Response;
 use axum_server::tls_rustls::{RustlsAcceptor, RustlsConfig};
 use axum_server::{Handle, Server};
 use futures_util::future::{BoxFuture, FutureExt};
-use http::Request;
-use hyper::body::Incoming;
+use http::{Request, Response};
+use http_body::Body;
+use hyper::body::{Bytes, Incoming};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
-use tonic::Status;
-use tower::{Service, service_fn};
+use tower::{BoxError, Service, service_fn};
 
-use self::connection::{Bounds, Budgeted, Seated, Seats};
+pub(crate) use self::connection::Budgeted;
+use self::connection::{Bounds, Seated, Seats};
 
 /// How long a client may take to send the head of a request. Over HTTP/1, a connection without requests is closed after this time.
 const HEAD: Duration = Duration::from_secs(60);
-/// How long a gRPC call may take until its response begins. HTTP bodies have [their own](crate::http) limit.
-const CALL: Duration = Duration::from_secs(10);
 /// The bytes of unfinished bodies that a listener holds.
 const BODIES: usize = 32 << 20;
 
@@ -58,14 +54,18 @@ pub(crate) async fn open(address: &str) -> anyhow::Result<(TcpListener, SocketAd
 }
 
 /// Serves `routes` until the handle stops it.
-pub(crate) fn serve(
+pub(crate) fn serve<S, B>(
     socket: TcpListener,
     protocol: Protocol,
     tls: Option<RustlsConfig>,
-    routes: Router,
+    routes: S,
     handle: Handle<SocketAddr>,
     max_connections: usize,
-) -> BoxFuture<'static, std::io::Result<()>> {
+) -> BoxFuture<'static, std::io::Result<()>>
+where
+    S: Service<Request<Budgeted>, Response = Response<B>, Error = Infallible, Future: Send> + Clone + Send + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
     let server = Server::<SocketAddr>::from_listener(socket).handle(handle).first_request_timeout(HEAD);
     let mut server = match protocol {
         Protocol::Http => server.http1_only(),
@@ -77,26 +77,15 @@ pub(crate) fn serve(
     http.http2().keep_alive_interval(Duration::from_secs(30)).keep_alive_timeout(Duration::from_secs(20));
     let (seats, budget) = (Seats::new(max_connections), Arc::new(Semaphore::new(BODIES)));
     let connections = service_fn(move |_| {
-        let (routes, budget) = (routes.clone(), Arc::clone(&budget));
+        let (mut routes, budget) = (routes.clone(), Arc::clone(&budget));
         let service = service_fn(move |request: Request<Incoming>| {
             let budget = Arc::clone(&budget);
-            let request = request.map(|body| Budgeted { body, budget, taken: None });
-            answer(routes.clone(), protocol, request)
+            routes.call(request.map(|body| Budgeted { body, budget, taken: None }))
         });
         ready(Ok::<_, Infallible>(Seated { seat: seats.take().map(Arc::new), service }))
     });
     match tls {
         None => server.acceptor(Bounds).serve(connections).boxed(),
         Some(tls) => server.acceptor(RustlsAcceptor::new(tls).acceptor(Bounds)).serve(connections).boxed(),
-    }
-}
-
-async fn answer(mut routes: Router, protocol: Protocol, request: Request<Budgeted>) -> Result<Response, Infallible> {
-    let answer = routes.call(request);
-    match protocol {
-        Protocol::Http => answer.await,
-        Protocol::Grpc => timeout(CALL, answer).await.unwrap_or_else(|_| {
-            Ok(Status::deadline_exceeded(format!("expected the message and its response within {CALL:?}")).into_http())
-        }),
     }
 }

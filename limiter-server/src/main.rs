@@ -6,7 +6,12 @@ use std::process::ExitCode;
 use clap::Parser;
 use limiter_server::check;
 use limiter_server::options::{Command, Options};
+use mimalloc::MiMalloc;
 use tracing_subscriber::EnvFilter;
+
+/// A request allocates some sixty times.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     run().unwrap_or_else(|error| {

@@ -218,18 +218,18 @@ impl Service {
         }
     }
 
-    /// Decides if the store need not wait; otherwise returns the pending decision. A question is large, so it stays on the
-    /// stack here.
+    /// Decides if the store need not wait; otherwise returns the pending decision. A question takes kilobytes, so it is made in
+    /// place, and leaves the stack only then.
     fn decide_at_once<'r>(
         &self,
         rules: &'r Rules,
         request: &RateLimitRequest,
         timeout: Option<Duration>,
     ) -> Result<Result<RateLimitResponse, Failure>, Box<Question<'r>>> {
-        let mut question = match Question::new(self, rules, request, timeout) {
-            Ok(question) => question,
-            Err(failure) => return Ok(Err(failure)),
-        };
+        let mut question = Question { claims: SmallVec::new(), together: AllOf::new(), refused: false };
+        if let Err(failure) = question.ask(self, rules, request, timeout) {
+            return Ok(Err(failure));
+        }
         self.answer(&mut question).now_or_never().ok_or_else(|| {
             question.together.refund_in(self.background.clone());
             Box::new(question)
@@ -321,13 +321,14 @@ struct Question<'r> {
 }
 
 impl<'r> Question<'r> {
-    fn new(
+    fn ask(
+        &mut self,
         service: &Service,
         rules: &'r Rules,
         request: &RateLimitRequest,
         timeout: Option<Duration>,
-    ) -> Result<Self, Failure> {
-        let mut claims = SmallVec::<[_; 4]>::new();
+    ) -> Result<(), Failure> {
+        let Self { claims, together, refused } = self;
         for (i, descriptor) in request.descriptors.iter().enumerate() {
             let claim = Claim::new(rules, request, descriptor);
             let mut claim = claim.map_err(|text| Failure::Invalid(format!("descriptors[{i}].{text}")))?;
@@ -339,18 +340,18 @@ impl<'r> Question<'r> {
             }
             claims.push(claim);
         }
-        claim::drop_replaced(&mut claims);
-        let refused = claims.iter().any(|claim| claim.class == Class::Enforced && claim.is_hopeless());
+        claim::drop_replaced(claims);
+        *refused = claims.iter().any(|claim| claim.class == Class::Enforced && claim.is_hopeless());
         let has = |quota| claims.iter().any(|claim| (claim.class == Class::Quota) == quota);
         // Quotas deny together, after the last call, and refund what other rules have charged.
-        let together = AllOf::new().defer_refunds();
-        let together = if has(true) && has(false) { together.refundable() } else { together };
-        let mut together = match timeout {
-            Some(timeout) => together.timeout(timeout - timeout / 4),
-            None => together,
+        let options = AllOf::new().defer_refunds();
+        let options = if has(true) && has(false) { options.refundable() } else { options };
+        *together = match timeout {
+            Some(timeout) => options.timeout(timeout - timeout / 4),
+            None => options,
         };
-        claims.iter_mut().for_each(|claim| claim.ask(&mut together, refused));
-        Ok(Self { claims, together, refused })
+        claims.iter_mut().for_each(|claim| claim.ask(together, *refused));
+        Ok(())
     }
 }
 

@@ -5,13 +5,15 @@ use super::table::{figure, goals, latency, origin, ratio, row, table};
 use crate::http::{self, HTTP};
 
 use crate::record::{Group, Record};
-use crate::service::{MEMORY, OURS, PEER, SERVICE};
+use crate::service::{FLOOR, MEMORY, OURS, PEER, SERVICE};
 
 pub(super) fn sections(records: &[Record]) -> Sections {
     let columns = [
         figure("limiter-server", OURS, "processor"),
+        figure("same bytes", FLOOR, "processor"),
+        ratio("ratio to same bytes", OURS, "processor", FLOOR),
         figure("always OK", PEER, "processor"),
-        ratio("ratio", OURS, "processor", PEER),
+        ratio("ratio to always OK", OURS, "processor", PEER),
         latency("latency", OURS),
         latency("latency, always OK", PEER),
     ];

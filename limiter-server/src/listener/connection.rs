@@ -184,7 +184,7 @@ impl AsyncWrite for Bounded {
 
 /// A body whose bytes count against a budget until it ends or is dropped. Beyond the budget it fails.
 #[derive(Debug)]
-pub(super) struct Budgeted {
+pub(crate) struct Budgeted {
     pub(super) body: Incoming,
     pub(super) budget: Arc<Semaphore>,
     pub(super) taken: Option<OwnedSemaphorePermit>,
