@@ -6,7 +6,7 @@ use std::io::{self, Write};
 /// The context of an error of standard output.
 pub(crate) const OUTPUT: &str = "cannot write the output";
 
-/// Prints a message. If nobody reads standard error, the message is dropped, and the exit status still tells the result.
+/// Prints a message. If nobody reads standard error, the message is dropped, and the exit status still shows the result.
 pub fn message(text: impl Display) {
     let _ = writeln!(io::stderr(), "limiter: {text}");
 }

@@ -62,7 +62,7 @@ impl fmt::Display for OutOfRange {
             Quantity::ResolutionNanos => {
                 let [shorter, longer] = resolution::nearest(found);
                 let found = Duration::from_nanos(found);
-                write!(f, "resolution of {found:?} is not supported, the nearest are {shorter} and {longer}")
+                write!(f, "resolution of {found:?} is not supported; the nearest are {shorter} and {longer}")
             }
             Quantity::ResolutionAbove(window) => {
                 let (window, (_, found)) = (Duration::from_micros(window), resolution::RESOLUTIONS[found as usize]);

@@ -126,12 +126,12 @@ mod tests {
     #[test]
     fn malformed_limits_say_what_was_expected() {
         for (text, part) in [
-            ("1/1s~5s", "limit \"1/1s~5s\": resolution of 5s is not supported, the nearest are 1s and 10s"),
-            ("1/1s~0s", "resolution of 0ns is not supported, the nearest are 1us and 10us"),
-            ("1/1h~2m", "resolution of 120s is not supported, the nearest are 1m and 10m"),
-            ("1/1h~2h", "resolution of 7200s is not supported, the nearest are 1h and 6h"),
-            ("1/30d~7d", "resolution of 604800s is not supported, the nearest are 6h and 1d"),
-            ("1/1s~18446744073709551600us", "is not supported, the nearest are 6h and 1d"),
+            ("1/1s~5s", "limit \"1/1s~5s\": resolution of 5s is not supported; the nearest are 1s and 10s"),
+            ("1/1s~0s", "resolution of 0ns is not supported; the nearest are 1us and 10us"),
+            ("1/1h~2m", "resolution of 120s is not supported; the nearest are 1m and 10m"),
+            ("1/1h~2h", "resolution of 7200s is not supported; the nearest are 1h and 6h"),
+            ("1/30d~7d", "resolution of 604800s is not supported; the nearest are 6h and 1d"),
+            ("1/1s~18446744073709551600us", "is not supported; the nearest are 6h and 1d"),
             ("1/1s~18446744073709551616us", "the number is out of range"),
             ("1/1m~1h", "limit \"1/1m~1h\": resolution of 1h is longer than the window of 60s"),
             ("1/9us~10us", "resolution of 10us is longer than the window of 9µs"),
@@ -166,8 +166,8 @@ mod tests {
         }
         let limit: Limit = "1/1h".parse().unwrap();
         for (resolution, message) in [
-            (Duration::from_nanos(1_500), "resolution of 1.5µs is not supported, the nearest are 1us and 10us"),
-            (Duration::MAX, "is not supported, the nearest are 6h and 1d"),
+            (Duration::from_nanos(1_500), "resolution of 1.5µs is not supported; the nearest are 1us and 10us"),
+            (Duration::MAX, "is not supported; the nearest are 6h and 1d"),
             (Duration::from_secs(86_400), "resolution of 1d is longer than the window of 3600s"),
         ] {
             let error = limit.with_resolution(resolution).unwrap_err();

@@ -128,7 +128,7 @@ pub struct Op<'a> {
     pub is_status: bool,
     /// How long the caller waits for the store's response. Default: `None`, for as long as the store takes.
     ///
-    /// A store that can tell appends nothing after that time, because the caller has decided otherwise by then.
+    /// A store that can measure this appends nothing after that time, because the caller has decided otherwise by then.
     pub timeout: Option<Duration>,
 }
 
@@ -214,8 +214,8 @@ impl<'a> Op<'a> {
         self
     }
 
-    /// Returns the peek of the same cost, which appends nothing. That of a record may be above a maximum: then no wait helps, and
-    /// [`Usage::blocker`](crate::store::Usage::blocker) is unspecified.
+    /// Returns the peek of the same cost, which appends nothing. A record's cost may be above a maximum: then no wait helps,
+    /// and [`Usage::blocker`](crate::store::Usage::blocker) is unspecified.
     #[must_use]
     pub fn to_peek(self) -> Self {
         Self { mode: Mode::Peek, id: None, keep: false, ..self }

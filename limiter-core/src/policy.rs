@@ -96,8 +96,8 @@ impl Policy {
         Self::from_checked(array, N)
     }
 
-    /// Returns the default policy for a limiter whose calls [bring their own](crate::Request::policy), such as those of customers'
-    /// plans: it retains all that these policies count.
+    /// Returns the default policy for a limiter whose calls [bring their own](crate::Request::policy), such as customers'
+    /// plans: it retains all entries that these policies count.
     ///
     /// It is one limit, of the longest window. Its maximum is the largest usage that one of the policies admits in that window, so a
     /// call that fits its own policy has a [receipt](crate::Decision::receipt) while its key has one policy. It is exact unless all

@@ -114,8 +114,8 @@ pub trait WindowStore: Debug + Send + Sync + 'static {
 
     /// Returns where the store keeps a log now, without waiting. It may have moved when the next operation begins.
     ///
-    /// A wrapper asks for it when operations fail, to tell the failing part of the store from the others. Several operations go
-    /// together if their places [say so](LogPlace::goes_with). Default: the store is one place, and each log changes alone.
+    /// A wrapper asks for it when operations fail, to identify the failing part of the store. Several operations go together if
+    /// their places [say so](LogPlace::goes_with). Default: the store is one place, and each log changes alone.
     fn place(&self, log: LogKey<'_>) -> LogPlace {
         let _ = log;
         LogPlace::default()

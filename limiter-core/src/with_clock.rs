@@ -13,8 +13,8 @@ use crate::store::{JointFacts, Otherwise, SyncStore, WindowStore, forward};
 
 /// A store that takes its time from another clock: a mock clock in a test, or a shared time authority.
 ///
-/// Operations with a caller-supplied time keep it. The wrapped store cannot tell how this clock's time passes, so it may
-/// keep idle keys until it is swept explicitly.
+/// Operations with a caller-supplied time keep it. The wrapped store does not know how this clock's time passes, so it may keep
+/// idle keys until it is swept explicitly.
 ///
 /// ```
 /// # use std::sync::Arc;

@@ -35,7 +35,7 @@ impl Detailed {
         }
     }
 
-    /// Forgets the labels of rules that are gone or have none any more.
+    /// Forgets the labels of removed rules, and of rules without labels.
     pub(crate) fn retain(&self, rules: &Rules) {
         let labelled = rules.iter().filter(|rule| rule.is_detailed());
         let kept: HashSet<_> = labelled.map(|rule| (&*rule.domain, &*rule.path)).collect();

@@ -10,7 +10,7 @@ pub(crate) const DURATION: &str = "limiter_server_request_duration_seconds";
 pub(crate) const ERRORS: &str = "limiter_server_errors_total";
 const UNMATCHED: &str = "limiter_server_unmatched_total";
 
-/// How often histograms are compacted if nobody reads them.
+/// How often histograms are compacted without a reader.
 const UPKEEP: Duration = Duration::from_secs(5);
 /// The upper bounds of the buckets of all durations, in seconds.
 const BUCKETS: [f64; 12] = [50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 100e-3, 300e-3, 1.0];

@@ -1,6 +1,6 @@
 //! The page of the admin listener, and the JSON that it reads.
 //!
-//! `page.html` is one file without external assets. Its policy lets it run only its own script and talk only to its server.
+//! `page.html` is one file without external assets. Its policy allows only its own script and connections to its server.
 
 mod key;
 mod state;

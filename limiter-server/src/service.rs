@@ -86,7 +86,7 @@ impl From<Error> for Failure {
 #[derive(Debug)]
 pub struct Service {
     rules: ArcSwap<Rules>,
-    /// Those of the latest reading of the configuration.
+    /// The errors of the latest reload.
     errors: ArcSwapOption<Errors>,
     store: Store,
     fields: Option<RateLimitHeaders>,
@@ -132,7 +132,7 @@ impl Service {
         Self { unmatched, ..self }
     }
 
-    /// Sets how long callers wait for a decision that do not tell. Default: as long as it takes.
+    /// Sets the timeout of callers that do not send one. Default: as long as it takes.
     #[must_use]
     pub fn with_caller_timeout(self, caller_timeout: Option<Duration>) -> Self {
         Self { caller_timeout, ..self }

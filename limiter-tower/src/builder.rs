@@ -16,7 +16,7 @@ use crate::rules::Rules;
 #[must_use = "a builder does nothing until `build` is called"]
 pub struct LayerBuilder<R = Problem> {
     pub(crate) rules: Rules,
-    /// How long a request waits at most until all rules admit it.
+    /// The longest wait until all rules admit a request.
     pub(crate) within: Duration,
     pub(crate) fields: RateLimitHeaders,
     pub(crate) respond: R,

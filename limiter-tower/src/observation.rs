@@ -8,7 +8,8 @@ use crate::rulings::Applied;
 
 /// A rule's outcome for a request.
 ///
-/// It holds no key, so it can be logged and counted as it is. See [`LayerBuilder::observe`](crate::LayerBuilder::observe).
+/// It holds no key, so it can be logged and counted without redaction. See
+/// [`LayerBuilder::observe`](crate::LayerBuilder::observe).
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Observation<'a> {

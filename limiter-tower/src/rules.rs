@@ -238,7 +238,7 @@ fn default_background() -> Option<Background> {
     None
 }
 
-/// How long a refund may take that nobody waits for. If a store never responds, they would pile up.
+/// The timeout of a refund without a waiting caller. If a store never responds, they would pile up.
 #[cfg(feature = "tokio")]
 const BACKGROUND_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -192,7 +192,7 @@ struct Asked<S, B, R> {
     config: Arc<Config<R>>,
 }
 
-/// Charges that the response may change. Dropped, those are refunded whose rule says so.
+/// Charges that the response may change. On drop, refunds the charges whose rule says so.
 struct Unsettled<R> {
     config: Arc<Config<R>>,
     rulings: Box<Rulings<'static>>,

@@ -153,7 +153,7 @@ impl<S: WindowStore> Guarded<S> {
     /// Call it at shutdown, after the last request.
     ///
     /// # Cancel safety
-    /// Nothing is lost: the sweep goes on.
+    /// Nothing is lost: the sweep continues.
     pub async fn flush(&self, timeout: Duration) -> usize {
         let deadline = later(timeout);
         while self.carried_logs() > 0 && Instant::now() < deadline {
@@ -193,7 +193,7 @@ impl<S: WindowStore> Inner<S> {
         answer
     }
 
-    /// Applies an operation, if its denial is not known.
+    /// Applies an operation unless its denial is cached.
     async fn ask(&self, op: Op<'_>) -> Result<Facts, Error> {
         if let Some(facts) = self.denials.find(&op) {
             return Ok(facts);

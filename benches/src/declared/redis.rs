@@ -11,7 +11,7 @@ pub struct Scenario {
     pub(crate) name: String,
     /// The workload, as the table describes it.
     pub(crate) about: String,
-    /// The contestants. Ratios are those of the first to each of the others.
+    /// The contestants. Ratios compare the first with each of the others.
     pub(crate) who: Vec<String>,
     limits: Vec<Limit>,
     #[serde(default)]

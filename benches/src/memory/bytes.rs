@@ -8,7 +8,7 @@ use super::ours::Now;
 use super::requests::keys;
 use crate::record::{Figures, put};
 
-/// Returns the bytes that the allocator has given out, with its own overhead.
+/// Returns the allocated bytes, including the allocator's overhead.
 pub(super) fn allocated() -> f64 {
     // SAFETY: the function has no preconditions.
     let all = unsafe { libc::mallinfo2() };

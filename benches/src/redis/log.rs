@@ -14,7 +14,7 @@ use crate::declared::redis::{Before, History, Measure};
 use crate::record::{Figures, put};
 use crate::turns::median;
 
-/// The number of concurrent calls. Their order is that of the connection.
+/// The number of concurrent calls. They are in the order of the connection.
 const BATCH: usize = 50;
 
 impl Running<'_> {

@@ -10,7 +10,7 @@ const CASES: &[(&str, i32, &str)] = &[
     ("replay --limit 0/60s", 2, "limit of 0 is out of range"),
     ("replay --limit 3/0s", 2, "window of 0"),
     ("replay --limit 3/1ns", 2, "a unit of us, ms, s, m, h or d"),
-    ("replay --limit 3/1m~7s", 2, "resolution of 7s is not supported, the nearest are 1s and 10s"),
+    ("replay --limit 3/1m~7s", 2, "resolution of 7s is not supported; the nearest are 1s and 10s"),
     ("replay --limit=-1/s", 2, "expected a whole number"),
     ("replay --limit 3", 2, "expected MAX/WINDOW"),
     ("replay --limit 99999999999999999999/s", 2, "out of range"),

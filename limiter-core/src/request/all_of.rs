@@ -55,8 +55,8 @@ use crate::store::WindowStore;
 /// ```
 ///
 /// # Charges of a dropped value
-/// Charges are kept as soon as no call can deny any more. Until then, dropping the value refunds them, including that of a
-/// pending call. A [refundable](Self::refundable) value refunds them until [`confirm`](Self::confirm).
+/// Charges are kept once no call can deny any more. Until then, dropping the value refunds them, including that of a pending
+/// call. A [refundable](Self::refundable) value refunds them until [`confirm`](Self::confirm).
 ///
 /// A charge is refunded in place if its store decides and refunds without waiting. Other refunds need a runtime: they run in
 /// the [background](Self::refund_in). They are lost if the process exits or the store fails; the charge then stays until it

@@ -1,4 +1,4 @@
-//! Marker types for the kind of a [`Request`](super::Request). They are private, so nobody else can implement the traits.
+//! Marker types for the kind of a [`Request`](super::Request). They are private, so no other crate can implement the traits.
 
 use std::marker::PhantomData;
 

@@ -70,7 +70,7 @@ impl<'a> General<'a> {
         Facts { admitted, refundable, outcome, log }
     }
 
-    /// Whether an operation of this cost fits every limit of another policy than its own.
+    /// Whether an operation of this cost fits every limit of a policy other than its own.
     fn fits(&self, entries: &View<'_, impl Encoding>, policy: &Policy, cost: u64) -> bool {
         policy.limits().iter().all(|limit| {
             let start = internal::gallop(0, entries.len(), |i| !limit.window().counts(entries.at(i), self.now));

@@ -46,7 +46,7 @@ impl<'a, E: Encoding> View<'a, E> {
         number as usize & self.entries.len().wrapping_sub(1)
     }
 
-    /// Returns how much older than the newest entry the entry with this number is.
+    /// Returns the age of the entry with this number, relative to the newest entry.
     #[inline(always)]
     fn age(&self, number: u32) -> u64 {
         self.entries.get(self.index(number)).map_or(0, |entry| E::age(entry, self.newest))

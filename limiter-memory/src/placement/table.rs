@@ -39,7 +39,7 @@ pub(crate) struct Table {
 
 const SMALLEST: usize = 8;
 
-/// Returns how many keys this many buckets can hold. Probing takes long if hardly a bucket is vacant.
+/// Returns how many keys this many buckets can hold. Probing is slow if few buckets are vacant.
 fn capacity(buckets: usize) -> usize {
     buckets - buckets / 4
 }

@@ -117,7 +117,7 @@ async fn make(service: &Service, op: Op, request: &ApiRequest, receipt: Option<R
     Ok(out)
 }
 
-/// Returns a response with every field, none of which says anything.
+/// Returns a response with every field at its empty value.
 fn empty(op: Op) -> Value {
     json!({
         "op": op, "rule": null, "key": null, "cost": null, "allowed": null, "error": null, "receipt": null, "applied": null,

@@ -34,7 +34,7 @@ pub(super) struct Claim<'r> {
     /// Whether the rule is over its limit, in shadow mode too.
     pub(super) over: bool,
     wants: Wants,
-    /// That of the rule, or of the descriptor's own limit.
+    /// The rule's, or that of the descriptor's own limit.
     limiter: Option<&'r Limiter>,
     /// The descriptor's own limit. It counts admitted requests, whatever the rule counts.
     policy: Option<Arc<Policy>>,

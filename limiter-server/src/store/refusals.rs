@@ -11,8 +11,8 @@ use limiter_core::{Decision, Error, ErrorKind, WindowStore};
 
 /// Turns refusals into outages, and logs why calls fail.
 ///
-/// To a library, a wrong password is a mistake that no fallback should hide. A server that runs unattended must go on deciding
-/// when somebody rotates a password.
+/// To a library, a wrong password is a mistake that no fallback should hide. A server that runs unattended must continue to
+/// decide when somebody rotates a password.
 pub(super) struct Refusals<S> {
     store: S,
     /// Why the last call failed that did.

@@ -15,7 +15,7 @@ pub const TEN_MINUTES: u64 = 600_000_000;
 pub struct Rules {
     /// The limits: those of the operation's policy and of the limiter's.
     pub limits: fn(&Op<'_>) -> Vec<Limit>,
-    /// M1: whether an append is marked for its own sake.
+    /// M1: whether an append is marked because it is named itself.
     pub marks: fn(&Op<'_>) -> bool,
     /// M1: the marks that an append takes from the newest entry, which is some cells older.
     pub inherits: fn([bool; 2], u64) -> [bool; 2],

@@ -160,7 +160,7 @@ impl Server {
         self.signal("-STOP")
     }
 
-    /// Lets the server go on after a [`pause`](Self::pause).
+    /// Resumes the server after a [`pause`](Self::pause).
     ///
     /// # Errors
     /// If the signal cannot be sent.

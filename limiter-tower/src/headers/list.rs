@@ -3,7 +3,7 @@
 use http::HeaderValue;
 use smallvec::SmallVec;
 
-/// A list of a structured field, as it is written. 128 bytes are held in place.
+/// A structured field's list in text form. Up to 128 bytes are stored inline.
 #[derive(Default)]
 pub(super) struct List(SmallVec<[u8; 128]>);
 

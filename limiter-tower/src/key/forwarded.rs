@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use super::node;
 
-/// Returns a line's elements from the right. A malformed element is returned as it is and ends the line.
+/// Returns a line's elements from the right. A malformed element is returned unchanged and ends the line.
 pub(super) fn elements(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let elements =
         Pieces { rest: Some(line), separator: b',' }.map(|piece| piece.unwrap_or_else(|malformed| malformed));

@@ -21,7 +21,7 @@ fn id_of(log: LogKey<'_>) -> LogId {
     (log.name, log.key.into())
 }
 
-/// Some entries of a log. Their times are those of the local store: of its clock, or given by callers.
+/// Some entries of a log. Their times are the local store's: from its clock, or given by callers.
 #[derive(Clone, Copy)]
 pub(super) struct Cell {
     pub(super) oldest: Timestamp,

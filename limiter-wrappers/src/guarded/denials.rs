@@ -9,7 +9,7 @@
 //! a retry-after is never too short.
 //!
 //! An append by another process releases nothing: usage grows, and an entry that merges counts for longer. So a cached denial
-//! stays right. Its retry-after is that of the log without the append, as a decision's always is.
+//! stays right. Its retry-after does not count the append, like any decision's.
 
 use std::fmt;
 use std::hash::BuildHasher;

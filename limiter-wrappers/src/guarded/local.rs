@@ -58,7 +58,7 @@ impl Local {
         facts
     }
 
-    /// Decides operations as one. The lock keeps others from changing the local store meanwhile.
+    /// Decides operations as one. The lock prevents concurrent changes to the local store.
     pub(super) fn apply_all(&self, ops: &[JointOp<'_>]) -> Vec<Facts> {
         self.locked(|carried| {
             let fits = |op: &Op<'_>| self.store.apply_now(&op.to_peek()).admitted;

@@ -118,7 +118,7 @@ impl Nodes {
         self.in_outage.load(Ordering::Acquire)
     }
 
-    /// Returns the nodes that have failed at some time, and whether each has an outage of which this is true.
+    /// Returns the nodes that have ever failed, and whether each has an outage for which the predicate holds.
     pub(super) fn which(&self, is_so: impl Fn(&Out) -> bool) -> Vec<(Node, bool)> {
         self.lock().nodes.iter().map(|(node, out)| (node.clone(), out.as_ref().is_some_and(&is_so))).collect()
     }

@@ -92,7 +92,7 @@ impl Order {
 #[derive(Default)]
 pub(super) struct Search {
     tries: usize,
-    /// States from which no order goes on: the number of calls that each task has left, and the entries of all logs.
+    /// States from which no order continues: each task's number of remaining calls, and the entries of all logs.
     dead_ends: HashSet<(Vec<usize>, Vec<HeldEntry>)>,
 }
 
