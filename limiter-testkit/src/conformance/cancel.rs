@@ -70,7 +70,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
 /// Runs a script and drops one call. Returns whether that call had already finished.
 async fn once(run: &mut Run<'_>, script: &Script, is_given: bool, after: DropAfter) -> Result<bool, Ended> {
     let wrong = |text| Ended::Wrong(Mismatch::new(&[], text));
-    let mut session = Session::new(run, &run.handles[..1], &script.case, 0).map_err(wrong)?;
+    let mut session = Session::new(run, &script.case, 0).map_err(wrong)?;
     session.route = Some(Route::Facts);
     let when = if is_given { At::Given(Timestamp::from_micros_saturating(START)) } else { At::StoreClock };
     let (dropped, steps) = (script.dropped.unwrap_or(0), script.case.steps.len());

@@ -121,7 +121,7 @@ async fn replay(run: &mut Run<'_>, script: &Script, trio: &ThreeLogs) {
     let store_keys = StoreKeys::new(logs, |key| trio.keys[usize::from(key)].clone()).with_names(trio.names.to_vec());
     let result = match Plan::of(&script.case) {
         Ok(plan) => {
-            let result = Replay::new(&run.handles[..1], &store_keys).run(&plan).await;
+            let result = Replay::new(&run.handles, &store_keys).run(&plan).await;
             result.map(|()| plan.len() as u64).map_err(|mismatch| Finding { title, ..script.finding(mismatch) })
         }
         Err(text) => Err(Finding::new(title, &[L1], text)),

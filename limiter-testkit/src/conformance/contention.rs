@@ -27,40 +27,35 @@ use order::{Made, Order, Search};
 /// The number of tasks with separate keys.
 const OWN_KEYS: usize = 200;
 
+/// Runs every script in several rounds, with the tasks spread over the handles.
 pub(crate) async fn run(run: &mut Run<'_>) {
-    let handles = run.handles[..1].to_vec();
     for _ in 0..run.suite.sizes.rounds {
-        at_once(run, &handles).await;
+        for script in run.scripts(script::TOGETHER) {
+            let title = format!("{} concurrent tasks: {}", run.suite.sizes.tasks, script.name);
+            if let Err(text) = together(run, &Arc::new(script)).await {
+                run.fail(Finding::new(title, &[L12], text));
+            }
+        }
         if !run.findings.is_empty() {
             return;
         }
     }
 }
 
-/// Runs every script once, with the tasks spread over the handles.
-pub(crate) async fn at_once(run: &mut Run<'_>, handles: &[SharedStore]) {
-    for script in run.scripts(script::TOGETHER) {
-        let title = format!("{} concurrent tasks: {}", run.suite.sizes.tasks, script.name);
-        if let Err(text) = together(run, handles, &Arc::new(script)).await {
-            run.fail(Finding::new(title, &[L12], text));
-        }
-    }
-}
-
 /// Makes the steps of a script in all tasks, in several turns with new keys.
-async fn together(run: &mut Run<'_>, handles: &[SharedStore], script: &Arc<Script>) -> Result<(), String> {
+async fn together(run: &mut Run<'_>, script: &Arc<Script>) -> Result<(), String> {
     let (tasks, steps) = (run.suite.sizes.tasks, script.alone..script.case.steps.len());
     let mut turns = Vec::new();
     for _ in 0..run.suite.sizes.tries.div_ceil(steps.len()) {
         let mut turn = Turn::new(script, &run.new_key(), tasks)?;
         let mut caller = turn.caller.clone();
-        turn.alone = turn.make(&handles[0], &mut caller, 0, 0..script.alone).await;
+        turn.alone = turn.make(run.store(), &mut caller, 0, 0..script.alone).await;
         turn.caller = caller;
         turns.push(turn);
     }
     let turns: Arc<[Turn]> = turns.into();
     let work = {
-        let (turns, handles) = (Arc::clone(&turns), handles.to_vec());
+        let (turns, handles) = (Arc::clone(&turns), run.handles.clone());
         move |task: usize, turn: usize| {
             let (turns, store, steps) = (Arc::clone(&turns), handles[task % handles.len()].clone(), steps.clone());
             async move { turns[turn].make(&store, &mut turns[turn].caller.clone(), task, steps).await }
@@ -69,7 +64,7 @@ async fn together(run: &mut Run<'_>, handles: &[SharedStore], script: &Arc<Scrip
     let mut made = run.suite.spawner.run_all((tasks, turns.len()), work).await?;
     for turn in turns.iter().rev() {
         let calls: Vec<Vec<Made>> = made.iter_mut().filter_map(Vec::pop).collect();
-        let end = turn.end(&handles[0], &calls).await;
+        let end = turn.end(run.store(), &calls).await;
         let count = (calls.iter().map(Vec::len).sum::<usize>() + turn.alone.len() + end.len()) as u64;
         run.count(count);
         run.passed(count);

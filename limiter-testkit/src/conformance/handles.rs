@@ -19,11 +19,8 @@ pub(crate) async fn run(run: &mut Run<'_>) {
     }
     opened_late(run).await;
     in_turn(run).await;
-    let handles = run.handles.clone();
-    for _ in 0..run.suite.sizes.rounds {
-        if run.findings.is_empty() {
-            contention::at_once(run, &handles).await;
-        }
+    if run.findings.is_empty() {
+        contention::run(run).await;
     }
 }
 
@@ -37,13 +34,12 @@ async fn opened_late(run: &mut Run<'_>) {
 
 /// Runs the scripts, each call through the next handle. Each handle must notice the others' changes.
 async fn in_turn(run: &mut Run<'_>) {
-    let handles = run.handles.clone();
     for (number, planned) in run.planned(Planning::AsWritten).iter().enumerate() {
         for first in 0..run.suite.sizes.rounds_of_cases.min(2) {
             let result = run.replay_script(planned, None, number + first, false).await;
             run.count_script(result.map_err(through_handles));
         }
-        let result = run_script(run, &handles, &planned.0, Pace::Standstill, number).await;
+        let result = run_script(run, &planned.0, Pace::Standstill, number).await;
         run.count_script(result.map_err(through_handles));
     }
 }

@@ -41,15 +41,15 @@ pub(crate) struct Session {
 
 impl Session {
     /// Returns a session with the policies and limiters of `case`, on unused keys.
-    pub(crate) fn new(run: &Run<'_>, handles: &[SharedStore], case: &Case, turn: usize) -> Result<Self, String> {
+    pub(crate) fn new(run: &Run<'_>, case: &Case, turn: usize) -> Result<Self, String> {
         let key = run.new_key();
         let histories = vec![PossibleHistory::new(Planner::new(case)?)];
         let logs = (0..=2).map(|k| Log { name: 0, key: k });
         let store_keys = StoreKeys::new(logs, |k| format!("{key}/{k}").into_bytes());
         let caller = Caller::new(&store_keys, salt());
-        let clock = ClockCheck::new(run.suite.tolerance, handles[0].timer().is_some());
+        let clock = ClockCheck::new(run.suite.tolerance, run.store().timer().is_some());
         let sweep = run.suite.sweep.clone();
-        Ok(Self { handles: handles.to_vec(), turn, route: None, sweep, histories, store_keys, caller, clock })
+        Ok(Self { handles: run.handles.clone(), turn, route: None, sweep, histories, store_keys, caller, clock })
     }
 
     fn planner(&self) -> &Planner {

@@ -118,7 +118,7 @@ async fn sessions(run: &mut Run<'_>) {
             0 => vec![metered(call), saturated(call, true)],
             _ => vec![of(&few, false), saturated(call, false)],
         };
-        let mut session = match Session::new(run, &run.handles[..1], &script.case, number) {
+        let mut session = match Session::new(run, &script.case, number) {
             Ok(session) => session,
             Err(text) => return run.fail(Finding::new(script.name, &[], text)),
         };

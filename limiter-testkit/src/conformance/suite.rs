@@ -169,10 +169,12 @@ impl Suite {
         let several = handles.len() > 1;
         let all = Phase::ALL.into_iter().filter(|phase| several || *phase != Phase::Handles);
         let phases = self.phases.clone().unwrap_or_else(|| all.collect());
-        let mut run = Run::new(self, handles, late);
+        let mut run = Run::new(self, late);
         // The golden traces cite by the wrong field only. The next failing phase says more.
         let mut golden = None;
         for phase in phases {
+            let count = if phase == Phase::Handles { handles.len() } else { 1 };
+            run.handles = handles.iter().take(count).cloned().collect();
             run_phase(&mut run, phase).await;
             if let Some(text) = hung.get() {
                 run.findings = vec![Finding::new("a call that does not return", &[E2], text)];

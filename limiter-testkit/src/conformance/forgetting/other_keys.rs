@@ -20,7 +20,7 @@ pub(crate) async fn run(run: &mut Run<'_>) {
         if number > 0 {
             (0..4).for_each(|step| script.give_time(step, Timestamp::from_micros_saturating(START)));
         }
-        match Session::new(run, &run.handles[..1], &script.case, 0) {
+        match Session::new(run, &script.case, 0) {
             Ok(mut session) => {
                 let result = run_script::steps(&mut session, &script, 0..2, 0, None).await;
                 sessions.push((session, script, result));

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use limiter_core::{Policy, SharedStore, Timestamp, Window};
+use limiter_core::{Policy, Timestamp, Window};
 
 use super::Session;
 use crate::conformance::script::Script;
@@ -61,9 +61,7 @@ fn stretched(policy: &Policy, factor: u64) -> Policy {
 /// Runs scripts, many at the same time.
 pub(crate) async fn run_scripts(run: &mut Run<'_>, scripts: &[Script], pace: Pace, turn: usize) {
     for (batch, scripts) in scripts.chunks(AT_ONCE).enumerate() {
-        let handles = &run.handles[..1];
-        let runs =
-            scripts.iter().enumerate().map(|(i, script)| run_script(run, handles, script, pace, turn + batch + i));
+        let runs = scripts.iter().enumerate().map(|(i, script)| run_script(run, script, pace, turn + batch + i));
         for result in join_all(runs).await {
             run.count_script(result);
         }
@@ -71,17 +69,11 @@ pub(crate) async fn run_scripts(run: &mut Run<'_>, scripts: &[Script], pace: Pac
 }
 
 /// Runs a script. Returns the number of calls, or 0 if the script does not suit this pace.
-pub(crate) async fn run_script(
-    run: &Run<'_>,
-    handles: &[SharedStore],
-    script: &Script,
-    pace: Pace,
-    turn: usize,
-) -> Result<u64, Finding> {
+pub(crate) async fn run_script(run: &Run<'_>, script: &Script, pace: Pace, turn: usize) -> Result<u64, Finding> {
     let Some((windows, sleeps)) = pace.factors(&script.case) else { return Ok(0) };
     let mut case = script.case.clone();
     case.policies = case.policies.iter().map(|policy| stretched(policy, windows)).collect();
-    let session = Session::new(run, handles, &case, turn);
+    let session = Session::new(run, &case, turn);
     let mut session = session.map_err(|text| Finding::new(&script.name, &[], text))?;
     // At the other paces, sweeps would only cost time.
     session.sweep = session.sweep.filter(|_| pace == Pace::Millis);

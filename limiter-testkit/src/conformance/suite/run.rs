@@ -16,6 +16,7 @@ use crate::conformance::sequence::replay::{Mismatch, Replay, salt};
 /// The resources of the phases, and the report so far.
 pub(crate) struct Run<'a> {
     pub(crate) suite: &'a Suite,
+    /// All handles in the phase [`Handles`](Phase::Handles), otherwise the first.
     pub(crate) handles: Vec<SharedStore>,
     /// Opens another handle.
     pub(crate) late: Option<BoxFuture<'a, SharedStore>>,
@@ -29,9 +30,9 @@ pub(crate) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    pub(crate) fn new(suite: &'a Suite, handles: Vec<SharedStore>, late: Option<BoxFuture<'a, SharedStore>>) -> Self {
+    pub(crate) fn new(suite: &'a Suite, late: Option<BoxFuture<'a, SharedStore>>) -> Self {
         let (prefix, report) = (format!("{:016x}", salt() as u64), Report::default());
-        let (keys, findings) = (AtomicU64::new(0), Vec::new());
+        let (handles, keys, findings) = (Vec::new(), AtomicU64::new(0), Vec::new());
         Self { suite, handles, late, phase: Phase::Golden, prefix, keys, report, findings }
     }
 
@@ -81,7 +82,7 @@ impl<'a> Run<'a> {
     pub(crate) async fn replay(&mut self, plan: &Plan, turn: usize) -> Result<(), Mismatch> {
         let store_keys = self.store_keys(plan);
         self.count(plan.len() as u64);
-        Replay { turn, ..Replay::new(&self.handles[..1], &store_keys) }.run(plan).await
+        Replay { turn, ..Replay::new(&self.handles, &store_keys) }.run(plan).await
     }
 
     /// Returns the scripts of a text, and reports a text with mistakes.
@@ -105,9 +106,8 @@ impl<'a> Run<'a> {
         turn: usize,
         sweeps: bool,
     ) -> Result<u64, Finding> {
-        let handles = if self.phase == Phase::Handles { &self.handles[..] } else { &self.handles[..1] };
         let (store_keys, sweep) = (self.store_keys(plan), self.suite.sweep.as_ref().filter(|_| sweeps));
-        let replay = Replay { handles, store_keys: &store_keys, turn, sweep, late };
+        let replay = Replay { handles: &self.handles, store_keys: &store_keys, turn, sweep, late };
         replay.run(plan).await.map_err(|mismatch| script.finding(mismatch))?;
         Ok(plan.len() as u64)
     }
