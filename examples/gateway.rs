@@ -87,7 +87,7 @@ fn routes(limits: Limits, store: &SharedStore) -> Result<Router> {
     let address = Rule::new(limiter("address", limits.address), ClientAddress::peer(), unknown()).keep_charge();
     let login_layer = LimitLayer::new([account, address], failure());
 
-    // Each customer brings a policy. The limiter's own keeps what any of them counts.
+    // Each customer brings a policy. The limiter's own policy keeps the entries that any of them counts.
     let tokens = limiter("tokens", Policy::covering(limits.customers.values())?);
     let chat = Rule::new(tokens.clone(), key::Extension::new(|customer: &Customer| customer.key.clone()), unknown())
         .charge(|head| match head.extensions().get::<Customer>() {

@@ -115,7 +115,7 @@ fn compare(scenario: &Scenario) -> Result<Figures> {
         };
         all.push(Contestant { name, turn: Box::new(turn) });
     }
-    // The first turn opens what is opened once.
+    // The first turn includes one-time setup.
     for contestant in &mut all {
         (contestant.turn)()?;
     }

@@ -40,7 +40,7 @@ pub(crate) trait Refresh: Clone + Send + Sync + 'static {
         // The runtime that connected may have ended.
         let runtime = Handle::try_current().unwrap_or_else(|_| self.background().runtime.clone());
         runtime.spawn(async move {
-            // If no server answers, the next operation tries again.
+            // If no server responds, the next operation tries again.
             let _ = refreshing.0.refresh_now().await;
             sleep(REFRESH_PAUSE).await;
         });

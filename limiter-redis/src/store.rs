@@ -163,7 +163,7 @@ impl WindowStore for RedisStore {
     async fn reset(&self, log: LogKey<'_>) -> Result<bool, Error> {
         let stored = self.keys.encode(log);
         let mut unlink = redis::cmd("UNLINK");
-        // A repetition could remove what others have charged since the first attempt.
+        // A repetition could remove others' charges since the first attempt.
         let reply = self.channel.run_once(unlink.arg(&stored)).await;
         let reply = reply.map_err(|failure| failure.into_error(&[&stored]));
         let removed = reply.and_then(|reply| reply::integer(&reply)).map_err(|error| error.with_log(log))?;

@@ -30,7 +30,7 @@ pub(crate) fn routes(service: Arc<Service>, about: About) -> Router {
 
 /// Returns all metrics as text.
 async fn render(State(service): State<Arc<Service>>) -> impl IntoResponse {
-    // The series of rules begin anew each time, so that those of removed rules end.
+    // The series of rules start anew each time, so that those of removed rules disappear.
     let current = PrometheusBuilder::new().build_recorder();
     with_local_recorder(&current, || record(&service));
     service.store().report();

@@ -343,7 +343,7 @@ impl<'r> Question<'r> {
         claim::drop_replaced(claims);
         *refused = claims.iter().any(|claim| claim.class == Class::Enforced && claim.is_hopeless());
         let has = |quota| claims.iter().any(|claim| (claim.class == Class::Quota) == quota);
-        // Quotas deny together, after the last call, and refund what other rules have charged.
+        // Quotas deny together, after the last call, and refund other rules' charges.
         let options = AllOf::new().defer_refunds();
         let options = if has(true) && has(false) { options.refundable() } else { options };
         *together = match timeout {

@@ -62,7 +62,7 @@ async fn counts_appear_and_a_denied_key_is_unblocked() {
         page.shows("tbody tr:nth-child(4) td:nth-child(4)", "3").await?;
         page.shows("#tile-denied .total", "3 total").await?;
 
-        // Live: what happens later appears, too.
+        // Live: later events appear, too.
         send(&server, ("user", key), 1);
         page.shows("tbody tr:nth-child(2) td:nth-child(3)", "4").await?;
 
@@ -104,7 +104,7 @@ async fn a_key_is_found_with_the_keyboard_alone() {
         page.active_element().await?.send_keys("203.0.113.7" + Key::Enter).await?;
         page.shows("#detail h3", "203.0.113.7").await?;
         page.shows("#detail .verdict", "Within its limits").await?;
-        // The focus is on the heading of what was found. The button comes next.
+        // The focus is on the heading of the log. The button comes next.
         page.active_element().await?.send_keys(Key::Tab + "").await?;
         page.active_element().await?.send_keys(Key::Enter + "").await?;
         page.active_element().await?.send_keys(Key::Tab + "").await?;

@@ -165,7 +165,7 @@ impl SyncStore for ReferenceStore {
         let mut named = logs.named;
         let log = logs.by_key.entry(owned(op.log)).or_default();
         let now = time(op.at, log);
-        // Every limit that the log is kept for: those of the operation's policy and of the limiter's.
+        // Every limit that the log is kept for: of the operation's policy and of the limiter's.
         let limits = (Rules::CONTRACT.limits)(op);
         let longest = limits.iter().map(|limit| limit.window().as_micros()).max().unwrap_or(0);
         let largest = limits.iter().map(Limit::max).max().unwrap_or(0);

@@ -208,7 +208,7 @@ impl RateLimitHeaders {
     fn remaining<'a>(&self, seen: &(impl Iterator<Item = Seen<'a>> + Clone)) -> List {
         let mut list = List::default();
         for Seen { names, status } in seen.clone() {
-            // A status answers for its only limit without making a list of all.
+            // A status reports its only limit without making a list of all.
             if let [head] = &names.heads[..] {
                 self.remaining_item(&mut list, head, status.remaining(), status.used(), status.refill_after());
                 continue;

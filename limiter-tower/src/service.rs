@@ -129,7 +129,7 @@ pin_project! {
 pin_project! {
     #[project = Projected]
     enum State<S, B, R, F, T> {
-        // Boxed, so that the future stays small where the store answers immediately.
+        // Boxed, so that the future stays small if the store decides immediately.
         Deciding { deciding: BoxFuture<'static, Rulings<'static>>, asked: Option<Box<Asked<S, B, R>>> },
         Serving { #[pin] serving: F, values: Values, unsettled: Option<Unsettled<R>> },
         Settling { settling: BoxFuture<'static, Values>, response: Option<T> },

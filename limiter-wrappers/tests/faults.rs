@@ -218,7 +218,7 @@ async fn a_dropped_call_has_its_whole_effect_or_none() {
                     "polls" => poll_times(after, call).await.is_some(),
                     _ => timeout(Duration::from_millis(after as u64), call).await.is_ok(),
                 };
-                // On the same connection, so it arrives after what was sent before.
+                // On the same connection, so it arrives after earlier data.
                 let used = limiter.acquire(&*key).await.unwrap().used() - 1;
                 assert!(used == whole || (used == 3 && !done), "{key}: {used} used, done: {done}");
                 assert_eq!(server.peek(&*key).await.unwrap().used(), used + 1, "{key}");

@@ -202,7 +202,7 @@ async fn forward(
     mut state: watch::Receiver<State>,
 ) -> Option<()> {
     let (sender, mut chunks) = mpsc::channel::<(Instant, Vec<u8>)>(1024);
-    // Reading goes on while earlier bytes are delayed.
+    // Reading continues while earlier bytes are delayed.
     let read = async move {
         let mut buffer = [0; 16 * 1024];
         loop {

@@ -235,7 +235,7 @@ fn digests_and_foreign_redis_keys() {
 
 #[test]
 fn an_unreachable_server() {
-    // This socket accepts connections but never answers.
+    // This socket accepts connections but never replies.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     for scheme in ["redis", "redis+cluster"] {

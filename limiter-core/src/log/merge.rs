@@ -46,7 +46,7 @@ impl Log {
             is_same_cell(merging.resolution_at(now.micros_since(newer), is_marked), older, newer)
                 && merging.windows().iter().all(|(w, _)| w.counts(older, now) == w.counts(newer, now))
         };
-        // The oldest entry has none before it. What crossed a longer boundary is older.
+        // The oldest entry has none before it. Entries that crossed a longer boundary are older.
         let mut next = 1;
         for boundary in merging.boundaries().into_iter().rev() {
             let crossed = self.crossed(boundary, before, now);

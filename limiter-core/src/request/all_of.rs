@@ -227,7 +227,7 @@ impl<'a, S: WindowStore + Clone> AllOf<'a, S> {
                 return part.note(ask, decision, true, tolerate);
             }
         }
-        // While the store answers, a drop refunds these calls. If they are the only ones, their charge may stay.
+        // While these calls are pending, a drop refunds them. If they are the only ones, their charge may stay.
         let parts = places.iter().map(|place| {
             let part = &self.parts[*place];
             let ask = part.asks(is_denied, is_refundable || (may_refund(part) && (undecided || !is_first)));

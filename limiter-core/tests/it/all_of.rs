@@ -86,7 +86,7 @@ fn a_store_that_is_late_fails_and_all_are_refunded() {
         assert!(!block_on(three.decide_with(|_| false, timeout)));
         assert_eq!(three.take_error().unwrap().kind(), ErrorKind::Timeout);
         drop(three);
-        // What the late store charges is refunded when it answers.
+        // The late store's charge is refunded when it responds.
         block_on(join_all(std::mem::take(&mut *refunds.lock().unwrap())));
         assert_eq!([used(&five), used(&two), used(&limiter)], [0; 3]);
         assert_eq!(late.calls.load(Ordering::Relaxed), 3, "the call, its refund and a status");
@@ -143,7 +143,7 @@ fn charges_that_nothing_refunds_have_no_receipts_under_a_resolution() {
         let limiter = |name| Limiter::new(name, policy!("9/1h~1m"), store.clone());
         let (one, two) = (limiter("one"), limiter("two"));
         let cases: [(Change, Change, [bool; 2]); 4] = [
-            // A drop while the second call is answered refunds both.
+            // A drop while the second call is pending refunds both.
             (PLAIN, PLAIN, [true, waits]),
             (|part| part.keep_charge(), PLAIN, [false, waits]),
             (PLAIN, |part| part.keep_charge(), [true, false]),

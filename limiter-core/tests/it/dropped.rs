@@ -63,7 +63,7 @@ fn call() -> impl Strategy<Value = Case> {
 
 /// Drops the decision after `polls` polls, and its future after `resumes`. Returns whether it had ended.
 fn drop_after(polls: usize, resumes: usize, calls: &[Case], refundable: bool, confirms: bool, joins: bool) -> bool {
-    // The limiter's own policy keeps what a record above the maximum of the call's policy would displace.
+    // The limiter's own policy keeps the entries that a record above the maximum of the call's policy would displace.
     let store = |&Case { tries, waits, fails, .. }: &Case| {
         Arc::new(SlowStore { tries, waits, fails, joins, ..SlowStore::default() })
     };
@@ -129,7 +129,7 @@ fn drop_after(polls: usize, resumes: usize, calls: &[Case], refundable: bool, co
     block_on(join_all(refunds));
     for (i, (call, (_, meter))) in calls.iter().zip(&limiters).enumerate() {
         let cost = meter.status("k").now().unwrap().used() - call.before;
-        // The store goes on with calls that are made as one, so a kept charge stays.
+        // The store completes calls that are made as one, so a kept charge stays.
         let may_stay = !is_kept && !call.is_kept && (too_large(call) || attempt(call) || single(call));
         let may_stay = may_stay || (joins && call.is_kept);
         let stays = if stays[i] { call.cost } else { 0 };

@@ -150,7 +150,7 @@ fn settle_or_record_charges_work_that_took_longer_than_the_window() {
     clock.advance(Duration::from_secs(60));
     assert_eq!(seen(late.settle(5).now()), (false, false, 0));
     assert_eq!(seen(block_on(late.settle_or_record(6).at(clock.now()).into_future())), (false, true, 6));
-    // What was refunded or reset stays so.
+    // A refunded or reset entry stays removed.
     let refunded = permit(&limiter, 2);
     assert!(refunded.refund().now().unwrap().applied());
     assert_eq!(seen(refunded.settle_or_record(3).now()), (false, false, 6));
@@ -164,7 +164,7 @@ fn a_permit_settles_at_the_given_time_of_its_acquire_or_later() {
     let permit = acquire.now().unwrap().into_result().unwrap();
     assert!(permit.settle(5).now().unwrap().applied());
     assert_eq!(seen(permit.settle_or_record(4).at(yesterday(59)).now()), (true, false, 4));
-    // What is recorded instead of an expired entry stays in yesterday, too.
+    // A record in place of an expired entry stays in yesterday, too.
     assert_eq!(seen(permit.settle_or_record(3).at(yesterday(60)).now()), (false, true, 3));
     let settled = permit.to_owned().settle_or_record(2).now().unwrap();
     assert_eq!((settled.recorded(), settled.status().at(), settled.status().used()), (true, yesterday(60), 5));

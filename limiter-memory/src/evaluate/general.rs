@@ -64,7 +64,7 @@ impl<'a> General<'a> {
         let entry = Entry { id: EntryId::from_u128(u128::from(number)), at: self.now };
         let (outcome, log) = (Outcome::Appended(entry), self.log_facts(entries, op.cost));
         if !admitted || op.limiter_policy.is_some() {
-            // Under one policy, what is admitted never takes a log beyond the largest maximum.
+            // With one policy, admissions never take a log beyond the largest maximum.
             entries.drop_beyond(op.retention().max);
         }
         Facts { admitted, refundable, outcome, log }

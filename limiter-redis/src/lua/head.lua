@@ -1,4 +1,4 @@
--- What every script begins with. format.rs has the numbers behind the names that begin with a dollar sign.
+-- The beginning of every script. format.rs lists the numbers for the names that begin with a dollar sign.
 --
 -- ARGV[1] is the request in bytes. ARGV[2] is the given time, or '' or nothing for the server's clock.
 local call, pack, unpack_struct, sub = redis.call, struct.pack, struct.unpack, string.sub

@@ -3,5 +3,5 @@
 local windows, since = ARGV[3], ARGV[4]
 if windows == '' then windows = nil end
 local newest = call('ZRANGE', key, '0', '0', 'REV')[1]
--- What apply_all.lua does before an operation writes; see there.
+-- The step of apply_all.lua before an operation writes; see there.
 local pause

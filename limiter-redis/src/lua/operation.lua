@@ -1,5 +1,5 @@
 
--- What apply.lua begins with, and what precedes and follows an append, after prelude.lua.
+-- The beginning of apply.lua, and the steps before and after an append, after prelude.lua.
 local kind, deadline, cost = unpack_struct('>BI7I7', request)
 -- Before anything else: after a stop, the server has many of these to catch up with, and nobody waits for them.
 if now >= deadline then return string.char($LATE) end
@@ -10,7 +10,7 @@ local id = sub(request, $OP_HEAD_LEN + 1, #request - $LIMIT_LEN * math.floor((#r
 local first_own = $OP_HEAD_LEN + #id + 1 + math.floor(kind / $KINDS) * $LIMIT_LEN
 kind = kind % $KINDS
 
--- What counts in each window. Of the longest, `behind` is the sum after the first entry that counts (-1 if none does), `origin`
+-- The entries that count in each window. Of the longest, `behind` is the sum after the first entry that counts (-1 if none does), `origin`
 -- the time of that entry, `whole` the sum from it on, and `expired` its rank, if known. `cap` is the most that a log holds.
 -- `verdict` is that of the entry's tag: 0, 1 if it is denied, or FINAL.
 local limits, longest, cap, verdict, behind, origin, whole, expired = {}, 0, 0, 0, -1

@@ -1,5 +1,5 @@
 
--- What the scripts share, after head.lua: the format of entries, and what counts in a window.
+-- Shared by the scripts, after head.lua: the format of entries, and the sums of windows.
 --
 -- A log is one sorted set. The scores of entries are 0, so that they sort by their bytes. A time is a signed number of 7 bytes:
 -- microseconds less 2^53 (TIME_BIAS). An id is a caller's 16 bytes, or the store's 6: a ttl code (2; see `expiry`) or 0, and four
@@ -167,7 +167,7 @@ local function find(from, bound)
   return found, rank, sum
 end
 
--- What counts in a window: its sum, the time of its first entry, the sum after that one (-1 if none counts), and its rank, if
+-- The count of a window: its sum, the time of its first entry, the sum after that one (-1 if none counts), and its rank, if
 -- known.
 local function count(window)
   if last < 0 or t - last >= window then return 0, t, -1 end

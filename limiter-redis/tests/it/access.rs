@@ -60,7 +60,7 @@ async fn a_user_with_the_documented_rules_can_do_everything() {
     assert!(limiter.settle("metered", receipt, 2).await.unwrap().applied());
     assert_eq!(limiter.status("metered").await.unwrap().used(), 2);
     assert!(limiter.refund("metered", receipt).await.unwrap().applied());
-    // An operation under another policy, which takes the general form once it has something to drop.
+    // An operation with another policy, which takes the general form once it has something to drop.
     let gold = policy!("50/1ms");
     for _ in 0..150 {
         assert!(limiter.record("gold").policy(&gold).cost(7).await.unwrap().appended());

@@ -162,7 +162,7 @@ async fn a_lost_master_fails_its_own_slots_only(silent: bool) {
     }
     let tasks: Vec<_> = keys.iter().map(|key| hammer(&limiter, key, &over)).collect();
     cluster.nodes_mut()[0].kill();
-    // It may have answered while it was being killed.
+    // It may have replied while it was being killed.
     let killed = Instant::now();
     let stand_in = silent.then(|| std::net::TcpListener::bind(("127.0.0.1", ports[0])).unwrap());
     // The others notice it after the node timeout of 2 s.

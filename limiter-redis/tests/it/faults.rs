@@ -193,7 +193,7 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
     // A repetition is decided later than its entry: a window is exact by the times of its entries.
     assert!(decision.at().micros_since(entry.at()) > 200_000, "{decision:?}");
 
-    // Under another policy than the limiter's, whose window the repetition must find.
+    // With a policy other than the limiter's, whose window the repetition must find.
     let gold = policy!("50/1ms");
     assert!(limiter.acquire("gold").policy(&gold).await.unwrap().allowed());
     let decision = held.repeated(limiter.acquire("gold").policy(&gold).cost(3).into_future()).await.unwrap();
@@ -206,7 +206,7 @@ async fn an_answer_later_than_the_timeout_is_asked_for_again_and_counts_once() {
         assert!(limiter.record("gold").idempotency_key(7_u128).await.unwrap().appended());
     }
 
-    // Under a resolution, an entry that is kept is found however many follow it. Others are found until they merge.
+    // With a resolution, an entry that is kept is found however many follow it. Others are found until they merge.
     let coarse = policy!("50/1h~1m");
     let (mut kept, merged) = (Op::acquire("kept", &coarse), Op::acquire("merged", &coarse));
     kept.keep = true;
@@ -259,7 +259,7 @@ async fn retries_are_few_where_no_reply_arrives() {
     }
     let executed = held.executed() - before;
     assert!((CALLS..=CALLS + 100).contains(&executed), "{executed} attempts of {CALLS} calls");
-    // The budget is empty, and the store goes on without it.
+    // The budget is empty, and the store continues without it.
     held.proxy.set(Network::Healthy);
     until("a recovery", async || limiter.acquire("k").await.is_ok()).await;
 }

@@ -120,7 +120,7 @@ async fn each_name_is_scanned_alone(store: &RedisStore) {
     let debugged = format!("{:?}", scanned(store, Some(Name::new("login")), 100).await);
     assert!(debugged.contains("login") && !debugged.contains("customer"), "{debugged}");
 
-    // What was found can be looked at and removed.
+    // The keys found can be inspected and removed.
     for live in &all {
         let StoredKey::Known(key) = &live.key else { panic!("{live:?}") };
         let log = LogKey::new(Name::new(&live.name), &**key);

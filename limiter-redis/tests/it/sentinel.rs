@@ -70,7 +70,7 @@ async fn after_a_failover_decisions_go_on_with_the_new_master() {
             until(field, async || sentinel.says(field, value).await).await;
         }
     }
-    // One that is not there, one that never answers, and the others.
+    // One that does not exist, one that never replies, and the others.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let ports = [1, silent.local_addr().unwrap().port()].into_iter().chain(sentinels.iter().map(|one| one.port));
     let hosts: Vec<String> = ports.map(|port| format!("127.0.0.1:{port}")).collect();

@@ -142,7 +142,7 @@ async fn ask(
     Match { rule, key, detailed }: &Match<'_>,
 ) -> Result<Value, Error> {
     let cost = request.cost();
-    // Returns what the client is told.
+    // Returns the client's view.
     let count = |allowed| {
         let verdict = match allowed {
             true => Verdict::Allowed,

@@ -67,7 +67,7 @@ async fn log(
         Ok::<_, Error>(status.limits().get(i).map_or(0, LimitStatus::used))
     }));
     let left = |before: &mut u64, used: u64| {
-        // Units that are taken meanwhile must not show as negative.
+        // Units taken in the meantime must not show as negative.
         let now = used.min(*before);
         Some(std::mem::replace(before, now) - now)
     };

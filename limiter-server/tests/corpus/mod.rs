@@ -105,7 +105,7 @@ pub(crate) fn messages(input: &[u8]) {
                 .unwrap();
             let server = RateLimitServiceServer::new(Grpc::new(Arc::clone(&service)));
             let answer = server.oneshot(request).await.unwrap();
-            // The status of an answer with a message is in its trailers.
+            // The status of a response with a message is in its trailers.
             let status = answer.headers().get("grpc-status").map_or("0", |status| status.to_str().unwrap());
             assert!(["0", "3", "11", "12", "13"].contains(&status), "{status}");
             assert!(is_request.is_none_or(|is_request| is_request == ["0", "3"].contains(&status)), "{status}");

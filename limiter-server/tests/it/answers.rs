@@ -253,7 +253,7 @@ async fn if_one_descriptor_is_over_its_limit_none_is_charged() {
     fixture.check(rows).await;
     let rules = fixture.service.rules();
     let site = rules.iter().find(|rule| rule.path == "site").unwrap();
-    // What another rule denied counts neither as allowed nor as denied.
+    // A request that another rule denied counts neither as allowed nor as denied.
     assert_eq!((site.counts.allowed.load(Relaxed), site.counts.denied.load(Relaxed)), (4, 0));
 }
 
@@ -270,7 +270,7 @@ async fn quotas_deny_only_together() {
             "user=ann & monthly=x & yearly=x",
             "OVER | OK user 3/MINUTE 3 0 | OVER monthly 1/MONTH 0 2592000000000 | OVER yearly 2/YEAR 0 31536000000000",
         ),
-        // What can never fit hides neither a spent quota nor a denial in shadow mode.
+        // A request that can never fit hides neither a spent quota nor a denial in shadow mode.
         (0, "never=x & monthly=x", "OVER | OVER never 0/UNKNOWN 0 | OVER monthly 1/MONTH 0 2592000000000"),
         (0, "monthly=x +0 & user=ann +4", "OVER | OVER monthly 1/MONTH 0 2592000000000 | OVER user 3/MINUTE 3"),
         (0, "tried=x", "OK | OK tried 1/WEEK 0 604800000000"),
@@ -297,7 +297,7 @@ async fn costs_are_those_of_the_request_or_the_descriptor() {
         (1, "site=a", "OK | OK whole site 5/SECOND 0 1000000"),
         (0, "site=a +0", "OVER | OVER whole site 5/SECOND 0 1000000"),
         (0, "site=new +0", "OK | OK whole site 5/SECOND 5 0"),
-        // What never fits has no duration.
+        // A request that never fits has no duration.
         (6, "site=b", "OVER | OVER whole site 5/SECOND 5"),
         (0, "site=b +18446744073709551615", "OVER | OVER whole site 5/SECOND 5"),
         (3, "two=b", "OVER | OVER two 2/UNKNOWN 2"),
@@ -315,7 +315,7 @@ async fn costs_are_those_of_the_request_or_the_descriptor() {
 async fn a_descriptor_can_bring_its_own_limit() {
     let rows: &[(u64, &str, &str)] = &[
         (0, "user=ann @5/HOUR", "OK | OK user 5/HOUR 4 3600000000"),
-        // It counts in a log of its own for each unit, which outlives a change of the number.
+        // It counts in a separate log for each unit, which outlives a change of the number.
         (0, "user=ann", "OK | OK user 3/MINUTE 2 60000000"),
         (0, "user=ann @2/HOUR", "OK | OK user 2/HOUR 0 3600000000"),
         (0, "user=ann @2/HOUR", "OVER | OVER user 2/HOUR 0 3600000000"),
@@ -332,7 +332,7 @@ async fn a_descriptor_can_bring_its_own_limit() {
         (0, "nobody=x @1/MONTH", "OVER | OVER =override 1/MONTH 0 2592000000000"),
         (0, "nobody=x;a=b @1/YEAR", "OK | OK =override 1/YEAR 0 31536000000000"),
         (0, "never=x @4/SECOND", "OK | OK =override 4/SECOND 3 1000000"),
-        // What exceeds the rule's own limit is refunded too.
+        // A charge beyond the rule's own limit is refunded, too.
         (0, "user=bob @9/DAY +8 & free=x @1/DAY", "OVER | OK user 9/DAY 9 0 | OVER =override 1/DAY 0 86400000000"),
         (0, "user=bob @9/DAY +9", "OK | OK user 9/DAY 0 86400000000"),
         (0, "nobody=z @0/SECOND", "OVER | OVER =override 0/UNKNOWN 0"),

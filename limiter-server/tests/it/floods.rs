@@ -68,7 +68,7 @@ async fn unfinished_bodies_share_a_budget() {
     assert!(refused >= 60, "{refused} refused");
     let most = server.proc("status", "VmHWM:");
     assert!(most < 200 << 10, "{most} KiB held");
-    // What was held is free again.
+    // The memory is free again.
     let body = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
     until("a decision is made", || (server.post("/json", body).0 == 200).then_some(()));
 }

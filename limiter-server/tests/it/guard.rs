@@ -67,7 +67,7 @@ async fn changes_need_the_header_and_the_token() {
         let reads = if guard == (false, Some("secret")) { expected } else { 200 };
         assert_eq!(status(guard, &Method::GET, &headers).await, reads);
     }
-    // Beyond loopback, the token protects what is read, too. A browser asks for it as a password.
+    // Beyond loopback, the token protects reads, too. A browser asks for it as a password.
     let beyond = (false, Some("secret"));
     for (expected, headers) in [
         (401, vec![]),

@@ -170,7 +170,7 @@ fn clients_that_are_slow_or_half_closed_hold_up_nobody() {
             stream
         })
         .collect();
-    // Those who close their half are answered.
+    // Clients that close their half get a response.
     let mut half = TcpStream::connect(server.http).unwrap();
     half.write_all(format!("{head}{body}").as_bytes()).unwrap();
     half.shutdown(Shutdown::Write).unwrap();

@@ -59,7 +59,7 @@ impl Server {
             note(line);
         };
         let (grpc, http, admin) = (next("grpc"), next("http"), next("admin"));
-        // What is not read would block the server at some time.
+        // Unread output would eventually block the server.
         thread::spawn(move || lines.map_while(Result::ok).for_each(note));
         Self { grpc, http, admin, process, folder, log }
     }

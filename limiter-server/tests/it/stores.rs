@@ -51,7 +51,7 @@ fn redis_may_come_late_go_and_come_back() {
 
     redis.restart().unwrap();
     until_away(&server, false);
-    // What happened before is carried over.
+    // Earlier charges are carried over.
     until("no log is carried", || server.metric("limiter_carried_logs{").filter(|logs| *logs == 0.0));
     assert_eq!(asked(&server, "early"), [200, 429]);
     let decided_in_redis = || server.metric(r#"limiter_decisions_total{store="redis""#);

@@ -169,7 +169,7 @@ impl Session {
         when: At,
         got: &StoreResult,
     ) -> Result<CallResult, Mismatch> {
-        // If the answer states no time, the session cannot know whether the store had forgotten the log.
+        // If the result states no time, the session cannot know whether the store had forgotten the log.
         let now = if got.as_ref().is_ok_and(|got| got.at().is_some()) { call.at } else { Moment::now().system };
         let newest = got.as_ref().ok().and_then(CallResult::newest);
         let effects: Vec<PossibleHistory> =

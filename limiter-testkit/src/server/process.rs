@@ -201,7 +201,7 @@ impl Server {
             if log().contains("ddress already in use") {
                 return Err(io::ErrorKind::AddrInUse.into());
             }
-            // The answer may come from another server that took the port first.
+            // The reply may come from another server that took the port first.
             Ok(self.info_number("server", "process_id").is_ok_and(|pid| pid == u64::from(self.pid)))
         })
         .map_err(|error| io::Error::new(error.kind(), format!("{error}: {}", log())))

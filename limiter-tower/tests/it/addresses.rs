@@ -50,7 +50,7 @@ fn the_peer_is_the_client_unless_proxies_are_trusted() {
     let request = request("203.0.113.7:4711", &spoofed);
     assert_eq!(key(&ClientAddress::peer(), &request).unwrap(), "203.0.113.7");
     assert_eq!(key(&ClientAddress::x_forwarded_for(Trust::Hops(0)), &request).unwrap(), "203.0.113.7");
-    // The peer is no trusted proxy, so what it writes is not read.
+    // The peer is no trusted proxy, so its header fields are ignored.
     assert_eq!(key(&ClientAddress::x_forwarded_for(networks()), &request).unwrap(), "203.0.113.7");
     assert_eq!(key(&ClientAddress::forwarded(networks()), &request).unwrap(), "203.0.113.7");
 }

@@ -140,7 +140,7 @@ impl Carried {
             cell.cost = cell.cost.saturating_add(after).saturating_sub(before).min(MAX_COST);
             self.trim(number, clock);
         } else if after > before {
-            // Settlements of its neighbours must not find what it adds, because their own cells are sent.
+            // Settlements of its neighbours must not find the added cost, because their own cells are sent.
             let oldest = Timestamp::from_micros_saturating(u64::MAX);
             let is_given = settlement.at != At::StoreClock;
             self.add(settlement.log, None, clock, Cell { oldest, newest: at, is_given, cost: after - before });

@@ -16,7 +16,7 @@ const CASES: [(&str, u64, &str); 10] = [
          acquire k 2 = denied, acquire k 1 by 9/1h, peek k = denied, acquire k 1 id 7 = denied, acquire other 1, \
          calls = 5",
     ),
-    // A change through the wrapper shows at once.
+    // A change through the wrapper shows immediately.
     (
         "2/1h",
         1,
@@ -34,7 +34,7 @@ const CASES: [(&str, u64, &str); 10] = [
     ),
     // If attempts count, any call may change the log.
     ("1/1h attempts", 1, "acquire k 1, acquire k 1 = denied, acquire k 1 = denied, calls = 3, held = 0"),
-    // Known denials go on during an outage.
+    // Known denials continue during an outage.
     ("1/1h", 1, "acquire k 1, acquire k 1 = denied, RRR, acquire k 1 = denied, acquire other 1 = refused"),
     // At most three are held. Expired ones make room.
     (
@@ -43,7 +43,7 @@ const CASES: [(&str, u64, &str); 10] = [
         "acquire a 1, acquire a 1 = denied, acquire b 1, acquire b 1 = denied, acquire c 1, acquire c 1 = denied, \
          acquire d 1, acquire d 1 = denied, held = 3, wait 110, acquire e 1, acquire e 1 = denied, held = 1",
     ),
-    // Over a store that answers immediately.
+    // On a store that decides immediately.
     ("2/1h", 1, AT_ONCE),
     ("2/1h~1m", 1, AT_ONCE),
 ];

@@ -28,7 +28,7 @@ async fn flush(server: &Server, store: &Guarded<Server>) {
 
 /// Each numbered sentence of the specification, with the policy and the script that shows it.
 const SENTENCES: [(&str, &str); 19] = [
-    // 1: the primary store decides from its first answer on, whatever waits.
+    // 1: the primary store decides as soon as it responds, whatever is pending.
     ("9/64s", "RRR, acquire k 9, ARA, acquire k 9, used k = 9, waiting = 1"),
     ("9/64s", "RRR, acquire k 4, III, acquire k 5, wait 200, waiting = 0, used k = 9"),
     // 2: one record a cell, of 2 s here.
@@ -36,16 +36,16 @@ const SENTENCES: [(&str, &str); 19] = [
         "9/64s",
         "RRR, acquire k 1, acquire k 2, wait 2000, acquire k 4, AAA, wait 200, waiting = 0, sent = 3 4, used k = 7",
     ),
-    // 3: a lost answer counts once, and what follows it waits in another cell.
+    // 3: a cell whose reply is lost counts once, and later charges wait in another cell.
     (
         "50/1h",
         "XRR, acquire k 2, wait 900, used k = 0, AXR, wait 900, acquire k 3, acquire k 4, wait 900, used k = 2, AAA, \
          wait 200, waiting = 0, sent = 2 7, used k = 9",
     ),
-    // 3: a frozen cell goes on growing older, until it no longer counts.
+    // 3: a frozen cell ages until it no longer counts.
     ("5/64s", "ARR, acquire k 2, wait 40000, AAA, wait 300, waiting = 0, wait 23699, used k = 2, wait 1, used k = 0"),
     ("5/64s", "ARR, acquire k 2, wait 64200, waiting = 0, sent ="),
-    // 4: the age is that of the newest entry, whatever the clocks say, and however late the server answers.
+    // 4: the age is the newest entry's, whatever the clocks say, and however late the server replies.
     (
         "9/64s",
         "RRR, acquire k 1, wait 1, acquire k 2, wait 40000, AAA, wait 300, used k = 3, wait 23699, used k = 3, \
@@ -69,7 +69,7 @@ const SENTENCES: [(&str, &str); 19] = [
         "RRR, acquire k 5, wait 9000, acquire k 4 = denied, wait 9000, acquire k 3 = denied, wait 9000, \
          acquire k 2 = denied, AAA, wait 200, waiting = 0, sent = 3 2",
     ),
-    // 7: a settlement changes the entry's cell until that is frozen. Then only what it adds is sent, with the entry's time.
+    // 7: a settlement changes the entry's cell until that is frozen. Then only an increase is sent, with the entry's time.
     (
         "50/64s",
         "RRR, acquire k 9, acquire k 9, acquire k 9, settle 0 0 = true, settle 1 1 = true, settle 2 20 = true, AAA, \
@@ -91,13 +91,13 @@ const SENTENCES: [(&str, &str); 19] = [
         "RRR, acquire k 9, acquire k 9, AAA, wait 200, waiting = 0, RRR, settle 0 20 = true, acquire k 1, \
          settle 1 0 = true, AAA, wait 200, waiting = 0, used k = 30",
     ),
-    // 7: what the primary store holds is settled there, or not at all.
+    // 7: the primary store's entries are settled there, or not at all.
     (
         "50/1h",
         "AAA, acquire k 9, RRR, acquire k 9, settle 0 0 = unavailable, AAA, settle 0 3 = true, wait 200, waiting = 0, \
          used k = 12",
     ),
-    // 7: a reset clears what is local, and returns what the primary store does.
+    // 7: a reset clears the local log, and returns the primary store's result.
     (
         "50/1h",
         "AAA, acquire k 2, RRR, acquire k 9, reset k = unavailable, waiting = 0, acquire k 3, AAA, wait 200, \

@@ -67,7 +67,7 @@ const CASES: [(Build, &str, &str); 17] = [
          state = a began unavailable out, down b, acquire k@a 1, acquire k@b 1, wait 1000, acquire k@a 1, \
          state = b began unavailable a ended 2 out, wait 61000, state = out, acquire k@a 1, state = b ended 1 well",
     ),
-    // Fail open admits, and what it admits counts nowhere.
+    // Fail open admits, and its admissions count nowhere.
     (
         OPEN,
         "2/1h, 9/1d",
@@ -93,7 +93,7 @@ const CASES: [(Build, &str, &str); 17] = [
          state = - ended 4 well",
     ),
     (CLOSED, "5/500ms", "RRR, shown k = 5 500ms"),
-    // The stack answers immediately while its breaker is open.
+    // The stack responds immediately while its breaker is open.
     (
         ALL,
         "3/1h",

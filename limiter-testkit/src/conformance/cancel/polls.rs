@@ -91,7 +91,7 @@ async fn beside_another(run: &Run<'_>, delay: u64) -> Option<Duration> {
         if delay > 0 {
             sleep(Duration::from_micros(delay)).await;
         }
-        // The second call may need the first one to go on.
+        // The second call may need the first one to continue.
         let (_, (_, time)) = futures::future::join(first, longest_poll(by_facts(store, op))).await;
         longest = Some(time);
     }

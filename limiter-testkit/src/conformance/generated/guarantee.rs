@@ -48,7 +48,7 @@ pub(super) fn traffic() -> impl Strategy<Value = Case, Tree: Send> {
     (policies, 0..SCALES.len(), names, vec(step, 20..=60)).prop_map(|((mut policies, pair), scale, names, raw)| {
         let scale = SCALES[scale];
         if let ([(default, _), (own, _)], 0) = (&mut policies[..], pair) {
-            // Entries under a faster policy displace those that the first counts. Exact limits give each a receipt.
+            // Entries with a faster policy displace those that the first counts. Exact limits give each a receipt.
             default.truncate(1);
             default[0].2 = 0;
             *own = vec![(own[0].0.min(default[0].0), 0, 0)];
@@ -154,7 +154,7 @@ impl Judged<'_> {
                 }
             }
             Operation::Settle { step, cost, .. } => {
-                // A higher cost may displace what no lower one brings back.
+                // A higher cost may displace entries that no lower one brings back.
                 let settled =
                     units.iter().position(|units| units.receipt.is_some() && units.receipt == self.receipts[step]);
                 if let Some((i, receipt)) = settled.zip(self.receipts[step]).filter(|(i, _)| cost < units[*i].cost) {

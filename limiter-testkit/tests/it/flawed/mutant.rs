@@ -464,7 +464,7 @@ impl WindowStore for Mutant {
         let is_it = |entry: &ReferenceEntry| entry.name == receipt.entry();
         match self.flaw.2 {
             "FindsThenSettles" => {
-                // Another call may remove the entry meanwhile.
+                // Another call may remove the entry in the meantime.
                 let applied = self.shared.store.entries(log).iter().any(is_it);
                 std::thread::yield_now();
                 Ok(SettlementFacts { applied, ..whole()? })
