@@ -222,11 +222,8 @@ impl<S: WindowStore> Inner<S> {
         Ok(results)
     }
 
-    /// Decides an operation if its denial is known, its node's breaker is open, or the store does not have to wait.
+    /// Decides an operation if its node's breaker is open, or the store does not have to wait.
     fn attempt(&self, op: Op<'_>) -> Option<Result<Decision, Error>> {
-        if let Some(facts) = self.denials.find(&op) {
-            return Some(op.checked().map(|op| decide(&op, facts)));
-        }
         let node = || self.store.place(op.log).node;
         if let Err(refusal) = self.nodes.admit(false, node) {
             return Some(Err(about(op.log)(refusal)));
@@ -275,6 +272,10 @@ impl<S: WindowStore> WindowStore for Guarded<S> {
     }
 
     fn try_decide(&self, op: Op<'_>, otherwise: Otherwise<'_>) -> Poll<Result<Decision, Error>> {
+        // Returned where it is made: moving it takes half as long.
+        if let Some(facts) = self.0.denials.find(&op) {
+            return Poll::Ready(op.checked().map(|op| decide(&op, facts)));
+        }
         let Some(answer) = self.0.attempt(op) else { return otherwise() };
         let replaced = |op: Op<'_>, stand_in: &StandIn| Some(decide(&op, stand_in.apply(&op)?));
         Poll::Ready(op.checked().and_then(|op| self.or_stand_in(answer, |stand_in| replaced(op, stand_in))))
