@@ -65,9 +65,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub use limiter_core::{
-    Admitted, AllOf, Counting, Decision, Denied, EntryId, Error, ErrorKind, IntoPolicy, IpBlock, Key, KeyBuf, Limit,
-    LimitStatus, Limiter, Name, OutOfRange, Permit, Policy, Receipt, Settled, SharedStore, Status, Window, policy,
-    request,
+    AllOf, Counting, Decision, Denied, EntryId, Error, ErrorKind, IntoPolicy, IpBlock, Key, KeyBuf, Limit, LimitStatus,
+    Limiter, Name, OutOfRange, Permit, Policy, Receipt, Settled, SharedStore, Status, Window, policy, request,
 };
 #[cfg(feature = "memory")]
 pub use limiter_memory::{self as memory, MemoryStore};

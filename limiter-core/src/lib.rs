@@ -63,5 +63,5 @@ pub use settlement::Receipt;
 pub use status::{LimitStatus, Status, ceil_secs};
 pub use store::{SyncStore, WindowStore};
 pub use time::{Timestamp, Window};
-pub use verdict::{Admitted, Denied};
+pub use verdict::Denied;
 pub use with_clock::WithClock;

@@ -1,14 +1,11 @@
-//! A decision as a `Result`.
+//! A denial as an error.
 
 use std::error::Error as StdError;
 use std::fmt;
 use std::ops::Deref;
 
 use crate::decision::Decision;
-
-/// The decision on an operation that was not denied. Dereferences to the [`Decision`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Admitted(Decision);
+use crate::status::Status;
 
 /// The decision on a denied operation, as an error. Dereferences to the [`Decision`].
 ///
@@ -20,8 +17,8 @@ pub struct Admitted(Decision);
 /// # let search = Limiter::new("search", policy!("1/1h"), MemoryStore::new());
 /// # futures::executor::block_on(async {
 /// async fn handler(search: &Limiter<MemoryStore>) -> Result<u64, Box<dyn std::error::Error>> {
-///     let admitted = search.acquire("customer 7").await?.into_result()?;
-///     Ok(admitted.remaining())
+///     let usage = search.acquire("customer 7").await?.into_result()?;
+///     Ok(usage.remaining())
 /// }
 /// assert_eq!(handler(&search).await?, 0);
 /// let denied = handler(&search).await.unwrap_err().to_string();
@@ -30,35 +27,18 @@ pub struct Admitted(Decision);
 /// ```
 // Boxed: a large `Err` makes every `Result` of the caller large.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Denied(Box<Decision>);
+pub struct Denied(pub(crate) Box<Decision>);
 
 impl Decision {
-    /// Returns the decision as a `Result`, for `?`: [`Admitted`], or the error [`Denied`].
+    /// Returns the usage, or the error [`Denied`], for `?`.
     ///
-    /// A record is always [`Admitted`], even if it did not fit.
+    /// A record is never denied, even if it did not fit.
     ///
     /// # Errors
     /// [`Denied`] if the operation was denied.
     #[inline]
-    pub fn into_result(self) -> Result<Admitted, Denied> {
-        if self.is_denied() { Err(Denied(Box::new(self))) } else { Ok(Admitted(self)) }
-    }
-}
-
-impl Admitted {
-    /// Returns the decision.
-    #[inline]
-    pub fn into_decision(self) -> Decision {
-        self.0
-    }
-}
-
-impl Deref for Admitted {
-    type Target = Decision;
-
-    #[inline]
-    fn deref(&self) -> &Decision {
-        &self.0
+    pub fn into_result(self) -> Result<Status, Denied> {
+        if self.is_denied() { Err(Denied(Box::new(self))) } else { Ok(self.into_status()) }
     }
 }
 

@@ -88,8 +88,8 @@ impl Refusal {
     ///
     /// async fn handler(search: &Limiter, customer: u64) -> Result<String, Refusal> {
     ///     let decision = search.acquire(customer).await?;
-    ///     let admitted = decision.into_result().map_err(|denied| Refusal::denied(search, &denied))?;
-    ///     Ok(format!("{} left", admitted.remaining()))
+    ///     let usage = decision.into_result().map_err(|denied| Refusal::denied(search, &denied))?;
+    ///     Ok(format!("{} left", usage.remaining()))
     /// }
     /// # let _ = handler;
     /// ```

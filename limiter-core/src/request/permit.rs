@@ -62,11 +62,11 @@ pub struct Permit<'a, S = SharedStore> {
 
 impl<'a, S> Output<'a, S> for PermitDecision<'a, S> {
     fn of<B: AsRef<[u8]>>(call: &Call<'a, S, B>, decision: Result<Decision, Error>) -> Result<Self, Error> {
-        let admitted = match decision?.into_result() {
-            Ok(admitted) => admitted.into_decision(),
-            Err(denied) => return Ok(Self(Err(denied))),
-        };
-        Permit::of_entry(Target::of(call), admitted).map(|permit| Self(Ok(permit))).ok_or_else(|| {
+        let decision = decision?;
+        if decision.is_denied() {
+            return Ok(Self(Err(Denied(Box::new(decision)))));
+        }
+        Permit::of_entry(Target::of(call), decision).map(|permit| Self(Ok(permit))).ok_or_else(|| {
             let text = "the store admitted an acquire but returned no entry for it";
             Error::new(ErrorKind::Inconsistent, text).with_log(call.op().log)
         })
