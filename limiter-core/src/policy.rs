@@ -44,7 +44,7 @@ pub enum Counting {
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Policy {
-    /// A `const` holds neither a `Vec` nor a box. The elements behind the limits are [`Limit::UNUSED`].
+    /// A `const` holds neither a `Vec` nor a box. The elements after the limits are [`Limit::UNUSED`].
     limits: [Limit; MAX_LIMITS],
     /// The number of limits, and the bit [`RESOLUTION`].
     len: u8,

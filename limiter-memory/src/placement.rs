@@ -51,7 +51,7 @@ pub(crate) struct Placement {
     seed: foldhash::fast::RandomState,
 }
 
-/// The locked place of a key that the store does not hold.
+/// The locked place for a key that the store does not hold.
 pub(crate) struct Vacancy<'a> {
     /// `None` once direct slots are closed.
     slot: Option<Guard<'a, DirectSlot>>,

@@ -24,8 +24,9 @@ impl Place for BucketLog {
     }
 }
 
-/// Buckets with open addressing and linear probing (Knuth, The Art of Computer Programming 6.4, algorithms L and R). A key is in
-/// the bucket that its hash names, its home, or in a later one with no vacant bucket in between. About two in three are at home.
+/// Buckets with open addressing and linear probing (Knuth, The Art of Computer Programming 6.4, algorithms L and R). A key is
+/// in the bucket that its hash names, its home, or in a later one with no vacant bucket in between. About two in three keys are
+/// in their home bucket.
 ///
 /// Homes are in the order of the hashes whatever the number of buckets, so a table that grows reads and writes memory in order.
 ///

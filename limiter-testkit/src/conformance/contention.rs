@@ -162,7 +162,7 @@ impl Turn {
         if Search::default().explains(&order, &tasks, end) {
             return Ok(());
         }
-        let mut text = "no serial order of these calls explains the answers: two tasks overlapped\n".to_owned();
+        let mut text = "no serial order of these calls explains the results: two tasks overlapped\n".to_owned();
         for (task, calls) in tasks.iter().enumerate() {
             text += &format!("task {task}:\n{}", self.describe(calls));
         }

@@ -135,7 +135,7 @@ impl Metrics {
         self.count(DECISIONS, op, limit, allowed);
     }
 
-    /// Notes an error, unless it says that the operation made no sense, which is no failure of the store.
+    /// Counts an error, unless it reports an invalid operation, which is no failure of the store.
     pub(super) fn failed(&self, limiter: Name, verb: &'static str, error: &Error, took: Duration) {
         if matches!(error.kind(), ErrorKind::InvalidCost | ErrorKind::CostExceedsLimit) {
             return;

@@ -34,7 +34,7 @@ pub struct Part<'a, S> {
     pub(super) life: Life,
 }
 
-/// When a call is made. A record can only fail, but one above the maximum cannot be undone.
+/// When a call is made. A record never denies; it can only fail. One above the maximum cannot be undone.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Turn {
     MayNotFit,
