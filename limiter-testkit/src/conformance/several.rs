@@ -153,9 +153,8 @@ fn seen(joint: &JointOp<'_>, facts: Facts) -> String {
         answer.receipt = None;
     }
     if joint.op.mode == Mode::Record && !answer.appended {
-        // It may be above the maximum, so that no wait helps.
-        (answer.allowed, answer.retry_after) = (false, None);
-        answer.retry_after_each.clear();
+        // It may be above the maximum, so that no wait helps: which limit binds is unspecified.
+        return format!("{raw_facts:?}, {:?}", answer.status);
     }
     format!("{raw_facts:?}, {answer:?}")
 }
