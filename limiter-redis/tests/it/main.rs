@@ -1,4 +1,4 @@
-//! The tests of the crate, in one program. `failover.rs` measures, so it runs alone.
+//! The tests of the crate, in one program.
 
 mod access;
 mod cluster;
