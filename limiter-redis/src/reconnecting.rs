@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use redis::aio::ConnectionManager;
-use redis::{Client, Cmd, Pipeline, RedisResult, Value};
+use redis::{Client, Cmd, RedisResult, Value};
 
 use crate::settings::Timeouts;
 
@@ -46,7 +46,8 @@ impl Reconnecting {
     }
 
     /// Sends commands; errors are among the replies.
-    pub(crate) async fn send_all(&self, commands: &Pipeline) -> RedisResult<Vec<Value>> {
+    #[cfg(feature = "cluster")]
+    pub(crate) async fn send_all(&self, commands: &redis::Pipeline) -> RedisResult<Vec<Value>> {
         self.watched(async |manager| manager.send_packed_commands(commands, 0, commands.len()).await).await
     }
 
