@@ -1,10 +1,12 @@
 //! The Redis store does what every store must do, on one server and in a cluster.
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use limiter_testkit::conformance::{Failure, Phase, Report, Suite};
 use limiter_testkit::conformance_tests;
 use limiter_testkit::server::Server;
+use testbed::test_all;
 
 use crate::support::{connect, shared_cluster};
 
@@ -24,7 +26,8 @@ async fn through_connections(suite: Suite, url: &str, count: usize) -> Result<Re
 conformance_tests!(
     one_server,
     tokio,
-    Suite::slow(),
+    // With `--all`, it also waits for the minute for which a log must be kept.
+    Suite::slow().sizes(|sizes| sizes.wait = Duration::from_secs(if test_all() { 75 } else { 2 })),
     async |suite| through_connections(suite, &SERVER.url(), 2).await,
     handles
 );
