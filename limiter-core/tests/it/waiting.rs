@@ -128,7 +128,7 @@ fn an_entry_ahead_of_the_clock_does_not_prolong_the_wait() {
     assert!(limiter.acquire("k").at(ahead).now().unwrap().allowed());
     // It ends, although the log's time stands still for an hour.
     assert!(!block_on(limiter.acquire("k").within(wait)).unwrap().allowed());
-    // So it does under a clock with a timer.
+    // The same holds with a clock that has a timer.
     let clock = MockClock::new().auto_advancing();
     let limiter = Limiter::new("n", policy!("1/90ms"), WithClock::new(ReferenceStore::new(), clock.clone()));
     assert!(limiter.acquire("k").at(clock.now().saturating_add(3600 * SECOND)).now().unwrap().allowed());
