@@ -45,7 +45,9 @@ if appends then
   end
   ids = ids + moved
   -- A caller's id leaves no room for a ttl code.
-  finish(entry, capped, ids, moved, own and unpack_struct('>I2', id) or 0)
+  local ttl = own and unpack_struct('>I2', id) or 0
+  local has_same = newest and ttl_of(newest, tag) == ttl and expiry(last, ttl) == expiry(t, ttl)
+  if newest then drop_unseen(entry, capped, ids, moved) end
   last = t
   if joined then call('ZREM', key, joined) end
   if ids > 0 then prune() end
@@ -59,6 +61,7 @@ if appends then
       facts = facts .. usage(limit, 0, blocks)
     end
   end
+  expire(ttl, has_same)
 end
 
 local code = verdict == 0 and $ADMITTED + $REFUNDABLE or verdict == $FINAL and $ADMITTED or 0

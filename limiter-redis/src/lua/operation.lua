@@ -95,26 +95,28 @@ local function prune()
   end
 end
 
--- Follows an append, whose first entry is `entry` and which moved the ranks by `moved`.
-local function finish(entry, capped, ids, moved, ttl)
-  if newest then
-    -- Drops what no limit can see: the entries that have left the longest window, and those before `capped`.
-    local first
-    if capped == -1 then
-      first = call('ZRANK', key, entry)
-    else
-      first = expired and expired + moved or call('ZLEXCOUNT', key, '-', '(' .. from_time(t - longest + 1))
-      if capped then first = math.max(first, capped + moved) end
-    end
-    drop(ids, first - 1)
+-- Follows an append, whose first entry is `entry` and which moved the ranks by `moved`. Drops what no limit can see: the entries that
+-- have left the longest window, and those before `capped`.
+local function drop_unseen(entry, capped, ids, moved)
+  local first
+  if capped == -1 then
+    first = call('ZRANK', key, entry)
+  else
+    first = expired and expired + moved or call('ZLEXCOUNT', key, '-', '(' .. from_time(t - longest + 1))
+    if capped then first = math.max(first, capped + moved) end
   end
-  -- Sets when the key expires, unless the entry that was the newest has the same expiry.
+  drop(ids, first - 1)
+end
+
+-- Sets when the key expires, unless the entry that was the newest `has_same` expiry. Nothing is read afterwards: if the window is
+-- shorter than the script takes, the key is gone.
+local function expire(ttl, has_same)
   if given then
     -- A given time says nothing about the server's clock, so the key is kept a minute longer.
     call('PEXPIRE', key, math.ceil((t - now + longest) / 1000) + $GIVEN_TIME_GRACE_MS)
   elseif ttl == 0 then
     call('PEXPIREAT', key, math.floor((t + longest) / 1000) + 1)
-  elseif not newest or ttl_of(newest, tag) ~= ttl or expiry(last, ttl) ~= expiry(t, ttl) then
+  elseif not has_same then
     call('PEXPIREAT', key, expiry(t, ttl))
   end
 end

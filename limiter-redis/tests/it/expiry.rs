@@ -2,8 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use limiter_core::store::{LogKey, Op, Settlement};
-use limiter_core::{Counting, Limiter, Name, Policy, WindowStore, policy};
+use limiter_core::{Counting, EntryId, Limiter, Name, Policy, WindowStore, policy};
 use limiter_testkit::server::Server;
 
 use crate::support::{at, calls, connect, random_below, run, ttl, until};
@@ -128,5 +129,26 @@ async fn a_key_lives_by_the_longer_window_of_the_operation_and_its_limiter() {
         }
         expect(key, HOUR, HOUR * 9 / 8);
         assert_eq!(limiter.status(key).await.unwrap().limits()[1].used(), 31, "{key}");
+    }
+}
+
+/// The script drops thousands of entries. Meanwhile the window of the new one passes, and Redis removes the key.
+#[tokio::test]
+async fn an_append_that_outlasts_its_window_decides() {
+    const ENTRIES: u64 = 20_000;
+    let server = Server::start().unwrap();
+    let store = connect(&server.url()).await;
+    let (long, short) = (policy!("100000/1h"), policy!("3/1us"));
+    for id in [None, Some(7)] {
+        let op = Op::record("k", &long);
+        for first in (0..ENTRIES).step_by(1_000) {
+            let records = (first..first + 1_000).map(|n| run(&store, op.with_id(u128::from(n))));
+            assert!(join_all(records).await.into_iter().all(|done| done.unwrap().appended()));
+        }
+        let mut op = Op::acquire("k", &short);
+        op.id = id.map(EntryId::from_u128);
+        let decision = run(&store, op).await.unwrap();
+        assert!((decision.allowed(), decision.used()) == (true, 1), "{decision:?}");
+        until("the key expires", async || server.command(&["DBSIZE"]).unwrap().int() == 0).await;
     }
 }
